@@ -171,11 +171,12 @@ kubeconfig: $(VENV)/.complete ## Print the local cluster's kubeconfig: export KU
 # --- generated files -------------------------------------------------------------------------------------------------
 
 .PHONY: generate
-generate: $(VENV)/.complete ## CRDs and reference pages from the schema, and the table of fields and their tests
+generate: $(VENV)/.complete ## CRDs and reference pages from the schema, the table of fields, the page of the command line
 	@$(PY) -m rlrun.codegen.crd
 	@$(PY) charts/rlrun/sync_crds.py
 	@$(PY) -m rlrun.codegen.reference_pages
 	@$(PY) -m tests.support.field_proofs
+	@$(PY) -m tests.support.command_reference
 
 .PHONY: lock
 lock: $(VENV)/.complete ## Resolve requirements/*.lock again from pyproject.toml

@@ -156,7 +156,7 @@ class FakeCluster:
             wanted = all(key in mine and value in ("", mine[key]) for key, _, value in pairs)
             if kind == request.kind.kind and request.namespace in (None, namespace) and wanted:
                 items.append(copied(obj))
-        return {"items": items, "metadata": {}}
+        return {"items": items, "metadata": {"resourceVersion": "1"}}
 
     async def create(self, request: KubeRequest) -> Obj:
         self._write()

@@ -1,158 +1,265 @@
-"""Commands `models`, `checkpoints` and `adapters`."""
+"""Commands below `checkpoints` and `adapters` that list, show and delete."""
 
 from collections.abc import Callable
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
-from rlrun.kube.kinds import RLADAPTER, RLCHECKPOINT, RLMODEL, RLRUN, ResourceKind
+from rich.text import Text
+from rlrun.kube.kinds import RLADAPTER, RLCHECKPOINT, RLRUN, ResourceKind
 from rlrun.kube.objects import Obj
 from rlrun.kube.references import checkpoint_id
 
-from rlrun_cli.commands.runs import Output
+from rlrun_cli.commands.listing import (
+    AllNamespaces,
+    Choice,
+    Listing,
+    Selector,
+    SortBy,
+    TableOutput,
+    Watch,
+    show_list,
+    show_one,
+)
 from rlrun_cli.remote.cluster import RemoteCluster
 from rlrun_cli.remote.context import Context, Kubeconfig, Namespace, cluster
 from rlrun_cli.terminal import output
+from rlrun_cli.terminal.columns import Column
+from rlrun_cli.terminal.confirmation import Yes, confirm
+from rlrun_cli.terminal.errors import CliError, NotFoundError
 
-MODELS_EPILOG = """Examples:
-
-  rlrun models
-
-  rlrun models -o json"""
 CHECKPOINTS_EPILOG = """Examples:
 
   rlrun checkpoints
-
-  rlrun checkpoints reverse-text-x7k2p
+  rlrun checkpoints reverse-text-x7k2p --sort-by .status.reward
+  rlrun checkpoints -A -o wide
 
 To start a run from a checkpoint, set checkpoint_id in its file to the checkpoint's name or id. The id \
 also names it in other namespaces, with which its spec.sharedWith must share it."""
 ADAPTERS_EPILOG = """Examples:
 
   rlrun adapters reverse-text-x7k2p
-
+  rlrun adapters -w
   rlrun download reverse-text-x7k2p-step-000030-842409bd adapter/"""
+GET_CHECKPOINT_EPILOG = """Examples:
+
+  rlrun checkpoints get reverse-text-x7k2p-step-000030-842409bd
+  rlrun checkpoints get reverse-text-x7k2p-step-000030-842409bd -o yaml"""
+GET_ADAPTER_EPILOG = """Examples:
+
+  rlrun adapters get reverse-text-x7k2p-step-000030-842409bd
+  rlrun adapters get reverse-text-x7k2p-step-000030-842409bd -o json | jq .status.deploymentUrl"""
+DELETE_CHECKPOINT_EPILOG = """Examples:
+
+  rlrun checkpoints delete reverse-text-x7k2p-step-000030-842409bd
+
+Its files in S3 are deleted by the platform's garbage collection. As long as its run exists, the checkpoint would be \
+recorded again: set checkpoints.keep_cloud of the run, or delete the run first."""
+DELETE_ADAPTER_EPILOG = """Examples:
+
+  rlrun adapters delete reverse-text-x7k2p-step-000030-842409bd
+
+Its files in S3 are deleted by the platform's garbage collection. As long as its run exists, the adapter would be \
+recorded again: set adapters.keep_last of the run, or delete the run first."""
 
 RunName = Annotated[str | None, typer.Argument(metavar="[RUN]", help="List only those of this run.")]
+ArtifactName = Annotated[str, typer.Argument(metavar="NAME", help="Name, as the list shows it.")]
 
 
-def model_row(item: Obj) -> list[output.Cell]:
-    """Return one row of `rlrun models`."""
-    spec = item["spec"]
-    trainer, inference = spec.get("trainer") or {}, spec.get("inference") or {}
-    runs = (item.get("status") or {}).get("runs")
-    return [
-        spec["id"],
-        str(spec.get("seqLen", "-")),
-        str((spec.get("lora") or {}).get("rank", "-")),
-        shape(trainer.get("nodes", 1), trainer.get("gpus", 1)),
-        shape(inference.get("replicas", 1), inference.get("gpus", 1)),
-        "-" if runs is None else str(runs),
-        spec.get("source"),
-        output.age(item),
-    ]
+def _spec(field: str) -> Callable[[Obj], Any]:
+    return lambda item: item["spec"].get(field)
 
 
-def shape(pods: int, gpus: int) -> str:
-    """Return text such as `2x8 GPU` or `1x CPU`."""
-    return f"{pods}x{gpus} GPU" if gpus else f"{pods}x CPU"
+def status_of(item: Obj) -> Obj:
+    """Return the status of an object, empty if it has none."""
+    return item.get("status") or {}
 
 
-def artifact_row(item: Obj) -> list[output.Cell]:
-    """Return what `rlrun checkpoints` and `rlrun adapters` show of an artifact."""
-    spec, status = item["spec"], item.get("status") or {}
-    return [
-        item["metadata"]["name"],
-        spec.get("runName"),
-        str(spec.get("step", "-")),
-        output.phase(status.get("phase") or "Pending"),
-        output.number(status.get("reward")),
-        output.size(status.get("sizeBytes")),
-        output.age(item),
-        spec.get("uri"),
-    ]
+def deployment_state(item: Obj) -> str:
+    """Return the state of an adapter's deployment."""
+    return str(status_of(item).get("deploymentState") or "NotDeployed")
 
 
-def checkpoint_row(item: Obj) -> list[output.Cell]:
-    """Return one row of `rlrun checkpoints`."""
-    row, meta = artifact_row(item), item["metadata"]
-    return [*row[:-1], checkpoint_id(meta["namespace"], meta["name"]), row[-1]]
+def _checkpoint_id(item: Obj) -> str:
+    return checkpoint_id(item["metadata"]["namespace"], item["metadata"]["name"])
 
 
-def adapter_row(item: Obj) -> list[output.Cell]:
-    """Return one row of `rlrun adapters`."""
-    row = artifact_row(item)
-    deployment = (item.get("status") or {}).get("deploymentState") or "NotDeployed"
-    return [*row[:6], deployment, *row[6:]]
-
-
-def _artifacts_of(api: RemoteCluster, kind: ResourceKind, run: str | None) -> list[Obj]:
-    items = api.list(kind)
-    if run is not None:
-        items = [i for i in items if i["spec"].get("runName") == run]
-        if not items:
-            api.get(RLRUN, run)  # raises if the run does not exist
+def by_run_and_step(items: list[Obj]) -> list[Obj]:
+    """Return the artifacts in the order in which they were made."""
     return sorted(items, key=lambda i: (str(i["spec"].get("runName")), int(i["spec"].get("step") or 0)))
 
 
-def _show(
-    items: list[Obj],
-    kind: ResourceKind,
-    fmt: output.Format | None,
-    headers: list[str],
-    row: Callable[[Obj], list[output.Cell]],
-    empty: str,
-) -> None:
-    if fmt:
-        output.emit(items, kind.plural, fmt, single=False)
-    elif items:
-        output.print_table(headers, [row(i) for i in items])
-    else:
-        output.notice(empty)
+COMMON = (
+    Column("NAME", lambda item: str(item["metadata"]["name"])),
+    Column("RUN", _spec("runName")),
+    Column("STEP", lambda item: str(item["spec"].get("step", "-"))),
+    Column("PHASE", lambda item: output.phase(status_of(item).get("phase") or "Pending")),
+    Column("REWARD", lambda item: output.number(status_of(item).get("reward"))),
+    Column("SIZE", lambda item: output.size(status_of(item).get("sizeBytes"))),
+)
+LAST = (
+    Column("URI", _spec("uri")),
+    Column("MODEL", _spec("model"), is_wide=True),
+    Column("SHARED-WITH", lambda item: ",".join(item["spec"].get("sharedWith") or []), is_wide=True),
+)
+CHECKPOINTS = Listing(
+    RLCHECKPOINT,
+    (*COMMON, Column("AGE", output.age), Column("ID", _checkpoint_id), *LAST),
+    "No checkpoints yet{place}.",
+    by_run_and_step,
+)
+ADAPTERS = Listing(
+    RLADAPTER,
+    (
+        *COMMON,
+        Column("DEPLOYMENT", deployment_state),
+        Column("AGE", output.age),
+        *LAST,
+        Column("SERVED-AS", lambda item: status_of(item).get("deploymentModel"), is_wide=True),
+    ),
+    "No adapters yet{place}. By default a run saves one after its last step.",
+    by_run_and_step,
+)
 
 
-def models(
+def _show(ctx: typer.Context, api: RemoteCluster, listing: Listing, run: str | None, choice: Choice) -> None:
+    def keep(items: list[Obj]) -> list[Obj]:
+        found = [i for i in items if run is None or i["spec"].get("runName") == run]
+        if run is not None and not found and not choice.watch:
+            api.get(RLRUN, run)  # raises if the run does not exist
+        return found
+
+    show_list(ctx, api, listing, choice, keep)
+
+
+def list_checkpoints(
     ctx: typer.Context,
-    fmt: Output = None,
+    run: RunName = None,
+    all_namespaces: AllNamespaces = False,
+    selector: Selector = "",
+    watch: Watch = False,
+    sort_by: SortBy = None,
+    fmt: TableOutput = None,
+    namespace: Namespace = None,
     kubeconfig: Kubeconfig = None,
     context: Context = None,
 ) -> None:
-    """List the models that runs can train."""
-    items = sorted(cluster(ctx, kubeconfig, context, None).list(RLMODEL), key=lambda i: str(i["spec"]["id"]))
-    headers = ["MODEL", "SEQ-LEN", "RANK", "TRAINER", "INFERENCE", "RUNS", "SOURCE", "AGE"]
-    _show(items, RLMODEL, fmt, headers, model_row, "No models. An administrator adds them as RLModel objects.")
+    """List the checkpoints of a run or namespace. A new run can start from one."""
+    api = cluster(ctx, kubeconfig, context, namespace)
+    _show(ctx, api, CHECKPOINTS, run, Choice(fmt, all_namespaces, selector, sort_by, watch))
 
 
-def _artifact_command(
-    kind: ResourceKind, headers: list[str], row: Callable[[Obj], list[output.Cell]], *, empty: str, summary: str
-) -> Callable[..., None]:
-    """Return the command that lists the artifacts of one kind. `summary` is its help."""
-
-    def command(
-        ctx: typer.Context,
-        run: RunName = None,
-        fmt: Output = None,
-        namespace: Namespace = None,
-        kubeconfig: Kubeconfig = None,
-        context: Context = None,
-    ) -> None:
-        items = _artifacts_of(cluster(ctx, kubeconfig, context, namespace), kind, run)
-        _show(items, kind, fmt, headers, row, empty)
-
-    command.__doc__ = summary
-    return command
+def list_adapters(
+    ctx: typer.Context,
+    run: RunName = None,
+    all_namespaces: AllNamespaces = False,
+    selector: Selector = "",
+    watch: Watch = False,
+    sort_by: SortBy = None,
+    fmt: TableOutput = None,
+    namespace: Namespace = None,
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
+) -> None:
+    """List the adapters of a run or namespace."""
+    api = cluster(ctx, kubeconfig, context, namespace)
+    _show(ctx, api, ADAPTERS, run, Choice(fmt, all_namespaces, selector, sort_by, watch))
 
 
-checkpoints = _artifact_command(
-    RLCHECKPOINT,
-    ["NAME", "RUN", "STEP", "PHASE", "REWARD", "SIZE", "AGE", "ID", "URI"],
-    checkpoint_row,
-    empty="No checkpoints yet.",
-    summary="List the checkpoints of a run or namespace. A new run can start from one.",
-)
-adapters = _artifact_command(
-    RLADAPTER,
-    ["NAME", "RUN", "STEP", "PHASE", "REWARD", "SIZE", "DEPLOYMENT", "AGE", "URI"],
-    adapter_row,
-    empty="No adapters yet. By default a run saves one after its last step.",
-    summary="List the adapters of a run or namespace.",
-)
+def describe(item: Obj) -> list[Text]:
+    """Return the lines that `get` prints of an artifact."""
+    spec, status = item["spec"], status_of(item)
+    facts: list[tuple[str, Text | str | None]] = [
+        (item["kind"].removeprefix("RL"), f"{item['metadata'].get('namespace')}/{item['metadata']['name']}"),
+        ("Run", spec.get("runName")),
+        ("Model", spec.get("model")),
+        ("Step", str(spec.get("step", "-"))),
+        ("Phase", output.phase(status.get("phase") or "Pending")),
+        ("Message", status.get("message")),
+        ("Reward", output.number(status.get("reward"))),
+        ("Size", output.size(status.get("sizeBytes"))),
+        ("URI", spec.get("uri")),
+        ("Shared with", ", ".join(spec.get("sharedWith") or [])),
+        ("Age", output.age(item)),
+    ]
+    if item["kind"] == RLADAPTER.kind:
+        facts += [
+            ("Deployment", deployment_state(item)),
+            ("  Message", status.get("deploymentMessage")),
+            ("  Model", status.get("deploymentModel")),
+            ("  URL", status.get("deploymentUrl")),
+            ("  Secret", status.get("deploymentSecret")),
+        ]
+    return [Text(f"{label + ':':<13}", style="bold").append(value) for label, value in facts if value]
+
+
+def get_checkpoint(
+    ctx: typer.Context,
+    name: ArtifactName,
+    watch: Watch = False,
+    fmt: TableOutput = None,
+    namespace: Namespace = None,
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
+) -> None:
+    """Show one checkpoint."""
+    api = cluster(ctx, kubeconfig, context, namespace)
+    show_one(ctx, api, CHECKPOINTS, name, Choice(fmt, watch=watch), describe)
+
+
+def get_adapter(
+    ctx: typer.Context,
+    name: ArtifactName,
+    watch: Watch = False,
+    fmt: TableOutput = None,
+    namespace: Namespace = None,
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
+) -> None:
+    """Show one adapter, and where it is served if it is deployed."""
+    api = cluster(ctx, kubeconfig, context, namespace)
+    show_one(ctx, api, ADAPTERS, name, Choice(fmt, watch=watch), describe)
+
+
+def delete_checkpoint(
+    ctx: typer.Context,
+    name: ArtifactName,
+    yes: Yes = False,
+    namespace: Namespace = None,
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
+) -> None:
+    """Delete a checkpoint whose run is deleted."""
+    _delete(cluster(ctx, kubeconfig, context, namespace), RLCHECKPOINT, name, yes=yes)
+
+
+def delete_adapter(
+    ctx: typer.Context,
+    name: ArtifactName,
+    yes: Yes = False,
+    namespace: Namespace = None,
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
+) -> None:
+    """Delete an adapter whose run is deleted. It must not be deployed."""
+    _delete(cluster(ctx, kubeconfig, context, namespace), RLADAPTER, name, yes=yes)
+
+
+def _delete(api: RemoteCluster, kind: ResourceKind, name: str, *, yes: bool) -> None:
+    item = api.get(kind, name)
+    spec = item["spec"]
+    if spec.get("deployed"):
+        raise CliError(f"{name} is deployed", f"end that first: rlrun adapters undeploy {name} -n {api.namespace}")
+    try:
+        run = api.get(RLRUN, str(spec["runName"]))
+    except NotFoundError:
+        run = None
+    if run is not None and run["metadata"]["uid"] == spec.get("runUid"):
+        keep = "checkpoints.keepCloud" if kind is RLCHECKPOINT else "adapters.keepLast"
+        raise CliError(
+            f"{name} belongs to run {spec['runName']}, which exists and would record it again",
+            f"let retention delete it ({keep} of the run), or delete the run first: rlrun delete {spec['runName']}",
+        )
+    confirm(f"Delete {api.namespace}/{name}?", f"{name} was not deleted", yes=yes)
+    api.delete(kind, name)
+    typer.echo(f"{kind.plural}.rlrun.dev/{name} deleted")
+    output.notice("The platform's garbage collection deletes its files in S3.")

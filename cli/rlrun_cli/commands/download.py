@@ -18,7 +18,6 @@ from rlrun_cli.terminal.errors import INVALID, CliError, NotFoundError
 EPILOG = """Examples:
 
   rlrun download reverse-text-x7k2p-step-000030-842409bd adapter/
-
   rlrun download s3://rlrun/team/842409bd-.../adapters/step-000030 adapter/
 
 Size and SHA-256 of every file are compared with the manifest. DIR is created only if all files match. Needs \

@@ -4,7 +4,6 @@ A version is immutable: pushing the same files again changes nothing, and other 
 rejected, because runs started before and after would train on different code under one name.
 """
 
-import re
 import zipfile
 from pathlib import Path
 from typing import Annotated
@@ -13,6 +12,7 @@ import typer
 from rlrun.storage.layout import S3Uri, environment_package
 from rlrun.storage.store import Store
 
+from rlrun_cli.inputs.environment_checks import unpushed_requirements
 from rlrun_cli.inputs.wheel_builder import (
     Wheel,
     build_wheel,
@@ -27,12 +27,9 @@ from rlrun_cli.remote.server import Server
 from rlrun_cli.terminal import output
 from rlrun_cli.terminal.errors import CliError
 
-env = typer.Typer(no_args_is_help=True, help="Manage environment packages, the code that runs train on.")
-
 EPILOG = """Examples:
 
   rlrun env push examples/environments/reverse_text --owner me
-
   rlrun env push . -n team --include vendored/helper-1.0-py3-none-any.whl
 
 Prints the id for env.id of a run. The owner is a namespace, or one that the platform team has given to namespaces \
@@ -76,19 +73,6 @@ def upload(store: Store, folder: S3Uri, wheels: list[Wheel], *, force: bool) -> 
     return bool(missing)
 
 
-def _unpushed_requirements(wheels: list[Wheel]) -> list[str]:
-    """Return the required projects (without extras) for which no wheel is pushed."""
-    pushed = {w.name for w in wheels}
-    names = (re.split(r"[\s<>=!~;\[(@]", r, maxsplit=1)[0] for w in wheels for r in w.requires if "extra ==" not in r)
-    return sorted({re.sub(r"[-_.]+", "-", n).lower() for n in names} - pushed - {"verifiers", "datasets"})
-
-
-@env.callback()
-def main() -> None:
-    """Manage environment packages, the code that runs train on."""
-
-
-@env.command(epilog=EPILOG)
 def push(
     ctx: typer.Context,
     folder: Annotated[
@@ -120,6 +104,6 @@ def push(
         target = environment_package(storage.bucket, storage.prefix, owner_name, wheel.name) / wheel.version
         written = upload(storage.store, target, wheels, force=force)
     output.notice(f"{'Pushed' if written else 'Nothing changed; S3 already has'} version {wheel.version} at {target}")
-    if missing := _unpushed_requirements(wheels):
+    if missing := unpushed_requirements(wheels):
         output.notice(f"The environment image must contain {', '.join(missing)}, or push their wheels with --include.")
     typer.echo(f"{owner_name}/{wheel.name}")

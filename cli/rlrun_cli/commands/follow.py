@@ -26,7 +26,6 @@ from rlrun_cli.terminal.errors import CliError, NotFoundError, UnreachableError
 EPILOG = """Examples:
 
   rlrun follow reverse-text-x7k2p
-
   rlrun follow reverse-text-x7k2p && rlrun adapters reverse-text-x7k2p
 
 Exit codes: 0 the run completed; 1 it failed, was stopped or was deleted; 130 after Ctrl-C, which does not stop the \

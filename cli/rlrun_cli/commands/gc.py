@@ -13,6 +13,7 @@ from rlrun_cli.commands.runs import Output
 from rlrun_cli.remote.context import Context, Kubeconfig, Namespace, cli_context, cluster
 from rlrun_cli.remote.run_storage import Bucket, Endpoint, Prefix, open_store
 from rlrun_cli.terminal import output
+from rlrun_cli.terminal.confirmation import confirm
 from rlrun_cli.terminal.errors import INVALID, CliError
 
 if TYPE_CHECKING:
@@ -22,9 +23,7 @@ if TYPE_CHECKING:
 EPILOG = """Examples:
 
   rlrun gc
-
   rlrun gc -n team-a --older-than 7d -o json
-
   rlrun gc --delete
 
 Never listed: files and objects of a run that is not finished, checkpoints and adapters that have an object, and items \
@@ -99,17 +98,7 @@ def _confirmed(items: "Sequence[GarbageItem]", now: datetime, *, yes: bool, quie
     for line in [] if quiet else output.table(HEADERS, [row(i, now) for i in items]):
         output.err().print(line)
     size = output.size(sum(i.size or 0 for i in items))
-    try:
-        confirmed = typer.confirm(f"Permanently delete {len(items)} items ({size})?", err=True)
-    except typer.Abort:
-        raise CliError(
-            "nothing was deleted: the confirmation was not answered",
-            "add --yes to delete without confirmation",
-            code=INVALID,
-        ) from None
-    if not confirmed:
-        output.notice("Nothing was deleted.")
-        raise typer.Exit(1)
+    confirm(f"Permanently delete {len(items)} items ({size})?", "nothing was deleted", yes=False)
     return True
 
 

@@ -19,14 +19,14 @@ from rlrun_cli.commands.runs import Name, Output
 from rlrun_cli.remote.run_storage import RunFiles, s3_operation, with_run_files
 from rlrun_cli.remote.stored_rollouts import ListedRollout, listed, open_step, records_of
 from rlrun_cli.terminal import output
-from rlrun_cli.terminal.errors import CliError
+from rlrun_cli.terminal.errors import INVALID, CliError
+from rlrun_cli.terminal.plot import plot
 
 METRICS_EPILOG = """Examples:
 
   rlrun metrics reverse-text-x7k2p
-
   rlrun metrics reverse-text-x7k2p -m reward/mean -m seq_len/mean --min-step 10
-
+  rlrun metrics reverse-text-x7k2p --plot -m reward/mean
   rlrun metrics reverse-text-x7k2p -o json | jq '.[]."reward/mean"'
 
 One line per step. -o name lists all metrics; docs/reference/metrics.md describes them, and lists other names that -m \
@@ -35,13 +35,10 @@ accepts. Also works for runs that have ended, and for deleted runs that still ha
 ROLLOUTS_EPILOG = """Examples:
 
   rlrun rollouts reverse-text-x7k2p
-
   rlrun rollouts reverse-text-x7k2p -s 20 --max-reward 0.2
-
+  rlrun rollouts reverse-text-x7k2p -s 20 --num 5 -o json
   rlrun rollouts reverse-text-x7k2p -s 20 --group g-1a2b
-
   rlrun rollouts reverse-text-x7k2p --split filtered --status errored
-
   rlrun rollouts reverse-text-x7k2p --split eval --env exam --num 5 -o json
 
 Without -s the newest step is shown. Runs of earlier versions stored the split train only, without rewards by \
@@ -74,9 +71,12 @@ def metrics(
     min_step: Annotated[int | None, typer.Option(min=0, help="First step to show.")] = None,
     max_step: Annotated[int | None, typer.Option(min=0, help="Last step to show.")] = None,
     last: Annotated[int | None, typer.Option(min=1, help="Number of last steps to show.")] = None,
+    plotted: Annotated[bool, typer.Option("--plot", help="Draw a chart of each metric.")] = False,
     fmt: Output = None,
 ) -> None:
     """Show the metrics of a run by step, also after its end."""
+    if plotted and fmt:
+        raise CliError("--plot cannot be used with -o", "leave out one of the two", code=INVALID)
     with s3_operation(f"read the metrics of {name}"):
         lines = read_metrics(files.store, files.layout)
     low, high = min_step or 0, max_step if max_step is not None else sys.maxsize
@@ -97,9 +97,19 @@ def metrics(
         _write(chosen_lines if metric else lines, fmt)
     elif not lines:
         output.notice(f"{files.layout.root} has no metrics yet.")
+    elif plotted:
+        sys.stdout.write("\n\n".join("\n".join(chart(lines, m)) for m in chosen) + "\n")
     else:
         rows = [[str(line["step"]), *(_cell(line.get(canonical(m))) for m in chosen)] for line in lines]
         output.print_table(["STEP", *(m.upper() for m in chosen)], rows)
+
+
+def chart(lines: list[Line], metric: str) -> list[str]:
+    """Return the chart of a metric over the steps. Raises CliError for a histogram."""
+    values = [(line["step"], line[metric]) for line in lines if line.get(metric) is not None]
+    if any(isinstance(value, list) for _, value in values):
+        raise CliError(f"--plot: {metric} has several values per step", "show it without --plot", code=INVALID)
+    return plot(metric, [(float(step), float(value)) for step, value in values])
 
 
 def _cell(value: Any) -> str:

@@ -11,8 +11,12 @@ from rlrun_cli.terminal.errors import INVALID, CliError
 EPILOG = """Examples:
 
   rlrun init
+  rlrun init experiments/reverse.toml
+  rlrun init --demo demo.toml && rlrun run demo.toml --follow
+  rlrun init - | grep max_steps
 
-  rlrun init experiments/reverse.toml"""
+--demo writes a run that the local cluster of this project can start as it is: its small model learns to reverse text \
+in about a minute on two CPU cores."""
 
 TEMPLATE = """\
 # A reinforcement-learning run. Start it with:  rlrun run {file} --follow
@@ -83,11 +87,54 @@ id = "your-team/your-environment"    # owner/name
 """
 
 
-def init(file: Annotated[Path, typer.Argument(metavar="[FILE]", help="File to create.")] = Path("rl.toml")) -> None:
+DEMO = """\
+# A tiny model learns to reverse text. Start it with:  rlrun run {file} --follow
+# The local cluster of rlrun has its model and its environment.
+name = "reverse-text"
+model = "rlrun/reverse-text-tiny"
+max_steps = 30                       # optimizer steps
+batch_size = 128                     # rollouts per step
+rollouts_per_example = 8             # rollouts of one example; their mean reward is the baseline
+learning_rate = 1e-3
+lora_alpha = 32
+oversampling_factor = 1.0
+max_async_level = 1
+
+[sampling]
+max_tokens = 24                      # maximum number of tokens per turn
+temperature = 1.0
+
+[[env]]
+id = "rlrun/reverse-text"
+args = {{ num_examples = 2000, min_length = 5, max_length = 10 }}
+
+[checkpoints]
+interval = 10                        # steps between checkpoints
+keep_cloud = 3
+
+[adapters]
+interval = 15                        # steps between adapters
+keep_last = 3
+"""
+STDOUT = Path("-")
+
+
+def init(
+    file: Annotated[Path, typer.Argument(metavar="[FILE]", help="File to create, or - for standard output.")] = Path(
+        "rl.toml"
+    ),
+    demo: Annotated[
+        bool, typer.Option("--demo", help="Use the model and environment of the project's local cluster.")
+    ] = False,
+) -> None:
     """Write a commented config file to start from. Never overwrites a file."""
+    template = DEMO if demo else TEMPLATE
+    if file == STDOUT:
+        typer.echo(template.format(file="rl.toml"), nl=False)
+        return
     try:
         with file.open("x", encoding="utf-8") as target:
-            target.write(TEMPLATE.format(file=file))
+            target.write(template.format(file=file))
     except FileExistsError:
         raise CliError(f"{file} already exists", "name another file, or delete this one", code=INVALID) from None
     except OSError as problem:
@@ -95,4 +142,5 @@ def init(file: Annotated[Path, typer.Argument(metavar="[FILE]", help="File to cr
             f"{file} cannot be written: {problem.strerror}", "name a file in a writable folder", code=INVALID
         ) from problem
     typer.echo(str(file))
-    output.notice(f"Next: set model and [[env]] id in {file}, then: rlrun run {file} --follow")
+    first = "" if demo else f"set model and [[env]] id in {file}, then: "
+    output.notice(f"Next: {first}rlrun run {file} --follow")

@@ -24,8 +24,6 @@ from rlrun_cli.remote.server import Server, find_server
 from rlrun_cli.terminal import output
 from rlrun_cli.terminal.errors import INVALID, CliError
 
-key = typer.Typer(no_args_is_help=True, help="Manage API keys, for programs without a Kubernetes login.")
-
 CREATE_EPILOG = """Examples:
 
   rlrun key create -n team --description "CI of our environments" --days 30
@@ -36,7 +34,6 @@ serviceaccounts/token` for it."""
 LIST_EPILOG = """Examples:
 
   rlrun key list -n team
-
   rlrun key list -o json"""
 DELETE_EPILOG = """Examples:
 
@@ -49,12 +46,6 @@ def _keys(api: RemoteCluster, server: str | None) -> ApiKeys:
     return ApiKeys(find_server(api, server, KEYS_AUDIENCE), api.namespace)
 
 
-@key.callback()
-def main() -> None:
-    """Manage API keys, for programs without a Kubernetes login."""
-
-
-@key.command("create", epilog=CREATE_EPILOG)
 def create_key(
     ctx: typer.Context,
     description: Annotated[str, typer.Option(help="Purpose of the key, for the list.")] = "",
@@ -78,7 +69,6 @@ def create_key(
     typer.echo(made.key)
 
 
-@key.command("list", epilog=LIST_EPILOG)
 def list_keys(
     ctx: typer.Context,
     fmt: Output = None,
@@ -101,7 +91,6 @@ def list_keys(
     output.print_table(["ID", "CREATED BY", "CREATED", "EXPIRES", "DESCRIPTION"], rows)
 
 
-@key.command("delete", epilog=DELETE_EPILOG)
 def delete_key(
     ctx: typer.Context,
     key_id: Annotated[str, typer.Argument(metavar="ID", help="Id of the key: the part after rlk_.")],

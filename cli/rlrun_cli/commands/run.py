@@ -6,7 +6,6 @@ run, because the run must never find it missing, and is owned by the run afterwa
 
 import os
 import re
-import secrets
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -19,7 +18,8 @@ from rlrun.kube.objects import Obj
 
 from rlrun_cli.commands.follow import follow_to_end
 from rlrun_cli.inputs import variables
-from rlrun_cli.inputs.run_files import RunFile, load
+from rlrun_cli.inputs.run_files import RunFile, load, title_of
+from rlrun_cli.inputs.run_names import with_suffix
 from rlrun_cli.remote.cluster import RemoteCluster
 from rlrun_cli.remote.context import Context, Kubeconfig, Namespace, cli_context, cluster
 from rlrun_cli.terminal import output
@@ -28,26 +28,14 @@ from rlrun_cli.terminal.errors import INVALID, CliError, ConflictError
 EPILOG = """Examples:
 
   rlrun run rl.toml --follow
-
   rlrun run rl.toml -e WANDB_API_KEY -e MODE=fast --env-file secrets.env
-
+  rlrun init - --demo | rlrun run -
   rlrun run rl.toml --dry-run > run.yaml && kubectl apply -f run.yaml
 
 Variables are set in the pods of the environments only, and their values are never printed. -e overrides --env-file, \
 which overrides env_file in FILE.
 
 Exit codes: 0 started (with --follow: completed); 1 rejected or failed; 2 invalid file or option."""
-SUFFIX_LETTERS = "bcdfghjklmnpqrstvwxz2456789"
-"""Letters of random name suffixes. Without vowels, so that no words appear."""
-SUFFIX_LENGTH = 5
-
-
-def slug(text: str) -> str:
-    """Turn the text into the beginning of an object's name."""
-    plain = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
-    if not plain or not plain[0].isalpha():
-        plain = f"run-{plain}".rstrip("-")
-    return plain[: MAX_RUN_NAME - SUFFIX_LENGTH - 1].rstrip("-")
 
 
 def choose_name(option: str | None, file: RunFile) -> str:
@@ -65,14 +53,14 @@ def choose_name(option: str | None, file: RunFile) -> str:
         return option
     if file.name:
         return file.name
-    return f"{slug(file.title)}-{''.join(secrets.choice(SUFFIX_LETTERS) for _ in range(SUFFIX_LENGTH))}"
+    return with_suffix(file.title)
 
 
 def choose_namespace(option: str | None, file: RunFile) -> str | None:
     """Return -n, else the namespace in the file. None means that of the context. Raises CliError if both differ."""
     if option and file.namespace and option != file.namespace:
         raise CliError(
-            f"{file.path} has metadata.namespace {file.namespace}, but -n is {option}",
+            f"{title_of(file.path)} has metadata.namespace {file.namespace}, but -n is {option}",
             "remove one of the two",
             code=INVALID,
         )
@@ -121,7 +109,10 @@ def submit(api: RemoteCluster, body: Obj, values: dict[str, str]) -> Obj:
 
 def run(
     ctx: typer.Context,
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="Config as .toml, or an RLRun as .yaml or .json.")],
+    file: Annotated[
+        Path,
+        typer.Argument(metavar="FILE", help="Config as .toml, an RLRun as .yaml or .json, or - for standard input."),
+    ],
     env: Annotated[
         list[str] | None,
         typer.Option(

@@ -1,16 +1,23 @@
 """Reader of run files (TOML, YAML, JSON), which validates them before anything is sent."""
 
+import re
+import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import yaml
 from pydantic import ValidationError
-from rlrun.api.base.field_errors import problems
+from rlrun.api.base.field_errors import FieldProblem, problems
+from rlrun.api.base.kubernetes_types import KubernetesObject
 from rlrun.api.run import RLRun
 from rlrun.api.toml.loader import TomlError, loads
 
+from rlrun_cli.inputs.positions import line_of, toml_lines, yaml_lines
 from rlrun_cli.terminal.errors import INVALID, CliError
+
+STDIN = Path("-")
 
 
 @dataclass(frozen=True)
@@ -37,57 +44,96 @@ class RunFile:
     @property
     def title(self) -> str:
         """Text from which a name is generated."""
-        return str(self.metadata.get("generateName") or self.spec.get("name") or self.path.stem)
+        stem = "run" if self.path == STDIN else self.path.stem
+        return str(self.metadata.get("generateName") or self.spec.get("name") or stem)
+
+
+READ_HINT = "use .toml, .yaml or .json, or - for standard input"
+YAML_START = re.compile(r"\s*\{|.*^(apiVersion|kind)\s*:", re.MULTILINE | re.DOTALL)
 
 
 def load(path: Path) -> RunFile:
-    """Read a file in the format of its suffix. Raises CliError with all problems of the file."""
-    readers = {".toml": _load_toml, ".yaml": _load_yaml, ".yml": _load_yaml, ".json": _load_yaml}
-    reader = readers.get(path.suffix.lower())
-    if reader is None:
-        raise CliError(f"the format of {path} is not supported", "use .toml, .yaml or .json", code=INVALID)
+    """Read a file in the format of its suffix; `-` is standard input in any of them.
+
+    Raises CliError with all problems of the file.
+    """
+    return load_text(path, read_text(path))
+
+
+def load_text(path: Path, text: str) -> RunFile:
+    """Return the run in the text of a file. Raises CliError with all problems of the text."""
+    return (_load_yaml if is_yaml(path, text) else _load_toml)(path, text)
+
+
+def read_text(path: Path) -> str:
+    """Return the text of a file, or of standard input. Raises CliError."""
+    if path != STDIN and path.suffix.lower() not in (".toml", ".yaml", ".yml", ".json"):
+        raise CliError(f"the format of {path} is not supported", READ_HINT, code=INVALID)
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        data = sys.stdin.buffer.read() if path == STDIN else path.read_bytes()
+        return data.decode("utf-8-sig")
     except OSError as problem:
         hint = "create one: rlrun init" if isinstance(problem, FileNotFoundError) else None
         raise CliError(f"{path} cannot be read: {problem.strerror}", hint, code=INVALID) from problem
     except UnicodeDecodeError as problem:
-        raise CliError(f"{path} is not UTF-8 text", "save it as UTF-8", code=INVALID) from problem
-    return reader(path, text)
+        raise CliError(f"{title_of(path)} is not UTF-8 text", "save it as UTF-8", code=INVALID) from problem
 
 
-def _invalid_file(path: Path, found: list[str]) -> CliError:
+def is_yaml(path: Path, text: str) -> bool:
+    """Return True for YAML and JSON, False for TOML. Standard input is told by its beginning."""
+    return bool(YAML_START.match(text)) if path == STDIN else path.suffix.lower() != ".toml"
+
+
+def title_of(path: Path) -> str:
+    """Return the name of a file for messages."""
+    return "standard input" if path == STDIN else str(path)
+
+
+def _invalid_file(path: Path, found: Sequence[FieldProblem], lines: Mapping[str, int]) -> CliError:
     count = "1 problem" if len(found) == 1 else f"{len(found)} problems"
-    return CliError(f"{path} has {count}", "correct them and try again", code=INVALID, details=found)
+    placed = sorted(((line_of(problem.path, lines) or 0, problem) for problem in found), key=lambda pair: pair[0])
+    shown = [f"line {line}: {problem}" if line else str(problem) for line, problem in placed]
+    return CliError(f"{title_of(path)} has {count}", "correct them and try again", code=INVALID, details=shown)
 
 
 def _load_yaml(path: Path, text: str) -> RunFile:
+    found = load_object(path, text, RLRun)
+    return RunFile(path, found["spec"], found.get("metadata") or {})
+
+
+def load_object(path: Path, text: str, kind: type[KubernetesObject]) -> dict[str, Any]:
+    """Return the one object in a YAML or JSON text. Raises CliError with all its problems."""
+    name, wanted = title_of(path), kind.model_fields["kind"].default
     try:
         documents = [d for d in yaml.safe_load_all(text) if d is not None]
+        lines, repeated = yaml_lines(text)
     except yaml.YAMLError as problem:
-        raise CliError(f"{path} is not valid YAML: {problem}", "correct its syntax", code=INVALID) from problem
+        raise CliError(f"{name} is not valid YAML: {problem}", "correct its syntax", code=INVALID) from problem
     if len(documents) != 1 or not isinstance(documents[0], dict):
         raise CliError(
-            f"{path} contains {len(documents)} documents instead of one RLRun",
+            f"{name} contains {len(documents)} documents instead of one {wanted}",
             "use kubectl apply for several objects",
             code=INVALID,
         )
-    found = documents[0]
-    if found.get("kind") != "RLRun":
+    found: dict[str, Any] = documents[0]
+    if found.get("kind") != wanted:
         raise CliError(
-            f"{path} is a {found.get('kind')}, not an RLRun", "use kubectl apply for other kinds", code=INVALID
+            f"{name} is a {found.get('kind')}, not an {wanted}", "use kubectl apply for other kinds", code=INVALID
         )
+    wrong = [FieldProblem(key, f"is set twice, for the second time in line {line}") for key, line in repeated]
     try:
-        RLRun.from_object(found)
+        kind.from_object(found)
     except ValidationError as error:
-        raise _invalid_file(path, [str(p) for p in problems(error, RLRun)]) from error
-    return RunFile(path, found["spec"], found.get("metadata") or {})
+        wrong += problems(error, kind)
+    if wrong:
+        raise _invalid_file(path, wrong, lines)
+    return found
 
 
 def _load_toml(path: Path, text: str) -> RunFile:
     try:
         found = loads(text)
     except TomlError as error:
-        raise _invalid_file(path, [str(p) for p in error.problems]) from error
+        raise _invalid_file(path, error.problems, toml_lines(text)) from error
     spec = found.spec.model_dump(mode="json", by_alias=True, exclude_unset=True)
     return RunFile(path, spec, env_files=[path.parent / file for file in found.env_files])

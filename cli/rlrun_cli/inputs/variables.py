@@ -62,11 +62,14 @@ def parse_file(text: str, source: str) -> tuple[dict[str, str], list[str]]:
     return found, problems
 
 
-def collect(files: Sequence[Path], options: Sequence[str], environ: Mapping[str, str]) -> dict[str, str]:
-    """Return all variables. A later file overrides an earlier one, and `-e` overrides the files.
+def read_files(files: Sequence[Path]) -> dict[str, str]:
+    """Return the variables of env files; a later one overrides an earlier one. Raises CliError with all problems."""
+    found, problems = _read_files(files)
+    _refuse(problems)
+    return found
 
-    Raises CliError with all problems of all files and options.
-    """
+
+def _read_files(files: Sequence[Path]) -> tuple[dict[str, str], list[str]]:
     found: dict[str, str] = {}
     problems: list[str] = []
     for file in files:
@@ -79,6 +82,22 @@ def collect(files: Sequence[Path], options: Sequence[str], environ: Mapping[str,
         variables, bad = parse_file(text, str(file))
         found |= variables
         problems += bad
+    return found, problems
+
+
+def _refuse(problems: list[str]) -> None:
+    if problems:
+        raise CliError(
+            "the environment variables are invalid", "correct them and try again", code=INVALID, details=problems
+        )
+
+
+def collect(files: Sequence[Path], options: Sequence[str], environ: Mapping[str, str]) -> dict[str, str]:
+    """Return all variables. A later file overrides an earlier one, and `-e` overrides the files.
+
+    Raises CliError with all problems of all files and options.
+    """
+    found, problems = _read_files(files)
     for option in options:
         try:
             name, value = parse_option(option, environ)
@@ -88,10 +107,7 @@ def collect(files: Sequence[Path], options: Sequence[str], environ: Mapping[str,
             found[name] = value
     if sum(len(name) + len(value.encode()) for name, value in found.items()) > MAX_SECRET_BYTES:
         problems.append("the variables exceed 1 MiB in total, the size limit of a Secret: remove or shorten some")
-    if problems:
-        raise CliError(
-            "the environment variables are invalid", "correct them and try again", code=INVALID, details=problems
-        )
+    _refuse(problems)
     return found
 
 

@@ -1,19 +1,22 @@
 """Client of one namespace for the commands. Every failure is a `CliError`, unless a method says otherwise."""
 
+import builtins
+import copy
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rlrun.constants import CLI_FIELD_MANAGER
+from rlrun.constants import CLI_FIELD_MANAGER, GROUP
 from rlrun.kube import requests
 from rlrun.kube.errors import ApiError
-from rlrun.kube.kinds import ResourceKind
+from rlrun.kube.kinds import SELF_ACCESS_REVIEW, ResourceKind
 from rlrun.kube.objects import Labels, Obj
 from rlrun.kube.sync_client import RESPONSE_SECONDS, SyncApiTransport, SyncKubeClient, SyncTransport
 from typing_extensions import override
 
+from rlrun_cli.remote.probe import ANSWER_SECONDS, SERVED_KINDS, ProbedTransport
 from rlrun_cli.terminal.errors import INVALID, CliError, not_found, to_cli_error
 
 if TYPE_CHECKING:
@@ -74,7 +77,8 @@ class RemoteCluster:
         self.is_namespace_chosen = is_namespace_chosen
         self.bearer = bearer
         self._open_transport = open_transport
-        self._client = SyncKubeClient(open_transport(REQUEST_TIMEOUT_SECONDS), CLI_FIELD_MANAGER)
+        self._transport = open_transport(REQUEST_TIMEOUT_SECONDS)
+        self._client = SyncKubeClient(self._transport, CLI_FIELD_MANAGER)
 
     @classmethod
     def connect(cls, kubeconfig: Path | None, context: str | None, namespace: str | None) -> "RemoteCluster":
@@ -89,7 +93,14 @@ class RemoteCluster:
         settings.retries = 1
 
         def open_transport(seconds: float) -> SyncTransport:
-            return SyncApiTransport(client.ApiClient(settings), response_seconds=seconds)
+            return ProbedTransport(SyncApiTransport(client.ApiClient(settings), response_seconds=seconds), open_quick)
+
+        def open_quick() -> SyncTransport:
+            once = copy.copy(settings)
+            once.retries = 0
+            return SyncApiTransport(
+                client.ApiClient(once), response_seconds=ANSWER_SECONDS, connect_seconds=ANSWER_SECONDS
+            )
 
         def bearer() -> str:
             scheme, _, token = (settings.get_api_key_with_prefix("BearerToken", alias="authorization") or "").partition(
@@ -133,10 +144,34 @@ class RemoteCluster:
         place = namespace or default_namespace
         return cls(open_transport, place, bearer, is_namespace_chosen=chosen_namespace)
 
-    def list(self, kind: ResourceKind, labels: Labels | None = None, *, all_namespaces: bool = False) -> "list[Obj]":
-        """Return all objects of a kind that have these labels."""
+    def list(
+        self, kind: ResourceKind, labels: Labels | None = None, *, all_namespaces: bool = False, selector: str = ""
+    ) -> builtins.list[Obj]:
+        """Return all objects of a kind that have these labels. `selector`: further labels, as `kubectl -l` takes."""
         with _cli_errors():
-            return self._client.list(kind, None if all_namespaces else self.namespace, labels)
+            place = None if all_namespaces else self.namespace
+            return self._client.list(kind, place, labels, selector=selector)
+
+    def snapshot(
+        self, kind: ResourceKind, *, all_namespaces: bool = False, selector: str = "", fields: str = ""
+    ) -> tuple[builtins.list[Obj], str]:
+        """Return all selected objects, and the version from which `changes` goes on. Raises ApiError."""
+        place = None if all_namespaces else self.namespace
+        return self._client.snapshot(kind, place, selector=selector, fields=fields)
+
+    def changes(
+        self,
+        kind: ResourceKind,
+        version: str,
+        seconds: float,
+        *,
+        all_namespaces: bool = False,
+        selector: str = "",
+        fields: str = "",
+    ) -> Iterator[tuple[str, Obj]]:
+        """Yield type and object of each change after a version for at most this time. Raises ApiError."""
+        place = None if all_namespaces else self.namespace
+        return self._client.watch(kind, place, version, selector=selector, fields=fields, seconds=seconds)
 
     def get(self, kind: ResourceKind, name: str, namespace: str | None = None) -> Obj:
         """Return one object. Raises NotFoundError."""
@@ -164,10 +199,14 @@ class RemoteCluster:
         if not deleted and not missing_ok:
             raise not_found(str(requests.delete(kind, self.namespace, name)))
 
-    def log(self, pod: str, container: str, *, follow: bool, tail: int | None, previous: bool) -> Iterator[str]:
+    def log(
+        self, pod: str, container: str, *, follow: bool, tail: int | None, previous: bool, since: int | None = None
+    ) -> Iterator[str]:
         """Return the lines of a container's log. Raises NotReadyError if the container has not started."""
         with _cli_errors():
-            yield from self._client.log(self.namespace, pod, container, follow=follow, tail=tail, previous=previous)
+            yield from self._client.log(
+                self.namespace, pod, container, follow=follow, tail=tail, previous=previous, since=since
+            )
 
     def create_token(self, account: str, seconds: int, audience: str = "") -> Obj:
         """Return a TokenRequest with a token of a ServiceAccount of the namespace. Raises ApiError."""
@@ -178,6 +217,25 @@ class RemoteCluster:
     ) -> Obj:
         """Return the JSON that a Service (`name:port`) answers through the API server. Raises ApiError."""
         return self._client.call_service(namespace, service, method, path, body, headers)
+
+    def served_kinds(self) -> Obj:
+        """Return the APIResourceList of rlrun's group. Raises ApiError, with status 404 if it is not installed."""
+        try:
+            return self._transport.send(requests.get(SERVED_KINDS, None, ""))
+        except ApiError as error:
+            action = f"ask for the kinds of {GROUP}"
+            raise ApiError(error.status, error.reason, error.message, action=action, details=error.details) from error
+
+    def may(self, verb: str, group: str, resource: str, subresource: str) -> bool:
+        """Return whether the user may do this in the namespace. Raises ApiError."""
+        asked = {"namespace": self.namespace, "verb": verb, "group": group, "resource": resource}
+        review = {
+            "apiVersion": SELF_ACCESS_REVIEW.api_version,
+            "kind": SELF_ACCESS_REVIEW.kind,
+            "metadata": {},
+            "spec": {"resourceAttributes": {**asked, **({"subresource": subresource} if subresource else {})}},
+        }
+        return bool((self._client.create(review).get("status") or {}).get("allowed"))
 
     def garbage_source(self) -> "ClusterSource":
         """Return the source from which garbage collection reads this cluster."""

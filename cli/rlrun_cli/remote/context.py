@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rlrun_cli.remote.cluster import RemoteCluster
-
 if TYPE_CHECKING:
     from rlrun.storage.store import Store
 
+    from rlrun_cli.remote.cluster import RemoteCluster
     from rlrun_cli.remote.server import RemoteStorage
 
 PANEL = "Cluster"
@@ -35,13 +34,19 @@ Namespace = Annotated[
 ]
 
 
+def _connect(kubeconfig: Path | None, context: str | None, namespace: str | None) -> "RemoteCluster":
+    from rlrun_cli.remote.cluster import RemoteCluster  # options must not import the models of the API
+
+    return RemoteCluster.connect(kubeconfig, context, namespace)
+
+
 def _open_store(endpoint: str | None) -> "Store":
     from rlrun.storage.store import Store  # boto3 is slow to import, and few commands need it
 
     return Store(endpoint_url=endpoint)
 
 
-def _open_storage(cluster: RemoteCluster, server: str | None) -> "RemoteStorage":
+def _open_storage(cluster: "RemoteCluster", server: str | None) -> "RemoteStorage":
     from rlrun_cli.remote.server import open_storage
 
     return open_storage(cluster, server)
@@ -54,12 +59,13 @@ class CliContext:
     kubeconfig: Path | None = None
     context: str | None = None
     namespace: str | None = None
-    connect: Callable[[Path | None, str | None, str | None], RemoteCluster] = RemoteCluster.connect
+    connect: "Callable[[Path | None, str | None, str | None], RemoteCluster]" = _connect
     store: "Callable[[str | None], Store]" = _open_store
     """Store with S3 credentials of its own: of the platform team."""
     storage: "Callable[[RemoteCluster, str | None], RemoteStorage]" = _open_storage
     """Store of users, by rlrun-server."""
     sleep: Callable[[float], None] = field(default=time.sleep)
+    clock: Callable[[], float] = field(default=time.monotonic)
 
 
 def cli_context(ctx: typer.Context) -> CliContext:
@@ -68,7 +74,7 @@ def cli_context(ctx: typer.Context) -> CliContext:
     return found
 
 
-def cluster(ctx: typer.Context, kubeconfig: Path | None, context: str | None, namespace: str | None) -> RemoteCluster:
+def cluster(ctx: typer.Context, kubeconfig: Path | None, context: str | None, namespace: str | None) -> "RemoteCluster":
     """Return the selected cluster without sending a request. Raises CliError if the kubeconfig is not usable."""
     given = cli_context(ctx)
     return given.connect(kubeconfig or given.kubeconfig, context or given.context, namespace or given.namespace)

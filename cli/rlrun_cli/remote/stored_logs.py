@@ -5,7 +5,7 @@ container before its last restart. The default is the newest attempt.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from rlrun.storage.layout import RunLayout
@@ -48,9 +48,15 @@ def parse_log_path(file: str) -> StoredLog | None:
     return StoredLog(int(found[1]), found[2], found[3], bool(found[4]), file) if found else None
 
 
-def select_logs(files: list[str], run: str, role: str, attempt: int | None, previous: bool) -> list[StoredLog]:
-    """Return the logs of one role in one attempt, by pod. Default: the newest attempt that has any."""
-    pod_name = re.compile(re.escape(run) + "-" + POD_NAME_PATTERNS[role])
+def select_logs(
+    files: list[str], run: str, role: str, attempt: int | None, previous: bool, components: Sequence[str] = ()
+) -> list[StoredLog]:
+    """Return the logs of one role in one attempt, by pod. Default: the newest attempt that has any.
+
+    `components`: only of these, such as `env-0`. Empty: of all.
+    """
+    wanted_pods = f"({'|'.join(map(re.escape, components))})-" if components else POD_NAME_PATTERNS[role]
+    pod_name = re.compile(re.escape(run) + "-" + wanted_pods)
     logs = [
         log
         for log in map(parse_log_path, files)
@@ -61,12 +67,20 @@ def select_logs(files: list[str], run: str, role: str, attempt: int | None, prev
 
 
 def read_stored_logs(
-    store: Store, layout: RunLayout, run: str, role: str, *, attempt: int | None, tail: int | None, previous: bool
+    store: Store,
+    layout: RunLayout,
+    run: str,
+    role: str,
+    *,
+    attempt: int | None,
+    tail: int | None,
+    previous: bool,
+    components: Sequence[str] = (),
 ) -> Iterator[str]:
     """Yield the lines of the stored logs. Raises StoreError, and CliError if there are none."""
     folder = layout.logs
     files = [name for name, _ in store.list_files(folder)]
-    found = select_logs(files, run, role, attempt, previous)
+    found = select_logs(files, run, role, attempt, previous, components)
     if not found:
         which = f"attempt {attempt}" if attempt is not None else "any attempt"
         existing = sorted({f"attempt {log.attempt}: {log.pod}" for log in map(parse_log_path, files) if log})

@@ -4,12 +4,16 @@ All errors of the API server become a `CliError` in one table here, so that the 
 every command and a user sees no traceback.
 """
 
+import typer
 from rlrun.kube.errors import ApiError
 
 FAILED = 1
 """Exit code: the cluster, the network, S3 or the run failed."""
 INVALID = 2
 """Exit code: the command line or the file is invalid; nothing was sent."""
+
+CONTROL_CHARACTERS = dict.fromkeys([*range(9), *range(11, 32), *range(127, 160)])
+"""Table for `str.translate` that removes them: text from a cluster or a file must not control the terminal."""
 
 
 class CliError(Exception):
@@ -21,6 +25,19 @@ class CliError(Exception):
         self.hint = hint
         self.code = code
         self.details = details or []
+
+
+def show_error(problem: CliError) -> None:
+    """Print `Error: ...`, the details as a list, and `Next: ...`, on standard error. Colors on a terminal only."""
+    typer.echo(typer.style("Error: ", fg="red", bold=True) + _printable(problem.message), err=True)
+    for line in problem.details:
+        typer.echo(f"  - {_printable(line)}", err=True)
+    if problem.hint:
+        typer.echo(typer.style("Next:  ", bold=True) + _printable(problem.hint), err=True)
+
+
+def _printable(text: str) -> str:
+    return text.translate(CONTROL_CHARACTERS)
 
 
 class NotFoundError(CliError):

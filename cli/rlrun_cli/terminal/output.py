@@ -16,8 +16,6 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
-from rlrun_cli.terminal.errors import CliError
-
 Cell = str | Text | None
 
 PHASE_STYLES = {
@@ -41,6 +39,26 @@ class Format(StrEnum):
     name = "name"
 
 
+class TableFormat(StrEnum):
+    """Values of -o where a table is the default."""
+
+    table = "table"
+    wide = "wide"
+    json = "json"
+    yaml = "yaml"
+    name = "name"
+
+
+def is_table(fmt: TableFormat | None) -> bool:
+    """Return True for the formats that are tables."""
+    return fmt in (None, TableFormat.table, TableFormat.wide)
+
+
+def document_format(fmt: TableFormat | None) -> Format:
+    """Return the format of documents. `fmt` is not a table."""
+    return Format(str(fmt))
+
+
 def out() -> Console:
     """Return a console on standard output. Created for each use, because tests and pagers replace the stream."""
     return Console(file=sys.stdout, highlight=False, soft_wrap=True)
@@ -54,16 +72,6 @@ def err() -> Console:
 def notice(text: str, style: str | None = None) -> None:
     """Print a line for the user on standard error."""
     err().print(Text(text, style=style or ""))
-
-
-def show_error(problem: CliError) -> None:
-    """Print `Error: ...`, the details as a list, and `Next: ...`."""
-    console = err()
-    console.print(Text("Error: ", style="bold red").append(Text(problem.message, style="default not bold")))
-    for line in problem.details:
-        console.print(Text(f"  - {line}"))
-    if problem.hint:
-        console.print(Text("Next:  ", style="bold").append(Text(problem.hint, style="default not bold")))
 
 
 def phase(text: str | None) -> Text:
@@ -117,11 +125,10 @@ def age(item: dict[str, Any], now: datetime | None = None) -> str:
     return duration(((now or datetime.now(UTC)) - datetime.fromisoformat(created)).total_seconds())
 
 
-def table(headers: Sequence[str], rows: Iterable[Sequence[Cell]]) -> list[Text]:
-    """Return lines of aligned columns, three spaces apart."""
-    cells = [[Text(h, style="bold") for h in headers]]
-    cells += [[c if isinstance(c, Text) else Text("-" if c is None or c == "" else c) for c in row] for row in rows]
-    widths = [max(cell_len(row[i].plain) for row in cells) for i in range(len(headers))]
+def table(headers: Sequence[str], rows: Iterable[Sequence[Cell]], least: Sequence[int] = ()) -> list[Text]:
+    """Return lines of aligned columns, three spaces apart. `least`: minimum widths of the columns."""
+    cells = _cells(headers, rows)
+    widths = _widths(cells, least)
     lines = []
     for row in cells:
         line = Text()
@@ -133,11 +140,42 @@ def table(headers: Sequence[str], rows: Iterable[Sequence[Cell]]) -> list[Text]:
     return lines
 
 
+def _cells(headers: Sequence[str], rows: Iterable[Sequence[Cell]]) -> list[list[Text]]:
+    cells = [[Text(h, style="bold") for h in headers]]
+    return cells + [
+        [c if isinstance(c, Text) else Text("-" if c is None or c == "" else c) for c in row] for row in rows
+    ]
+
+
+def _widths(cells: list[list[Text]], least: Sequence[int]) -> list[int]:
+    widths = [max(cell_len(row[i].plain) for row in cells) for i in range(len(cells[0]))]
+    return [max(width, low) for width, low in zip(widths, least or [0] * len(widths), strict=True)]
+
+
 def print_table(headers: Sequence[str], rows: Iterable[Sequence[Cell]]) -> None:
     """Print `table` on standard output."""
     console = out()
     for line in table(headers, rows):
         console.print(line)
+
+
+class GrowingTable:
+    """Table whose rows are printed as they come. The first rows set the width of the columns, larger cells widen it."""
+
+    def __init__(self, headers: Sequence[str]) -> None:
+        self._headers = headers
+        self._widths: list[int] = []
+
+    def add(self, rows: Sequence[Sequence[Cell]]) -> None:
+        """Print rows at the end, after the headers if they are the first."""
+        if not rows:
+            return
+        lines = table(self._headers, rows, self._widths)
+        first = not self._widths
+        self._widths = _widths(_cells(self._headers, rows), self._widths)
+        console = out()
+        for line in lines if first else lines[1:]:
+            console.print(line)
 
 
 def to_yaml(value: Any) -> str:
@@ -158,6 +196,20 @@ def emit(items: list[dict[str, Any]], plural: str, fmt: Format, *, single: bool)
         return
     shown = [without_managed_fields(i) for i in items]
     value: Any = shown[0] if single else {"apiVersion": "v1", "kind": "List", "items": shown}
+    emit_document(value, fmt)
+
+
+def emit_stream(items: list[dict[str, Any]], plural: str, fmt: Format) -> None:
+    """Print objects one after the other for programs that read them as they come: JSON or YAML documents, or names."""
+    for item in items:
+        if fmt is Format.yaml:
+            sys.stdout.write("---\n")
+        emit([item], plural, fmt, single=True)
+    sys.stdout.flush()
+
+
+def emit_document(value: Any, fmt: Format) -> None:
+    """Print one value as JSON or YAML."""
     sys.stdout.write(to_yaml(value) if fmt is Format.yaml else json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
 
@@ -167,4 +219,4 @@ def emit_values(values: list[dict[str, Any]], name: str, fmt: Format) -> None:
         for value in values:
             sys.stdout.write(f"{value[name]}\n")
         return
-    sys.stdout.write(to_yaml(values) if fmt is Format.yaml else json.dumps(values, indent=2, ensure_ascii=False) + "\n")
+    emit_document(values, fmt)

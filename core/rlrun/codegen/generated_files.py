@@ -5,9 +5,15 @@ import sys
 from pathlib import Path
 
 
-def update(folder: Path, files: dict[str, str], *, check: bool, command: str) -> int:
-    """Write exactly `files` (name -> text) to a folder, or with `check` print the differences. Returns an exit code."""
-    stale = sorted(p for p in folder.glob("*") if p.is_file() and p.name not in files) if folder.is_dir() else []
+def update(
+    folder: Path, files: dict[str, str], *, check: bool, command: str, others: frozenset[str] = frozenset()
+) -> int:
+    """Write exactly `files` (name -> text) to a folder, or with `check` print the differences. Returns an exit code.
+
+    `others`: files in the folder that another command generates.
+    """
+    known = {*files, *others}
+    stale = sorted(p for p in folder.glob("*") if p.is_file() and p.name not in known) if folder.is_dir() else []
     if check:
         differences = [line for name, text in files.items() for line in _difference(folder / name, text)]
         differences += [f"{path} is no longer generated" for path in stale]

@@ -246,6 +246,7 @@ def render() -> dict[str, str]:
         "- [The TOML file of a run](toml.md)",
         "- [The metrics of a run](metrics.md)",
         "- [Conditions and reasons](conditions.md)",
+        "- [The command line](cli.md)",
     ]
     return {"README.md": "\n".join(index) + "\n", **pages}
 
@@ -313,6 +314,10 @@ def _code(text: str) -> str:
     return f"`{text}`" if text else ""
 
 
+OTHERS = frozenset({"cli.md"})
+"""Page of the command line, which core must not import."""
+
+
 def main() -> int:
     """Write or check the pages. Returns 1 if a check finds a difference."""
     parser = argparse.ArgumentParser(
@@ -321,7 +326,8 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="only compare, and fail on a difference")
     parser.add_argument("--output", type=Path, default=Path("docs/reference"), help="folder of the pages")
     options = parser.parse_args()
-    return update(options.output, render(), check=options.check, command="python -m rlrun.codegen.reference_pages")
+    command = "python -m rlrun.codegen.reference_pages"
+    return update(options.output, render(), check=options.check, command=command, others=OTHERS)
 
 
 if __name__ == "__main__":

@@ -51,6 +51,10 @@ LEASE = ResourceKind("coordination.k8s.io", "v1", "leases", "Lease")
 ACCESS_REVIEW = ResourceKind(
     "authorization.k8s.io", "v1", "subjectaccessreviews", "SubjectAccessReview", namespaced=False
 )
+SELF_ACCESS_REVIEW = ResourceKind(
+    "authorization.k8s.io", "v1", "selfsubjectaccessreviews", "SelfSubjectAccessReview", namespaced=False
+)
+RESOURCE_QUOTA = ResourceKind("", "v1", "resourcequotas", "ResourceQuota")
 TOKEN_REVIEW = ResourceKind("authentication.k8s.io", "v1", "tokenreviews", "TokenReview", namespaced=False)
 
 WORKLOAD = ResourceKind("kueue.x-k8s.io", "v1beta2", "workloads", "Workload")
@@ -83,6 +87,8 @@ ALL: Mapping[str, ResourceKind] = {
         PRIORITY_CLASS,
         TOKEN_REVIEW,
         ACCESS_REVIEW,
+        SELF_ACCESS_REVIEW,
+        RESOURCE_QUOTA,
         WORKLOAD,
         RESOURCE_FLAVOR,
         WORKLOAD_PRIORITY_CLASS,

@@ -106,15 +106,21 @@ def get(kind: ResourceKind, namespace: str | None, name: str) -> KubeRequest:
 
 
 def list_page(
-    kind: ResourceKind, namespace: str | None = None, labels: Labels | None = None, token: str = "", fields: str = ""
+    kind: ResourceKind,
+    namespace: str | None = None,
+    labels: Labels | None = None,
+    token: str = "",
+    fields: str = "",
+    *,
+    selector: str = "",
 ) -> KubeRequest:
     """Return the request for one page of a list; `token` is the `continue` token of the previous page.
 
-    `fields`: selector of fields, as `kubectl --field-selector` takes it.
+    `fields` and `selector`: selectors of fields and labels, as `kubectl --field-selector` and `-l` take them.
     """
     query = {"limit": str(PAGE_SIZE)}
-    if labels:
-        query["labelSelector"] = label_selector(labels)
+    if wanted := ",".join(part for part in (label_selector(labels or {}), selector) if part):
+        query["labelSelector"] = wanted
     if fields:
         query["fieldSelector"] = fields
     if token:
@@ -149,6 +155,22 @@ def watch_metadata(
     # The API server ends the response by itself; one that does not is cut off a little later.
     limit = seconds + WATCH_GRACE
     return KubeRequest(Verb.WATCH, kind, namespace, query=query, extra_headers={"Accept": accepted}, seconds=limit)
+
+
+def watch(
+    kind: ResourceKind, namespace: str | None, selector: str, fields: str, version: str, seconds: float
+) -> KubeRequest:
+    """Return the request for all changes of whole objects after a version, for this time."""
+    query = {
+        "watch": "true",
+        "allowWatchBookmarks": "true",
+        "resourceVersion": version,
+        "timeoutSeconds": f"{seconds:.0f}",
+        **({"labelSelector": selector} if selector else {}),
+        **({"fieldSelector": fields} if fields else {}),
+    }
+    place = namespace if kind.namespaced else None
+    return KubeRequest(Verb.WATCH, kind, place, query=query, seconds=seconds + WATCH_GRACE)
 
 
 def create(obj: Obj, field_manager: str | None, namespace: str | None = None) -> KubeRequest:
@@ -219,6 +241,7 @@ def log(
     *,
     previous: bool = False,
     tail_lines: int | None = None,
+    since_seconds: int | None = None,
     follow: bool = False,
 ) -> KubeRequest:
     """Return the request for the last lines of a container's log, and with `follow` for new ones."""
@@ -227,6 +250,8 @@ def log(
         query["follow"] = "true"
     if tail_lines is not None:
         query["tailLines"] = str(tail_lines)
+    if since_seconds is not None:
+        query["sinceSeconds"] = str(since_seconds)
     return KubeRequest(Verb.LOG, POD, namespace, pod, query=query, subresource="log")
 
 

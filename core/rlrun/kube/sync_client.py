@@ -53,20 +53,50 @@ class SyncKubeClient:
             raise
 
     def list(
-        self, kind: ResourceKind, namespace: str | None = None, labels: Labels | None = None
+        self,
+        kind: ResourceKind,
+        namespace: str | None = None,
+        labels: Labels | None = None,
+        *,
+        selector: str = "",
     ) -> builtins.list[Obj]:
         """Return all objects with these labels, complete or not at all; of all namespaces without a namespace.
 
-        Raises ApiError.
+        `selector`: further labels, as `kubectl -l` takes them. Raises ApiError.
         """
+        return self.snapshot(kind, namespace, labels, selector=selector)[0]
+
+    def snapshot(
+        self,
+        kind: ResourceKind,
+        namespace: str | None = None,
+        labels: Labels | None = None,
+        *,
+        selector: str = "",
+        fields: str = "",
+    ) -> tuple[builtins.list[Obj], str]:
+        """Return all objects as `list` does, and the version of the collection for `watch`. Raises ApiError."""
         found: builtins.list[Obj] = []
         token = ""
         while True:
-            request = requests.list_page(kind, namespace, labels, token)
-            items, token = requests.parse_page(request, self._transport.send(request))
+            request = requests.list_page(kind, namespace, labels, token, fields, selector=selector)
+            page = self._transport.send(request)
+            items, token = requests.parse_page(request, page)
             found += items
             if not token:
-                return found
+                return found, str((page.get("metadata") or {}).get("resourceVersion") or "")
+
+    def watch(
+        self, kind: ResourceKind, namespace: str | None, version: str, *, selector: str, fields: str, seconds: float
+    ) -> Iterator[tuple[str, Obj]]:
+        """Yield type and object of each change after a version, bookmarks included, for at most this time.
+
+        Raises ApiError, with status 410 if the version is too old.
+        """
+        request = requests.watch(kind, namespace, selector, fields, version, seconds)
+        for line in _lines(self._transport.stream(request)):
+            if line.strip():
+                yield requests.parse_event(request, line)
 
     def create(self, obj: Obj, namespace: str | None = None) -> Obj:
         """Create the object, in its own namespace unless another is given. Raises ApiError 409 if it exists."""
@@ -100,24 +130,45 @@ class SyncKubeClient:
         return self._transport.send(requests.call_service(namespace, service, method, path, body, headers))
 
     def log(
-        self, namespace: str, pod: str, container: str, *, previous: bool, tail: int | None, follow: bool
+        self,
+        namespace: str,
+        pod: str,
+        container: str,
+        *,
+        previous: bool,
+        tail: int | None,
+        follow: bool,
+        since: int | None = None,
     ) -> Iterator[str]:
-        """Return the lines of the container's log, with `follow` until it ends. Raises ApiError."""
-        request = requests.log(namespace, pod, container, previous=previous, tail_lines=tail, follow=follow)
-        rest = b""
-        for chunk in self._transport.stream(request):
-            *whole, rest = (rest + chunk).split(b"\n")
-            for line in whole:
-                yield line.decode("utf-8", "replace")
-        if rest:
-            yield rest.decode("utf-8", "replace")
+        """Return the lines of the container's log, with `follow` until it ends. `since`: of the last seconds only.
+
+        Raises ApiError.
+        """
+        request = requests.log(
+            namespace, pod, container, previous=previous, tail_lines=tail, since_seconds=since, follow=follow
+        )
+        for line in _lines(self._transport.stream(request)):
+            yield line.decode("utf-8", "replace")
+
+
+def _lines(chunks: Iterator[bytes]) -> Iterator[bytes]:
+    """Yield the lines without their ends, the last one also if it has none."""
+    rest = b""
+    for chunk in chunks:
+        *whole, rest = (rest + chunk).split(b"\n")
+        yield from whole
+    if rest:
+        yield rest
 
 
 class SyncApiTransport(SyncTransport):
     """Transport over HTTP through a `kubernetes.client.ApiClient`."""
 
-    def __init__(self, api_client: Any, *, response_seconds: float = RESPONSE_SECONDS) -> None:
+    def __init__(
+        self, api_client: Any, *, response_seconds: float = RESPONSE_SECONDS, connect_seconds: float = CONNECT_SECONDS
+    ) -> None:
         self._api = api_client
+        self._connect_seconds = connect_seconds
         self._response_seconds = response_seconds
 
     @override
@@ -147,7 +198,10 @@ class SyncApiTransport(SyncTransport):
                 body=request.body,
                 auth_settings=["BearerToken"],
                 _preload_content=False,
-                _request_timeout=(CONNECT_SECONDS, None if endless else self._response_seconds),
+                _request_timeout=(
+                    self._connect_seconds,
+                    None if endless else request.seconds or self._response_seconds,
+                ),
             )
             try:
                 yield response

@@ -2,6 +2,9 @@
 
 import base64
 import json
+import os
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +17,7 @@ from rlrun_cli.remote.context import CliContext
 
 from local_cluster.control_plane.without_nodes import ControlPlane
 from tests.support.command_line import Answer, Rlrun, call
+from tests.support.source_tree import PYTHONPATH
 
 GROUP, VERSION = "rlrun.dev", "v1alpha1"
 TOML = """
@@ -216,3 +220,71 @@ def test_a_context_that_is_not_there(rlrun: Rlrun) -> None:
     answer = rlrun("list", "--context", "none")
     assert answer.code == 2
     assert "no context 'none'" in answer.err
+
+
+SECONDS = 60
+
+
+def test_a_watch_prints_changes_and_ends_with_the_deletion(
+    rlrun: Rlrun, control_plane: ControlPlane, custom: client.CustomObjectsApi, namespace: str, toml: Path
+) -> None:
+    assert rlrun("run", toml, "--name", "watched").code == 0
+    command = [sys.executable, "-m", "rlrun_cli", "--kubeconfig", str(control_plane.kubeconfig), "-n", namespace]
+    process = subprocess.Popen(
+        [*command, "get", "watched", "-w", "-o", "table"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": PYTHONPATH},
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline().split()[:2] == ["NAME", "PHASE"]
+        assert process.stdout.readline().split()[:2] == ["watched", "Pending"]
+        write_status(custom, namespace, "rlruns", "watched", phase="Running")
+        assert process.stdout.readline().split()[:2] == ["watched", "Running"]
+        assert rlrun("delete", "watched", "--yes").code == 0
+        _, errors = process.communicate(timeout=SECONDS)
+    finally:
+        process.kill()
+    assert process.returncode == 1
+    assert "watched was deleted" in errors
+
+
+def test_labels_and_order(rlrun: Rlrun, custom: client.CustomObjectsApi, namespace: str, toml: Path) -> None:
+    for name, stage in (("b", "test"), ("a", "test"), ("c", "other")):
+        assert rlrun("run", toml, "--name", name).code == 0
+        labels = {"metadata": {"labels": {"stage": stage}}}
+        custom.patch_namespaced_custom_object(GROUP, VERSION, namespace, "rlruns", name, labels)
+    found = rlrun("list", "-l", "stage in (test)", "--sort-by", ".metadata.name", "-o", "name").out
+    assert found.split() == ["rlruns.rlrun.dev/a", "rlruns.rlrun.dev/b"]
+
+
+def test_suspend_resume_and_the_refusal_of_a_second_resume(rlrun: Rlrun, toml: Path) -> None:
+    rlrun("run", toml, "--name", "first")
+    assert rlrun("suspend", "first").code == 0
+    assert rlrun("resume", "first").code == 0
+    refused = rlrun("resume", "first")
+    assert refused.code == 1
+    assert "not suspended" in refused.err
+
+
+def test_secrets_are_set_changed_and_deleted(
+    rlrun: Rlrun, api: client.ApiClient, namespace: str, tmp_path: Path
+) -> None:
+    (tmp_path / "s.env").write_text("A=1\nB=2\n")
+    assert rlrun("secret", "set", "judge", "--env-file", tmp_path / "s.env").code == 0
+    assert rlrun("secret", "set", "judge", "--from-file", f"C={tmp_path / 's.env'}").code == 0
+    assert rlrun("secret", "delete", "judge", "A", "--yes").code == 0
+    found = client.CoreV1Api(api).read_namespaced_secret("judge", namespace)
+    assert sorted(found.data) == ["B", "C"]
+    assert rlrun("secret", "delete", "judge", "--yes").code == 0
+    assert rlrun("secret", "list", "-o", "name").out == ""
+
+
+def test_doctor_asks_the_api_server_for_kinds_and_rights(rlrun: Rlrun) -> None:
+    answer = rlrun("doctor")
+    assert answer.code == 1
+    found = {line.split()[1]: line.split()[0] for line in answer.out.splitlines() if not line.startswith(" ")}
+    assert (found["kinds:"], found["rights:"], found["capacity:"]) == ("ok", "ok", "ok")
+    assert found["operator:"] == found["rlrun-server:"] == "wrong", "neither is installed"

@@ -235,8 +235,11 @@ FEWER_VERBS = {
     "Workload": (),
     "ResourceFlavor": (),
     "WorkloadPriorityClass": (),
+    "ResourceQuota": (),
+    "SelfSubjectAccessReview": (),
 }
-"""Verbs for kinds that the operator does not make, or, as those of Kueue, only with another value."""
+"""Verbs for kinds that the operator does not make, or, as those of Kueue, only with another value. The last two are
+read by the command line."""
 READ_BY_NAME = ("RLRun", "RLCheckpoint", "Namespace")
 """Kinds of which the operator gets single objects. It lists the others."""
 

@@ -1,5 +1,6 @@
 """Command line with in-memory fakes of the cluster and S3."""
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -64,12 +65,17 @@ def commands(api: FakeCluster, store: Store, chosen: list[Any], bucket: str = "b
         chosen.append((kubeconfig, context, namespace))
         return remote_cluster(api, namespace)
 
-    def invoke(*args: object, env: dict[str, str | None] | None = None, input: str | None = None) -> Answer:
+    def invoke(
+        *args: object, env: dict[str, str | None] | None = None, input: str | None = None, ticks: float = 0.0
+    ) -> Answer:
+        """`ticks`: seconds between two looks at the clock."""
+        clock = itertools.count(0.0, ticks)
         given = CliContext(
             connect=connect,
             store=lambda endpoint: store,
             storage=lambda cluster, server: RemoteStorage(bucket, prefix, store),
             sleep=lambda seconds: None,
+            clock=lambda: float(next(clock)),
         )
         cleared = {"RLRUN_S3_BUCKET": None, "RLRUN_S3_PREFIX": None, "AWS_ENDPOINT_URL_S3": None, "RLRUN_SERVER": None}
         return call(*args, context=given, env=cleared | (env or {}), input=input)

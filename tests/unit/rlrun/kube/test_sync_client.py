@@ -117,3 +117,19 @@ def test_log_lines_that_arrive_in_pieces_are_put_together() -> None:
         "team", "first", "main", previous=False, tail=None, follow=False
     )
     assert list(log) == ["one", "two", "€"]
+
+
+def test_a_watch_begins_at_the_version_of_the_list_and_passes_its_selection_on() -> None:
+    event = b'{"type": "MODIFIED", "object": {"metadata": {"name": "first"}}}'
+    cluster = FakeCluster()
+    cluster.answers["watch rlruns in namespace team"] = [[event[:9], event[9:] + b"\n\n" + event]]
+    kube = SyncKubeClient(SyncFakeTransport(cluster))
+    items, version = kube.snapshot(RLRUN, "team", {"a": "b"}, selector="c!=d", fields="metadata.name=first")
+    assert items == []
+    found = list(kube.watch(RLRUN, "team", version, selector="c!=d", fields="metadata.name=first", seconds=60))
+    assert [(kind, item["metadata"]["name"]) for kind, item in found] == [("MODIFIED", "first")] * 2
+    listed, watched = cluster.requests
+    assert listed.query["labelSelector"] == "a=b,c!=d"
+    assert watched.query["resourceVersion"] == version == "1"
+    assert (watched.query["labelSelector"], watched.query["fieldSelector"]) == ("c!=d", "metadata.name=first")
+    assert watched.seconds == 70, "a watch that the API server does not end is cut off"

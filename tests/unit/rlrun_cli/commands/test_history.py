@@ -67,6 +67,17 @@ def test_metrics(on_s3: Rlrun, layout: RunLayout) -> None:
     assert "no metric rewards" in wrong.err
 
 
+def test_metrics_are_drawn(on_s3: Rlrun, layout: RunLayout, store: Store) -> None:
+    charts = on_s3("metrics", "first", "--plot").out.split("\n\n")
+    assert [chart.splitlines()[0] for chart in charts] == ["reward/mean", "loss/mean"]
+    assert charts[0].splitlines()[1].startswith("0.5 │")
+    assert on_s3("metrics", "first", "--plot", "-o", "json").code == 2
+    store.put_bytes(layout.metrics("part-3-00000"), line(4, **{"reward/histogram": [1, 2]}).encode())
+    refused = on_s3("metrics", "first", "--plot", "-m", "reward/histogram")
+    assert refused.code == 2
+    assert "several values" in refused.err
+
+
 def test_metrics_of_a_deleted_run(on_s3: Rlrun, layout: RunLayout, api: FakeCluster) -> None:
     del api.objects["RLRun", "team", "first"]
     assert len(json.loads(on_s3("metrics", "first", "-o", "json").out)) == 3

@@ -8,8 +8,9 @@ from rlrun.kube.kinds import RLADAPTER, RLRUN
 from rlrun.kube.objects import Obj
 from rlrun.storage.layout import RunLayout
 from rlrun_cli.commands import logs
-from rlrun_cli.commands.logs import LogFollower, main_container, sources
+from rlrun_cli.commands.logs import LogFollower
 from rlrun_cli.remote.cluster import RemoteCluster
+from rlrun_cli.remote.pod_logs import Selection, main_container, sources
 from rlrun_cli.remote.stored_logs import MAIN_CONTAINERS, select_logs
 from rlrun_cli.terminal.errors import CliError
 from rlrun_operator.resources.naming import RunIdentity
@@ -174,7 +175,9 @@ def test_stored_logs_are_selected_by_the_operators_names_and_paths() -> None:
 
 def follow(remote: RemoteCluster, monkeypatch: pytest.MonkeyPatch, **options: Any) -> list[str]:
     monkeypatch.setattr(logs, "POLL_SECONDS", 0.05)
-    follower = LogFollower(remote, "first", Role.trainer, options.get("tail"), lambda seconds: time.sleep(0.01))
+    follower = LogFollower(
+        remote, "first", Selection(Role.trainer, tail=options.get("tail")), lambda seconds: time.sleep(0.01)
+    )
     return list(follower.lines())
 
 
@@ -199,3 +202,64 @@ def test_following_a_run_without_pods_times_out(
     api.put(custom_object(RLRUN, "first", spec={}, status={"phase": "Pending"}))
     with pytest.raises(CliError, match="no trainer pod"):
         follow(remote, monkeypatch)
+
+
+@pytest.fixture
+def environments(one: FakeCluster) -> FakeCluster:
+    spec = {"env": [{"id": "me/math"}, {"id": "me/code", "name": "x/1"}], "eval": {"env": [{"id": "me/math"}]}}
+    one.put(custom_object(RLRUN, "first", spec=spec, status={"phase": "Running"}))
+    for component in ("env-0", "env-1", "eval-0"):
+        item = pod(component, role="environment")
+        item["metadata"]["labels"]["rlrun.dev/component"] = component
+        one.put(item)
+        one.logs[f"{component}/main"] = f"of {component}\n".encode()
+    return one
+
+
+@pytest.mark.parametrize(
+    ("wanted", "shown"),
+    [
+        ("math", "[env-0] of env-0\n[eval-0] of eval-0\n"),
+        ("me/math", "[env-0] of env-0\n[eval-0] of eval-0\n"),
+        ("math/0", "of env-0\n"),
+        ("me/math/1", "of eval-0\n"),
+        ("code", "of env-1\n"),
+        ("x/1/0", "of env-1\n"),
+    ],
+)
+def test_an_environment_is_selected_by_its_name(
+    rlrun: Rlrun, environments: FakeCluster, wanted: str, shown: str
+) -> None:
+    assert rlrun("logs", "first", "--env", wanted).out == shown
+
+
+@pytest.mark.parametrize("wanted", ["nothing", "math/2", ""])
+def test_an_environment_that_does_not_exist_is_refused_with_those_that_do(
+    rlrun: Rlrun, environments: FakeCluster, wanted: str
+) -> None:
+    answer = rlrun("logs", "first", "--env", wanted)
+    assert answer.code == 2
+    assert "me/math, x/1" in answer.err
+    assert rlrun("logs", "first", "--env", "math", "--role", "trainer").code == 2
+
+
+def test_since_is_passed_on(rlrun: Rlrun, one: FakeCluster) -> None:
+    assert rlrun("logs", "first", "--since", "1h30m").code == 0
+    assert one.requests[-1].query["sinceSeconds"] == "5400"
+
+
+@pytest.mark.parametrize("text", ["", "10", "m", "0s", "10 m", "1x"])
+def test_what_is_no_time_is_refused(rlrun: Rlrun, one: FakeCluster, text: str) -> None:
+    assert rlrun("logs", "first", "--since", text).code == 2
+
+
+def test_copies_have_no_times(rlrun: Rlrun, one: FakeCluster) -> None:
+    answer = rlrun("logs", "first", "--since", "10m", "--attempt", "1")
+    assert answer.code == 1
+    assert "--tail" in answer.err
+
+
+def test_copies_of_one_environment_are_selected() -> None:
+    files = [f"attempt-1/first-{component}-x/environment.log" for component in ("env-0", "env-1", "env-10", "eval-0")]
+    found = select_logs(files, "first", "environment", None, previous=False, components=["env-1"])
+    assert [log.pod for log in found] == ["first-env-1-x"]

@@ -6,10 +6,10 @@ import yaml
 from rlrun.api.run import RLRun
 from rlrun.kube.errors import ApiError
 from rlrun.kube.objects import Obj
-from rlrun_cli.commands.run import slug
 
 from tests.support.command_line import Rlrun
 from tests.support.fake_cluster import FakeCluster
+from tests.support.source_tree import ROOT
 from tests.unit.rlrun_cli.commands.test_follow import run_object
 
 TOML = """
@@ -87,8 +87,10 @@ def test_all_problems_of_a_toml_at_once(rlrun: Rlrun, api: FakeCluster, tmp_path
     )
     answer = rlrun("run", file)
     assert answer.code == 2
-    for place in ("max_steps", "batchsize", "sampling.max_tokens", "sampling.temperature", "env[0].id"):
-        assert f"  - {place}: " in answer.err
+    places = ("max_steps", "batchsize", "sampling.max_tokens", "sampling.temperature", "env[0].id")
+    for line, place in zip((2, 3, 4, 5, 6), places, strict=True):
+        assert f"  - line {line}: {place}: " in answer.err
+    assert "did you mean batch_size?" in answer.err
     assert api.calls == []
 
 
@@ -98,8 +100,34 @@ def test_all_problems_of_a_yaml_at_once(rlrun: Rlrun, api: FakeCluster, tmp_path
     file.write_text(yaml.safe_dump({"apiVersion": "rlrun.dev/v1alpha1", "kind": "RLRun", "spec": spec}))
     answer = rlrun("run", file)
     assert answer.code == 2
-    for place in ("spec.maxSteps", "spec.batch_size", "spec.env"):
-        assert f"  - {place}: " in answer.err
+    for line, place in ((6, "spec.maxSteps"), (4, "spec.batch_size"), (5, "spec.env")):
+        assert f"  - line {line}: {place}: " in answer.err
+    assert "did you mean batchSize?" in answer.err
+    assert api.calls == []
+
+
+def test_a_repeated_key_of_a_yaml_is_a_problem(rlrun: Rlrun, api: FakeCluster, tmp_path: Path) -> None:
+    file = tmp_path / "bad.yaml"
+    file.write_text("kind: RLRun\nspec:\n  model: a/b\n  model: a/c\n")
+    answer = rlrun("run", file)
+    assert answer.code == 2
+    assert "spec.model: is set twice, for the second time in line 4" in answer.err
+
+
+@pytest.mark.parametrize("name", ["reverse-text.toml", "reverse-text.yaml"])
+def test_standard_input_is_read_in_both_formats(rlrun: Rlrun, api: FakeCluster, name: str) -> None:
+    answer = rlrun("run", "-", input=(ROOT / "examples" / name).read_text(encoding="utf-8"))
+    assert answer.code == 0, answer.err
+    (item,) = api.all("RLRun")
+    assert item["metadata"]["name"].startswith("reverse-text")
+    assert item["spec"]["sampling"]["maxTokens"] == 24
+
+
+@pytest.mark.parametrize("text", ["model = 1", "kind: RLRun\nspec: {model: 1}\n"])
+def test_problems_of_standard_input_name_it(rlrun: Rlrun, api: FakeCluster, text: str) -> None:
+    answer = rlrun("run", "-", input=text)
+    assert answer.code == 2
+    assert "standard input has" in answer.err
     assert api.calls == []
 
 
@@ -243,17 +271,3 @@ def test_the_template_is_a_valid_run(rlrun: Rlrun, api: FakeCluster, tmp_path: P
     item = api.find("RLRun", answer.out.removeprefix("rlruns.rlrun.dev/").removesuffix(" created\n"))
     assert item is not None
     assert item["spec"]["eval"]["env"][0]["args"] == {"split": "test"}
-
-
-@pytest.mark.parametrize(
-    ("text", "wanted"),
-    [
-        ("Reverse Text!", "reverse-text"),
-        ("3 letters", "run-3-letters"),
-        ("ÄÖ", "run"),
-        ("x" * 99, "x" * 34),
-        ("a-", "a"),
-    ],
-)
-def test_slug(text: str, wanted: str) -> None:
-    assert slug(text) == wanted

@@ -1,43 +1,15 @@
-import importlib
-import inspect
 import json
-import re
 from pathlib import Path
 from typing import Any
 
 import pytest
-import rlrun_cli
 import yaml
-from rlrun.kube.kinds import RLADAPTER, RLCHECKPOINT, RLMODEL, RLRUN
-from rlrun.kube.objects import Obj
+from rlrun.kube.errors import ApiError
+from rlrun.kube.kinds import RLRUN
 
 from tests.support.command_line import Rlrun
 from tests.support.fake_cluster import FakeCluster
 from tests.unit.rlrun_cli.conftest import custom_object
-
-
-@pytest.fixture
-def runs(api: FakeCluster) -> FakeCluster:
-    spec = {"model": "a/b", "maxSteps": 10}
-    status = {
-        "phase": "Failed",
-        "reason": "TrainerOutOfMemory",
-        "message": "give it more memory",
-        "restarts": 2,
-        "progress": {"step": 3, "maxSteps": 10, "reward": 0.5},
-        "conditions": [{"type": "TrainerReady", "status": "False", "reason": "TrainerOutOfMemory", "message": "m"}],
-        "checkpoints": [{"step": 2, "name": "first-step-000002-abc", "uri": "s3://b/c"}],
-    }
-    first = spec | {"env": [{"id": "me/reverse"}]}
-    api.put(custom_object(RLRUN, "first", created="2026-01-01T00:00:00Z", spec=first, status=status))
-    api.put(custom_object(RLRUN, "second", created="2026-01-02T00:00:00Z", spec=spec))
-    return api
-
-
-def spec_of(api: FakeCluster, run: str) -> Obj:
-    found = api.find("RLRun", run)
-    assert found is not None
-    return dict(found["spec"])
 
 
 def test_list(rlrun: Rlrun, runs: FakeCluster) -> None:
@@ -117,107 +89,91 @@ def test_cluster_options_are_accepted_before_and_after_the_command(
     assert chosen == [(None, "c", "one"), (Path("/k"), None, "two"), (None, None, "two")]
 
 
-def test_stop(rlrun: Rlrun, runs: FakeCluster) -> None:
-    answer = rlrun("stop", "second")
-    assert answer.code == 0
-    assert spec_of(runs, "second")["stop"] is True
-    assert "nothing changed" in rlrun("stop", "first").err
-    assert "stop" not in spec_of(runs, "first")
+def test_wide_shows_more_columns(rlrun: Rlrun, runs: FakeCluster) -> None:
+    header, _, oldest = rlrun("list", "-o", "wide").out.splitlines()
+    assert header.split()[-4:] == ["ENVIRONMENTS", "ATTEMPT", "POLICY", "CHECKPOINT"]
+    assert "me/reverse" in oldest
+    assert rlrun("list", "-o", "table").out == rlrun("list").out
+    assert rlrun("get", "first", "-o", "wide").out.splitlines()[0].split() == header.split()
 
 
-def test_delete_needs_confirmation(rlrun: Rlrun, runs: FakeCluster) -> None:
-    assert rlrun("delete", "first", input="n\n").code == 1
-    assert runs.find("RLRun", "first")
-    refused = rlrun("delete", "first")
-    assert refused.code == 2
-    assert "--yes" in refused.err
-    assert rlrun("delete", "first", input="y\n").code == 0
-    assert rlrun("delete", "second", "--yes").out == "rlruns.rlrun.dev/second deleted\n"
-    assert runs.all("RLRun") == []
+def test_labels_are_selected_by_the_api_server(rlrun: Rlrun, runs: FakeCluster) -> None:
+    first = runs.find("RLRun", "first")
+    assert first is not None
+    first["metadata"]["labels"] = {"stage": "test"}
+    assert rlrun("list", "-l", "stage=test", "-o", "name").out == "rlruns.rlrun.dev/first\n"
+    assert runs.requests[-1].query["labelSelector"] == "stage=test"
 
 
-@pytest.mark.parametrize(("policy", "message"), [("Delete", "all its files in S3"), ("Retain", "files in S3 are kept")])
-def test_the_delete_prompt_names_the_artifact_policy(
-    rlrun: Rlrun, runs: FakeCluster, policy: str, message: str
-) -> None:
-    runs.put(custom_object(RLRUN, "first", spec=spec_of(runs, "first") | {"artifactPolicy": policy}))
-    assert message in rlrun("delete", "first", input="n\n").err
-
-
-def test_models(rlrun: Rlrun, api: FakeCluster) -> None:
-    small = {"id": "z/b", "source": "s3://x/y", "trainer": {"gpus": 0}, "inference": {"gpus": 0}}
-    large = {"id": "a/a", "source": "hf://a/a", "seqLen": 4096, "inference": {"replicas": 2, "gpus": 4}}
-    api.put(custom_object(RLMODEL, "b", spec=small))
-    api.put(custom_object(RLMODEL, "a", spec=large))
-    _, first, second = rlrun("models").out.splitlines()
-    assert first.split()[:2] == ["a/a", "4096"]
-    assert "1x1 GPU" in first
-    assert "2x4 GPU" in first
-    assert second.count("1x CPU") == 2
-
-
-@pytest.fixture
-def artifacts(api: FakeCluster) -> FakeCluster:
-    api.put(custom_object(RLRUN, "first", spec={"model": "a/b"}))
-    api.put(custom_object(RLRUN, "empty", spec={"model": "a/b"}))
-    for kind in (RLCHECKPOINT, RLADAPTER):
-        for step in (10, 9):
-            spec = {"runName": "first", "step": step, "uri": f"s3://b/{step}"}
-            status = {"phase": "Ready", "sizeBytes": 2048, "reward": 0.5}
-            api.put(custom_object(kind, f"first-{step}", spec=spec, status=status))
-        api.put(custom_object(kind, "other-1", spec={"runName": "other", "step": 1, "uri": "s3://b/o"}))
-    return api
-
-
-@pytest.mark.parametrize("command", ["checkpoints", "adapters"])
-def test_artifacts_are_sorted_by_step(rlrun: Rlrun, artifacts: FakeCluster, command: str) -> None:
-    header, *rows = rlrun(command, "first").out.splitlines()
-    assert [r.split()[0] for r in rows] == ["first-9", "first-10"]
-    assert "2.0 KiB" in rows[0]
-    assert ("DEPLOYMENT" in header) == (command == "adapters")
-    assert ("ID" in header.split()) == ("cp_team.first-9" in rows[0]) == (command == "checkpoints")
-    assert len(rlrun(command).out.splitlines()) == 4
-
-
-@pytest.mark.parametrize("command", ["checkpoints", "adapters"])
-def test_an_unknown_run_is_an_error_one_without_artifacts_is_not(
-    rlrun: Rlrun, artifacts: FakeCluster, command: str
-) -> None:
-    assert rlrun(command, "empty").code == 0
-    assert rlrun(command, "frist").code == 1
-
-
-def test_init_never_overwrites(rlrun: Rlrun, tmp_path: Path) -> None:
-    target = tmp_path / "rl.toml"
-    assert rlrun("init", target).code == 0
-    text = target.read_text()
-    again = rlrun("init", target)
-    assert again.code == 2
-    assert "already exists" in again.err
-    assert target.read_text() == text
-    assert rlrun("init", tmp_path / "no" / "rl.toml").code == 2
-
-
-@pytest.mark.parametrize(
-    "command",
-    [[], ["init"], ["run"], ["list"], ["get"], ["follow"], ["logs"], ["stop"], ["delete"], ["models"], ["checkpoints"],
-     ["adapters"], ["env"], ["env", "push"]],
-)  # fmt: skip
-def test_every_command_has_help_with_examples(rlrun: Rlrun, command: list[str]) -> None:
-    answer = rlrun(*command, "--help")
-    assert answer.code == 0
-    assert command == ["env"] or "rlrun" in answer.out.split("Usage")[1].replace("root", "", 1)
-    assert command in ([], ["env"]) or "Examples:" in answer.out
-
-
-@pytest.mark.parametrize("module", sorted(p.stem for p in Path(rlrun_cli.__file__).parent.glob("*.py")))
-def test_help_texts_contain_no_markup(module: str) -> None:
-    # The renderer of help texts drops text that looks like a tag, such as `[[env]]`.
-    found = importlib.import_module(f"rlrun_cli.{module}") if module != "__main__" else rlrun_cli
-    texts = [value for name, value in vars(found).items() if name.endswith("EPILOG")]
-    texts += [
-        f.__doc__ or ""
-        for f in vars(found).values()
-        if inspect.isfunction(f) and "ctx" in inspect.signature(f).parameters
+@pytest.mark.parametrize("path", [".metadata.name", "{.metadata.name}", "metadata.name"])
+def test_rows_are_sorted_by_a_field(rlrun: Rlrun, runs: FakeCluster, path: str) -> None:
+    assert rlrun("list", "--sort-by", path, "-o", "name").out.split() == [
+        "rlruns.rlrun.dev/first",
+        "rlruns.rlrun.dev/second",
     ]
-    assert [text for text in texts if re.search(r"\[[a-z/]", text)] == []
+
+
+@pytest.mark.parametrize(("path", "why"), [(".spec.x[", "is not the path"), (".status.nothing", "no object has")])
+def test_a_field_that_cannot_be_sorted_by_is_refused(rlrun: Rlrun, runs: FakeCluster, path: str, why: str) -> None:
+    answer = rlrun("list", "--sort-by", path)
+    assert answer.code == 2
+    assert why in answer.err
+
+
+def event(kind: str, name: str, version: str, phase: str = "Running") -> bytes:
+    item = custom_object(RLRUN, name, spec={"model": "a/b", "maxSteps": 10}, status={"phase": phase})
+    item["metadata"]["resourceVersion"] = version
+    return json.dumps({"type": kind, "object": item}).encode() + b"\n"
+
+
+BOOKMARK = b'{"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": "900"}}}\n'
+WATCH = "watch rlruns in namespace team"
+END = ApiError(403, "Forbidden", "the right was taken away")
+"""Nothing else ends a watch."""
+
+
+def test_a_watch_prints_a_row_for_each_change(rlrun: Rlrun, runs: FakeCluster) -> None:
+    lines = event("MODIFIED", "second", "800", "Queued") + BOOKMARK
+    runs.answers[WATCH] = [[lines[:50], lines[50:]], [event("MODIFIED", "second", "901")], END]
+    answer = rlrun("list", "-w")
+    assert answer.code == 1
+    assert [line.split()[:2] for line in answer.out.splitlines()] == [
+        ["NAME", "PHASE"], ["second", "Pending"], ["first", "Failed"], ["second", "Queued"], ["second", "Running"],
+    ]  # fmt: skip
+    versions = [r.query["resourceVersion"] for r in runs.requests if str(r) == WATCH]
+    assert versions[1:] == ["900", "901"], "a watch goes on where the one before it ended"
+
+
+def test_a_watch_that_is_too_old_begins_again_without_repeating_rows(rlrun: Rlrun, runs: FakeCluster) -> None:
+    gone = b'{"type": "ERROR", "object": {"kind": "Status", "code": 410, "reason": "Expired", "message": "old"}}\n'
+    runs.answers[WATCH] = [[gone], END]
+    assert len(rlrun("list", "-w").out.splitlines()) == 3
+    assert runs.calls.count("list rlruns in namespace team") == 2
+
+
+def test_a_watch_of_one_run_ends_with_its_deletion(rlrun: Rlrun, runs: FakeCluster) -> None:
+    runs.answers[WATCH] = [[event("DELETED", "first", "800")]]
+    answer = rlrun("get", "first", "-w", "-o", "json")
+    assert answer.code == 1
+    assert "first was deleted" in answer.err
+    assert runs.requests[-1].query["fieldSelector"] == "metadata.name=first"
+    decoder, text, shown = json.JSONDecoder(), answer.out, []
+    while text.strip():
+        item, end = decoder.raw_decode(text.lstrip())
+        shown.append(item["metadata"]["name"])
+        text = text.lstrip()[end:]
+    assert shown == ["first", "first"]
+
+
+def test_a_watch_survives_an_outage_and_ends_when_it_lasts(rlrun: Rlrun, runs: FakeCluster) -> None:
+    away = ApiError(0, "Unreachable", "the API server does not answer")
+    runs.answers[WATCH] = [away, [event("MODIFIED", "second", "901")], END]
+    assert rlrun("list", "-w", "-o", "name").out.split().count("rlruns.rlrun.dev/second") == 2
+    runs.answers[WATCH] = [away]
+    answer = rlrun("list", "-w", ticks=50.0)
+    assert answer.code == 1
+    assert "does not answer" in answer.err
+
+
+def test_watch_and_order_exclude_each_other(rlrun: Rlrun, runs: FakeCluster) -> None:
+    assert rlrun("list", "-w", "--sort-by", ".metadata.name").code == 2

@@ -1,0 +1,211 @@
+"""All commands of `rlrun`, with their lines in the help page. Imports none of their modules."""
+
+from rlrun_cli.terminal.lazy_group import CommandEntry, Entry, GroupEntry
+
+RUNS, CATALOG, PLATFORM = "Runs", "Models, artifacts and environments", "Platform"
+COMMANDS = "rlrun_cli.commands"
+
+CHECKPOINTS = {
+    "list": CommandEntry(
+        f"{COMMANDS}.artifacts:list_checkpoints",
+        "List the checkpoints of a run or namespace. `list` may be left out.",
+        epilog="CHECKPOINTS_EPILOG",
+    ),
+    "get": CommandEntry(f"{COMMANDS}.artifacts:get_checkpoint", "Show one checkpoint.", epilog="GET_CHECKPOINT_EPILOG"),
+    "delete": CommandEntry(
+        f"{COMMANDS}.artifacts:delete_checkpoint",
+        "Delete a checkpoint whose run is deleted.",
+        epilog="DELETE_CHECKPOINT_EPILOG",
+    ),
+}
+ADAPTERS = {
+    "list": CommandEntry(
+        f"{COMMANDS}.artifacts:list_adapters",
+        "List the adapters of a run or namespace. `list` may be left out.",
+        epilog="ADAPTERS_EPILOG",
+    ),
+    "get": CommandEntry(
+        f"{COMMANDS}.artifacts:get_adapter",
+        "Show one adapter, and where it is served.",
+        epilog="GET_ADAPTER_EPILOG",
+    ),
+    "deploy": CommandEntry(
+        f"{COMMANDS}.deployments:deploy_adapter",
+        "Serve an adapter with an OpenAI-compatible API.",
+        epilog="DEPLOY_EPILOG",
+    ),
+    "undeploy": CommandEntry(
+        f"{COMMANDS}.deployments:undeploy_adapter", "End the serving of an adapter.", epilog="UNDEPLOY_EPILOG"
+    ),
+    "delete": CommandEntry(
+        f"{COMMANDS}.artifacts:delete_adapter",
+        "Delete an adapter whose run is deleted.",
+        epilog="DELETE_ADAPTER_EPILOG",
+    ),
+}
+MODELS = {
+    "list": CommandEntry(
+        f"{COMMANDS}.models:list_models",
+        "List the models that runs can train. `list` may be left out.",
+        epilog="LIST_EPILOG",
+    ),
+    "get": CommandEntry(f"{COMMANDS}.models:get_model", "Show one model.", epilog="GET_EPILOG"),
+    "add": CommandEntry(
+        f"{COMMANDS}.model_manifests:add_model",
+        "Print the manifest of a model, with an estimate of the GPUs that it needs.",
+        epilog="ADD_EPILOG",
+    ),
+    "check": CommandEntry(
+        f"{COMMANDS}.model_manifests:check_model", "Check the manifest of a model.", epilog="CHECK_EPILOG"
+    ),
+}
+ENV = {
+    "init": CommandEntry(
+        f"{COMMANDS}.environment_projects:init_environment", "Write a new environment package.", epilog="INIT_EPILOG"
+    ),
+    "check": CommandEntry(
+        f"{COMMANDS}.environment_projects:check_environment",
+        "Check an environment package before it is pushed.",
+        epilog="CHECK_EPILOG",
+    ),
+    "info": CommandEntry(
+        f"{COMMANDS}.environment_projects:show_environment",
+        "Show the versions of an environment package and their files.",
+        epilog="INFO_EPILOG",
+    ),
+    "push": CommandEntry(
+        f"{COMMANDS}.environments:push",
+        "Build a wheel from DIR and upload it to S3, where runs find it. Prints the id for env.id of a run.",
+        epilog="EPILOG",
+    ),
+}
+KEY = {
+    "create": CommandEntry(
+        f"{COMMANDS}.keys:create_key", "Create an API key of the namespace and print it.", epilog="CREATE_EPILOG"
+    ),
+    "list": CommandEntry(f"{COMMANDS}.keys:list_keys", "List the API keys of the namespace.", epilog="LIST_EPILOG"),
+    "delete": CommandEntry(
+        f"{COMMANDS}.keys:delete_key", "Delete an API key of the namespace.", epilog="DELETE_EPILOG"
+    ),
+}
+SECRETS = {
+    "list": CommandEntry(
+        f"{COMMANDS}.secrets:list_secrets",
+        "List the Secrets for environments of runs, without their values.",
+        epilog="LIST_EPILOG",
+    ),
+    "set": CommandEntry(
+        f"{COMMANDS}.secrets:set_secret",
+        "Set variables of a Secret, from a prompt, standard input or files.",
+        epilog="SET_EPILOG",
+    ),
+    "delete": CommandEntry(
+        f"{COMMANDS}.secrets:delete_secret", "Delete a Secret, or variables of it.", epilog="DELETE_EPILOG"
+    ),
+}
+ROOT: dict[str, Entry] = {
+    "init": CommandEntry(
+        f"{COMMANDS}.init:init", "Write a commented config file to start from.", epilog="EPILOG", panel=RUNS
+    ),
+    "convert": CommandEntry(
+        f"{COMMANDS}.convert:convert",
+        "Convert a run between TOML and YAML.",
+        epilog="EPILOG",
+        panel=RUNS,
+    ),
+    "run": CommandEntry(f"{COMMANDS}.run:run", "Start a run.", epilog="EPILOG", panel=RUNS),
+    "list": CommandEntry(
+        f"{COMMANDS}.runs:list_runs",
+        "List runs, newest first, with their phase, progress and reward.",
+        epilog="LIST_EPILOG",
+        panel=RUNS,
+    ),
+    "ls": CommandEntry(f"{COMMANDS}.runs:list_runs", "List runs.", epilog="LIST_EPILOG", panel=RUNS, hidden=True),
+    "get": CommandEntry(
+        f"{COMMANDS}.runs:get_run",
+        "Show the state of one run: progress, conditions and newest artifacts.",
+        epilog="GET_EPILOG",
+        panel=RUNS,
+    ),
+    "follow": CommandEntry(
+        f"{COMMANDS}.follow:follow_run",
+        "Watch a run until it ends: phase, step, reward and time left.",
+        epilog="EPILOG",
+        panel=RUNS,
+    ),
+    "logs": CommandEntry(
+        f"{COMMANDS}.logs:logs",
+        "Print the logs of a run's processes, also after its end.",
+        epilog="EPILOG",
+        panel=RUNS,
+    ),
+    "metrics": CommandEntry(
+        f"{COMMANDS}.history:metrics",
+        "Show the metrics of a run by step, also after its end.",
+        epilog="METRICS_EPILOG",
+        panel=RUNS,
+    ),
+    "rollouts": CommandEntry(
+        f"{COMMANDS}.history:rollouts",
+        "Show the rollouts that a step was trained on, with their rewards.",
+        epilog="ROLLOUTS_EPILOG",
+        panel=RUNS,
+    ),
+    "stop": CommandEntry(
+        f"{COMMANDS}.lifecycle:stop_run",
+        "End a run for good and keep its checkpoints and adapters.",
+        epilog="STOP_EPILOG",
+        panel=RUNS,
+    ),
+    "suspend": CommandEntry(
+        f"{COMMANDS}.lifecycle:suspend_run",
+        "Pause a run: save a checkpoint and delete its pods.",
+        epilog="SUSPEND_EPILOG",
+        panel=RUNS,
+    ),
+    "resume": CommandEntry(
+        f"{COMMANDS}.lifecycle:resume_run",
+        "Continue a suspended run from its newest checkpoint.",
+        epilog="RESUME_EPILOG",
+        panel=RUNS,
+    ),
+    "restart": CommandEntry(
+        f"{COMMANDS}.lifecycle:restart_run",
+        "Begin a new attempt of an unfinished run, from its newest checkpoint.",
+        epilog="RESTART_EPILOG",
+        panel=RUNS,
+    ),
+    "delete": CommandEntry(
+        f"{COMMANDS}.lifecycle:delete_run", "Delete a run and its pods.", epilog="DELETE_EPILOG", panel=RUNS
+    ),
+    "models": GroupEntry("List, add and check models that runs can train.", MODELS, default="list", panel=CATALOG),
+    "model": GroupEntry("Same as `models`.", MODELS, default="list", panel=CATALOG, hidden=True),
+    "checkpoints": GroupEntry(
+        "List, show and delete checkpoints, from which runs can start.", CHECKPOINTS, default="list", panel=CATALOG
+    ),
+    "adapters": GroupEntry("List, show, deploy and delete adapters.", ADAPTERS, default="list", panel=CATALOG),
+    "download": CommandEntry(
+        f"{COMMANDS}.download:download",
+        "Download an adapter or a checkpoint and verify it against its manifest.",
+        epilog="EPILOG",
+        panel=CATALOG,
+    ),
+    "env": GroupEntry("Manage environment packages, the code that runs train on.", ENV, panel=CATALOG),
+    "doctor": CommandEntry(
+        f"{COMMANDS}.doctor:doctor",
+        "Check what runs need of the cluster, and say what to do about what is missing.",
+        epilog="DOCTOR_EPILOG",
+        panel=PLATFORM,
+    ),
+    "version": CommandEntry(
+        f"{COMMANDS}.doctor:version",
+        "Show the versions of this program, the platform and its API.",
+        epilog="VERSION_EPILOG",
+        panel=PLATFORM,
+    ),
+    "secret": GroupEntry("Manage Secrets for the environments of runs.", SECRETS, panel=CATALOG),
+    "key": GroupEntry("Manage API keys, for programs without a Kubernetes login.", KEY, panel=PLATFORM),
+    "gc": CommandEntry(
+        f"{COMMANDS}.gc:gc", "List unreferenced files and objects, and delete them.", epilog="EPILOG", panel=PLATFORM
+    ),
+}

@@ -1,0 +1,77 @@
+"""Command `convert`: the same run as TOML, or as an RLRun in YAML."""
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rlrun.api.run import RLRunSpec
+from rlrun.api.toml.loader import TomlError, dumps
+from rlrun.constants import API_VERSION
+from rlrun.kube.kinds import RLRUN
+
+from rlrun_cli.inputs.run_files import RunFile, is_yaml, load_text, read_text, title_of
+from rlrun_cli.inputs.run_names import slug
+from rlrun_cli.terminal import output
+from rlrun_cli.terminal.errors import INVALID, CliError
+
+EPILOG = """Examples:
+
+  rlrun convert rl.toml > run.yaml
+  rlrun convert run.yaml > rl.toml
+  kubectl get rlrun first -o yaml | rlrun convert - > rl.toml
+
+Both files start the same run; fields with their default values are left out of TOML. Comments are not converted. \
+TOML has no metadata of objects and YAML no env_file: notices on standard error name what is left out."""
+
+
+def convert(
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="A .toml, .yaml or .json file, or - for standard input.")
+    ],
+) -> None:
+    """Convert a run between TOML and YAML, to standard output. An invalid file is refused as by `rlrun run`."""
+    text = read_text(file)
+    loaded = load_text(file, text)
+    if is_yaml(file, text):
+        converted, lost = to_toml(loaded)
+    else:
+        converted, lost = to_yaml(loaded)
+    sys.stdout.write(converted)
+    if "#" in text:
+        lost.append("Comments are not converted.")
+    for line in lost:
+        output.notice(line)
+
+
+def to_yaml(loaded: RunFile) -> tuple[str, list[str]]:
+    """Return the run as YAML, and what is left out."""
+    body: dict[str, Any] = {
+        "apiVersion": API_VERSION,
+        "kind": RLRUN.kind,
+        "metadata": {"name": slug(loaded.title)},
+        "spec": loaded.spec,
+    }
+    files = " ".join(f"--env-file {file}" for file in loaded.env_files)
+    lost = [f"env_file is not part of an RLRun; give it when the run is started: rlrun run FILE {files}"]
+    return output.to_yaml(body), lost if files else []
+
+
+def to_toml(loaded: RunFile) -> tuple[str, list[str]]:
+    """Return the run as TOML, and what is left out. Raises CliError for what TOML cannot express."""
+    try:
+        text = dumps(RLRunSpec.model_validate(loaded.spec))
+    except TomlError as error:
+        raise CliError(
+            f"{title_of(loaded.path)} cannot be written as TOML",
+            "correct these fields and try again",
+            code=INVALID,
+            details=[str(problem) for problem in error.problems],
+        ) from error
+    lost = []
+    options = [f"--name {loaded.name}" if loaded.name else "", f"-n {loaded.namespace}" if loaded.namespace else ""]
+    if any(options):
+        lost.append(f"Name and namespace are not part of TOML; give them when the run is started: {' '.join(options)}")
+    if kept := [key for key in ("labels", "annotations") if loaded.metadata.get(key)]:
+        lost.append(f"Not converted: metadata.{' and metadata.'.join(kept)}.")
+    return text, lost

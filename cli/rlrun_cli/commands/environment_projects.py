@@ -1,0 +1,189 @@
+"""Commands `env init`, `env check` and `env info`."""
+
+import re
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.text import Text
+from rlrun.storage.layout import environment_package
+from rlrun.storage.store import Store
+
+from rlrun_cli.inputs.environment_checks import Remark, check_wheel, unpushed_requirements
+from rlrun_cli.inputs.wheel_builder import OWNER, build_wheel, package_owner, read_project, read_wheel
+from rlrun_cli.remote.context import Context, Kubeconfig, Namespace, cluster
+from rlrun_cli.remote.run_storage import open_user_storage, s3_operation
+from rlrun_cli.remote.server import Server
+from rlrun_cli.terminal import output
+from rlrun_cli.terminal.errors import FAILED, INVALID, CliError, NotFoundError
+
+INIT_EPILOG = """Examples:
+
+  rlrun env init my-env
+  rlrun env init my-env --owner team && rlrun env check my-env
+
+Writes my-env/pyproject.toml and my-env/my_env.py: a complete environment with one turn, to change. \
+docs/guides/environments.md describes environments."""
+CHECK_EPILOG = """Examples:
+
+  rlrun env check .
+  rlrun env check path/to/package --include vendored/helper-1.0-py3-none-any.whl
+
+Builds the wheel and looks at its files; the code of the environment is not run, and nothing is sent.
+
+Exit codes: 0 all is well; 1 something is wrong; 2 the folder is not a project."""
+INFO_EPILOG = """Examples:
+
+  rlrun env info me/reverse-text
+  rlrun env info me/reverse-text -o json
+
+Shows the versions that runs can name in env.version. Packages of owners that the platform team has given to \
+namespaces need `get rlenvironments` there."""
+NAME = re.compile(r"[a-z]([a-z0-9-]*[a-z0-9])?")
+PYPROJECT = """\
+[build-system]
+requires = ["hatchling"]
+build-backend = "hatchling.build"
+
+[project]
+name = "{name}"
+version = "0.1.0"
+description = "An environment for reinforcement learning"
+requires-python = ">=3.11"
+dependencies = ["verifiers>=0.1.14,<0.2"]
+
+[tool.hatch.build.targets.wheel]
+only-include = ["{module}.py"]
+"""
+OWNER_TABLE = """
+[tool.rlrun]
+owner = "{owner}"
+"""
+MODULE = '''\
+"""Environment: additions, with a reward of 1 for the right number."""
+
+import verifiers as vf
+from datasets import Dataset
+
+
+def load_environment(num_examples: int = 100) -> vf.Environment:
+    """Return the environment. The arguments are those of `args` in a run's file."""
+    rows = []
+    for n in range(num_examples):
+        question = {{"role": "user", "content": f"{{n}} + {{n + 1}} = ? Answer with the number."}}
+        rows.append({{"prompt": [question], "answer": str(2 * n + 1)}})
+    return vf.SingleTurnEnv(dataset=Dataset.from_list(rows), rubric=vf.Rubric(funcs=[is_right]))
+
+
+def is_right(completion, answer) -> float:
+    """Return the reward of a completion."""
+    return float(completion[-1]["content"].strip() == answer)
+'''
+
+
+def init_environment(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the package: the part after the owner.")],
+    owner: Annotated[str | None, typer.Option(help="Owner in owner/name, for pyproject.toml.")] = None,
+    folder: Annotated[
+        Path | None, typer.Option("--dir", metavar="DIR", help="Folder to create. Default: NAME.")
+    ] = None,
+) -> None:
+    """Write a new environment package. Never overwrites a file."""
+    if not NAME.fullmatch(name):
+        raise CliError(
+            f"{name!r} is not a valid name of a package",
+            "use lower-case letters, digits and '-'; begin with a letter",
+            code=INVALID,
+        )
+    if owner is not None and not OWNER.fullmatch(owner):
+        raise CliError(f"--owner: {owner!r} is not a valid owner", "use the name of a namespace", code=INVALID)
+    target, module = folder or Path(name), name.replace("-", "_")
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise CliError(f"{target} already exists and is not an empty folder", "name another with --dir", code=INVALID)
+    project = PYPROJECT.format(name=name, module=module) + (OWNER_TABLE.format(owner=owner) if owner else "")
+    try:
+        target.mkdir(parents=True, exist_ok=True)
+        (target / "pyproject.toml").write_text(project, encoding="utf-8")
+        (target / f"{module}.py").write_text(MODULE.format(), encoding="utf-8")
+    except OSError as problem:
+        raise CliError(
+            f"{target} cannot be written: {problem.strerror}", "name a writable folder with --dir", code=INVALID
+        ) from problem
+    typer.echo(str(target))
+    output.notice(f"Next: change {target}/{module}.py, then: rlrun env check {target}")
+
+
+def check_environment(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of the environment's Python project.")],
+    owner: Annotated[
+        str | None, typer.Option(help="Owner in owner/name. Default: tool.rlrun.owner in pyproject.toml.")
+    ] = None,
+    include: Annotated[
+        list[Path] | None, typer.Option(help="Wheel of a dependency that is pushed with the package. Repeatable.")
+    ] = None,
+) -> None:
+    """Check an environment package before it is pushed."""
+    project = read_project(folder)
+    remarks = []
+    try:
+        remarks.append(Remark(f"its owner is {package_owner(project, owner)}"))
+    except CliError as problem:
+        remarks.append(Remark(problem.message, problem.hint or ""))
+    wheel = build_wheel(folder)
+    remarks += [Remark(f"the wheel of version {wheel.version} can be built"), *check_wheel(wheel)]
+    if missing := unpushed_requirements([*(read_wheel(path) for path in include or []), wheel]):
+        text = f"the environment image must have {', '.join(missing)}: pods download nothing"
+        remarks.append(Remark(text, "push their wheels with --include, unless the platform's image has them"))
+    console = output.out()
+    for remark in remarks:
+        style, word = ("bold red", "wrong") if remark.hint else ("green", "ok")
+        console.print(Text(f"{word:<7}", style=style).append(remark.text, style="default not bold"))
+        if remark.hint:
+            console.print(Text(f"       do: {remark.hint}"))
+    if any(remark.hint for remark in remarks):
+        raise typer.Exit(FAILED)
+
+
+def show_environment(
+    ctx: typer.Context,
+    package: Annotated[str, typer.Argument(metavar="OWNER/NAME", help="Id of the package, as in env.id of a run.")],
+    fmt: Annotated[
+        output.Format | None,
+        typer.Option("-o", "--output", help="Print machine-readable output: json, yaml or name (versions)."),
+    ] = None,
+    server: Server = None,
+    namespace: Namespace = None,
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
+) -> None:
+    """Show the versions of an environment package and their files."""
+    owner, slash, name = package.partition("/")
+    if not slash or not OWNER.fullmatch(owner) or not OWNER.fullmatch(name):
+        raise CliError(f"{package!r} is not the id of a package", "write OWNER/NAME", code=INVALID)
+    api = cluster(ctx, kubeconfig, context, namespace)
+    with s3_operation(f"read the versions of {package}"):
+        storage = open_user_storage(ctx, api, server)
+        versions = read_versions(storage.store, storage.bucket, storage.prefix, owner, name)
+    if not versions:
+        raise NotFoundError(f"no version of {package} is pushed", f"push it: rlrun env push DIR --owner {owner}")
+    if fmt:
+        output.emit_values([{"version": v, "files": dict(files)} for v, files in versions.items()], "version", fmt)
+        return
+    rows = [[v, output.size(sum(s for _, s in files)), ", ".join(f for f, _ in files)] for v, files in versions.items()]
+    output.print_table(["VERSION", "SIZE", "FILES"], rows)
+
+
+def read_versions(store: Store, bucket: str, prefix: str, owner: str, name: str) -> dict[str, list[tuple[str, int]]]:
+    """Return the files of each version and their sizes, versions in their order. Raises StoreError."""
+    found: dict[str, list[tuple[str, int]]] = {}
+    for path, size in store.list_files(environment_package(bucket, prefix, owner, name)):
+        version, _, file = path.partition("/")
+        if file.endswith(".whl"):
+            found.setdefault(version, []).append((file, size))
+    return dict(sorted(found.items(), key=lambda pair: _order(pair[0])))
+
+
+def _order(version: str) -> list[tuple[int, int, str]]:
+    """Return a key that orders 0.9 before 0.10."""
+    parts = re.findall(r"\d+|[a-z]+", version)
+    return [(1, int(part), "") if part.isdecimal() else (0, 0, part) for part in parts]

@@ -1,0 +1,212 @@
+"""Commands `stop`, `suspend`, `resume`, `restart` and `delete`."""
+
+from collections.abc import Callable
+from typing import Annotated
+
+import typer
+from rlrun.kube.kinds import RLRUN
+from rlrun.kube.objects import Obj
+
+from rlrun_cli.commands.runs import Name
+from rlrun_cli.remote.cluster import RemoteCluster
+from rlrun_cli.remote.context import Context, Kubeconfig, Namespace, cli_context, cluster
+from rlrun_cli.remote.run_summary import RunSummary, summarize
+from rlrun_cli.remote.waiting import DEFAULT_SECONDS, Timeout, Wait, wait_for
+from rlrun_cli.terminal import output
+from rlrun_cli.terminal.confirmation import Yes, confirm
+from rlrun_cli.terminal.errors import CliError
+
+STOP_EPILOG = """Examples:
+
+  rlrun stop reverse-text-x7k2p
+  rlrun stop reverse-text-x7k2p --wait --timeout 600
+
+A stopped run cannot be resumed. To pause a run: rlrun suspend."""
+SUSPEND_EPILOG = """Examples:
+
+  rlrun suspend reverse-text-x7k2p
+  rlrun suspend reverse-text-x7k2p --wait
+
+The trainer saves a checkpoint, then the pods are deleted. Suspended time counts toward no deadline of the run."""
+RESUME_EPILOG = """Examples:
+
+  rlrun resume reverse-text-x7k2p
+  rlrun resume reverse-text-x7k2p --wait
+
+The run continues from its newest checkpoint, in a new attempt."""
+RESTART_EPILOG = """Examples:
+
+  rlrun restart reverse-text-x7k2p
+
+The run is suspended and, when its pods have ended, resumed: a new attempt continues from its newest checkpoint. \
+After Ctrl-C or a missed --timeout the run stays suspended: rlrun resume."""
+DELETE_EPILOG = """Examples:
+
+  rlrun delete reverse-text-x7k2p
+  rlrun delete reverse-text-x7k2p --yes"""
+SUSPENDED = "Suspended"
+
+
+def stop_run(
+    ctx: typer.Context,
+    name: Name,
+    wait: Wait = False,
+    timeout: Timeout = DEFAULT_SECONDS,
+    namespace: Namespace = None,
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
+) -> None:
+    """End a run for good and keep its checkpoints and adapters."""
+    api = cluster(ctx, kubeconfig, context, namespace)
+    summary = summarize(api.get(RLRUN, name))
+    if summary.finished:
+        output.notice(f"{name} is already {summary.phase}; nothing changed.")
+        return
+    api.patch(RLRUN, name, {"spec": {"stop": True}})
+    typer.echo(f"rlruns.rlrun.dev/{name} stopping")
+    if wait:
+        _wait(ctx, api, name, lambda item: summarize(item).finished, timeout, goal="stopped")
+        typer.echo(f"rlruns.rlrun.dev/{name} stopped")
+    output.notice(f"Its artifacts are kept. List them: rlrun checkpoints {name} -n {api.namespace}")
+
+
+def suspend_run(
+    ctx: typer.Context,
+    name: Name,
+    wait: Wait = False,
+    timeout: Timeout = DEFAULT_SECONDS,
+    namespace: Namespace = None,
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
+) -> None:
+    """Pause a run: save a checkpoint and delete its pods until it is resumed."""
+    api = cluster(ctx, kubeconfig, context, namespace)
+    item = api.get(RLRUN, name)
+    refuse_finished(item, "suspended", api.namespace)
+    if item["spec"].get("suspend"):
+        output.notice(f"{name} is already suspended; nothing changed.")
+    else:
+        api.patch(RLRUN, name, {"spec": {"suspend": True}})
+        typer.echo(f"rlruns.rlrun.dev/{name} suspending")
+    if wait:
+        _wait(ctx, api, name, _is_suspended(api.namespace), timeout, goal="suspended")
+        typer.echo(f"rlruns.rlrun.dev/{name} suspended")
+    output.notice(f"Continue it: rlrun resume {name} -n {api.namespace}")
+
+
+def resume_run(
+    ctx: typer.Context,
+    name: Name,
+    wait: Wait = False,
+    timeout: Timeout = DEFAULT_SECONDS,
+    namespace: Namespace = None,
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
+) -> None:
+    """Continue a suspended run from its newest checkpoint."""
+    api = cluster(ctx, kubeconfig, context, namespace)
+    item = api.get(RLRUN, name)
+    refuse_finished(item, "resumed", api.namespace)
+    if not item["spec"].get("suspend"):
+        phase = summarize(item).phase
+        raise CliError(
+            f"{name} is {phase}, not suspended",
+            f"nothing to resume; begin a new attempt with: rlrun restart {name} -n {api.namespace}",
+        )
+    _resume(ctx, api, name, wait=wait, timeout=timeout)
+
+
+def restart_run(
+    ctx: typer.Context,
+    name: Name,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait until the new attempt is running.")] = False,
+    timeout: Timeout = DEFAULT_SECONDS,
+    namespace: Namespace = None,
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
+) -> None:
+    """Begin a new attempt of an unfinished run, from its newest checkpoint."""
+    api = cluster(ctx, kubeconfig, context, namespace)
+    item = api.get(RLRUN, name)
+    refuse_finished(item, "restarted", api.namespace)
+    if not item["spec"].get("suspend"):
+        api.patch(RLRUN, name, {"spec": {"suspend": True}})
+    typer.echo(f"rlruns.rlrun.dev/{name} suspending")
+    hint = f"it stays suspended; continue it: rlrun resume {name} -n {api.namespace}"
+    try:
+        _wait(ctx, api, name, _is_suspended(api.namespace), timeout, goal="suspended", hint=hint)
+    except KeyboardInterrupt:
+        output.notice(f"\nInterrupted: {hint}")
+        raise typer.Exit(130) from None
+    _resume(ctx, api, name, wait=wait, timeout=timeout)
+
+
+def _resume(ctx: typer.Context, api: RemoteCluster, name: str, *, wait: bool, timeout: int) -> None:
+    api.patch(RLRUN, name, {"spec": {"suspend": False}})
+    typer.echo(f"rlruns.rlrun.dev/{name} resuming")
+    if wait:
+
+        def is_running(item: Obj) -> bool:
+            refuse_finished(item, "resumed", api.namespace)
+            return summarize(item).phase == "Running"
+
+        _wait(ctx, api, name, is_running, timeout, goal="running")
+        typer.echo(f"rlruns.rlrun.dev/{name} running")
+    output.notice(f"Watch it: rlrun follow {name} -n {api.namespace}")
+
+
+def refuse_finished(item: Obj, what: str, namespace: str) -> None:
+    """Raise CliError for a run that has ended. `what` completes "cannot be"."""
+    name, summary = item["metadata"]["name"], summarize(item)
+    if summary.finished or item["spec"].get("stop"):
+        state = summary.phase if summary.finished else "being stopped"
+        raise CliError(
+            f"{name} is {state} and cannot be {what}",
+            "start a new run with checkpoint_id (checkpointId in YAML) set to one of its checkpoints: "
+            f"rlrun checkpoints {name} -n {namespace}",
+        )
+
+
+def _is_suspended(namespace: str) -> Callable[[Obj], bool]:
+    def check(item: Obj) -> bool:
+        refuse_finished(item, "suspended", namespace)
+        return summarize(item).phase == SUSPENDED
+
+    return check
+
+
+def _wait(
+    ctx: typer.Context,
+    api: RemoteCluster,
+    name: str,
+    is_done: Callable[[Obj], bool],
+    seconds: int,
+    *,
+    goal: str,
+    hint: str = "",
+) -> None:
+    hint = hint or f"see what it waits for: rlrun get {name} -n {api.namespace}"
+    wait_for(api, RLRUN, name, is_done, seconds, cli_context(ctx).sleep, cli_context(ctx).clock, goal=goal, hint=hint)
+
+
+def delete_run(
+    ctx: typer.Context,
+    name: Name,
+    yes: Yes = False,
+    namespace: Namespace = None,
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
+) -> None:
+    """Delete a run and its pods. Its files in S3 are deleted too if its artifactPolicy is Delete."""
+    api = cluster(ctx, kubeconfig, context, namespace)
+    item = api.get(RLRUN, name)
+    confirm(_delete_question(item, summarize(item), api.namespace), f"{name} was not deleted", yes=yes)
+    api.delete(RLRUN, name)
+    typer.echo(f"rlruns.rlrun.dev/{name} deleted")
+
+
+def _delete_question(item: Obj, summary: RunSummary, namespace: str) -> str:
+    run = f"{namespace}/{item['metadata']['name']} ({summary.phase}, step {summary.step}/{summary.max_steps})"
+    if item["spec"].get("artifactPolicy") == "Delete":
+        return f"Delete {run} and all its files in S3?"
+    return f"Delete {run}? Its files in S3 are kept."

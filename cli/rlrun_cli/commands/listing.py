@@ -1,0 +1,142 @@
+"""Output of `list` and `get` commands as in kubectl: tables, documents, order, selection and watch."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+import typer
+from rich.text import Text
+from rlrun.kube.kinds import ResourceKind
+from rlrun.kube.objects import Obj
+
+from rlrun_cli.remote.cluster import RemoteCluster
+from rlrun_cli.remote.context import cli_context
+from rlrun_cli.remote.watching import Selection, watch
+from rlrun_cli.terminal import output
+from rlrun_cli.terminal.columns import NAMESPACE, Column, sort
+from rlrun_cli.terminal.errors import INVALID, CliError, NotFoundError
+from rlrun_cli.terminal.output import TableFormat
+
+TableOutput = Annotated[
+    TableFormat | None,
+    typer.Option("-o", "--output", help="table, wide (more columns), json, yaml (the objects) or name."),
+]
+AllNamespaces = Annotated[bool, typer.Option("-A", "--all-namespaces", help="List those of all namespaces.")]
+Selector = Annotated[
+    str,
+    typer.Option("-l", "--selector", metavar="LABELS", help="Only objects with these labels: team=a,stage!=test."),
+]
+SortBy = Annotated[
+    str | None,
+    typer.Option("--sort-by", metavar="FIELD", help="Order of the rows, as in kubectl: .status.progress.reward."),
+]
+Watch = Annotated[bool, typer.Option("-w", "--watch", help="Print a row for each change until Ctrl-C.")]
+INTERRUPTED = 130
+
+
+@dataclass(frozen=True)
+class Listing:
+    """Table of one kind of objects."""
+
+    kind: ResourceKind
+    columns: Sequence[Column]
+    empty: str
+    """Notice if there is no object. `{place}` is replaced by ` in namespace NAME`."""
+    order: Callable[[list[Obj]], list[Obj]] = list
+    """Order of the rows without --sort-by."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Options of a `list` or `get`."""
+
+    fmt: TableFormat | None = None
+    all_namespaces: bool = False
+    selector: str = ""
+    sort_by: str | None = None
+    watch: bool = False
+
+
+def show_list(
+    ctx: typer.Context,
+    api: RemoteCluster,
+    listing: Listing,
+    choice: Choice,
+    keep: Callable[[list[Obj]], list[Obj]] = list,
+) -> None:
+    """Print the objects that are selected and that `keep` returns; with a watch also their changes."""
+    if choice.watch:
+        if choice.sort_by:
+            raise CliError("--sort-by cannot be used with --watch", "leave out one of the two", code=INVALID)
+        selection = Selection(listing.kind, choice.all_namespaces, choice.selector)
+        _print_changes(ctx, api, listing, choice, selection, keep)
+        return
+    items = keep(api.list(listing.kind, all_namespaces=choice.all_namespaces, selector=choice.selector))
+    items = sort(items, choice.sort_by) if choice.sort_by else listing.order(items)
+    if not output.is_table(choice.fmt):
+        output.emit(items, listing.kind.plural, output.document_format(choice.fmt), single=False)
+    elif items:
+        print_rows(listing, items, choice)
+    else:
+        is_placed = listing.kind.namespaced and not choice.all_namespaces
+        output.notice(listing.empty.format(place=f" in namespace {api.namespace}" if is_placed else ""))
+
+
+def show_one(
+    ctx: typer.Context,
+    api: RemoteCluster,
+    listing: Listing,
+    name: str,
+    choice: Choice,
+    describe: Callable[[Obj], list[Text]],
+) -> None:
+    """Print one object: described, or as a row or document with -o; with a watch also its changes.
+
+    Raises NotFoundError.
+    """
+    item = api.get(listing.kind, name)
+    if choice.watch:
+        _print_changes(ctx, api, listing, choice, Selection(listing.kind, name=name), list)
+    elif choice.fmt is None:
+        console = output.out()
+        for line in describe(item):
+            console.print(line)
+    elif output.is_table(choice.fmt):
+        print_rows(listing, [item], choice)
+    else:
+        output.emit([item], listing.kind.plural, output.document_format(choice.fmt), single=True)
+
+
+def columns_of(listing: Listing, choice: Choice) -> list[Column]:
+    """Return the columns that the options select."""
+    shown = [c for c in listing.columns if choice.fmt is TableFormat.wide or not c.is_wide]
+    return [NAMESPACE, *shown] if choice.all_namespaces else shown
+
+
+def print_rows(listing: Listing, items: list[Obj], choice: Choice) -> None:
+    """Print a table of the objects."""
+    columns = columns_of(listing, choice)
+    output.print_table([c.heading for c in columns], [[c.cell(item) for c in columns] for item in items])
+
+
+def _print_changes(
+    ctx: typer.Context,
+    api: RemoteCluster,
+    listing: Listing,
+    choice: Choice,
+    selection: Selection,
+    keep: Callable[[list[Obj]], list[Obj]],
+) -> None:
+    columns = columns_of(listing, choice)
+    table = output.GrowingTable([c.heading for c in columns])
+    try:
+        for found, is_deleted in watch(api, selection, cli_context(ctx).sleep, cli_context(ctx).clock):
+            items = listing.order(keep(found))
+            if output.is_table(choice.fmt):
+                table.add([[c.cell(item) for c in columns] for item in items])
+            else:
+                output.emit_stream(items, listing.kind.plural, output.document_format(choice.fmt))
+            if is_deleted and selection.name:
+                raise NotFoundError(f"{listing.kind.kind} {selection.name} was deleted", "the watch has ended")
+    except KeyboardInterrupt:
+        raise typer.Exit(INTERRUPTED) from None

@@ -1,0 +1,126 @@
+"""Commands below `models`."""
+
+from typing import Annotated
+
+import typer
+from rich.text import Text
+from rlrun.kube.kinds import RLMODEL
+from rlrun.kube.objects import Obj
+
+from rlrun_cli.commands.listing import Choice, Listing, Selector, SortBy, TableOutput, Watch, show_list, show_one
+from rlrun_cli.remote.context import Context, Kubeconfig, cluster
+from rlrun_cli.terminal import output
+from rlrun_cli.terminal.columns import Column
+from rlrun_cli.terminal.errors import NotFoundError
+
+LIST_EPILOG = """Examples:
+
+  rlrun models
+  rlrun models -o wide --sort-by .spec.seqLen
+  rlrun models -o json"""
+GET_EPILOG = """Examples:
+
+  rlrun models get qwen/qwen3-0.6b
+  rlrun models get qwen3-0.6b -o yaml"""
+
+ModelName = Annotated[str, typer.Argument(metavar="MODEL", help="Id of the model, or name of its RLModel.")]
+
+
+def shape(pods: int, gpus: int) -> str:
+    """Return text such as `2x8 GPU` or `1x CPU`."""
+    return f"{pods}x{gpus} GPU" if gpus else f"{pods}x CPU"
+
+
+def _trainer(item: Obj) -> str:
+    trainer = item["spec"].get("trainer") or {}
+    return shape(trainer.get("nodes", 1), trainer.get("gpus", 1))
+
+
+def _inference(item: Obj) -> str:
+    inference = item["spec"].get("inference") or {}
+    return shape(inference.get("replicas", 1), inference.get("gpus", 1))
+
+
+def _runs(item: Obj) -> str:
+    runs = (item.get("status") or {}).get("runs")
+    return "-" if runs is None else str(runs)
+
+
+def problems_of(item: Obj) -> list[Obj]:
+    """Return the conditions of a model that are warnings or False."""
+    conditions = (item.get("status") or {}).get("conditions") or []
+    return [c for c in conditions if (c["type"] == "Warnings") == (c["status"] == "True")]
+
+
+def by_id(items: list[Obj]) -> list[Obj]:
+    """Return the models by their ids."""
+    return sorted(items, key=lambda i: str(i["spec"]["id"]))
+
+
+LISTING = Listing(
+    RLMODEL,
+    (
+        Column("MODEL", lambda item: str(item["spec"]["id"])),
+        Column("SEQ-LEN", lambda item: str(item["spec"].get("seqLen", "-"))),
+        Column("RANK", lambda item: str((item["spec"].get("lora") or {}).get("rank", "-"))),
+        Column("TRAINER", _trainer),
+        Column("INFERENCE", _inference),
+        Column("RUNS", _runs),
+        Column("SOURCE", lambda item: item["spec"].get("source")),
+        Column("AGE", output.age),
+        Column("NAME", lambda item: str(item["metadata"]["name"]), is_wide=True),
+        Column("WARNINGS", lambda item: str(len(problems_of(item))), is_wide=True),
+    ),
+    "No models. An administrator adds them as RLModel objects: rlrun models add --help",
+    by_id,
+)
+
+
+def list_models(
+    ctx: typer.Context,
+    selector: Selector = "",
+    watch: Watch = False,
+    sort_by: SortBy = None,
+    fmt: TableOutput = None,
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
+) -> None:
+    """List the models that runs can train."""
+    api = cluster(ctx, kubeconfig, context, None)
+    show_list(ctx, api, LISTING, Choice(fmt, False, selector, sort_by, watch))
+
+
+def describe(item: Obj) -> list[Text]:
+    """Return the lines that `get` prints of a model."""
+    spec = item["spec"]
+    facts = [
+        ("Model", str(spec["id"])),
+        ("Object", str(item["metadata"]["name"])),
+        ("Source", str(spec.get("source"))),
+        ("Length", f"{spec.get('seqLen', '-')} tokens"),
+        ("LoRA", f"rank {(spec.get('lora') or {}).get('rank', '-')}"),
+        ("Trainer", _trainer(item)),
+        ("Inference", _inference(item)),
+        ("Runs", _runs(item)),
+        ("Age", output.age(item)),
+        *(("Warning", f"{c.get('reason')}: {c.get('message')}") for c in problems_of(item)),
+    ]
+    return [Text(f"{label + ':':<11}", style="bold").append(value) for label, value in facts]
+
+
+def get_model(
+    ctx: typer.Context,
+    name: ModelName,
+    watch: Watch = False,
+    fmt: TableOutput = None,
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
+) -> None:
+    """Show one model, by its id or the name of its object."""
+    api = cluster(ctx, kubeconfig, context, None)
+    if "/" in name:
+        same = [item for item in api.list(RLMODEL) if item["spec"].get("id") == name]
+        if not same:
+            raise NotFoundError(f"no RLModel has the id {name}", "list the models: rlrun models")
+        name = same[0]["metadata"]["name"]
+    show_one(ctx, api, LISTING, name, Choice(fmt, watch=watch), describe)

@@ -1,0 +1,194 @@
+"""Commands `secret list`, `secret set` and `secret delete`: Secrets of the namespace for the `envFrom` of runs.
+
+Values are read from standard input, files or a prompt, and no message, argument or listing contains one.
+"""
+
+import base64
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rlrun.constants import CLI_FIELD_MANAGER, MANAGED_BY_LABEL, RUN_LABEL
+from rlrun.kube.kinds import RLRUN, SECRET
+from rlrun.kube.objects import Obj
+
+from rlrun_cli.commands.runs import Output
+from rlrun_cli.inputs.variables import MAX_SECRET_BYTES, NAME, read_files
+from rlrun_cli.remote.cluster import RemoteCluster
+from rlrun_cli.remote.context import Context, Kubeconfig, Namespace, cluster
+from rlrun_cli.remote.run_summary import summarize
+from rlrun_cli.terminal import output
+from rlrun_cli.terminal.confirmation import Yes, confirm
+from rlrun_cli.terminal.errors import INVALID, CliError, NotFoundError
+
+LIST_EPILOG = """Examples:
+
+  rlrun secret list
+
+Lists the Secrets that `rlrun secret set` made, with the names of their variables and without values."""
+SET_EPILOG = """Examples:
+
+  rlrun secret set judge JUDGE_KEY
+  pass show judge | rlrun secret set judge JUDGE_KEY
+  rlrun secret set judge --env-file secrets.env --from-file CERTIFICATE=ca.pem
+
+Each NAME is asked for without an echo; without a terminal the value of one NAME is read from standard input, less \
+one line end. Other variables of the Secret stay. In a run's TOML: [[env_from]], then secret_ref = { name = "judge" }. \
+Needs `get`, `create` and `patch` of Secrets in the namespace."""
+DELETE_EPILOG = """Examples:
+
+  rlrun secret delete judge
+  rlrun secret delete judge JUDGE_KEY --yes"""
+OWN = {MANAGED_BY_LABEL: CLI_FIELD_MANAGER}
+
+SecretName = Annotated[str, typer.Argument(metavar="SECRET", help="Name of the Secret.")]
+
+
+def is_own(item: Obj) -> bool:
+    """Return True for Secrets that `secret set` made, and not for those of a single run."""
+    labels = item["metadata"].get("labels") or {}
+    return labels.get(MANAGED_BY_LABEL) == CLI_FIELD_MANAGER and RUN_LABEL not in labels
+
+
+def list_secrets(
+    ctx: typer.Context,
+    fmt: Output = None,
+    namespace: Namespace = None,
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
+) -> None:
+    """List the Secrets for environments of runs, without their values."""
+    api = cluster(ctx, kubeconfig, context, namespace)
+    found = sorted((item for item in api.list(SECRET, OWN) if is_own(item)), key=lambda i: str(i["metadata"]["name"]))
+    if fmt:
+        shown = [{"name": i["metadata"]["name"], "variables": sorted(i.get("data") or {})} for i in found]
+        output.emit_values(shown, "name", fmt)
+    elif found:
+        rows = [[i["metadata"]["name"], ", ".join(sorted(i.get("data") or {})), output.age(i)] for i in found]
+        output.print_table(["NAME", "VARIABLES", "AGE"], rows)
+    else:
+        output.notice(f"No Secrets of rlrun in namespace {api.namespace}. Make one: rlrun secret set --help")
+
+
+def set_secret(
+    ctx: typer.Context,
+    secret: SecretName,
+    names: Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", help="Variables to set.")] = None,
+    env_file: Annotated[
+        list[Path] | None, typer.Option("--env-file", metavar="FILE", help="File with lines VAR=VALUE. Repeatable.")
+    ] = None,
+    from_file: Annotated[
+        list[str] | None,
+        typer.Option("--from-file", metavar="NAME=FILE", help="Variable with the content of a file. Repeatable."),
+    ] = None,
+    namespace: Namespace = None,
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
+) -> None:
+    """Set variables of a Secret, which is created if it does not exist. Values are never shown."""
+    _check_names(names or [])
+    values = read_files(env_file or []) | dict(_content(option) for option in from_file or [])
+    values |= _asked(names or [])
+    if not values:
+        raise CliError("no variable is given", "name one: rlrun secret set SECRET NAME", code=INVALID)
+    if sum(len(name) + len(value.encode()) for name, value in values.items()) > MAX_SECRET_BYTES:
+        raise CliError("the values exceed 1 MiB in total, the size limit of a Secret", "shorten them", code=INVALID)
+    data = {name: base64.b64encode(value.encode()).decode() for name, value in sorted(values.items())}
+    api = cluster(ctx, kubeconfig, context, namespace)
+    try:
+        _own(api, secret)
+        api.patch(SECRET, secret, {"data": data})
+        done = "changed"
+    except NotFoundError:
+        metadata = {"name": secret, "namespace": api.namespace, "labels": OWN}
+        api.create({"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "type": "Opaque", "data": data})
+        done = "created"
+    typer.echo(f"secrets/{secret} {done}: {', '.join(data)}")
+    output.notice("Runs that start from now on get these values; restart others: rlrun restart RUN")
+
+
+def delete_secret(
+    ctx: typer.Context,
+    secret: SecretName,
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="[NAME]...", help="Variables to delete. Default: the whole Secret.")
+    ] = None,
+    yes: Yes = False,
+    namespace: Namespace = None,
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
+) -> None:
+    """Delete a Secret, or variables of it."""
+    api = cluster(ctx, kubeconfig, context, namespace)
+    data = _own(api, secret).get("data") or {}
+    if missing := [name for name in names or [] if name not in data]:
+        raise CliError(f"{secret} has no variable {', '.join(missing)}", f"it has: {', '.join(sorted(data))}")
+    users = [run["metadata"]["name"] for run in api.list(RLRUN) if _uses(run, secret)]
+    used = f" Unfinished runs use it: {', '.join(users)}." if users else ""
+    what = f"{', '.join(names)} of {secret}" if names else secret
+    confirm(f"Delete {what} in namespace {api.namespace}?{used}", f"{what} was not deleted", yes=yes)
+    if names:
+        api.patch(SECRET, secret, {"data": dict.fromkeys(names)})
+    else:
+        api.delete(SECRET, secret)
+    typer.echo(f"secrets/{secret} {'changed' if names else 'deleted'}")
+
+
+def _own(api: RemoteCluster, name: str) -> Obj:
+    """Return a Secret that may be changed. Raises NotFoundError, and CliError for Secrets of others."""
+    try:
+        item = api.get(SECRET, name)
+    except NotFoundError:
+        raise NotFoundError(f"no Secret is named {name}", "list those of rlrun: rlrun secret list") from None
+    if not is_own(item):
+        raise CliError(f"Secret {name} was not made by `rlrun secret`", "choose another name, or use kubectl")
+    return item
+
+
+def _uses(run: Obj, secret: str) -> bool:
+    references = [(entry.get("secretRef") or {}).get("name") for entry in run["spec"].get("envFrom") or []]
+    return secret in references and not summarize(run).finished
+
+
+def _check_names(names: list[str]) -> None:
+    for name in names:
+        if "=" in name:
+            # Not the whole argument: it has the value.
+            raise CliError(
+                f"{name.partition('=')[0]}: values are not given as arguments, which the shell keeps in its history",
+                "give the name alone: the value is asked for, or read from standard input",
+                code=INVALID,
+            )
+        if not NAME.fullmatch(name):
+            raise CliError(f"{name!r} is not a name of a variable", "use letters, digits and _", code=INVALID)
+
+
+def _content(option: str) -> tuple[str, str]:
+    name, given, file = option.partition("=")
+    if not given or not NAME.fullmatch(name):
+        raise CliError(f"--from-file: {option!r} is not NAME=FILE", "write --from-file KEY=key.txt", code=INVALID)
+    try:
+        return name, Path(file).read_text(encoding="utf-8")
+    except OSError as problem:
+        raise CliError(f"--from-file: {file} cannot be read: {problem.strerror}", code=INVALID) from problem
+    except UnicodeDecodeError as problem:
+        raise CliError(
+            f"--from-file: {file} is not UTF-8 text", "encode it, for example as base64", code=INVALID
+        ) from problem
+
+
+def _asked(names: list[str]) -> dict[str, str]:
+    if sys.stdin.isatty():
+        return {name: typer.prompt(f"Value of {name}", hide_input=True, err=True) for name in names}
+    if len(names) > 1:
+        raise CliError(
+            "standard input has the value of one variable only", "call the command for each, or use --env-file",
+            code=INVALID,
+        )  # fmt: skip
+    if not names:
+        return {}
+    value = sys.stdin.read().removesuffix("\n").removesuffix("\r")
+    if not value:
+        raise CliError(f"standard input has no value of {names[0]}", "pass it through a pipe", code=INVALID)
+    return {names[0]: value}

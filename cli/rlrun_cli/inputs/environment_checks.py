@@ -1,0 +1,89 @@
+"""Checks of an environment package that need no import of its code: module, function and requirements. Pure."""
+
+import ast
+import io
+import re
+import zipfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rlrun_cli.inputs.wheel_builder import Wheel
+
+FUNCTION = "load_environment"
+PRESENT = frozenset({"verifiers", "datasets", "openai"})
+"""Projects that the environment image always has: verifiers needs the others."""
+
+
+@dataclass(frozen=True)
+class Remark:
+    """Result of a check."""
+
+    text: str
+    hint: str = ""
+    """Next step. Empty if nothing is wrong."""
+
+
+def module_of(wheel: Wheel) -> str:
+    """Return the name of the module that runs import."""
+    return wheel.name.replace("-", "_")
+
+
+def check_wheel(wheel: Wheel) -> list[Remark]:
+    """Check that the wheel has the module that runs import, with its function."""
+    module = module_of(wheel)
+    with zipfile.ZipFile(io.BytesIO(wheel.data)) as archive:
+        names = set(archive.namelist())
+        path = next((p for p in (f"{module}.py", f"{module}/__init__.py") if p in names), None)
+        if path is None:
+            found = sorted({name.partition("/")[0] for name in names if ".dist-info/" not in name})
+            return [
+                Remark(
+                    f"the wheel has no module {module}, but {', '.join(found) or 'no file'}",
+                    f"name the module {module}, as the project, and let the build include it",
+                )
+            ]
+        source = archive.read(path)
+    return [Remark(f"the wheel has the module {module}"), *check_source(source, path)]
+
+
+def check_source(source: bytes, path: str) -> list[Remark]:
+    """Check that the source of the module defines the function."""
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError) as problem:
+        line = getattr(problem, "lineno", None) or "?"
+        return [Remark(f"{path}:{line}: is not valid Python: {problem}", "correct it")]
+    function = next(
+        (n for n in tree.body if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef) and n.name == FUNCTION), None
+    )
+    if function is None:
+        if _is_bound(tree):
+            return [Remark(f"{path} has {FUNCTION} from elsewhere; not checked")]
+        return [Remark(f"{path} does not define {FUNCTION}()", f"write def {FUNCTION}() that returns the environment")]
+    if isinstance(function, ast.AsyncFunctionDef):
+        return [Remark(f"{path}:{function.lineno}: {FUNCTION} is async", "define it with def")]
+    positional = [*function.args.posonlyargs, *function.args.args]
+    required = [a.arg for a in positional[: len(positional) - len(function.args.defaults)]]
+    required += [a.arg for a, d in zip(function.args.kwonlyargs, function.args.kw_defaults, strict=True) if d is None]
+    if function.args.posonlyargs:
+        names = ", ".join(a.arg for a in function.args.posonlyargs)
+        return [Remark(f"{path}:{function.lineno}: {names} cannot be given by name", "remove the / of its arguments")]
+    needed = f", which needs args = {{ {', '.join(f'{name} = ...' for name in required)} }}" if required else ""
+    return [Remark(f"{path} defines {FUNCTION}(){needed}")]
+
+
+def _is_bound(tree: ast.Module) -> bool:
+    """Return True if an import or an assignment of the module gives the name."""
+    for node in tree.body:
+        if isinstance(node, ast.ImportFrom) and any((a.asname or a.name) in (FUNCTION, "*") for a in node.names):
+            return True
+        if isinstance(node, ast.Assign) and any(isinstance(t, ast.Name) and t.id == FUNCTION for t in node.targets):
+            return True
+    return False
+
+
+def unpushed_requirements(wheels: Sequence[Wheel]) -> list[str]:
+    """Return the required projects (without extras) for which no wheel is pushed."""
+    pushed = {w.name for w in wheels}
+    names = (re.split(r"[\s<>=!~;\[(@]", r, maxsplit=1)[0] for w in wheels for r in w.requires if "extra ==" not in r)
+    return sorted({re.sub(r"[-_.]+", "-", n).lower() for n in names} - pushed - PRESENT)

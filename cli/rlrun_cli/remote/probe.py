@@ -1,0 +1,49 @@
+"""Short request before the first one of a command: an API server that is not there is noticed within seconds."""
+
+from collections.abc import Callable, Iterator
+
+from rlrun.constants import GROUP, VERSION
+from rlrun.kube import requests
+from rlrun.kube.errors import ApiError
+from rlrun.kube.kinds import ResourceKind
+from rlrun.kube.objects import Obj
+from rlrun.kube.sync_client import SyncTransport
+from typing_extensions import override
+
+SERVED_KINDS = ResourceKind(GROUP, VERSION, "", "list of the kinds of rlrun.dev", namespaced=False)
+"""Discovery of the API group, which all authenticated users may read."""
+ANSWER_SECONDS = 3.5
+"""Time to connect, and time for the answer."""
+
+
+class ProbedTransport(SyncTransport):
+    """Transport that asks for the kinds of the API group before its first request.
+
+    A list of many objects may take long; this answer comes at once from any API server that is up.
+    """
+
+    def __init__(self, transport: SyncTransport, open_quick: Callable[[], SyncTransport]) -> None:
+        """`open_quick` returns a transport whose requests time out after ANSWER_SECONDS."""
+        self._transport = transport
+        self._open_quick = open_quick
+        self._is_probed = False
+
+    @override
+    def send(self, request: requests.KubeRequest) -> Obj:
+        self._probe(request)
+        return self._transport.send(request)
+
+    @override
+    def stream(self, request: requests.KubeRequest) -> Iterator[bytes]:
+        self._probe(request)
+        return self._transport.stream(request)
+
+    def _probe(self, request: requests.KubeRequest) -> None:
+        if self._is_probed:
+            return
+        try:
+            self._open_quick().send(requests.get(SERVED_KINDS, None, ""))
+        except ApiError as error:
+            if error.is_unanswered:
+                raise ApiError(error.status, error.reason, error.message, action=str(request)) from error
+        self._is_probed = True

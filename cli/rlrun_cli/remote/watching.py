@@ -1,0 +1,87 @@
+"""Changes of objects as they happen: one watch of the API server, renewed before it goes stale."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from rlrun.kube.errors import ApiError
+from rlrun.kube.kinds import ResourceKind
+from rlrun.kube.objects import Obj
+
+from rlrun_cli.remote.cluster import RemoteCluster
+from rlrun_cli.terminal.errors import to_cli_error
+
+WATCH_SECONDS = 60.0
+"""Time of one watch. A connection that was cut without a word is noticed after it."""
+PAUSE_SECONDS = 2.0
+MAX_OUTAGE_SECONDS = 120.0
+"""Seconds without a response of the API server after which the command fails."""
+BOOKMARK, DELETED = "BOOKMARK", "DELETED"
+GONE = 410
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Objects that a command shows."""
+
+    kind: ResourceKind
+    all_namespaces: bool = False
+    selector: str = ""
+    name: str | None = None
+    """Only the object of this name."""
+
+    @property
+    def fields(self) -> str:
+        """Selector of fields."""
+        return f"metadata.name={self.name}" if self.name else ""
+
+
+def watch(
+    api: RemoteCluster, selection: Selection, sleep: Callable[[float], None], clock: Callable[[], float]
+) -> Iterator[tuple[list[Obj], bool]]:
+    """Yield all objects, then those that changed; True: the objects were deleted. Ends only with an error.
+
+    Raises CliError if the API server refuses, or does not respond for MAX_OUTAGE_SECONDS.
+    """
+    version, seen = "", dict[str, str]()
+    last_response = clock()
+    while True:
+        try:
+            if not version:
+                items, version = api.snapshot(
+                    selection.kind,
+                    all_namespaces=selection.all_namespaces,
+                    selector=selection.selector,
+                    fields=selection.fields,
+                )
+                last_response = clock()
+                # After a new list only what differs is shown again.
+                yield [item for item in items if seen.get(_key(item)) != _version(item)], False
+                seen = {_key(item): _version(item) for item in items}
+            for event, item in api.changes(
+                selection.kind,
+                version,
+                WATCH_SECONDS,
+                all_namespaces=selection.all_namespaces,
+                selector=selection.selector,
+                fields=selection.fields,
+            ):
+                version, last_response = _version(item), clock()
+                if event == BOOKMARK:
+                    continue
+                seen[_key(item)] = version
+                yield [item], event == DELETED
+            last_response = clock()
+        except ApiError as error:
+            if error.status == GONE:
+                version = ""
+            elif not error.is_temporary or clock() - last_response > MAX_OUTAGE_SECONDS:
+                raise to_cli_error(error) from None
+        sleep(PAUSE_SECONDS)
+
+
+def _key(item: Obj) -> str:
+    return str(item["metadata"].get("uid"))
+
+
+def _version(item: Obj) -> str:
+    return str(item["metadata"].get("resourceVersion") or "")

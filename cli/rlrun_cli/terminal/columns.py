@@ -1,0 +1,73 @@
+"""Columns of tables of objects, and the order of their rows."""
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rlrun_cli.terminal.errors import INVALID, CliError
+from rlrun_cli.terminal.output import Cell
+
+Obj = dict[str, Any]
+PATH_PART = re.compile(r"\.([A-Za-z0-9_-]+)|\[(\d+)\]")
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column of a table of objects."""
+
+    heading: str
+    cell: Callable[[Obj], Cell]
+    is_wide: bool = False
+    """Shown with `-o wide` only."""
+
+
+NAMESPACE = Column("NAMESPACE", lambda item: item["metadata"].get("namespace"))
+
+
+def parse_path(text: str) -> list[str | int]:
+    """Return the parts of a path as kubectl writes it: `.status.progress.step`, also in braces. Raises CliError."""
+    plain = text.strip().removeprefix("{").removesuffix("}")
+    plain = plain if plain.startswith((".", "[")) else f".{plain}"
+    parts = list(PATH_PART.finditer(plain))
+    if not parts or "".join(part[0] for part in parts) != plain:
+        raise CliError(
+            f"--sort-by: {text!r} is not the path of a field",
+            "write it as in kubectl: --sort-by .metadata.creationTimestamp",
+            code=INVALID,
+        )
+    return [part[1] if part[1] is not None else int(part[2]) for part in parts]
+
+
+def value_at(item: Any, path: Sequence[str | int]) -> Any:
+    """Return the value of a field, None if there is none."""
+    for part in path:
+        if isinstance(part, str):
+            item = item.get(part) if isinstance(item, dict) else None
+        else:
+            item = item[part] if isinstance(item, list) and part < len(item) else None
+    return item
+
+
+def sort(items: list[Obj], by: str | None) -> list[Obj]:
+    """Return the objects by a field, those without it at the end; unchanged without a field.
+
+    Raises CliError if no object has the field.
+    """
+    if by is None:
+        return items
+    path = parse_path(by)
+    found = [(value_at(item, path), item) for item in items]
+    if items and all(value is None for value, _ in found):
+        raise CliError(
+            f"--sort-by: no object has the field {by}", "see the fields of an object with -o yaml", code=INVALID
+        )
+    return [item for _, item in sorted(found, key=lambda pair: _order(pair[0]))]
+
+
+def _order(value: Any) -> tuple[int, float, str]:
+    if value is None:
+        return 2, 0.0, ""
+    if isinstance(value, int | float):
+        return 0, float(value), ""
+    return 1, 0.0, str(value)

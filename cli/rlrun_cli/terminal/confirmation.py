@@ -1,0 +1,25 @@
+"""Confirmation of what cannot be undone."""
+
+from typing import Annotated
+
+import typer
+
+from rlrun_cli.terminal import output
+from rlrun_cli.terminal.errors import FAILED, INVALID, CliError
+
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Delete without confirmation.")]
+
+
+def confirm(question: str, refused: str, *, yes: bool) -> None:
+    """Ask on standard error. Raises typer.Exit after a no, CliError with `refused` without an answer."""
+    if yes:
+        return
+    try:
+        confirmed = typer.confirm(question, err=True)
+    except typer.Abort:
+        raise CliError(
+            f"{refused}: the confirmation was not answered", "add --yes to delete without confirmation", code=INVALID
+        ) from None
+    if not confirmed:
+        output.notice("Nothing was deleted.")
+        raise typer.Exit(FAILED)

@@ -1,0 +1,57 @@
+import pytest
+from rlrun.kube.kinds import RLADAPTER, RLCHECKPOINT, RLRUN, ResourceKind
+
+from tests.support.command_line import Rlrun
+from tests.support.fake_cluster import FakeCluster
+from tests.unit.rlrun_cli.conftest import custom_object
+
+
+@pytest.mark.parametrize("command", ["checkpoints", "adapters"])
+def test_artifacts_are_sorted_by_step(rlrun: Rlrun, artifacts: FakeCluster, command: str) -> None:
+    header, *rows = rlrun(command, "first").out.splitlines()
+    assert [r.split()[0] for r in rows] == ["first-9", "first-10"]
+    assert "2.0 KiB" in rows[0]
+    assert ("DEPLOYMENT" in header) == (command == "adapters")
+    assert ("ID" in header.split()) == ("cp_team.first-9" in rows[0]) == (command == "checkpoints")
+    assert len(rlrun(command).out.splitlines()) == 4
+
+
+@pytest.mark.parametrize("command", ["checkpoints", "adapters"])
+def test_an_unknown_run_is_an_error_one_without_artifacts_is_not(
+    rlrun: Rlrun, artifacts: FakeCluster, command: str
+) -> None:
+    assert rlrun(command, "empty").code == 0
+    assert rlrun(command, "frist").code == 1
+
+
+@pytest.mark.parametrize("command", ["checkpoints", "adapters"])
+def test_a_run_named_like_a_command_is_listed_with_the_word_list(
+    rlrun: Rlrun, artifacts: FakeCluster, command: str
+) -> None:
+    assert rlrun(command, "list", "first").out == rlrun(command, "first").out
+    assert rlrun(command, "-o", "name").out == rlrun(command, "list", "-o", "name").out
+    assert "does not exist" in rlrun(command, "list", "get").err
+
+
+@pytest.mark.parametrize("command", ["checkpoints", "adapters"])
+def test_get_shows_one_artifact(rlrun: Rlrun, artifacts: FakeCluster, command: str) -> None:
+    text = rlrun(command, "get", "first-9").out
+    for part in ("team/first-9", "2.0 KiB", "s3://b/9"):
+        assert part in text
+    assert len(rlrun(command, "get", "first-9", "-o", "wide").out.splitlines()) == 2
+    assert rlrun(command, "get", "none").code == 1
+
+
+@pytest.mark.parametrize(("command", "kind"), [("checkpoints", RLCHECKPOINT), ("adapters", RLADAPTER)])
+def test_an_artifact_is_deleted_only_after_its_run(
+    rlrun: Rlrun, artifacts: FakeCluster, command: str, kind: ResourceKind
+) -> None:
+    spec = {"runName": "first", "runUid": "uid-first", "step": 1, "uri": "s3://b/1"}
+    artifacts.put(custom_object(kind, "one", spec=spec))
+    answer = rlrun(command, "delete", "one", "--yes")
+    assert answer.code == 1
+    assert "would record it again" in answer.err
+    artifacts.put(custom_object(RLRUN, "first", spec={"model": "a/b"}) | {"metadata": {
+        "name": "first", "namespace": "team", "uid": "another"}})  # fmt: skip
+    assert rlrun(command, "delete", "one").code == 2, "nobody confirms"
+    assert rlrun(command, "delete", "one", "--yes").out == f"rl{command}.rlrun.dev/one deleted\n"

@@ -1,0 +1,48 @@
+from pathlib import Path
+
+import pytest
+import yaml
+from rlrun.api.run import RLRunSpec
+from rlrun.api.toml.loader import loads
+
+from tests.support.command_line import Rlrun
+from tests.support.source_tree import ROOT
+
+EXAMPLES = sorted((ROOT / "examples").glob("*.toml"))
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_both_directions_keep_the_run(rlrun: Rlrun, path: Path) -> None:
+    wanted = loads(path.read_text(encoding="utf-8")).spec
+    converted = rlrun("convert", path)
+    assert converted.code == 0
+    assert RLRunSpec.model_validate(yaml.safe_load(converted.out)["spec"]) == wanted
+    back = rlrun("convert", "-", input=converted.out)
+    assert loads(back.out).spec == wanted
+    assert "Comments are not converted" in converted.err
+
+
+def test_what_the_other_format_lacks_is_named(rlrun: Rlrun, tmp_path: Path) -> None:
+    text = (ROOT / "examples" / "reverse-text.toml").read_text(encoding="utf-8")
+    (tmp_path / "a.toml").write_text('env_file = ["s.env"]\n' + text)
+    assert "--env-file" in rlrun("convert", tmp_path / "a.toml").err
+    body = yaml.safe_load((ROOT / "examples" / "reverse-text.yaml").read_text(encoding="utf-8"))
+    body["metadata"] |= {"namespace": "lab", "labels": {"a": "b"}}
+    answer = rlrun("convert", "-", input=yaml.safe_dump(body))
+    assert "--name reverse-text -n lab" in answer.err
+    assert "metadata.labels" in answer.err
+    assert "Comments" not in answer.err
+
+
+def test_a_null_that_toml_cannot_express_is_refused(rlrun: Rlrun) -> None:
+    body = yaml.safe_load((ROOT / "examples" / "reverse-text.yaml").read_text(encoding="utf-8"))
+    body["spec"]["env"][0]["args"] = {"split": None}
+    answer = rlrun("convert", "-", input=yaml.safe_dump(body))
+    assert (answer.code, answer.out) == (2, "")
+    assert "env[0].args.split" in answer.err
+
+
+def test_an_invalid_file_is_refused_with_its_problems(rlrun: Rlrun) -> None:
+    answer = rlrun("convert", "-", input="model = 1")
+    assert (answer.code, answer.out) == (2, "")
+    assert "line 1: model" in answer.err

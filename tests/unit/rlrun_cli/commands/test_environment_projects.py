@@ -1,0 +1,80 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.support.command_line import Rlrun
+from tests.support.fake_cluster import FakeCluster
+from tests.support.fake_s3 import InMemoryStore
+from tests.support.source_tree import ROOT
+
+
+@pytest.fixture
+def package(rlrun: Rlrun, tmp_path: Path) -> Path:
+    """A package as `env init` writes it."""
+    folder = tmp_path / "my-env"
+    assert rlrun("env", "init", "my-env", "--owner", "me", "--dir", folder).code == 0
+    return folder
+
+
+@pytest.mark.slow
+def test_a_new_package_passes_all_checks(rlrun: Rlrun, api: FakeCluster, package: Path) -> None:
+    answer = rlrun("env", "check", package)
+    assert answer.code == 0, answer.out
+    assert [line.split()[0] for line in answer.out.splitlines()] == ["ok"] * 4
+    assert "load_environment()" in answer.out
+    assert api.calls == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", sorted((ROOT / "examples" / "environments").glob("*/pyproject.toml")), ids=str)
+def test_the_examples_pass_all_checks(rlrun: Rlrun, path: Path) -> None:
+    answer = rlrun("env", "check", path.parent)
+    assert answer.code == 0, answer.out + answer.err
+
+
+@pytest.mark.slow
+def test_all_that_is_wrong_is_listed(rlrun: Rlrun, package: Path) -> None:
+    project = package / "pyproject.toml"
+    text = project.read_text().replace('owner = "me"', "").replace('["verifiers', '["nltk>=3", "verifiers')
+    project.write_text(text)
+    (package / "my_env.py").write_text("def load(): ...\n")
+    answer = rlrun("env", "check", package)
+    assert answer.code == 1
+    wrong = [line for line in answer.out.splitlines() if line.startswith("wrong")]
+    assert len(wrong) == 3
+    for part in ("has no owner", "does not define load_environment()", "nltk"):
+        assert part in answer.out
+
+
+@pytest.mark.parametrize("words", [["Bad_Name"], ["ok", "--owner", "no/slash"], [""]])
+def test_bad_names_are_refused(rlrun: Rlrun, tmp_path: Path, words: list[str]) -> None:
+    folder = tmp_path / "x"
+    assert rlrun("env", "init", *words, "--dir", folder).code == 2
+    assert not folder.exists()
+
+
+def test_init_never_overwrites(rlrun: Rlrun, package: Path) -> None:
+    before = (package / "my_env.py").read_text()
+    assert rlrun("env", "init", "my-env", "--dir", package).code == 2
+    assert (package / "my_env.py").read_text() == before
+
+
+def test_info_lists_versions_in_their_order(rlrun: Rlrun, s3: InMemoryStore) -> None:
+    for version in ("0.10.0", "0.9.0"):
+        for file, size in (("a.whl", 1024), ("b.whl", 1024), ("note.txt", 9)):
+            s3.objects[f"s3://b/p/environments/me/rev/{version}/{file}"] = b"x" * size
+    header, first, second = rlrun("env", "info", "me/rev").out.splitlines()
+    assert header.split() == ["VERSION", "SIZE", "FILES"]
+    assert first.split() == ["0.9.0", "2.0", "KiB", "a.whl,", "b.whl"]
+    assert second.split()[0] == "0.10.0"
+    shown = json.loads(rlrun("env", "info", "me/rev", "-o", "json").out)
+    assert shown[0] == {"version": "0.9.0", "files": {"a.whl": 1024, "b.whl": 1024}}
+
+
+def test_info_of_what_does_not_exist(rlrun: Rlrun) -> None:
+    answer = rlrun("env", "info", "me/rev")
+    assert answer.code == 1
+    assert "rlrun env push" in answer.err
+    assert rlrun("env", "info", "rev").code == 2
+    assert rlrun("env", "info", "me/../x").code == 2

@@ -1,0 +1,131 @@
+import pytest
+from rlrun.kube.kinds import RLRUN
+
+from tests.support.command_line import Rlrun
+from tests.support.fake_cluster import FakeCluster
+from tests.unit.rlrun_cli.commands.conftest import spec_of
+from tests.unit.rlrun_cli.conftest import custom_object
+
+
+def test_stop(rlrun: Rlrun, runs: FakeCluster) -> None:
+    answer = rlrun("stop", "second")
+    assert answer.code == 0
+    assert spec_of(runs, "second")["stop"] is True
+    assert "nothing changed" in rlrun("stop", "first").err
+    assert "stop" not in spec_of(runs, "first")
+
+
+def test_delete_needs_confirmation(rlrun: Rlrun, runs: FakeCluster) -> None:
+    assert rlrun("delete", "first", input="n\n").code == 1
+    assert runs.find("RLRun", "first")
+    refused = rlrun("delete", "first")
+    assert refused.code == 2
+    assert "--yes" in refused.err
+    assert rlrun("delete", "first", input="y\n").code == 0
+    assert rlrun("delete", "second", "--yes").out == "rlruns.rlrun.dev/second deleted\n"
+    assert runs.all("RLRun") == []
+
+
+@pytest.mark.parametrize(("policy", "message"), [("Delete", "all its files in S3"), ("Retain", "files in S3 are kept")])
+def test_the_delete_prompt_names_the_artifact_policy(
+    rlrun: Rlrun, runs: FakeCluster, policy: str, message: str
+) -> None:
+    runs.put(custom_object(RLRUN, "first", spec=spec_of(runs, "first") | {"artifactPolicy": policy}))
+    assert message in rlrun("delete", "first", input="n\n").err
+
+
+def put(api: FakeCluster, name: str, phase: str, **spec: object) -> None:
+    api.put(custom_object(RLRUN, name, spec={"model": "a/b", "maxSteps": 10, **spec}, status={"phase": phase}))
+
+
+def answers(api: FakeCluster, name: str, *phases: str) -> None:
+    """The phases that the operator reports, one per request, after the first request of a command."""
+    states = [custom_object(RLRUN, name, spec={"model": "a/b"}, status={"phase": phase}) for phase in phases]
+    api.answers[f"get RLRun team/{name}"] = states
+
+
+def test_suspend_and_resume(rlrun: Rlrun, api: FakeCluster) -> None:
+    put(api, "first", "Running")
+    assert rlrun("suspend", "first").out == "rlruns.rlrun.dev/first suspending\n"
+    assert spec_of(api, "first")["suspend"] is True
+    assert "nothing changed" in rlrun("suspend", "first").err
+    assert rlrun("resume", "first").out == "rlruns.rlrun.dev/first resuming\n"
+    assert spec_of(api, "first")["suspend"] is False
+
+
+def test_a_run_that_is_not_suspended_cannot_be_resumed(rlrun: Rlrun, api: FakeCluster) -> None:
+    put(api, "first", "Running")
+    answer = rlrun("resume", "first")
+    assert answer.code == 1
+    assert "first is Running, not suspended" in answer.err
+    assert "rlrun restart first" in answer.err
+    assert api.writes == 0
+
+
+@pytest.mark.parametrize("command", ["suspend", "resume", "restart"])
+@pytest.mark.parametrize(
+    ("phase", "spec"), [("Completed", {}), ("Failed", {"suspend": True}), ("Running", {"stop": True})]
+)
+def test_a_run_that_has_ended_is_refused_with_the_way_to_continue(
+    rlrun: Rlrun, api: FakeCluster, command: str, phase: str, spec: dict[str, object]
+) -> None:
+    put(api, "first", phase, **spec)
+    answer = rlrun(command, "first")
+    assert answer.code == 1
+    assert "rlrun checkpoints first" in answer.err
+    assert api.writes == 0
+
+
+def test_wait_ends_with_the_phase(rlrun: Rlrun, api: FakeCluster) -> None:
+    put(api, "first", "Running")
+    answers(api, "first", "Running", "Running", "Suspended")
+    assert rlrun("suspend", "first", "--wait").out.splitlines()[-1] == "rlruns.rlrun.dev/first suspended"
+
+
+def test_wait_has_a_deadline(rlrun: Rlrun, api: FakeCluster) -> None:
+    put(api, "first", "Running")
+    answer = rlrun("suspend", "first", "--wait", "--timeout", "7", ticks=1.0)
+    assert answer.code == 1
+    assert "first is not suspended after 7 s" in answer.err
+    assert "rlrun get first" in answer.err
+    assert api.calls.count("get RLRun team/first") == 8, "one request before the change, then one per second"
+
+
+def test_a_run_that_fails_while_it_is_waited_for_ends_the_wait(rlrun: Rlrun, api: FakeCluster) -> None:
+    put(api, "first", "Running")
+    answers(api, "first", "Running", "Failed")
+    answer = rlrun("suspend", "first", "--wait")
+    assert answer.code == 1
+    assert "first is Failed" in answer.err
+
+
+def test_restart_suspends_waits_and_resumes(rlrun: Rlrun, api: FakeCluster) -> None:
+    put(api, "first", "Running")
+    answers(api, "first", "Running", "Running", "Suspended")
+    assert rlrun("restart", "first").out.split() == [
+        "rlruns.rlrun.dev/first", "suspending", "rlruns.rlrun.dev/first", "resuming",
+    ]  # fmt: skip
+    assert [r.body for r in api.requests if r.method == "PATCH"] == [
+        {"spec": {"suspend": True}},
+        {"spec": {"suspend": False}},
+    ]
+
+
+def test_a_restart_that_misses_its_deadline_says_that_the_run_stays_suspended(rlrun: Rlrun, api: FakeCluster) -> None:
+    put(api, "first", "Running")
+    answer = rlrun("restart", "first", "--timeout", "3", ticks=1.0)
+    assert answer.code == 1
+    assert "rlrun resume first" in answer.err
+    assert spec_of(api, "first")["suspend"] is True
+
+
+def test_restart_of_a_suspended_run_resumes_it(rlrun: Rlrun, api: FakeCluster) -> None:
+    put(api, "first", "Suspended", suspend=True)
+    assert rlrun("restart", "first").code == 0
+    assert spec_of(api, "first")["suspend"] is False
+
+
+def test_stop_waits_for_the_end(rlrun: Rlrun, api: FakeCluster) -> None:
+    put(api, "first", "Running")
+    answers(api, "first", "Running", "Running", "Stopped")
+    assert rlrun("stop", "first", "--wait").out.splitlines()[-1] == "rlruns.rlrun.dev/first stopped"

@@ -1,0 +1,45 @@
+import io
+import zipfile
+
+import pytest
+from rlrun_cli.inputs.environment_checks import check_source, check_wheel
+from rlrun_cli.inputs.wheel_builder import Wheel
+
+
+def wheel(**files: str) -> Wheel:
+    data = io.BytesIO()
+    with zipfile.ZipFile(data, "w") as archive:
+        for name, text in files.items():
+            archive.writestr(name.replace("__slash__", "/") + ".py", text)
+        archive.writestr("my_env-1.dist-info/METADATA", "")
+    return Wheel("my_env-1-py3-none-any.whl", data.getvalue(), "my-env", "1")
+
+
+def problems(found: list[object]) -> list[str]:
+    return [str(remark) for remark in found if getattr(remark, "hint", "")]
+
+
+def test_the_module_may_be_a_file_or_a_folder() -> None:
+    assert not problems([*check_wheel(wheel(my_env="def load_environment(): ..."))])
+    assert not problems([*check_wheel(wheel(my_env__slash____init__="def load_environment(): ..."))])
+    (problem,) = problems([*check_wheel(wheel(other="def load_environment(): ..."))])
+    assert "no module my_env, but other.py" in problem
+
+
+@pytest.mark.parametrize(
+    ("source", "said", "is_wrong"),
+    [
+        ("def load_environment(a, b=1, *, c, d=2): ...", "args = { a = ..., c = ... }", False),
+        ("def load_environment(**config): ...", "defines load_environment()", False),
+        ("from x import load_environment", "not checked", False),
+        ("load_environment = make()", "not checked", False),
+        ("async def load_environment(): ...", "is async", True),
+        ("def load_environment(a, /): ...", "a cannot be given by name", True),
+        ("if 1:\n  pass", "does not define", True),
+        ("def load_environment(:", "m.py:1: is not valid Python", True),
+    ],
+)
+def test_the_function(source: str, said: str, is_wrong: bool) -> None:
+    (remark,) = check_source(source.encode(), "m.py")
+    assert said in remark.text
+    assert bool(remark.hint) is is_wrong
