@@ -6,18 +6,20 @@ import sys
 import time
 from datetime import UTC, datetime
 
+from fastapi import FastAPI
 from kubernetes.aio.config.config_exception import ConfigException
 from rlrun.constants import ExitCode, Reason
 from rlrun.kube.async_client import AsyncApiTransport, AsyncKubeClient, load_configuration
 from rlrun.protocol.problem import Problem
 from rlrun.service.errors import FatalError
 from rlrun.service.run_service import run_service
-from rlrun.service.server import serving, stop_event
+from rlrun.service.server import stop_event
 
 from rlrun_server.api_key_management import ApiKeyManagement
 from rlrun_server.api_key_store import ApiKeyStore
 from rlrun_server.app import probes_app, server_app
 from rlrun_server.certificate import Certificate, CertificateInvalid
+from rlrun_server.http.serving import serving
 from rlrun_server.identification import Identification
 from rlrun_server.kept import Kept
 from rlrun_server.settings import ServerConfig, load_settings
@@ -71,7 +73,7 @@ async def serve(config: ServerConfig) -> int:
     try:
         async with (
             serving(
-                server_app(signing, user_signing, key_management),
+                server_app(signing, user_signing, key_management, FastAPI()),
                 config.settings.port,
                 config.settings.tls_port,
                 None if certificate is None else certificate.context,
