@@ -1,7 +1,6 @@
 """The REST API in this process, with an API server in memory."""
 
-import itertools
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import httpx
@@ -14,7 +13,7 @@ from rlrun_server.rest.services import Services, make_services
 from rlrun_server.users import Users
 
 from tests.support.fake_cluster import FakeCluster
-from tests.support.fake_s3 import FakeS3
+from tests.support.fake_s3 import InMemoryStore
 from tests.support.signing_server import ReviewingApi
 
 BUCKET = "bucket"
@@ -34,7 +33,7 @@ def uid_of(number: int) -> str:
 
 
 def run_object(
-    name: str,
+    run: str,
     namespace: str = "team",
     number: int = 1,
     phase: str = "Running",
@@ -46,7 +45,7 @@ def run_object(
         "apiVersion": "rlrun.dev/v1alpha1",
         "kind": "RLRun",
         "metadata": {
-            "name": name,
+            "name": run,
             "namespace": namespace,
             "uid": uid_of(number),
             "resourceVersion": str(number),
@@ -66,7 +65,6 @@ class RestApi:
     cluster: FakeCluster
     services: Services
     client: httpx.AsyncClient
-    tokens: Any = field(default_factory=lambda: itertools.count(1))
 
     def user(self, name: str, *permissions: str) -> dict[str, str]:
         """Return the headers of a user who has these permissions: `get rlruns in team`."""
@@ -92,7 +90,7 @@ def rest_api(store: MetricStore | None = None, clock: Any = lambda: 100.0) -> Re
     async def renew() -> None:
         pass
 
-    metrics = MetricReader(store or FakeS3().store(), renew, S3Uri(BUCKET, "prefix"), clock)
+    metrics = MetricReader(store or InMemoryStore(BUCKET), renew, S3Uri(BUCKET, "prefix"), clock)
     services = make_services(cluster.kube, cluster, Identification(users, 1000.0, clock), users, metrics, clock)
     for kind in services.objects.kinds:
         kind.is_listed = True

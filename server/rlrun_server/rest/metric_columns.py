@@ -114,15 +114,16 @@ def _series(name: str, column: "array[float]", buckets: Sequence[Sequence[int]],
     greatest: list[float | None] = []
     for bucket in buckets:
         values = [value for value in (column[row] for row in bucket) if not math.isnan(value)]
-        means.append(_short(math.fsum(values) / len(values)) if values else None)
+        means.append(_short(math.fsum(value / len(values) for value in values)) if values else None)
         least.append(_short(min(values)) if values else None)
         greatest.append(_short(max(values)) if values else None)
     return Series(name=name, values=means, min=least, max=greatest)
 
 
 def _short(value: float) -> float | None:
-    # The mean of very large values may be infinite.
-    return float(f"{value:.{DIGITS}g}") if math.isfinite(value) else None
+    short = float(f"{value:.{DIGITS}g}")
+    # The largest numbers become infinite.
+    return short if math.isfinite(short) else value
 
 
 def _lines(part: bytes) -> Iterator[Line]:

@@ -32,7 +32,7 @@ PROBLEM: dict[str, Any] = {
 }
 DESCRIPTION = """Runs, checkpoints, adapters and metrics of users.
 
-Send a Kubernetes token or an API key as `Authorization: Bearer`, or as `X-Rlrun-Token` through the API server's proxy. \
+Send a Kubernetes token or an API key as `Authorization: Bearer`, through the API server's proxy as `X-Rlrun-Token`. \
 Each route needs a right in Kubernetes. Errors are problems (RFC 9457)."""
 
 
