@@ -1109,7 +1109,7 @@ REST_API = _section(
         "The Idempotency-Key belongs to another request of yours.",
         "Choose a new key for each run.",
     ),
-    (Reason.OBJECT_CHANGED, "Somebody else has changed the object.", "Read it again, and repeat the change."),
+    (Reason.OBJECT_CHANGED, "Another user or program has changed the object.", "Read it again, and repeat the change."),
     (
         Reason.SERVER_NOT_READY,
         "rlrun-server has not read the objects of the cluster yet.",

@@ -1,5 +1,6 @@
 """Metrics of a run as columns, and thinning of them. Pure."""
 
+import io
 import json
 import math
 from array import array
@@ -7,16 +8,23 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from rlrun.api.base.schema import Schema
-from rlrun.storage.metric_files import Line, merge_lines
+from rlrun.storage.metric_files import TRAINED, Line
 
 MAX_NAMES = 2000
 """Metrics of one run. Further ones are left out: their names are the tenant's."""
 MAX_NAME = 256
 MAX_STEP = 10_000_000
+MAX_CELLS = 4_000_000
+"""Numbers of one run: 32 MiB."""
+MAX_LINE = 1024 * 1024
 OTHERS = ("step", "time")
 """Keys of a line that are no metrics."""
 DIGITS = 4
 """Significant digits of thinned values."""
+
+
+class TooManyValues(Exception):
+    """The run has more than MAX_CELLS numbers, or places for them."""
 
 
 @dataclass(frozen=True)
@@ -62,17 +70,76 @@ class MetricsAnswer(Schema):
     """True if S3 does not answer and these are the metrics that were read last."""
 
 
+class _Table:
+    """Rows by step, of which only numbers are kept: a line of small numbers needs ten times its length as a dict."""
+
+    def __init__(self) -> None:
+        self.rows: dict[int, int] = {}
+        self.times: list[str] = []
+        self.values: dict[str, array[float]] = {}
+        self.cells = 0
+
+    def put(self, line: Line, *, replaces: bool) -> None:
+        """Add a line. `replaces`: the values of an earlier one of the same step are removed."""
+        row = self.rows.setdefault(line["step"], len(self.rows))
+        if row == len(self.times):
+            self.times.append("")
+        elif replaces:
+            for column in self.values.values():
+                if row < len(column):
+                    column[row] = math.nan
+        self.times[row] = line["time"]
+        for name, value in line.items():
+            if name in OTHERS:
+                continue
+            column = self.values.get(name)
+            if column is None:
+                if len(self.values) >= MAX_NAMES:
+                    continue
+                column = self.values[name] = array("d")
+            missing = row + 1 - len(column)
+            if missing > 0:
+                self.cells += missing
+                if self.cells > MAX_CELLS:
+                    raise TooManyValues
+                column.extend([math.nan] * missing)
+            column[row] = value
+
+    def value(self, name: str, step: int) -> float:
+        """Return the number, NaN if there is none."""
+        row, column = self.rows.get(step), self.values.get(name)
+        return column[row] if row is not None and column is not None and row < len(column) else math.nan
+
+
 def read_columns(parts: Iterable[bytes]) -> Columns:
-    """Return the columns of a run's files. Lines that are none are left out: a tenant's process writes them."""
-    lines = merge_lines(line for part in parts for line in _lines(part))
-    names: dict[str, None] = {}
-    for line in lines:
-        for name in line:
-            if len(names) < MAX_NAMES and name not in OTHERS:
-                names.setdefault(name)
-    nan = math.nan
-    values = {name: array("d", [line.get(name, nan) for line in lines]) for name in sorted(names)}
-    return Columns([line["step"] for line in lines], [line["time"] for line in lines], values)
+    """Return the columns of a run's files, merged as `rlrun.storage.metric_files` says. Raises TooManyValues.
+
+    Lines that are none are left out: a tenant's process writes them.
+    """
+    trained, measured = _Table(), _Table()
+    for part in parts:
+        for line in _lines(part):
+            if TRAINED in line:
+                trained.put(line, replaces=True)
+            else:
+                measured.put(line, replaces=False)
+    steps = sorted({*trained.rows, *measured.rows})
+    values: dict[str, array[float]] = {}
+    for name in sorted({*trained.values, *measured.values})[:MAX_NAMES]:
+        first = array("d", (trained.value(name, step) for step in steps))
+        if name in measured.values:
+            first = array(
+                "d", (measured.value(name, s) if math.isnan(v) else v for s, v in zip(steps, first, strict=True))
+            )
+        values[name] = first
+    if len(steps) * len(values) > MAX_CELLS:
+        raise TooManyValues
+    return Columns(steps, [_time(step, trained, measured) for step in steps], values)
+
+
+def _time(step: int, trained: _Table, measured: _Table) -> str:
+    table = trained if step in trained.rows else measured
+    return table.times[table.rows[step]]
 
 
 def select_names(columns: Columns, wanted: Sequence[str]) -> list[str]:
@@ -127,7 +194,9 @@ def _short(value: float) -> float | None:
 
 
 def _lines(part: bytes) -> Iterator[Line]:
-    for text in part.splitlines():
+    for text in io.BytesIO(part):
+        if len(text) > MAX_LINE:
+            continue
         try:
             found = json.loads(text)
         except (ValueError, RecursionError):

@@ -15,22 +15,22 @@ from rlrun.storage.store import StoredObject
 
 from rlrun_server.credentials import CredentialsMissing
 from rlrun_server.rest.bounded_cache import BoundedCache
-from rlrun_server.rest.metric_columns import Columns, read_columns
+from rlrun_server.rest.metric_columns import Columns, TooManyValues, read_columns
 from rlrun_server.rest.problems import RestError
 
 log = logging.getLogger(__name__)
 
-THREADS = 4
+THREADS = 2
 WAIT_SECONDS = 25.0
 """Time for which a request waits for S3."""
 FRESH_SECONDS = 2.0
 """Time for which S3 is not asked again about the metrics of a run."""
-MAX_RUN_BYTES = 64 * 1024**2
+MAX_RUN_BYTES = 32 * 1024**2
 """Bytes of one run's files."""
 MAX_PARTS = 5000
-COLUMN_BYTES = 96 * 1024**2
+COLUMN_BYTES = 64 * 1024**2
 """Bytes of columns in memory, of all runs."""
-PART_BYTES = 48 * 1024**2
+PART_BYTES = 32 * 1024**2
 """Bytes of files in memory, of all runs."""
 
 PartKey = tuple[str, int, datetime]
@@ -100,8 +100,11 @@ class MetricReader:
         try:
             # The read goes on if one of several clients leaves.
             return await asyncio.wait_for(asyncio.shield(task), WAIT_SECONDS)
-        except TooLarge:
-            detail = f"The metrics of this run have more than {MAX_RUN_BYTES} bytes. Read them with `rlrun metrics`."
+        except (TooLarge, TooManyValues):
+            detail = (
+                f"The metrics of this run have more than {MAX_RUN_BYTES} bytes, or too many values. Read them with "
+                "`rlrun metrics`."
+            )
             raise RestError(413, Reason.METRICS_TOO_LARGE, detail) from None
         except (StoreError, CredentialsMissing, TimeoutError) as error:
             log.warning("the metrics of %s/%s cannot be read: %s", namespace, uid, error)

@@ -96,15 +96,15 @@ class RunConfig(Schema):
     """Configuration of a run."""
 
     spec: dict[str, Any]
-    """As the API server has it."""
+    """Spec as the API server has it."""
     resolved: dict[str, Any] | None = None
     """With the default of every field that is not set. Unset: the spec is not valid for this version."""
     environments: list[dict[str, Any]] = Field(default_factory=list)
     """Versions and digests of the environment packages, once they are known."""
     toml: str | None = None
-    """As a TOML file for `rlrun run`."""
+    """Spec as a TOML file for `rlrun run`."""
     toml_problem: str | None = None
-    """Why there is no TOML."""
+    """Cause for which there is no TOML."""
 
 
 VALUES: dict[str, Any] = {

@@ -2,12 +2,17 @@
 
 import asyncio
 import json
+import math
 import sys
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from rlrun.storage.errors import Unreachable
-from rlrun_server.rest import metric_reader
-from rlrun_server.rest.metric_columns import MetricsAnswer, read_columns, select_names, thinned
+from rlrun.storage.metric_files import merge_lines
+from rlrun_server.rest import metric_columns, metric_reader
+from rlrun_server.rest.metric_columns import MetricsAnswer, TooManyValues, read_columns, select_names, thinned
 
 from tests.support.fake_s3 import InMemoryStore
 from tests.support.rest_api import BUCKET, RestApi, rest_api, run_object, uid_of
@@ -168,7 +173,7 @@ async def test_folders_of_the_platform_are_no_namespaces(api: RestApi, store: Co
 def test_lines_that_a_tenant_has_forged_are_left_out() -> None:
     deep = b'{"step": 1, "x": ' + b"[" * 100_000
     parts = [
-        b'{"step": 1, "time": "t", "progress/step": 1, "good": 1.5, "flag": true, "text": "x", "nan": NaN, "inf": 1e999}',
+        b'{"step": 1, "time": "t", "progress/step": 1, "good": 1.5, "flag": true, "text": "x", "nan": NaN, "i": 1e999}',
         b'{"step": "2"}\n{"step": -1}\n{"step": true}\n[1]\nnull\n{"step": 99999999999}\nno json\n' + deep,
         b'{"step": 3, "progress/step": 3, "huge": ' + b"9" * 400 + b"}",
         b'{"step": 4, "time": 5, "progress/step": 4, "' + b"n" * 300 + b'": 1}',
@@ -190,3 +195,36 @@ def test_the_largest_numbers_stay_finite() -> None:
     (series,) = thinned(read_columns(["\n".join(lines).encode()]), ["v"], 0, 10, 2).series
     assert series.values == [largest, 1.5]
     assert series.max == [largest, 2.0]
+
+
+STEPS = st.integers(1, 6)
+LINES = st.lists(
+    st.fixed_dictionaries(
+        {"step": STEPS, "time": st.just("t")},
+        optional={"a": st.floats(0, 1), "b": st.floats(0, 1), "progress/step": st.just(1.0)},
+    ),
+    max_size=12,
+)
+
+
+@given(LINES)
+def test_columns_have_what_the_command_line_shows(lines: list[dict[str, Any]]) -> None:
+    columns = read_columns(["\n".join(map(json.dumps, lines)).encode()])
+    merged = merge_lines(lines)
+    assert list(columns.steps) == [line["step"] for line in merged]
+    for row, line in enumerate(merged):
+        found = {name: column[row] for name, column in columns.values.items() if not math.isnan(column[row])}
+        assert found == {name: value for name, value in line.items() if name not in ("step", "time")}
+
+
+def test_a_run_has_a_limit_of_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metric_columns, "MAX_CELLS", 3)
+    assert read_columns([b'{"step": 1, "a": 1, "b": 1, "c": 1}']).steps == [1]
+    for lines in (b'{"step": 1, "a": 1, "b": 1, "c": 1, "d": 1}', b'{"step": 1, "a": 1}\n{"step": 2, "b": 1, "a": 1}'):
+        with pytest.raises(TooManyValues):
+            read_columns([lines])
+
+
+def test_a_line_has_a_limit_of_length(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metric_columns, "MAX_LINE", 30)
+    assert read_columns([b'{"step": 1, "a": 1}\n{"step": 2, "a": 1' + b" " * 30 + b"}\n"]).steps == [1]

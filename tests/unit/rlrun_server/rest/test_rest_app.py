@@ -2,10 +2,12 @@
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from fastapi.routing import APIRoute
 from rlrun_server.rest.access import Identified, Requirement
+from rlrun_server.rest.openapi_document import openapi_text
 from rlrun_server.rest.problems import ProblemDetails
 from rlrun_server.rest.rest_app import OPENAPI_PATH, rest_app
 
@@ -113,6 +115,11 @@ async def test_the_openapi_document_describes_problems(api: RestApi) -> None:
         assert "422" not in operation["responses"]
         assert operation["summary"]
     assert set(document["components"]["schemas"]["ProblemDetails"]["required"]) >= {"reason", "requestId", "detail"}
+
+
+def test_the_committed_document_is_the_current_one() -> None:
+    committed = Path(__file__).parents[4] / "docs/reference/openapi.json"
+    assert committed.read_text() == openapi_text(), "run `make generate`"
 
 
 async def test_paths_and_methods_that_are_not_there_are_problems(api: RestApi) -> None:
