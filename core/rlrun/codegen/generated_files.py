@@ -6,8 +6,13 @@ from pathlib import Path
 
 
 def update(folder: Path, files: dict[str, str], *, check: bool, command: str) -> int:
-    """Write exactly `files` (name -> text) to a folder, or with `check` print the differences. Returns an exit code."""
-    stale = sorted(p for p in folder.glob("*") if p.is_file() and p.name not in files) if folder.is_dir() else []
+    """Write exactly `files` (name -> text) to a folder, or with `check` print the differences. Returns an exit code.
+
+    Files with other suffixes are left alone: another generator writes them.
+    """
+    suffixes = {Path(name).suffix for name in files}
+    found = [path for path in folder.glob("*") if path.is_file() and path.suffix in suffixes] if folder.is_dir() else []
+    stale = sorted(path for path in found if path.name not in files)
     if check:
         differences = [line for name, text in files.items() for line in _difference(folder / name, text)]
         differences += [f"{path} is no longer generated" for path in stale]

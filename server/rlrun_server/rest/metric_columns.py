@@ -92,11 +92,11 @@ class _Table:
         for name, value in line.items():
             if name in OTHERS:
                 continue
-            column = self.values.get(name)
-            if column is None:
+            if name not in self.values:
                 if len(self.values) >= MAX_NAMES:
                     continue
-                column = self.values[name] = array("d")
+                self.values[name] = array("d")
+            column = self.values[name]
             missing = row + 1 - len(column)
             if missing > 0:
                 self.cells += missing

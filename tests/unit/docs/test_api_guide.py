@@ -2,6 +2,7 @@
 
 import re
 import shlex
+from itertools import pairwise
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -36,8 +37,8 @@ def test_the_guide_has_commands() -> None:
 async def test_each_command_succeeds(api: RestApi, command: str) -> None:
     token = api.user("ann", *RIGHTS)["Authorization"].removeprefix("Bearer ")
     words = shlex.split(command.replace("$TOKEN", token))
-    headers = dict(word.split(": ", 1) for option, word in zip(words, words[1:], strict=False) if option == "-H")
-    options = dict(zip(words, words[1:], strict=False))
+    headers = dict(word.split(": ", 1) for option, word in pairwise(words) if option == "-H")
+    options = dict(pairwise(words))
     body = RUN_FILE if options.get("--data-binary") == "@run.toml" else options.get("-d", "").encode()
     parts = urlsplit(words[-1].removeprefix("$SERVER"))
     path = f"{parts.path.removeprefix('/rlrun/v1')}{f'?{parts.query}' if parts.query else ''}"

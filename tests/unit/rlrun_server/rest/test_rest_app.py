@@ -39,7 +39,7 @@ def in_namespace() -> Iterator[object]:
     for route in routes():
         for check in checks_of(route):
             if isinstance(check, Requirement):
-                for method in route.methods:
+                for method in route.methods or ():
                     yield pytest.param(method, route.path, check, id=f"{method} {route.path}")
 
 
@@ -95,9 +95,9 @@ async def test_who_sees_the_namespace_is_told_which_right_is_missing(
     assert "may not" not in allowed.text
 
 
-@pytest.mark.parametrize("route", routes(), ids=lambda route: f"{min(route.methods)} {route.path}")
+@pytest.mark.parametrize("route", routes(), ids=lambda route: f"{min(route.methods or ())} {route.path}")
 async def test_without_a_credential_there_is_nothing(api: RestApi, route: APIRoute) -> None:
-    for method in route.methods:
+    for method in route.methods or ():
         answer = await api.client.request(method, url_of(route.path, "team"))
         assert answer.status_code == 401
         assert answer.headers["www-authenticate"].startswith("Bearer")

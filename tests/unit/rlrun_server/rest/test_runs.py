@@ -2,6 +2,7 @@
 
 import tomllib
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 from rlrun.api.toml.loader import loads
@@ -25,8 +26,8 @@ def api() -> RestApi:
     return found
 
 
-async def names(api: RestApi, path: str = "/namespaces/team/runs", **query: object) -> list[str]:
-    answer = await api.client.get(path, params=query, headers=api.user("ann", *RIGHTS))  # type: ignore[arg-type]
+async def names(api: RestApi, path: str = "/namespaces/team/runs", **query: Any) -> list[str]:
+    answer = await api.client.get(path, params=query, headers=api.user("ann", *RIGHTS))
     found = RunList.model_validate(answer.json())
     assert found.total >= len(found.items)
     return [run.name for run in found.items]
@@ -50,7 +51,7 @@ async def names(api: RestApi, path: str = "/namespaces/team/runs", **query: obje
         ({"limit": 1}, ["gamma"]),
     ],
 )
-async def test_filters_and_order(api: RestApi, query: dict[str, object], expected: list[str]) -> None:
+async def test_filters_and_order(api: RestApi, query: dict[str, Any], expected: list[str]) -> None:
     assert await names(api, **query) == expected
 
 
