@@ -32,6 +32,8 @@ def list_response(request: Request, page: Page[Any], items: Sequence[bytes], *, 
     headers = {}
     if page.next_cursor is not None:
         rest["next"] = page.next_cursor
-        headers["Link"] = f'<{request.url.include_query_params(cursor=page.next_cursor)}>; rel="next"'
+        # Without the host, which is another one behind the API server's proxy.
+        following = request.url.include_query_params(cursor=page.next_cursor)
+        headers["Link"] = f'<{following.path}?{following.query}>; rel="next"'
     content = b'{"items":[' + b",".join(items) + b"]," + json.dumps(rest).encode()[1:]
     return Response(content, 200, headers, "application/json")
