@@ -106,7 +106,7 @@ async def create_run(
     services = services_of(request)
     cluster = CallerCluster(services.callers, caller)
     body = await read_body(request, MAX_BODY)
-    # YAML and TOML of this size take up to a second.
+    # Readers of YAML and TOML are written in Python: other requests must not wait for the largest bodies.
     run = await asyncio.to_thread(read_run, media_type_of(request), body)
     identity = f"{caller.user.name}\n{caller.user.uid}\n{namespace}"
     wanted = to_object(run, namespace, identity, idempotency_key or "", body)
