@@ -175,6 +175,7 @@ generate: $(VENV)/.complete ## CRDs and reference pages from the schema, the tab
 	@$(PY) -m rlrun.codegen.crd
 	@$(PY) charts/rlrun/sync_crds.py
 	@$(PY) -m rlrun.codegen.reference_pages
+	@$(PY) -m rlrun_server.rest.openapi_document docs/reference/openapi.json
 	@$(PY) -m tests.support.field_proofs
 	@$(PY) -m tests.support.command_reference
 

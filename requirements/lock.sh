@@ -19,7 +19,7 @@ compile() { # output, inputs and flags...
 backend=requirements/backend.in
 
 compile dev pyproject.toml --extra dev
-compile operator pyproject.toml $backend --extra operator
+compile operator pyproject.toml $backend --extra operator --extra server
 compile orchestrator pyproject.toml $backend --extra orchestrator
 # torch with what it needs is one layer that trainer and inference image share: it has locks of its own, and what stands
 # there is left out of theirs.

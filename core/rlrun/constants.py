@@ -44,6 +44,8 @@ TOKEN_ANNOTATION = "rlrun.dev/token"
 """Digest of the token that a serving pool's pods have."""
 EGRESS_ANNOTATION = "rlrun.dev/egress"
 """Annotation of a namespace: hosts, separated by commas, that its runs may list in env[].egress."""
+REQUEST_ANNOTATION = "rlrun.dev/request-digest"
+"""Digest of the request with an Idempotency-Key that created an RLRun through the REST API."""
 SKIP_DELETION_ANNOTATION = "rlrun.dev/skip-artifact-deletion"
 """Annotation with the value "true" on an RLRun: it is deleted immediately, and its files stay in S3."""
 
@@ -53,6 +55,7 @@ FIELD_MANAGER = "rlrun-operator"
 SERVING_FIELD_MANAGER = "rlrun-serving"
 """Field manager of an adapter's status fields about its deployment."""
 CLI_FIELD_MANAGER = "rlrun-cli"
+SERVER_FIELD_MANAGER = "rlrun-server"
 
 LEASE_NAME = "rlrun-operator"
 
@@ -398,6 +401,20 @@ class Reason(StrEnum):
     RUN_RESTARTING = "RunRestarting"
     ORCHESTRATOR_REPLACED = "OrchestratorReplaced"
     ARTIFACTS_NOT_DELETED = "ArtifactsNotDeleted"
+
+    # REST API
+    NAMESPACE_NOT_FOUND = "NamespaceNotFound"
+    OBJECT_NOT_FOUND = "ObjectNotFound"
+    ACCESS_FORBIDDEN = "AccessForbidden"
+    API_KEY_NOT_ALLOWED = "ApiKeyNotAllowed"
+    CURSOR_MISMATCH = "CursorMismatch"
+    MEDIA_TYPE_UNSUPPORTED = "MediaTypeUnsupported"
+    METHOD_NOT_ALLOWED = "MethodNotAllowed"
+    IDEMPOTENCY_KEY_REUSED = "IdempotencyKeyReused"
+    OBJECT_CHANGED = "ObjectChanged"
+    SERVER_NOT_READY = "ServerNotReady"
+    API_SERVER_UNAVAILABLE = "ApiServerUnavailable"
+    METRICS_TOO_LARGE = "MetricsTooLarge"
 
     # Requests between processes
     UNREACHABLE = "Unreachable"

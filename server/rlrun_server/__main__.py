@@ -1,4 +1,4 @@
-"""`python -m rlrun_server`: signs the requests of run pods and users to S3, until SIGTERM."""
+"""`python -m rlrun_server`: signs requests to S3 and serves the REST API, until SIGTERM."""
 
 import asyncio
 import logging
@@ -8,18 +8,24 @@ from datetime import UTC, datetime
 
 from kubernetes.aio.config.config_exception import ConfigException
 from rlrun.constants import ExitCode, Reason
-from rlrun.kube.async_client import AsyncApiTransport, AsyncKubeClient, load_configuration
+from rlrun.kube.async_client import AsyncApiTransport, AsyncKubeClient, load_configuration, without_credentials
 from rlrun.protocol.problem import Problem
 from rlrun.service.errors import FatalError
 from rlrun.service.run_service import run_service
-from rlrun.service.server import serving, stop_event
+from rlrun.service.server import stop_event
+from rlrun.storage.layout import S3Uri
 
 from rlrun_server.api_key_management import ApiKeyManagement
 from rlrun_server.api_key_store import ApiKeyStore
 from rlrun_server.app import probes_app, server_app
 from rlrun_server.certificate import Certificate, CertificateInvalid
+from rlrun_server.http.serving import serving
 from rlrun_server.identification import Identification
 from rlrun_server.kept import Kept
+from rlrun_server.own_signatures import own_store
+from rlrun_server.rest.metric_reader import MetricReader
+from rlrun_server.rest.rest_app import rest_app
+from rlrun_server.rest.services import make_services
 from rlrun_server.settings import ServerConfig, load_settings
 from rlrun_server.signer import S3Signer
 from rlrun_server.signing import Signing
@@ -44,6 +50,7 @@ async def serve(config: ServerConfig) -> int:
         problem = Problem(reason=Reason.INVALID_CONFIGURATION, message=f"no access to the API server: {error}")
         raise FatalError(problem, ExitCode.CONFIGURATION) from error
     cluster = AsyncKubeClient(AsyncApiTransport(configuration))
+    callers = AsyncApiTransport(without_credentials(configuration))
     reviews = TokenReviews(cluster.create, time.monotonic)
     folder = config.settings.credentials
     signer = S3Signer(config.endpoint_url, config.region, folder)
@@ -57,6 +64,12 @@ async def serve(config: ServerConfig) -> int:
     users = Users(cluster.create, time.monotonic, key_store)
     identification = Identification(users, config.settings.reviews_per_second, time.monotonic)
     user_signing = UserSigning(config.settings, location, signers, identification, users, time.monotonic)
+    own_signer = S3Signer(config.endpoint_url, config.region, folder)
+    root = S3Uri(config.settings.bucket, config.settings.prefix.strip("/"))
+    metrics = MetricReader(
+        own_store(own_signer, config.endpoint_url, config.region), own_signer.renew, root, time.monotonic
+    )
+    services = make_services(cluster, callers, identification, users, metrics, time.monotonic)
     key_management = ApiKeyManagement(identification, users, key_store, time.monotonic, lambda: datetime.now(UTC))
 
     try:
@@ -71,7 +84,7 @@ async def serve(config: ServerConfig) -> int:
     try:
         async with (
             serving(
-                server_app(signing, user_signing, key_management),
+                server_app(signing, user_signing, key_management, rest_app(services)),
                 config.settings.port,
                 config.settings.tls_port,
                 None if certificate is None else certificate.context,
@@ -79,12 +92,16 @@ async def serve(config: ServerConfig) -> int:
             serving(probes_app(not_ready), config.settings.metrics_port),
         ):
             log.info("rlrun-server on port %d", config.settings.tls_port if certificate else config.settings.port)
-            following = None if certificate is None else asyncio.create_task(certificate.follow())
+            tasks = [asyncio.create_task(kind.follow()) for kind in services.objects.kinds]
+            if certificate is not None:
+                tasks.append(asyncio.create_task(certificate.follow()))
             await stop.wait()
             await asyncio.sleep(LEAVING_SECONDS)
-            if following is not None:
-                following.cancel()
+            for task in tasks:
+                task.cancel()
     finally:
+        metrics.close()
+        await callers.close()
         await cluster.close()
     return ExitCode.COMPLETED
 

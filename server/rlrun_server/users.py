@@ -53,7 +53,7 @@ class Check:
 
     def __str__(self) -> str:
         resource = f"{self.resource}/{self.subresource}" if self.subresource else self.resource
-        return f"{self.verb} {resource} in namespace {self.namespace}"
+        return f"{self.verb} {resource} in {f'namespace {self.namespace}' if self.namespace else 'all namespaces'}"
 
 
 class Users:

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from aiohttp import web
+from fastapi import FastAPI
 from kubernetes import client
 from rlrun.kube.errors import ApiError
 from rlrun.kube.kinds import ResourceKind, ref_of
@@ -35,6 +35,7 @@ from rlrun_server.api_key_management import ApiKeyManagement
 from rlrun_server.api_key_store import ApiKeyStore, KeyCluster
 from rlrun_server.app import server_app
 from rlrun_server.certificate import Certificate
+from rlrun_server.http.serving import listen, serving_on
 from rlrun_server.identification import Identification
 from rlrun_server.settings import ServerConfig, ServerSettings
 from rlrun_server.signer import S3Signer
@@ -270,15 +271,12 @@ def signing_server(
             settings, config.location, [signer], identification, reviews, time.monotonic
         )
         keys = ApiKeyManagement(identification, reviews, store, time.monotonic, lambda: datetime.now(UTC))
-        runner = web.AppRunner(server_app(signing, users, keys))
-        await runner.setup()
-        site = web.TCPSite(runner, host, 0, ssl_context=tls)
-        await site.start()
-        found["port"] = runner.addresses[0][1]
         found["stop"] = stop = asyncio.Event()
-        started.set()
-        await stop.wait()
-        await runner.cleanup()
+        sockets = listen(host, 0)
+        found["port"] = sockets[0].getsockname()[1]
+        async with serving_on(server_app(signing, users, keys, FastAPI()), sockets, tls):
+            started.set()
+            await stop.wait()
 
     thread = threading.Thread(target=lambda: loop.run_until_complete(run()), daemon=True)
     thread.start()

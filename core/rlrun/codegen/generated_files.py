@@ -10,10 +10,11 @@ def update(
 ) -> int:
     """Write exactly `files` (name -> text) to a folder, or with `check` print the differences. Returns an exit code.
 
-    `others`: files in the folder that another command generates.
+    `others`: files in the folder that another command generates. Files with other suffixes are left alone.
     """
-    known = {*files, *others}
-    stale = sorted(p for p in folder.glob("*") if p.is_file() and p.name not in known) if folder.is_dir() else []
+    known, suffixes = {*files, *others}, {Path(name).suffix for name in files}
+    found = [path for path in folder.glob("*") if path.is_file() and path.suffix in suffixes] if folder.is_dir() else []
+    stale = sorted(path for path in found if path.name not in known)
     if check:
         differences = [line for name, text in files.items() for line in _difference(folder / name, text)]
         differences += [f"{path} is no longer generated" for path in stale]

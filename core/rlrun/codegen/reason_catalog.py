@@ -1083,6 +1083,52 @@ REQUESTS = _section(
     ),
 )
 
+REST_API = _section(
+    "REST API",
+    "Reasons of problems with which rlrun-server answers requests of users, besides those above: `TokenInvalid`, "
+    "`InvalidRequest`, `InvalidSpec`, `NameTaken`, `ObjectRefused` and others.",
+    (
+        Reason.NAMESPACE_NOT_FOUND,
+        "The namespace does not exist, or you may not list rlruns in it. Which of both is not told.",
+        "List your namespaces: `GET /rlrun/v1/namespaces`. Ask an administrator of the namespace for the role `view`.",
+    ),
+    (Reason.OBJECT_NOT_FOUND, "The object or path does not exist.", "Correct the name, or list what exists."),
+    (
+        Reason.ACCESS_FORBIDDEN,
+        "You see the namespace, and lack the right that the message names.",
+        "Ask an administrator of the namespace for the right.",
+    ),
+    (
+        Reason.API_KEY_NOT_ALLOWED,
+        "API keys only read: changes, logs of pods, Events and Secrets need a token that the API server knows.",
+        "Send a Kubernetes token.",
+    ),
+    (
+        Reason.CURSOR_MISMATCH,
+        "The cursor is not one of this list with these filters and this order.",
+        "Begin again without it.",
+    ),
+    (Reason.MEDIA_TYPE_UNSUPPORTED, "The body has a type that the route does not read.", "See the message."),
+    (Reason.METHOD_NOT_ALLOWED, "The path does not have this method.", "See the header `Allow`."),
+    (
+        Reason.IDEMPOTENCY_KEY_REUSED,
+        "The Idempotency-Key belongs to another request of yours.",
+        "Choose a new key for each run.",
+    ),
+    (Reason.OBJECT_CHANGED, "Another user or program has changed the object.", "Read it again, and repeat the change."),
+    (
+        Reason.SERVER_NOT_READY,
+        "rlrun-server has not read the objects of the cluster yet.",
+        "Repeat the request. If that does not help, compare its role with `templates/server.yaml` of the chart.",
+    ),
+    (Reason.API_SERVER_UNAVAILABLE, "The API server does not answer rlrun-server.", "Repeat the request later."),
+    (
+        Reason.METRICS_TOO_LARGE,
+        "The metrics of the run are larger than rlrun-server reads.",
+        "Read them from S3: `rlrun metrics`.",
+    ),
+)
+
 SECTIONS = (
     LIFE,
     QUEUE,
@@ -1106,6 +1152,7 @@ SECTIONS = (
     DEPLOYMENT,
     EVENTS,
     REQUESTS,
+    REST_API,
 )
 
 NOT_READY_YET_OR_FINISHED = (

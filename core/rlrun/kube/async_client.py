@@ -29,6 +29,15 @@ LOG_CHUNK = 1 << 16
 VERSION_OF_NONE = "1"
 """Version that no object has: etcd counts its revisions from 1, and the first write makes 2. The API server creates the
 object of a server-side apply with it, and answers 409 if there is one, which has another version."""
+TRUST_FIELDS = (
+    "ssl_ca_cert",
+    "verify_ssl",
+    "disable_strict_ssl_verification",
+    "assert_hostname",
+    "tls_server_name",
+    "proxy",
+)
+"""Fields of a configuration that say how its API server is reached, and not by whom."""
 
 
 class AsyncTransport(Protocol):
@@ -77,14 +86,25 @@ class AsyncKubeClient:
         `fields`: selector of fields, with which the API server answers 400 if the kind has no such selectable field.
         Raises ApiError.
         """
+        found, _ = await self._list(kind, namespace, labels, fields)
+        return found
+
+    async def list_all(self, kind: ResourceKind) -> tuple[builtins.list[Obj], str]:
+        """Return all objects of a kind, and the version from which a watch of them can begin. Raises ApiError."""
+        return await self._list(kind, None, None, "")
+
+    async def _list(
+        self, kind: ResourceKind, namespace: str | None, labels: Labels | None, fields: str
+    ) -> tuple[builtins.list[Obj], str]:
         found: builtins.list[Obj] = []
         token = ""
         while True:
             request = requests.list_page(kind, namespace, labels, token, fields)
-            items, token = requests.parse_page(request, await self._transport.send(request))
+            page = await self._transport.send(request)
+            items, token = requests.parse_page(request, page)
             found += items
             if not token:
-                return found
+                return found, str((page.get("metadata") or {}).get("resourceVersion", ""))
 
     async def list_metadata(
         self, kind: ResourceKind, namespace: str | None, labels: Labels
@@ -113,7 +133,18 @@ class AsyncKubeClient:
 
         Raises ApiError, with 410 if the version is too old.
         """
-        request = requests.watch_metadata(kind, namespace, labels, version, seconds)
+        async for event in self._events(requests.watch_metadata(kind, namespace, labels, version, seconds)):
+            yield event
+
+    async def watch(self, kind: ResourceKind, version: str, seconds: float) -> AsyncIterator[tuple[str, Obj]]:
+        """Yield type and object of each change of a kind after a version, in all namespaces, for some seconds.
+
+        Raises ApiError, with 410 if the version is too old.
+        """
+        async for event in self._events(requests.watch_objects(kind, version, seconds)):
+            yield event
+
+    async def _events(self, request: KubeRequest) -> AsyncIterator[tuple[str, Obj]]:
         async with self._transport.stream(request) as chunks:
             rest = b""
             async for chunk in chunks:
@@ -279,6 +310,14 @@ class AsyncApiTransport(AsyncTransport):
         except aiohttp.ClientError as error:
             message = f"the API server at {self._host} does not answer ({error})"
             raise ApiError(0, UNREACHABLE, message, action=action) from error
+
+
+def without_credentials(configuration: client.Configuration) -> client.Configuration:
+    """Return the way to the same API server for requests that have a token of their own (`extra_headers`)."""
+    bare = client.Configuration(host=configuration.host)
+    for name in TRUST_FIELDS:
+        setattr(bare, name, getattr(configuration, name))
+    return bare
 
 
 async def load_configuration(kubeconfig: str | None = None, context: str | None = None) -> client.Configuration:

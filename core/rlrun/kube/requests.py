@@ -1,9 +1,9 @@
 """Building of requests to the API server, and parsing of responses. Pure: transports send the requests."""
 
-import dataclasses
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from dataclasses import replace as replace_fields
 from enum import StrEnum
 from typing import Any
 
@@ -134,10 +134,30 @@ def list_named(kind: ResourceKind, namespace: str | None, name: str) -> KubeRequ
     return KubeRequest(Verb.LIST, kind, namespace if kind.namespaced else None, query=query)
 
 
+METADATA_OF_ONE = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
+METADATA_OF_LIST = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
+
+
+def get_metadata(kind: ResourceKind, namespace: str, name: str) -> KubeRequest:
+    """Return the request for the metadata of one object."""
+    return KubeRequest(Verb.GET, kind, namespace, name, extra_headers={"Accept": METADATA_OF_ONE})
+
+
+def list_selected(kind: ResourceKind, namespace: str, fields: str, limit: int) -> KubeRequest:
+    """Return the request for at most `limit` objects with these fields."""
+    query = {"limit": str(limit), **({"fieldSelector": fields} if fields else {})}
+    return KubeRequest(Verb.LIST, kind, namespace, query=query)
+
+
+def list_metadata(kind: ResourceKind, namespace: str, fields: str, limit: int) -> KubeRequest:
+    """Return the request for the metadata of at most `limit` objects with these fields."""
+    request = list_selected(kind, namespace, fields, limit)
+    return replace_fields(request, extra_headers={"Accept": METADATA_OF_LIST})
+
+
 def list_metadata_page(kind: ResourceKind, namespace: str | None, labels: Labels, token: str = "") -> KubeRequest:
     """Return the request for one page of a list with the metadata of the objects only."""
-    accepted = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
-    return dataclasses.replace(list_page(kind, namespace, labels, token), extra_headers={"Accept": accepted})
+    return replace_fields(list_page(kind, namespace, labels, token), extra_headers={"Accept": METADATA_OF_LIST})
 
 
 def watch_metadata(
@@ -151,10 +171,22 @@ def watch_metadata(
         "resourceVersion": version,
         "timeoutSeconds": f"{seconds:.0f}",
     }
-    accepted = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
     # The API server ends the response by itself; one that does not is cut off a little later.
     limit = seconds + WATCH_GRACE
-    return KubeRequest(Verb.WATCH, kind, namespace, query=query, extra_headers={"Accept": accepted}, seconds=limit)
+    return KubeRequest(
+        Verb.WATCH, kind, namespace, query=query, extra_headers={"Accept": METADATA_OF_ONE}, seconds=limit
+    )
+
+
+def watch_objects(kind: ResourceKind, version: str, seconds: float) -> KubeRequest:
+    """Return the request for all changes of a kind after a version, in all namespaces, for this time."""
+    query = {
+        "watch": "true",
+        "allowWatchBookmarks": "true",
+        "resourceVersion": version,
+        "timeoutSeconds": f"{seconds:.0f}",
+    }
+    return KubeRequest(Verb.WATCH, kind, query=query, seconds=seconds + WATCH_GRACE)
 
 
 def watch(

@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import logging
 import signal
-import ssl
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -37,7 +36,7 @@ async def problem_middleware(request: web.Request, handler: Handler) -> web.Stre
     except ProblemError as error:
         return json_response(error.problem, error.status)
     except ValidationError as error:
-        return json_response(Problem(reason=Reason.INVALID_REQUEST, message=_validation_message(error)), 422)
+        return json_response(Problem(reason=Reason.INVALID_REQUEST, message=validation_message(error)), 422)
     except web.HTTPException:
         raise
     except Exception as error:
@@ -66,19 +65,12 @@ def make_runner(app: web.Application) -> web.AppRunner:
 
 
 @contextlib.asynccontextmanager
-async def serving(
-    app: web.Application, port: int, tls_port: int | None = None, tls: ssl.SSLContext | None = None
-) -> AsyncIterator[None]:
-    """Serve the application on all addresses of this host while the context is open.
-
-    With `tls` only `tls_port` is open to others, and `port` to this host alone.
-    """
+async def serving(app: web.Application, port: int) -> AsyncIterator[None]:
+    """Serve the application on all addresses of this host while the context is open."""
     runner = make_runner(app)
     await runner.setup()
     try:
-        if tls is not None:
-            await web.TCPSite(runner, port=tls_port, ssl_context=tls).start()
-        await web.TCPSite(runner, "127.0.0.1" if tls is not None else None, port).start()
+        await web.TCPSite(runner, None, port).start()
         yield
     finally:
         await runner.cleanup()
@@ -93,6 +85,7 @@ def stop_event() -> asyncio.Event:
     return stop
 
 
-def _validation_message(error: ValidationError) -> str:
+def validation_message(error: ValidationError) -> str:
+    """Return the message for a request that does not match its schema, with all its problems."""
     details = "; ".join(f"{'.'.join(map(str, e['loc'])) or 'body'}: {e['msg']}" for e in error.errors())
     return f"the request does not match the schema: {details}"

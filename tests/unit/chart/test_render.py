@@ -256,7 +256,9 @@ def test_operator_roles_allow_the_requests_of_the_operator_and_few_others(render
             assert {"apiGroups": [group], "resources": [kind.plural], "verbs": ["create"]} in of_server
             account = {"apiGroups": [""], "resources": ["serviceaccounts"], "resourceNames": ["rlrun-user"]}
             assert {**account, "verbs": ["get"]} in of_server
-            assert len(of_server) == 3
+            ours = {"apiGroups": ["rlrun.dev"], "resources": ["rlruns", "rlcheckpoints", "rladapters", "rlmodels"]}
+            assert {**ours, "verbs": ["list", "watch"]} in of_server
+            assert len(of_server) == 4
         elif kind.kind == "Lease":
             assert all(allowed(leader, group, kind.plural, verb) for verb in ("get", "create", "update"))
             assert not allowed(rules, group, kind.plural, "get"), "leases of others are none of its business"
@@ -417,7 +419,7 @@ def test_users_find_the_server_and_reach_that_service_only(render: Render) -> No
             "apiGroups": [""],
             "resources": ["services/proxy"],
             "resourceNames": ["https:rlrun-server:https"],
-            "verbs": ["get", "create", "delete"],
+            "verbs": ["get", "create", "update", "patch", "delete"],
         }
     ]
     url = "https://rlrun.example.com"
@@ -465,7 +467,7 @@ def test_the_server_uses_one_secret_of_its_namespace_for_api_keys(render: Render
     assert "data" not in secret, "an upgrade would remove the keys"
     assert name not in [o["metadata"]["name"] for o in without.of("Secret")]
     assert "rlrun-server" not in [o["metadata"]["name"] for o in without.of("Role")]
-    assert len(without.one("ClusterRole", "rlrun-server")["rules"]) == 2
+    assert len(without.one("ClusterRole", "rlrun-server")["rules"]) == 3
     for rendered, place in ((with_keys, f"rlrun-system/{name}"), (without, None)):
         (container,) = rendered.one("Deployment", "rlrun-server")["spec"]["template"]["spec"]["containers"]
         variables = {v["name"]: v.get("value") for v in container["env"]}

@@ -1,11 +1,12 @@
 """The operator's client against an API server over HTTP."""
 
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
 from kubernetes.aio import client
-from rlrun.kube.async_client import AsyncApiTransport, AsyncKubeClient
+from rlrun.kube.async_client import AsyncApiTransport, AsyncKubeClient, without_credentials
 from rlrun.kube.errors import ApiError
 from rlrun.kube.kinds import LEASE, POD, RLRUN
 
@@ -195,3 +196,29 @@ async def test_a_name_that_is_taken_is_looked_at(existing: list[object], error: 
         assert raised.value.reason == error
         assert [a.method for a in server.asked] == ["PATCH", "GET"]
         assert server.asked[1].query == {"fieldSelector": "metadata.name=first"}
+
+
+async def test_a_list_of_all_tells_the_version_from_which_a_watch_begins() -> None:
+    all_runs = "/apis/rlrun.dev/v1alpha1/rlruns"
+    async with connected() as (kube, server):
+        first = {"items": [RUN], "metadata": {"continue": "t", "resourceVersion": "7"}}
+        server.answer(f"GET {all_runs}", Answer(first), Answer({"items": [], "metadata": {"resourceVersion": "7"}}))
+        assert await kube.list_all(RLRUN) == ([RUN], "7")
+        event = {"type": "MODIFIED", "object": RUN}
+        server.answer(f"GET {all_runs}", Answer(json.dumps(event).encode() + b"\n"))
+        assert [found async for found in kube.watch(RLRUN, "7", 60)] == [("MODIFIED", RUN)]
+        query = server.asked[-1].query
+        assert (query["watch"], query["resourceVersion"], query["timeoutSeconds"]) == ("true", "7", "60")
+
+
+async def test_a_way_without_credentials_has_none() -> None:
+    configuration = client.Configuration(host="https://api", ssl_ca_cert="ca.pem")
+    configuration.api_key = {"BearerToken": "Bearer of-the-server"}
+    configuration.cert_file, configuration.key_file = "own.crt", "own.key"
+    configuration.username, configuration.password = "server", "secret"
+    configuration.tls_server_name = "kubernetes"
+    bare = without_credentials(configuration)
+    assert (bare.host, bare.ssl_ca_cert, bare.tls_server_name) == ("https://api", "ca.pem", "kubernetes")
+    assert not await bare.auth_settings()
+    assert (bare.cert_file, bare.key_file, bare.username, bare.password) == (None, None, None, None)
+    assert bare.refresh_api_key_hook is None

@@ -1,0 +1,68 @@
+"""Endpoints whose errors are `Problem`s: the routes of run pods and of the command line.
+
+They are ASGI applications without the layers of FastAPI, because signatures are asked for thousands of times a minute.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+
+from pydantic import ValidationError
+from rlrun.api.base.schema import Schema
+from rlrun.constants import Reason
+from rlrun.protocol.problem import Problem
+from rlrun.service.errors import ProblemError
+from rlrun.service.server import validation_message
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+log = logging.getLogger(__name__)
+
+Handler = Callable[[Request], Awaitable[Response]]
+
+
+class Endpoint:
+    """A handler as ASGI application."""
+
+    def __init__(self, handler: Handler) -> None:
+        self._handler = handler
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer the request. Exceptions become problems; only unexpected ones are logged, with their traceback."""
+        request = Request(scope, receive)
+        try:
+            response = await self._handler(request)
+        except ProblemError as error:
+            response = json_response(error.problem, error.status)
+        except ValidationError as error:
+            response = json_response(Problem(reason=Reason.INVALID_REQUEST, message=validation_message(error)), 422)
+        except Exception:
+            log.exception("%s %s failed", request.method, request.url.path)
+            message = "This is an error of the server: see its log"
+            response = json_response(Problem(reason=Reason.INTERNAL_ERROR, message=message), 500)
+        await response(scope, receive, send)
+
+
+class Dispatcher:
+    """Finds the endpoints of a few paths by a table, and passes all other requests on."""
+
+    def __init__(self, posts: Mapping[str, ASGIApp], others: ASGIApp) -> None:
+        """`posts`: endpoints for POST by path."""
+        self._posts = posts
+        self._others = others
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer the request."""
+        found = self._posts.get(scope["path"]) if scope["type"] == "http" else None
+        if found is None:
+            await self._others(scope, receive, send)
+        elif scope["method"] == "POST":
+            await found(scope, receive, send)
+        else:
+            await PlainTextResponse("405: Method Not Allowed", 405, {"Allow": "POST"})(scope, receive, send)
+
+
+def json_response(body: Schema, status: int = 200) -> Response:
+    """Return a response with the schema as JSON."""
+    content = body.model_dump_json(by_alias=True, exclude_none=True)
+    return Response(content, status, media_type="application/json; charset=utf-8")

@@ -1,0 +1,111 @@
+"""Serving of an ASGI application by uvicorn, with TLS from a context that may change."""
+
+import asyncio
+import contextlib
+import socket
+import ssl
+from collections.abc import AsyncIterator, Iterator, Sequence
+
+import uvicorn
+from rlrun.service.server import DRAIN_SECONDS
+from starlette.types import ASGIApp
+from typing_extensions import override
+
+from rlrun_server.http.connection import LimitedConnection
+
+KEEP_ALIVE_SECONDS = 75
+"""Time for which a connection without requests stays open."""
+LOOPBACK = "127.0.0.1"
+BACKLOG = 1024
+
+
+class _Server(uvicorn.Server):
+    @override
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        # The process has its own handler of SIGTERM.
+        yield
+
+
+@contextlib.asynccontextmanager
+async def serving(
+    app: ASGIApp,
+    port: int,
+    tls_port: int | None = None,
+    tls: ssl.SSLContext | None = None,
+    *,
+    drain_seconds: float = DRAIN_SECONDS,
+) -> AsyncIterator[None]:
+    """Serve the application on all addresses of this host while the context is open.
+
+    With `tls` only `tls_port` is open to others, and `port` to this host alone. When the context ends, requests in
+    progress have `drain_seconds`. Raises OSError if a port is in use.
+    """
+    async with contextlib.AsyncExitStack() as stack:
+        if tls is not None and tls_port is not None:
+            await stack.enter_async_context(serving_on(app, listen(None, tls_port), tls, drain_seconds))
+        plain = listen(LOOPBACK if tls is not None else None, port)
+        await stack.enter_async_context(serving_on(app, plain, None, drain_seconds))
+        yield
+
+
+@contextlib.asynccontextmanager
+async def serving_on(
+    app: ASGIApp,
+    sockets: Sequence[socket.socket],
+    tls: ssl.SSLContext | None = None,
+    drain_seconds: float = DRAIN_SECONDS,
+) -> AsyncIterator[None]:
+    """Serve the application on sockets while the context is open, and close them."""
+    config = uvicorn.Config(
+        app,
+        http=LimitedConnection,
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        # Limits are those of the connection's address, which a client could otherwise choose by X-Forwarded-For.
+        proxy_headers=False,
+        server_header=False,
+        timeout_keep_alive=KEEP_ALIVE_SECONDS,
+        timeout_graceful_shutdown=int(drain_seconds),
+        ssl_context_factory=None if tls is None else lambda *_: tls,
+    )
+    server = _Server(config)
+    task = asyncio.create_task(server.serve(sockets=list(sockets)))
+    try:
+        while not server.started:
+            if task.done():
+                await task
+                raise OSError("uvicorn ended before it served")
+            await asyncio.sleep(0.01)
+        yield
+    finally:
+        server.should_exit = True
+        await task
+
+
+def listen(host: str | None, port: int) -> list[socket.socket]:
+    """Return sockets of one address, or of all addresses of this host. Raises OSError."""
+    if host is not None:
+        return [_listen(socket.AF_INET, host, port)]
+    sockets = [_listen(socket.AF_INET, "0.0.0.0", port)]
+    with contextlib.suppress(OSError):  # a host without IPv6
+        sockets.append(_listen(socket.AF_INET6, "::", port))
+    return sockets
+
+
+def _listen(family: socket.AddressFamily, host: str, port: int) -> socket.socket:
+    # With this protocol, and not with the default 0, asyncio sends short packets without waiting for others. Responses
+    # otherwise take the 40 ms of a delayed acknowledgement.
+    found = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    try:
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            found.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        found.bind((host, port))
+        found.listen(BACKLOG)
+    except OSError:
+        found.close()
+        raise
+    return found

@@ -1,0 +1,125 @@
+"""JSON, YAML and TOML of clients, without what programs read differently or what costs more than it is long."""
+
+import json
+import tomllib
+from collections.abc import Hashable
+from typing import Any
+
+import yaml
+
+MAX_DEPTH = 32
+
+
+class TextInvalid(ValueError):
+    """The text cannot be read. The message is for users."""
+
+
+def read_json(body: bytes) -> Any:
+    """Return the value. Raises TextInvalid, also for NaN, names that are there twice and more than MAX_DEPTH levels."""
+    try:
+        found = json.loads(_text(body), parse_constant=_refuse_constant, object_pairs_hook=_unique)
+    except json.JSONDecodeError as error:
+        raise TextInvalid(f"The body is not JSON: {error}.") from None
+    except RecursionError:
+        raise _too_deep() from None
+    return _checked(found)
+
+
+def read_yaml(body: bytes) -> Any:
+    """Return the value of the one document. Raises TextInvalid, also for aliases, which can make it huge."""
+    try:
+        found = yaml.load(_text(body), Loader=_StrictLoader)
+    except yaml.YAMLError as error:
+        raise TextInvalid(f"The body is not YAML: {error}.") from None
+    except (RecursionError, ValueError) as error:
+        if isinstance(error, TextInvalid):
+            raise
+        raise TextInvalid("The body is not YAML: it is nested too deep, or a value is out of range.") from None
+    return _checked(found)
+
+
+def check_toml(body: bytes) -> str:
+    """Return the text, which is TOML of bounded depth. Raises TextInvalid."""
+    text = _text(body)
+    try:
+        _checked(tomllib.loads(text))
+    except tomllib.TOMLDecodeError as error:
+        raise TextInvalid(f"The body is not TOML: {error}.") from None
+    except RecursionError:
+        raise _too_deep() from None
+    return text
+
+
+class _StrictLoader(yaml.SafeLoader):
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        """Refuse aliases."""
+        if self.check_event(yaml.AliasEvent):
+            raise TextInvalid("The body has a YAML alias (*). Write the value again in its place.")
+        return super().compose_node(parent, index)
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        """Refuse a key that is there twice, or no text."""
+        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+        for key in keys:
+            if not isinstance(key, str):
+                raise TextInvalid(f"The body has the key {key!r}, which is no text. Put it into quotes.")
+            if keys.count(key) > 1:
+                raise _twice(key)
+        return super().construct_mapping(node, deep=True)
+
+
+def _text(body: bytes) -> str:
+    try:
+        return body.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise TextInvalid(f"The body is not UTF-8: {error.reason} at byte {error.start}.") from None
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        seen: set[str] = set()
+        for name, _ in pairs:
+            if name in seen:
+                raise _twice(name)
+            seen.add(name)
+    return found
+
+
+def _checked(found: Any) -> Any:
+    """Return the value if all of it can be sent to the API server as JSON. Raises TextInvalid."""
+    level: list[Any] = [found]
+    for _ in range(MAX_DEPTH):
+        level = [child for value in level for child in _children(value)]
+        if not level:
+            return found
+    raise _too_deep()
+
+
+def _children(value: Any) -> list[Any]:
+    if isinstance(value, dict):
+        return [*value, *value.values()]
+    if isinstance(value, list):
+        return value
+    if isinstance(value, str):
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            raise TextInvalid("The body has half of a surrogate pair (\\ud800 to \\udfff), which is no text.") from None
+    elif isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
+        _refuse_constant(str(value))
+    elif not isinstance(value, bool | int | float | None):
+        raise TextInvalid(f"The body has a value of type {type(value).__name__}. Put it into quotes.")
+    return []
+
+
+def _refuse_constant(text: str) -> Any:
+    raise TextInvalid(f"The body has {text}, which is no number in JSON.")
+
+
+def _twice(name: str) -> TextInvalid:
+    return TextInvalid(f"The body has {name[:60]!r} twice in one object. Remove one of them.")
+
+
+def _too_deep() -> TextInvalid:
+    return TextInvalid(f"The body is nested deeper than {MAX_DEPTH} levels.")

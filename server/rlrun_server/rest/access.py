@@ -1,0 +1,131 @@
+"""Access to the routes: who asks, and the check that each route declares."""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from fastapi import Depends
+from rlrun.constants import GROUP, Reason
+from rlrun.kube.errors import ApiError
+from starlette.requests import Request
+
+from rlrun_server.http.request import client_of, user_token_of
+from rlrun_server.identification import Identification, not_reviewed
+from rlrun_server.rate_limit import Rate, RateLimiter
+from rlrun_server.rest.problems import RestError
+from rlrun_server.users import Check, User, Users
+
+log = logging.getLogger(__name__)
+
+REQUESTS = Rate(per_second=20.0, burst=100.0)
+"""Requests of one user."""
+VISIBLE = ("list", "rlruns")
+"""Right with which a user sees a namespace."""
+
+
+@dataclass(frozen=True)
+class Caller:
+    """User who sent a request."""
+
+    user: User
+    token: str
+    """Kubernetes token or API key. Never logged."""
+
+
+class Access:
+    """Identifies callers and answers the checks of routes."""
+
+    def __init__(
+        self, identification: Identification, users: Users, clock: Callable[[], float], rate: Rate = REQUESTS
+    ) -> None:
+        self._identification = identification
+        self._users = users
+        self._clock = clock
+        self._requests = RateLimiter(rate)
+
+    async def identify(self, request: Request) -> Caller:
+        """Return who sent the request. Raises ProblemError, RestError."""
+        token = user_token_of(request)
+        user = await self._identification.identify(token, client_of(request))
+        if not self._requests.allow(user.limited_as, self._clock()):
+            detail = f"User {user.limited_as} sends more than {REQUESTS.per_second:.0f} requests per second. Wait."
+            raise RestError(429, Reason.TOO_MANY_REQUESTS, detail)
+        return Caller(user, token)
+
+    async def require(self, user: User, check: Check) -> None:
+        """Return if the user may do it. Raises RestError, ProblemError.
+
+        404 for a namespace that the user does not see: whether it exists is not told.
+        """
+        if await self.may(user, check):
+            return
+        verb, resource = VISIBLE
+        if (check.verb, check.resource, check.subresource) != (verb, resource, "") and await self.may(
+            user, Check(verb, resource, check.namespace)
+        ):
+            detail = f"User {user.name} may not {check}. Ask an administrator of the namespace for this right."
+            raise RestError(403, Reason.ACCESS_FORBIDDEN, detail)
+        log.info("user %s may not %s", user.name, check)
+        raise namespace_not_found(check.namespace)
+
+    async def may(self, user: User, check: Check) -> bool:
+        """Return whether the user may do it. Raises ProblemError if the API server does not answer."""
+        try:
+            return await self._users.may(user, check)
+        except ApiError as error:
+            raise not_reviewed(error) from error
+
+
+def namespace_not_found(namespace: str) -> RestError:
+    """Return the answer for a namespace that the user does not see."""
+    detail = (
+        f"Namespace {namespace} does not exist, or you may not list rlruns in it. GET /rlrun/v1/namespaces lists "
+        "those that you see."
+    )
+    return RestError(404, Reason.NAMESPACE_NOT_FOUND, detail)
+
+
+class Requirement:
+    """Dependency of a route: identifies the caller and requires a right in the namespace of the path."""
+
+    def __init__(self, verb: str, resource: str, subresource: str, group: str) -> None:
+        self.verb = verb
+        self.resource = resource
+        self.subresource = subresource
+        self.group = group
+
+    async def __call__(self, request: Request) -> Caller:
+        """Return the caller. Raises RestError, ProblemError."""
+        access = access_of(request)
+        caller = await access.identify(request)
+        namespace = str(request.path_params["namespace"])
+        await access.require(caller.user, self.check(namespace))
+        return caller
+
+    def check(self, namespace: str) -> Check:
+        """Return the question for the API server."""
+        return Check(self.verb, self.resource, namespace, self.subresource, self.group)
+
+
+class Identified:
+    """Dependency of a route that any user may call."""
+
+    async def __call__(self, request: Request) -> Caller:
+        """Return the caller. Raises RestError, ProblemError."""
+        return await access_of(request).identify(request)
+
+
+def requires(verb: str, resource: str, subresource: str = "", group: str = GROUP) -> Any:
+    """Return the dependency of a route that needs this right in the namespace of its path."""
+    return Depends(Requirement(verb, resource, subresource, group))
+
+
+IDENTIFIED: Any = Depends(Identified())
+"""Dependency of a route that any user may call: it answers with what this user may see."""
+
+
+def access_of(request: Request) -> Access:
+    """Return the access of the application."""
+    found: Access = request.app.state.access
+    return found

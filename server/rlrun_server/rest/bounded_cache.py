@@ -1,0 +1,42 @@
+"""Cache with a limit of bytes: what was not used for the longest time goes first."""
+
+import threading
+from collections import OrderedDict
+from collections.abc import Hashable
+from typing import Generic, TypeVar
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+
+class BoundedCache(Generic[K, V]):
+    """Values by key, with the size that `put` is told. Thread-safe."""
+
+    def __init__(self, limit: int) -> None:
+        """`limit`: bytes of all values."""
+        self._limit = limit
+        self._size = 0
+        self._held: OrderedDict[K, tuple[int, V]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, key: K) -> V | None:
+        """Return the value."""
+        with self._lock:
+            found = self._held.get(key)
+            if found is None:
+                return None
+            self._held.move_to_end(key)
+            return found[1]
+
+    def put(self, key: K, value: V, size: int) -> None:
+        """Keep a value, unless it is larger than all may be together."""
+        with self._lock:
+            old = self._held.pop(key, None)
+            self._size -= old[0] if old else 0
+            if size > self._limit:
+                return
+            self._held[key] = (size, value)
+            self._size += size
+            while self._size > self._limit:
+                _, (freed, _) = self._held.popitem(last=False)
+                self._size -= freed

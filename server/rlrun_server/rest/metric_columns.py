@@ -1,0 +1,220 @@
+"""Metrics of a run as columns, and thinning of them. Pure."""
+
+import io
+import json
+import math
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from rlrun.api.base.schema import Schema
+from rlrun.storage.metric_files import TRAINED, Line
+
+MAX_NAMES = 2000
+"""Metrics of one run. Further ones are left out: their names are the tenant's."""
+MAX_NAME = 256
+MAX_STEP = 10_000_000
+MAX_CELLS = 4_000_000
+"""Numbers of one run: 32 MiB."""
+MAX_LINE = 1024 * 1024
+OTHERS = ("step", "time")
+"""Keys of a line that are no metrics."""
+DIGITS = 4
+"""Significant digits of thinned values."""
+
+
+class TooManyValues(Exception):
+    """The run has more than MAX_CELLS numbers, or places for them."""
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Numbers by name, one per step. NaN stands for none."""
+
+    steps: Sequence[int]
+    times: Sequence[str]
+    values: dict[str, "array[float]"]
+
+    @property
+    def size(self) -> int:
+        """Bytes in memory, about."""
+        return 100 * len(self.steps) + sum(8 * len(column) + 200 for column in self.values.values())
+
+
+class Series(Schema):
+    """One metric."""
+
+    name: str
+    values: list[float | None]
+    """Value of each step; the mean of the bucket if the answer is bucketed. null: the step has none."""
+    min: list[float | None] | None = None
+    """Least value of each bucket."""
+    max: list[float | None] | None = None
+    """Greatest value of each bucket."""
+
+
+class MetricsAnswer(Schema):
+    """Metrics of a run by step."""
+
+    namespace: str
+    uid: str
+    steps: list[int]
+    """Steps; the last one of each bucket if the answer is bucketed."""
+    times: list[str]
+    series: list[Series]
+    bucketed: bool
+    """True if several steps are one point, because there are more than `points`."""
+    total_steps: int
+    """Number of steps in the range."""
+    is_stale: bool
+    """True if S3 does not answer and these are the metrics that were read last."""
+
+
+class _Table:
+    """Rows by step, of which only numbers are kept: a line of small numbers needs ten times its length as a dict."""
+
+    def __init__(self) -> None:
+        self.rows: dict[int, int] = {}
+        self.times: list[str] = []
+        self.values: dict[str, array[float]] = {}
+        self.cells = 0
+
+    def put(self, line: Line, *, replaces: bool) -> None:
+        """Add a line. `replaces`: the values of an earlier one of the same step are removed."""
+        row = self.rows.setdefault(line["step"], len(self.rows))
+        if row == len(self.times):
+            self.times.append("")
+        elif replaces:
+            for column in self.values.values():
+                if row < len(column):
+                    column[row] = math.nan
+        self.times[row] = line["time"]
+        for name, value in line.items():
+            if name in OTHERS:
+                continue
+            if name not in self.values:
+                if len(self.values) >= MAX_NAMES:
+                    continue
+                self.values[name] = array("d")
+            column = self.values[name]
+            missing = row + 1 - len(column)
+            if missing > 0:
+                self.cells += missing
+                if self.cells > MAX_CELLS:
+                    raise TooManyValues
+                column.extend([math.nan] * missing)
+            column[row] = value
+
+    def value(self, name: str, step: int) -> float:
+        """Return the number, NaN if there is none."""
+        row, column = self.rows.get(step), self.values.get(name)
+        return column[row] if row is not None and column is not None and row < len(column) else math.nan
+
+
+def read_columns(parts: Iterable[bytes]) -> Columns:
+    """Return the columns of a run's files, merged as `rlrun.storage.metric_files` says. Raises TooManyValues.
+
+    Lines that are none are left out: a tenant's process writes them.
+    """
+    trained, measured = _Table(), _Table()
+    for part in parts:
+        for line in _lines(part):
+            if TRAINED in line:
+                trained.put(line, replaces=True)
+            else:
+                measured.put(line, replaces=False)
+    steps = sorted({*trained.rows, *measured.rows})
+    values: dict[str, array[float]] = {}
+    for name in sorted({*trained.values, *measured.values})[:MAX_NAMES]:
+        first = array("d", (trained.value(name, step) for step in steps))
+        if name in measured.values:
+            first = array(
+                "d", (measured.value(name, s) if math.isnan(v) else v for s, v in zip(steps, first, strict=True))
+            )
+        values[name] = first
+    if len(steps) * len(values) > MAX_CELLS:
+        raise TooManyValues
+    return Columns(steps, [_time(step, trained, measured) for step in steps], values)
+
+
+def _time(step: int, trained: _Table, measured: _Table) -> str:
+    table = trained if step in trained.rows else measured
+    return table.times[table.rows[step]]
+
+
+def select_names(columns: Columns, wanted: Sequence[str]) -> list[str]:
+    """Return the names that are wanted: all without any, and those with a prefix for `prefix*`."""
+    if not wanted:
+        return list(columns.values)
+    exact = {name for name in wanted if not name.endswith("*")}
+    prefixes = tuple(name[:-1] for name in wanted if name.endswith("*"))
+    return [name for name in columns.values if name in exact or (prefixes and name.startswith(prefixes))]
+
+
+def thinned(columns: Columns, names: Sequence[str], min_step: int, max_step: int, points: int) -> MetricsAnswer:
+    """Return the range of steps with at most `points` points. Namespace and uid are the caller's to set."""
+    rows = [row for row, step in enumerate(columns.steps) if min_step <= step <= max_step]
+    if len(rows) <= points:
+        buckets = [[row] for row in rows]
+    else:
+        count = len(rows)
+        buckets = [rows[b * count // points : (b + 1) * count // points] for b in range(points)]
+    is_bucketed = len(rows) > points
+    return MetricsAnswer(
+        namespace="",
+        uid="",
+        steps=[columns.steps[bucket[-1]] for bucket in buckets],
+        times=[columns.times[bucket[-1]] for bucket in buckets],
+        series=[_series(name, columns.values[name], buckets, is_bucketed) for name in names],
+        bucketed=is_bucketed,
+        total_steps=len(rows),
+        is_stale=False,
+    )
+
+
+def _series(name: str, column: "array[float]", buckets: Sequence[Sequence[int]], is_bucketed: bool) -> Series:
+    if not is_bucketed:
+        found = [column[bucket[0]] for bucket in buckets]
+        return Series(name=name, values=[None if math.isnan(value) else value for value in found])
+    means: list[float | None] = []
+    least: list[float | None] = []
+    greatest: list[float | None] = []
+    for bucket in buckets:
+        values = [value for value in (column[row] for row in bucket) if not math.isnan(value)]
+        means.append(_short(math.fsum(value / len(values) for value in values)) if values else None)
+        least.append(_short(min(values)) if values else None)
+        greatest.append(_short(max(values)) if values else None)
+    return Series(name=name, values=means, min=least, max=greatest)
+
+
+def _short(value: float) -> float | None:
+    short = float(f"{value:.{DIGITS}g}")
+    # The largest numbers become infinite.
+    return short if math.isfinite(short) else value
+
+
+def _lines(part: bytes) -> Iterator[Line]:
+    for text in io.BytesIO(part):
+        if len(text) > MAX_LINE:
+            continue
+        try:
+            found = json.loads(text)
+        except (ValueError, RecursionError):
+            continue
+        if not isinstance(found, dict):
+            continue
+        step = found.get("step")
+        if not isinstance(step, int) or isinstance(step, bool) or not 0 <= step <= MAX_STEP:
+            continue
+        numbers = {name: float(value) for name, value in found.items() if _is_metric(name, value)}
+        yield {**numbers, "step": step, "time": str(found.get("time") or "")[:40]}
+
+
+def _is_metric(name: str, value: object) -> bool:
+    """Return whether it is a number. Histograms are lists."""
+    if name in OTHERS or len(name) > MAX_NAME or isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    try:
+        return math.isfinite(value)
+    except OverflowError:
+        return False

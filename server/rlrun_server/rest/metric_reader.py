@@ -1,0 +1,154 @@
+"""Reading of runs' metrics from S3. Parts that have not changed are read once."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Protocol
+
+from rlrun.constants import Reason
+from rlrun.storage.errors import StoreError
+from rlrun.storage.layout import SHARED_FOLDERS, RunLayout, S3Uri
+from rlrun.storage.store import StoredObject
+
+from rlrun_server.credentials import CredentialsMissing
+from rlrun_server.rest.bounded_cache import BoundedCache
+from rlrun_server.rest.metric_columns import Columns, TooManyValues, read_columns
+from rlrun_server.rest.problems import RestError
+
+log = logging.getLogger(__name__)
+
+THREADS = 2
+WAIT_SECONDS = 25.0
+"""Time for which a request waits for S3."""
+FRESH_SECONDS = 2.0
+"""Time for which S3 is not asked again about the metrics of a run."""
+MAX_RUN_BYTES = 32 * 1024**2
+"""Bytes of one run's files."""
+MAX_PARTS = 5000
+COLUMN_BYTES = 64 * 1024**2
+"""Bytes of columns in memory, of all runs."""
+PART_BYTES = 32 * 1024**2
+"""Bytes of files in memory, of all runs."""
+
+PartKey = tuple[str, int, datetime]
+"""Key, size and time of a file. A part grows until the next one begins."""
+RunKey = tuple[str, str]
+"""Namespace and uid."""
+
+
+class MetricStore(Protocol):
+    """The part of `Store` that is used. All methods raise StoreError."""
+
+    def walk(self, uri: S3Uri) -> Iterable[StoredObject]:
+        """Yield every object below the folder."""
+        ...
+
+    def get_bytes(self, uri: S3Uri) -> bytes:
+        """Return the object."""
+        ...
+
+
+@dataclass(frozen=True)
+class Metrics:
+    """Metrics of one run."""
+
+    columns: Columns
+    read_at: float
+    files: tuple[PartKey, ...]
+    is_stale: bool = False
+
+
+class TooLarge(Exception):
+    """The files of the run are larger than the server reads."""
+
+
+class MetricReader:
+    """Metrics by run, at most FRESH_SECONDS old while S3 answers."""
+
+    def __init__(
+        self,
+        store: MetricStore,
+        renew: Callable[[], Awaitable[None]],
+        root: S3Uri,
+        clock: Callable[[], float],
+    ) -> None:
+        """`renew` looks for new S3 credentials and raises CredentialsMissing. `root`: folder of all namespaces."""
+        self._store = store
+        self._renew = renew
+        self._root = root
+        self._clock = clock
+        self._threads = ThreadPoolExecutor(THREADS, "metrics")
+        self._runs: BoundedCache[RunKey, Metrics] = BoundedCache(COLUMN_BYTES)
+        self._parts: BoundedCache[PartKey, bytes] = BoundedCache(PART_BYTES)
+        self._reading: dict[RunKey, asyncio.Task[Metrics]] = {}
+
+    async def read(self, namespace: str, uid: str) -> Metrics:
+        """Return the metrics of a run, without steps if it has no files. Raises RestError."""
+        if namespace in SHARED_FOLDERS:
+            raise RestError(404, Reason.OBJECT_NOT_FOUND, f"Namespace {namespace} has no files of runs.")
+        key = (namespace, uid)
+        known = self._runs.get(key)
+        if known is not None and self._clock() < known.read_at + FRESH_SECONDS:
+            return known
+        task = self._reading.get(key)
+        if task is None:
+            task = self._reading[key] = asyncio.create_task(self._read(key, known))
+            task.add_done_callback(lambda done: self._end(key, done))
+        try:
+            # The read goes on if one of several clients leaves.
+            return await asyncio.wait_for(asyncio.shield(task), WAIT_SECONDS)
+        except (TooLarge, TooManyValues):
+            detail = (
+                f"The metrics of this run have more than {MAX_RUN_BYTES} bytes, or too many values. Read them with "
+                "`rlrun metrics`."
+            )
+            raise RestError(413, Reason.METRICS_TOO_LARGE, detail) from None
+        except (StoreError, CredentialsMissing, TimeoutError) as error:
+            log.warning("the metrics of %s/%s cannot be read: %s", namespace, uid, error)
+            if known is not None:
+                return Metrics(known.columns, known.read_at, known.files, is_stale=True)
+            detail = "S3 does not answer rlrun-server. Repeat the request later."
+            raise RestError(503, Reason.S3_UNREACHABLE, detail) from error
+
+    def close(self) -> None:
+        """End the threads, without waiting for S3."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def _read(self, key: RunKey, known: Metrics | None) -> Metrics:
+        await self._renew()
+        began = self._clock()
+        loop = asyncio.get_running_loop()
+        found = await loop.run_in_executor(self._threads, self._load, key, known)
+        metrics = Metrics(found.columns, began, found.files)
+        self._runs.put(key, metrics, metrics.columns.size)
+        return metrics
+
+    def _load(self, key: RunKey, known: Metrics | None) -> Metrics:
+        """Read what is new. Runs in a thread."""
+        layout = RunLayout.of(self._root.bucket, self._root.key, *key)
+        objects: list[StoredObject] = []
+        size = 0
+        for stored in self._store.walk(layout.root / "metrics"):
+            objects.append(stored)
+            size += stored.size
+            if size > MAX_RUN_BYTES or len(objects) > MAX_PARTS:
+                raise TooLarge
+        files = tuple((stored.key, stored.size, stored.modified) for stored in objects)
+        if known is not None and known.files == files:
+            return known
+        return Metrics(read_columns(map(self._part, files)), 0.0, files)
+
+    def _part(self, file: PartKey) -> bytes:
+        found = self._parts.get(file)
+        if found is None:
+            found = self._store.get_bytes(S3Uri(self._root.bucket, file[0]))
+            self._parts.put(file, found, len(found))
+        return found
+
+    def _end(self, key: RunKey, task: "asyncio.Task[Metrics]") -> None:
+        del self._reading[key]
+        if not task.cancelled():
+            task.exception()

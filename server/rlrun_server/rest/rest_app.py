@@ -1,0 +1,117 @@
+"""The REST API of users as one application."""
+
+import logging
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+from rlrun.constants import VERSION
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from rlrun_server.rest import artifacts, changes, events, identity, metrics, problems, runs, secrets
+from rlrun_server.rest.services import Services
+
+log = logging.getLogger(__name__)
+
+PREFIX = "/rlrun/v1"
+OPENAPI_PATH = f"{PREFIX}/openapi.json"
+ROUTERS = (
+    identity.router,
+    runs.router,
+    changes.router,
+    events.router,
+    artifacts.router,
+    metrics.router,
+    secrets.router,
+)
+PROBLEM: dict[str, Any] = {
+    "description": "Problem (RFC 9457)",
+    "content": {problems.MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/ProblemDetails"}}},
+}
+DESCRIPTION = """Runs, checkpoints, adapters and metrics of users.
+
+Send a Kubernetes token or an API key as `Authorization: Bearer`, through the API server's proxy as `X-Rlrun-Token`. \
+Each route needs a right in Kubernetes. Errors are problems (RFC 9457)."""
+
+
+def rest_app(services: Services | None = None) -> FastAPI:
+    """Return the application. Without services it only has the OpenAPI document."""
+    app = FastAPI(
+        title="rlrun-server",
+        version=VERSION,
+        description=DESCRIPTION,
+        openapi_url=OPENAPI_PATH,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+        separate_input_output_schemas=False,
+    )
+    for router in ROUTERS:
+        app.include_router(router, prefix=PREFIX, responses={"4XX": PROBLEM, "5XX": PROBLEM})
+    problems.install(app)
+    app.add_middleware(_Guard)
+    if services is not None:
+        app.state.services = services
+        app.state.access = services.access
+    app.openapi = lambda: openapi_of(app)  # type: ignore[method-assign]
+    return app
+
+
+def openapi_of(app: FastAPI) -> dict[str, Any]:
+    """Return the OpenAPI document."""
+    if app.openapi_schema is None:
+        document = get_openapi(
+            title=app.title, version=app.version, description=app.description, routes=app.routes,
+            separate_input_output_schemas=False,
+        )  # fmt: skip
+        components = document.setdefault("components", {})
+        schemas = components.setdefault("schemas", {})
+        problem = problems.ProblemDetails.model_json_schema(ref_template="#/components/schemas/{model}")
+        schemas.update(problem.pop("$defs", {}))
+        schemas["ProblemDetails"] = problem
+        for name in ("HTTPValidationError", "ValidationError"):
+            schemas.pop(name, None)
+        components["securitySchemes"] = {
+            "token": {"type": "http", "scheme": "bearer", "description": "Kubernetes token or API key"},
+            "proxied": {"type": "apiKey", "in": "header", "name": "X-Rlrun-Token"},
+        }
+        document["security"] = [{"token": []}, {"proxied": []}]
+        for path in document["paths"].values():
+            for operation in path.values():
+                operation["responses"].pop("422", None)
+        app.openapi_schema = document
+    return app.openapi_schema
+
+
+class _Guard:
+    """Answers unexpected exceptions, and sets the headers of all responses."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        request = Request(scope, receive)
+        is_started = False
+
+        async def send_with_headers(message: Message) -> None:
+            nonlocal is_started
+            if message["type"] == "http.response.start":
+                is_started = True
+                headers = message.setdefault("headers", [])
+                headers += [(b"cache-control", b"no-store"), (b"x-content-type-options", b"nosniff")]
+                headers.append((b"x-request-id", problems.request_id_of(request).encode()))
+            await send(message)
+
+        try:
+            await self._app(scope, receive, send_with_headers)
+        except Exception:
+            log.exception("request %s: %s %s failed", problems.request_id_of(request), request.method, request.url.path)
+            if is_started:
+                raise
+            response: Response = problems.internal_error(request)
+            await response(scope, receive, send_with_headers)

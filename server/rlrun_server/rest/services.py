@@ -1,0 +1,86 @@
+"""Parts of the server that the routes use."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from rlrun.constants import Reason
+from rlrun.kube.async_client import AsyncTransport
+from rlrun.kube.kinds import RLADAPTER, RLCHECKPOINT, RLMODEL, RLRUN
+from starlette.requests import Request
+
+from rlrun_server.identification import Identification
+from rlrun_server.rest.access import Access
+from rlrun_server.rest.metric_reader import MetricReader
+from rlrun_server.rest.problems import RestError
+from rlrun_server.rest.summaries import (
+    ArtifactSummary,
+    ModelSummary,
+    RunSummary,
+    summarize_artifact,
+    summarize_model,
+    summarize_run,
+)
+from rlrun_server.rest.visible_namespaces import VisibleNamespaces
+from rlrun_server.rest.watched_objects import ListingCluster, WatchedObjects
+from rlrun_server.users import Users
+
+
+class KnownObjects:
+    """The objects of all kinds that the server follows."""
+
+    def __init__(self, cluster: ListingCluster) -> None:
+        self.runs: WatchedObjects[RunSummary] = WatchedObjects(cluster, RLRUN, summarize_run)
+        self.checkpoints: WatchedObjects[ArtifactSummary] = WatchedObjects(cluster, RLCHECKPOINT, summarize_artifact)
+        self.adapters: WatchedObjects[ArtifactSummary] = WatchedObjects(cluster, RLADAPTER, summarize_artifact)
+        self.models: WatchedObjects[ModelSummary] = WatchedObjects(cluster, RLMODEL, summarize_model)
+
+    @property
+    def kinds(self) -> tuple[WatchedObjects[Any], ...]:
+        """All of them."""
+        return self.runs, self.checkpoints, self.adapters, self.models
+
+    def namespaces(self) -> set[str]:
+        """Return the namespaces that have an object."""
+        return {kept.namespace for kind in self.kinds for kept in kind.all() if kept.namespace}
+
+    def require(self, kind: WatchedObjects[Any]) -> None:
+        """Return if the kind has been listed. Raises RestError."""
+        if not kind.is_listed:
+            detail = (
+                f"rlrun-server has not read the {kind.kind.plural} of the cluster yet. Repeat the request; if that "
+                "does not help, the platform team finds the cause in its log."
+            )
+            raise RestError(503, Reason.SERVER_NOT_READY, detail)
+
+
+@dataclass(frozen=True)
+class Services:
+    """Everything that routes use."""
+
+    access: Access
+    objects: KnownObjects
+    visible: VisibleNamespaces
+    callers: AsyncTransport
+    """Way to the API server without credentials, for requests with the caller's token."""
+    metrics: MetricReader
+
+
+def services_of(request: Request) -> Services:
+    """Return the services of the application."""
+    found: Services = request.app.state.services
+    return found
+
+
+def make_services(
+    cluster: ListingCluster,
+    callers: AsyncTransport,
+    identification: Identification,
+    users: Users,
+    metrics: MetricReader,
+    clock: Callable[[], float],
+) -> Services:
+    """Return the services. Who calls it lets each of `objects.kinds` follow the API server."""
+    objects = KnownObjects(cluster)
+    access = Access(identification, users, clock)
+    return Services(access, objects, VisibleNamespaces(access, objects.namespaces, clock), callers, metrics)

@@ -1,0 +1,148 @@
+"""Summaries of objects, as lists have them. Pure."""
+
+from datetime import datetime
+from typing import Any
+
+from rlrun.api.base.schema import Schema
+from rlrun.api.run_status import Phase
+from rlrun.constants import START_CONDITIONS, Reason
+from rlrun.kube.objects import Obj
+
+
+class RunSummary(Schema):
+    """A run in a list."""
+
+    namespace: str
+    name: str
+    uid: str
+    display_name: str | None = None
+    phase: str
+    reason: str = ""
+    """Reason for the phase, or why the run waits."""
+    message: str = ""
+    model: str
+    environments: list[str]
+    """Names, or ids of those that have none."""
+    step: int = 0
+    max_steps: int = 0
+    reward: float | None = None
+    eta_seconds: float | None = None
+    restarts: int = 0
+    created_at: datetime
+    started_at: datetime | None = None
+    completed_at: datetime | None = None
+
+
+class ArtifactSummary(Schema):
+    """A checkpoint or adapter in a list."""
+
+    namespace: str
+    name: str
+    uid: str
+    run: str
+    run_uid: str
+    model: str
+    step: int
+    phase: str
+    reward: float | None = None
+    size_bytes: int | None = None
+    shared_with: list[str]
+    deployed: bool | None = None
+    """Adapters: whether a serving pool is to serve it."""
+    deployment_state: str | None = None
+    deployment_model: str | None = None
+    """Adapters: name of the model in requests to the serving pool."""
+    message: str | None = None
+    created_at: datetime
+
+
+class ModelSummary(Schema):
+    """A base model that runs may name."""
+
+    id: str
+    name: str
+    """Name of the RLModel."""
+    seq_len: int | None = None
+    lora_rank: int | None = None
+    """Default rank, and the maximum."""
+    full_fine_tuning: bool = False
+    active_runs: int | None = None
+
+
+def summarize_run(run: Obj) -> RunSummary:
+    """Return the summary of an RLRun. A run without a status is Pending."""
+    metadata, spec, status = _parts(run)
+    progress = status.get("progress") or {}
+    reason, message = _why(status)
+    if not status.get("phase") and not reason:
+        reason, message = Reason.NOT_SEEN_YET, "the operator has not processed the run yet"
+    return RunSummary(
+        namespace=metadata["namespace"],
+        name=metadata["name"],
+        uid=metadata["uid"],
+        display_name=spec.get("name"),
+        phase=status.get("phase") or Phase.pending.value,
+        reason=reason,
+        message=message,
+        model=str(spec.get("model") or ""),
+        environments=[str(e.get("name") or e.get("id") or "") for e in spec.get("env") or []],
+        step=int(progress.get("step") or 0),
+        max_steps=int(progress.get("maxSteps") or spec.get("maxSteps") or 0),
+        reward=progress.get("reward"),
+        eta_seconds=progress.get("etaSeconds"),
+        restarts=int(status.get("restarts") or 0),
+        created_at=metadata["creationTimestamp"],
+        started_at=status.get("startTime"),
+        completed_at=status.get("completionTime"),
+    )
+
+
+def summarize_artifact(artifact: Obj) -> ArtifactSummary:
+    """Return the summary of an RLCheckpoint or RLAdapter."""
+    metadata, spec, status = _parts(artifact)
+    return ArtifactSummary(
+        namespace=metadata["namespace"],
+        name=metadata["name"],
+        uid=metadata["uid"],
+        run=str(spec.get("runName") or ""),
+        run_uid=str(spec.get("runUid") or ""),
+        model=str(spec.get("model") or ""),
+        step=int(spec.get("step") or 0),
+        phase=str(status.get("phase") or "Pending"),
+        reward=status.get("reward"),
+        size_bytes=status.get("sizeBytes"),
+        shared_with=list(spec.get("sharedWith") or []),
+        deployed=bool(spec.get("deployed")) if artifact.get("kind") == "RLAdapter" else None,
+        deployment_state=status.get("deploymentState"),
+        deployment_model=status.get("deploymentModel"),
+        message=status.get("message"),
+        created_at=status.get("createdAt") or metadata["creationTimestamp"],
+    )
+
+
+def summarize_model(model: Obj) -> ModelSummary:
+    """Return the summary of an RLModel, without its pods' configuration: variables there may hold credentials."""
+    metadata, spec, status = _parts(model)
+    return ModelSummary(
+        id=str(spec.get("id") or ""),
+        name=metadata["name"],
+        seq_len=spec.get("seqLen"),
+        lora_rank=(spec.get("lora") or {}).get("rank"),
+        full_fine_tuning=bool((spec.get("trainer") or {}).get("fullFineTuning")),
+        active_runs=status.get("runs"),
+    )
+
+
+def _parts(obj: Obj) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+    return obj["metadata"], obj.get("spec") or {}, obj.get("status") or {}
+
+
+def _why(status: dict[str, Any]) -> tuple[str, str]:
+    if status.get("reason"):
+        return str(status["reason"]), str(status.get("message") or "")
+    conditions = {c.get("type"): c for c in status.get("conditions") or []}
+    for kind in START_CONDITIONS:
+        found = conditions.get(kind)
+        if found and found.get("status") != "True":
+            return str(found.get("reason") or ""), str(found.get("message") or "")
+    return "", ""

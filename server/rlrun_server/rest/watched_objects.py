@@ -1,0 +1,162 @@
+"""Objects of one kind as the server knows them: listed once, then followed by a watch.
+
+The objects are kept as compressed JSON. What lists, filters and orders need of them is kept beside it.
+"""
+
+import asyncio
+import json
+import logging
+import zlib
+from collections.abc import AsyncIterator, Callable, Iterable
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+from rlrun.api.base.schema import Schema
+from rlrun.kube.errors import ApiError
+from rlrun.kube.kinds import ResourceKind
+from rlrun.kube.objects import Obj
+from rlrun.service.backoff import Backoff
+
+log = logging.getLogger(__name__)
+
+WATCH_SECONDS = 240.0
+PAUSE_SECONDS = 1.0
+MAX_PAUSE_SECONDS = 30.0
+
+S = TypeVar("S", bound=Schema)
+
+
+class ListingCluster(Protocol):
+    """The part of `AsyncKubeClient` that is used."""
+
+    async def list_all(self, kind: ResourceKind) -> tuple[list[Obj], str]:
+        """Return all objects of a kind, and the version from which a watch of them can begin. Raises ApiError."""
+        ...
+
+    def watch(self, kind: ResourceKind, version: str, seconds: float) -> AsyncIterator[tuple[str, Obj]]:
+        """Yield type and object of each change. Raises ApiError."""
+        ...
+
+
+@dataclass(frozen=True)
+class Kept(Generic[S]):
+    """One object."""
+
+    namespace: str
+    name: str
+    uid: str
+    version: int
+    data: bytes
+    summary: S
+    text: bytes
+    """Summary as JSON, which lists are made of."""
+
+    def read(self) -> Obj:
+        """Return the object without its managed fields."""
+        found: Obj = json.loads(zlib.decompress(self.data))
+        return found
+
+
+class WatchedObjects(Generic[S]):
+    """All objects of one kind."""
+
+    def __init__(self, cluster: ListingCluster, kind: ResourceKind, summarize: Callable[[Obj], S]) -> None:
+        self.kind = kind
+        self._cluster = cluster
+        self._summarize = summarize
+        self._by_name: dict[tuple[str, str], Kept[S]] = {}
+        self._by_uid: dict[str, Kept[S]] = {}
+        self.is_listed = False
+        """True when all objects were listed once. They may be outdated while the API server is away."""
+        self.changes = 0
+        """Number of changes so far."""
+
+    def all(self) -> Iterable[Kept[S]]:
+        """Return all objects, in no order."""
+        return self._by_name.values()
+
+    def find(self, namespace: str, name: str) -> Kept[S] | None:
+        """Return the object with this name."""
+        return self._by_name.get((namespace, name))
+
+    def find_uid(self, namespace: str, uid: str) -> Kept[S] | None:
+        """Return the object with this uid, if it is in the namespace."""
+        found = self._by_uid.get(uid)
+        return found if found is not None and found.namespace == namespace else None
+
+    async def follow(self) -> None:
+        """Follow the API server until cancelled."""
+        pauses = Backoff(PAUSE_SECONDS, MAX_PAUSE_SECONDS)
+        while True:
+            try:
+                version = await self._list()
+                pauses.succeeded()
+                while True:
+                    version = await self._watch(version)
+                    # An API server that ends each watch at once must not be asked without a pause.
+                    await asyncio.sleep(PAUSE_SECONDS)
+            except ApiError as error:
+                if error.status == 410:  # the version is too old
+                    continue
+                log.warning("%s are not up to date: %s", self.kind.plural, error)
+            except Exception:
+                log.exception("%s are not up to date", self.kind.plural)
+            pauses.failed(0.0)
+            await asyncio.sleep(pauses.pause)
+
+    async def _list(self) -> str:
+        objects, version = await self._cluster.list_all(self.kind)
+        kept = {(k.namespace, k.name): k for k in map(self.kept, objects)}
+        self._by_name = kept
+        self._by_uid = {k.uid: k for k in kept.values()}
+        self.is_listed = True
+        self.changes += 1
+        return version
+
+    async def _watch(self, version: str) -> str:
+        """Return the version up to which changes have arrived."""
+        async for event, obj in self._cluster.watch(self.kind, version, WATCH_SECONDS):
+            version = str(obj["metadata"]["resourceVersion"])
+            if event == "DELETED":
+                self._remove(obj)
+            elif event in ("ADDED", "MODIFIED"):
+                self.put(obj)
+        return version
+
+    def put(self, obj: Obj) -> None:
+        """Keep an object that was read or written just now, unless a newer version of it is kept."""
+        new = self.kept(obj)
+        old = self._by_name.get((new.namespace, new.name))
+        if old is not None and old.version > new.version:
+            return
+        if old is not None and old.uid != new.uid:
+            self._by_uid.pop(old.uid, None)
+        self._by_name[new.namespace, new.name] = self._by_uid[new.uid] = new
+        self.changes += 1
+
+    def _remove(self, obj: Obj) -> None:
+        metadata = obj["metadata"]
+        place = (str(metadata.get("namespace") or ""), str(metadata["name"]))
+        old = self._by_name.get(place)
+        if old is not None and old.uid == metadata.get("uid"):
+            del self._by_name[place]
+            self._by_uid.pop(old.uid, None)
+            self.changes += 1
+
+    def kept(self, obj: Obj) -> Kept[S]:
+        """Return what would be kept of an object."""
+        metadata = {key: value for key, value in obj["metadata"].items() if key != "managedFields"}
+        stripped = {**obj, "metadata": metadata}
+        # Level 1 makes 60 kB of JSON 13 kB in 0.4 ms.
+        data = zlib.compress(json.dumps(stripped).encode(), 1)
+        version = str(metadata.get("resourceVersion") or "")
+        summary = self._summarize(stripped)
+        return Kept(
+            str(metadata.get("namespace") or ""),
+            str(metadata["name"]),
+            str(metadata.get("uid") or ""),
+            int(version) if version.isdigit() else 0,
+            data,
+            summary,
+            summary.model_dump_json(by_alias=True, exclude_none=True).encode(),
+        )

@@ -1,0 +1,98 @@
+"""The REST API in this process, with an API server in memory."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+from rlrun.kube.objects import Obj
+from rlrun.storage.layout import S3Uri
+from rlrun_server.identification import Identification
+from rlrun_server.rest.metric_reader import MetricReader, MetricStore
+from rlrun_server.rest.rest_app import rest_app
+from rlrun_server.rest.services import Services, make_services
+from rlrun_server.users import Users
+
+from tests.support.fake_cluster import FakeCluster
+from tests.support.fake_s3 import InMemoryStore
+from tests.support.signing_server import ReviewingApi
+
+BUCKET = "bucket"
+CREATED = "2026-01-01T00:00:{:02d}Z"
+SPEC: dict[str, Any] = {
+    "model": "Qwen/Qwen3-4B",
+    "maxSteps": 40,
+    "sampling": {"maxTokens": 64},
+    "env": [{"id": "acme/reverse"}],
+}
+"""A valid spec of a run."""
+
+
+def uid_of(number: int) -> str:
+    """Return a uid."""
+    return f"{number:08x}-0000-4000-8000-000000000000"
+
+
+def run_object(
+    run: str,
+    namespace: str = "team",
+    number: int = 1,
+    phase: str = "Running",
+    reward: float | None = None,
+    **spec: Any,
+) -> Obj:
+    """Return an RLRun as the API server stores it."""
+    return {
+        "apiVersion": "rlrun.dev/v1alpha1",
+        "kind": "RLRun",
+        "metadata": {
+            "name": run,
+            "namespace": namespace,
+            "uid": uid_of(number),
+            "resourceVersion": str(number),
+            "creationTimestamp": CREATED.format(number % 60),
+            "managedFields": [{"manager": "kubectl"}],
+        },
+        "spec": {**SPEC, **spec},
+        "status": {"phase": phase, "progress": {"step": number, "reward": reward}},
+    }
+
+
+@dataclass
+class RestApi:
+    """A running API, and what stands around it."""
+
+    api: ReviewingApi
+    cluster: FakeCluster
+    services: Services
+    client: httpx.AsyncClient
+
+    def user(self, name: str, *permissions: str) -> dict[str, str]:
+        """Return the headers of a user who has these permissions: `get rlruns in team`."""
+        token = f"token-of-{name}"
+        self.api.users[token] = name
+        self.api.permissions |= {(name, permission) for permission in permissions}
+        return {"Authorization": f"Bearer {token}"}
+
+    def add(self, *objects: Obj) -> None:
+        """Let API server and server know these objects."""
+        kinds = {known.kind.kind: known for known in self.services.objects.kinds}
+        for obj in objects:
+            key = (obj["kind"], obj["metadata"].get("namespace") or "", obj["metadata"]["name"])
+            self.cluster.objects[key] = obj
+            kinds[obj["kind"]].put(obj)
+
+
+def rest_api(store: MetricStore | None = None, clock: Any = lambda: 100.0) -> RestApi:
+    """Return the API, which knows of all kinds that there are no objects."""
+    api, cluster = ReviewingApi(), FakeCluster()
+    users = Users(api.create, clock)
+
+    async def renew() -> None:
+        pass
+
+    metrics = MetricReader(store or InMemoryStore(BUCKET), renew, S3Uri(BUCKET, "prefix"), clock)
+    services = make_services(cluster.kube, cluster, Identification(users, 1000.0, clock), users, metrics, clock)
+    for kind in services.objects.kinds:
+        kind.is_listed = True
+    transport = httpx.ASGITransport(app=rest_app(services), raise_app_exceptions=False)
+    return RestApi(api, cluster, services, httpx.AsyncClient(transport=transport, base_url="http://server/rlrun/v1"))

@@ -1,0 +1,148 @@
+"""Servers with and without TLS, their limits and their end."""
+
+import asyncio
+import socket
+import ssl
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from rlrun_operator.runtime.server_certificate import make_certificate
+from rlrun_server.http.body import read_body
+from rlrun_server.http.connection import MAX_HEADER_BYTES
+from rlrun_server.http.endpoint import Dispatcher, Endpoint
+from rlrun_server.http.serving import listen, serving, serving_on
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.types import ASGIApp
+
+ANOTHER = "127.0.0.2"
+"""An address of this host that is not the one on which the plain port is open."""
+LIMIT = 1000
+
+
+@pytest.fixture
+def ports() -> tuple[int, int]:
+    """Two free ports."""
+    with socket.socket() as one, socket.socket() as two:
+        one.bind(("", 0))
+        two.bind(("", 0))
+        return one.getsockname()[1], two.getsockname()[1]
+
+
+async def echo(request: Request) -> Response:
+    return PlainTextResponse(str(len(await read_body(request, LIMIT))))
+
+
+async def fail(_: Request) -> Response:
+    raise RuntimeError("with a secret")
+
+
+application: ASGIApp = Dispatcher({"/echo": Endpoint(echo), "/fail": Endpoint(fail)}, Starlette())
+
+
+@pytest.fixture
+async def port() -> AsyncIterator[int]:
+    sockets = listen("127.0.0.1", 0)
+    port = int(sockets[0].getsockname()[1])
+    async with serving_on(application, sockets):
+        yield port
+
+
+async def exchange(port: int, *parts: bytes, address: str = "127.0.0.1", tls: ssl.SSLContext | None = None) -> bytes:
+    reader, writer = await asyncio.open_connection(address, port, ssl=tls, server_hostname="localhost" if tls else None)
+    try:
+        for part in parts:
+            writer.write(part)
+            await writer.drain()
+        return await reader.read()
+    finally:
+        writer.close()
+
+
+def post(path: str, *headers: str, body: bytes = b"") -> bytes:
+    lines = [f"POST {path} HTTP/1.1", "Host: localhost", "Connection: close", *headers, "", ""]
+    return "\r\n".join(lines).encode() + body
+
+
+async def answers(address: str, port: int, tls: ssl.SSLContext | None = None) -> bool:
+    try:
+        return b"200 OK" in await exchange(port, post("/echo", "Content-Length: 0"), address=address, tls=tls)
+    except ConnectionRefusedError:
+        return False
+
+
+async def test_with_tls_the_plain_port_is_for_this_host_alone(ports: tuple[int, int], tmp_path: Path) -> None:
+    plain, encrypted = ports
+    made = make_certificate("localhost", datetime.now(UTC))
+    for name, content in made.items():
+        (tmp_path / name).write_bytes(content)
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(tmp_path / "tls.crt", tmp_path / "tls.key")
+    client = ssl.create_default_context(cadata=made["ca.crt"].decode())
+    async with serving(application, plain, encrypted, tls):
+        assert await answers("127.0.0.1", plain)
+        assert not await answers(ANOTHER, plain)
+        assert await answers(ANOTHER, encrypted, client)
+    async with serving(application, plain):
+        assert await answers(ANOTHER, plain)
+        assert not await answers(ANOTHER, encrypted, client)
+
+
+async def test_a_port_in_use_is_an_error(ports: tuple[int, int]) -> None:
+    async with serving(application, ports[0]):
+        with pytest.raises(OSError, match="in use"):
+            async with serving(application, ports[0]):
+                pass
+
+
+def test_connections_send_without_delay() -> None:
+    # asyncio sets TCP_NODELAY on connections of such sockets only.
+    (listening,) = listen("127.0.0.1", 0)
+    with listening:
+        assert listening.proto == socket.IPPROTO_TCP
+
+
+@pytest.mark.parametrize("size", [LIMIT, LIMIT + 1])
+@pytest.mark.parametrize("is_chunked", [True, False])
+async def test_bodies_are_bounded(port: int, size: int, is_chunked: bool) -> None:
+    body = b"x" * size
+    if is_chunked:
+        chunks = [body[start : start + 400] for start in range(0, size, 400)]
+        sent = b"".join(b"%x\r\n%s\r\n" % (len(chunk), chunk) for chunk in chunks) + b"0\r\n\r\n"
+        answer = await exchange(port, post("/echo", "Transfer-Encoding: chunked"), sent)
+    else:
+        answer = await exchange(port, post("/echo", f"Content-Length: {size}", body=body))
+    assert (b"200 OK" in answer) == (size <= LIMIT)
+    assert (b"BodyTooLarge" in answer) == (size > LIMIT)
+
+
+async def test_headers_are_bounded(port: int) -> None:
+    fits = f"X-Long: {'x' * (MAX_HEADER_BYTES - 1000)}"
+    assert b"200 OK" in await exchange(port, post("/echo", fits, "Content-Length: 0"))
+    assert b" 431 " in await exchange(port, post("/echo", fits, f"X-More: {'x' * 1000}", "Content-Length: 0"))
+    assert b" 431 " in await exchange(port, post(f"/{'x' * MAX_HEADER_BYTES}"))
+
+
+async def test_an_unexpected_error_tells_nothing_from_inside(port: int) -> None:
+    answer = await exchange(port, post("/fail", "Content-Length: 0"))
+    assert b" 500 " in answer
+    assert b"InternalError" in answer
+    assert b"secret" not in answer
+
+
+async def test_requests_in_progress_end_before_the_server_does(ports: tuple[int, int]) -> None:
+    entered, may_end = asyncio.Event(), asyncio.Event()
+
+    async def slow(_: Request) -> Response:
+        entered.set()
+        await may_end.wait()
+        return PlainTextResponse("done")
+
+    async with serving(Dispatcher({"/slow": Endpoint(slow)}, Starlette()), ports[0]):
+        asked = asyncio.create_task(exchange(ports[0], post("/slow", "Content-Length: 0")))
+        await entered.wait()
+        asyncio.get_running_loop().call_later(0.05, may_end.set)
+    assert (await asked).endswith(b"done")

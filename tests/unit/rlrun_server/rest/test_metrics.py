@@ -1,0 +1,230 @@
+"""Metrics of runs as columns, from the files in S3."""
+
+import asyncio
+import json
+import math
+import sys
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rlrun.storage.errors import Unreachable
+from rlrun.storage.metric_files import merge_lines
+from rlrun_server.rest import metric_columns, metric_reader
+from rlrun_server.rest.metric_columns import MetricsAnswer, TooManyValues, read_columns, select_names, thinned
+
+from tests.support.fake_s3 import InMemoryStore
+from tests.support.rest_api import BUCKET, RestApi, rest_api, run_object, uid_of
+
+RIGHT = "get rlruns/metrics in team"
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class CountingStore(InMemoryStore):
+    """Counts the files that are read."""
+
+    def __init__(self) -> None:
+        super().__init__(BUCKET)
+        self.read: list[str] = []
+        self.is_away = False
+
+    def walk(self, uri):  # type: ignore[no-untyped-def]
+        if self.is_away:
+            raise Unreachable("S3 is away")
+        return super().walk(uri)
+
+    def get_bytes(self, uri):  # type: ignore[no-untyped-def]
+        self.read.append(uri.key.rpartition("/")[2])
+        return super().get_bytes(uri)
+
+
+@pytest.fixture
+def store() -> CountingStore:
+    return CountingStore()
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def api(store: CountingStore, clock: Clock) -> RestApi:
+    found = rest_api(store, clock)
+    found.add(run_object("first"))
+    return found
+
+
+def put(store: CountingStore, part: int, *lines: dict[str, object], uid: str = uid_of(1)) -> None:
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    store.objects[f"s3://{BUCKET}/prefix/team/{uid}/metrics/part-0-{part:05d}.jsonl"] = text.encode()
+
+
+def trained(step: int, **values: float) -> dict[str, object]:
+    return {"step": step, "time": f"t{step}", "progress/step": step, **values}
+
+
+async def metrics(api: RestApi, run: str = "first", **query: object) -> MetricsAnswer:
+    answer = await api.client.get(
+        f"/namespaces/team/runs/{run}/metrics",
+        params=query,  # type: ignore[arg-type]
+        headers=api.user("ann", "list rlruns in team", RIGHT),
+    )
+    assert answer.status_code == 200, answer.text
+    return MetricsAnswer.model_validate(answer.json())
+
+
+async def test_columns_by_step(api: RestApi, store: CountingStore) -> None:
+    put(store, 0, trained(1, reward=0.1, loss=2.0), trained(2, reward=0.2), {"step": 2, "time": "t", "eval/a": 0.7})
+    found = await metrics(api, name=["reward", "eval/*"])
+    assert (found.steps, found.times, found.bucketed, found.uid) == ([1, 2], ["t1", "t2"], False, uid_of(1))
+    assert {series.name: series.values for series in found.series} == {"reward": [0.1, 0.2], "eval/a": [None, 0.7]}
+    everything = await metrics(api)
+    assert {series.name for series in everything.series} == {"reward", "loss", "eval/a", "progress/step"}
+
+
+async def test_many_steps_become_buckets_that_keep_extremes(api: RestApi, store: CountingStore) -> None:
+    put(store, 0, *(trained(step, reward=100.0 if step == 37 else float(step % 2)) for step in range(1, 101)))
+    found = await metrics(api, name="reward", points=10)
+    (reward,) = found.series
+    assert found.bucketed
+    assert found.total_steps == 100
+    assert found.steps == list(range(10, 101, 10))
+    assert reward.max == [1.0] * 3 + [100.0] + [1.0] * 6
+    assert reward.min == [0.0] * 10
+    assert reward.values[0] == 0.5
+    narrow = await metrics(api, name="reward", points=10, min_step=31, max_step=40)
+    assert not narrow.bucketed
+    assert narrow.series[0].values[6] == 100.0
+
+
+async def test_a_deleted_run_is_read_by_its_uid(api: RestApi, store: CountingStore) -> None:
+    put(store, 0, trained(1, reward=0.5), uid=uid_of(77))
+    assert (await metrics(api, uid_of(77))).steps == [1]
+    for name in (uid_of(78), "second"):
+        answer = await api.client.get(f"/namespaces/team/runs/{name}/metrics/names", headers=api.user("ann", RIGHT))
+        assert (answer.status_code, answer.json()["reason"]) == (404, "ObjectNotFound")
+
+
+async def test_names(api: RestApi, store: CountingStore) -> None:
+    put(store, 0, trained(1, b=1.0, a=2.0), {**trained(2), "histogram": [1, 2]})
+    answer = await api.client.get("/namespaces/team/runs/first/metrics/names", headers=api.user("ann", RIGHT))
+    assert answer.json() == {
+        "namespace": "team", "uid": uid_of(1), "names": ["a", "b", "progress/step"], "steps": 2, "lastStep": 2,
+    }  # fmt: skip
+
+
+async def test_only_what_is_new_is_read(api: RestApi, store: CountingStore, clock: Clock) -> None:
+    put(store, 0, trained(1, reward=0.1))
+    put(store, 1, trained(2, reward=0.2))
+    await asyncio.gather(*(metrics(api) for _ in range(5)))
+    assert sorted(store.read) == ["part-0-00000.jsonl", "part-0-00001.jsonl"]
+    put(store, 1, trained(2, reward=0.2), trained(3, reward=0.3))
+    assert (await metrics(api)).steps == [1, 2], "S3 is not asked again for a moment"
+    clock.now += metric_reader.FRESH_SECONDS
+    assert (await metrics(api)).steps == [1, 2, 3]
+    assert sorted(store.read)[2:] == ["part-0-00001.jsonl"]
+
+
+async def test_without_s3_the_last_metrics_are_shown(api: RestApi, store: CountingStore, clock: Clock) -> None:
+    store.is_away = True
+    answer = await api.client.get("/namespaces/team/runs/first/metrics", headers=api.user("ann", RIGHT))
+    assert (answer.status_code, answer.json()["reason"]) == (503, "S3Unreachable")
+    store.is_away = False
+    put(store, 0, trained(1, reward=0.1))
+    assert not (await metrics(api)).is_stale
+    store.is_away = True
+    clock.now += 10
+    found = await metrics(api)
+    assert (found.is_stale, found.steps) == (True, [1])
+
+
+async def test_files_that_are_too_large_are_not_read(
+    api: RestApi, store: CountingStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metric_reader, "MAX_RUN_BYTES", 10)
+    put(store, 0, trained(1, reward=0.1))
+    answer = await api.client.get("/namespaces/team/runs/first/metrics", headers=api.user("ann", RIGHT))
+    assert (answer.status_code, answer.json()["reason"]) == (413, "MetricsTooLarge")
+    assert not store.read
+
+
+@pytest.mark.parametrize("query", [{"points": 1001}, {"points": 0}, {"min_step": -1}, {"max_step": "x"}, {"steps": 1}])
+async def test_wrong_parameters_are_named(api: RestApi, query: dict[str, object]) -> None:
+    answer = await api.client.get("/namespaces/team/runs/first/metrics", params=query, headers=api.user("ann", RIGHT))  # type: ignore[arg-type]
+    assert answer.status_code == 400
+    assert answer.json()["errors"][0]["pointer"] == f"query/{next(iter(query))}"
+
+
+async def test_folders_of_the_platform_are_no_namespaces(api: RestApi, store: CountingStore) -> None:
+    store.objects[f"s3://{BUCKET}/prefix/models/{uid_of(1)}/metrics/part-0.jsonl"] = b"{}"
+    user = api.user("ann", "get rlruns/metrics in models", "list rlruns in models")
+    answer = await api.client.get(f"/namespaces/models/runs/{uid_of(1)}/metrics", headers=user)
+    assert answer.status_code == 404
+
+
+def test_lines_that_a_tenant_has_forged_are_left_out() -> None:
+    deep = b'{"step": 1, "x": ' + b"[" * 100_000
+    parts = [
+        b'{"step": 1, "time": "t", "progress/step": 1, "good": 1.5, "flag": true, "text": "x", "nan": NaN, "i": 1e999}',
+        b'{"step": "2"}\n{"step": -1}\n{"step": true}\n[1]\nnull\n{"step": 99999999999}\nno json\n' + deep,
+        b'{"step": 3, "progress/step": 3, "huge": ' + b"9" * 400 + b"}",
+        b'{"step": 4, "time": 5, "progress/step": 4, "' + b"n" * 300 + b'": 1}',
+    ]
+    found = read_columns(parts)
+    assert list(found.steps) == [1, 3, 4]
+    assert set(found.values) == {"good", "progress/step"}
+
+
+def test_names_are_chosen_by_name_and_beginning() -> None:
+    columns = read_columns([b'{"step": 1, "a/x": 1, "a/y": 1, "b": 1, "bc": 1}'])
+    assert select_names(columns, []) == ["a/x", "a/y", "b", "bc"]
+    assert select_names(columns, ["a/*", "b", "missing"]) == ["a/x", "a/y", "b"]
+
+
+def test_the_largest_numbers_stay_finite() -> None:
+    largest = sys.float_info.max
+    lines = [json.dumps({"step": step, "v": value}) for step, value in enumerate([largest, largest, 1.0, 2.0])]
+    (series,) = thinned(read_columns(["\n".join(lines).encode()]), ["v"], 0, 10, 2).series
+    assert series.values == [largest, 1.5]
+    assert series.max == [largest, 2.0]
+
+
+STEPS = st.integers(1, 6)
+LINES = st.lists(
+    st.fixed_dictionaries(
+        {"step": STEPS, "time": st.just("t")},
+        optional={"a": st.floats(0, 1), "b": st.floats(0, 1), "progress/step": st.just(1.0)},
+    ),
+    max_size=12,
+)
+
+
+@given(LINES)
+def test_columns_have_what_the_command_line_shows(lines: list[dict[str, Any]]) -> None:
+    columns = read_columns(["\n".join(map(json.dumps, lines)).encode()])
+    merged = merge_lines(lines)
+    assert list(columns.steps) == [line["step"] for line in merged]
+    for row, line in enumerate(merged):
+        found = {name: column[row] for name, column in columns.values.items() if not math.isnan(column[row])}
+        assert found == {name: value for name, value in line.items() if name not in ("step", "time")}
+
+
+def test_a_run_has_a_limit_of_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metric_columns, "MAX_CELLS", 3)
+    assert read_columns([b'{"step": 1, "a": 1, "b": 1, "c": 1}']).steps == [1]
+    for lines in (b'{"step": 1, "a": 1, "b": 1, "c": 1, "d": 1}', b'{"step": 1, "a": 1}\n{"step": 2, "b": 1, "a": 1}'):
+        with pytest.raises(TooManyValues):
+            read_columns([lines])
+
+
+def test_a_line_has_a_limit_of_length(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metric_columns, "MAX_LINE", 30)
+    assert read_columns([b'{"step": 1, "a": 1}\n{"step": 2, "a": 1' + b" " * 30 + b"}\n"]).steps == [1]

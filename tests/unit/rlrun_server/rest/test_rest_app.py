@@ -1,0 +1,160 @@
+"""All routes: the check that each declares, what it tells of namespaces, and the OpenAPI document."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from fastapi.routing import APIRoute
+from rlrun_server.rest.access import Identified, Requirement
+from rlrun_server.rest.openapi_document import openapi_text
+from rlrun_server.rest.problems import ProblemDetails
+from rlrun_server.rest.rest_app import OPENAPI_PATH, rest_app
+
+from tests.support.rest_api import RestApi, rest_api, run_object
+
+OPEN = {OPENAPI_PATH}
+"""Paths for everybody."""
+
+
+def routes() -> list[APIRoute]:
+    """Return all routes of the API."""
+    found: list[APIRoute] = []
+    pending = list(rest_app().routes)
+    while pending:
+        route = pending.pop()
+        if isinstance(route, APIRoute):
+            found.append(route)
+        else:
+            pending += list(getattr(getattr(route, "original_router", None), "routes", []))
+    return found
+
+
+def checks_of(route: APIRoute) -> list[Requirement | Identified]:
+    calls = [dependency.call for dependency in route.dependant.dependencies]
+    return [call for call in calls if isinstance(call, Requirement | Identified)]
+
+
+def in_namespace() -> Iterator[object]:
+    for route in routes():
+        for check in checks_of(route):
+            if isinstance(check, Requirement):
+                for method in route.methods or ():
+                    yield pytest.param(method, route.path, check, id=f"{method} {route.path}")
+
+
+def url_of(path: str, namespace: str) -> str:
+    return re.sub(r"\{.*?\}", "first", path.replace("{namespace}", namespace)).removeprefix("/rlrun/v1")
+
+
+@pytest.fixture
+def api() -> RestApi:
+    found = rest_api()
+    found.add(run_object("first"))
+    return found
+
+
+def test_every_route_declares_its_check() -> None:
+    found = routes()
+    assert len(found) > 15
+    for route in found:
+        assert len(checks_of(route)) == 1, f"{route.path} needs requires(...) or IDENTIFIED"
+        if "{namespace}" in route.path:
+            assert isinstance(checks_of(route)[0], Requirement), route.path
+
+
+@pytest.mark.parametrize(("method", "path", "check"), list(in_namespace()))
+async def test_without_the_right_a_namespace_looks_as_if_it_were_not_there(
+    api: RestApi, method: str, path: str, check: Requirement
+) -> None:
+    stranger = api.user("stranger", "list rlruns in another")
+    answers = [await api.client.request(method, url_of(path, name), headers=stranger) for name in ("team", "nowhere")]
+    bodies = []
+    for name, answer in zip(("team", "nowhere"), answers, strict=True):
+        assert answer.status_code == 404
+        text = answer.text.replace(name, "NAMESPACE")
+        bodies.append(re.sub(r'"requestId": "\w+"', "", text))
+    assert bodies[0] == bodies[1]
+    assert "NamespaceNotFound" in bodies[0]
+
+
+@pytest.mark.parametrize(("method", "path", "check"), list(in_namespace()))
+async def test_who_sees_the_namespace_is_told_which_right_is_missing(
+    api: RestApi, method: str, path: str, check: Requirement
+) -> None:
+    resource = f"{check.resource}/{check.subresource}" if check.subresource else check.resource
+    if (check.verb, resource) == ("list", "rlruns"):
+        return
+    viewer = api.user("viewer", "list rlruns in team")
+    answer = await api.client.request(method, url_of(path, "team"), headers=viewer)
+    problem = ProblemDetails.model_validate(answer.json())
+    assert (answer.status_code, problem.reason) == (403, "AccessForbidden")
+    assert f"may not {check.verb} {resource} in namespace team" in problem.detail
+    may = api.user("member", "list rlruns in team", f"{check.verb} {resource} in team")
+    allowed = await api.client.request(method, url_of(path, "team"), headers=may)
+    assert "may not" not in allowed.text
+
+
+@pytest.mark.parametrize("route", routes(), ids=lambda route: f"{min(route.methods or ())} {route.path}")
+async def test_without_a_credential_there_is_nothing(api: RestApi, route: APIRoute) -> None:
+    for method in route.methods or ():
+        answer = await api.client.request(method, url_of(route.path, "team"))
+        assert answer.status_code == 401
+        assert answer.headers["www-authenticate"].startswith("Bearer")
+        assert answer.headers["content-type"] == "application/problem+json"
+        assert ProblemDetails.model_validate(answer.json()).reason == "TokenInvalid"
+
+
+async def test_the_openapi_document_describes_problems(api: RestApi) -> None:
+    answer = await api.client.get("/openapi.json")
+    document = answer.json()
+    assert document["openapi"].startswith("3.1")
+    operations = [operation for path in document["paths"].values() for operation in path.values()]
+    for operation in operations:
+        assert "application/problem+json" in operation["responses"]["4XX"]["content"]
+        assert "422" not in operation["responses"]
+        assert operation["summary"]
+    assert set(document["components"]["schemas"]["ProblemDetails"]["required"]) >= {"reason", "requestId", "detail"}
+
+
+def test_the_committed_document_is_the_current_one() -> None:
+    committed = Path(__file__).parents[4] / "docs/reference/openapi.json"
+    assert committed.read_text() == openapi_text(), "run `make generate`"
+
+
+async def test_paths_and_methods_that_are_not_there_are_problems(api: RestApi) -> None:
+    user = api.user("ann")
+    missing = await api.client.get("/nothing", headers=user)
+    assert (missing.status_code, missing.json()["reason"]) == (404, "ObjectNotFound")
+    wrong = await api.client.post("/whoami", headers=user)
+    assert (wrong.status_code, wrong.json()["reason"]) == (405, "MethodNotAllowed")
+    assert wrong.headers["allow"] == "GET"
+
+
+async def test_an_unexpected_error_tells_nothing_from_inside(
+    api: RestApi, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("with a secret")
+
+    monkeypatch.setattr(type(api.services.objects), "require", fail)
+    answer = await api.client.get("/models", headers=api.user("ann"))
+    assert answer.status_code == 500
+    assert "secret" not in answer.text
+    problem = ProblemDetails.model_validate(answer.json())
+    assert problem.request_id == answer.headers["x-request-id"]
+    assert problem.request_id in caplog.text
+
+
+async def test_an_api_server_that_does_not_review_is_no_refusal(api: RestApi) -> None:
+    user = api.user("ann")
+    api.api.is_away = True
+    answer = await api.client.get("/whoami", headers=user)
+    assert answer.status_code == 503
+    assert int(answer.headers["retry-after"]) > 0
+
+
+async def test_requests_of_a_user_are_limited(api: RestApi) -> None:
+    statuses = [(await api.client.get("/whoami", headers=api.user("ann"))).status_code for _ in range(105)]
+    assert statuses == [200] * 100 + [429] * 5
+    assert (await api.client.get("/whoami", headers=api.user("bob"))).status_code == 200

@@ -1,0 +1,114 @@
+"""The kept objects follow list and watch."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+from rlrun.kube.errors import ApiError
+from rlrun.kube.kinds import RLRUN, ResourceKind
+from rlrun.kube.objects import Obj
+from rlrun_server.rest import watched_objects
+from rlrun_server.rest.summaries import RunSummary, summarize_run
+from rlrun_server.rest.watched_objects import ListingCluster, WatchedObjects
+from typing_extensions import override
+
+from tests.support.rest_api import run_object, uid_of
+
+Step = list[Obj] | list[tuple[str, Obj]] | ApiError
+
+
+class Scripted(ListingCluster):
+    """Lists and watches in the order of a script. At its end a watch hangs."""
+
+    def __init__(self, lists: list[list[Obj] | ApiError], watches: list[list[tuple[str, Obj]] | ApiError]) -> None:
+        self.lists = lists
+        self.watches = watches
+        self.versions: list[str] = []
+        self.is_done = asyncio.Event()
+
+    @override
+    async def list_all(self, kind: ResourceKind) -> tuple[list[Obj], str]:
+        found = self.lists.pop(0)
+        if isinstance(found, ApiError):
+            raise found
+        return found, "10"
+
+    @override
+    async def watch(self, kind: ResourceKind, version: str, seconds: float) -> AsyncIterator[tuple[str, Obj]]:
+        self.versions.append(version)
+        if not self.watches:
+            self.is_done.set()
+            await asyncio.Event().wait()
+        found = self.watches.pop(0)
+        if isinstance(found, ApiError):
+            raise found
+        for event in found:
+            yield event
+
+
+async def follow(cluster: Scripted) -> WatchedObjects[RunSummary]:
+    objects = WatchedObjects(cluster, RLRUN, summarize_run)
+    assert not objects.is_listed
+    task = asyncio.create_task(objects.follow())
+    await asyncio.wait_for(cluster.is_done.wait(), 60)
+    task.cancel()
+    return objects
+
+
+@pytest.fixture(autouse=True)
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watched_objects, "PAUSE_SECONDS", 0.0)
+
+
+def bookmark(version: int) -> tuple[str, Obj]:
+    return "BOOKMARK", {"metadata": {"resourceVersion": str(version)}}
+
+
+async def test_changes_arrive_and_the_next_watch_begins_after_them() -> None:
+    first, second, changed = (
+        run_object("a", number=1),
+        run_object("b", number=2),
+        run_object("a", number=1, phase="Failed"),
+    )
+    changed["metadata"]["resourceVersion"] = "12"
+    gone = {**second, "metadata": {**second["metadata"], "resourceVersion": "13"}}
+    cluster = Scripted([[first, second]], [[("MODIFIED", changed), ("DELETED", gone)], [bookmark(20)]])
+    objects = await follow(cluster)
+    (kept,) = objects.all()
+    assert (kept.name, kept.summary.phase) == ("a", "Failed")
+    assert "managedFields" not in kept.read()["metadata"]
+    assert RunSummary.model_validate_json(kept.text) == kept.summary
+    assert cluster.versions == ["10", "13", "20"]
+    assert objects.find("team", "b") is None
+    assert objects.find_uid("team", uid_of(2)) is None
+    assert objects.find_uid("other", uid_of(1)) is None
+
+
+async def test_an_outdated_watch_and_a_failed_list_begin_again() -> None:
+    gone, away = ApiError(410, "Expired", "too old"), ApiError(0, "Unreachable", "away")
+    cluster = Scripted([away, [run_object("a")], [run_object("b")]], [gone])
+    objects = await follow(cluster)
+    assert [kept.name for kept in objects.all()] == ["b"]
+
+
+async def test_objects_stay_while_the_api_server_is_away() -> None:
+    away = ApiError(0, "Unreachable", "away")
+    objects = await follow(Scripted([[run_object("a")], away, [run_object("a")]], [away]))
+    assert objects.find("team", "a") is not None
+
+
+async def test_an_older_version_replaces_no_newer_one() -> None:
+    objects = WatchedObjects(Scripted([], []), RLRUN, summarize_run)
+    objects.put(run_object("a", number=9, phase="Failed"))
+    objects.put(run_object("a", number=3))
+    found = objects.find("team", "a")
+    assert found is not None
+    assert found.summary.phase == "Failed"
+
+
+async def test_an_object_made_again_under_its_name_has_another_uid() -> None:
+    objects = WatchedObjects(Scripted([], []), RLRUN, summarize_run)
+    objects.put(run_object("a", number=1))
+    objects.put(run_object("a", number=2))
+    assert objects.find_uid("team", uid_of(1)) is None
+    assert objects.find_uid("team", uid_of(2)) is not None
