@@ -98,7 +98,7 @@ class ObjectCache:
         self._writing: Counter[_Place] = Counter()
         """Objects about which an own write is under way."""
         self._waiting: defaultdict[_Place, list[Callable[[], None]]] = defaultdict(list)
-        """What waits for the answers to these writes."""
+        """Actions that wait for the answers to these writes."""
 
     def __len__(self) -> int:
         """Return the number of kept answers."""

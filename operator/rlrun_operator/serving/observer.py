@@ -50,7 +50,7 @@ class Credentials(Protocol):
     def storage_key(self) -> bytes:
         """Key of the grants for rlrun-server."""
 
-    async def source_secret(self, *, fresh: bool = False) -> dict[str, str] | None:
+    async def source_secret(self) -> dict[str, str] | None:
         """Return the keys of the platform's Secret, or None without it."""
 
 

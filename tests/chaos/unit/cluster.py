@@ -11,7 +11,7 @@ from rlrun.api.run_status import RLRunStatus
 from rlrun.kube.errors import ApiError
 from rlrun.kube.requests import KubeRequest
 
-from tests.support.clocks import START, Clock
+from tests.support.clocks import Clock
 from tests.support.fake_cluster import FakeCluster
 
 Obj = dict[str, Any]
@@ -49,7 +49,7 @@ class StrictCluster(FakeCluster):
             self.on_status(held, obj["status"])
         return await super().apply_status(request)
 
-    def request_deletion(self, obj: Obj, now: datetime = START) -> None:
+    def request_deletion(self, obj: Obj, now: datetime | None = None) -> None:
         """The first request's time stays."""
         since = obj["metadata"].get("deletionTimestamp")
         when = datetime.fromisoformat(since) if since else self._clock.now
