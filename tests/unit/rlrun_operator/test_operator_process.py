@@ -24,9 +24,9 @@ class Watched:
         self.events = events
         self.kinds: list[tuple[ResourceKind, str | None]] = []
 
-    async def version(self, kind: ResourceKind, namespace: str | None, _: Labels) -> str:
+    async def list_metadata(self, kind: ResourceKind, namespace: str | None, _: Labels) -> tuple[list[Obj], str]:
         self.kinds.append((kind, namespace))
-        return "1"
+        return [], "1"
 
     async def watch_metadata(self, kind: ResourceKind, *_: Any) -> AsyncIterator[tuple[str, Obj]]:
         for event in self.events if kind == POD else ():
