@@ -15,7 +15,7 @@ class FakePoller(OrchestratorClient):
         """True if changes are noticed without a look."""
 
     @override
-    async def status(self, key: RunKey, token: str | None = None) -> RunStatus:
+    async def status(self, key: RunKey, token: str | None = None, *, is_fresh: bool = False) -> RunStatus:
         if self.answer is None:
             raise ServiceUnavailable(Problem(reason="Unreachable", message="nobody answers"))
         return self.answer

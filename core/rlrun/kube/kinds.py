@@ -65,7 +65,7 @@ WORKLOAD_PRIORITY_CLASS = ResourceKind(
 
 ARTIFACTS = (RLCHECKPOINT, RLADAPTER)
 """Kinds of the objects that record a run's artifacts."""
-CHILDREN = (JOB, REPLICA_SET, DEPLOYMENT, SERVICE, NETWORK_POLICY, CONFIG_MAP, SECRET, SERVICE_ACCOUNT)
+CHILDREN = (JOB, DEPLOYMENT, REPLICA_SET, SERVICE, NETWORK_POLICY, CONFIG_MAP, SECRET, SERVICE_ACCOUNT)
 """Kinds of a run's children, in the order in which they are deleted: first the Job, whose process writes.
 
 Earlier versions of the operator made Deployments instead of ReplicaSets.

@@ -67,3 +67,9 @@ def artifact_name(run: str, run_uid: str, step: int) -> str:
 def model_object_name(model_id: str) -> str:
     """Return a valid object name for a model id such as `Qwen/Qwen3-4B`."""
     return re.sub(r"[^a-z0-9]+", "-", model_id.lower()).strip("-")
+
+
+def controller_kind(obj: Mapping[str, Any]) -> str | None:
+    """Return the kind of the owner that controls the object, or None without one."""
+    owners = (obj.get("metadata") or {}).get("ownerReferences") or []
+    return next((str(owner.get("kind")) for owner in owners if owner.get("controller")), None)

@@ -7,6 +7,7 @@ the answers to them (resourceVersions of one kind compare as numbers: Kubernetes
 
 import itertools
 import json
+import logging
 import random
 import zlib
 from collections import Counter, defaultdict
@@ -19,6 +20,8 @@ from rlrun.constants import RUN_LABEL, RUN_UID_LABEL
 from rlrun.kube.kinds import POD, SECRET, ResourceKind
 from rlrun.kube.objects import Labels, Obj, label
 from rlrun.kube.requests import label_selector
+
+log = logging.getLogger(__name__)
 
 KEPT_SECONDS = 600.0
 """Time for which an answer is kept, give or take a fifth, so that not all are read again at once."""
@@ -228,7 +231,10 @@ class ObjectCache:
             if not self._writing[place]:
                 del self._writing[place]
                 for action in self._waiting.pop(place, ()):
-                    action()
+                    try:
+                        action()
+                    except Exception:
+                        log.exception("Could not handle an event of %s %s", kind.kind, name)
 
     def after_own_write(self, kind: ResourceKind, obj: Mapping[str, Any], action: Callable[[], None]) -> None:
         """Call `action`: at once, or when the answer to an own write of the object has arrived.

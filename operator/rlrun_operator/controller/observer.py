@@ -31,7 +31,7 @@ from rlrun.kube.kinds import (
     SERVICE_ACCOUNT,
     ResourceKind,
 )
-from rlrun.kube.objects import Obj, is_artifact_ready, label
+from rlrun.kube.objects import Obj, controller_kind, is_artifact_ready, label
 from rlrun.kube.pods import role_of
 from rlrun.kube.references import find_model, split_checkpoint_id
 from rlrun.protocol.orchestrator import RunStatus
@@ -130,11 +130,12 @@ class Observer:
         status = RLRunStatus.parse(run.get("status"))
         uid = run["metadata"]["uid"]
         # Only objects of an earlier run of this name can exist, which the index knows, and those that this process has
-        # written. If an answer lacks one of these, it is applied again.
+        # written. If an answer lacks one of these, it is applied again. Pods are always read: two attempts must not
+        # overlap.
         is_new = status.start_time is None
         children, pods, artifact_objects = await asyncio.gather(
             self._children(reader, namespace, name, is_new),
-            self._labelled(reader, POD, namespace, name, is_new),
+            reader.list(POD, namespace, {RUN_LABEL: name}),
             self._artifact_objects(reader, namespace, uid, is_new),
         )
         variables, s3_problem = await self._s3(status)
@@ -149,7 +150,7 @@ class Observer:
                 parts["priority"] = await self._priorities.value_of(spec)
             if needs_references(status, children, uid):
                 parts |= await self._references(reader, run, namespace, variables)
-            parts |= await self._poll(run, pods, status)
+            parts |= await self._poll(run, pods, status, read_after)
             # List S3 after the pods: an orchestrator that has ended by then has written all its artifacts.
             report = parts.get("poll")
             schedule = None
@@ -213,12 +214,13 @@ class Observer:
         return await reader.list(kind, namespace, {RUN_LABEL: name}, is_known_empty=is_known_empty)
 
     async def _children(self, reader: CachedReader, namespace: str, name: str, is_new: bool) -> list[Obj]:
-        kinds = (REPLICA_SET, DEPLOYMENT, JOB, SERVICE, NETWORK_POLICY, CONFIG_MAP, SERVICE_ACCOUNT)
+        kinds = (DEPLOYMENT, REPLICA_SET, JOB, SERVICE, NETWORK_POLICY, CONFIG_MAP, SERVICE_ACCOUNT)
         lists = await asyncio.gather(
             *(self._labelled(reader, kind, namespace, name, is_new) for kind in kinds),
         )
         secret = await reader.get(SECRET, namespace, token_secret_name(name))
-        found = [obj for objects in lists for obj in objects]
+        # The ReplicaSet of a Deployment has the labels of the pods. Deleted by itself, it would be made again.
+        found = [obj for objects in lists for obj in objects if controller_kind(obj) != DEPLOYMENT.kind]
         if secret is not None and label(secret, RUN_LABEL) == name:
             found.append(secret)
         return found
@@ -308,7 +310,7 @@ class Observer:
             return Listing(problem=s3_problem)
         return await self._listings.list(request, read_after)
 
-    async def _poll(self, run: Obj, pods: list[Obj], status: RLRunStatus) -> dict[str, Any]:
+    async def _poll(self, run: Obj, pods: list[Obj], status: RLRunStatus, read_after: int | None) -> dict[str, Any]:
         running = any(
             label(p, ATTEMPT_LABEL) == str(status.attempt)
             and role_of(p) == "orchestrator"
@@ -322,7 +324,7 @@ class Observer:
             return {}
         token = run_token(self._token_key, metadata["uid"]) if self._token_key else None
         try:
-            report: RunStatus = await self._poller.status(key, token)
+            report: RunStatus = await self._poller.status(key, token, is_fresh=read_after is not None)
         except RequestError as error:
             POLL_ERRORS.inc()
             return {"poll_error": error.problem.message}

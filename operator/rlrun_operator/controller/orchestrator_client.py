@@ -32,8 +32,11 @@ CHANGES_PER_SECOND = 50.0
 class OrchestratorClient(Protocol):
     """Client that reads the status of a run from its orchestrator."""
 
-    async def status(self, key: RunKey, token: str | None = None) -> RunStatus:
-        """Return the status of the run, which asks for its token. Raises RequestError."""
+    async def status(self, key: RunKey, token: str | None = None, *, is_fresh: bool = False) -> RunStatus:
+        """Return the status of the run, which asks for its token. Raises RequestError.
+
+        `is_fresh`: the status of this moment. Else it may be as old as the pause between two changes.
+        """
 
     def is_watched(self, key: RunKey) -> bool:
         """Return whether changes of this run's status are noticed without a look at the run."""
@@ -72,9 +75,12 @@ class HttpOrchestratorClient(OrchestratorClient):
         self._watches: dict[RunKey, _Watch] = {}
 
     @override
-    async def status(self, key: RunKey, token: str | None = None) -> RunStatus:
+    async def status(self, key: RunKey, token: str | None = None, *, is_fresh: bool = False) -> RunStatus:
         watch = self._watches.get(key)
         if watch is not None and watch.token == token:
+            if is_fresh:
+                url = f"{self._url(key)}?{SINCE}="
+                watch.report = await self._http.call("GET", url, RunStatus, headers=bearer(token))
             return watch.report
         self.forget(key)
         report = await self._http.call("GET", f"{self._url(key)}?{SINCE}=", RunStatus, headers=bearer(token))

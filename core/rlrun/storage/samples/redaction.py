@@ -43,10 +43,11 @@ def _redacted_message(message: Message) -> Message:
 
 
 def _redacted_entry(value: Any, path: Sequence[str]) -> Any:
-    if not path:
+    if not path or isinstance(value, str):
+        # A text may be JSON with the entry.
         return REDACTED
     if isinstance(value, list):
-        return [_redacted_entry(entry, path) if isinstance(entry, dict | list) else entry for entry in value]
+        return [_redacted_entry(entry, path) if isinstance(entry, dict | list | str) else entry for entry in value]
     if not isinstance(value, dict) or path[0] not in value:
         return value
     return {**value, path[0]: _redacted_entry(value[path[0]], path[1:])}

@@ -30,6 +30,8 @@ from rlrun_operator.resources.orchestrator import WANDB_KEY
 from rlrun_operator.resources.platform import is_in_own_folder
 from rlrun_operator.resources.reserved_secrets import why_reserved
 
+MAX_KEPT = 8192
+"""Characters of the longest spec that is kept parsed: 2,048 of these take at most 100 MB."""
 ALL = "all-linear"
 """Value of an RLModel's targetModules that allows every name. The trainer refuses those that it cannot adapt."""
 
@@ -44,11 +46,16 @@ class Resolution:
 
 def parse_spec(run: Obj) -> RLRunSpec | Problem:
     """Return the typed spec, or a problem that lists every invalid field. Do not change the result."""
-    return _parse(json.dumps(run.get("spec") or {}))
+    text = json.dumps(run.get("spec") or {})
+    return _kept(text) if len(text) <= MAX_KEPT else _parse(text)
 
 
 # Each look reads the spec several times, and it rarely changes.
 @lru_cache(maxsize=2048)
+def _kept(text: str) -> RLRunSpec | Problem:
+    return _parse(text)
+
+
 def _parse(text: str) -> RLRunSpec | Problem:
     try:
         return RLRunSpec.model_validate(json.loads(text), by_alias=True, by_name=False)

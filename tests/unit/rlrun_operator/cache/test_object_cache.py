@@ -222,6 +222,14 @@ def test_an_event_that_comes_before_the_answer_to_an_own_write_waits_for_it(
     assert len(told) == 3, "no write is under way"
 
 
+def test_an_error_in_what_waits_for_a_write_does_not_reach_the_writer(cache: ObjectCache) -> None:
+    told: list[str] = []
+    with cache.writing(POD, "team", "a"):
+        cache.after_own_write(POD, pod(), lambda: told[1])
+        cache.after_own_write(POD, pod(), lambda: told.append("second"))
+    assert told == ["second"]
+
+
 # --- any order of events, writes, reads and gaps ----------------------------------------------------------------------
 
 NAMES = ("a", "b")

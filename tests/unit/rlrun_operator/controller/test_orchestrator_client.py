@@ -73,6 +73,14 @@ def test_many_runs_that_make_fast_steps_are_shown_less_often(orchestrators: int,
     assert change_pause(2.0, orchestrators) == seconds
 
 
+async def test_a_fresh_status_is_that_of_this_moment(run: Orchestrator) -> None:
+    await run.client.status(KEY, TOKEN)
+    run.change(eta_seconds=5.0)
+    assert (await run.client.status(KEY, TOKEN)).eta_seconds is None
+    assert (await run.client.status(KEY, TOKEN, is_fresh=True)).eta_seconds == 5.0
+    assert run.client.is_watched(KEY)
+
+
 async def test_nothing_is_told_while_only_estimates_change(run: Orchestrator) -> None:
     await run.client.status(KEY, TOKEN)
     run.change(eta_seconds=5.0, groups=GroupCounts(in_flight=7))

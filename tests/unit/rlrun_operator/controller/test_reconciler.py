@@ -271,6 +271,7 @@ FIRST_LOOK_READS = {
     "get RLRun team/reverse",
     "get Secret rlrun-system/s3",
     "get Secret team/reverse-rlrun-token",
+    "list pods in namespace team",
     "list rlmodels",
 }
 

@@ -1,5 +1,7 @@
 """Redaction: nothing of the field's text is left."""
 
+from typing import Any
+
 import pytest
 from rlrun.protocol.problem import Problem
 from rlrun.storage.samples.index import row_of
@@ -43,3 +45,10 @@ def test_an_entry_of_info() -> None:
 def test_a_record_without_the_field_stays_as_it_is(fields: list[str]) -> None:
     plain = record(prompt=[])
     assert redact(plain, fields) == plain
+
+
+@pytest.mark.parametrize("info", ['{"user": {"name": "Ada"}}', ['{"user": {"name": "Ada"}}'], {"user": "Ada"}])
+def test_a_text_in_the_way_of_an_entry_is_redacted_as_a_whole(info: Any) -> None:
+    found = redact(secret_record().model_copy(update={"info": info}), ["info.user.name"])
+    assert "Ada" not in found.model_dump_json()
+    assert found.redacted == ["info.user.name"]

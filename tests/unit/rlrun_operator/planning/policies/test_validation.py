@@ -7,7 +7,7 @@ import pytest
 from rlrun.protocol.problem import Problem
 from rlrun_operator.config.settings import EgressSettings, SecretRef, ServerCertificate
 from rlrun_operator.planning.plan.observation import RunObservation
-from rlrun_operator.planning.policies.validation import resolve_references
+from rlrun_operator.planning.policies.validation import MAX_KEPT, parse_spec, resolve_references
 
 from tests.support.cluster_objects import model_object, run_object
 from tests.support.operator_world import SETTINGS
@@ -298,3 +298,13 @@ def test_arguments_that_no_process_can_get_are_named_with_size_and_limit(spec: O
     assert isinstance(found, Problem)
     for part in (*names, "130048 bytes"):
         assert part in found.message
+
+
+def test_only_small_specs_are_kept_parsed() -> None:
+    """The operator's memory must not depend on what tenants write."""
+    small, large = (
+        {"spec": {"model": "a/b", "env": [{"id": "o/e", "args": {"text": "x" * size}}]}} for size in (10, MAX_KEPT)
+    )
+    assert parse_spec(small) is parse_spec(small)
+    assert parse_spec(large) is not parse_spec(large)
+    assert parse_spec(large) == parse_spec(large)
