@@ -88,7 +88,7 @@ def test_all_problems_of_a_toml_at_once(rlrun: Rlrun, api: FakeCluster, tmp_path
     answer = rlrun("run", file)
     assert answer.code == 2
     places = ("max_steps", "batchsize", "sampling.max_tokens", "sampling.temperature", "env[0].id")
-    for line, place in zip((2, 3, 4, 5, 6), places, strict=True):
+    for line, place in zip((2, 3, 5, 6, 7), places, strict=True):
         assert f"  - line {line}: {place}: " in answer.err
     assert "did you mean batch_size?" in answer.err
     assert api.calls == []

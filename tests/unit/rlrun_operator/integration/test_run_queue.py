@@ -473,7 +473,7 @@ async def test_a_temporary_error_costs_no_turn(status: int) -> None:
     runs = QueuedRuns(**ONE_PLACE)
     runs.add("first", "second")
     runs.restart(**ONE_PLACE)
-    busy = "list rlcheckpoints in namespace team"
+    busy = "list pods in namespace team"
     runs.cluster.answers[busy] = [ApiError(status, "TooManyRequests", "storage is (re)initializing")]
     with pytest.raises(ApiError):
         await runs.look("first")
