@@ -46,8 +46,8 @@ class MetricStore(Protocol):
         """Yield every object below the folder."""
         ...
 
-    def get_bytes(self, uri: S3Uri) -> bytes:
-        """Return the object."""
+    def get_range(self, uri: S3Uri, start: int | None, length: int) -> bytes:
+        """Return up to `length` bytes of the object from byte `start`."""
         ...
 
 
@@ -142,9 +142,13 @@ class MetricReader:
         return Metrics(read_columns(map(self._part, files)), 0.0, files)
 
     def _part(self, file: PartKey) -> bytes:
+        key, size, _ = file
+        if not size:
+            return b""
         found = self._parts.get(file)
         if found is None:
-            found = self._store.get_bytes(S3Uri(self._root.bucket, file[0]))
+            # No more than was counted: the file may have grown since it was listed.
+            found = self._store.get_range(S3Uri(self._root.bucket, key), 0, size)
             self._parts.put(file, found, len(found))
         return found
 

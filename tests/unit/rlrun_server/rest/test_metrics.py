@@ -34,15 +34,19 @@ class CountingStore(InMemoryStore):
         super().__init__(BUCKET)
         self.read: list[str] = []
         self.is_away = False
+        self.grows = b""
+        """What each file gets at its end between the listing and the reading."""
 
     def walk(self, uri):  # type: ignore[no-untyped-def]
         if self.is_away:
             raise Unreachable("S3 is away")
         return super().walk(uri)
 
-    def get_bytes(self, uri):  # type: ignore[no-untyped-def]
+    def get_range(self, uri, start, length):  # type: ignore[no-untyped-def]
         self.read.append(uri.key.rpartition("/")[2])
-        return super().get_bytes(uri)
+        if self.grows:
+            self.objects[str(uri)] += self.grows
+        return super().get_range(uri, start, length)
 
 
 @pytest.fixture
@@ -223,6 +227,35 @@ def test_a_run_has_a_limit_of_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     for lines in (b'{"step": 1, "a": 1, "b": 1, "c": 1, "d": 1}', b'{"step": 1, "a": 1}\n{"step": 2, "b": 1, "a": 1}'):
         with pytest.raises(TooManyValues):
             read_columns([lines])
+
+
+def test_reading_ends_at_the_limit_of_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metric_columns, "MAX_CELLS", 8)
+    monkeypatch.setattr(metric_columns, "MAX_ROWS", 6)
+    for first, most in ((b'{"step": 0, "a": 1, "b": 1}', 4), (b'{"step": 0}', 6)):
+        parts = iter([first, *(b'{"step": %d}' % step for step in range(1, 10))])
+        with pytest.raises(TooManyValues):
+            read_columns(parts)
+        assert len(list(parts)) == 10 - most - 1, "further files are not read"
+
+
+def test_columns_that_would_be_too_large_are_not_built(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metric_columns, "MAX_CELLS", 10)
+    built: list[str] = []
+    monkeypatch.setattr(metric_columns._Table, "value", lambda _, name, step: built.append(name) or 0.0)
+    measured = b"\n".join(b'{"step": %d, "a": 1, "b": 1, "c": 1}' % step for step in range(3))
+    trained = b"\n".join(b'{"step": %d, "progress/step": 1, "d": 1, "e": 1}' % step for step in range(3, 6))
+    with pytest.raises(TooManyValues):
+        read_columns([measured, trained])
+    assert not built
+
+
+async def test_no_more_of_a_file_is_read_than_was_listed(api: RestApi, store: CountingStore) -> None:
+    put(store, 0, trained(1, reward=0.1))
+    put(store, 1)
+    store.grows = json.dumps(trained(2, reward=0.2)).encode()
+    assert (await metrics(api)).steps == [1]
+    assert store.read == ["part-0-00000.jsonl"], "an empty file is not read"
 
 
 def test_a_line_has_a_limit_of_length(monkeypatch: pytest.MonkeyPatch) -> None:
