@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Protocol
+from typing import ParamSpec, Protocol, TypeVar
 
 from rlrun.constants import Reason
 from rlrun.storage.errors import StoreError
@@ -17,6 +17,7 @@ from rlrun_server.credentials import CredentialsMissing
 from rlrun_server.rest.bounded_cache import BoundedCache
 from rlrun_server.rest.metric_columns import Columns, TooManyValues, read_columns
 from rlrun_server.rest.problems import RestError
+from rlrun_server.rest.work_queue import WorkQueue
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +38,8 @@ PartKey = tuple[str, int, datetime]
 """Key, size and time of a file. A part grows until the next one begins."""
 RunKey = tuple[str, str]
 """Namespace and uid."""
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class MetricStore(Protocol):
@@ -81,6 +84,8 @@ class MetricReader:
         self._root = root
         self._clock = clock
         self._threads = ThreadPoolExecutor(THREADS, "metrics")
+        # Not those threads: they may wait for S3, and metrics that are in memory are shown without it.
+        self._answers = WorkQueue("metric-answers")
         self._runs: BoundedCache[RunKey, Metrics] = BoundedCache(COLUMN_BYTES)
         self._parts: BoundedCache[PartKey, bytes] = BoundedCache(PART_BYTES)
         self._reading: dict[RunKey, asyncio.Task[Metrics]] = {}
@@ -113,9 +118,14 @@ class MetricReader:
             detail = "S3 does not answer rlrun-server. Repeat the request later."
             raise RestError(503, Reason.S3_UNREACHABLE, detail) from error
 
+    async def compute(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Return the result of work with metrics, done in a thread. Raises RestError if too much of it waits."""
+        return await self._answers.run(call, *args, **kwargs)
+
     def close(self) -> None:
         """End the threads, without waiting for S3."""
         self._threads.shutdown(wait=False, cancel_futures=True)
+        self._answers.close()
 
     async def _read(self, key: RunKey, known: Metrics | None) -> Metrics:
         await self._renew()

@@ -4,6 +4,7 @@ import asyncio
 import json
 import math
 import sys
+import threading
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from rlrun.storage.errors import Unreachable
 from rlrun.storage.metric_files import merge_lines
 from rlrun_server.rest import metric_columns, metric_reader
+from rlrun_server.rest import metrics as routes
 from rlrun_server.rest.metric_columns import MetricsAnswer, TooManyValues, read_columns, select_names, thinned
 
 from tests.support.fake_s3 import InMemoryStore
@@ -107,6 +109,21 @@ async def test_many_steps_become_buckets_that_keep_extremes(api: RestApi, store:
     narrow = await metrics(api, name="reward", points=10, min_step=31, max_step=40)
     assert not narrow.bucketed
     assert narrow.series[0].values[6] == 100.0
+
+
+async def test_answers_are_made_beside_the_event_loop(
+    api: RestApi, store: CountingStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[str] = []
+
+    def recorded(*args: Any) -> MetricsAnswer:
+        threads.append(threading.current_thread().name)
+        return thinned(*args)
+
+    monkeypatch.setattr(routes, "thinned", recorded)
+    put(store, 0, trained(1, reward=0.1))
+    await metrics(api)
+    assert threads == ["metric-answers_0"]
 
 
 async def test_a_deleted_run_is_read_by_its_uid(api: RestApi, store: CountingStore) -> None:
