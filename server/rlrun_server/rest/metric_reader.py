@@ -33,6 +33,9 @@ COLUMN_BYTES = 64 * 1024**2
 """Bytes of columns in memory, of all runs."""
 PART_BYTES = 32 * 1024**2
 """Bytes of files in memory, of all runs."""
+ENTRY_BYTES = 2048
+FILE_BYTES = 400
+"""Bytes in memory of an entry without its numbers, and of the key of each file, about."""
 
 PartKey = tuple[str, int, datetime]
 """Key, size and time of a file. A part grows until the next one begins."""
@@ -62,6 +65,11 @@ class Metrics:
     read_at: float
     files: tuple[PartKey, ...]
     is_stale: bool = False
+
+    @property
+    def size(self) -> int:
+        """Bytes in memory, about."""
+        return self.columns.size + ENTRY_BYTES + FILE_BYTES * len(self.files)
 
 
 class TooLarge(Exception):
@@ -133,7 +141,11 @@ class MetricReader:
         loop = asyncio.get_running_loop()
         found = await loop.run_in_executor(self._threads, self._load, key, known)
         metrics = Metrics(found.columns, began, found.files)
-        self._runs.put(key, metrics, metrics.columns.size)
+        if metrics.files:
+            self._runs.put(key, metrics, metrics.size)
+        else:
+            # A client can ask for any uid.
+            self._runs.remove(key)
         return metrics
 
     def _load(self, key: RunKey, known: Metrics | None) -> Metrics:
@@ -159,7 +171,7 @@ class MetricReader:
         if found is None:
             # No more than was counted: the file may have grown since it was listed.
             found = self._store.get_range(S3Uri(self._root.bucket, key), 0, size)
-            self._parts.put(file, found, len(found))
+            self._parts.put(file, found, len(found) + FILE_BYTES)
         return found
 
     def _end(self, key: RunKey, task: "asyncio.Task[Metrics]") -> None:

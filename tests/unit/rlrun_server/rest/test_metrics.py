@@ -15,6 +15,7 @@ from rlrun.storage.metric_files import merge_lines
 from rlrun_server.rest import metric_columns, metric_reader
 from rlrun_server.rest import metrics as routes
 from rlrun_server.rest.metric_columns import MetricsAnswer, TooManyValues, read_columns, select_names, thinned
+from rlrun_server.rest.problems import RestError
 
 from tests.support.fake_s3 import InMemoryStore
 from tests.support.rest_api import BUCKET, RestApi, rest_api, run_object, uid_of
@@ -132,6 +133,35 @@ async def test_a_deleted_run_is_read_by_its_uid(api: RestApi, store: CountingSto
     for name in (uid_of(78), "second"):
         answer = await api.client.get(f"/namespaces/team/runs/{name}/metrics/names", headers=api.user("ann", RIGHT))
         assert (answer.status_code, answer.json()["reason"]) == (404, "ObjectNotFound")
+
+
+async def test_nothing_is_kept_of_runs_without_files(api: RestApi, store: CountingStore, clock: Clock) -> None:
+    reader = api.services.metrics
+    assert not (await reader.read("team", uid_of(5))).files
+    put(store, 0, trained(1, reward=0.5), uid=uid_of(5))
+    found = await reader.read("team", uid_of(5))
+    assert list(found.columns.steps) == [1], "the answer without files was not kept"
+    store.objects.clear()
+    clock.now += metric_reader.FRESH_SECONDS
+    assert not (await reader.read("team", uid_of(5))).files
+    store.is_away = True
+    with pytest.raises(RestError):
+        await reader.read("team", uid_of(5))
+
+
+async def test_runs_without_a_number_are_kept_within_the_limit(
+    store: CountingStore, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metric_reader, "COLUMN_BYTES", 3 * metric_reader.ENTRY_BYTES)
+    reader = rest_api(store, clock).services.metrics
+    for number in range(5):
+        put(store, 0, {"x": 1}, uid=uid_of(number))
+        await reader.read("team", uid_of(number))
+    store.is_away = True
+    clock.now += metric_reader.FRESH_SECONDS
+    assert (await reader.read("team", uid_of(4))).is_stale
+    with pytest.raises(RestError):
+        await reader.read("team", uid_of(0))
 
 
 async def test_names(api: RestApi, store: CountingStore) -> None:
