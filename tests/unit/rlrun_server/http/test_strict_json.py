@@ -59,7 +59,13 @@ def test_yaml(text: str, message: str) -> None:
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [("a =", "not TOML"), ("a = nan", "nan"), (f"a = {'9' * 4301}", "too many digits"), (f"a = [{DEEP}]", "nested"), ("a = 1979-05-27", "date")],
+    [
+        ("a =", "not TOML"),
+        ("a = nan", "nan"),
+        (f"a = {'9' * 4301}", "too many digits"),
+        (f"a = [{DEEP}]", "nested"),
+        ("a = 1979-05-27", "date"),
+    ],
 )
 def test_toml(text: str, message: str) -> None:
     with pytest.raises(TextInvalid, match=message):
@@ -76,7 +82,7 @@ LONG = ".".join("a" * (MAX_DEPTH + 2))
         f"[{LONG}]",
         f"[[ {LONG} ]]",
         f"x = {{b = 1, {LONG} = 1}}",
-        f"x = {{b = \"\"\"text\"\"\"\"\", {LONG} = 1}}",
+        f'x = {{b = """text""""", {LONG} = 1}}',
         f"x = 'it''#' # it's\n{LONG} = 1",
         " . ".join(['"a.\\""', "'b'", "c"] * MAX_DEPTH) + " = 1",
     ],
