@@ -101,6 +101,7 @@ async def serve(config: ServerConfig) -> int:
                 task.cancel()
     finally:
         metrics.close()
+        services.bodies.close()
         await callers.close()
         await cluster.close()
     return ExitCode.COMPLETED

@@ -189,7 +189,7 @@ def describe(item: Obj) -> list[Text]:
             ("  URL", status.get("deploymentUrl")),
             ("  Secret", status.get("deploymentSecret")),
         ]
-    return [Text(f"{label + ':':<13}", style="bold").append(value) for label, value in facts if value]
+    return [output.fact(label, value, 13) for label, value in facts if value]
 
 
 def get_checkpoint(

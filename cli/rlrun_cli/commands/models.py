@@ -105,7 +105,7 @@ def describe(item: Obj) -> list[Text]:
         ("Age", output.age(item)),
         *(("Warning", f"{c.get('reason')}: {c.get('message')}") for c in problems_of(item)),
     ]
-    return [Text(f"{label + ':':<11}", style="bold").append(value) for label, value in facts]
+    return [output.fact(label, value, 11) for label, value in facts]
 
 
 def get_model(

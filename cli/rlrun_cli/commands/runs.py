@@ -131,7 +131,7 @@ def describe_run(item: Obj) -> list[Text]:
         ("Restarts", str(summary.restarts)),
         ("Age", output.age(item)),
     ]
-    lines = [Text(f"{label + ':':<11}", style="bold").append(value) for label, value in facts if value]
+    lines = [output.fact(label, value, 11) for label, value in facts if value]
     if conditions := status.get("conditions"):
         rows = [(f"  {c['type']}", c["status"], c.get("reason"), c.get("message")) for c in conditions]
         headers = ["  TYPE", "STATUS", "REASON", "MESSAGE"]

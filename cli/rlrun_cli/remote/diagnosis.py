@@ -28,6 +28,8 @@ RIGHTS = (
     ("create", "", "secrets", ""),
 )
 """Verb, group, resource and subresource of what users of runs do."""
+NEEDED = ("pods", "count/pods", "cpu", "memory")
+"""Resources of a quota, besides GPUs, without which no run starts."""
 
 
 @dataclass(frozen=True)
@@ -147,8 +149,19 @@ def exhausted(quota: Obj) -> list[str]:
     status = quota.get("status") or {}
     used = status.get("used") or {}
     return [
-        f"{name} {used[name]}/{hard}" for name, hard in (status.get("hard") or {}).items() if used.get(name) == hard
+        f"{name} {used[name]}/{hard}"
+        for name, hard in (status.get("hard") or {}).items()
+        if name in used and _is_used_up(name, str(used[name]), str(hard))
     ]
+
+
+def _is_used_up(name: str, used: str, hard: str) -> bool:
+    if hard == "0" and not (name.endswith("gpu") or name.removeprefix("requests.").removeprefix("limits.") in NEEDED):
+        # A platform forbids kinds that runs do not use, for example Services with node ports.
+        return False
+    if used.isdecimal() and hard.isdecimal():
+        return int(used) >= int(hard)
+    return used == hard
 
 
 CHECKS: Sequence[tuple[str, Check]] = (

@@ -16,6 +16,8 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
+from rlrun_cli.terminal.errors import CONTROL_CHARACTERS
+
 Cell = str | Text | None
 
 PHASE_STYLES = {
@@ -72,6 +74,20 @@ def err() -> Console:
 def notice(text: str, style: str | None = None) -> None:
     """Print a line for the user on standard error."""
     err().print(Text(text, style=style or ""))
+
+
+def printable(cell: Cell) -> Text:
+    """Return the text on one line without characters that control a terminal, `-` for none."""
+    text = cell.plain if isinstance(cell, Text) else cell or "-"
+    clean = text.translate(CONTROL_CHARACTERS).replace("\n", " ").replace("\t", " ")
+    if isinstance(cell, Text):
+        return cell if clean == text else Text(clean, style=cell.style)
+    return Text(clean)
+
+
+def fact(label: str, value: Cell, width: int) -> Text:
+    """Return a line of a description: the label with a colon, in `width` columns, and the value."""
+    return Text(f"{label + ':':<{width}}", style="bold").append(printable(value))
 
 
 def phase(text: str | None) -> Text:
@@ -142,9 +158,7 @@ def table(headers: Sequence[str], rows: Iterable[Sequence[Cell]], least: Sequenc
 
 def _cells(headers: Sequence[str], rows: Iterable[Sequence[Cell]]) -> list[list[Text]]:
     cells = [[Text(h, style="bold") for h in headers]]
-    return cells + [
-        [c if isinstance(c, Text) else Text("-" if c is None or c == "" else c) for c in row] for row in rows
-    ]
+    return cells + [[printable(cell) for cell in row] for row in rows]
 
 
 def _widths(cells: list[list[Text]], least: Sequence[int]) -> list[int]:

@@ -8,7 +8,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 MAX_HEADER_BYTES = 32 * 1024
 """Bytes of the first line and the headers of a request. Tokens of users have a few kilobytes."""
 HEADER_SECONDS = 30.0
-"""Time from the connection to the end of the first headers."""
+"""Time from the connection, or from the first byte of a further request, to the end of the headers."""
 TOO_LARGE = (
     b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-type: text/plain\r\ncontent-length: 42\r\n"
     b"connection: close\r\n\r\nThe headers of the request are too large.\n"
@@ -19,12 +19,15 @@ class LimitedConnection(HttpToolsProtocol):
     """Connection of uvicorn that ends with 431 if the headers of a request are too large."""
 
     _header_bytes = 0
+    _unreported_bytes = 0
+    """Bytes since the parser last told of complete headers or of a part of a body. It keeps an incomplete header."""
+    _waits_for_headers = True
     _deadline: asyncio.TimerHandle | None = None
 
     @override
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._deadline = self.loop.call_later(HEADER_SECONDS, transport.abort)
+        self._begin_deadline()
 
     @override
     def connection_lost(self, exc: Exception | None) -> None:
@@ -32,8 +35,20 @@ class LimitedConnection(HttpToolsProtocol):
         super().connection_lost(exc)
 
     @override
+    def data_received(self, data: bytes) -> None:
+        if self.transport.is_closing():
+            return
+        if self._waits_for_headers:
+            self._begin_deadline()
+        self._unreported_bytes += len(data)
+        super().data_received(data)
+        if self._unreported_bytes > MAX_HEADER_BYTES:
+            self._refuse()
+
+    @override
     def on_message_begin(self) -> None:
         self._header_bytes = 0
+        self._begin_deadline()
         super().on_message_begin()
 
     @override
@@ -49,28 +64,47 @@ class LimitedConnection(HttpToolsProtocol):
     @override
     def on_headers_complete(self) -> None:
         self._end_deadline()
+        self._unreported_bytes = 0
+        self._waits_for_headers = False
         if self._header_bytes <= MAX_HEADER_BYTES:
             super().on_headers_complete()
 
     @override
     def on_body(self, body: bytes) -> None:
+        self._unreported_bytes = 0
         if self._header_bytes <= MAX_HEADER_BYTES:
             super().on_body(body)
 
     @override
     def on_message_complete(self) -> None:
+        self._unreported_bytes = 0
+        self._waits_for_headers = True
         if self._header_bytes <= MAX_HEADER_BYTES:
             super().on_message_complete()
 
     def _counts(self, size: int) -> bool:
-        was_small = self._header_bytes <= MAX_HEADER_BYTES
         self._header_bytes += size
         if self._header_bytes <= MAX_HEADER_BYTES:
             return True
-        if was_small and not self.transport.is_closing():
+        self._refuse()
+        return False
+
+    def _refuse(self) -> None:
+        if not self.transport.is_closing():
             self.transport.write(TOO_LARGE)
             self.transport.close()
-        return False
+
+    def _begin_deadline(self) -> None:
+        if self._deadline is None:
+            self._deadline = self.loop.call_later(HEADER_SECONDS, self._expire)
+
+    def _expire(self) -> None:
+        self._deadline = None
+        if self.flow.read_paused:
+            # The client cannot send the rest before earlier requests have been answered.
+            self._begin_deadline()
+        else:
+            self.transport.abort()
 
     def _end_deadline(self) -> None:
         if self._deadline is not None:

@@ -1,6 +1,7 @@
 """JSON, YAML and TOML of clients, without what programs read differently or what costs more than it is long."""
 
 import json
+import re
 import tomllib
 from collections.abc import Hashable
 from typing import Any
@@ -8,6 +9,15 @@ from typing import Any
 import yaml
 
 MAX_DEPTH = 32
+MAX_BITS = 1024
+"""Bits of an integer. Larger ones are larger than all floating-point numbers."""
+TOML_TEXT = re.compile(
+    r'"""(?:\\.|[^\\])*?(?:"{3,5}|\Z)|"(?:\\.|[^"\\\n])*"?'
+    r"|'''.*?(?:'{3,5}|\Z)|'[^'\n]*'?|#[^\n]*",
+    re.DOTALL,
+)
+"""Strings and comments. One that does not end is an error of the parser, which reads no further than to it."""
+TOML_SEPARATOR = re.compile(r"[=,{}\[\]\n]")
 
 
 class TextInvalid(ValueError):
@@ -18,8 +28,12 @@ def read_json(body: bytes) -> Any:
     """Return the value. Raises TextInvalid, also for NaN, names that are there twice and more than MAX_DEPTH levels."""
     try:
         found = json.loads(_text(body), parse_constant=_refuse_constant, object_pairs_hook=_unique)
+    except TextInvalid:
+        raise
     except json.JSONDecodeError as error:
         raise TextInvalid(f"The body is not JSON: {error}.") from None
+    except ValueError:
+        raise _too_long() from None
     except RecursionError:
         raise _too_deep() from None
     return _checked(found)
@@ -41,10 +55,17 @@ def read_yaml(body: bytes) -> Any:
 def check_toml(body: bytes) -> str:
     """Return the text, which is TOML of bounded depth. Raises TextInvalid."""
     text = _text(body)
+    # The parser needs time and memory that grow with the square of the parts of a key.
+    if any(part.count(".") > MAX_DEPTH for part in TOML_SEPARATOR.split(TOML_TEXT.sub("", text))):
+        raise _too_deep()
     try:
         _checked(tomllib.loads(text))
+    except TextInvalid:
+        raise
     except tomllib.TOMLDecodeError as error:
         raise TextInvalid(f"The body is not TOML: {error}.") from None
+    except ValueError:
+        raise _too_long() from None
     except RecursionError:
         raise _too_deep() from None
     return text
@@ -60,11 +81,13 @@ class _StrictLoader(yaml.SafeLoader):
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         """Refuse a key that is there twice, or no text."""
         keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+        seen: set[str] = set()
         for key in keys:
             if not isinstance(key, str):
                 raise TextInvalid(f"The body has the key {key!r}, which is no text. Put it into quotes.")
-            if keys.count(key) > 1:
+            if key in seen:
                 raise _twice(key)
+            seen.add(key)
         return super().construct_mapping(node, deep=True)
 
 
@@ -106,6 +129,8 @@ def _children(value: Any) -> list[Any]:
             value.encode()
         except UnicodeEncodeError:
             raise TextInvalid("The body has half of a surrogate pair (\\ud800 to \\udfff), which is no text.") from None
+    elif isinstance(value, int) and value.bit_length() > MAX_BITS:
+        raise _too_long()
     elif isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
         _refuse_constant(str(value))
     elif not isinstance(value, bool | int | float | None):
@@ -123,3 +148,7 @@ def _twice(name: str) -> TextInvalid:
 
 def _too_deep() -> TextInvalid:
     return TextInvalid(f"The body is nested deeper than {MAX_DEPTH} levels.")
+
+
+def _too_long() -> TextInvalid:
+    return TextInvalid("The body has an integer with too many digits. Write a smaller one.")

@@ -31,8 +31,7 @@ class BoundedCache(Generic[K, V]):
     def put(self, key: K, value: V, size: int) -> None:
         """Keep a value, unless it is larger than all may be together."""
         with self._lock:
-            old = self._held.pop(key, None)
-            self._size -= old[0] if old else 0
+            self._remove(key)
             if size > self._limit:
                 return
             self._held[key] = (size, value)
@@ -40,3 +39,12 @@ class BoundedCache(Generic[K, V]):
             while self._size > self._limit:
                 _, (freed, _) = self._held.popitem(last=False)
                 self._size -= freed
+
+    def remove(self, key: K) -> None:
+        """Keep no value for the key."""
+        with self._lock:
+            self._remove(key)
+
+    def _remove(self, key: K) -> None:
+        size, _ = self._held.pop(key, (0, None))
+        self._size -= size

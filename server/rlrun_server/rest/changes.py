@@ -1,6 +1,5 @@
 """Routes that create, change and delete runs, with the caller's own token."""
 
-import asyncio
 import dataclasses
 from enum import StrEnum
 from typing import Annotated, Any
@@ -107,7 +106,7 @@ async def create_run(
     cluster = CallerCluster(services.callers, caller)
     body = await read_body(request, MAX_BODY)
     # Readers of YAML and TOML are written in Python: other requests must not wait for the largest bodies.
-    run = await asyncio.to_thread(read_run, media_type_of(request), body)
+    run = await services.bodies.run(read_run, media_type_of(request), body)
     identity = f"{caller.user.name}\n{caller.user.uid}\n{namespace}"
     wanted = to_object(run, namespace, identity, idempotency_key or "", body)
     created = requests.create(wanted, SERVER_FIELD_MANAGER)

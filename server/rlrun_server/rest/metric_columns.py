@@ -15,7 +15,9 @@ MAX_NAMES = 2000
 MAX_NAME = 256
 MAX_STEP = 10_000_000
 MAX_CELLS = 4_000_000
-"""Numbers of one run: 32 MiB."""
+"""Numbers of one run, and places for them: 32 MiB."""
+MAX_ROWS = 200_000
+"""Steps of one run, also of those without a metric. Each needs 100 bytes and more."""
 MAX_LINE = 1024 * 1024
 OTHERS = ("step", "time")
 """Keys of a line that are no metrics."""
@@ -24,7 +26,7 @@ DIGITS = 4
 
 
 class TooManyValues(Exception):
-    """The run has more than MAX_CELLS numbers, or places for them."""
+    """The run has more than MAX_ROWS steps, or more than MAX_CELLS numbers or places for them."""
 
 
 @dataclass(frozen=True)
@@ -77,13 +79,13 @@ class _Table:
         self.rows: dict[int, int] = {}
         self.times: list[str] = []
         self.values: dict[str, array[float]] = {}
-        self.cells = 0
 
     def put(self, line: Line, *, replaces: bool) -> None:
-        """Add a line. `replaces`: the values of an earlier one of the same step are removed."""
+        """Add a line. `replaces`: the values of an earlier one of the same step are removed. Raises TooManyValues."""
         row = self.rows.setdefault(line["step"], len(self.rows))
         if row == len(self.times):
             self.times.append("")
+            _check_size(len(self.rows), len(self.values))
         elif replaces:
             for column in self.values.values():
                 if row < len(column):
@@ -96,12 +98,10 @@ class _Table:
                 if len(self.values) >= MAX_NAMES:
                     continue
                 self.values[name] = array("d")
+                _check_size(len(self.rows), len(self.values))
             column = self.values[name]
             missing = row + 1 - len(column)
             if missing > 0:
-                self.cells += missing
-                if self.cells > MAX_CELLS:
-                    raise TooManyValues
                 column.extend([math.nan] * missing)
             column[row] = value
 
@@ -124,17 +124,23 @@ def read_columns(parts: Iterable[bytes]) -> Columns:
             else:
                 measured.put(line, replaces=False)
     steps = sorted({*trained.rows, *measured.rows})
+    names = sorted({*trained.values, *measured.values})[:MAX_NAMES]
+    _check_size(len(steps), len(names))
     values: dict[str, array[float]] = {}
-    for name in sorted({*trained.values, *measured.values})[:MAX_NAMES]:
+    for name in names:
         first = array("d", (trained.value(name, step) for step in steps))
         if name in measured.values:
             first = array(
                 "d", (measured.value(name, s) if math.isnan(v) else v for s, v in zip(steps, first, strict=True))
             )
         values[name] = first
-    if len(steps) * len(values) > MAX_CELLS:
-        raise TooManyValues
     return Columns(steps, [_time(step, trained, measured) for step in steps], values)
+
+
+def _check_size(rows: int, names: int) -> None:
+    """Raise TooManyValues for columns that would be too large."""
+    if rows > MAX_ROWS or rows * names > MAX_CELLS:
+        raise TooManyValues
 
 
 def _time(step: int, trained: _Table, measured: _Table) -> str:

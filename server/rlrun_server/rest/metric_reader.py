@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Protocol
+from typing import ParamSpec, Protocol, TypeVar
 
 from rlrun.constants import Reason
 from rlrun.storage.errors import StoreError
@@ -17,6 +17,7 @@ from rlrun_server.credentials import CredentialsMissing
 from rlrun_server.rest.bounded_cache import BoundedCache
 from rlrun_server.rest.metric_columns import Columns, TooManyValues, read_columns
 from rlrun_server.rest.problems import RestError
+from rlrun_server.rest.work_queue import WorkQueue
 
 log = logging.getLogger(__name__)
 
@@ -32,11 +33,16 @@ COLUMN_BYTES = 64 * 1024**2
 """Bytes of columns in memory, of all runs."""
 PART_BYTES = 32 * 1024**2
 """Bytes of files in memory, of all runs."""
+ENTRY_BYTES = 2048
+FILE_BYTES = 400
+"""Bytes in memory of an entry without its numbers, and of the key of each file, about."""
 
 PartKey = tuple[str, int, datetime]
 """Key, size and time of a file. A part grows until the next one begins."""
 RunKey = tuple[str, str]
 """Namespace and uid."""
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class MetricStore(Protocol):
@@ -46,8 +52,8 @@ class MetricStore(Protocol):
         """Yield every object below the folder."""
         ...
 
-    def get_bytes(self, uri: S3Uri) -> bytes:
-        """Return the object."""
+    def get_range(self, uri: S3Uri, start: int | None, length: int) -> bytes:
+        """Return up to `length` bytes of the object from byte `start`."""
         ...
 
 
@@ -59,6 +65,11 @@ class Metrics:
     read_at: float
     files: tuple[PartKey, ...]
     is_stale: bool = False
+
+    @property
+    def size(self) -> int:
+        """Bytes in memory, about."""
+        return self.columns.size + ENTRY_BYTES + FILE_BYTES * len(self.files)
 
 
 class TooLarge(Exception):
@@ -81,6 +92,8 @@ class MetricReader:
         self._root = root
         self._clock = clock
         self._threads = ThreadPoolExecutor(THREADS, "metrics")
+        # Not those threads: they may wait for S3, and metrics that are in memory are shown without it.
+        self._answers = WorkQueue("metric-answers")
         self._runs: BoundedCache[RunKey, Metrics] = BoundedCache(COLUMN_BYTES)
         self._parts: BoundedCache[PartKey, bytes] = BoundedCache(PART_BYTES)
         self._reading: dict[RunKey, asyncio.Task[Metrics]] = {}
@@ -113,9 +126,14 @@ class MetricReader:
             detail = "S3 does not answer rlrun-server. Repeat the request later."
             raise RestError(503, Reason.S3_UNREACHABLE, detail) from error
 
+    async def compute(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Return the result of work with metrics, done in a thread. Raises RestError if too much of it waits."""
+        return await self._answers.run(call, *args, **kwargs)
+
     def close(self) -> None:
         """End the threads, without waiting for S3."""
         self._threads.shutdown(wait=False, cancel_futures=True)
+        self._answers.close()
 
     async def _read(self, key: RunKey, known: Metrics | None) -> Metrics:
         await self._renew()
@@ -123,7 +141,11 @@ class MetricReader:
         loop = asyncio.get_running_loop()
         found = await loop.run_in_executor(self._threads, self._load, key, known)
         metrics = Metrics(found.columns, began, found.files)
-        self._runs.put(key, metrics, metrics.columns.size)
+        if metrics.files:
+            self._runs.put(key, metrics, metrics.size)
+        else:
+            # A client can ask for any uid.
+            self._runs.remove(key)
         return metrics
 
     def _load(self, key: RunKey, known: Metrics | None) -> Metrics:
@@ -142,10 +164,14 @@ class MetricReader:
         return Metrics(read_columns(map(self._part, files)), 0.0, files)
 
     def _part(self, file: PartKey) -> bytes:
+        key, size, _ = file
+        if not size:
+            return b""
         found = self._parts.get(file)
         if found is None:
-            found = self._store.get_bytes(S3Uri(self._root.bucket, file[0]))
-            self._parts.put(file, found, len(found))
+            # No more than was counted: the file may have grown since it was listed.
+            found = self._store.get_range(S3Uri(self._root.bucket, key), 0, size)
+            self._parts.put(file, found, len(found) + FILE_BYTES)
         return found
 
     def _end(self, key: RunKey, task: "asyncio.Task[Metrics]") -> None:

@@ -81,7 +81,9 @@ def _decode(cursor: str, digest: str) -> Key:
     try:
         parts = json.loads(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
         missing, value, uid, found = parts
-    except (ValueError, TypeError, binascii.Error, RecursionError):
+        if not isinstance(value, str):
+            float(value)
+    except (ValueError, TypeError, OverflowError, binascii.Error, RecursionError):
         raise _mismatch() from None
     if found != digest or not isinstance(missing, bool) or not isinstance(uid, str):
         raise _mismatch()

@@ -1,7 +1,7 @@
 """Parts of the server that the routes use."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from rlrun.constants import Reason
@@ -23,6 +23,7 @@ from rlrun_server.rest.summaries import (
 )
 from rlrun_server.rest.visible_namespaces import VisibleNamespaces
 from rlrun_server.rest.watched_objects import ListingCluster, WatchedObjects
+from rlrun_server.rest.work_queue import WorkQueue
 from rlrun_server.users import Users
 
 
@@ -64,6 +65,8 @@ class Services:
     callers: AsyncTransport
     """Way to the API server without credentials, for requests with the caller's token."""
     metrics: MetricReader
+    bodies: WorkQueue = field(default_factory=lambda: WorkQueue("bodies"))
+    """Reading of bodies of requests."""
 
 
 def services_of(request: Request) -> Services:

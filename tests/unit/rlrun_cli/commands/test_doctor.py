@@ -8,7 +8,7 @@ from rlrun.kube.errors import ApiError
 from rlrun.kube.kinds import CONFIG_MAP, DEPLOYMENT, RESOURCE_QUOTA, RLMODEL, RLRUN
 from rlrun_cli.remote import diagnosis
 from rlrun_cli.remote.cluster import RemoteCluster
-from rlrun_cli.remote.diagnosis import Finding, run_checks
+from rlrun_cli.remote.diagnosis import Finding, exhausted, run_checks
 from rlrun_cli.remote.probe import SERVED_KINDS
 
 from tests.support.command_line import Rlrun
@@ -141,3 +141,24 @@ def test_version(rlrun: Rlrun, healthy: FakeCluster) -> None:
     assert "not installed" in rlrun("version").out
     healthy.answers[KINDS] = [ApiError(0, "Unreachable", "the API server does not answer")]
     assert rlrun("version").code == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "used", "hard", "is_used_up"),
+    [
+        ("pods", "4", "4", True),
+        ("pods", "5", "4", True),
+        ("pods", "3", "4", False),
+        ("services.nodeports", "0", "0", False),
+        ("services.nodeports", "1", "1", True),
+        ("pods", "0", "0", True),
+        ("requests.cpu", "0", "0", True),
+        ("limits.memory", "0", "0", True),
+        ("requests.nvidia.com/gpu", "0", "0", True),
+        ("requests.memory", "4Gi", "4Gi", True),
+        ("requests.memory", "4Gi", "8Gi", False),
+    ],
+)
+def test_quotas_that_keep_a_run_from_starting(name: str, used: str, hard: str, is_used_up: bool) -> None:
+    quota = {"status": {"used": {name: used}, "hard": {name: hard}}}
+    assert exhausted(quota) == ([f"{name} {used}/{hard}"] if is_used_up else [])

@@ -6,6 +6,7 @@ import pytest
 import yaml
 from rlrun.kube.errors import ApiError
 from rlrun.kube.kinds import RLRUN
+from rlrun_cli.terminal.errors import CONTROL_CHARACTERS
 
 from tests.support.command_line import Rlrun
 from tests.support.fake_cluster import FakeCluster
@@ -26,6 +27,16 @@ def test_list_and_get_show_the_display_name(rlrun: Rlrun, api: FakeCluster) -> N
     api.put(custom_object(RLRUN, "first", spec={"model": "a/b", "maxSteps": 10, "name": "Try no. 3"}))
     assert "Try no. 3" in rlrun("list").out
     assert "Try no. 3" in rlrun("get", "first").out
+
+
+def test_texts_of_a_run_do_not_control_the_terminal(rlrun: Rlrun, api: FakeCluster) -> None:
+    title = "Try\x1b]0;title\x07\x9b2J\nfake   row"
+    status = {"phase": "Fail\x1b[2Jed", "conditions": [{"type": "A", "status": "True", "message": "\x1b[31mred"}]}
+    api.put(custom_object(RLRUN, "first", spec={"model": "a/b", "maxSteps": 10, "name": title}, status=status))
+    for answer in (rlrun("list"), rlrun("get", "first")):
+        assert "Try]0;title2J fake   row" in answer.out
+        assert "Fail[2Jed" in answer.out
+        assert not set(answer.out.replace("\n", "")) & {chr(code) for code in CONTROL_CHARACTERS}
 
 
 def test_list_of_all_namespaces_has_a_namespace_column(rlrun: Rlrun, runs: FakeCluster) -> None:

@@ -1,6 +1,7 @@
 """Servers with and without TLS, their limits and their end."""
 
 import asyncio
+import contextlib
 import socket
 import ssl
 from collections.abc import AsyncIterator
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from rlrun_operator.runtime.server_certificate import make_certificate
+from rlrun_server.http import connection
 from rlrun_server.http.body import read_body
 from rlrun_server.http.connection import MAX_HEADER_BYTES
 from rlrun_server.http.endpoint import Dispatcher, Endpoint
@@ -124,6 +126,42 @@ async def test_headers_are_bounded(port: int) -> None:
     assert b"200 OK" in await exchange(port, post("/echo", fits, "Content-Length: 0"))
     assert b" 431 " in await exchange(port, post("/echo", fits, f"X-More: {'x' * 1000}", "Content-Length: 0"))
     assert b" 431 " in await exchange(port, post(f"/{'x' * MAX_HEADER_BYTES}"))
+
+
+@pytest.mark.parametrize(
+    "beginning",
+    [
+        b"POST / HTTP/1.1\r\nX-Endless: ",
+        b"POST / HTTP/1.1\r\n",
+        b"POST /echo HTTP/1.1\r\nExpect: 100-continue\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nX-Endless: ",
+    ],
+    ids=["value", "name", "trailer"],
+)
+async def test_a_header_that_does_not_end_is_bounded(port: int, beginning: bytes) -> None:
+    async with asyncio.timeout(10):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(beginning)
+        if b"Expect" in beginning:
+            assert b"100 Continue" in await reader.readuntil(b"\r\n\r\n")
+        # In two parts, of which the first alone is small enough.
+        for _ in range(2):
+            writer.write(b"x" * (MAX_HEADER_BYTES // 2 + 1))
+            await writer.drain()
+        assert b" 431 " in await reader.read()
+        writer.close()
+
+
+async def test_headers_of_a_further_request_have_a_deadline(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "HEADER_SECONDS", 0.05)
+    async with asyncio.timeout(10):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        for _ in range(2):
+            writer.write(b"POST /echo HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n")
+            assert b"200 OK" in await reader.readuntil(b"\r\n\r\n0")
+        writer.write(b"POST /echo HTTP/1.1\r\nX-Slow: x")
+        with contextlib.suppress(ConnectionResetError):
+            assert await reader.read() == b""
+        writer.close()
 
 
 async def test_an_unexpected_error_tells_nothing_from_inside(port: int) -> None:

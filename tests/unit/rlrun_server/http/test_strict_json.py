@@ -1,6 +1,11 @@
 """What is refused in JSON, YAML and TOML."""
 
+import tomllib
+from typing import Any
+
 import pytest
+import yaml
+from rlrun_server.http import strict_json
 from rlrun_server.http.strict_json import MAX_DEPTH, TextInvalid, check_toml, read_json, read_yaml
 
 DEEP = "[" * MAX_DEPTH + "]" * MAX_DEPTH
@@ -21,6 +26,8 @@ DEEP = "[" * MAX_DEPTH + "]" * MAX_DEPTH
         ("[" * 100_000, "nested deeper|not JSON"),
         (r'"\ud800"', "surrogate"),
         (r'{"\udfff": 1}', "surrogate"),
+        ("9" * 4301, "too many digits"),
+        ("9" * 400, "too many digits"),
     ],
 )
 def test_json(text: str, message: str) -> None:
@@ -41,6 +48,8 @@ def test_json(text: str, message: str) -> None:
         ("a: 1\n---\nb: 1", "not YAML"),
         (f"[{DEEP}]", "nested deeper"),
         ("[" * 5000, "nested|not YAML"),
+        ("9" * 4301, "not YAML"),
+        ("0x" + "f" * 4301, "too many digits"),
     ],
 )
 def test_yaml(text: str, message: str) -> None:
@@ -50,11 +59,63 @@ def test_yaml(text: str, message: str) -> None:
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [("a =", "not TOML"), ("a = nan", "nan"), (f"a = [{DEEP}]", "nested"), ("a = 1979-05-27", "date")],
+    [
+        ("a =", "not TOML"),
+        ("a = nan", "nan"),
+        (f"a = {'9' * 4301}", "too many digits"),
+        (f"a = [{DEEP}]", "nested"),
+        ("a = 1979-05-27", "date"),
+    ],
 )
 def test_toml(text: str, message: str) -> None:
     with pytest.raises(TextInvalid, match=message):
         check_toml(text.encode())
+
+
+LONG = ".".join("a" * (MAX_DEPTH + 2))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"{LONG} = 1",
+        f"[{LONG}]",
+        f"[[ {LONG} ]]",
+        f"x = {{b = 1, {LONG} = 1}}",
+        f'x = {{b = """text""""", {LONG} = 1}}',
+        f"x = 'it''#' # it's\n{LONG} = 1",
+        " . ".join(['"a.\\""', "'b'", "c"] * MAX_DEPTH) + " = 1",
+    ],
+)
+def test_long_keys_of_toml_do_not_reach_the_parser(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tomllib, "loads", lambda _: pytest.fail("was parsed"))
+    with pytest.raises(TextInvalid, match="nested deeper"):
+        check_toml(text.encode())
+
+
+@pytest.mark.parametrize("value", [f'"{LONG}"', f"'{LONG}'", f'"""\n{LONG}\n"""', f"1 # {LONG}", f"[{'1.5, ' * 99}]"])
+def test_points_elsewhere_in_toml_are_allowed(value: str) -> None:
+    assert check_toml(f"a = {value}".encode())
+
+
+def test_keys_of_yaml_are_compared_once() -> None:
+    compared = 0
+
+    class Key(str):
+        __hash__ = str.__hash__
+
+        def __eq__(self, other: object) -> bool:
+            nonlocal compared
+            compared += 1
+            return str.__eq__(self, other)
+
+    class Loader(strict_json._StrictLoader):
+        def construct_object(self, node: Any, deep: bool = False) -> Any:
+            found = super().construct_object(node, deep)
+            return Key(found) if isinstance(found, str) else found
+
+    assert len(yaml.load("".join(f"k{n}: 1\n" for n in range(200)), Loader=Loader)) == 200
+    assert compared < 2000
 
 
 def test_bytes_that_are_no_text() -> None:

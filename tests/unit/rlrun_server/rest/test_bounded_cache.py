@@ -20,3 +20,12 @@ def test_a_value_that_is_replaced_frees_its_bytes() -> None:
     assert (cache.get("a"), cache.get("b")) == (4, 6)
     cache.put("a", 11, 11)
     assert (cache.get("a"), cache.get("b")) == (None, 6), "larger than all may be together"
+
+
+def test_a_value_that_is_removed_frees_its_bytes() -> None:
+    cache: BoundedCache[str, int] = BoundedCache(10)
+    cache.put("a", 6, 6)
+    cache.remove("a")
+    cache.remove("a")
+    cache.put("b", 10, 10)
+    assert (cache.get("a"), cache.get("b")) == (None, 10)

@@ -1,6 +1,7 @@
 """Creation, change and deletion of runs, with the token of the caller."""
 
 import json
+import threading
 from typing import Any
 
 import pytest
@@ -8,7 +9,8 @@ import yaml
 from httpx import Response
 from rlrun.constants import REQUEST_ANNOTATION
 from rlrun.kube.errors import ApiError
-from rlrun_server.rest.run_bodies import JSON, MERGE_PATCH, TOML, YAML
+from rlrun_server.rest import changes
+from rlrun_server.rest.run_bodies import JSON, MERGE_PATCH, TOML, YAML, NewRun, read_run
 
 from tests.support.rest_api import SPEC, RestApi, rest_api, run_object
 
@@ -22,6 +24,20 @@ def api() -> RestApi:
     found = rest_api()
     found.add(run_object("first"))
     return found
+
+
+async def test_bodies_are_not_read_in_the_executor_that_renews_credentials(
+    api: RestApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[str] = []
+
+    def read(media_type: str, body: bytes) -> NewRun:
+        threads.append(threading.current_thread().name)
+        return read_run(media_type, body)
+
+    monkeypatch.setattr(changes, "read_run", read)
+    assert (await create(api, RUN)).status_code == 201
+    assert threads == ["bodies_0"]
 
 
 async def create(api: RestApi, body: Any, media_type: str = JSON, headers: Any = None, **query: str) -> Response:

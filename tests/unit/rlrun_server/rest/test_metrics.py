@@ -4,6 +4,7 @@ import asyncio
 import json
 import math
 import sys
+import threading
 from typing import Any
 
 import pytest
@@ -12,7 +13,9 @@ from hypothesis import strategies as st
 from rlrun.storage.errors import Unreachable
 from rlrun.storage.metric_files import merge_lines
 from rlrun_server.rest import metric_columns, metric_reader
+from rlrun_server.rest import metrics as routes
 from rlrun_server.rest.metric_columns import MetricsAnswer, TooManyValues, read_columns, select_names, thinned
+from rlrun_server.rest.problems import RestError
 
 from tests.support.fake_s3 import InMemoryStore
 from tests.support.rest_api import BUCKET, RestApi, rest_api, run_object, uid_of
@@ -34,15 +37,19 @@ class CountingStore(InMemoryStore):
         super().__init__(BUCKET)
         self.read: list[str] = []
         self.is_away = False
+        self.grows = b""
+        """What each file gets at its end between the listing and the reading."""
 
     def walk(self, uri):  # type: ignore[no-untyped-def]
         if self.is_away:
             raise Unreachable("S3 is away")
         return super().walk(uri)
 
-    def get_bytes(self, uri):  # type: ignore[no-untyped-def]
+    def get_range(self, uri, start, length):  # type: ignore[no-untyped-def]
         self.read.append(uri.key.rpartition("/")[2])
-        return super().get_bytes(uri)
+        if self.grows:
+            self.objects[str(uri)] += self.grows
+        return super().get_range(uri, start, length)
 
 
 @pytest.fixture
@@ -105,12 +112,56 @@ async def test_many_steps_become_buckets_that_keep_extremes(api: RestApi, store:
     assert narrow.series[0].values[6] == 100.0
 
 
+async def test_answers_are_made_beside_the_event_loop(
+    api: RestApi, store: CountingStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[str] = []
+
+    def recorded(*args: Any) -> MetricsAnswer:
+        threads.append(threading.current_thread().name)
+        return thinned(*args)
+
+    monkeypatch.setattr(routes, "thinned", recorded)
+    put(store, 0, trained(1, reward=0.1))
+    await metrics(api)
+    assert threads == ["metric-answers_0"]
+
+
 async def test_a_deleted_run_is_read_by_its_uid(api: RestApi, store: CountingStore) -> None:
     put(store, 0, trained(1, reward=0.5), uid=uid_of(77))
     assert (await metrics(api, uid_of(77))).steps == [1]
     for name in (uid_of(78), "second"):
         answer = await api.client.get(f"/namespaces/team/runs/{name}/metrics/names", headers=api.user("ann", RIGHT))
         assert (answer.status_code, answer.json()["reason"]) == (404, "ObjectNotFound")
+
+
+async def test_nothing_is_kept_of_runs_without_files(api: RestApi, store: CountingStore, clock: Clock) -> None:
+    reader = api.services.metrics
+    assert not (await reader.read("team", uid_of(5))).files
+    put(store, 0, trained(1, reward=0.5), uid=uid_of(5))
+    found = await reader.read("team", uid_of(5))
+    assert list(found.columns.steps) == [1], "the answer without files was not kept"
+    store.objects.clear()
+    clock.now += metric_reader.FRESH_SECONDS
+    assert not (await reader.read("team", uid_of(5))).files
+    store.is_away = True
+    with pytest.raises(RestError):
+        await reader.read("team", uid_of(5))
+
+
+async def test_runs_without_a_number_are_kept_within_the_limit(
+    store: CountingStore, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metric_reader, "COLUMN_BYTES", 3 * metric_reader.ENTRY_BYTES)
+    reader = rest_api(store, clock).services.metrics
+    for number in range(5):
+        put(store, 0, {"x": 1}, uid=uid_of(number))
+        await reader.read("team", uid_of(number))
+    store.is_away = True
+    clock.now += metric_reader.FRESH_SECONDS
+    assert (await reader.read("team", uid_of(4))).is_stale
+    with pytest.raises(RestError):
+        await reader.read("team", uid_of(0))
 
 
 async def test_names(api: RestApi, store: CountingStore) -> None:
@@ -223,6 +274,33 @@ def test_a_run_has_a_limit_of_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     for lines in (b'{"step": 1, "a": 1, "b": 1, "c": 1, "d": 1}', b'{"step": 1, "a": 1}\n{"step": 2, "b": 1, "a": 1}'):
         with pytest.raises(TooManyValues):
             read_columns([lines])
+
+
+def test_reading_ends_at_the_limit_of_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metric_columns, "MAX_CELLS", 8)
+    monkeypatch.setattr(metric_columns, "MAX_ROWS", 6)
+    for first, most in ((b'{"step": 0, "a": 1, "b": 1}', 4), (b'{"step": 0}', 6)):
+        parts = iter([first, *(b'{"step": %d}' % step for step in range(1, 10))])
+        with pytest.raises(TooManyValues):
+            read_columns(parts)
+        assert len(list(parts)) == 10 - most - 1, "further files are not read"
+
+
+def test_columns_that_would_be_too_large_are_not_built(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metric_columns, "MAX_CELLS", 10)
+    monkeypatch.setattr(metric_columns._Table, "value", lambda *_: pytest.fail("a column was built"))
+    measured = b"\n".join(b'{"step": %d, "a": 1, "b": 1, "c": 1}' % step for step in range(3))
+    trained = b"\n".join(b'{"step": %d, "progress/step": 1, "d": 1, "e": 1}' % step for step in range(3, 6))
+    with pytest.raises(TooManyValues):
+        read_columns([measured, trained])
+
+
+async def test_no_more_of_a_file_is_read_than_was_listed(api: RestApi, store: CountingStore) -> None:
+    put(store, 0, trained(1, reward=0.1))
+    put(store, 1)
+    store.grows = json.dumps(trained(2, reward=0.2)).encode()
+    assert (await metrics(api)).steps == [1]
+    assert store.read == ["part-0-00000.jsonl"], "an empty file is not read"
 
 
 def test_a_line_has_a_limit_of_length(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rlrun_server.rest.pages import page_of
+from rlrun_server.rest.pages import _digest, _encode, page_of
 from rlrun_server.rest.problems import RestError
 from rlrun_server.rest.runs import RunFilter
 
@@ -51,3 +51,11 @@ def test_text_that_is_no_cursor_is_refused(text: str) -> None:
     with pytest.raises(RestError) as raised:
         page_of([], lambda _: 0.0, str, descending=False, filters=RunFilter(), cursor=text, limit=1)
     assert raised.value.status == 400
+
+
+def test_a_number_that_is_too_large_is_no_cursor() -> None:
+    filters = RunFilter()
+    cursor = _encode((False, 10**400, "uid"), _digest(filters))
+    with pytest.raises(RestError) as raised:
+        page_of([], lambda _: 0.0, str, descending=False, filters=filters, cursor=cursor, limit=1)
+    assert (raised.value.status, raised.value.reason) == (400, "CursorMismatch")
