@@ -11,17 +11,19 @@ from typing import Any
 
 import pytest
 import yaml
-import zstandard
 from kubernetes import client
 from rlrun.kube.kinds import CHILDREN, ResourceKind
 from rlrun.storage.layout import RunLayout
 from rlrun.storage.manifest import ArtifactKind
+from rlrun.storage.samples.object_file import encode_samples
+from rlrun.storage.samples.record import FunctionReward
 
 from local_cluster.control_plane.without_nodes import ControlPlane
 from local_cluster.host.paths import paths
 from local_cluster.tools.binaries import ensure_program
 from tests.apiserver.rlrun_operator.conftest import Bench, orchestrators, own_bench
 from tests.support.guide import Runner, install_commands
+from tests.support.sample_records import record
 from tests.support.signing_server import ObjectsOf, SigningServer, key_secret, reviews_of, signing_server
 
 __all__ = ["orchestrators", "own_bench"]
@@ -74,9 +76,9 @@ class World:
         for at in range(done + 1, step + 1):
             line = {"step": at, "time": "2026-01-01T00:00:00+00:00", "progress/step": at, "reward/mean": at / 30}
             store.put_bytes(layout.metrics(f"part-{at:05d}"), json.dumps(line).encode() + b"\n")
-            rollout = {"step": at, "environment": "reverse-text", "example": 1, "rollout": "r", "reward": 0.5,
-                       "advantage": 0.1, "completionTokens": 5, "completion": "olleh"}  # fmt: skip
-            store.put_bytes(layout.rollouts(at), zstandard.compress(json.dumps(rollout).encode() + b"\n"))
+            reward = {"reversed_similarity": FunctionReward(value=0.5, weight=1.0)}
+            rollout = record(step=at, environment="reverse-text", rewards=reward)
+            store.put_bytes(layout.rollouts(at), encode_samples(at, rollout.split, [[rollout]]).data)
             if at % 10 == 0:
                 self.saves(name, at)
             if at % 15 == 0:
