@@ -100,8 +100,10 @@ class ObjectCache:
         self._moments = itertools.count()
         self._writing: Counter[_Place] = Counter()
         """Objects about which an own write is under way."""
-        self._waiting: defaultdict[_Place, list[Callable[[], None]]] = defaultdict(list)
-        """Actions that wait for the answers to these writes."""
+        self._waiting: defaultdict[_Place, list[tuple[int | None, Callable[[], None]]]] = defaultdict(list)
+        """Versions of events that wait for the answers to these writes, and their actions."""
+        self._own_versions: defaultdict[_Place, set[int]] = defaultdict(set)
+        """Versions of the answers to these writes."""
 
     def __len__(self) -> int:
         """Return the number of kept answers."""
@@ -230,7 +232,11 @@ class ObjectCache:
             self._writing[place] -= 1
             if not self._writing[place]:
                 del self._writing[place]
-                for action in self._waiting.pop(place, ()):
+                own = self._own_versions.pop(place, set())
+                for version, action in self._waiting.pop(place, ()):
+                    if version not in own:
+                        # Somebody else changed it. The answer to the own write, which is newer, must not hide that.
+                        self.forget_object(*place)
                     try:
                         action()
                     except Exception:
@@ -242,15 +248,24 @@ class ObjectCache:
         The event of a write often comes before its answer. Without the answer it looks like a change by others.
         """
         place = _place(kind, obj.get("metadata") or {})
-        if self._writing[place]:
-            self._waiting[place].append(action)
+        if place in self._writing and not self._is_known(kind, obj):
+            self._waiting[place].append((_version(obj), action))
         else:
             action()
 
+    def _is_known(self, kind: ResourceKind, obj: Mapping[str, Any]) -> bool:
+        """Return whether a kept answer has this version of the object, or a newer one."""
+        uid, version = str((obj.get("metadata") or {}).get("uid", "")), _version(obj)
+        known = (self._answers[kind][question].versions[uid] for question in self._answers_with(kind, obj, uid))
+        return version is not None and any(found >= version for found in known)
+
     def written(self, kind: ResourceKind, obj: Obj, began: int) -> None:
         """Put the API server's answer to an own write into the kept answers. `began`: moment before the request."""
-        metadata = obj.get("metadata") or {}
-        if metadata.get("deletionTimestamp") or _version(obj) is None:
+        metadata, version = obj.get("metadata") or {}, _version(obj)
+        place = _place(kind, metadata)
+        if version is not None and place in self._writing:
+            self._own_versions[place].add(version)
+        if metadata.get("deletionTimestamp") or version is None:
             # It may be gone already: a finalizer less lets the API server remove it.
             self.changed(kind, obj, deleted=True)
             self.forget_object(kind, metadata.get("namespace"), str(metadata.get("name", "")))

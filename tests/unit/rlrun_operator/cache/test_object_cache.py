@@ -222,6 +222,31 @@ def test_an_event_that_comes_before_the_answer_to_an_own_write_waits_for_it(
     assert len(told) == 3, "no write is under way"
 
 
+def test_a_change_by_others_between_an_own_write_and_its_answer_is_news(cache: ObjectCache) -> None:
+    keep(cache, PODS, pod())
+    told: list[bool] = []
+    by_others, own = pod(version=2), pod(version=3)
+    with cache.writing(POD, "team", "a"):
+        for event in (by_others, own):
+            cache.after_own_write(POD, event, lambda event=event: told.append(cache.changed(POD, event)))
+        cache.written(POD, own, cache.moment())
+    assert told[0], "the answer to the own write contains the change, but no look has seen it"
+    assert cache.find(PODS, RUN) is None
+
+
+def test_the_event_of_an_earlier_own_write_is_not_news_during_a_later_one(cache: ObjectCache) -> None:
+    keep(cache, PODS, pod())
+    told: list[bool] = []
+    with cache.writing(POD, "team", "a"):
+        cache.written(POD, pod(version=2), cache.moment())
+    with cache.writing(POD, "team", "a"):
+        cache.after_own_write(POD, pod(version=2), lambda: told.append(cache.changed(POD, pod(version=2))))
+        assert told == [False]
+        cache.written(POD, pod(version=3), cache.moment())
+    assert told == [False]
+    assert cache.find(PODS, RUN) == [pod(version=3)]
+
+
 def test_an_error_in_what_waits_for_a_write_does_not_reach_the_writer(cache: ObjectCache) -> None:
     told: list[str] = []
     with cache.writing(POD, "team", "a"):
