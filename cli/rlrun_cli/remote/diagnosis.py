@@ -123,7 +123,7 @@ def check_models(api: RemoteCluster, server: str | None) -> Finding:
     if not seen:
         return Finding(
             "models",
-            f"the operator has looked at none of {len(models)} models",
+            f"the operator has not checked any of the {len(models)} models yet",
             "ask the platform team whether the operator runs",
         )
     return Finding("models", f"{len(seen)} of {len(models)} can be trained, for example {seen[0]['spec']['id']}")

@@ -79,12 +79,12 @@ class _StrictLoader(yaml.SafeLoader):
         return super().compose_node(parent, index)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        """Refuse a key that is there twice, or no text."""
+        """Refuse a key that is repeated or not a string."""
         keys = [self.construct_object(key, deep=True) for key, _ in node.value]
         seen: set[str] = set()
         for key in keys:
             if not isinstance(key, str):
-                raise TextInvalid(f"The body has the key {key!r}, which is no text. Put it into quotes.")
+                raise TextInvalid(f"The body has the key {key!r}, which is not a string. Put it into quotes.")
             if key in seen:
                 raise _twice(key)
             seen.add(key)
@@ -128,7 +128,8 @@ def _children(value: Any) -> list[Any]:
         try:
             value.encode()
         except UnicodeEncodeError:
-            raise TextInvalid("The body has half of a surrogate pair (\\ud800 to \\udfff), which is no text.") from None
+            message = "The body has half of a surrogate pair (\\ud800 to \\udfff), which UTF-8 cannot express."
+            raise TextInvalid(message) from None
     elif isinstance(value, int) and value.bit_length() > MAX_BITS:
         raise _too_long()
     elif isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):

@@ -107,7 +107,7 @@ def test_a_server_that_does_not_answer(rlrun: Rlrun, healthy: FakeCluster) -> No
 def test_no_model(rlrun: Rlrun, healthy: FakeCluster) -> None:
     model = custom_object(RLMODEL, "a", spec={"id": "a/a"})
     healthy.put(model)
-    assert_problem(rlrun("doctor"), "models", "looked at none of 1", "operator")
+    assert_problem(rlrun("doctor"), "models", "not checked any of the 1", "operator")
 
 
 def test_a_used_up_quota(rlrun: Rlrun, healthy: FakeCluster) -> None:

@@ -41,7 +41,7 @@ def test_json(text: str, message: str) -> None:
         ("a: [", "not YAML"),
         ("a: &x 1\nb: *x", "alias"),
         ("a: 1\na: 2", "'a' twice"),
-        ("1: 2", "no text"),
+        ("1: 2", "not a string"),
         ("a: .nan", "nan"),
         ("a: 2026-01-01", "date"),
         ("a: !!python/object:os.system x", "not YAML"),
