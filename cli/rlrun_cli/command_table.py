@@ -203,6 +203,12 @@ ROOT: dict[str, Entry] = {
         epilog="VERSION_EPILOG",
         panel=PLATFORM,
     ),
+    "usage": CommandEntry(
+        f"{COMMANDS}.usage:show_usage",
+        "Show the GPU hours of runs, namespaces or models.",
+        epilog="EPILOG",
+        panel=PLATFORM,
+    ),
     "secret": GroupEntry("Manage Secrets for the environments of runs.", SECRETS, panel=CATALOG),
     "key": GroupEntry("Manage API keys, for programs without a Kubernetes login.", KEY, panel=PLATFORM),
     "gc": CommandEntry(

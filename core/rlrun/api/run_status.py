@@ -162,6 +162,8 @@ class ResolvedValues(Status):
     """Id of the checkpoint that the run starts from: that of checkpointId."""
     wandb_project: str | None = Field(default=None, max_length=128)
     """Project in Weights & Biases: wandb.project, or the namespace of the run. Unset without wandb."""
+    gpus: int | None = Field(default=None, ge=0)
+    """Number of GPUs of all trainer and inference pods."""
 
 
 class RLRunStatus(Status):
@@ -189,6 +191,8 @@ class RLRunStatus(Status):
     """Start time of the current attempt. Unset while the run is suspended."""
     past_active_seconds: int = Field(default=0, ge=0)
     """Total active time of earlier attempts in seconds."""
+    past_gpu_seconds: int = Field(default=0, ge=0)
+    """Active time of earlier attempts, each multiplied by its number of GPUs, in seconds."""
     restarts: int = Field(default=0, ge=0)
     """Total number of container restarts, pod replacements and restarts of the whole run."""
     run_restarts: int = Field(default=0, ge=0)

@@ -235,7 +235,7 @@ class ObjectCache:
                 own = self._own_versions.pop(place, set())
                 for version, action in self._waiting.pop(place, ()):
                     if version not in own:
-                        # Somebody else changed it. The answer to the own write, which is newer, must not hide that.
+                        # A change by others. The answer to the own write is newer and must not hide it.
                         self.forget_object(*place)
                     try:
                         action()

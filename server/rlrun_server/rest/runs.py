@@ -209,11 +209,12 @@ def matches(run: RunSummary, wanted: RunFilter) -> bool:
         and wanted.model in (None, run.model)
         and (wanted.env is None or wanted.env in run.environments)
         and (text in run.name.lower() or text in (run.display_name or "").lower())
-        and (wanted.since is None or run.created_at >= _in_utc(wanted.since))
+        and (wanted.since is None or run.created_at >= in_utc(wanted.since))
     )
 
 
-def _in_utc(time: datetime) -> datetime:
+def in_utc(time: datetime) -> datetime:
+    """Return the time with a zone: UTC if it has none."""
     return time if time.tzinfo is not None else time.replace(tzinfo=UTC)
 
 

@@ -31,6 +31,14 @@ class RunSummary(Schema):
     created_at: datetime
     started_at: datetime | None = None
     completed_at: datetime | None = None
+    attempt_started_at: datetime | None = None
+    """Begin of the attempt that is under way."""
+    gpus: int | None = None
+    """Number of GPUs of the newest attempt."""
+    past_active_seconds: int = 0
+    """Active time of earlier attempts."""
+    past_gpu_seconds: int = 0
+    """Active time of earlier attempts, each multiplied by its number of GPUs."""
 
 
 class ArtifactSummary(Schema):
@@ -94,6 +102,10 @@ def summarize_run(run: Obj) -> RunSummary:
         created_at=metadata["creationTimestamp"],
         started_at=status.get("startTime"),
         completed_at=status.get("completionTime"),
+        attempt_started_at=status.get("attemptStartTime"),
+        gpus=(status.get("resolved") or {}).get("gpus"),
+        past_active_seconds=int(status.get("pastActiveSeconds") or 0),
+        past_gpu_seconds=int(status.get("pastGpuSeconds") or 0),
     )
 
 

@@ -88,6 +88,7 @@ class StatusFields(TypedDict, total=False):
     attempt: int
     attempt_start_time: datetime | None
     past_active_seconds: int
+    past_gpu_seconds: int
     restarts: int
     run_restarts: int
     run_restarts_toward_max: int

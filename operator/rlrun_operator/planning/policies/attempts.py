@@ -5,7 +5,6 @@ from datetime import datetime
 from rlrun.api.run import RLRunSpec
 from rlrun.api.run_status import Phase, RLRunStatus
 from rlrun.constants import Reason
-from rlrun.kube.conditions import seconds
 from rlrun.kube.events import EventRecord
 from rlrun.kube.objects import attempt_of
 from rlrun.protocol.problem import Problem
@@ -18,7 +17,7 @@ from rlrun_operator.planning.plan.status_builder import reason_fields
 from rlrun_operator.planning.policies.children import active_workloads
 from rlrun_operator.planning.policies.resolution import readable_config
 from rlrun_operator.planning.policies.restart_backoff import next_restart, remaining_wait
-from rlrun_operator.planning.policies.run_endings import NOT_FINISHED, delete_workloads
+from rlrun_operator.planning.policies.run_endings import NOT_FINISHED, delete_workloads, with_active_time
 
 
 def begin_attempt(
@@ -80,7 +79,7 @@ def plan_restart(
             "run_restarts": status.run_restarts + 1,
             "run_restarts_toward_max": status.run_restarts_toward_max + counts_toward_max,
             "restarts": status.restarts + 1,
-            "past_active_seconds": status.past_active_seconds + int(seconds(status.attempt_start_time, now)),
+            **with_active_time(status, now),
             "attempt_start_time": None,
             **reason_fields(Problem(reason=Reason.RESTARTING, message=message)),
         },

@@ -40,11 +40,13 @@ def resolve_run(
 def resolved_values(resolved: ResolvedRun) -> ResolvedValues:
     """Return the values that the status shows of an attempt's configuration."""
     spec, reference = resolved.spec, resolved.spec.checkpoint_id
+    trainer, inference = resolved.model.trainer, resolved.model.inference
     return ResolvedValues(
         max_tokens=resolved.max_tokens,
         checkpoint_interval=spec.checkpoints.interval,
         checkpoint_id=checkpoint_id(*split_checkpoint_id(reference, resolved.run.namespace)) if reference else None,
         wandb_project=spec.wandb.project if spec.wandb else None,
+        gpus=trainer.nodes * trainer.gpus + inference.replicas * inference.gpus,
     )
 
 

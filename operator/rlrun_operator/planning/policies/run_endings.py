@@ -210,7 +210,16 @@ def attempt_end(status: RLRunStatus, now: datetime) -> StatusFields:
     """Return the fields of the status that end its attempt."""
     fields: StatusFields = {"next_restart_time": None}
     if status.attempt_start_time is not None:
-        active = int(seconds(status.attempt_start_time, now))
-        fields["past_active_seconds"] = status.past_active_seconds + active
+        fields |= with_active_time(status, now)
         fields["attempt_start_time"] = None
     return fields
+
+
+def with_active_time(status: RLRunStatus, now: datetime) -> StatusFields:
+    """Return the total times with that of the current attempt."""
+    active = int(seconds(status.attempt_start_time, now))
+    gpus = (status.resolved.gpus if status.resolved else None) or 0
+    return {
+        "past_active_seconds": status.past_active_seconds + active,
+        "past_gpu_seconds": status.past_gpu_seconds + active * gpus,
+    }

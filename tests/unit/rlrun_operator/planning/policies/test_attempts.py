@@ -4,7 +4,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from rlrun.api.run_status import Phase, RLRunStatus
+from rlrun.api.run_status import Phase, ResolvedValues, RLRunStatus
 from rlrun.kube.objects import Obj
 from rlrun.protocol.problem import Problem
 from rlrun_operator.planning.plan.actions import PlanPart
@@ -69,10 +69,11 @@ def restarted(*, counts_toward_max: bool = True, **status: Any) -> tuple[PlanPar
 @pytest.mark.parametrize(("counts", "toward_max"), [(True, 3), (False, 2)])
 def test_restart_is_counted_and_the_active_time_is_kept(counts: bool, toward_max: int) -> None:
     _, status = restarted(
-        counts_toward_max=counts, restarts=7, run_restarts=4, run_restarts_toward_max=2, past_active_seconds=50
-    )
+        counts_toward_max=counts, restarts=7, run_restarts=4, run_restarts_toward_max=2, past_active_seconds=50,
+        past_gpu_seconds=5, resolved=ResolvedValues(gpus=2),
+    )  # fmt: skip
     assert (status.restarts, status.run_restarts, status.run_restarts_toward_max) == (8, 5, toward_max)
-    assert (status.past_active_seconds, status.attempt_start_time) == (80, None)
+    assert (status.past_active_seconds, status.past_gpu_seconds, status.attempt_start_time) == (80, 65, None)
 
 
 def test_restart_says_when_and_why_the_next_attempt_starts() -> None:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from rlrun.api.run_status import Phase, Progress, RLRunStatus
+from rlrun.api.run_status import Phase, Progress, ResolvedValues, RLRunStatus
 from rlrun.kube.objects import Obj
 from rlrun.protocol.orchestrator import RunPhase, RunStatus
 from rlrun.protocol.problem import Problem
@@ -44,7 +44,7 @@ def conditions(status: RLRunStatus) -> dict[str, tuple[str, str | None, str | No
 
 def running(**fields: Any) -> RLRunStatus:
     status = started(ConditionChange("Running", True, "Running"), ConditionChange("TrainerReady", True, "Ready"))
-    return status.model_copy(update={"past_active_seconds": 50, **fields})
+    return status.model_copy(update={"past_active_seconds": 50, "resolved": ResolvedValues(gpus=2), **fields})
 
 
 FAILURE = Problem(reason="TrainerCrashed", message="exit code 1")
@@ -69,6 +69,7 @@ def test_finished_run_says_how_it_ended(phase: Phase, failed: tuple[str, str, st
     role = ("False", "TrainerCrashed", "exit code 1") if phase is Phase.failed else ("False", "RunFinished", "")
     assert found["TrainerReady"] == role
     assert (status.completion_time, status.past_active_seconds, status.attempt_start_time) == (at(30), 80, None)
+    assert status.past_gpu_seconds == 60
     assert part.status_first is (phase is Phase.failed), "the reason of a failure is in pods that are deleted"
     assert part.final
     assert part.requeue_after == SETTINGS.poll_seconds
