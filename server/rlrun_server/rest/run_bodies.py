@@ -57,7 +57,11 @@ def to_object(run: NewRun, namespace: str, identity: str, key: str, body: bytes)
     """Return the RLRun to create.
 
     With an Idempotency-Key (`key`) its name follows from it and from `identity`, so that a repetition finds it.
+    Raises RestError if the body names another namespace than the path.
     """
+    if run.metadata.get("namespace") not in (None, "", namespace):
+        detail = f"is another namespace than the one of the path, {namespace}; remove it, or correct one of them"
+        raise _invalid_spec([FieldError(pointer="/metadata/namespace", detail=detail)])
     metadata: dict[str, Any] = {name: run.metadata[name] for name in METADATA if name in run.metadata}
     base = str(metadata.pop("generateName", "") or "") or f"{base_name(run.spec.get('name'))}-"
     metadata["namespace"] = namespace

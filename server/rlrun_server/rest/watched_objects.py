@@ -7,7 +7,8 @@ import asyncio
 import json
 import logging
 import zlib
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
@@ -22,6 +23,12 @@ log = logging.getLogger(__name__)
 WATCH_SECONDS = 240.0
 PAUSE_SECONDS = 1.0
 MAX_PAUSE_SECONDS = 30.0
+PAGE = 20
+"""Objects of a list that are converted before others use the event loop: about 10 ms."""
+MAX_REMOVED = 10_000
+"""Uids of removed objects that are remembered."""
+MAX_LOGGED = 20
+"""Objects without a summary that are logged after a list."""
 
 S = TypeVar("S", bound=Schema)
 
@@ -66,6 +73,10 @@ class WatchedObjects(Generic[S]):
         self._summarize = summarize
         self._by_name: dict[tuple[str, str], Kept[S]] = {}
         self._by_uid: dict[str, Kept[S]] = {}
+        self._removed: OrderedDict[str, None] = OrderedDict()
+        """Uids. No object has that of an earlier one."""
+        self._unreadable: set[str] = set()
+        """Uids of objects without a summary."""
         self.is_listed = False
         """True when all objects were listed once. They may be outdated while the API server is away."""
         self.changes = 0
@@ -105,13 +116,30 @@ class WatchedObjects(Generic[S]):
             await asyncio.sleep(pauses.pause)
 
     async def _list(self) -> str:
+        before = dict(self._by_uid)
         objects, version = await self._cluster.list_all(self.kind)
-        kept = {(k.namespace, k.name): k for k in map(self.kept, objects)}
-        self._by_name = kept
-        self._by_uid = {k.uid: k for k in kept.values()}
+        self._unreadable.clear()
+        found = await self._convert(objects)
+        for uid, kept in self._by_uid.items():
+            if kept is not before.get(uid) and kept.version > _number(version):
+                found[uid] = kept  # written since the API server made the list
+        for uid in before.keys() - found.keys():
+            self._forget(uid)
+        self._by_uid = found
+        self._by_name = {(k.namespace, k.name): k for k in found.values()}
         self.is_listed = True
         self.changes += 1
         return version
+
+    async def _convert(self, objects: Sequence[Obj]) -> dict[str, Kept[S]]:
+        found = {}
+        for number, obj in enumerate(objects, 1):
+            kept = self._kept_or_none(obj)
+            if kept is not None:
+                found[kept.uid] = kept
+            if number % PAGE == 0:
+                await asyncio.sleep(0)
+        return found
 
     async def _watch(self, version: str) -> str:
         """Return the version up to which changes have arrived."""
@@ -120,14 +148,18 @@ class WatchedObjects(Generic[S]):
             if event == "DELETED":
                 self._remove(obj)
             elif event in ("ADDED", "MODIFIED"):
-                self.put(obj)
+                kept = self._kept_or_none(obj)
+                if kept is not None:
+                    self._put(kept)
         return version
 
     def put(self, obj: Obj) -> None:
-        """Keep an object that was read or written just now, unless a newer version of it is kept."""
-        new = self.kept(obj)
+        """Keep an object that was read or written just now, unless a newer version is kept or it was removed."""
+        self._put(self.kept(obj))
+
+    def _put(self, new: Kept[S]) -> None:
         old = self._by_name.get((new.namespace, new.name))
-        if old is not None and old.version > new.version:
+        if new.uid in self._removed or (old is not None and old.version > new.version):
             return
         if old is not None and old.uid != new.uid:
             self._by_uid.pop(old.uid, None)
@@ -135,13 +167,31 @@ class WatchedObjects(Generic[S]):
         self.changes += 1
 
     def _remove(self, obj: Obj) -> None:
-        metadata = obj["metadata"]
-        place = (str(metadata.get("namespace") or ""), str(metadata["name"]))
-        old = self._by_name.get(place)
-        if old is not None and old.uid == metadata.get("uid"):
-            del self._by_name[place]
-            self._by_uid.pop(old.uid, None)
+        uid = str(obj["metadata"].get("uid") or "")
+        self._forget(uid)
+        old = self._by_uid.pop(uid, None)
+        if old is not None:
+            del self._by_name[old.namespace, old.name]
             self.changes += 1
+
+    def _forget(self, uid: str) -> None:
+        """Let no request that is answered late keep an object again that was removed."""
+        self._removed[uid] = None
+        while len(self._removed) > MAX_REMOVED:
+            self._removed.popitem(last=False)
+
+    def _kept_or_none(self, obj: Obj) -> Kept[S] | None:
+        """Return what is kept of an object. None if it has no summary: the others are shown without it."""
+        try:
+            return self.kept(obj)
+        except Exception as error:
+            metadata = obj.get("metadata") or {}
+            uid = str(metadata.get("uid") or "")
+            if uid not in self._unreadable and len(self._unreadable) < MAX_LOGGED:
+                self._unreadable.add(uid)
+                name = f"{metadata.get('namespace') or ''}/{metadata.get('name')}"
+                log.error("%s %s is not shown, because it cannot be read: %.300s", self.kind.kind, name, error)
+            return None
 
     def kept(self, obj: Obj) -> Kept[S]:
         """Return what would be kept of an object."""
@@ -149,14 +199,17 @@ class WatchedObjects(Generic[S]):
         stripped = {**obj, "metadata": metadata}
         # Level 1 makes 60 kB of JSON 13 kB in 0.4 ms.
         data = zlib.compress(json.dumps(stripped).encode(), 1)
-        version = str(metadata.get("resourceVersion") or "")
         summary = self._summarize(stripped)
         return Kept(
             str(metadata.get("namespace") or ""),
             str(metadata["name"]),
             str(metadata.get("uid") or ""),
-            int(version) if version.isdigit() else 0,
+            _number(str(metadata.get("resourceVersion") or "")),
             data,
             summary,
             summary.model_dump_json(by_alias=True, exclude_none=True).encode(),
         )
+
+
+def _number(version: str) -> int:
+    return int(version) if version.isdigit() else 0

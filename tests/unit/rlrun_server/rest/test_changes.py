@@ -59,6 +59,7 @@ RUN = {"kind": "RLRun", "metadata": {"name": "second", "labels": {"a": "b"}}, "s
         (RUN, JSON),
         (yaml.safe_dump(RUN), YAML),
         ({"metadata": {"name": "second"}, "spec": SPEC}, JSON),
+        ({"metadata": {"name": "second", "namespace": "team"}, "spec": SPEC}, JSON),
     ],
 )
 async def test_a_run_is_created_with_the_callers_token(api: RestApi, body: Any, media_type: str) -> None:
@@ -92,6 +93,8 @@ async def test_a_spec_alone_gets_a_name_from_the_api_server(api: RestApi, body: 
         ({"metadata": {"name": "Not A Name"}, "spec": SPEC}, JSON, ["/metadata/name"]),
         ({"metadata": {"finalizers": ["x"]}, "spec": SPEC}, JSON, ["/metadata/finalizers"]),
         ({"spec": SPEC, "status": {}}, JSON, ["/status"]),
+        ({"metadata": {"namespace": "another"}, "spec": SPEC}, JSON, ["/metadata/namespace"]),
+        ({"metadata": {"namespace": 1}, "spec": SPEC}, JSON, ["/metadata/namespace"]),
         (TOML_TEXT.replace("max_steps", "max_step"), TOML, ["/max_step"]),
         (f'env_file = ["x.env"]\n{TOML_TEXT}', TOML, ["/env_file"]),
     ],

@@ -112,3 +112,78 @@ async def test_an_object_made_again_under_its_name_has_another_uid() -> None:
     objects.put(run_object("a", number=2))
     assert objects.find_uid("team", uid_of(1)) is None
     assert objects.find_uid("team", uid_of(2)) is not None
+
+
+async def test_an_object_without_a_summary_hides_no_other(caplog: pytest.LogCaptureFixture) -> None:
+    bad = run_object("bad", number=3)
+    bad["metadata"]["creationTimestamp"] = "never"
+    cluster = Scripted(
+        [[run_object("a", number=1), bad]], [[("MODIFIED", bad)] * 5 + [("ADDED", run_object("b", number=12))]]
+    )
+    objects = await follow(cluster)
+    assert sorted(kept.name for kept in objects.all()) == ["a", "b"]
+    assert cluster.versions == ["10", "12"], "the watch went on"
+    assert [record.levelname for record in caplog.records] == ["ERROR"]
+    assert "RLRun team/bad" in caplog.text
+
+
+async def test_others_use_the_event_loop_while_a_list_is_converted() -> None:
+    turns = 0
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    cluster = Scripted([[run_object(f"run-{n}", number=n) for n in range(200)]], [])
+    other = asyncio.create_task(count())
+    objects = WatchedObjects(cluster, RLRUN, summarize_run)
+    await objects._list()
+    other.cancel()
+    assert turns >= 10
+    assert len(list(objects.all())) == 200
+
+
+async def test_an_answer_that_comes_after_the_deletion_revives_nothing() -> None:
+    run = run_object("a", number=11)
+    objects = await follow(Scripted([[]], [[("ADDED", run), ("DELETED", run)]]))
+    objects.put(run)
+    assert objects.find("team", "a") is None
+    assert objects.find_uid("team", uid_of(11)) is None
+
+
+async def test_an_answer_that_comes_after_a_list_without_the_object_revives_nothing() -> None:
+    run, away = run_object("a", number=1), ApiError(410, "Expired", "too old")
+    objects = await follow(Scripted([[run], []], [away]))
+    objects.put(run)
+    assert not list(objects.all())
+
+
+async def test_what_is_written_during_a_list_is_kept_if_it_is_newer() -> None:
+    old, changed = run_object("old", number=1), run_object("old", number=1, phase="Failed")
+    changed["metadata"]["resourceVersion"] = "12"
+
+    class Writing(Scripted):
+        @override
+        async def list_all(self, kind: ResourceKind) -> tuple[list[Obj], str]:
+            found = await super().list_all(kind)
+            objects.put(changed)
+            objects.put(run_object("new", number=11))
+            objects.put(run_object("deleted-before", number=9))
+            return found
+
+    objects = WatchedObjects(Writing([[old], [old]], []), RLRUN, summarize_run)
+    await objects._list()
+    assert {kept.name: kept.summary.phase for kept in objects.all()} == {"old": "Failed", "new": "Running"}
+    await objects._list()
+    assert {kept.name for kept in objects.all()} == {"old", "new"}
+
+
+async def test_removed_objects_are_remembered_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watched_objects, "MAX_REMOVED", 3)
+    runs = [run_object(f"run-{n}", number=n) for n in range(1, 9)]
+    objects = await follow(Scripted([runs], [[("DELETED", run) for run in runs]]))
+    for run in runs:
+        objects.put(run)
+    assert sorted(kept.name for kept in objects.all()) == [f"run-{n}" for n in range(1, 6)]
