@@ -51,6 +51,9 @@ class ServerSettings(Schema):
     api_key_secret: str = Field(default="", pattern=r"^([^/]+/[^/]+)?$")
     """Namespace and name of the Secret that stores API keys, with a slash between them. Empty: there are none."""
 
+    page: bool = True
+    """Serve the web page and its logins."""
+
     @field_validator("environment_owners", mode="before")
     @classmethod
     def _parse_json(cls, value: object) -> object:
