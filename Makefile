@@ -179,6 +179,13 @@ generate: $(VENV)/.complete ## CRDs and reference pages from the schema, the tab
 	@$(PY) -m tests.support.field_proofs
 	@$(PY) -m tests.support.command_reference
 
+# UPDATE=preact@11.3.0 takes another version of one package.
+UPDATE ?=
+
+.PHONY: vendor
+vendor: $(VENV)/.complete ## Copy the page's libraries from their npm packages again, and compare them (UPDATE=PACKAGE@VERSION)
+	@$(PY) server/vendor.py $(if $(UPDATE),--update $(UPDATE))
+
 .PHONY: lock
 lock: $(VENV)/.complete ## Resolve requirements/*.lock again from pyproject.toml
 	@requirements/lock.sh $(VENV)/bin/uv

@@ -415,6 +415,9 @@ class Reason(StrEnum):
     SERVER_NOT_READY = "ServerNotReady"
     API_SERVER_UNAVAILABLE = "ApiServerUnavailable"
     METRICS_TOO_LARGE = "MetricsTooLarge"
+    CROSS_SITE_REQUEST = "CrossSiteRequest"
+    CONNECTION_NOT_ENCRYPTED = "ConnectionNotEncrypted"
+    LOGIN_CODE_INVALID = "LoginCodeInvalid"
 
     # Requests between processes
     UNREACHABLE = "Unreachable"

@@ -24,9 +24,12 @@ from rlrun_server.http.serving import serving
 from rlrun_server.identification import Identification
 from rlrun_server.kept import Kept
 from rlrun_server.own_signatures import own_store
+from rlrun_server.page.page_files import load_page
 from rlrun_server.rest.metric_reader import MetricReader
 from rlrun_server.rest.rest_app import rest_app
 from rlrun_server.rest.services import make_services
+from rlrun_server.sealed import Sealer
+from rlrun_server.sessions import Sessions
 from rlrun_server.settings import ServerConfig, load_settings
 from rlrun_server.signer import S3Signer
 from rlrun_server.signing import Signing
@@ -73,6 +76,10 @@ async def serve(config: ServerConfig) -> int:
     )
     tokens = AccountTokens(own_transport.send, time.monotonic) if config.settings.api_keys_may_write else None
     services = make_services(cluster, callers, identification, users, metrics, time.monotonic, tokens)
+    page, sessions = None, None
+    if config.settings.page:
+        page = load_page()
+        sessions = Sessions(Sealer(keys.value), identification, users, time.monotonic, time.time)
     key_management = ApiKeyManagement(
         identification, users, key_store, time.monotonic, lambda: datetime.now(UTC), tokens.forget if tokens else None
     )
@@ -89,7 +96,7 @@ async def serve(config: ServerConfig) -> int:
     try:
         async with (
             serving(
-                server_app(signing, user_signing, key_management, rest_app(services)),
+                server_app(signing, user_signing, key_management, rest_app(services), page, sessions),
                 config.settings.port,
                 config.settings.tls_port,
                 None if certificate is None else certificate.context,

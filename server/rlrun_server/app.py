@@ -20,13 +20,16 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from rlrun_server.api_key_management import ApiKeyManagement
 from rlrun_server.http.body import read_body
 from rlrun_server.http.endpoint import Dispatcher, Endpoint, json_response
-from rlrun_server.http.request import bearer_of, client_of, user_token_of
+from rlrun_server.http.request import SESSIONS, bearer_of, client_of, user_token_of
 from rlrun_server.metrics import REGISTRY, SIGN_SECONDS
+from rlrun_server.page.page_app import PageApp
+from rlrun_server.page.page_files import PageFiles
+from rlrun_server.sessions import Sessions
 from rlrun_server.signing import Signing
 from rlrun_server.user_signing import UserSigning
 
@@ -34,8 +37,18 @@ MAX_BODY = 256 * 1024
 """Bytes of a batch with the longest URLs, and of the longest grant."""
 
 
-def server_app(signing: Signing, users: UserSigning, keys: ApiKeyManagement, rest: FastAPI) -> ASGIApp:
-    """Return the application for run pods and users. `rest`: the REST API, which gets the other routes of users."""
+def server_app(
+    signing: Signing,
+    users: UserSigning,
+    keys: ApiKeyManagement,
+    rest: FastAPI,
+    page: PageFiles | None = None,
+    sessions: Sessions | None = None,
+) -> ASGIApp:
+    """Return the application for run pods and users.
+
+    `rest`: the REST API, which gets the other routes of users. `page`, `sessions`: the web page and its logins.
+    """
 
     async def signed(request: Request, grant: str, requests: Sequence[RequestToSign]) -> list[SignedHeaders]:
         started = time.monotonic()
@@ -66,7 +79,22 @@ def server_app(signing: Signing, users: UserSigning, keys: ApiKeyManagement, res
         *key_routes(keys),
     ]
     posts = {SIGN_PATH: sign, SIGN_BATCH_PATH: sign_batch, USER_SIGN_PATH: sign_for_user}
-    return Dispatcher({path: Endpoint(handler) for path, handler in posts.items()}, rest)
+    others: ASGIApp = rest if sessions is None else WithSessions(rest, sessions)
+    if page is not None:
+        others = PageApp(page, others)
+    return Dispatcher({path: Endpoint(handler) for path, handler in posts.items()}, others)
+
+
+class WithSessions:
+    """Application whose requests may have a cookie as credential."""
+
+    def __init__(self, app: ASGIApp, sessions: Sessions) -> None:
+        self._app = app
+        self._sessions = sessions
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer the request."""
+        await self._app({**scope, SESSIONS: self._sessions}, receive, send)
 
 
 def key_routes(keys: ApiKeyManagement) -> list[Route]:

@@ -53,6 +53,9 @@ class ServerSettings(Schema):
     api_keys_may_write: bool = False
     """Changes, Events, Secrets and logs of pods for callers with an API key, with tokens of the key's account."""
 
+    page: bool = True
+    """Serve the web page and its logins."""
+
     @field_validator("environment_owners", mode="before")
     @classmethod
     def _parse_json(cls, value: object) -> object:

@@ -78,6 +78,10 @@ class Users:
         """Return whether the API server has accepted the token before, or `identify` sends no request for it."""
         return is_api_key(token) or self._tokens.has_accepted(token_key(token)) or self._tokens.knows(token_key(token))
 
+    def has_accepted(self, token: str) -> bool:
+        """Return whether it is a token that the API server has accepted, also if that was long ago."""
+        return self._tokens.has_accepted(token_key(token))
+
     async def identify(self, token: str) -> User | None:
         """Return whose token or API key it is, None if it is not accepted. Raises ApiError."""
         if is_api_key(token):

@@ -1128,6 +1128,22 @@ REST_API = _section(
         "The metrics of the run are larger than rlrun-server reads.",
         "Read them from S3: `rlrun metrics`.",
     ),
+    (
+        Reason.CROSS_SITE_REQUEST,
+        "A request with the cookie of the page does not come from the page, as far as the server can tell.",
+        "Use the page at the address at which the server is published: an Ingress must not change the header `Host`. "
+        "Programs send `Authorization: Bearer`.",
+    ),
+    (
+        Reason.CONNECTION_NOT_ENCRYPTED,
+        "The page was loaded over http from another machine, where the credential of a login could be read.",
+        "Open the page over https, or forward a port to your machine.",
+    ),
+    (
+        Reason.LOGIN_CODE_INVALID,
+        "The code of `rlrun open` has been used, or is older than a minute.",
+        "Run `rlrun open` again.",
+    ),
 )
 
 SECTIONS = (

@@ -1,9 +1,21 @@
 """Credentials and address in a request."""
 
+from typing import Protocol
+
 from rlrun.protocol.user_storage import TOKEN_HEADER
 from starlette.requests import Request
 
 SCHEME = "Bearer "
+SESSIONS = "rlrun.sessions"
+"""Key of the sessions of browsers in the scope of a request, for applications that accept cookies."""
+
+
+class CookieReader(Protocol):
+    """Finds the credential of a request's cookie."""
+
+    def token_of(self, request: Request) -> str:
+        """Return the credential, or an empty string. Raises ProblemError for a request of another site."""
+        ...
 
 
 def bearer_of(request: Request) -> str:
@@ -12,9 +24,15 @@ def bearer_of(request: Request) -> str:
     return given.removeprefix(SCHEME) if given.startswith(SCHEME) else ""
 
 
-def user_token_of(request: Request) -> str:
-    """Return the credential of a user. The proxy of the API server removes `Authorization`."""
+def header_token_of(request: Request) -> str:
+    """Return the credential in a header. The proxy of the API server removes `Authorization`."""
     return bearer_of(request) or request.headers.get(TOKEN_HEADER, "")
+
+
+def user_token_of(request: Request) -> str:
+    """Return the credential of a user, in a header or in the cookie of a session. Raises ProblemError."""
+    sessions: CookieReader | None = request.scope.get(SESSIONS)
+    return header_token_of(request) or ("" if sessions is None else sessions.token_of(request))
 
 
 def client_of(request: Request) -> str:

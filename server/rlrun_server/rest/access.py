@@ -116,6 +116,13 @@ class Identified:
         return await access_of(request).identify(request)
 
 
+class Anyone:
+    """Dependency of a route that also requests without a credential may call."""
+
+    async def __call__(self) -> None:
+        """Return."""
+
+
 def requires(verb: str, resource: str, subresource: str = "", group: str = GROUP) -> Any:
     """Return the dependency of a route that needs this right in the namespace of its path."""
     return Depends(Requirement(verb, resource, subresource, group))
@@ -123,6 +130,8 @@ def requires(verb: str, resource: str, subresource: str = "", group: str = GROUP
 
 IDENTIFIED: Any = Depends(Identified())
 """Dependency of a route that any user may call: it answers with what this user may see."""
+ANYONE: Any = Depends(Anyone())
+"""Dependency of login and logout."""
 
 
 def access_of(request: Request) -> Access:

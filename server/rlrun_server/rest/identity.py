@@ -8,6 +8,7 @@ from rlrun_server.rest.access import IDENTIFIED, Caller
 from rlrun_server.rest.responses import JSON, schema_response
 from rlrun_server.rest.services import services_of
 from rlrun_server.rest.summaries import ModelSummary
+from rlrun_server.users import User
 
 router = APIRouter(tags=["identity"])
 
@@ -46,18 +47,21 @@ class ModelList(Schema):
     items: list[ModelSummary]
 
 
-@router.get("/whoami", responses={200: {"model": Identity}}, response_class=JSON)
-async def whoami(caller: Caller = IDENTIFIED) -> Response:
-    """Return who you are for the API server."""
-    user = caller.user
-    identity = Identity(
+def identity_of(user: User) -> Identity:
+    """Return the user for a response."""
+    return Identity(
         name=user.name,
         uid=user.uid,
         groups=list(user.groups),
         api_key=user.api_key or None,
         namespace=user.namespace or None,
     )
-    return schema_response(identity)
+
+
+@router.get("/whoami", responses={200: {"model": Identity}}, response_class=JSON)
+async def whoami(caller: Caller = IDENTIFIED) -> Response:
+    """Return who you are for the API server."""
+    return schema_response(identity_of(caller.user))
 
 
 @router.get("/namespaces", responses={200: {"model": NamespaceList}}, response_class=JSON)

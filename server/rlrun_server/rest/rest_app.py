@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from rlrun_server.rest import artifacts, changes, events, identity, metrics, problems, runs, secrets, usage
+from rlrun_server.rest import artifacts, changes, events, identity, metrics, problems, runs, secrets, session, usage
 from rlrun_server.rest.services import Services
 
 log = logging.getLogger(__name__)
@@ -25,6 +25,7 @@ ROUTERS = (
     artifacts.router,
     metrics.router,
     secrets.router,
+    session.router,
     usage.router,
 )
 PROBLEM: dict[str, Any] = {

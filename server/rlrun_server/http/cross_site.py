@@ -1,0 +1,65 @@
+"""Defence against requests that another site lets a browser send with the user's cookie (CSRF)."""
+
+from urllib.parse import urlsplit
+
+from starlette.requests import Request
+
+HEADER = "X-Rlrun"
+"""Header of the page's own requests. Other sites cannot set it, because no response allows it to them (CORS)."""
+SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+OWN_SITES = frozenset({"same-origin", "none"})
+"""`Sec-Fetch-Site` of requests of the page itself, and of an address that the user has typed."""
+DEFAULT_PORTS = {"http": 80, "https": 443}
+LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
+
+
+def cross_site_reason(request: Request) -> str | None:
+    """Return why a request with a cookie may come from another site, None if it comes from the page."""
+    site = request.headers.get("Sec-Fetch-Site")
+    if site is not None and site not in OWN_SITES:
+        return f"the browser sent it for another site (Sec-Fetch-Site: {site[:20]!r})"
+    if request.method in SAFE_METHODS:
+        return None
+    if request.headers.get(HEADER) != "1":
+        return f"it lacks the header {HEADER}: 1"
+    origin = request.headers.get("Origin")
+    if origin is not None and not _is_own(origin, request):
+        return f"its Origin {origin[:100]!r} is not the host of this server"
+    return None
+
+
+def is_plain_loopback(request: Request) -> bool:
+    """Return whether the browser reaches this server without TLS on its own machine, as through a forwarded port."""
+    return request.url.scheme == "http" and _host_of(request)[0] in LOOPBACK
+
+
+def is_sent_in_clear(request: Request) -> bool:
+    """Return whether the browser says that its page came over a network without TLS."""
+    address = _split(request.headers.get("Origin", ""))
+    return address is not None and address[0] == "http" and address[1] not in LOOPBACK
+
+
+def _is_own(origin: str, request: Request) -> bool:
+    # The scheme is not compared: behind an Ingress the request comes without the browser's TLS.
+    found = _split(origin)
+    if found is None:
+        return False
+    scheme, host, port = found
+    own_host, own_port = _host_of(request)
+    default = DEFAULT_PORTS[scheme]
+    return host == own_host and (port or default) == (own_port or default)
+
+
+def _host_of(request: Request) -> tuple[str, int | None]:
+    found = _split(f"http://{request.headers.get('Host', '')}")
+    return (found[1], found[2]) if found else ("", None)
+
+
+def _split(origin: str) -> tuple[str, str, int | None] | None:
+    try:
+        parts = urlsplit(origin)
+        if parts.scheme not in DEFAULT_PORTS or not parts.hostname:
+            return None
+        return parts.scheme, parts.hostname, parts.port
+    except ValueError:
+        return None

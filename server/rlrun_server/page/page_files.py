@@ -1,0 +1,102 @@
+"""Files of the page, read once: no part of a URL ever reaches the file system.
+
+`index.html` and the modules name each other by relative addresses, so that the files work without this module. The
+server puts them below `assets/{digest of all}/`: a browser keeps them for good, and a new version has other addresses.
+"""
+
+import base64
+import gzip
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+STATIC = Path(__file__).parent / "static"
+SHELL = "index.html"
+ASSETS = "assets"
+TYPES = {
+    ".css": "text/css; charset=utf-8",
+    ".html": "text/html; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".json": "application/json",
+    ".mjs": "text/javascript; charset=utf-8",
+    ".png": "image/png",
+    ".svg": "image/svg+xml",
+    ".woff2": "font/woff2",
+    ".LICENSE": "text/plain; charset=utf-8",
+}
+"""Media types by suffix. Files with another suffix are refused when the server starts."""
+UNCOMPRESSED = frozenset({".png", ".woff2"})
+DIGEST_CHARACTERS = 16
+ADDRESS = re.compile(r'(\s(?:href|src)=")(?!#|/|[a-z][a-z0-9+.-]*:)([^"]+")')
+"""Relative addresses in the tags of the shell."""
+IMPORT_MAP = re.compile(r'(<script type="importmap">)(.*?)(</script>)', re.DOTALL)
+
+
+class PageInvalid(Exception):
+    """The files of the page cannot be served."""
+
+
+@dataclass(frozen=True)
+class PageFile:
+    """Content of a file, as it is sent."""
+
+    content: bytes
+    media_type: str
+    compressed: bytes | None
+    """Content compressed by gzip, None if that is not smaller."""
+    tag: str
+    """Digest of the content."""
+
+
+@dataclass(frozen=True)
+class PageFiles:
+    """The page as it is served."""
+
+    shell: PageFile
+    assets: Mapping[str, PageFile]
+    """Files by their path below `static`."""
+    version: str
+    """Digest of all files."""
+    script_hash: str
+    """Hash of the import map for the Content-Security-Policy. Empty: there is none."""
+
+
+def load_page(folder: Path = STATIC) -> PageFiles:
+    """Read the page. Raises PageInvalid, OSError."""
+    paths = sorted(path for path in folder.rglob("*") if path.is_file())
+    contents = {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
+    if SHELL not in contents:
+        raise PageInvalid(f"{folder} has no {SHELL}")
+    version = hashlib.sha256(repr(sorted(contents.items())).encode()).hexdigest()[:DIGEST_CHARACTERS]
+    shell, script_hash = to_shell(contents.pop(SHELL).decode(), f"{ASSETS}/{version}/")
+    assets = {name: _file(name, content) for name, content in contents.items()}
+    return PageFiles(_file(SHELL, shell.encode()), assets, version, script_hash)
+
+
+def to_shell(html: str, prefix: str) -> tuple[str, str]:
+    """Return the shell whose relative addresses begin with `prefix`, and the hash of its import map."""
+    html = ADDRESS.sub(rf"\g<1>{prefix}\g<2>", html)
+    found = IMPORT_MAP.search(html)
+    if found is None:
+        return html, ""
+    imports = json.loads(found[2])
+    imports["imports"] = {
+        name: f"./{prefix}{address[2:]}" if address.startswith("./") else address
+        for name, address in imports["imports"].items()
+    }
+    text = json.dumps(imports)
+    digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+    return html[: found.start(2)] + text + html[found.end(2) :], f"sha256-{digest}"
+
+
+def _file(name: str, content: bytes) -> PageFile:
+    suffix = Path(name).suffix
+    if suffix not in TYPES:
+        raise PageInvalid(f"the page has a file {name}, whose media type is not known")
+    compressed = None if suffix in UNCOMPRESSED else gzip.compress(content, mtime=0)
+    if compressed is not None and len(compressed) >= len(content):
+        compressed = None
+    return PageFile(content, TYPES[suffix], compressed, hashlib.sha256(content).hexdigest()[:32])

@@ -1,0 +1,58 @@
+"""Texts that only this platform's servers can read, encrypted and authenticated: no replica has to keep them."""
+
+import base64
+import secrets
+import zlib
+from collections.abc import Callable, Sequence
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+INFO = b"rlrun-server sealed texts 1"
+KEY_BYTES = 32
+NONCE_BYTES = 12
+"""Random for each text: after 2^32 texts under one key the chance of a repetition is 2^-33 (NIST SP 800-38D)."""
+MAX_TEXT = 64 * 1024
+"""Bytes of a text before it is sealed."""
+
+
+class Sealer:
+    """AES-256-GCM with keys derived from those that sign grants. All replicas have these."""
+
+    def __init__(self, keys: Callable[[], Sequence[bytes]]) -> None:
+        """`keys` returns at least one. The first seals, all open, so that a key can follow another."""
+        self._keys = keys
+        self._derived: dict[bytes, AESGCM] = {}
+
+    def seal(self, text: bytes, purpose: str) -> str:
+        """Return the text sealed, in the letters of base64url. It opens for the same purpose alone."""
+        nonce = secrets.token_bytes(NONCE_BYTES)
+        sealed = self._ciphers()[0].encrypt(nonce, zlib.compress(text, 9), purpose.encode())
+        return base64.urlsafe_b64encode(nonce + sealed).decode().rstrip("=")
+
+    def open(self, sealed: str, purpose: str) -> bytes | None:
+        """Return the text, None if no key has sealed it for this purpose."""
+        try:
+            data = base64.b64decode(sealed + "=" * (-len(sealed) % 4), altchars=b"-_", validate=True)
+        except ValueError:
+            return None
+        nonce, rest = data[:NONCE_BYTES], data[NONCE_BYTES:]
+        if len(nonce) < NONCE_BYTES:
+            return None
+        for cipher in self._ciphers():
+            try:
+                return zlib.decompressobj().decompress(cipher.decrypt(nonce, rest, purpose.encode()), MAX_TEXT)
+            except InvalidTag:
+                continue
+        return None
+
+    def _ciphers(self) -> list[AESGCM]:
+        keys = self._keys()
+        self._derived = {key: self._derived.get(key) or AESGCM(_derive(key)) for key in keys}
+        return list(self._derived.values())
+
+
+def _derive(key: bytes) -> bytes:
+    return HKDF(SHA256(), KEY_BYTES, salt=None, info=INFO).derive(key)
