@@ -19,8 +19,11 @@ from rlrun_server.api_key_management import ApiKeyManagement
 from rlrun_server.api_key_store import ApiKeyStore
 from rlrun_server.app import probes_app, server_app
 from rlrun_server.certificate import Certificate, CertificateInvalid
+from rlrun_server.http.prefixes import ByPrefix
 from rlrun_server.http.serving import serving
 from rlrun_server.identification import Identification
+from rlrun_server.inference import inference_app
+from rlrun_server.inference.pool_client import PoolClient
 from rlrun_server.kept import Kept
 from rlrun_server.own_signatures import own_store
 from rlrun_server.rest.metric_reader import MetricReader
@@ -70,6 +73,7 @@ async def serve(config: ServerConfig) -> int:
         own_store(own_signer, config.endpoint_url, config.region), own_signer.renew, root, time.monotonic
     )
     services = make_services(cluster, callers, identification, users, metrics, time.monotonic)
+    pools = PoolClient(Kept(config.pool_key, KEY_SECONDS, time.monotonic).value)
     key_management = ApiKeyManagement(identification, users, key_store, time.monotonic, lambda: datetime.now(UTC))
 
     try:
@@ -84,7 +88,10 @@ async def serve(config: ServerConfig) -> int:
     try:
         async with (
             serving(
-                server_app(signing, user_signing, key_management, rest_app(services)),
+                ByPrefix(
+                    {inference_app.PREFIX: inference_app.inference_app(services, pools)},
+                    server_app(signing, user_signing, key_management, rest_app(services)),
+                ),
                 config.settings.port,
                 config.settings.tls_port,
                 None if certificate is None else certificate.context,
@@ -102,6 +109,7 @@ async def serve(config: ServerConfig) -> int:
     finally:
         metrics.close()
         services.bodies.close()
+        await pools.close()
         await callers.close()
         await cluster.close()
     return ExitCode.COMPLETED
