@@ -20,8 +20,11 @@ from rlrun_server.api_key_management import ApiKeyManagement
 from rlrun_server.api_key_store import ApiKeyStore
 from rlrun_server.app import probes_app, server_app
 from rlrun_server.certificate import Certificate, CertificateInvalid
+from rlrun_server.http.prefixes import ByPrefix
 from rlrun_server.http.serving import serving
 from rlrun_server.identification import Identification
+from rlrun_server.inference import inference_app
+from rlrun_server.inference.pool_client import PoolClient
 from rlrun_server.kept import Kept
 from rlrun_server.own_signatures import own_store
 from rlrun_server.page.page_files import load_page
@@ -76,6 +79,7 @@ async def serve(config: ServerConfig) -> int:
     )
     tokens = AccountTokens(own_transport.send, time.monotonic) if config.settings.api_keys_may_write else None
     services = make_services(cluster, callers, identification, users, metrics, time.monotonic, tokens)
+    pools = PoolClient(Kept(config.pool_key, KEY_SECONDS, time.monotonic).value)
     page, sessions = None, None
     if config.settings.page:
         page = load_page()
@@ -96,7 +100,10 @@ async def serve(config: ServerConfig) -> int:
     try:
         async with (
             serving(
-                server_app(signing, user_signing, key_management, rest_app(services), page, sessions),
+                ByPrefix(
+                    {inference_app.PREFIX: inference_app.inference_app(services, pools)},
+                    server_app(signing, user_signing, key_management, rest_app(services), page, sessions),
+                ),
                 config.settings.port,
                 config.settings.tls_port,
                 None if certificate is None else certificate.context,
@@ -114,6 +121,7 @@ async def serve(config: ServerConfig) -> int:
     finally:
         metrics.close()
         services.bodies.close()
+        await pools.close()
         await callers.close()
         await cluster.close()
     return ExitCode.COMPLETED

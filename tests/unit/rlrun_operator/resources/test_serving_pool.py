@@ -8,24 +8,29 @@ from rlrun.api.model import RLModelSpec
 from rlrun.constants import RUN_LABEL
 from rlrun.protocol.serving import DesiredAdapters, ServedAdapter
 from rlrun_operator.config.settings import OperatorSettings
-from rlrun_operator.resources.serving_pool import PoolIdentity, differs, pool_children
+from rlrun_operator.resources.serving_pool import PoolCredentials, PoolIdentity, differs, pool_children
 from rlrun_operator.resources.storage_access import StorageAccess
 
 Obj = dict[str, Any]
 IDENTITY = PoolIdentity("team", "a/b")
 TOKEN = "token-of-the-pool"
 API_KEY = "key-of-its-users"
+SERVER_KEY = "key-of-the-server"
 BASE: Obj = {"bucket": "rlrun", "credentialsSecret": {"namespace": "sys", "name": "s3"}}
 ORDER = DesiredAdapters(base="a/b", adapters=[ServedAdapter(name="a/b:one", uri="s3://rlrun/x", step=3)])
 
 
 def build(
-    settings: Obj | None = None, order: DesiredAdapters = ORDER, token: str = TOKEN, **model: Any
+    settings: Obj | None = None,
+    order: DesiredAdapters = ORDER,
+    token: str = TOKEN,
+    server_key: str = SERVER_KEY,
+    **model: Any,
 ) -> dict[str, Obj]:
     spec = RLModelSpec.model_validate({"id": "a/b", "source": "s3://rlrun/models/a", "seqLen": 512, **model})
     full = OperatorSettings.model_validate({"s3": BASE, **(settings or {})})
     storage = StorageAccess(full, b"k" * 32, IDENTITY.namespace, IDENTITY.name)
-    found = pool_children(IDENTITY, full, spec, order, storage, token, API_KEY)
+    found = pool_children(IDENTITY, full, spec, order, storage, PoolCredentials(token, API_KEY, server_key))
     users = IDENTITY.api_key_secret
     named = {"Secret of users" if c["metadata"]["name"] == users else c["kind"]: c for c in found}
     assert len(named) == len(found)
