@@ -55,3 +55,17 @@ def test_an_artifact_is_deleted_only_after_its_run(
         "name": "first", "namespace": "team", "uid": "another"}})  # fmt: skip
     assert rlrun(command, "delete", "one").code == 2, "nobody confirms"
     assert rlrun(command, "delete", "one", "--yes").out == f"rl{command}.rlrun.dev/one deleted\n"
+
+
+@pytest.mark.parametrize(("command", "kind"), [("checkpoints", RLCHECKPOINT), ("adapters", RLADAPTER)])
+def test_an_artifact_that_was_made_again_under_the_name_is_not_deleted(
+    rlrun: Rlrun, api: FakeCluster, command: str, kind: ResourceKind
+) -> None:
+    item = custom_object(kind, "one", spec={"runName": "gone", "runUid": "u", "step": 1, "uri": "s3://b/1"})
+    api.answers[f"get {kind.kind} team/one"] = [item]
+    again = {**item, "metadata": {**item["metadata"], "uid": "another"}}
+    api.put(again)
+    answer = rlrun(command, "delete", "one", "--yes")
+    assert answer.code == 1
+    assert "another object has this name" in answer.err
+    assert api.find(kind.kind, "one") is not None

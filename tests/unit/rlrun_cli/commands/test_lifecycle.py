@@ -1,4 +1,5 @@
 import pytest
+from rlrun.kube.errors import ApiError
 from rlrun.kube.kinds import RLRUN
 
 from tests.support.command_line import Rlrun
@@ -129,3 +130,50 @@ def test_stop_waits_for_the_end(rlrun: Rlrun, api: FakeCluster) -> None:
     put(api, "first", "Running")
     answers(api, "first", "Running", "Running", "Stopped")
     assert rlrun("stop", "first", "--wait").out.splitlines()[-1] == "rlruns.rlrun.dev/first stopped"
+
+
+def test_a_run_that_was_made_again_under_the_name_is_not_deleted(rlrun: Rlrun, runs: FakeCluster) -> None:
+    asked = runs.find("RLRun", "first")
+    assert asked is not None
+    runs.answers["get RLRun team/first"] = [asked]
+    again = custom_object(RLRUN, "first", spec=spec_of(runs, "first"))
+    again["metadata"]["uid"] = "another"
+    runs.put(again)
+    answer = rlrun("delete", "first", input="y\n")
+    assert answer.code == 1
+    assert "first was not deleted: another object has this name by now" in answer.err
+    assert runs.find("RLRun", "first") is not None
+
+
+@pytest.mark.parametrize(
+    ("status", "reason", "message"),
+    [
+        (401, "Unauthorized", "rejected your credentials"),
+        (403, "Forbidden", "no right"),
+        (0, "Unreachable", "the API server at"),
+    ],
+)
+@pytest.mark.parametrize("at", ["wait", "resume"])
+def test_a_restart_that_is_refused_half_way_says_that_the_run_stays_suspended(
+    rlrun: Rlrun, api: FakeCluster, at: str, status: int, reason: str, message: str
+) -> None:
+    put(api, "first", "Running")
+    text = message if status != 401 else "Unauthorized"
+    error = ApiError(status, reason, text, action=f"{'get' if at == 'wait' else 'change'} RLRun team/first")
+    suspended = custom_object(RLRUN, "first", spec={"model": "a/b"}, status={"phase": "Suspended"})
+    running = custom_object(RLRUN, "first", spec={"model": "a/b"}, status={"phase": "Running"})
+    api.answers["get RLRun team/first"] = [running, error if at == "wait" else suspended]
+    if at == "resume":
+        api.answers["change RLRun team/first"] = [suspended, error]
+    answer = rlrun("restart", "first", "--timeout", "3", ticks=1.0)
+    assert answer.code == 1
+    assert message in answer.err
+    assert "it stays suspended; continue it: rlrun resume first -n team" in " ".join(answer.err.split())
+
+
+def test_a_restart_of_a_run_that_ends_meanwhile_does_not_advise_to_resume_it(rlrun: Rlrun, api: FakeCluster) -> None:
+    put(api, "first", "Running")
+    answers(api, "first", "Running", "Failed")
+    answer = rlrun("restart", "first")
+    assert answer.code == 1
+    assert "rlrun resume" not in answer.err
