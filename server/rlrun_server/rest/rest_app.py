@@ -25,7 +25,9 @@ from rlrun_server.rest import (
     session,
     usage,
 )
+from rlrun_server.rest.logs import routes as log_routes
 from rlrun_server.rest.services import Services
+from rlrun_server.rest.streams import routes as stream_routes
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +45,8 @@ ROUTERS = (
     secrets.router,
     session.router,
     usage.router,
+    log_routes.router,
+    stream_routes.router,
 )
 PROBLEM: dict[str, Any] = {
     "description": "Problem (RFC 9457)",
