@@ -190,7 +190,7 @@ def engineless_model() -> Object:
 
 
 def _quota(namespace: str) -> Object:
-    hard = {"count/deployments.apps": "0", "count/jobs.batch": "0"}
+    hard = {"count/replicasets.apps": "0", "count/jobs.batch": "0"}
     metadata = {"name": "none", "namespace": namespace}
     return {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": metadata, "spec": {"hard": hard}}
 

@@ -183,7 +183,7 @@ def test_deleting_a_run_removes_its_children_and_keeps_its_artifacts(platform: P
     namespace, store = deleted["metadata"]["namespace"], platform.s3.store()
 
     def children() -> list[str]:
-        kinds = "pods,jobs,deployments,services,configmaps,networkpolicies,secrets"
+        kinds = "pods,jobs,deployments,replicasets,services,configmaps,networkpolicies,secrets"
         return [o["metadata"]["name"] for o in platform.kubectl.list(kinds, namespace, "rlrun.dev/run")]
 
     wait_for("the children's end", lambda: not children(), SECONDS)
