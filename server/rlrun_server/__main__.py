@@ -20,6 +20,9 @@ from rlrun_server.api_key_management import ApiKeyManagement
 from rlrun_server.api_key_store import ApiKeyStore
 from rlrun_server.app import probes_app, server_app
 from rlrun_server.certificate import Certificate, CertificateInvalid
+from rlrun_server.hosted_api.environment_packages import EnvironmentPackages
+from rlrun_server.hosted_api.hosted_app import HostedParts, hosted_app
+from rlrun_server.hosted_api.package_uploads import PackageUploads
 from rlrun_server.http.serving import serving
 from rlrun_server.identification import Identification
 from rlrun_server.kept import Kept
@@ -77,6 +80,14 @@ async def serve(config: ServerConfig) -> int:
         identification, users, key_store, time.monotonic, lambda: datetime.now(UTC), tokens.forget if tokens else None
     )
 
+    packages = EnvironmentPackages(
+        own_store(own_signer, config.endpoint_url, config.region),
+        own_signer.renew,
+        root,
+        config.settings.environment_owners,
+    )
+    hosted = hosted_app(services, HostedParts(packages, PackageUploads(keys.value, time.time)))
+
     try:
         certificate = None if config.settings.tls is None else Certificate(config.settings.tls)
     except CertificateInvalid as error:
@@ -89,7 +100,7 @@ async def serve(config: ServerConfig) -> int:
     try:
         async with (
             serving(
-                server_app(signing, user_signing, key_management, rest_app(services)),
+                server_app(signing, user_signing, key_management, rest_app(services), hosted),
                 config.settings.port,
                 config.settings.tls_port,
                 None if certificate is None else certificate.context,
@@ -106,6 +117,7 @@ async def serve(config: ServerConfig) -> int:
                 task.cancel()
     finally:
         metrics.close()
+        packages.close()
         services.bodies.close()
         await callers.close()
         await cluster.close()

@@ -23,6 +23,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from rlrun_server.api_key_management import ApiKeyManagement
+from rlrun_server.hosted_api.hosted_app import ByPrefix
 from rlrun_server.http.body import read_body
 from rlrun_server.http.endpoint import Dispatcher, Endpoint, json_response
 from rlrun_server.http.request import bearer_of, client_of, user_token_of
@@ -34,8 +35,13 @@ MAX_BODY = 256 * 1024
 """Bytes of a batch with the longest URLs, and of the longest grant."""
 
 
-def server_app(signing: Signing, users: UserSigning, keys: ApiKeyManagement, rest: FastAPI) -> ASGIApp:
-    """Return the application for run pods and users. `rest`: the REST API, which gets the other routes of users."""
+def server_app(
+    signing: Signing, users: UserSigning, keys: ApiKeyManagement, rest: FastAPI, hosted: ASGIApp | None = None
+) -> ASGIApp:
+    """Return the application for run pods and users.
+
+    `rest`: the REST API, which gets the other routes of users. `hosted`: the API of hosted clients.
+    """
 
     async def signed(request: Request, grant: str, requests: Sequence[RequestToSign]) -> list[SignedHeaders]:
         started = time.monotonic()
@@ -66,7 +72,8 @@ def server_app(signing: Signing, users: UserSigning, keys: ApiKeyManagement, res
         *key_routes(keys),
     ]
     posts = {SIGN_PATH: sign, SIGN_BATCH_PATH: sign_batch, USER_SIGN_PATH: sign_for_user}
-    return Dispatcher({path: Endpoint(handler) for path, handler in posts.items()}, rest)
+    others = rest if hosted is None else ByPrefix(hosted, rest)
+    return Dispatcher({path: Endpoint(handler) for path, handler in posts.items()}, others)
 
 
 def key_routes(keys: ApiKeyManagement) -> list[Route]:
