@@ -415,6 +415,7 @@ class Reason(StrEnum):
     SERVER_NOT_READY = "ServerNotReady"
     API_SERVER_UNAVAILABLE = "ApiServerUnavailable"
     METRICS_TOO_LARGE = "MetricsTooLarge"
+    LOGS_NOT_AVAILABLE = "LogsNotAvailable"
 
     # Requests between processes
     UNREACHABLE = "Unreachable"

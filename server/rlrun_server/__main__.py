@@ -116,9 +116,8 @@ async def serve(config: ServerConfig) -> int:
             for task in tasks:
                 task.cancel()
     finally:
-        metrics.close()
         packages.close()
-        services.bodies.close()
+        services.close()
         await callers.close()
         await cluster.close()
     return ExitCode.COMPLETED

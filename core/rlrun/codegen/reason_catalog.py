@@ -1128,6 +1128,11 @@ REST_API = _section(
         "The metrics of the run are larger than rlrun-server reads.",
         "Read them from S3: `rlrun metrics`.",
     ),
+    (
+        Reason.LOGS_NOT_AVAILABLE,
+        "The run has no log of this role yet: its pods do not exist or start, or no copy of their logs was made.",
+        "See what the run waits for, and repeat the request later. For an earlier attempt use `attempt`.",
+    ),
 )
 
 SECTIONS = (

@@ -12,7 +12,9 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rlrun_server.rest import artifacts, changes, events, identity, metrics, problems, runs, secrets
+from rlrun_server.rest.logs import routes as log_routes
 from rlrun_server.rest.services import Services
+from rlrun_server.rest.streams import routes as stream_routes
 
 log = logging.getLogger(__name__)
 
@@ -26,6 +28,8 @@ ROUTERS = (
     artifacts.router,
     metrics.router,
     secrets.router,
+    log_routes.router,
+    stream_routes.router,
 )
 PROBLEM: dict[str, Any] = {
     "description": "Problem (RFC 9457)",

@@ -12,8 +12,10 @@ from starlette.requests import Request
 from rlrun_server.account_tokens import AccountTokens
 from rlrun_server.identification import Identification
 from rlrun_server.rest.access import Access
+from rlrun_server.rest.logs.log_reader import LogReader
 from rlrun_server.rest.metric_reader import MetricReader
 from rlrun_server.rest.problems import RestError
+from rlrun_server.rest.stored_files import StoredFiles
 from rlrun_server.rest.summaries import (
     ArtifactSummary,
     ModelSummary,
@@ -26,6 +28,8 @@ from rlrun_server.rest.visible_namespaces import VisibleNamespaces
 from rlrun_server.rest.watched_objects import ListingCluster, WatchedObjects
 from rlrun_server.rest.work_queue import WorkQueue
 from rlrun_server.users import Users
+
+LOG_THREADS = 2
 
 
 class KnownObjects:
@@ -66,10 +70,17 @@ class Services:
     callers: AsyncTransport
     """Way to the API server without credentials, for requests with the caller's token."""
     metrics: MetricReader
+    logs: LogReader
     bodies: WorkQueue = field(default_factory=lambda: WorkQueue("bodies"))
     """Reading of bodies of requests."""
     account_tokens: AccountTokens | None = None
     """Tokens for callers with an API key. None: API keys only read."""
+
+    def close(self) -> None:
+        """End all threads and streams."""
+        self.metrics.close()
+        self.logs.close()
+        self.bodies.close()
 
 
 def services_of(request: Request) -> Services:
@@ -91,4 +102,5 @@ def make_services(
     objects = KnownObjects(cluster)
     access = Access(identification, users, clock)
     visible = VisibleNamespaces(access, objects.namespaces, clock)
-    return Services(access, objects, visible, callers, metrics, account_tokens=account_tokens)
+    logs = LogReader(StoredFiles(metrics.store, metrics.renew, metrics.root, "logs", LOG_THREADS))
+    return Services(access, objects, visible, callers, metrics, logs, account_tokens=account_tokens)
