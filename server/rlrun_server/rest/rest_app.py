@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from rlrun_server.rest import artifacts, changes, events, identity, metrics, problems, runs, secrets
+from rlrun_server.rest import artifacts, changes, compare, events, identity, metrics, problems, runs, samples, secrets
 from rlrun_server.rest.logs import routes as log_routes
 from rlrun_server.rest.services import Services
 from rlrun_server.rest.streams import routes as stream_routes
@@ -27,6 +27,8 @@ ROUTERS = (
     events.router,
     artifacts.router,
     metrics.router,
+    samples.router,
+    compare.router,
     secrets.router,
     log_routes.router,
     stream_routes.router,
@@ -35,7 +37,7 @@ PROBLEM: dict[str, Any] = {
     "description": "Problem (RFC 9457)",
     "content": {problems.MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/ProblemDetails"}}},
 }
-DESCRIPTION = """Runs, checkpoints, adapters and metrics of users.
+DESCRIPTION = """Runs, checkpoints, adapters, metrics and rollouts of users.
 
 Send a Kubernetes token or an API key as `Authorization: Bearer`, through the API server's proxy as `X-Rlrun-Token`. \
 Each route needs a right in Kubernetes. Errors are problems (RFC 9457)."""

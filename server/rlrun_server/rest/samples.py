@@ -1,0 +1,209 @@
+"""Routes of a run's stored rollouts, also for a run that is deleted."""
+
+from enum import StrEnum
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Query, Request
+from pydantic import Field
+from rlrun.api.base.names import MAX_ENVIRONMENT_ID, Namespace
+from rlrun.api.base.schema import Schema
+from rlrun.storage.samples.record import SampleSplit, SampleStatus
+from starlette.responses import Response
+
+from rlrun_server.rest.access import Caller, requires
+from rlrun_server.rest.metric_columns import MAX_STEP
+from rlrun_server.rest.pages import MAX_CURSOR
+from rlrun_server.rest.responses import JSON, RunName
+from rlrun_server.rest.sample_models import (
+    ExampleHistory,
+    RewardHistogram,
+    SampleDetail,
+    SampleGroupDetail,
+    SampleList,
+    StepList,
+)
+
+router = APIRouter(tags=["samples"], prefix="/namespaces/{namespace}/runs/{run}")
+
+MAX_EXAMPLE = 2**53
+MAX_REWARD = 1e308
+EnvironmentInRun = Annotated[str, Field(max_length=MAX_ENVIRONMENT_ID)]
+Step = Annotated[int, Path(ge=0, le=MAX_STEP)]
+AddressedSample = Annotated[
+    str, Path(max_length=128, pattern=r"^[A-Za-z0-9~][A-Za-z0-9._-]*$", description="Id in the list of the step.")
+]
+Reward = Annotated[float, Field(ge=-MAX_REWARD, le=MAX_REWARD)]
+
+
+class Order(StrEnum):
+    """Direction of an order."""
+
+    asc = "asc"
+    desc = "desc"
+
+
+class StepFilter(Schema):
+    """Selection of stored rollouts."""
+
+    split: list[SampleSplit] = Field(default_factory=list, max_length=4)
+    """Splits. Without it: all."""
+    env: EnvironmentInRun | None = None
+    """Environment that was measured (val and eval)."""
+    min_step: int = Field(default=0, ge=0, le=MAX_STEP, alias="min_step")
+    max_step: int = Field(default=MAX_STEP, ge=0, le=MAX_STEP, alias="max_step")
+    order: Order = Order.asc
+    """Order of steps."""
+
+
+class StepQuery(StepFilter):
+    """Parameters of the list of steps."""
+
+    limit: int = Field(default=500, ge=1, le=2000)
+    cursor: str = Field(default="", max_length=MAX_CURSOR)
+    """`next` of the previous page."""
+
+
+class SampleSort(StrEnum):
+    """Value by which rollouts are ordered."""
+
+    position = "position"
+    """Order in the stored object: rollouts of a group are together."""
+    reward = "reward"
+    advantage = "advantage"
+    tokens = "tokens"
+    """Sampled tokens."""
+    turns = "turns"
+    mean = "mean"
+    """Mean reward of the group."""
+
+
+class SampleSelection(Schema):
+    """Selection and order of the rollouts of a step."""
+
+    split: SampleSplit = SampleSplit.train
+    env: EnvironmentInRun | None = None
+    """Environment of the rollouts."""
+    status: SampleStatus | None = None
+    min_reward: Reward | None = Field(default=None, alias="min_reward")
+    """Least reward. A rollout without a reward satisfies no condition on it."""
+    max_reward: Reward | None = Field(default=None, alias="max_reward")
+    group: str | None = Field(default=None, max_length=128)
+    """Id of the group in the list."""
+    example: int | None = Field(default=None, ge=-MAX_EXAMPLE, le=MAX_EXAMPLE)
+    """Number of the example in the environment's dataset."""
+    q: str = Field(default="", max_length=200)
+    """Part of the beginning of the answer, of the ids, of the cause or of the stop condition, in any case."""
+    sort: SampleSort = SampleSort.position
+    order: Order = Order.asc
+
+
+class SampleQuery(SampleSelection):
+    """Parameters of the list of rollouts of a step."""
+
+    limit: int = Field(default=100, ge=1, le=512)
+    cursor: str = Field(default="", max_length=MAX_CURSOR)
+    """`next` of the previous page."""
+
+
+class SplitQuery(Schema):
+    """Split of the rollouts."""
+
+    split: SampleSplit = SampleSplit.train
+
+
+class ExampleQuery(Schema):
+    """Selection of the groups of an example."""
+
+    split: SampleSplit | None = None
+    """Unset: all splits."""
+
+
+class HistogramQuery(SplitQuery):
+    """Parameters of a histogram."""
+
+    env: EnvironmentInRun | None = None
+    """Environment of the rollouts."""
+    bins: int = Field(default=20, ge=1, le=100)
+
+
+MAY_READ = requires("get", "rlruns", "samples")
+
+
+@router.get("/steps", responses={200: {"model": StepList}}, response_class=JSON)
+async def list_steps(
+    request: Request,
+    namespace: Namespace,
+    run: RunName,
+    query: Annotated[StepQuery, Query()],
+    caller: Caller = MAY_READ,
+) -> Response:
+    """List the steps with stored rollouts, with counts and rewards of each split."""
+    raise NotImplementedError
+
+
+@router.get("/steps/{step}/samples", responses={200: {"model": SampleList}}, response_class=JSON)
+async def list_samples(
+    request: Request,
+    namespace: Namespace,
+    run: RunName,
+    step: Step,
+    query: Annotated[SampleQuery, Query()],
+    caller: Caller = MAY_READ,
+) -> Response:
+    """List the rollouts of a step, without their texts."""
+    raise NotImplementedError
+
+
+@router.get("/steps/{step}/groups/{group}", responses={200: {"model": SampleGroupDetail}}, response_class=JSON)
+async def get_group(
+    request: Request,
+    namespace: Namespace,
+    run: RunName,
+    step: Step,
+    group: AddressedSample,
+    query: Annotated[SplitQuery, Query()],
+    caller: Caller = MAY_READ,
+) -> Response:
+    """Return all rollouts of a group with their texts."""
+    raise NotImplementedError
+
+
+@router.get("/steps/{step}/samples/{rollout}", responses={200: {"model": SampleDetail}}, response_class=JSON)
+async def get_sample(
+    request: Request,
+    namespace: Namespace,
+    run: RunName,
+    step: Step,
+    rollout: AddressedSample,
+    query: Annotated[SplitQuery, Query()],
+    caller: Caller = MAY_READ,
+) -> Response:
+    """Return a rollout with its texts."""
+    raise NotImplementedError
+
+
+@router.get("/steps/{step}/histogram", responses={200: {"model": RewardHistogram}}, response_class=JSON)
+async def get_histogram(
+    request: Request,
+    namespace: Namespace,
+    run: RunName,
+    step: Step,
+    query: Annotated[HistogramQuery, Query()],
+    caller: Caller = MAY_READ,
+) -> Response:
+    """Return the distribution of the rewards of a step."""
+    raise NotImplementedError
+
+
+@router.get("/examples/{environment}/{example}", responses={200: {"model": ExampleHistory}}, response_class=JSON)
+async def get_example(
+    request: Request,
+    namespace: Namespace,
+    run: RunName,
+    environment: Annotated[str, Path(min_length=1, max_length=MAX_ENVIRONMENT_ID)],
+    example: Annotated[int, Path(ge=-MAX_EXAMPLE, le=MAX_EXAMPLE)],
+    query: Annotated[ExampleQuery, Query()],
+    caller: Caller = MAY_READ,
+) -> Response:
+    """Return the mean rewards of one example through the steps."""
+    raise NotImplementedError
