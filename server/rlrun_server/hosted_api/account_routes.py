@@ -5,7 +5,7 @@ from starlette.responses import Response
 
 from rlrun_server.hosted_api.caller import KEY_IDENTIFIED, HostedCaller
 from rlrun_server.hosted_api.errors import no_counterpart
-from rlrun_server.hosted_api.wire import json_object
+from rlrun_server.hosted_api.wire import Json, json_object
 from rlrun_server.rest.problems import not_found
 
 router = APIRouter(tags=["account"])
@@ -15,7 +15,7 @@ router = APIRouter(tags=["account"])
 async def whoami(caller: HostedCaller = KEY_IDENTIFIED) -> Response:
     """Return the account for which the API key stands."""
     name = caller.caller.user.name
-    account = {"id": caller.user_id, "email": None, "name": name, "slug": caller.namespace, "scope": {}}
+    account: Json = {"id": caller.user_id, "email": None, "name": name, "slug": caller.namespace, "scope": {}}
     return json_object({"data": account})
 
 

@@ -85,9 +85,7 @@ async def list_adapters(
 
 
 @router.get("/rft/adapters/{adapter}")
-async def get_adapter(
-    request: Request, adapter: ArtifactId, caller: HostedCaller = GET_RLADAPTERS
-) -> Response:
+async def get_adapter(request: Request, adapter: ArtifactId, caller: HostedCaller = GET_RLADAPTERS) -> Response:
     """Return an adapter."""
     services = services_of(request)
     found = _find(services, services.objects.adapters, caller, adapter)
@@ -95,18 +93,14 @@ async def get_adapter(
 
 
 @router.post("/rft/adapters/{adapter}/deploy")
-async def deploy_adapter(
-    request: Request, adapter: ArtifactId, caller: HostedCaller = PATCH_RLADAPTERS
-) -> Response:
+async def deploy_adapter(request: Request, adapter: ArtifactId, caller: HostedCaller = PATCH_RLADAPTERS) -> Response:
     """Let the platform serve an adapter. The answer does not wait for it."""
     services = services_of(request)
     return await _set_deployed(request, caller, _find(services, services.objects.adapters, caller, adapter), True)
 
 
 @router.post("/rft/adapters/{adapter}/unload")
-async def unload_adapter(
-    request: Request, adapter: ArtifactId, caller: HostedCaller = PATCH_RLADAPTERS
-) -> Response:
+async def unload_adapter(request: Request, adapter: ArtifactId, caller: HostedCaller = PATCH_RLADAPTERS) -> Response:
     """Let the platform serve an adapter no longer. The answer does not wait for it."""
     services = services_of(request)
     return await _set_deployed(request, caller, _find(services, services.objects.adapters, caller, adapter), False)

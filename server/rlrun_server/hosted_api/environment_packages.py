@@ -60,9 +60,7 @@ class PackageStore(Protocol):
 class EnvironmentPackages:
     """Packages of all owners. Methods raise RestError. Rights are checked by callers, with `check_of`."""
 
-    def __init__(
-        self, store: PackageStore, renew: Callable[[], Awaitable[None]], root: S3Uri, owners: Owners
-    ) -> None:
+    def __init__(self, store: PackageStore, renew: Callable[[], Awaitable[None]], root: S3Uri, owners: Owners) -> None:
         """`renew` looks for new S3 credentials. `root`: folder of the platform. `owners`: as in the settings."""
         self._store = store
         self._renew = renew
@@ -82,7 +80,9 @@ class EnvironmentPackages:
         try:
             return required_check(asked, self._root, self._owners, namespace, once=True)
         except RequestNotAllowed as error:
-            raise RestError(403, Reason.ACCESS_FORBIDDEN, f"You may not {operation} {owner}/{name}: {error}.") from error
+            raise RestError(
+                403, Reason.ACCESS_FORBIDDEN, f"You may not {operation} {owner}/{name}: {error}."
+            ) from error
 
     def is_public(self, owner: str) -> bool:
         """Return whether all users of the platform may read the owner's packages."""

@@ -52,7 +52,7 @@ async def list_environments(
     packages = packages_of(request)
     names = [name for name in await packages.names(place) if (search or "").lower() in name.lower()]
     visibility = _visibility(packages, place)
-    rows = [
+    rows: list[Json] = [
         {"id": environment_id(place, name), "name": name, "owner": {"name": place}, "visibility": visibility,
          "description": None, "tags": [], "stars": 0}
         for name in names[offset : offset + limit]

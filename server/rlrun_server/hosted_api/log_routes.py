@@ -1,5 +1,6 @@
 """Routes of a run's logs."""
 
+from collections.abc import Mapping
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request
@@ -81,7 +82,7 @@ async def get_environment_logs(
     return await _answer(request, run, fields, caller)
 
 
-async def _answer(request: Request, run: str, fields: dict[str, object], caller: HostedCaller) -> Response:
+async def _answer(request: Request, run: str, fields: Mapping[str, object], caller: HostedCaller) -> Response:
     services = services_of(request)
     obj = find_run(services, caller.namespace, run).read()
     phase, status = phase_of(obj), obj.get("status") or {}

@@ -22,7 +22,9 @@ def rows_of(columns: Columns, min_step: int, max_step: int, limit: int | None) -
         first = max(first, last - limit)
     fitting = MAX_VALUES // max(1, len(columns.values))
     if last - first > fitting:
-        raise TooManyRows(f"{last - first} steps of {len(columns.values)} metrics are too many: ask for {fitting} steps")
+        raise TooManyRows(
+            f"{last - first} steps of {len(columns.values)} metrics are too many: ask for {fitting} steps"
+        )
     return [row_of(columns, at) for at in range(first, last)]
 
 

@@ -54,7 +54,9 @@ def is_prerelease(text: str) -> bool:
 def newest_first(versions: Iterable[StoredVersion]) -> list[StoredVersion]:
     """Return the versions with wheels in the order of PEP 440. Names that are no versions come last."""
     found = [version for version in versions if version.files]
-    return sorted(found, key=lambda each: (order_of(each.version) is not None, order_of(each.version) or ()), reverse=True)
+    return sorted(
+        found, key=lambda each: (order_of(each.version) is not None, order_of(each.version) or ()), reverse=True
+    )
 
 
 def latest(versions: Iterable[StoredVersion]) -> StoredVersion | None:

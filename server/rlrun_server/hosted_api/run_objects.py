@@ -98,7 +98,9 @@ def waiting_reason(phase: Phase, status: Mapping[str, Any]) -> str | None:
     if status.get("message"):
         return optional_text(status["message"])
     conditions = {c.get("type"): c for c in status.get("conditions") or [] if isinstance(c, Mapping)}
-    waiting = (conditions[kind] for kind in START_CONDITIONS if conditions.get(kind, {}).get("status", "True") != "True")
+    waiting = (
+        conditions[kind] for kind in START_CONDITIONS if conditions.get(kind, {}).get("status", "True") != "True"
+    )
     return next((optional_text(c.get("message") or c.get("reason")) for c in waiting), None)
 
 
@@ -112,7 +114,9 @@ def failure_analysis(phase: Phase, status: Mapping[str, Any]) -> Json | None:
     if phase is not Phase.failed or not status.get("reason"):
         return None
     conditions = [c for c in status.get("conditions") or [] if isinstance(c, Mapping)]
-    evidence = [f"{c.get('type')}: {c['message']}" for c in conditions if c.get("status") == "False" and c.get("message")]
+    evidence = [
+        f"{c.get('type')}: {c['message']}" for c in conditions if c.get("status") == "False" and c.get("message")
+    ]
     return {"rootCause": plain(str(status["reason"])), "evidence": [plain(text[:MAX_TEXT]) for text in evidence[:10]]}
 
 
@@ -151,7 +155,11 @@ def pod_status(pod: Obj) -> str:
         return "STOPPING"
     status = pod.get("status") or {}
     is_ready = any(c.get("type") == "Ready" and c.get("status") == "True" for c in status.get("conditions") or [])
-    return upper_snake(str(status.get("phase") or "Pending")) if is_ready or status.get("phase") != "Running" else "STARTING"
+    return (
+        upper_snake(str(status.get("phase") or "Pending"))
+        if is_ready or status.get("phase") != "Running"
+        else "STARTING"
+    )
 
 
 def numbered(servers: list[Json]) -> list[Json]:

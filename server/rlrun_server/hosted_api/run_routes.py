@@ -118,9 +118,7 @@ async def stop_run(request: Request, run: RunId, caller: HostedCaller = PATCH_RL
 
 
 @router.put("/rft/runs/{run}/restart")
-async def restart_run(
-    request: Request, run: RunId, caller: HostedCaller = DELETECOLLECTION_PODS
-) -> Response:
+async def restart_run(request: Request, run: RunId, caller: HostedCaller = DELETECOLLECTION_PODS) -> Response:
     """Delete all pods of a running run. The operator replaces them, and training continues from what was saved last.
 
     It is one request to the API server: there is no second half that could be lost.
@@ -140,9 +138,7 @@ async def restart_run(
 
 
 @router.delete("/rft/runs/{run}")
-async def delete_run(
-    request: Request, run: RunId, caller: HostedCaller = DELETE_RLRUNS
-) -> Response:
+async def delete_run(request: Request, run: RunId, caller: HostedCaller = DELETE_RLRUNS) -> Response:
     """Delete a run and its pods. Its files stay in S3, as `artifactPolicy` says, and so do its checkpoints."""
     services = services_of(request)
     cluster = await caller_cluster(request, caller.caller)
@@ -152,9 +148,7 @@ async def delete_run(
 
 
 @router.get("/rft/runs/{run}/env-servers")
-async def list_components(
-    request: Request, run: RunId, caller: HostedCaller = LIST_PODS
-) -> Response:
+async def list_components(request: Request, run: RunId, caller: HostedCaller = LIST_PODS) -> Response:
     """List the environment pods of a run."""
     services = services_of(request)
     cluster = await caller_cluster(request, caller.caller)

@@ -85,7 +85,11 @@ async def get_progress(request: Request, run: RunId, caller: HostedCaller = READ
         if not cursor:
             break
     stored = sorted(steps)
-    answer = {"latestStep": int(progress.get("step") or 0), "stepsWithSamples": stored, "stepsWithDistributions": stored}
+    answer = {
+        "latestStep": int(progress.get("step") or 0),
+        "stepsWithSamples": stored,
+        "stepsWithDistributions": stored,
+    }
     return json_object({**answer, "lastUpdatedAt": progress.get("lastStepTime")})
 
 

@@ -42,7 +42,9 @@ def user_id_of(user: str) -> str:
 
 def whole(value: Any) -> int | None:
     """Return the number if it is a whole one: the clients refuse others."""
-    return int(value) if isinstance(value, int | float) and not isinstance(value, bool) and value == int(value) else None
+    return (
+        int(value) if isinstance(value, int | float) and not isinstance(value, bool) and value == int(value) else None
+    )
 
 
 def json_object(body: Mapping[str, Any], status: int = 200) -> Response:
