@@ -178,9 +178,7 @@ def test_a_client_drives_a_run_from_models_to_delete(
     assert prime.read("train", "list", "-o", "json")["runs"] == []
 
 
-def test_problems_are_told(
-    world: World, server: str, api: client.ApiClient, users_role: str, tmp_path: Path
-) -> None:
+def test_problems_are_told(world: World, server: str, api: client.ApiClient, users_role: str, tmp_path: Path) -> None:
     namespace = world.bench.namespace
     key = api_key(api, server, namespace, users_role)
     for version in VERSIONS:
@@ -192,7 +190,7 @@ def test_problems_are_told(
         assert "environments.0.id: nobody/nothing does not exist" in printed
         config.write_text(CONFIG.format(model=MODEL, environment="a/b").replace("= 16", "= 15"))
         printed = " ".join(prime.run("train", "run", "rl.toml", "-y", code=1).split())
-        assert "batch_size: batchSize must be a multiple" in printed, printed
+        assert "batch_size: batch_size must be a multiple" in printed, printed
         assert prime.read("train", "list", "-o", "json")["runs"] == []
         assert "does not exist" in prime.run("train", "get", "nothing", code=1)
         stranger = hosted_client(version, server, "rlk_" + "a" * 12 + "_" + "b" * 43, tmp_path / "stranger")
