@@ -10,7 +10,19 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from rlrun_server.rest import artifacts, changes, compare, events, identity, metrics, problems, runs, samples, secrets
+from rlrun_server.rest import (
+    artifacts,
+    changes,
+    compare,
+    events,
+    identity,
+    metrics,
+    problems,
+    runs,
+    sample_steps,
+    samples,
+    secrets,
+)
 from rlrun_server.rest.services import Services
 
 log = logging.getLogger(__name__)
@@ -24,6 +36,7 @@ ROUTERS = (
     events.router,
     artifacts.router,
     metrics.router,
+    sample_steps.router,
     samples.router,
     compare.router,
     secrets.router,
