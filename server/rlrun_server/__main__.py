@@ -29,6 +29,7 @@ from rlrun_server.kept import Kept
 from rlrun_server.own_signatures import own_store
 from rlrun_server.rest.metric_reader import MetricReader
 from rlrun_server.rest.rest_app import rest_app
+from rlrun_server.rest.sample_reader import SampleReader
 from rlrun_server.rest.services import make_services
 from rlrun_server.settings import ServerConfig, load_settings
 from rlrun_server.signer import S3Signer
@@ -71,21 +72,15 @@ async def serve(config: ServerConfig) -> int:
     user_signing = UserSigning(config.settings, location, signers, identification, users, time.monotonic)
     own_signer = S3Signer(config.endpoint_url, config.region, folder)
     root = S3Uri(config.settings.bucket, config.settings.prefix.strip("/"))
-    metrics = MetricReader(
-        own_store(own_signer, config.endpoint_url, config.region), own_signer.renew, root, time.monotonic
-    )
+    store = own_store(own_signer, config.endpoint_url, config.region)
+    metrics = MetricReader(store, own_signer.renew, root, time.monotonic)
+    samples = SampleReader(store, own_signer.renew, root, time.monotonic)
     tokens = AccountTokens(own_transport.send, time.monotonic) if config.settings.api_keys_may_write else None
-    services = make_services(cluster, callers, identification, users, metrics, time.monotonic, tokens)
+    services = make_services(cluster, callers, identification, users, metrics, samples, time.monotonic, tokens)
     key_management = ApiKeyManagement(
         identification, users, key_store, time.monotonic, lambda: datetime.now(UTC), tokens.forget if tokens else None
     )
-
-    packages = EnvironmentPackages(
-        own_store(own_signer, config.endpoint_url, config.region),
-        own_signer.renew,
-        root,
-        config.settings.environment_owners,
-    )
+    packages = EnvironmentPackages(store, own_signer.renew, root, config.settings.environment_owners)
     hosted = hosted_app(services, HostedParts(packages, PackageUploads(keys.value, time.time)))
 
     try:

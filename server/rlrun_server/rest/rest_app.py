@@ -11,7 +11,19 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from rlrun_server.rest import artifacts, changes, compare, events, identity, metrics, problems, runs, samples, secrets
+from rlrun_server.rest import (
+    artifacts,
+    changes,
+    compare,
+    events,
+    identity,
+    metrics,
+    problems,
+    runs,
+    sample_steps,
+    samples,
+    secrets,
+)
 from rlrun_server.rest.logs import routes as log_routes
 from rlrun_server.rest.services import Services
 from rlrun_server.rest.streams import routes as stream_routes
@@ -27,6 +39,7 @@ ROUTERS = (
     events.router,
     artifacts.router,
     metrics.router,
+    sample_steps.router,
     samples.router,
     compare.router,
     secrets.router,

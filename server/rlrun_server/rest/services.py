@@ -15,6 +15,7 @@ from rlrun_server.rest.access import Access
 from rlrun_server.rest.logs.log_reader import LogReader
 from rlrun_server.rest.metric_reader import MetricReader
 from rlrun_server.rest.problems import RestError
+from rlrun_server.rest.sample_reader import SampleReader
 from rlrun_server.rest.stored_files import StoredFiles
 from rlrun_server.rest.summaries import (
     ArtifactSummary,
@@ -70,6 +71,7 @@ class Services:
     callers: AsyncTransport
     """Way to the API server without credentials, for requests with the caller's token."""
     metrics: MetricReader
+    samples: SampleReader
     logs: LogReader
     bodies: WorkQueue = field(default_factory=lambda: WorkQueue("bodies"))
     """Reading of bodies of requests."""
@@ -79,6 +81,7 @@ class Services:
     def close(self) -> None:
         """End all threads and streams."""
         self.metrics.close()
+        self.samples.close()
         self.logs.close()
         self.bodies.close()
 
@@ -95,6 +98,7 @@ def make_services(
     identification: Identification,
     users: Users,
     metrics: MetricReader,
+    samples: SampleReader,
     clock: Callable[[], float],
     account_tokens: AccountTokens | None = None,
 ) -> Services:
@@ -103,4 +107,4 @@ def make_services(
     access = Access(identification, users, clock)
     visible = VisibleNamespaces(access, objects.namespaces, clock)
     logs = LogReader(StoredFiles(metrics.store, metrics.renew, metrics.root, "logs", LOG_THREADS))
-    return Services(access, objects, visible, callers, metrics, logs, account_tokens=account_tokens)
+    return Services(access, objects, visible, callers, metrics, samples, logs, account_tokens=account_tokens)
