@@ -15,6 +15,7 @@ from rlrun_server.rest.logs.log_reader import LogReader
 from rlrun_server.rest.metric_reader import MetricReader
 from rlrun_server.rest.problems import RestError
 from rlrun_server.rest.stored_files import StoredFiles
+from rlrun_server.rest.streams.stream_hub import StreamHub
 from rlrun_server.rest.summaries import (
     ArtifactSummary,
     ModelSummary,
@@ -28,7 +29,7 @@ from rlrun_server.rest.watched_objects import ListingCluster, WatchedObjects
 from rlrun_server.rest.work_queue import WorkQueue
 from rlrun_server.users import Users
 
-LOG_THREADS = 2
+FILE_THREADS = 2
 
 
 class KnownObjects:
@@ -70,6 +71,7 @@ class Services:
     """Way to the API server without credentials, for requests with the caller's token."""
     metrics: MetricReader
     logs: LogReader
+    streams: StreamHub
     bodies: WorkQueue = field(default_factory=lambda: WorkQueue("bodies"))
     """Reading of bodies of requests."""
 
@@ -77,6 +79,7 @@ class Services:
         """End all threads and streams."""
         self.metrics.close()
         self.logs.close()
+        self.streams.close()
         self.bodies.close()
 
 
@@ -97,5 +100,10 @@ def make_services(
     """Return the services. Who calls it lets each of `objects.kinds` follow the API server."""
     objects = KnownObjects(cluster)
     access = Access(identification, users, clock)
-    logs = LogReader(StoredFiles(metrics.store, metrics.renew, metrics.root, "logs", LOG_THREADS))
-    return Services(access, objects, VisibleNamespaces(access, objects.namespaces, clock), callers, metrics, logs)
+
+    def files(name: str) -> StoredFiles:
+        return StoredFiles(metrics.store, metrics.renew, metrics.root, name, FILE_THREADS)
+
+    visible = VisibleNamespaces(access, objects.namespaces, clock)
+    streams = StreamHub(objects.runs, files("streams"), clock)
+    return Services(access, objects, visible, callers, metrics, LogReader(files("logs")), streams)
