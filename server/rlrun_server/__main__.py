@@ -18,8 +18,12 @@ from rlrun.storage.layout import S3Uri
 from rlrun_server.account_tokens import AccountTokens
 from rlrun_server.api_key_management import ApiKeyManagement
 from rlrun_server.api_key_store import ApiKeyStore
-from rlrun_server.app import probes_app, server_app
+from rlrun_server.app import WithSessions, probes_app, server_app
 from rlrun_server.certificate import Certificate, CertificateInvalid
+from rlrun_server.hosted_api import hosted_app
+from rlrun_server.hosted_api.environment_packages import EnvironmentPackages
+from rlrun_server.hosted_api.hosted_app import HostedParts
+from rlrun_server.hosted_api.package_uploads import PackageUploads
 from rlrun_server.http.prefixes import ByPrefix
 from rlrun_server.http.serving import serving
 from rlrun_server.identification import Identification
@@ -30,6 +34,7 @@ from rlrun_server.own_signatures import own_store
 from rlrun_server.page.page_files import load_page
 from rlrun_server.rest.metric_reader import MetricReader
 from rlrun_server.rest.rest_app import rest_app
+from rlrun_server.rest.sample_reader import SampleReader
 from rlrun_server.rest.services import make_services
 from rlrun_server.sealed import Sealer
 from rlrun_server.sessions import Sessions
@@ -74,11 +79,11 @@ async def serve(config: ServerConfig) -> int:
     user_signing = UserSigning(config.settings, location, signers, identification, users, time.monotonic)
     own_signer = S3Signer(config.endpoint_url, config.region, folder)
     root = S3Uri(config.settings.bucket, config.settings.prefix.strip("/"))
-    metrics = MetricReader(
-        own_store(own_signer, config.endpoint_url, config.region), own_signer.renew, root, time.monotonic
-    )
+    store = own_store(own_signer, config.endpoint_url, config.region)
+    metrics = MetricReader(store, own_signer.renew, root, time.monotonic)
+    samples = SampleReader(store, own_signer.renew, root, time.monotonic)
     tokens = AccountTokens(own_transport.send, time.monotonic) if config.settings.api_keys_may_write else None
-    services = make_services(cluster, callers, identification, users, metrics, time.monotonic, tokens)
+    services = make_services(cluster, callers, identification, users, metrics, samples, time.monotonic, tokens)
     pools = PoolClient(Kept(config.pool_key, KEY_SECONDS, time.monotonic).value)
     page, sessions = None, None
     if config.settings.page:
@@ -87,6 +92,8 @@ async def serve(config: ServerConfig) -> int:
     key_management = ApiKeyManagement(
         identification, users, key_store, time.monotonic, lambda: datetime.now(UTC), tokens.forget if tokens else None
     )
+    packages = EnvironmentPackages(store, own_signer.renew, root, config.settings.environment_owners)
+    hosted = HostedParts(packages, PackageUploads(keys.value, time.time))
 
     try:
         certificate = None if config.settings.tls is None else Certificate(config.settings.tls)
@@ -101,7 +108,10 @@ async def serve(config: ServerConfig) -> int:
         async with (
             serving(
                 ByPrefix(
-                    {inference_app.PREFIX: inference_app.inference_app(services, pools)},
+                    {
+                        hosted_app.PREFIX: hosted_app.hosted_app(services, hosted),
+                        inference_app.PREFIX: WithSessions(inference_app.inference_app(services, pools), sessions),
+                    },
                     server_app(signing, user_signing, key_management, rest_app(services), page, sessions),
                 ),
                 config.settings.port,
@@ -116,11 +126,12 @@ async def serve(config: ServerConfig) -> int:
                 tasks.append(asyncio.create_task(certificate.follow()))
             await stop.wait()
             await asyncio.sleep(LEAVING_SECONDS)
+            services.streams.end_all()
             for task in tasks:
                 task.cancel()
     finally:
-        metrics.close()
-        services.bodies.close()
+        packages.close()
+        services.close()
         await pools.close()
         await callers.close()
         await cluster.close()

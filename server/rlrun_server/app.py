@@ -79,16 +79,16 @@ def server_app(
         *key_routes(keys),
     ]
     posts = {SIGN_PATH: sign, SIGN_BATCH_PATH: sign_batch, USER_SIGN_PATH: sign_for_user}
-    others: ASGIApp = rest if sessions is None else WithSessions(rest, sessions)
+    others: ASGIApp = WithSessions(rest, sessions)
     if page is not None:
         others = PageApp(page, others)
     return Dispatcher({path: Endpoint(handler) for path, handler in posts.items()}, others)
 
 
 class WithSessions:
-    """Application whose requests may have a cookie as credential."""
+    """Application whose requests may have a cookie as credential, unless there are no sessions."""
 
-    def __init__(self, app: ASGIApp, sessions: Sessions) -> None:
+    def __init__(self, app: ASGIApp, sessions: Sessions | None) -> None:
         self._app = app
         self._sessions = sessions
 

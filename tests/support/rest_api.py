@@ -7,12 +7,14 @@ from typing import Any
 import httpx
 from rlrun.kube.objects import Obj
 from rlrun.storage.layout import S3Uri
+from rlrun.storage.store import Store
 from rlrun_server.account_tokens import AccountTokens
 from rlrun_server.api_key import mint
 from rlrun_server.api_key_store import ApiKeyStore
 from rlrun_server.identification import Identification
-from rlrun_server.rest.metric_reader import MetricReader, MetricStore
+from rlrun_server.rest.metric_reader import MetricReader
 from rlrun_server.rest.rest_app import rest_app
+from rlrun_server.rest.sample_reader import SampleReader
 from rlrun_server.rest.services import Services, make_services
 from rlrun_server.users import Users, account_name
 
@@ -96,7 +98,7 @@ class RestApi:
 
 
 def rest_api(
-    store: MetricStore | None = None, clock: Any = lambda: 100.0, *, api_keys_may_write: bool = True
+    store: Store | None = None, clock: Any = lambda: 100.0, bucket: str = BUCKET, *, api_keys_may_write: bool = True
 ) -> RestApi:
     """Return the API, which knows of all kinds that there are no objects."""
     api, cluster = ReviewingApi(), FakeCluster()
@@ -106,10 +108,11 @@ def rest_api(
     async def renew() -> None:
         pass
 
-    metrics = MetricReader(store or InMemoryStore(BUCKET), renew, S3Uri(BUCKET, "prefix"), clock)
+    store, root = store or InMemoryStore(bucket), S3Uri(bucket, "prefix")
+    metrics, samples = MetricReader(store, renew, root, clock), SampleReader(store, renew, root, clock)
     identification = Identification(users, 1000.0, clock)
     tokens = AccountTokens(api.send, clock) if api_keys_may_write else None
-    services = make_services(cluster.kube, cluster, identification, users, metrics, clock, tokens)
+    services = make_services(cluster.kube, cluster, identification, users, metrics, samples, clock, tokens)
     for kind in services.objects.kinds:
         kind.is_listed = True
     transport = httpx.ASGITransport(app=rest_app(services), raise_app_exceptions=False)

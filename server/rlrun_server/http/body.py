@@ -10,20 +10,20 @@ BODY_SECONDS = 30.0
 """Time for the body of a request."""
 
 
-async def read_body(request: Request, limit: int) -> bytes:
+async def read_body(request: Request, limit: int, seconds: float = BODY_SECONDS) -> bytes:
     """Return the body, of at most `limit` bytes. Raises ProblemError, also for a client that left."""
     declared = request.headers.get("content-length", "")
     if declared.isdigit() and int(declared) > limit:
         raise too_large(limit)
     body = bytearray()
     try:
-        async with asyncio.timeout(BODY_SECONDS):
+        async with asyncio.timeout(seconds):
             async for chunk in request.stream():
                 body += chunk
                 if len(body) > limit:
                     raise too_large(limit)
     except TimeoutError:
-        message = f"The body of the request did not arrive within {BODY_SECONDS:.0f} s. Send it again."
+        message = f"The body of the request did not arrive within {seconds:.0f} s. Send it again."
         raise ProblemError.of(408, Reason.BODY_TOO_SLOW, message) from None
     except ClientDisconnect:
         raise ProblemError.of(400, Reason.INVALID_REQUEST, "The connection ended before the body did.") from None

@@ -126,7 +126,7 @@ def inference_app(
     )
     app.include_router(router, prefix=PREFIX)
     errors.install(app)
-    app.add_middleware(Guard, failed=errors.unexpected)
+    app.add_middleware(Guard, internal_error=errors.unexpected)
     if services is not None and pools is not None:
         app.state.services = services
         app.state.access = services.access

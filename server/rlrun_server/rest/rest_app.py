@@ -20,6 +20,7 @@ from rlrun_server.rest import (
     metrics,
     problems,
     runs,
+    sample_steps,
     samples,
     secrets,
     session,
@@ -40,6 +41,7 @@ ROUTERS = (
     events.router,
     artifacts.router,
     metrics.router,
+    sample_steps.router,
     samples.router,
     compare.router,
     secrets.router,
@@ -110,9 +112,10 @@ def openapi_of(app: FastAPI) -> dict[str, Any]:
 class Guard:
     """Answers unexpected exceptions, and sets the headers of all responses."""
 
-    def __init__(self, app: ASGIApp, failed: Callable[[Request], Response] = problems.internal_error) -> None:
+    def __init__(self, app: ASGIApp, internal_error: Callable[[Request], Response] = problems.internal_error) -> None:
+        """`internal_error` makes the answer for an unexpected exception."""
         self._app = app
-        self._failed = failed
+        self._internal_error = internal_error
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer the request."""
@@ -137,5 +140,5 @@ class Guard:
             log.exception("request %s: %s %s failed", problems.request_id_of(request), request.method, request.url.path)
             if is_started:
                 raise
-            response = self._failed(request)
+            response = self._internal_error(request)
             await response(scope, receive, send_with_headers)

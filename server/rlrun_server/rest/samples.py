@@ -1,144 +1,62 @@
 """Routes of a run's stored rollouts, also for a run that is deleted."""
 
-from enum import StrEnum
+from collections.abc import Callable
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Query, Request
-from pydantic import Field
-from rlrun.api.base.names import MAX_ENVIRONMENT_ID, Namespace
-from rlrun.api.base.schema import Schema
+from fastapi import APIRouter, Query, Request
+from rlrun.api.base.names import Namespace
 from rlrun.storage.samples.record import SampleSplit, SampleStatus
+from rlrun.storage.samples.selection import SampleFilter
 from starlette.responses import Response
 
 from rlrun_server.rest.access import Caller, requires
-from rlrun_server.rest.metric_columns import MAX_STEP
-from rlrun_server.rest.pages import MAX_CURSOR
-from rlrun_server.rest.responses import JSON, RunName
+from rlrun_server.rest.pages import Value, page_of
+from rlrun_server.rest.responses import JSON, RunName, schema_response, with_json, with_list
 from rlrun_server.rest.sample_models import (
-    ExampleHistory,
     RewardHistogram,
     SampleDetail,
     SampleGroupDetail,
     SampleList,
-    StepList,
 )
+from rlrun_server.rest.sample_queries import (
+    AddressedSample,
+    HistogramQuery,
+    Order,
+    SampleQuery,
+    SampleScope,
+    SampleSelection,
+    SampleSort,
+    SplitQuery,
+    Step,
+)
+from rlrun_server.rest.sample_reader import StepRollouts
+from rlrun_server.rest.sample_views import (
+    ListedSample,
+    function_names,
+    histogram,
+    listed,
+    mean_of,
+    of_group,
+    one,
+    record_of,
+    records_of,
+    selected,
+)
+from rlrun_server.rest.services import services_of
+from rlrun_server.rest.stored_runs import uid_of_run
 
 router = APIRouter(tags=["samples"], prefix="/namespaces/{namespace}/runs/{run}")
-
-MAX_EXAMPLE = 2**53
-MAX_REWARD = 1e308
-EnvironmentInRun = Annotated[str, Field(max_length=MAX_ENVIRONMENT_ID)]
-Step = Annotated[int, Path(ge=0, le=MAX_STEP)]
-AddressedSample = Annotated[
-    str, Path(max_length=128, pattern=r"^[A-Za-z0-9~][A-Za-z0-9._-]*$", description="Id in the list of the step.")
-]
-Reward = Annotated[float, Field(ge=-MAX_REWARD, le=MAX_REWARD)]
-
-
-class Order(StrEnum):
-    """Direction of an order."""
-
-    asc = "asc"
-    desc = "desc"
-
-
-class StepFilter(Schema):
-    """Selection of stored rollouts."""
-
-    split: list[SampleSplit] = Field(default_factory=list, max_length=4)
-    """Splits. Without it: all."""
-    env: EnvironmentInRun | None = None
-    """Environment that was measured (val and eval)."""
-    min_step: int = Field(default=0, ge=0, le=MAX_STEP, alias="min_step")
-    max_step: int = Field(default=MAX_STEP, ge=0, le=MAX_STEP, alias="max_step")
-    order: Order = Order.asc
-    """Order of steps."""
-
-
-class StepQuery(StepFilter):
-    """Parameters of the list of steps."""
-
-    limit: int = Field(default=500, ge=1, le=2000)
-    cursor: str = Field(default="", max_length=MAX_CURSOR)
-    """`next` of the previous page."""
-
-
-class SampleSort(StrEnum):
-    """Value by which rollouts are ordered."""
-
-    position = "position"
-    """Order in the stored object: rollouts of a group are together."""
-    reward = "reward"
-    advantage = "advantage"
-    tokens = "tokens"
-    """Sampled tokens."""
-    turns = "turns"
-    mean = "mean"
-    """Mean reward of the group."""
-
-
-class SampleSelection(Schema):
-    """Selection and order of the rollouts of a step."""
-
-    split: SampleSplit = SampleSplit.train
-    env: EnvironmentInRun | None = None
-    """Environment of the rollouts."""
-    status: SampleStatus | None = None
-    min_reward: Reward | None = Field(default=None, alias="min_reward")
-    """Least reward. A rollout without a reward satisfies no condition on it."""
-    max_reward: Reward | None = Field(default=None, alias="max_reward")
-    group: str | None = Field(default=None, max_length=128)
-    """Id of the group in the list."""
-    example: int | None = Field(default=None, ge=-MAX_EXAMPLE, le=MAX_EXAMPLE)
-    """Number of the example in the environment's dataset."""
-    q: str = Field(default="", max_length=200)
-    """Part of the beginning of the answer, of the ids, of the cause or of the stop condition, in any case."""
-    sort: SampleSort = SampleSort.position
-    order: Order = Order.asc
-
-
-class SampleQuery(SampleSelection):
-    """Parameters of the list of rollouts of a step."""
-
-    limit: int = Field(default=100, ge=1, le=512)
-    cursor: str = Field(default="", max_length=MAX_CURSOR)
-    """`next` of the previous page."""
-
-
-class SplitQuery(Schema):
-    """Split of the rollouts."""
-
-    split: SampleSplit = SampleSplit.train
-
-
-class ExampleQuery(Schema):
-    """Selection of the groups of an example."""
-
-    split: SampleSplit | None = None
-    """Unset: all splits."""
-
-
-class HistogramQuery(SplitQuery):
-    """Parameters of a histogram."""
-
-    env: EnvironmentInRun | None = None
-    """Environment of the rollouts."""
-    bins: int = Field(default=20, ge=1, le=100)
-
-
 MAY_READ = requires("get", "rlruns", "samples")
 
-
-@router.get("/steps", responses={200: {"model": StepList}}, response_class=JSON)
-async def list_steps(
-    request: Request,
-    namespace: Namespace,
-    run: RunName,
-    query: Annotated[StepQuery, Query()],
-    caller: Caller = MAY_READ,
-) -> Response:
-    """List the steps with stored rollouts, with counts and rewards of each split."""
-    raise NotImplementedError
+VALUES: dict[SampleSort, Callable[[ListedSample], Value]] = {
+    SampleSort.position: lambda sample: sample.number,
+    SampleSort.reward: lambda sample: sample.row.reward,
+    SampleSort.advantage: lambda sample: sample.row.advantage,
+    SampleSort.tokens: lambda sample: sample.row.completion_tokens,
+    SampleSort.turns: lambda sample: sample.row.turns,
+    SampleSort.mean: lambda sample: sample.group.mean,
+}
+"""Value by which rollouts are ordered."""
 
 
 @router.get("/steps/{step}/samples", responses={200: {"model": SampleList}}, response_class=JSON)
@@ -151,7 +69,35 @@ async def list_samples(
     caller: Caller = MAY_READ,
 ) -> Response:
     """List the rollouts of a step, without their texts."""
-    raise NotImplementedError
+    wanted = SampleFilter(query.env, query.status, query.min_reward, query.max_reward)
+
+    def answer(uid: str, rollouts: StepRollouts) -> Response:
+        scope = {name: getattr(query, name) for name in SampleSelection.model_fields}
+        page = page_of(
+            selected(listed(rollouts), wanted, query.group, query.example, query.q),
+            VALUES[query.sort],
+            lambda sample: f"{sample.number:07d}",
+            descending=query.order is Order.desc,
+            filters=SampleScope(uid=uid, step=step, **scope),
+            cursor=query.cursor,
+            limit=query.limit,
+        )
+        groups = {sample.group.address: sample.group for sample in page.rows}
+        found = SampleList(
+            namespace=namespace,
+            uid=uid,
+            step=step,
+            split=query.split,
+            items=[sample.item() for sample in page.rows],
+            groups=[group.info() for group in groups.values()],
+            functions=function_names(page.rows),
+            total=page.total,
+            next=page.next_cursor,
+            problems=rollouts.problems,
+        )
+        return schema_response(found)
+
+    return await _of_step(request, caller, namespace, run, step, query.split, answer)
 
 
 @router.get("/steps/{step}/groups/{group}", responses={200: {"model": SampleGroupDetail}}, response_class=JSON)
@@ -165,7 +111,23 @@ async def get_group(
     caller: Caller = MAY_READ,
 ) -> Response:
     """Return all rollouts of a group with their texts."""
-    raise NotImplementedError
+
+    def answer(uid: str, rollouts: StepRollouts) -> Response:
+        samples = of_group(listed(rollouts), group, _step_name(step, query.split))
+        records, problem = records_of(rollouts, samples)
+        found = SampleGroupDetail(
+            namespace=namespace,
+            uid=uid,
+            step=step,
+            split=query.split,
+            group=samples[0].group.info(),
+            items=[sample.item() for sample in samples],
+            records=[],
+            problem=problem,
+        )
+        return with_list(found, "records", records)
+
+    return await _of_step(request, caller, namespace, run, step, query.split, answer)
 
 
 @router.get("/steps/{step}/samples/{rollout}", responses={200: {"model": SampleDetail}}, response_class=JSON)
@@ -179,7 +141,22 @@ async def get_sample(
     caller: Caller = MAY_READ,
 ) -> Response:
     """Return a rollout with its texts."""
-    raise NotImplementedError
+
+    def answer(uid: str, rollouts: StepRollouts) -> Response:
+        sample = one(listed(rollouts), rollout, _step_name(step, query.split))
+        record, problem = record_of(rollouts, sample)
+        found = SampleDetail(
+            namespace=namespace,
+            uid=uid,
+            step=step,
+            split=query.split,
+            group=sample.group.info(),
+            item=sample.item(),
+            problem=problem,
+        )
+        return schema_response(found) if record is None else with_json(found, "record", record)
+
+    return await _of_step(request, caller, namespace, run, step, query.split, answer)
 
 
 @router.get("/steps/{step}/histogram", responses={200: {"model": RewardHistogram}}, response_class=JSON)
@@ -192,18 +169,42 @@ async def get_histogram(
     caller: Caller = MAY_READ,
 ) -> Response:
     """Return the distribution of the rewards of a step."""
-    raise NotImplementedError
+
+    def answer(uid: str, rollouts: StepRollouts) -> Response:
+        rewards = [
+            sample.row.reward
+            for sample in selected(listed(rollouts), SampleFilter(query.env), None, None, "")
+            if sample.row.reward is not None and sample.row.status is not SampleStatus.errored
+        ]
+        found = RewardHistogram(
+            namespace=namespace,
+            uid=uid,
+            step=step,
+            split=query.split,
+            bins=histogram(rewards, query.bins),
+            count=len(rewards),
+            mean=mean_of(rewards),
+            problems=rollouts.problems,
+        )
+        return schema_response(found)
+
+    return await _of_step(request, caller, namespace, run, step, query.split, answer)
 
 
-@router.get("/examples/{environment}/{example}", responses={200: {"model": ExampleHistory}}, response_class=JSON)
-async def get_example(
+async def _of_step(
     request: Request,
-    namespace: Namespace,
-    run: RunName,
-    environment: Annotated[str, Path(min_length=1, max_length=MAX_ENVIRONMENT_ID)],
-    example: Annotated[int, Path(ge=-MAX_EXAMPLE, le=MAX_EXAMPLE)],
-    query: Annotated[ExampleQuery, Query()],
-    caller: Caller = MAY_READ,
+    caller: Caller,
+    namespace: str,
+    run: str,
+    step: int,
+    split: SampleSplit,
+    answer: Callable[[str, StepRollouts], Response],
 ) -> Response:
-    """Return the mean rewards of one example through the steps."""
-    raise NotImplementedError
+    services = services_of(request)
+    uid, _ = uid_of_run(services.objects, namespace, run)
+    who = caller.user.limited_as
+    return await services.samples.step(who, (namespace, uid), step, split, lambda found: answer(uid, found))
+
+
+def _step_name(step: int, split: SampleSplit) -> str:
+    return f"step {step}, split {split},"

@@ -12,8 +12,12 @@ from starlette.requests import Request
 from rlrun_server.account_tokens import AccountTokens
 from rlrun_server.identification import Identification
 from rlrun_server.rest.access import Access
+from rlrun_server.rest.logs.log_reader import LogReader
 from rlrun_server.rest.metric_reader import MetricReader
 from rlrun_server.rest.problems import RestError
+from rlrun_server.rest.sample_reader import SampleReader
+from rlrun_server.rest.stored_files import StoredFiles
+from rlrun_server.rest.streams.stream_hub import StreamHub
 from rlrun_server.rest.summaries import (
     ArtifactSummary,
     ModelSummary,
@@ -26,6 +30,8 @@ from rlrun_server.rest.visible_namespaces import VisibleNamespaces
 from rlrun_server.rest.watched_objects import ListingCluster, WatchedObjects
 from rlrun_server.rest.work_queue import WorkQueue
 from rlrun_server.users import Users
+
+FILE_THREADS = 2
 
 
 class KnownObjects:
@@ -66,10 +72,21 @@ class Services:
     callers: AsyncTransport
     """Way to the API server without credentials, for requests with the caller's token."""
     metrics: MetricReader
+    samples: SampleReader
+    logs: LogReader
+    streams: StreamHub
     bodies: WorkQueue = field(default_factory=lambda: WorkQueue("bodies"))
     """Reading of bodies of requests."""
     account_tokens: AccountTokens | None = None
     """Tokens for callers with an API key. None: API keys only read."""
+
+    def close(self) -> None:
+        """End all threads and streams."""
+        self.metrics.close()
+        self.samples.close()
+        self.logs.close()
+        self.streams.close()
+        self.bodies.close()
 
 
 def services_of(request: Request) -> Services:
@@ -84,11 +101,18 @@ def make_services(
     identification: Identification,
     users: Users,
     metrics: MetricReader,
+    samples: SampleReader,
     clock: Callable[[], float],
     account_tokens: AccountTokens | None = None,
 ) -> Services:
     """Return the services. Who calls it lets each of `objects.kinds` follow the API server."""
     objects = KnownObjects(cluster)
     access = Access(identification, users, clock)
+
+    def files(name: str) -> StoredFiles:
+        return StoredFiles(metrics.store, metrics.renew, metrics.root, name, FILE_THREADS)
+
     visible = VisibleNamespaces(access, objects.namespaces, clock)
-    return Services(access, objects, visible, callers, metrics, account_tokens=account_tokens)
+    streams = StreamHub(objects.runs, files("streams"), clock)
+    logs = LogReader(files("logs"))
+    return Services(access, objects, visible, callers, metrics, samples, logs, streams, account_tokens=account_tokens)

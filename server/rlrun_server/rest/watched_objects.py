@@ -64,6 +64,15 @@ class Kept(Generic[S]):
         return found
 
 
+@dataclass(frozen=True)
+class Change(Generic[S]):
+    """An object is new, has changed, or is deleted."""
+
+    kept: Kept[S]
+    """The object as it is now, or as it was before it was deleted."""
+    is_deleted: bool
+
+
 class WatchedObjects(Generic[S]):
     """All objects of one kind."""
 
@@ -81,6 +90,12 @@ class WatchedObjects(Generic[S]):
         """True when all objects were listed once. They may be outdated while the API server is away."""
         self.changes = 0
         """Number of changes so far."""
+        self.first_version = 0
+        """Version of the first list. Listeners are told of all changes after it."""
+        self.version = 0
+        """Version up to which all changes have arrived."""
+        self.listeners: list[Callable[[Change[S]], None]] = []
+        """Called after each change. They must not wait."""
 
     def all(self) -> Iterable[Kept[S]]:
         """Return all objects, in no order."""
@@ -121,14 +136,24 @@ class WatchedObjects(Generic[S]):
         self._unreadable.clear()
         found = await self._convert(objects)
         for uid, kept in self._by_uid.items():
-            if kept is not before.get(uid) and kept.version > _number(version):
+            if kept is not before.get(uid) and kept.version > version_number(version):
                 found[uid] = kept  # written since the API server made the list
         for uid in before.keys() - found.keys():
             self._forget(uid)
-        self._by_uid = found
+        known, self._by_uid = self._by_uid, found
         self._by_name = {(k.namespace, k.name): k for k in found.values()}
-        self.is_listed = True
+        self.version = version_number(version)
         self.changes += 1
+        if not self.is_listed:
+            self.is_listed = True
+            self.first_version = self.version
+            return version
+        for uid, old in known.items():
+            if uid not in found:
+                self._tell(old, is_deleted=True)
+        for uid, new in found.items():
+            if uid not in known or known[uid].version != new.version:
+                self._tell(new)
         return version
 
     async def _convert(self, objects: Sequence[Obj]) -> dict[str, Kept[S]]:
@@ -145,6 +170,7 @@ class WatchedObjects(Generic[S]):
         """Return the version up to which changes have arrived."""
         async for event, obj in self._cluster.watch(self.kind, version, WATCH_SECONDS):
             version = str(obj["metadata"]["resourceVersion"])
+            self.version = version_number(version)
             if event == "DELETED":
                 self._remove(obj)
             elif event in ("ADDED", "MODIFIED"):
@@ -161,10 +187,13 @@ class WatchedObjects(Generic[S]):
         old = self._by_name.get((new.namespace, new.name))
         if new.uid in self._removed or (old is not None and old.version > new.version):
             return
-        if old is not None and old.uid != new.uid:
-            self._by_uid.pop(old.uid, None)
         self._by_name[new.namespace, new.name] = self._by_uid[new.uid] = new
         self.changes += 1
+        if old is not None and old.uid != new.uid:
+            self._by_uid.pop(old.uid, None)
+            self._tell(old, is_deleted=True)
+        if old is None or (old.uid, old.version) != (new.uid, new.version):
+            self._tell(new)
 
     def _remove(self, obj: Obj) -> None:
         uid = str(obj["metadata"].get("uid") or "")
@@ -173,6 +202,11 @@ class WatchedObjects(Generic[S]):
         if old is not None:
             del self._by_name[old.namespace, old.name]
             self.changes += 1
+            self._tell(old, is_deleted=True)
+
+    def _tell(self, kept: Kept[S], *, is_deleted: bool = False) -> None:
+        for listener in self.listeners:
+            listener(Change(kept, is_deleted))
 
     def _forget(self, uid: str) -> None:
         """Let no request that is answered late keep an object again that was removed."""
@@ -204,12 +238,13 @@ class WatchedObjects(Generic[S]):
             str(metadata.get("namespace") or ""),
             str(metadata["name"]),
             str(metadata.get("uid") or ""),
-            _number(str(metadata.get("resourceVersion") or "")),
+            version_number(str(metadata.get("resourceVersion") or "")),
             data,
             summary,
             summary.model_dump_json(by_alias=True, exclude_none=True).encode(),
         )
 
 
-def _number(version: str) -> int:
-    return int(version) if version.isdigit() else 0
+def version_number(version: str) -> int:
+    """Return a resourceVersion as number. 0: it is none."""
+    return int(version) if version.isdecimal() and len(version) < 20 else 0

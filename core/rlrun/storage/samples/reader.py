@@ -42,6 +42,10 @@ class OpenSamples:
     """Groups by their number, of an object that was read as a whole."""
     _limits: ReadLimits = DEFAULT_LIMITS
 
+    def has_texts(self, group: SampleGroup) -> bool:
+        """Return whether records of the group are stored."""
+        return group.size > 0 or bool(self._scanned)
+
     def records(self, group: SampleGroup) -> list[SampleRecord]:
         """Return the records of a group of the index. Raises SamplesDamaged, and what the read function raises."""
         return list(self.iterate(group))

@@ -1,0 +1,62 @@
+"""API of hosted clients (prime 0.6.0 and 0.12.0) as one application below `/api/v1`."""
+
+from dataclasses import dataclass
+
+from fastapi import FastAPI
+from rlrun.constants import VERSION
+
+from rlrun_server.hosted_api import (
+    account_routes,
+    artifact_routes,
+    data_routes,
+    environment_push_routes,
+    environment_routes,
+    environment_secret_routes,
+    errors,
+    log_routes,
+    run_routes,
+    sample_routes,
+    secret_routes,
+)
+from rlrun_server.hosted_api.environment_packages import EnvironmentPackages
+from rlrun_server.hosted_api.package_uploads import PackageUploads
+from rlrun_server.rest.rest_app import Guard
+from rlrun_server.rest.services import Services
+
+PREFIX = "/api/v1"
+ROUTERS = (
+    account_routes.router,
+    artifact_routes.router,
+    data_routes.router,
+    log_routes.router,
+    sample_routes.router,
+    run_routes.router,
+    secret_routes.router,
+    environment_push_routes.router,
+    environment_secret_routes.router,
+    environment_routes.router,
+)
+
+
+@dataclass(frozen=True)
+class HostedParts:
+    """What the routes use beside the services of the REST API."""
+
+    packages: EnvironmentPackages
+    uploads: PackageUploads
+
+
+def hosted_app(services: Services | None = None, parts: HostedParts | None = None) -> FastAPI:
+    """Return the application. Without services it only has its routes."""
+    app = FastAPI(title="rlrun-server for hosted clients", version=VERSION, openapi_url=None, redirect_slashes=False)
+    for router in ROUTERS:
+        app.include_router(router, prefix=PREFIX)
+    errors.install(app)
+    app.add_middleware(Guard, internal_error=errors.internal_error)
+    if services is not None:
+        app.state.services = services
+        app.state.access = services.access
+    if parts is not None:
+        app.state.packages = parts.packages
+        app.state.uploads = parts.uploads
+    return app

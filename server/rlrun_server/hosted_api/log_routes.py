@@ -1,0 +1,110 @@
+"""Routes of a run's logs."""
+
+from collections.abc import Mapping
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request
+from pydantic import ValidationError
+from rlrun.api.run_status import Phase
+from rlrun.constants import Reason, Role
+from starlette.responses import Response
+
+from rlrun_server.hosted_api.caller import HostedCaller, key_requires
+from rlrun_server.hosted_api.errors import FieldProblems
+from rlrun_server.hosted_api.log_text import COMPONENTS, log_text
+from rlrun_server.hosted_api.run_objects import phase_of, waiting_reason
+from rlrun_server.hosted_api.run_routes import RunId
+from rlrun_server.hosted_api.wire import json_object
+from rlrun_server.rest.logs.log_models import MAX_TAIL, LogAnswer, LogLevel, LogQuery
+from rlrun_server.rest.logs.routes import get_logs
+from rlrun_server.rest.problems import RestError
+from rlrun_server.rest.runs import find_run
+from rlrun_server.rest.services import services_of
+
+router = APIRouter(tags=["logs"])
+
+READS_LOGS = key_requires("get", "rlruns", "log")
+MOST_SECONDS = 86_400
+Tail = Annotated[int, Query(ge=1, le=10_000_000)]
+Since = Annotated[int | None, Query(ge=1, le=MOST_SECONDS)]
+Word = Annotated[str | None, Query(max_length=256)]
+
+
+@router.get("/rft/runs/{run}/logs")
+async def get_run_logs(
+    request: Request,
+    run: RunId,
+    tail_lines: Tail = 1000,
+    component: Word = None,
+    env_name: Word = None,
+    search: Word = None,
+    regex: bool = False,
+    level: LogLevel | None = None,
+    since_seconds: Since = None,
+    caller: HostedCaller = READS_LOGS,
+) -> Response:
+    """Return the newest lines of one component: of the orchestrator if none is named."""
+    if component is not None and component not in COMPONENTS:
+        raise FieldProblems([(["query", "component"], f"must be one of {', '.join(COMPONENTS)}")])
+    fields = {
+        "role": [COMPONENTS[component or "orchestrator"]],
+        "env": env_name or None,
+        "tail": min(tail_lines, MAX_TAIL),
+        "level": level,
+        "since": None if since_seconds is None else str(since_seconds),
+        "regex" if regex else "search": search or None,
+    }
+    return await _answer(request, run, fields, caller)
+
+
+@router.get("/rft/runs/{run}/env-server-logs")
+async def get_environment_logs(
+    request: Request,
+    run: RunId,
+    env_name: Annotated[str, Query(min_length=1, max_length=200)],
+    env_index: Annotated[int, Query(ge=0, le=1000)] = 0,
+    tail_lines: Tail = 1000,
+    search: Word = None,
+    regex: bool = False,
+    level: LogLevel | None = None,
+    since_seconds: Since = None,
+    caller: HostedCaller = READS_LOGS,
+) -> Response:
+    """Return the newest lines of one environment's pod."""
+    fields = {
+        "role": [Role.environment],
+        "env": f"{env_name}/{env_index}" if env_index else env_name,
+        "tail": min(tail_lines, MAX_TAIL),
+        "level": level,
+        "since": None if since_seconds is None else str(since_seconds),
+        "regex" if regex else "search": search or None,
+    }
+    return await _answer(request, run, fields, caller)
+
+
+async def _answer(request: Request, run: str, fields: Mapping[str, object], caller: HostedCaller) -> Response:
+    services = services_of(request)
+    obj = find_run(services, caller.namespace, run).read()
+    phase, status = phase_of(obj), obj.get("status") or {}
+    if phase in (Phase.queued, Phase.pending) and not status.get("startTime"):
+        raise _not_started(run, phase, waiting_reason(phase, status))
+    try:
+        query = LogQuery.model_validate(fields)
+    except ValidationError as error:
+        raise FieldProblems([(["query", *e["loc"]], str(e["msg"])) for e in error.errors()]) from error
+    try:
+        response = await get_logs(request, caller.namespace, run, query, caller.caller)
+    except RestError as error:
+        if error.status == 404 and not phase.finished:
+            # The clients wait for what this says, and repeat.
+            raise _not_started(run, phase, error.detail) from error
+        raise
+    answer = LogAnswer.model_validate_json(bytes(response.body))
+    return json_object({"logs": log_text(answer.lines)})
+
+
+def _not_started(run: str, phase: Phase, why: str | None) -> RestError:
+    """Return the answer for which the clients wait: they look for `pending` or `queued` in its text."""
+    word = "queued" if phase is Phase.queued else "pending"
+    detail = f"Run {run} is {word}: its logs are not available yet. {why or ''}".strip()
+    return RestError(404, Reason.OBJECT_NOT_FOUND, detail)

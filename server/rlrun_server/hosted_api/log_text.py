@@ -1,0 +1,39 @@
+"""Logs as hosted clients read them: lines of JSON with `timestamp`, `level` and `message`. Pure."""
+
+import json
+
+from rlrun.constants import Role
+
+from rlrun_server.rest.logs.log_models import LogLine
+
+COMPONENTS = {
+    "orchestrator": Role.orchestrator,
+    "trainer": Role.trainer,
+    "inference": Role.inference,
+    "env-server": Role.environment,
+}
+"""Roles by the clients' words."""
+NO_TIME = "1970-01-01T00:00:00Z"
+NO_LEVEL = "INFO"
+
+
+def log_text(lines: list[LogLine]) -> str:
+    """Return the lines. One without a time has that of the line before it."""
+    texts, time = [], NO_TIME
+    for line in lines:
+        time = line.time or time
+        fields = {
+            "timestamp": time,
+            "level": line.level.value if line.level is not None else NO_LEVEL,
+            "message": line.message,
+        }
+        texts.append(without_markup(json.dumps(fields, ensure_ascii=False)))
+    return "\n".join(texts)
+
+
+def without_markup(text: str) -> str:
+    """Return JSON of an object of texts in which square brackets are escaped.
+
+    The clients show raw lines as markup, in which a closing tag ends them with a traceback.
+    """
+    return text.replace("[", "\\u005b").replace("]", "\\u005d")

@@ -1,0 +1,49 @@
+"""Files in the wheel of an environment, which a tenant has made. Pure."""
+
+import io
+import zipfile
+
+from rlrun_server.hosted_api.wire import Json, plain
+
+MAX_ENTRIES = 1000
+
+
+def inspect_wheel(data: bytes, path: str, max_bytes: int) -> Json | None:
+    """Return a file, at most `max_bytes` of it, or a folder. None if the wheel has no such path, or is none."""
+    wanted = path.strip("/")
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as wheel:
+            files = {info.filename: info for info in wheel.infolist() if not info.is_dir()}
+            if wanted in files:
+                return _file(wheel, files[wanted], max_bytes)
+            return _folder(list(files.values()), wanted)
+    except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, OSError, ValueError):
+        return None
+
+
+def _file(wheel: zipfile.ZipFile, info: zipfile.ZipInfo, max_bytes: int) -> Json:
+    with wheel.open(info) as file:
+        # No more than is shown is unpacked: the size that a wheel declares is its maker's.
+        content = file.read(max_bytes)
+    return {
+        "kind": "file",
+        "path": info.filename,
+        "content": content.decode(errors="replace"),
+        "truncated": info.file_size > len(content),
+        "total_bytes": info.file_size,
+    }
+
+
+def _folder(files: list[zipfile.ZipInfo], folder: str) -> Json | None:
+    prefix = f"{folder}/" if folder else ""
+    found: dict[str, Json] = {}
+    for info in files[: 10 * MAX_ENTRIES]:
+        if not info.filename.startswith(prefix):
+            continue
+        name, slash, _ = info.filename.removeprefix(prefix).partition("/")
+        entry: Json = {"name": plain(name), "path": f"{prefix}{name}", "is_directory": bool(slash)}
+        found[name] = entry if slash else {**entry, "size": info.file_size}
+    if not found:
+        return None
+    entries = [found[name] for name in sorted(found)[:MAX_ENTRIES]]
+    return {"kind": "directory", "path": folder, "entries": entries, "truncated": len(found) > MAX_ENTRIES}

@@ -1,0 +1,84 @@
+"""Look-ups of environments by hosted clients."""
+
+import io
+import zipfile
+
+import pytest
+from rlrun.storage.layout import S3Uri
+
+from tests.support.hosted_api import HostedApi, hosted_api
+from tests.support.rest_api import BUCKET
+
+
+def wheel() -> bytes:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("reverse/__init__.py", "x = 1\n")
+        archive.writestr("reverse/[data]/big.txt", "a" * 5_000_000)
+        archive.writestr("reverse-2.0.dist-info/METADATA", "Name: reverse\n")
+    return file.getvalue()
+
+
+@pytest.fixture
+async def api() -> HostedApi:
+    found = hosted_api({"acme": ["acme-*"]})
+    root = S3Uri(BUCKET, "prefix/environments")
+    for version in ("1.0", "2.0", "3.0rc1"):
+        found.store.put_bytes(root / f"team/reverse/{version}/reverse-{version}-py3-none-any.whl", wheel())
+    found.store.put_bytes(root / "team/reverse/2.0/dependency-1-py3-none-any.whl", b"x")
+    found.store.put_bytes(root / "acme/private/1.0/private-1.0-py3-none-any.whl", wheel())
+    await found.key()
+    return found
+
+
+async def test_status_names_the_version_that_a_run_gets(api: HostedApi) -> None:
+    found = (await api.client.get("/environmentshub/team/reverse/status")).json()["data"]
+    assert found["latest_version"]["semantic_version"] == "2.0"
+    assert (found["visibility"], found["action"]) == ("PUBLIC", {"status": "SUCCESS"})
+
+
+async def test_versions_and_lists(api: HostedApi) -> None:
+    versions = (await api.client.get("/environmentshub/team/reverse/versions")).json()["data"]
+    assert [each["version"] for each in versions] == ["3.0rc1", "2.0", "1.0"]
+    listed = (await api.client.get("/environmentshub/", params={"search": "REV"})).json()
+    assert ([row["name"] for row in listed["data"]], listed["total_count"]) == (["reverse"], 1)
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        ("/environmentshub/team/reverse/@latest", 200),
+        ("/environmentshub/team/reverse/@1.0", 200),
+        ("/environmentshub/team/reverse/@9", 404),
+        ("/environmentshub/team/none/@latest", 404),
+        ("/environmentshub/team/none/status", 404),
+        ("/environmentshub/acme/private/status", 403),
+        ("/environmentshub/?owner=acme", 403),
+        ("/environmentshub/..%2f..%2fsecret/x/status", 404),
+        ("/environmentshub/team/reverse/actions", 200),
+    ],
+)
+async def test_what_is_there_and_what_is_not(api: HostedApi, path: str, status: int) -> None:
+    assert (await api.client.get(path)).status_code == status
+
+
+async def test_owners_namespaces_read_their_private_packages(api: HostedApi) -> None:
+    await api.key("acme-lab", "list rlruns in acme-lab", "get rlenvironments in acme-lab")
+    found = (await api.client.get("/environmentshub/acme/private/status")).json()["data"]
+    assert found["visibility"] == "PRIVATE"
+
+
+async def test_files_of_a_wheel(api: HostedApi) -> None:
+    place = "/environmentshub/team/reverse/@latest/inspect"
+    root = (await api.client.get(place)).json()["data"]
+    assert [entry["name"] for entry in root["entries"]] == ["reverse", "reverse-2.0.dist-info"]
+    folder = (await api.client.get(place, params={"path": "reverse"})).json()["data"]
+    assert [(entry["name"], entry["is_directory"]) for entry in folder["entries"]] == [
+        ("(data)", True),
+        ("__init__.py", False),
+    ]
+    file = (await api.client.get(place, params={"path": "reverse/__init__.py"})).json()["data"]
+    assert (file["content"], file["truncated"]) == ("x = 1\n", False)
+    big = (await api.client.get(place, params={"path": "reverse/[data]/big.txt", "max_bytes": 10})).json()["data"]
+    assert (big["content"], big["truncated"], big["total_bytes"]) == ("a" * 10, True, 5_000_000)
+    assert (await api.client.get(place, params={"path": "nothing"})).status_code == 404
