@@ -43,6 +43,7 @@ NAMES = (
     "fairness",
     "scale",
     "samples",
+    "server",
 )
 """Names of the benchmarks, in the order of the table."""
 DIGITS = 6

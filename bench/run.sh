@@ -2,8 +2,8 @@
 # `make bench`: cluster, images, then every benchmark, one after the other. A part that fails or exceeds its time does
 # not stop the later ones, and earlier results stay in build/bench. Stops the cluster at the end unless KEEP is set.
 #
-#   bench/run.sh [PART...]     parts: control trainer gateway samples publish checkpoint recovery fairness scale async
-#                             trl (default: all, in this order)
+#   bench/run.sh [PART...]     parts: control trainer gateway samples publish checkpoint recovery fairness scale server
+#                             async trl (default: all, in this order)
 set -uo pipefail
 cd "$(dirname "$0")/.."
 mkdir -p build/bench/log
@@ -29,12 +29,16 @@ finish() {
 trap finish EXIT
 trap 'exit 130' INT TERM
 
-"$PY" -m local_cluster up && "$PY" -m local_cluster.images all || exit 1
-# Prepare what is cached before anything is timed.
-"$PY" -m bench.prepare || failed+=(prepare)
+wanted=" ${*:-control trainer gateway samples publish checkpoint recovery fairness scale server async trl} "
+if [[ $wanted == " server " ]]; then
+    KEEP=1 # it has an API server of its own, and leaves a cluster as it is
+else
+    "$PY" -m local_cluster up && "$PY" -m local_cluster.images all || exit 1
+    # Prepare what is cached before anything is timed.
+    "$PY" -m bench.prepare || failed+=(prepare)
+fi
 
-wanted=" ${*:-control trainer gateway samples publish checkpoint recovery fairness scale async trl} "
-for name in control trainer gateway samples publish checkpoint recovery fairness scale async trl; do
+for name in control trainer gateway samples publish checkpoint recovery fairness scale server async trl; do
     [[ $wanted == *" $name "* ]] || continue
     case $name in
     control) part control 15 "$PY" -m bench.control ;;
@@ -52,6 +56,7 @@ for name in control trainer gateway samples publish checkpoint recovery fairness
     recovery) part recovery 25 "$PY" -m bench.recovery ;;
     fairness) part fairness 25 "$PY" -m bench.fairness ;;
     scale) part scale 45 "$PY" -m bench.scale ;;
+    server) part server 25 "$PY" -m bench.server --copy build/server.json ;;
     async) part async 40 "$PY" -m bench.async_levels ;;
     trl) part trl 80 "$PY" -m bench.trl ;;
     esac

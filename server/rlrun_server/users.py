@@ -119,6 +119,10 @@ class Users:
         uid = await self._accounts.get(namespace.encode(), lambda: store.account_uid(namespace))
         return account_user(namespace, key.account_uid, key.id) if uid == key.account_uid else None
 
+    def knows_permission(self, user: User, check: Check) -> bool:
+        """Return whether `may` sends no request of its own."""
+        return self._permissions.knows(_permission_key(user, check))
+
     async def may(self, user: User, check: Check) -> bool:
         """Return whether the user has the permission. Raises ApiError."""
 

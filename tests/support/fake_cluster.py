@@ -166,6 +166,9 @@ class FakeCluster:
             return obj
         if request.namespace:
             obj = {**obj, "metadata": {"namespace": request.namespace, **obj["metadata"]}}
+        if "name" not in obj["metadata"] and "generateName" in obj["metadata"]:
+            name = f"{obj['metadata']['generateName']}{next(self.versions):05d}"
+            obj = {**obj, "metadata": {**obj["metadata"], "name": name}}
         if self._key(obj) in self.objects:
             raise ApiError(409, "AlreadyExists", obj["metadata"]["name"])
         self.put(obj)

@@ -1,5 +1,6 @@
 """Access to the routes: who asks, and the check that each route declares."""
 
+import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -20,6 +21,9 @@ log = logging.getLogger(__name__)
 
 REQUESTS = Rate(per_second=20.0, burst=100.0)
 """Requests of one user."""
+REVIEWS = Rate(per_second=2 * REQUESTS.per_second, burst=500.0)
+"""SubjectAccessReviews about one user, whatever tokens it has. A request for one namespace needs at most two, so that
+REQUESTS limits those; a list of all namespaces needs one for each."""
 VISIBLE = ("list", "rlruns")
 """Right with which a user sees a namespace."""
 
@@ -43,6 +47,7 @@ class Access:
         self._users = users
         self._clock = clock
         self._requests = RateLimiter(rate)
+        self._reviews = RateLimiter(REVIEWS)
 
     async def identify(self, request: Request) -> Caller:
         """Return who sent the request. Raises ProblemError, RestError."""
@@ -83,9 +88,21 @@ class Access:
         return all(answers)
 
     async def may(self, user: User, check: Check) -> bool:
-        """Return whether the user may do it. Raises ProblemError if the API server does not answer."""
+        """Return whether the user may do it. Raises RestError, and ProblemError if the API server does not answer."""
+        (allowed,) = await self.may_each(user, [check])
+        return allowed
+
+    async def may_each(self, user: User, checks: Sequence[Check]) -> list[bool]:
+        """Return what of it the user may do. Raises as `may`."""
+        unknown = sum(not self._users.knows_permission(user, check) for check in checks)
+        if unknown and not self._reviews.allow(user.limited_as, self._clock(), unknown):
+            detail = (
+                f"Requests of user {user.limited_as} need more than {REVIEWS.per_second:.0f} questions per second to "
+                "the API server. Wait, and name a namespace in requests."
+            )
+            raise RestError(429, Reason.TOO_MANY_REQUESTS, detail)
         try:
-            return await self._users.may(user, check)
+            return await asyncio.gather(*(self._users.may(user, check) for check in checks))
         except ApiError as error:
             raise not_reviewed(error) from error
 

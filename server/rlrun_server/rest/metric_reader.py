@@ -3,7 +3,6 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
 from typing import ParamSpec, Protocol, TypeVar
@@ -17,6 +16,7 @@ from rlrun_server.credentials import CredentialsMissing
 from rlrun_server.rest.bounded_cache import BoundedCache
 from rlrun_server.rest.metric_columns import Columns, TooManyValues, read_columns
 from rlrun_server.rest.problems import RestError
+from rlrun_server.rest.tenant_queue import TenantQueue
 from rlrun_server.rest.work_queue import WorkQueue
 
 log = logging.getLogger(__name__)
@@ -26,6 +26,14 @@ WAIT_SECONDS = 25.0
 """Time for which a request waits for S3."""
 FRESH_SECONDS = 2.0
 """Time for which S3 is not asked again about the metrics of a run."""
+READ_SECONDS = 20.0
+"""Time for one read. What it has read of the files is kept for the next one."""
+FAILED_SECONDS = 5.0
+"""Time for which a run whose files could not be read is not read again."""
+REFUSED_SECONDS = 60.0
+"""The same for a run that is too large: it only grows."""
+MAX_FAILURES = 10_000
+"""Runs whose failures are remembered."""
 MAX_RUN_BYTES = 32 * 1024**2
 """Bytes of one run's files."""
 MAX_PARTS = 5000
@@ -76,6 +84,18 @@ class TooLarge(Exception):
     """The files of the run are larger than the server reads."""
 
 
+class TooSlow(Exception):
+    """Reading takes longer than READ_SECONDS."""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A read that failed."""
+
+    error: Exception
+    until: float
+
+
 class MetricReader:
     """Metrics by run, at most FRESH_SECONDS old while S3 answers."""
 
@@ -91,12 +111,13 @@ class MetricReader:
         self.renew = renew
         self.root = root
         self._clock = clock
-        self._threads = ThreadPoolExecutor(THREADS, "metrics")
+        self._threads = TenantQueue(THREADS, "metrics")
         # Not those threads: they may wait for S3, and metrics that are in memory are shown without it.
         self._answers = WorkQueue("metric-answers")
         self._runs: BoundedCache[RunKey, Metrics] = BoundedCache(COLUMN_BYTES)
         self._parts: BoundedCache[PartKey, bytes] = BoundedCache(PART_BYTES)
         self._reading: dict[RunKey, asyncio.Task[Metrics]] = {}
+        self._failures: BoundedCache[RunKey, Failure] = BoundedCache(MAX_FAILURES)
 
     async def read(self, namespace: str, uid: str) -> Metrics:
         """Return the metrics of a run, without steps if it has no files. Raises RestError."""
@@ -106,11 +127,15 @@ class MetricReader:
         known = self._runs.get(key)
         if known is not None and self._clock() < known.read_at + FRESH_SECONDS:
             return known
-        task = self._reading.get(key)
-        if task is None:
-            task = self._reading[key] = asyncio.create_task(self._read(key, known))
-            task.add_done_callback(lambda done: self._end(key, done))
+        failure = self._failures.get(key)
+        is_remembered = failure is not None and self._clock() < failure.until
         try:
+            if failure is not None and is_remembered:
+                raise failure.error.with_traceback(None)
+            task = self._reading.get(key)
+            if task is None:
+                task = self._reading[key] = asyncio.create_task(self._read(key, known))
+                task.add_done_callback(lambda done: self._end(key, done))
             # The read goes on if one of several clients leaves.
             return await asyncio.wait_for(asyncio.shield(task), WAIT_SECONDS)
         except (TooLarge, TooManyValues):
@@ -119,8 +144,9 @@ class MetricReader:
                 "`rlrun metrics`."
             )
             raise RestError(413, Reason.METRICS_TOO_LARGE, detail) from None
-        except (StoreError, CredentialsMissing, TimeoutError) as error:
-            log.warning("the metrics of %s/%s cannot be read: %s", namespace, uid, error)
+        except (StoreError, CredentialsMissing, TimeoutError, TooSlow) as error:
+            if not is_remembered:
+                log.warning("the metrics of %s/%s cannot be read: %s", namespace, uid, error)
             if known is not None:
                 return Metrics(known.columns, known.read_at, known.files, is_stale=True)
             detail = "S3 does not answer rlrun-server. Repeat the request later."
@@ -132,14 +158,13 @@ class MetricReader:
 
     def close(self) -> None:
         """End the threads, without waiting for S3."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._threads.close()
         self._answers.close()
 
     async def _read(self, key: RunKey, known: Metrics | None) -> Metrics:
         await self.renew()
         began = self._clock()
-        loop = asyncio.get_running_loop()
-        found = await loop.run_in_executor(self._threads, self._load, key, known)
+        found = await self._threads.run(key[0], self._load, key, known)
         metrics = Metrics(found.columns, began, found.files)
         if metrics.files:
             self._runs.put(key, metrics, metrics.size)
@@ -150,6 +175,7 @@ class MetricReader:
 
     def _load(self, key: RunKey, known: Metrics | None) -> Metrics:
         """Read what is new. Runs in a thread."""
+        deadline = self._clock() + READ_SECONDS
         layout = RunLayout.of(self.root.bucket, self.root.key, *key)
         objects: list[StoredObject] = []
         size = 0
@@ -158,12 +184,18 @@ class MetricReader:
             size += stored.size
             if size > MAX_RUN_BYTES or len(objects) > MAX_PARTS:
                 raise TooLarge
+            self._check(deadline)
         files = tuple((stored.key, stored.size, stored.modified) for stored in objects)
         if known is not None and known.files == files:
             return known
-        return Metrics(read_columns(map(self._part, files)), 0.0, files)
+        return Metrics(read_columns(self._part(file, deadline) for file in files), 0.0, files)
 
-    def _part(self, file: PartKey) -> bytes:
+    def _check(self, deadline: float) -> None:
+        if self._clock() >= deadline:
+            raise TooSlow(f"it takes longer than {READ_SECONDS:.0f} s")
+
+    def _part(self, file: PartKey, deadline: float) -> bytes:
+        self._check(deadline)
         key, size, _ = file
         if not size:
             return b""
@@ -176,5 +208,11 @@ class MetricReader:
 
     def _end(self, key: RunKey, task: "asyncio.Task[Metrics]") -> None:
         del self._reading[key]
-        if not task.cancelled():
-            task.exception()
+        if task.cancelled():
+            return
+        error = task.exception()
+        if isinstance(error, TooLarge | TooManyValues | StoreError | CredentialsMissing | TooSlow):
+            seconds = REFUSED_SECONDS if isinstance(error, TooLarge | TooManyValues) else FAILED_SECONDS
+            self._failures.put(key, Failure(error, self._clock() + seconds), 1)
+        else:
+            self._failures.remove(key)

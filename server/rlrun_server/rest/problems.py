@@ -19,6 +19,8 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
+from rlrun_server.rest.allowed_methods import allowed_methods
+
 log = logging.getLogger(__name__)
 
 MEDIA_TYPE = "application/problem+json"
@@ -170,6 +172,10 @@ def install(app: FastAPI) -> None:
 
     async def on_validation(request: Request, error: Any) -> Response:
         assert isinstance(error, RequestValidationError)
+        methods = allowed_methods(app.openapi(), request.url.path)
+        if methods and request.method not in methods:
+            # `/runs/first:stop` with a method that the action lacks is found as a run named `first:stop`.
+            return problem_response(request, _method_not_allowed(request, methods))
         found = [
             FieldError(pointer="/".join(map(str, e["loc"])), detail=_sentence(str(e["msg"])))
             for e in error.errors()[:MAX_FIELD_ERRORS]
@@ -180,8 +186,9 @@ def install(app: FastAPI) -> None:
     async def on_http(request: Request, error: Any) -> Response:
         assert isinstance(error, HTTPException)
         if error.status_code == 405:
-            detail = f"{request.method} is not possible here. The OpenAPI document lists the methods of each path."
-            found = RestError(405, Reason.METHOD_NOT_ALLOWED, detail, headers=error.headers)
+            # Starlette names those of the first route alone.
+            methods = allowed_methods(app.openapi(), request.url.path) or [(error.headers or {}).get("Allow", "")]
+            found = _method_not_allowed(request, methods)
         else:
             detail = "There is no such path. The OpenAPI document at /rlrun/v1/openapi.json lists all."
             found = RestError(error.status_code, Reason.OBJECT_NOT_FOUND, detail)
@@ -191,6 +198,11 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(ProblemError, on_problem)
     app.add_exception_handler(RequestValidationError, on_validation)
     app.add_exception_handler(HTTPException, on_http)
+
+
+def _method_not_allowed(request: Request, methods: Sequence[str]) -> RestError:
+    detail = f"{request.method} is not possible here. The OpenAPI document lists the methods of each path."
+    return RestError(405, Reason.METHOD_NOT_ALLOWED, detail, headers={"Allow": ", ".join(methods)})
 
 
 def internal_error(request: Request) -> Response:

@@ -1,12 +1,13 @@
 """Routes that read runs."""
 
+import re
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
-from pydantic import Field, ValidationError
+from pydantic import BeforeValidator, Field, ValidationError
 from rlrun.api.base.names import Namespace
 from rlrun.api.base.schema import Schema
 from rlrun.api.run import RLRunSpec
@@ -40,6 +41,13 @@ class RunOrder(StrEnum):
     most_steps = "-step"
 
 
+def require_date(value: object) -> object:
+    """Return the value. Raises ValueError for text without a date: pydantic takes numbers for seconds since 1970."""
+    if isinstance(value, str) and not re.match(r"\d{4}-\d\d-\d\d", value):
+        raise ValueError("write a time as in 2026-01-31T12:00:00Z")
+    return value
+
+
 class RunFilter(Schema):
     """Selection and order of runs."""
 
@@ -51,7 +59,7 @@ class RunFilter(Schema):
     """Name of an environment, or its id if it has no name."""
     name: str | None = Field(default=None, max_length=128)
     """Part of the name or display name, in small or capital letters."""
-    since: datetime | None = None
+    since: Annotated[datetime, BeforeValidator(require_date)] | None = None
     """Runs that were created at this time or later, as in 2026-01-31T12:00:00Z."""
     sort: RunOrder = RunOrder.newest
 

@@ -1,6 +1,5 @@
 """Namespaces whose runs a user may list."""
 
-import asyncio
 import hashlib
 import json
 from collections.abc import Callable, Collection
@@ -34,7 +33,7 @@ class VisibleNamespaces:
         self._known: ReviewCache[Visible] = ReviewCache(lambda _: True, KEPT_SECONDS, clock)
 
     async def of(self, user: User) -> Visible:
-        """Return the namespaces that the user sees. Raises ProblemError."""
+        """Return the namespaces that the user sees. Raises RestError, ProblemError."""
         key = hashlib.sha256(json.dumps(asdict(user)).encode()).digest()
         return await self._known.get(key, lambda: self._ask(user))
 
@@ -46,6 +45,6 @@ class VisibleNamespaces:
         asked = candidates[:MAX_NAMESPACES]
         if user.namespace and user.namespace not in asked:
             asked[-1] = user.namespace
-        answers = await asyncio.gather(*(self._access.may(user, Check(verb, resource, name)) for name in asked))
+        answers = await self._access.may_each(user, [Check(verb, resource, name) for name in asked])
         names = frozenset(name for name, allowed in zip(asked, answers, strict=True) if allowed)
         return Visible(names, len(asked) == len(candidates))

@@ -1,7 +1,8 @@
 """Identity, namespaces and models of a caller."""
 
 import pytest
-from rlrun_server.rest import visible_namespaces
+from rlrun_server.rate_limit import Rate
+from rlrun_server.rest import access, visible_namespaces
 
 from tests.support.rest_api import RestApi, rest_api, run_object
 
@@ -40,6 +41,41 @@ async def test_a_user_is_asked_about_for_a_bounded_number(api: RestApi, monkeypa
     runs = await api.client.get("/runs", headers=user)
     assert runs.json()["isComplete"] is False
     assert api.api.reviews == reviews, "the answer is kept for a while"
+
+
+async def test_reviews_of_a_user_with_many_namespaces_and_tokens_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(access, "REVIEWS", Rate(per_second=4.0, burst=100.0))
+    now = [100.0]
+    api = rest_api(clock=lambda: now[0])
+    api.add(*(run_object("a", f"team-{n:03d}", n) for n in range(60)))
+
+    async def statuses(user: str, tokens: range) -> list[int]:
+        """Ask with tokens of which each is another identity for the API server, as those of pods are."""
+        found = []
+        for number in tokens:
+            api.api.users[f"{user}-{number}"] = f"system:serviceaccount:{user}:pod-{number}"
+            headers = {"Authorization": f"Bearer {user}-{number}"}
+            found.append((await api.client.get("/runs", headers=headers)).status_code)
+        return found
+
+    before = api.api.reviews
+    assert await statuses("eve", range(10)) == [200, 200, *[429] * 8]
+    assert api.api.reviews - before <= 2 * 61 + 10
+    assert await statuses("ann", range(1)) == [200], "others are not concerned"
+    now[0] += 10
+    assert await statuses("eve", range(10, 13)) == [200, 429, 429], "22 too many were repaid by 40 of these 10 s"
+
+
+async def test_a_user_of_five_namespaces_is_limited_by_requests_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    api = rest_api(clock=lambda: now[0])
+    names = [f"team-{n}" for n in range(5)]
+    api.add(*(run_object("a", name, n) for n, name in enumerate(names)))
+    user = api.user("ann", *(f"list rlruns in {name}" for name in names))
+    for number in range(600):
+        now[0] += 0.05
+        path = "/runs" if number % 2 else f"/namespaces/{names[number % 5]}/runs"
+        assert (await api.client.get(path, headers=user)).status_code == 200, number
 
 
 async def test_models_are_shown_without_variables_of_their_pods(api: RestApi) -> None:

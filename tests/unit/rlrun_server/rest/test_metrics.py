@@ -37,10 +37,12 @@ class CountingStore(InMemoryStore):
         super().__init__(BUCKET)
         self.read: list[str] = []
         self.is_away = False
+        self.walks = 0
         self.grows = b""
         """What each file gets at its end between the listing and the reading."""
 
     def walk(self, uri):  # type: ignore[no-untyped-def]
+        self.walks += 1
         if self.is_away:
             raise Unreachable("S3 is away")
         return super().walk(uri)
@@ -190,6 +192,7 @@ async def test_without_s3_the_last_metrics_are_shown(api: RestApi, store: Counti
     assert (answer.status_code, answer.json()["reason"]) == (503, "S3Unreachable")
     store.is_away = False
     put(store, 0, trained(1, reward=0.1))
+    clock.now += metric_reader.FAILED_SECONDS
     assert not (await metrics(api)).is_stale
     store.is_away = True
     clock.now += 10
@@ -212,6 +215,70 @@ async def test_wrong_parameters_are_named(api: RestApi, query: dict[str, object]
     answer = await api.client.get("/namespaces/team/runs/first/metrics", params=query, headers=api.user("ann", RIGHT))  # type: ignore[arg-type]
     assert answer.status_code == 400
     assert answer.json()["errors"][0]["pointer"] == f"query/{next(iter(query))}"
+
+
+async def test_a_failure_is_remembered_for_a_while(
+    api: RestApi, store: CountingStore, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(store, 0, trained(1, reward=0.1))
+    path, user = "/namespaces/team/runs/first/metrics", api.user("ann", RIGHT)
+    monkeypatch.setattr(metric_reader, "MAX_RUN_BYTES", 10)
+    answers = [await api.client.get(path, headers=user) for _ in range(3)]
+    assert [answer.status_code for answer in answers] == [413] * 3
+    assert store.walks == 1
+    monkeypatch.undo()
+    clock.now += metric_reader.REFUSED_SECONDS
+    store.is_away = True
+    answers = [await api.client.get(path, headers=user) for _ in range(3)]
+    assert [answer.status_code for answer in answers] == [503] * 3
+    assert store.walks == 2
+    store.is_away = False
+    clock.now += metric_reader.FAILED_SECONDS
+    assert (await api.client.get(path, headers=user)).status_code == 200
+
+
+async def test_runs_of_a_tenant_that_are_read_slowly_delay_no_other(
+    api: RestApi, store: CountingStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(store, 0, trained(1, reward=0.1))
+    api.add(*(run_object(f"slow-{n}", "slow", 10 + n) for n in range(4)))
+    walk, may_end = store.walk, threading.Event()
+
+    def wait(uri):  # type: ignore[no-untyped-def]
+        if "/slow/" in str(uri):
+            may_end.wait(30)
+        return walk(uri)
+
+    monkeypatch.setattr(store, "walk", wait)
+    eve = api.user("eve", "get rlruns/metrics in slow")
+    pending = [
+        asyncio.create_task(api.client.get(f"/namespaces/slow/runs/slow-{n}/metrics", headers=eve)) for n in range(4)
+    ]
+    await asyncio.sleep(0.1)
+    assert (await asyncio.wait_for(metrics(api), 20)).steps == [1]
+    assert not any(task.done() for task in pending)
+    may_end.set()
+    assert {answer.status_code for answer in await asyncio.gather(*pending)} == {200}
+
+
+async def test_a_read_has_a_deadline_and_the_next_one_goes_on(
+    api: RestApi, store: CountingStore, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for part in range(5):
+        put(store, part, trained(part, reward=0.1))
+    get_range = store.get_range
+
+    def slow(uri, start, length):  # type: ignore[no-untyped-def]
+        clock.now += metric_reader.READ_SECONDS / 2
+        return get_range(uri, start, length)
+
+    monkeypatch.setattr(store, "get_range", slow)
+    path, user = "/namespaces/team/runs/first/metrics", api.user("ann", RIGHT)
+    assert (await api.client.get(path, headers=user)).status_code == 503
+    clock.now += metric_reader.FAILED_SECONDS
+    assert (await api.client.get(path, headers=user)).status_code == 503
+    clock.now += metric_reader.FAILED_SECONDS
+    assert (await api.client.get(path, headers=user)).status_code == 200
 
 
 async def test_folders_of_the_platform_are_no_namespaces(api: RestApi, store: CountingStore) -> None:

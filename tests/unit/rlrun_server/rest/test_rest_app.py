@@ -131,6 +131,17 @@ async def test_paths_and_methods_that_are_not_there_are_problems(api: RestApi) -
     assert wrong.headers["allow"] == "GET"
 
 
+async def test_methods_of_a_path_are_those_of_all_its_routes(api: RestApi) -> None:
+    user = api.user("ann", "list rlruns in team", "patch rlruns in team")
+    for path, methods in (("runs/first", "DELETE, GET, PATCH"), ("runs/first:stop", "POST"), ("runs", "GET, POST")):
+        for method in ("OPTIONS", "PUT", "PATCH"):
+            answer = await api.client.request(method, f"/namespaces/team/{path}", headers=user)
+            if method not in methods:
+                assert (answer.status_code, answer.headers["allow"]) == (405, methods), (path, answer.text)
+    unknown = await api.client.post("/namespaces/team/runs/first:begin", headers=user)
+    assert unknown.status_code == 405
+
+
 async def test_an_unexpected_error_tells_nothing_from_inside(
     api: RestApi, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

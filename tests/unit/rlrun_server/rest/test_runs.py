@@ -82,6 +82,8 @@ async def test_pages_follow_one_another(api: RestApi) -> None:
         {"phase": "Sleeping"},
         {"sort": "magic"},
         {"since": "x"},
+        {"since": "0.5"},
+        {"since": "1767225602"},
         {"fase": 1},
     ],
 )

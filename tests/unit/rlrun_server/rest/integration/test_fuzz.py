@@ -1,81 +1,141 @@
-"""Random requests to every operation of the OpenAPI document: no 5xx, and problems as declared."""
+"""Requests of schemathesis to every operation of the OpenAPI document: no 5xx, and answers as declared."""
 
-import asyncio
-from typing import Any
-from urllib.parse import quote
+import re
+from collections.abc import Iterator
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+import schemathesis
+from fastapi import APIRouter, FastAPI
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from rlrun_server.rest.problems import MEDIA_TYPE, ProblemDetails
-from rlrun_server.rest.rest_app import rest_app
+from rlrun.api.base.schema import Schema
+from rlrun_server.rest.access import IDENTIFIED, Caller
+from rlrun_server.rest.problems import MEDIA_TYPE
+from rlrun_server.rest.rest_app import PREFIX, PROBLEM, rest_app
 from rlrun_server.users import Check, User, Users
+from schemathesis.core.failures import FailureGroup
+from starlette.responses import JSONResponse, PlainTextResponse, Response
 
-from tests.support.rest_api import SPEC, RestApi, rest_api, run_object
+from tests.support.rest_fuzz import FuzzedServer, fuzz_schema, fuzzed_server, value_of
 
+EXAMPLES = 8
 DOCUMENT = rest_app().openapi()
-OPERATIONS = [(method, path) for path, item in DOCUMENT["paths"].items() for method in item]
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
-    max_leaves=8,
-)
-NEAR = st.sampled_from([{"spec": SPEC}, SPEC, {"spec": {"stop": True}}, {"data": {"KEY": "value"}}])
-SEGMENT = st.sampled_from(["team", "first"]) | st.text(st.characters(codec="utf-8"), min_size=1, max_size=12)
-VALUE = st.sampled_from(["0", "-1", "501", "all", "-created", "2026-01-01", "*", ""]) | st.text(max_size=8)
-TYPES = st.sampled_from(
-    ["application/json", "application/yaml", "application/toml", "application/merge-patch+json", "x"]
-)
+SCHEMA = fuzz_schema(DOCUMENT, EXAMPLES)
+WITH_BODY = [
+    (method, path)
+    for path, item in DOCUMENT["paths"].items()
+    for method, operation in item.items()
+    if "requestBody" in operation
+]
+TYPES = ["application/json", "application/yaml", "application/toml", "application/merge-patch+json", "x", ""]
 
 
-@pytest.fixture
-def allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+class Answer(Schema):
+    """Answer that planted routes declare."""
+
+    text: str
+
+
+planted = APIRouter(prefix=f"{PREFIX}/planted", responses={200: {"model": Answer}, "4XX": PROBLEM, "5XX": PROBLEM})
+RIGHT = {"text": "right"}
+
+
+@planted.get("/none")
+async def answer_as_declared(caller: Caller = IDENTIFIED) -> Response:
+    return JSONResponse(RIGHT)
+
+
+@planted.get("/error")
+async def fail(caller: Caller = IDENTIFIED) -> Response:
+    raise RuntimeError("planted")
+
+
+@planted.get("/status")
+async def answer_with_another_status(caller: Caller = IDENTIFIED) -> Response:
+    return JSONResponse(RIGHT, 202)
+
+
+@planted.get("/type")
+async def answer_with_another_type(caller: Caller = IDENTIFIED) -> Response:
+    return PlainTextResponse("right")
+
+
+@planted.get("/schema")
+async def answer_with_another_schema(caller: Caller = IDENTIFIED) -> Response:
+    return JSONResponse({"text": 1})
+
+
+@planted.get("/open")
+async def answer_anybody() -> Response:
+    return JSONResponse(RIGHT)
+
+
+@planted.get("/problem")
+async def answer_with_a_problem_of_another_type(caller: Caller = IDENTIFIED) -> Response:
+    return JSONResponse({"detail": "not a problem"}, 404)
+
+
+@pytest.fixture(scope="module")
+def allowed() -> Iterator[None]:
     """Users may do everything, so that requests get behind the checks."""
 
     async def may(users: Users, user: User, check: Check) -> bool:
         return True
 
-    monkeypatch.setattr(Users, "may", may)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Users, "may", may)
+        yield
+
+
+@pytest.fixture(scope="module")
+def server(allowed: None) -> Iterator[FuzzedServer]:
+    with fuzzed_server() as found:
+        yield found
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("method", "path"), OPERATIONS)
-@settings(
-    max_examples=15,
-    derandomize=True,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+@SCHEMA.parametrize()
+def test_random_requests(server: FuzzedServer, case: schemathesis.Case) -> None:
+    server.send(case)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("method", "path"), WITH_BODY)
+@settings(max_examples=25, derandomize=True, deadline=None)
+@given(body=st.binary(max_size=30) | st.text(max_size=30).map(str.encode), media_type=st.sampled_from(TYPES))
+def test_random_bytes(server: FuzzedServer, method: str, path: str, body: bytes, media_type: str) -> None:
+    """Bodies of schemathesis are always well-formed."""
+    server.seed()
+    answer = server.request(method, re.sub(r"\{(\w+)\}", lambda found: value_of(found[1]), path), body, media_type)
+    assert 400 <= answer.status_code < 500, answer.text
+    assert answer.headers["content-type"] == MEDIA_TYPE
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("path", "failure"),
+    [
+        ("none", ""),
+        ("error", "Server error"),
+        ("status", "Undocumented status code"),
+        ("type", "Undocumented Content-Type"),
+        ("schema", "Response violates schema"),
+        ("open", "API accepts requests without authentication"),
+        ("problem", "Undocumented Content-Type"),
+    ],
 )
-@given(data=st.data())
-def test_random_requests(allowed: None, method: str, path: str, data: st.DataObject) -> None:
-    operation = DOCUMENT["paths"][path][method]
-    url, query, headers = path.removeprefix("/rlrun/v1"), {}, {}
-    for parameter in operation.get("parameters", []):
-        name = parameter["name"]
-        if parameter["in"] == "path":
-            url = url.replace(f"{{{name}}}", quote(data.draw(SEGMENT, name), safe=""))
-        elif data.draw(st.booleans(), f"has {name}"):
-            found = data.draw(VALUE, name)
-            if parameter["in"] == "query":
-                query[name] = found
-            else:
-                headers[name] = quote(found)
-    body: Any = None
-    if "requestBody" in operation:
-        headers["Content-Type"] = data.draw(TYPES, "type")
-        body = data.draw(st.binary(max_size=30) | (JSON | NEAR).map(lambda value: str(value).replace("'", '"')), "body")
+def test_planted_mistakes_are_found(allowed: None, path: str, failure: str) -> None:
+    apps: list[FastAPI] = []
 
-    async def send() -> None:
-        api: RestApi = rest_api()
-        api.add(run_object("first"))
-        user = api.user("ann")
-        answer = await api.client.request(method, url, params=query, headers={**user, **headers}, content=body)
-        assert answer.status_code < 500, answer.text
-        declared = operation["responses"]
-        if answer.status_code >= 400:
-            assert answer.headers["content-type"] == MEDIA_TYPE, answer.text
-            assert ProblemDetails.model_validate(answer.json()).status == answer.status_code
-        else:
-            assert str(answer.status_code) in declared
+    def plant(app: FastAPI) -> None:
+        app.include_router(planted)
+        apps.append(app)
 
-    asyncio.run(send())
+    with fuzzed_server(plant) as server:
+        case = fuzz_schema(apps[0].openapi(), 1)[f"{PREFIX}/planted/{path}"]["GET"].Case()
+        if not failure:
+            server.send(case)
+            return
+        with pytest.raises(FailureGroup) as found:
+            server.send(case)
+    assert failure in [error.title for error in found.value.exceptions]

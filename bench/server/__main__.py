@@ -1,0 +1,57 @@
+"""Benchmark of rlrun-server and of the commands of users, each beside a peer.
+
+    python -m bench.server                      1,000 runs, five repetitions (about 10 minutes)
+    python -m bench.server --runs 20 --repeats 1 --only list,runs
+
+API server, etcd, S3 and rlrun-server are real processes of this machine and share its cores with the clients. Parts
+whose route this version of rlrun-server lacks are left out, and say so. Results go to build/bench/server.json, and with
+--copy to another file as well.
+"""
+
+import argparse
+import json
+import shutil
+import sys
+import urllib.request
+from pathlib import Path
+
+from bench import machine_load
+from bench.report import record
+from bench.server.deployment import ServerDeployment
+from bench.server.parts import CLIENTS, PARTS, Bench
+
+RUNS, REPEATS, STREAMS = 1000, 5, 200
+
+
+def main() -> int:
+    """Run the benchmark. Returns 0 if everything was measured that this version has."""
+    parser = argparse.ArgumentParser(prog="python -m bench.server", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--runs", type=int, default=RUNS, help=f"runs in the namespace ({RUNS})")
+    parser.add_argument("--repeats", type=int, default=REPEATS, help=f"repetitions ({REPEATS})")
+    parser.add_argument("--streams", type=int, default=STREAMS, help=f"open streams ({STREAMS})")
+    parser.add_argument("--only", default=",".join(PARTS), help=f"parts, of {','.join(PARTS)}")
+    parser.add_argument("--copy", type=Path, help="file for a copy of the results")
+    machine_load.add_option(parser)
+    args = parser.parse_args()
+    parts = args.only.split(",")
+    if unknown := set(parts) - set(PARTS):
+        parser.error(f"--only has {', '.join(sorted(unknown))}; parts are {', '.join(PARTS)}")
+    machine_load.require_idle(args.busy)
+    file: Path | None = None
+    with ServerDeployment(args.runs, CLIENTS) as deployment:
+        with urllib.request.urlopen(f"{deployment.url}/rlrun/v1/openapi.json", timeout=30) as response:
+            routes = frozenset(json.load(response)["paths"])
+        for name in (name for name in PARTS if name in parts):
+            print(f"{name}: {args.repeats} repetitions", flush=True)
+            load = [machine_load.busy_cores() if args.busy else machine_load.settled_load()]
+            bench = Bench(deployment, args.runs, args.repeats, args.streams, routes, load)
+            for result in PARTS[name](bench):
+                file = record("server", result)
+    if args.copy and file:
+        args.copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(file, args.copy)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

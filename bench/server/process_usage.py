@@ -1,0 +1,42 @@
+"""Memory and CPU time of a process."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+TICKS = 100
+"""Clock ticks per second in /proc/{pid}/stat."""
+MB = 1_000_000
+
+
+@dataclass(frozen=True)
+class Usage:
+    """Usage of a process during some seconds."""
+
+    resident_mb: float
+    """Resident memory at their end, in MB of 1,000,000 bytes."""
+    cores: float
+    """Mean number of cores."""
+
+
+def resident_mb(pid: int) -> float:
+    """Return the resident memory."""
+    for line in (Path("/proc") / str(pid) / "status").read_text().splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) * 1024 / MB
+    raise ValueError(f"process {pid} has no VmRSS: it has ended")
+
+
+def cpu_seconds(pid: int) -> float:
+    """Return the CPU time so far, in user and kernel mode."""
+    stat = (Path("/proc") / str(pid) / "stat").read_text().rpartition(")")[2].split()
+    # Fields 14 and 15 of proc_pid_stat(5): utime and stime.
+    return (int(stat[11]) + int(stat[12])) / TICKS
+
+
+def usage_during(pid: int, seconds: float, sleep: Callable[[float], None] = time.sleep) -> Usage:
+    """Return the usage during the next `seconds`."""
+    before, began = cpu_seconds(pid), time.monotonic()
+    sleep(seconds)
+    return Usage(resident_mb(pid), (cpu_seconds(pid) - before) / (time.monotonic() - began))
