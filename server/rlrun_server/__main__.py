@@ -23,6 +23,7 @@ from rlrun_server.http.serving import serving
 from rlrun_server.identification import Identification
 from rlrun_server.kept import Kept
 from rlrun_server.own_signatures import own_store
+from rlrun_server.rest.environment_catalog import EnvironmentCatalog
 from rlrun_server.rest.metric_reader import MetricReader
 from rlrun_server.rest.rest_app import rest_app
 from rlrun_server.rest.services import make_services
@@ -66,10 +67,11 @@ async def serve(config: ServerConfig) -> int:
     user_signing = UserSigning(config.settings, location, signers, identification, users, time.monotonic)
     own_signer = S3Signer(config.endpoint_url, config.region, folder)
     root = S3Uri(config.settings.bucket, config.settings.prefix.strip("/"))
-    metrics = MetricReader(
-        own_store(own_signer, config.endpoint_url, config.region), own_signer.renew, root, time.monotonic
-    )
-    services = make_services(cluster, callers, identification, users, metrics, time.monotonic)
+    store = own_store(own_signer, config.endpoint_url, config.region)
+    metrics = MetricReader(store, own_signer.renew, root, time.monotonic)
+    owners = config.settings.environment_owners
+    environments = EnvironmentCatalog(store, own_signer.renew, root, owners, time.monotonic)
+    services = make_services(cluster, callers, identification, users, metrics, environments, time.monotonic)
     key_management = ApiKeyManagement(identification, users, key_store, time.monotonic, lambda: datetime.now(UTC))
 
     try:
@@ -101,6 +103,7 @@ async def serve(config: ServerConfig) -> int:
                 task.cancel()
     finally:
         metrics.close()
+        environments.close()
         services.bodies.close()
         await callers.close()
         await cluster.close()

@@ -7,6 +7,7 @@ import httpx
 from rlrun.kube.objects import Obj
 from rlrun.storage.layout import S3Uri
 from rlrun_server.identification import Identification
+from rlrun_server.rest.environment_catalog import EnvironmentCatalog
 from rlrun_server.rest.metric_reader import MetricReader, MetricStore
 from rlrun_server.rest.rest_app import rest_app
 from rlrun_server.rest.services import Services, make_services
@@ -17,6 +18,8 @@ from tests.support.fake_s3 import InMemoryStore
 from tests.support.signing_server import ReviewingApi
 
 BUCKET = "bucket"
+OWNERS = {"acme": ["team", "acme-*"]}
+"""Listed owners of environment packages."""
 CREATED = "2026-01-01T00:00:{:02d}Z"
 SPEC: dict[str, Any] = {
     "model": "Qwen/Qwen3-4B",
@@ -90,8 +93,11 @@ def rest_api(store: MetricStore | None = None, clock: Any = lambda: 100.0) -> Re
     async def renew() -> None:
         pass
 
-    metrics = MetricReader(store or InMemoryStore(BUCKET), renew, S3Uri(BUCKET, "prefix"), clock)
-    services = make_services(cluster.kube, cluster, Identification(users, 1000.0, clock), users, metrics, clock)
+    files = store or InMemoryStore(BUCKET)
+    metrics = MetricReader(files, renew, S3Uri(BUCKET, "prefix"), clock)
+    environments = EnvironmentCatalog(files, renew, S3Uri(BUCKET, "prefix"), OWNERS, clock)
+    identification = Identification(users, 1000.0, clock)
+    services = make_services(cluster.kube, cluster, identification, users, metrics, environments, clock)
     for kind in services.objects.kinds:
         kind.is_listed = True
     transport = httpx.ASGITransport(app=rest_app(services), raise_app_exceptions=False)

@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from rlrun_server.rest import artifacts, changes, events, identity, metrics, problems, runs, secrets
+from rlrun_server.rest import artifacts, changes, environments, events, identity, metrics, problems, runs, secrets
 from rlrun_server.rest.services import Services
 
 log = logging.getLogger(__name__)
@@ -24,6 +24,7 @@ ROUTERS = (
     events.router,
     artifacts.router,
     metrics.router,
+    environments.router,
     secrets.router,
 )
 PROBLEM: dict[str, Any] = {

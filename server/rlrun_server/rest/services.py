@@ -11,6 +11,7 @@ from starlette.requests import Request
 
 from rlrun_server.identification import Identification
 from rlrun_server.rest.access import Access
+from rlrun_server.rest.environment_catalog import EnvironmentCatalog
 from rlrun_server.rest.metric_reader import MetricReader
 from rlrun_server.rest.problems import RestError
 from rlrun_server.rest.summaries import (
@@ -65,6 +66,7 @@ class Services:
     callers: AsyncTransport
     """Way to the API server without credentials, for requests with the caller's token."""
     metrics: MetricReader
+    environments: EnvironmentCatalog
     bodies: WorkQueue = field(default_factory=lambda: WorkQueue("bodies"))
     """Reading of bodies of requests."""
 
@@ -81,9 +83,11 @@ def make_services(
     identification: Identification,
     users: Users,
     metrics: MetricReader,
+    environments: EnvironmentCatalog,
     clock: Callable[[], float],
 ) -> Services:
     """Return the services. Who calls it lets each of `objects.kinds` follow the API server."""
     objects = KnownObjects(cluster)
     access = Access(identification, users, clock)
-    return Services(access, objects, VisibleNamespaces(access, objects.namespaces, clock), callers, metrics)
+    visible = VisibleNamespaces(access, objects.namespaces, clock)
+    return Services(access, objects, visible, callers, metrics, environments)
