@@ -148,6 +148,7 @@ ROOT: dict[str, Entry] = {
         f"{COMMANDS}.history:metrics",
         "Show the metrics of a run by step, also after its end.",
         epilog="METRICS_EPILOG",
+        reader="with_plot_file",
         panel=RUNS,
     ),
     "rollouts": CommandEntry(
