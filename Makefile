@@ -168,6 +168,20 @@ down: $(VENV)/.complete ## Remove all that the local cluster made on this machin
 kubeconfig: $(VENV)/.complete ## Print the local cluster's kubeconfig: export KUBECONFIG=$$(make -s kubeconfig)
 	@$(PY) -m local_cluster kubeconfig
 
+# --- images for a cluster of one's own --------------------------------------------------------------------------------
+
+# REGISTRY=registry.example.com/ml; TAG, BUILDER (docker, podman, buildah), BASE (a Python 3.11 image) and CPU=1 may follow.
+REGISTRY ?=
+TAG ?=
+BUILDER ?=
+BASE ?=
+CPU ?=
+
+.PHONY: push
+push: ## Build the images and push them to REGISTRY=...; prints the file with the chart's values for them
+	@test -n "$(REGISTRY)" || { echo "Say where to: make push REGISTRY=registry.example.com/ml" >&2; exit 2; }
+	@$(PYTHON3) -m local_cluster.images.push "$(REGISTRY)" --tag "$(TAG)" --builder "$(BUILDER)" --base "$(BASE)" $(if $(CPU),--cpu)
+
 # --- generated files -------------------------------------------------------------------------------------------------
 
 .PHONY: generate

@@ -68,6 +68,11 @@ ENV = {
         "Check an environment package before it is pushed.",
         epilog="CHECK_EPILOG",
     ),
+    "list": CommandEntry(
+        f"{COMMANDS}.environments:list_environments",
+        "List the environment packages that runs of the namespace may use.",
+        epilog="LIST_EPILOG",
+    ),
     "info": CommandEntry(
         f"{COMMANDS}.environment_projects:show_environment",
         "Show the versions of an environment package and their files.",
@@ -143,6 +148,7 @@ ROOT: dict[str, Entry] = {
         f"{COMMANDS}.history:metrics",
         "Show the metrics of a run by step, also after its end.",
         epilog="METRICS_EPILOG",
+        reader="with_plot_file",
         panel=RUNS,
     ),
     "rollouts": CommandEntry(

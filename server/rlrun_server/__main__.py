@@ -32,6 +32,7 @@ from rlrun_server.inference.pool_client import PoolClient
 from rlrun_server.kept import Kept
 from rlrun_server.own_signatures import own_store
 from rlrun_server.page.page_files import load_page
+from rlrun_server.rest.environment_catalog import EnvironmentCatalog
 from rlrun_server.rest.metric_reader import MetricReader
 from rlrun_server.rest.rest_app import rest_app
 from rlrun_server.rest.sample_reader import SampleReader
@@ -82,8 +83,12 @@ async def serve(config: ServerConfig) -> int:
     store = own_store(own_signer, config.endpoint_url, config.region)
     metrics = MetricReader(store, own_signer.renew, root, time.monotonic)
     samples = SampleReader(store, own_signer.renew, root, time.monotonic)
+    owners = config.settings.environment_owners
+    environments = EnvironmentCatalog(store, own_signer.renew, root, owners, time.monotonic)
     tokens = AccountTokens(own_transport.send, time.monotonic) if config.settings.api_keys_may_write else None
-    services = make_services(cluster, callers, identification, users, metrics, samples, time.monotonic, tokens)
+    services = make_services(
+        cluster, callers, identification, users, metrics, samples, environments, time.monotonic, tokens
+    )
     pools = PoolClient(Kept(config.pool_key, KEY_SECONDS, time.monotonic).value)
     page, sessions = None, None
     if config.settings.page:
@@ -92,7 +97,7 @@ async def serve(config: ServerConfig) -> int:
     key_management = ApiKeyManagement(
         identification, users, key_store, time.monotonic, lambda: datetime.now(UTC), tokens.forget if tokens else None
     )
-    packages = EnvironmentPackages(store, own_signer.renew, root, config.settings.environment_owners)
+    packages = EnvironmentPackages(store, own_signer.renew, root, owners)
     hosted = HostedParts(packages, PackageUploads(keys.value, time.time))
 
     try:

@@ -12,6 +12,7 @@ from rlrun_server.account_tokens import AccountTokens
 from rlrun_server.api_key import mint
 from rlrun_server.api_key_store import ApiKeyStore
 from rlrun_server.identification import Identification
+from rlrun_server.rest.environment_catalog import EnvironmentCatalog
 from rlrun_server.rest.metric_reader import MetricReader
 from rlrun_server.rest.rest_app import rest_app
 from rlrun_server.rest.sample_reader import SampleReader
@@ -23,6 +24,8 @@ from tests.support.fake_s3 import InMemoryStore
 from tests.support.signing_server import KEY_SECRET, PLATFORM_NAMESPACE, ReviewingApi
 
 BUCKET = "bucket"
+OWNERS = {"acme": ["team", "acme-*"]}
+"""Listed owners of environment packages."""
 CREATED = "2026-01-01T00:00:{:02d}Z"
 SPEC: dict[str, Any] = {
     "model": "Qwen/Qwen3-4B",
@@ -110,9 +113,12 @@ def rest_api(
 
     store, root = store or InMemoryStore(bucket), S3Uri(bucket, "prefix")
     metrics, samples = MetricReader(store, renew, root, clock), SampleReader(store, renew, root, clock)
+    environments = EnvironmentCatalog(store, renew, root, OWNERS, clock)
     identification = Identification(users, 1000.0, clock)
     tokens = AccountTokens(api.send, clock) if api_keys_may_write else None
-    services = make_services(cluster.kube, cluster, identification, users, metrics, samples, clock, tokens)
+    services = make_services(
+        cluster.kube, cluster, identification, users, metrics, samples, environments, clock, tokens
+    )
     for kind in services.objects.kinds:
         kind.is_listed = True
     transport = httpx.ASGITransport(app=rest_app(services), raise_app_exceptions=False)

@@ -260,6 +260,6 @@ def _delete(api: RemoteCluster, kind: ResourceKind, name: str, *, yes: bool) -> 
             f"let retention delete it ({keep} of the run), or delete the run first: rlrun delete {spec['runName']}",
         )
     confirm(f"Delete {api.namespace}/{name}?", f"{name} was not deleted", yes=yes)
-    api.delete(kind, name)
+    api.delete(kind, name, item["metadata"]["uid"])
     typer.echo(f"{kind.plural}.rlrun.dev/{name} deleted")
     output.notice("The platform's garbage collection deletes its files in S3.")

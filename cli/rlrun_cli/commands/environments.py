@@ -1,10 +1,12 @@
-"""Command `env push`: upload environment packages to S3, where runs find them by `owner/name`.
+"""Commands `env push` and `env list`: environment packages in S3, where runs find them by `owner/name`.
 
 A version is immutable: pushing the same files again changes nothing, and other files under the same version are
 rejected, because runs started before and after would train on different code under one name.
 """
 
+import os
 import zipfile
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
@@ -21,7 +23,9 @@ from rlrun_cli.inputs.wheel_builder import (
     read_project,
     read_wheel,
 )
-from rlrun_cli.remote.context import Context, Kubeconfig, Namespace, cluster
+from rlrun_cli.remote.cluster import API_KEY_VARIABLE
+from rlrun_cli.remote.context import Context, Kubeconfig, Namespace, cli_context, cluster
+from rlrun_cli.remote.environment_list import list_packages
 from rlrun_cli.remote.run_storage import open_user_storage, s3_operation
 from rlrun_cli.remote.server import Server
 from rlrun_cli.terminal import output
@@ -35,6 +39,15 @@ EPILOG = """Examples:
 Prints the id for env.id of a run. The owner is a namespace, or one that the platform team has given to namespaces \
 (runs.environmentOwners of the chart; -n selects which of them). A pushed version is immutable: raise the version for \
 other files. Needs `create rlenvironments` in the namespace, and --force `delete rlenvironments`."""
+
+LIST_EPILOG = """Examples:
+
+  rlrun env list
+  rlrun env list --owner me -o name
+  rlrun env list -n team -o json
+
+Lists packages of owners that the platform team has given to namespaces (runs.environmentOwners of the chart) only in \
+these, and to users who may `get rlenvironments` there. All other packages are public. A push shows after 15 seconds."""
 
 
 def stored_wheels(store: Store, folder: S3Uri, wheels: list[Wheel]) -> set[str] | None:
@@ -107,3 +120,42 @@ def push(
     if missing := unpushed_requirements(wheels):
         output.notice(f"The environment image must contain {', '.join(missing)}, or push their wheels with --include.")
     typer.echo(f"{owner_name}/{wheel.name}")
+
+
+def list_environments(
+    ctx: typer.Context,
+    owner: Annotated[str | None, typer.Option(help="List only packages of this owner.")] = None,
+    fmt: Annotated[
+        output.Format | None,
+        typer.Option("-o", "--output", help="Print machine-readable output: json, yaml or name (ids)."),
+    ] = None,
+    server: Server = None,
+    namespace: Namespace = None,
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
+) -> None:
+    """List the environment packages that runs of the namespace may use."""
+    api = cluster(ctx, kubeconfig, context, namespace)
+    # A key has a namespace of its own, which need not be that of the kubeconfig.
+    has_own = bool(os.environ.get(API_KEY_VARIABLE)) and not api.is_namespace_chosen
+    with s3_operation("list environment packages"):
+        send = cli_context(ctx).server(api, server)
+        packages, is_complete = list_packages(send, "" if has_own else api.namespace, owner)
+    if fmt:
+        output.emit_values([package.model_dump() for package in packages], "id", fmt)
+    elif packages:
+        now = datetime.now(UTC)
+        rows = [
+            [p.id, p.version, str(p.versions), "yes" if p.public else "no", output.age(_created(p.pushed), now)]
+            for p in packages
+        ]
+        output.print_table(["ID", "NEWEST", "VERSIONS", "PUBLIC", "PUSHED"], rows)
+    else:
+        whose = f" of {owner}" if owner else ""
+        output.notice(f"No environment packages{whose} yet. Push one: rlrun env push DIR --owner {api.namespace}")
+    if not is_complete:
+        output.notice("The platform has more packages than rlrun-server looks at. Name an owner with --owner.")
+
+
+def _created(time: str) -> dict[str, dict[str, str]]:
+    return {"metadata": {"creationTimestamp": time}}

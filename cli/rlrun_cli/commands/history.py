@@ -3,6 +3,7 @@
 import json
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -21,17 +22,21 @@ from rlrun_cli.remote.stored_rollouts import ListedRollout, listed, open_step, r
 from rlrun_cli.terminal import output
 from rlrun_cli.terminal.errors import INVALID, CliError
 from rlrun_cli.terminal.plot import plot
+from rlrun_cli.terminal.plot_files import FILE_OPTION, check_plot_file, with_plot_file, write_plot
+
+__all__ = ["metrics", "rollouts", "with_plot_file"]
 
 METRICS_EPILOG = """Examples:
 
   rlrun metrics reverse-text-x7k2p
   rlrun metrics reverse-text-x7k2p -m reward/mean -m seq_len/mean --min-step 10
   rlrun metrics reverse-text-x7k2p --plot -m reward/mean
+  rlrun metrics reverse-text-x7k2p --plot reward.svg -m reward/mean -m loss/mean
   rlrun metrics reverse-text-x7k2p -o json | jq '.[]."reward/mean"'
 
 One line per step. -o name lists all metrics; docs/reference/metrics.md describes them, and lists other names that -m \
-accepts. Also works for runs that have ended, and for deleted runs that still have an artifact. Needs \
-`get rlruns/metrics` in the namespace."""
+accepts. Files of charts need matplotlib: pip install 'rlrun[plot]'. Also works for runs that have ended, and for \
+deleted runs that still have an artifact. Needs `get rlruns/metrics` in the namespace."""
 ROLLOUTS_EPILOG = """Examples:
 
   rlrun rollouts reverse-text-x7k2p
@@ -71,12 +76,17 @@ def metrics(
     min_step: Annotated[int | None, typer.Option(min=0, help="First step to show.")] = None,
     max_step: Annotated[int | None, typer.Option(min=0, help="Last step to show.")] = None,
     last: Annotated[int | None, typer.Option(min=1, help="Number of last steps to show.")] = None,
-    plotted: Annotated[bool, typer.Option("--plot", help="Draw a chart of each metric.")] = False,
+    plotted: Annotated[
+        bool, typer.Option("--plot", help="Draw a chart of each metric; with a FILE.png or FILE.svg after it, into it.")
+    ] = False,
+    plot_file: Annotated[Path | None, typer.Option(FILE_OPTION, hidden=True)] = None,
     fmt: Output = None,
 ) -> None:
     """Show the metrics of a run by step, also after its end."""
     if plotted and fmt:
         raise CliError("--plot cannot be used with -o", "leave out one of the two", code=INVALID)
+    if plot_file is not None:
+        check_plot_file(plot_file)
     with s3_operation(f"read the metrics of {name}"):
         lines = read_metrics(files.store, files.layout)
     low, high = min_step or 0, max_step if max_step is not None else sys.maxsize
@@ -97,6 +107,9 @@ def metrics(
         _write(chosen_lines if metric else lines, fmt)
     elif not lines:
         output.notice(f"{files.layout.root} has no metrics yet.")
+    elif plot_file is not None:
+        write_plot(plot_file, name, [(m, points(lines, m)) for m in chosen])
+        typer.echo(str(plot_file))
     elif plotted:
         sys.stdout.write("\n\n".join("\n".join(chart(lines, m)) for m in chosen) + "\n")
     else:
@@ -106,10 +119,16 @@ def metrics(
 
 def chart(lines: list[Line], metric: str) -> list[str]:
     """Return the chart of a metric over the steps. Raises CliError for a histogram."""
-    values = [(line["step"], line[metric]) for line in lines if line.get(metric) is not None]
+    return plot(metric, points(lines, metric))
+
+
+def points(lines: list[Line], metric: str) -> list[tuple[float, float]]:
+    """Return step and value of each step that has the metric. Raises CliError for a histogram."""
+    name = canonical(metric)
+    values = [(line["step"], line[name]) for line in lines if line.get(name) is not None]
     if any(isinstance(value, list) for _, value in values):
         raise CliError(f"--plot: {metric} has several values per step", "show it without --plot", code=INVALID)
-    return plot(metric, [(float(step), float(value)) for step, value in values])
+    return [(float(step), float(value)) for step, value in values]
 
 
 def _cell(value: Any) -> str:

@@ -14,7 +14,7 @@ from rlrun_cli.remote.run_summary import RunSummary, summarize
 from rlrun_cli.remote.waiting import DEFAULT_SECONDS, Timeout, Wait, wait_for
 from rlrun_cli.terminal import output
 from rlrun_cli.terminal.confirmation import Yes, confirm
-from rlrun_cli.terminal.errors import CliError
+from rlrun_cli.terminal.errors import CliError, NotFoundError
 
 STOP_EPILOG = """Examples:
 
@@ -45,6 +45,11 @@ DELETE_EPILOG = """Examples:
   rlrun delete reverse-text-x7k2p
   rlrun delete reverse-text-x7k2p --yes"""
 SUSPENDED = "Suspended"
+RESUME = {"spec": {"suspend": False}}
+
+
+class RunEndedError(CliError):
+    """The run has ended, or is being stopped."""
 
 
 def stop_run(
@@ -113,7 +118,8 @@ def resume_run(
             f"{name} is {phase}, not suspended",
             f"nothing to resume; begin a new attempt with: rlrun restart {name} -n {api.namespace}",
         )
-    _resume(ctx, api, name, wait=wait, timeout=timeout)
+    api.patch(RLRUN, name, RESUME)
+    _after_resume(ctx, api, name, wait=wait, timeout=timeout)
 
 
 def restart_run(
@@ -135,14 +141,26 @@ def restart_run(
     hint = f"it stays suspended; continue it: rlrun resume {name} -n {api.namespace}"
     try:
         _wait(ctx, api, name, _is_suspended(api.namespace), timeout, goal="suspended", hint=hint)
+        api.patch(RLRUN, name, RESUME)
     except KeyboardInterrupt:
         output.notice(f"\nInterrupted: {hint}")
         raise typer.Exit(130) from None
-    _resume(ctx, api, name, wait=wait, timeout=timeout)
+    except (NotFoundError, RunEndedError):
+        raise  # there is nothing to resume
+    except CliError as problem:
+        raise _left_suspended(problem, hint) from problem
+    _after_resume(ctx, api, name, wait=wait, timeout=timeout)
 
 
-def _resume(ctx: typer.Context, api: RemoteCluster, name: str, *, wait: bool, timeout: int) -> None:
-    api.patch(RLRUN, name, {"spec": {"suspend": False}})
+def _left_suspended(problem: CliError, hint: str) -> CliError:
+    """Return the problem with the way to resume the run, which nothing else resumes."""
+    if problem.hint == hint:
+        return problem
+    steps = f"{problem.hint}; {hint}" if problem.hint else hint
+    return CliError(problem.message, steps, code=problem.code, details=problem.details)
+
+
+def _after_resume(ctx: typer.Context, api: RemoteCluster, name: str, *, wait: bool, timeout: int) -> None:
     typer.echo(f"rlruns.rlrun.dev/{name} resuming")
     if wait:
 
@@ -156,11 +174,11 @@ def _resume(ctx: typer.Context, api: RemoteCluster, name: str, *, wait: bool, ti
 
 
 def refuse_finished(item: Obj, what: str, namespace: str) -> None:
-    """Raise CliError for a run that has ended. `what` completes "cannot be"."""
+    """Raise RunEndedError for a run that has ended. `what` completes "cannot be"."""
     name, summary = item["metadata"]["name"], summarize(item)
     if summary.finished or item["spec"].get("stop"):
         state = summary.phase if summary.finished else "being stopped"
-        raise CliError(
+        raise RunEndedError(
             f"{name} is {state} and cannot be {what}",
             "start a new run with checkpoint_id (checkpointId in YAML) set to one of its checkpoints: "
             f"rlrun checkpoints {name} -n {namespace}",
@@ -201,7 +219,7 @@ def delete_run(
     api = cluster(ctx, kubeconfig, context, namespace)
     item = api.get(RLRUN, name)
     confirm(_delete_question(item, summarize(item), api.namespace), f"{name} was not deleted", yes=yes)
-    api.delete(RLRUN, name)
+    api.delete(RLRUN, name, item["metadata"]["uid"])
     typer.echo(f"rlruns.rlrun.dev/{name} deleted")
 
 

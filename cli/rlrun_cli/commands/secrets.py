@@ -121,7 +121,8 @@ def delete_secret(
 ) -> None:
     """Delete a Secret, or variables of it."""
     api = cluster(ctx, kubeconfig, context, namespace)
-    data = _own(api, secret).get("data") or {}
+    item = _own(api, secret)
+    data = item.get("data") or {}
     if missing := [name for name in names or [] if name not in data]:
         raise CliError(f"{secret} has no variable {', '.join(missing)}", f"it has: {', '.join(sorted(data))}")
     users = [run["metadata"]["name"] for run in api.list(RLRUN) if _uses(run, secret)]
@@ -131,7 +132,7 @@ def delete_secret(
     if names:
         api.patch(SECRET, secret, {"data": dict.fromkeys(names)})
     else:
-        api.delete(SECRET, secret)
+        api.delete(SECRET, secret, item["metadata"]["uid"])
     typer.echo(f"secrets/{secret} {'changed' if names else 'deleted'}")
 
 

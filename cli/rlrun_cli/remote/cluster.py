@@ -192,10 +192,21 @@ class RemoteCluster:
         with _cli_errors():
             return self._client.patch(kind, self.namespace, name, changes)
 
-    def delete(self, kind: ResourceKind, name: str, *, missing_ok: bool = False) -> None:
-        """Request deletion; finalizers may delay it. Raises NotFoundError unless `missing_ok`."""
+    def delete(self, kind: ResourceKind, name: str, uid: str | None = None, *, missing_ok: bool = False) -> None:
+        """Request deletion; finalizers may delay it. Raises NotFoundError unless `missing_ok`.
+
+        With the uid of the object that the user was asked about, another one of the name is not deleted.
+        """
         with _cli_errors():
-            deleted = self._client.delete(kind, self.namespace, name)
+            try:
+                deleted = self._client.delete(kind, self.namespace, name, uid)
+            except ApiError as error:
+                if uid is None or error.status != 409:
+                    raise
+                raise CliError(
+                    f"{name} was not deleted: another object has this name by now ({error.message})",
+                    "look at that one, and repeat the command if it is to be deleted",
+                ) from None
         if not deleted and not missing_ok:
             raise not_found(str(requests.delete(kind, self.namespace, name)))
 

@@ -13,6 +13,7 @@ import typer
 
 if TYPE_CHECKING:
     from rlrun.storage.store import Store
+    from rlrun.storage.user_signer import Send
 
     from rlrun_cli.remote.cluster import RemoteCluster
     from rlrun_cli.remote.server import RemoteStorage
@@ -52,6 +53,12 @@ def _open_storage(cluster: "RemoteCluster", server: str | None) -> "RemoteStorag
     return open_storage(cluster, server)
 
 
+def _find_server(cluster: "RemoteCluster", server: str | None) -> "Send":
+    from rlrun_cli.remote.server import find_server
+
+    return find_server(cluster, server)
+
+
 @dataclass
 class CliContext:
     """Options given before the name of the command, and the client factories; tests replace the factories."""
@@ -64,6 +71,8 @@ class CliContext:
     """Store with S3 credentials of its own: of the platform team."""
     storage: "Callable[[RemoteCluster, str | None], RemoteStorage]" = _open_storage
     """Store of users, by rlrun-server."""
+    server: "Callable[[RemoteCluster, str | None], Send]" = _find_server
+    """Requests to rlrun-server."""
     sleep: Callable[[float], None] = field(default=time.sleep)
     clock: Callable[[], float] = field(default=time.monotonic)
 

@@ -34,7 +34,11 @@ Prefix = Annotated[
 ]
 Endpoint = Annotated[
     str | None,
-    typer.Option(envvar="AWS_ENDPOINT_URL_S3", help="URL of the S3 service. Default: AWS.", rich_help_panel=PANEL),
+    typer.Option(
+        envvar="RLRUN_S3_ENDPOINT",
+        help="URL of the S3 service: s3.endpoint of the chart. Default: as S3 tools of this machine find it.",
+        rich_help_panel=PANEL,
+    ),
 ]
 
 

@@ -82,14 +82,14 @@ def find_server(cluster: RemoteCluster, server: str | None, audience: str = "") 
     """
     token = UserToken(cluster, audience)
     if server:
-        return DirectServer(_checked_url(server, "--server"), token).send
+        return DirectServer(checked_url(server, "--server"), token).send
     try:
         found = cluster.get(CONFIG_MAP, DISCOVERY_NAME, DISCOVERY_NAMESPACE).get("data") or {}
     except NotFoundError:
         found = {}
     namespace, _, service = str(found.get("service") or "").partition("/")
     if found.get("url"):
-        return DirectServer(_checked_url(str(found["url"]), f"url of ConfigMap {DISCOVERY_NAME}"), token).send
+        return DirectServer(checked_url(str(found["url"]), f"url of ConfigMap {DISCOVERY_NAME}"), token).send
     if namespace and service:
         return ProxiedServer(cluster, namespace, service, token).send
     raise CliError(
@@ -254,7 +254,8 @@ def _service_name(proxied: str) -> str:
     return parts[1] if len(parts) == 3 else parts[0]
 
 
-def _checked_url(url: str, field: str) -> str:
+def checked_url(url: str, field: str) -> str:
+    """Return the URL if it is one to which a token may be sent. Raises CliError that names the field."""
     parts = urlsplit(url)
     host = parts.hostname or ""
     if parts.scheme not in ("http", "https") or not host:

@@ -4,7 +4,7 @@ A help page of a group needs the names and summaries of its commands only, which
 text, as those of kubectl: importing rich for them would take longer than everything else.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any, cast
@@ -31,6 +31,8 @@ class CommandEntry:
     panel: str = "Commands"
     """Heading in the help page of the group."""
     hidden: bool = False
+    reader: str = ""
+    """Name of a function in the module that changes the words of the command line before they are parsed."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +82,12 @@ class PlainHelp:
 
 class PlainCommand(PlainHelp, TyperCommand):
     """A command."""
+
+    reader: Callable[[Sequence[str]], list[str]] = list
+
+    @override
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, self.reader(args))
 
 
 @dataclass(frozen=True)
@@ -170,4 +178,7 @@ def load(name: str, entry: Entry) -> Any:
     single = typer.Typer(add_completion=False, rich_markup_mode=None)
     epilog = getattr(module, entry.epilog) if entry.epilog else None
     single.command(name, cls=PlainCommand, epilog=epilog, hidden=entry.hidden)(getattr(module, function))
-    return typer.main.get_command(single)
+    command = typer.main.get_command(single)
+    if entry.reader:
+        command.reader = getattr(module, entry.reader)  # type: ignore[attr-defined]
+    return command

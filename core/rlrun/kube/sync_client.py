@@ -106,13 +106,13 @@ class SyncKubeClient:
         """Change the object by a JSON merge patch. Raises ApiError."""
         return self._transport.send(requests.patch(kind, namespace, name, changes, self._field_manager))
 
-    def delete(self, kind: ResourceKind, namespace: str | None, name: str) -> bool:
+    def delete(self, kind: ResourceKind, namespace: str | None, name: str, uid: str | None = None) -> bool:
         """Delete the object. Finalizers may keep it for a while. Returns False if it did not exist.
 
-        Raises ApiError.
+        Raises ApiError, with status 409 if `uid` is given and another object has the name.
         """
         try:
-            self._transport.send(requests.delete(kind, namespace, name))
+            self._transport.send(requests.delete(kind, namespace, name, uid))
         except ApiError as error:
             if error.is_object_missing:
                 return False

@@ -12,6 +12,7 @@ from starlette.requests import Request
 from rlrun_server.account_tokens import AccountTokens
 from rlrun_server.identification import Identification
 from rlrun_server.rest.access import Access
+from rlrun_server.rest.environment_catalog import EnvironmentCatalog
 from rlrun_server.rest.logs.log_reader import LogReader
 from rlrun_server.rest.metric_reader import MetricReader
 from rlrun_server.rest.problems import RestError
@@ -73,6 +74,7 @@ class Services:
     """Way to the API server without credentials, for requests with the caller's token."""
     metrics: MetricReader
     samples: SampleReader
+    environments: EnvironmentCatalog
     logs: LogReader
     streams: StreamHub
     bodies: WorkQueue = field(default_factory=lambda: WorkQueue("bodies"))
@@ -84,6 +86,7 @@ class Services:
         """End all threads and streams."""
         self.metrics.close()
         self.samples.close()
+        self.environments.close()
         self.logs.close()
         self.streams.close()
         self.bodies.close()
@@ -102,6 +105,7 @@ def make_services(
     users: Users,
     metrics: MetricReader,
     samples: SampleReader,
+    environments: EnvironmentCatalog,
     clock: Callable[[], float],
     account_tokens: AccountTokens | None = None,
 ) -> Services:
@@ -115,4 +119,6 @@ def make_services(
     visible = VisibleNamespaces(access, objects.namespaces, clock)
     streams = StreamHub(objects.runs, files("streams"), clock)
     logs = LogReader(files("logs"))
-    return Services(access, objects, visible, callers, metrics, samples, logs, streams, account_tokens=account_tokens)
+    return Services(
+        access, objects, visible, callers, metrics, samples, environments, logs, streams, account_tokens=account_tokens
+    )

@@ -14,6 +14,7 @@ from rlrun.kube.async_client import AsyncApiTransport, AsyncKubeClient, load_con
 from rlrun.storage.layout import S3Uri
 from rlrun.storage.store import Store
 from rlrun_server.identification import Identification
+from rlrun_server.rest.environment_catalog import EnvironmentCatalog
 from rlrun_server.rest.metric_reader import MetricReader
 from rlrun_server.rest.rest_app import rest_app
 from rlrun_server.rest.sample_reader import SampleReader
@@ -78,7 +79,8 @@ async def rest(own_configuration: aio_client.Configuration, s3_server: S3Server)
     metrics = MetricReader(store, renew, root, time.monotonic)
     samples = SampleReader(store, renew, root, time.monotonic)
     identification = Identification(users, 1000.0, time.monotonic)
-    services = make_services(cluster, callers, identification, users, metrics, samples, time.monotonic)
+    environments = EnvironmentCatalog(store, renew, root, {}, time.monotonic)
+    services = make_services(cluster, callers, identification, users, metrics, samples, environments, time.monotonic)
     tasks = [asyncio.create_task(kind.follow()) for kind in services.objects.kinds]
     transport = httpx.ASGITransport(app=rest_app(services))
     async with httpx.AsyncClient(transport=transport, base_url="http://server/rlrun/v1", timeout=60) as found:

@@ -78,6 +78,16 @@ def test_metrics_are_drawn(on_s3: Rlrun, layout: RunLayout, store: Store) -> Non
     assert "several values" in refused.err
 
 
+def test_metrics_are_drawn_into_a_file(on_s3: Rlrun, layout: RunLayout, tmp_path: Path) -> None:
+    file = tmp_path / "curve.svg"
+    answer = on_s3("metrics", "first", "-m", "train/reward", "--plot", file)
+    assert (answer.code, answer.out) == (0, f"{file}\n")
+    assert "<svg" in file.read_text()
+    refused = on_s3("metrics", "first", "--plot", tmp_path / "curve.pdf")
+    assert refused.code == 2
+    assert "neither a .png nor a .svg" in refused.err
+
+
 def test_metrics_of_a_deleted_run(on_s3: Rlrun, layout: RunLayout, api: FakeCluster) -> None:
     del api.objects["RLRun", "team", "first"]
     assert len(json.loads(on_s3("metrics", "first", "-o", "json").out)) == 3

@@ -1,0 +1,74 @@
+"""Judgement of a baseline: rewards and times of rollouts with the model that a run would begin with. Pure."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean, median
+
+from rlrun_cli.inputs.environment_checks import Remark
+
+EASY = 0.8
+"""Mean reward, as a share of the greatest, above which little is left to learn."""
+MIN_SPREAD = 0.1
+"""Least share of groups whose rewards differ. The others give no signal."""
+SLOW_SECONDS = 60.0
+"""Median time of a rollout from which the environment limits the run."""
+CAUSE_WIDTH = 200
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """Result of one rollout."""
+
+    group: int
+    """Number of its example."""
+    reward: float | None
+    """None if the rollout failed."""
+    seconds: float
+    error: str = ""
+
+
+def judge(rollouts: Sequence[Rollout]) -> list[Remark]:
+    """Return what the rollouts say about the environment as a task for training."""
+    failed = [rollout for rollout in rollouts if rollout.reward is None]
+    rewards = [rollout.reward for rollout in rollouts if rollout.reward is not None]
+    remarks = []
+    if failed:
+        cause, _ = Counter(rollout.error or "no cause is given" for rollout in failed).most_common(1)[0]
+        text = f"{len(failed)} of {len(rollouts)} rollouts failed, most often: {cause[:CAUSE_WIDTH]}"
+        remarks.append(Remark(text, "correct this first: a run does not train on failed rollouts"))
+    if not rewards:
+        return remarks
+    groups = _groups(rollouts)
+    differing = sum(len(set(values)) > 1 for values in groups)
+    mean, seconds = fmean(rewards), median(rollout.seconds for rollout in rollouts)
+    remarks.append(
+        Remark(
+            f"mean reward {mean:.3g} of {len(rewards)} rollouts, from {min(rewards):.3g} to {max(rewards):.3g}; "
+            f"{differing} of {len(groups)} examples with different rewards; a rollout takes {seconds:.2g} s"
+        )
+    )
+    scale = max(1.0, *rewards)
+    if max(rewards) <= 0:
+        hint = "choose easier examples, correct the reward function, or begin with sft_steps"
+        remarks.append(Remark("0 %: the model never gets a reward, and cannot learn from it", hint))
+    elif mean > EASY * scale:
+        text = f"{mean / scale:.0%} of the greatest reward: the model can do this already"
+        remarks.append(Remark(text, "choose harder examples, or a stricter reward"))
+    if max(rewards) > 0 and differing < MIN_SPREAD * len(groups):
+        text = f"no spread: the rollouts of {len(groups) - differing} of {len(groups)} examples have equal rewards"
+        hint = "give partial rewards, raise the temperature or rollouts_per_example: equal rewards give no signal"
+        remarks.append(Remark(text, hint))
+    if seconds > SLOW_SECONDS:
+        text = f"slow: half of the rollouts take more than {seconds:.0f} s"
+        hint = "shorten turns and waits, or raise oversampling_factor and the workers of the environment (compute_size)"
+        remarks.append(Remark(text, hint))
+    return remarks
+
+
+def _groups(rollouts: Sequence[Rollout]) -> list[list[float]]:
+    found: dict[int, list[float]] = {}
+    for rollout in rollouts:
+        if rollout.reward is not None:
+            found.setdefault(rollout.group, []).append(rollout.reward)
+    return list(found.values())

@@ -1,0 +1,97 @@
+"""Runs the rollouts of a baseline in a process of its own, with a deadline."""
+
+import contextlib
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from rlrun_cli.inputs.baseline import Rollout
+from rlrun_cli.inputs.baseline_process import KEY_VARIABLE, BaselineRequest
+from rlrun_cli.inputs.wheel_builder import Wheel
+from rlrun_cli.terminal.errors import CONTROL_CHARACTERS, CliError
+
+MODULE = "rlrun_cli.inputs.baseline_process"
+OUTPUT_LINES = 5
+MAX_RESULTS = 16 * 1024**2
+"""Bytes of the results."""
+
+
+def run_baseline(wheels: Sequence[Wheel], request: BaselineRequest, key: str, seconds: float) -> list[Rollout]:
+    """Return the rollouts. `request.folder` and `.results` are set here; `key` is that of the endpoint.
+
+    Raises CliError if the environment cannot be loaded, or not all rollouts end within `seconds`.
+    """
+    with tempfile.TemporaryDirectory(prefix="rlrun-check-") as scratch:
+        packages = Path(scratch, "packages")
+        for wheel in wheels:
+            with zipfile.ZipFile(io.BytesIO(wheel.data)) as archive:
+                archive.extractall(packages)
+        results, log = Path(scratch, "results"), Path(scratch, "log")
+        asked = {**asdict(request), "folder": str(packages), "results": str(results)}
+        with log.open("wb") as output:
+            is_late = not _run(json.dumps(asked), key, seconds, output)
+        found, problem = read_results(results)
+        expected = request.examples * request.rollouts
+        if is_late:
+            raise CliError(
+                f"{len(found)} of up to {expected} rollouts ended within {seconds:.0f} s",
+                "check that the endpoint answers; give fewer --examples, or more time with --timeout",
+            )
+        if problem or not found:
+            last = log.read_text(encoding="utf-8", errors="replace").splitlines()[-OUTPUT_LINES:]
+            raise CliError(
+                f"the environment cannot be run: {problem or 'it has no examples'}",
+                "correct it; verifiers and other packages that it imports must be installed in this Python: "
+                f"{sys.executable}",
+                details=last,
+            )
+    return found
+
+
+def _run(request: str, key: str, seconds: float, output: Any) -> bool:
+    """Return whether the process ended in time."""
+    child = subprocess.Popen(
+        [sys.executable, "-m", MODULE],
+        stdin=subprocess.PIPE,
+        stdout=output,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**os.environ, **({KEY_VARIABLE: key} if key else {})},
+        start_new_session=True,
+    )
+    try:
+        child.communicate(request, timeout=seconds)
+    except subprocess.TimeoutExpired:
+        return False
+    finally:
+        # Also what the environment has started, and after Ctrl-C.
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGKILL)
+        child.wait()
+    return True
+
+
+def read_results(file: Path) -> tuple[list[Rollout], str]:
+    """Return the rollouts, and why the environment could not be run."""
+    if not file.is_file():
+        return [], "its process ended"
+    found = []
+    with file.open(encoding="utf-8") as lines:
+        for line in lines.read(MAX_RESULTS).splitlines():
+            try:
+                result = json.loads(line)
+            except ValueError:
+                continue  # cut off
+            if "problem" in result:
+                return found, str(result["problem"])
+            found.append(Rollout(**{**result, "error": str(result["error"]).translate(CONTROL_CHARACTERS)}))
+    return found, ""

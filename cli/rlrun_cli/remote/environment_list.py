@@ -1,0 +1,56 @@
+"""Environment packages that a user may use, as rlrun-server lists them."""
+
+from typing import TYPE_CHECKING
+from urllib.parse import urlencode
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic.alias_generators import to_camel
+
+if TYPE_CHECKING:
+    from rlrun.storage.user_signer import Send
+
+PATH = "/rlrun/v1/environments"
+PAGE = 500
+MAX_PAGES = 100
+
+
+class PackageSummary(BaseModel):
+    """A package. What a newer server adds is left out."""
+
+    id: str
+    version: str
+    versions: int
+    pushed: str
+    public: bool
+
+
+class PackagePage(BaseModel):
+    """A page of the list."""
+
+    model_config = ConfigDict(alias_generator=to_camel)
+
+    items: list[PackageSummary]
+    next: str | None = None
+    is_complete: bool = True
+
+
+def list_packages(send: "Send", namespace: str, owner: str | None) -> tuple[list[PackageSummary], bool]:
+    """Return the packages, and whether these are all. An empty namespace is that of the API key.
+
+    Raises AccessDenied, StorageServerUnavailable, CliError.
+    """
+    from rlrun.storage.errors import StorageServerUnavailable
+
+    found: list[PackageSummary] = []
+    given = {"limit": str(PAGE), "namespace": namespace, "owner": owner or ""}
+    query = {name: value for name, value in given.items() if value}
+    for _ in range(MAX_PAGES):
+        try:
+            page = PackagePage.model_validate(send("GET", f"{PATH}?{urlencode(query)}", None))
+        except ValidationError as error:
+            raise StorageServerUnavailable("rlrun-server responded with something else than packages") from error
+        found += page.items
+        if page.next is None:
+            return found, page.is_complete
+        query["cursor"] = page.next
+    return found, False

@@ -1,0 +1,85 @@
+"""`rlrun env list`: pages of rlrun-server, and what the table shows of them."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from rlrun_cli.remote.context import CliContext
+
+from tests.support.command_line import Answer, call
+from tests.support.fake_cluster import FakeCluster
+from tests.unit.rlrun_cli.conftest import remote_cluster
+
+ITEMS = [
+    {"id": "acme/private", "version": "1.0", "versions": 1, "pushed": "2026-01-01T00:00:00+00:00", "public": False},
+    {"id": "me/reverse", "version": "0.10", "versions": 2, "pushed": "2026-01-01T00:00:00+00:00", "public": True},
+]
+
+
+class Server:
+    """Answers with one item per page."""
+
+    def __init__(self, items: list[dict[str, Any]], *, is_complete: bool = True) -> None:
+        self.items = items
+        self.is_complete = is_complete
+        self.paths: list[str] = []
+
+    def send(self, method: str, path: str, body: Mapping[str, Any] | None) -> Any:
+        assert (method, body) == ("GET", None)
+        self.paths.append(path)
+        at = len(self.paths) - 1
+        more = {"next": str(at + 1)} if at + 1 < len(self.items) else {}
+        return {"items": self.items[at : at + 1], "total": len(self.items), "isComplete": self.is_complete, **more}
+
+
+def listed(server: Server, *words: str, env: dict[str, str | None] | None = None) -> Answer:
+    context = CliContext(
+        connect=lambda kubeconfig, context, namespace: remote_cluster(FakeCluster(), namespace),
+        server=lambda cluster, url: server.send,
+    )
+    return call("env", "list", *words, context=context, env={"RLRUN_API_KEY": None, **(env or {})})
+
+
+def test_all_pages_are_one_table() -> None:
+    server = Server(ITEMS)
+    answer = listed(server)
+    assert answer.code == 0
+    assert [line.split()[:4] for line in answer.out.splitlines()] == [
+        ["ID", "NEWEST", "VERSIONS", "PUBLIC"],
+        ["acme/private", "1.0", "1", "no"],
+        ["me/reverse", "0.10", "2", "yes"],
+    ]
+    assert server.paths == [
+        "/rlrun/v1/environments?limit=500&namespace=team",
+        "/rlrun/v1/environments?limit=500&namespace=team&cursor=1",
+    ]
+
+
+def test_output_for_programs() -> None:
+    assert listed(Server(ITEMS), "-o", "name").out.split() == ["acme/private", "me/reverse"]
+    assert json.loads(listed(Server(ITEMS), "-o", "json").out) == ITEMS
+
+
+def test_a_key_has_its_own_namespace() -> None:
+    server = Server(ITEMS[:1])
+    listed(server, env={"RLRUN_API_KEY": "rlk_x"})
+    assert "namespace" not in server.paths[0]
+
+
+def test_none_says_how_to_push_one() -> None:
+    answer = listed(Server([]), "--owner", "me")
+    assert "No environment packages of me yet. Push one: rlrun env push DIR --owner team" in answer.err
+
+
+def test_a_list_that_is_not_complete_says_so() -> None:
+    assert "more packages" in listed(Server(ITEMS, is_complete=False)).err
+
+
+@pytest.mark.parametrize("reply", [{}, {"items": [{"id": 1}]}, []])
+def test_another_answer_is_an_error_of_one_line(reply: Any) -> None:
+    server = Server([])
+    server.send = lambda method, path, body: reply  # type: ignore[method-assign]
+    answer = listed(server)
+    assert answer.code == 1
+    assert "something else than packages" in answer.err
