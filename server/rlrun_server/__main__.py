@@ -19,10 +19,9 @@ from rlrun_server.api_key_management import ApiKeyManagement
 from rlrun_server.api_key_store import ApiKeyStore
 from rlrun_server.app import probes_app, server_app
 from rlrun_server.certificate import Certificate, CertificateInvalid
-from rlrun_server.http.prefixes import ByPrefix
 from rlrun_server.http.serving import serving
 from rlrun_server.identification import Identification
-from rlrun_server.inference import inference_app
+from rlrun_server.inference.inference_app import inference_app
 from rlrun_server.inference.pool_client import PoolClient
 from rlrun_server.kept import Kept
 from rlrun_server.own_signatures import own_store
@@ -88,9 +87,8 @@ async def serve(config: ServerConfig) -> int:
     try:
         async with (
             serving(
-                ByPrefix(
-                    {inference_app.PREFIX: inference_app.inference_app(services, pools)},
-                    server_app(signing, user_signing, key_management, rest_app(services)),
+                server_app(
+                    signing, user_signing, key_management, rest_app(services), inference=inference_app(services, pools)
                 ),
                 config.settings.port,
                 config.settings.tls_port,

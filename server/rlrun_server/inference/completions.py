@@ -34,7 +34,7 @@ MAX_MESSAGE = 2000
 MAX_SECONDS = 600.0
 """Time of a request, from its headers to the last byte of the answer."""
 CLIENT_LEFT = 499
-"""Status of a request whose client left: nobody reads it."""
+"""Status for the log of a request whose client left."""
 PASSED_STATUSES = frozenset({400, 413, 422, 429})
 """Statuses of an engine that tell the client about its request."""
 

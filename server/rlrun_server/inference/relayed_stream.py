@@ -16,7 +16,7 @@ from rlrun_server.inference.request_record import RequestRecord
 from rlrun_server.inference.usage import Usage
 
 ERROR_SECONDS = 5.0
-"""Time for the last event of a stream that failed: its client may not read any more."""
+"""Time for the last event of a stream that failed: its client may have stopped reading."""
 
 
 class RelayedStream(StreamingResponse):
