@@ -3,8 +3,8 @@
 vLLM's own key guards `/v1` and a few more prefixes. Other paths tokenize, pause the engine or call methods of its
 workers, and users of a serving pool must not have a key that loads adapters: theirs opens the users' paths only.
 
-rlrun-server has a key of its own for the users' paths. It sends a nonce, and shows a response to nobody that has no
-proof of the same key (`rlrun.protocol.engine_proof`): the name of a Service may lead elsewhere.
+rlrun-server has a key of its own for the users' paths. It sends a nonce, and drops a response without a proof of the
+same key (`rlrun.protocol.engine_proof`): the name of a Service may lead elsewhere.
 
 The operator names the class with vLLM's `--middleware`, and tokens and paths with variables. Without a token all
 requests pass, as for an attempt that began before there were tokens.

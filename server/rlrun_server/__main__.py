@@ -20,14 +20,12 @@ from rlrun_server.api_key_management import ApiKeyManagement
 from rlrun_server.api_key_store import ApiKeyStore
 from rlrun_server.app import WithSessions, probes_app, server_app
 from rlrun_server.certificate import Certificate, CertificateInvalid
-from rlrun_server.hosted_api import hosted_app
 from rlrun_server.hosted_api.environment_packages import EnvironmentPackages
-from rlrun_server.hosted_api.hosted_app import HostedParts
+from rlrun_server.hosted_api.hosted_app import HostedParts, hosted_app
 from rlrun_server.hosted_api.package_uploads import PackageUploads
-from rlrun_server.http.prefixes import ByPrefix
 from rlrun_server.http.serving import serving
 from rlrun_server.identification import Identification
-from rlrun_server.inference import inference_app
+from rlrun_server.inference.inference_app import inference_app
 from rlrun_server.inference.pool_client import PoolClient
 from rlrun_server.kept import Kept
 from rlrun_server.own_signatures import own_store
@@ -112,12 +110,15 @@ async def serve(config: ServerConfig) -> int:
     try:
         async with (
             serving(
-                ByPrefix(
-                    {
-                        hosted_app.PREFIX: hosted_app.hosted_app(services, hosted),
-                        inference_app.PREFIX: WithSessions(inference_app.inference_app(services, pools), sessions),
-                    },
-                    server_app(signing, user_signing, key_management, rest_app(services), page, sessions),
+                server_app(
+                    signing,
+                    user_signing,
+                    key_management,
+                    rest_app(services),
+                    hosted=hosted_app(services, hosted),
+                    inference=inference_app(services, pools),
+                    page=page,
+                    sessions=sessions,
                 ),
                 config.settings.port,
                 config.settings.tls_port,

@@ -25,6 +25,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from rlrun_server.api_key_management import ApiKeyManagement
 from rlrun_server.http.body import read_body
 from rlrun_server.http.endpoint import Dispatcher, Endpoint, json_response
+from rlrun_server.http.prefixes import ByPrefix
 from rlrun_server.http.request import SESSIONS, bearer_of, client_of, user_token_of
 from rlrun_server.metrics import REGISTRY, SIGN_SECONDS
 from rlrun_server.page.page_app import PageApp
@@ -33,6 +34,8 @@ from rlrun_server.sessions import Sessions
 from rlrun_server.signing import Signing
 from rlrun_server.user_signing import UserSigning
 
+HOSTED_PREFIX = "/api/v1"
+INFERENCE_PREFIX = "/v1"
 MAX_BODY = 256 * 1024
 """Bytes of a batch with the longest URLs, and of the longest grant."""
 
@@ -42,12 +45,23 @@ def server_app(
     users: UserSigning,
     keys: ApiKeyManagement,
     rest: FastAPI,
+    *,
+    hosted: ASGIApp | None = None,
+    inference: ASGIApp | None = None,
     page: PageFiles | None = None,
     sessions: Sessions | None = None,
 ) -> ASGIApp:
     """Return the application for run pods and users.
 
-    `rest`: the REST API, which gets the other routes of users. `page`, `sessions`: the web page and its logins.
+    Args:
+        signing: Signatures for pods.
+        users: Signatures for users.
+        keys: API keys.
+        rest: The REST API, which gets the other routes of users.
+        hosted: The API of hosted clients.
+        inference: The API of deployed adapters.
+        page: Files of the web page.
+        sessions: Logins of the web page, whose cookies the REST API and that of adapters accept.
     """
 
     async def signed(request: Request, grant: str, requests: Sequence[RequestToSign]) -> list[SignedHeaders]:
@@ -79,9 +93,11 @@ def server_app(
         *key_routes(keys),
     ]
     posts = {SIGN_PATH: sign, SIGN_BATCH_PATH: sign_batch, USER_SIGN_PATH: sign_for_user}
-    others: ASGIApp = WithSessions(rest, sessions)
+    others: ASGIApp = WithSessions(rest if inference is None else ByPrefix({INFERENCE_PREFIX: inference}, rest), sessions)
     if page is not None:
         others = PageApp(page, others)
+    if hosted is not None:
+        others = ByPrefix({HOSTED_PREFIX: hosted}, others)
     return Dispatcher({path: Endpoint(handler) for path, handler in posts.items()}, others)
 
 

@@ -140,11 +140,11 @@ class PoolCredentials:
     """Keys that the engines of a pool accept."""
 
     token: str = field(repr=False)
-    """For loading adapters."""
+    """Opens the paths of the sidecar, which loads adapters."""
     api_key: str = field(repr=False)
-    """For users in the namespace."""
+    """Opens the paths of users, who read it in the namespace."""
     server_key: str = field(repr=False)
-    """For rlrun-server, on the paths of users."""
+    """Opens the paths of users, for rlrun-server."""
 
 
 def pool_children(

@@ -16,12 +16,12 @@ URL_PARTS = ("image_url", "audio_url", "video_url")
 
 @dataclass(frozen=True)
 class CompletionRequest:
-    """What the server needs to know of a body. The rest is for the engine."""
+    """Fields of a body that the server uses. The rest is for the engine."""
 
     model: str
     stream: bool
     wants_usage: bool
-    """Whether the client asked for an event with the usage at the end of the stream."""
+    """The client asked for an event with the usage at the end of the stream."""
 
 
 def read_request(body: bytes) -> CompletionRequest:

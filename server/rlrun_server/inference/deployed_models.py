@@ -23,7 +23,7 @@ class DeployedModel:
     created: int = 0
     """Unix time at which the adapter was created."""
     is_ready: bool = False
-    """Whether the operator has seen it in all engines. A hint: the pool's answer decides."""
+    """The operator has seen it in all engines. A hint: the pool's answer decides."""
 
     @property
     def served_name(self) -> str:

@@ -1,7 +1,7 @@
 """The deployed model that a request means, among those that its user may ask."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from rlrun_server.inference.deployed_models import DeployedModel, DeployedModels
 from rlrun_server.inference.errors import InferenceError
@@ -37,29 +37,35 @@ class ModelAccess:
         allowed = await self._allowed(user, found)
         if not allowed:
             raise await self._not_found(user, name, found)
-        first = [model for model in allowed if _rank(model, name, user) == _rank(allowed[0], name, user)]
-        if len(first) > 1:
-            known = ", ".join(model.own_name for model in first[:MAX_NAMED])
+        meant = _meant(allowed, name, user)
+        if len(meant) > 1:
+            known = ", ".join(model.own_name for model in meant[:MAX_NAMED])
             message = f"Several namespaces have a model {name}. Name one of them: {known}."
             raise InferenceError(400, "ambiguous_model", message, "model")
-        return first[0]
+        return meant[0]
 
-    async def list(self, user: User) -> list[tuple[str, DeployedModel]]:
+    async def permitted(self, user: User) -> list[tuple[str, DeployedModel]]:
         """Return the models that the user may ask, each with a name by which `find` returns it."""
         models = self._models.all()
         namespaces = sorted({model.namespace for model in models}, key=lambda name: (name != user.namespace, name))
         asked = namespaces[:MAX_NAMESPACES]
         answers = await asyncio.gather(*(self._access.may(user, chat_check(name)) for name in asked))
         allowed = {name for name, is_allowed in zip(asked, answers, strict=True) if is_allowed}
-        mine = [model for model in models if model.namespace in allowed]
-        names = [model.served_name for model in mine]
         return [
-            (model.served_name if model.namespace == user.namespace or names.count(model.served_name) == 1
-             else model.own_name, model)
-            for model in mine
-        ]  # fmt: skip
+            (name, model)
+            for model in models
+            if model.namespace in allowed and (name := self._name(model, allowed, user))
+        ]
 
-    async def _allowed(self, user: User, models: Sequence[DeployedModel]) -> "list[DeployedModel]":
+    def _name(self, model: DeployedModel, namespaces: Collection[str], user: User) -> str:
+        """Return the first name that means this model and no other, empty for a base model that an adapter hides."""
+        for name in model.names:
+            found = [other for other in self._models.named(name) if other.namespace in namespaces]
+            if _meant(found, name, user) == [model]:
+                return name
+        return ""
+
+    async def _allowed(self, user: User, models: Sequence[DeployedModel]) -> list[DeployedModel]:
         answers = await asyncio.gather(*(self._access.may(user, chat_check(model.namespace)) for model in models))
         return [model for model, is_allowed in zip(models, answers, strict=True) if is_allowed]
 
@@ -79,6 +85,12 @@ class ModelAccess:
             return InferenceError(404, "model_not_found", message, "model")
         message = f"Model {name} does not exist, or you may not ask it. GET /v1/models lists those that you may ask."
         return InferenceError(404, "model_not_found", message, "model")
+
+
+def _meant(models: Sequence[DeployedModel], name: str, user: User) -> list[DeployedModel]:
+    """Return those that come first: one, or several that the name does not tell apart."""
+    first = min((_rank(model, name, user) for model in models), default=None)
+    return [model for model in models if _rank(model, name, user) == first]
 
 
 def _rank(model: DeployedModel, name: str, user: User) -> tuple[bool, bool, bool]:

@@ -1,7 +1,7 @@
 """Requests to the engines of serving pools.
 
-The address follows from namespace and base model of an RLAdapter, whatever its spec and status say, and from nothing in
-the request of a client. What does not prove that it is an engine of this pool is not shown to anyone.
+The address follows from the namespace and the base model of an RLAdapter alone: neither other fields of it nor anything
+in a request can change it. Responses without the proof of an engine of this pool are dropped.
 """
 
 import secrets

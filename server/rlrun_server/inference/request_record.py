@@ -1,4 +1,4 @@
-"""What the server's metrics say about one request."""
+"""One request in the server's metrics."""
 
 from collections.abc import Callable
 from types import TracebackType

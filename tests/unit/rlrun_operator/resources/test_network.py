@@ -55,7 +55,7 @@ WITHIN_A_RUN = {
     ("trainer", "trainer"): ALL,
 }
 """Open connections from a role to a role of the same run. All others between pods of runs are closed."""
-TO_RUNS = {("operator", "orchestrator"): tcp(8080)}
+TO_RUNS = {("operator", "orchestrator"): tcp(8080), ("server", "orchestrator"): tcp(8080)}
 """Open connections from others to a role of any run."""
 SERVER = Pod("rlrun-system", {"app.kubernetes.io/name": "rlrun", "app.kubernetes.io/component": "server"})
 TO_POOL = {

@@ -74,7 +74,7 @@ def test_the_sidecar_starts_from_the_order_and_has_a_token_for_storage() -> None
     assert volumes["order"]["configMap"]["name"] == found["ConfigMap"]["metadata"]["name"]
     (source,) = volumes["storage-token-serving"]["projected"]["sources"]
     assert source["serviceAccountToken"]["audience"] == f"rlrun/{IDENTITY.name}/serving"
-    assert list(found["Secret"]["data"]) == ["RLRUN_TOKEN"]
+    assert set(found["Secret"]["data"]) == {"RLRUN_TOKEN", "RLRUN_POOL_SERVER_KEY"}
     assert DesiredAdapters.model_validate_json(found["ConfigMap"]["data"]["order.json"]) == ORDER
 
 
@@ -88,10 +88,13 @@ def test_pool_has_no_owner_and_is_not_a_child_of_a_run() -> None:
     assert template["spec"]["automountServiceAccountToken"] is False
 
 
-def test_the_namespace_reaches_the_engine_and_only_the_operator_the_sidecar() -> None:
+def test_namespace_and_server_reach_the_engine_and_only_the_operator_the_sidecar() -> None:
     policy = build({"leaseNamespace": "home"})["NetworkPolicy"]["spec"]
     asking, ordering = policy["ingress"]
-    assert (asking["from"], asking["ports"][0]["port"]) == ([{"podSelector": {}}], 8000)
+    own, server = asking["from"]
+    assert (own, asking["ports"][0]["port"]) == ({"podSelector": {}}, 8000)
+    assert server["namespaceSelector"]["matchLabels"] == {"kubernetes.io/metadata.name": "home"}
+    assert server["podSelector"]["matchLabels"]["app.kubernetes.io/component"] == "server"
     (system,) = ordering["from"]
     assert system["namespaceSelector"]["matchLabels"] == {"kubernetes.io/metadata.name": "home"}
     assert ordering["ports"][0]["port"] == 8001
