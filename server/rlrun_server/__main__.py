@@ -23,7 +23,7 @@ from rlrun_server.http.serving import serving
 from rlrun_server.identification import Identification
 from rlrun_server.kept import Kept
 from rlrun_server.own_signatures import own_store
-from rlrun_server.page.page_files import load_page
+from rlrun_server.page.page_files import PageInvalid, load_page
 from rlrun_server.rest.metric_reader import MetricReader
 from rlrun_server.rest.rest_app import rest_app
 from rlrun_server.rest.services import make_services
@@ -75,7 +75,11 @@ async def serve(config: ServerConfig) -> int:
     services = make_services(cluster, callers, identification, users, metrics, time.monotonic)
     page, sessions = None, None
     if config.settings.page:
-        page = load_page()
+        try:
+            page = load_page()
+        except (OSError, PageInvalid) as error:
+            problem = Problem(reason=Reason.INVALID_CONFIGURATION, message=f"the page cannot be served: {error}")
+            raise FatalError(problem, ExitCode.CONFIGURATION) from error
         sessions = Sessions(Sealer(keys.value), identification, users, time.monotonic, time.time)
     key_management = ApiKeyManagement(identification, users, key_store, time.monotonic, lambda: datetime.now(UTC))
 

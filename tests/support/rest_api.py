@@ -6,15 +6,18 @@ from typing import Any
 import httpx
 from rlrun.kube.objects import Obj
 from rlrun.storage.layout import S3Uri
+from rlrun_server.app import WithSessions
 from rlrun_server.identification import Identification
 from rlrun_server.rest.metric_reader import MetricReader, MetricStore
 from rlrun_server.rest.rest_app import rest_app
 from rlrun_server.rest.services import Services, make_services
+from rlrun_server.sealed import Sealer
+from rlrun_server.sessions import Sessions
 from rlrun_server.users import Users
 
 from tests.support.fake_cluster import FakeCluster
 from tests.support.fake_s3 import InMemoryStore
-from tests.support.signing_server import ReviewingApi
+from tests.support.signing_server import KEY, ReviewingApi
 
 BUCKET = "bucket"
 CREATED = "2026-01-01T00:00:{:02d}Z"
@@ -82,7 +85,7 @@ class RestApi:
             kinds[obj["kind"]].put(obj)
 
 
-def rest_api(store: MetricStore | None = None, clock: Any = lambda: 100.0) -> RestApi:
+def rest_api(store: MetricStore | None = None, clock: Any = lambda: 100.0, now: Any = lambda: 1e9) -> RestApi:
     """Return the API, which knows of all kinds that there are no objects."""
     api, cluster = ReviewingApi(), FakeCluster()
     users = Users(api.create, clock)
@@ -91,8 +94,10 @@ def rest_api(store: MetricStore | None = None, clock: Any = lambda: 100.0) -> Re
         pass
 
     metrics = MetricReader(store or InMemoryStore(BUCKET), renew, S3Uri(BUCKET, "prefix"), clock)
-    services = make_services(cluster.kube, cluster, Identification(users, 1000.0, clock), users, metrics, clock)
+    identification = Identification(users, 1000.0, clock)
+    services = make_services(cluster.kube, cluster, identification, users, metrics, clock)
     for kind in services.objects.kinds:
         kind.is_listed = True
-    transport = httpx.ASGITransport(app=rest_app(services), raise_app_exceptions=False)
+    sessions = Sessions(Sealer(lambda: [KEY]), identification, users, clock, now)
+    transport = httpx.ASGITransport(app=WithSessions(rest_app(services), sessions), raise_app_exceptions=False)
     return RestApi(api, cluster, services, httpx.AsyncClient(transport=transport, base_url="http://server/rlrun/v1"))
