@@ -18,9 +18,10 @@ from typing import Any
 import zstandard
 from rlrun.protocol.environment import FunctionReward
 from rlrun.storage.layout import S3Uri
-from rlrun.storage.samples.object_file import LEVEL, encode_samples, scan
+from rlrun.storage.samples.object_file import LEVEL, encode_samples
 from rlrun.storage.samples.reader import open_samples
 from rlrun.storage.samples.record import LogprobSummary, SampleRecord, SampleSplit, SampleStatus, Timings, TokenCounts
+from rlrun.storage.samples.scan import scan
 
 from bench import machine_load
 from bench.report import Result, at_least, at_most, record

@@ -26,6 +26,7 @@ from rlrun_server.own_signatures import own_store
 from rlrun_server.page.page_files import PageInvalid, load_page
 from rlrun_server.rest.metric_reader import MetricReader
 from rlrun_server.rest.rest_app import rest_app
+from rlrun_server.rest.sample_reader import SampleReader
 from rlrun_server.rest.services import make_services
 from rlrun_server.sealed import Sealer
 from rlrun_server.sessions import Sessions
@@ -69,10 +70,10 @@ async def serve(config: ServerConfig) -> int:
     user_signing = UserSigning(config.settings, location, signers, identification, users, time.monotonic)
     own_signer = S3Signer(config.endpoint_url, config.region, folder)
     root = S3Uri(config.settings.bucket, config.settings.prefix.strip("/"))
-    metrics = MetricReader(
-        own_store(own_signer, config.endpoint_url, config.region), own_signer.renew, root, time.monotonic
-    )
-    services = make_services(cluster, callers, identification, users, metrics, time.monotonic)
+    store = own_store(own_signer, config.endpoint_url, config.region)
+    metrics = MetricReader(store, own_signer.renew, root, time.monotonic)
+    samples = SampleReader(store, own_signer.renew, root, time.monotonic)
+    services = make_services(cluster, callers, identification, users, metrics, samples, time.monotonic)
     page, sessions = None, None
     if config.settings.page:
         try:
@@ -112,6 +113,7 @@ async def serve(config: ServerConfig) -> int:
                 task.cancel()
     finally:
         metrics.close()
+        samples.close()
         services.bodies.close()
         await callers.close()
         await cluster.close()

@@ -6,10 +6,12 @@ from typing import Any
 import httpx
 from rlrun.kube.objects import Obj
 from rlrun.storage.layout import S3Uri
+from rlrun.storage.store import Store
 from rlrun_server.app import WithSessions
 from rlrun_server.identification import Identification
-from rlrun_server.rest.metric_reader import MetricReader, MetricStore
+from rlrun_server.rest.metric_reader import MetricReader
 from rlrun_server.rest.rest_app import rest_app
+from rlrun_server.rest.sample_reader import SampleReader
 from rlrun_server.rest.services import Services, make_services
 from rlrun_server.sealed import Sealer
 from rlrun_server.sessions import Sessions
@@ -85,7 +87,12 @@ class RestApi:
             kinds[obj["kind"]].put(obj)
 
 
-def rest_api(store: MetricStore | None = None, clock: Any = lambda: 100.0, now: Any = lambda: 1e9) -> RestApi:
+def rest_api(
+    store: Store | None = None,
+    clock: Any = lambda: 100.0,
+    bucket: str = BUCKET,
+    now: Any = lambda: 1e9,
+) -> RestApi:
     """Return the API, which knows of all kinds that there are no objects."""
     api, cluster = ReviewingApi(), FakeCluster()
     users = Users(api.create, clock)
@@ -93,9 +100,10 @@ def rest_api(store: MetricStore | None = None, clock: Any = lambda: 100.0, now: 
     async def renew() -> None:
         pass
 
-    metrics = MetricReader(store or InMemoryStore(BUCKET), renew, S3Uri(BUCKET, "prefix"), clock)
+    store, root = store or InMemoryStore(bucket), S3Uri(bucket, "prefix")
+    metrics, samples = MetricReader(store, renew, root, clock), SampleReader(store, renew, root, clock)
     identification = Identification(users, 1000.0, clock)
-    services = make_services(cluster.kube, cluster, identification, users, metrics, clock)
+    services = make_services(cluster.kube, cluster, identification, users, metrics, samples, clock)
     for kind in services.objects.kinds:
         kind.is_listed = True
     sessions = Sessions(Sealer(lambda: [KEY]), identification, users, clock, now)

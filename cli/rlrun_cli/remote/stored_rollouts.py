@@ -1,10 +1,9 @@
 """Rollouts of a run in S3, as the command `rollouts` shows them."""
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from rlrun.storage.layout import RunLayout, file_name
+from rlrun.storage.layout import RunLayout, file_name, parse_rollouts_name
 from rlrun.storage.samples.index import SampleGroup, SampleRow
 from rlrun.storage.samples.object_file import SamplesDamaged
 from rlrun.storage.samples.reader import OpenSamples, open_samples
@@ -13,8 +12,6 @@ from rlrun.storage.samples.selection import SampleFilter
 from rlrun.storage.store import NotFound, Store
 
 from rlrun_cli.terminal.errors import CliError
-
-NAME = re.compile(r"step-(?P<step>\d{6,9})(\.(?P<use>filtered|(val|eval)-[A-Za-z0-9._-]+))?\.jsonl\.zst")
 
 
 @dataclass(frozen=True)
@@ -96,12 +93,12 @@ def _use(split: SampleSplit, environment: str | None) -> str | None:
 def _uses_by_step(store: Store, layout: RunLayout, split: SampleSplit, use: str | None) -> dict[int, list[str]]:
     found: dict[int, list[str]] = {}
     for name, _ in store.list_files(layout.root / "rollouts"):
-        match = NAME.fullmatch(name)
-        if match is None:
+        parsed = parse_rollouts_name(name)
+        if parsed is None:
             continue
-        its_use = match["use"] or ""
+        step, its_use = parsed
         if its_use == use or (use is None and its_use.startswith(f"{split}-")):
-            found.setdefault(int(match["step"]), []).append(its_use)
+            found.setdefault(step, []).append(its_use)
     return found
 
 

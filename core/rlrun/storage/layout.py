@@ -13,6 +13,7 @@
 """
 
 import hashlib
+import re
 from dataclasses import dataclass
 
 from rlrun.protocol.policy import PolicyKind
@@ -116,6 +117,15 @@ class RunLayout:
 def rollouts_name(step: int, use: str = "") -> str:
     """Return the name of the object with the rollouts of a step, below the folder of all rollouts."""
     return f"step-{step:06d}{'.' if use else ''}{use}.jsonl.zst"
+
+
+ROLLOUTS_NAME = re.compile(r"step-(?P<step>\d{6,9})(\.(?P<use>filtered|(val|eval)-[A-Za-z0-9._-]+))?\.jsonl\.zst")
+
+
+def parse_rollouts_name(name: str) -> tuple[int, str] | None:
+    """Return step and use of an object of rollouts, None for a name that `rollouts_name` does not make."""
+    match = ROLLOUTS_NAME.fullmatch(name)
+    return None if match is None else (int(match["step"]), match["use"] or "")
 
 
 def file_name(environment: str) -> str:

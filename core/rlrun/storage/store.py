@@ -396,8 +396,15 @@ class Store:
 
     def walk(self, uri: S3Uri) -> Iterator[StoredObject]:
         """Yield every object below the folder `uri` at any depth, page by page, without the keys of folders."""
+        return self._walk(uri, _folder(uri))
+
+    def walk_prefix(self, uri: S3Uri) -> Iterator[StoredObject]:
+        """Yield every object whose key begins with the one of `uri`, as `walk`."""
+        return self._walk(uri, uri.key)
+
+    def _walk(self, uri: S3Uri, prefix: str) -> Iterator[StoredObject]:
         with translate_s3_errors(uri, self.endpoint):
-            for page in self._pages(uri.bucket, _folder(uri)):
+            for page in self._pages(uri.bucket, prefix):
                 for o in page.get("Contents", []):
                     if not str(o["Key"]).endswith("/"):
                         yield StoredObject(str(o["Key"]), int(o["Size"]), o["LastModified"])

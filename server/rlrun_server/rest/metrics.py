@@ -1,6 +1,5 @@
 """Routes of a run's metrics, also for a run that is deleted."""
 
-import re
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request
@@ -15,10 +14,10 @@ from rlrun_server.rest.metric_reader import Metrics
 from rlrun_server.rest.problems import invalid, not_found
 from rlrun_server.rest.responses import JSON, RunName, schema_response
 from rlrun_server.rest.services import Services, services_of
+from rlrun_server.rest.stored_runs import uid_of_run
 
 router = APIRouter(tags=["metrics"])
 
-UID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 MAX_POINTS = 1000
 DEFAULT_POINTS = 500
 MAX_SERIES = 200
@@ -95,13 +94,8 @@ async def get_metric_names(
 
 async def read_run(services: Services, namespace: str, run: str) -> tuple[str, Metrics]:
     """Return uid and metrics of the run with this name or uid. Raises RestError."""
-    runs = services.objects.runs
-    services.objects.require(runs)
-    known = runs.find(namespace, run) or runs.find_uid(namespace, run)
-    if known is None and not UID.fullmatch(run):
-        raise not_found(f"Run {namespace}/{run}")
-    uid = run if known is None else known.uid
+    uid, exists = uid_of_run(services.objects, namespace, run)
     found = await services.metrics.read(namespace, uid)
-    if known is None and not found.files:
+    if not exists and not found.files:
         raise not_found(f"Run {namespace}/{run}")
     return uid, found

@@ -37,3 +37,14 @@ def list_response(request: Request, page: Page[Any], items: Sequence[bytes], *, 
         headers["Link"] = f'<{following.path}?{following.query}>; rel="next"'
     content = b'{"items":[' + b",".join(items) + b"]," + json.dumps(rest).encode()[1:]
     return Response(content, 200, headers, "application/json")
+
+
+def with_list(body: Schema, name: str, items: Sequence[bytes]) -> Response:
+    """Return a response with the schema, and in place of its empty list one of items that are JSON already."""
+    return with_json(body, name, b"[" + b",".join(items) + b"]")
+
+
+def with_json(body: Schema, name: str, value: bytes) -> Response:
+    """Return a response with the schema, and one field that is JSON already."""
+    rest = body.model_dump_json(by_alias=True, exclude_none=True, exclude={name}).encode()
+    return Response(rest[:-1] + b',"' + name.encode() + b'":' + value + b"}", media_type="application/json")

@@ -10,7 +10,20 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from rlrun_server.rest import artifacts, changes, events, identity, metrics, problems, runs, secrets, session
+from rlrun_server.rest import (
+    artifacts,
+    changes,
+    compare,
+    events,
+    identity,
+    metrics,
+    problems,
+    runs,
+    sample_steps,
+    samples,
+    secrets,
+    session,
+)
 from rlrun_server.rest.services import Services
 
 log = logging.getLogger(__name__)
@@ -24,6 +37,9 @@ ROUTERS = (
     events.router,
     artifacts.router,
     metrics.router,
+    sample_steps.router,
+    samples.router,
+    compare.router,
     secrets.router,
     session.router,
 )
@@ -31,7 +47,7 @@ PROBLEM: dict[str, Any] = {
     "description": "Problem (RFC 9457)",
     "content": {problems.MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/ProblemDetails"}}},
 }
-DESCRIPTION = """Runs, checkpoints, adapters and metrics of users.
+DESCRIPTION = """Runs, checkpoints, adapters, metrics and rollouts of users.
 
 Send a Kubernetes token or an API key as `Authorization: Bearer`, through the API server's proxy as `X-Rlrun-Token`. \
 Each route needs a right in Kubernetes. Errors are problems (RFC 9457)."""

@@ -13,6 +13,7 @@ from rlrun_server.identification import Identification
 from rlrun_server.rest.access import Access
 from rlrun_server.rest.metric_reader import MetricReader
 from rlrun_server.rest.problems import RestError
+from rlrun_server.rest.sample_reader import SampleReader
 from rlrun_server.rest.summaries import (
     ArtifactSummary,
     ModelSummary,
@@ -65,6 +66,7 @@ class Services:
     callers: AsyncTransport
     """Way to the API server without credentials, for requests with the caller's token."""
     metrics: MetricReader
+    samples: SampleReader
     bodies: WorkQueue = field(default_factory=lambda: WorkQueue("bodies"))
     """Reading of bodies of requests."""
 
@@ -81,9 +83,10 @@ def make_services(
     identification: Identification,
     users: Users,
     metrics: MetricReader,
+    samples: SampleReader,
     clock: Callable[[], float],
 ) -> Services:
     """Return the services. Who calls it lets each of `objects.kinds` follow the API server."""
     objects = KnownObjects(cluster)
     access = Access(identification, users, clock)
-    return Services(access, objects, VisibleNamespaces(access, objects.namespaces, clock), callers, metrics)
+    return Services(access, objects, VisibleNamespaces(access, objects.namespaces, clock), callers, metrics, samples)

@@ -16,6 +16,7 @@ from rlrun.storage.store import Store
 from rlrun_server.identification import Identification
 from rlrun_server.rest.metric_reader import MetricReader
 from rlrun_server.rest.rest_app import rest_app
+from rlrun_server.rest.sample_reader import SampleReader
 from rlrun_server.rest.services import make_services
 from rlrun_server.users import Users
 
@@ -73,9 +74,11 @@ async def rest(own_configuration: aio_client.Configuration, s3_server: S3Server)
     async def renew() -> None:
         pass
 
-    metrics = MetricReader(store, renew, S3Uri(s3_server.bucket, ""), time.monotonic)
+    root = S3Uri(s3_server.bucket, "")
+    metrics = MetricReader(store, renew, root, time.monotonic)
+    samples = SampleReader(store, renew, root, time.monotonic)
     identification = Identification(users, 1000.0, time.monotonic)
-    services = make_services(cluster, callers, identification, users, metrics, time.monotonic)
+    services = make_services(cluster, callers, identification, users, metrics, samples, time.monotonic)
     tasks = [asyncio.create_task(kind.follow()) for kind in services.objects.kinds]
     transport = httpx.ASGITransport(app=rest_app(services))
     async with httpx.AsyncClient(transport=transport, base_url="http://server/rlrun/v1", timeout=60) as found:
@@ -84,6 +87,7 @@ async def rest(own_configuration: aio_client.Configuration, s3_server: S3Server)
     for task in tasks:
         task.cancel()
     metrics.close()
+    samples.close()
     await callers.close()
     await cluster.close()
 

@@ -1,7 +1,7 @@
 """Benchmark of stored rollouts: both sides do what their names say."""
 
 import pytest
-from rlrun.storage.samples.object_file import scan
+from rlrun.storage.samples.scan import scan
 
 from bench import machine_load, samples
 from bench.report import at_least, at_most

@@ -1,9 +1,9 @@
 """Index of an object with rollouts: what a list of a step shows, and where each group's records are."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, FailFast, Field
 
 from rlrun.api.base.schema import Schema
 from rlrun.storage.samples.record import (
@@ -30,7 +30,7 @@ class SampleRow(Schema):
     cause: Word | None = None
     reward: Finite | None = None
     advantage: Finite | None = None
-    rewards: dict[str, Finite] = Field(default_factory=dict)
+    rewards: dict[str, Finite] = Field(default_factory=dict, max_length=1024)
     """Value of each reward function, without weights."""
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
@@ -56,7 +56,7 @@ class SampleGroup(Schema):
     """First byte of the group's zstd frame in the object."""
     size: int = Field(default=0, ge=0)
     """Bytes of the frame. 0: the object has reached its limit, so that only the rows are stored."""
-    rows: list[SampleRow]
+    rows: Annotated[list[SampleRow], FailFast()]
 
     @property
     def rewards(self) -> list[float]:
@@ -72,7 +72,8 @@ class SampleIndex(Schema):
     v: int
     step: int = Field(ge=0)
     split: SampleSplit
-    groups: list[SampleGroup]
+    groups: Annotated[list[SampleGroup], FailFast()]
+    # An error for each of a million entries would need more memory than the entries.
 
     def pairs(self) -> Iterator[tuple[SampleGroup, SampleRow]]:
         """Yield all rows with their groups."""

@@ -9,10 +9,10 @@ Everything that is read may be damaged or hostile: no size that an object states
 a limit, and no frame is decompressed to more than its limit.
 """
 
+import json
 import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import groupby
 from typing import Any
 
 import zstandard
@@ -39,16 +39,33 @@ MAX_PACKED_INDEX = 16 * 1024**2
 """Largest size of a compressed index."""
 MAX_ROWS = 131_072
 """Largest number of rollouts in an object."""
+MAX_ERRORS = 1000
+"""Number of errors up to which the first one is told: a list of all needs more memory than the index."""
 FULL_ROWS = 16_384
 """Rows up to which an index has the preview of answers and the values of reward functions."""
 
 
-PIECE_BYTES = 1024
-"""Bytes of a frame that are decompressed at once where its end is not known. A block of 4 bytes may hold 128 KiB."""
-
-
 class SamplesDamaged(Exception):
     """An object with rollouts, or a part of one, cannot be read."""
+
+
+@dataclass(frozen=True)
+class ReadLimits:
+    """Largest sizes in bytes that are read. A process that reads for many users has narrower limits."""
+
+    packed_index: int = MAX_PACKED_INDEX
+    index: int = MAX_INDEX_BYTES
+    rows: int = MAX_ROWS
+    """Rollouts and groups of an object together."""
+    group: int = MAX_GROUP_BYTES
+    """Lines of a group, or of an object without an index, before compression."""
+    record: int = MAX_GROUP_BYTES
+    """One line."""
+    scan: int = MAX_OBJECT_BYTES + MAX_PACKED_INDEX
+    """Object without a usable index, which is read as a whole."""
+
+
+DEFAULT_LIMITS = ReadLimits()
 
 
 @dataclass(frozen=True)
@@ -98,7 +115,7 @@ def _limited(index: SampleIndex) -> SampleIndex:
     return index.model_copy(update={"groups": groups})
 
 
-def index_size(tail: bytes) -> int | None:
+def index_size(tail: bytes, limits: ReadLimits = DEFAULT_LIMITS) -> int | None:
     """Return the number of bytes of the object's tail that hold the index, None for an object without one.
 
     Raises SamplesDamaged for a size above the limit.
@@ -108,44 +125,102 @@ def index_size(tail: bytes) -> int | None:
     length, mark = FOOTER.unpack(tail[-FOOTER.size :])
     if mark != MARK:
         return None
-    if length > MAX_PACKED_INDEX:
-        raise SamplesDamaged(f"the index has {length} bytes, and at most {MAX_PACKED_INDEX} are read")
+    if length > limits.packed_index:
+        raise SamplesDamaged(f"the index has {length} bytes, and at most {limits.packed_index} are read")
     return int(length) + FOOTER.size
 
 
-def decode_index(tail: bytes) -> SampleIndex:
+def decode_index(tail: bytes, limits: ReadLimits = DEFAULT_LIMITS) -> SampleIndex:
     """Return the index at the end of `tail`, which is at least `index_size` bytes long. Raises SamplesDamaged."""
-    size = index_size(tail)
+    size = index_size(tail, limits)
     if size is None or size > len(tail):
         raise SamplesDamaged("the index is incomplete")
-    text = decompress(tail[len(tail) - size : len(tail) - FOOTER.size], MAX_INDEX_BYTES)
+    text = decompress(tail[len(tail) - size : len(tail) - FOOTER.size], limits.index)
+    _check_rows(text, limits.rows)
     try:
         found = SampleIndex.model_validate_json(text)
     except ValidationError as error:
-        first = error.errors()[0]
-        raise SamplesDamaged(f"the index is not valid: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+        raise SamplesDamaged(f"the index is not valid: {_first_error(error)}") from None
     if found.v != VERSION:
         raise SamplesDamaged(f"the index has version {found.v}, and this program reads {VERSION}")
     return found
 
 
+def _first_error(error: ValidationError) -> str:
+    count = error.error_count()
+    if count > MAX_ERRORS:
+        return f"{count} of its values are wrong"
+    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    return f"{'.'.join(map(str, first['loc']))[:200]}: {first['msg']}"
+
+
+def _check_rows(text: bytes, limit: int) -> None:
+    """Raise SamplesDamaged for more rollouts and groups than the limit: as objects they need ten times their text."""
+    # Each has one of these keys, as it is or with an escaped letter.
+    if text.count(b'"rollout"') + text.count(b'"rows"') + text.count(b"\\u") <= limit:
+        return
+    try:
+        groups = json.loads(text)["groups"]
+        count = len(groups) + sum(len(group["rows"]) for group in groups)
+    except (ValueError, TypeError, LookupError, RecursionError) as error:
+        raise SamplesDamaged("the index is not valid") from error
+    if count > limit:
+        raise SamplesDamaged(f"the index has {count} rollouts and groups, and at most {limit} are read")
+
+
 def decode_group(frame: bytes, entry: SampleGroup) -> list[SampleRecord]:
     """Return the records of a group from its frame. Raises SamplesDamaged."""
-    records = decode_lines(decompress(frame, MAX_GROUP_BYTES))
-    if [(record.group, record.rollout) for record in records] != [(entry.group, row.rollout) for row in entry.rows]:
+    return list(iterate_group(frame, entry))
+
+
+def iterate_group(frame: bytes, entry: SampleGroup, limits: ReadLimits = DEFAULT_LIMITS) -> Iterator[SampleRecord]:
+    """Yield the records of a group from its frame, one after the other. Raises SamplesDamaged."""
+    return _checked(iterate_records(decompress(frame, limits.group), limits), entry)
+
+
+def _checked(records: Iterable[SampleRecord], entry: SampleGroup) -> Iterator[SampleRecord]:
+    rows = iter(entry.rows)
+    for record in records:
+        row = next(rows, None)
+        if row is None or (record.group, record.rollout) != (entry.group, row.rollout):
+            raise SamplesDamaged("the records are not those that the index names")
+        yield record
+    if next(rows, None) is not None:
         raise SamplesDamaged("the records are not those that the index names")
-    return records
 
 
-def decode_lines(text: bytes) -> list[SampleRecord]:
+def decode_lines(text: bytes, limits: ReadLimits = DEFAULT_LIMITS) -> list[SampleRecord]:
     """Parse the lines of a frame. Raises SamplesDamaged."""
-    lines = [line for line in text.split(b"\n") if line]
-    if len(lines) > MAX_ROWS:
-        raise SamplesDamaged(f"a frame has {len(lines)} records, and at most {MAX_ROWS} are read")
+    return list(iterate_records(text, limits))
+
+
+def iterate_records(text: bytes, limits: ReadLimits) -> Iterator[SampleRecord]:
+    """Yield the records of a frame's lines. Raises SamplesDamaged."""
+    for count, line in enumerate(lines_of(text), 1):
+        if count > limits.rows:
+            raise SamplesDamaged(f"a frame has more than {limits.rows} records, and at most {limits.rows} are read")
+        yield parse_record(line, limits)
+
+
+def parse_record(line: bytes, limits: ReadLimits) -> SampleRecord:
+    """Parse one line. Raises SamplesDamaged."""
+    if len(line) > limits.record:
+        raise SamplesDamaged(f"a record has {len(line)} bytes, and at most {limits.record} are read")
     try:
-        return [SampleRecord.from_line(line) for line in lines]
+        return SampleRecord.from_line(line)
     except ValueError as error:
         raise SamplesDamaged(str(error)) from error
+
+
+def lines_of(text: bytes) -> Iterator[bytes]:
+    """Yield the lines that are not empty, without a copy of all."""
+    start = 0
+    while start < len(text):
+        end = text.find(b"\n", start)
+        end = len(text) if end < 0 else end
+        if end > start:
+            yield text[start:end]
+        start = end + 1
 
 
 def decompress(frame: bytes, limit: int) -> bytes:
@@ -169,70 +244,3 @@ def _read_up_to(reader: Any, limit: int) -> bytes:
         chunks.append(chunk)
         left -= len(chunk)
     return b"".join(chunks)
-
-
-@dataclass(frozen=True)
-class ScannedSamples:
-    """Content of an object that was read from its beginning."""
-
-    records: list[SampleRecord]
-    problem: str | None
-    """Reason for which the rest of the object cannot be read."""
-
-
-def scan(data: bytes) -> ScannedSamples:
-    """Return the records of an object that has no usable index, frame by frame up to the first damaged one."""
-    records: list[SampleRecord] = []
-    left = MAX_GROUP_BYTES
-    try:
-        for text in _frames(data):
-            left -= len(text)
-            if left < 0:
-                raise SamplesDamaged(f"its records have more than {MAX_GROUP_BYTES} bytes when decompressed")
-            records += decode_lines(text)
-            if len(records) > MAX_ROWS:
-                raise SamplesDamaged(f"it has more than {MAX_ROWS} records")
-    except SamplesDamaged as error:
-        return ScannedSamples(records, str(error))
-    return ScannedSamples(records, None)
-
-
-def _frames(data: bytes) -> Iterator[bytes]:
-    start = 0
-    while start < len(data):
-        if len(data) - start >= HEADER.size:
-            magic, size = HEADER.unpack_from(data, start)
-            if magic == SKIPPABLE:
-                start += HEADER.size + size
-                continue
-        text, used = _one_frame(memoryview(data)[start:])
-        yield text
-        start += used
-
-
-def _one_frame(data: memoryview) -> tuple[bytes, int]:
-    worker = zstandard.ZstdDecompressor(max_window_size=MAX_GROUP_BYTES).decompressobj()
-    chunks: list[bytes] = []
-    found = used = 0
-    try:
-        while not worker.eof and used < len(data):
-            piece = data[used : used + PIECE_BYTES]
-            text = worker.decompress(piece)
-            used += len(piece)
-            found += len(text)
-            chunks.append(text)
-            if found > MAX_GROUP_BYTES:
-                raise SamplesDamaged(f"a frame has more than {MAX_GROUP_BYTES} bytes when decompressed")
-    except zstandard.ZstdError as error:
-        raise SamplesDamaged(f"a frame cannot be decompressed ({error})") from error
-    if not worker.eof:
-        raise SamplesDamaged("the object ends in the middle of a frame")
-    return b"".join(chunks), used - len(worker.unused_data)
-
-
-def index_of(
-    records: list[SampleRecord], step: int, split: SampleSplit
-) -> tuple[SampleIndex, list[list[SampleRecord]]]:
-    """Return the index of records that were scanned, and the records of each of its groups."""
-    groups = [list(found) for _, found in groupby(records, key=lambda r: (r.group, r.environment, r.example))]
-    return SampleIndex(v=VERSION, step=step, split=split, groups=[group_of(found) for found in groups]), groups

@@ -5,26 +5,25 @@ a damaged group raises SamplesDamaged when it is read, the others stay readable;
 missing is read as a whole, up to its first damaged frame.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from rlrun.storage.layout import S3Uri
 from rlrun.storage.samples.index import SampleGroup, SampleIndex
 from rlrun.storage.samples.object_file import (
+    DEFAULT_LIMITS,
     MAX_OBJECT_BYTES,
-    MAX_PACKED_INDEX,
+    ReadLimits,
     SamplesDamaged,
-    decode_group,
     decode_index,
-    index_of,
     index_size,
-    scan,
+    iterate_group,
 )
 from rlrun.storage.samples.record import SampleRecord, SampleSplit
+from rlrun.storage.samples.scan import ScannedGroup, scan
 
 TAIL_BYTES = 96 * 1024
 """Bytes of the first request. The index of 512 rollouts has about 40 KB."""
-MAX_SCAN_BYTES = MAX_OBJECT_BYTES + MAX_PACKED_INDEX
 
 ReadRange = Callable[[S3Uri, int | None, int], bytes]
 """Returns up to so many bytes of an object: from a start, or the last ones (None). `Store.get_range` is one."""
@@ -39,48 +38,59 @@ class OpenSamples:
     """Damage of the object as a whole, for the user. None: none was found."""
     _uri: S3Uri
     _read: ReadRange
-    _scanned: dict[int, list[SampleRecord]] = field(default_factory=dict)
-    """Records by the number of their group, of an object that was read as a whole."""
+    _scanned: dict[int, ScannedGroup] = field(default_factory=dict)
+    """Groups by their number, of an object that was read as a whole."""
+    _limits: ReadLimits = DEFAULT_LIMITS
+
+    def has_texts(self, group: SampleGroup) -> bool:
+        """Return whether records of the group are stored."""
+        return group.size > 0 or bool(self._scanned)
 
     def records(self, group: SampleGroup) -> list[SampleRecord]:
         """Return the records of a group of the index. Raises SamplesDamaged, and what the read function raises."""
+        return list(self.iterate(group))
+
+    def iterate(self, group: SampleGroup) -> Iterator[SampleRecord]:
+        """Yield the records of a group, one after the other. Raises as `records`."""
         number = next((n for n, known in enumerate(self.index.groups) if known is group), None)
         if number in self._scanned:
-            return self._scanned[number]
+            yield from self._scanned[number].records(self._limits)
+            return
         if group.size == 0:
             raise SamplesDamaged(
                 f"the texts of group {group.group} are not stored, because the step's rollouts exceed the limit of "
                 f"{MAX_OBJECT_BYTES} bytes"
             )
-        if group.size > MAX_OBJECT_BYTES:
+        if group.size > min(MAX_OBJECT_BYTES, self._limits.scan):
             raise SamplesDamaged(f"group {group.group} cannot be read: its frame has {group.size} bytes")
         frame = self._read(self._uri, group.offset, group.size)
         try:
             if len(frame) != group.size:
                 raise SamplesDamaged(f"the object ends {group.size - len(frame)} bytes too early")
-            return decode_group(frame, group)
+            yield from iterate_group(frame, group, self._limits)
         except SamplesDamaged as error:
             raise SamplesDamaged(f"group {group.group} cannot be read: {error}") from error
 
 
-def open_samples(read: ReadRange, uri: S3Uri, step: int, split: SampleSplit) -> OpenSamples:
+def open_samples(
+    read: ReadRange, uri: S3Uri, step: int, split: SampleSplit, limits: ReadLimits = DEFAULT_LIMITS
+) -> OpenSamples:
     """Return the object, with its index but no records. `step` and `split` hold for objects without an index.
 
     Raises what `read` raises.
     """
     tail = read(uri, None, TAIL_BYTES)
     try:
-        size = index_size(tail)
+        size = index_size(tail, limits)
         if size is not None:
             if size > len(tail) == TAIL_BYTES:
                 tail = read(uri, None, size)
-            return OpenSamples(decode_index(tail), None, uri, read)
+            return OpenSamples(decode_index(tail, limits), None, uri, read, _limits=limits)
         damage = None
     except SamplesDamaged as error:
         damage = str(error)
-    data = tail if len(tail) < TAIL_BYTES else read(uri, 0, MAX_SCAN_BYTES)
-    found = scan(data)
-    index, groups = index_of(found.records, step, split)
+    data = tail if len(tail) < TAIL_BYTES else read(uri, 0, limits.scan)
+    found = scan(data, limits)
     problem = found.problem or damage
     message = None if problem is None else f"{uri} is damaged, so some rollouts may be missing: {problem}"
-    return OpenSamples(index, message, uri, read, dict(enumerate(groups)))
+    return OpenSamples(found.index(step, split), message, uri, read, dict(enumerate(found.groups)), limits)

@@ -12,7 +12,7 @@ import pytest
 from rlrun.protocol.problem import Problem
 from rlrun.storage.layout import RunLayout, S3Uri
 from rlrun.storage.metric_files import merge_lines
-from rlrun.storage.samples.object_file import scan
+from rlrun.storage.samples.scan import scan
 from rlrun.storage.samples.summary import parse_summaries
 from rlrun.storage.store import Unreachable
 from rlrun_orchestrator.storage import run_recorder

@@ -5,8 +5,9 @@ import math
 import pytest
 from rlrun.protocol.environment import FunctionReward, GroupResult, RolloutResult
 from rlrun.protocol.problem import Problem
-from rlrun.storage.samples.object_file import decode_index, scan
+from rlrun.storage.samples.object_file import decode_index
 from rlrun.storage.samples.record import SampleSplit, SampleStatus
+from rlrun.storage.samples.scan import scan
 from rlrun_orchestrator.data.ended_groups import EndedGroup
 from rlrun_orchestrator.data.example_buffer import Example
 from rlrun_orchestrator.data.groups import Rollout

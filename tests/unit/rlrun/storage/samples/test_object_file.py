@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from rlrun.storage.samples import object_file
 from rlrun.storage.samples.object_file import (
     MAX_INDEX_BYTES,
+    ReadLimits,
     SamplesDamaged,
     decode_group,
     decode_index,
@@ -18,9 +19,9 @@ from rlrun.storage.samples.object_file import (
     decompress,
     encode_samples,
     index_size,
-    scan,
 )
 from rlrun.storage.samples.record import SampleSplit
+from rlrun.storage.samples.scan import scan
 
 from tests.support.sample_records import groups, record, with_index
 
@@ -168,7 +169,7 @@ def test_rollouts_beyond_the_largest_number_are_counted(monkeypatch: pytest.Monk
     found = encode_samples(3, SampleSplit.train, groups())
     assert (len(found.index.groups), found.omitted) == (2, 2)
     with pytest.raises(SamplesDamaged, match="at most 4"):
-        decode_lines(b"{}\n" * 5)
+        decode_lines(b"".join(r.to_line() for group in groups() for r in group), ReadLimits(rows=4))
 
 
 def test_an_index_of_very_many_rows_has_short_ones(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,65 @@
+"""Folder with a run's stored rollouts, and the turns in which threads decode what is in it."""
+
+import threading
+from collections.abc import Callable, Iterable
+from datetime import datetime
+from types import TracebackType
+from typing import Protocol, TypeVar
+
+from rlrun.storage.layout import RunLayout, S3Uri
+from rlrun.storage.store import StoredObject
+
+Run = tuple[str, str]
+"""Namespace and uid."""
+File = tuple[str, int, datetime]
+"""Name below the folder, size and time."""
+T = TypeVar("T")
+
+
+class SampleStore(Protocol):
+    """The part of `Store` that is used. All methods raise StoreError."""
+
+    def walk(self, uri: S3Uri) -> Iterable[StoredObject]:
+        """Yield every object below the folder."""
+        ...
+
+    def walk_prefix(self, uri: S3Uri) -> Iterable[StoredObject]:
+        """Yield every object whose key begins so."""
+        ...
+
+    def get_range(self, uri: S3Uri, start: int | None, length: int) -> bytes:
+        """Return up to `length` bytes of the object: from byte `start`, or the last ones (None)."""
+        ...
+
+
+class DecodingTurn:
+    """Lock of the one thread that decodes: what others have written needs many times its size while it is decoded."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._lock.release()
+
+    def without(self, ask: Callable[[], T]) -> T:
+        """Return the answer of S3, for which the thread that has the turn waits without it."""
+        self._lock.release()
+        try:
+            return ask()
+        finally:
+            self._lock.acquire()
+
+
+def rollouts_folder(root: S3Uri, run: Run) -> S3Uri:
+    """Return the folder with all rollouts of a run."""
+    return RunLayout.of(root.bucket, root.key, *run).root / "rollouts"
+
+
+def files_below(folder: S3Uri, objects: Iterable[StoredObject]) -> list[File]:
+    """Return the objects with their names below the folder."""
+    return [(o.key.removeprefix(f"{folder.key}/"), o.size, o.modified) for o in objects]
