@@ -418,6 +418,7 @@ class Reason(StrEnum):
     CROSS_SITE_REQUEST = "CrossSiteRequest"
     CONNECTION_NOT_ENCRYPTED = "ConnectionNotEncrypted"
     LOGIN_CODE_INVALID = "LoginCodeInvalid"
+    LOGS_NOT_AVAILABLE = "LogsNotAvailable"
 
     # Requests between processes
     UNREACHABLE = "Unreachable"

@@ -112,9 +112,7 @@ async def serve(config: ServerConfig) -> int:
             for task in tasks:
                 task.cancel()
     finally:
-        metrics.close()
-        samples.close()
-        services.bodies.close()
+        services.close()
         await callers.close()
         await cluster.close()
     return ExitCode.COMPLETED

@@ -81,7 +81,7 @@ def server(
 
 
 def make_roles(api: client.ApiClient) -> dict[str, str]:  # noqa: F811
-    """Create the chart's roles of users, and return their names. Users may list Events, as Kubernetes' roles let them."""
+    """Create the chart's roles of users, and return their names. Kubernetes' own roles let users list Events too."""
     suffix, names = uuid.uuid4().hex[:6], {}
     for found in chart_objects("rlrun-system", "user-roles.yaml"):
         kind = found["metadata"]["name"].removeprefix("rlrun-")

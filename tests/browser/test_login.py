@@ -59,7 +59,8 @@ def test_another_site_changes_nothing_and_reads_nothing(editor: WatchedPage, ser
     page.goto(f"{other}/rlrun/v1/openapi.json")
     send = """async ([url, method, headers]) => {
         try {
-            const answer = await fetch(url, {method, headers, credentials: "include", mode: headers ? "cors" : "no-cors"});
+            const mode = headers ? "cors" : "no-cors";
+            const answer = await fetch(url, {method, headers, credentials: "include", mode});
             return `${answer.type} ${answer.status}`;
         } catch (error) { return error.name; }
     }"""

@@ -58,5 +58,6 @@ def _wait(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
                 return
         except urllib3.exceptions.HTTPError:
             pass
-        assert process.poll() is None and time.monotonic() < end, log.read_text()[-3000:]
+        if process.poll() is not None or time.monotonic() > end:
+            raise RuntimeError(f"rlrun-server did not start: {log.read_text()[-3000:]}")
         time.sleep(0.1)

@@ -14,11 +14,12 @@ from typing import Annotated
 import typer
 from rlrun.constants import Role
 from rlrun.kube.kinds import RLRUN
+from rlrun.kube.pod_logs import LogSource
 
 from rlrun_cli.commands.runs import Name
 from rlrun_cli.remote.cluster import RemoteCluster
 from rlrun_cli.remote.context import Context, Kubeconfig, Namespace, cli_context, cluster
-from rlrun_cli.remote.pod_logs import LogSource, Selection, components_of, parse_seconds, pods_of, sources
+from rlrun_cli.remote.pod_logs import Selection, components_of, parse_seconds, pods_of, sources
 from rlrun_cli.remote.run_storage import find_run_uid, open_user_storage, run_layout, s3_operation
 from rlrun_cli.remote.run_summary import summarize
 from rlrun_cli.remote.server import Server

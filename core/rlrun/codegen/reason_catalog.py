@@ -1143,6 +1143,11 @@ REST_API = _section(
         "The code of `rlrun open` has been used, or is older than a minute.",
         "Run `rlrun open` again.",
     ),
+    (
+        Reason.LOGS_NOT_AVAILABLE,
+        "The run has no log of this role yet: its pods do not exist or start, or no copy of their logs was made.",
+        "See what the run waits for, and repeat the request later. For an earlier attempt use `attempt`.",
+    ),
 )
 
 SECTIONS = (

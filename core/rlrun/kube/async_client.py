@@ -238,19 +238,25 @@ class AsyncKubeClient:
     async def log(self, namespace: str, pod: str, container: str, *, previous: bool, limit: int) -> bytes | None:
         """Return the last `limit` bytes that the container wrote, or None if there is no log. Raises ApiError."""
         request = requests.log(namespace, pod, container, previous=previous, tail_lines=LOG_LINES)
-        kept = bytearray()
         try:
             async with self._transport.stream(request) as chunks:
-                async for chunk in chunks:
-                    kept += chunk
-                    if len(kept) > 2 * limit:
-                        del kept[:-limit]
+                return (await read_end(chunks, limit))[0]
         except ApiError as error:
             # 400: the container has not started, or has no previous instance.
             if error.status in (400, 404):
                 return None
             raise
-        return bytes(kept[-limit:])
+
+
+async def read_end(chunks: AsyncIterator[bytes], limit: int) -> tuple[bytes, bool]:
+    """Return the last `limit` bytes, and whether there were more."""
+    kept, is_cut = bytearray(), False
+    async for chunk in chunks:
+        kept += chunk
+        if len(kept) > 2 * limit:
+            del kept[:-limit]
+            is_cut = True
+    return bytes(kept[-limit:]), is_cut or len(kept) > limit
 
 
 class AsyncApiTransport(AsyncTransport):

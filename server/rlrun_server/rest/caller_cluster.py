@@ -9,10 +9,17 @@ from rlrun.kube.async_client import AsyncTransport
 from rlrun.kube.errors import ApiError
 from rlrun.kube.objects import Obj
 from rlrun.kube.requests import KubeRequest
+from starlette.requests import Request
 
 from rlrun_server.api_key import is_api_key
 from rlrun_server.rest.access import Caller
 from rlrun_server.rest.problems import RestError, from_api_error
+from rlrun_server.rest.services import services_of
+
+
+async def caller_cluster(request: Request, caller: Caller) -> "CallerCluster":
+    """Return the API server as the caller may use it. Raises RestError for an API key."""
+    return CallerCluster(services_of(request).callers, caller)
 
 
 class CallerCluster:

@@ -87,9 +87,9 @@ class MetricReader:
         clock: Callable[[], float],
     ) -> None:
         """`renew` looks for new S3 credentials and raises CredentialsMissing. `root`: folder of all namespaces."""
-        self._store = store
-        self._renew = renew
-        self._root = root
+        self.store = store
+        self.renew = renew
+        self.root = root
         self._clock = clock
         self._threads = ThreadPoolExecutor(THREADS, "metrics")
         # Not those threads: they may wait for S3, and metrics that are in memory are shown without it.
@@ -136,7 +136,7 @@ class MetricReader:
         self._answers.close()
 
     async def _read(self, key: RunKey, known: Metrics | None) -> Metrics:
-        await self._renew()
+        await self.renew()
         began = self._clock()
         loop = asyncio.get_running_loop()
         found = await loop.run_in_executor(self._threads, self._load, key, known)
@@ -150,10 +150,10 @@ class MetricReader:
 
     def _load(self, key: RunKey, known: Metrics | None) -> Metrics:
         """Read what is new. Runs in a thread."""
-        layout = RunLayout.of(self._root.bucket, self._root.key, *key)
+        layout = RunLayout.of(self.root.bucket, self.root.key, *key)
         objects: list[StoredObject] = []
         size = 0
-        for stored in self._store.walk(layout.root / "metrics"):
+        for stored in self.store.walk(layout.root / "metrics"):
             objects.append(stored)
             size += stored.size
             if size > MAX_RUN_BYTES or len(objects) > MAX_PARTS:
@@ -170,7 +170,7 @@ class MetricReader:
         found = self._parts.get(file)
         if found is None:
             # No more than was counted: the file may have grown since it was listed.
-            found = self._store.get_range(S3Uri(self._root.bucket, key), 0, size)
+            found = self.store.get_range(S3Uri(self.root.bucket, key), 0, size)
             self._parts.put(file, found, len(found) + FILE_BYTES)
         return found
 

@@ -24,7 +24,9 @@ from rlrun_server.rest import (
     secrets,
     session,
 )
+from rlrun_server.rest.logs import routes as log_routes
 from rlrun_server.rest.services import Services
+from rlrun_server.rest.streams import routes as stream_routes
 
 log = logging.getLogger(__name__)
 
@@ -42,6 +44,8 @@ ROUTERS = (
     compare.router,
     secrets.router,
     session.router,
+    log_routes.router,
+    stream_routes.router,
 )
 PROBLEM: dict[str, Any] = {
     "description": "Problem (RFC 9457)",

@@ -11,9 +11,11 @@ from starlette.requests import Request
 
 from rlrun_server.identification import Identification
 from rlrun_server.rest.access import Access
+from rlrun_server.rest.logs.log_reader import LogReader
 from rlrun_server.rest.metric_reader import MetricReader
 from rlrun_server.rest.problems import RestError
 from rlrun_server.rest.sample_reader import SampleReader
+from rlrun_server.rest.stored_files import StoredFiles
 from rlrun_server.rest.summaries import (
     ArtifactSummary,
     ModelSummary,
@@ -26,6 +28,8 @@ from rlrun_server.rest.visible_namespaces import VisibleNamespaces
 from rlrun_server.rest.watched_objects import ListingCluster, WatchedObjects
 from rlrun_server.rest.work_queue import WorkQueue
 from rlrun_server.users import Users
+
+LOG_THREADS = 2
 
 
 class KnownObjects:
@@ -67,8 +71,16 @@ class Services:
     """Way to the API server without credentials, for requests with the caller's token."""
     metrics: MetricReader
     samples: SampleReader
+    logs: LogReader
     bodies: WorkQueue = field(default_factory=lambda: WorkQueue("bodies"))
     """Reading of bodies of requests."""
+
+    def close(self) -> None:
+        """End all threads and streams."""
+        self.metrics.close()
+        self.samples.close()
+        self.logs.close()
+        self.bodies.close()
 
 
 def services_of(request: Request) -> Services:
@@ -89,4 +101,6 @@ def make_services(
     """Return the services. Who calls it lets each of `objects.kinds` follow the API server."""
     objects = KnownObjects(cluster)
     access = Access(identification, users, clock)
-    return Services(access, objects, VisibleNamespaces(access, objects.namespaces, clock), callers, metrics, samples)
+    logs = LogReader(StoredFiles(metrics.store, metrics.renew, metrics.root, "logs", LOG_THREADS))
+    visible = VisibleNamespaces(access, objects.namespaces, clock)
+    return Services(access, objects, visible, callers, metrics, samples, logs)

@@ -6,14 +6,11 @@ from rlrun.constants import Role
 from rlrun.kube.errors import UNREACHABLE, ApiError
 from rlrun.kube.kinds import RLADAPTER, RLRUN
 from rlrun.kube.objects import Obj
-from rlrun.storage.layout import RunLayout
 from rlrun_cli.commands import logs
 from rlrun_cli.commands.logs import LogFollower
 from rlrun_cli.remote.cluster import RemoteCluster
-from rlrun_cli.remote.pod_logs import Selection, main_container, sources
-from rlrun_cli.remote.stored_logs import MAIN_CONTAINERS, select_logs
+from rlrun_cli.remote.pod_logs import Selection
 from rlrun_cli.terminal.errors import CliError
-from rlrun_operator.resources.naming import RunIdentity
 
 from tests.support.command_line import Rlrun
 from tests.support.fake_cluster import FakeCluster
@@ -65,13 +62,6 @@ def test_lines_of_several_pods_have_a_prefix(rlrun: Rlrun, one: FakeCluster) -> 
     one.put(pod("a", created="2026-01-02T00:00:00Z", role="inference"))
     one.logs |= {"a/main": b"x\n", "b/main": b"y\n"}
     assert rlrun("logs", "first", "--role", "inference").out == "[b] y\n[a] x\n"
-
-
-def test_main_container() -> None:
-    assert main_container(pod("p", "vllm", "sidecar")) == "vllm"
-    assert main_container(pod("p", "vllm", "sidecar", default="sidecar")) == "sidecar"
-    assert main_container(pod("p", "vllm", default="gone")) == "vllm"
-    assert sources([pod("p", "a", "b", default="b")])[0].restarts == 1
 
 
 def test_no_pod_is_explained(rlrun: Rlrun, api: FakeCluster) -> None:
@@ -151,26 +141,6 @@ def test_a_missing_copy_is_an_error(rlrun: Rlrun, ended: FakeCluster) -> None:
     assert "attempt 1: first-trainer-7d9-abc" in answer.err
     del ended.objects["RLAdapter", "team", "first-4"]
     assert rlrun("logs", "first").out == "over\n", "a run needs no artifact to be found"
-
-
-def test_stored_logs_are_selected_by_the_operators_names_and_paths() -> None:
-    identity = RunIdentity("team", "first", "uid", 2, 1)
-    layout = RunLayout.of("b", "p", "team", "uid")
-    names = {
-        "trainer": [identity.trainer, identity.trainer_job],
-        "inference": [identity.inference],
-        "orchestrator": [identity.orchestrator_job],
-        "environment": [identity.environment(0, "train"), identity.environment(3, "eval")],
-    }
-    for role, owners in names.items():
-        for owner in owners:
-            for previous in (False, True):
-                place = layout.log(2, f"{owner}-5c-x", MAIN_CONTAINERS[role], previous)
-                file = str(place).removeprefix(f"{layout.logs}/")
-                (found,) = select_logs([file], "first", role, None, previous)
-                assert (found.attempt, found.previous) == (2, previous)
-                others = [other for other in MAIN_CONTAINERS if other != role]
-                assert not any(select_logs([file], "first", other, None, previous) for other in others)
 
 
 def follow(remote: RemoteCluster, monkeypatch: pytest.MonkeyPatch, **options: Any) -> list[str]:
@@ -257,9 +227,3 @@ def test_copies_have_no_times(rlrun: Rlrun, one: FakeCluster) -> None:
     answer = rlrun("logs", "first", "--since", "10m", "--attempt", "1")
     assert answer.code == 1
     assert "--tail" in answer.err
-
-
-def test_copies_of_one_environment_are_selected() -> None:
-    files = [f"attempt-1/first-{component}-x/environment.log" for component in ("env-0", "env-1", "env-10", "eval-0")]
-    found = select_logs(files, "first", "environment", None, previous=False, components=["env-1"])
-    assert [log.pod for log in found] == ["first-env-1-x"]

@@ -1,0 +1,76 @@
+"""Selection of the pods of a run whose logs are read, and of their containers. Pure."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from rlrun.kube.objects import Obj
+
+DEFAULT_CONTAINER = "kubectl.kubernetes.io/default-container"
+
+
+@dataclass(frozen=True)
+class LogSource:
+    """One start of one container."""
+
+    pod: str
+    container: str
+    restarts: int
+
+
+class UnknownEnvironment(ValueError):
+    """The run has no such environment."""
+
+    def __init__(self, wanted: str, existing: Sequence[str]) -> None:
+        super().__init__(f"the run has no environment {wanted}")
+        self.existing = existing
+        """Names of the environments of the run."""
+
+
+def main_container(pod: Obj) -> str:
+    """Return the default container of a pod."""
+    chosen = (pod["metadata"].get("annotations") or {}).get(DEFAULT_CONTAINER)
+    containers = [c["name"] for c in pod["spec"]["containers"]]
+    return str(chosen if chosen in containers else containers[0])
+
+
+def source(pod: Obj) -> LogSource:
+    """Return the newest start of the pod's main container."""
+    name = main_container(pod)
+    statuses = (pod.get("status") or {}).get("containerStatuses") or []
+    restarts = next((int(s.get("restartCount") or 0) for s in statuses if s["name"] == name), 0)
+    return LogSource(pod["metadata"]["name"], name, restarts)
+
+
+def oldest_first(pods: Iterable[Obj]) -> list[Obj]:
+    """Return the pods in the order of their creation."""
+    return sorted(pods, key=lambda p: (str(p["metadata"].get("creationTimestamp") or ""), p["metadata"]["name"]))
+
+
+def components_of(run: Obj, wanted: str) -> list[str]:
+    """Return the components of the environments that `wanted` selects, such as `env-0`. Raises UnknownEnvironment.
+
+    `wanted` is a name, an id or the last part of an id; NAME/1 is the second environment of this name, counted over
+    `env` and then `eval.env`.
+    """
+    spec = run["spec"]
+    name, slash, index = wanted.rpartition("/")
+    if not slash or not (index.isdecimal() and index.isascii()):
+        name, index = wanted, ""
+    environments = [
+        (f"{kind}-{number}", entry)
+        for kind, entries in (("env", spec.get("env")), ("eval", (spec.get("eval") or {}).get("env")))
+        for number, entry in enumerate(entries or [])
+    ]
+    found = [component for component, entry in environments if name in _names(entry)]
+    # Python reads no more digits than 4300 as a number.
+    chosen = found[int(index) : int(index) + 1] if index and len(index) < 10 else [] if index else found
+    if not chosen:
+        raise UnknownEnvironment(
+            wanted, sorted({str(entry.get("name") or entry.get("id")) for _, entry in environments})
+        )
+    return chosen
+
+
+def _names(entry: Obj) -> set[str]:
+    identifier = str(entry.get("id") or "")
+    return {str(entry.get("name") or identifier), identifier, identifier.rpartition("/")[2]}

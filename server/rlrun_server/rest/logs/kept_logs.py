@@ -1,0 +1,65 @@
+"""Copies of logs in S3. All functions read from S3 and are called in threads."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+from rlrun.constants import Role
+from rlrun.storage.errors import NotFound
+from rlrun.storage.layout import RunLayout
+from rlrun.storage.stored_logs import StoredLog, select_logs
+
+from rlrun_server.rest.logs.live_logs import MAX_POD_BYTES, TOTAL_BYTES
+from rlrun_server.rest.logs.log_lines import LogOrigin
+from rlrun_server.rest.logs.run_pods import MAX_PODS, PodSelection
+from rlrun_server.rest.stored_files import FileStore
+
+MAX_FILES = 5000
+"""Copies of one run that are looked at."""
+
+
+@dataclass(frozen=True)
+class KeptLog:
+    """The end of one copy."""
+
+    origin: LogOrigin
+    data: bytes
+    is_cut: bool
+
+
+def read_kept(
+    store: FileStore, layout: RunLayout, run: str | None, wanted: PodSelection, *, previous: bool
+) -> list[KeptLog]:
+    """Return the copies of the newest attempt that has any, or of the wanted one. Raises StoreError.
+
+    `run` is None for a deleted run.
+    """
+    prefix = f"{layout.logs.key}/"
+    files = [stored.key.removeprefix(prefix) for stored in islice(store.walk(layout.logs), MAX_FILES)]
+    chosen = _select(files, run, wanted, previous)
+    limit = min(MAX_POD_BYTES, TOTAL_BYTES // max(1, len(chosen)))
+    found = []
+    for role, copy in chosen:
+        try:
+            data = store.get_range(layout.logs / copy.file, None, limit + 1)
+        except NotFound:
+            # It was deleted after it was listed.
+            continue
+        is_cut = len(data) > limit
+        found.append(
+            KeptLog(LogOrigin(role, copy.pod, copy.attempt), data.partition(b"\n")[2] if is_cut else data, is_cut)
+        )
+    return found
+
+
+def _select(
+    files: Sequence[str], run: str | None, wanted: PodSelection, previous: bool
+) -> list[tuple[Role, StoredLog]]:
+    """Return the newest copies of all roles that are of one attempt. Pure."""
+    by_role = [
+        (role, copy)
+        for role in wanted.roles
+        for copy in select_logs(files, run, role.value, wanted.attempt, previous, wanted.components)
+    ]
+    newest = max((copy.attempt for _, copy in by_role), default=0)
+    return [(role, copy) for role, copy in by_role if copy.attempt == newest][:MAX_PODS]

@@ -1,0 +1,80 @@
+"""Logs of pods that exist, read from the API server with the rights of the caller."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rlrun.kube import requests
+from rlrun.kube.async_client import read_end
+from rlrun.kube.errors import ApiError
+
+from rlrun_server.rest.logs.log_lines import time_text
+from rlrun_server.rest.logs.log_models import LogProblem
+from rlrun_server.rest.logs.run_pods import LogCluster, RunPod
+from rlrun_server.rest.problems import from_api_error
+
+TOTAL_BYTES = 8 * 1024**2
+"""Bytes of all logs of one request."""
+MAX_POD_BYTES = 5 * 1024**2
+CONCURRENT_PODS = 4
+NO_LOG = frozenset({400, 404})
+"""Statuses for a container that has not started or has no previous instance, and for a pod that is gone."""
+
+
+@dataclass(frozen=True)
+class PodLog:
+    """The end of one container's log."""
+
+    pod: RunPod
+    data: bytes | None
+    """None: there is none yet."""
+    is_cut: bool = False
+    problem: str | None = None
+
+
+async def read_pods(
+    cluster: LogCluster,
+    namespace: str,
+    pods: Sequence[RunPod],
+    *,
+    previous: bool,
+    lines: int,
+    since: int | None,
+) -> list[PodLog]:
+    """Return the last lines of each pod. `since`: nanoseconds since 1970. Raises RestError if none can be read."""
+    limit = min(MAX_POD_BYTES, TOTAL_BYTES // max(1, len(pods)))
+    slots = asyncio.Semaphore(CONCURRENT_PODS)
+    last_error: ApiError | None = None
+
+    async def read(pod: RunPod) -> PodLog:
+        nonlocal last_error
+        request = requests.log(
+            namespace,
+            pod.origin.pod,
+            pod.container,
+            previous=previous,
+            tail_lines=lines,
+            since_time="" if since is None else time_text(since),
+            timestamps=True,
+        )
+        async with slots:
+            try:
+                async with cluster.stream(request) as chunks:
+                    data, is_cut = await read_end(chunks, limit)
+            except ApiError as error:
+                if error.status in NO_LOG:
+                    return PodLog(pod, None)
+                last_error = error
+                return PodLog(pod, None, problem=from_api_error(error).detail)
+        # The first line of a log that was cut is not whole.
+        return PodLog(pod, data.partition(b"\n")[2] if is_cut else data, is_cut or data.count(b"\n") >= lines)
+
+    found = await asyncio.gather(*(read(pod) for pod in pods))
+    if last_error is not None and all(log.problem is not None for log in found):
+        raise from_api_error(last_error)
+    return list(found)
+
+
+def problems_of(logs: Sequence[PodLog]) -> list[LogProblem]:
+    """Return the pods that could not be read."""
+    return [LogProblem(pod=log.pod.origin.pod, detail=log.problem) for log in logs if log.problem is not None]

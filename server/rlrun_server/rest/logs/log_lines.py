@@ -1,0 +1,196 @@
+"""Lines of logs: their times and levels, filters, and the newest ones of several pods. Pure."""
+
+import re
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import lru_cache
+from typing import NamedTuple
+
+import re2
+from rlrun.constants import Role
+
+from rlrun_server.rest.logs.log_models import LogLevel, LogLine
+
+MAX_LINE = 8 * 1024
+"""Bytes of a line that are shown."""
+MAX_TEXT = 2 * 1024**2
+"""Characters of all lines of an answer, about."""
+LINE_CHARACTERS = 200
+"""Characters of a line in an answer besides its text, about."""
+LEVEL_CHARACTERS = 160
+"""Beginning of a line in which its level is looked for."""
+SEARCHED_LINES = 50_000
+"""Last lines of a log that are searched."""
+PATTERN_MEMORY = 1024**2
+"""Bytes of a compiled pattern and its states."""
+LEVEL = re.compile(r"(?:^|[\s\[(|])(DEBUG|INFO|SUCCESS|WARNING|WARN|ERROR|CRITICAL|FATAL)(?=[\s\])|:]|$)")
+LEVELS = {**{level.value: level for level in LogLevel}, "WARN": LogLevel.warning, "FATAL": LogLevel.critical}
+ORDER = {level: number for number, level in enumerate(LogLevel)}
+WRITTEN = re.compile(r"(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d:\d\d)(?:[.,](\d{1,9}))?(Z|[+-]\d\d:\d\d)?(?=[\s\]|]|$)")
+"""Time at the beginning of a line."""
+
+Pattern = re2._Regexp
+
+
+@dataclass(frozen=True)
+class LogOrigin:
+    """Container whose lines are read."""
+
+    role: Role
+    pod: str
+    attempt: int
+
+
+class ParsedLine(NamedTuple):
+    """A line. Lines are many, and only those that are shown become a LogLine."""
+
+    nanoseconds: int
+    """Since 1970; of the line before it if the line has no time, 0 without one."""
+    origin: LogOrigin
+    time: str | None
+    level: LogLevel | None
+    message: str
+
+    def shown(self) -> LogLine:
+        """Return the line as the API has it."""
+        origin = self.origin
+        return LogLine(
+            time=self.time,
+            role=origin.role,
+            pod=origin.pod,
+            attempt=origin.attempt,
+            level=self.level,
+            message=self.message,
+        )
+
+
+@dataclass(frozen=True)
+class LineFilter:
+    """Conditions that lines satisfy. A condition that is None holds for all."""
+
+    since: int | None = None
+    """Nanoseconds since 1970."""
+    level: LogLevel | None = None
+    search: str | None = None
+    """In small letters."""
+    pattern: Pattern | None = None
+
+    @property
+    def selects(self) -> bool:
+        """Return whether it leaves out lines for another reason than their time."""
+        return any(wanted is not None for wanted in (self.level, self.search, self.pattern))
+
+    def accepts(self, found: ParsedLine, level: LogLevel | None) -> bool:
+        """Return whether the line satisfies all conditions. `level`: that of the line, or of one before it."""
+        if self.since is not None and found.nanoseconds < self.since:
+            return False
+        if self.level is not None and (level is None or ORDER[level] < ORDER[self.level]):
+            return False
+        if self.search is not None and self.search not in found.message.lower():
+            return False
+        return self.pattern is None or self.pattern.search(found.message) is not None
+
+
+def compile_pattern(text: str) -> Pattern:
+    """Return the RE2 pattern: its matching takes time in proportion to the text. Raises ValueError with the cause."""
+    options = re2.Options()
+    options.max_mem = PATTERN_MEMORY
+    options.log_errors = False
+    try:
+        return re2.compile(text, options)
+    except re2.error as error:
+        cause = error.args[0] if error.args else ""
+        raise ValueError(cause.decode("utf-8", "replace") if isinstance(cause, bytes) else str(cause)) from None
+
+
+def parse_lines(
+    data: bytes, origin: LogOrigin, wanted: LineFilter, *, timestamps: bool, max_lines: int = SEARCHED_LINES
+) -> Iterator[ParsedLine]:
+    """Yield those of the last lines that are wanted. `timestamps`: each begins with its time, as the API server writes
+    it.
+
+    A line without a level has that of the line before it for the filter alone.
+    """
+    nanoseconds, level = 0, None
+    lines = data.rsplit(b"\n", max_lines + 1)
+    for raw in lines[1:] if len(lines) > max_lines + 1 else lines:
+        if not raw:
+            continue
+        # The time stands before the line and is not part of it.
+        stamp, text = b"", raw
+        if timestamps:
+            stamp, _, text = raw.partition(b" ")
+        message = text[:MAX_LINE].decode("utf-8", "replace").removesuffix("\r")
+        written = _time_of(stamp.decode("ascii", "replace") if timestamps else message)
+        if written is not None:
+            nanoseconds = written[1]
+        own = level_of(message)
+        level = own or level
+        found = ParsedLine(nanoseconds, origin, None if written is None else written[0], own, message)
+        if wanted.accepts(found, level):
+            yield found
+
+
+def level_of(message: str) -> LogLevel | None:
+    """Return the level that stands at the beginning of a line."""
+    found = LEVEL.search(message[:LEVEL_CHARACTERS])
+    return LEVELS[found[1]] if found else None
+
+
+def _time_of(text: str) -> tuple[str, int] | None:
+    """Return the time at the beginning of the text, in UTC without a zone, and its nanoseconds since 1970."""
+    found = WRITTEN.match(text)
+    if found is None:
+        return None
+    day, time, fraction, zone = found.groups()
+    seconds = _seconds(f"{day}T{time}{zone or 'Z'}")
+    if seconds is None:
+        return None
+    text = f"{day}T{time}{'.' if fraction else ''}{fraction or ''}{zone or 'Z'}"
+    return text, seconds * 10**9 + int((fraction or "").ljust(9, "0"))
+
+
+@lru_cache(maxsize=1024)
+def _seconds(text: str) -> int | None:
+    try:
+        return int(datetime.fromisoformat(text).timestamp())
+    except (ValueError, OverflowError):
+        return None
+
+
+def parse_since(text: str, now: datetime) -> int | None:
+    """Return the nanoseconds since 1970 of a time, or of some seconds before now. None: it is neither."""
+    if text.isdecimal():
+        return max(0, int((now.timestamp() - int(text)) * 10**9))
+    found = _time_of(text.upper())
+    return None if found is None else max(0, found[1])
+
+
+def time_text(nanoseconds: int) -> str:
+    """Return a time in UTC, in whole seconds."""
+    return datetime.fromtimestamp(nanoseconds // 10**9, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def newest(lines: Iterable[ParsedLine], count: int) -> tuple[Sequence[ParsedLine], bool]:
+    """Return the last lines, and whether there were more."""
+    kept: deque[ParsedLine] = deque(maxlen=count + 1)
+    kept.extend(lines)
+    is_cut = len(kept) > count
+    if is_cut:
+        kept.popleft()
+    return kept, is_cut
+
+
+def merged(pods: Sequence[Sequence[ParsedLine]], count: int) -> tuple[list[LogLine], bool]:
+    """Return the newest lines of all pods in the order of their times, and whether older ones were left out."""
+    ordered = sorted((line for lines in pods for line in lines), key=lambda line: line.nanoseconds)
+    chosen: list[LogLine] = []
+    left = MAX_TEXT
+    for found in reversed(ordered[-count:]):
+        left -= len(found.message) + LINE_CHARACTERS
+        if left < 0:
+            break
+        chosen.append(found.shown())
+    return chosen[::-1], len(chosen) < len(ordered)

@@ -1,0 +1,166 @@
+"""Lines of a run's logs: of its pods if it has any, else of the copies in S3."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from rlrun.api.run_status import Phase
+from rlrun.constants import Reason
+from rlrun.kube.objects import Obj
+
+from rlrun_server.rest.concurrency_limit import ConcurrencyLimit
+from rlrun_server.rest.logs.kept_logs import KeptLog, read_kept
+from rlrun_server.rest.logs.live_logs import PodLog, problems_of, read_pods
+from rlrun_server.rest.logs.log_lines import (
+    SEARCHED_LINES,
+    LineFilter,
+    LogOrigin,
+    compile_pattern,
+    merged,
+    newest,
+    parse_lines,
+    parse_since,
+)
+from rlrun_server.rest.logs.log_models import LogAnswer, LogProblem, LogQuery, LogSource
+from rlrun_server.rest.logs.run_pods import LogCluster, PodSelection, list_pods, select_roles
+from rlrun_server.rest.problems import FieldError, RestError, invalid
+from rlrun_server.rest.stored_files import StoredFiles
+from rlrun_server.rest.summaries import RunSummary
+from rlrun_server.rest.work_queue import WorkQueue
+from rlrun_server.users import User
+
+PER_USER = 4
+CONCURRENT = 6
+"""Requests for logs at a time. Each holds up to 8 MiB of them."""
+FINISHED = frozenset({Phase.completed, Phase.failed, Phase.stopped, Phase.suspended})
+"""Phases of runs that have no pods, or will have none soon."""
+
+
+@dataclass(frozen=True)
+class KnownRun:
+    """Run whose logs are read."""
+
+    namespace: str
+    uid: str
+    obj: Obj | None = None
+    """None: the run is deleted, and known by its uid alone."""
+    summary: RunSummary | None = None
+
+
+class LogReader:
+    """Reads logs for all users, a few at a time."""
+
+    def __init__(self, files: StoredFiles, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+        self._files = files
+        self._now = now
+        self._limit = ConcurrencyLimit("requests for logs", PER_USER, CONCURRENT)
+        self._parsing = WorkQueue("logs")
+
+    async def read(self, user: User, cluster: LogCluster | None, run: KnownRun, query: LogQuery) -> LogAnswer:
+        """Return the lines. Raises RestError. `cluster` is None for a deleted run, which has no pods."""
+        wanted = select_roles(query.role, query.env, run.obj, query.attempt)
+        lines = self._filter(query)
+        with self._limit.use(user):
+            if cluster is not None and run.summary is not None:
+                answer = await self._live(cluster, run, run.summary, wanted, lines, query)
+                if answer is not None:
+                    return answer
+            return await self._kept(run, wanted, lines, query)
+
+    def close(self) -> None:
+        """End the threads, without waiting for S3."""
+        self._files.close()
+        self._parsing.close()
+
+    def _filter(self, query: LogQuery) -> LineFilter:
+        errors = []
+        since = None
+        if query.since is not None:
+            since = parse_since(query.since, self._now())
+            if since is None:
+                errors.append(FieldError(pointer="query/since", detail=f"{query.since} is not a time"))
+        pattern = None
+        if query.regex is not None:
+            try:
+                pattern = compile_pattern(query.regex)
+            except ValueError as error:
+                errors.append(FieldError(pointer="query/regex", detail=f"it is not an RE2 pattern: {error}"))
+        if errors:
+            raise invalid("The query is not valid.", errors, 422)
+        return LineFilter(since, query.level, None if query.search is None else query.search.lower(), pattern)
+
+    async def _live(
+        self,
+        cluster: LogCluster,
+        run: KnownRun,
+        summary: RunSummary,
+        wanted: PodSelection,
+        lines: LineFilter,
+        query: LogQuery,
+    ) -> LogAnswer | None:
+        """Return the lines of the pods, None if there are copies to read instead."""
+        pods = await list_pods(cluster, run.namespace, summary.name, run.uid, wanted)
+        if not pods:
+            if query.attempt is None and summary.phase not in FINISHED and not summary.restarts:
+                raise _not_available(summary, f"it has no {_names(wanted)} pod")
+            return None
+        count = max(query.tail, SEARCHED_LINES // len(pods)) if lines.selects else query.tail
+        logs = await read_pods(cluster, run.namespace, pods, previous=query.previous, lines=count, since=lines.since)
+        if all(log.data is None and log.problem is None for log in logs):
+            if query.previous or query.attempt is not None or summary.phase in FINISHED:
+                return None
+            raise _not_available(summary, f"the container of {logs[0].pod.origin.pod} has not started")
+        return await self._parsing.run(_answer, run, LogSource.live, logs, lines, query.tail)
+
+    async def _kept(self, run: KnownRun, wanted: PodSelection, lines: LineFilter, query: LogQuery) -> LogAnswer:
+        name = None if run.summary is None else run.summary.name
+        layout = self._files.layout(run.namespace, run.uid)
+        store = self._files.store
+        logs = await self._files.run(read_kept, store, layout, name, wanted, previous=query.previous)
+        if not logs:
+            which = "" if query.attempt is None else f" in attempt {query.attempt}"
+            before = " from before a restart of a container" if query.previous else ""
+            detail = (
+                f"No log{before} of the {_names(wanted)} of this run{which} is kept. Logs are copied when containers "
+                "end, and the pods are gone. Ask for another role or attempt."
+            )
+            raise RestError(404, Reason.LOGS_NOT_AVAILABLE, detail)
+        return await self._parsing.run(_answer, run, LogSource.kept, logs, lines, query.tail)
+
+
+def _answer(
+    run: KnownRun, source: LogSource, logs: Sequence[PodLog] | Sequence[KeptLog], wanted: LineFilter, tail: int
+) -> LogAnswer:
+    """Return the newest lines that are wanted. Pure; takes up to a second, in a thread."""
+    chosen, is_cut = [], False
+    problems: list[LogProblem] = []
+    for log in logs:
+        origin: LogOrigin = log.pod.origin if isinstance(log, PodLog) else log.origin
+        found = parse_lines(log.data or b"", origin, wanted, timestamps=source is LogSource.live)
+        lines, has_more = newest(found, tail)
+        chosen.append(lines)
+        is_cut = is_cut or has_more or log.is_cut
+        if isinstance(log, PodLog):
+            problems += problems_of([log])
+    merged_lines, was_cut = merged(chosen, tail)
+    return LogAnswer(
+        namespace=run.namespace,
+        uid=run.uid,
+        source=source,
+        lines=merged_lines,
+        is_complete=not (is_cut or was_cut),
+        problems=problems,
+    )
+
+
+def _names(wanted: PodSelection) -> str:
+    return " or ".join(role.value for role in wanted.roles)
+
+
+def _not_available(run: RunSummary, why: str) -> RestError:
+    state = f"{run.phase} ({run.reason})" if run.reason else run.phase
+    detail = (
+        f"Logs are not available yet: run {run.namespace}/{run.name} is {state}, and {why}. Repeat the request later; "
+        "the status of the run says what it waits for."
+    )
+    return RestError(404, Reason.LOGS_NOT_AVAILABLE, detail)
