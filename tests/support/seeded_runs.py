@@ -31,7 +31,7 @@ class SeededRuns:
     api: client.ApiClient
     s3: S3Server
 
-    def run(self, namespace: str, name: str, status: Mapping[str, Any], **spec: Any) -> RunLayout:
+    def run(self, namespace: str, name: str, status: Mapping[str, Any], /, **spec: Any) -> RunLayout:
         """Create a run with this status, and return the place of its files."""
         objects = client.CustomObjectsApi(self.api)
         body = {"apiVersion": f"{GROUP}/{VERSION}", "kind": "RLRun", "metadata": {"name": name}, "spec": SPEC | spec}
