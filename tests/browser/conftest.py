@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kubernetes import client
@@ -141,10 +142,17 @@ def seed(runs: SeededRuns, namespace: str) -> dict[str, RunLayout]:  # noqa: F81
 
 
 @pytest.fixture
-def watched(browser: Browser, server: Server, request: pytest.FixtureRequest) -> Iterator[WatchedPage]:
+def options() -> dict[str, Any]:
+    """Options of the browser's profile, which tests replace: size of the screen, colours."""
+    return {}
+
+
+@pytest.fixture
+def watched(
+    browser: Browser, server: Server, options: dict[str, Any], request: pytest.FixtureRequest
+) -> Iterator[WatchedPage]:
     """A page with nobody logged in. Fails the test for errors in the console; leaves a picture in build/browser."""
-    marker = request.node.get_closest_marker("browser_context_args")
-    with watched_page(browser, server.url, **(marker.kwargs if marker else {})) as found:
+    with watched_page(browser, server.url, **options) as found:
         try:
             yield found
         finally:

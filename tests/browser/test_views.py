@@ -44,7 +44,7 @@ def test_a_view_is_accessible(editor: WatchedPage, server: Server, view: str) ->
     editor.check_accessibility()
 
 
-@pytest.mark.browser_context_args(color_scheme="dark")
+@pytest.mark.parametrize("options", [{"color_scheme": "dark"}], ids=["dark"])
 @pytest.mark.parametrize("view", ["runs", "charts", "samples", "compare"])
 def test_a_view_is_readable_in_the_dark(editor: WatchedPage, server: Server, view: str) -> None:
     show(editor, server, view)
@@ -53,7 +53,7 @@ def test_a_view_is_readable_in_the_dark(editor: WatchedPage, server: Server, vie
     editor.check_accessibility()
 
 
-@pytest.mark.browser_context_args(viewport={"width": 360, "height": 740}, has_touch=True)
+@pytest.mark.parametrize("options", [{"viewport": {"width": 360, "height": 740}, "has_touch": True}], ids=["small"])
 @pytest.mark.parametrize("view", VIEWS)
 def test_a_view_fits_a_telephone(editor: WatchedPage, server: Server, view: str) -> None:
     show(editor, server, view)
