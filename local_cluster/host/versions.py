@@ -26,3 +26,9 @@ APT_PACKAGES = {
     "debootstrap": "/usr/sbin/debootstrap",
     "containers-storage": "/usr/bin/containers-storage",
 }
+
+BROWSER_PACKAGES = {
+    # For tests of the page only: the cluster needs neither.
+    "chromium": "/usr/bin/chromium",
+    "fonts-dejavu-core": "/usr/share/fonts/truetype/dejavu/DejaVuSans.ttf",
+}

@@ -9,6 +9,7 @@ import shutil
 import sys
 import tempfile
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
 
 from local_cluster.host import versions
@@ -19,20 +20,20 @@ from local_cluster.host.progress import progress
 from local_cluster.host.shell import run
 
 
-def missing_system_packages() -> list[str]:
+def missing_system_packages(packages: Mapping[str, str] = versions.APT_PACKAGES) -> list[str]:
     """Return the Debian packages whose files are not on this machine."""
-    return [name for name, file in versions.APT_PACKAGES.items() if not Path(file).exists()]
+    return [name for name, file in packages.items() if not Path(file).exists()]
 
 
-def ensure_system_packages(cache: Path) -> None:
-    """Install missing packages with apt-get."""
-    if not missing_system_packages():
+def ensure_system_packages(cache: Path, packages: Mapping[str, str] = versions.APT_PACKAGES) -> None:
+    """Install missing packages with apt-get. `packages`: a file of each."""
+    if not missing_system_packages(packages):
         return
     if shutil.which("apt-get") is None:
-        wanted = " ".join(missing_system_packages())
+        wanted = " ".join(missing_system_packages(packages))
         raise LocalClusterError(f"This machine has no apt-get. Install the equivalents of these packages: {wanted}")
     with file_lock(cache / "apt.lock"):
-        missing = missing_system_packages()
+        missing = missing_system_packages(packages)
         if not missing:
             return
         with progress.step(f"install system packages ({' '.join(missing)})"):

@@ -18,7 +18,7 @@ from rlrun.storage.layout import S3Uri
 from rlrun_server.account_tokens import AccountTokens
 from rlrun_server.api_key_management import ApiKeyManagement
 from rlrun_server.api_key_store import ApiKeyStore
-from rlrun_server.app import WithSessions, probes_app, server_app
+from rlrun_server.app import probes_app, server_app
 from rlrun_server.certificate import Certificate, CertificateInvalid
 from rlrun_server.hosted_api.environment_packages import EnvironmentPackages
 from rlrun_server.hosted_api.hosted_app import HostedParts, hosted_app
@@ -29,7 +29,7 @@ from rlrun_server.inference.inference_app import inference_app
 from rlrun_server.inference.pool_client import PoolClient
 from rlrun_server.kept import Kept
 from rlrun_server.own_signatures import own_store
-from rlrun_server.page.page_files import load_page
+from rlrun_server.page.page_files import PageInvalid, load_page
 from rlrun_server.rest.environment_catalog import EnvironmentCatalog
 from rlrun_server.rest.metric_reader import MetricReader
 from rlrun_server.rest.rest_app import rest_app
@@ -90,7 +90,11 @@ async def serve(config: ServerConfig) -> int:
     pools = PoolClient(Kept(config.pool_key, KEY_SECONDS, time.monotonic).value)
     page, sessions = None, None
     if config.settings.page:
-        page = load_page()
+        try:
+            page = load_page()
+        except (OSError, PageInvalid) as error:
+            problem = Problem(reason=Reason.INVALID_CONFIGURATION, message=f"the page cannot be served: {error}")
+            raise FatalError(problem, ExitCode.CONFIGURATION) from error
         sessions = Sessions(Sealer(keys.value), identification, users, time.monotonic, time.time)
     key_management = ApiKeyManagement(
         identification, users, key_store, time.monotonic, lambda: datetime.now(UTC), tokens.forget if tokens else None

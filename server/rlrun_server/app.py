@@ -93,7 +93,9 @@ def server_app(
         *key_routes(keys),
     ]
     posts = {SIGN_PATH: sign, SIGN_BATCH_PATH: sign_batch, USER_SIGN_PATH: sign_for_user}
-    others: ASGIApp = WithSessions(rest if inference is None else ByPrefix({INFERENCE_PREFIX: inference}, rest), sessions)
+    others: ASGIApp = WithSessions(
+        rest if inference is None else ByPrefix({INFERENCE_PREFIX: inference}, rest), sessions
+    )
     if page is not None:
         others = PageApp(page, others)
     if hosted is not None:

@@ -11,17 +11,20 @@ from rlrun.storage.store import Store
 from rlrun_server.account_tokens import AccountTokens
 from rlrun_server.api_key import mint
 from rlrun_server.api_key_store import ApiKeyStore
+from rlrun_server.app import WithSessions
 from rlrun_server.identification import Identification
 from rlrun_server.rest.environment_catalog import EnvironmentCatalog
 from rlrun_server.rest.metric_reader import MetricReader
 from rlrun_server.rest.rest_app import rest_app
 from rlrun_server.rest.sample_reader import SampleReader
 from rlrun_server.rest.services import Services, make_services
+from rlrun_server.sealed import Sealer
+from rlrun_server.sessions import Sessions
 from rlrun_server.users import Users, account_name
 
 from tests.support.fake_cluster import FakeCluster
 from tests.support.fake_s3 import InMemoryStore
-from tests.support.signing_server import KEY_SECRET, PLATFORM_NAMESPACE, ReviewingApi
+from tests.support.signing_server import KEY, KEY_SECRET, PLATFORM_NAMESPACE, ReviewingApi
 
 BUCKET = "bucket"
 OWNERS = {"acme": ["team", "acme-*"]}
@@ -101,7 +104,12 @@ class RestApi:
 
 
 def rest_api(
-    store: Store | None = None, clock: Any = lambda: 100.0, bucket: str = BUCKET, *, api_keys_may_write: bool = True
+    store: Store | None = None,
+    clock: Any = lambda: 100.0,
+    bucket: str = BUCKET,
+    now: Any = lambda: 1e9,
+    *,
+    api_keys_may_write: bool = True,
 ) -> RestApi:
     """Return the API, which knows of all kinds that there are no objects."""
     api, cluster = ReviewingApi(), FakeCluster()
@@ -121,6 +129,7 @@ def rest_api(
     )
     for kind in services.objects.kinds:
         kind.is_listed = True
-    transport = httpx.ASGITransport(app=rest_app(services), raise_app_exceptions=False)
+    sessions = Sessions(Sealer(lambda: [KEY]), identification, users, clock, now)
+    transport = httpx.ASGITransport(app=WithSessions(rest_app(services), sessions), raise_app_exceptions=False)
     client = httpx.AsyncClient(transport=transport, base_url="http://server/rlrun/v1")
     return RestApi(api, cluster, services, client, keys)

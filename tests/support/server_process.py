@@ -1,4 +1,4 @@
-"""rlrun-server as a process of its own, with an account at a real API server that has the chart's rights only."""
+"""rlrun-server as a process of its own, at a real API server and a real S3."""
 
 import os
 import subprocess
@@ -21,16 +21,16 @@ READY_SECONDS = 60
 
 @contextmanager
 def server_process(
-    folder: Path, kubeconfig: Path, token: str, s3: S3Server, key_secret: str, **settings: str
+    folder: Path, kubeconfig: Path, s3: S3Server, token: str | None = None, **settings: str
 ) -> Iterator[str]:
     """Yield the URL of a running server.
 
-    `token` is that of its account at the API server of `kubeconfig`, `key_secret` namespace and name of the Secret for
-    API keys. `settings` are further ones by their name.
+    `token` takes the place of the credentials in `kubeconfig`. `settings`: fields of ServerSettings.
     """
     folder.mkdir(parents=True, exist_ok=True)
     own = folder / "kubeconfig"
-    own.write_text(yaml.safe_dump(with_token(yaml.safe_load(kubeconfig.read_text()), token)))
+    found = yaml.safe_load(kubeconfig.read_text())
+    own.write_text(yaml.safe_dump(found if token is None else with_token(found, token)))
     for name, files in {
         "keys": {"key": "a key of at least sixteen bytes"},
         "s3": {key: s3.environment[key] for key in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")},
@@ -39,14 +39,13 @@ def server_process(
         for file, content in files.items():
             (folder / name / file).write_text(content)
     with claimed_ports(2) as (port, metrics_port):
-        found = {
+        values = {
             "port": str(port),
             "metrics_port": str(metrics_port),
             "keys": str(folder / "keys"),
             "credentials": str(folder / "s3"),
             "kubeconfig": str(own),
             "bucket": s3.bucket,
-            "api_key_secret": key_secret,
             **settings,
         }
         environment = {
@@ -54,7 +53,7 @@ def server_process(
             "PYTHONPATH": PYTHONPATH,
             "AWS_ENDPOINT_URL_S3": s3.endpoint,
             "AWS_DEFAULT_REGION": s3.environment["AWS_DEFAULT_REGION"],
-            **{f"RLRUN_SERVER_{name.upper()}": value for name, value in found.items()},
+            **{f"RLRUN_SERVER_{name.upper()}": value for name, value in values.items()},
         }
         log = folder / "server.log"
         with log.open("ab") as out:

@@ -75,9 +75,9 @@ def server(world: World, api: client.ApiClient, control_plane: ControlPlane) -> 
     with server_process(
         world.bench.folder / "server",
         control_plane.kubeconfig,
-        token,
         world.bench.s3,
-        f"{home}/{KEY_SECRET}",
+        token,
+        api_key_secret=f"{home}/{KEY_SECRET}",
         api_keys_may_write="true",
     ) as url:
         yield url

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from fastapi.routing import APIRoute
-from rlrun_server.rest.access import Identified, Requirement
+from rlrun_server.rest.access import Anyone, Identified, Requirement
 from rlrun_server.rest.openapi_document import openapi_text
 from rlrun_server.rest.problems import ProblemDetails
 from rlrun_server.rest.rest_app import OPENAPI_PATH, rest_app
@@ -30,9 +30,13 @@ def routes() -> list[APIRoute]:
     return found
 
 
-def checks_of(route: APIRoute) -> list[Requirement | Identified]:
+FOR_ANYONE = {("POST", "/session"), ("DELETE", "/session")}
+"""Login and logout."""
+
+
+def checks_of(route: APIRoute) -> list[Requirement | Identified | Anyone]:
     calls = [dependency.call for dependency in route.dependant.dependencies]
-    return [call for call in calls if isinstance(call, Requirement | Identified)]
+    return [call for call in calls if isinstance(call, Requirement | Identified | Anyone)]
 
 
 def in_namespace() -> Iterator[object]:
@@ -59,6 +63,8 @@ def test_every_route_declares_its_check() -> None:
     assert len(found) > 15
     for route in found:
         assert len(checks_of(route)) == 1, f"{route.path} needs requires(...) or IDENTIFIED"
+        is_open = isinstance(checks_of(route)[0], Anyone)
+        assert is_open == ((min(route.methods or ()), route.path) in FOR_ANYONE), route.path
         if "{namespace}" in route.path:
             assert isinstance(checks_of(route)[0], Requirement), route.path
 
@@ -98,6 +104,8 @@ async def test_who_sees_the_namespace_is_told_which_right_is_missing(
 @pytest.mark.parametrize("route", routes(), ids=lambda route: f"{min(route.methods or ())} {route.path}")
 async def test_without_a_credential_there_is_nothing(api: RestApi, route: APIRoute) -> None:
     for method in route.methods or ():
+        if (method, route.path) in FOR_ANYONE:
+            continue
         answer = await api.client.request(method, url_of(route.path, "team"))
         assert answer.status_code == 401
         assert answer.headers["www-authenticate"].startswith("Bearer")

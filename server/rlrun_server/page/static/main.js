@@ -1,0 +1,71 @@
+/** Start of the page: who is logged in, and which view the address names. */
+import { Shell } from "./components/shell.js";
+import { Empty, ProblemView } from "./components/problem.js";
+import { html, render, useEffect, useState } from "./lib/html.js";
+import { asProblem } from "./lib/resource.js";
+import { href, navigate, route, useRoute } from "./lib/router.js";
+import { readSession, session } from "./lib/session.js";
+import { useStore } from "./lib/store.js";
+import { LoginPage } from "./pages/login.js";
+import { RunsPage } from "./pages/runs.js";
+
+/** Pages that are loaded when they are opened. */
+const LAZY = {
+  run: () => import("./pages/run.js").then((module) => module.RunPage),
+  compare: () => import("./pages/compare.js").then((module) => module.ComparePage),
+  artifacts: () => import("./pages/artifacts.js").then((module) => module.ArtifactsPage),
+  chat: () => import("./pages/chat.js").then((module) => module.ChatPage),
+  usage: () => import("./pages/usage.js").then((module) => module.UsagePage),
+};
+
+function App() {
+  const user = useStore(session);
+  const { path, query, text } = useRoute();
+  const [problem, setProblem] = useState(null);
+  const start = () => {
+    setProblem(null);
+    readSession().catch((error) => setProblem(asProblem(error)));
+  };
+  const isLogin = path[0] === "login" || text.startsWith("login=");
+  useEffect(() => {
+    if (!isLogin) start();
+  }, []);
+  useEffect(() => {
+    if (user === null && !isLogin) navigate(href(["login"], { next: text || undefined }), { replace: true });
+  }, [user, isLogin]);
+  if (isLogin) return html`<${Shell}><${LoginPage} query=${query} text=${text} /><//>`;
+  if (problem) return html`<${Shell}><${ProblemView} problem=${problem} onRetry=${start} /><//>`;
+  if (!user) return html`<${Shell}><p class="loading" role="status">Loading …</p><//>`;
+  return html`<${Shell}><${View} path=${path} /><//>`;
+}
+
+function View({ path }) {
+  const [name = "runs", namespace, run] = path;
+  if (name === "runs" && !run) return html`<${RunsPage} />`;
+  if (name === "runs") return html`<${Lazy} key=${`${namespace}/${run}`} name="run" />`;
+  if (name in LAZY) return html`<${Lazy} key=${name} name=${name} />`;
+  return html`<${Empty} title="There is no such page">
+    <p>The address is not one of this page.</p>
+    <a class="button" href=${href(["runs"])}>To the runs</a>
+  <//>`;
+}
+
+function Lazy({ name }) {
+  const [state, setState] = useState({ Page: null, problem: null });
+  const load = () => {
+    setState({ Page: null, problem: null });
+    LAZY[name]().then(
+      (Page) => setState({ Page, problem: null }),
+      (error) => setState({ Page: null, problem: asProblem(error) }),
+    );
+  };
+  useEffect(load, [name]);
+  if (state.problem) return html`<${ProblemView} problem=${state.problem} onRetry=${load} />`;
+  return state.Page ? html`<${state.Page} />` : html`<p class="loading" role="status">Loading …</p>`;
+}
+
+const app = document.getElementById("app");
+app.replaceChildren();
+// Only the first view of `#/` is named: the address always says what is shown.
+if (!route.value.text) navigate(href(["runs"]), { replace: true });
+render(html`<${App} />`, app);

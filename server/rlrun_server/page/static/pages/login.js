@@ -1,0 +1,69 @@
+/** Login with a token, an API key, or the code of `rlrun open`. */
+import { ProblemView } from "../components/problem.js";
+import { html, useEffect, useState } from "../lib/html.js";
+import { useAction } from "../lib/resource.js";
+import { href, navigate } from "../lib/router.js";
+import { logIn, logOut } from "../lib/session.js";
+import { announce } from "../lib/announce.js";
+import { useTitle } from "../lib/title.js";
+
+/** @param {{query: URLSearchParams, text: string}} props */
+export function LoginPage({ query, text }) {
+  useTitle("Log in");
+  const [token, setToken] = useState("");
+  const next = safeNext(query.get("next"));
+  const login = useAction(async (credential) => {
+    await logIn(credential);
+    setToken("");
+    navigate(next);
+    announce("Logged in");
+  });
+  const leave = useAction(async () => {
+    await logOut();
+    announce("Logged out", true);
+    navigate(href(["login"]), { replace: true });
+  });
+  useEffect(() => {
+    if (text.startsWith("login=")) {
+      const code = new URLSearchParams(text).get("login") || "";
+      // The code is used once, and does not stay in the history.
+      navigate(href(["login"]), { replace: true });
+      login.run({ code });
+    } else if (query.get("leave")) leave.run();
+  }, []);
+  const submit = (event) => {
+    event.preventDefault();
+    if (token.trim()) login.run({ token: token.trim() });
+  };
+  const problem = login.problem || leave.problem;
+  return html`<div class="login">
+    <form class="card pad stack" onSubmit=${submit}>
+      <h1>Log in</h1>
+      <p class="muted">Your rights in Kubernetes count here too. The token stays in an encrypted cookie for at most 8 hours.</p>
+      ${problem && html`<${ProblemView} problem=${problem} />`}
+      <label class="field">
+        Kubernetes token or API key
+        <input
+          type="password" name="token" autocomplete="off" spellcheck=${false} required value=${token}
+          onInput=${(event) => setToken(event.currentTarget.value)}
+        />
+      </label>
+      <button class="primary" disabled=${login.isBusy}>${login.isBusy ? "Logging in …" : "Log in"}</button>
+      <details>
+        <summary>Where do I get one?</summary>
+        <div class="stack prose">
+          <p>With the command line, without a token to copy:</p>
+          <pre class="code">rlrun open</pre>
+          <p>A token of your namespace for an hour:</p>
+          <pre class="code">kubectl create token rlrun-user -n NAMESPACE</pre>
+          <p>An API key reads, and cannot change runs or artifacts.</p>
+        </div>
+      </details>
+    </form>
+  </div>`;
+}
+
+/** Return the view after the login: only one of this page, never another address. */
+function safeNext(next) {
+  return next && next.startsWith("/") && !next.startsWith("/login") ? `#${next}` : href(["runs"]);
+}

@@ -1,0 +1,124 @@
+/** One run: its state above, and tabs below. */
+import { Diagnosis } from "../components/diagnosis.js";
+import { Empty, ProblemView } from "../components/problem.js";
+import { RunHeader } from "../components/run_header.js";
+import { isFinished } from "../components/phase.js";
+import { announce } from "../lib/announce.js";
+import { request, runPath } from "../lib/api.js";
+import { html, useEffect, useMemo, useRef } from "../lib/html.js";
+import { useKeys } from "../lib/keys.js";
+import { useLive } from "../lib/live.js";
+import { useResource } from "../lib/resource.js";
+import { href, navigate, useRoute } from "../lib/router.js";
+import { throttled } from "../lib/throttle.js";
+import { useTitle } from "../lib/title.js";
+import { ChartsTab } from "./run_charts.js";
+import { ConfigTab } from "./run_config.js";
+import { EventsTab } from "./run_events.js";
+import { LogsTab } from "./run_logs.js";
+import { RunArtifactsTab } from "./artifacts.js";
+import { SamplesTab } from "./samples.js";
+
+const TABS = [
+  { id: "charts", title: "Charts", Tab: ChartsTab },
+  { id: "samples", title: "Samples", Tab: SamplesTab },
+  { id: "events", title: "Events", Tab: EventsTab },
+  { id: "logs", title: "Logs", Tab: LogsTab },
+  { id: "config", title: "Config", Tab: ConfigTab },
+  { id: "artifacts", title: "Artifacts", Tab: RunArtifactsTab },
+];
+/** Tabs of a run that is deleted: what S3 has. */
+const KEPT_TABS = ["charts", "samples", "logs", "artifacts"];
+const UID = /^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/;
+const RELOAD_MS = 1500;
+const RARELY_MS = 30_000;
+
+export function RunPage() {
+  const { path } = useRoute();
+  const [, namespace, name, tabId = "charts"] = path;
+  const run = useResource(`${namespace}/${name}`, (signal) => request(runPath(namespace, name), { signal }), { interval: RARELY_MS });
+  const summary = run.data?.summary;
+  const isLive = Boolean(summary) && !isFinished(summary.phase);
+  const changes = useChanges();
+  const reload = useMemo(() => throttled(() => run.reload(), RELOAD_MS), [run.reload]);
+  const live = useLive(
+    { namespace, run: name, topics: ["status", "metrics", "steps"], isOn: isLive },
+    {
+      status: () => {
+        reload();
+        changes.tell("status");
+      },
+      metrics: () => changes.tell("metrics"),
+      steps: () => changes.tell("steps"),
+      bye: reload,
+      poll: () => {
+        reload();
+        changes.tell("metrics");
+        changes.tell("steps");
+      },
+    },
+  );
+  useTitle(summary ? `${summary.displayName || summary.name} · ${summary.phase}` : name);
+  usePhaseMessages(summary);
+  const isDeleted = run.problem?.status === 404 && UID.test(name);
+  const tabs = isDeleted ? TABS.filter(({ id }) => KEPT_TABS.includes(id)) : TABS;
+  const tab = tabs.find(({ id }) => id === tabId) ?? tabs[0];
+  useKeys({
+    ...Object.fromEntries(tabs.map(({ id }, at) => [String(at + 1), () => navigate(href(["runs", namespace, name, id]))])),
+    Escape: () => navigate(href(["runs"], { ns: namespace })),
+  });
+  if (run.problem && !run.data && !isDeleted) {
+    return html`<${ProblemView} problem=${run.problem} title=${`Run ${namespace}/${name}`} onRetry=${run.reload} />
+      ${run.problem.status === 404 &&
+      html`<${Empty} title="Was the run deleted?">
+        <p>Its metrics and rollouts are still there under its uid, if its artifacts were kept: open <code>runs/${namespace}/UID</code>.</p>
+        <a class="button" href=${href(["runs"], { ns: namespace })}>Runs of ${namespace}</a>
+      <//>`}`;
+  }
+  if (!run.data && !isDeleted) return html`<p class="loading" role="status">Loading the run …</p>`;
+  return html`
+    ${isDeleted
+      ? html`<div class="notice"><strong>This run is deleted</strong><p>What it kept in S3 is still here: ${name}</p></div>`
+      : html`<${RunHeader} run=${run.data} live=${live} problem=${run.problem} at=${run.at} onChange=${run.reload} />
+          <${Diagnosis} run=${run.data} />`}
+    <nav class="tabs" aria-label="Views of the run">
+      ${tabs.map(
+        ({ id, title }, at) =>
+          html`<a key=${id} href=${href(["runs", namespace, name, id])} aria-current=${tab.id === id ? "page" : undefined} title=${`Key ${at + 1}`}>
+            ${title}
+          </a>`,
+      )}
+    </nav>
+    <${tab.Tab} key=${tab.id} namespace=${namespace} name=${name} run=${run.data} isLive=${isLive} changes=${changes} />
+  `;
+}
+
+/**
+ * Changes of a topic, which tabs follow: they read again when they are told.
+ * @typedef {{tell: (topic: string) => void, follow: (topic: string, act: () => void) => () => void}} Changes
+ * @returns {Changes}
+ */
+function useChanges() {
+  return useMemo(() => {
+    /** @type {Map<string, Set<() => void>>} */
+    const followers = new Map();
+    const of = (topic) => followers.get(topic) ?? followers.set(topic, new Set()).get(topic);
+    return {
+      tell: (topic) => of(topic).forEach((act) => act()),
+      follow: (topic, act) => {
+        of(topic).add(act);
+        return () => of(topic).delete(act);
+      },
+    };
+  }, []);
+}
+
+/** Tells changes of phase; each step would be too much for a screen reader. */
+function usePhaseMessages(summary) {
+  const before = useRef("");
+  useEffect(() => {
+    if (!summary) return;
+    if (before.current && before.current !== summary.phase) announce(`The run is now ${summary.phase.toLowerCase()}`, true);
+    before.current = summary.phase;
+  }, [summary?.phase]);
+}
