@@ -3,14 +3,17 @@
 const MISSING = "–";
 
 /**
- * Return a number with a few significant digits and without trailing zeros: 0.7063, 12.3, 5,210, 1.9e-6.
+ * Return a number with a few significant digits and without trailing zeros: 0.7063, 12.3, 5,210, 1.94e-6.
  * @param {number | null | undefined} value
  * @param {number} [digits]
  */
 export function number(value, digits = 4) {
   if (value === null || value === undefined || !Number.isFinite(value)) return MISSING;
   const size = Math.abs(value);
-  if (size !== 0 && size < 1e-4) return value.toExponential(Math.max(0, digits - 3)).replace("-", "−").replace("e−", "e-");
+  if (size !== 0 && size < 1e-3) {
+    const [base, exponent] = value.toExponential(Math.max(1, digits - 2)).split("e");
+    return `${signed(base)}e${exponent}`;
+  }
   if (size >= 1e7) return compact(value);
   if (size >= 1000) return signed(Math.round(value).toLocaleString("en-US"));
   return signed(String(Number(value.toPrecision(digits))));

@@ -29,6 +29,8 @@ const TABS = [
 ];
 /** Tabs of a run that is deleted: what S3 has. */
 const KEPT_TABS = ["charts", "samples", "logs", "artifacts"];
+/** Tabs above which all of the state is shown. */
+const WHOLE = ["charts", "events"];
 const UID = /^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/;
 const RELOAD_MS = 1500;
 const RARELY_MS = 30_000;
@@ -79,8 +81,8 @@ export function RunPage() {
   return html`
     ${isDeleted
       ? html`<div class="notice"><strong>This run is deleted</strong><p>What it kept in S3 is still here: ${name}</p></div>`
-      : html`<${RunHeader} run=${run.data} live=${live} problem=${run.problem} at=${run.at} onChange=${run.reload} />
-          <${Diagnosis} run=${run.data} />`}
+      : html`<${RunHeader} run=${run.data} live=${live} problem=${run.problem} at=${run.at} isShort=${!WHOLE.includes(tab.id)} onChange=${run.reload} />
+          ${WHOLE.includes(tab.id) && html`<${Diagnosis} run=${run.data} />`}`}
     <nav class="tabs" aria-label="Views of the run">
       ${tabs.map(
         ({ id, title }, at) =>
