@@ -1,20 +1,24 @@
 """The REST API in this process, with an API server in memory."""
 
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import httpx
 from rlrun.kube.objects import Obj
 from rlrun.storage.layout import S3Uri
+from rlrun_server.account_tokens import AccountTokens
+from rlrun_server.api_key import mint
+from rlrun_server.api_key_store import ApiKeyStore
 from rlrun_server.identification import Identification
 from rlrun_server.rest.metric_reader import MetricReader, MetricStore
 from rlrun_server.rest.rest_app import rest_app
 from rlrun_server.rest.services import Services, make_services
-from rlrun_server.users import Users
+from rlrun_server.users import Users, account_name
 
 from tests.support.fake_cluster import FakeCluster
 from tests.support.fake_s3 import InMemoryStore
-from tests.support.signing_server import ReviewingApi
+from tests.support.signing_server import KEY_SECRET, PLATFORM_NAMESPACE, ReviewingApi
 
 BUCKET = "bucket"
 CREATED = "2026-01-01T00:00:{:02d}Z"
@@ -65,6 +69,15 @@ class RestApi:
     cluster: FakeCluster
     services: Services
     client: httpx.AsyncClient
+    keys: ApiKeyStore
+
+    async def key(self, namespace: str, *permissions: str) -> dict[str, str]:
+        """Return the headers of a new API key of a namespace, whose account has these permissions."""
+        self.api.add_account(namespace)
+        made, text = mint(namespace, "uid-of-account", "ann", "", timedelta(days=1), datetime.now(UTC))
+        await self.keys.change(lambda keys: {**keys, made.id: made})
+        self.api.permissions |= {(account_name(namespace), permission) for permission in permissions}
+        return {"Authorization": f"Bearer {text}"}
 
     def user(self, name: str, *permissions: str) -> dict[str, str]:
         """Return the headers of a user who has these permissions: `get rlruns in team`."""
@@ -82,17 +95,23 @@ class RestApi:
             kinds[obj["kind"]].put(obj)
 
 
-def rest_api(store: MetricStore | None = None, clock: Any = lambda: 100.0) -> RestApi:
+def rest_api(
+    store: MetricStore | None = None, clock: Any = lambda: 100.0, *, api_keys_may_write: bool = True
+) -> RestApi:
     """Return the API, which knows of all kinds that there are no objects."""
     api, cluster = ReviewingApi(), FakeCluster()
-    users = Users(api.create, clock)
+    keys = ApiKeyStore(api, PLATFORM_NAMESPACE, KEY_SECRET, clock)
+    users = Users(api.create, clock, keys)
 
     async def renew() -> None:
         pass
 
     metrics = MetricReader(store or InMemoryStore(BUCKET), renew, S3Uri(BUCKET, "prefix"), clock)
-    services = make_services(cluster.kube, cluster, Identification(users, 1000.0, clock), users, metrics, clock)
+    identification = Identification(users, 1000.0, clock)
+    tokens = AccountTokens(api.send, clock) if api_keys_may_write else None
+    services = make_services(cluster.kube, cluster, identification, users, metrics, clock, tokens)
     for kind in services.objects.kinds:
         kind.is_listed = True
     transport = httpx.ASGITransport(app=rest_app(services), raise_app_exceptions=False)
-    return RestApi(api, cluster, services, httpx.AsyncClient(transport=transport, base_url="http://server/rlrun/v1"))
+    client = httpx.AsyncClient(transport=transport, base_url="http://server/rlrun/v1")
+    return RestApi(api, cluster, services, client, keys)

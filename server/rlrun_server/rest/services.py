@@ -9,6 +9,7 @@ from rlrun.kube.async_client import AsyncTransport
 from rlrun.kube.kinds import RLADAPTER, RLCHECKPOINT, RLMODEL, RLRUN
 from starlette.requests import Request
 
+from rlrun_server.account_tokens import AccountTokens
 from rlrun_server.identification import Identification
 from rlrun_server.rest.access import Access
 from rlrun_server.rest.metric_reader import MetricReader
@@ -67,6 +68,8 @@ class Services:
     metrics: MetricReader
     bodies: WorkQueue = field(default_factory=lambda: WorkQueue("bodies"))
     """Reading of bodies of requests."""
+    account_tokens: AccountTokens | None = None
+    """Tokens for callers with an API key. None: API keys only read."""
 
 
 def services_of(request: Request) -> Services:
@@ -82,8 +85,10 @@ def make_services(
     users: Users,
     metrics: MetricReader,
     clock: Callable[[], float],
+    account_tokens: AccountTokens | None = None,
 ) -> Services:
     """Return the services. Who calls it lets each of `objects.kinds` follow the API server."""
     objects = KnownObjects(cluster)
     access = Access(identification, users, clock)
-    return Services(access, objects, VisibleNamespaces(access, objects.namespaces, clock), callers, metrics)
+    visible = VisibleNamespaces(access, objects.namespaces, clock)
+    return Services(access, objects, visible, callers, metrics, account_tokens=account_tokens)
