@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from rlrun_server.rest import artifacts, changes, events, identity, metrics, problems, runs, secrets
+from rlrun_server.rest import artifact_changes, artifacts, changes, events, identity, metrics, problems, runs, secrets
 from rlrun_server.rest.services import Services
 
 log = logging.getLogger(__name__)
@@ -23,6 +23,7 @@ ROUTERS = (
     changes.router,
     events.router,
     artifacts.router,
+    artifact_changes.router,
     metrics.router,
     secrets.router,
 )
