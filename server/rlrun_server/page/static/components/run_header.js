@@ -29,7 +29,7 @@ export function RunHeader({ run, live, problem, at, isShort, onChange }) {
     ${problem && html`<${ProblemView} problem=${problem} /><p class="age">This is ${age(at)} old.</p>`}
     <div class="run-progress">
       <progress max=${summary.maxSteps || 1} value=${summary.step} aria-label="Steps" />
-      <span>step <b>${summary.step}</b> of ${summary.maxSteps || "?"}
+      <span>step <b>${summary.step}</b>/${summary.maxSteps || "?"}
         ${!isFinished(summary.phase) && summary.etaSeconds > 0 && html`<span class="muted"> · ${duration(summary.etaSeconds)} left</span>`}</span>
     </div>
     ${!isShort && html`<dl class="facts">

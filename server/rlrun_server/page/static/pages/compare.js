@@ -30,7 +30,7 @@ export function ComparePage() {
     <${RunChoice} runs=${runs} />
     ${runs.length > 1
       ? html`<${Comparison} key=${runs.join()} runs=${runs} />`
-      : html`<div class="card"><${Empty} title=${runs.length ? "Choose one run more" : "Choose two runs or more"}>
+      : html`<div class="card"><${Empty} title=${runs.length ? "Choose one run more" : "Choose two runs or more"} level=${2}>
           <p>Add them above, or select them in the list of runs and press Compare.</p>
           <a class="button" href=${href(["runs"])}>To the runs</a>
         <//></div>`}

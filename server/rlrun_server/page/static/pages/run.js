@@ -72,7 +72,7 @@ export function RunPage() {
   if (run.problem && !run.data && !isDeleted) {
     return html`<${ProblemView} problem=${run.problem} title=${`Run ${namespace}/${name}`} onRetry=${run.reload} />
       ${run.problem.status === 404 &&
-      html`<${Empty} title="Was the run deleted?">
+      html`<${Empty} title="Was the run deleted?" level=${2}>
         <p>Its metrics and rollouts are still there under its uid, if its artifacts were kept: open <code>runs/${namespace}/UID</code>.</p>
         <a class="button" href=${href(["runs"], { ns: namespace })}>Runs of ${namespace}</a>
       <//>`}`;

@@ -112,7 +112,7 @@ function Lines({ lines, isFollowing, hasPods }) {
   useEffect(() => {
     if (isFollowing && element.current) element.current.scrollTop = element.current.scrollHeight;
   }, [lines.length, isFollowing]);
-  if (!lines.length) return html`<div class="card"><${Empty} title="No lines"><p>Nothing was written, or nothing matches.</p><//></div>`;
+  if (!lines.length) return html`<div class="card"><${Empty} title="No lines" level=${2}><p>Nothing was written, or nothing matches.</p><//></div>`;
   return html`<div class="card log" ref=${element} tabindex="0" role="log" aria-live="off" aria-label="Log">
     ${lines.map(
       (line, at) =>

@@ -163,12 +163,12 @@ function RunTable({ runs, isOneNamespace, shown }) {
 
 function NoRuns({ isFiltered, namespace }) {
   if (isFiltered) {
-    return html`<div class="card"><${Empty} title="No run matches">
+    return html`<div class="card"><${Empty} title="No run matches" level=${2}>
       <p>Change the search or the phases.</p>
       <button onClick=${() => setQuery({ q: "", phase: [] })}>Show all runs</button>
     <//></div>`;
   }
-  return html`<div class="card"><${Empty} title="No runs yet">
+  return html`<div class="card"><${Empty} title="No runs yet" level=${2}>
     <p>Three commands start the first one:</p>
     <pre class="code">${`rlrun init                  # writes rl.toml\nrlrun env list              # environments that it may name\nrlrun run rl.toml${namespace ? ` -n ${namespace}` : ""}`}</pre>
     <p>It appears here as soon as the cluster knows it.</p>

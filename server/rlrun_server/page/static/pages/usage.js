@@ -47,7 +47,7 @@ export function UsagePage() {
       ${(found) =>
         found.rows.length
           ? html`<${Totals} total=${found.total} /><${Rows} found=${found} by=${by} />`
-          : html`<div class="card"><${Empty} title="No runs"><p>None was created in this time.</p><//></div>`}
+          : html`<div class="card"><${Empty} title="No runs" level=${2}><p>None was created in this time.</p><//></div>`}
     <//>
     <p class="muted">
       GPU time counts from the admission of an attempt to its end, as Kubernetes saw it. Deleted runs, storage and serving pools are not in it yet.
