@@ -39,7 +39,7 @@ export function RunRow({ run, hasNamespace, isSelected, onSelect }) {
     <td class="num reward">${fixed(run.reward)}</td>
     <td class="wide trend">${run.step > 1 && html`<${Trend} run=${run} />`}</td>
     <td class="wide muted model">${run.model}</td>
-    <td class="num muted" title=${dateTime(run.createdAt)}>${age(run.createdAt)}</td>
+    <td class="num muted age" title=${dateTime(run.createdAt)}>${age(run.createdAt)}</td>
   </tr>`;
 }
 

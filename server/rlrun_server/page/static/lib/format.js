@@ -55,11 +55,12 @@ export function duration(seconds) {
   if (seconds === null || seconds === undefined || !Number.isFinite(seconds)) return MISSING;
   const whole = Math.max(0, Math.round(seconds));
   if (whole < 60) return seconds < 10 && seconds !== whole ? `${number(seconds, 2)} s` : `${whole} s`;
-  if (whole < 3600) return `${Math.round(whole / 60)} min`;
-  const [big, rest, bigUnit, restUnit] =
-    whole < 86_400
-      ? [Math.floor(whole / 3600), Math.round((whole % 3600) / 60), "h", "min"]
-      : [Math.floor(whole / 86_400), Math.round((whole % 86_400) / 3600), "d", "h"];
+  if (whole < 3570) return `${Math.round(whole / 60)} min`;
+  const [unit, part, bigUnit, restUnit] = whole < 86_400 - 1800 ? [3600, 60, "h", "min"] : [86_400, 3600, "d", "h"];
+  // Rounded before it is divided, so that 60 min never remain.
+  const rounded = Math.round(whole / part) * part;
+  const big = Math.floor(rounded / unit);
+  const rest = (rounded % unit) / part;
   return rest ? `${big} ${bigUnit} ${rest} ${restUnit}` : `${big} ${bigUnit}`;
 }
 

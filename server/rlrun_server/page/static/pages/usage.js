@@ -1,5 +1,6 @@
 /** GPU time of the runs that exist, by run, namespace or model. */
 import { Empty, Loaded } from "../components/problem.js";
+import { ScrollRegion } from "../components/scroll_region.js";
 import { pathOf, request } from "../lib/api.js";
 import { dateTime, duration, number, plural } from "../lib/format.js";
 import { html } from "../lib/html.js";
@@ -69,7 +70,7 @@ function Totals({ total }) {
 
 function Rows({ found, by }) {
   return html`<section class="card" aria-label=${GROUPS[by]}>
-    <div class="scroll">
+    <${ScrollRegion} label="Table: Usage">
       <table>
         <caption class="visually-hidden">Usage of ${GROUPS[by].toLowerCase()}, the greatest first, on ${dateTime(found.time)}</caption>
         <thead>
@@ -93,7 +94,7 @@ function Rows({ found, by }) {
           )}
         </tbody>
       </table>
-    </div>
+    <//>
     ${found.rows.length < found.total.runs && found.rows.length >= 500 && html`<p class="more muted">The greatest 500 of ${plural(found.total.runs, "run")}.</p>`}
     ${found.isComplete === false && html`<p class="more muted">You have more namespaces than one answer asks about. Choose one.</p>`}
   </section>`;
