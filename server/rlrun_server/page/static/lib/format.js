@@ -12,7 +12,7 @@ export function number(value, digits = 4) {
   const size = Math.abs(value);
   if (size !== 0 && size < 1e-3) {
     const [base, exponent] = value.toExponential(Math.max(1, digits - 2)).split("e");
-    return `${signed(base)}e${exponent}`;
+    return `${signed(String(Number(base)))}e${exponent}`;
   }
   if (size >= 1e7) return compact(value);
   if (size >= 1000) return signed(Math.round(value).toLocaleString("en-US"));
