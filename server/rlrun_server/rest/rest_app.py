@@ -12,6 +12,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rlrun_server.rest import (
+    artifact_changes,
     artifacts,
     changes,
     compare,
@@ -41,6 +42,7 @@ ROUTERS = (
     changes.router,
     events.router,
     artifacts.router,
+    artifact_changes.router,
     metrics.router,
     sample_steps.router,
     samples.router,
