@@ -63,7 +63,7 @@ RUN_EVENTS: dict[int | str, dict[str, Any]] = {
 }
 
 
-@router.get("/namespaces/{namespace}/stream", responses=NAMESPACE_EVENTS, response_class=EventStream)
+@router.get("/namespaces/{namespace}/stream", status_code=200, responses=NAMESPACE_EVENTS, response_class=EventStream)
 async def stream_namespace(
     request: Request,
     namespace: Namespace,
@@ -82,7 +82,7 @@ async def stream_namespace(
     return _open(request, caller, [feed], [Check("list", "rlruns", namespace)])
 
 
-@router.get("/namespaces/{namespace}/runs/{run}/stream", responses=RUN_EVENTS, response_class=EventStream)
+@router.get("/namespaces/{namespace}/runs/{run}/stream", status_code=200, responses=RUN_EVENTS, response_class=EventStream)
 async def stream_run(
     request: Request,
     namespace: Namespace,
