@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 
 from starlette.types import ASGIApp, Message
 
-DEADLINE = 60.0
+DEADLINE = 30.0
 
 
 class ServerEvent(NamedTuple):
