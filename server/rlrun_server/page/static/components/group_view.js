@@ -1,5 +1,5 @@
 /** Rollouts of one group: one, all side by side, or the differences of two. */
-import { copy } from "../pages/run_config.js";
+import { copy } from "../lib/copy.js";
 import { fixed } from "../lib/format.js";
 import { html } from "../lib/html.js";
 import { useKeys } from "../lib/keys.js";
