@@ -15,8 +15,8 @@ from rlrun_server.hosted_api.log_text import COMPONENTS, log_text
 from rlrun_server.hosted_api.run_objects import phase_of, waiting_reason
 from rlrun_server.hosted_api.run_routes import RunId
 from rlrun_server.hosted_api.wire import json_object
-from rlrun_server.rest.logs.log_models import MAX_TAIL, LogAnswer, LogLevel, LogQuery
-from rlrun_server.rest.logs.routes import get_logs
+from rlrun_server.rest.logs.log_models import MAX_TAIL, LogLevel, LogQuery
+from rlrun_server.rest.logs.routes import read_logs
 from rlrun_server.rest.problems import RestError
 from rlrun_server.rest.runs import find_run
 from rlrun_server.rest.services import services_of
@@ -93,13 +93,12 @@ async def _answer(request: Request, run: str, fields: Mapping[str, object], call
     except ValidationError as error:
         raise FieldProblems([(["query", *e["loc"]], str(e["msg"])) for e in error.errors()]) from error
     try:
-        response = await get_logs(request, caller.namespace, run, query, caller.caller)
+        answer = await read_logs(request, caller.caller, caller.namespace, run, query)
     except RestError as error:
         if error.status == 404 and not phase.finished:
             # The clients wait for what this says, and repeat.
             raise _not_started(run, phase, error.detail) from error
         raise
-    answer = LogAnswer.model_validate_json(bytes(response.body))
     return json_object({"logs": log_text(answer.lines)})
 
 

@@ -17,17 +17,9 @@ from rlrun_server.rest.metric_columns import MAX_STEP
 from rlrun_server.rest.problems import RestError
 from rlrun_server.rest.runs import find_run
 from rlrun_server.rest.sample_models import RewardHistogram, SampleGroupDetail, SampleItem, SampleList, StepList
-from rlrun_server.rest.samples import (
-    HistogramQuery,
-    Order,
-    SampleQuery,
-    SplitQuery,
-    StepQuery,
-    get_group,
-    get_histogram,
-    list_samples,
-    list_steps,
-)
+from rlrun_server.rest.sample_queries import HistogramQuery, Order, SampleQuery, SplitQuery, StepQuery
+from rlrun_server.rest.sample_steps import list_steps
+from rlrun_server.rest.samples import get_group, get_histogram, list_samples
 from rlrun_server.rest.services import services_of
 
 router = APIRouter(tags=["samples"])

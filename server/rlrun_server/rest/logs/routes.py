@@ -12,10 +12,10 @@ from rlrun_server.rest.access import Caller, requires
 from rlrun_server.rest.caller_cluster import caller_cluster
 from rlrun_server.rest.logs.log_models import LogAnswer, LogQuery
 from rlrun_server.rest.logs.log_reader import KnownRun
-from rlrun_server.rest.metrics import UID
 from rlrun_server.rest.problems import RestError, not_found
 from rlrun_server.rest.responses import JSON, RunName, schema_response
 from rlrun_server.rest.services import services_of
+from rlrun_server.rest.stored_runs import UID
 
 router = APIRouter(tags=["logs"])
 
