@@ -81,7 +81,8 @@ def test_environment_servers() -> None:
     found = numbered([component_status(run, each) for each in pods])
     rows = [(row["pod_name"], row["env_name"], row["env_index"], row["status"]) for row in found]
     assert rows == [
-        ("p4", "env-9", 0, "RUNNING"), ("p3", "exam", 0, "RUNNING"), ("p1", "one", 0, "RUNNING"), ("p2", "one", 1, "PENDING"),
+        ("p4", "env-9", 0, "RUNNING"), ("p3", "exam", 0, "RUNNING"), ("p1", "one", 0, "RUNNING"),
+        ("p2", "one", 1, "PENDING"),
     ]  # fmt: skip
     assert pod_status(pod("p", "env-0", ready=False)) == "STARTING"
     assert pod_status(pod("p", "env-0", deletionTimestamp="t")) == "STOPPING"

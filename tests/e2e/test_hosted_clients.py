@@ -1,0 +1,170 @@
+"""The hosted service's own clients, unmodified, drive real runs of the demo model, each as a tenant of its own."""
+
+import re
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from demo.install import EXAMPLES, SYSTEM_NAMESPACE, let_users_in, rlrun
+from demo.kubectl import wait_for
+from tests.e2e.conftest import SECONDS, Platform
+from tests.support.hosted_client import VERSIONS, HostedClient, hosted_client
+
+CONFIG = """
+model = "rlrun/reverse-text-tiny"
+name = "{name}"
+max_steps = 10000
+batch_size = 32
+rollouts_per_example = 8
+learning_rate = 1e-3
+oversampling_factor = 1.0
+
+[sampling]
+max_tokens = 24
+
+[[env]]
+id = "{environment}"
+args = {{ num_examples = 200 }}
+
+[checkpoints]
+interval = 3
+
+[adapters]
+interval = 3
+"""
+FORWARDED = re.compile(r"Forwarding from 127\.0\.0\.1:(\d+)")
+
+
+@pytest.fixture(scope="module")
+def url(platform: Platform) -> Iterator[str]:
+    """URL of rlrun-server, through a forwarded port."""
+    command = ["kubectl", "--kubeconfig", str(platform.kubectl.kubeconfig), "port-forward", "-n", SYSTEM_NAMESPACE]
+    process = subprocess.Popen(
+        [*command, "deployment/rlrun-server", ":8080"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    assert process.stdout is not None
+    try:
+        line = process.stdout.readline()
+        found = FORWARDED.search(line)
+        assert found, f"{line}{process.stdout.read()}"
+        yield f"http://127.0.0.1:{found[1]}"
+    finally:
+        process.terminate()
+        process.wait(20)
+
+
+@pytest.fixture(scope="module")
+def tenants(
+    platform: Platform, url: str, module_namespace: Callable[[str], str], tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, tuple[str, HostedClient]]:
+    """Namespace and client of each version, with an API key of that namespace."""
+    found = {}
+    for version in VERSIONS:
+        namespace = module_namespace("hosted")
+        let_users_in(platform.kubectl, namespace)
+        key = rlrun(platform.kubectl, "key", "create", "-n", namespace).strip().splitlines()[-1]
+        found[version] = (namespace, hosted_client(version, url, key, tmp_path_factory.mktemp("home")))
+    return found
+
+
+@pytest.fixture(scope="module")
+def runs(tenants: dict[str, tuple[str, HostedClient]]) -> dict[str, str]:
+    """Id of the run that each client has started with an environment that it has pushed."""
+    return {version: start(namespace, prime) for version, (namespace, prime) in tenants.items()}
+
+
+def start(namespace: str, prime: HostedClient) -> str:
+    assert "rlrun/reverse-text-tiny" in prime.run("train", "models")
+    folder = EXAMPLES / "environments" / "reverse_text"
+    prime.run("env", "push", "--path", str(copied(folder, prime.folder)), "--owner", namespace)
+    config = CONFIG.format(name=f"prime {prime.version}", environment=f"{namespace}/reverse-text")
+    (prime.folder / "rl.toml").write_text(config)
+    answer = prime.read("train", "run", "rl.toml", "-y", "-e", "TOKEN=hidden", "-o", "json")
+    assert "hidden" not in str(answer)
+    return str(answer["run"]["id"])
+
+
+def copied(folder: Path, home: Path) -> Path:
+    """Return a copy of a project: the client writes into it."""
+    return Path(shutil.copytree(folder, home / folder.name))
+
+
+def wait_for_steps(prime: HostedClient, run: str, step: int) -> dict[str, Any]:
+    """Return the progress of a run once it has done so many steps."""
+
+    def look() -> dict[str, Any] | None:
+        found: dict[str, Any] = prime.read("train", "progress", run)
+        return found if found["latestStep"] >= step else None
+
+    return wait_for(f"step {step} of {run}", look, SECONDS, 2.0)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_client_drives_a_run_from_models_to_delete(
+    platform: Platform, tenants: dict[str, tuple[str, HostedClient]], runs: dict[str, str], version: str
+) -> None:
+    (namespace, prime), run = tenants[version], runs[version]
+    done = wait_for_steps(prime, run, 4)
+    assert run in prime.run("train", "list")
+    got = prime.read("train", "get", run, "-o", "json")["run"]
+    assert (got["status"], got["seq_len"], got["name"]) == ("RUNNING", 128, f"prime {version}")
+    assert "reverse-text" in prime.run("train", "components", run)
+    assert "step" in prime.run("train", "logs", run, "-n", "50")
+    prime.run("train", "logs", run, "-n", "50", "-r")
+    prime.run("train", "logs", run, "--env", "reverse-text", "-n", "20")
+    metrics = prime.read("train", "metrics", run, "--min-step", "1", "--max-step", "3")["metrics"]
+    assert [row["step"] for row in metrics] == [1, 2, 3]
+    assert all("reward/mean" in row for row in metrics)
+    newest = max(done["stepsWithSamples"])
+    rollouts = prime.read("train", "rollouts", run, "-s", str(newest), "-n", "8")
+    assert len(rollouts["samples"]) == min(8, rollouts["total"])
+    assert rollouts["samples"][0]["completion"]
+    bins = prime.read("train", "distributions", run, "-s", str(newest))["bins"]
+    assert sum(each["count"] for each in bins) == rollouts["total"]
+    wait_for("a checkpoint", lambda: checkpoints(prime, run), SECONDS, 2.0)
+    assert prime.read("train", "usage", run, "-o", "json")["training"]["tokens"] > 0
+
+    pods = {pod["metadata"]["uid"] for pod in platform.kubectl.list("pods", namespace, f"rlrun.dev/run={run}")}
+    prime.run("train", "restart", run, "-f")
+    reached = wait_for_steps(prime, run, done["latestStep"] + 3)["latestStep"]
+    after = {pod["metadata"]["uid"] for pod in platform.kubectl.list("pods", namespace, f"rlrun.dev/run={run}")}
+    assert not pods & after, "every pod is another one"
+    lines = prime.read("train", "metrics", run)["metrics"]
+    assert [row["step"] for row in lines][: reached - 1] == list(range(1, reached))
+
+    adapters = wait_for("an adapter", lambda: prime.read("deployments", "list", "-o", "json")["models"], SECONDS, 2.0)
+    assert adapters[0]["rft_run_id"] == run
+    prime.run("train", "stop", run, "-f")
+    wait_for("STOPPED", lambda: status(prime, run) == "STOPPED", SECONDS, 1.0)
+    assert prime.run("train", "logs", run, "-n", "5").strip()
+    prime.run("train", "delete", run, "-f")
+    wait_for("no run", lambda: not prime.read("train", "list", "-o", "json")["runs"], SECONDS, 1.0)
+    assert platform.kubectl.get("secret", f"{run}-env", namespace) is None
+
+
+def test_a_tenants_key_sees_nothing_of_another(
+    tenants: dict[str, tuple[str, HostedClient]], runs: dict[str, str]
+) -> None:
+    for version, other in zip(VERSIONS, reversed(VERSIONS), strict=True):
+        namespace, prime = tenants[version]
+        listed = prime.read("train", "list", "-o", "json")["runs"]
+        assert runs[other] not in [run["id"] for run in listed]
+        for words in ("get", "metrics", "progress", "checkpoints", "usage", "components"):
+            assert "does not exist" in " ".join(prime.run("train", words, runs[other], code=1).split()), words
+        for words in ("stop", "restart", "delete"):
+            assert "does not exist" in " ".join(prime.run("train", words, runs[other], "-f", code=1).split()), words
+        foreign = prime.run("train", "list", code=1, PRIME_TEAM_ID=tenants[other][0])
+        assert "does not belong" in " ".join(foreign.split()), namespace
+
+
+def checkpoints(prime: HostedClient, run: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = prime.read("train", "checkpoints", run, "-s", "READY", "-o", "json")["checkpoints"]
+    return found
+
+
+def status(prime: HostedClient, run: str) -> str:
+    return str(prime.read("train", "get", run, "-o", "json")["run"]["status"])
