@@ -15,6 +15,7 @@ from rlrun.service.run_service import run_service
 from rlrun.service.server import stop_event
 from rlrun.storage.layout import S3Uri
 
+from rlrun_server.account_tokens import AccountTokens
 from rlrun_server.api_key_management import ApiKeyManagement
 from rlrun_server.api_key_store import ApiKeyStore
 from rlrun_server.app import probes_app, server_app
@@ -53,7 +54,8 @@ async def serve(config: ServerConfig) -> int:
     except ConfigException as error:
         problem = Problem(reason=Reason.INVALID_CONFIGURATION, message=f"no access to the API server: {error}")
         raise FatalError(problem, ExitCode.CONFIGURATION) from error
-    cluster = AsyncKubeClient(AsyncApiTransport(configuration))
+    own_transport = AsyncApiTransport(configuration)
+    cluster = AsyncKubeClient(own_transport)
     callers = AsyncApiTransport(without_credentials(configuration))
     reviews = TokenReviews(cluster.create, time.monotonic)
     folder = config.settings.credentials
@@ -73,7 +75,8 @@ async def serve(config: ServerConfig) -> int:
     store = own_store(own_signer, config.endpoint_url, config.region)
     metrics = MetricReader(store, own_signer.renew, root, time.monotonic)
     samples = SampleReader(store, own_signer.renew, root, time.monotonic)
-    services = make_services(cluster, callers, identification, users, metrics, samples, time.monotonic)
+    tokens = AccountTokens(own_transport.send, time.monotonic) if config.settings.api_keys_may_write else None
+    services = make_services(cluster, callers, identification, users, metrics, samples, time.monotonic, tokens)
     page, sessions = None, None
     if config.settings.page:
         try:
@@ -82,7 +85,9 @@ async def serve(config: ServerConfig) -> int:
             problem = Problem(reason=Reason.INVALID_CONFIGURATION, message=f"the page cannot be served: {error}")
             raise FatalError(problem, ExitCode.CONFIGURATION) from error
         sessions = Sessions(Sealer(keys.value), identification, users, time.monotonic, time.time)
-    key_management = ApiKeyManagement(identification, users, key_store, time.monotonic, lambda: datetime.now(UTC))
+    key_management = ApiKeyManagement(
+        identification, users, key_store, time.monotonic, lambda: datetime.now(UTC), tokens.forget if tokens else None
+    )
 
     try:
         certificate = None if config.settings.tls is None else Certificate(config.settings.tls)

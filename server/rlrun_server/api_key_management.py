@@ -39,13 +39,18 @@ class ApiKeyManagement:
         store: ApiKeyStore | None,
         clock: Callable[[], float],
         now: Callable[[], datetime],
+        on_deleted: Callable[[str], None] | None = None,
     ) -> None:
-        """`clock` counts seconds for limits; `now` is the time in UTC. Without a store keys are turned off."""
+        """`clock` counts seconds for limits; `now` is the time in UTC. Without a store keys are turned off.
+
+        `on_deleted` is called with the id of a key that was deleted.
+        """
         self._identification = identification
         self._users = users
         self._store = store
         self._clock = clock
         self._now = now
+        self._on_deleted = on_deleted
         self._requests = RateLimiter(REQUESTS)
 
     async def create(self, token: str, client: str, namespace: str, asked: NewApiKey) -> CreatedApiKey:
@@ -84,6 +89,8 @@ class ApiKeyManagement:
 
         with _problems():
             await store.change(without)
+        if self._on_deleted is not None:
+            self._on_deleted(key_id)
         log.info("%s deleted API key %s of namespace %s", user, key_id, namespace)
         return deleted[key_id].info
 

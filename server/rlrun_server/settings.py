@@ -50,6 +50,8 @@ class ServerSettings(Schema):
 
     api_key_secret: str = Field(default="", pattern=r"^([^/]+/[^/]+)?$")
     """Namespace and name of the Secret that stores API keys, with a slash between them. Empty: there are none."""
+    api_keys_may_write: bool = False
+    """Changes, Events, Secrets and logs of pods for callers with an API key, with tokens of the key's account."""
 
     page: bool = True
     """Serve the web page and its logins."""

@@ -1,12 +1,16 @@
 """The REST API in this process, with an API server in memory."""
 
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import httpx
 from rlrun.kube.objects import Obj
 from rlrun.storage.layout import S3Uri
 from rlrun.storage.store import Store
+from rlrun_server.account_tokens import AccountTokens
+from rlrun_server.api_key import mint
+from rlrun_server.api_key_store import ApiKeyStore
 from rlrun_server.app import WithSessions
 from rlrun_server.identification import Identification
 from rlrun_server.rest.metric_reader import MetricReader
@@ -15,11 +19,11 @@ from rlrun_server.rest.sample_reader import SampleReader
 from rlrun_server.rest.services import Services, make_services
 from rlrun_server.sealed import Sealer
 from rlrun_server.sessions import Sessions
-from rlrun_server.users import Users
+from rlrun_server.users import Users, account_name
 
 from tests.support.fake_cluster import FakeCluster
 from tests.support.fake_s3 import InMemoryStore
-from tests.support.signing_server import KEY, ReviewingApi
+from tests.support.signing_server import KEY, KEY_SECRET, PLATFORM_NAMESPACE, ReviewingApi
 
 BUCKET = "bucket"
 CREATED = "2026-01-01T00:00:{:02d}Z"
@@ -70,6 +74,15 @@ class RestApi:
     cluster: FakeCluster
     services: Services
     client: httpx.AsyncClient
+    keys: ApiKeyStore
+
+    async def key(self, namespace: str, *permissions: str) -> dict[str, str]:
+        """Return the headers of a new API key of a namespace, whose account has these permissions."""
+        self.api.add_account(namespace)
+        made, text = mint(namespace, "uid-of-account", "ann", "", timedelta(days=1), datetime.now(UTC))
+        await self.keys.change(lambda keys: {**keys, made.id: made})
+        self.api.permissions |= {(account_name(namespace), permission) for permission in permissions}
+        return {"Authorization": f"Bearer {text}"}
 
     def user(self, name: str, *permissions: str) -> dict[str, str]:
         """Return the headers of a user who has these permissions: `get rlruns in team`."""
@@ -91,11 +104,14 @@ def rest_api(
     store: Store | None = None,
     clock: Any = lambda: 100.0,
     bucket: str = BUCKET,
+    *,
     now: Any = lambda: 1e9,
+    api_keys_may_write: bool = True,
 ) -> RestApi:
     """Return the API, which knows of all kinds that there are no objects."""
     api, cluster = ReviewingApi(), FakeCluster()
-    users = Users(api.create, clock)
+    keys = ApiKeyStore(api, PLATFORM_NAMESPACE, KEY_SECRET, clock)
+    users = Users(api.create, clock, keys)
 
     async def renew() -> None:
         pass
@@ -103,9 +119,11 @@ def rest_api(
     store, root = store or InMemoryStore(bucket), S3Uri(bucket, "prefix")
     metrics, samples = MetricReader(store, renew, root, clock), SampleReader(store, renew, root, clock)
     identification = Identification(users, 1000.0, clock)
-    services = make_services(cluster.kube, cluster, identification, users, metrics, samples, clock)
+    tokens = AccountTokens(api.send, clock) if api_keys_may_write else None
+    services = make_services(cluster.kube, cluster, identification, users, metrics, samples, clock, tokens)
     for kind in services.objects.kinds:
         kind.is_listed = True
     sessions = Sessions(Sealer(lambda: [KEY]), identification, users, clock, now)
     transport = httpx.ASGITransport(app=WithSessions(rest_app(services), sessions), raise_app_exceptions=False)
-    return RestApi(api, cluster, services, httpx.AsyncClient(transport=transport, base_url="http://server/rlrun/v1"))
+    client = httpx.AsyncClient(transport=transport, base_url="http://server/rlrun/v1")
+    return RestApi(api, cluster, services, client, keys)

@@ -1,7 +1,9 @@
 """rlrun-server in a thread of this process, with a review of tokens that the test decides about."""
 
 import asyncio
+import base64
 import copy
+import json
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -92,6 +94,8 @@ class ReviewingApi:
     objects: dict[tuple[str, str, str], Obj] = field(default_factory=stored_key_secret)
     """Secrets and ServiceAccounts by kind, namespace and name."""
     reads: int = 0
+    made_tokens: list[KubeRequest] = field(default_factory=list)
+    """Requests for tokens of ServiceAccounts."""
 
     async def get(self, kind: ResourceKind, namespace: str | None, name: str) -> Obj | None:
         """Return an object."""
@@ -115,6 +119,18 @@ class ReviewingApi:
     def add_account(self, namespace: str, name: str = "rlrun-user", uid: str = "uid-of-account") -> None:
         """Create a ServiceAccount."""
         self.objects["ServiceAccount", namespace, name] = {"metadata": {"name": name, "uid": uid}}
+
+    async def send(self, request: KubeRequest) -> Obj:
+        """Answer a request for a token of a ServiceAccount, with one that has the account's uid and a number."""
+        self._check_not_away()
+        assert request.subresource == "token"
+        self.made_tokens.append(request)
+        account = self.objects.get(("ServiceAccount", request.namespace or "", request.name or ""))
+        if account is None:
+            raise ApiError(404, "NotFound", "serviceaccounts not found")
+        claims = {"kubernetes.io": {"serviceaccount": {"uid": account["metadata"]["uid"]}}}
+        payload = base64.urlsafe_b64encode(json.dumps(claims).encode()).decode().rstrip("=")
+        return {"status": {"token": f"made.{payload}.{len(self.made_tokens)}"}}
 
     def _check_not_away(self) -> None:
         if self.is_away:

@@ -201,6 +201,9 @@ logLevel: {{ .Values.operator.logLevel }}
 - {name: RLRUN_SERVER_ENVIRONMENT_OWNERS, value: {{ toJson (.Values.runs.environmentOwners | default dict) | quote }}}
 {{- if .Values.users.apiKeys }}
 - {name: RLRUN_SERVER_API_KEY_SECRET, value: {{ printf "%s/%s-server-api-keys" .Release.Namespace (include "rlrun.fullname" .) | quote }}}
+{{- if .Values.users.apiKeysMayWrite }}
+- {name: RLRUN_SERVER_API_KEYS_MAY_WRITE, value: "true"}
+{{- end }}
 {{- end }}
 {{- end }}
 

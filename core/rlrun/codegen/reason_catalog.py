@@ -1100,8 +1100,9 @@ REST_API = _section(
     ),
     (
         Reason.API_KEY_NOT_ALLOWED,
-        "API keys only read: changes, logs of pods, Events and Secrets need a token that the API server knows.",
-        "Send a Kubernetes token.",
+        "API keys only read here (`users.apiKeysMayWrite: false`): changes, logs of pods, Events and Secrets need a "
+        "token that the API server knows. Or rlrun-server lacks the right to make tokens of `rlrun-user`.",
+        "Send a Kubernetes token, or ask the platform team.",
     ),
     (
         Reason.CURSOR_MISMATCH,

@@ -13,9 +13,9 @@ from rlrun_server.rest.access import Caller, requires
 from rlrun_server.rest.pages import DEFAULT_LIMIT, MAX_CURSOR, MAX_LIMIT, page_of
 from rlrun_server.rest.problems import not_found
 from rlrun_server.rest.responses import JSON, ArtifactName, list_response, schema_response
-from rlrun_server.rest.services import services_of
+from rlrun_server.rest.services import Services, services_of
 from rlrun_server.rest.summaries import ArtifactSummary
-from rlrun_server.rest.watched_objects import WatchedObjects
+from rlrun_server.rest.watched_objects import Kept, WatchedObjects
 
 router = APIRouter(tags=["artifacts"])
 
@@ -119,11 +119,23 @@ def _list(request: Request, known: WatchedObjects[ArtifactSummary], namespace: s
     return list_response(request, page, [artifact.text for artifact in page.rows])
 
 
-def _get(request: Request, known: WatchedObjects[ArtifactSummary], namespace: str, name: str) -> Response:
-    services_of(request).objects.require(known)
+def find_artifact(
+    services: Services, known: WatchedObjects[ArtifactSummary], namespace: str, name: str
+) -> Kept[ArtifactSummary]:
+    """Return the checkpoint or adapter. Raises RestError."""
+    services.objects.require(known)
     found = known.find(namespace, name)
     if found is None:
         raise not_found(f"{known.kind.kind} {namespace}/{name}")
-    obj = found.read()
-    detail = ArtifactDetail(summary=found.summary, spec=obj.get("spec") or {}, status=obj.get("status") or {})
+    return found
+
+
+def artifact_response(artifact: Kept[ArtifactSummary]) -> Response:
+    """Return the response with a checkpoint or adapter."""
+    obj = artifact.read()
+    detail = ArtifactDetail(summary=artifact.summary, spec=obj.get("spec") or {}, status=obj.get("status") or {})
     return schema_response(detail)
+
+
+def _get(request: Request, known: WatchedObjects[ArtifactSummary], namespace: str, name: str) -> Response:
+    return artifact_response(find_artifact(services_of(request), known, namespace, name))

@@ -15,7 +15,7 @@ from starlette.responses import Response
 
 from rlrun_server.http.body import read_body
 from rlrun_server.rest.access import Caller, requires
-from rlrun_server.rest.caller_cluster import CallerCluster
+from rlrun_server.rest.caller_cluster import caller_cluster
 from rlrun_server.rest.problems import RestError, not_found
 from rlrun_server.rest.responses import JSON, RunName, schema_response
 from rlrun_server.rest.run_bodies import JSON as JSON_TYPE
@@ -103,7 +103,7 @@ async def create_run(
 ) -> Response:
     """Create a run from its spec or an RLRun (JSON, YAML), or from a TOML file."""
     services = services_of(request)
-    cluster = CallerCluster(services.callers, caller)
+    cluster = await caller_cluster(request, caller)
     body = await read_body(request, MAX_BODY)
     # Readers of YAML and TOML are written in Python: other requests must not wait for the largest bodies.
     run = await services.bodies.run(read_run, media_type_of(request), body)
@@ -160,7 +160,7 @@ async def delete_run(
 ) -> Response:
     """Delete a run and its pods."""
     services = services_of(request)
-    cluster = CallerCluster(services.callers, caller)
+    cluster = await caller_cluster(request, caller)
     found = find_run(services, namespace, run)
     version = _version(if_match or "")
     if artifacts is not None:
@@ -210,7 +210,7 @@ async def _patch(
     dry_run: DryRun | None,
 ) -> Response:
     services = services_of(request)
-    cluster = CallerCluster(services.callers, caller)
+    cluster = await caller_cluster(request, caller)
     found = find_run(services, namespace, run)
     body = {"metadata": _precondition(found.uid, _version(if_match)), "spec": changes}
     asked = requests.patch(RLRUN, namespace, found.name, body, SERVER_FIELD_MANAGER)

@@ -9,7 +9,7 @@ from rlrun.kube.objects import Obj
 from starlette.responses import Response
 
 from rlrun_server.rest.access import Caller, requires
-from rlrun_server.rest.caller_cluster import CallerCluster
+from rlrun_server.rest.caller_cluster import caller_cluster
 from rlrun_server.rest.responses import JSON, RunName, schema_response
 from rlrun_server.rest.runs import find_run
 from rlrun_server.rest.services import services_of
@@ -45,7 +45,7 @@ async def list_events(
 ) -> Response:
     """List the Events of a run, newest first."""
     services = services_of(request)
-    cluster = CallerCluster(services.callers, caller)
+    cluster = await caller_cluster(request, caller)
     uid = find_run(services, namespace, run).uid
     found = await cluster.send(requests.list_selected(EVENT, namespace, f"involvedObject.uid={uid}", MAX_EVENTS))
     items = sorted(map(event_of, found.get("items") or []), key=lambda event: event.time, reverse=True)

@@ -11,6 +11,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rlrun_server.rest import (
+    artifact_changes,
     artifacts,
     changes,
     compare,
@@ -38,6 +39,7 @@ ROUTERS = (
     changes.router,
     events.router,
     artifacts.router,
+    artifact_changes.router,
     metrics.router,
     sample_steps.router,
     samples.router,

@@ -17,10 +17,9 @@ from starlette.responses import Response
 from rlrun_server.http.body import read_body
 from rlrun_server.http.strict_json import TextInvalid, read_json
 from rlrun_server.rest.access import Caller, requires
-from rlrun_server.rest.caller_cluster import CallerCluster
+from rlrun_server.rest.caller_cluster import caller_cluster
 from rlrun_server.rest.problems import RestError, from_field_problems, invalid
 from rlrun_server.rest.responses import JSON, schema_response
-from rlrun_server.rest.services import services_of
 
 router = APIRouter(tags=["secrets"])
 
@@ -68,7 +67,7 @@ async def list_secrets(
     request: Request, namespace: Namespace, caller: Caller = requires("list", "secrets", group="")
 ) -> Response:
     """List the names of the Secrets of type Opaque that are not the operator's."""
-    cluster = CallerCluster(services_of(request).callers, caller)
+    cluster = await caller_cluster(request, caller)
     # Only metadata: values do not even reach this process.
     found = await cluster.send(requests.list_metadata(SECRET, namespace, f"type={OPAQUE}", MAX_SECRETS))
     items = [summary_of(item) for item in found.get("items") or [] if not _is_operators(item)]
@@ -90,7 +89,7 @@ async def put_secret(
     request: Request, namespace: Namespace, name: SecretName, caller: Caller = requires("update", "secrets", group="")
 ) -> Response:
     """Create a Secret, or replace all its values. Runs name it in `envFrom`. Needs `create`, `update` and `get`."""
-    cluster = CallerCluster(services_of(request).callers, caller)
+    cluster = await caller_cluster(request, caller)
     values = read_values(await read_body(request, MAX_BODY))
     existing = await cluster.find(requests.get_metadata(SECRET, namespace, name))
     wanted = secret_object(namespace, name, values, existing)
@@ -104,7 +103,7 @@ async def delete_secret(
     request: Request, namespace: Namespace, name: SecretName, caller: Caller = requires("delete", "secrets", group="")
 ) -> Response:
     """Delete a Secret. Needs `delete` and `get`."""
-    cluster = CallerCluster(services_of(request).callers, caller)
+    cluster = await caller_cluster(request, caller)
     existing = await cluster.send(requests.get_metadata(SECRET, namespace, name))
     _check_not_operators(existing)
     await cluster.send(requests.delete(SECRET, namespace, name, existing["metadata"]["uid"]))

@@ -9,6 +9,7 @@ from rlrun.kube.async_client import AsyncTransport
 from rlrun.kube.kinds import RLADAPTER, RLCHECKPOINT, RLMODEL, RLRUN
 from starlette.requests import Request
 
+from rlrun_server.account_tokens import AccountTokens
 from rlrun_server.identification import Identification
 from rlrun_server.rest.access import Access
 from rlrun_server.rest.logs.log_reader import LogReader
@@ -74,6 +75,8 @@ class Services:
     logs: LogReader
     bodies: WorkQueue = field(default_factory=lambda: WorkQueue("bodies"))
     """Reading of bodies of requests."""
+    account_tokens: AccountTokens | None = None
+    """Tokens for callers with an API key. None: API keys only read."""
 
     def close(self) -> None:
         """End all threads and streams."""
@@ -97,10 +100,11 @@ def make_services(
     metrics: MetricReader,
     samples: SampleReader,
     clock: Callable[[], float],
+    account_tokens: AccountTokens | None = None,
 ) -> Services:
     """Return the services. Who calls it lets each of `objects.kinds` follow the API server."""
     objects = KnownObjects(cluster)
     access = Access(identification, users, clock)
     logs = LogReader(StoredFiles(metrics.store, metrics.renew, metrics.root, "logs", LOG_THREADS))
     visible = VisibleNamespaces(access, objects.namespaces, clock)
-    return Services(access, objects, visible, callers, metrics, samples, logs)
+    return Services(access, objects, visible, callers, metrics, samples, logs, account_tokens)

@@ -256,9 +256,10 @@ def test_operator_roles_allow_the_requests_of_the_operator_and_few_others(render
             assert {"apiGroups": [group], "resources": [kind.plural], "verbs": ["create"]} in of_server
             account = {"apiGroups": [""], "resources": ["serviceaccounts"], "resourceNames": ["rlrun-user"]}
             assert {**account, "verbs": ["get"]} in of_server
+            assert {**account, "resources": ["serviceaccounts/token"], "verbs": ["create"]} in of_server
             ours = {"apiGroups": ["rlrun.dev"], "resources": ["rlruns", "rlcheckpoints", "rladapters", "rlmodels"]}
             assert {**ours, "verbs": ["list", "watch"]} in of_server
-            assert len(of_server) == 4
+            assert len(of_server) == 5
         elif kind.kind == "Lease":
             assert all(allowed(leader, group, kind.plural, verb) for verb in ("get", "create", "update"))
             assert not allowed(rules, group, kind.plural, "get"), "leases of others are none of its business"
@@ -281,6 +282,15 @@ def test_operator_roles_allow_the_requests_of_the_operator_and_few_others(render
     assert allowed(rules, "rlrun.dev", "rlruns/finalizers", "update"), "needed to own children with blocking"
     assert not any("*" in r["verbs"] + r["resources"] + r["apiGroups"] for r in rules)
     assert not any(r in ("pods/exec", "roles", "clusterroles") for rule in rules for r in rule["resources"])
+
+
+@pytest.mark.parametrize("value", ["apiKeysMayWrite", "apiKeys"])
+def test_without_keys_that_write_the_server_makes_no_tokens(render: Render, value: str) -> None:
+    rendered = render({"users": {value: False}})
+    rules = rendered.one("ClusterRole", "rlrun-server")["rules"]
+    assert not any("serviceaccounts/token" in rule["resources"] for rule in rules)
+    server = rendered.one("Deployment", "rlrun-server")["spec"]["template"]["spec"]["containers"][0]
+    assert "RLRUN_SERVER_API_KEYS_MAY_WRITE" not in [variable["name"] for variable in server["env"]]
 
 
 def test_garbage_collection_is_off_by_default(render: Render) -> None:
@@ -504,7 +514,7 @@ def test_credentials_from_values(render: Render) -> None:
     values = {
         "s3": {"credentials": {"create": True, "existingSecret": "", "accessKeyId": "id", "secretAccessKey": "k"}}
     }
-    rendered = render(values)
+    rendered = render({"users": {value: False}})
     secret = rendered.one("Secret", "rlrun-s3")
     assert secret["stringData"]["AWS_ACCESS_KEY_ID"] == "id"
     assert parse_settings(rendered.settings).s3.credentials_secret.name == secret["metadata"]["name"]

@@ -44,7 +44,7 @@ function View({ path }) {
   if (name === "runs" && !run) return html`<${RunsPage} />`;
   if (name === "runs") return html`<${Lazy} key=${`${namespace}/${run}`} name="run" />`;
   if (name in LAZY) return html`<${Lazy} key=${name} name=${name} />`;
-  return html`<${Empty} title="There is no such page">
+  return html`<${Empty} title="There is no such page" level=${1}>
     <p>The address is not one of this page.</p>
     <a class="button" href=${href(["runs"])}>To the runs</a>
   <//>`;

@@ -237,10 +237,30 @@ async def test_deletion_says_what_becomes_of_the_files(api: RestApi, artifacts: 
     assert ("RLRun", "team", "first") not in api.cluster.objects
 
 
-async def test_an_api_key_changes_nothing(api: RestApi, monkeypatch: pytest.MonkeyPatch) -> None:
-    from rlrun_server.rest import caller_cluster
+async def test_an_api_key_changes_what_its_account_may_change(api: RestApi) -> None:
+    headers = await api.key("team", *RIGHTS)
+    for name in ("second", "third"):
+        body = {**RUN, "metadata": {"name": name}}
+        answer = await api.client.post(RUNS, json=body, headers=headers)
+        assert answer.status_code == 201, answer.text
+    (token,) = {request.extra_headers["Authorization"] for request in api.cluster.requests}
+    assert token.startswith("Bearer made.")
+    (asked,) = api.api.made_tokens
+    assert str(asked) == "create the token of ServiceAccount team/rlrun-user"
+    assert (asked.body or {})["spec"] == {"expirationSeconds": 600}
+    api.api.add_account("other")
+    answer = await api.client.post(RUNS.replace("team", "other"), json=RUN, headers=headers)
+    assert (answer.status_code, answer.json()["reason"]) == (404, "NamespaceNotFound")
 
-    monkeypatch.setattr(caller_cluster, "is_api_key", lambda token: token.endswith("ann"))
-    for answer in (await create(api, RUN), await change(api, {"spec": {"maxSteps": 80}})):
+
+async def test_api_keys_only_read_if_the_platform_says_so() -> None:
+    api = rest_api(api_keys_may_write=False)
+    api.add(run_object("first"))
+    headers = await api.key("team", *RIGHTS)
+    made = await api.client.post(RUNS, json=RUN, headers=headers)
+    changed = await api.client.patch(f"{RUNS}/first", json={"spec": {"maxSteps": 80}}, headers=headers)
+    for answer in (made, changed):
         assert (answer.status_code, answer.json()["reason"]) == (403, "ApiKeyNotAllowed")
     assert not api.cluster.requests
+    assert not api.api.made_tokens
+    assert (await api.client.get(f"{RUNS}/first", headers=headers)).status_code == 200

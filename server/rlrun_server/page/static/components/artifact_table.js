@@ -5,6 +5,7 @@ import { href } from "../lib/router.js";
 import { ContinueDialog } from "./continue_dialog.js";
 import { DeleteDialog, DeployDialog, DownloadDialog } from "./artifact_dialogs.js";
 import { Phase } from "./phase.js";
+import { ScrollRegion } from "./scroll_region.js";
 
 const DEPLOYABLE = ["NotDeployed", "DeployFailed", "Unloading", undefined];
 
@@ -39,7 +40,7 @@ export function CheckpointTable({ items, hasRun, owner, onChange }) {
 
 function Table({ caption, items, hasRun, hasState, open, onClose, onChange, children }) {
   return html`
-    <div class="scroll">
+    <${ScrollRegion} label=${`Table: ${caption}`}>
       <table class="artifacts">
         <caption class="visually-hidden">${caption}, newest first</caption>
         <thead>
@@ -74,7 +75,7 @@ function Table({ caption, items, hasRun, hasState, open, onClose, onChange, chil
           )}
         </tbody>
       </table>
-    </div>
+    <//>
     ${open && html`<${open.dialog} ...${open.props} onClose=${onClose} onChange=${onChange} />`}
   `;
 }

@@ -1,6 +1,6 @@
 /** Card with one chart: title, lines, legend with the values under the cursor, and a table instead of it. */
 import { lastOf, sentenceOf } from "../lib/chart_data.js";
-import { clock, number } from "../lib/format.js";
+import { clock, duration, number } from "../lib/format.js";
 import { html, useMemo, useState } from "../lib/html.js";
 import { useSeen } from "../lib/visible.js";
 import { Plot, colorOf, dashOf } from "./plot.js";
@@ -21,15 +21,16 @@ const NO_MARKS = [];
 /**
  * @param {{
  *   title: string, unit?: string, about?: string, steps: number[], times: number[], lines: import("../lib/chart_data.js").Line[],
- *   view: ChartView, isLog?: boolean, isStacked?: boolean, isTall?: boolean, marks?: any[], syncKey: string, note?: string,
+ *   view: ChartView, isLog?: boolean, isStacked?: boolean, isTall?: boolean, marks?: any[], syncKey: string, isElapsed?: boolean,
  * }} props
  */
-export function Chart({ title, unit, about, steps, times, lines, view, isLog, isStacked, isTall, marks = NO_MARKS, syncKey, note }) {
+export function Chart({ title, unit, about, steps, times, lines, view, isLog, isStacked, isTall, marks = NO_MARKS, syncKey, isElapsed }) {
   const [element, isSeen] = useSeen();
   const [at, setAt] = useState(/** @type {number | null} */ (null));
   const [isOwnTable, setOwnTable] = useState(false);
   const isTable = view.isTable || isOwnTable;
-  const isTime = view.x === "time";
+  const isTime = view.x === "time" && !isElapsed;
+  const isSeconds = view.x === "time" && isElapsed;
   const sentence = useMemo(() => sentenceOf(title, steps, lines), [title, steps, lines]);
   const height = isTall ? TALL : HEIGHT;
   const placed = useMemo(() => marks.map((mark) => ({ ...mark, x: isTime ? mark.time : mark.step })), [marks, isTime]);
@@ -41,9 +42,9 @@ export function Chart({ title, unit, about, steps, times, lines, view, isLog, is
         aria-label=${`${title} as a table`} title="Table"
       >▤</button>
     </header>
-    ${about && html`<p class="about">${about}${note ? ` ${note}` : ""}</p>`}
+    ${about && html`<p class="about">${about}</p>`}
     ${isTable
-      ? html`<${ValueTable} title=${title} steps=${steps} times=${times} lines=${lines} />`
+      ? html`<${ValueTable} title=${title} steps=${steps} times=${isElapsed ? null : times} firstTitle=${isSeconds ? "Seconds" : "Step"} lines=${lines} />`
       : html`<div class=${`plot ${isTall ? "tall" : ""}`} role="img" aria-label=${sentence}>
             ${isSeen &&
             html`<${Plot}
@@ -53,7 +54,7 @@ export function Chart({ title, unit, about, steps, times, lines, view, isLog, is
             />`}
           </div>
           <ul class="legend" aria-hidden="true">
-            ${at !== null && html`<li><b>${isTime ? clock(times[at] * 1000) : `step ${steps[at]}`}</b></li>`}
+            ${at !== null && html`<li><b>${isTime ? clock(times[at] * 1000) : isSeconds ? duration(steps[at]) : `step ${steps[at]}`}</b></li>`}
             ${lines.map(
               (line, index) =>
                 html`<li key=${line.label} title=${line.label}>
@@ -77,14 +78,14 @@ export function LineKey({ at, isPoints, isFilled }) {
   </svg>`;
 }
 
-function ValueTable({ title, steps, times, lines }) {
+function ValueTable({ title, steps, times, firstTitle, lines }) {
   const rows = steps.map((step, at) => ({ step, at })).slice(-MAX_ROWS).reverse();
   return html`<div class="table" tabindex="0" role="region" aria-label=${`${title}: values`}>
     <table>
       <caption class="visually-hidden">${title}, newest step first</caption>
       <thead class="sticky">
         <tr>
-          <th scope="col">Step</th><th scope="col">Time</th>
+          <th scope="col">${firstTitle}</th>${times && html`<th scope="col">Time</th>`}
           ${lines.map((line) => html`<th scope="col" class="num" key=${line.label}>${line.label}</th>`)}
         </tr>
       </thead>
@@ -92,7 +93,7 @@ function ValueTable({ title, steps, times, lines }) {
         ${rows.map(
           ({ step, at }) =>
             html`<tr key=${step}>
-              <th scope="row">${step}</th><td class="muted">${clock(times[at] * 1000)}</td>
+              <th scope="row">${step}</th>${times && html`<td class="muted">${clock(times[at] * 1000)}</td>`}
               ${lines.map((line) => html`<td class="num">${line.values[at] === null ? "" : number(line.values[at])}</td>`)}
             </tr>`,
         )}

@@ -13,8 +13,8 @@ export function Diagnosis({ run }) {
   if (!notices.length) return null;
   return html`<div class="stack" role="region" aria-label="Diagnosis">
     ${notices.map(
-      ({ key, kind, title, text }) =>
-        html`<div key=${key} class=${kind === "bad" ? "problem" : `notice ${kind}`}><strong>${title}</strong>${text && html`<p>${text}</p>`}</div>`,
+      ({ key, kind, title, code, text }) =>
+        html`<div key=${key} class=${kind === "bad" ? "problem" : `notice ${kind}`}><strong>${title}${code && html` <code class="reason">${code}</code>`}</strong>${text && html`<p>${text}</p>`}</div>`,
     )}
   </div>`;
 }
@@ -24,16 +24,16 @@ export function noticesOf({ summary, status }) {
   const notices = [];
   const conditions = status.conditions ?? [];
   if (summary.phase === "Failed") {
-    notices.push({ key: "failed", kind: "bad", title: `The run failed: ${words(summary.reason || "Failed")}`, text: summary.message });
+    notices.push({ key: "failed", kind: "bad", title: `The run failed: ${words(summary.reason || "Failed")}`, code: summary.reason, text: summary.message });
   } else if (!isFinished(summary.phase) && summary.phase !== "Running") {
-    notices.push({ key: "waits", kind: "warning", title: waitingTitle(summary, status), text: summary.message });
+    notices.push({ key: "waits", kind: "warning", title: waitingTitle(summary, status), code: summary.reason, text: summary.message });
   } else if (summary.phase === "Running" && summary.reason && summary.reason !== "Running") {
-    notices.push({ key: "reason", kind: "warning", title: words(summary.reason), text: summary.message });
+    notices.push({ key: "reason", kind: "warning", title: words(summary.reason), code: summary.reason, text: summary.message });
   }
   for (const { type, status: state, reason = "", message = "" } of conditions) {
     if (WARNINGS[type] !== state || HARMLESS.includes(reason) || isFinished(summary.phase) && type === "TrainingHealthy" && summary.phase === "Completed") continue;
     if (reason === summary.reason && notices.length) continue;
-    notices.push({ key: type, kind: "warning", title: words(reason), text: message });
+    notices.push({ key: type, kind: "warning", title: words(reason), code: reason, text: message });
   }
   return notices;
 }

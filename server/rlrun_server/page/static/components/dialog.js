@@ -1,5 +1,6 @@
 /** Modal dialogs. */
 import { html, useEffect, useId, useRef } from "../lib/html.js";
+import { route } from "../lib/router.js";
 import { ProblemView } from "./problem.js";
 
 /** @param {{title: string, onClose: () => void, children?: unknown, footer?: unknown}} props */
@@ -9,7 +10,12 @@ export function Dialog({ title, onClose, children, footer }) {
   useEffect(() => {
     const before = document.activeElement;
     element.current?.showModal();
-    return () => before instanceof HTMLElement && before.focus();
+    // Back, or another view, closes it too.
+    const unsubscribe = route.subscribe(onClose);
+    return () => {
+      unsubscribe();
+      if (before instanceof HTMLElement) before.focus();
+    };
   }, []);
   return html`<dialog
     ref=${element}

@@ -36,9 +36,9 @@ export function Loaded({ resource, what, children }) {
   `;
 }
 
-/** @param {{title: string, children?: unknown}} props */
-export function Empty({ title, children }) {
-  return html`<div class="empty"><h3>${title}</h3>${children}</div>`;
+/** @param {{title: string, level?: 1 | 2 | 3, children?: unknown}} props level of the heading: 2 below that of the page */
+export function Empty({ title, level = 3, children }) {
+  return html`<div class="empty"><${`h${level}`}>${title}<//>${children}</div>`;
 }
 
 /** @param {{shown: number, total: number, noun: string, onMore?: () => void, isBusy?: boolean}} props */

@@ -10,8 +10,8 @@ import { RunActions } from "./run_actions.js";
 
 const LIVE_TEXTS = { live: "live", polling: "updated every 5 s", connecting: "connecting …", off: "" };
 
-/** @param {{run: any, live: import("../lib/live.js").LiveState, problem: any, at: number, onChange: () => void}} props */
-export function RunHeader({ run, live, problem, at, onChange }) {
+/** @param {{run: any, live: import("../lib/live.js").LiveState, problem: any, at: number, isShort: boolean, onChange: () => void}} props isShort: without facts */
+export function RunHeader({ run, live, problem, at, isShort, onChange }) {
   const { summary, status, spec } = run;
   const newest = useNewest(run);
   const name = summary.displayName || summary.name;
@@ -29,10 +29,10 @@ export function RunHeader({ run, live, problem, at, onChange }) {
     ${problem && html`<${ProblemView} problem=${problem} /><p class="age">This is ${age(at)} old.</p>`}
     <div class="run-progress">
       <progress max=${summary.maxSteps || 1} value=${summary.step} aria-label="Steps" />
-      <span>step <b>${summary.step}</b> of ${summary.maxSteps || "?"}
+      <span>step <b>${summary.step}</b>/${summary.maxSteps || "?"}
         ${!isFinished(summary.phase) && summary.etaSeconds > 0 && html`<span class="muted"> · ${duration(summary.etaSeconds)} left</span>`}</span>
     </div>
-    <dl class="facts">
+    ${!isShort && html`<dl class="facts">
       <div><dt>Reward</dt><dd class="main"><b>${fixed(summary.reward)}</b>${newest.error !== null && html` <span class="muted">± ${fixed(1.96 * newest.error)}</span>`}</dd></div>
       ${newest.val !== null && html`<div><dt>Validation</dt><dd class="main">${fixed(newest.val)}</dd></div>`}
       ${newest.evals.map(({ label, value }) => html`<div key=${label}><dt>${label}</dt><dd class="main">${fixed(value)}</dd></div>`)}
@@ -42,10 +42,15 @@ export function RunHeader({ run, live, problem, at, onChange }) {
       <div><dt>Created</dt><dd title=${dateTime(summary.createdAt)}>${age(summary.createdAt)} ago</dd></div>
       ${running !== null && html`<div><dt>Duration</dt><dd>${duration(running / 1000)}</dd></div>`}
       ${summary.restarts > 0 && html`<div><dt>Restarts</dt><dd>${summary.restarts}</dd></div>`}
-      ${groups && html`<div><dt>Groups</dt><dd title="trained · filtered · failed · stale">${[groups.trained, groups.filtered, groups.errored, groups.stale].map((n) => n ?? 0).join(" · ")}</dd></div>`}
+      ${groups && html`<div><dt>Groups</dt><dd>${groupsText(groups)}</dd></div>`}
       ${spec.checkpointId && html`<div><dt>Started from</dt><dd class="mono">${spec.checkpointId}</dd></div>`}
-    </dl>
+    </dl>`}
   </section>`;
+}
+
+function groupsText({ trained = 0, filtered = 0, errored = 0, stale = 0 }) {
+  const rest = [[filtered, "filtered"], [errored, "failed"], [stale, "stale"]].filter(([count]) => count > 0);
+  return [[trained, "trained"], ...rest].map(([count, word]) => `${count.toLocaleString("en-US")} ${word}`).join(", ");
 }
 
 /** Standard error, validation and evaluations of the newest steps that have them. */

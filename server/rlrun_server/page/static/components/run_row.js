@@ -1,6 +1,6 @@
 /** Row of a run in a list. */
 import { request, runPath } from "../lib/api.js";
-import { age, dateTime, duration, fixed } from "../lib/format.js";
+import { age, dateTime, duration, fixed, words } from "../lib/format.js";
 import { html } from "../lib/html.js";
 import { taskQueue } from "../lib/queue.js";
 import { useResource } from "../lib/resource.js";
@@ -10,6 +10,8 @@ import { Phase } from "./phase.js";
 import { Sparkline } from "./sparkline.js";
 
 const POINTS = 60;
+/** Phases whose reason tells more than the phase. */
+const WITH_REASON = ["Queued", "Pending", "Failed"];
 /** Trends are read two at a time: the server reads the metrics of two runs at once. */
 const queue = taskQueue(2);
 const TREND_INTERVAL_MS = 30_000;
@@ -28,16 +30,16 @@ export function RunRow({ run, hasNamespace, isSelected, onSelect }) {
       <a href=${address}>${name}</a>
       <div class="muted sub">${hasNamespace && `${run.namespace} · `}${run.displayName ? `${run.name} · ` : ""}${run.environments.join(", ")}</div>
     </td>
-    <td><${Phase} phase=${run.phase} />${run.phase !== "Running" && run.reason && run.reason !== run.phase && html`<div class="muted sub">${run.reason}</div>`}</td>
+    <td><${Phase} phase=${run.phase} />${WITH_REASON.includes(run.phase) && run.reason && run.reason !== run.phase && html`<div class="muted sub">${words(run.reason)}</div>`}</td>
     <td class="step">
-      <div class="row between"><span>${run.step}/${run.maxSteps || "?"}</span>
+      <div class="row between steps"><span>${run.step}/${run.maxSteps || "?"}</span>
         ${run.etaSeconds > 0 && html`<span class="muted sub">${duration(run.etaSeconds)} left</span>`}</div>
       ${run.maxSteps > 0 && html`<progress max=${run.maxSteps} value=${run.step} aria-label=${`Steps of ${name}`} />`}
     </td>
     <td class="num reward">${fixed(run.reward)}</td>
     <td class="wide trend">${run.step > 1 && html`<${Trend} run=${run} />`}</td>
     <td class="wide muted model">${run.model}</td>
-    <td class="num muted" title=${dateTime(run.createdAt)}>${age(run.createdAt)}</td>
+    <td class="num muted age" title=${dateTime(run.createdAt)}>${age(run.createdAt)}</td>
   </tr>`;
 }
 

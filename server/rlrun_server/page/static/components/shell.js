@@ -55,7 +55,7 @@ export function Shell({ children }) {
         )}
       </nav>
       <div class="top-end">
-        ${user && html`<span class="user" title=${user.name}>${user.name}</span>`}
+        ${user && html`<span class="account" title=${user.name}>${user.name}</span>`}
         <button class="quiet small" onClick=${() => chooseTheme(other)} aria-label=${`Show the ${other} theme`} title="Theme">
           <${ThemeIcon} isDark=${shown === "dark"} />
         </button>

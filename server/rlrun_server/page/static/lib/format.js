@@ -3,14 +3,17 @@
 const MISSING = "–";
 
 /**
- * Return a number with a few significant digits and without trailing zeros: 0.7063, 12.3, 5,210, 1.9e-6.
+ * Return a number with a few significant digits and without trailing zeros: 0.7063, 12.3, 5,210, 1.94e-6.
  * @param {number | null | undefined} value
  * @param {number} [digits]
  */
 export function number(value, digits = 4) {
   if (value === null || value === undefined || !Number.isFinite(value)) return MISSING;
   const size = Math.abs(value);
-  if (size !== 0 && size < 1e-4) return value.toExponential(Math.max(0, digits - 3)).replace("-", "−").replace("e−", "e-");
+  if (size !== 0 && size < 1e-3) {
+    const [base, exponent] = value.toExponential(Math.max(1, digits - 2)).split("e");
+    return `${signed(String(Number(base)))}e${exponent}`;
+  }
   if (size >= 1e7) return compact(value);
   if (size >= 1000) return signed(Math.round(value).toLocaleString("en-US"));
   return signed(String(Number(value.toPrecision(digits))));
@@ -52,11 +55,12 @@ export function duration(seconds) {
   if (seconds === null || seconds === undefined || !Number.isFinite(seconds)) return MISSING;
   const whole = Math.max(0, Math.round(seconds));
   if (whole < 60) return seconds < 10 && seconds !== whole ? `${number(seconds, 2)} s` : `${whole} s`;
-  if (whole < 3600) return `${Math.round(whole / 60)} min`;
-  const [big, rest, bigUnit, restUnit] =
-    whole < 86_400
-      ? [Math.floor(whole / 3600), Math.round((whole % 3600) / 60), "h", "min"]
-      : [Math.floor(whole / 86_400), Math.round((whole % 86_400) / 3600), "d", "h"];
+  if (whole < 3570) return `${Math.round(whole / 60)} min`;
+  const [unit, part, bigUnit, restUnit] = whole < 86_400 - 1800 ? [3600, 60, "h", "min"] : [86_400, 3600, "d", "h"];
+  // Rounded before it is divided, so that 60 min never remain.
+  const rounded = Math.round(whole / part) * part;
+  const big = Math.floor(rounded / unit);
+  const rest = (rounded % unit) / part;
   return rest ? `${big} ${bigUnit} ${rest} ${restUnit}` : `${big} ${bigUnit}`;
 }
 

@@ -18,7 +18,7 @@ loggedOut.subscribe(() => session.set(null));
 /** Ask the server who the user is. Raises Problem if it does not answer. */
 export async function readSession() {
   try {
-    session.set((await request("session")).identity);
+    session.set(await request("whoami"));
   } catch (error) {
     if (!(error instanceof Problem) || error.status !== 401) throw error;
     session.set(null);

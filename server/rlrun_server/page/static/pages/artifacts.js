@@ -34,7 +34,7 @@ export function ArtifactsPage() {
       ${(found) =>
         found.items.length || query.get("ns")
           ? html`<${Artifacts} key=${namespace} namespace=${namespace} run=${query.get("run") || ""} />`
-          : html`<div class="card"><${Empty} title="No artifacts yet"><p>Runs upload checkpoints and adapters while they train.</p><//></div>`}
+          : html`<div class="card"><${Empty} title="No artifacts yet" level=${2}><p>Runs upload checkpoints and adapters while they train.</p><//></div>`}
     <//>
   `;
 }

@@ -19,7 +19,8 @@ export function ChatPage() {
     const lists = await Promise.all(
       items.slice(0, 50).map(({ name }) => request(`${pathOf("namespaces", name)}/adapters`, { query: { phase: "Ready", limit: 500 }, signal })),
     );
-    return lists.flatMap((list) => list.items).filter(({ deployed }) => deployed);
+    const found = lists.flatMap((list) => list.items).filter(({ deployed }) => deployed);
+    return found.sort((a, b) => Number(b.deploymentState === "Deployed") - Number(a.deploymentState === "Deployed"));
   }, { interval: 15_000 });
   const wanted = `${query.get("ns") ?? ""}/${query.get("adapter") ?? ""}`;
   return html`
@@ -27,7 +28,7 @@ export function ChatPage() {
     <${Loaded} resource=${adapters} what="deployed adapters">
       ${(found) => {
         if (!found.length) {
-          return html`<div class="card"><${Empty} title="No adapter is deployed">
+          return html`<div class="card"><${Empty} title="No adapter is deployed" level=${2}>
             <p>Deploy one of those that your runs have trained, then ask it here.</p>
             <a class="button" href=${href(["artifacts"])}>To the artifacts</a>
           <//></div>`;
@@ -108,7 +109,7 @@ function Conversation({ adapter, hasBase }) {
   };
   return html`
     <div class="card chat" ref=${log} tabindex="0" role="log" aria-label="Conversation">
-      ${turns.length === 0 && html`<${Empty} title="Ask the adapter"><p>It answers as it was trained: give it a prompt like those of its environment.</p><//>`}
+      ${turns.length === 0 && html`<${Empty} title="Ask the adapter" level=${2}><p>It answers as it was trained: give it a prompt like those of its environment.</p><//>`}
       ${turns.map(
         ({ question, answers }, at) =>
           html`<div key=${at} class="turn">

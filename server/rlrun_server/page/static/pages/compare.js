@@ -4,6 +4,7 @@ import { ChartControls, chartView } from "../components/chart_controls.js";
 import { LineKey } from "../components/chart.js";
 import { Phase } from "../components/phase.js";
 import { Empty, Loaded, ProblemView } from "../components/problem.js";
+import { ScrollRegion } from "../components/scroll_region.js";
 import { request } from "../lib/api.js";
 import { comparedLines, summaryOf } from "../lib/compare_data.js";
 import { age, duration, fixed, number, plural } from "../lib/format.js";
@@ -30,7 +31,7 @@ export function ComparePage() {
     <${RunChoice} runs=${runs} />
     ${runs.length > 1
       ? html`<${Comparison} key=${runs.join()} runs=${runs} />`
-      : html`<div class="card"><${Empty} title=${runs.length ? "Choose one run more" : "Choose two runs or more"}>
+      : html`<div class="card"><${Empty} title=${runs.length ? "Choose one run more" : "Choose two runs or more"} level=${2}>
           <p>Add them above, or select them in the list of runs and press Compare.</p>
           <a class="button" href=${href(["runs"])}>To the runs</a>
         <//></div>`}
@@ -124,7 +125,7 @@ function ComparedCharts({ runs, names, isLive, children }) {
 function Results({ found, tables }) {
   return html`<section class="card" aria-labelledby="results">
     <h2 id="results">Results</h2>
-    <div class="scroll">
+    <${ScrollRegion} label="Table: Results">
       <table>
         <caption class="visually-hidden">Results of the runs</caption>
         <thead>
@@ -152,7 +153,7 @@ function Results({ found, tables }) {
           })}
         </tbody>
       </table>
-    </div>
+    <//>
   </section>`;
 }
 
@@ -161,7 +162,7 @@ function Differences({ found }) {
   return html`<section class="card" aria-labelledby="differences">
     <h2 id="differences">Configuration: ${differences.length ? plural(totalDifferences, "difference") : "no difference"}</h2>
     ${differences.length > 0 &&
-    html`<div class="scroll">
+    html`<${ScrollRegion} label="Table: Differences">
       <table class="differences">
         <caption class="visually-hidden">Fields that differ</caption>
         <thead>
@@ -174,7 +175,7 @@ function Differences({ found }) {
           )}
         </tbody>
       </table>
-    </div>`}
+    <//>`}
     ${totalDifferences > differences.length && html`<p class="more muted">The first ${differences.length} of ${totalDifferences}.</p>`}
   </section>`;
 }

@@ -29,6 +29,8 @@ const TABS = [
 ];
 /** Tabs of a run that is deleted: what S3 has. */
 const KEPT_TABS = ["charts", "samples", "logs", "artifacts"];
+/** Tabs above which all of the state is shown. */
+const WHOLE = ["charts", "events"];
 const UID = /^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/;
 const RELOAD_MS = 1500;
 const RARELY_MS = 30_000;
@@ -68,9 +70,10 @@ export function RunPage() {
     Escape: () => navigate(href(["runs"], { ns: namespace })),
   });
   if (run.problem && !run.data && !isDeleted) {
-    return html`<${ProblemView} problem=${run.problem} title=${`Run ${namespace}/${name}`} onRetry=${run.reload} />
+    return html`<h1>${name}</h1>
+      <${ProblemView} problem=${run.problem} onRetry=${run.reload} />
       ${run.problem.status === 404 &&
-      html`<${Empty} title="Was the run deleted?">
+      html`<${Empty} title="Was the run deleted?" level=${2}>
         <p>Its metrics and rollouts are still there under its uid, if its artifacts were kept: open <code>runs/${namespace}/UID</code>.</p>
         <a class="button" href=${href(["runs"], { ns: namespace })}>Runs of ${namespace}</a>
       <//>`}`;
@@ -78,9 +81,9 @@ export function RunPage() {
   if (!run.data && !isDeleted) return html`<p class="loading" role="status">Loading the run …</p>`;
   return html`
     ${isDeleted
-      ? html`<div class="notice"><strong>This run is deleted</strong><p>What it kept in S3 is still here: ${name}</p></div>`
-      : html`<${RunHeader} run=${run.data} live=${live} problem=${run.problem} at=${run.at} onChange=${run.reload} />
-          <${Diagnosis} run=${run.data} />`}
+      ? html`<h1>Deleted run</h1><div class="notice"><strong>This run is deleted</strong><p>What it kept in S3 is still here: ${name}</p></div>`
+      : html`<${RunHeader} run=${run.data} live=${live} problem=${run.problem} at=${run.at} isShort=${!WHOLE.includes(tab.id)} onChange=${run.reload} />
+          ${WHOLE.includes(tab.id) && html`<${Diagnosis} run=${run.data} />`}`}
     <nav class="tabs" aria-label="Views of the run">
       ${tabs.map(
         ({ id, title }, at) =>

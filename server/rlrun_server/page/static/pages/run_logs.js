@@ -12,6 +12,8 @@ const ROLES = ["orchestrator", "trainer", "inference", "environment"];
 const LEVELS = ["DEBUG", "INFO", "WARNING", "ERROR"];
 const TAIL = 1000;
 const MAX_LINES = 5000;
+/** Reason of the answer for a run that has written no log, or none of this kind. */
+const NONE = "LogsNotAvailable";
 
 /** @param {{namespace: string, name: string, run: any, isLive: boolean}} props */
 export function LogsTab({ namespace, name, run, isLive }) {
@@ -60,7 +62,9 @@ export function LogsTab({ namespace, name, run, isLive }) {
       <${Search} value=${filters.search} />
       ${isLive && html`<button class="small" aria-pressed=${String(isFollowing)} onClick=${() => setQuery({ stay: isFollowing ? 1 : "" })} title="Key f">Follow</button>`}
     </div>
-    <${Loaded} resource=${logs} what="logs">
+    ${logs.problem?.reason === NONE && !logs.data
+      ? html`<div class="card"><${Empty} title="No logs yet" level=${2}><p>${logs.problem.detail}</p><button onClick=${logs.reload}>Look again</button><//></div>`
+      : html`<${Loaded} resource=${logs} what="logs">
       ${(found) => html`
         ${found.problems?.map(({ pod, detail }) => html`<div key=${pod} class="notice warning"><strong>${pod}</strong><p>${detail}</p></div>`)}
         <${Lines} lines=${[...found.lines, ...added].slice(-MAX_LINES)} isFollowing=${isFollowing} hasPods=${filters.role.length > 1} />
@@ -68,7 +72,7 @@ export function LogsTab({ namespace, name, run, isLive }) {
           ${plural(found.lines.length + added.length, "line")}, ${found.source === "live" ? "from the run's pods" : "kept in S3"}${found.isComplete ? "" : ". Older lines are left out"}.
         </p>
       `}
-    <//>
+    <//>`}
   `;
 }
 
@@ -112,7 +116,7 @@ function Lines({ lines, isFollowing, hasPods }) {
   useEffect(() => {
     if (isFollowing && element.current) element.current.scrollTop = element.current.scrollHeight;
   }, [lines.length, isFollowing]);
-  if (!lines.length) return html`<div class="card"><${Empty} title="No lines"><p>Nothing was written, or nothing matches.</p><//></div>`;
+  if (!lines.length) return html`<div class="card"><${Empty} title="No lines" level=${2}><p>Nothing was written, or nothing matches.</p><//></div>`;
   return html`<div class="card log" ref=${element} tabindex="0" role="log" aria-live="off" aria-label="Log">
     ${lines.map(
       (line, at) =>

@@ -2,6 +2,7 @@
 import { Empty, Loaded, More } from "../components/problem.js";
 import { PHASES } from "../components/phase.js";
 import { RunRow } from "../components/run_row.js";
+import { ScrollRegion } from "../components/scroll_region.js";
 import { announce } from "../lib/announce.js";
 import { pathOf, request } from "../lib/api.js";
 import { html, useEffect, useRef, useState } from "../lib/html.js";
@@ -113,7 +114,7 @@ function RunTable({ runs, isOneNamespace, shown }) {
   }, [selected.length]);
   return html`
     <div class="card">
-      <div class="scroll">
+      <${ScrollRegion} label="Table: Runs">
         <table class="runs">
           <caption class="visually-hidden">Runs, with phase, progress and reward</caption>
           <thead>
@@ -121,11 +122,11 @@ function RunTable({ runs, isOneNamespace, shown }) {
               <th scope="col"><span class="visually-hidden">Select for a comparison</span></th>
               <th scope="col">Name</th>
               <th scope="col">Phase</th>
-              <th scope="col">Step</th>
+              <th scope="col" class="steps-title">Step</th>
               <th scope="col" class="num">Reward</th>
               <th scope="col" class="wide">Trend</th>
               <th scope="col" class="wide">Model</th>
-              <th scope="col" class="num">Age</th>
+              <th scope="col" class="num age">Age</th>
             </tr>
           </thead>
           <tbody ref=${body}>
@@ -141,7 +142,7 @@ function RunTable({ runs, isOneNamespace, shown }) {
             )}
           </tbody>
         </table>
-      </div>
+      <//>
       <${More}
         shown=${items.length}
         total=${runs.total}
@@ -163,12 +164,12 @@ function RunTable({ runs, isOneNamespace, shown }) {
 
 function NoRuns({ isFiltered, namespace }) {
   if (isFiltered) {
-    return html`<div class="card"><${Empty} title="No run matches">
+    return html`<div class="card"><${Empty} title="No run matches" level=${2}>
       <p>Change the search or the phases.</p>
       <button onClick=${() => setQuery({ q: "", phase: [] })}>Show all runs</button>
     <//></div>`;
   }
-  return html`<div class="card"><${Empty} title="No runs yet">
+  return html`<div class="card"><${Empty} title="No runs yet" level=${2}>
     <p>Three commands start the first one:</p>
     <pre class="code">${`rlrun init                  # writes rl.toml\nrlrun env list              # environments that it may name\nrlrun run rl.toml${namespace ? ` -n ${namespace}` : ""}`}</pre>
     <p>It appears here as soon as the cluster knows it.</p>

@@ -22,7 +22,7 @@ export function SamplesTab({ namespace, name, isLive, changes }) {
   return html`<${Loaded} resource=${steps} what="samples">
     ${(found) =>
       found.lastStep === undefined || found.lastStep === null
-        ? html`<div class="card"><${Empty} title="No samples yet">
+        ? html`<div class="card"><${Empty} title="No samples yet" level=${2}>
             <p>${isLive ? "The first ones come when the first step is trained. This page shows them by itself." : "The run stored none, or they are deleted."}</p>
           <//></div>`
         : html`<${Steps} namespace=${namespace} name=${name} found=${found} view=${view} isLive=${isLive} />`}
@@ -90,7 +90,7 @@ function OneStep({ namespace, name, step, following, view }) {
     ${list.problem && html`<${ProblemView} problem=${list.problem} onRetry=${list.reload} />`}
     ${list.data.problems?.map((text) => html`<div class="notice warning" key=${text}><p>${text}</p></div>`)}
     ${list.data.total === 0 && list.data.step === step
-      ? html`<div class="card"><${Empty} title="No rollout matches">
+      ? html`<div class="card"><${Empty} title="No rollout matches" level=${2}>
           <p>Step ${step} has none with these filters.</p>
           <button onClick=${() => setQuery({ env: "", status: "", min: "", max: "", q: "", example: "" })}>Remove the filters</button>
         <//></div>`

@@ -1,89 +1,105 @@
-/** What is known about the use of the cluster: active runs by namespace and model. */
+/** GPU time of the runs that exist, by run, namespace or model. */
 import { Empty, Loaded } from "../components/problem.js";
-import { PHASES, Phase } from "../components/phase.js";
-import { request } from "../lib/api.js";
-import { duration, plural } from "../lib/format.js";
+import { ScrollRegion } from "../components/scroll_region.js";
+import { pathOf, request } from "../lib/api.js";
+import { dateTime, duration, number, plural } from "../lib/format.js";
 import { html } from "../lib/html.js";
 import { useResource } from "../lib/resource.js";
-import { href } from "../lib/router.js";
+import { href, setQuery, useRoute } from "../lib/router.js";
 import { useTitle } from "../lib/title.js";
 
-const LIMIT = 500;
-const MAX_PAGES = 10;
+const GROUPS = { run: "Runs", namespace: "Namespaces", model: "Models" };
+/** Days back; empty: all. */
+const PERIODS = { "": "since the beginning", 1: "one day", 7: "7 days", 30: "30 days" };
+const DAY_MS = 86_400_000;
 
 export function UsagePage() {
   useTitle("Usage");
-  const runs = useResource("usage", async (signal) => {
-    const items = [];
-    let cursor = "";
-    let total = 0;
-    for (let page = 0; page < MAX_PAGES; page += 1) {
-      const found = await request("runs", { query: { limit: LIMIT, cursor }, signal });
-      items.push(...found.items);
-      total = found.total;
-      cursor = found.next;
-      if (!cursor) break;
-    }
-    return { items, total };
-  }, { interval: 60_000 });
+  const { query } = useRoute();
+  const by = query.get("by") in GROUPS ? query.get("by") : "run";
+  const days = query.get("days") in PERIODS ? query.get("days") : "";
+  const namespace = query.get("ns") ?? "";
+  const path = namespace ? `${pathOf("namespaces", namespace)}/usage` : "usage";
+  const namespaces = useResource("namespaces", (signal) => request("namespaces", { signal }));
+  const usage = useResource(
+    JSON.stringify([path, by, days]),
+    (signal) => request(path, { query: { by, since: days ? new Date(Date.now() - Number(days) * DAY_MS).toISOString() : "" }, signal }),
+    { interval: 30_000 },
+  );
   return html`
     <h1>Usage</h1>
-    <div class="notice"><strong>GPU hours, tokens and storage are not counted yet</strong>
-      <p>The server has no usage records so far. Below is what follows from the runs that exist: those that were deleted are not in it.</p></div>
-    <${Loaded} resource=${runs} what="runs">
-      ${({ items, total }) =>
-        items.length
-          ? html`
-              <${Table} title="By namespace" name="Namespace" rows=${rowsBy(items, ({ namespace }) => namespace)} link=${(key) => href(["runs"], { ns: key })} />
-              <${Table} title="By model" name="Model" rows=${rowsBy(items, ({ model }) => model)} />
-              ${items.length < total && html`<p class="muted">The newest ${items.length} of ${plural(total, "run")}.</p>`}
-            `
-          : html`<div class="card"><${Empty} title="No runs yet" /></div>`}
+    <div class="toolbar">
+      <label class="inline-field"><span>Namespace</span>
+        <select value=${namespace} onChange=${(event) => setQuery({ ns: event.currentTarget.value })}>
+          <option value="">All of mine</option>
+          ${namespaces.data?.items.map(({ name }) => html`<option key=${name} value=${name}>${name}</option>`)}
+        </select>
+      </label>
+      <div class="segments" role="group" aria-label="Group by">
+        ${Object.entries(GROUPS).map(([id, title]) => html`<button key=${id} aria-pressed=${String(by === id)} onClick=${() => setQuery({ by: id === "run" ? "" : id })}>${title}</button>`)}
+      </div>
+      <label class="inline-field"><span>Runs created within</span>
+        <select value=${days} onChange=${(event) => setQuery({ days: event.currentTarget.value })}>
+          ${Object.entries(PERIODS).map(([id, text]) => html`<option key=${id} value=${id}>${text}</option>`)}
+        </select>
+      </label>
+    </div>
+    <${Loaded} resource=${usage} what="usage">
+      ${(found) =>
+        found.rows.length
+          ? html`<${Totals} total=${found.total} /><${Rows} found=${found} by=${by} />`
+          : html`<div class="card"><${Empty} title="No runs" level=${2}><p>None was created in this time.</p><//></div>`}
     <//>
+    <p class="muted">
+      GPU time counts from the admission of an attempt to its end, as Kubernetes saw it. Deleted runs, storage and serving pools are not in it yet.
+    </p>
   `;
 }
 
-function Table({ title, name, rows, link }) {
-  const phases = PHASES.filter((phase) => rows.some(({ counts }) => counts[phase]));
-  return html`<section class="card" aria-label=${title}>
-    <h2>${title}</h2>
-    <div class="scroll">
+function Totals({ total }) {
+  const tiles = [
+    ["GPU hours", hours(total.gpuSeconds)],
+    ["GPUs now", number(total.gpus)],
+    ["Active time", duration(total.activeSeconds)],
+    ["Runs", number(total.runs)],
+  ];
+  return html`<section class="tiles" aria-label="Totals">
+    ${tiles.map(([name, value]) => html`<div class="card tile" key=${name}><div class="name">${name}</div><div class="value">${value}</div></div>`)}
+  </section>`;
+}
+
+function Rows({ found, by }) {
+  return html`<section class="card" aria-label=${GROUPS[by]}>
+    <${ScrollRegion} label="Table: Usage">
       <table>
-        <caption class="visually-hidden">${title}</caption>
+        <caption class="visually-hidden">Usage of ${GROUPS[by].toLowerCase()}, the greatest first, on ${dateTime(found.time)}</caption>
         <thead>
           <tr>
-            <th scope="col">${name}</th><th scope="col" class="num">Runs</th>
-            ${phases.map((phase) => html`<th scope="col" class="num" key=${phase}><${Phase} phase=${phase} /></th>`)}
-            <th scope="col" class="num">Steps</th><th scope="col" class="num">Time with pods, about</th>
+            ${by !== "model" && html`<th scope="col">${by === "run" ? "Run" : "Namespace"}</th>`}
+            ${by !== "namespace" && html`<th scope="col">Model</th>`}
+            ${by !== "run" && html`<th scope="col" class="num">Runs</th>`}
+            <th scope="col" class="num">GPUs now</th><th scope="col" class="num">Active time</th><th scope="col" class="num">GPU hours</th>
           </tr>
         </thead>
         <tbody>
-          ${rows.map(
-            ({ key, total, counts, steps, seconds }) =>
-              html`<tr key=${key}>
-                <th scope="row">${link ? html`<a href=${link(key)}>${key}</a>` : key}</th><td class="num">${total}</td>
-                ${phases.map((phase) => html`<td class="num" key=${phase}>${counts[phase] ?? ""}</td>`)}
-                <td class="num">${steps.toLocaleString("en-US")}</td><td class="num">${duration(seconds)}</td>
+          ${found.rows.map(
+            (row) =>
+              html`<tr key=${row.uid ?? row.namespace ?? row.model}>
+                ${by === "run" && html`<th scope="row"><a href=${href(["runs", row.namespace, row.run])}>${row.run}</a> <span class="muted">${row.namespace}</span></th>`}
+                ${by === "namespace" && html`<th scope="row"><a href=${href(["runs"], { ns: row.namespace })}>${row.namespace}</a></th>`}
+                ${by !== "namespace" && html`<td>${row.model}</td>`}
+                ${by !== "run" && html`<td class="num">${row.runs}</td>`}
+                <td class="num">${row.gpus}</td><td class="num">${duration(row.activeSeconds)}</td><td class="num">${hours(row.gpuSeconds)}</td>
               </tr>`,
           )}
         </tbody>
       </table>
-    </div>
+    <//>
+    ${found.rows.length < found.total.runs && found.rows.length >= 500 && html`<p class="more muted">The greatest 500 of ${plural(found.total.runs, "run")}.</p>`}
+    ${found.isComplete === false && html`<p class="more muted">You have more namespaces than one answer asks about. Choose one.</p>`}
   </section>`;
 }
 
-/** Return sums by key, largest first. Pure. */
-export function rowsBy(runs, keyOf, now = Date.now()) {
-  const rows = new Map();
-  for (const run of runs) {
-    const key = keyOf(run);
-    const row = rows.get(key) ?? { key, total: 0, counts: {}, steps: 0, seconds: 0 };
-    rows.set(key, row);
-    row.total += 1;
-    row.counts[run.phase] = (row.counts[run.phase] ?? 0) + 1;
-    row.steps += run.step;
-    const end = run.completedAt ? Date.parse(run.completedAt) : now;
-    if (run.startedAt) row.seconds += Math.max(0, (end - Date.parse(run.startedAt)) / 1000);
-  }
-  return [...rows.values()].sort((a, b) => b.seconds - a.seconds || b.total - a.total);
+function hours(seconds) {
+  return number(Math.round(seconds / 36) / 100);
 }
