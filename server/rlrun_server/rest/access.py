@@ -48,10 +48,14 @@ class Access:
         """Return who sent the request. Raises ProblemError, RestError."""
         token = user_token_of(request)
         user = await self._identification.identify(token, client_of(request))
-        if not self._requests.allow(user.limited_as, self._clock()):
+        self.count(user)
+        return Caller(user, token)
+
+    def count(self, user: User, requests: int = 1) -> None:
+        """Count requests of a user, or what costs as much. Raises RestError above the limit."""
+        if not self._requests.allow(user.limited_as, self._clock(), requests):
             detail = f"User {user.limited_as} sends more than {REQUESTS.per_second:.0f} requests per second. Wait."
             raise RestError(429, Reason.TOO_MANY_REQUESTS, detail)
-        return Caller(user, token)
 
     async def require(self, user: User, check: Check) -> None:
         """Return if the user may do it. Raises RestError, ProblemError.

@@ -1,0 +1,54 @@
+"""Field-by-field difference of specs. Pure."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from rlrun.api.base.schema import Schema
+
+MAX_VALUE = 2000
+"""Characters of a value as JSON. Longer ones are shortened texts."""
+
+
+class SpecDifference(Schema):
+    """Field that differs."""
+
+    path: str
+    """Path of the field in the spec: `env[0].args.difficulty`."""
+    values: list[Any]
+    """Value of each run, in the order of `runs`. null: the field is not set. Of a long value the beginning, as text."""
+
+
+def differences(specs: Sequence[Mapping[str, Any]]) -> list[SpecDifference]:
+    """Return the fields that are not equal in all specs, in the order in which they are met."""
+    fields = [dict(_fields(spec, "")) for spec in specs]
+    paths = dict.fromkeys(path for found in fields for path in found)
+    return [
+        SpecDifference(path=path, values=[_shown(found.get(path)) for found in fields])
+        for path in paths
+        if len({_text(found.get(path)) for found in fields}) > 1
+    ]
+
+
+def _fields(value: Any, path: str) -> Iterator[tuple[str, Any]]:
+    """Yield path and value of each field that has no further ones."""
+    if isinstance(value, Mapping) and (value or not path):
+        for name, inner in value.items():
+            yield from _fields(inner, f"{path}.{name}" if path else str(name))
+    elif isinstance(value, list) and any(isinstance(entry, Mapping) for entry in value):
+        for number, entry in enumerate(value):
+            yield from _fields(entry, f"{path}[{number}]")
+    else:
+        yield path, value
+
+
+def _text(value: Any) -> str:
+    # Equal values of different types, as 1 and true, are not the same.
+    return json.dumps(value, sort_keys=True)
+
+
+def _shown(value: Any) -> Any:
+    text = _text(value)
+    if len(text) <= MAX_VALUE:
+        return value
+    return f"{(value if isinstance(value, str) else text)[:MAX_VALUE]}…"
