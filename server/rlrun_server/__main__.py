@@ -114,6 +114,7 @@ async def serve(config: ServerConfig) -> int:
                 tasks.append(asyncio.create_task(certificate.follow()))
             await stop.wait()
             await asyncio.sleep(LEAVING_SECONDS)
+            services.streams.end_all()
             for task in tasks:
                 task.cancel()
     finally:

@@ -9,6 +9,8 @@ MAX_HEADER_BYTES = 32 * 1024
 """Bytes of the first line and the headers of a request. Tokens of users have a few kilobytes."""
 HEADER_SECONDS = 30.0
 """Time from the connection, or from the first byte of a further request, to the end of the headers."""
+ABORT = "rlrun.abort"
+"""Extension of the scope: ends the connection at once, with what waits to be sent."""
 TOO_LARGE = (
     b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-type: text/plain\r\ncontent-length: 42\r\n"
     b"connection: close\r\n\r\nThe headers of the request are too large.\n"
@@ -50,6 +52,8 @@ class LimitedConnection(HttpToolsProtocol):
         self._header_bytes = 0
         self._begin_deadline()
         super().on_message_begin()
+        # For responses without an end: closing waits for a client that takes nothing.
+        self.scope["extensions"] = {ABORT: self.transport.abort}  # type: ignore[dict-item]  # as ASGI has it
 
     @override
     def on_url(self, url: bytes) -> None:

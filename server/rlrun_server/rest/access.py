@@ -1,7 +1,7 @@
 """Access to the routes: who asks, and the check that each route declares."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -72,6 +72,15 @@ class Access:
             raise RestError(403, Reason.ACCESS_FORBIDDEN, detail)
         log.info("user %s may not %s", user.name, check)
         raise namespace_not_found(check.namespace)
+
+    async def confirm(self, caller: Caller, address: str, checks: Sequence[Check]) -> bool:
+        """Return whether the credential still is that of the user, who still may do all this. Raises ProblemError.
+
+        `address`: that of the caller's connection. It counts as no request.
+        """
+        user = await self._identification.identify(caller.token, address)
+        answers = [user.name == caller.user.name, *[await self.may(user, check) for check in checks]]
+        return all(answers)
 
     async def may(self, user: User, check: Check) -> bool:
         """Return whether the user may do it. Raises ProblemError if the API server does not answer."""

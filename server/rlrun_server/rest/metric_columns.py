@@ -118,7 +118,7 @@ def read_columns(parts: Iterable[bytes]) -> Columns:
     """
     trained, measured = _Table(), _Table()
     for part in parts:
-        for line in _lines(part):
+        for line in numeric_lines(part):
             if TRAINED in line:
                 trained.put(line, replaces=True)
             else:
@@ -199,7 +199,8 @@ def _short(value: float) -> float | None:
     return short if math.isfinite(short) else value
 
 
-def _lines(part: bytes) -> Iterator[Line]:
+def numeric_lines(part: bytes) -> Iterator[Line]:
+    """Yield step, time and numbers of each line. Lines that are none are left out."""
     for text in io.BytesIO(part):
         if len(text) > MAX_LINE:
             continue

@@ -17,6 +17,7 @@ from rlrun_server.rest.metric_reader import MetricReader
 from rlrun_server.rest.problems import RestError
 from rlrun_server.rest.sample_reader import SampleReader
 from rlrun_server.rest.stored_files import StoredFiles
+from rlrun_server.rest.streams.stream_hub import StreamHub
 from rlrun_server.rest.summaries import (
     ArtifactSummary,
     ModelSummary,
@@ -30,7 +31,7 @@ from rlrun_server.rest.watched_objects import ListingCluster, WatchedObjects
 from rlrun_server.rest.work_queue import WorkQueue
 from rlrun_server.users import Users
 
-LOG_THREADS = 2
+FILE_THREADS = 2
 
 
 class KnownObjects:
@@ -73,6 +74,7 @@ class Services:
     metrics: MetricReader
     samples: SampleReader
     logs: LogReader
+    streams: StreamHub
     bodies: WorkQueue = field(default_factory=lambda: WorkQueue("bodies"))
     """Reading of bodies of requests."""
     account_tokens: AccountTokens | None = None
@@ -83,6 +85,7 @@ class Services:
         self.metrics.close()
         self.samples.close()
         self.logs.close()
+        self.streams.close()
         self.bodies.close()
 
 
@@ -105,6 +108,11 @@ def make_services(
     """Return the services. Who calls it lets each of `objects.kinds` follow the API server."""
     objects = KnownObjects(cluster)
     access = Access(identification, users, clock)
-    logs = LogReader(StoredFiles(metrics.store, metrics.renew, metrics.root, "logs", LOG_THREADS))
+
+    def files(name: str) -> StoredFiles:
+        return StoredFiles(metrics.store, metrics.renew, metrics.root, name, FILE_THREADS)
+
     visible = VisibleNamespaces(access, objects.namespaces, clock)
-    return Services(access, objects, visible, callers, metrics, samples, logs, account_tokens)
+    streams = StreamHub(objects.runs, files("streams"), clock)
+    logs = LogReader(files("logs"))
+    return Services(access, objects, visible, callers, metrics, samples, logs, streams, account_tokens)

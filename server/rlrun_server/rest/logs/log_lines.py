@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
-import re2
+import re2  # type: ignore[import-untyped]
 from rlrun.constants import Role
 
 from rlrun_server.rest.logs.log_models import LogLevel, LogLine
@@ -31,7 +31,13 @@ ORDER = {level: number for number, level in enumerate(LogLevel)}
 WRITTEN = re.compile(r"(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d:\d\d)(?:[.,](\d{1,9}))?(Z|[+-]\d\d:\d\d)?(?=[\s\]|]|$)")
 """Time at the beginning of a line."""
 
-Pattern = re2._Regexp
+
+class Pattern(Protocol):
+    """Compiled pattern of RE2."""
+
+    def search(self, text: str) -> object | None:
+        """Return the first match."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -99,10 +105,11 @@ def compile_pattern(text: str) -> Pattern:
     options.max_mem = PATTERN_MEMORY
     options.log_errors = False
     try:
-        return re2.compile(text, options)
+        found: Pattern = re2.compile(text, options)
     except re2.error as error:
         cause = error.args[0] if error.args else ""
         raise ValueError(cause.decode("utf-8", "replace") if isinstance(cause, bytes) else str(cause)) from None
+    return found
 
 
 def parse_lines(

@@ -1,0 +1,65 @@
+"""Response with server-sent events."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+from typing_extensions import override
+
+from rlrun_server.http.connection import ABORT
+from rlrun_server.rest.streams.client_stream import ClientStream
+
+log = logging.getLogger(__name__)
+
+STUCK_SECONDS = 60.0
+"""Time after which a connection is cut that takes nothing."""
+HEADERS = {"X-Accel-Buffering": "no"}
+
+
+class EventStream(Response):
+    """Sends a stream until it ends or its client leaves."""
+
+    media_type = "text/event-stream"
+
+    def __init__(self, stream: ClientStream | None = None, on_end: Callable[[], None] = lambda: None) -> None:
+        """Without a stream it only describes the route. `on_end` is called in any case."""
+        super().__init__(headers=HEADERS)
+        del self.headers["content-length"]
+        self._stream = stream
+        self._on_end = on_end
+
+    @override
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        assert self._stream is not None
+        sending = asyncio.ensure_future(self._send_all(self._stream, scope, send))
+        leaving = asyncio.ensure_future(_disconnected(receive))
+        try:
+            await asyncio.wait((sending, leaving), return_when=asyncio.FIRST_COMPLETED)
+            if sending.done():
+                sending.result()
+        finally:
+            sending.cancel()
+            leaving.cancel()
+            self._stream.close()
+            self._on_end()
+
+    async def _send_all(self, stream: ClientStream, scope: Scope, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+        while (chunk := await stream.next_chunk()) is not None:
+            try:
+                async with asyncio.timeout(STUCK_SECONDS):
+                    await send({"type": "http.response.body", "body": chunk, "more_body": True})
+            except TimeoutError:
+                log.info("a stream is cut: its client takes nothing")
+                abort = (scope.get("extensions") or {}).get(ABORT)
+                if abort is not None:
+                    abort()
+                return
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+async def _disconnected(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

@@ -1,0 +1,123 @@
+"""What all streams share: limits, changes of runs, and one reader of each folder that is followed."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from rlrun.api.run_status import Phase
+from rlrun.constants import Reason
+
+from rlrun_server.rest.concurrency_limit import ConcurrencyLimit
+from rlrun_server.rest.problems import RestError
+from rlrun_server.rest.stored_files import StoredFiles
+from rlrun_server.rest.streams.client_stream import ClientStream
+from rlrun_server.rest.streams.feed import Wake
+from rlrun_server.rest.streams.folder_tail import FolderKind, FolderTail
+from rlrun_server.rest.streams.run_changes import RunChanges
+from rlrun_server.rest.streams.step_events import metric_event, metric_step, sample_step, step_event
+from rlrun_server.rest.streams.stream_models import ByeReason, Topic
+from rlrun_server.rest.summaries import RunSummary
+from rlrun_server.rest.watched_objects import WatchedObjects
+from rlrun_server.rest.work_queue import WorkQueue
+from rlrun_server.users import User
+
+STREAMS_PER_USER = 50
+STREAMS = 400
+LOG_STREAMS_PER_USER = 10
+LOG_STREAMS = 64
+"""Streams with the topic `log`: each asks the API server every few seconds."""
+FOLDERS = {Topic.metrics: "metrics", Topic.steps: "rollouts/steps"}
+FINISHED = frozenset({Phase.completed.value, Phase.failed.value, Phase.stopped.value, Phase.suspended.value})
+KINDS = {Topic.metrics: FolderKind(metric_event, metric_step), Topic.steps: FolderKind(step_event, sample_step)}
+
+
+@dataclass(frozen=True)
+class _TailKey:
+    namespace: str
+    uid: str
+    topic: Topic
+
+
+class StreamHub:
+    """All streams of this server."""
+
+    def __init__(self, runs: WatchedObjects[RunSummary], files: StoredFiles, clock: Callable[[], float]) -> None:
+        self.runs = runs
+        self.changes = RunChanges(runs)
+        self.parsing = WorkQueue("stream-logs")
+        self.clock = clock
+        self._files = files
+        self._streams = ConcurrencyLimit("streams", STREAMS_PER_USER, STREAMS)
+        self._log_streams = ConcurrencyLimit("streams with logs", LOG_STREAMS_PER_USER, LOG_STREAMS)
+        self._tails: dict[_TailKey, FolderTail] = {}
+        self._open: set[ClientStream] = set()
+        self._is_closed = False
+        runs.listeners.append(lambda change: self._hurry(change.kept.namespace, change.kept.uid))
+
+    @property
+    def count(self) -> int:
+        """Number of open streams."""
+        return len(self._open)
+
+    def tail(self, namespace: str, uid: str, topic: Topic) -> FolderTail:
+        """Return the reader of a folder, the same for all streams. Raises RestError."""
+        key = _TailKey(namespace, uid, topic)
+        found = self._tails.get(key)
+        if found is None:
+            # Those of streams that have ended.
+            self._tails = {key: tail for key, tail in self._tails.items() if tail.is_used}
+            folder = self._files.layout(namespace, uid).root / FOLDERS[topic]
+            found = FolderTail(self._files, folder, KINDS[topic], lambda: self._is_finished(key), self.clock)
+            self._tails[key] = found
+        return found
+
+    def take(self, user: User, *, with_log: bool) -> Wake:
+        """Count one more stream of the user. Returns its end. Raises RestError."""
+        if self._is_closed:
+            raise RestError(503, Reason.SERVER_NOT_READY, "rlrun-server ends. Repeat the request.")
+        self._streams.take(user)
+        try:
+            if with_log:
+                self._log_streams.take(user)
+        except RestError:
+            self._streams.release(user)
+            raise
+
+        def release() -> None:
+            self._streams.release(user)
+            if with_log:
+                self._log_streams.release(user)
+
+        return release
+
+    def add(self, stream: ClientStream) -> None:
+        """Know an open stream."""
+        self._open.add(stream)
+        if self._is_closed:
+            stream.end(ByeReason.reconnect, "rlrun-server ends. Open the stream again.")
+
+    def remove(self, stream: ClientStream) -> None:
+        """Forget a stream that has ended."""
+        self._open.discard(stream)
+
+    def end_all(self) -> None:
+        """Let all streams end, and admit no others: the server ends."""
+        self._is_closed = True
+        for stream in tuple(self._open):
+            stream.end(ByeReason.reconnect, "rlrun-server ends. Open the stream again.")
+
+    def close(self) -> None:
+        """End all streams and threads, without waiting for S3."""
+        self.end_all()
+        self._files.close()
+        self.parsing.close()
+
+    def _hurry(self, namespace: str, uid: str) -> None:
+        """Look for new lines of a run that has changed."""
+        for topic in FOLDERS:
+            found = self._tails.get(_TailKey(namespace, uid, topic))
+            if found is not None:
+                found.hurry()
+
+    def _is_finished(self, key: _TailKey) -> bool:
+        run = self.runs.find_uid(key.namespace, key.uid)
+        return run is None or run.summary.phase in FINISHED
