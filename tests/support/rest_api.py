@@ -107,8 +107,8 @@ def rest_api(
     store: Store | None = None,
     clock: Any = lambda: 100.0,
     bucket: str = BUCKET,
-    now: Any = lambda: 1e9,
     *,
+    now: Any = lambda: 1e9,
     api_keys_may_write: bool = True,
 ) -> RestApi:
     """Return the API, which knows of all kinds that there are no objects."""

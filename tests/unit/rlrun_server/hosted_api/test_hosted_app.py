@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 from fastapi.routing import APIRoute
-from rlrun_server.app import server_app
 from rlrun_server.hosted_api.caller import KeyIdentified, KeyRequirement
-from rlrun_server.hosted_api.hosted_app import PREFIX, ByPrefix, hosted_app
+from rlrun_server.hosted_api.hosted_app import PREFIX, hosted_app
+from rlrun_server.http.prefixes import ByPrefix
 
 from tests.support.hosted_api import HostedApi, all_rights, hosted_api, model_object
 from tests.support.rest_api import run_object
@@ -132,11 +132,10 @@ async def test_requests_are_told_apart_by_their_prefix() -> None:
 
         return app
 
-    both = ByPrefix(named("hosted"), named("rest"))
+    both = ByPrefix({PREFIX: named("hosted")}, named("rest"))
     for path in ("/api/v1", "/api/v1/rft/runs", "/api/v10", "/rlrun/v1/runs"):
         await both({"type": "http", "path": path}, None, None)  # type: ignore[arg-type]
     assert seen == ["hosted /api/v1", "hosted /api/v1/rft/runs", "rest /api/v10", "rest /rlrun/v1/runs"]
-    assert server_app.__defaults__ == (None,)
 
 
 async def test_the_account(api: HostedApi) -> None:
