@@ -9,7 +9,12 @@ from rlrun.kube.errors import ApiError
 from tests.support.rest_api import RestApi, rest_api
 from tests.unit.rlrun_server.rest.test_artifacts import artifact
 
-RIGHTS = ["list rlruns in team", "patch rladapters in team", "delete rladapters in team", "delete rlcheckpoints in team"]
+RIGHTS = [
+    "list rlruns in team",
+    "patch rladapters in team",
+    "delete rladapters in team",
+    "delete rlcheckpoints in team",
+]
 ADAPTER = "/namespaces/team/adapters/first-step-1"
 
 
@@ -45,7 +50,9 @@ async def test_an_artifact_is_deleted_by_the_caller(api: RestApi, kind: str) -> 
     assert ("RLAdapter" if kind == "adapters" else "RLCheckpoint", "team", "first-step-1") not in api.cluster.objects
 
 
-@pytest.mark.parametrize("path", ["/namespaces/team/adapters/nothing:deploy", "/namespaces/team/adapters/first-step-4:deploy"])
+@pytest.mark.parametrize(
+    "path", ["/namespaces/team/adapters/nothing:deploy", "/namespaces/team/adapters/first-step-4:deploy"]
+)
 async def test_an_adapter_of_another_namespace_is_not_found(api: RestApi, path: str) -> None:
     answer = await api.client.post(path, headers=api.user("ann", *RIGHTS))
     assert (answer.status_code, answer.json()["reason"]) == (404, "ObjectNotFound")
@@ -59,7 +66,9 @@ async def test_the_right_is_needed(api: RestApi, method: str, path: str) -> None
 
 
 async def test_what_the_api_server_refuses_is_told(api: RestApi) -> None:
-    api.cluster.answers["change RLAdapter team/first-step-1"] = [ApiError(403, "Forbidden", "no right to patch rladapters")]
+    api.cluster.answers["change RLAdapter team/first-step-1"] = [
+        ApiError(403, "Forbidden", "no right to patch rladapters")
+    ]
     answer = await api.client.post(f"{ADAPTER}:deploy", headers=api.user("ann", *RIGHTS))
     assert answer.status_code == 403
     assert "no right" in json.dumps(answer.json())
