@@ -6,7 +6,6 @@ from typing import Any
 import httpx
 import pytest
 from playwright.sync_api import Locator, expect
-
 from tests.browser.conftest import LEARNING, Server
 from tests.support.browser import WatchedPage
 

@@ -41,9 +41,9 @@ export function GroupView({ namespace, name, step, split, info, matching }) {
 function Rollouts({ found, matching }) {
   const { query } = useRoute();
   const { items } = found;
-  const records = items.map((item) => found.records.find((record) => record.rollout === item.rollout) ?? null);
-  // Ids that are not possible in a path have another form in the list: then the order tells.
-  const recordAt = (at) => records[at] ?? (found.records.length === items.length ? found.records[at] : null);
+  // Records have the order of the items. If some are missing, their ids tell.
+  const recordAt = (at) =>
+    (found.records.length === items.length ? found.records[at] : found.records.find(({ rollout }) => rollout === items[at].rollout)) ?? null;
   const first = items.findIndex((item) => item.rollout === matching[0]?.rollout);
   const indexOf = (id, fallback) => {
     const at = items.findIndex((item) => item.rollout === id);

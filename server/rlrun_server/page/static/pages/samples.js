@@ -10,14 +10,15 @@ import { useFollow } from "../lib/metrics.js";
 import { plural } from "../lib/format.js";
 import { useResource } from "../lib/resource.js";
 import { setQuery, useRoute } from "../lib/router.js";
-import { groupsOf, readGroup, readList, readSteps, stripOf, viewOf } from "../lib/sample_data.js";
+import { groupsOf, readGroup, readList, stepReader, stripOf, viewOf } from "../lib/sample_data.js";
 
 /** @param {{namespace: string, name: string, isLive: boolean, changes: import("./run.js").Changes}} props */
 export function SamplesTab({ namespace, name, isLive, changes }) {
   const { query } = useRoute();
   const view = viewOf(query);
   const stepsKey = JSON.stringify([namespace, name, view.split, view.split === "val" || view.split === "eval" ? view.env : ""]);
-  const steps = useResource(stepsKey, (signal) => readSteps(namespace, name, view, signal));
+  const read = useMemo(() => stepReader(namespace, name, view), [stepsKey]);
+  const steps = useResource(stepsKey, read);
   useFollow(changes, "steps", steps.reload, isLive);
   return html`<${Loaded} resource=${steps} what="samples">
     ${(found) =>
