@@ -24,10 +24,7 @@ export function letterOf(at) {
 export function GroupView({ namespace, name, step, split, info, matching }) {
   const group = useResource(`${namespace}/${name}/${step}/${split}/${info.group}`, () => readGroup(namespace, name, step, split, info.group));
   return html`<section class="sample-detail card pad stack" aria-label=${`Group ${info.group}`}>
-    <div class="row between">
-      <h2>Example ${info.example} <span class="muted">of ${info.environment}</span></h2>
-      <button class="small narrow-only" onClick=${() => setQuery({ group: "", rollout: "", other: "" })}>‹ All groups</button>
-    </div>
+    <h2>Example ${info.example} <span class="muted">of ${info.environment}</span></h2>
     <p class="muted sub">
       Group <span class="mono">${info.group}</span>, mean reward ${fixed(info.mean)}${info.policyVersion !== undefined && info.policyVersion !== null ? `, policy v${info.policyVersion}` : ""}${info.staleness ? ` (${info.staleness} behind)` : ""}
     </p>
