@@ -21,8 +21,15 @@ CATALOGUE = ("RLCheckpoint", "RLAdapter")
 FOLDERS = {"RLCheckpoint": "checkpoints", "RLAdapter": "adapters"}
 FINISHED = ("Completed", "Failed", "Stopped")
 WORKLOADS = ("ReplicaSet", "Deployment", "Job", "Pod")
-NEVER_LESS = ("attempt", "restarts", "runRestarts", "runRestartsTowardMax", "pastActiveSeconds", "pastGpuSeconds",
-    "observedGeneration")
+NEVER_LESS = (
+    "attempt",
+    "restarts",
+    "runRestarts",
+    "runRestartsTowardMax",
+    "pastActiveSeconds",
+    "pastGpuSeconds",
+    "observedGeneration",
+)
 """Numbers of a run's status that only grow."""
 WRITTEN_ONCE = ("startTime", "completionTime")
 NEEDED_AFTER_THE_END = ("Job", "Pod", *CATALOGUE)

@@ -82,7 +82,9 @@ async def stream_namespace(
     return _open(request, caller, [feed], [Check("list", "rlruns", namespace)])
 
 
-@router.get("/namespaces/{namespace}/runs/{run}/stream", status_code=200, responses=RUN_EVENTS, response_class=EventStream)
+@router.get(
+    "/namespaces/{namespace}/runs/{run}/stream", status_code=200, responses=RUN_EVENTS, response_class=EventStream
+)
 async def stream_run(
     request: Request,
     namespace: Namespace,
