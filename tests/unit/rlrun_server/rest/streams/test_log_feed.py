@@ -17,7 +17,7 @@ from rlrun_server.rest.streams.event_feed import EventFeed
 from rlrun_server.rest.streams.log_feed import LogFeed, LogSources
 
 from tests.support.rest_api import uid_of
-from tests.unit.rlrun_server.rest.logs.test_logs_route import pod
+from tests.unit.rlrun_server.rest.logs.test_routes import pod
 
 
 class Pods:
