@@ -25,7 +25,7 @@ class Pods:
 
     def __init__(self) -> None:
         self.pods: list[Obj] = [pod("first-orchestrator-x")]
-        self.logs: dict[str, list[tuple[int, str]]] = {"first-orchestrator-x": []}
+        self.logs: dict[str, list[tuple[float, str]]] = {"first-orchestrator-x": []}
         """Seconds and text of the lines."""
         self.events: list[Obj] = []
         self.status = 0
