@@ -7,8 +7,10 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
+from rlrun_server.rest.rest_app import rest_app
 
-from tests.support.rest_api import RestApi, rest_api, run_object
+from tests.support.open_stream import open_stream
+from tests.support.rest_api import RestApi, rest_api, run_object, uid_of
 
 GUIDE = (Path(__file__).parents[3] / "docs/guides/api.md").read_text()
 COMMANDS = [line for line in GUIDE.splitlines() if line.startswith("curl ")]
@@ -17,6 +19,7 @@ RIGHTS = [
     *(f"{verb} rlruns in team" for verb in ("get", "list", "create", "patch", "delete")),
     *(f"{verb} {kind} in team" for verb in ("get", "list") for kind in ("rlcheckpoints", "rladapters")),
     "get rlruns/metrics in team",
+    "get rlruns/log in team",
     "update secrets in team",
 ]
 
@@ -25,6 +28,12 @@ RIGHTS = [
 def api() -> RestApi:
     found = rest_api()
     found.add(run_object("first"))
+    for role in ("orchestrator", "trainer"):
+        labels = {"rlrun.dev/run": "first", "rlrun.dev/run-uid": uid_of(1), "rlrun.dev/role": role}
+        owner = {"kind": "ReplicaSet", "name": role, "uid": "uid", "controller": True}
+        metadata = {"name": f"first-{role}-x", "namespace": "team", "labels": labels, "ownerReferences": [owner]}
+        found.cluster.put({"kind": "Pod", "metadata": metadata, "spec": {"containers": [{"name": role}]}})
+        found.cluster.logs[f"first-{role}-x/{role}"] = b"2026-01-01T00:00:00Z INFO began\n"
     return found
 
 
@@ -42,6 +51,12 @@ async def test_each_command_succeeds(api: RestApi, command: str) -> None:
     body = RUN_FILE if options.get("--data-binary") == "@run.toml" else options.get("-d", "").encode()
     parts = urlsplit(words[-1].removeprefix("$SERVER"))
     path = f"{parts.path.removeprefix('/rlrun/v1')}{f'?{parts.query}' if parts.query else ''}"
+    if parts.path.endswith("/stream"):
+        async with open_stream(
+            rest_app(api.services), parts.path.removeprefix("/rlrun/v1"), headers, parts.query
+        ) as found:
+            assert found.status == 200, found.body
+        return
     answer = await api.client.request(options.get("-X", "GET"), path, headers=headers, content=body)
     assert answer.status_code in (200, 201), answer.text
 

@@ -96,7 +96,7 @@ class LogFeed(Feed):
             self._namespace,
             pod.origin.pod,
             pod.container,
-            since_time="" if since is None else time_text(since),
+            since_time="" if since is None else time_text(since + 1),
             tail_lines=FIRST_LINES if self._begins and since is None else None,
             limit_bytes=limit,
             timestamps=True,

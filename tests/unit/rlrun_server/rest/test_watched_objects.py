@@ -112,3 +112,28 @@ async def test_an_object_made_again_under_its_name_has_another_uid() -> None:
     objects.put(run_object("a", number=2))
     assert objects.find_uid("team", uid_of(1)) is None
     assert objects.find_uid("team", uid_of(2)) is not None
+
+
+async def test_listeners_are_told_of_each_change_after_the_first_list() -> None:
+    first, second = run_object("a", number=1), run_object("b", number=2)
+    changed = {**first, "metadata": {**first["metadata"], "resourceVersion": "12"}}
+    gone = ApiError(410, "Expired", "too old")
+    cluster = Scripted([[first, second], [changed]], [[("MODIFIED", changed), bookmark(13)], gone])
+    objects = WatchedObjects(cluster, RLRUN, summarize_run)
+    told: list[tuple[str, int, bool]] = []
+    objects.listeners.append(lambda change: told.append((change.kept.name, change.kept.version, change.is_deleted)))
+    task = asyncio.create_task(objects.follow())
+    await asyncio.wait_for(cluster.is_done.wait(), 60)
+    task.cancel()
+    # The second list lacks one, and has nothing new of the other.
+    assert told == [("a", 12, False), ("b", 2, True)]
+    assert (objects.first_version, objects.version) == (10, 10)
+
+
+async def test_the_same_version_is_no_change() -> None:
+    objects = WatchedObjects(Scripted([], []), RLRUN, summarize_run)
+    told: list[tuple[str, bool]] = []
+    objects.listeners.append(lambda change: told.append((change.kept.uid, change.is_deleted)))
+    for number in (1, 1, 2):
+        objects.put(run_object("a", number=number))
+    assert told == [(uid_of(1), False), (uid_of(1), True), (uid_of(2), False)]
