@@ -162,7 +162,8 @@ async def _is_stored(request: Request, ticket: Ticket) -> bool:
     if stored is None or ticket.file not in stored.files:
         return False
     data = await packages.read_wheel(ticket.owner, ticket.name, ticket.version, ticket.file)
-    if hashlib.sha256(data).hexdigest() == ticket.sha256:
+    digest = await services_of(request).metrics.compute(lambda: hashlib.sha256(data).hexdigest())
+    if digest == ticket.sha256:
         return True
     detail = (
         f"Version {ticket.version} of {ticket.owner}/{ticket.name} already exists with another content hash, and "

@@ -95,7 +95,7 @@ async def get_distributions(
 ) -> Response:
     """Return the distribution of a step's rewards: of the newest step if none is named."""
     if kind not in REWARDS:
-        raise FieldProblems([(["query", "type"], f"must be rewards: there is no distribution of {kind}")])
+        raise FieldProblems([(["type"], f"must be rewards: there is no distribution of {kind}")], "query")
     if step is None:
         query = StepQuery(split=[SampleSplit.train], order=Order.desc, limit=1)
         steps = _read(StepList, await list_steps(request, caller.namespace, run, query, caller.caller))

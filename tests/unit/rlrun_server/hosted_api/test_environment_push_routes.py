@@ -155,7 +155,7 @@ async def test_the_url_is_at_the_clients_address(api: HostedApi, headers: dict[s
 async def test_uploads_at_the_same_time_are_bounded(api: HostedApi) -> None:
     url = (await announce(api)).json()["data"]["upload_url"]
     uploads = environment_push_routes.uploads_of(type("R", (), {"app": api.client._transport.app})())  # type: ignore
-    async with uploads.place("team"), uploads.place("team"):
+    async with uploads.place("team"):
         answer = await api.client.put(url, content=WHEEL)
         assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
     assert (await api.client.put(url, content=WHEEL)).status_code == 200

@@ -8,10 +8,24 @@ from hypothesis import strategies as st
 from packaging.version import Version
 from rlrun_server.hosted_api.package_versions import StoredVersion, latest, newest_first, order_of
 
-TEXTS = (
-    "1 1.0 1.0.0 0.9 1.10 1.2 1!0.1 1.0a1 1.0b2 1.0rc1 1.0.dev3 1.0c3 1.0a1.dev2 1.0.post1 1.0-1 1.0.post1.dev1 2.0 "
-    "2.0rc1 v1.5 1.0+local 1.0alpha2"
-).split()
+TEXTS = [
+    *(
+        "1",
+        "1.0",
+        "1.0.0",
+        "0.9",
+        "1.10",
+        "1.2",
+        "1!0.1",
+        "1.0a1",
+        "1.0b2",
+        "1.0rc1",
+        "1.0.dev3",
+        "1.0c3",
+        "1.0a1.dev2",
+    ),
+    *("1.0.post1", "1.0-1", "1.0.post1.dev1", "2.0", "2.0rc1", "v1.5", "1.0+local", "1.0alpha2"),
+]
 
 
 def stored(version: str, *files: str) -> StoredVersion:
