@@ -19,8 +19,8 @@ POSITION = re.compile(r"(part-[A-Za-z0-9-]{1,60}):(\d{1,12})")
 MAX_PARTS = 5000
 MAX_LINES = 256
 """Lines that are read together."""
-MAX_BYTES = 512 * 1024
-"""Bytes that are read together, from each file that they are in."""
+MAX_BYTES = 128 * 1024
+"""Bytes that are read together. A client that takes nothing holds so many. Longer lines are left out."""
 
 MAX_SEARCHED = 64
 """Newest files in which a step is looked for."""

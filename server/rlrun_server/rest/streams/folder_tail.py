@@ -32,7 +32,7 @@ BUSY_FACTOR = 20.0
 """The pause is at least so many times as long as the last look took."""
 MAX_KEPT = 64
 """Lines that are kept for streams, and their bytes. Streams that need earlier ones read them from S3."""
-MAX_KEPT_BYTES = 128 * 1024
+MAX_KEPT_BYTES = 64 * 1024
 
 Wake = Callable[[], None]
 
@@ -48,7 +48,7 @@ class TailEvent(NamedTuple):
 
 
 class FolderKind(NamedTuple):
-    """What the lines of a folder are."""
+    """Readers of the lines of a folder."""
 
     event: Callable[[bytes], bytes | None]
     step: Callable[[bytes], int | None]
@@ -63,7 +63,7 @@ def poll_pause(idle_seconds: float, took_seconds: float, *, is_finished: bool) -
 
 
 class FolderTail:
-    """Lines of one folder. It looks for new ones while somebody subscribes."""
+    """Lines of one folder. It looks for new ones while a stream subscribes."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class FolderTail:
 
     @property
     def is_used(self) -> bool:
-        """Return whether somebody subscribes."""
+        """Return whether a stream subscribes."""
         return bool(self._wakes)
 
     def hurry(self) -> None:

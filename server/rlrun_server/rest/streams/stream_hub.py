@@ -1,4 +1,4 @@
-"""What all streams share: limits, changes of runs, and one reader of each folder that is followed."""
+"""Shared parts of all streams: limits, changes of runs, and one reader of each folder that is followed."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,12 +12,12 @@ from rlrun_server.rest.stored_files import StoredFiles
 from rlrun_server.rest.streams.client_stream import ClientStream
 from rlrun_server.rest.streams.feed import Wake
 from rlrun_server.rest.streams.folder_tail import FolderKind, FolderTail
+from rlrun_server.rest.streams.log_feed import LogSources
 from rlrun_server.rest.streams.run_changes import RunChanges
 from rlrun_server.rest.streams.step_events import metric_event, metric_step, sample_step, step_event
 from rlrun_server.rest.streams.stream_models import ByeReason, Topic
 from rlrun_server.rest.summaries import RunSummary
 from rlrun_server.rest.watched_objects import WatchedObjects
-from rlrun_server.rest.work_queue import WorkQueue
 from rlrun_server.users import User
 
 STREAMS_PER_USER = 50
@@ -43,7 +43,7 @@ class StreamHub:
     def __init__(self, runs: WatchedObjects[RunSummary], files: StoredFiles, clock: Callable[[], float]) -> None:
         self.runs = runs
         self.changes = RunChanges(runs)
-        self.parsing = WorkQueue("stream-logs")
+        self.logs = LogSources()
         self.clock = clock
         self._files = files
         self._streams = ConcurrencyLimit("streams", STREAMS_PER_USER, STREAMS)
@@ -109,7 +109,7 @@ class StreamHub:
         """End all streams and threads, without waiting for S3."""
         self.end_all()
         self._files.close()
-        self.parsing.close()
+        self.logs.parsing.close()
 
     def _hurry(self, namespace: str, uid: str) -> None:
         """Look for new lines of a run that has changed."""
