@@ -145,7 +145,7 @@ def test_a_client_drives_a_run_from_models_to_delete(
     rollouts = prime.read("train", "rollouts", name, "-s", "5")
     assert (rollouts["total"], rollouts["samples"][0]["reward"]) == (1, 0.5)
     progress = prime.read("train", "progress", name)
-    assert (progress["latestStep"], len(progress["stepsWithSamples"])) == (15, 15)
+    assert (progress["latest_step"], len(progress["steps_with_samples"])) == (15, 15)
     distribution = prime.read("train", "distributions", name)
     assert (distribution["step"], sum(each["count"] for each in distribution["bins"])) == (15, 1)
     (checkpoint,) = prime.read("train", "checkpoints", name, "-s", "READY", "-o", "json")["checkpoints"]
