@@ -85,6 +85,8 @@ async def test_a_version_is_written_once(api: HostedApi) -> None:
     assert (refused.status_code, "content hash" in refused.json()["detail"]) == (409, True)
     assert "already exists" in (await announce(api, data=wheel("other"))).json()["detail"]
     assert (await announce(api)).json()["data"]["upload_url"] is None, "nothing to upload"
+    added = await announce(api, filename="reverse-1.0-cp311-cp311-any.whl")
+    assert (added.status_code, "content hash" in added.json()["detail"]) == (409, True), "runs would find it changed"
     assert api.store.get_bytes(FOLDER / FILE) == WHEEL
 
 
