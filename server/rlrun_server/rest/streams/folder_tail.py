@@ -26,6 +26,7 @@ log = logging.getLogger(__name__)
 POLL_SECONDS = 2.0
 MAX_POLL_SECONDS = 10.0
 FINISHED_POLL_SECONDS = 30.0
+FAILED_POLL_SECONDS = 15.0
 IDLE_SHARE = 0.05
 """The pause is this share of the time since the last new line: steps that take long are looked for less often."""
 BUSY_FACTOR = 20.0
@@ -147,18 +148,20 @@ class FolderTail:
         last_new = self._clock()
         while True:
             began, end = self._clock(), self._end
+            least = POLL_SECONDS
             try:
                 await self.poll()
             except RestError:
                 # It is logged, and streams get what is new later.
-                pass
+                least = FAILED_POLL_SECONDS
             except Exception:
                 log.exception("%s cannot be followed", self._folder)
+                least = FAILED_POLL_SECONDS
             now = self._clock()
             if self._end != end:
                 last_new = now
             pause = poll_pause(now - last_new, now - began, is_finished=self._is_finished())
-            least = max(POLL_SECONDS, (now - began) * BUSY_FACTOR)
+            least = max(least, (now - began) * BUSY_FACTOR)
             self._hurry.clear()
             await asyncio.sleep(least)
             if pause > least:

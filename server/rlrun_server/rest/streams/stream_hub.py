@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from rlrun.api.run_status import Phase
 from rlrun.constants import Reason
 
+from rlrun_server.metrics import STREAMS
 from rlrun_server.rest.concurrency_limit import ConcurrencyLimit
 from rlrun_server.rest.problems import RestError
 from rlrun_server.rest.stored_files import StoredFiles
@@ -21,7 +22,7 @@ from rlrun_server.rest.watched_objects import WatchedObjects
 from rlrun_server.users import User
 
 STREAMS_PER_USER = 50
-STREAMS = 400
+MAX_STREAMS = 400
 LOG_STREAMS_PER_USER = 10
 LOG_STREAMS = 64
 """Streams with the topic `log`: each asks the API server every few seconds."""
@@ -46,7 +47,7 @@ class StreamHub:
         self.logs = LogSources()
         self.clock = clock
         self._files = files
-        self._streams = ConcurrencyLimit("streams", STREAMS_PER_USER, STREAMS)
+        self._streams = ConcurrencyLimit("streams", STREAMS_PER_USER, MAX_STREAMS)
         self._log_streams = ConcurrencyLimit("streams with logs", LOG_STREAMS_PER_USER, LOG_STREAMS)
         self._tails: dict[_TailKey, FolderTail] = {}
         self._open: set[ClientStream] = set()
@@ -92,12 +93,14 @@ class StreamHub:
     def add(self, stream: ClientStream) -> None:
         """Know an open stream."""
         self._open.add(stream)
+        STREAMS.inc()
         if self._is_closed:
             stream.end(ByeReason.reconnect, "rlrun-server ends. Open the stream again.")
 
     def remove(self, stream: ClientStream) -> None:
         """Forget a stream that has ended."""
         self._open.discard(stream)
+        STREAMS.dec()
 
     def end_all(self) -> None:
         """Let all streams end, and admit no others: the server ends."""

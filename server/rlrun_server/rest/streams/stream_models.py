@@ -10,7 +10,7 @@ from rlrun.storage.samples.record import SampleSplit, SampleStatus
 from rlrun_server.rest.logs.log_models import LogLine
 from rlrun_server.rest.metric_columns import MAX_STEP
 
-MAX_CURSOR = 1024
+MAX_CURSOR = 2048
 
 
 class Topic(StrEnum):

@@ -81,7 +81,8 @@ def stream_of(clock: Clock, *feeds: Feed, confirm: Callable[[], Awaitable[None]]
 
 async def events_of(stream: ClientStream, count: int = 1000) -> tuple[list[ServerEvent], EventReader]:
     """Return the first events, and what else came."""
-    reader, found = EventReader(), []
+    reader = EventReader()
+    found: list[ServerEvent] = []
     while len(found) < count and (chunk := await stream.next_chunk()) is not None:
         found += reader.feed(chunk)
     return found, reader

@@ -17,7 +17,7 @@ from rlrun_server.rest.streams.event_feed import EventFeed
 from rlrun_server.rest.streams.log_feed import LogFeed, LogSources
 
 from tests.support.rest_api import uid_of
-from tests.unit.rlrun_server.rest.logs.test_logs_route import pod
+from tests.unit.rlrun_server.rest.logs.test_routes import pod
 
 
 class Pods:
@@ -25,7 +25,7 @@ class Pods:
 
     def __init__(self) -> None:
         self.pods: list[Obj] = [pod("first-orchestrator-x")]
-        self.logs: dict[str, list[tuple[int, str]]] = {"first-orchestrator-x": []}
+        self.logs: dict[str, list[tuple[float, str]]] = {"first-orchestrator-x": []}
         """Seconds and text of the lines."""
         self.events: list[Obj] = []
         self.status = 0
