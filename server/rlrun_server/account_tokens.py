@@ -45,7 +45,7 @@ class AccountTokens:
         self._send = send
         self._clock = clock
         self._kept: dict[str, _Kept] = {}
-        """By id of the key."""
+        """Tokens by id of the key."""
 
     async def token(self, user: User) -> str:
         """Return a token of the account of the user's API key. Raises ProblemError."""

@@ -98,7 +98,7 @@ def wait_for_steps(prime: HostedClient, run: str, step: int) -> dict[str, Any]:
 
     def look() -> dict[str, Any] | None:
         found: dict[str, Any] = prime.read("train", "progress", run)
-        return found if found["latestStep"] >= step else None
+        return found if found["latest_step"] >= step else None
 
     return wait_for(f"step {step} of {run}", look, SECONDS, 2.0)
 
@@ -119,7 +119,7 @@ def test_a_client_drives_a_run_from_models_to_delete(
     metrics = prime.read("train", "metrics", run, "--min-step", "1", "--max-step", "3")["metrics"]
     assert [row["step"] for row in metrics] == [1, 2, 3]
     assert all("reward/mean" in row for row in metrics)
-    newest = max(done["stepsWithSamples"])
+    newest = max(done["steps_with_samples"])
     rollouts = prime.read("train", "rollouts", run, "-s", str(newest), "-n", "8")
     assert len(rollouts["samples"]) == min(8, rollouts["total"])
     assert rollouts["samples"][0]["completion"]
@@ -130,7 +130,7 @@ def test_a_client_drives_a_run_from_models_to_delete(
 
     pods = {pod["metadata"]["uid"] for pod in platform.kubectl.list("pods", namespace, f"rlrun.dev/run={run}")}
     prime.run("train", "restart", run, "-f")
-    reached = wait_for_steps(prime, run, done["latestStep"] + 3)["latestStep"]
+    reached = wait_for_steps(prime, run, done["latest_step"] + 3)["latest_step"]
     after = {pod["metadata"]["uid"] for pod in platform.kubectl.list("pods", namespace, f"rlrun.dev/run={run}")}
     assert not pods & after, "every pod is another one"
     lines = prime.read("train", "metrics", run)["metrics"]

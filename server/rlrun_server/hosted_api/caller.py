@@ -17,7 +17,7 @@ TEAM_PARAMETERS = ("team_id", "teamId")
 
 @dataclass(frozen=True)
 class HostedCaller:
-    """Who sent a request, and the namespace that it is about."""
+    """Sender of a request, and the namespace that it is about."""
 
     caller: Caller
     namespace: str

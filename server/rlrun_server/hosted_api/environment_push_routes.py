@@ -117,13 +117,9 @@ async def upload(request: Request, ticket: str) -> Response:
             return json_object({})
         data = await read_body(request, found.size, UPLOAD_SECONDS)
         await services_of(request).metrics.compute(check_wheel, data, found)
-        packages = packages_of(request)
-        try:
-            await packages.write_wheel(found.owner, found.name, found.version, found.file, data)
-        except RestError as error:
-            # A repeated upload of the same wheel is none.
-            if error.reason != Reason.NAME_TAKEN or not await _is_stored(request, found):
-                raise
+        # A repeated upload of the same wheel is none.
+        if not await _is_stored(request, found):
+            await packages_of(request).write_wheel(found.owner, found.name, found.version, found.file, data)
     return json_object({})
 
 
@@ -155,15 +151,20 @@ def _ticket(
 
 
 async def _is_stored(request: Request, ticket: Ticket) -> bool:
-    """Return whether the version has exactly this wheel. Raises RestError if it has another one of this name."""
+    """Return whether the version has exactly this wheel. Raises RestError if it has another one.
+
+    Runs that began with a version find it changed if a wheel is added.
+    """
     packages = packages_of(request)
     versions = {each.version: each for each in await packages.versions(ticket.owner, ticket.name)}
     stored = versions.get(ticket.version)
-    if stored is None or ticket.file not in stored.files:
+    if stored is None:
         return False
-    data = await packages.read_wheel(ticket.owner, ticket.name, ticket.version, ticket.file)
-    if hashlib.sha256(data).hexdigest() == ticket.sha256:
-        return True
+    if ticket.file in stored.files:
+        data = await packages.read_wheel(ticket.owner, ticket.name, ticket.version, ticket.file)
+        digest = await services_of(request).metrics.compute(lambda: hashlib.sha256(data).hexdigest())
+        if digest == ticket.sha256:
+            return True
     detail = (
         f"Version {ticket.version} of {ticket.owner}/{ticket.name} already exists with another content hash, and "
         "versions are written once. Raise the version."

@@ -19,11 +19,12 @@ NOT_HERE = "This platform has no counterpart of it: "
 
 
 class FieldProblems(Exception):
-    """Problems with fields of a body, by their location in it."""
+    """Problems with fields of a body, or with parameters of the query, by their location."""
 
-    def __init__(self, problems: Sequence[tuple[Sequence[str | int], str]]) -> None:
+    def __init__(self, problems: Sequence[tuple[Sequence[str | int], str]], place: str = "body") -> None:
+        """`place`: body or query."""
         super().__init__("; ".join(message for _, message in problems))
-        self.problems = problems
+        self.problems = [([place, *location], message) for location, message in problems]
 
 
 def no_counterpart(why: str) -> RestError:
@@ -46,7 +47,7 @@ def install(app: FastAPI) -> None:
 
     async def on_fields(_: Request, error: Any) -> Response:
         assert isinstance(error, FieldProblems)
-        return fields_response([(["body", *location], message) for location, message in error.problems])
+        return fields_response(error.problems)
 
     async def on_validation(_: Request, error: Any) -> Response:
         assert isinstance(error, RequestValidationError)

@@ -40,7 +40,7 @@ ROUTERS = (
 
 @dataclass(frozen=True)
 class HostedParts:
-    """What the routes use beside the services of the REST API."""
+    """Parts that the routes use beside the services of the REST API."""
 
     packages: EnvironmentPackages
     uploads: PackageUploads

@@ -45,7 +45,7 @@ async def get_run_logs(
 ) -> Response:
     """Return the newest lines of one component: of the orchestrator if none is named."""
     if component is not None and component not in COMPONENTS:
-        raise FieldProblems([(["query", "component"], f"must be one of {', '.join(COMPONENTS)}")])
+        raise FieldProblems([(["component"], f"must be one of {', '.join(COMPONENTS)}")], "query")
     fields = {
         "role": [COMPONENTS[component or "orchestrator"]],
         "env": env_name or None,
@@ -91,11 +91,11 @@ async def _answer(request: Request, run: str, fields: Mapping[str, object], call
     try:
         query = LogQuery.model_validate(fields)
     except ValidationError as error:
-        raise FieldProblems([(["query", *e["loc"]], str(e["msg"])) for e in error.errors()]) from error
+        raise FieldProblems([(e["loc"], str(e["msg"])) for e in error.errors()], "query") from error
     try:
         answer = await read_logs(request, caller.caller, caller.namespace, run, query)
     except RestError as error:
-        if error.status == 404 and not phase.finished:
+        if error.reason == Reason.LOGS_NOT_AVAILABLE and not phase.finished:
             # The clients wait for what this says, and repeat.
             raise _not_started(run, phase, error.detail) from error
         raise

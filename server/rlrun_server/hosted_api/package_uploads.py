@@ -20,8 +20,9 @@ from rlrun_server.rest.problems import RestError, invalid, not_found
 
 TICKET_SECONDS = 900.0
 UPLOAD_SECONDS = 120.0
-MAX_UPLOADS = 4
-MAX_UPLOADS_OF_NAMESPACE = 2
+MAX_UPLOADS = 3
+"""Uploads at the same time: each may need twice the bytes of a wheel."""
+MAX_UPLOADS_OF_NAMESPACE = 1
 MAX_SOURCE = 64 * 1024**2
 """Bytes of a source archive, which is read and not kept."""
 

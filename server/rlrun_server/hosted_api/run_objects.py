@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from rlrun.api.run_status import Phase
-from rlrun.constants import START_CONDITIONS
-from rlrun.kube.objects import Obj
+from rlrun.constants import COMPONENT_LABEL, START_CONDITIONS
+from rlrun.kube.objects import Obj, label
 
 from rlrun_server.hosted_api.wire import Json, plain, plain_values, upper_snake, whole
 
@@ -137,7 +137,7 @@ def _changes(status: Mapping[str, Any]) -> list[Any]:
 def component_status(run: Obj, pod: Obj) -> Json:
     """Return one environment pod of the list of components."""
     metadata, spec = pod["metadata"], run.get("spec") or {}
-    component = str((metadata.get("labels") or {}).get("rlrun.dev/component") or "")
+    component = label(pod, COMPONENT_LABEL)
     kind, _, number = component.partition("-")
     entries = (spec.get("eval") or {}).get("env") or [] if kind == "eval" else spec.get("env") or []
     entry = entries[int(number)] if number.isdigit() and int(number) < len(entries) else {}

@@ -29,10 +29,12 @@ from rlrun_server.hosted_api.run_objects import component_status, numbered, phas
 from rlrun_server.hosted_api.wire import Json, json_object
 from rlrun_server.http.body import read_body
 from rlrun_server.http.strict_json import TextInvalid
+from rlrun_server.rest.access import access_of
 from rlrun_server.rest.caller_cluster import CallerCluster, caller_cluster
 from rlrun_server.rest.problems import RestError, invalid
 from rlrun_server.rest.runs import KeptRun, find_run
 from rlrun_server.rest.services import Services, services_of
+from rlrun_server.users import Check
 
 log = logging.getLogger(__name__)
 router = APIRouter(tags=["runs"])
@@ -124,6 +126,7 @@ async def restart_run(request: Request, run: RunId, caller: HostedCaller = DELET
     It is one request to the API server: there is no second half that could be lost.
     """
     services = services_of(request)
+    await _require_run(request, caller)
     cluster = await caller_cluster(request, caller.caller)
     found = find_run(services, caller.namespace, run)
     obj = found.read()
@@ -151,6 +154,7 @@ async def delete_run(request: Request, run: RunId, caller: HostedCaller = DELETE
 async def list_components(request: Request, run: RunId, caller: HostedCaller = LIST_PODS) -> Response:
     """List the environment pods of a run."""
     services = services_of(request)
+    await _require_run(request, caller)
     cluster = await caller_cluster(request, caller.caller)
     found = find_run(services, caller.namespace, run)
     labels = {RUN_LABEL: found.name, ROLE_LABEL: Role.environment.value}
@@ -158,6 +162,11 @@ async def list_components(request: Request, run: RunId, caller: HostedCaller = L
     obj = found.read()
     servers = [component_status(obj, pod) for pod in page.get("items") or []]
     return json_object({"env_servers": numbered(servers)})
+
+
+async def _require_run(request: Request, caller: HostedCaller) -> None:
+    """Return if the caller may get runs, beside what the route itself asks for. Raises RestError."""
+    await access_of(request).require(caller.caller.user, Check("get", "rlruns", caller.namespace))
 
 
 async def _create(cluster: CallerCluster, asked: ClientRun, namespace: str) -> Obj:

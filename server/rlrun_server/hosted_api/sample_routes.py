@@ -16,7 +16,14 @@ from rlrun_server.hosted_api.wire import json_object
 from rlrun_server.rest.metric_columns import MAX_STEP
 from rlrun_server.rest.problems import RestError
 from rlrun_server.rest.runs import find_run
-from rlrun_server.rest.sample_models import RewardHistogram, SampleGroupDetail, SampleItem, SampleList, StepList
+from rlrun_server.rest.sample_models import (
+    RewardHistogram,
+    SampleGroupDetail,
+    SampleGroupInfo,
+    SampleItem,
+    SampleList,
+    StepList,
+)
 from rlrun_server.rest.sample_queries import HistogramQuery, Order, SampleQuery, SplitQuery, StepQuery
 from rlrun_server.rest.sample_steps import list_steps
 from rlrun_server.rest.samples import get_group, get_histogram, list_samples
@@ -26,7 +33,10 @@ router = APIRouter(tags=["samples"])
 
 READS_SAMPLES = key_requires("get", "rlruns", "samples")
 MAX_LIMIT = 512
-MAX_PAGES = 64
+MAX_READS = 16
+"""Pages of MAX_LIMIT rollouts that are read for one answer: more than a stored step has."""
+MAX_GROUPS = 64
+"""Groups of one answer whose texts are read. Rollouts of further ones are without."""
 STEPS_OF_PAGE = 2000
 MAX_STEP_PAGES = 10
 CONCURRENT_GROUPS = 4
@@ -46,20 +56,21 @@ async def get_samples(
 ) -> Response:
     """Return rollouts that a step trained on, with their texts."""
     size = min(limit, MAX_LIMIT)
-    cursor, rows = "", None
-    for number in range(1, min(page, MAX_PAGES) + 1):
-        query = SampleQuery(limit=size, cursor=cursor)
+    first, cursor = (page - 1) * size, ""
+    items: list[SampleItem] = []
+    infos: dict[str, SampleGroupInfo] = {}
+    for _ in range(MAX_READS):
+        query = SampleQuery(limit=MAX_LIMIT, cursor=cursor)
         rows = _read(SampleList, await list_samples(request, caller.namespace, run, step, query, caller.caller))
+        items += rows.items
+        infos |= {info.group: info for info in rows.groups}
         cursor = rows.next or ""
-        if number < page and not cursor:
+        if not cursor or len(items) >= first + size:
             break
-    assert rows is not None
-    items = rows.items if page <= MAX_PAGES and number == page else []
-    groups = await _groups(request, caller, run, step, items)
+    chosen = items[first : first + size]
+    groups = await _groups(request, caller, run, step, chosen)
     total = {"total": rows.total, "page": page, "limit": size, "total_pages": -(-rows.total // size)}
-    samples = await services_of(request).metrics.compute(
-        samples_of, items, {info.group: info for info in rows.groups}, groups
-    )
+    samples = await services_of(request).metrics.compute(samples_of, chosen, infos, groups)
     return json_object({"run_id": run, "samples": samples, **total})
 
 
@@ -95,7 +106,7 @@ async def get_distributions(
 ) -> Response:
     """Return the distribution of a step's rewards: of the newest step if none is named."""
     if kind not in REWARDS:
-        raise FieldProblems([(["query", "type"], f"must be rewards: there is no distribution of {kind}")])
+        raise FieldProblems([(["type"], f"must be rewards: there is no distribution of {kind}")], "query")
     if step is None:
         query = StepQuery(split=[SampleSplit.train], order=Order.desc, limit=1)
         steps = _read(StepList, await list_steps(request, caller.namespace, run, query, caller.caller))
@@ -120,7 +131,7 @@ async def _groups(
                 return None
             return _read(SampleGroupDetail, found)
 
-    names = list(dict.fromkeys(item.group for item in items))
+    names = list(dict.fromkeys(item.group for item in items))[:MAX_GROUPS]
     details = await asyncio.gather(*(read(name) for name in names))
     return {name: detail for name, detail in zip(names, details, strict=True) if detail is not None}
 

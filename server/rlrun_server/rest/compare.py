@@ -1,5 +1,6 @@
 """Route that compares runs."""
 
+import asyncio
 from collections.abc import Sequence
 from http import HTTPStatus
 from typing import Annotated, Any
@@ -23,6 +24,8 @@ router = APIRouter(tags=["runs"])
 MAX_RUNS = 20
 MAX_DIFFERENCES = 1000
 MAX_NAMES = 2000
+METRIC_SECONDS = 20.0
+"""Time for the metrics of all runs."""
 RunReference = Annotated[
     str,
     Field(max_length=128, pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?/[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"),
@@ -74,19 +77,23 @@ async def _metric_names(services: Services, caller: Caller, runs: Sequence[KeptR
     """Return the metrics that all runs have whose metrics can be read, and problems with those of the others."""
     common: list[str] | None = None
     problems: list[str] = []
-    for run in runs:
-        if not await services.access.may(caller.user, Check("get", "rlruns", run.namespace, "metrics")):
-            problems.append(f"{_name(run)}: you may not get rlruns/metrics in namespace {run.namespace}.")
-            continue
-        try:
-            found = (await services.metrics.read(run.namespace, run.uid)).columns.values
-        except RestError as error:
-            problems.append(f"{_name(run)}: {error.detail}")
-            if error.status == HTTPStatus.SERVICE_UNAVAILABLE:
-                # Without S3 each of the others would wait as long.
-                break
-            continue
-        common = [name for name in (found if common is None else common) if name in found]
+    try:
+        async with asyncio.timeout(METRIC_SECONDS):
+            for run in runs:
+                if not await services.access.may(caller.user, Check("get", "rlruns", run.namespace, "metrics")):
+                    problems.append(f"{_name(run)}: you may not get rlruns/metrics in namespace {run.namespace}.")
+                    continue
+                try:
+                    found = (await services.metrics.read(run.namespace, run.uid)).columns.values
+                except RestError as error:
+                    problems.append(f"{_name(run)}: {error.detail}")
+                    if error.status == HTTPStatus.SERVICE_UNAVAILABLE:
+                        # Without S3 each of the others would wait as long.
+                        break
+                    continue
+                common = [name for name in (found if common is None else common) if name in found]
+    except TimeoutError:
+        problems.append("S3 is slow: the metrics of some runs were not read in time. Compare fewer runs, or repeat it.")
     return (common or [])[:MAX_NAMES], problems
 
 

@@ -3,7 +3,7 @@
 import itertools
 import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from rlrun.constants import Reason
@@ -136,14 +136,20 @@ class SampleReader:
             raise RestError(404, Reason.OBJECT_NOT_FOUND, detail)
         if len(chosen) > MAX_OBJECTS:
             found.problems.append(f"The step has {len(chosen)} objects, and {MAX_OBJECTS} of them are read.")
+        left = LIMITS.rows
         for file in chosen[:MAX_OBJECTS]:
+            if left <= 0:
+                found.problems.append(f"{file[0]} and what follows is not read: the others have too many rollouts.")
+                break
             try:
-                opened = open_samples(self._read_of(run, file), self._uri(run, file[0]), step, split, LIMITS)
+                limits = replace(LIMITS, rows=left)
+                opened = open_samples(self._read_of(run, file), self._uri(run, file[0]), step, split, limits)
             except NotFound:
                 found.problems.append(f"{file[0]} was deleted just now.")
                 continue
             if opened.problem is not None:
                 found.problems.append(cut(f"{file[0]} is damaged or too large: {opened.problem}"))
+            left -= _weight(opened)
             found.objects.append((file[0], opened))
         return found
 
@@ -184,6 +190,14 @@ class SampleReader:
 
     def _uri(self, run: Run, name: str) -> S3Uri:
         return rollouts_folder(self._root, run) / name
+
+
+def _weight(opened: OpenSamples) -> int:
+    """Return the memory that an opened object needs, as a number of rows."""
+    rows = [row for _, row in opened.index.pairs()]
+    return (
+        len(opened.index.groups) + len(rows) + sum(len(row.rewards) for row in rows) // 8 + opened.scanned_bytes // 1024
+    )
 
 
 def cut(problem: str | SamplesDamaged) -> str:

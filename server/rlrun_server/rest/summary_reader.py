@@ -26,6 +26,9 @@ RUN_BYTES = 24 * 1024**2
 """Bytes of the summaries of one run. The oldest ones are left out."""
 MAX_PART = 2 * 1024**2
 """Bytes of a file of summaries."""
+MAX_TEXT = 32 * 1024**2
+"""Bytes of files that are read of one run."""
+MAX_PARTS = 5000
 MAX_FILES = 20_000
 """Objects of one run."""
 FILE_BYTES = 400
@@ -78,7 +81,7 @@ class SummaryReader:
                 raise
             log.warning("the summaries of %s/%s cannot be read: %s", *run, error)
             return RunSamples(known.samples.summaries, known.samples.is_complete, is_stale=True)
-        if found.samples.summaries:
+        if found.parts or found.listed:
             self._runs.put(run, found, found.size)
         else:
             # A client can ask for any uid.
@@ -88,30 +91,33 @@ class SummaryReader:
     def _load(self, run: Run, known: _Known | None) -> _Known:
         began = self._clock()
         folder = rollouts_folder(self._root, run)
-        names = files_below(folder, self._list(lambda: self._store.walk(folder / "steps")))
+        names = files_below(folder, self._list(lambda: self._store.walk(folder / "steps"), MAX_PARTS))
         if known is not None and began < known.listed_at + OBJECTS_SECONDS:
             listed, listed_at = known.listed, known.listed_at
         else:
-            objects = files_below(folder, self._list(lambda: self._store.walk_prefix(folder / "step-")))
+            objects = files_below(folder, self._list(lambda: self._store.walk_prefix(folder / "step-"), MAX_FILES))
             listed, listed_at = {name: size for name, size, _ in objects if split_of(name) is not None}, began
         parts = self._read_parts(run, sorted(names, reverse=True), {} if known is None else known.parts)
-        is_complete = len(listed) < MAX_FILES and len(parts) == len(names) < MAX_FILES
+        is_complete = len(listed) < MAX_FILES and len(parts) == len(names) < MAX_PARTS
         if known is not None and parts.keys() == known.parts.keys() and listed is known.listed:
             return _Known(known.samples, known.parts, listed, began, listed_at)
         newest_first = itertools.chain.from_iterable(parts.values())
         return _Known(merged(newest_first, listed, is_complete=is_complete), parts, listed, began, listed_at)
 
-    def _list(self, walk: Callable[[], Iterable[StoredObject]]) -> list[StoredObject]:
-        return self._turn.without(lambda: list(itertools.islice(walk(), MAX_FILES)))
+    def _list(self, walk: Callable[[], Iterable[StoredObject]], limit: int) -> list[StoredObject]:
+        return self._turn.without(lambda: list(itertools.islice(walk(), limit)))
 
     def _read_parts(
         self, run: Run, files: list[File], known: dict[File, list[KeptSummary]]
     ) -> dict[File, list[KeptSummary]]:
         """Return the summaries of files, the newest first, as many as one run may have."""
         found: dict[File, list[KeptSummary]] = {}
-        left = RUN_BYTES
+        left, text = RUN_BYTES, MAX_TEXT
         for start in range(0, len(files), PART_THREADS):
             batch = [file for file in files[start : start + PART_THREADS] if file[1] <= MAX_PART]
+            text -= sum(size for _, size, _ in batch)
+            if text < 0:
+                return found
             new = [file for file in batch if file not in known]
             texts = dict(zip(new, self._turn.without(lambda new=new: self._fetch(run, new)), strict=True))
             for file in batch:

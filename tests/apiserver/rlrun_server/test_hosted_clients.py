@@ -145,7 +145,7 @@ def test_a_client_drives_a_run_from_models_to_delete(
     rollouts = prime.read("train", "rollouts", name, "-s", "5")
     assert (rollouts["total"], rollouts["samples"][0]["reward"]) == (1, 0.5)
     progress = prime.read("train", "progress", name)
-    assert (progress["latestStep"], len(progress["stepsWithSamples"])) == (15, 15)
+    assert (progress["latest_step"], len(progress["steps_with_samples"])) == (15, 15)
     distribution = prime.read("train", "distributions", name)
     assert (distribution["step"], sum(each["count"] for each in distribution["bins"])) == (15, 1)
     (checkpoint,) = prime.read("train", "checkpoints", name, "-s", "READY", "-o", "json")["checkpoints"]
@@ -160,8 +160,15 @@ def test_a_client_drives_a_run_from_models_to_delete(
     (adapter,) = prime.read("deployments", "list", "-o", "json")["models"]
     assert (adapter["rft_run_id"], adapter["step"], adapter["deployment_status"]) == (name, 15, "NOT_DEPLOYED")
     prime.run("deployments", "create", adapter["id"], "-y")
-    assert bench.get("apis/rlrun.dev/v1alpha1", "rladapters", adapter["id"])["spec"]["deployed"] is True  # type: ignore[index]
+    assert (bench.get("apis/rlrun.dev/v1alpha1", "rladapters", adapter["id"]) or {})["spec"]["deployed"] is True
+    assert "DEPLOYING" in prime.run("deployments", "delete", adapter["id"], code=1)
+
+    def deployment() -> str:
+        return str(prime.read("deployments", "list", "-o", "json")["models"][0]["deployment_status"])
+
+    bench.wait("a pool that serves it", lambda: bench.make_pods() or deployment() == "DEPLOYED")
     prime.run("deployments", "delete", adapter["id"])
+    assert deployment() in ("UNLOADING", "NOT_DEPLOYED")
     if version == "0.12.0":
         refused = prime.run("deployments", "create", "--checkpoint-id", checkpoint["id"], "-y", code=1)
         assert "has no adapter of step 10" in " ".join(refused.split())

@@ -42,6 +42,11 @@ class OpenSamples:
     """Groups by their number, of an object that was read as a whole."""
     _limits: ReadLimits = DEFAULT_LIMITS
 
+    @property
+    def scanned_bytes(self) -> int:
+        """Bytes of the records in memory, of an object that was read as a whole."""
+        return sum(len(line) for group in self._scanned.values() for line in group.lines)
+
     def has_texts(self, group: SampleGroup) -> bool:
         """Return whether records of the group are stored."""
         return group.size > 0 or bool(self._scanned)

@@ -85,6 +85,8 @@ async def test_a_version_is_written_once(api: HostedApi) -> None:
     assert (refused.status_code, "content hash" in refused.json()["detail"]) == (409, True)
     assert "already exists" in (await announce(api, data=wheel("other"))).json()["detail"]
     assert (await announce(api)).json()["data"]["upload_url"] is None, "nothing to upload"
+    added = await announce(api, filename="reverse-1.0-cp311-cp311-any.whl")
+    assert (added.status_code, "content hash" in added.json()["detail"]) == (409, True), "runs would find it changed"
     assert api.store.get_bytes(FOLDER / FILE) == WHEEL
 
 
@@ -155,7 +157,7 @@ async def test_the_url_is_at_the_clients_address(api: HostedApi, headers: dict[s
 async def test_uploads_at_the_same_time_are_bounded(api: HostedApi) -> None:
     url = (await announce(api)).json()["data"]["upload_url"]
     uploads = environment_push_routes.uploads_of(type("R", (), {"app": api.client._transport.app})())  # type: ignore
-    async with uploads.place("team"), uploads.place("team"):
+    async with uploads.place("team"):
         answer = await api.client.put(url, content=WHEEL)
         assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
     assert (await api.client.put(url, content=WHEEL)).status_code == 200

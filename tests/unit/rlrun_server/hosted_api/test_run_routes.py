@@ -168,6 +168,13 @@ async def test_only_a_running_run_is_restarted(api: HostedApi, run: dict[str, An
     assert (answer.status_code, "RUNNING" in answer.json()["detail"], writes(api)) == (409, True, [])
 
 
+@pytest.mark.parametrize(("method", "path"), [("PUT", "restart"), ("GET", "env-servers")])
+async def test_rights_on_pods_show_no_runs(api: HostedApi, method: str, path: str) -> None:
+    await api.key("pods", "list rlruns in pods", "deletecollection pods in pods", "list pods in pods")
+    answer = await api.client.request(method, f"/rft/runs/run-1/{path}")
+    assert (answer.status_code, "may not get rlruns" in answer.json()["detail"]) == (403, True)
+
+
 async def test_delete(api: HostedApi) -> None:
     answer = await api.client.delete("/rft/runs/run-1")
     assert (answer.status_code, answer.content) == (204, b"")

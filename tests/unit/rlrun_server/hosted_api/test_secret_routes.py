@@ -19,7 +19,8 @@ async def api() -> HostedApi:
     wheel = S3Uri(BUCKET, "prefix/environments/team/reverse/1.0/reverse-1.0-py3-none-any.whl")
     found.store.put_bytes(wheel, b"wheel")
     for name, labels in {"mine": {}, "operators": {"app.kubernetes.io/managed-by": "rlrun-operator"}}.items():
-        metadata = {"name": name, "namespace": "team", "labels": labels}
+        annotations = {"rlrun.dev/variable": "A"}
+        metadata = {"name": name, "namespace": "team", "labels": labels, "annotations": annotations}
         found.rest.cluster.put({"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "data": {"A": "eA=="}})
     await found.key()
     return found

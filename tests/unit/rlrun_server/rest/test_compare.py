@@ -6,6 +6,7 @@ from typing import Any
 import httpx
 import pytest
 from rlrun.storage.errors import Unreachable
+from rlrun_server.rest import compare
 from rlrun_server.rest.compare import RunComparison
 
 from tests.support.fake_s3 import InMemoryStore
@@ -93,6 +94,13 @@ async def test_without_s3_the_specs_are_compared(api: RestApi, store: Store) -> 
     assert [d.path for d in found.differences] == ["maxSteps"]
     assert found.metric_names == []
     assert found.problems == ["team/first: S3 does not answer rlrun-server. Repeat the request later."]
+
+
+async def test_slow_metrics_do_not_hold_up_the_specs(api: RestApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compare, "METRIC_SECONDS", 0.0)
+    found = await compared(api, "team/first", "team/second")
+    assert [d.path for d in found.differences] == ["maxSteps"]
+    assert "S3 is slow" in found.problems[0]
 
 
 async def test_a_spec_of_another_version_is_compared_as_it_is(api: RestApi) -> None:

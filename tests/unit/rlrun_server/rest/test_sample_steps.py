@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 import zstandard
 from rlrun.storage.samples.record import SampleSplit
+from rlrun_server.rest import summary_reader
 from rlrun_server.rest.sample_models import ExampleHistory, StepList
 from rlrun_server.rest.summary_reader import FRESH_SECONDS, OBJECTS_SECONDS
 
@@ -100,6 +101,17 @@ async def test_without_s3_the_last_steps_are_shown(stored: SampleApi) -> None:
     assert len(found["items"]) == 1
     assert (await stored.found("examples/reverse/0"))["isStale"]
     assert await stored.problem("steps/1/samples") == (503, "S3Unreachable")
+
+
+async def test_files_of_summaries_have_limits(stored: SampleApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    for n in range(8):
+        stored.run.put_part(f"part-1-{n:05d}", b"no summary" * 100)
+    monkeypatch.setattr(summary_reader, "MAX_TEXT", 5000)
+    assert not (await stored.found("steps"))["isComplete"]
+    assert stored.bucket.asked.count("list steps") == 1
+    assert len([what for what in stored.bucket.asked if what.startswith("get")]) == 4
+    await stored.found("steps")
+    assert len(stored.bucket.asked) == 6, "files without a summary are not read again for each request"
 
 
 async def test_a_deleted_run_is_read_by_its_uid(stored: SampleApi) -> None:
