@@ -129,7 +129,7 @@ PARTS: dict[str, Callable[[Bench], list[Result]]] = {
     "page": Bench.page,
     "streams": Bench.open_streams,
 }
-"""In the order of the table. Streams are last: memory that they leave behind is in no other number."""
+"""Parts in the order of the table. Streams are last: memory that they leave behind is in no other number."""
 
 
 def rlrun() -> list[str]:
