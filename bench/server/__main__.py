@@ -12,6 +12,7 @@ import argparse
 import json
 import shutil
 import sys
+import traceback
 import urllib.request
 from pathlib import Path
 
@@ -24,7 +25,7 @@ RUNS, REPEATS, STREAMS = 1000, 5, 200
 
 
 def main() -> int:
-    """Run the benchmark. Returns 0 if everything was measured that this version has."""
+    """Run the benchmark. Returns 0 if everything was measured that this version has. A part that fails stops no other."""
     parser = argparse.ArgumentParser(prog="python -m bench.server", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--runs", type=int, default=RUNS, help=f"runs in the namespace ({RUNS})")
     parser.add_argument("--repeats", type=int, default=REPEATS, help=f"repetitions ({REPEATS})")
@@ -38,6 +39,7 @@ def main() -> int:
         parser.error(f"--only has {', '.join(sorted(unknown))}; parts are {', '.join(PARTS)}")
     machine_load.require_idle(args.busy)
     file: Path | None = None
+    failed: list[str] = []
     with ServerDeployment(args.runs, CLIENTS) as deployment:
         with urllib.request.urlopen(f"{deployment.url}/rlrun/v1/openapi.json", timeout=30) as response:
             routes = frozenset(json.load(response)["paths"])
@@ -45,12 +47,18 @@ def main() -> int:
             print(f"{name}: {args.repeats} repetitions", flush=True)
             load = [machine_load.busy_cores() if args.busy else machine_load.settled_load()]
             bench = Bench(deployment, args.runs, args.repeats, args.streams, routes, load)
-            for result in PARTS[name](bench):
-                file = record("server", result)
+            try:
+                for result in PARTS[name](bench):
+                    file = record("server", result)
+            except Exception:
+                traceback.print_exc()
+                failed.append(name)
     if args.copy and file:
         args.copy.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(file, args.copy)
-    return 0
+    if failed:
+        print(f"Not measured: {', '.join(failed)}", flush=True)
+    return int(bool(failed))
 
 
 if __name__ == "__main__":

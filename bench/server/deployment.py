@@ -109,8 +109,7 @@ class ServerDeployment:
 
     def _create_users(self) -> None:
         core, rbac = client.CoreV1Api(self._api), client.RbacAuthorizationV1Api(self._api)
-        resources = ["rlruns", "rlruns/metrics", "rlruns/rollouts", "rlruns/log", "rlcheckpoints", "rladapters"]
-        rules = [{"apiGroups": [RUNS[0]], "resources": resources, "verbs": ["get", "list", "watch"]}]
+        rules = [{"apiGroups": [RUNS[0]], "resources": ["*"], "verbs": ["get", "list", "watch"]}]
         rbac.create_cluster_role({"metadata": {"name": ROLE}, "rules": rules})
         reference = {"apiGroup": RBAC, "kind": "ClusterRole", "name": ROLE}
         # The accounts of one namespace are one user for the server's limits.

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from rlrun.storage.layout import RunLayout
-from rlrun.storage.samples.object_file import scan
 
 from bench.report import Result
 from bench.samples import step_of_rollouts
@@ -18,7 +17,7 @@ from bench.server.clients import measure_requests
 from bench.server.commands import measure_pair
 from bench.server.deployment import NAMESPACE, ServerDeployment
 from bench.server.page import compare_view, measure_page
-from bench.server.stored_files import METRICS, write_metrics, write_rollouts
+from bench.server.stored_files import METRICS, read_whole, write_metrics, write_rollouts
 from bench.server.streams import measure_streams
 from local_cluster.host.paths import paths
 from local_cluster.tools.binaries import ensure_program
@@ -101,7 +100,7 @@ class Bench:
             path = SAMPLES_ROUTE.format(namespace=NAMESPACE, run=name, step=step)
             ours += asyncio.run(measure_once(self.deployment.url + path, headers))
             began = time.perf_counter()
-            scan(store.get_bytes(layout.rollouts(step)))
+            read_whole(store, layout, step)
             peer.append(time.perf_counter() - began)
         return [results.of_samples(ours[1:], peer[1:], GROUPS * ROLLOUTS, size, self.load)]
 
@@ -130,7 +129,7 @@ PARTS: dict[str, Callable[[Bench], list[Result]]] = {
     "page": Bench.page,
     "streams": Bench.open_streams,
 }
-"""In the order of the table. Streams are last: memory that they leave behind is in no other number."""
+"""Parts in the order of the table. Streams are last: memory that they leave behind is in no other number."""
 
 
 def rlrun() -> list[str]:

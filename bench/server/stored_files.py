@@ -2,7 +2,9 @@
 
 import json
 import math
+from typing import Any
 
+import zstandard
 from rlrun.storage.layout import RunLayout
 from rlrun.storage.samples.object_file import encode_samples
 from rlrun.storage.samples.record import SampleRecord, SampleSplit
@@ -44,3 +46,11 @@ def write_rollouts(store: Store, layout: RunLayout, step: int, groups: list[list
     data = encode_samples(step, SampleSplit.train, groups).data
     store.put_bytes(layout.rollouts(step), data)
     return len(data)
+
+
+def read_whole(store: Store, layout: RunLayout, step: int) -> list[dict[str, Any]]:
+    """Return the rollouts of a step as a program reads them that does not know of the index: all of the object."""
+    with zstandard.ZstdDecompressor().stream_reader(
+        store.get_bytes(layout.rollouts(step)), read_across_frames=True
+    ) as reader:
+        return [json.loads(line) for line in reader.read().splitlines()]

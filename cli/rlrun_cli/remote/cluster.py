@@ -13,6 +13,7 @@ from rlrun.kube import requests
 from rlrun.kube.errors import ApiError
 from rlrun.kube.kinds import SELF_ACCESS_REVIEW, ResourceKind
 from rlrun.kube.objects import Labels, Obj
+from rlrun.kube.official_client import import_lazily
 from rlrun.kube.sync_client import RESPONSE_SECONDS, SyncApiTransport, SyncKubeClient, SyncTransport
 from typing_extensions import override
 
@@ -86,7 +87,8 @@ class RemoteCluster:
 
         Raises CliError if the kubeconfig is not usable or has no such context.
         """
-        # The official client takes half a second to import, and most commands of a shell session are `--help`.
+        # The official client takes long to import, and most commands of a shell session are `--help`.
+        import_lazily()
         from kubernetes import client, config
 
         settings = client.Configuration()

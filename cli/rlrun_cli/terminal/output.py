@@ -168,9 +168,16 @@ def _widths(cells: list[list[Text]], least: Sequence[int]) -> list[int]:
 
 def print_table(headers: Sequence[str], rows: Iterable[Sequence[Cell]]) -> None:
     """Print `table` on standard output."""
+    _print_lines(table(headers, rows))
+
+
+def _print_lines(lines: Sequence[Text]) -> None:
     console = out()
-    for line in table(headers, rows):
-        console.print(line)
+    if console.is_terminal:
+        console.print(Text("\n").join(lines))
+    else:
+        # rich needs as long for the lines of a thousand objects as for everything else of the command.
+        console.file.write("".join(f"{line.plain}\n" for line in lines))
 
 
 class GrowingTable:
@@ -187,9 +194,7 @@ class GrowingTable:
         lines = table(self._headers, rows, self._widths)
         first = not self._widths
         self._widths = _widths(_cells(self._headers, rows), self._widths)
-        console = out()
-        for line in lines if first else lines[1:]:
-            console.print(line)
+        _print_lines(lines if first else lines[1:])
 
 
 def to_yaml(value: Any) -> str:

@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 REQUESTS = Rate(per_second=20.0, burst=100.0)
 """Requests of one user."""
 REVIEWS = Rate(per_second=2 * REQUESTS.per_second, burst=500.0)
-"""SubjectAccessReviews about one user, whatever tokens it has. A request for one namespace needs at most two, so that
+"""SubjectAccessReviews about one user, with all tokens of it. A request for one namespace needs at most two, so that
 REQUESTS limits those; a list of all namespaces needs one for each."""
 VISIBLE = ("list", "rlruns")
 """Right with which a user sees a namespace."""

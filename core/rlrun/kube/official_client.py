@@ -1,0 +1,56 @@
+"""Import of the official client without the 800 classes of its API, which take most of the time of a short command."""
+
+import importlib
+import importlib.util
+import sys
+from importlib.machinery import ModuleSpec
+from typing import Any
+
+PACKAGES: dict[str, dict[str, str]] = {
+    "kubernetes": {},
+    "kubernetes.client": {
+        "ApiClient": "api_client",
+        "ApiException": "exceptions",
+        "Configuration": "configuration",
+    },
+    "kubernetes.client.models": {},
+}
+"""Packages whose `__init__` imports everything, with the module of each name that is used here."""
+
+
+def import_lazily() -> None:
+    """Let `import kubernetes` load modules when they are used. Without effect if it was imported before.
+
+    All of the client can be used afterwards: a name that is not in PACKAGES loads the whole package.
+    """
+    if "kubernetes" in sys.modules:
+        return
+    for name, places in PACKAGES.items():
+        spec = importlib.util.find_spec(name)
+        if spec is not None:
+            _install(spec, places)
+
+
+def _install(spec: ModuleSpec, places: dict[str, str]) -> None:
+    """Add the package to the modules without running its `__init__`."""
+    module: Any = importlib.util.module_from_spec(spec)
+
+    def load(name: str) -> Any:
+        """Return an attribute that the package does not have yet (PEP 562)."""
+        if name.startswith("__") and name != "__version__":
+            raise AttributeError(f"module {spec.name!r} has no attribute {name!r}")
+        if name in places:
+            return getattr(importlib.import_module(f"{spec.name}.{places[name]}"), name)
+        if importlib.util.find_spec(f"{spec.name}.{name}") is not None:
+            return importlib.import_module(f"{spec.name}.{name}")
+        if "__getattr__" not in vars(module) or spec.loader is None:
+            raise AttributeError(f"module {spec.name!r} has no attribute {name!r}")
+        del module.__getattr__
+        spec.loader.exec_module(module)
+        return getattr(module, name)
+
+    module.__getattr__ = load
+    sys.modules[spec.name] = module
+    parent, _, child = spec.name.rpartition(".")
+    if parent:
+        setattr(sys.modules[parent], child, module)
