@@ -26,7 +26,7 @@ RETRIES = 2
 
 @dataclass(frozen=True)
 class BaselineRequest:
-    """What to run."""
+    """Selection of an environment, examples and a model."""
 
     folder: str
     """Folder with the unpacked packages."""

@@ -41,7 +41,7 @@ class EnvironmentSummary(Schema):
     """An environment package."""
 
     id: str
-    """What `env.id` of a run names: owner/name."""
+    """Id that `env.id` of a run names: owner/name."""
     version: str
     """The version that was pushed last."""
     versions: int
