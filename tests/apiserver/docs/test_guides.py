@@ -31,8 +31,12 @@ def test_continue(follow: Callable[..., int]) -> None:
 
 
 @pytest.mark.slow
-def test_models(follow: Callable[..., int]) -> None:
-    assert follow("models.md") == 2
+def test_models(follow: Callable[..., int], world: World) -> None:
+    try:
+        assert follow("models.md") == 2
+    finally:
+        # Models have no namespace: other tests would see it.
+        world.bench.call("DELETE", "/apis/rlrun.dev/v1alpha1/rlmodels/qwen3-8b")
 
 
 @pytest.mark.slow
