@@ -71,7 +71,9 @@ async def serve(config: ServerConfig) -> int:
     metrics = MetricReader(store, own_signer.renew, root, time.monotonic)
     owners = config.settings.environment_owners
     environments = EnvironmentCatalog(store, own_signer.renew, root, owners, time.monotonic)
-    services = make_services(cluster, callers, identification, users, metrics, environments, time.monotonic)
+    services = make_services(
+        cluster, callers, identification, users, metrics, time.monotonic, environments=environments
+    )
     key_management = ApiKeyManagement(identification, users, key_store, time.monotonic, lambda: datetime.now(UTC))
 
     try:

@@ -97,7 +97,7 @@ def rest_api(store: MetricStore | None = None, clock: Any = lambda: 100.0) -> Re
     metrics = MetricReader(files, renew, S3Uri(BUCKET, "prefix"), clock)
     environments = EnvironmentCatalog(files, renew, S3Uri(BUCKET, "prefix"), OWNERS, clock)
     identification = Identification(users, 1000.0, clock)
-    services = make_services(cluster.kube, cluster, identification, users, metrics, environments, clock)
+    services = make_services(cluster.kube, cluster, identification, users, metrics, clock, environments=environments)
     for kind in services.objects.kinds:
         kind.is_listed = True
     transport = httpx.ASGITransport(app=rest_app(services), raise_app_exceptions=False)

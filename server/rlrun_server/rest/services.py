@@ -66,9 +66,10 @@ class Services:
     callers: AsyncTransport
     """Way to the API server without credentials, for requests with the caller's token."""
     metrics: MetricReader
-    environments: EnvironmentCatalog
     bodies: WorkQueue = field(default_factory=lambda: WorkQueue("bodies"))
     """Reading of bodies of requests."""
+    environments: EnvironmentCatalog | None = None
+    """None: the server does not list packages."""
 
 
 def services_of(request: Request) -> Services:
@@ -83,11 +84,11 @@ def make_services(
     identification: Identification,
     users: Users,
     metrics: MetricReader,
-    environments: EnvironmentCatalog,
     clock: Callable[[], float],
+    environments: EnvironmentCatalog | None = None,
 ) -> Services:
     """Return the services. Who calls it lets each of `objects.kinds` follow the API server."""
     objects = KnownObjects(cluster)
     access = Access(identification, users, clock)
     visible = VisibleNamespaces(access, objects.namespaces, clock)
-    return Services(access, objects, visible, callers, metrics, environments)
+    return Services(access, objects, visible, callers, metrics, environments=environments)
