@@ -55,6 +55,11 @@ MODELS = {
         "Print the manifest of a model, with an estimate of the GPUs that it needs.",
         epilog="ADD_EPILOG",
     ),
+    "push": CommandEntry(
+        f"{COMMANDS}.model_upload:push_model",
+        "Upload the files of a model to the platform's bucket.",
+        epilog="PUSH_EPILOG",
+    ),
     "check": CommandEntry(
         f"{COMMANDS}.model_manifests:check_model", "Check the manifest of a model.", epilog="CHECK_EPILOG"
     ),
@@ -184,7 +189,9 @@ ROOT: dict[str, Entry] = {
     "delete": CommandEntry(
         f"{COMMANDS}.lifecycle:delete_run", "Delete a run and its pods.", epilog="DELETE_EPILOG", panel=RUNS
     ),
-    "models": GroupEntry("List, add and check models that runs can train.", MODELS, default="list", panel=CATALOG),
+    "models": GroupEntry(
+        "List, add, push and check models that runs can train.", MODELS, default="list", panel=CATALOG
+    ),
     "model": GroupEntry("Same as `models`.", MODELS, default="list", panel=CATALOG, hidden=True),
     "checkpoints": GroupEntry(
         "List, show and delete checkpoints, from which runs can start.", CHECKPOINTS, default="list", panel=CATALOG

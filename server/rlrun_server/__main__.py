@@ -85,7 +85,7 @@ async def serve(config: ServerConfig) -> int:
     environments = EnvironmentCatalog(store, own_signer.renew, root, owners, time.monotonic)
     tokens = AccountTokens(own_transport.send, time.monotonic) if config.settings.api_keys_may_write else None
     services = make_services(
-        cluster, callers, identification, users, metrics, samples, environments, time.monotonic, tokens
+        cluster, callers, identification, users, metrics, samples, time.monotonic, tokens, environments
     )
     pools = PoolClient(Kept(config.pool_key, KEY_SECONDS, time.monotonic).value)
     page, sessions = None, None

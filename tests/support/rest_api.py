@@ -125,7 +125,7 @@ def rest_api(
     identification = Identification(users, 1000.0, clock)
     tokens = AccountTokens(api.send, clock) if api_keys_may_write else None
     services = make_services(
-        cluster.kube, cluster, identification, users, metrics, samples, environments, clock, tokens
+        cluster.kube, cluster, identification, users, metrics, samples, clock, tokens, environments
     )
     for kind in services.objects.kinds:
         kind.is_listed = True

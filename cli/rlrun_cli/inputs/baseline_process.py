@@ -13,6 +13,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ RETRIES = 2
 
 @dataclass(frozen=True)
 class BaselineRequest:
-    """What to run."""
+    """Selection of an environment, examples and a model."""
 
     folder: str
     """Folder with the unpacked packages."""
@@ -51,9 +52,9 @@ Result = tuple[float | None, float, str]
 """Reward, seconds, error."""
 
 
-async def run(request: BaselineRequest, write: Callable[[dict[str, Any]], None]) -> None:
+async def run(environment: Any, request: BaselineRequest, write: Callable[[dict[str, Any]], None]) -> None:
     """Run all rollouts and write each as it is done."""
-    environment = load(request)
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(request.concurrency))
     rows, is_verifiers = examples_of(environment, request.examples)
     run_group = _run_verifiers if is_verifiers else _run_plain
     free = asyncio.Semaphore(max(1, request.concurrency // request.rollouts))
@@ -125,18 +126,18 @@ def _of_output(output: Any, seconds: float) -> Result:
 
 async def _run_plain(environment: Any, row: dict[str, Any], request: BaselineRequest) -> list[Result]:
     async def one() -> tuple[Any, float]:
-        began = time.monotonic()
         options = {
             "base_url": request.base_url,
             "api_key": os.environ.get(KEY_VARIABLE, NO_KEY),
             "model": request.model,
             "sampling": dict(request.sampling),
         }
+        if not inspect.iscoroutinefunction(environment.rollout):
+            # Its time begins in the thread, not when it waits for one.
+            return await asyncio.to_thread(_timed, lambda: environment.rollout(dict(row), **options))
+        began = time.monotonic()
         try:
-            if inspect.iscoroutinefunction(environment.rollout):
-                returned = await environment.rollout(dict(row), **options)
-            else:
-                returned = await asyncio.to_thread(environment.rollout, dict(row), **options)
+            returned = await environment.rollout(dict(row), **options)
         except Exception as error:
             returned = error
         return returned, time.monotonic() - began
@@ -149,6 +150,16 @@ async def _run_plain(environment: Any, row: dict[str, Any], request: BaselineReq
         (None, seconds, _text(value)) if isinstance(value, Exception) else _of_reward(next(rewards), seconds)
         for value, seconds in found
     ]
+
+
+def _timed(call: Callable[[], Any]) -> tuple[Any, float]:
+    """Return the result of the call, or its exception, and its seconds."""
+    began = time.monotonic()
+    try:
+        returned = call()
+    except Exception as error:
+        returned = error
+    return returned, time.monotonic() - began
 
 
 async def _scored(score: Callable[..., Any], row: dict[str, Any], results: list[dict[str, Any]]) -> Sequence[Any]:
@@ -188,7 +199,9 @@ def main() -> int:
             target.flush()
 
         try:
-            asyncio.run(run(request, write))
+            # Outside of the event loop: environments may use one of their own while they load.
+            environment = load(request)
+            asyncio.run(run(environment, request, write))
         except BaseException as error:
             # Also SystemExit, with which modules end when a key or a file is missing.
             write({"problem": _text(error)[:ERROR_WIDTH]})

@@ -84,7 +84,7 @@ def read_results(file: Path) -> tuple[list[Rollout], str]:
     """Return the rollouts, and why the environment could not be run."""
     if not file.is_file():
         return [], "its process ended"
-    found = []
+    found: list[Rollout] = []
     with file.open(encoding="utf-8") as lines:
         for line in lines.read(MAX_RESULTS).splitlines():
             try:

@@ -5,7 +5,6 @@ Commands of the platform team have the bucket's key, in AWS_* variables, and opt
 """
 
 import inspect
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -44,7 +43,7 @@ Endpoint = Annotated[
 
 def open_store(ctx: typer.Context, endpoint: str | None) -> "Store":
     """Return the S3 client with credentials of its own, without sending a request. Raises StoreError."""
-    return cli_context(ctx).store(endpoint or os.environ.get("AWS_ENDPOINT_URL"))
+    return cli_context(ctx).store(endpoint)
 
 
 def open_user_storage(ctx: typer.Context, api: RemoteCluster, server: str | None) -> RemoteStorage:

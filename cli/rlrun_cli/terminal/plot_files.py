@@ -8,7 +8,7 @@ from pathlib import Path
 from rlrun_cli.terminal.errors import INVALID, CliError
 
 FILE_OPTION = "--plot-file"
-"""Where the parser finds the file that follows --plot."""
+"""Option in which the parser finds the file that follows --plot."""
 FORMATS = ("png", "svg")
 IMAGES = frozenset({".png", ".svg", ".pdf", ".jpg", ".jpeg", ".webp"})
 """Ends of words after --plot that are meant as files. A run may have dots in its name."""

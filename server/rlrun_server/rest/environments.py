@@ -6,11 +6,13 @@ from fastapi import APIRouter, Query, Request
 from pydantic import Field
 from rlrun.api.base.names import Namespace
 from rlrun.api.base.schema import Schema
+from rlrun.constants import Reason
 from starlette.responses import Response
 
 from rlrun_server.rest.access import IDENTIFIED, Caller
 from rlrun_server.rest.environment_catalog import Package
 from rlrun_server.rest.pages import DEFAULT_LIMIT, MAX_CURSOR, MAX_LIMIT, page_of
+from rlrun_server.rest.problems import RestError
 from rlrun_server.rest.responses import JSON, list_response
 from rlrun_server.rest.services import services_of
 from rlrun_server.user_permissions import PACKAGES
@@ -41,7 +43,7 @@ class EnvironmentSummary(Schema):
     """An environment package."""
 
     id: str
-    """What `env.id` of a run names: owner/name."""
+    """Id that `env.id` of a run names: owner/name."""
     version: str
     """The version that was pushed last."""
     versions: int
@@ -73,6 +75,8 @@ async def list_environments(
     """
     services = services_of(request)
     catalog = services.environments
+    if catalog is None:
+        raise RestError(503, Reason.SERVER_NOT_READY, "This rlrun-server does not list environment packages.")
     found = await catalog.read()
     namespace = query.namespace or caller.user.namespace
     owners = {package.owner for package in found.items if query.owner in (None, package.owner)}

@@ -74,19 +74,21 @@ class Services:
     """Way to the API server without credentials, for requests with the caller's token."""
     metrics: MetricReader
     samples: SampleReader
-    environments: EnvironmentCatalog
     logs: LogReader
     streams: StreamHub
     bodies: WorkQueue = field(default_factory=lambda: WorkQueue("bodies"))
     """Reading of bodies of requests."""
     account_tokens: AccountTokens | None = None
     """Tokens for callers with an API key. None: API keys only read."""
+    environments: EnvironmentCatalog | None = None
+    """None: the server does not list packages."""
 
     def close(self) -> None:
         """End all threads and streams."""
         self.metrics.close()
         self.samples.close()
-        self.environments.close()
+        if self.environments is not None:
+            self.environments.close()
         self.logs.close()
         self.streams.close()
         self.bodies.close()
@@ -105,9 +107,9 @@ def make_services(
     users: Users,
     metrics: MetricReader,
     samples: SampleReader,
-    environments: EnvironmentCatalog,
     clock: Callable[[], float],
     account_tokens: AccountTokens | None = None,
+    environments: EnvironmentCatalog | None = None,
 ) -> Services:
     """Return the services. Who calls it lets each of `objects.kinds` follow the API server."""
     objects = KnownObjects(cluster)
@@ -120,5 +122,14 @@ def make_services(
     streams = StreamHub(objects.runs, files("streams"), clock)
     logs = LogReader(files("logs"))
     return Services(
-        access, objects, visible, callers, metrics, samples, environments, logs, streams, account_tokens=account_tokens
+        access,
+        objects,
+        visible,
+        callers,
+        metrics,
+        samples,
+        logs,
+        streams,
+        account_tokens=account_tokens,
+        environments=environments,
     )

@@ -39,6 +39,13 @@ class World:
 
     bench: Bench
 
+    @property
+    def guide_folder(self) -> Path:
+        """Working folder of the commands."""
+        folder = self.bench.folder / "guide"
+        folder.mkdir(exist_ok=True)
+        return folder
+
     def layout(self, name: str) -> RunLayout:
         return RunLayout.of("rlrun", "", self.bench.namespace, self.bench.run(name)["metadata"]["uid"])
 
@@ -163,8 +170,7 @@ def follow(world: World, server: SigningServer, control_plane: ControlPlane, tmp
     found = yaml.safe_load(control_plane.kubeconfig.read_text())
     found["contexts"][0]["context"]["namespace"] = world.bench.namespace
     kubeconfig.write_text(yaml.safe_dump(found))
-    folder = tmp_path / "guide"
-    folder.mkdir()
+    folder = world.guide_folder
     shutil.copytree(ROOT / "examples", folder / "examples")
     environment = {
         "PATH": install_commands(tmp_path / "bin", sys.executable, ensure_program("kubectl", paths())),

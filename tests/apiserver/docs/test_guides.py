@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable
 
 import pytest
+import yaml
 
 from tests.apiserver.docs.conftest import ROOT, World
 
@@ -27,6 +28,26 @@ RIGHTS: dict[str, tuple[str, ...]] = {
 @pytest.mark.slow
 def test_continue(follow: Callable[..., int]) -> None:
     assert follow("continue.md") >= 12
+
+
+@pytest.mark.slow
+def test_models(follow: Callable[..., int], world: World) -> None:
+    try:
+        assert follow("models.md") == 2
+    finally:
+        # Models have no namespace: other tests would see it.
+        world.bench.call("DELETE", "/apis/rlrun.dev/v1alpha1/rlmodels/qwen3-8b")
+
+
+@pytest.mark.slow
+def test_troubleshooting(follow: Callable[..., int], world: World) -> None:
+    spec = yaml.safe_load((ROOT / "examples/reverse-text.yaml").read_text())["spec"]
+    run = {"apiVersion": "rlrun.dev/v1alpha1", "kind": "RLRun", "metadata": {"name": "first"}}
+    namespace = f"/apis/rlrun.dev/v1alpha1/namespaces/{world.bench.namespace}/rlruns"
+    world.bench.call("POST", namespace, {**run, "spec": {**spec, "envFrom": [{"secretRef": {"name": "judge"}}]}})
+    world.bench.wait("the missing Secret", lambda: world.bench.condition("Validated", "first").get("status") == "False")
+    (world.guide_folder / "keys.env").write_text("JUDGE_KEY=x\n")
+    assert follow("troubleshooting.md") == 2
 
 
 @pytest.mark.slow

@@ -82,7 +82,9 @@ async def rest(own_configuration: aio_client.Configuration, s3_server: S3Server)
     samples = SampleReader(store, renew, root, time.monotonic)
     identification = Identification(users, 1000.0, time.monotonic)
     environments = EnvironmentCatalog(store, renew, root, {}, time.monotonic)
-    services = make_services(cluster, callers, identification, users, metrics, samples, environments, time.monotonic)
+    services = make_services(
+        cluster, callers, identification, users, metrics, samples, time.monotonic, environments=environments
+    )
     tasks = [asyncio.create_task(kind.follow()) for kind in services.objects.kinds]
     transport = httpx.ASGITransport(app=rest_app(services))
     async with httpx.AsyncClient(transport=transport, base_url="http://server/rlrun/v1", timeout=60) as found:
