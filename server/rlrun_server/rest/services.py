@@ -115,4 +115,4 @@ def make_services(
     visible = VisibleNamespaces(access, objects.namespaces, clock)
     streams = StreamHub(objects.runs, files("streams"), clock)
     logs = LogReader(files("logs"))
-    return Services(access, objects, visible, callers, metrics, samples, logs, streams, account_tokens)
+    return Services(access, objects, visible, callers, metrics, samples, logs, streams, account_tokens=account_tokens)
