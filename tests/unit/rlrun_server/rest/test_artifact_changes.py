@@ -37,7 +37,8 @@ async def test_an_adapter_is_deployed_by_the_caller(api: RestApi, action: str, d
     uid = answer.json()["summary"]["uid"]
     assert sent.body == {"metadata": {"uid": uid}, "spec": {"deployed": deployed}}
     known = api.services.objects.adapters.find("team", "first-step-1")
-    assert known is not None and known.summary.deployed is deployed
+    assert known is not None
+    assert known.summary.deployed is deployed
 
 
 @pytest.mark.parametrize("kind", ["adapters", "checkpoints"])
