@@ -1,4 +1,5 @@
 /** Start of the page: who is logged in, and which view the address names. */
+import { Lazy } from "./components/lazy.js";
 import { Shell } from "./components/shell.js";
 import { Empty, ProblemView } from "./components/problem.js";
 import { html, render, useEffect, useState } from "./lib/html.js";
@@ -42,30 +43,25 @@ function App() {
 function View({ path }) {
   const [name = "runs", namespace, run] = path;
   if (name === "runs" && !run) return html`<${RunsPage} />`;
-  if (name === "runs") return html`<${Lazy} key=${`${namespace}/${run}`} name="run" />`;
-  if (name in LAZY) return html`<${Lazy} key=${name} name=${name} />`;
+  if (name === "runs") return html`<${Lazy} key=${`${namespace}/${run}`} load=${LAZY.run} />`;
+  if (name in LAZY) return html`<${Lazy} key=${name} load=${LAZY[name]} />`;
   return html`<${Empty} title="There is no such page" level=${1}>
     <p>The address is not one of this page.</p>
     <a class="button" href=${href(["runs"])}>To the runs</a>
   <//>`;
 }
 
-function Lazy({ name }) {
-  const [state, setState] = useState({ Page: null, problem: null });
-  const load = () => {
-    setState({ Page: null, problem: null });
-    LAZY[name]().then(
-      (Page) => setState({ Page, problem: null }),
-      (error) => setState({ Page: null, problem: asProblem(error) }),
-    );
-  };
-  useEffect(load, [name]);
-  if (state.problem) return html`<${ProblemView} problem=${state.problem} onRetry=${load} />`;
-  return state.Page ? html`<${state.Page} />` : html`<p class="loading" role="status">Loading …</p>`;
+/** The modules of a page are loaded while the server says who the user is. */
+function preload([name = "runs", , run]) {
+  const load = name === "runs" ? run && LAZY.run : LAZY[name];
+  load?.().catch(() => {});
+  // From the list the next page is most often that of a run.
+  if (name === "runs" && !run) setTimeout(() => LAZY.run().catch(() => {}), 2000);
 }
 
 const app = document.getElementById("app");
 app.replaceChildren();
 // Only the first view of `#/` is named: the address always says what is shown.
 if (!route.value.text) navigate(href(["runs"]), { replace: true });
+preload(route.value.path);
 render(html`<${App} />`, app);

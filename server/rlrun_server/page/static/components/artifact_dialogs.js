@@ -4,7 +4,7 @@ import { pathOf, request } from "../lib/api.js";
 import { size } from "../lib/format.js";
 import { html } from "../lib/html.js";
 import { useAction } from "../lib/resource.js";
-import { copy } from "../pages/run_config.js";
+import { copy } from "../lib/copy.js";
 import { ConfirmDialog, Dialog } from "./dialog.js";
 
 /** @param {{item: any, isOn: boolean, onClose: () => void, onChange: () => void}} props */

@@ -2,6 +2,7 @@
 import { html, useState } from "../lib/html.js";
 import { useKeys } from "../lib/keys.js";
 import { setQuery } from "../lib/router.js";
+import { Range } from "./range.js";
 
 /** @param {URLSearchParams} query */
 export function chartView(query) {
@@ -25,7 +26,7 @@ export function ChartControls({ view, hasMarks, names, own = [] }) {
     </div>
     <label class="inline-field">
       <span>Smoothing</span>
-      <input type="range" min="0" max="0.95" step="0.05" value=${view.smoothing} onInput=${(event) => setQuery({ smooth: Number(event.currentTarget.value) || "" })} />
+      <${Range} value=${view.smoothing} min=${0} max=${0.95} step=${0.05} onValue=${(value) => setQuery({ smooth: value || "" })} />
       <span class="smoothing">${view.smoothing || "off"}</span>
     </label>
     <button class="small" aria-pressed=${String(view.isLog)} onClick=${() => setQuery({ log: view.isLog ? "" : 1 })} title="Switch between linear and logarithmic">Log</button>

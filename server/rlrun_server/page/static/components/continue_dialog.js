@@ -13,7 +13,9 @@ const LEFT_OUT = ["checkpointId", "stop", "suspend", "name"];
 export function ContinueDialog({ item, onClose }) {
   const { namespace, run, name: checkpoint } = item;
   const old = useResource(`${namespace}/${run}/spec`, (signal) => request(runPath(namespace, run), { signal }));
-  const spec = old.data?.spec;
+  // Another run may have taken the name since.
+  const isGone = Boolean(old.problem || (old.data && old.data.uid !== item.runUid));
+  const spec = isGone ? undefined : old.data?.spec;
   const [name, setName] = useState(`${run}-more`.slice(0, 40));
   const [steps, setSteps] = useState("");
   const [rate, setRate] = useState("");
@@ -33,7 +35,7 @@ export function ContinueDialog({ item, onClose }) {
   };
   return html`<${ConfirmDialog} title="Continue from this checkpoint" verb="Start the run" isReady=${Boolean(spec && name.trim())} action=${action} onDone=${done} onClose=${onClose}>
     <p class="mono">${checkpoint}</p>
-    ${old.problem
+    ${isGone
       ? html`<div class="notice warning">
           <strong>The run of this checkpoint is gone</strong>
           <p>Its configuration went with it. Write one, set checkpoint_id, and start it:</p>

@@ -8,13 +8,14 @@ export function Dialog({ title, onClose, children, footer }) {
   const element = useRef(/** @type {HTMLDialogElement | null} */ (null));
   const id = useId();
   useEffect(() => {
-    const before = document.activeElement;
-    element.current?.showModal();
+    const dialog = element.current;
+    dialog?.showModal();
     // Back, or another view, closes it too.
     const unsubscribe = route.subscribe(onClose);
     return () => {
       unsubscribe();
-      if (before instanceof HTMLElement) before.focus();
+      // The browser gives the focus back to what had it before.
+      if (dialog?.open) dialog.close();
     };
   }, []);
   return html`<dialog

@@ -1,5 +1,5 @@
 /** Rollouts of one group: one, all side by side, or the differences of two. */
-import { copy } from "../pages/run_config.js";
+import { copy } from "../lib/copy.js";
 import { fixed } from "../lib/format.js";
 import { html } from "../lib/html.js";
 import { useKeys } from "../lib/keys.js";
@@ -24,10 +24,7 @@ export function letterOf(at) {
 export function GroupView({ namespace, name, step, split, info, matching }) {
   const group = useResource(`${namespace}/${name}/${step}/${split}/${info.group}`, () => readGroup(namespace, name, step, split, info.group));
   return html`<section class="sample-detail card pad stack" aria-label=${`Group ${info.group}`}>
-    <div class="row between">
-      <h2>Example ${info.example} <span class="muted">of ${info.environment}</span></h2>
-      <button class="small narrow-only" onClick=${() => setQuery({ group: "", rollout: "", other: "" })}>‹ All groups</button>
-    </div>
+    <h2>Example ${info.example} <span class="muted">of ${info.environment}</span></h2>
     <p class="muted sub">
       Group <span class="mono">${info.group}</span>, mean reward ${fixed(info.mean)}${info.policyVersion !== undefined && info.policyVersion !== null ? `, policy v${info.policyVersion}` : ""}${info.staleness ? ` (${info.staleness} behind)` : ""}
     </p>
@@ -41,9 +38,9 @@ export function GroupView({ namespace, name, step, split, info, matching }) {
 function Rollouts({ found, matching }) {
   const { query } = useRoute();
   const { items } = found;
-  const records = items.map((item) => found.records.find((record) => record.rollout === item.rollout) ?? null);
-  // Ids that are not possible in a path have another form in the list: then the order tells.
-  const recordAt = (at) => records[at] ?? (found.records.length === items.length ? found.records[at] : null);
+  // Records have the order of the items. If some are missing, their ids tell.
+  const recordAt = (at) =>
+    (found.records.length === items.length ? found.records[at] : found.records.find(({ rollout }) => rollout === items[at].rollout)) ?? null;
   const first = items.findIndex((item) => item.rollout === matching[0]?.rollout);
   const indexOf = (id, fallback) => {
     const at = items.findIndex((item) => item.rollout === id);

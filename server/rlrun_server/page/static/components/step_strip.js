@@ -3,6 +3,7 @@ import { fixed, plural } from "../lib/format.js";
 import { html, useEffect, useRef } from "../lib/html.js";
 import { useStore } from "../lib/store.js";
 import { theme } from "../lib/theme.js";
+import { Range } from "./range.js";
 
 const HEIGHT = 54;
 
@@ -25,7 +26,7 @@ export function StepStrip({ strip, at, isFollowing, isLive, onStep, onMove, onFo
     return () => observer.disconnect();
   }, [strip, at, shown]);
   const current = strip[at];
-  const text = current ? `Step ${current.step}${current.mean === null ? "" : `, mean reward ${fixed(current.mean)}`}, ${plural(current.count, "rollout")}` : "";
+  const text = textOf(current);
   const pick = (event) => {
     const box = event.currentTarget.getBoundingClientRect();
     const index = Math.floor(((event.clientX - box.left) / box.width) * strip.length);
@@ -45,12 +46,17 @@ export function StepStrip({ strip, at, isFollowing, isLive, onStep, onMove, onFo
     </div>
     <div class="bars">
       <canvas ref=${canvas} onClick=${pick} aria-hidden="true" />
-      <input
-        type="range" min="0" max=${Math.max(0, strip.length - 1)} value=${at} aria-label="Step" aria-valuetext=${text}
-        onInput=${(event) => onStep(strip[Number(event.currentTarget.value)].step)}
+      <${Range}
+        value=${at} min=${0} max=${Math.max(0, strip.length - 1)} label="Step" textOf=${(index) => textOf(strip[index])}
+        onValue=${(index) => onStep(strip[Math.min(index, strip.length - 1)].step)}
       />
     </div>
   </div>`;
+}
+
+function textOf(entry) {
+  if (!entry) return "";
+  return `Step ${entry.step}${entry.mean === null ? "" : `, mean reward ${fixed(entry.mean)}`}, ${plural(entry.count, "rollout")}`;
 }
 
 function drawStrip(canvas, strip, at) {

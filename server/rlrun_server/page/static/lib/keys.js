@@ -39,8 +39,8 @@ window.addEventListener("keydown", (event) => {
     if (event.key === "Escape") /** @type {HTMLElement} */ (event.target).blur();
     return;
   }
-  // An open dialog has its own keys.
-  if (document.querySelector("dialog[open]") && event.key !== "Escape") return;
+  // An open dialog has its own keys, and the browser closes it.
+  if (document.querySelector("dialog[open]")) return;
   const wanted = prefix ? `${prefix} ${event.key}` : event.key;
   prefix = "";
   clearTimeout(prefixTimer);

@@ -47,18 +47,31 @@ function numberText(text) {
   return text !== "" && Number.isFinite(Number(text)) ? text : "";
 }
 
-/** Return all steps of a split. */
-export async function readSteps(namespace, run, { split, env }, signal) {
-  const isMeasured = split === "val" || split === "eval";
-  const query = { split, env: isMeasured ? env : "", limit: STEPS };
+/**
+ * Return a function that reads all steps of a split, and from the second time on only those that are new.
+ * @param {string} namespace
+ * @param {string} run
+ * @param {{split: string, env?: string}} selection
+ * @returns {(signal: AbortSignal) => Promise<any>}
+ */
+export function stepReader(namespace, run, { split, env = "" }) {
   const path = `${runPath(namespace, run)}/steps`;
-  let found = await request(path, { query, signal });
-  const items = [...found.items];
-  for (let page = 1; found.next && page < MAX_PAGES; page += 1) {
-    found = await request(path, { query: { ...query, cursor: found.next }, signal });
-    items.push(...found.items);
-  }
-  return { ...found, items };
+  const isMeasured = split === "val" || split === "eval";
+  /** @type {any[]} */
+  let known = [];
+  return async (signal) => {
+    // The last step is read again: its evaluation may have ended later.
+    const first = known.at(-1)?.step ?? 0;
+    const query = { split, env: isMeasured ? env : "", limit: STEPS, min_step: first || "" };
+    let found = await request(path, { query, signal });
+    const items = [...found.items];
+    for (let page = 1; found.next && page < MAX_PAGES; page += 1) {
+      found = await request(path, { query: { ...query, cursor: found.next }, signal });
+      items.push(...found.items);
+    }
+    known = [...known.filter(({ step }) => step < first), ...items];
+    return { ...found, items: known };
+  };
 }
 
 /** Return the rollouts of a step that the view wants. @param {SampleView} view */

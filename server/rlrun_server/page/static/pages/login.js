@@ -36,6 +36,7 @@ export function LoginPage({ query, text }) {
     if (token.trim()) login.run({ token: token.trim() });
   };
   const problem = login.problem || leave.problem;
+  if (query.get("leave") && !leave.problem) return html`<p class="loading" role="status">Logging out …</p>`;
   return html`<div class="login">
     <form class="card pad stack" onSubmit=${submit}>
       <h1>Log in</h1>

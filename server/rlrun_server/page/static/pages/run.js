@@ -1,5 +1,6 @@
 /** One run: its state above, and tabs below. */
 import { Diagnosis } from "../components/diagnosis.js";
+import { Lazy } from "../components/lazy.js";
 import { Empty, ProblemView } from "../components/problem.js";
 import { RunHeader } from "../components/run_header.js";
 import { isFinished } from "../components/phase.js";
@@ -9,23 +10,17 @@ import { html, useEffect, useMemo, useRef } from "../lib/html.js";
 import { useKeys } from "../lib/keys.js";
 import { useLive } from "../lib/live.js";
 import { useResource } from "../lib/resource.js";
-import { href, navigate, useRoute } from "../lib/router.js";
+import { href, navigate, route, useRoute } from "../lib/router.js";
 import { throttled } from "../lib/throttle.js";
 import { useTitle } from "../lib/title.js";
-import { ChartsTab } from "./run_charts.js";
-import { ConfigTab } from "./run_config.js";
-import { EventsTab } from "./run_events.js";
-import { LogsTab } from "./run_logs.js";
-import { RunArtifactsTab } from "./artifacts.js";
-import { SamplesTab } from "./samples.js";
 
 const TABS = [
-  { id: "charts", title: "Charts", Tab: ChartsTab },
-  { id: "samples", title: "Samples", Tab: SamplesTab },
-  { id: "events", title: "Events", Tab: EventsTab },
-  { id: "logs", title: "Logs", Tab: LogsTab },
-  { id: "config", title: "Config", Tab: ConfigTab },
-  { id: "artifacts", title: "Artifacts", Tab: RunArtifactsTab },
+  { id: "charts", title: "Charts", load: () => import("./run_charts.js").then((module) => module.ChartsTab) },
+  { id: "samples", title: "Samples", load: () => import("./samples.js").then((module) => module.SamplesTab) },
+  { id: "events", title: "Events", load: () => import("./run_events.js").then((module) => module.EventsTab) },
+  { id: "logs", title: "Logs", load: () => import("./run_logs.js").then((module) => module.LogsTab) },
+  { id: "config", title: "Config", load: () => import("./run_config.js").then((module) => module.ConfigTab) },
+  { id: "artifacts", title: "Artifacts", load: () => import("./artifacts.js").then((module) => module.RunArtifactsTab) },
 ];
 /** Tabs of a run that is deleted: what S3 has. */
 const KEPT_TABS = ["charts", "samples", "logs", "artifacts"];
@@ -34,6 +29,9 @@ const WHOLE = ["charts", "events"];
 const UID = /^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/;
 const RELOAD_MS = 1500;
 const RARELY_MS = 30_000;
+
+// The tab is loaded while the state of the run is read.
+TABS.find(({ id }) => id === (route.value.path[3] ?? "charts"))?.load().catch(() => {});
 
 export function RunPage() {
   const { path } = useRoute();
@@ -92,7 +90,7 @@ export function RunPage() {
           </a>`,
       )}
     </nav>
-    <${tab.Tab} key=${tab.id} namespace=${namespace} name=${name} run=${run.data} isLive=${isLive} changes=${changes} />
+    <${Lazy} key=${tab.id} load=${tab.load} props=${{ namespace, name, run: run.data, isLive, changes }} />
   `;
 }
 

@@ -11,6 +11,7 @@ import { html, useMemo } from "../lib/html.js";
 import { useFollow, useMetrics } from "../lib/metrics.js";
 import { useResource } from "../lib/resource.js";
 import { setQuery, useRoute } from "../lib/router.js";
+import { stepReader } from "../lib/sample_data.js";
 import { useSeen } from "../lib/visible.js";
 
 const MAX_OWN = 12;
@@ -82,10 +83,8 @@ function withLines(chart, table, errors) {
 
 /** Standard errors of the mean reward by step, which the stored rollouts have. */
 function useErrors({ namespace, name, isOn, changes, isLive }) {
-  const path = runPath(namespace, name);
-  const steps = useResource(isOn ? `${path}/errors` : null, (signal) =>
-    request(`${path}/steps`, { query: { split: "train", limit: 2000 }, signal, tries: 1 }),
-  );
+  const read = useMemo(() => stepReader(namespace, name, { split: "train" }), [namespace, name]);
+  const steps = useResource(isOn ? `${namespace}/${name}/errors` : null, read);
   useFollow(changes, "steps", steps.reload, isLive && isOn);
   return useMemo(() => {
     const found = (steps.data?.items ?? []).filter(({ reward }) => typeof reward?.standardError === "number");

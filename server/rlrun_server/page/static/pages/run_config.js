@@ -1,7 +1,7 @@
 /** Configuration of a run: as TOML, as written, and with all defaults. */
 import { Loaded } from "../components/problem.js";
-import { announce } from "../lib/announce.js";
 import { request, runPath } from "../lib/api.js";
+import { copy } from "../lib/copy.js";
 import { html } from "../lib/html.js";
 import { useResource } from "../lib/resource.js";
 import { setQuery, useRoute } from "../lib/router.js";
@@ -40,14 +40,4 @@ function textOf(found, form) {
   if (form === "written") return JSON.stringify(found.spec, null, 2);
   if (form === "resolved") return found.resolved ? JSON.stringify(found.resolved, null, 2) : "";
   return found.environments?.length ? JSON.stringify(found.environments, null, 2) : "";
-}
-
-/** Copy a text, and say so. @param {string} text */
-export async function copy(text) {
-  try {
-    await navigator.clipboard.writeText(text);
-    announce("Copied", true);
-  } catch {
-    announce("The browser does not let the page copy. Select the text and copy it yourself.", true);
-  }
 }

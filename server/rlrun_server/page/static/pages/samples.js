@@ -4,20 +4,21 @@ import { SampleFilters } from "../components/sample_filters.js";
 import { GroupView } from "../components/group_view.js";
 import { GroupList } from "../components/group_list.js";
 import { StepStrip } from "../components/step_strip.js";
-import { html, useEffect, useMemo } from "../lib/html.js";
+import { html, useEffect, useMemo, useRef } from "../lib/html.js";
 import { useKeys } from "../lib/keys.js";
 import { useFollow } from "../lib/metrics.js";
 import { plural } from "../lib/format.js";
 import { useResource } from "../lib/resource.js";
 import { setQuery, useRoute } from "../lib/router.js";
-import { groupsOf, readGroup, readList, readSteps, stripOf, viewOf } from "../lib/sample_data.js";
+import { groupsOf, readGroup, readList, stepReader, stripOf, viewOf } from "../lib/sample_data.js";
 
 /** @param {{namespace: string, name: string, isLive: boolean, changes: import("./run.js").Changes}} props */
 export function SamplesTab({ namespace, name, isLive, changes }) {
   const { query } = useRoute();
   const view = viewOf(query);
   const stepsKey = JSON.stringify([namespace, name, view.split, view.split === "val" || view.split === "eval" ? view.env : ""]);
-  const steps = useResource(stepsKey, (signal) => readSteps(namespace, name, view, signal));
+  const read = useMemo(() => stepReader(namespace, name, view), [stepsKey]);
+  const steps = useResource(stepsKey, read);
   useFollow(changes, "steps", steps.reload, isLive);
   return html`<${Loaded} resource=${steps} what="samples">
     ${(found) =>
@@ -71,13 +72,21 @@ function OneStep({ namespace, name, step, following, view }) {
   const chosen = query.get("group");
   const at = Math.max(0, groups.findIndex(({ info }) => info.group === chosen));
   const group = groups[at];
+  // A key that comes before the groups counts when they are there.
+  const waiting = useRef(0);
   const choose = (next) => {
+    if (!groups.length) waiting.current = 1;
     const found = groups[Math.max(0, Math.min(groups.length - 1, next))];
     if (!found) return;
     setQuery({ group: found.info.group, rollout: "", other: "" });
     document.getElementById(`group-${found.info.group}`)?.scrollIntoView({ block: "nearest" });
   };
   useKeys({ J: () => choose(chosen ? at + 1 : 0), K: () => choose(at - 1), ...(chosen ? { Escape: () => setQuery({ group: "", rollout: "", other: "" }) } : {}) });
+  useEffect(() => {
+    if (!waiting.current || !groups.length) return;
+    waiting.current = 0;
+    choose(0);
+  }, [groups]);
   useEffect(() => {
     // The next step is read before it is asked for.
     if (list.data && following !== undefined) readList(namespace, name, following, view).catch(() => {});
@@ -94,7 +103,7 @@ function OneStep({ namespace, name, step, following, view }) {
           <p>Step ${step} has none with these filters.</p>
           <button onClick=${() => setQuery({ env: "", status: "", min: "", max: "", q: "", example: "" })}>Remove the filters</button>
         <//></div>`
-      : html`<div class=${`samples ${chosen ? "has-group" : ""}`}>
+      : html`<div class="samples">
           <section class="card sample-list" aria-label="Groups">
             <div class="list-head muted">${plural(groups.length, "group")}, ${list.data.total > list.data.items.length ? `${list.data.items.length} of ` : ""}${plural(list.data.total, "rollout")}</div>
             <${GroupList} groups=${groups} current=${group?.info.group} onChoose=${(id) => setQuery({ group: id, rollout: "", other: "" })} />

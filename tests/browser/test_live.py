@@ -1,0 +1,86 @@
+"""A run that changes while it is watched, with a stream and without."""
+
+import re
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from kubernetes import client
+from playwright.sync_api import expect
+from rlrun.constants import GROUP
+from tests.browser.conftest import Server
+from tests.support.browser import WatchedPage
+from tests.support.seeded_runs import VERSION, SeededRuns
+
+from tests.support.seaweedfs import S3Server
+
+POLLING = "updated every 5 s"
+
+
+class LiveRun:
+    """A run whose status a test changes."""
+
+    def __init__(self, api: client.ApiClient, namespace: str, name: str) -> None:
+        self.name = name
+        self._objects = client.CustomObjectsApi(api)
+        self._place = (GROUP, VERSION, namespace, "rlruns", name)
+
+    def set(self, **status: Any) -> None:
+        """Change the status."""
+        self._objects.patch_namespaced_custom_object_status(*self._place, {"status": status})
+
+    def delete(self) -> None:
+        """Delete the run."""
+        self._objects.delete_namespaced_custom_object(*self._place)
+
+
+def progress(step: int) -> dict[str, Any]:
+    """Return the progress of a run of 40 steps."""
+    return {"step": step, "maxSteps": 40, "reward": step / 40}
+
+
+@pytest.fixture
+def live_run(api: client.ApiClient, server: Server, s3_server: S3Server) -> Iterator[LiveRun]:
+    """A run that is pending."""
+    name = f"live-{uuid.uuid4().hex[:6]}"
+    SeededRuns(api, s3_server).run(server.namespace, name, {"phase": "Pending", "progress": progress(0)})
+    found = LiveRun(api, server.namespace, name)
+    yield found
+    found.delete()
+
+
+@pytest.mark.parametrize("has_stream", [True, False], ids=["stream", "polling"])
+def test_a_run_is_watched_until_it_is_complete(
+    editor: WatchedPage, server: Server, live_run: LiveRun, has_stream: bool
+) -> None:
+    page = editor.page
+    if not has_stream:
+        page.route(re.compile(r"/stream\?"), lambda route: route.fulfill(status=404))
+        editor.expect(404, "/stream")
+    editor.open(server.view(live_run.name))
+    expect(page.get_by_text("The run is starting")).to_be_visible()
+    expect(page.get_by_text("live" if has_stream else POLLING, exact=True)).to_be_visible()
+    live_run.set(phase="Running", progress=progress(3))
+    expect(page.get_by_text("step 3/40")).to_be_visible()
+    expect(page.locator("[aria-live=polite]").first).to_contain_text("The run is now running")
+    live_run.set(phase="Completed", progress=progress(40))
+    expect(page.get_by_text("step 40/40")).to_be_visible()
+    expect(page.locator("[aria-live=polite]").first).to_contain_text("The run is now completed")
+    expect(page.get_by_role("button", name="Stop")).to_have_count(0)
+
+
+def test_without_a_server_the_page_keeps_what_it_has(editor: WatchedPage, server: Server, live_run: LiveRun) -> None:
+    page = editor.page
+    editor.open(f"/runs?ns={server.namespace}&q={live_run.name}")
+    expect(page.get_by_role("link", name=live_run.name)).to_be_visible()
+    page.route(re.compile("/rlrun/v1/"), lambda route: route.abort())
+    expect(page.get_by_text("The server has not answered")).to_be_visible()
+    expect(page.get_by_role("alert").get_by_text("The server does not answer")).to_be_visible()
+    expect(page.get_by_role("link", name=live_run.name)).to_be_visible()
+    editor.check_accessibility()
+    page.unroute_all()
+    expect(page.get_by_text("The server has not answered")).to_have_count(0)
+    expect(page.get_by_role("alert")).to_have_count(0)
+    # The browser reports each request that failed.
+    editor.problems.clear()
