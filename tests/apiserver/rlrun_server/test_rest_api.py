@@ -23,7 +23,9 @@ from rlrun_server.users import Users
 from local_cluster.control_plane.without_nodes import ControlPlane
 from tests.apiserver.rlrun_server.test_users import RBAC, Accounts, chart_objects
 from tests.support.rest_api import SPEC
+from tests.support.sample_records import groups
 from tests.support.seaweedfs import S3Server
+from tests.support.stored_samples import StoredSamples
 
 SYSTEM = "rlrun-system"
 
@@ -185,6 +187,45 @@ async def test_other_tenants_see_nothing(
     assert (await rest.get(f"/namespaces/{namespace}/runs/{name}", headers=owner)).status_code == 200
     for token in ("made-up", accounts.token(other, "eve", "rlrun/uid/trainer")):
         assert (await rest.get("/whoami", headers=bearer(token))).status_code == 401
+
+
+async def test_rollouts_and_comparison_with_the_charts_roles(
+    rest: httpx.AsyncClient, api: client.ApiClient, namespace: str, roles: dict[str, str], s3_server: S3Server
+) -> None:
+    accounts = Accounts(api)
+    editor = bearer(accounts.make(namespace, "ann", roles["editor"]))
+    viewer = bearer(accounts.make(namespace, "vic", roles["viewer"]))
+    other = f"other-{uuid.uuid4().hex[:8]}"
+    client.CoreV1Api(api).create_namespace({"metadata": {"name": other}})
+    stranger = bearer(accounts.make(other, "eve", roles["editor"]))
+    runs = f"/namespaces/{namespace}/runs"
+    made = [await rest.post(runs, json={**SPEC, "maxSteps": steps}, headers=editor) for steps in (40, 80)]
+    first, second = (answer.json() for answer in made)
+    stored = StoredSamples(s3_server.store(), S3Uri(s3_server.bucket, ""), namespace, first["uid"])
+    stored.add(3, groups(2, 2))
+
+    paths = ["steps", "steps/3/samples", "steps/3/groups/g1", "steps/3/samples/g1-r0", "steps/3/histogram"]
+    for path in [*paths, "examples/reverse/1"]:
+        for user in (editor, viewer):
+            found = await rest.get(f"{runs}/{first['name']}/{path}", headers=user)
+            assert found.status_code == 200, found.text
+        hidden = await rest.get(f"{runs}/{first['name']}/{path}", headers=stranger)
+        assert (hidden.status_code, hidden.json()["reason"]) == (404, "NamespaceNotFound"), path
+    references = {"run": [f"{namespace}/{answer['name']}" for answer in (first, second)]}
+    compared = await rest.get("/compare", params=references, headers=viewer)
+    assert [(d["path"], d["values"]) for d in compared.json()["differences"]] == [("maxSteps", [40, 80])]
+    hidden = await rest.get("/compare", params=references, headers=stranger)
+    assert (hidden.status_code, hidden.json()["reason"]) == (404, "NamespaceNotFound")
+
+    # A role of one's own that lists runs and reads no rollouts.
+    rbac = client.RbacAuthorizationV1Api(api)
+    lister = f"lister-{uuid.uuid4().hex[:6]}"
+    rules = [{"apiGroups": ["rlrun.dev"], "resources": ["rlruns"], "verbs": ["get", "list"]}]
+    rbac.create_cluster_role({"metadata": {"name": lister}, "rules": rules})
+    lists = bearer(accounts.make(namespace, "lis", lister))
+    refused = await rest.get(f"{runs}/{first['name']}/steps", headers=lists)
+    assert (refused.status_code, refused.json()["reason"]) == (403, "AccessForbidden")
+    assert "get rlruns/samples" in refused.json()["detail"]
 
 
 async def test_secrets_and_events_with_the_callers_token(

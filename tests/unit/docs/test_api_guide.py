@@ -7,8 +7,13 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
+from rlrun.storage.layout import S3Uri
+from rlrun.storage.samples.record import SampleSplit
 
-from tests.support.rest_api import RestApi, rest_api, run_object
+from tests.support.fake_s3 import InMemoryStore
+from tests.support.rest_api import BUCKET, RestApi, rest_api, run_object, uid_of
+from tests.support.sample_records import groups
+from tests.support.stored_samples import StoredSamples
 
 GUIDE = (Path(__file__).parents[3] / "docs/guides/api.md").read_text()
 COMMANDS = [line for line in GUIDE.splitlines() if line.startswith("curl ")]
@@ -17,14 +22,19 @@ RIGHTS = [
     *(f"{verb} rlruns in team" for verb in ("get", "list", "create", "patch", "delete")),
     *(f"{verb} {kind} in team" for verb in ("get", "list") for kind in ("rlcheckpoints", "rladapters")),
     "get rlruns/metrics in team",
+    "get rlruns/samples in team",
     "update secrets in team",
 ]
 
 
 @pytest.fixture
 def api() -> RestApi:
-    found = rest_api()
-    found.add(run_object("first"))
+    store = InMemoryStore(BUCKET)
+    found = rest_api(store)
+    found.add(run_object("first"), run_object("second", number=2, maxSteps=80))
+    stored = StoredSamples(store, S3Uri(BUCKET, "prefix"), "team", uid_of(1))
+    stored.add(20, groups(3, environment="reverse-text"))
+    stored.add(20, groups(1), SampleSplit.filtered)
     return found
 
 
