@@ -1,6 +1,6 @@
 """Metrics of the server."""
 
-from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 REGISTRY = CollectorRegistry()
 SIGNATURES = Counter(
@@ -19,3 +19,4 @@ USER_REVIEWS = Counter(
     "rlrun_server_user_requests_total", "Requests of users, by the outcome of the review of their token.", ["outcome"],
     registry=REGISTRY,
 )  # fmt: skip
+STREAMS = Gauge("rlrun_server_streams", "Open streams of events.", registry=REGISTRY)

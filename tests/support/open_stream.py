@@ -92,7 +92,7 @@ class OpenStream:
 
 @asynccontextmanager
 async def open_stream(
-    app: ASGIApp, path: str, headers: Mapping[str, str], query: Mapping[str, Any] | None = None
+    app: ASGIApp, path: str, headers: Mapping[str, str], query: Mapping[str, Any] | str = ""
 ) -> AsyncIterator[OpenStream]:
     """Open a stream of an application, and leave it at the end of the context."""
     found = OpenStream()
@@ -104,7 +104,7 @@ async def open_stream(
         "scheme": "http",
         "path": f"/rlrun/v1{path}",
         "raw_path": f"/rlrun/v1{path}".encode(),
-        "query_string": urlencode(query or {}, doseq=True).encode(),
+        "query_string": (query if isinstance(query, str) else urlencode(query, doseq=True)).encode(),
         "root_path": "",
         "headers": [(name.lower().encode(), value.encode()) for name, value in headers.items()],
         "client": ("127.0.0.1", 1),

@@ -9,8 +9,10 @@ from urllib.parse import urlsplit
 import pytest
 from rlrun.storage.layout import S3Uri
 from rlrun.storage.samples.record import SampleSplit
+from rlrun_server.rest.rest_app import rest_app
 
 from tests.support.fake_s3 import InMemoryStore
+from tests.support.open_stream import open_stream
 from tests.support.rest_api import BUCKET, RestApi, rest_api, run_object, uid_of
 from tests.support.sample_records import groups
 from tests.support.stored_samples import StoredSamples
@@ -23,6 +25,7 @@ RIGHTS = [
     *(f"{verb} {kind} in team" for verb in ("get", "list") for kind in ("rlcheckpoints", "rladapters")),
     "get rlruns/metrics in team",
     "get rlruns/samples in team",
+    "get rlruns/log in team",
     "update secrets in team",
 ]
 
@@ -35,6 +38,12 @@ def api() -> RestApi:
     stored = StoredSamples(store, S3Uri(BUCKET, "prefix"), "team", uid_of(1))
     stored.add(20, groups(3, environment="reverse-text"))
     stored.add(20, groups(1), SampleSplit.filtered)
+    for role in ("orchestrator", "trainer"):
+        labels = {"rlrun.dev/run": "first", "rlrun.dev/run-uid": uid_of(1), "rlrun.dev/role": role}
+        owner = {"kind": "ReplicaSet", "name": role, "uid": "uid", "controller": True}
+        metadata = {"name": f"first-{role}-x", "namespace": "team", "labels": labels, "ownerReferences": [owner]}
+        found.cluster.put({"kind": "Pod", "metadata": metadata, "spec": {"containers": [{"name": role}]}})
+        found.cluster.logs[f"first-{role}-x/{role}"] = b"2026-01-01T00:00:00Z INFO began\n"
     return found
 
 
@@ -52,6 +61,12 @@ async def test_each_command_succeeds(api: RestApi, command: str) -> None:
     body = RUN_FILE if options.get("--data-binary") == "@run.toml" else options.get("-d", "").encode()
     parts = urlsplit(words[-1].removeprefix("$SERVER"))
     path = f"{parts.path.removeprefix('/rlrun/v1')}{f'?{parts.query}' if parts.query else ''}"
+    if parts.path.endswith("/stream"):
+        async with open_stream(
+            rest_app(api.services), parts.path.removeprefix("/rlrun/v1"), headers, parts.query
+        ) as found:
+            assert found.status == 200, found.body
+        return
     answer = await api.client.request(options.get("-X", "GET"), path, headers=headers, content=body)
     assert answer.status_code in (200, 201), answer.text
 

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from rlrun.constants import Reason
 from rlrun.kube import requests
 from rlrun.kube.async_client import read_end
 from rlrun.kube.errors import ApiError
@@ -11,12 +12,14 @@ from rlrun.kube.errors import ApiError
 from rlrun_server.rest.logs.log_lines import time_text
 from rlrun_server.rest.logs.log_models import LogProblem
 from rlrun_server.rest.logs.run_pods import LogCluster, RunPod
-from rlrun_server.rest.problems import from_api_error
+from rlrun_server.rest.problems import RestError, from_api_error
 
 TOTAL_BYTES = 8 * 1024**2
 """Bytes of all logs of one request."""
 MAX_POD_BYTES = 5 * 1024**2
 CONCURRENT_PODS = 4
+READ_SECONDS = 25.0
+"""Time limit of all logs of one request."""
 NO_LOG = frozenset({400, 404})
 """Statuses for a container that has not started or has no previous instance, and for a pod that is gone."""
 
@@ -69,7 +72,12 @@ async def read_pods(
         # The first line of a log that was cut is not whole.
         return PodLog(pod, data.partition(b"\n")[2] if is_cut else data, is_cut or data.count(b"\n") >= lines)
 
-    found = await asyncio.gather(*(read(pod) for pod in pods))
+    try:
+        async with asyncio.timeout(READ_SECONDS):
+            found = await asyncio.gather(*(read(pod) for pod in pods))
+    except TimeoutError as error:
+        detail = f"The nodes did not return the logs within {READ_SECONDS:.0f} s. Repeat the request later."
+        raise RestError(503, Reason.API_SERVER_UNAVAILABLE, detail) from error
     if last_error is not None and all(log.problem is not None for log in found):
         raise from_api_error(last_error)
     return list(found)

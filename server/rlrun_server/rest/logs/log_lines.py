@@ -80,7 +80,7 @@ class LineFilter:
     """Nanoseconds since 1970."""
     level: LogLevel | None = None
     search: str | None = None
-    """In small letters."""
+    """Text in small letters."""
     pattern: Pattern | None = None
 
     @property

@@ -24,7 +24,7 @@ class LogLevel(StrEnum):
 
 
 class LogSource(StrEnum):
-    """Where lines come from."""
+    """Source of lines."""
 
     live = "live"
     """Pods that exist."""

@@ -4,14 +4,13 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Request
 from rlrun.api.base.names import Namespace
-from rlrun.api.run_status import Phase
 from rlrun.constants import Reason
 from starlette.responses import Response
 
 from rlrun_server.rest.access import Caller, requires
 from rlrun_server.rest.caller_cluster import caller_cluster
 from rlrun_server.rest.logs.log_models import LogAnswer, LogQuery
-from rlrun_server.rest.logs.log_reader import KnownRun
+from rlrun_server.rest.logs.log_reader import FINISHED, KnownRun
 from rlrun_server.rest.problems import RestError, not_found
 from rlrun_server.rest.responses import JSON, RunName, schema_response
 from rlrun_server.rest.services import services_of
@@ -48,7 +47,7 @@ async def read_logs(request: Request, caller: Caller, namespace: str, run: str, 
     try:
         cluster = await caller_cluster(request, caller)
     except RestError as error:
-        if error.reason != Reason.API_KEY_NOT_ALLOWED or not Phase(known.summary.phase).finished:
+        if error.reason != Reason.API_KEY_NOT_ALLOWED or known.summary.phase not in FINISHED:
             raise
         # The API server does not know the key, and the pods are gone or will be soon.
         cluster = None

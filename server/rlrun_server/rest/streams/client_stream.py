@@ -181,7 +181,8 @@ class ClientStream:
                 self.end(ByeReason.reconnect, "This is an error of the server: see its log.")
                 return
             self._events += [(collecting.feed.letter, event) for event in events]
-            collecting.begin(now)
+            if not events:
+                collecting.begin(now)
 
     def _look_at_time(self) -> None:
         now = self._clock()

@@ -33,7 +33,7 @@ class EventFeed(Feed):
         return str(self._version) if self._version else ""
 
     def subscribe(self, wake: Wake) -> Wake:
-        """Nothing wakes it: it is collected now and then."""
+        """Return at once: it is collected now and then, and never woken."""
         return lambda: None
 
     async def collect(self) -> list[StreamEvent]:

@@ -23,9 +23,12 @@ class EventStream(Response):
 
     media_type = "text/event-stream"
 
-    def __init__(self, stream: ClientStream | None = None, on_end: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self, stream: ClientStream | None = None, on_end: Callable[[], None] = lambda: None, status_code: int = 200
+    ) -> None:
         """Without a stream it only describes the route. `on_end` is called in any case."""
-        super().__init__(headers=HEADERS)
+        # FastAPI reads the status of a route from the signature.
+        super().__init__(status_code=status_code, headers=HEADERS)
         del self.headers["content-length"]
         self._stream = stream
         self._on_end = on_end
@@ -46,7 +49,7 @@ class EventStream(Response):
             self._on_end()
 
     async def _send_all(self, stream: ClientStream, scope: Scope, send: Send) -> None:
-        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         while (chunk := await stream.next_chunk()) is not None:
             try:
                 async with asyncio.timeout(STUCK_SECONDS):

@@ -1,4 +1,4 @@
-"""What a stream is made of: feeds, each of which has the events of one topic."""
+"""Feeds, of which streams are made: each has the events of one topic."""
 
 from collections.abc import Callable
 from typing import NamedTuple, Protocol

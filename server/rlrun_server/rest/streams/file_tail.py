@@ -14,13 +14,14 @@ from rlrun.storage.layout import S3Uri
 
 from rlrun_server.rest.stored_files import FileStore
 
-PART = re.compile(r"(part-[A-Za-z0-9-]{1,60})\.jsonl")
+SUFFIX = ".jsonl"
+PART = re.compile(r"part-[A-Za-z0-9-]{1,60}")
 POSITION = re.compile(r"(part-[A-Za-z0-9-]{1,60}):(\d{1,12})")
 MAX_PARTS = 5000
 MAX_LINES = 256
 """Lines that are read together."""
-MAX_BYTES = 512 * 1024
-"""Bytes that are read together, from each file that they are in."""
+MAX_BYTES = 128 * 1024
+"""Bytes that are read together. A client that takes nothing holds so many. Longer lines are left out."""
 
 MAX_SEARCHED = 64
 """Newest files in which a step is looked for."""
@@ -62,9 +63,10 @@ def list_parts(store: FileStore, folder: S3Uri) -> list[Part]:
     prefix = f"{folder.key}/"
     found = []
     for stored in islice(store.walk(folder), MAX_PARTS):
-        name = PART.fullmatch(stored.key.removeprefix(prefix))
-        if name is not None:
-            found.append(Part(name[1], stored.size))
+        file = stored.key.removeprefix(prefix)
+        name = file.removesuffix(SUFFIX)
+        if name != file and PART.fullmatch(name):
+            found.append(Part(name, stored.size))
     return sorted(found)
 
 
@@ -121,7 +123,7 @@ def _lines(store: FileStore, folder: S3Uri, part: Part, start: int) -> list[Tail
     """Return whole lines from an offset, at most MAX_BYTES. A longer line is returned in pieces."""
     length = min(MAX_BYTES, part.size - start)
     try:
-        data = store.get_range(folder / f"{part.name}.jsonl", start, length)
+        data = store.get_range(folder / (part.name + SUFFIX), start, length)
     except NotFound:
         # It was deleted after it was listed.
         return []

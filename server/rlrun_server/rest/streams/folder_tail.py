@@ -26,13 +26,14 @@ log = logging.getLogger(__name__)
 POLL_SECONDS = 2.0
 MAX_POLL_SECONDS = 10.0
 FINISHED_POLL_SECONDS = 30.0
+FAILED_POLL_SECONDS = 15.0
 IDLE_SHARE = 0.05
 """The pause is this share of the time since the last new line: steps that take long are looked for less often."""
 BUSY_FACTOR = 20.0
 """The pause is at least so many times as long as the last look took."""
 MAX_KEPT = 64
 """Lines that are kept for streams, and their bytes. Streams that need earlier ones read them from S3."""
-MAX_KEPT_BYTES = 128 * 1024
+MAX_KEPT_BYTES = 64 * 1024
 
 Wake = Callable[[], None]
 
@@ -48,7 +49,7 @@ class TailEvent(NamedTuple):
 
 
 class FolderKind(NamedTuple):
-    """What the lines of a folder are."""
+    """Readers of the lines of a folder."""
 
     event: Callable[[bytes], bytes | None]
     step: Callable[[bytes], int | None]
@@ -63,7 +64,7 @@ def poll_pause(idle_seconds: float, took_seconds: float, *, is_finished: bool) -
 
 
 class FolderTail:
-    """Lines of one folder. It looks for new ones while somebody subscribes."""
+    """Lines of one folder. It looks for new ones while a stream subscribes."""
 
     def __init__(
         self,
@@ -90,7 +91,7 @@ class FolderTail:
 
     @property
     def is_used(self) -> bool:
-        """Return whether somebody subscribes."""
+        """Return whether a stream subscribes."""
         return bool(self._wakes)
 
     def hurry(self) -> None:
@@ -147,18 +148,20 @@ class FolderTail:
         last_new = self._clock()
         while True:
             began, end = self._clock(), self._end
+            least = POLL_SECONDS
             try:
                 await self.poll()
             except RestError:
                 # It is logged, and streams get what is new later.
-                pass
+                least = FAILED_POLL_SECONDS
             except Exception:
                 log.exception("%s cannot be followed", self._folder)
+                least = FAILED_POLL_SECONDS
             now = self._clock()
             if self._end != end:
                 last_new = now
             pause = poll_pause(now - last_new, now - began, is_finished=self._is_finished())
-            least = max(POLL_SECONDS, (now - began) * BUSY_FACTOR)
+            least = max(least, (now - began) * BUSY_FACTOR)
             self._hurry.clear()
             await asyncio.sleep(least)
             if pause > least:

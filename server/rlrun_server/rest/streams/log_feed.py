@@ -3,9 +3,11 @@
 A position has the time of the last line of each pod, because pods write at the same time.
 """
 
+import asyncio
 import hashlib
 import re
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
 from rlrun.kube import requests
 from rlrun.kube.async_client import read_end
@@ -27,12 +29,22 @@ MAX_LINES = 2000
 """Lines of one event, and bytes that are read for it, of all pods."""
 READ_BYTES = 256 * 1024
 MIN_POD_BYTES = 16 * 1024
-MAX_POSITIONS = 32
+READ_SECONDS = 10.0
+CONCURRENT_READS = 16
+"""Logs that are read at a time for all streams: a node that does not answer must not take all connections."""
 POSITION = re.compile(r"([0-9a-f]{6}\.[0-9]{1,19})(,[0-9a-f]{6}\.[0-9]{1,19}){0,31}")
 SECOND = 10**9
 
 FindCluster = Callable[[], Awaitable[LogCluster]]
 """Returns the API server as the caller may use it now: its token may be a new one."""
+
+
+class LogSources:
+    """Shared parts of all streams of logs."""
+
+    def __init__(self) -> None:
+        self.reads = asyncio.Semaphore(CONCURRENT_READS)
+        self.parsing = WorkQueue("stream-logs")
 
 
 class LogFeed(Feed):
@@ -45,7 +57,7 @@ class LogFeed(Feed):
     def __init__(
         self,
         cluster: FindCluster,
-        parsing: WorkQueue,
+        sources: LogSources,
         run: tuple[str, str, str],
         wanted: PodSelection,
         cursor: str,
@@ -53,7 +65,7 @@ class LogFeed(Feed):
     ) -> None:
         """`run`: namespace, name and uid. Raises RestError for a cursor that is none."""
         self._cluster = cluster
-        self._parsing = parsing
+        self._sources = sources
         self._namespace, self._run, self._uid = run
         self._wanted = wanted
         self._times: dict[str, int] = {}
@@ -70,7 +82,7 @@ class LogFeed(Feed):
         return ",".join(f"{pod}.{time}" for pod, time in self._times.items())
 
     def subscribe(self, wake: Wake) -> Wake:
-        """Nothing wakes it: it is collected now and then."""
+        """Return at once: it is collected now and then, and never woken."""
         return lambda: None
 
     async def collect(self) -> list[StreamEvent]:
@@ -78,12 +90,12 @@ class LogFeed(Feed):
         cluster = await self._cluster()
         pods = await list_pods(cluster, self._namespace, self._run, self._uid, self._wanted)
         keys = {short_name(pod.origin.pod): pod for pod in pods}
-        # Pods that are gone are not needed any more.
+        # Times of pods that are gone are not needed.
         self._times = {key: time for key, time in self._times.items() if key in keys}
         limit = max(MIN_POD_BYTES, READ_BYTES // max(1, len(keys)))
         read = [(pod, key, await self._read(cluster, pod, key, limit)) for key, pod in keys.items()]
         self._begins = False
-        lines = await self._parsing.run(self._parse, read, limit)
+        lines = await self._sources.parsing.run(self._parse, read, limit)
         if not lines:
             return []
         found = LogLines(lines=merged([lines], len(lines))[0])
@@ -102,7 +114,7 @@ class LogFeed(Feed):
             timestamps=True,
         )
         try:
-            async with cluster.stream(request) as chunks:
+            async with self._sources.reads, cluster.stream(replace(request, seconds=READ_SECONDS)) as chunks:
                 data, _ = await read_end(chunks, limit)
         except ApiError as error:
             if error.status in NO_LOG:

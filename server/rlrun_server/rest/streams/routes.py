@@ -50,7 +50,7 @@ CHECKS: Mapping[Topic, Sequence[Check]] = {
     Topic.log: (Check("get", "rlruns", "", "log"), *READ_PODS),
     Topic.events: (Check("list", "events", "", group=""),),
 }
-"""What a topic needs, besides `get rlruns`, in the namespace."""
+"""Rights that a topic needs, besides `get rlruns`, in the namespace."""
 LETTERS = {Topic.metrics: "m", Topic.steps: "t"}
 NAMESPACE_EVENTS: dict[int | str, dict[str, Any]] = {
     200: {"model": RunSummary | DeletedRun | Reset | Bye, "description": "Data of the events"}
@@ -132,7 +132,7 @@ def _run_feeds(
         elif topic is Topic.log:
             wanted = select_roles(query.role, query.env, run.read())
             place = (run.namespace, run.name, run.uid)
-            feeds.append(LogFeed(cluster, hub.parsing, place, wanted, cursor.get(LogFeed.letter, ""), pointer))
+            feeds.append(LogFeed(cluster, hub.logs, place, wanted, cursor.get(LogFeed.letter, ""), pointer))
         elif topic is Topic.events:
             position = cursor.get(EventFeed.letter, "")
             feeds.append(EventFeed(cluster, run.namespace, run.uid, position, pointer))

@@ -31,10 +31,10 @@ class RunChanges:
     def __init__(self, runs: WatchedObjects[RunSummary]) -> None:
         self._runs = runs
         self._wakes: dict[str, set[Wake]] = {}
-        """By namespace or uid."""
+        """Functions by namespace or uid."""
         self._changes: defaultdict[str, deque[RunChange]] = defaultdict(lambda: deque(maxlen=REMEMBERED))
         self._forgotten: dict[str, RunChange] = {}
-        """Newest change of each namespace that is not remembered any more."""
+        """Newest change of each namespace that was forgotten."""
         self._number = 0
         runs.listeners.append(self._on_change)
 

@@ -14,7 +14,7 @@ MAX_VALUES = 500
 
 
 def metric_event(line: bytes) -> bytes | None:
-    """Return the data of the event for a line of metrics. None: it is no such line."""
+    """Return the data of the event for a line of metrics. None: it is none."""
     for found in numeric_lines(line):
         values = ((name, value) for name, value in found.items() if name not in OTHERS)
         event = StepMetrics(
@@ -34,7 +34,7 @@ def metric_step(line: bytes) -> int | None:
 
 
 def step_event(line: bytes) -> bytes | None:
-    """Return the data of the event for a line about stored samples. None: it is no such line."""
+    """Return the data of the event for a line about stored samples. None: it is none."""
     found = _samples(line)
     if found is None:
         return None

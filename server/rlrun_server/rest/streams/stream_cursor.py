@@ -16,7 +16,7 @@ def encode_cursor(positions: Mapping[str, str]) -> str:
 
 
 def decode_cursor(text: str, pointer: str) -> dict[str, str]:
-    """Return the positions. Raises RestError for what is no id of an event. `pointer` says where it comes from."""
+    """Return the positions. Raises RestError for other text. `pointer` says where it comes from."""
     if not text:
         return {}
     if len(text) > MAX_CURSOR or not CURSOR.fullmatch(text):

@@ -1,4 +1,4 @@
-"""What all streams share: limits, changes of runs, and one reader of each folder that is followed."""
+"""Shared parts of all streams: limits, changes of runs, and one reader of each folder that is followed."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -6,22 +6,23 @@ from dataclasses import dataclass
 from rlrun.api.run_status import Phase
 from rlrun.constants import Reason
 
+from rlrun_server.metrics import STREAMS
 from rlrun_server.rest.concurrency_limit import ConcurrencyLimit
 from rlrun_server.rest.problems import RestError
 from rlrun_server.rest.stored_files import StoredFiles
 from rlrun_server.rest.streams.client_stream import ClientStream
 from rlrun_server.rest.streams.feed import Wake
 from rlrun_server.rest.streams.folder_tail import FolderKind, FolderTail
+from rlrun_server.rest.streams.log_feed import LogSources
 from rlrun_server.rest.streams.run_changes import RunChanges
 from rlrun_server.rest.streams.step_events import metric_event, metric_step, sample_step, step_event
 from rlrun_server.rest.streams.stream_models import ByeReason, Topic
 from rlrun_server.rest.summaries import RunSummary
 from rlrun_server.rest.watched_objects import WatchedObjects
-from rlrun_server.rest.work_queue import WorkQueue
 from rlrun_server.users import User
 
 STREAMS_PER_USER = 50
-STREAMS = 400
+MAX_STREAMS = 400
 LOG_STREAMS_PER_USER = 10
 LOG_STREAMS = 64
 """Streams with the topic `log`: each asks the API server every few seconds."""
@@ -43,10 +44,10 @@ class StreamHub:
     def __init__(self, runs: WatchedObjects[RunSummary], files: StoredFiles, clock: Callable[[], float]) -> None:
         self.runs = runs
         self.changes = RunChanges(runs)
-        self.parsing = WorkQueue("stream-logs")
+        self.logs = LogSources()
         self.clock = clock
         self._files = files
-        self._streams = ConcurrencyLimit("streams", STREAMS_PER_USER, STREAMS)
+        self._streams = ConcurrencyLimit("streams", STREAMS_PER_USER, MAX_STREAMS)
         self._log_streams = ConcurrencyLimit("streams with logs", LOG_STREAMS_PER_USER, LOG_STREAMS)
         self._tails: dict[_TailKey, FolderTail] = {}
         self._open: set[ClientStream] = set()
@@ -92,12 +93,14 @@ class StreamHub:
     def add(self, stream: ClientStream) -> None:
         """Know an open stream."""
         self._open.add(stream)
+        STREAMS.inc()
         if self._is_closed:
             stream.end(ByeReason.reconnect, "rlrun-server ends. Open the stream again.")
 
     def remove(self, stream: ClientStream) -> None:
         """Forget a stream that has ended."""
         self._open.discard(stream)
+        STREAMS.dec()
 
     def end_all(self) -> None:
         """Let all streams end, and admit no others: the server ends."""
@@ -109,7 +112,7 @@ class StreamHub:
         """End all streams and threads, without waiting for S3."""
         self.end_all()
         self._files.close()
-        self.parsing.close()
+        self.logs.parsing.close()
 
     def _hurry(self, namespace: str, uid: str) -> None:
         """Look for new lines of a run that has changed."""

@@ -10,11 +10,11 @@ from rlrun.storage.samples.record import SampleSplit, SampleStatus
 from rlrun_server.rest.logs.log_models import LogLine
 from rlrun_server.rest.metric_columns import MAX_STEP
 
-MAX_CURSOR = 1024
+MAX_CURSOR = 2048
 
 
 class Topic(StrEnum):
-    """What a stream of a run tells. Events have these types."""
+    """Topics of a stream of a run. Events have these types."""
 
     status = "status"
     """`RunSummary`, first the present one."""
@@ -40,7 +40,7 @@ class EventType(StrEnum):
 
 
 class ByeReason(StrEnum):
-    """Why the server ends a stream."""
+    """Cause for which the server ends a stream."""
 
     reconnect = "reconnect"
     """An hour is over, or the server ends: open another one with the id of the last event."""

@@ -14,11 +14,10 @@ from rlrun_server.rest.logs.run_pods import PodSelection
 from rlrun_server.rest.problems import RestError
 from rlrun_server.rest.streams import log_feed
 from rlrun_server.rest.streams.event_feed import EventFeed
-from rlrun_server.rest.streams.log_feed import LogFeed
-from rlrun_server.rest.work_queue import WorkQueue
+from rlrun_server.rest.streams.log_feed import LogFeed, LogSources
 
 from tests.support.rest_api import uid_of
-from tests.unit.rlrun_server.rest.logs.test_logs_route import pod
+from tests.unit.rlrun_server.rest.logs.test_routes import pod
 
 
 class Pods:
@@ -60,18 +59,18 @@ def pods() -> Pods:
 
 
 @pytest.fixture
-async def parsing() -> AsyncIterator[WorkQueue]:
-    found = WorkQueue("test")
+async def sources() -> AsyncIterator[LogSources]:
+    found = LogSources()
     yield found
-    found.close()
+    found.parsing.close()
 
 
-def feed_of(pods: Pods, parsing: WorkQueue, cursor: str = "") -> LogFeed:
+def feed_of(pods: Pods, sources: LogSources, cursor: str = "") -> LogFeed:
     async def cluster() -> Any:
         return pods
 
     return LogFeed(
-        cluster, parsing, ("team", "first", uid_of(1)), PodSelection([Role.orchestrator, Role.trainer]), cursor, "p"
+        cluster, sources, ("team", "first", uid_of(1)), PodSelection([Role.orchestrator, Role.trainer]), cursor, "p"
     )
 
 
@@ -79,68 +78,68 @@ async def messages(feed: LogFeed) -> list[str]:
     return [line["message"] for event in await feed.collect() for line in json.loads(event.data)["lines"]]
 
 
-async def test_a_stream_begins_with_the_last_lines_and_goes_on(pods: Pods, parsing: WorkQueue) -> None:
+async def test_a_stream_begins_with_the_last_lines_and_goes_on(pods: Pods, sources: LogSources) -> None:
     lines = pods.logs["first-orchestrator-x"]
     lines += [(number / 10, f"line {number}") for number in range(300)]
-    feed = feed_of(pods, parsing)
+    feed = feed_of(pods, sources)
     assert await messages(feed) == [f"line {number}" for number in range(200, 300)]
     assert await messages(feed) == []
     lines += [(29.95, "same second"), (31, "later")]
     assert await messages(feed) == ["same second", "later"]
 
 
-async def test_who_comes_back_misses_no_line_of_any_pod(pods: Pods, parsing: WorkQueue) -> None:
+async def test_who_comes_back_misses_no_line_of_any_pod(pods: Pods, sources: LogSources) -> None:
     pods.pods.append(pod("first-trainer-x", "trainer"))
     pods.logs["first-trainer-x"] = [(1, "t1")]
     pods.logs["first-orchestrator-x"] += [(5, "o5")]
-    feed = feed_of(pods, parsing)
+    feed = feed_of(pods, sources)
     assert await messages(feed) == ["t1", "o5"]
     pods.logs["first-trainer-x"] += [(2, "t2")]
     pods.pods.append(pod("first-trainer-y", "trainer"))
     pods.logs["first-trainer-y"] = [(number / 100, f"y{number}") for number in range(1, 151)]
-    again = await messages(feed_of(pods, parsing, feed.position))
+    again = await messages(feed_of(pods, sources, feed.position))
     assert "t2" in again
     assert [text for text in again if text.startswith("y")] == [f"y{number}" for number in range(1, 151)]
     assert "o5" not in again
 
 
-async def test_much_is_read_in_pieces(pods: Pods, parsing: WorkQueue, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_much_is_read_in_pieces(pods: Pods, sources: LogSources, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_feed, "READ_BYTES", 2000)
     monkeypatch.setattr(log_feed, "MIN_POD_BYTES", 2000)
     lines = pods.logs["first-orchestrator-x"]
     lines += [(number, f"line {number}") for number in range(1, 61)]
-    feed, found = feed_of(pods, parsing), []
+    feed, found = feed_of(pods, sources), []
     for _ in range(10):
         found += await messages(feed)
     assert found == [f"line {number}" for number in range(1, 61)]
 
 
 async def test_a_second_that_is_too_long_does_not_stop_the_stream(
-    pods: Pods, parsing: WorkQueue, monkeypatch: pytest.MonkeyPatch
+    pods: Pods, sources: LogSources, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(log_feed, "READ_BYTES", 500)
     monkeypatch.setattr(log_feed, "MIN_POD_BYTES", 500)
     lines = pods.logs["first-orchestrator-x"]
     lines += [(1, "x" * 5000), *((2 + number / 1000, "flood") for number in range(100)), (4, "after")]
-    feed, found = feed_of(pods, parsing), []
+    feed, found = feed_of(pods, sources), []
     for _ in range(20):
         found += await messages(feed)
     assert found[-1] == "after"
 
 
-async def test_a_container_that_has_not_started_has_no_lines(pods: Pods, parsing: WorkQueue) -> None:
+async def test_a_container_that_has_not_started_has_no_lines(pods: Pods, sources: LogSources) -> None:
     pods.status = 400
-    assert await messages(feed_of(pods, parsing)) == []
+    assert await messages(feed_of(pods, sources)) == []
     pods.status = 403
     with pytest.raises(RestError) as caught:
-        await feed_of(pods, parsing).collect()
+        await feed_of(pods, sources).collect()
     assert caught.value.status == 403
 
 
 @pytest.mark.parametrize("cursor", ["x", "abcdef", "abcdef.1,", "ABCDEF.1", ",".join(["abcdef.1"] * 33)])
 def test_a_position_of_a_client_is_checked(pods: Pods, cursor: str) -> None:
     with pytest.raises(RestError):
-        feed_of(pods, WorkQueue("unused"), cursor)
+        feed_of(pods, LogSources(), cursor)
 
 
 async def test_events_that_are_new_or_happen_again(pods: Pods) -> None:

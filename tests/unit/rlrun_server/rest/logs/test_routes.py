@@ -1,11 +1,13 @@
 """The route of logs: pods with the caller's token, else copies in S3."""
 
+import asyncio
 from typing import Any
 
 import pytest
 from rlrun.kube.errors import ApiError
 from rlrun.kube.objects import Obj
 from rlrun.storage.layout import RunLayout
+from rlrun_server.rest.logs import kept_logs, live_logs, log_reader
 
 from tests.support.fake_s3 import InMemoryStore
 from tests.support.rest_api import BUCKET, RestApi, rest_api, run_object, uid_of
@@ -209,8 +211,6 @@ async def test_a_deleted_run_is_read_by_its_uid(api: RestApi, store: InMemorySto
 
 
 async def test_a_copy_is_read_from_its_end(api: RestApi, store: InMemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    from rlrun_server.rest.logs import kept_logs
-
     monkeypatch.setattr(kept_logs, "MAX_POD_BYTES", 10)
     api.services.objects.runs._remove(run_object("first"))
     keep(store, 1, "first-orchestrator-a1-x", "orchestrator", b"first\nsecond\nthird\n")
@@ -222,3 +222,33 @@ async def test_control_characters_and_bytes_that_are_no_text_arrive_as_json(api:
     api.cluster.put(pod("first-orchestrator-x"))
     api.cluster.logs["first-orchestrator-x/main"] = LINE % (1, b"\x00\x1b[0m<img onerror=x>\xff")
     assert texts(await logs(api)) == ["INFO \x00\x1b[0m<img onerror=x>�"]
+
+
+async def test_a_node_that_does_not_answer_is_waited_for_no_longer(
+    api: RestApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def hang(*_: object) -> Any:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(live_logs, "READ_SECONDS", 0.05)
+    monkeypatch.setattr(api.cluster, "chunks", hang)
+    api.cluster.put(pod("first-orchestrator-x"))
+    answer = await logs(api)
+    assert (answer.status_code, answer.json()["reason"]) == (503, "ApiServerUnavailable")
+
+
+async def test_one_user_cannot_take_all_reads(api: RestApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    goes_on = asyncio.Event()
+
+    async def slowly(*_: object) -> Any:
+        await goes_on.wait()
+        return [LINE % (1, b"one")]
+
+    monkeypatch.setattr(api.cluster, "chunks", slowly)
+    api.cluster.put(pod("first-orchestrator-x"))
+    waiting = [asyncio.create_task(logs(api)) for _ in range(log_reader.PER_USER + 1)]
+    (refused,), others = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+    assert (refused.result().status_code, refused.result().json()["reason"]) == (429, "TooManyRequests")
+    goes_on.set()
+    for other in others:
+        assert (await other).status_code == 200
