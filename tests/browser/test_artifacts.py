@@ -6,6 +6,7 @@ from typing import Any
 import httpx
 import pytest
 from playwright.sync_api import Locator, expect
+
 from tests.browser.conftest import LEARNING, Server
 from tests.support.browser import WatchedPage
 

@@ -9,11 +9,11 @@ import pytest
 from kubernetes import client
 from playwright.sync_api import expect
 from rlrun.constants import GROUP
+
 from tests.browser.conftest import Server
 from tests.support.browser import WatchedPage
-from tests.support.seeded_runs import VERSION, SeededRuns
-
 from tests.support.seaweedfs import S3Server
+from tests.support.seeded_runs import VERSION, SeededRuns
 
 POLLING = "updated every 5 s"
 

@@ -3,6 +3,7 @@
 import re
 
 from playwright.sync_api import expect
+
 from tests.browser.conftest import LEARNING, STORED, Server
 from tests.support.browser import WatchedPage
 
