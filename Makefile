@@ -139,10 +139,26 @@ test-inference: $(VENV)/.complete ## What the CPU image adds to vLLM, inside tha
 test-apiserver: $(VENV)/.complete ## Against a real kube-apiserver and etcd, without a node
 	@$(PYTEST) tests/apiserver -n $(WORKERS)
 
+.PHONY: test-browser
+test-browser: $(VENV)/.complete ## The web page in Chromium, on a real API server; pictures in build/browser
+	@$(PYTEST) tests/browser
+
 .PHONY: test-e2e
 test-e2e: up ## Real runs on the local cluster, which stays up
 	@$(PYTEST) tests/e2e -m "not alone" -n 2
 	@$(PYTEST) tests/e2e -m alone
+
+# --- pictures ---------------------------------------------------------------------------------------------------------
+
+# SERVER and TOKEN: URL of rlrun-server, and a token or API key. RUN and OTHER: runs to show, as namespace/name.
+SERVER ?=
+TOKEN ?=
+RUN ?=
+OTHER ?=
+
+.PHONY: screenshots
+screenshots: $(VENV)/.complete ## Pictures of the page from real runs: docs/images/page-*.png (SERVER=URL TOKEN=... RUN=team/name OTHER=team/name)
+	@RLRUN_TOKEN="$(TOKEN)" $(PY) -m tests.support.screenshots --server "$(SERVER)" --run "$(RUN)" $(if $(OTHER),--other "$(OTHER)")
 
 # --- structure -------------------------------------------------------------------------------------------------------
 

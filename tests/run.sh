@@ -49,7 +49,7 @@ on_this_machine() {
     level lint make --no-print-directory lint
     level types make --no-print-directory types
     level unit "$PY" -m pytest tests/unit -n "$workers" --dist worksteal --durations=15
-    level apiserver "$PY" -m pytest tests/apiserver -n "$workers" --durations=10
+    level apiserver "$PY" -m pytest tests/apiserver tests/browser -n "$workers" --durations=10
 }
 
 in_images() { # Each of these tests computes on one core, with pauses: beside others, threads of torch would only wait.

@@ -56,7 +56,8 @@ def test_another_site_changes_nothing_and_reads_nothing(editor: WatchedPage, ser
     page = editor.page
     path = f"{server.url}/rlrun/v1/namespaces/{server.namespace}/runs/{LEARNING}"
     other = server.url.replace("127.0.0.1", "localhost")
-    page.goto(f"{other}/rlrun/v1/openapi.json")
+    page.route(f"{other}/evil", lambda route: route.fulfill(body="<p>evil</p>", content_type="text/html"))
+    page.goto(f"{other}/evil")
     send = """async ([url, method, headers]) => {
         try {
             const mode = headers ? "cors" : "no-cors";

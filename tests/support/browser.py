@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Response, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Response, expect, sync_playwright
 
 from local_cluster.host import versions
 from local_cluster.host.paths import paths
@@ -25,6 +25,7 @@ FAILED_REQUEST = "Failed to load resource: the server responded with a status of
 def chromium() -> Iterator[Browser]:
     """Start the browser. Installs it on a machine without one."""
     ensure_system_packages(paths().cache, versions.BROWSER_PACKAGES)
+    expect.set_options(timeout=TIMEOUT_MS)
     with sync_playwright() as playwright:
         # Its sandbox needs user namespaces, which containers lack. The pages are the project's own.
         arguments = ["--no-sandbox", "--disable-dev-shm-usage"]

@@ -33,7 +33,7 @@ def security_headers(script_hash: str) -> dict[str, str]:
         "base-uri": "'none'",
         "form-action": "'self'",
         "frame-ancestors": "'none'",
-        # No text becomes markup or code, whatever a module does by mistake.
+        # No text becomes markup or code, even if a module makes a mistake.
         "require-trusted-types-for": "'script'",
         "trusted-types": "'none'",
     }

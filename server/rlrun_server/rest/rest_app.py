@@ -58,6 +58,14 @@ PROBLEM: dict[str, Any] = {
     "description": "Problem (RFC 9457)",
     "content": {problems.MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/ProblemDetails"}}},
 }
+PROTECTION = [
+    (b"cache-control", b"no-store"),
+    (b"x-content-type-options", b"nosniff"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    # The API and the page have one origin: nothing that a tenant wrote may become a page of it.
+    (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'; sandbox"),
+]
+"""Headers of all responses."""
 DESCRIPTION = """Runs, checkpoints, adapters, metrics and rollouts of users.
 
 Send a Kubernetes token or an API key as `Authorization: Bearer`, through the API server's proxy as `X-Rlrun-Token`. \
@@ -134,7 +142,7 @@ class Guard:
             if message["type"] == "http.response.start":
                 is_started = True
                 headers = message.setdefault("headers", [])
-                headers += [(b"cache-control", b"no-store"), (b"x-content-type-options", b"nosniff")]
+                headers += PROTECTION
                 headers.append((b"x-request-id", problems.request_id_of(request).encode()))
             await send(message)
 

@@ -92,7 +92,7 @@ async def log_out(request: Request, _: None = ANYONE) -> Response:
 
 @router.post("/session:code", responses={200: {"model": LoginCode}}, response_class=JSON)
 async def create_code(request: Request, caller: Caller = IDENTIFIED) -> Response:
-    """Return a code with which a browser logs in as you within a minute. A cookie is no credential for this."""
+    """Return a code with which a browser logs in as you within a minute. A cookie does not suffice for this."""
     sessions = _sessions_of(request)
     if not header_token_of(request):
         raise unauthorized()

@@ -468,6 +468,13 @@ def test_the_server_has_a_certificate(
     assert volumes.get("tls", {}).get("secret", {}).get("secretName") == secret
 
 
+@pytest.mark.parametrize("is_on", [True, False])
+def test_the_page_can_be_turned_off(render: Render, is_on: bool) -> None:
+    rendered = render({"server": {"page": is_on}})
+    (container,) = rendered.one("Deployment", "rlrun-server")["spec"]["template"]["spec"]["containers"]
+    assert {"name": "RLRUN_SERVER_PAGE", "value": str(is_on).lower()} in container["env"]
+
+
 def test_the_server_uses_one_secret_of_its_namespace_for_api_keys(render: Render) -> None:
     with_keys, without = render(), render({"users": {"apiKeys": False}})
     name = "rlrun-server-api-keys"

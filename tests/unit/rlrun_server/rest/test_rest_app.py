@@ -130,6 +130,14 @@ def test_the_committed_document_is_the_current_one() -> None:
     assert committed.read_text() == openapi_text(), "run `make generate`"
 
 
+@pytest.mark.parametrize("path", ["/whoami", "/openapi.json", "/nothing"])
+async def test_no_answer_becomes_a_page_of_the_servers_origin(api: RestApi, path: str) -> None:
+    headers = (await api.client.get(path, headers=api.user("ann"))).headers
+    assert headers["content-security-policy"] == "default-src 'none'; frame-ancestors 'none'; sandbox"
+    assert (headers["x-content-type-options"], headers["cross-origin-resource-policy"]) == ("nosniff", "same-origin")
+    assert headers["cache-control"] == "no-store"
+
+
 async def test_paths_and_methods_that_are_not_there_are_problems(api: RestApi) -> None:
     user = api.user("ann")
     missing = await api.client.get("/nothing", headers=user)
