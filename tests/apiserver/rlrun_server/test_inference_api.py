@@ -14,6 +14,7 @@ from rlrun_server.identification import Identification
 from rlrun_server.inference.inference_app import inference_app
 from rlrun_server.inference.pool_client import PoolClient
 from rlrun_server.rest.metric_reader import MetricReader
+from rlrun_server.rest.sample_reader import SampleReader
 from rlrun_server.rest.services import make_services
 from rlrun_server.users import Users
 
@@ -46,9 +47,11 @@ async def inference(
     async def renew() -> None:
         pass
 
-    metrics = MetricReader(InMemoryStore("bucket"), renew, S3Uri("bucket", ""), time.monotonic)
+    store, root = InMemoryStore("bucket"), S3Uri("bucket", "")
+    metrics = MetricReader(store, renew, root, time.monotonic)
+    samples = SampleReader(store, renew, root, time.monotonic)
     identification = Identification(users, 1000.0, time.monotonic)
-    services = make_services(cluster, callers, identification, users, metrics, time.monotonic)
+    services = make_services(cluster, callers, identification, users, metrics, samples, time.monotonic)
     pools = PoolClient(lambda: PLATFORM_KEY, lambda *_: engine.url)
     tasks = [asyncio.create_task(kind.follow()) for kind in services.objects.kinds]
     transport = httpx.ASGITransport(app=inference_app(services, pools))
@@ -56,7 +59,7 @@ async def inference(
         yield found
     for task in tasks:
         task.cancel()
-    metrics.close()
+    services.close()
     await pools.close()
     await callers.close()
     await cluster.close()

@@ -11,13 +11,13 @@ from rlrun.storage.layout import S3Uri
 from rlrun.storage.samples.record import SampleSplit
 from rlrun_server.rest.rest_app import rest_app
 
+from tests.support.completion_engine import CompletionEngine
 from tests.support.fake_s3 import InMemoryStore
+from tests.support.inference_api import adapter, serving_inference_api
 from tests.support.open_stream import open_stream
 from tests.support.rest_api import BUCKET, RestApi, rest_api, run_object, uid_of
 from tests.support.sample_records import groups
 from tests.support.stored_samples import StoredSamples
-from tests.support.completion_engine import CompletionEngine
-from tests.support.inference_api import adapter, serving_inference_api
 
 GUIDE = (Path(__file__).parents[3] / "docs/guides/api.md").read_text()
 ALL = [line for line in GUIDE.splitlines() if line.startswith("curl ")]
