@@ -1,6 +1,7 @@
 """Work of tenants in threads, which they take turns on."""
 
 import asyncio
+import functools
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -61,7 +62,7 @@ class TenantQueue:
             self._free -= 1
             self._busy.add(tenant)
             work = asyncio.get_running_loop().run_in_executor(self._threads, call)
-            work.add_done_callback(lambda done, t=tenant, r=result: self._end(t, r, done))
+            work.add_done_callback(functools.partial(self._end, tenant, result))
 
     def _end(self, tenant: str, result: "asyncio.Future[Any]", work: "asyncio.Future[Any]") -> None:
         self._free += 1

@@ -23,7 +23,7 @@ MAX_ROWS = 500
 
 
 class UsageGroup(StrEnum):
-    """What the rows of an answer are about."""
+    """Subject of a row."""
 
     run = "run"
     namespace = "namespace"
