@@ -31,7 +31,7 @@ Send a Kubernetes token or an API key as `Authorization: Bearer`. A model is nam
 its namespace `{namespace}/{adapter}`. Needs `create rladapters/chat` in the namespace of the adapter. All fields of a \
 body but `model` are for vLLM."""
 
-SECURITY = [{"token": []}, {"proxied": []}]
+SECURITY: list[dict[str, list[str]]] = [{"token": []}, {"proxied": []}]
 SCHEMES = {
     "token": {"type": "http", "scheme": "bearer", "description": "Kubernetes token or API key"},
     "proxied": {"type": "apiKey", "in": "header", "name": TOKEN_HEADER},

@@ -1,11 +1,11 @@
 """Reading of the summaries of runs' stored rollouts from S3. Files that have not changed are read once."""
 
-import functools
 import itertools
 import logging
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 
 from rlrun.storage.errors import StoreError
 from rlrun.storage.layout import S3Uri
@@ -120,7 +120,7 @@ class SummaryReader:
             if text < 0:
                 return found
             new = [file for file in batch if file not in known]
-            texts = dict(zip(new, self._turn.without(functools.partial(self._fetch, run, new)), strict=True))
+            texts = dict(zip(new, self._turn.without(partial(self._fetch, run, new)), strict=True))
             for file in batch:
                 part = known[file] if file in known else parse_part(texts.pop(file))
                 left -= sum(summary.size for summary in part) + FILE_BYTES

@@ -1,12 +1,14 @@
 """API with stored rollouts in memory."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import httpx
 import pytest
 from rlrun.storage.errors import Unreachable
 from rlrun.storage.layout import S3Uri
+from rlrun.storage.store import StoredObject
+from typing_extensions import override
 
 from tests.support.fake_s3 import InMemoryStore
 from tests.support.rest_api import BUCKET, RestApi, rest_api, run_object, uid_of
@@ -23,19 +25,20 @@ class SampleBucket(InMemoryStore):
         self.asked: list[str] = []
         self.is_away = False
 
-    def walk(self, uri):  # type: ignore[no-untyped-def]
-        return self._listed("list", uri, super().walk)
+    @override
+    def walk(self, uri: S3Uri) -> Iterator[StoredObject]:
+        self._ask(f"list {uri.key.rpartition('/')[2]}")
+        return super().walk(uri)
 
-    def walk_prefix(self, uri):  # type: ignore[no-untyped-def]
-        return self._listed("list", uri, super().walk_prefix)
+    @override
+    def walk_prefix(self, uri: S3Uri) -> Iterator[StoredObject]:
+        self._ask(f"list {uri.key.rpartition('/')[2]}")
+        return super().walk_prefix(uri)
 
-    def get_range(self, uri, start, length):  # type: ignore[no-untyped-def]
+    @override
+    def get_range(self, uri: S3Uri, start: int | None, length: int) -> bytes:
         self._ask(f"get {uri.key.rpartition('/')[2]}")
         return super().get_range(uri, start, length)
-
-    def _listed(self, verb, uri, walk):  # type: ignore[no-untyped-def]
-        self._ask(f"{verb} {uri.key.rpartition('/')[2]}")
-        return walk(uri)
 
     def _ask(self, what: str) -> None:
         if self.is_away:

@@ -17,7 +17,7 @@ def threads() -> CallerThreads:
 async def test_results_and_errors(threads: CallerThreads) -> None:
     assert await threads.run("ann", lambda: 1) == 1
     with pytest.raises(KeyError):
-        await threads.run("ann", {}.__getitem__, "x")
+        await threads.run("ann", dict[str, int]().__getitem__, "x")
     assert threads._callers == {}
     assert threads._unfinished == 0
 

@@ -11,7 +11,8 @@ from rlrun_server.rest.summary_reader import FRESH_SECONDS, OBJECTS_SECONDS
 
 from tests.support.rest_api import uid_of
 from tests.support.sample_records import groups, record
-from tests.unit.rlrun_server.rest.conftest import ROOT, SampleApi, StoredSamples
+from tests.support.stored_samples import StoredSamples
+from tests.unit.rlrun_server.rest.conftest import ROOT, SampleApi
 
 
 async def keys(stored: SampleApi, **query: Any) -> list[tuple[int, str, str | None]]:

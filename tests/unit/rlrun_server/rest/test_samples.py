@@ -13,7 +13,8 @@ from rlrun_server.rest.sample_models import SampleDetail, SampleGroupDetail, Sam
 
 from tests.support.rest_api import uid_of
 from tests.support.sample_records import groups, record, with_index
-from tests.unit.rlrun_server.rest.conftest import ROOT, SampleApi, StoredSamples
+from tests.support.stored_samples import StoredSamples
+from tests.unit.rlrun_server.rest.conftest import ROOT, SampleApi
 
 
 async def rows(stored: SampleApi, **query: Any) -> list[str]:
