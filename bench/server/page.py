@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from urllib.parse import urlencode
 
-from playwright.sync_api import Browser, sync_playwright
+from playwright.sync_api import Browser, ViewportSize, sync_playwright
 
 CHROMIUM = "/usr/bin/chromium"
 TIMEOUT_MS = 60_000
-VIEW = {"width": 1280, "height": 1600}
+VIEW: ViewportSize = {"width": 1280, "height": 1600}
 SETTLED = """async () => {
     await new Promise((resolve) => requestAnimationFrame(() => setTimeout(resolve)));
     return performance.now() / 1000;
