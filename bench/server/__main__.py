@@ -25,7 +25,7 @@ RUNS, REPEATS, STREAMS = 1000, 5, 200
 
 
 def main() -> int:
-    """Run the benchmark. Returns 0 if all parts were measured. A part that fails stops no other."""
+    """Run the benchmark. Returns 0 if all was measured that this version has. A part that fails stops no other."""
     parser = argparse.ArgumentParser(prog="python -m bench.server", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--runs", type=int, default=RUNS, help=f"runs in the namespace ({RUNS})")
     parser.add_argument("--repeats", type=int, default=REPEATS, help=f"repetitions ({REPEATS})")

@@ -8,7 +8,7 @@ from playwright.sync_api import Browser, ViewportSize, sync_playwright
 
 CHROMIUM = "/usr/bin/chromium"
 TIMEOUT_MS = 60_000
-VIEW = ViewportSize(width=1280, height=1600)
+VIEW: ViewportSize = {"width": 1280, "height": 1600}
 SETTLED = """async () => {
     await new Promise((resolve) => requestAnimationFrame(() => setTimeout(resolve)));
     return performance.now() / 1000;

@@ -123,7 +123,7 @@ class FuzzedServer:
         headers = {**self.api.user(f"user-{next(self._users)}"), "Content-Type": media_type}
         return self.session.request(method, self.url + path, data=body, headers=headers, timeout=20)
 
-    def send(self, case: schemathesis.Case) -> None:
+    def send(self, case: schemathesis.Case[Any]) -> None:
         """Send a request as a user of its own, because each has a limit. Raises AssertionError for a failed check."""
         self.seed()
         headers = self.api.user(f"user-{next(self._users)}")
@@ -135,7 +135,7 @@ def value_of(parameter: str) -> str:
     return str(VALUES.get(parameter, [NAME])[0])
 
 
-def own_checks(_: schemathesis.CheckContext, response: schemathesis.Response, case: schemathesis.Case) -> None:
+def own_checks(_: schemathesis.CheckContext, response: schemathesis.Response, case: schemathesis.Case[Any]) -> None:
     """Require the headers of all responses, and that a problem has the status of its response."""
     headers = {name.lower(): values for name, values in response.headers.items()}
     assert headers["x-content-type-options"] == ["nosniff"]
@@ -179,7 +179,8 @@ def seeded_objects() -> list[Obj]:
 @contextmanager
 def fuzzed_server(change: Any = lambda app: None) -> Iterator[FuzzedServer]:
     """Serve on a port of this machine in a thread. `change` may add routes to the application."""
-    loop, started, found = asyncio.new_event_loop(), threading.Event(), {}
+    loop, started = asyncio.new_event_loop(), threading.Event()
+    found: dict[str, Any] = {}
 
     async def run() -> None:
         store = InMemoryStore(BUCKET)

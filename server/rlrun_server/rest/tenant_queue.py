@@ -1,10 +1,10 @@
 """Work of tenants in threads, which they take turns on."""
 
 import asyncio
-import functools
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
 from rlrun.constants import Reason
@@ -62,7 +62,7 @@ class TenantQueue:
             self._free -= 1
             self._busy.add(tenant)
             work = asyncio.get_running_loop().run_in_executor(self._threads, call)
-            work.add_done_callback(functools.partial(self._end, tenant, result))
+            work.add_done_callback(partial(self._end, tenant, result))
 
     def _end(self, tenant: str, result: "asyncio.Future[Any]", work: "asyncio.Future[Any]") -> None:
         self._free += 1

@@ -4,6 +4,7 @@ import asyncio
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from aiohttp import web
 
@@ -11,7 +12,8 @@ from aiohttp import web
 @contextmanager
 def served(*routes: web.RouteDef) -> Iterator[str]:
     """Serve the routes and yield the URL."""
-    loop, started, found = asyncio.new_event_loop(), threading.Event(), {}
+    loop, started = asyncio.new_event_loop(), threading.Event()
+    found: dict[str, Any] = {}
 
     async def run() -> None:
         app = web.Application()

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import schemathesis
@@ -95,7 +96,7 @@ def server(allowed: None) -> Iterator[FuzzedServer]:
 
 @pytest.mark.slow
 @SCHEMA.parametrize()
-def test_random_requests(server: FuzzedServer, case: schemathesis.Case) -> None:
+def test_random_requests(server: FuzzedServer, case: schemathesis.Case[Any]) -> None:
     server.send(case)
 
 
