@@ -3,10 +3,14 @@
 vLLM's own key guards `/v1` and a few more prefixes. Other paths tokenize, pause the engine or call methods of its
 workers, and users of a serving pool must not have a key that loads adapters: theirs opens the users' paths only.
 
+rlrun-server has a key of its own for the users' paths. It sends a nonce, and drops a response without a proof of the
+same key (`rlrun.protocol.engine_proof`): the name of a Service may lead elsewhere.
+
 The operator names the class with vLLM's `--middleware`, and tokens and paths with variables. Without a token all
 requests pass, as for an attempt that began before there were tokens.
 """
 
+import hashlib
 import hmac
 import json
 import os
@@ -17,7 +21,10 @@ TOKEN_VARIABLE = "RLRUN_TOKEN"
 OPEN_PATHS_VARIABLE = "RLRUN_OPEN_PATHS"
 POOL_API_KEY_VARIABLE = "RLRUN_POOL_API_KEY"
 POOL_API_KEY_SECRET_VARIABLE = "RLRUN_POOL_API_KEY_SECRET"
+POOL_SERVER_KEY_VARIABLE = "RLRUN_POOL_SERVER_KEY"
 USER_PATHS_VARIABLE = "RLRUN_USER_PATHS"
+NONCE_HEADER = b"x-rlrun-nonce"
+PROOF_HEADER = b"x-rlrun-proof"
 UNAUTHORIZED = 401
 POLICY_VIOLATION = 1008
 """Code of RFC 6455 for the end of a WebSocket."""
@@ -35,13 +42,18 @@ class EngineAccess:
         self._app = app
         self._token = _expected(TOKEN_VARIABLE)
         self._api_key = _expected(POOL_API_KEY_VARIABLE)
+        self._server_key = os.environ.get(POOL_SERVER_KEY_VARIABLE, "").encode()
         self._secret = os.environ.get(POOL_API_KEY_SECRET_VARIABLE, "")
         self._open = _paths(OPEN_PATHS_VARIABLE)
         self._users = _paths(USER_PATHS_VARIABLE)
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Pass the request on, or answer it with 401; refuse a WebSocket."""
-        if scope["type"] == "lifespan" or self._is_allowed(scope):
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+        elif self._is_server(scope):
+            await self._app(scope, receive, self._proving(scope, send))
+        elif self._is_allowed(scope):
             await self._app(scope, receive, send)
         elif scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": POLICY_VIOLATION})
@@ -56,8 +68,24 @@ class EngineAccess:
         accepted = [self._token]
         if self._api_key is not None and path in self._users:
             accepted.append(self._api_key)
-        given = [value for name, value in scope["headers"] if name == b"authorization"]
-        return any(hmac.compare_digest(value, expected) for value in given for expected in accepted)
+        return any(hmac.compare_digest(value, expected) for value in _authorizations(scope) for expected in accepted)
+
+    def _is_server(self, scope: Message) -> bool:
+        if scope["type"] != "http" or not self._server_key or scope["path"] not in self._users:
+            return False
+        expected = b"Bearer " + self._server_key
+        return any(hmac.compare_digest(value, expected) for value in _authorizations(scope))
+
+    def _proving(self, scope: Message, send: Send) -> Send:
+        nonce = b"".join(value for name, value in scope["headers"] if name == NONCE_HEADER)
+        proof = hmac.new(self._server_key, b"proof/" + nonce, hashlib.sha256).hexdigest()
+
+        async def send_with_proof(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message.get("headers", []), (PROOF_HEADER, proof.encode())]
+            await send(message)
+
+        return send_with_proof
 
     async def _refuse(self, path: str, send: Send) -> None:
         if path in self._users:
@@ -79,6 +107,10 @@ class EngineAccess:
         ]
         await send({"type": "http.response.start", "status": UNAUTHORIZED, "headers": headers})
         await send({"type": "http.response.body", "body": body})
+
+
+def _authorizations(scope: Message) -> list[bytes]:
+    return [value for name, value in scope["headers"] if name == b"authorization"]
 
 
 def _expected(variable: str) -> bytes | None:

@@ -21,6 +21,8 @@ from rlrun_server.app import probes_app, server_app
 from rlrun_server.certificate import Certificate, CertificateInvalid
 from rlrun_server.http.serving import serving
 from rlrun_server.identification import Identification
+from rlrun_server.inference.inference_app import inference_app
+from rlrun_server.inference.pool_client import PoolClient
 from rlrun_server.kept import Kept
 from rlrun_server.own_signatures import own_store
 from rlrun_server.rest.metric_reader import MetricReader
@@ -70,6 +72,7 @@ async def serve(config: ServerConfig) -> int:
         own_store(own_signer, config.endpoint_url, config.region), own_signer.renew, root, time.monotonic
     )
     services = make_services(cluster, callers, identification, users, metrics, time.monotonic)
+    pools = PoolClient(Kept(config.pool_key, KEY_SECONDS, time.monotonic).value)
     key_management = ApiKeyManagement(identification, users, key_store, time.monotonic, lambda: datetime.now(UTC))
 
     try:
@@ -84,7 +87,9 @@ async def serve(config: ServerConfig) -> int:
     try:
         async with (
             serving(
-                server_app(signing, user_signing, key_management, rest_app(services)),
+                server_app(
+                    signing, user_signing, key_management, rest_app(services), inference=inference_app(services, pools)
+                ),
                 config.settings.port,
                 config.settings.tls_port,
                 None if certificate is None else certificate.context,
@@ -102,6 +107,7 @@ async def serve(config: ServerConfig) -> int:
     finally:
         metrics.close()
         services.bodies.close()
+        await pools.close()
         await callers.close()
         await cluster.close()
     return ExitCode.COMPLETED

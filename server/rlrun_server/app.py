@@ -25,17 +25,24 @@ from starlette.types import ASGIApp
 from rlrun_server.api_key_management import ApiKeyManagement
 from rlrun_server.http.body import read_body
 from rlrun_server.http.endpoint import Dispatcher, Endpoint, json_response
+from rlrun_server.http.prefixes import ByPrefix
 from rlrun_server.http.request import bearer_of, client_of, user_token_of
 from rlrun_server.metrics import REGISTRY, SIGN_SECONDS
 from rlrun_server.signing import Signing
 from rlrun_server.user_signing import UserSigning
 
+INFERENCE_PREFIX = "/v1"
 MAX_BODY = 256 * 1024
 """Bytes of a batch with the longest URLs, and of the longest grant."""
 
 
-def server_app(signing: Signing, users: UserSigning, keys: ApiKeyManagement, rest: FastAPI) -> ASGIApp:
-    """Return the application for run pods and users. `rest`: the REST API, which gets the other routes of users."""
+def server_app(
+    signing: Signing, users: UserSigning, keys: ApiKeyManagement, rest: FastAPI, inference: ASGIApp | None = None
+) -> ASGIApp:
+    """Return the application for run pods and users.
+
+    `rest`: the REST API, which gets the other routes of users. `inference`: the API of deployed adapters.
+    """
 
     async def signed(request: Request, grant: str, requests: Sequence[RequestToSign]) -> list[SignedHeaders]:
         started = time.monotonic()
@@ -66,7 +73,8 @@ def server_app(signing: Signing, users: UserSigning, keys: ApiKeyManagement, res
         *key_routes(keys),
     ]
     posts = {SIGN_PATH: sign, SIGN_BATCH_PATH: sign_batch, USER_SIGN_PATH: sign_for_user}
-    return Dispatcher({path: Endpoint(handler) for path, handler in posts.items()}, rest)
+    others = rest if inference is None else ByPrefix({INFERENCE_PREFIX: inference}, rest)
+    return Dispatcher({path: Endpoint(handler) for path, handler in posts.items()}, others)
 
 
 def key_routes(keys: ApiKeyManagement) -> list[Route]:

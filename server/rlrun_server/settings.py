@@ -15,6 +15,8 @@ from rlrun.service.settings import read_settings
 from rlrun.storage.store import DEFAULT_REGION
 
 PREFIX = "RLRUN_SERVER_"
+KEY_FILE = "key"
+"""File of the operator's key among those of `keys`."""
 
 
 class ServerSettings(Schema):
@@ -81,6 +83,11 @@ class ServerConfig:
     def keys(self) -> list[bytes]:
         """Return the keys as they are now. Raises ValueError if there is none."""
         return read_keys(self.settings.keys)
+
+    def pool_key(self) -> bytes:
+        """Return the key from which those of serving pools follow: the one with which the operator signs."""
+        own = self.settings.keys / KEY_FILE
+        return own.read_bytes() if own.is_file() else self.keys()[0]
 
 
 def load_settings(environment: Mapping[str, str] = os.environ) -> ServerConfig:

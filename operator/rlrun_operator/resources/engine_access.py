@@ -16,6 +16,7 @@ from rlrun.protocol.access import (
     USER_API_KEY,
     USER_PATHS_VARIABLE,
 )
+from rlrun.protocol.engine_proof import POOL_SERVER_KEY_VARIABLE
 
 from rlrun_operator.config.settings import OperatorSettings
 from rlrun_operator.resources.pod_templates import container, resources_of
@@ -41,6 +42,7 @@ RESERVED = frozenset(
         OPEN_PATHS_VARIABLE,
         POOL_API_KEY_VARIABLE,
         POOL_API_KEY_SECRET_VARIABLE,
+        POOL_SERVER_KEY_VARIABLE,
         USER_PATHS_VARIABLE,
     }
 )
@@ -72,10 +74,14 @@ def run_engine_with_access(engine: Obj, secret: str) -> Obj:
 
 
 def pool_engine_with_access(engine: Obj, secret: str, api_key_secret: str) -> Obj:
-    """Return the engine of a serving pool. `secret` has its token, `api_key_secret` the key of its users."""
+    """Return the engine of a serving pool.
+
+    `secret` has its token and the key of rlrun-server, `api_key_secret` the key of its users.
+    """
     secrets = {
         TOKEN_VARIABLE: {"secretKeyRef": {"name": secret, "key": TOKEN_VARIABLE}},
         POOL_API_KEY_VARIABLE: {"secretKeyRef": {"name": api_key_secret, "key": USER_API_KEY}},
+        POOL_SERVER_KEY_VARIABLE: {"secretKeyRef": {"name": secret, "key": POOL_SERVER_KEY_VARIABLE}},
     }
     users = {POOL_API_KEY_SECRET_VARIABLE: api_key_secret, USER_PATHS_VARIABLE: ",".join(USER_PATHS)}
     return _with_access(engine, secrets, users)

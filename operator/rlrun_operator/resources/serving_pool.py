@@ -4,8 +4,7 @@ It uses the same engine as a run, with a sidecar that loads the desired adapters
 outlives the runs whose adapters it serves; the operator deletes it when the last adapter is undeployed.
 """
 
-import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from rlrun.api.model import RLModelSpec
@@ -22,8 +21,10 @@ from rlrun.constants import (
     TOKEN_ANNOTATION,
     Role,
 )
-from rlrun.kube.objects import annotation, model_object_name
+from rlrun.kube.objects import annotation
+from rlrun.kube.serving_pools import pool_name, pool_url
 from rlrun.protocol.access import TOKEN_VARIABLE, USER_API_KEY
+from rlrun.protocol.engine_proof import POOL_SERVER_KEY_VARIABLE
 from rlrun.protocol.policy import PolicyKind
 from rlrun.protocol.serving import ORDER_DIR, ORDER_KEY, DesiredAdapters
 from rlrun.protocol.storage_access import StorageRole
@@ -54,8 +55,9 @@ from rlrun_operator.resources.storage_access import StorageAccess
 
 Obj = dict[str, Any]
 
-NAME_LETTERS = 36
 COMPARED_DATA = ("ConfigMap", "Secret")
+SERVER_LABELS = {"app.kubernetes.io/name": "rlrun", "app.kubernetes.io/component": "server"}
+"""Labels of the pods of rlrun-server, as the chart makes them."""
 ROLE: Role = Role.inference
 """Role of a pool's pods: problems and remedies are those of a run's engines."""
 
@@ -70,9 +72,8 @@ class PoolIdentity:
 
     @property
     def name(self) -> str:
-        """Name `rlserve-<model>-<digest>`; the digest distinguishes ids that differ only in case or punctuation."""
-        digest = hashlib.sha256(self.model.encode()).hexdigest()[:6]
-        return f"rlserve-{model_object_name(self.model)[:NAME_LETTERS].strip('-')}-{digest}"
+        """Name of the Deployment and the Service."""
+        return pool_name(self.model)
 
     @property
     def service_account(self) -> str:
@@ -102,7 +103,7 @@ class PoolIdentity:
     @property
     def url(self) -> str:
         """Base URL of the pool's OpenAI API."""
-        return f"http://{self.name}.{self.namespace}.svc:{INFERENCE_PORT}/v1"
+        return pool_url(self.namespace, self.model)
 
     def selector(self, role: Role | None = None, component: str | None = None) -> dict[str, str]:
         """Return the labels that select the pool's pods."""
@@ -134,23 +135,35 @@ class PoolIdentity:
         }
 
 
+@dataclass(frozen=True)
+class PoolCredentials:
+    """Keys that the engines of a pool accept."""
+
+    token: str = field(repr=False)
+    """Opens the paths of the sidecar, which loads adapters."""
+    api_key: str = field(repr=False)
+    """Opens the paths of users, who read it in the namespace."""
+    server_key: str = field(repr=False)
+    """Opens the paths of users, for rlrun-server."""
+
+
 def pool_children(
     identity: PoolIdentity,
     settings: OperatorSettings,
     model: RLModelSpec,
     desired: DesiredAdapters,
     storage: StorageAccess,
-    token: str,
-    api_key: str,
+    keys: PoolCredentials,
 ) -> list[Obj]:
-    """Return all objects of a pool, dependencies first. `token` is for loading adapters, `api_key` for users."""
+    """Return all objects of a pool, dependencies first."""
+    tokens = {TOKEN_VARIABLE: keys.token, POOL_SERVER_KEY_VARIABLE: keys.server_key}
     found = [
         service_account(identity),
-        secret(identity, identity.token_secret, {TOKEN_VARIABLE: token}),
-        secret(identity, identity.api_key_secret, {USER_API_KEY: api_key}),
+        secret(identity, identity.token_secret, tokens),
+        secret(identity, identity.api_key_secret, {USER_API_KEY: keys.api_key}),
         desired_config_map(identity, desired),
         *([network_policy(identity, settings.lease_namespace)] if settings.network_policies else []),
-        pool_deployment(identity, settings, model, storage, (token, api_key)),
+        pool_deployment(identity, settings, model, storage, keys),
         service(identity, identity.name, ROLE, "serving", {"openai": INFERENCE_PORT}),
     ]
     for child in found:
@@ -179,8 +192,12 @@ def desired_config_map(identity: PoolIdentity, desired: DesiredAdapters) -> Obj:
 
 
 def network_policy(identity: PoolIdentity, operator_namespace: str) -> Obj:
-    """Return the policy that admits the namespace's pods to the engine and the operator to the sidecar."""
+    """Return the policy that admits the namespace's pods and rlrun-server to the engine, the operator to the sidecar.
+
+    `operator_namespace`: that of the operator, and of rlrun-server.
+    """
     system = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": operator_namespace}}}
+    server = {**system, "podSelector": {"matchLabels": SERVER_LABELS}}
     return {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",
@@ -189,7 +206,7 @@ def network_policy(identity: PoolIdentity, operator_namespace: str) -> Obj:
             "podSelector": {"matchLabels": identity.selector()},
             "policyTypes": ["Ingress"],
             "ingress": [
-                {"from": [{"podSelector": {}}], "ports": [{"port": INFERENCE_PORT, "protocol": "TCP"}]},
+                {"from": [{"podSelector": {}}, server], "ports": [{"port": INFERENCE_PORT, "protocol": "TCP"}]},
                 {"from": [system], "ports": [{"port": SIDECAR_PORT, "protocol": "TCP"}]},
             ],
         },
@@ -201,12 +218,9 @@ def pool_deployment(
     settings: OperatorSettings,
     model: RLModelSpec,
     storage: StorageAccess,
-    keys: tuple[str, str],
+    keys: PoolCredentials,
 ) -> Obj:
-    """Return the Deployment of the engines. It does not contain the adapters, so that a new one restarts nothing.
-
-    `keys`: token of the pool and key of its users.
-    """
+    """Return the Deployment of the engines. It does not contain the adapters, so that a new one restarts nothing."""
     shape, serving = model.inference, settings.serving
     base = weights(settings, model.source, shape, storage)
     # The grant comes with the order of adapters: in a variable, a new adapter would restart the engine.
@@ -249,7 +263,8 @@ def pool_deployment(
         shape=shape,
     )
     # Variables do not follow changes of a Secret: pods with another token or key are replaced.
-    template["metadata"]["annotations"] = {MODEL_ANNOTATION: identity.model, TOKEN_ANNOTATION: digest_of(keys)}
+    digest = digest_of((keys.token, keys.api_key, keys.server_key))
+    template["metadata"]["annotations"] = {MODEL_ANNOTATION: identity.model, TOKEN_ANNOTATION: digest}
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",

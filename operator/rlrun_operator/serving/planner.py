@@ -9,6 +9,7 @@ from rlrun.kube.conditions import shorten
 from rlrun.kube.events import EventRecord
 from rlrun.kube.objects import Obj, ObjectRef
 from rlrun.kube.references import find_model
+from rlrun.protocol.engine_proof import pool_server_key
 from rlrun.protocol.problem import Problem
 from rlrun.protocol.serving import DesiredAdapters, ServedAdapter, served_name
 from rlrun.protocol.storage_access import StorageRole
@@ -16,7 +17,13 @@ from rlrun.protocol.storage_access import StorageRole
 from rlrun_operator.config.settings import OperatorSettings
 from rlrun_operator.resources.model_secrets import secrets_problem
 from rlrun_operator.resources.model_variables import pool_variables
-from rlrun_operator.resources.serving_pool import PoolIdentity, desired_config_map, differs, pool_children
+from rlrun_operator.resources.serving_pool import (
+    PoolCredentials,
+    PoolIdentity,
+    desired_config_map,
+    differs,
+    pool_children,
+)
 from rlrun_operator.resources.storage_access import StorageAccess
 from rlrun_operator.serving.deployment_state import (
     ACCEPTED,
@@ -131,7 +138,9 @@ def _desired_children(
         return [desired_config_map(identity, desired)] if exists else model
     if pool.s3_problem is not None and not exists:
         return pool.s3_problem
-    return pool_children(identity, settings, model, desired, _storage(pool, settings), pool.token, pool.api_key)
+    server_key = pool_server_key(pool.storage_key, identity.namespace, identity.name)
+    keys = PoolCredentials(pool.token, pool.api_key, server_key)
+    return pool_children(identity, settings, model, desired, _storage(pool, settings), keys)
 
 
 def _finish(

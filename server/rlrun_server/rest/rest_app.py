@@ -1,6 +1,7 @@
 """The REST API of users as one application."""
 
 import logging
+from collections.abc import Callable
 from typing import Any
 
 from fastapi import FastAPI
@@ -51,7 +52,7 @@ def rest_app(services: Services | None = None) -> FastAPI:
     for router in ROUTERS:
         app.include_router(router, prefix=PREFIX, responses={"4XX": PROBLEM, "5XX": PROBLEM})
     problems.install(app)
-    app.add_middleware(_Guard)
+    app.add_middleware(Guard)
     if services is not None:
         app.state.services = services
         app.state.access = services.access
@@ -85,13 +86,15 @@ def openapi_of(app: FastAPI) -> dict[str, Any]:
     return app.openapi_schema
 
 
-class _Guard:
+class Guard:
     """Answers unexpected exceptions, and sets the headers of all responses."""
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, failed: Callable[[Request], Response] = problems.internal_error) -> None:
         self._app = app
+        self._failed = failed
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer the request."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -113,5 +116,5 @@ class _Guard:
             log.exception("request %s: %s %s failed", problems.request_id_of(request), request.method, request.url.path)
             if is_started:
                 raise
-            response: Response = problems.internal_error(request)
+            response = self._failed(request)
             await response(scope, receive, send_with_headers)

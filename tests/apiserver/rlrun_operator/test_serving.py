@@ -8,7 +8,7 @@ from rlrun.api.model import RLModelSpec
 from rlrun.protocol.serving import DesiredAdapters, ServedAdapter
 from rlrun.storage.layout import S3Uri
 from rlrun_operator.config.settings import OperatorSettings
-from rlrun_operator.resources.serving_pool import PoolIdentity, pool_children
+from rlrun_operator.resources.serving_pool import PoolIdentity, PoolCredentials, pool_children
 from rlrun_operator.resources.storage_access import StorageAccess
 
 from tests.apiserver.rlrun_operator.conftest import Bench
@@ -147,7 +147,7 @@ def test_objects_are_valid_and_satisfy_the_restricted_standard(api: client.ApiCl
     identity = PoolIdentity(namespace, model.id)
     order = DesiredAdapters(base=model.id, adapters=[ServedAdapter(name=f"{model.id}:a", uri="s3://a/b", step=1)])
     storage = StorageAccess(settings, b"k" * 32, identity.namespace, identity.name)
-    for child in pool_children(identity, settings, model, order, storage, "token", "key"):
+    for child in pool_children(identity, settings, model, order, storage, PoolCredentials("token", "key", "server")):
         first = apply(api, child)
         assert apply(api, child)["metadata"]["resourceVersion"] == first["metadata"]["resourceVersion"], child["kind"]
         if child["kind"] == "Deployment":

@@ -1,7 +1,9 @@
 """Chart values of serving pools."""
 
 import pytest
+from rlrun.constants import INFERENCE_PORT, SERVING_LABEL
 from rlrun_operator.config.settings import ServingPoolSettings, parse_settings
+from rlrun_operator.resources.serving_pool import PoolIdentity, network_policy
 
 from tests.unit.chart.conftest import Helm, Render
 
@@ -28,3 +30,26 @@ def test_the_operator_may_create_all_objects_of_a_pool(render: Render) -> None:
         assert {(resource, verb) for verb in ("list", "create", "patch", "delete")} <= granted, resource
     assert {("secrets", "get"), ("secrets", "create"), ("secrets", "patch"), ("secrets", "delete")} <= granted
     assert {("rladapters/status", "patch"), ("pods", "list"), ("events", "create")} <= granted
+
+
+def test_editors_may_ask_deployed_adapters_and_viewers_may_not(render: Render) -> None:
+    rule = {"apiGroups": ["rlrun.dev"], "resources": ["rladapters/chat"], "verbs": ["create"]}
+    rendered = render()
+    assert rule in rendered.one("ClusterRole", "rlrun-editor")["rules"]
+    assert "rladapters/chat" not in str(rendered.one("ClusterRole", "rlrun-viewer"))
+
+
+def test_the_server_reaches_pools_and_pools_admit_it(render: Render) -> None:
+    rendered = render({"networkPolicy": {"enabled": True, "egress": []}})
+    (rule,) = rendered.one("NetworkPolicy", "rlrun-server")["spec"]["egress"]
+    assert rule["ports"] == [{"protocol": "TCP", "port": INFERENCE_PORT}]
+    (to,) = rule["to"]
+    assert to["namespaceSelector"] == {}
+    assert to["podSelector"] == {"matchExpressions": [{"key": SERVING_LABEL, "operator": "Exists"}]}
+    pod = rendered.one("Deployment", "rlrun-server")["spec"]["template"]["metadata"]
+    (admitted, _) = network_policy(PoolIdentity("team", "a/b"), "rlrun-system")["spec"]["ingress"]
+    labels = admitted["from"][1]["podSelector"]["matchLabels"]
+    assert labels.items() <= pod["labels"].items()
+    assert SERVING_LABEL in PoolIdentity("team", "a/b").labels()
+    open_again = render({"networkPolicy": {"enabled": True}})
+    assert {} in open_again.one("NetworkPolicy", "rlrun-server")["spec"]["egress"]

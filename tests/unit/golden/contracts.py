@@ -65,7 +65,7 @@ from rlrun_operator.config.settings import OperatorSettings
 from rlrun_operator.resources.children import children
 from rlrun_operator.resources.naming import RunIdentity
 from rlrun_operator.resources.platform import resolve
-from rlrun_operator.resources.serving_pool import PoolIdentity, pool_children
+from rlrun_operator.resources.serving_pool import PoolCredentials, PoolIdentity, pool_children
 from rlrun_operator.resources.storage_access import StorageAccess
 from rlrun_orchestrator.config import OrchestratorSettings
 from rlrun_orchestrator.storage.upload_spool import UploadPriority
@@ -419,7 +419,16 @@ def serving_objects() -> Data:
     settings, base = OperatorSettings.model_validate(PLATFORM), RLModelSpec.model_validate(MODEL)
     pool = PoolIdentity("team", "a/b")
     storage = StorageAccess(settings, GRANT_KEY, pool.namespace, pool.name)
-    return _objects(pool_children(pool, settings, base, order, storage, "token-of-the-pool", "key-of-its-users"))
+    return _objects(
+        pool_children(
+            pool,
+            settings,
+            base,
+            order,
+            storage,
+            PoolCredentials("token-of-the-pool", "key-of-its-users", "key-of-the-server"),
+        )
+    )
 
 
 def _objects(found: list[Data]) -> Data:

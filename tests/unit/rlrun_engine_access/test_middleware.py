@@ -4,10 +4,12 @@ import json
 from typing import Any
 
 import pytest
+from rlrun.protocol.engine_proof import is_proven
 from rlrun_engine_access.middleware import EngineAccess, Message, Receive, Send
 
 TOKEN = "t" * 64
 API_KEY = "k" * 64
+SERVER_KEY = "s" * 64
 OPEN = "/health,/metrics"
 USERS = "/v1/models,/v1/completions"
 
@@ -23,10 +25,15 @@ class App:
 
 
 async def ask(
-    path: str, token: str | None = None, kind: str = "http", header: bytes = b"authorization"
+    path: str,
+    token: str | None = None,
+    kind: str = "http",
+    header: bytes = b"authorization",
+    more: list[tuple[bytes, bytes]] | None = None,
+    app: App | None = None,
 ) -> tuple[bool, list[Any]]:
-    """Return whether the request reached the application, and what the middleware sent itself."""
-    app, sent = App(), []
+    """Return whether the request reached the application, and what was sent."""
+    app, sent = app or App(), []
 
     async def receive() -> Message:
         raise AssertionError("the middleware must not wait for the body")
@@ -34,7 +41,8 @@ async def ask(
     async def send(message: Message) -> None:
         sent.append(message)
 
-    headers = [(b"host", b"engine")] + ([(header, f"Bearer {token}".encode())] if token is not None else [])
+    given = [(header, f"Bearer {token}".encode())] if token is not None else []
+    headers = [(b"host", b"engine"), *given, *(more or [])]
     await EngineAccess(app)({"type": kind, "path": path, "headers": headers}, receive, send)
     return app.reached == [path], sent
 
@@ -106,6 +114,39 @@ async def test_users_of_a_pool_need_its_api_key(path: str) -> None:
         assert API_KEY not in message
     assert (await ask(path, API_KEY)) == (True, [])
     assert (await ask(path, TOKEN)) == (True, []), "the sidecar lists models as well"
+
+
+class Answering(App):
+    """An application that answers."""
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        await super().__call__(scope, receive, send)
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/plain")]})
+        await send({"type": "http.response.body", "body": b"answer"})
+
+
+@pytest.mark.usefixtures("pool")
+async def test_the_server_gets_a_proof_that_the_engine_has_the_same_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RLRUN_POOL_SERVER_KEY", SERVER_KEY)
+    nonce = [(b"x-rlrun-nonce", b"n1")]
+    reached, (start, body) = await ask("/v1/completions", SERVER_KEY, more=nonce, app=Answering())
+    assert reached
+    headers = dict(start["headers"])
+    assert is_proven(SERVER_KEY, "n1", headers[b"x-rlrun-proof"].decode())
+    assert headers[b"content-type"] == b"text/plain"
+    assert body["body"] == b"answer"
+    for path in ("/v1/load_lora_adapter", "/tokenize", "/v1/models/"):
+        assert not (await ask(path, SERVER_KEY))[0]
+    for key in (API_KEY, TOKEN):
+        reached, (start, _) = await ask("/v1/completions", key, more=nonce, app=Answering())
+        assert reached
+        assert b"x-rlrun-proof" not in dict(start["headers"]), "users could have nonces signed"
+
+
+@pytest.mark.usefixtures("pool")
+async def test_without_a_key_nobody_is_the_server() -> None:
+    for given in (None, "", "None"):
+        assert not (await ask("/v1/models", given))[0]
 
 
 @pytest.mark.usefixtures("pool")

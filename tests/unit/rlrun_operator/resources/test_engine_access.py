@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import rlrun_engine_access.middleware as middleware
 from pydantic import ValidationError
+from rlrun.protocol import engine_proof
 from rlrun.protocol.access import (
     OPEN_PATHS_VARIABLE,
     POOL_API_KEY_SECRET_VARIABLE,
@@ -18,7 +19,7 @@ from rlrun.protocol.access import (
 from rlrun_operator.resources.engine_access import MIDDLEWARE
 
 from tests.unit.rlrun_operator.resources.test_children import build as build_run
-from tests.unit.rlrun_operator.resources.test_serving_pool import API_KEY, TOKEN
+from tests.unit.rlrun_operator.resources.test_serving_pool import API_KEY, SERVER_KEY, TOKEN
 from tests.unit.rlrun_operator.resources.test_serving_pool import build as build_pool
 
 Obj = dict[str, Any]
@@ -92,6 +93,18 @@ def test_users_reach_the_openai_paths_of_a_pool_with_their_key_and_no_others() -
     assert "RLRUN_POOL_API_KEY" not in variables(pod_of_run())
 
 
+def test_rlrun_server_has_a_key_of_its_own_for_the_paths_of_users() -> None:
+    secret = build_pool()["Secret"]
+    assert base64.b64decode(secret["data"]["RLRUN_POOL_SERVER_KEY"]).decode() == SERVER_KEY
+    reference = {"secretKeyRef": {"name": secret["metadata"]["name"], "key": "RLRUN_POOL_SERVER_KEY"}}
+    assert variables(pod_of_pool())["RLRUN_POOL_SERVER_KEY"] == reference
+    assert "RLRUN_POOL_SERVER_KEY" not in variables(pod_of_pool(), "sidecar")
+    assert "RLRUN_POOL_SERVER_KEY" not in variables(pod_of_run())
+    assert middleware.POOL_SERVER_KEY_VARIABLE == engine_proof.POOL_SERVER_KEY_VARIABLE
+    first, other = (build_pool(server_key=key)["Deployment"]["spec"]["template"] for key in (SERVER_KEY, "another"))
+    assert first["metadata"]["annotations"] != other["metadata"]["annotations"]
+
+
 def test_engine_and_sidecar_of_a_pool_have_its_token_and_do_not_start_without() -> None:
     found = build_pool()
     secret = found["Secret"]
@@ -116,6 +129,7 @@ def test_an_rlmodel_can_neither_change_the_token_nor_leave_the_middleware_out(bu
         "RLRUN_OPEN_PATHS": "/tokenize",
         "RLRUN_USER_PATHS": "/tokenize",
         "RLRUN_POOL_API_KEY": "known",
+        "RLRUN_POOL_SERVER_KEY": "known",
         "PYTHONPATH": "/opt/plugins",
         "VLLM_USE_RUST_FRONTEND": "1",
     }
@@ -124,7 +138,7 @@ def test_an_rlmodel_can_neither_change_the_token_nor_leave_the_middleware_out(bu
     found = variables(pod)
     assert found["RLRUN_TOKEN"] == variables(build({}))["RLRUN_TOKEN"]
     assert found["RLRUN_OPEN_PATHS"] == variables(build({}))["RLRUN_OPEN_PATHS"]
-    for name in ("RLRUN_POOL_API_KEY", "RLRUN_USER_PATHS"):
+    for name in ("RLRUN_POOL_API_KEY", "RLRUN_POOL_SERVER_KEY", "RLRUN_USER_PATHS"):
         assert found.get(name) == variables(build({})).get(name)
     assert found["PYTHONPATH"] == "/engine-access:/opt/plugins"
     assert found["VLLM_USE_RUST_FRONTEND"] == "0"

@@ -13,7 +13,7 @@ import pytest
 from rlrun_operator.config.settings import OperatorSettings
 from rlrun_operator.resources.children import children
 from rlrun_operator.resources.naming import RunIdentity
-from rlrun_operator.resources.serving_pool import pool_children
+from rlrun_operator.resources.serving_pool import PoolCredentials, pool_children
 from rlrun_operator.resources.storage_access import StorageAccess
 
 from tests.support.network_policies import Endpoint, Outside, Pod, is_allowed
@@ -55,12 +55,14 @@ WITHIN_A_RUN = {
     ("trainer", "trainer"): ALL,
 }
 """Open connections from a role to a role of the same run. All others between pods of runs are closed."""
-TO_RUNS = {("operator", "orchestrator"): tcp(8080)}
+TO_RUNS = {("operator", "orchestrator"): tcp(8080), ("server", "orchestrator"): tcp(8080)}
 """Open connections from others to a role of any run."""
+SERVER = Pod("rlrun-system", {"app.kubernetes.io/name": "rlrun", "app.kubernetes.io/component": "server"})
 TO_POOL = {
     ("team", "environment"): frozenset(),
     ("team", ""): tcp(8000),
     ("rlrun-system", ""): tcp(8001),
+    ("rlrun-system", "server"): tcp(8000, 8001),
 }
 """Open connections to the pool of the namespace `team`, from a role (or from any) in a namespace."""
 FROM_ENVIRONMENTS = {"dns": frozenset({("UDP", 53), ("TCP", 53)})}
@@ -72,7 +74,7 @@ def objects(settings: Obj | None = None) -> list[Obj]:
     plan = resolved()
     storage = StorageAccess(full, STORAGE_KEY, POOL.namespace, POOL.name)
     made = [child for identity in RUNS.values() for child in children(identity, full, plan, STORAGE_KEY)]
-    return [*made, *pool_children(POOL, full, plan.model, ORDER, storage, "token", "key")]
+    return [*made, *pool_children(POOL, full, plan.model, ORDER, storage, PoolCredentials("token", "key", "server"))]
 
 
 def policies(settings: Obj | None = None) -> list[Obj]:
@@ -86,6 +88,7 @@ def places() -> list[Place]:
         Place("a pod of the team with the label of DNS", Pod("team", {"k8s-app": "kube-dns"}), "other"),
         Place("a pod of another team", Pod("other", {}), "other"),
         Place("operator", Pod("rlrun-system", {"app.kubernetes.io/name": "rlrun"}), "operator"),
+        Place("rlrun-server", SERVER, "server"),
         Place("cloud metadata", Outside("169.254.169.254"), "outside"),
         Place("node-local DNS", Outside("169.254.20.10"), "outside"),
         Place("DNS of the internet", Outside("8.8.8.8"), "outside"),

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from rlrun_operator.config.settings import OperatorSettings
 from rlrun_operator.resources.children import children
-from rlrun_operator.resources.serving_pool import pool_children
+from rlrun_operator.resources.serving_pool import PoolCredentials, pool_children
 from rlrun_operator.resources.storage_access import StorageAccess
 
 from tests.unit.rlrun_operator.resources.test_children import IDENTITY, STORAGE_KEY, Obj, containers, resolved
@@ -26,7 +26,12 @@ def pods(settings: Obj | None = None, model: Obj | None = None, **run: Any) -> d
     made = [
         *children(IDENTITY, full, plan, STORAGE_KEY),
         *pool_children(
-            POOL, full, plan.model, ORDER, StorageAccess(full, STORAGE_KEY, POOL.namespace, POOL.name), "token", "key"
+            POOL,
+            full,
+            plan.model,
+            ORDER,
+            StorageAccess(full, STORAGE_KEY, POOL.namespace, POOL.name),
+            PoolCredentials("token", "key", "server"),
         ),
     ]
     return {

@@ -8,24 +8,29 @@ from rlrun.api.model import RLModelSpec
 from rlrun.constants import RUN_LABEL
 from rlrun.protocol.serving import DesiredAdapters, ServedAdapter
 from rlrun_operator.config.settings import OperatorSettings
-from rlrun_operator.resources.serving_pool import PoolIdentity, differs, pool_children
+from rlrun_operator.resources.serving_pool import PoolCredentials, PoolIdentity, differs, pool_children
 from rlrun_operator.resources.storage_access import StorageAccess
 
 Obj = dict[str, Any]
 IDENTITY = PoolIdentity("team", "a/b")
 TOKEN = "token-of-the-pool"
 API_KEY = "key-of-its-users"
+SERVER_KEY = "key-of-the-server"
 BASE: Obj = {"bucket": "rlrun", "credentialsSecret": {"namespace": "sys", "name": "s3"}}
 ORDER = DesiredAdapters(base="a/b", adapters=[ServedAdapter(name="a/b:one", uri="s3://rlrun/x", step=3)])
 
 
 def build(
-    settings: Obj | None = None, order: DesiredAdapters = ORDER, token: str = TOKEN, **model: Any
+    settings: Obj | None = None,
+    order: DesiredAdapters = ORDER,
+    token: str = TOKEN,
+    server_key: str = SERVER_KEY,
+    **model: Any,
 ) -> dict[str, Obj]:
     spec = RLModelSpec.model_validate({"id": "a/b", "source": "s3://rlrun/models/a", "seqLen": 512, **model})
     full = OperatorSettings.model_validate({"s3": BASE, **(settings or {})})
     storage = StorageAccess(full, b"k" * 32, IDENTITY.namespace, IDENTITY.name)
-    found = pool_children(IDENTITY, full, spec, order, storage, token, API_KEY)
+    found = pool_children(IDENTITY, full, spec, order, storage, PoolCredentials(token, API_KEY, server_key))
     users = IDENTITY.api_key_secret
     named = {"Secret of users" if c["metadata"]["name"] == users else c["kind"]: c for c in found}
     assert len(named) == len(found)
@@ -69,7 +74,7 @@ def test_the_sidecar_starts_from_the_order_and_has_a_token_for_storage() -> None
     assert volumes["order"]["configMap"]["name"] == found["ConfigMap"]["metadata"]["name"]
     (source,) = volumes["storage-token-serving"]["projected"]["sources"]
     assert source["serviceAccountToken"]["audience"] == f"rlrun/{IDENTITY.name}/serving"
-    assert list(found["Secret"]["data"]) == ["RLRUN_TOKEN"]
+    assert set(found["Secret"]["data"]) == {"RLRUN_TOKEN", "RLRUN_POOL_SERVER_KEY"}
     assert DesiredAdapters.model_validate_json(found["ConfigMap"]["data"]["order.json"]) == ORDER
 
 
@@ -83,10 +88,13 @@ def test_pool_has_no_owner_and_is_not_a_child_of_a_run() -> None:
     assert template["spec"]["automountServiceAccountToken"] is False
 
 
-def test_the_namespace_reaches_the_engine_and_only_the_operator_the_sidecar() -> None:
+def test_namespace_and_server_reach_the_engine_and_only_the_operator_the_sidecar() -> None:
     policy = build({"leaseNamespace": "home"})["NetworkPolicy"]["spec"]
     asking, ordering = policy["ingress"]
-    assert (asking["from"], asking["ports"][0]["port"]) == ([{"podSelector": {}}], 8000)
+    own, server = asking["from"]
+    assert (own, asking["ports"][0]["port"]) == ({"podSelector": {}}, 8000)
+    assert server["namespaceSelector"]["matchLabels"] == {"kubernetes.io/metadata.name": "home"}
+    assert server["podSelector"]["matchLabels"]["app.kubernetes.io/component"] == "server"
     (system,) = ordering["from"]
     assert system["namespaceSelector"]["matchLabels"] == {"kubernetes.io/metadata.name": "home"}
     assert ordering["ports"][0]["port"] == 8001

@@ -1,0 +1,78 @@
+"""Limits of requests for completions that are in progress: each may take minutes."""
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rlrun_server.inference.errors import InferenceError
+
+PER_USER = 32
+IN_ALL = 128
+MAX_HELD = 64 * 1024 * 1024
+"""Bytes of bodies and answers in memory. The memory of the pod is for all surfaces of the server."""
+
+
+class Capacity:
+    """Requests in progress, and the bytes that they hold."""
+
+    def __init__(self, per_user: int = PER_USER, in_all: int = IN_ALL, max_held: int = MAX_HELD) -> None:
+        self._per_user = per_user
+        self._in_all = in_all
+        self._max_held = max_held
+        self._users: Counter[str] = Counter()
+        self._held = 0
+
+    @property
+    def in_progress(self) -> int:
+        """Number of requests in progress."""
+        return self._users.total()
+
+    @contextmanager
+    def request(self, user: str) -> Iterator["HeldBytes"]:
+        """Count a request while the context is open. Raises InferenceError if there are too many."""
+        if self._users[user] >= self._per_user:
+            message = f"User {user} has {self._per_user} requests in progress. Wait for one of them, or send fewer."
+            raise InferenceError(429, "too_many_requests", message)
+        if self.in_progress >= self._in_all:
+            raise _busy()
+        self._users[user] += 1
+        held = HeldBytes(self)
+        try:
+            yield held
+        finally:
+            held.release()
+            self._users[user] -= 1
+            if not self._users[user]:
+                del self._users[user]
+
+    def hold(self, count: int) -> None:
+        """Count bytes. Raises InferenceError if there is no room."""
+        if self._held + count > self._max_held:
+            raise _busy()
+        self._held += count
+
+    def free(self, count: int) -> None:
+        """Stop counting bytes."""
+        self._held -= count
+
+
+class HeldBytes:
+    """Bytes of one request."""
+
+    def __init__(self, capacity: Capacity) -> None:
+        self._capacity = capacity
+        self._count = 0
+
+    def add(self, count: int) -> None:
+        """Count further bytes. Raises InferenceError if there is no room."""
+        self._capacity.hold(count)
+        self._count += count
+
+    def release(self) -> None:
+        """Stop counting the bytes so far."""
+        self._capacity.free(self._count)
+        self._count = 0
+
+
+def _busy() -> InferenceError:
+    return InferenceError(503, "server_busy", "rlrun-server has too many requests in progress. Repeat it later.")

@@ -1,0 +1,81 @@
+"""Bodies of requests for completions. Pure; both functions may take long, so they run in a thread."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from rlrun_server.http.strict_json import TextInvalid, read_json
+from rlrun_server.inference.errors import InferenceError
+
+MAX_MODEL = 600
+"""Letters of a model's name: a namespace, the id of a base model and the name of an adapter."""
+URL_PARTS = ("image_url", "audio_url", "video_url")
+"""Parts of a message that may be addresses of files, which the engine would load."""
+
+
+@dataclass(frozen=True)
+class CompletionRequest:
+    """Fields of a body that the server uses. The rest is for the engine."""
+
+    model: str
+    stream: bool
+    wants_usage: bool
+    """The client asked for an event with the usage at the end of the stream."""
+
+
+def read_request(body: bytes) -> CompletionRequest:
+    """Return what the body asks for. Raises InferenceError."""
+    fields = _fields(body)
+    model = fields.get("model")
+    if not isinstance(model, str) or not 0 < len(model) <= MAX_MODEL:
+        raise _invalid("model", "`model` must be the name of a deployed adapter. GET /v1/models lists them.")
+    stream, options = fields.get("stream"), fields.get("stream_options")
+    if not isinstance(stream, bool | None):
+        raise _invalid("stream", "`stream` must be true or false.")
+    if not isinstance(options, dict | None):
+        raise _invalid("stream_options", "`stream_options` must be an object.")
+    if options and not stream:
+        raise _invalid("stream_options", "`stream_options` is for requests with `stream: true`.")
+    if any(not url.startswith("data:") for url in _urls(fields)):
+        message = "Images, audio and video must be `data:` URLs: engines load no files from other addresses."
+        raise _invalid("messages", message)
+    return CompletionRequest(model, bool(stream), bool((options or {}).get("include_usage")))
+
+
+def rewrite_request(body: bytes, model: str) -> bytes:
+    """Return a body that `read_request` has accepted, for the engine: with its name of the model.
+
+    A stream ends with the usage, which the server counts.
+    """
+    fields = _fields(body)
+    fields["model"] = model
+    if fields.get("stream"):
+        fields["stream_options"] = {**(fields.get("stream_options") or {}), "include_usage": True}
+    return json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def _fields(body: bytes) -> dict[str, Any]:
+    try:
+        found = read_json(body)
+    except TextInvalid as error:
+        raise InferenceError(400, "invalid_json", str(error)) from error
+    if not isinstance(found, dict):
+        raise InferenceError(400, "invalid_json", "The body must be a JSON object with `model`.")
+    return found
+
+
+def _urls(fields: dict[str, Any]) -> Iterator[str]:
+    messages = fields.get("messages")
+    for message in messages if isinstance(messages, list) else []:
+        content = message.get("content") if isinstance(message, dict) else None
+        for part in content if isinstance(content, list) else []:
+            for name in URL_PARTS if isinstance(part, dict) else ():
+                value = part.get(name)
+                url = value.get("url") if isinstance(value, dict) else value
+                if isinstance(url, str):
+                    yield url
+
+
+def _invalid(param: str, message: str) -> InferenceError:
+    return InferenceError(400, "invalid_request", message, param)

@@ -1,0 +1,172 @@
+"""Completions of deployed models: from the request of a client to the engine, and back."""
+
+import asyncio
+import json
+from collections.abc import Callable, Iterator
+from contextlib import AsyncExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+from starlette.requests import Request
+from starlette.responses import Response
+
+from rlrun_server.http.body import read_body
+from rlrun_server.inference.capacity import Capacity, HeldBytes
+from rlrun_server.inference.completion_request import read_request, rewrite_request
+from rlrun_server.inference.deployed_models import DeployedModel, DeployedModels
+from rlrun_server.inference.disconnect import ClientLeft, until_left
+from rlrun_server.inference.errors import InferenceError
+from rlrun_server.inference.event_stream import EventStream
+from rlrun_server.inference.model_access import ModelAccess
+from rlrun_server.inference.pool_client import EngineAnswer, PoolClient
+from rlrun_server.inference.relayed_stream import RelayedStream
+from rlrun_server.inference.request_record import RequestRecord
+from rlrun_server.inference.usage import IN_PROGRESS, read_usage
+from rlrun_server.rest.work_queue import WorkQueue
+from rlrun_server.users import User
+
+JSON, EVENTS = "application/json", "text/event-stream"
+MAX_BODY = 1024 * 1024
+MAX_ANSWER = 4 * 1024 * 1024
+MAX_REFUSAL = 64 * 1024
+MAX_MESSAGE = 2000
+MAX_SECONDS = 600.0
+"""Time of a request, from its headers to the last byte of the answer."""
+CLIENT_LEFT = 499
+"""Status for the log of a request whose client left."""
+PASSED_STATUSES = frozenset({400, 413, 422, 429})
+"""Statuses of an engine that tell the client about its request."""
+
+
+@dataclass(frozen=True)
+class Completions:
+    """Answers requests for completions. Rejections are InferenceError, RestError and ProblemError."""
+
+    work: WorkQueue
+    """Reading of bodies and answers."""
+    models: DeployedModels
+    access: ModelAccess
+    pools: PoolClient
+    capacity: Capacity
+    clock: Callable[[], float]
+    max_seconds: float = MAX_SECONDS
+
+    async def answer(self, request: Request, user: User, path: str) -> Response:
+        """Return the response to a request for `path` below `/v1`."""
+        deadline = asyncio.get_running_loop().time() + self.max_seconds
+        async with AsyncExitStack() as stack:
+            held = stack.enter_context(self.capacity.request(user.limited_as))
+            stack.enter_context(_in_progress())
+            body = await self._body(request, held)
+            asked = await self.work.run(read_request, body)
+            model = await self.access.find(user, asked.model)
+            self._require_ready(model)
+            sent = await self.work.run(rewrite_request, body, model.served_name)
+            record = stack.enter_context(RequestRecord(model, self.clock))
+            try:
+                answer = await until_left(request.receive, self.pools.post(model, path, sent), deadline)
+                stack.callback(answer.close)
+                held.release()
+                if answer.status != 200:
+                    raise await until_left(request.receive, self._refusal(model, answer, record), deadline)
+                if answer.media_type != (EVENTS if asked.stream else JSON):
+                    raise engine_failed(model, f"answers with type {answer.media_type[:80]!r}")
+                if asked.stream:
+                    events = EventStream(wants_usage=asked.wants_usage)
+                    return RelayedStream(answer, events, record, deadline, stack.pop_all())
+                content = await until_left(request.receive, self._content(model, answer, held, record), deadline)
+            except ClientLeft:
+                record.outcome = "left"
+                return Response(status_code=CLIENT_LEFT)
+            except TimeoutError as error:
+                raise too_slow(self.max_seconds) from error
+            return Response(content, 200, media_type=JSON)
+
+    async def _body(self, request: Request, held: HeldBytes) -> bytes:
+        media_type = request.headers.get("Content-Type", "").partition(";")[0].strip().lower()
+        if media_type != JSON:
+            message = f"The body has the type {media_type[:80]!r}. Send {JSON} as Content-Type."
+            raise InferenceError(415, "media_type_unsupported", message)
+        body = await read_body(request, MAX_BODY)
+        held.add(len(body))
+        return body
+
+    def _require_ready(self, model: DeployedModel) -> None:
+        if not model.is_ready:
+            cause = self.models.message(model) or "The operator has not deployed it yet. No action needed."
+            message = (
+                f"{model.own_name} is not ready: {cause} Repeat the request later, or see its state: "
+                f"rlrun adapters list -n {model.namespace}"
+            )
+            raise InferenceError(503, "model_not_ready", message, "model")
+
+    async def _content(
+        self, model: DeployedModel, answer: EngineAnswer, held: HeldBytes, record: RequestRecord
+    ) -> bytes:
+        content = await _read(model, answer, MAX_ANSWER, held)
+        found = await self.work.run(_parsed, content)
+        if not isinstance(found, dict):
+            raise engine_failed(model, "does not answer with JSON")
+        record.outcome, record.usage = "ok", read_usage(found)
+        return content
+
+    async def _refusal(self, model: DeployedModel, answer: EngineAnswer, record: RequestRecord) -> InferenceError:
+        """Return the engine's error. Only its message is passed on."""
+        if answer.status == 404:
+            message = f"The engines of {model.own_name} have not loaded it yet. Repeat the request in a few seconds."
+            return InferenceError(503, "model_not_ready", message, "model")
+        if answer.status not in PASSED_STATUSES:
+            return engine_failed(model, f"answers with status {answer.status}")
+        record.outcome = "refused"
+        found = _parsed(await _read(model, answer, MAX_REFUSAL))
+        error = found.get("error") if isinstance(found, dict) else None
+        fields = error if isinstance(error, dict) else found if isinstance(found, dict) else {}
+        message = str(fields.get("message") or "The engine refuses the request.")[:MAX_MESSAGE]
+        param = fields.get("param")
+        return InferenceError(
+            answer.status, "engine_refused", message, param[:MAX_MESSAGE] if isinstance(param, str) else None
+        )
+
+
+def engine_failed(model: DeployedModel, what: str) -> InferenceError:
+    """Return the error for an engine that does not do what it should."""
+    message = f"The engine of {model.own_name} {what}. Repeat the request; the pod's log has the cause."
+    return InferenceError(502, "engine_failed", message)
+
+
+def too_slow(seconds: float) -> InferenceError:
+    """Return the error for a request that took too long."""
+    message = f"The answer was not complete within {seconds:.0f} s. Ask for fewer tokens (`max_tokens`)."
+    return InferenceError(504, "timeout", message)
+
+
+@contextmanager
+def _in_progress() -> Iterator[None]:
+    with IN_PROGRESS.track_inprogress():
+        yield
+
+
+async def _read(model: DeployedModel, answer: EngineAnswer, limit: int, held: HeldBytes | None = None) -> bytes:
+    data = bytearray()
+    try:
+        async for chunk in answer.chunks():
+            if held is not None:
+                held.add(len(chunk))
+            data += chunk
+            if len(data) > limit:
+                message = (
+                    f"The answer is larger than {limit} bytes. Ask for fewer tokens or without `logprobs`, or set "
+                    "`stream: true`."
+                )
+                raise InferenceError(502, "answer_too_large", message)
+    except (aiohttp.ClientError, OSError) as error:
+        raise engine_failed(model, "ended the connection") from error
+    return bytes(data)
+
+
+def _parsed(content: bytes) -> Any:
+    try:
+        return json.loads(content)
+    except (ValueError, RecursionError):
+        return None

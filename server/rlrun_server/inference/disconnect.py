@@ -1,0 +1,38 @@
+"""Work for a client that may leave before it is done."""
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+from starlette.types import Receive
+
+T = TypeVar("T")
+
+
+class ClientLeft(Exception):
+    """The connection of the client ended."""
+
+
+async def until_left(receive: Receive, work: Coroutine[Any, Any, T], deadline: float) -> T:
+    """Return the result of the work. `receive`: messages of a request whose body has been read.
+
+    The work is cancelled if the client leaves, which raises ClientLeft, and at the deadline, a time of the event loop,
+    which raises TimeoutError.
+    """
+    task = asyncio.create_task(work)
+    left = asyncio.create_task(_left(receive))
+    try:
+        async with asyncio.timeout_at(deadline):
+            await asyncio.wait({task, left}, return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            return task.result()
+        raise ClientLeft
+    finally:
+        for pending in (task, left):
+            pending.cancel()
+        await asyncio.gather(task, left, return_exceptions=True)
+
+
+async def _left(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

@@ -1,0 +1,97 @@
+"""Errors in the form of OpenAI's API, which its clients show to their users."""
+
+import json
+import logging
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+from rlrun.api.base.names import snake
+from rlrun.service.errors import ProblemError
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from rlrun_server.rest.problems import RETRY_SECONDS, RETRYABLE, RestError, request_id_of
+
+log = logging.getLogger(__name__)
+
+TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
+CLIENT_ERROR, SERVER_ERROR = "invalid_request_error", "server_error"
+FIRST_SERVER_ERROR = 500
+PATHS = "/v1/chat/completions, /v1/completions and /v1/models"
+
+
+class InferenceError(Exception):
+    """Rejection of a request. `code` is stable, for programs; the message tells users what to do."""
+
+    def __init__(self, status: int, code: str, message: str, param: str | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+        self.message = message
+        self.param = param
+
+    def body(self) -> bytes:
+        """Return the body of the response."""
+        fallback = SERVER_ERROR if self.status >= FIRST_SERVER_ERROR else CLIENT_ERROR
+        kind = TYPES.get(self.status, fallback)
+        error = {"message": self.message, "type": kind, "param": self.param, "code": self.code}
+        return json.dumps({"error": error}).encode()
+
+    def event(self) -> bytes:
+        """Return the error as the last event of a stream."""
+        return b"data: " + self.body() + b"\n\n"
+
+
+def error_response(error: InferenceError) -> Response:
+    """Return the response for an error."""
+    headers = {"Retry-After": str(RETRY_SECONDS)} if error.status in RETRYABLE else {}
+    if error.status == 401:
+        headers["WWW-Authenticate"] = 'Bearer realm="rlrun"'
+    return Response(error.body(), error.status, headers, "application/json")
+
+
+def from_rest(error: RestError) -> InferenceError:
+    """Return the error of the REST API in OpenAI's form."""
+    code = "invalid_api_key" if error.status == 401 else snake(error.reason).lower()
+    return InferenceError(error.status, code, error.detail)
+
+
+def install(app: FastAPI) -> None:
+    """Let the application answer with these errors alone."""
+
+    async def on_error(request: Request, error: Any) -> Response:
+        return error_response(error)
+
+    async def on_rest_error(request: Request, error: Any) -> Response:
+        return error_response(from_rest(error))
+
+    async def on_problem(request: Request, error: Any) -> Response:
+        assert isinstance(error, ProblemError)
+        return error_response(from_rest(RestError(error.status, error.problem.reason, error.problem.message)))
+
+    async def on_validation(request: Request, error: Any) -> Response:
+        return error_response(InferenceError(400, "invalid_request", "The parameters of the request are not valid."))
+
+    async def on_http(request: Request, error: Any) -> Response:
+        assert isinstance(error, HTTPException)
+        if error.status_code == 405:
+            message = f"{request.method} is not possible here. Paths are {PATHS}."
+            return error_response(InferenceError(405, "method_not_allowed", message))
+        message = f"There is no such path. Paths are {PATHS}."
+        return error_response(InferenceError(error.status_code, "path_not_found", message))
+
+    app.add_exception_handler(InferenceError, on_error)
+    app.add_exception_handler(RestError, on_rest_error)
+    app.add_exception_handler(ProblemError, on_problem)
+    app.add_exception_handler(RequestValidationError, on_validation)
+    app.add_exception_handler(HTTPException, on_http)
+
+
+def unexpected(request: Request) -> Response:
+    """Return the answer for an unexpected exception, which is in the log with the id of the request."""
+    message = (
+        f"rlrun-server failed. Tell the platform team the request id {request_id_of(request)}, which is in its log."
+    )
+    return error_response(InferenceError(500, "internal_error", message))

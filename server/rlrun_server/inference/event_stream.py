@@ -1,0 +1,69 @@
+"""Server-sent events of an engine, one by one. Pure."""
+
+import json
+import re
+from typing import Any
+
+from rlrun_server.inference.usage import Usage, read_usage
+
+MAX_EVENT = 1024 * 1024
+MAX_PARSED = 64 * 1024
+"""Bytes of an event that is parsed for its usage: it has no text."""
+END = re.compile(rb"\r?\n\r?\n")
+LONGEST_END = 4
+DONE = b"data: [DONE]"
+
+
+class EventTooLarge(Exception):
+    """An event has more than MAX_EVENT bytes."""
+
+
+class EventStream:
+    """Splits a stream into events. The event with the usage is left out if the client did not ask for it."""
+
+    def __init__(self, *, wants_usage: bool) -> None:
+        self._wants_usage = wants_usage
+        self._rest = bytearray()
+        self._searched = 0
+        """Bytes of the rest in which no event ends."""
+        self.count = 0
+        """Number of events for the client."""
+        self.usage: Usage | None = None
+        self.is_done = False
+        """True after the last event."""
+
+    def feed(self, chunk: bytes) -> bytes:
+        """Return the events that are complete with this chunk. Raises EventTooLarge."""
+        self._rest += chunk
+        passed, start = [], 0
+        while not self.is_done and (end := END.search(self._rest, max(start, self._searched))) is not None:
+            event = bytes(self._rest[start : end.start()])
+            start = self._searched = end.end()
+            if self._is_for_client(event):
+                passed.append(event + b"\n\n")
+                self.count += event != DONE
+            self.is_done = self.is_done or event == DONE
+        del self._rest[:start]
+        self._searched = max(0, len(self._rest) - LONGEST_END)
+        if self.is_done:
+            self._rest.clear()
+        if len(self._rest) > MAX_EVENT:
+            raise EventTooLarge
+        return b"".join(passed)
+
+    def _is_for_client(self, event: bytes) -> bool:
+        if b'"usage"' not in event or len(event) > MAX_PARSED:
+            return True
+        found = _data(event)
+        usage = read_usage(found)
+        if usage is None:
+            return True
+        self.usage = usage
+        return self._wants_usage or bool(found.get("choices"))
+
+
+def _data(event: bytes) -> Any:
+    try:
+        return json.loads(event.removeprefix(b"data:"))
+    except (ValueError, RecursionError):
+        return None

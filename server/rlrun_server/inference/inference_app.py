@@ -1,0 +1,141 @@
+"""OpenAI-compatible API of deployed adapters: three paths, for the users of the REST API."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from fastapi import APIRouter, FastAPI
+from pydantic import BaseModel
+from rlrun.constants import VERSION
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from rlrun_server.inference import errors
+from rlrun_server.inference.capacity import Capacity
+from rlrun_server.inference.completions import Completions
+from rlrun_server.inference.deployed_models import DeployedModels
+from rlrun_server.inference.model_access import ModelAccess
+from rlrun_server.inference.pool_client import PoolClient
+from rlrun_server.rest.access import IDENTIFIED, Caller
+from rlrun_server.rest.rest_app import Guard
+from rlrun_server.rest.services import Services
+from rlrun_server.rest.work_queue import WorkQueue
+
+PREFIX = "/v1"
+OPENAPI_PATH = f"{PREFIX}/openapi.json"
+OWNER = "rlrun"
+DESCRIPTION = """Deployed adapters and their base models, for clients of OpenAI's API.
+
+Send a Kubernetes token or an API key as `Authorization: Bearer`. A model is named `{base model}:{adapter}`, or with \
+its namespace `{namespace}/{adapter}`. Needs `create rladapters/chat` in the namespace of the adapter. All fields of a \
+body but `model` are for vLLM."""
+
+router = APIRouter(tags=["inference"])
+
+
+class Model(BaseModel):
+    """A model that the caller may ask. Names of fields are OpenAI's and vLLM's."""
+
+    id: str
+    """Name for requests."""
+    object: str = "model"
+    created: int
+    owned_by: str = OWNER
+    root: str
+    """Id of the base model."""
+    parent: str | None = None
+    """Id of the base model of an adapter."""
+    namespace: str
+    adapter: str | None = None
+    """Name of the RLAdapter."""
+    ready: bool
+
+
+class ModelList(BaseModel):
+    """All models that the caller may ask."""
+
+    object: str = "list"
+    data: list[Model]
+
+
+def _operation(example: dict[str, Any]) -> dict[str, Any]:
+    properties = {
+        "model": {"type": "string", "description": "Name of a deployed adapter or base model."},
+        "stream": {"type": "boolean", "description": "Send the answer as server-sent events."},
+        "max_tokens": {"type": "integer"},
+    }
+    schema = {"type": "object", "required": list(example), "properties": {**properties, **_types(example)}}
+    body = {"required": True, "content": {"application/json": {"schema": schema, "example": example}}}
+    stream = {"text/event-stream": {"schema": {"type": "string"}}, "application/json": {"schema": {"type": "object"}}}
+    return {"requestBody": body, "responses": {"200": {"description": "Completion", "content": stream}}}
+
+
+def _types(example: dict[str, Any]) -> dict[str, Any]:
+    kinds = {list: {"type": "array", "items": {"type": "object"}}, str: {"type": "string"}}
+    return {name: kinds[type(value)] for name, value in example.items() if name != "model"}
+
+
+CHAT = {"model": "Qwen/Qwen3-4B:my-adapter", "messages": [{"role": "user", "content": "Hello"}]}
+COMPLETION = {"model": "Qwen/Qwen3-4B:my-adapter", "prompt": "Hello"}
+
+
+@router.post("/chat/completions", response_class=JSONResponse, openapi_extra=_operation(CHAT))
+async def create_chat_completion(request: Request, caller: Caller = IDENTIFIED) -> Response:
+    """Complete a conversation."""
+    return await _completions(request).answer(request, caller.user, "/chat/completions")
+
+
+@router.post("/completions", response_class=JSONResponse, openapi_extra=_operation(COMPLETION))
+async def create_completion(request: Request, caller: Caller = IDENTIFIED) -> Response:
+    """Complete a text."""
+    return await _completions(request).answer(request, caller.user, "/completions")
+
+
+@router.get("/models", responses={200: {"model": ModelList}}, response_class=JSONResponse)
+async def list_models(request: Request, caller: Caller = IDENTIFIED) -> Response:
+    """List the deployed adapters that you may ask, and their base models."""
+    services: Services = request.app.state.services
+    services.objects.require(services.objects.adapters)
+    models = [
+        Model(
+            id=name,
+            created=model.created,
+            root=model.base,
+            parent=model.base if model.adapter else None,
+            namespace=model.namespace,
+            adapter=model.adapter or None,
+            ready=model.is_ready,
+        )
+        for name, model in await _completions(request).access.list(caller.user)
+    ]
+    return Response(ModelList(data=models).model_dump_json(), media_type="application/json")
+
+
+def inference_app(
+    services: Services | None = None, pools: PoolClient | None = None, clock: Callable[[], float] = time.monotonic
+) -> FastAPI:
+    """Return the application. Without services and pools it only has the OpenAPI document."""
+    app = FastAPI(
+        title="rlrun-server: deployed adapters",
+        version=VERSION,
+        description=DESCRIPTION,
+        openapi_url=OPENAPI_PATH,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+    )
+    app.include_router(router, prefix=PREFIX)
+    errors.install(app)
+    app.add_middleware(Guard, failed=errors.unexpected)
+    if services is not None and pools is not None:
+        app.state.services = services
+        app.state.access = services.access
+        models = DeployedModels(services.objects.adapters)
+        access = ModelAccess(models, services.access)
+        app.state.completions = Completions(WorkQueue("completions"), models, access, pools, Capacity(), clock)
+    return app
+
+
+def _completions(request: Request) -> Completions:
+    found: Completions = request.app.state.completions
+    return found

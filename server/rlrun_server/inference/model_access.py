@@ -1,0 +1,97 @@
+"""The deployed model that a request means, among those that its user may ask."""
+
+import asyncio
+from collections.abc import Collection, Sequence
+
+from rlrun_server.inference.deployed_models import DeployedModel, DeployedModels
+from rlrun_server.inference.errors import InferenceError
+from rlrun_server.rest.access import VISIBLE, Access
+from rlrun_server.users import Check, User
+
+MAX_NAMESPACES = 200
+"""Namespaces that are asked about for one list."""
+MAX_CANDIDATES = 32
+"""Models of one name that are asked about."""
+MAX_NAMED = 5
+
+
+def chat_check(namespace: str) -> Check:
+    """Return the right to ask the deployed models of a namespace."""
+    return Check("create", "rladapters", namespace, "chat")
+
+
+class ModelAccess:
+    """Finds models by name and by right. Methods raise InferenceError, ProblemError."""
+
+    def __init__(self, models: DeployedModels, access: Access) -> None:
+        self._models = models
+        self._access = access
+
+    async def find(self, user: User, name: str) -> DeployedModel:
+        """Return the one model of that name that the user may ask.
+
+        An adapter comes before a base model, a name with a namespace before one without, and the namespace of the
+        user's API key before others.
+        """
+        found = sorted(self._models.named(name), key=lambda model: (_rank(model, name, user), model))[:MAX_CANDIDATES]
+        allowed = await self._allowed(user, found)
+        if not allowed:
+            raise await self._not_found(user, name, found)
+        meant = _meant(allowed, name, user)
+        if len(meant) > 1:
+            known = ", ".join(model.own_name for model in meant[:MAX_NAMED])
+            message = f"Several namespaces have a model {name}. Name one of them: {known}."
+            raise InferenceError(400, "ambiguous_model", message, "model")
+        return meant[0]
+
+    async def list(self, user: User) -> list[tuple[str, DeployedModel]]:
+        """Return the models that the user may ask, each with a name by which `find` returns it."""
+        models = self._models.all()
+        namespaces = sorted({model.namespace for model in models}, key=lambda name: (name != user.namespace, name))
+        asked = namespaces[:MAX_NAMESPACES]
+        answers = await asyncio.gather(*(self._access.may(user, chat_check(name)) for name in asked))
+        allowed = {name for name, is_allowed in zip(asked, answers, strict=True) if is_allowed}
+        return [
+            (name, model)
+            for model in models
+            if model.namespace in allowed and (name := self._name(model, allowed, user))
+        ]
+
+    def _name(self, model: DeployedModel, namespaces: Collection[str], user: User) -> str:
+        """Return the first name that means this model and no other, empty for a base model that an adapter hides."""
+        for name in model.names:
+            found = [other for other in self._models.named(name) if other.namespace in namespaces]
+            if _meant(found, name, user) == [model]:
+                return name
+        return ""
+
+    async def _allowed(self, user: User, models: Sequence[DeployedModel]) -> "list[DeployedModel]":
+        answers = await asyncio.gather(*(self._access.may(user, chat_check(model.namespace)) for model in models))
+        return [model for model, is_allowed in zip(models, answers, strict=True) if is_allowed]
+
+    async def _not_found(self, user: User, name: str, found: Sequence[DeployedModel]) -> InferenceError:
+        for model in found:
+            if await self._access.may(user, Check(*VISIBLE, model.namespace)):
+                message = (
+                    f"User {user.name} may not {chat_check(model.namespace)}. Ask an administrator of the namespace "
+                    "for this right."
+                )
+                return InferenceError(403, "access_forbidden", message)
+        for model in await self._allowed(user, list(self._models.undeployed(name))[:MAX_CANDIDATES]):
+            message = (
+                f"Adapter {model.own_name} is not deployed. Deploy it: "
+                f"rlrun adapters deploy {model.adapter} -n {model.namespace}"
+            )
+            return InferenceError(404, "model_not_found", message, "model")
+        message = f"Model {name} does not exist, or you may not ask it. GET /v1/models lists those that you may ask."
+        return InferenceError(404, "model_not_found", message, "model")
+
+
+def _meant(models: Sequence[DeployedModel], name: str, user: User) -> list[DeployedModel]:
+    """Return those that come first: one, or several that the name does not tell apart."""
+    first = min((_rank(model, name, user) for model in models), default=None)
+    return [model for model in models if _rank(model, name, user) == first]
+
+
+def _rank(model: DeployedModel, name: str, user: User) -> tuple[bool, bool, bool]:
+    return not model.adapter, model.own_name != name, model.namespace != user.namespace

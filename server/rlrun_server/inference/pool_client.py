@@ -1,0 +1,115 @@
+"""Requests to the engines of serving pools.
+
+The address follows from the namespace and the base model of an RLAdapter alone: neither other fields of it nor anything
+in a request can change it. Responses without the proof of an engine of this pool are dropped.
+"""
+
+import secrets
+from collections.abc import AsyncIterator, Callable
+
+import aiohttp
+from rlrun.kube.serving_pools import pool_name, pool_url
+from rlrun.protocol.access import bearer
+from rlrun.protocol.engine_proof import NONCE_HEADER, PROOF_HEADER, is_proven, pool_server_key
+
+from rlrun_server.inference.deployed_models import DeployedModel
+from rlrun_server.inference.errors import InferenceError
+
+CONNECT_SECONDS = 5.0
+CHUNK_BYTES = 64 * 1024
+NONCE_BYTES = 16
+
+Address = Callable[[str, str], str]
+"""Base URL of the pool of a namespace and a base model."""
+
+
+class EngineAnswer:
+    """Response of an engine, whose body has not been read yet."""
+
+    def __init__(self, response: aiohttp.ClientResponse) -> None:
+        self._response = response
+
+    @property
+    def status(self) -> int:
+        """HTTP status."""
+        return self._response.status
+
+    @property
+    def media_type(self) -> str:
+        """Media type without parameters."""
+        return self._response.content_type
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        """Yield the body as it comes. Raises aiohttp.ClientError, OSError."""
+        while chunk := await self._response.content.readany():
+            yield chunk
+
+    def close(self) -> None:
+        """End the connection, which ends the work of the engine for a response that was not read."""
+        self._response.close()
+
+
+class PoolClient:
+    """Client of all pools."""
+
+    def __init__(self, platform_key: Callable[[], bytes], address: Address = pool_url) -> None:
+        """`platform_key`: that from which the operator derives keys of pools. It raises ValueError or OSError."""
+        self._platform_key = platform_key
+        self._address = address
+        self._session: aiohttp.ClientSession | None = None
+
+    async def post(self, model: DeployedModel, path: str, body: bytes) -> EngineAnswer:
+        """Send a request and return the answer, which the caller closes. Raises InferenceError.
+
+        `path` is that of a route below `/v1`.
+        """
+        pool = pool_name(model.base)
+        key = pool_server_key(self._platform_key(), model.namespace, pool)
+        nonce = secrets.token_hex(NONCE_BYTES)
+        headers = {
+            **bearer(key),
+            NONCE_HEADER: nonce,
+            "Content-Type": "application/json",
+            "Accept-Encoding": "identity",
+            "User-Agent": "rlrun-server",
+        }
+        url = f"{self._address(model.namespace, model.base)}{path}"
+        try:
+            response = await self._opened().post(url, data=body, headers=headers, allow_redirects=False)
+        except (TimeoutError, aiohttp.ClientError, OSError, ValueError) as error:
+            message = (
+                f"The serving pool {pool} of namespace {model.namespace} does not answer. Repeat the request in a few "
+                f"seconds; see its state: {_advice(model)}"
+            )
+            raise InferenceError(503, "pool_not_ready", message) from error
+        if not is_proven(key, nonce, response.headers.get(PROOF_HEADER, "")):
+            response.close()
+            message = (
+                f"The engines of the serving pool {pool} of namespace {model.namespace} do not know the key of "
+                "rlrun-server. The operator replaces them after an upgrade: repeat the request in a few minutes. If "
+                f"that does not help: kubectl rollout restart deployment/{pool} -n {model.namespace}"
+            )
+            raise InferenceError(503, "pool_not_ready", message)
+        return EngineAnswer(response)
+
+    async def close(self) -> None:
+        """Close the connections."""
+        if self._session is not None:
+            await self._session.close()
+
+    def _opened(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            # Pods are replaced under the same name and address, so connections and DNS answers are kept only briefly.
+            connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=5, ttl_dns_cache=5)
+            # The time of a whole request is that of its client.
+            timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS)
+            self._session = aiohttp.ClientSession(
+                connector=connector, timeout=timeout, trust_env=False, cookie_jar=aiohttp.DummyCookieJar()
+            )
+        return self._session
+
+
+def _advice(model: DeployedModel) -> str:
+    if model.adapter:
+        return f"rlrun adapters get {model.adapter} -n {model.namespace}"
+    return f"rlrun adapters list -n {model.namespace}"

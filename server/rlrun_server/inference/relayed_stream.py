@@ -1,0 +1,71 @@
+"""Response with the events of an engine, passed on as they come."""
+
+import asyncio
+from contextlib import AsyncExitStack
+
+import aiohttp
+from starlette.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
+from typing_extensions import override
+
+from rlrun_server.inference.disconnect import ClientLeft, until_left
+from rlrun_server.inference.errors import InferenceError
+from rlrun_server.inference.event_stream import EventStream, EventTooLarge
+from rlrun_server.inference.pool_client import EngineAnswer
+from rlrun_server.inference.request_record import RequestRecord
+from rlrun_server.inference.usage import Usage
+
+ERROR_SECONDS = 5.0
+"""Time for the last event of a stream that failed: its client may have stopped reading."""
+
+
+class RelayedStream(StreamingResponse):
+    """A stream that ends with an error event if the engine fails, and ends the engine's work if the client leaves."""
+
+    def __init__(
+        self, answer: EngineAnswer, events: EventStream, record: RequestRecord, deadline: float, stack: AsyncExitStack
+    ) -> None:
+        """`deadline` is a time of the event loop; `stack` releases what the request has taken."""
+        super().__init__((), headers={"X-Accel-Buffering": "no"}, media_type="text/event-stream")
+        self._answer = answer
+        self._events = events
+        self._record = record
+        self._deadline = deadline
+        self._stack = stack
+
+    @override
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async with self._stack:
+            try:
+                await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+                error = await until_left(receive, self._relayed(send), self._deadline)
+            except ClientLeft:
+                self._record.outcome = "left"
+                return
+            except TimeoutError:
+                error = InferenceError(504, "timeout", "The stream took too long. Ask for fewer tokens (`max_tokens`).")
+            finally:
+                # A client that leaves before the last event has used tokens as well: about one for each event.
+                self._record.usage = self._events.usage or Usage(0, self._events.count)
+            if error is None:
+                self._record.outcome = "ok"
+            async with asyncio.timeout(ERROR_SECONDS):
+                await send({"type": "http.response.body", "body": b"" if error is None else error.event()})
+
+    async def _relayed(self, send: Send) -> InferenceError | None:
+        """Send all events and return the error with which the stream ends, None after the engine's last event."""
+        try:
+            async for chunk in self._answer.chunks():
+                if passed := self._events.feed(chunk):
+                    await send({"type": "http.response.body", "body": passed, "more_body": True})
+                if self._events.is_done:
+                    return None
+            what = "ended the stream before its last event"
+        except EventTooLarge:
+            what = "sent an event that is too large"
+        except (aiohttp.ClientError, OSError):
+            what = "ended the connection"
+        message = (
+            f"The engine of {self._record.model.own_name} {what}. Repeat the request; the pod's log has the cause."
+        )
+        return InferenceError(502, "engine_failed", message)

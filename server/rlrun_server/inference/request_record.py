@@ -1,0 +1,26 @@
+"""One request in the server's metrics."""
+
+from collections.abc import Callable
+from types import TracebackType
+
+from rlrun_server.inference.deployed_models import DeployedModel
+from rlrun_server.inference.usage import Usage, count
+
+
+class RequestRecord:
+    """Counts a request when its context ends."""
+
+    def __init__(self, model: DeployedModel, clock: Callable[[], float]) -> None:
+        self.model = model
+        self.outcome = "failed"
+        self.usage: Usage | None = None
+        self._clock = clock
+        self._began = clock()
+
+    def __enter__(self) -> "RequestRecord":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        count(self.model, self.outcome, self.usage, self._clock() - self._began)

@@ -1,0 +1,58 @@
+"""Usage of deployed models: tokens in the engines' answers, and the server's metrics about them."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from prometheus_client import Counter, Gauge, Histogram
+
+from rlrun_server.inference.deployed_models import DeployedModel
+from rlrun_server.metrics import REGISTRY
+
+MAX_TOKENS = 10_000_000
+"""Tokens of one request. More are an error of the engine, and must not spoil the sum."""
+REQUESTS = Counter(
+    "rlrun_server_inference_requests_total",
+    "Requests to deployed models, by namespace, adapter (empty: the base model) and outcome.",
+    ["namespace", "adapter", "outcome"], registry=REGISTRY,
+)  # fmt: skip
+TOKENS = Counter(
+    "rlrun_server_inference_tokens_total",
+    "Tokens of deployed models as their engines count them, by namespace, adapter and kind (prompt, completion).",
+    ["namespace", "adapter", "kind"], registry=REGISTRY,
+)  # fmt: skip
+SECONDS = Histogram(
+    "rlrun_server_inference_seconds", "Time of requests to deployed models, to the last byte.",
+    buckets=(0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 150, 300, 600), registry=REGISTRY,
+)  # fmt: skip
+IN_PROGRESS = Gauge(
+    "rlrun_server_inference_in_progress", "Requests to deployed models that are in progress.", registry=REGISTRY
+)
+
+
+@dataclass(frozen=True)
+class Usage:
+    """Tokens of one request."""
+
+    prompt: int = 0
+    completion: int = 0
+
+
+def read_usage(answer: Any) -> Usage | None:
+    """Return the usage in an answer or an event of the engine, None if it has none."""
+    found = answer.get("usage") if isinstance(answer, dict) else None
+    if not isinstance(found, dict):
+        return None
+    return Usage(_count(found.get("prompt_tokens")), _count(found.get("completion_tokens")))
+
+
+def count(model: DeployedModel, outcome: str, usage: Usage | None, seconds: float) -> None:
+    """Count a request. `outcome`: `ok`, `refused` by the engine, `failed`, or `left` by the client."""
+    REQUESTS.labels(model.namespace, model.adapter, outcome).inc()
+    SECONDS.observe(seconds)
+    if usage is not None:
+        TOKENS.labels(model.namespace, model.adapter, "prompt").inc(usage.prompt)
+        TOKENS.labels(model.namespace, model.adapter, "completion").inc(usage.completion)
+
+
+def _count(value: object) -> int:
+    return min(value, MAX_TOKENS) if isinstance(value, int) and value > 0 else 0
