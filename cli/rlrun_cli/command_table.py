@@ -190,7 +190,19 @@ ROOT: dict[str, Entry] = {
         epilog="EPILOG",
         panel=CATALOG,
     ),
+    "chat": CommandEntry(
+        f"{COMMANDS}.chat:chat",
+        "Ask a deployed adapter, and print its answer as it comes.",
+        epilog="EPILOG",
+        panel=CATALOG,
+    ),
     "env": GroupEntry("Manage environment packages, the code that runs train on.", ENV, panel=CATALOG),
+    "open": CommandEntry(
+        f"{COMMANDS}.open_page:open_page",
+        "Print the address of the web page with a login, and open it.",
+        epilog="EPILOG",
+        panel=PLATFORM,
+    ),
     "doctor": CommandEntry(
         f"{COMMANDS}.doctor:doctor",
         "Check what runs need of the cluster, and say what to do about what is missing.",

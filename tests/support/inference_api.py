@@ -1,7 +1,9 @@
 """The OpenAI-compatible API on loopback, with an API server in memory."""
 
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +14,7 @@ from rlrun_server.inference.completions import Completions
 from rlrun_server.inference.inference_app import inference_app
 from rlrun_server.inference.pool_client import PoolClient
 
-from tests.support.completion_engine import PLATFORM_KEY
+from tests.support.completion_engine import PLATFORM_KEY, CompletionEngine
 from tests.support.rest_api import CREATED, RestApi, rest_api, uid_of
 
 CHAT_RIGHT = "create rladapters/chat in {}"
@@ -83,3 +85,41 @@ async def serving_inference_api(
         yield InferenceApi(rest, client, app.state.completions, asked)
     await pools.close()
     await rest.client.aclose()
+
+
+@dataclass
+class ThreadedApi:
+    """An API in a thread, for synchronous clients."""
+
+    url: str
+    """Without `/v1`."""
+    api: InferenceApi
+    engine: CompletionEngine
+
+
+@contextmanager
+def threaded_inference_api(monkeypatch: Any, *adapters: Obj) -> Iterator[ThreadedApi]:
+    """Serve the API with these adapters, and the engine of their pool, while the context is open."""
+    loop, started = asyncio.new_event_loop(), threading.Event()
+    found: list[ThreadedApi] = []
+    stop = asyncio.Event()
+
+    async def run() -> None:
+        async with (
+            CompletionEngine().serving(monkeypatch) as engine,
+            serving_inference_api(lambda *_: engine.url) as api,
+        ):
+            api.add(*adapters)
+            found.append(ThreadedApi(str(api.client.base_url).removesuffix("/v1/"), api, engine))
+            started.set()
+            await stop.wait()
+
+    thread = threading.Thread(target=lambda: loop.run_until_complete(run()), daemon=True)
+    thread.start()
+    assert started.wait(20)
+    try:
+        yield found[0]
+    finally:
+        loop.call_soon_threadsafe(stop.set)
+        thread.join(20)
+        loop.close()

@@ -218,6 +218,12 @@ class RemoteCluster:
         """Return the JSON that a Service (`name:port`) answers through the API server. Raises ApiError."""
         return self._client.call_service(namespace, service, method, path, body, headers)
 
+    def stream_service(
+        self, namespace: str, service: str, path: str, body: Obj, headers: Mapping[str, str], seconds: float
+    ) -> Iterator[bytes]:
+        """Yield what a Service answers to a POST through the API server, as it comes. Raises ApiError."""
+        return self._client.stream_service(namespace, service, path, body, headers, seconds)
+
     def served_kinds(self) -> Obj:
         """Return the APIResourceList of rlrun's group. Raises ApiError, with status 404 if it is not installed."""
         try:

@@ -7,12 +7,9 @@ ServiceAccount `rlrun-user` of the namespace takes its place.
 
 import json
 import os
-import re
-import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import urlsplit
@@ -22,11 +19,11 @@ import urllib3
 from rlrun.constants import Reason
 from rlrun.kube.errors import ApiError
 from rlrun.kube.kinds import CONFIG_MAP
-from rlrun.protocol.api_keys import ACCOUNT, KEY_PATTERN
 from rlrun.protocol.user_storage import LOCATION_PATH, USER_SIGN_PATH
 from urllib3.exceptions import HTTPError
 
 from rlrun_cli.remote.cluster import API_KEY_VARIABLE, RemoteCluster
+from rlrun_cli.remote.user_token import UserToken
 from rlrun_cli.terminal.errors import INVALID, CliError, NotFoundError
 
 if TYPE_CHECKING:
@@ -44,11 +41,14 @@ Server = Annotated[
 ]
 DISCOVERY_NAMESPACE = "kube-public"
 DISCOVERY_NAME = "rlrun-server"
-TOKEN_SECONDS = 600
-RENEW_SECONDS = 120.0
-"""A token is renewed this long before it ends."""
 CONNECT_SECONDS = 5.0
 READ_SECONDS = 30.0
+STREAM_SECONDS = 600.0
+"""Time for the next part of a streamed answer."""
+STREAM_CHUNK = 8192
+MAX_ERROR = 64 * 1024
+FORWARDED_PORT = 8080
+"""Port of a pod of rlrun-server without TLS, which only `kubectl port-forward` reaches."""
 TRIES = 4
 BACKOFF = 0.5
 RETRYABLE_STATUSES = (429, 500, 502, 503, 504)
@@ -80,18 +80,23 @@ def find_server(cluster: RemoteCluster, server: str | None, audience: str = "") 
 
     `audience` is that of the token which takes the place of a certificate.
     """
+    return locate_server(cluster, server, audience).send
+
+
+def locate_server(cluster: RemoteCluster, server: str | None, audience: str = "") -> "DirectServer | ProxiedServer":
+    """Return the server, at its URL or behind the API server. Raises CliError."""
     token = UserToken(cluster, audience)
     if server:
-        return DirectServer(_checked_url(server, "--server"), token).send
+        return DirectServer(_checked_url(server, "--server"), token)
     try:
         found = cluster.get(CONFIG_MAP, DISCOVERY_NAME, DISCOVERY_NAMESPACE).get("data") or {}
     except NotFoundError:
         found = {}
     namespace, _, service = str(found.get("service") or "").partition("/")
     if found.get("url"):
-        return DirectServer(_checked_url(str(found["url"]), f"url of ConfigMap {DISCOVERY_NAME}"), token).send
+        return DirectServer(_checked_url(str(found["url"]), f"url of ConfigMap {DISCOVERY_NAME}"), token)
     if namespace and service:
-        return ProxiedServer(cluster, namespace, service, token).send
+        return ProxiedServer(cluster, namespace, service, token)
     raise CliError(
         f"rlrun-server is not known: ConfigMap {DISCOVERY_NAMESPACE}/{DISCOVERY_NAME} does not name it",
         "give its URL with --server or RLRUN_SERVER, or ask the platform team to install the chart with its server",
@@ -103,7 +108,8 @@ class DirectServer:
     """The server at its URL."""
 
     def __init__(self, url: str, token: Callable[[], str]) -> None:
-        self._url = url.rstrip("/")
+        self.url = url.rstrip("/")
+        """Without a slash at its end."""
         self._token = token
         self._retries = urllib3.Retry(
             total=TRIES - 1, backoff_factor=BACKOFF, status_forcelist=RETRYABLE_STATUSES, allowed_methods=None,
@@ -120,17 +126,39 @@ class DirectServer:
         data = None if body is None else json.dumps(body)
         try:
             retries = self._retries if may_be_repeated(method, path) else False
-            response = self._http.request(method, self._url + path, body=data, headers=headers, retries=retries)
+            response = self._http.request(method, self.url + path, body=data, headers=headers, retries=retries)
         except HTTPError as error:
             raise StorageServerUnavailable(
-                f"rlrun-server does not respond at {self._url} ({type(error).__name__}): check --server or RLRUN_SERVER"
+                f"rlrun-server does not respond at {self.url} ({type(error).__name__}): check --server or RLRUN_SERVER"
             ) from error
         if response.status in (200, 201):
             try:
                 return json.loads(response.data)
             except ValueError as error:
-                raise StorageServerUnavailable(f"{self._url} responded with something else than JSON") from error
+                raise StorageServerUnavailable(f"{self.url} responded with something else than JSON") from error
         raise _rejection(ApiError.from_response(response.status, response.data))
+
+    def stream(self, path: str, body: Mapping[str, Any]) -> Iterator[bytes]:
+        """Yield the answer to a POST as it comes. Raises CliError, StorageServerUnavailable."""
+        from rlrun.storage.errors import StorageServerUnavailable
+
+        headers = {"Authorization": f"Bearer {self._token()}", "Content-Type": "application/json"}
+        timeout = urllib3.Timeout(connect=CONNECT_SECONDS, read=STREAM_SECONDS)
+        try:
+            response = self._http.request(
+                "POST", self.url + path, body=json.dumps(body), headers=headers, retries=False, timeout=timeout,
+                preload_content=False,
+            )  # fmt: skip
+            try:
+                if response.status != 200:
+                    raise _refusal(ApiError.from_response(response.status, response.read(MAX_ERROR)))
+                yield from response.stream(STREAM_CHUNK)
+            finally:
+                response.close()
+        except HTTPError as error:
+            raise StorageServerUnavailable(
+                f"rlrun-server does not respond at {self.url} ({type(error).__name__}): check --server or RLRUN_SERVER"
+            ) from error
 
 
 class ProxiedServer:
@@ -159,13 +187,29 @@ class ProxiedServer:
                 time.sleep(BACKOFF * 2**again)
         raise AssertionError("unreachable")
 
+    def stream(self, path: str, body: Mapping[str, Any]) -> Iterator[bytes]:
+        """Yield the answer to a POST as it comes. Raises CliError, StorageServerUnavailable."""
+        from rlrun.storage.user_signer import TOKEN_HEADER
+
+        headers = {TOKEN_HEADER: self._token()}
+        try:
+            yield from self._cluster.stream_service(
+                self._namespace, self._service, path, dict(body), headers, STREAM_SECONDS
+            )
+        except ApiError as error:
+            is_answer = error.status and not (error.status == 403 and error.reason == "Forbidden")
+            raise _refusal(error) if is_answer else self._rejection(error) from error
+
+    def port_forward(self) -> str:
+        """Return the command that opens the server on this machine."""
+        return f"kubectl port-forward -n {self._namespace} deployment/{_service_name(self._service)} {FORWARDED_PORT}"
+
     def _rejection(self, error: ApiError) -> Exception:
         if error.status == 403 and error.reason == "Forbidden":
-            name = _service_name(self._service)
             return CliError(
                 f"the API server does not let you reach rlrun-server: {error.message}",
-                "give its URL with --server or RLRUN_SERVER, for example http://127.0.0.1:8080 while this runs: "
-                f"kubectl port-forward -n {self._namespace} deployment/{name} 8080",
+                f"give its URL with --server or RLRUN_SERVER, for example http://127.0.0.1:{FORWARDED_PORT} while this "
+                f"runs: {self.port_forward()}",
             )
         return _rejection(error)
 
@@ -173,67 +217,6 @@ class ProxiedServer:
 def may_be_repeated(method: str, path: str) -> bool:
     """Return whether a request that got no answer may be sent again: it changes nothing."""
     return method == "GET" or path in (USER_SIGN_PATH, LOCATION_PATH)
-
-
-class UserToken:
-    """The user's API key or token: that of the kubeconfig, else one of the ServiceAccount `rlrun-user`. Thread-safe."""
-
-    def __init__(self, cluster: RemoteCluster, audience: str = "", clock: Callable[[], float] = time.time) -> None:
-        """`audience` is that of the ServiceAccount's token. Empty: the API server."""
-        self._cluster = cluster
-        self._audience = audience
-        self._clock = clock
-        self._lock = threading.Lock()
-        self._made = ("", 0.0)
-        """Token, and the time of its end."""
-
-    def __call__(self) -> str:
-        """Return a valid token. Raises CliError."""
-        if key := os.environ.get(API_KEY_VARIABLE, "").strip():
-            if not re.fullmatch(KEY_PATTERN, key):
-                raise CliError(
-                    f"{API_KEY_VARIABLE} has {len(key)} characters that are no API key",
-                    "set it to one line as `rlrun key create` prints it, or unset it",
-                    code=INVALID,
-                )
-            return key
-        with self._lock:
-            own = self._cluster.bearer()
-            if own:
-                return own
-            token, end = self._made
-            if self._clock() > end - RENEW_SECONDS:
-                token, end = self._made = self._make()
-            return token
-
-    def _make(self) -> tuple[str, float]:
-        try:
-            status = self._cluster.create_token(ACCOUNT, TOKEN_SECONDS, self._audience)["status"]
-            end = datetime.fromisoformat(str(status["expirationTimestamp"])).timestamp()
-            return str(status["token"]), end
-        except ApiError as error:
-            raise self._without_token(error) from error
-
-    def _without_token(self, error: ApiError) -> CliError:
-        namespace = self._cluster.namespace
-        account = f"--serviceaccount={namespace}:{ACCOUNT}"
-        steps = [
-            f"kubectl create serviceaccount {ACCOUNT} -n {namespace}",
-            f"kubectl create rolebinding {ACCOUNT} --clusterrole=edit {account} -n {namespace}",
-        ]
-        if error.status == 403:
-            name = f"{ACCOUNT}-token"
-            steps = [
-                f"kubectl create role {name} --verb=create --resource=serviceaccounts/token --resource-name={ACCOUNT} "
-                f"-n {namespace}",
-                f"kubectl create rolebinding {name} --role={name} --user=YOUR_NAME -n {namespace}",
-            ]
-        return CliError(
-            f"your kubeconfig has a client certificate and no token, and ServiceAccount {ACCOUNT} of namespace "
-            f"{namespace} gives none: {error.message}",
-            "select a namespace that has this account with -n, or ask an administrator to run these commands",
-            details=steps,
-        )
 
 
 def _rejection(error: ApiError) -> Exception:
@@ -246,6 +229,11 @@ def _rejection(error: ApiError) -> Exception:
             "the server answers with 404: check the URL in --server, and the version of rlrun-server"
         )
     return AccessDenied(f"rlrun-server refuses: {error.message}")
+
+
+def _refusal(error: ApiError) -> CliError:
+    """Return the error for an answer whose message says what to do."""
+    return CliError(f"rlrun-server refuses ({error.status}): {error.message}")
 
 
 def _service_name(proxied: str) -> str:

@@ -35,11 +35,15 @@ class ApiError(Exception):
 
     @classmethod
     def from_response(cls, status: int, body: str | bytes | None, action: str = "") -> "ApiError":
-        """Return the error for a response with an error status. The body is a Status object, or any text."""
+        """Return the error for a response with an error status.
+
+        The body is a Status object, an error of rlrun-server (RFC 9457 or OpenAI's form), or any text.
+        """
         text = body.decode(errors="replace") if isinstance(body, bytes) else body or ""
         try:
             content = json.loads(text)
-            reason, message = str(content.get("reason") or UNKNOWN), str(content.get("message") or text)
+            said = content.get("message") or content.get("detail") or (content.get("error") or {}).get("message")
+            reason, message = str(content.get("reason") or UNKNOWN), str(said or text)
             details = content.get("details")
         except (ValueError, AttributeError):
             return cls(status, str(status), text[:500], action=action)

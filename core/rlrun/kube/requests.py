@@ -227,11 +227,19 @@ SERVICE_VERBS = {"GET": Verb.GET, "POST": Verb.CREATE, "DELETE": Verb.DELETE}
 
 
 def call_service(
-    namespace: str, service: str, method: str, path: str, body: Obj | None, headers: Mapping[str, str]
+    namespace: str,
+    service: str,
+    method: str,
+    path: str,
+    body: Obj | None,
+    headers: Mapping[str, str],
+    seconds: float | None = None,
 ) -> KubeRequest:
     """Return the request (GET, POST or DELETE) that the API server passes to a Service, written `name:port`."""
-    verb = SERVICE_VERBS[method]
-    return KubeRequest(verb, SERVICE, namespace, service, body, subresource=f"proxy{path}", extra_headers=headers)
+    verb, place = SERVICE_VERBS[method], f"proxy{path}"
+    return KubeRequest(
+        verb, SERVICE, namespace, service, body, subresource=place, extra_headers=headers, seconds=seconds
+    )
 
 
 def replace(obj: Obj, field_manager: str | None) -> KubeRequest:

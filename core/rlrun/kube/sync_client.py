@@ -129,6 +129,12 @@ class SyncKubeClient:
         """Return the JSON that a Service (`name:port`) answers through the API server. Raises ApiError."""
         return self._transport.send(requests.call_service(namespace, service, method, path, body, headers))
 
+    def stream_service(
+        self, namespace: str, service: str, path: str, body: Obj, headers: Mapping[str, str], seconds: float
+    ) -> Iterator[bytes]:
+        """Yield what a Service (`name:port`) answers to a POST through the API server, as it comes. Raises ApiError."""
+        return self._transport.stream(requests.call_service(namespace, service, "POST", path, body, headers, seconds))
+
     def log(
         self,
         namespace: str,

@@ -17,7 +17,7 @@ from rlrun.storage.layout import S3Uri
 from rlrun_cli.remote.api_keys import ApiKeys
 from rlrun_cli.remote.cluster import RemoteCluster
 from rlrun_cli.remote.context import CliContext
-from rlrun_cli.remote.server import UserToken
+from rlrun_cli.remote.user_token import UserToken
 from rlrun_cli.terminal.errors import CliError
 from typing_extensions import override
 

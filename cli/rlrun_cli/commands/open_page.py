@@ -1,0 +1,53 @@
+"""Command `open`: the web page, logged in."""
+
+import sys
+import webbrowser
+from typing import Annotated
+from urllib.parse import quote
+
+import typer
+
+from rlrun_cli.remote.context import Context, Kubeconfig, Namespace, cluster
+from rlrun_cli.remote.run_storage import s3_operation
+from rlrun_cli.remote.server import FORWARDED_PORT, ProxiedServer, Server, locate_server
+from rlrun_cli.terminal import output
+from rlrun_cli.terminal.errors import INVALID, CliError
+
+CODE_PATH = "/rlrun/v1/session:code"
+EPILOG = """Examples:
+
+  rlrun open
+  rlrun open --no-browser --server https://rlrun.example.com
+
+The address logs one browser in, within a minute. The code is behind the # of the address, which browsers send to no \
+server."""
+
+
+def open_page(
+    ctx: typer.Context,
+    browser: Annotated[
+        bool, typer.Option("--browser/--no-browser", help="Open the address in a browser of this machine.")
+    ] = True,
+    server: Server = None,
+    namespace: Namespace = None,
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
+) -> None:
+    """Print the address of the web page with a login, and open it."""
+    api = cluster(ctx, kubeconfig, context, namespace)
+    with s3_operation("open the page"):
+        found = locate_server(api, server)
+        if isinstance(found, ProxiedServer):
+            raise CliError(
+                "the platform has not published a URL of rlrun-server, so that no browser reaches it",
+                f"in another terminal run: {found.port_forward()}; then: "
+                f"rlrun open --server http://127.0.0.1:{FORWARDED_PORT}",
+                code=INVALID,
+            )
+        code = (found.send("POST", CODE_PATH, {}) or {}).get("code")
+    if not isinstance(code, str) or not code:
+        raise CliError(f"{found.url} answered without a login code", "check --server, and the version of rlrun-server")
+    address = f"{found.url}/#login={quote(code, safe='')}"
+    typer.echo(address)
+    if browser and sys.stdout.isatty() and webbrowser.open(address):
+        output.notice("Opened in a browser. If you do not see it, open the address above within a minute.")

@@ -1,0 +1,77 @@
+"""Answers of deployed adapters, as rlrun-server streams them."""
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from rlrun_cli.remote.cluster import API_KEY_VARIABLE, RemoteCluster
+from rlrun_cli.remote.server import DirectServer, ProxiedServer
+from rlrun_cli.terminal.errors import CliError
+
+CHAT_PATH = "/v1/chat/completions"
+MODELS_PATH = "/v1/models"
+DATA = b"data:"
+DONE = b"[DONE]"
+MAX_LINE = 2 * 1024 * 1024
+
+Message = dict[str, str]
+
+
+def model_name(cluster: RemoteCluster, server: DirectServer | ProxiedServer, adapter: str) -> str:
+    """Return the name of an adapter's model in requests. Raises CliError, AccessDenied, StorageServerUnavailable.
+
+    A name with a namespace or a base model is one already.
+    """
+    if "/" in adapter or ":" in adapter:
+        return adapter
+    # A key has a namespace of its own, which need not be that of the kubeconfig.
+    if not os.environ.get(API_KEY_VARIABLE) or cluster.is_namespace_chosen:
+        return f"{cluster.namespace}/{adapter}"
+    models = (server.send("GET", MODELS_PATH, None) or {}).get("data") or []
+    names = [f"{m['namespace']}/{adapter}" for m in models if m.get("adapter") == adapter and m.get("namespace")]
+    if len(names) == 1:
+        return names[0]
+    if names:
+        raise CliError(f"several namespaces have an adapter {adapter}", f"name one of them: {', '.join(names)}")
+    raise CliError(
+        f"no deployed adapter {adapter} is one that the API key may ask",
+        f"deploy it: rlrun adapters deploy {adapter}; or name its namespace with -n",
+    )
+
+
+def ask(
+    server: DirectServer | ProxiedServer, model: str, messages: Sequence[Message], options: dict[str, Any]
+) -> Iterator[str]:
+    """Yield the text of the answer, piece by piece. Raises CliError, StorageServerUnavailable."""
+    body = {"model": model, "messages": list(messages), "stream": True, **options}
+    for data in _data(server.stream(CHAT_PATH, body)):
+        if data == DONE:
+            return
+        event = _parsed(data)
+        if isinstance(event.get("error"), dict):
+            raise CliError(f"the answer ended: {event['error'].get('message') or 'no cause is given'}")
+        for choice in event.get("choices") or []:
+            text = (choice.get("delta") or {}).get("content") if isinstance(choice, dict) else None
+            if text:
+                yield str(text)
+    raise CliError("the answer ended before its last part", "try again")
+
+
+def _data(chunks: Iterator[bytes]) -> Iterator[bytes]:
+    rest = b""
+    for chunk in chunks:
+        *lines, rest = (rest + chunk).split(b"\n")
+        if len(rest) > MAX_LINE:
+            raise CliError("rlrun-server sent a line that is too long")
+        yield from (line.removeprefix(DATA).strip() for line in lines if line.startswith(DATA))
+
+
+def _parsed(data: bytes) -> dict[str, Any]:
+    try:
+        found = json.loads(data)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise CliError("rlrun-server answered with something else than JSON", "check --server or RLRUN_SERVER")
+    return found

@@ -1,0 +1,79 @@
+"""The user's credential for rlrun-server."""
+
+import os
+import re
+import threading
+import time
+from collections.abc import Callable
+from datetime import datetime
+
+from rlrun.kube.errors import ApiError
+from rlrun.protocol.api_keys import ACCOUNT, KEY_PATTERN
+
+from rlrun_cli.remote.cluster import API_KEY_VARIABLE, RemoteCluster
+from rlrun_cli.terminal.errors import INVALID, CliError
+
+TOKEN_SECONDS = 600
+RENEW_SECONDS = 120.0
+"""A token is renewed this long before it ends."""
+
+
+class UserToken:
+    """The user's API key or token: that of the kubeconfig, else one of the ServiceAccount `rlrun-user`. Thread-safe."""
+
+    def __init__(self, cluster: RemoteCluster, audience: str = "", clock: Callable[[], float] = time.time) -> None:
+        """`audience` is that of the ServiceAccount's token. Empty: the API server."""
+        self._cluster = cluster
+        self._audience = audience
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._made = ("", 0.0)
+        """Token, and the time of its end."""
+
+    def __call__(self) -> str:
+        """Return a valid token. Raises CliError."""
+        if key := os.environ.get(API_KEY_VARIABLE, "").strip():
+            if not re.fullmatch(KEY_PATTERN, key):
+                raise CliError(
+                    f"{API_KEY_VARIABLE} has {len(key)} characters that are no API key",
+                    "set it to one line as `rlrun key create` prints it, or unset it",
+                    code=INVALID,
+                )
+            return key
+        with self._lock:
+            own = self._cluster.bearer()
+            if own:
+                return own
+            token, end = self._made
+            if self._clock() > end - RENEW_SECONDS:
+                token, end = self._made = self._make()
+            return token
+
+    def _make(self) -> tuple[str, float]:
+        try:
+            status = self._cluster.create_token(ACCOUNT, TOKEN_SECONDS, self._audience)["status"]
+            end = datetime.fromisoformat(str(status["expirationTimestamp"])).timestamp()
+            return str(status["token"]), end
+        except ApiError as error:
+            raise self._without_token(error) from error
+
+    def _without_token(self, error: ApiError) -> CliError:
+        namespace = self._cluster.namespace
+        account = f"--serviceaccount={namespace}:{ACCOUNT}"
+        steps = [
+            f"kubectl create serviceaccount {ACCOUNT} -n {namespace}",
+            f"kubectl create rolebinding {ACCOUNT} --clusterrole=edit {account} -n {namespace}",
+        ]
+        if error.status == 403:
+            name = f"{ACCOUNT}-token"
+            steps = [
+                f"kubectl create role {name} --verb=create --resource=serviceaccounts/token --resource-name={ACCOUNT} "
+                f"-n {namespace}",
+                f"kubectl create rolebinding {name} --role={name} --user=YOUR_NAME -n {namespace}",
+            ]
+        return CliError(
+            f"your kubeconfig has a client certificate and no token, and ServiceAccount {ACCOUNT} of namespace "
+            f"{namespace} gives none: {error.message}",
+            "select a namespace that has this account with -n, or ask an administrator to run these commands",
+            details=steps,
+        )
