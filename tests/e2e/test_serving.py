@@ -10,13 +10,15 @@ from statistics import fmean
 from types import ModuleType
 from typing import Any
 
+import openai
 import pytest
 from rlrun.storage.layout import RunLayout
 
-from demo.install import BUCKET, EXAMPLES
+from demo.install import BUCKET, EXAMPLES, rlrun
 from demo.kubectl import Object, wait_for
 from demo.watch import follow
 from tests.e2e.conftest import SECONDS, Platform
+from tests.e2e.server_clients import api_key, server_on_loopback
 
 IMAGE = "localhost/rlrun-orchestrator:local"
 BASE = "rlrun/reverse-text-tiny"
@@ -190,8 +192,60 @@ def test_deleting_a_run_removes_its_children_and_keeps_its_artifacts(platform: P
     assert store.list_folders(layout_of(deleted).root / "checkpoints")
 
 
+def check_server(
+    platform: Platform, namespace: str, other: str, name: str, model: str, expected: dict[str, str]
+) -> None:
+    """Ask a deployed adapter over rlrun-server as users outside of the cluster do it.
+
+    `other`: a namespace without it. `expected`: what the pool itself answers to some texts.
+    """
+    kubectl = platform.kubectl
+    keys = {place: api_key(kubectl, place) for place in (namespace, other)}
+    texts = list(expected)
+    with server_on_loopback(kubectl) as url:
+        clients = {
+            place: openai.OpenAI(base_url=f"{url}/v1", api_key=key, timeout=60, max_retries=3)
+            for place, key in keys.items()
+        }
+        mine, theirs = clients[namespace], clients[other]
+
+        def answer(asked: str, text: str) -> str:
+            message: Any = {"role": "user", "content": text}
+            found = mine.chat.completions.create(model=asked, messages=[message], max_tokens=24, temperature=0)
+            assert found.usage is not None
+            assert found.usage.completion_tokens > 0
+            return found.choices[0].message.content or ""
+
+        def pieces(text: str) -> list[str]:
+            message: Any = {"role": "user", "content": text}
+            stream = mine.chat.completions.create(
+                model=model, messages=[message], max_tokens=24, temperature=0, stream=True
+            )
+            return [chunk.choices[0].delta.content or "" for chunk in stream]
+
+        assert {m.id for m in mine.models.list()} >= {BASE, model}
+        assert {text: answer(model, text) for text in texts} == expected
+        assert answer(f"{namespace}/{name}", texts[0]) == expected[texts[0]]
+        streamed = pieces(texts[0])
+        assert "".join(streamed) == expected[texts[0]]
+        assert len([piece for piece in streamed if piece]) > 1, "it comes in pieces"
+
+        # Of other namespaces nothing is known, and paths that load adapters are no paths of the server.
+        assert [m.id for m in theirs.models.list()] == []
+        for asked in (model, f"{namespace}/{name}", f"{namespace}/{BASE}"):
+            with pytest.raises(openai.NotFoundError, match="does not exist, or you may not ask it"):
+                theirs.completions.create(model=asked, prompt="a")
+        with pytest.raises(openai.AuthenticationError):
+            openai.OpenAI(base_url=f"{url}/v1", api_key=keys[namespace][:-1] + "_", max_retries=0).models.list()
+        with pytest.raises(openai.NotFoundError):
+            mine.post("/unload_lora_adapter", body={"lora_name": model}, cast_to=object)
+
+    printed = rlrun(kubectl, "chat", name, texts[0], "-n", namespace, "--max-tokens", "24", "--temperature", "0")
+    assert printed.strip() == expected[texts[0]].strip()
+
+
 def test_a_deployed_adapter_answers_until_it_is_undeployed(
-    platform: Platform, deleted: Object, task: ModuleType
+    platform: Platform, deleted: Object, task: ModuleType, fresh_namespace: Callable[[str], str]
 ) -> None:
     namespace = deleted["metadata"]["namespace"]
     kubectl = platform.kubectl
@@ -218,6 +272,9 @@ def test_a_deployed_adapter_answers_until_it_is_undeployed(
     }
     print(f"similarity: {scores}")
     assert scores[models[1]] > scores[BASE] + 0.1, "the adapter answers as its base model does"
+
+    some = dict(zip(texts[:4], first["answers"][models[1]], strict=False))
+    check_server(platform, namespace, fresh_namespace("strangers"), name, models[1], some)
 
     # A replica that is lost comes back with its adapters before it gets requests.
     (pod,) = kubectl.list("pods", namespace, "rlrun.dev/serving")
