@@ -96,5 +96,5 @@ class CompletionEngine:
         app = Starlette(routes=[Route(path, self._complete, methods=["POST"]) for path in paths])
         sockets = listen("127.0.0.1", 0)
         self.url = f"http://127.0.0.1:{sockets[0].getsockname()[1]}/v1"
-        async with serving_on(EngineAccess(app), sockets, drain_seconds=1.0):  # type: ignore[arg-type]
+        async with serving_on(EngineAccess(app), sockets, drain_seconds=1.0):
             yield self

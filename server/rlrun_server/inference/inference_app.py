@@ -106,7 +106,7 @@ async def list_models(request: Request, caller: Caller = IDENTIFIED) -> Response
             adapter=model.adapter or None,
             ready=model.is_ready,
         )
-        for name, model in await _completions(request).access.list(caller.user)
+        for name, model in await _completions(request).access.permitted(caller.user)
     ]
     return Response(ModelList(data=models).model_dump_json(), media_type="application/json")
 

@@ -44,7 +44,7 @@ class ModelAccess:
             raise InferenceError(400, "ambiguous_model", message, "model")
         return meant[0]
 
-    async def list(self, user: User) -> list[tuple[str, DeployedModel]]:
+    async def permitted(self, user: User) -> list[tuple[str, DeployedModel]]:
         """Return the models that the user may ask, each with a name by which `find` returns it."""
         models = self._models.all()
         namespaces = sorted({model.namespace for model in models}, key=lambda name: (name != user.namespace, name))
@@ -65,7 +65,7 @@ class ModelAccess:
                 return name
         return ""
 
-    async def _allowed(self, user: User, models: Sequence[DeployedModel]) -> "list[DeployedModel]":
+    async def _allowed(self, user: User, models: Sequence[DeployedModel]) -> list[DeployedModel]:
         answers = await asyncio.gather(*(self._access.may(user, chat_check(model.namespace)) for model in models))
         return [model for model, is_allowed in zip(models, answers, strict=True) if is_allowed]
 

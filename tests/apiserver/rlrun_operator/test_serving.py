@@ -8,7 +8,7 @@ from rlrun.api.model import RLModelSpec
 from rlrun.protocol.serving import DesiredAdapters, ServedAdapter
 from rlrun.storage.layout import S3Uri
 from rlrun_operator.config.settings import OperatorSettings
-from rlrun_operator.resources.serving_pool import PoolIdentity, PoolCredentials, pool_children
+from rlrun_operator.resources.serving_pool import PoolCredentials, PoolIdentity, pool_children
 from rlrun_operator.resources.storage_access import StorageAccess
 
 from tests.apiserver.rlrun_operator.conftest import Bench
