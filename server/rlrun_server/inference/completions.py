@@ -5,7 +5,7 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import aiohttp
 from starlette.requests import Request
@@ -29,6 +29,8 @@ from rlrun_server.users import User
 JSON, EVENTS = "application/json", "text/event-stream"
 MAX_BODY = 1024 * 1024
 MAX_ANSWER = 4 * 1024 * 1024
+FEW_BYTES = 16 * 1024
+"""Bytes that take less time to read than to hand over to the thread, whose queue is short."""
 MAX_REFUSAL = 64 * 1024
 MAX_MESSAGE = 2000
 MAX_SECONDS = 600.0
@@ -37,6 +39,9 @@ CLIENT_LEFT = 499
 """Status for the log of a request whose client left."""
 PASSED_STATUSES = frozenset({400, 413, 422, 429})
 """Statuses of an engine that tell the client about its request."""
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -59,14 +64,16 @@ class Completions:
             held = stack.enter_context(self.capacity.request(user.limited_as))
             stack.enter_context(_in_progress())
             body = await self._body(request, held)
-            asked = await self.work.run(read_request, body)
+            asked = await self._run(len(body), read_request, body)
             model = await self.access.find(user, asked.model)
             self._require_ready(model)
-            sent = await self.work.run(rewrite_request, body, model.served_name)
+            sent = await self._run(len(body), rewrite_request, body, model.served_name)
+            held.add(len(sent))
             record = stack.enter_context(RequestRecord(model, self.clock))
             try:
                 answer = await until_left(request.receive, self.pools.post(model, path, sent), deadline)
                 stack.callback(answer.close)
+                del body, sent
                 held.release()
                 if answer.status != 200:
                     raise await until_left(request.receive, self._refusal(model, answer, record), deadline)
@@ -82,6 +89,10 @@ class Completions:
             except TimeoutError as error:
                 raise too_slow(self.max_seconds) from error
             return Response(content, 200, media_type=JSON)
+
+    async def _run(self, size: int, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Return the result of a call that reads `size` bytes: in the thread, unless they are few."""
+        return call(*args, **kwargs) if size <= FEW_BYTES else await self.work.run(call, *args, **kwargs)
 
     async def _body(self, request: Request, held: HeldBytes) -> bytes:
         media_type = request.headers.get("Content-Type", "").partition(";")[0].strip().lower()
@@ -105,7 +116,7 @@ class Completions:
         self, model: DeployedModel, answer: EngineAnswer, held: HeldBytes, record: RequestRecord
     ) -> bytes:
         content = await _read(model, answer, MAX_ANSWER, held)
-        found = await self.work.run(_parsed, content)
+        found = await self._run(len(content), _parsed, content)
         if not isinstance(found, dict):
             raise engine_failed(model, "does not answer with JSON")
         record.outcome, record.usage = "ok", read_usage(found)

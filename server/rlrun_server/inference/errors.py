@@ -19,6 +19,8 @@ log = logging.getLogger(__name__)
 TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 CLIENT_ERROR, SERVER_ERROR = "invalid_request_error", "server_error"
 FIRST_SERVER_ERROR = 500
+NOT_REPEATED = frozenset({"timeout", "answer_too_large"})
+"""Codes of errors that would come again after the same work. OpenAI's clients repeat requests by themselves."""
 PATHS = "/v1/chat/completions, /v1/completions and /v1/models"
 
 
@@ -47,6 +49,8 @@ class InferenceError(Exception):
 def error_response(error: InferenceError) -> Response:
     """Return the response for an error."""
     headers = {"Retry-After": str(RETRY_SECONDS)} if error.status in RETRYABLE else {}
+    if error.code in NOT_REPEATED:
+        headers["X-Should-Retry"] = "false"
     if error.status == 401:
         headers["WWW-Authenticate"] = 'Bearer realm="rlrun"'
     return Response(error.body(), error.status, headers, "application/json")

@@ -94,8 +94,6 @@ async def create_completion(request: Request, caller: Caller = IDENTIFIED) -> Re
 @router.get("/models", responses={200: {"model": ModelList}}, response_class=JSONResponse)
 async def list_models(request: Request, caller: Caller = IDENTIFIED) -> Response:
     """List the deployed adapters that you may ask, and their base models."""
-    services: Services = request.app.state.services
-    services.objects.require(services.objects.adapters)
     models = [
         Model(
             id=name,
@@ -137,5 +135,8 @@ def inference_app(
 
 
 def _completions(request: Request) -> Completions:
+    """Raises RestError before all adapters have been listed."""
+    services: Services = request.app.state.services
+    services.objects.require(services.objects.adapters)
     found: Completions = request.app.state.completions
     return found

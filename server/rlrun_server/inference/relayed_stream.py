@@ -1,6 +1,7 @@
 """Response with the events of an engine, passed on as they come."""
 
 import asyncio
+import contextlib
 from contextlib import AsyncExitStack
 
 import aiohttp
@@ -49,8 +50,10 @@ class RelayedStream(StreamingResponse):
                 self._record.usage = self._events.usage or Usage(0, self._events.count)
             if error is None:
                 self._record.outcome = "ok"
-            async with asyncio.timeout(ERROR_SECONDS):
-                await send({"type": "http.response.body", "body": b"" if error is None else error.event()})
+            # A client that has stopped reading gets no end: the connection is closed.
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(ERROR_SECONDS):
+                    await send({"type": "http.response.body", "body": b"" if error is None else error.event()})
 
     async def _relayed(self, send: Send) -> InferenceError | None:
         """Send all events and return the error with which the stream ends, None after the engine's last event."""

@@ -150,6 +150,7 @@ async def test_a_request_ends_after_its_time(api: InferenceApi, engine: Completi
     answer = await api.client.post(CHAT, json={**BODY, "stream": stream}, headers=api.user("ann", "team"))
     assert '"code": "timeout"' in answer.text
     assert answer.status_code == (200 if stream else 504), "the status of a stream is sent with its first event"
+    assert answer.headers.get("x-should-retry") == (None if stream else "false")
     await until(lambda: engine.left == 1)
     assert app.capacity.in_progress == 0
 
@@ -347,6 +348,29 @@ async def test_requests_in_progress_are_limited(api: InferenceApi, engine: Compl
     engine.gate.set()
     assert [answer.status_code for answer in await asyncio.gather(*waiting)] == [200] * 3
     assert (await api.client.post(CHAT, json=BODY, headers=ann)).status_code == 200
+
+
+async def test_requests_at_once_do_not_wait_for_a_thread(api: InferenceApi) -> None:
+    user = api.user("ann", "team")
+    answers = await asyncio.gather(*(api.client.post(CHAT, json=BODY, headers=user) for _ in range(32)))
+    assert {answer.status_code for answer in answers} == {200}
+
+
+async def test_a_large_body(api: InferenceApi, engine: CompletionEngine) -> None:
+    long = {**BODY, "messages": [{"role": "user", "content": "é" * 200_000}]}
+    answer = await api.client.post(CHAT, json=long, headers=api.user("ann", "team"))
+    assert answer.status_code == 200, answer.text
+    assert engine.requests[0][2] == long
+
+
+async def test_before_all_adapters_are_listed(api: InferenceApi) -> None:
+    api.rest.services.objects.adapters.is_listed = False
+    user = api.user("ann", "team")
+    for answer in (
+        await api.client.post(CHAT, json=BODY, headers=user),
+        await api.client.get("/models", headers=user),
+    ):
+        assert error_of(answer) == (503, "server_not_ready")
 
 
 async def test_memory_of_answers_is_limited(api: InferenceApi, engine: CompletionEngine) -> None:
