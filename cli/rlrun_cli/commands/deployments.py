@@ -16,7 +16,8 @@ DEPLOY_EPILOG = """Examples:
   rlrun adapters deploy reverse-text-x7k2p-step-000030-842409bd --wait
 
 Prints the model's name, the URL of its OpenAI API, and the Secret with its API key (OPENAI_API_KEY). The URL is \
-reachable from pods of the namespace. A deployed adapter is exempt from retention."""
+reachable from pods of the namespace; from everywhere else ask it with rlrun chat, or over rlrun-server's /v1. A \
+deployed adapter is exempt from retention."""
 UNDEPLOY_EPILOG = """Examples:
 
   rlrun adapters undeploy reverse-text-x7k2p-step-000030-842409bd --wait"""
@@ -53,6 +54,7 @@ def deploy_adapter(
     typer.echo(f"rladapters.rlrun.dev/{name} deployed")
     for label, field in (("Model", "deploymentModel"), ("URL", "deploymentUrl"), ("Secret", "deploymentSecret")):
         output.notice(f"{label + ':':<8}{served.get(field) or '-'}")
+    output.notice(f"Ask it: rlrun chat {name} -n {api.namespace}")
 
 
 def undeploy_adapter(

@@ -7,6 +7,7 @@ from typing import Any
 from fastapi import APIRouter, FastAPI
 from pydantic import BaseModel
 from rlrun.constants import VERSION
+from rlrun.protocol.user_storage import TOKEN_HEADER
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
@@ -30,6 +31,11 @@ Send a Kubernetes token or an API key as `Authorization: Bearer`. A model is nam
 its namespace `{namespace}/{adapter}`. Needs `create rladapters/chat` in the namespace of the adapter. All fields of a \
 body but `model` are for vLLM."""
 
+SECURITY = [{"token": []}, {"proxied": []}]
+SCHEMES = {
+    "token": {"type": "http", "scheme": "bearer", "description": "Kubernetes token or API key"},
+    "proxied": {"type": "apiKey", "in": "header", "name": TOKEN_HEADER},
+}
 router = APIRouter(tags=["inference"])
 
 
@@ -58,6 +64,23 @@ class ModelList(BaseModel):
     data: list[Model]
 
 
+class Error(BaseModel):
+    """Error in OpenAI's form."""
+
+    message: str
+    """Explanation for users, with what to do."""
+    type: str
+    param: str | None
+    code: str
+    """Stable, for programs."""
+
+
+class Failure(BaseModel):
+    """Body of all errors."""
+
+    error: Error
+
+
 def _operation(example: dict[str, Any]) -> dict[str, Any]:
     properties = {
         "model": {"type": "string", "description": "Name of a deployed adapter or base model."},
@@ -67,12 +90,17 @@ def _operation(example: dict[str, Any]) -> dict[str, Any]:
     schema = {"type": "object", "required": list(example), "properties": {**properties, **_types(example)}}
     body = {"required": True, "content": {"application/json": {"schema": schema, "example": example}}}
     stream = {"text/event-stream": {"schema": {"type": "string"}}, "application/json": {"schema": {"type": "object"}}}
-    return {"requestBody": body, "responses": {"200": {"description": "Completion", "content": stream}}}
+    responses = {"200": {"description": "Completion, or its parts with `stream: true`", "content": stream}}
+    return {"requestBody": body, "responses": responses, "security": SECURITY}
 
 
 def _types(example: dict[str, Any]) -> dict[str, Any]:
-    kinds = {list: {"type": "array", "items": {"type": "object"}}, str: {"type": "string"}}
-    return {name: kinds[type(value)] for name, value in example.items() if name != "model"}
+    array = {"type": "array", "items": {"type": "object"}}
+    return {
+        name: array if isinstance(value, list) else {"type": "string"}
+        for name, value in example.items()
+        if name != "model"
+    }
 
 
 CHAT = {"model": "Qwen/Qwen3-4B:my-adapter", "messages": [{"role": "user", "content": "Hello"}]}
@@ -91,7 +119,12 @@ async def create_completion(request: Request, caller: Caller = IDENTIFIED) -> Re
     return await _completions(request).answer(request, caller.user, "/completions")
 
 
-@router.get("/models", responses={200: {"model": ModelList}}, response_class=JSONResponse)
+@router.get(
+    "/models",
+    responses={200: {"model": ModelList}},
+    response_class=JSONResponse,
+    openapi_extra={"security": SECURITY},
+)
 async def list_models(request: Request, caller: Caller = IDENTIFIED) -> Response:
     """List the deployed adapters that you may ask, and their base models."""
     models = [
@@ -122,7 +155,8 @@ def inference_app(
         redoc_url=None,
         redirect_slashes=False,
     )
-    app.include_router(router, prefix=PREFIX)
+    app.include_router(router, prefix=PREFIX, responses={"4XX": {"model": Failure}, "5XX": {"model": Failure}})
+    app.openapi().setdefault("components", {})["securitySchemes"] = SCHEMES
     errors.install(app)
     app.add_middleware(Guard, failed=errors.unexpected)
     if services is not None and pools is not None:

@@ -229,7 +229,11 @@ async def test_a_server_that_is_no_engine_of_the_pool_is_shown_to_nobody(
 
 
 async def test_a_status_of_an_adapter_names_no_address(api: InferenceApi, engine: CompletionEngine) -> None:
-    hostile = {"deploymentUrl": "http://169.254.169.254/v1", "deploymentModel": "x", "deploymentSecret": "../../x"}
+    hostile: dict[str, Any] = {
+        "deploymentUrl": "http://169.254.169.254/v1",
+        "deploymentModel": "x",
+        "deploymentSecret": "../../x",
+    }
     api.add(adapter("three", model="http://evil/@169.254.169.254:80/../x?y#z", number=3, **hostile))
     answer = await api.client.post(CHAT, json={**BODY, "model": "team/three"}, headers=api.user("ann", "team"))
     assert error_of(answer) == (503, "pool_not_ready"), "the engine has the key of another pool"
