@@ -2,8 +2,8 @@
 
 import asyncio
 import json
-from collections.abc import Callable, Iterator
-from contextlib import AsyncExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeVar
 
@@ -62,7 +62,7 @@ class Completions:
         deadline = asyncio.get_running_loop().time() + self.max_seconds
         async with AsyncExitStack() as stack:
             held = stack.enter_context(self.capacity.request(user.limited_as))
-            stack.enter_context(_in_progress())
+            stack.enter_context(IN_PROGRESS.track_inprogress())
             body = await self._body(request, held)
             asked = await self._run(len(body), read_request, body)
             model = await self.access.find(user, asked.model)
@@ -150,12 +150,6 @@ def too_slow(seconds: float) -> InferenceError:
     """Return the error for a request that took too long."""
     message = f"The answer was not complete within {seconds:.0f} s. Ask for fewer tokens (`max_tokens`)."
     return InferenceError(504, "timeout", message)
-
-
-@contextmanager
-def _in_progress() -> Iterator[None]:
-    with IN_PROGRESS.track_inprogress():
-        yield
 
 
 async def _read(model: DeployedModel, answer: EngineAnswer, limit: int, held: HeldBytes | None = None) -> bytes:
