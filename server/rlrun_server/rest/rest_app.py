@@ -128,6 +128,8 @@ class Guard:
         """`internal_error` makes the answer for an unexpected exception."""
         self._app = app
         self._internal_error = internal_error
+    def __init__(self, app: ASGIApp, failed: Callable[[Request], Response] = problems.internal_error) -> None:
+        self._failed = failed
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer the request."""
@@ -153,4 +155,5 @@ class Guard:
             if is_started:
                 raise
             response = self._internal_error(request)
+            response = self._failed(request)
             await response(scope, receive, send_with_headers)
