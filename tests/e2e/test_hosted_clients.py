@@ -103,6 +103,22 @@ def wait_for_steps(prime: HostedClient, run: str, step: int) -> dict[str, Any]:
     return wait_for(f"step {step} of {run}", look, SECONDS, 2.0)
 
 
+def test_a_tenants_key_sees_nothing_of_another(
+    tenants: dict[str, tuple[str, HostedClient]], runs: dict[str, str]
+) -> None:
+    # Before the runs are deleted by the tests below.
+    for version, other in zip(VERSIONS, reversed(VERSIONS), strict=True):
+        namespace, prime = tenants[version]
+        listed = prime.read("train", "list", "-o", "json")["runs"]
+        assert runs[other] not in [run["id"] for run in listed]
+        for words in ("get", "metrics", "progress", "checkpoints", "usage", "components"):
+            assert "does not exist" in " ".join(prime.run("train", words, runs[other], code=1).split()), words
+        for words in ("stop", "restart", "delete"):
+            assert "does not exist" in " ".join(prime.run("train", words, runs[other], "-f", code=1).split()), words
+        foreign = prime.run("train", "list", code=1, PRIME_TEAM_ID=tenants[other][0])
+        assert "does not belong" in " ".join(foreign.split()), namespace
+
+
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_client_drives_a_run_from_models_to_delete(
     platform: Platform, tenants: dict[str, tuple[str, HostedClient]], runs: dict[str, str], version: str
@@ -144,21 +160,6 @@ def test_a_client_drives_a_run_from_models_to_delete(
     prime.run("train", "delete", run, "-f")
     wait_for("no run", lambda: not prime.read("train", "list", "-o", "json")["runs"], SECONDS, 1.0)
     assert platform.kubectl.get("secret", f"{run}-env", namespace) is None
-
-
-def test_a_tenants_key_sees_nothing_of_another(
-    tenants: dict[str, tuple[str, HostedClient]], runs: dict[str, str]
-) -> None:
-    for version, other in zip(VERSIONS, reversed(VERSIONS), strict=True):
-        namespace, prime = tenants[version]
-        listed = prime.read("train", "list", "-o", "json")["runs"]
-        assert runs[other] not in [run["id"] for run in listed]
-        for words in ("get", "metrics", "progress", "checkpoints", "usage", "components"):
-            assert "does not exist" in " ".join(prime.run("train", words, runs[other], code=1).split()), words
-        for words in ("stop", "restart", "delete"):
-            assert "does not exist" in " ".join(prime.run("train", words, runs[other], "-f", code=1).split()), words
-        foreign = prime.run("train", "list", code=1, PRIME_TEAM_ID=tenants[other][0])
-        assert "does not belong" in " ".join(foreign.split()), namespace
 
 
 def checkpoints(prime: HostedClient, run: str) -> list[dict[str, Any]]:
