@@ -134,7 +134,7 @@ def seed(runs: SeededRuns, namespace: str) -> dict[str, RunLayout]:  # noqa: F81
         for step in STORED:
             runs.samples(found[name], step)
     runs.metrics(found[ODD], 10, extra={f"metrics/{HOSTILE}/mean": 0.5, f"reward/{HOSTILE}/mean": 0.5})
-    runs.samples(found[ODD], 8, text=HOSTILE, environment=HOSTILE[:120])
+    runs.samples(found[ODD], 8, text=HOSTILE, environment=HOSTILE.replace("/", " "))
     layout = found[LEARNING]
     runs.artifact(namespace, "RLCheckpoint", f"{LEARNING}-40", LEARNING, layout, 40)
     runs.artifact(namespace, "RLAdapter", f"{LEARNING}-a40", LEARNING, layout, 40, deployed=False)
