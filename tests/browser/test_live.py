@@ -16,6 +16,8 @@ from tests.support.seaweedfs import S3Server
 from tests.support.seeded_runs import VERSION, SeededRuns
 
 POLLING = "updated every 5 s"
+LOST_MS = 30_000
+"""Longest time until the page notices that the server is away, or is back: it asks every 5 s, and repeats."""
 
 
 class LiveRun:
@@ -60,12 +62,12 @@ def test_a_run_is_watched_until_it_is_complete(
         editor.expect(404, "/stream")
     editor.open(server.view(live_run.name))
     expect(page.get_by_text("The run is starting")).to_be_visible()
-    expect(page.get_by_text("live" if has_stream else POLLING, exact=True)).to_be_visible()
+    expect(page.get_by_text("live" if has_stream else POLLING, exact=True)).to_be_visible(timeout=LOST_MS)
     live_run.set(phase="Running", progress=progress(3))
-    expect(page.get_by_text("step 3/40")).to_be_visible()
+    expect(page.get_by_text("step 3/40")).to_be_visible(timeout=LOST_MS)
     expect(page.locator("[aria-live=polite]").first).to_contain_text("The run is now running")
     live_run.set(phase="Completed", progress=progress(40))
-    expect(page.get_by_text("step 40/40")).to_be_visible()
+    expect(page.get_by_text("step 40/40")).to_be_visible(timeout=LOST_MS)
     expect(page.locator("[aria-live=polite]").first).to_contain_text("The run is now completed")
     expect(page.get_by_role("button", name="Stop")).to_have_count(0)
 
@@ -75,12 +77,12 @@ def test_without_a_server_the_page_keeps_what_it_has(editor: WatchedPage, server
     editor.open(f"/runs?ns={server.namespace}&q={live_run.name}")
     expect(page.get_by_role("link", name=live_run.name)).to_be_visible()
     page.route(re.compile("/rlrun/v1/"), lambda route: route.abort())
-    expect(page.get_by_text("The server has not answered")).to_be_visible()
-    expect(page.get_by_role("alert").get_by_text("The server does not answer")).to_be_visible()
+    expect(page.get_by_text("The server has not answered")).to_be_visible(timeout=LOST_MS)
+    expect(page.get_by_role("alert").get_by_text("The server does not answer")).to_be_visible(timeout=LOST_MS)
     expect(page.get_by_role("link", name=live_run.name)).to_be_visible()
     editor.check_accessibility()
     page.unroute_all()
-    expect(page.get_by_text("The server has not answered")).to_have_count(0)
-    expect(page.get_by_role("alert")).to_have_count(0)
+    expect(page.get_by_text("The server has not answered")).to_have_count(0, timeout=LOST_MS)
+    expect(page.get_by_role("alert")).to_have_count(0, timeout=LOST_MS)
     # The browser reports each request that failed.
     editor.problems.clear()

@@ -62,7 +62,8 @@ async def list_steps(
     return await _of_run(request, caller, namespace, run, answer)
 
 
-@router.get("/examples/{environment}/{example}", responses={200: {"model": ExampleHistory}}, response_class=JSON)
+# Ids of environments have a slash, which is one also where a client has encoded it.
+@router.get("/examples/{environment:path}/{example}", responses={200: {"model": ExampleHistory}}, response_class=JSON)
 async def get_example(
     request: Request,
     namespace: Namespace,

@@ -136,6 +136,8 @@ async def test_an_example_through_the_steps(stored: SampleApi) -> None:
     only = await stored.found("examples/reverse/7", {"split": "filtered"})
     assert [point["step"] for point in only["points"]] == [2]
     assert (await stored.found("examples/nothing/7"))["points"] == []
+    slashed = await stored.found("examples/acme%2Fnothing/7")
+    assert (slashed["environment"], slashed["points"]) == ("acme/nothing", [])
 
 
 async def test_folders_of_the_platform_are_no_namespaces(stored: SampleApi) -> None:
