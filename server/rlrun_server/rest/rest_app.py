@@ -128,6 +128,7 @@ class Guard:
         """`internal_error` makes the answer for an unexpected exception."""
         self._app = app
         self._internal_error = internal_error
+
     def __init__(self, app: ASGIApp, failed: Callable[[Request], Response] = problems.internal_error) -> None:
         self._failed = failed
 
