@@ -129,9 +129,6 @@ class Guard:
         self._app = app
         self._internal_error = internal_error
 
-    def __init__(self, app: ASGIApp, failed: Callable[[Request], Response] = problems.internal_error) -> None:
-        self._failed = failed
-
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer the request."""
         if scope["type"] != "http":
