@@ -153,5 +153,4 @@ class Guard:
             if is_started:
                 raise
             response = self._internal_error(request)
-            response = self._failed(request)
             await response(scope, receive, send_with_headers)
