@@ -514,7 +514,7 @@ def test_credentials_from_values(render: Render) -> None:
     values = {
         "s3": {"credentials": {"create": True, "existingSecret": "", "accessKeyId": "id", "secretAccessKey": "k"}}
     }
-    rendered = render({"users": {value: False}})
+    rendered = render(values)
     secret = rendered.one("Secret", "rlrun-s3")
     assert secret["stringData"]["AWS_ACCESS_KEY_ID"] == "id"
     assert parse_settings(rendered.settings).s3.credentials_secret.name == secret["metadata"]["name"]
