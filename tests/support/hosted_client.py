@@ -60,7 +60,7 @@ class HostedClient:
         except subprocess.TimeoutExpired:
             process.kill()
             raise
-        assert process.returncode == code, f"prime {self.version} {process.args}: {process.returncode}\n{printed}"
+        assert process.returncode == code, f"prime {self.version} {process.args!r}: {process.returncode}\n{printed}"
         assert "Traceback" not in printed, printed
         return printed
 

@@ -56,9 +56,9 @@ def pool_objects(bench: Bench) -> list[str]:
     return [p for p, o in found if "rlrun.dev/serving" in (o["metadata"].get("labels") or {})]
 
 
-def start_pods(bench: Bench) -> None:
+def start_pods(bench: Bench, model: str | None = None) -> None:
     """Plays the node: the pool's pod runs, is ready, and its sidecar has loaded what lies in the ConfigMap."""
-    identity = PoolIdentity(bench.namespace, f"tests/{bench.namespace}")
+    identity = PoolIdentity(bench.namespace, model or f"tests/{bench.namespace}")
     pod = f"{identity.name}-0"
     order = bench.wait("the desired adapters", lambda: bench.get(CORE, "configmaps", identity.desired_config))
     bench.wait("the pool", lambda: bench.get(APPS, "deployments", identity.name))

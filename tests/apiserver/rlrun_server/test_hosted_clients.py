@@ -16,6 +16,8 @@ from kubernetes import client
 
 from local_cluster.control_plane.without_nodes import ControlPlane
 from tests.apiserver.docs.conftest import World, orchestrators, own_bench, world
+from tests.apiserver.rlrun_operator.conftest import Bench
+from tests.apiserver.rlrun_operator.test_serving import start_pods
 from tests.apiserver.rlrun_server.test_users import RBAC, Accounts, chart_objects
 from tests.support.hosted_client import VERSIONS, HostedClient, hosted_client
 from tests.support.server_process import server_process
@@ -166,14 +168,15 @@ def test_a_client_drives_a_run_from_models_to_delete(
     def deployment() -> str:
         return str(prime.read("deployments", "list", "-o", "json")["models"][0]["deployment_status"])
 
-    bench.wait("a pool that serves it", lambda: bench.make_pods() or deployment() == "DEPLOYED")
+    start_pods(bench, MODEL)
+    bench.wait("a pool that serves it", lambda: deployment() == "DEPLOYED")
     prime.run("deployments", "delete", adapter["id"])
     assert deployment() in ("UNLOADING", "NOT_DEPLOYED")
     if version == "0.12.0":
         refused = prime.run("deployments", "create", "--checkpoint-id", checkpoint["id"], "-y", code=1)
         assert "has no adapter of step 10" in " ".join(refused.split())
     stopping = prime.start("train", "stop", name, "-f")
-    bench.wait("the end", lambda: bench.kill_pods() or bench.phase(name) == "Stopped")
+    bench.wait("the end", lambda: ends(bench, name))
     prime.end(stopping)
     bench.wait("STOPPED", lambda: prime.read("train", "get", name, "-o", "json")["run"]["status"] == "STOPPED")
     assert "Only a run that is RUNNING" in " ".join(prime.run("train", "restart", name, "-f", code=1).split())
@@ -225,6 +228,12 @@ def test_a_key_sees_nothing_of_another_tenant(
         team = prime.run("train", "list", code=1, PRIME_TEAM_ID=namespace)
         assert "does not belong" in " ".join(team.split())
     assert world.bench.run("hidden")["spec"].get("stop") is not True
+
+
+def ends(bench: Bench, name: str) -> bool:
+    """Play the kubelet, which confirms the end of pods, and return whether the run has ended."""
+    bench.kill_pods()
+    return bench.phase(name) == "Stopped"
 
 
 def push(prime: HostedClient, namespace: str) -> str:
