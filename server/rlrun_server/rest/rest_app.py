@@ -117,8 +117,22 @@ def openapi_of(app: FastAPI) -> dict[str, Any]:
         for path in document["paths"].values():
             for operation in path.values():
                 operation["responses"].pop("422", None)
+                for response in operation["responses"].values():
+                    _describe_events(response.get("content", {}))
         app.openapi_schema = document
     return app.openapi_schema
+
+
+def _describe_events(content: dict[str, Any]) -> None:
+    """Give an event stream the schema of one event (`itemSchema` of OpenAPI 3.2) in place of that of its data."""
+    stream = content.get("text/event-stream")
+    if stream is None or "schema" not in stream:
+        return
+    data = {key: value for key, value in stream.pop("schema").items() if key != "type"}
+    text = {"type": "string"}
+    properties = {"id": text, "event": text}
+    properties["data"] = {**text, "contentMediaType": "application/json", "contentSchema": data}
+    stream["itemSchema"] = {"type": "object", "required": ["event", "data"], "properties": properties}
 
 
 class Guard:

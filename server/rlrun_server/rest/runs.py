@@ -48,6 +48,9 @@ def require_date(value: object) -> object:
     return value
 
 
+Since = Annotated[datetime, BeforeValidator(require_date)]
+
+
 class RunFilter(Schema):
     """Selection and order of runs."""
 
@@ -59,7 +62,7 @@ class RunFilter(Schema):
     """Name of an environment, or its id if it has no name."""
     name: str | None = Field(default=None, max_length=128)
     """Part of the name or display name, in small or capital letters."""
-    since: Annotated[datetime, BeforeValidator(require_date)] | None = None
+    since: Since | None = None
     """Runs that were created at this time or later, as in 2026-01-31T12:00:00Z."""
     sort: RunOrder = RunOrder.newest
 

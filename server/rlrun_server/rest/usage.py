@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from rlrun_server.rest.access import IDENTIFIED, Caller, requires
 from rlrun_server.rest.responses import JSON, schema_response
-from rlrun_server.rest.runs import in_utc
+from rlrun_server.rest.runs import Since, in_utc
 from rlrun_server.rest.services import services_of
 from rlrun_server.rest.summaries import RunSummary
 
@@ -34,7 +34,7 @@ class UsageQuery(Schema):
     """Selection and grouping of usage."""
 
     by: UsageGroup = UsageGroup.run
-    since: datetime | None = None
+    since: Since | None = None
     """Runs that were created at this time or later, as in 2026-01-31T12:00:00Z."""
 
 

@@ -1,6 +1,5 @@
 """Deployment and deletion of artifacts, with the rights of the caller."""
 
-
 import pytest
 from rlrun.constants import SERVER_FIELD_MANAGER
 from rlrun.kube.errors import ApiError
