@@ -1,17 +1,16 @@
 """The hosted service's own clients, unmodified, drive real runs of the demo model, each as a tenant of its own."""
 
-import re
 import shutil
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from demo.install import EXAMPLES, SYSTEM_NAMESPACE, let_users_in, rlrun
+from demo.install import EXAMPLES
 from demo.kubectl import wait_for
 from tests.e2e.conftest import SECONDS, Platform
+from tests.e2e.server_clients import api_key, server_on_loopback
 from tests.support.hosted_client import VERSIONS, HostedClient, hosted_client
 
 CONFIG = """
@@ -36,25 +35,13 @@ interval = 3
 [adapters]
 interval = 3
 """
-FORWARDED = re.compile(r"Forwarding from 127\.0\.0\.1:(\d+)")
 
 
 @pytest.fixture(scope="module")
 def url(platform: Platform) -> Iterator[str]:
     """URL of rlrun-server, through a forwarded port."""
-    command = ["kubectl", "--kubeconfig", str(platform.kubectl.kubeconfig), "port-forward", "-n", SYSTEM_NAMESPACE]
-    process = subprocess.Popen(
-        [*command, "deployment/rlrun-server", ":8080"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
-    assert process.stdout is not None
-    try:
-        line = process.stdout.readline()
-        found = FORWARDED.search(line)
-        assert found, f"{line}{process.stdout.read()}"
-        yield f"http://127.0.0.1:{found[1]}"
-    finally:
-        process.terminate()
-        process.wait(20)
+    with server_on_loopback(platform.kubectl) as found:
+        yield found
 
 
 @pytest.fixture(scope="module")
@@ -65,8 +52,7 @@ def tenants(
     found = {}
     for version in VERSIONS:
         namespace = module_namespace("hosted")
-        let_users_in(platform.kubectl, namespace)
-        key = rlrun(platform.kubectl, "key", "create", "-n", namespace).strip().splitlines()[-1]
+        key = api_key(platform.kubectl, namespace)
         found[version] = (namespace, hosted_client(version, url, key, tmp_path_factory.mktemp("home")))
     return found
 

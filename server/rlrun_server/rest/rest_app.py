@@ -129,7 +129,7 @@ def _describe_events(content: dict[str, Any]) -> None:
     if stream is None or "schema" not in stream:
         return
     data = {key: value for key, value in stream.pop("schema").items() if key != "type"}
-    text = {"type": "string"}
+    text: dict[str, Any] = {"type": "string"}
     properties = {"id": text, "event": text}
     properties["data"] = {**text, "contentMediaType": "application/json", "contentSchema": data}
     stream["itemSchema"] = {"type": "object", "required": ["event", "data"], "properties": properties}
