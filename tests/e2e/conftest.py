@@ -26,7 +26,7 @@ from tests.support.lanes import Together
 from tests.support.s3_key_search import KeyHolders, find_s3_key
 from tests.support.sharing import folder_of_all_workers, shared
 
-SECOND_LANE = {"test_algorithms.py", "test_guides.py", "test_serving.py"}
+SECOND_LANE = {"test_algorithms.py", "test_guides.py", "test_hosted_clients.py", "test_serving.py"}
 """Files of tests for one worker; those of all others are for the other worker. Both take about as long."""
 BROKEN_ENVIRONMENTS = Path(__file__).parent / "environments"
 SECONDS = 600.0
