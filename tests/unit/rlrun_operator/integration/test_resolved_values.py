@@ -107,6 +107,6 @@ async def test_an_attempt_keeps_the_defaults_of_its_start() -> None:
     )
     await world.reconcile(2)
     interval = SETTINGS.defaults.checkpoint_interval
-    assert world.status["resolved"] == {"maxTokens": 100, "checkpointInterval": interval}
+    assert world.status["resolved"] == {"maxTokens": 100, "checkpointInterval": interval, "gpus": 0}
     found = configuration(world).spec
     assert (found.sampling.max_tokens, found.checkpoints.interval) == (100, interval)
