@@ -7,7 +7,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Response, expect, sync_playwright
+from playwright.sync_api import (
+    Browser,
+    BrowserContext,
+    ConsoleMessage,
+    Error,
+    Page,
+    Request,
+    Response,
+    expect,
+    sync_playwright,
+)
 
 from local_cluster.host import versions
 from local_cluster.host.paths import paths
@@ -19,6 +29,9 @@ TIMEOUT_MS = 30_000
 REPORTED = ("serious", "critical")
 FAILED_REQUEST = "Failed to load resource: the server responded with a status of"
 """Chromium's message about a response, which is checked by its status instead."""
+NETWORK_CHANGED = "net::ERR_NETWORK_CHANGED"
+"""Chromium ends all its requests, those to this machine too, when an interface comes or goes: each pod here has one."""
+MAX_LOADS = 10
 
 
 @contextmanager
@@ -46,6 +59,8 @@ class WatchedPage:
     problems: list[str] = field(default_factory=list)
     expected: list[tuple[int, str]] = field(default_factory=list)
     """Statuses of responses that the test expects, and a part of their URL."""
+    lost_files: int = 0
+    """Scripts and styles whose requests ended because the machine's network had changed."""
 
     def expect(self, status: int, url: str) -> None:
         """Accept responses with this status to URLs that contain `url`."""
@@ -53,8 +68,17 @@ class WatchedPage:
 
     def open(self, view: str = "/runs") -> None:
         """Show a view, as a reload of its address would."""
-        self.page.goto("about:blank")
-        self.page.goto(f"{self.url}/#{view}")
+        for _ in range(MAX_LOADS):
+            lost = self.lost_files
+            try:
+                self.page.goto("about:blank")
+                self.page.goto(f"{self.url}/#{view}", wait_until="load")
+            except Error as error:
+                if NETWORK_CHANGED not in str(error):
+                    raise
+                continue
+            if self.lost_files == lost:
+                return
 
     def log_in(self, token: str, view: str = "/runs") -> None:
         """Log in by the form, and show a view."""
@@ -81,8 +105,13 @@ class WatchedPage:
 
     def on_console(self, message: ConsoleMessage) -> None:
         """Keep an error that the browser or the page reports, violations of the Content-Security-Policy too."""
-        if message.type == "error" and not message.text.startswith(FAILED_REQUEST):
+        ignored = message.text.startswith(FAILED_REQUEST) or NETWORK_CHANGED in message.text
+        if message.type == "error" and not ignored:
             self.problems.append(f"console: {message.text}")
+
+    def on_failed_request(self, request: Request) -> None:
+        """Count a file of the page that was lost with the machine's network."""
+        self.lost_files += request.failure == NETWORK_CHANGED and request.resource_type in ("script", "stylesheet")
 
     def on_response(self, response: Response) -> None:
         """Keep an error of the server that the test does not expect."""
@@ -108,6 +137,7 @@ def watched_page(browser: Browser, url: str, **options: Any) -> Iterator[Watched
     page.on("console", watched.on_console)
     page.on("pageerror", lambda error: watched.problems.append(f"page error: {error}"))
     page.on("response", watched.on_response)
+    page.on("requestfailed", watched.on_failed_request)
     try:
         yield watched
         assert not watched.problems, "\n".join(dict.fromkeys(watched.problems))
