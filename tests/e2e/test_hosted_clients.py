@@ -130,11 +130,11 @@ def test_a_client_drives_a_run_from_models_to_delete(
     wait_for("a checkpoint", lambda: checkpoints(prime, run), SECONDS, 2.0)
     assert prime.read("train", "usage", run, "-o", "json")["training"]["tokens"] > 0
 
-    pods = {pod["metadata"]["uid"] for pod in platform.kubectl.list("pods", namespace, f"rlrun.dev/run={run}")}
+    pods = pods_of(platform, namespace, run)
     prime.run("train", "restart", run, "-f")
+    # They may do some more steps until they have ended.
+    wait_for("other pods", lambda: not pods & pods_of(platform, namespace, run), SECONDS, 1.0)
     reached = wait_for_steps(prime, run, done["latest_step"] + 3)["latest_step"]
-    after = {pod["metadata"]["uid"] for pod in platform.kubectl.list("pods", namespace, f"rlrun.dev/run={run}")}
-    assert not pods & after, "every pod is another one"
     lines = prime.read("train", "metrics", run)["metrics"]
     assert [row["step"] for row in lines][: reached - 1] == list(range(1, reached))
 
@@ -146,6 +146,11 @@ def test_a_client_drives_a_run_from_models_to_delete(
     prime.run("train", "delete", run, "-f")
     wait_for("no run", lambda: not prime.read("train", "list", "-o", "json")["runs"], SECONDS, 1.0)
     assert platform.kubectl.get("secret", f"{run}-env", namespace) is None
+
+
+def pods_of(platform: Platform, namespace: str, run: str) -> set[str]:
+    """Return the uids of the run's pods."""
+    return {pod["metadata"]["uid"] for pod in platform.kubectl.list("pods", namespace, f"rlrun.dev/run={run}")}
 
 
 def checkpoints(prime: HostedClient, run: str) -> list[dict[str, Any]]:

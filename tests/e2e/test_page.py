@@ -70,7 +70,8 @@ def test_a_run_is_watched_and_its_adapter_is_asked(platform: Platform, namespace
     user.check_accessibility()
     keep_picture(user, "compare")
 
-    (adapter,) = (o["metadata"]["name"] for o in platform.kubectl.list("rladapters", namespace))
+    adapters_of_namespace = platform.kubectl.list("rladapters", namespace)
+    (adapter,) = (o["metadata"]["name"] for o in adapters_of_namespace if o["spec"]["runName"] == RUN)
     user.open(f"/runs/{namespace}/{RUN}/artifacts")
     row = page.get_by_role("row").filter(has=page.get_by_role("rowheader", name=adapter, exact=True))
     row.get_by_role("button", name="Deploy", exact=True).click()
