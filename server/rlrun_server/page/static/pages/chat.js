@@ -67,7 +67,8 @@ function Conversation({ adapter, hasBase }) {
   const [text, setText] = useState("");
   const [system, setSystem] = useState("");
   const [temperature, setTemperature] = useState("0.7");
-  const [limit, setLimit] = useState("512");
+  // Without a limit the engine takes what is left of the model's context.
+  const [limit, setLimit] = useState("");
   const [isBusy, setBusy] = useState(false);
   const stop = useRef(/** @type {AbortController | null} */ (null));
   const log = useRef(/** @type {HTMLElement | null} */ (null));
@@ -78,7 +79,7 @@ function Conversation({ adapter, hasBase }) {
   const change = (turn, model, changes) =>
     setTurns((old) => old.map((one, at) => (at === turn ? { ...one, answers: { ...one.answers, [model]: { ...one.answers[model], ...changes(one.answers[model]) } } } : one)));
   const ask = async (turn, model, messages, signal) => {
-    const options = { model, messages, temperature: Number(temperature) || 0, maxTokens: Math.min(MAX_TOKENS, Number(limit) || 512) };
+    const options = { model, messages, temperature: Number(temperature) || 0, maxTokens: Number(limit) ? Math.min(MAX_TOKENS, Number(limit)) : undefined };
     try {
       const end = await chat(options, (part) => change(turn, model, ({ text: before }) => ({ text: before + part })), signal);
       change(turn, model, () => ({ isDone: true, ...end }));
