@@ -1,4 +1,4 @@
-"""The web page in Chromium, with real runs: one is watched from its begin to its end, and its adapter is asked."""
+"""The web page in Chromium, with real runs: one is watched from its begin to its end, and compared with another."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -42,10 +42,11 @@ def keep_picture(user: WatchedPage, name: str) -> None:
     user.page.screenshot(path=PICTURES / f"{name}.png")
 
 
-def test_a_run_is_watched_and_its_adapter_is_asked(platform: Platform, namespace: str, user: WatchedPage) -> None:
+def test_a_run_is_watched_its_rollouts_are_read_and_two_are_compared(
+    platform: Platform, namespace: str, user: WatchedPage
+) -> None:
     page = user.page
-    adapters = {"interval": STEPS, "keepLast": 1}
-    platform.kubectl.apply(platform.run_object(RUN, namespace, maxSteps=STEPS, adapters=adapters))
+    platform.kubectl.apply(platform.run_object(RUN, namespace, maxSteps=STEPS))
     platform.kubectl.apply(platform.run_object(OTHER, namespace, maxSteps=4, learningRate=1e-6))
 
     user.open(f"/runs?ns={namespace}")
@@ -69,24 +70,3 @@ def test_a_run_is_watched_and_its_adapter_is_asked(platform: Platform, namespace
     expect(page.get_by_text("learningRate").first).to_be_visible()
     user.check_accessibility()
     keep_picture(user, "compare")
-
-    adapters_of_namespace = platform.kubectl.list("rladapters", namespace)
-    (adapter,) = (o["metadata"]["name"] for o in adapters_of_namespace if o["spec"]["runName"] == RUN)
-    user.open(f"/runs/{namespace}/{RUN}/artifacts")
-    row = page.get_by_role("row").filter(has=page.get_by_role("rowheader", name=adapter, exact=True))
-    row.get_by_role("button", name="Deploy", exact=True).click()
-    page.get_by_role("dialog").get_by_role("button", name="Deploy", exact=True).click()
-    expect(row.get_by_role("button", name="Undeploy")).to_be_visible()
-    user.open(f"/chat?ns={namespace}&adapter={adapter}")
-    expect(page.get_by_text("The adapter is not ready yet")).to_have_count(0, timeout=WAIT_MS)
-    page.get_by_label("Message", exact=True).fill("Reverse: abc")
-    page.get_by_role("button", name="Send").click()
-    answer = page.locator(".message.assistant").first
-    expect(answer).to_contain_text("token", timeout=WAIT_MS)
-    expect(answer.locator("pre")).not_to_be_empty()
-    user.check_accessibility()
-    keep_picture(user, "chat")
-    user.open(f"/runs/{namespace}/{RUN}/artifacts")
-    row.get_by_role("button", name="Undeploy").click()
-    page.get_by_role("dialog").get_by_role("button", name="Undeploy").click()
-    expect(row.get_by_role("button", name="Deploy", exact=True)).to_be_visible()
