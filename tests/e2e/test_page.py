@@ -1,4 +1,4 @@
-"""The web page in Chromium, with real runs: one is watched from its begin to its end, and compared with another."""
+"""The web page in Chromium, with real runs: one is watched from begin to end, and compared with another."""
 
 import re
 from collections.abc import Callable, Iterator
