@@ -88,8 +88,8 @@ def examples_of(environment: Any, count: int) -> tuple[list[dict[str, Any]], boo
     else:
         if not callable(getattr(environment, "rollout", None)):
             raise TypeError(
-                f"load_environment returned {type(environment).__name__}, which is no verifiers.Environment and has no "
-                "method rollout"
+                f"load_environment returned {type(environment).__name__}, which is neither a verifiers.Environment "
+                "nor an object with the method rollout"
             )
         rows = getattr(environment, "dataset", None) or getattr(environment, "eval_dataset", None) or []
     wanted = min(count, len(rows))
