@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# `make test`: every level. The levels of this machine (lint, types, unit, apiserver) and those inside images run beside
-# each other while the binaries and images are built and the local cluster comes up. The end-to-end level follows and has
-# the machine to itself: engines that start beside tests that compute get too little CPU for their probes. A level that
-# fails does not hide the later ones; the closing lines of all are repeated at the end, and their logs are in build/test.
+# `make test`: every level. The levels of this machine (lint, types, unit, apiserver, browser) and those inside images
+# run beside each other while the binaries and images are built and the local cluster comes up. The end-to-end level
+# follows and has the machine to itself: engines that start beside tests that compute get too little CPU for their
+# probes. A level that fails does not hide the later ones; the closing lines of all are repeated at the end, and their
+# logs are in build/test.
 # Leaves nothing running unless KEEP is set.
 set -uo pipefail
 cd "$(dirname "$0")/.."
@@ -49,7 +50,9 @@ on_this_machine() {
     level lint make --no-print-directory lint
     level types make --no-print-directory types
     level unit "$PY" -m pytest tests/unit -n "$workers" --dist worksteal --durations=15
-    level apiserver "$PY" -m pytest tests/apiserver tests/browser -n "$workers" --durations=10
+    level apiserver "$PY" -m pytest tests/apiserver -n "$workers" --durations=10
+    # A call of its own: while a browser of Playwright is open, no asyncio test can run in the same process.
+    level browser "$PY" -m pytest tests/browser -n "$workers" --durations=5
 }
 
 in_images() { # Each of these tests computes on one core, with pauses: beside others, threads of torch would only wait.

@@ -20,6 +20,7 @@ from tests.support.source_tree import PYTHONPATH
 
 SECONDS = 300
 """For one block."""
+MAKE_VARIABLES = ("MAKELEVEL", "MAKEFLAGS", "MFLAGS")
 SHOWN = "text"
 FENCE = re.compile(r"^```(\w*)[ \t]*([^\n]*)\n(.*?)^```[ \t]*$", re.MULTILINE | re.DOTALL)
 STEP = re.compile(r"^<!-- test: (.+?) -->[ \t]*$", re.MULTILINE)
@@ -123,7 +124,7 @@ class Runner:
             done = subprocess.run(
                 ["bash", "-c", script],
                 cwd=self.folder,
-                env={**os.environ, **self.environment},
+                env={**environment_of_a_shell(), **self.environment},
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 text=True,
@@ -137,6 +138,11 @@ class Runner:
             raise GuideError(f"{place}: the command {'ended well' if done.returncode == 0 else 'failed'}:\n{said}")
         if block.shown is not None and not matches(block.shown, done.stdout):
             raise GuideError(f"{place}: the guide shows\n{block.shown}\nbut\n{said}")
+
+
+def environment_of_a_shell() -> dict[str, str]:
+    """Return the environment without the variables by which a make that runs the tests would change one in a guide."""
+    return {name: value for name, value in os.environ.items() if name not in MAKE_VARIABLES}
 
 
 def install_commands(folder: Path, python: str, kubectl: Path | str) -> str:

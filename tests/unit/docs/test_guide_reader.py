@@ -80,6 +80,15 @@ def test_on_the_cluster_all_blocks_run(tmp_path: Path) -> None:
         run(GUIDE, tmp_path, steps={"world": lambda *_: None}, e2e=True)
 
 
+def test_make_in_a_guide_prints_the_same_when_make_runs_the_tests(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {"MAKELEVEL": "1", "MAKEFLAGS": "w", "MFLAGS": "-w"}.items():
+        monkeypatch.setenv(name, value)
+    (tmp_path / "Makefile").write_text("hello:\n\t@echo hello\n")
+    assert run("```bash\nmake hello\n```\n```text\nhello\n```\n", tmp_path) == 1
+
+
 def test_a_block_that_hangs_is_ended(tmp_path: Path) -> None:
     with pytest.raises(GuideError, match="not done after"):
         run("```bash\nsleep 60\n```\n", tmp_path, seconds=0.2)
