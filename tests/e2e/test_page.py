@@ -1,4 +1,4 @@
-"""The web page in Chromium, with real runs: one is watched from begin to end, and compared with another."""
+"""The web page in Chromium, with real runs: one is watched from begin to end, its adapter asked, and two compared."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -42,7 +42,38 @@ def keep_picture(user: WatchedPage, name: str) -> None:
     user.page.screenshot(path=PICTURES / f"{name}.png")
 
 
-def test_a_run_is_watched_its_rollouts_are_read_and_two_are_compared(
+def deploy_and_ask(user: WatchedPage, namespace: str) -> None:
+    """Deploy the newest adapter of the run, wait until it is served, and ask it."""
+    page = user.page
+    user.open(f"/runs/{namespace}/{RUN}/artifacts")
+    adapter = page.get_by_role("table", name="Adapters").get_by_role("row").nth(1)
+    adapter.get_by_role("button", name="Deploy", exact=True).click(timeout=WAIT_MS)
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_role("button", name="Deploy", exact=True).click()
+    expect(dialog).to_have_count(0)
+    adapter.get_by_role("link", name="Chat").click(timeout=WAIT_MS)
+
+    page.get_by_label("Message", exact=True).fill("hello")
+    page.get_by_label("Base model beside it").check()
+    page.get_by_role("spinbutton", name="Temperature").fill("0")
+    page.get_by_role("spinbutton", name="Tokens at most").fill("24")
+    page.get_by_role("button", name="Send").click()
+    expect(page.locator("[aria-live=polite]").first).to_contain_text("The answer is complete", timeout=WAIT_MS)
+    answers = page.get_by_role("log").locator(".message.assistant")
+    expect(answers).to_have_count(2)
+    for number in range(2):
+        expect(answers.nth(number).locator("pre")).to_have_text(re.compile("[a-z]"))
+        expect(answers.nth(number)).to_contain_text(re.compile(r"[1-9]\d* tokens?"))
+    user.check_accessibility()
+    keep_picture(user, "chat")
+
+    user.open(f"/runs/{namespace}/{RUN}/artifacts")
+    adapter.get_by_role("button", name="Undeploy").click()
+    dialog.get_by_role("button", name="Undeploy").click()
+    expect(dialog).to_have_count(0)
+
+
+def test_a_run_is_watched_its_rollouts_read_its_adapter_asked_and_two_compared(
     platform: Platform, namespace: str, user: WatchedPage
 ) -> None:
     page = user.page
@@ -64,6 +95,8 @@ def test_a_run_is_watched_its_rollouts_are_read_and_two_are_compared(
     expect(page.get_by_role("article").first).to_contain_text("reversed_similarity")
     user.check_accessibility()
     keep_picture(user, "samples")
+
+    deploy_and_ask(user, namespace)
 
     follow(platform.kubectl, OTHER, namespace, SECONDS)
     user.open(f"/compare?run={namespace}/{RUN}&run={namespace}/{OTHER}")
