@@ -6,7 +6,11 @@ from urllib.parse import urlencode
 
 from playwright.sync_api import Browser, ViewportSize, sync_playwright
 
-CHROMIUM = "/usr/bin/chromium"
+from local_cluster.host import versions
+from local_cluster.host.paths import paths
+from local_cluster.tools.host_packages import ensure_system_packages
+
+CHROMIUM = versions.BROWSER_PACKAGES["chromium"]
 TIMEOUT_MS = 60_000
 VIEW: ViewportSize = {"width": 1280, "height": 1600}
 SETTLED = """async () => {
@@ -35,8 +39,10 @@ def compare_view(url: str, runs: Sequence[str], charts: int) -> View:
 def measure_page(view: View, login: str, token: str, repeats: int) -> list[float]:
     """Return the seconds until the view is usable, each time in a new browser profile, after one that does not count.
 
-    `login`: URL that sets the cookie of a session; empty: none is needed. Raises playwright's errors.
+    `login`: URL that sets the cookie of a session; empty: none is needed. Raises playwright's errors. Installs the
+    browser on a machine without one.
     """
+    ensure_system_packages(paths().cache, versions.BROWSER_PACKAGES)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         try:
