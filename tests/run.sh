@@ -51,13 +51,13 @@ on_this_machine() {
     level types make --no-print-directory types
     level unit "$PY" -m pytest tests/unit -n "$workers" --dist worksteal --durations=15
     level apiserver "$PY" -m pytest tests/apiserver -n "$workers" --durations=10
-    # A call of its own: while a browser of Playwright is open, no asyncio test can run in the same process.
-    level browser "$PY" -m pytest tests/browser -n "$workers" --durations=5
 }
 
-in_images() { # Each of these tests computes on one core, with pauses: beside others, threads of torch would only wait.
+one_by_one() { # Each of these tests computes on one core, with pauses: beside others, threads of torch would only wait.
     level trainer "$PY" -m local_cluster.images run trainer -- env OMP_NUM_THREADS=1 python -m pytest tests/image/rlrun_trainer tests/image/bench tests/image/examples --durations=10
     level inference "$PY" -m local_cluster.images run inference-cpu -- python -m pytest tests/image/rlrun_inference
+    # A call of its own: while a browser of Playwright is open, no test with asyncio can run in the same process.
+    level browser "$PY" -m pytest tests/browser --durations=5
 }
 
 cluster_up() {
@@ -125,7 +125,7 @@ side_by_side() { # side_by_side TRACK...: runs the tracks beside each other and 
 
 tell &
 teller=$!
-side_by_side images on_this_machine in_images cluster_up
+side_by_side images on_this_machine one_by_one cluster_up
 side_by_side on_the_cluster
 kill "$teller"
 teller=

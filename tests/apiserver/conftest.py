@@ -47,15 +47,12 @@ def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Together:
-    """Keep tests of the chart on one worker: they work on one installation. So do those of the page."""
+    """Keep tests of the chart on one worker: they work on one installation."""
     return Together(config, log, _lane)
 
 
 def _lane(nodeid: str) -> str:
-    if "/chart/" in nodeid:
-        return "chart"
-    # These share a server and a browser.
-    return "browser" if "/browser/" in nodeid else nodeid
+    return "chart" if "/chart/" in nodeid else nodeid
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -47,7 +47,7 @@ class World:
         return folder
 
     def layout(self, name: str) -> RunLayout:
-        return RunLayout.of("rlrun", "", self.bench.namespace, self.bench.run(name)["metadata"]["uid"])
+        return RunLayout.of(self.bench.s3.bucket, "", self.bench.namespace, self.bench.run(name)["metadata"]["uid"])
 
     def start(self, name: str) -> None:
         """The example's run under that name."""

@@ -50,6 +50,12 @@ def api(control_plane: ControlPlane) -> client.ApiClient:
     return config.new_client_from_config(str(control_plane.kubeconfig))
 
 
+@pytest.fixture
+def s3_server(s3_server: S3Server) -> S3Server:
+    """The S3 of all tests with a bucket of the test's own: the guide lists all public environments."""
+    return s3_server.with_bucket(f"quickstart-{uuid.uuid4().hex[:8]}")
+
+
 @contextmanager
 def rlrun_server(control_plane: ControlPlane, s3: S3Server, folder: Path) -> Iterator[str]:
     """Run the server's process. Yields its URL."""

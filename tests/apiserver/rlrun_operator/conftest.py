@@ -289,13 +289,13 @@ class Bench:
 
     def place(self, step: int, name: str = "reverse") -> S3Uri:
         """Where the checkpoint of that step is."""
-        return RunLayout.of("rlrun", "", self.namespace, self.run(name)["metadata"]["uid"]).checkpoint(step)
+        return RunLayout.of(self.s3.bucket, "", self.namespace, self.run(name)["metadata"]["uid"]).checkpoint(step)
 
     def tell(self, name: str = "reverse", **status: Any) -> None:
         self.orchestrators.answers[(self.namespace, name)] = {"phase": "Running", "maxSteps": 10, **status}
 
     def upload(self, kind: str, step: int, name: str = "reverse") -> S3Uri:
-        layout = RunLayout.of("rlrun", "", self.namespace, self.run(name)["metadata"]["uid"])
+        layout = RunLayout.of(self.s3.bucket, "", self.namespace, self.run(name)["metadata"]["uid"])
         uri = layout.checkpoint(step) if kind == "checkpoint" else layout.adapter(step)
         files = {"adapter_model.safetensors": b"weights"}
         self.s3.store().upload_artifact(files, uri, ArtifactKind(kind.capitalize()), step=step, policy_version=step)
