@@ -1,30 +1,31 @@
 """Files in the wheel of an environment, which a tenant has made. Pure."""
 
-import io
 import zipfile
 
+from rlrun_server.hosted_api.wheel_archive import WheelInvalid, opened_wheel, read_start
 from rlrun_server.hosted_api.wire import Json, plain
 
 MAX_ENTRIES = 1000
 
 
 def inspect_wheel(data: bytes, path: str, max_bytes: int) -> Json | None:
-    """Return a file, at most `max_bytes` of it, or a folder. None if the wheel has no such path, or is none."""
+    """Return a file, at most `max_bytes` of it, or a folder.
+
+    None if the wheel has no such path, or one that cannot be read.
+    """
     wanted = path.strip("/")
     try:
-        with zipfile.ZipFile(io.BytesIO(data)) as wheel:
+        with opened_wheel(data) as wheel:
             files = {info.filename: info for info in wheel.infolist() if not info.is_dir()}
             if wanted in files:
                 return _file(wheel, files[wanted], max_bytes)
             return _folder(list(files.values()), wanted)
-    except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, OSError, ValueError):
+    except WheelInvalid:
         return None
 
 
 def _file(wheel: zipfile.ZipFile, info: zipfile.ZipInfo, max_bytes: int) -> Json:
-    with wheel.open(info) as file:
-        # No more than is shown is unpacked: the size that a wheel declares is its maker's.
-        content = file.read(max_bytes)
+    content = read_start(wheel, info, max_bytes)
     return {
         "kind": "file",
         "path": info.filename,
