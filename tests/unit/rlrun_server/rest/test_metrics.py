@@ -16,6 +16,7 @@ from rlrun_server.rest import metric_columns, metric_reader
 from rlrun_server.rest import metrics as routes
 from rlrun_server.rest.metric_columns import MetricsAnswer, TooManyValues, read_columns, select_names, thinned
 from rlrun_server.rest.problems import RestError
+from rlrun_server.rest.streams.step_events import metric_event
 
 from tests.support.fake_s3 import InMemoryStore
 from tests.support.rest_api import BUCKET, RestApi, rest_api, run_object, uid_of
@@ -164,6 +165,17 @@ async def test_runs_without_a_number_are_kept_within_the_limit(
     assert (await reader.read("team", uid_of(4))).is_stale
     with pytest.raises(RestError):
         await reader.read("team", uid_of(0))
+
+
+async def test_names_that_are_no_text_are_left_out(api: RestApi, store: CountingStore) -> None:
+    line = b'{"step": 1, "time": "\\ud800", "reward\\udfff": 1.0, "reward/mean": 0.5}\n'
+    store.objects[f"s3://{BUCKET}/prefix/team/{uid_of(1)}/metrics/part-000001.jsonl"] = line
+    found = await metrics(api)
+    assert [(each.name, each.values) for each in found.series] == [("reward/mean", [0.5])]
+    assert found.times == ["?"]
+    event = metric_event(line)
+    assert event is not None
+    assert json.loads(event)["values"] == {"reward/mean": 0.5}
 
 
 async def test_names(api: RestApi, store: CountingStore) -> None:
