@@ -25,7 +25,7 @@ from rlrun_server.hosted_api.new_runs import (
     secret_name,
     secret_object,
 )
-from rlrun_server.hosted_api.run_objects import component_status, numbered, phase_of, run_of
+from rlrun_server.hosted_api.run_objects import component_status, listed_run_of, numbered, phase_of, run_of
 from rlrun_server.hosted_api.wire import Json, json_object
 from rlrun_server.http.body import read_body
 from rlrun_server.http.strict_json import TextInvalid
@@ -193,7 +193,7 @@ async def _shown(services: Services, caller: HostedCaller, runs: list[KeptRun]) 
     lengths = _sequence_lengths(services)
 
     def read() -> list[Json]:
-        return [run_of(obj, caller.user_id, lengths.get(run.summary.model)) for run in runs for obj in [run.read()]]
+        return [listed_run_of(run.read(), caller.user_id, lengths.get(run.summary.model)) for run in runs]
 
     # A thousand runs take half a second, in which nothing else would be answered.
     return await services.metrics.compute(read)

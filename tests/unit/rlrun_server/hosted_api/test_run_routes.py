@@ -48,6 +48,18 @@ async def test_the_older_client_gets_all_runs(api: HostedApi) -> None:
     assert {run["seqLen"] for run in answer["runs"]} == {4096}
 
 
+async def test_lists_have_no_settings_of_environments_which_may_be_large(api: HostedApi) -> None:
+    entry = {"id": "team/reverse", "args": {"text": "a" * 100_000}, "taskset": {"n": 1}, "harness": {"n": 1}}
+    api.rest.add(run_object("large", number=10, env=[entry], eval={"env": [entry], "interval": 5}))
+    for answer in (await api.client.get("/rft/runs"), await api.client.get("/rft/runs", params={"page": 1})):
+        assert len(answer.content) < 20_000
+        large = answer.json()["runs"][0]
+        assert large["environments"] == [{"slug": "team/reverse", "id": "team/reverse"}]
+        assert large["evalConfig"] == {"env": [{"id": "team/reverse"}], "interval": 5}
+    one = (await api.client.get("/rft/runs/large")).json()["run"]
+    assert one["environments"][0]["args"] == one["evalConfig"]["env"][0]["args"] == entry["args"]
+
+
 async def test_the_newer_client_gets_pages(api: HostedApi) -> None:
     answer = (await api.client.get("/rft/runs", params={"page": 2, "limit": 2, "mine": "true"})).json()
     assert [run["id"] for run in answer.pop("runs")] == ["run-3", "run-2"]
