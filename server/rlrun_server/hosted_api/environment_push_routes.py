@@ -115,7 +115,7 @@ async def upload(request: Request, ticket: str) -> Response:
         if found.kind == "source":
             await _read_source(request, found)
             return json_object({})
-        data = await read_body(request, found.size, UPLOAD_SECONDS)
+        data = await read_body(request, found.size, UPLOAD_SECONDS, is_counted=False)
         await services_of(request).metrics.compute(check_wheel, data, found)
         # A repeated upload of the same wheel is none.
         if not await _is_stored(request, found):

@@ -52,7 +52,7 @@ def hosted_app(services: Services | None = None, parts: HostedParts | None = Non
     for router in ROUTERS:
         app.include_router(router, prefix=PREFIX)
     errors.install(app)
-    app.add_middleware(Guard, internal_error=errors.internal_error)
+    app.add_middleware(Guard, internal_error=errors.internal_error, respond=errors.rest_error_response)
     if services is not None:
         app.state.services = services
         app.state.access = services.access

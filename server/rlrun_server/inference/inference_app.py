@@ -158,7 +158,7 @@ def inference_app(
     app.include_router(router, prefix=PREFIX, responses={"4XX": {"model": Failure}, "5XX": {"model": Failure}})
     app.openapi().setdefault("components", {})["securitySchemes"] = SCHEMES
     errors.install(app)
-    app.add_middleware(Guard, internal_error=errors.unexpected)
+    app.add_middleware(Guard, internal_error=errors.unexpected, respond=errors.rest_error_response)
     if services is not None and pools is not None:
         app.state.services = services
         app.state.access = services.access
