@@ -104,7 +104,9 @@ async def inspect_version(
     stored = _chosen(await _versions(request, caller, owner, name), version, owner, name)
     file = _own_wheel(stored, name)
     data = await packages_of(request).read_wheel(owner, name, stored.version, file)
-    found = await services_of(request).metrics.compute(inspect_wheel, data, path, max_bytes)
+    found = await services_of(request).metrics.compute(
+        caller.caller.user.limited_as, inspect_wheel, data, path, max_bytes
+    )
     if found is None:
         raise not_found(f"File {path} of {owner}/{name} {stored.version}")
     return json_object({"data": found})

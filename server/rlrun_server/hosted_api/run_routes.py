@@ -79,7 +79,7 @@ async def create_run(request: Request, caller: HostedCaller = CREATE_RLRUNS) -> 
     cluster = await caller_cluster(request, caller.caller)
     body = await read_body(request, MAX_BODY)
     try:
-        asked = await services.bodies.run(read_client_run, body)
+        asked = await services.bodies.run(caller.caller.user.limited_as, read_client_run, body)
     except TextInvalid as error:
         raise invalid(str(error)) from error
     caller.require_team(asked.team_id)
@@ -196,7 +196,7 @@ async def _shown(services: Services, caller: HostedCaller, runs: list[KeptRun]) 
         return [listed_run_of(run.read(), caller.user_id, lengths.get(run.summary.model)) for run in runs]
 
     # A thousand runs take half a second, in which nothing else would be answered.
-    return await services.metrics.compute(read)
+    return await services.metrics.compute(caller.caller.user.limited_as, read)
 
 
 def _answer(services: Services, caller: HostedCaller, run: Obj) -> Response:

@@ -20,7 +20,7 @@ from rlrun_server.inference.pool_client import PoolClient
 from rlrun_server.rest.access import IDENTIFIED, Caller
 from rlrun_server.rest.rest_app import Guard
 from rlrun_server.rest.services import Services
-from rlrun_server.rest.work_queue import WorkQueue
+from rlrun_server.rest.tenant_queue import TenantQueue
 
 PREFIX = "/v1"
 OPENAPI_PATH = f"{PREFIX}/openapi.json"
@@ -164,7 +164,7 @@ def inference_app(
         app.state.access = services.access
         models = DeployedModels(services.objects.adapters)
         access = ModelAccess(models, services.access)
-        app.state.completions = Completions(WorkQueue("completions"), models, access, pools, Capacity(), clock)
+        app.state.completions = Completions(TenantQueue(1, "completions"), models, access, pools, Capacity(), clock)
     return app
 
 

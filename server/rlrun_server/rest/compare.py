@@ -70,7 +70,7 @@ async def compare_runs(
         detail = "A run is named twice. Name each run once."
         raise invalid(detail, [FieldError(pointer="query/run", detail=detail)])
     metrics, problems = await _metric_names(services, caller, runs)
-    return await services.bodies.run(_compared, runs, metrics, problems)
+    return await services.bodies.run(caller.user.limited_as, _compared, runs, metrics, problems)
 
 
 async def _metric_names(services: Services, caller: Caller, runs: Sequence[KeptRun]) -> tuple[list[str], list[str]]:

@@ -27,12 +27,14 @@ from rlrun_server.rest.summaries import (
     summarize_model,
     summarize_run,
 )
+from rlrun_server.rest.tenant_queue import TenantQueue
 from rlrun_server.rest.visible_namespaces import VisibleNamespaces
 from rlrun_server.rest.watched_objects import ListingCluster, WatchedObjects
-from rlrun_server.rest.work_queue import WorkQueue
 from rlrun_server.users import Users
 
 FILE_THREADS = 2
+WAITING_BODIES = 8
+"""Bodies of one user that wait to be read. They are in memory."""
 
 
 class KnownObjects:
@@ -76,7 +78,7 @@ class Services:
     samples: SampleReader
     logs: LogReader
     streams: StreamHub
-    bodies: WorkQueue = field(default_factory=lambda: WorkQueue("bodies"))
+    bodies: TenantQueue = field(default_factory=lambda: TenantQueue(1, "bodies", WAITING_BODIES))
     """Reading of bodies of requests."""
     account_tokens: AccountTokens | None = None
     """Tokens for callers with an API key. None: API keys only read."""

@@ -5,6 +5,7 @@ import json
 import math
 import sys
 import threading
+import time
 from typing import Any
 
 import pytest
@@ -128,6 +129,32 @@ async def test_answers_are_made_beside_the_event_loop(
     put(store, 0, trained(1, reward=0.1))
     await metrics(api)
     assert threads == ["metric-answers_0"]
+
+
+async def test_answers_of_a_user_that_take_long_delay_no_other(
+    api: RestApi, store: CountingStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_end = threading.Event()
+
+    def slow(columns: Any, names: Any, first: int, *rest: Any) -> MetricsAnswer:
+        if first == 7:
+            may_end.wait(0.1)
+        return thinned(columns, names, first, *rest)
+
+    monkeypatch.setattr(routes, "thinned", slow)
+    put(store, 0, trained(1, reward=0.1))
+    ann, bob = api.user("ann", RIGHT), api.user("bob", RIGHT)
+    path = "/namespaces/team/runs/first/metrics"
+    many = [asyncio.create_task(api.client.get(path, params={"min_step": 7}, headers=ann)) for _ in range(30)]
+    await asyncio.sleep(0.2)
+    try:
+        began = time.monotonic()
+        assert (await api.client.get(path, headers=bob)).status_code == 200
+        assert time.monotonic() - began < 1.0
+        assert not all(task.done() for task in many)
+    finally:
+        may_end.set()
+    assert {answer.status_code for answer in await asyncio.gather(*many)} == {200}
 
 
 async def test_a_deleted_run_is_read_by_its_uid(api: RestApi, store: CountingStore) -> None:
