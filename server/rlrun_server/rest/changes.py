@@ -143,7 +143,8 @@ async def change_run(
 ) -> Response:
     """Change fields of a run's spec that can be changed, by a JSON merge patch."""
     body = await read_body(request, MAX_BODY)
-    changes = read_changes(media_type_of(request), body)
+    bodies = services_of(request).bodies
+    changes = await bodies.run(caller.user.limited_as, read_changes, media_type_of(request), body)
     return await _patch(request, namespace, run, changes, caller, if_match or "", dry_run)
 
 
