@@ -101,7 +101,8 @@ async def create_run(request: Request, caller: HostedCaller = CREATE_RLRUNS) -> 
 async def get_run(request: Request, run: RunId, caller: HostedCaller = GET_RLRUNS) -> Response:
     """Return a run."""
     services = services_of(request)
-    return _answer(services, caller, find_run(services, caller.namespace, run).read())
+    found = find_run(services, caller.namespace, run)
+    return await services.show(caller.caller.user.limited_as, found, lambda: _answer(services, caller, found.read()))
 
 
 @router.put("/rft/runs/{run}/stop")
