@@ -28,7 +28,7 @@ def _file(wheel: zipfile.ZipFile, info: zipfile.ZipInfo, max_bytes: int) -> Json
     content = read_start(wheel, info, max_bytes)
     return {
         "kind": "file",
-        "path": info.filename,
+        "path": plain(info.filename),
         "content": content.decode(errors="replace"),
         "truncated": info.file_size > len(content),
         "total_bytes": info.file_size,
@@ -42,9 +42,9 @@ def _folder(files: list[zipfile.ZipInfo], folder: str) -> Json | None:
         if not info.filename.startswith(prefix):
             continue
         name, slash, _ = info.filename.removeprefix(prefix).partition("/")
-        entry: Json = {"name": plain(name), "path": f"{prefix}{name}", "is_directory": bool(slash)}
+        entry: Json = {"name": plain(name), "path": plain(f"{prefix}{name}"), "is_directory": bool(slash)}
         found[name] = entry if slash else {**entry, "size": info.file_size}
     if not found:
         return None
     entries = [found[name] for name in sorted(found)[:MAX_ENTRIES]]
-    return {"kind": "directory", "path": folder, "entries": entries, "truncated": len(found) > MAX_ENTRIES}
+    return {"kind": "directory", "path": plain(folder), "entries": entries, "truncated": len(found) > MAX_ENTRIES}
