@@ -28,6 +28,7 @@ from rlrun_server.identification import Identification
 from rlrun_server.inference.inference_app import inference_app
 from rlrun_server.inference.pool_client import PoolClient
 from rlrun_server.kept import Kept
+from rlrun_server.log_format import format_lines
 from rlrun_server.own_signatures import own_store
 from rlrun_server.page.page_files import PageInvalid, load_page
 from rlrun_server.rest.environment_catalog import EnvironmentCatalog
@@ -54,6 +55,7 @@ LEAVING_SECONDS = 3.0
 
 async def serve(config: ServerConfig) -> int:
     """Serve until SIGTERM and return the exit code. Raises FatalError."""
+    format_lines()
     stop = stop_event()
     try:
         configuration = await load_configuration(config.settings.kubeconfig)

@@ -24,6 +24,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from rlrun_server.api_key_management import ApiKeyManagement
 from rlrun_server.http.body import read_body
+from rlrun_server.http.client_memory import WithMemory
 from rlrun_server.http.endpoint import Dispatcher, Endpoint, json_response
 from rlrun_server.http.prefixes import ByPrefix
 from rlrun_server.http.request import SESSIONS, bearer_of, client_of, user_token_of
@@ -100,7 +101,7 @@ def server_app(
         others = PageApp(page, others)
     if hosted is not None:
         others = ByPrefix({HOSTED_PREFIX: hosted}, others)
-    return Dispatcher({path: Endpoint(handler) for path, handler in posts.items()}, others)
+    return WithMemory(Dispatcher({path: Endpoint(handler) for path, handler in posts.items()}, others))
 
 
 class WithSessions:

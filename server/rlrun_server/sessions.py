@@ -12,6 +12,7 @@ from rlrun.service.errors import ProblemError
 from starlette.requests import Request
 from starlette.responses import Response
 
+from rlrun_server.api_key import is_api_key
 from rlrun_server.http.cross_site import cross_site_reason, is_plain_loopback, is_sent_in_clear
 from rlrun_server.identification import Identification
 from rlrun_server.rate_limit import Rate, RateLimiter
@@ -91,11 +92,22 @@ class Sessions:
                 "https, or through a port forwarded to this machine: kubectl port-forward."
             )
             raise ProblemError.of(403, Reason.CONNECTION_NOT_ENCRYPTED, message)
-        if not (self._users.has_accepted(token) or self._may_try(client)):
+        is_known = self._users.has_accepted(token) or await self._is_valid_key(token, client)
+        if not (is_known or self._may_try(client)):
             raise _too_many_attempts()
         user = await self._identification.identify(token, client)
         now = int(self._now())
         return user, Credential(token, min(now + SESSION_SECONDS, _end_of(token) or now + SESSION_SECONDS))
+
+    async def _is_valid_key(self, token: str, client: str) -> bool:
+        """Return whether it is a valid API key, which costs no request and cannot be guessed."""
+        if not is_api_key(token):
+            return False
+        try:
+            await self._identification.identify(token, client)
+        except ProblemError:
+            return False
+        return True
 
     def set_cookie(self, request: Request, response: Response, session: Credential) -> None:
         """Let the browser keep the session. Raises ProblemError if the credential is too long for a cookie."""

@@ -42,7 +42,7 @@ async def get_metrics(
             detail = f"{error} with --min-step, --max-step or -n."
             raise RestError(413, Reason.METRICS_TOO_LARGE, detail) from error
 
-    return await services.metrics.compute(answer)
+    return await services.metrics.compute(caller.caller.user.limited_as, answer)
 
 
 @router.get("/billing/runs/{run}/usage")

@@ -1,5 +1,6 @@
 """Checks of a new run's environments: what does not exist is refused before anything is created."""
 
+import asyncio
 import logging
 from collections.abc import Iterator
 
@@ -16,10 +17,22 @@ from rlrun_server.s3_request import Operation
 
 log = logging.getLogger(__name__)
 
+CHECK_SECONDS = 15.0
+"""Time for all environments of a run: clients wait for 30 s."""
+
 
 async def environment_problems(request: Request, caller: HostedCaller, spec: RLRunSpec) -> list[RequestProblem]:
     """Return the environments that do not exist. Those of which S3 tells nothing now are left to the operator."""
     found: list[RequestProblem] = []
+    try:
+        async with asyncio.timeout(CHECK_SECONDS):
+            await _check(request, caller, spec, found)
+    except TimeoutError:
+        log.info("some environments of a new run were not checked: S3 takes more than %.0f s", CHECK_SECONDS)
+    return found
+
+
+async def _check(request: Request, caller: HostedCaller, spec: RLRunSpec, found: list[RequestProblem]) -> None:
     for location, entry in _entries(spec):
         owner, _, name = entry.id.partition("/")
         try:
@@ -36,7 +49,6 @@ async def environment_problems(request: Request, caller: HostedCaller, spec: RLR
         elif entry.version is not None and entry.version not in {each.version for each in versions}:
             message = f"does not exist: {entry.id} has {', '.join(sorted(each.version for each in versions)[-10:])}"
             found.append(RequestProblem((*location, "version"), message))
-    return found
 
 
 def _entries(spec: RLRunSpec) -> Iterator[tuple[Location, Environment]]:

@@ -115,8 +115,8 @@ async def upload(request: Request, ticket: str) -> Response:
         if found.kind == "source":
             await _read_source(request, found)
             return json_object({})
-        data = await read_body(request, found.size, UPLOAD_SECONDS)
-        await services_of(request).metrics.compute(check_wheel, data, found)
+        data = await read_body(request, found.size, UPLOAD_SECONDS, is_counted=False)
+        await services_of(request).metrics.compute(found.namespace, check_wheel, data, found)
         # A repeated upload of the same wheel is none.
         if not await _is_stored(request, found):
             await packages_of(request).write_wheel(found.owner, found.name, found.version, found.file, data)
@@ -162,7 +162,7 @@ async def _is_stored(request: Request, ticket: Ticket) -> bool:
         return False
     if ticket.file in stored.files:
         data = await packages.read_wheel(ticket.owner, ticket.name, ticket.version, ticket.file)
-        digest = await services_of(request).metrics.compute(lambda: hashlib.sha256(data).hexdigest())
+        digest = await services_of(request).metrics.compute(ticket.namespace, lambda: hashlib.sha256(data).hexdigest())
         if digest == ticket.sha256:
             return True
     detail = (

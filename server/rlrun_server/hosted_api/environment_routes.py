@@ -20,6 +20,7 @@ from rlrun_server.s3_request import Operation
 router = APIRouter(tags=["environments"])
 
 MAX_ROWS = 500
+Word = Annotated[str | None, Query(max_length=100)]
 Owner = Annotated[str, Path(min_length=1, max_length=100)]
 Name = Annotated[str, Path(min_length=1, max_length=100)]
 
@@ -40,20 +41,30 @@ async def require(request: Request, caller: HostedCaller, operation: Operation, 
 @router.get("/environmentshub/")
 async def list_environments(
     request: Request,
-    owner: Annotated[str | None, Query(max_length=100)] = None,
-    search: Annotated[str | None, Query(max_length=100)] = None,
+    owner: Word = None,
+    search: Word = None,
+    visibility: Word = None,
+    tags: Word = None,
+    starred_only: bool = False,
+    sort_by: Word = None,
+    sort_order: Word = None,
     limit: Annotated[int, Query(ge=1, le=MAX_ROWS)] = 100,
     offset: Annotated[int, Query(ge=0, le=1_000_000)] = 0,
     caller: HostedCaller = KEY_IDENTIFIED,
 ) -> Response:
-    """List the environments of an owner: of the caller's namespace if none is named."""
+    """List the environments of an owner: of the caller's namespace if none is named. There are no tags and stars."""
     place = owner or caller.namespace
     await require(request, caller, Operation.list, place, "any")
     packages = packages_of(request)
-    names = [name for name in await packages.names(place) if (search or "").lower() in name.lower()]
-    visibility = _visibility(packages, place)
+    shown = _visibility(packages, place)
+    is_empty = bool(tags) or starred_only or (visibility or shown).upper() != shown
+    names = [] if is_empty else await packages.names(place)
+    names = sorted(name for name in names if (search or "").lower() in name.lower())
+    # Other orders have no counterpart: a folder has no time.
+    if sort_by == "name" and (sort_order or "").lower() == "desc":
+        names.reverse()
     rows: list[Json] = [
-        {"id": environment_id(place, name), "name": name, "owner": {"name": place}, "visibility": visibility,
+        {"id": environment_id(place, name), "name": name, "owner": {"name": place}, "visibility": shown,
          "description": None, "tags": [], "stars": 0}
         for name in names[offset : offset + limit]
     ]  # fmt: skip
@@ -104,7 +115,9 @@ async def inspect_version(
     stored = _chosen(await _versions(request, caller, owner, name), version, owner, name)
     file = _own_wheel(stored, name)
     data = await packages_of(request).read_wheel(owner, name, stored.version, file)
-    found = await services_of(request).metrics.compute(inspect_wheel, data, path, max_bytes)
+    found = await services_of(request).metrics.compute(
+        caller.caller.user.limited_as, inspect_wheel, data, path, max_bytes
+    )
     if found is None:
         raise not_found(f"File {path} of {owner}/{name} {stored.version}")
     return json_object({"data": found})

@@ -35,11 +35,9 @@ def no_counterpart(why: str) -> RestError:
 def install(app: FastAPI) -> None:
     """Let the application answer with errors of this form alone."""
 
-    async def on_rest_error(_: Request, error: Any) -> Response:
+    async def on_rest_error(request: Request, error: Any) -> Response:
         assert isinstance(error, RestError)
-        if error.errors and error.status in (400, 422):
-            return fields_response([location_of(each) for each in error.errors])
-        return detail_response(error.status, error.detail, error.headers)
+        return rest_error_response(request, error)
 
     async def on_problem(_: Request, error: Any) -> Response:
         assert isinstance(error, ProblemError)
@@ -63,6 +61,13 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(FieldProblems, on_fields)
     app.add_exception_handler(RequestValidationError, on_validation)
     app.add_exception_handler(HTTPException, on_http)
+
+
+def rest_error_response(_: Request, error: RestError) -> Response:
+    """Return the answer for an error of the REST API."""
+    if error.errors and error.status in (400, 422):
+        return fields_response([location_of(each) for each in error.errors])
+    return detail_response(error.status, error.detail, error.headers)
 
 
 def internal_error(request: Request) -> Response:

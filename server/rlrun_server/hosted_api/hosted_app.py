@@ -18,6 +18,7 @@ from rlrun_server.hosted_api import (
     sample_routes,
     secret_routes,
 )
+from rlrun_server.hosted_api.answer_time import InTime
 from rlrun_server.hosted_api.environment_packages import EnvironmentPackages
 from rlrun_server.hosted_api.package_uploads import PackageUploads
 from rlrun_server.rest.rest_app import Guard
@@ -52,7 +53,8 @@ def hosted_app(services: Services | None = None, parts: HostedParts | None = Non
     for router in ROUTERS:
         app.include_router(router, prefix=PREFIX)
     errors.install(app)
-    app.add_middleware(Guard, internal_error=errors.internal_error)
+    app.add_middleware(InTime)
+    app.add_middleware(Guard, internal_error=errors.internal_error, respond=errors.rest_error_response)
     if services is not None:
         app.state.services = services
         app.state.access = services.access

@@ -1,5 +1,6 @@
 """Metrics as hosted clients read them: one object per step. Pure."""
 
+import json
 import math
 from bisect import bisect_left, bisect_right
 
@@ -8,6 +9,12 @@ from rlrun_server.rest.metric_columns import Columns
 
 MAX_VALUES = 500_000
 """Numbers of one answer, about 15 MB of JSON."""
+MAX_BYTES = 24 * 1024**2
+"""Bytes of one answer, about. Each step repeats the names of its metrics, which a tenant has chosen."""
+ROW_BYTES = 80
+"""Bytes of a step with its time."""
+NUMBER_BYTES = 24
+"""Bytes of a number with what stands around it."""
 TOTAL_TOKENS = "progress/total_tokens"
 
 
@@ -20,7 +27,8 @@ def rows_of(columns: Columns, min_step: int, max_step: int, limit: int | None) -
     first, last = bisect_left(columns.steps, min_step), bisect_right(columns.steps, max_step)
     if limit is not None:
         first = max(first, last - limit)
-    fitting = MAX_VALUES // max(1, len(columns.values))
+    row_bytes = ROW_BYTES + sum(len(json.dumps(name)) + NUMBER_BYTES for name in columns.values)
+    fitting = min(MAX_VALUES // max(1, len(columns.values)), MAX_BYTES // row_bytes)
     if last - first > fitting:
         raise TooManyRows(
             f"{last - first} steps of {len(columns.values)} metrics are too many: ask for {fitting} steps"

@@ -5,8 +5,6 @@ SHA-256, and that it is a wheel. So nothing that was not announced is ever store
 """
 
 import hashlib
-import io
-import zipfile
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Literal
@@ -16,6 +14,7 @@ from rlrun.api.base.schema import Schema
 from rlrun.constants import Reason
 from rlrun.protocol import signed_text
 
+from rlrun_server.hosted_api.wheel_archive import WheelInvalid, opened_wheel
 from rlrun_server.rest.problems import RestError, invalid, not_found
 
 TICKET_SECONDS = 900.0
@@ -92,9 +91,9 @@ def check_wheel(data: bytes, ticket: Ticket) -> None:
     if len(data) != ticket.size or hashlib.sha256(data).hexdigest() != ticket.sha256:
         raise invalid(f"The upload is not {ticket.file} as it was announced: size or SHA-256 differ.", status=422)
     try:
-        with zipfile.ZipFile(io.BytesIO(data)) as wheel:
+        with opened_wheel(data) as wheel:
             is_wheel = any(name.endswith(".dist-info/METADATA") for name in wheel.namelist())
-    except (zipfile.BadZipFile, NotImplementedError, ValueError):
-        is_wheel = False
+    except WheelInvalid as error:
+        raise invalid(f"{ticket.file} is not a wheel that can be read: {error}.", status=422) from error
     if not is_wheel:
         raise invalid(f"{ticket.file} is not a wheel: it has no METADATA.", status=422)

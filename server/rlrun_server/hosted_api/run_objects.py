@@ -12,6 +12,8 @@ from rlrun_server.hosted_api.wire import Json, plain, plain_values, upper_snake,
 DEFAULTS = {"rolloutsPerExample": 8, "maxSteps": 100, "batchSize": 128}
 """Defaults of the schema, which the API server writes into every spec."""
 NOT_RUNNING = (Phase.queued, Phase.pending, Phase.suspended)
+SETTINGS = ("args", "taskset", "harness")
+"""Free-form fields of an environment. Each environment may have 127 KiB of them."""
 MAX_TEXT = 2000
 
 
@@ -54,6 +56,22 @@ def run_of(run: Obj, user_id: str, seq_len: int | None) -> Json:
         "completedAt": status.get("completionTime"),
         "updatedAt": newest([created, status.get("completionTime"), progress.get("lastStepTime"), *_changes(status)]),
     }
+
+
+def listed_run_of(run: Obj, user_id: str, seq_len: int | None) -> Json:
+    """Return a run for a list, without the settings of its environments."""
+    spec = dict(run.get("spec") or {})
+    spec["env"] = _without_settings(spec.get("env"))
+    if isinstance(spec.get("eval"), Mapping):
+        spec["eval"] = {**spec["eval"], "env": _without_settings(spec["eval"].get("env"))}
+    return run_of({**run, "spec": spec}, user_id, seq_len)
+
+
+def _without_settings(entries: Any) -> list[Any]:
+    return [
+        {key: value for key, value in entry.items() if key not in SETTINGS} if isinstance(entry, Mapping) else entry
+        for entry in entries or []
+    ]
 
 
 def phase_of(run: Obj) -> Phase:

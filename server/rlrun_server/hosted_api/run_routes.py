@@ -25,7 +25,7 @@ from rlrun_server.hosted_api.new_runs import (
     secret_name,
     secret_object,
 )
-from rlrun_server.hosted_api.run_objects import component_status, numbered, phase_of, run_of
+from rlrun_server.hosted_api.run_objects import component_status, listed_run_of, numbered, phase_of, run_of
 from rlrun_server.hosted_api.wire import Json, json_object
 from rlrun_server.http.body import read_body
 from rlrun_server.http.strict_json import TextInvalid
@@ -79,7 +79,7 @@ async def create_run(request: Request, caller: HostedCaller = CREATE_RLRUNS) -> 
     cluster = await caller_cluster(request, caller.caller)
     body = await read_body(request, MAX_BODY)
     try:
-        asked = await services.bodies.run(read_client_run, body)
+        asked = await services.bodies.run(caller.caller.user.limited_as, read_client_run, body)
     except TextInvalid as error:
         raise invalid(str(error)) from error
     caller.require_team(asked.team_id)
@@ -101,7 +101,8 @@ async def create_run(request: Request, caller: HostedCaller = CREATE_RLRUNS) -> 
 async def get_run(request: Request, run: RunId, caller: HostedCaller = GET_RLRUNS) -> Response:
     """Return a run."""
     services = services_of(request)
-    return _answer(services, caller, find_run(services, caller.namespace, run).read())
+    found = find_run(services, caller.namespace, run)
+    return await services.show(caller.caller.user.limited_as, found, lambda: _answer(services, caller, found.read()))
 
 
 @router.put("/rft/runs/{run}/stop")
@@ -193,10 +194,10 @@ async def _shown(services: Services, caller: HostedCaller, runs: list[KeptRun]) 
     lengths = _sequence_lengths(services)
 
     def read() -> list[Json]:
-        return [run_of(obj, caller.user_id, lengths.get(run.summary.model)) for run in runs for obj in [run.read()]]
+        return [listed_run_of(run.read(), caller.user_id, lengths.get(run.summary.model)) for run in runs]
 
     # A thousand runs take half a second, in which nothing else would be answered.
-    return await services.metrics.compute(read)
+    return await services.metrics.compute(caller.caller.user.limited_as, read)
 
 
 def _answer(services: Services, caller: HostedCaller, run: Obj) -> Response:

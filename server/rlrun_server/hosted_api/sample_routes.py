@@ -70,7 +70,9 @@ async def get_samples(
     chosen = items[first : first + size]
     groups = await _groups(request, caller, run, step, chosen)
     total = {"total": rows.total, "page": page, "limit": size, "total_pages": -(-rows.total // size)}
-    samples = await services_of(request).metrics.compute(samples_of, chosen, infos, groups)
+    samples = await services_of(request).metrics.compute(
+        caller.caller.user.limited_as, samples_of, chosen, infos, groups
+    )
     return json_object({"run_id": run, "samples": samples, **total})
 
 

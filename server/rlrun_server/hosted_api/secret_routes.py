@@ -24,9 +24,11 @@ from rlrun_server.hosted_api.secret_objects import (
 )
 from rlrun_server.hosted_api.wire import json_object
 from rlrun_server.http.body import read_body
+from rlrun_server.http.client_memory import owner_of
 from rlrun_server.http.strict_json import TextInvalid, read_json
 from rlrun_server.rest.caller_cluster import CallerCluster, caller_cluster
 from rlrun_server.rest.problems import invalid, not_found
+from rlrun_server.rest.services import services_of
 
 router = APIRouter(tags=["secrets"])
 
@@ -98,9 +100,13 @@ async def _find(cluster: CallerCluster, namespace: str, name: str) -> Obj:
 
 async def read_model(request: Request, model: type[M]) -> M:
     """Return the body of a request. Problems name fields and contain no values. Raises RestError, FieldProblems."""
+    body = await read_body(request, MAX_BODY)
+
+    def read() -> M:
+        return model.model_validate(read_json(body), by_alias=True, by_name=True)
+
     try:
-        found = read_json(await read_body(request, MAX_BODY))
-        return model.model_validate(found, by_alias=True, by_name=True)
+        return await services_of(request).bodies.run(owner_of(request), read)
     except TextInvalid as error:
         raise invalid(str(error)) from None
     except ValidationError as error:

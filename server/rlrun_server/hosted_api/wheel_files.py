@@ -1,33 +1,34 @@
 """Files in the wheel of an environment, which a tenant has made. Pure."""
 
-import io
 import zipfile
 
+from rlrun_server.hosted_api.wheel_archive import WheelInvalid, opened_wheel, read_start
 from rlrun_server.hosted_api.wire import Json, plain
 
 MAX_ENTRIES = 1000
 
 
 def inspect_wheel(data: bytes, path: str, max_bytes: int) -> Json | None:
-    """Return a file, at most `max_bytes` of it, or a folder. None if the wheel has no such path, or is none."""
+    """Return a file, at most `max_bytes` of it, or a folder.
+
+    None if the wheel has no such path, or one that cannot be read.
+    """
     wanted = path.strip("/")
     try:
-        with zipfile.ZipFile(io.BytesIO(data)) as wheel:
+        with opened_wheel(data) as wheel:
             files = {info.filename: info for info in wheel.infolist() if not info.is_dir()}
             if wanted in files:
                 return _file(wheel, files[wanted], max_bytes)
             return _folder(list(files.values()), wanted)
-    except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, OSError, ValueError):
+    except WheelInvalid:
         return None
 
 
 def _file(wheel: zipfile.ZipFile, info: zipfile.ZipInfo, max_bytes: int) -> Json:
-    with wheel.open(info) as file:
-        # No more than is shown is unpacked: the size that a wheel declares is its maker's.
-        content = file.read(max_bytes)
+    content = read_start(wheel, info, max_bytes)
     return {
         "kind": "file",
-        "path": info.filename,
+        "path": plain(info.filename),
         "content": content.decode(errors="replace"),
         "truncated": info.file_size > len(content),
         "total_bytes": info.file_size,
@@ -41,9 +42,9 @@ def _folder(files: list[zipfile.ZipInfo], folder: str) -> Json | None:
         if not info.filename.startswith(prefix):
             continue
         name, slash, _ = info.filename.removeprefix(prefix).partition("/")
-        entry: Json = {"name": plain(name), "path": f"{prefix}{name}", "is_directory": bool(slash)}
+        entry: Json = {"name": plain(name), "path": plain(f"{prefix}{name}"), "is_directory": bool(slash)}
         found[name] = entry if slash else {**entry, "size": info.file_size}
     if not found:
         return None
     entries = [found[name] for name in sorted(found)[:MAX_ENTRIES]]
-    return {"kind": "directory", "path": folder, "entries": entries, "truncated": len(found) > MAX_ENTRIES}
+    return {"kind": "directory", "path": plain(folder), "entries": entries, "truncated": len(found) > MAX_ENTRIES}

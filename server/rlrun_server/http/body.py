@@ -6,27 +6,37 @@ from rlrun.constants import Reason
 from rlrun.service.errors import ProblemError
 from starlette.requests import ClientDisconnect, Request
 
+from rlrun_server.http.client_memory import CountedBody
+
 BODY_SECONDS = 30.0
 """Time for the body of a request."""
 
 
-async def read_body(request: Request, limit: int, seconds: float = BODY_SECONDS) -> bytes:
-    """Return the body, of at most `limit` bytes. Raises ProblemError, also for a client that left."""
+async def read_body(request: Request, limit: int, seconds: float = BODY_SECONDS, *, is_counted: bool = True) -> bytes:
+    """Return the body, of at most `limit` bytes. Raises ProblemError, also for a client that left.
+
+    `is_counted`: False for a route that limits the number of its bodies itself.
+    """
     declared = request.headers.get("content-length", "")
     if declared.isdigit() and int(declared) > limit:
         raise too_large(limit)
-    body = bytearray()
+    body, counted = bytearray(), CountedBody(request)
     try:
         async with asyncio.timeout(seconds):
             async for chunk in request.stream():
-                body += chunk
-                if len(body) > limit:
+                if len(body) + len(chunk) > limit:
                     raise too_large(limit)
+                if is_counted and not counted.grow(len(body) + len(chunk)):
+                    message = "rlrun-server has too many large bodies of requests at the moment. Send it again later."
+                    raise ProblemError.of(503, Reason.TOO_MANY_REQUESTS, message)
+                body += chunk
     except TimeoutError:
         message = f"The body of the request did not arrive within {seconds:.0f} s. Send it again."
         raise ProblemError.of(408, Reason.BODY_TOO_SLOW, message) from None
     except ClientDisconnect:
         raise ProblemError.of(400, Reason.INVALID_REQUEST, "The connection ended before the body did.") from None
+    finally:
+        counted.release()
     return bytes(body)
 
 

@@ -23,7 +23,7 @@ from rlrun_server.inference.pool_client import EngineAnswer, PoolClient
 from rlrun_server.inference.relayed_stream import RelayedStream
 from rlrun_server.inference.request_record import RequestRecord
 from rlrun_server.inference.usage import IN_PROGRESS, read_usage
-from rlrun_server.rest.work_queue import WorkQueue
+from rlrun_server.rest.tenant_queue import TenantQueue
 from rlrun_server.users import User
 
 JSON, EVENTS = "application/json", "text/event-stream"
@@ -48,7 +48,7 @@ T = TypeVar("T")
 class Completions:
     """Answers requests for completions. Rejections are InferenceError, RestError and ProblemError."""
 
-    work: WorkQueue
+    work: TenantQueue
     """Reading of bodies and answers."""
     models: DeployedModels
     access: ModelAccess
@@ -64,10 +64,10 @@ class Completions:
             held = stack.enter_context(self.capacity.request(user.limited_as))
             stack.enter_context(_in_progress())
             body = await self._body(request, held)
-            asked = await self._run(len(body), read_request, body)
+            asked = await self._run(user, len(body), read_request, body)
             model = await self.access.find(user, asked.model)
             self._require_ready(model)
-            sent = await self._run(len(body), rewrite_request, body, model.served_name)
+            sent = await self._run(user, len(body), rewrite_request, body, model.served_name)
             held.add(len(sent))
             record = stack.enter_context(RequestRecord(model, self.clock))
             try:
@@ -82,7 +82,7 @@ class Completions:
                 if asked.stream:
                     events = EventStream(wants_usage=asked.wants_usage)
                     return RelayedStream(answer, events, record, deadline, stack.pop_all())
-                content = await until_left(request.receive, self._content(model, answer, held, record), deadline)
+                content = await until_left(request.receive, self._content(user, model, answer, held, record), deadline)
             except ClientLeft:
                 record.outcome = "left"
                 return Response(status_code=CLIENT_LEFT)
@@ -90,9 +90,11 @@ class Completions:
                 raise too_slow(self.max_seconds) from error
             return Response(content, 200, media_type=JSON)
 
-    async def _run(self, size: int, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    async def _run(self, user: User, size: int, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Return the result of a call that reads `size` bytes: in the thread, unless they are few."""
-        return call(*args, **kwargs) if size <= FEW_BYTES else await self.work.run(call, *args, **kwargs)
+        return (
+            call(*args, **kwargs) if size <= FEW_BYTES else await self.work.run(user.limited_as, call, *args, **kwargs)
+        )
 
     async def _body(self, request: Request, held: HeldBytes) -> bytes:
         media_type = request.headers.get("Content-Type", "").partition(";")[0].strip().lower()
@@ -113,10 +115,10 @@ class Completions:
             raise InferenceError(503, "model_not_ready", message, "model")
 
     async def _content(
-        self, model: DeployedModel, answer: EngineAnswer, held: HeldBytes, record: RequestRecord
+        self, user: User, model: DeployedModel, answer: EngineAnswer, held: HeldBytes, record: RequestRecord
     ) -> bytes:
         content = await _read(model, answer, MAX_ANSWER, held)
-        found = await self._run(len(content), _parsed, content)
+        found = await self._run(user, len(content), _parsed, content)
         if not isinstance(found, dict):
             raise engine_failed(model, "does not answer with JSON")
         record.outcome, record.usage = "ok", read_usage(found)

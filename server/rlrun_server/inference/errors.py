@@ -62,6 +62,11 @@ def from_rest(error: RestError) -> InferenceError:
     return InferenceError(error.status, code, error.detail)
 
 
+def rest_error_response(_: Request, error: RestError) -> Response:
+    """Return the response for an error of the REST API."""
+    return error_response(from_rest(error))
+
+
 def install(app: FastAPI) -> None:
     """Let the application answer with these errors alone."""
 
@@ -69,7 +74,7 @@ def install(app: FastAPI) -> None:
         return error_response(error)
 
     async def on_rest_error(request: Request, error: Any) -> Response:
-        return error_response(from_rest(error))
+        return rest_error_response(request, error)
 
     async def on_problem(request: Request, error: Any) -> Response:
         assert isinstance(error, ProblemError)

@@ -20,7 +20,7 @@ from rlrun_server.inference.pool_client import PoolClient
 from rlrun_server.rest.access import IDENTIFIED, Caller
 from rlrun_server.rest.rest_app import Guard
 from rlrun_server.rest.services import Services
-from rlrun_server.rest.work_queue import WorkQueue
+from rlrun_server.rest.tenant_queue import TenantQueue
 
 PREFIX = "/v1"
 OPENAPI_PATH = f"{PREFIX}/openapi.json"
@@ -158,13 +158,13 @@ def inference_app(
     app.include_router(router, prefix=PREFIX, responses={"4XX": {"model": Failure}, "5XX": {"model": Failure}})
     app.openapi().setdefault("components", {})["securitySchemes"] = SCHEMES
     errors.install(app)
-    app.add_middleware(Guard, internal_error=errors.unexpected)
+    app.add_middleware(Guard, internal_error=errors.unexpected, respond=errors.rest_error_response)
     if services is not None and pools is not None:
         app.state.services = services
         app.state.access = services.access
         models = DeployedModels(services.objects.adapters)
         access = ModelAccess(models, services.access)
-        app.state.completions = Completions(WorkQueue("completions"), models, access, pools, Capacity(), clock)
+        app.state.completions = Completions(TenantQueue(1, "completions"), models, access, pools, Capacity(), clock)
     return app
 
 

@@ -54,6 +54,7 @@ class Access:
         token = user_token_of(request)
         user = await self._identification.identify(token, client_of(request))
         self.count(user)
+        request.state.limited_as = user.limited_as
         return Caller(user, token)
 
     def count(self, user: User, requests: int = 1) -> None:

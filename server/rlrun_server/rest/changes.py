@@ -106,7 +106,7 @@ async def create_run(
     cluster = await caller_cluster(request, caller)
     body = await read_body(request, MAX_BODY)
     # Readers of YAML and TOML are written in Python: other requests must not wait for the largest bodies.
-    run = await services.bodies.run(read_run, media_type_of(request), body)
+    run = await services.bodies.run(caller.user.limited_as, read_run, media_type_of(request), body)
     identity = f"{caller.user.name}\n{caller.user.uid}\n{namespace}"
     wanted = to_object(run, namespace, identity, idempotency_key or "", body)
     created = requests.create(wanted, SERVER_FIELD_MANAGER)
@@ -143,7 +143,8 @@ async def change_run(
 ) -> Response:
     """Change fields of a run's spec that can be changed, by a JSON merge patch."""
     body = await read_body(request, MAX_BODY)
-    changes = read_changes(media_type_of(request), body)
+    bodies = services_of(request).bodies
+    changes = await bodies.run(caller.user.limited_as, read_changes, media_type_of(request), body)
     return await _patch(request, namespace, run, changes, caller, if_match or "", dry_run)
 
 

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request
 from pydantic import Field
 from rlrun.api.base.schema import Schema
+from rlrun.constants import Reason
 from starlette.responses import Response
 
 from rlrun_server.rest.access import IDENTIFIED, Caller
@@ -22,6 +23,8 @@ from rlrun_server.users import Check
 router = APIRouter(tags=["runs"])
 
 MAX_RUNS = 20
+MAX_BYTES = 1024**2
+"""Bytes of all runs together, which need up to a hundred times as much while they are compared."""
 MAX_DIFFERENCES = 1000
 MAX_NAMES = 2000
 METRIC_SECONDS = 20.0
@@ -69,8 +72,11 @@ async def compare_runs(
     if len({run.uid for run in runs}) < len(runs):
         detail = "A run is named twice. Name each run once."
         raise invalid(detail, [FieldError(pointer="query/run", detail=detail)])
+    if sum(run.size for run in runs) > MAX_BYTES:
+        detail = f"The runs have together more than {MAX_BYTES} bytes of spec and status. Compare fewer runs."
+        raise RestError(413, Reason.ANSWER_TOO_LARGE, detail)
     metrics, problems = await _metric_names(services, caller, runs)
-    return await services.bodies.run(_compared, runs, metrics, problems)
+    return await services.bodies.run(caller.user.limited_as, _compared, runs, metrics, problems)
 
 
 async def _metric_names(services: Services, caller: Caller, runs: Sequence[KeptRun]) -> tuple[list[str], list[str]]:

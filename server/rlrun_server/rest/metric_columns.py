@@ -214,14 +214,16 @@ def numeric_lines(part: bytes) -> Iterator[Line]:
         if not isinstance(step, int) or isinstance(step, bool) or not 0 <= step <= MAX_STEP:
             continue
         numbers = {name: float(value) for name, value in found.items() if _is_metric(name, value)}
-        yield {**numbers, "step": step, "time": str(found.get("time") or "")[:40]}
+        time = str(found.get("time") or "")[:40].encode("utf-8", "replace").decode()
+        yield {**numbers, "step": step, "time": time}
 
 
 def _is_metric(name: str, value: object) -> bool:
-    """Return whether it is a number. Histograms are lists."""
+    """Return whether it is a number with a name. Histograms are lists; halves of surrogate pairs are no text."""
     if name in OTHERS or len(name) > MAX_NAME or isinstance(value, bool) or not isinstance(value, int | float):
         return False
     try:
+        name.encode()
         return math.isfinite(value)
-    except OverflowError:
+    except (OverflowError, UnicodeEncodeError):
         return False

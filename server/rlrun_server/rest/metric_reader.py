@@ -17,7 +17,6 @@ from rlrun_server.rest.bounded_cache import BoundedCache
 from rlrun_server.rest.metric_columns import Columns, TooManyValues, read_columns
 from rlrun_server.rest.problems import RestError
 from rlrun_server.rest.tenant_queue import TenantQueue
-from rlrun_server.rest.work_queue import WorkQueue
 
 log = logging.getLogger(__name__)
 
@@ -113,7 +112,7 @@ class MetricReader:
         self._clock = clock
         self._threads = TenantQueue(THREADS, "metrics")
         # Not those threads: they may wait for S3, and metrics that are in memory are shown without it.
-        self._answers = WorkQueue("metric-answers")
+        self._answers = TenantQueue(1, "metric-answers")
         self._runs: BoundedCache[RunKey, Metrics] = BoundedCache(COLUMN_BYTES)
         self._parts: BoundedCache[PartKey, bytes] = BoundedCache(PART_BYTES)
         self._reading: dict[RunKey, asyncio.Task[Metrics]] = {}
@@ -152,9 +151,12 @@ class MetricReader:
             detail = "S3 does not answer rlrun-server. Repeat the request later."
             raise RestError(503, Reason.S3_UNREACHABLE, detail) from error
 
-    async def compute(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Return the result of work with metrics, done in a thread. Raises RestError if too much of it waits."""
-        return await self._answers.run(call, *args, **kwargs)
+    async def compute(self, caller: str, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Return the result of work for an answer, done in a thread that callers take turns on.
+
+        Raises RestError if too much work of the caller waits.
+        """
+        return await self._answers.run(caller, call, *args, **kwargs)
 
     def close(self) -> None:
         """End the threads, without waiting for S3."""

@@ -70,7 +70,7 @@ async def get_metrics(
         return schema_response(thin.model_copy(update={"namespace": namespace, "uid": uid, "is_stale": found.is_stale}))
 
     # Many steps of many metrics take half a second, in which nothing else would be answered.
-    return await services.metrics.compute(answer)
+    return await services.metrics.compute(caller.user.limited_as, answer)
 
 
 @router.get(

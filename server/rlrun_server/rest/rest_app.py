@@ -6,11 +6,12 @@ from typing import Any
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
-from rlrun.constants import VERSION
+from rlrun.constants import VERSION, Reason
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from rlrun_server.http.client_memory import CountedAnswer
 from rlrun_server.rest import (
     artifact_changes,
     artifacts,
@@ -136,12 +137,18 @@ def _describe_events(content: dict[str, Any]) -> None:
 
 
 class Guard:
-    """Answers unexpected exceptions, and sets the headers of all responses."""
+    """Answers unexpected exceptions, sets the headers of all responses, and counts large ones."""
 
-    def __init__(self, app: ASGIApp, internal_error: Callable[[Request], Response] = problems.internal_error) -> None:
-        """`internal_error` makes the answer for an unexpected exception."""
+    def __init__(
+        self,
+        app: ASGIApp,
+        internal_error: Callable[[Request], Response] = problems.internal_error,
+        respond: Callable[[Request, problems.RestError], Response] = problems.problem_response,
+    ) -> None:
+        """`internal_error` makes the answer for an unexpected exception, `respond` that for an error."""
         self._app = app
         self._internal_error = internal_error
+        self._respond = respond
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer the request."""
@@ -149,6 +156,8 @@ class Guard:
             await self._app(scope, receive, send)
             return
         request = Request(scope, receive)
+        # One object for all copies of the scope.
+        _ = request.state
         is_started = False
 
         async def send_with_headers(message: Message) -> None:
@@ -160,11 +169,22 @@ class Guard:
                 headers.append((b"x-request-id", problems.request_id_of(request).encode()))
             await send(message)
 
+        answer = CountedAnswer(request, send_with_headers, self._refuse)
         try:
-            await self._app(scope, receive, send_with_headers)
+            await self._app(scope, receive, answer.send)
         except Exception:
             log.exception("request %s: %s %s failed", problems.request_id_of(request), request.method, request.url.path)
             if is_started:
                 raise
             response = self._internal_error(request)
             await response(scope, receive, send_with_headers)
+        finally:
+            answer.release()
+
+    def _refuse(self, request: Request) -> Response:
+        """Return the answer in place of one for which there is no memory."""
+        detail = (
+            "Large answers wait for you to take them, and there is no room for another one. Read or close those, then "
+            "repeat the request."
+        )
+        return self._respond(request, problems.RestError(503, Reason.TOO_MANY_REQUESTS, detail))

@@ -156,7 +156,9 @@ async def get_run(
     request: Request, namespace: Namespace, run: RunName, caller: Caller = requires("get", "rlruns")
 ) -> Response:
     """Return a run with spec, status and conditions."""
-    return run_response(find_run(services_of(request), namespace, run))
+    services = services_of(request)
+    found = find_run(services, namespace, run)
+    return await services.show(caller.user.limited_as, found, run_response, found)
 
 
 @router.get("/namespaces/{namespace}/runs/{run}/config", responses={200: {"model": RunConfig}}, response_class=JSON)
@@ -164,8 +166,14 @@ async def get_config(
     request: Request, namespace: Namespace, run: RunName, caller: Caller = requires("get", "rlruns")
 ) -> Response:
     """Return the configuration of a run: as written, with all defaults, and as TOML."""
-    found = find_run(services_of(request), namespace, run).read()
-    return schema_response(config_of(found.get("spec") or {}, found.get("status") or {}))
+    services = services_of(request)
+    found = find_run(services, namespace, run)
+
+    def answer() -> Response:
+        obj = found.read()
+        return schema_response(config_of(obj.get("spec") or {}, obj.get("status") or {}))
+
+    return await services.show(caller.user.limited_as, found, answer)
 
 
 def find_run(services: Services, namespace: str, name: str) -> KeptRun:

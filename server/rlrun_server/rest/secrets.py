@@ -20,6 +20,7 @@ from rlrun_server.rest.access import Caller, requires
 from rlrun_server.rest.caller_cluster import caller_cluster
 from rlrun_server.rest.problems import RestError, from_field_problems, invalid
 from rlrun_server.rest.responses import JSON, schema_response
+from rlrun_server.rest.services import services_of
 
 router = APIRouter(tags=["secrets"])
 
@@ -90,7 +91,8 @@ async def put_secret(
 ) -> Response:
     """Create a Secret, or replace all its values. Runs name it in `envFrom`. Needs `create`, `update` and `get`."""
     cluster = await caller_cluster(request, caller)
-    values = read_values(await read_body(request, MAX_BODY))
+    body = await read_body(request, MAX_BODY)
+    values = await services_of(request).bodies.run(caller.user.limited_as, read_values, body)
     existing = await cluster.find(requests.get_metadata(SECRET, namespace, name))
     wanted = secret_object(namespace, name, values, existing)
     if existing is None:

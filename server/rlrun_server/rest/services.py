@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 from rlrun.constants import Reason
 from rlrun.kube.async_client import AsyncTransport
@@ -27,12 +27,19 @@ from rlrun_server.rest.summaries import (
     summarize_model,
     summarize_run,
 )
+from rlrun_server.rest.tenant_queue import TenantQueue
 from rlrun_server.rest.visible_namespaces import VisibleNamespaces
-from rlrun_server.rest.watched_objects import ListingCluster, WatchedObjects
-from rlrun_server.rest.work_queue import WorkQueue
+from rlrun_server.rest.watched_objects import Kept, ListingCluster, WatchedObjects
 from rlrun_server.users import Users
 
 FILE_THREADS = 2
+LARGE_OBJECT = 64 * 1024
+"""Bytes of an object that takes a few milliseconds to show. One of a megabyte may take 0.3 s."""
+WAITING_BODIES = 8
+"""Bodies of one user that wait to be read. They are in memory."""
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class KnownObjects:
@@ -76,12 +83,18 @@ class Services:
     samples: SampleReader
     logs: LogReader
     streams: StreamHub
-    bodies: WorkQueue = field(default_factory=lambda: WorkQueue("bodies"))
+    bodies: TenantQueue = field(default_factory=lambda: TenantQueue(1, "bodies", WAITING_BODIES))
     """Reading of bodies of requests."""
     account_tokens: AccountTokens | None = None
     """Tokens for callers with an API key. None: API keys only read."""
     environments: EnvironmentCatalog | None = None
     """None: the server does not list packages."""
+
+    async def show(self, caller: str, kept: Kept[Any], call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Return the result of work with an object: in the thread for answers, if the object is a large one."""
+        if kept.size <= LARGE_OBJECT:
+            return call(*args, **kwargs)
+        return await self.metrics.compute(caller, call, *args, **kwargs)
 
     def close(self) -> None:
         """End all threads and streams."""

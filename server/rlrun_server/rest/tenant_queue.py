@@ -19,14 +19,15 @@ T = TypeVar("T")
 
 
 class TenantQueue:
-    """Threads of which a tenant has one at a time. The tenant that waits for its turn the longest is next.
+    """Threads of which a tenant, a namespace or a user, has one at a time. Who waits the longest is next.
 
     A tenant whose calls take long delays its own alone, as long as there are fewer such tenants than threads.
     """
 
-    def __init__(self, threads: int, name: str) -> None:
-        """`name`: beginning of the threads' names."""
+    def __init__(self, threads: int, name: str, waiting: int | None = None) -> None:
+        """`name`: beginning of the threads' names. `waiting`: calls of one tenant that wait; None: MAX_WAITING."""
         self._threads = ThreadPoolExecutor(threads, name)
+        self._max_waiting = waiting
         self._free = threads
         self._waiting: OrderedDict[str, deque[tuple[asyncio.Future[Any], Callable[[], Any]]]] = OrderedDict()
         self._busy: set[str] = set()
@@ -35,10 +36,9 @@ class TenantQueue:
     async def run(self, tenant: str, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Return the result of the call. Raises what it raises, and RestError if too many calls of the tenant wait."""
         calls = self._waiting.setdefault(tenant, deque())
-        if len(calls) >= MAX_WAITING:
+        if len(calls) >= (self._max_waiting or MAX_WAITING):
             detail = (
-                f"rlrun-server has too many requests of this kind for namespace {tenant} at the moment. Repeat the "
-                "request later."
+                f"rlrun-server has too many requests of this kind for {tenant} at the moment. Repeat the request later."
             )
             raise RestError(503, Reason.TOO_MANY_REQUESTS, detail)
         result: asyncio.Future[T] = asyncio.get_running_loop().create_future()

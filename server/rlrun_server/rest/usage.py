@@ -126,7 +126,7 @@ async def get_usage(
     caller: Caller = requires("list", "rlruns"),
 ) -> Response:
     """Return the GPU time of the runs of a namespace."""
-    return await _answer(request, lambda found: found == namespace, query, is_complete=True)
+    return await _answer(request, caller, lambda found: found == namespace, query, is_complete=True)
 
 
 @router.get("/usage", responses={200: {"model": Usage}}, response_class=JSON)
@@ -135,11 +135,11 @@ async def get_all_usage(
 ) -> Response:
     """Return the GPU time of the runs of all namespaces in which you may list rlruns."""
     visible = await services_of(request).visible.of(caller.user)
-    return await _answer(request, visible.names.__contains__, query, is_complete=visible.is_complete)
+    return await _answer(request, caller, visible.names.__contains__, query, is_complete=visible.is_complete)
 
 
 async def _answer(
-    request: Request, includes: Callable[[str], bool], query: UsageQuery, *, is_complete: bool
+    request: Request, caller: Caller, includes: Callable[[str], bool], query: UsageQuery, *, is_complete: bool
 ) -> Response:
     services = services_of(request)
     services.objects.require(services.objects.runs)
@@ -154,4 +154,4 @@ async def _answer(
         return schema_response(Usage(time=now, rows=rows[:MAX_ROWS], total=total, is_complete=is_complete))
 
     # 10,000 runs take a tenth of a second.
-    return await services.metrics.compute(answer)
+    return await services.metrics.compute(caller.user.limited_as, answer)

@@ -54,6 +54,8 @@ class Kept(Generic[S]):
     uid: str
     version: int
     data: bytes
+    size: int
+    """Bytes of its JSON."""
     summary: S
     text: bytes
     """Summary as JSON, which lists are made of."""
@@ -232,14 +234,15 @@ class WatchedObjects(Generic[S]):
         metadata = {key: value for key, value in obj["metadata"].items() if key != "managedFields"}
         stripped = {**obj, "metadata": metadata}
         # Level 1 makes 60 kB of JSON 13 kB in 0.4 ms.
-        data = zlib.compress(json.dumps(stripped).encode(), 1)
+        text = json.dumps(stripped).encode()
         summary = self._summarize(stripped)
         return Kept(
             str(metadata.get("namespace") or ""),
             str(metadata["name"]),
             str(metadata.get("uid") or ""),
             version_number(str(metadata.get("resourceVersion") or "")),
-            data,
+            zlib.compress(text, 1),
+            len(text),
             summary,
             summary.model_dump_json(by_alias=True, exclude_none=True).encode(),
         )

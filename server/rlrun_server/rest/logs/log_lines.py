@@ -30,6 +30,8 @@ LEVELS = {**{level.value: level for level in LogLevel}, "WARN": LogLevel.warning
 ORDER = {level: number for number, level in enumerate(LogLevel)}
 WRITTEN = re.compile(r"(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d:\d\d)(?:[.,](\d{1,9}))?(Z|[+-]\d\d:\d\d)?(?=[\s\]|]|$)")
 """Time at the beginning of a line."""
+LAST_NANOSECOND = 253_402_300_799 * 10**9
+"""Last second of the year 9999. With a zone of the west a time may be later, which has no text in UTC."""
 
 
 class Pattern(Protocol):
@@ -172,7 +174,7 @@ def parse_since(text: str, now: datetime) -> int | None:
     if text.isdecimal():
         return max(0, int((now.timestamp() - int(text)) * 10**9))
     found = _time_of(text.upper())
-    return None if found is None else max(0, found[1])
+    return None if found is None else min(max(0, found[1]), LAST_NANOSECOND)
 
 
 def time_text(nanoseconds: int) -> str:

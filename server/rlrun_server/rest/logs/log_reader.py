@@ -26,7 +26,7 @@ from rlrun_server.rest.logs.run_pods import LogCluster, PodSelection, list_pods,
 from rlrun_server.rest.problems import FieldError, RestError, invalid
 from rlrun_server.rest.stored_files import StoredFiles
 from rlrun_server.rest.summaries import RunSummary
-from rlrun_server.rest.work_queue import WorkQueue
+from rlrun_server.rest.tenant_queue import TenantQueue
 from rlrun_server.users import User
 
 PER_USER = 4
@@ -54,7 +54,7 @@ class LogReader:
         self._files = files
         self._now = now
         self._limit = ConcurrencyLimit("requests for logs", PER_USER, CONCURRENT)
-        self._parsing = WorkQueue("logs")
+        self._parsing = TenantQueue(1, "logs")
 
     async def read(self, user: User, cluster: LogCluster | None, run: KnownRun, query: LogQuery) -> LogAnswer:
         """Return the lines. Raises RestError. `cluster` is None for a deleted run, which has no pods."""
@@ -110,7 +110,7 @@ class LogReader:
             if query.previous or query.attempt is not None or summary.phase in FINISHED:
                 return None
             raise _not_available(summary, f"the container of {logs[0].pod.origin.pod} has not started")
-        return await self._parsing.run(_answer, run, LogSource.live, logs, lines, query.tail)
+        return await self._parsing.run(run.namespace, _answer, run, LogSource.live, logs, lines, query.tail)
 
     async def _kept(self, run: KnownRun, wanted: PodSelection, lines: LineFilter, query: LogQuery) -> LogAnswer:
         name = None if run.summary is None else run.summary.name
@@ -125,7 +125,7 @@ class LogReader:
                 "end, and the pods are gone. Ask for another role or attempt."
             )
             raise RestError(404, Reason.LOGS_NOT_AVAILABLE, detail)
-        return await self._parsing.run(_answer, run, LogSource.kept, logs, lines, query.tail)
+        return await self._parsing.run(run.namespace, _answer, run, LogSource.kept, logs, lines, query.tail)
 
 
 def _answer(

@@ -20,7 +20,7 @@ from rlrun_server.rest.problems import from_api_error
 from rlrun_server.rest.streams.feed import Feed, StreamEvent, Wake
 from rlrun_server.rest.streams.stream_cursor import not_a_cursor
 from rlrun_server.rest.streams.stream_models import LogLines, Topic
-from rlrun_server.rest.work_queue import WorkQueue
+from rlrun_server.rest.tenant_queue import TenantQueue
 
 PERIOD_SECONDS = 3.0
 FIRST_LINES = 100
@@ -44,7 +44,7 @@ class LogSources:
 
     def __init__(self) -> None:
         self.reads = asyncio.Semaphore(CONCURRENT_READS)
-        self.parsing = WorkQueue("stream-logs")
+        self.parsing = TenantQueue(1, "stream-logs")
 
 
 class LogFeed(Feed):
@@ -95,7 +95,7 @@ class LogFeed(Feed):
         limit = max(MIN_POD_BYTES, READ_BYTES // max(1, len(keys)))
         read = [(pod, key, await self._read(cluster, pod, key, limit)) for key, pod in keys.items()]
         self._begins = False
-        lines = await self._sources.parsing.run(self._parse, read, limit)
+        lines = await self._sources.parsing.run(self._namespace, self._parse, read, limit)
         if not lines:
             return []
         found = LogLines(lines=merged([lines], len(lines))[0])

@@ -45,6 +45,24 @@ async def test_versions_and_lists(api: HostedApi) -> None:
 
 
 @pytest.mark.parametrize(
+    ("query", "names"),
+    [
+        ("visibility=PUBLIC", ["another", "reverse"]),
+        ("visibility=PRIVATE", []),
+        ("starred_only=true", []),
+        ("tags=math", []),
+        ("sort_by=name&sort_order=desc", ["reverse", "another"]),
+        ("sort_by=created_at&sort_order=desc", ["another", "reverse"]),
+        ("search=&visibility=&owner=", ["another", "reverse"]),
+    ],
+)
+async def test_filters_of_the_list(api: HostedApi, query: str, names: list[str]) -> None:
+    api.store.put_bytes(S3Uri(BUCKET, "prefix/environments/team/another/1.0/another-1.0-py3-none-any.whl"), wheel())
+    found = (await api.client.get(f"/environmentshub/?{query}")).json()
+    assert ([row["name"] for row in found["data"]], found["total_count"]) == (names, len(names))
+
+
+@pytest.mark.parametrize(
     ("path", "status"),
     [
         ("/environmentshub/team/reverse/@latest", 200),
@@ -77,6 +95,9 @@ async def test_files_of_a_wheel(api: HostedApi) -> None:
         ("(data)", True),
         ("__init__.py", False),
     ]
+    assert [entry["path"] for entry in folder["entries"]] == ["reverse/(data)", "reverse/__init__.py"]
+    inner = (await api.client.get(place, params={"path": "reverse/[data]"})).json()["data"]
+    assert (inner["path"], inner["entries"][0]["path"]) == ("reverse/(data)", "reverse/(data)/big.txt")
     file = (await api.client.get(place, params={"path": "reverse/__init__.py"})).json()["data"]
     assert (file["content"], file["truncated"]) == ("x = 1\n", False)
     big = (await api.client.get(place, params={"path": "reverse/[data]/big.txt", "max_bytes": 10})).json()["data"]

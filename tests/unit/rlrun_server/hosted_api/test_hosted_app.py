@@ -1,10 +1,12 @@
 """All routes of hosted clients: checks, teams, and the form of errors."""
 
+import asyncio
 import re
 from typing import Any
 
 import pytest
 from fastapi.routing import APIRoute
+from rlrun_server.hosted_api import answer_time
 from rlrun_server.hosted_api.caller import KeyIdentified, KeyRequirement
 from rlrun_server.hosted_api.hosted_app import PREFIX, hosted_app
 from rlrun_server.http.prefixes import ByPrefix
@@ -121,6 +123,23 @@ async def test_an_unexpected_error_tells_nothing_from_inside(
     assert answer.status_code == 500
     assert "secret" not in answer.text
     assert answer.headers["x-request-id"] in answer.json()["detail"]
+
+
+@pytest.mark.parametrize("path", ["/rft/runs/first/metrics", "/rft/runs/first/samples?step=1", "/rft/runs/first/logs"])
+async def test_an_answer_begins_before_clients_give_up(
+    api: HostedApi, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    async def never(*_: object, **__: object) -> None:
+        await asyncio.sleep(60)
+
+    services = api.rest.services
+    monkeypatch.setattr(answer_time, "ANSWER_SECONDS", 0.2)
+    for part, name in ((services.metrics, "read"), (services.samples, "step"), (services.logs, "read")):
+        monkeypatch.setattr(part, name, never)
+    async with asyncio.timeout(20):
+        answer = await api.client.get(path)
+    assert (answer.status_code, "Repeat" in answer.json()["detail"]) == (503, True)
+    assert answer.headers["retry-after"]
 
 
 async def test_requests_are_told_apart_by_their_prefix() -> None:

@@ -48,3 +48,14 @@ def test_answers_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(TooManyRows, match="ask for 5 steps"):
         rows_of(COLUMNS, 0, 99, None)
     assert len(rows_of(COLUMNS, 0, 99, 5)) == 5
+
+
+def test_long_names_count_for_each_step() -> None:
+    numbers = {str(n) + 250 * "\u00e9": 0.5 for n in range(100)}
+    lines = [json.dumps({"step": n, "time": "", **numbers}).encode() + b"\n" for n in range(1, 400)]
+    columns = read_columns([b"".join(lines)])
+    with pytest.raises(TooManyRows) as refused:
+        rows_of(columns, 0, 999, None)
+    fitting = int(str(refused.value).split()[-2])
+    answer = json.dumps(rows_of(columns, 0, 999, fitting))
+    assert 0.8 * metric_rows.MAX_BYTES < len(answer) <= metric_rows.MAX_BYTES

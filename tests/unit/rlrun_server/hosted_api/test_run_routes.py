@@ -1,5 +1,6 @@
 """Routes of runs for hosted clients: pages, creation with secrets, stop, restart, delete."""
 
+import asyncio
 import base64
 from typing import Any
 
@@ -8,6 +9,8 @@ from httpx import Response
 from rlrun.kube.errors import ApiError
 from rlrun.kube.requests import Verb
 from rlrun.storage.layout import S3Uri
+from rlrun_server.hosted_api import environment_checks
+from rlrun_server.hosted_api.environment_packages import EnvironmentPackages
 
 from tests.support.hosted_api import MODEL, HostedApi, artifact_object, hosted_api, model_object
 from tests.support.rest_api import BUCKET, run_object
@@ -46,6 +49,18 @@ async def test_the_older_client_gets_all_runs(api: HostedApi) -> None:
     assert list(answer) == ["runs"]
     assert [run["id"] for run in answer["runs"]] == ["run-5", "run-4", "run-3", "run-2", "run-1"]
     assert {run["seqLen"] for run in answer["runs"]} == {4096}
+
+
+async def test_lists_have_no_settings_of_environments_which_may_be_large(api: HostedApi) -> None:
+    entry = {"id": "team/reverse", "args": {"text": "a" * 100_000}, "taskset": {"n": 1}, "harness": {"n": 1}}
+    api.rest.add(run_object("large", number=10, env=[entry], eval={"env": [entry], "interval": 5}))
+    for answer in (await api.client.get("/rft/runs"), await api.client.get("/rft/runs", params={"page": 1})):
+        assert len(answer.content) < 20_000
+        large = answer.json()["runs"][0]
+        assert large["environments"] == [{"slug": "team/reverse", "id": "team/reverse"}]
+        assert large["evalConfig"] == {"env": [{"id": "team/reverse"}], "interval": 5}
+    one = (await api.client.get("/rft/runs/large")).json()["run"]
+    assert one["environments"][0]["args"] == one["evalConfig"]["env"][0]["args"] == entry["args"]
 
 
 async def test_the_newer_client_gets_pages(api: HostedApi) -> None:
@@ -194,3 +209,17 @@ async def test_components(api: HostedApi) -> None:
     assert answer.json() == {
         "env_servers": [{"pod_name": "pod", "status": "PENDING", "env_name": "reverse", "env_index": 0}]
     }
+
+
+async def test_environments_that_s3_does_not_show_in_time_are_left_to_the_operator(
+    api: HostedApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def never(*_: object) -> list[Any]:
+        await asyncio.sleep(60)
+        return []
+
+    monkeypatch.setattr(environment_checks, "CHECK_SECONDS", 0.1)
+    monkeypatch.setattr(EnvironmentPackages, "versions", never)
+    async with asyncio.timeout(20):
+        created = await create(api, environments=[{"id": f"team/slow-{n}"} for n in range(3)])
+    assert created.status_code == 200

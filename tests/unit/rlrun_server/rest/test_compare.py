@@ -132,3 +132,15 @@ async def test_a_comparison_counts_as_a_request_for_each_run(api: RestApi) -> No
     answers = [await ask(api, "team/first", "team/second") for _ in range(60)]
     codes = [answer.status_code for answer in answers]
     assert codes.index(429) == 50, "100 requests at once are allowed"
+
+
+async def test_specs_that_need_the_memory_of_the_server_are_not_compared(
+    api: RestApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A megabyte of small objects needs a hundred times as much while it is compared, and there are up to 20 runs."""
+    entry = {"id": "acme/reverse", "args": {"list": [{}] * 200_000}}
+    api.add(*(run_object(f"large-{n}", number=n, env=[entry]) for n in range(10, 12)))
+    monkeypatch.setattr(compare, "_compared", None)
+    answer = await ask(api, "team/large-10", "team/large-11")
+    assert (answer.status_code, answer.json()["reason"]) == (413, "AnswerTooLarge")
+    assert "Compare fewer runs" in answer.json()["detail"]

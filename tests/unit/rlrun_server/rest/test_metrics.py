@@ -5,6 +5,7 @@ import json
 import math
 import sys
 import threading
+import time
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from rlrun_server.rest import metric_columns, metric_reader
 from rlrun_server.rest import metrics as routes
 from rlrun_server.rest.metric_columns import MetricsAnswer, TooManyValues, read_columns, select_names, thinned
 from rlrun_server.rest.problems import RestError
+from rlrun_server.rest.streams.step_events import metric_event
 
 from tests.support.fake_s3 import InMemoryStore
 from tests.support.rest_api import BUCKET, RestApi, rest_api, run_object, uid_of
@@ -129,6 +131,32 @@ async def test_answers_are_made_beside_the_event_loop(
     assert threads == ["metric-answers_0"]
 
 
+async def test_answers_of_a_user_that_take_long_delay_no_other(
+    api: RestApi, store: CountingStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_end = threading.Event()
+
+    def slow(columns: Any, names: Any, first: int, *rest: Any) -> MetricsAnswer:
+        if first == 7:
+            may_end.wait(0.1)
+        return thinned(columns, names, first, *rest)
+
+    monkeypatch.setattr(routes, "thinned", slow)
+    put(store, 0, trained(1, reward=0.1))
+    ann, bob = api.user("ann", RIGHT), api.user("bob", RIGHT)
+    path = "/namespaces/team/runs/first/metrics"
+    many = [asyncio.create_task(api.client.get(path, params={"min_step": 7}, headers=ann)) for _ in range(30)]
+    await asyncio.sleep(0.2)
+    try:
+        began = time.monotonic()
+        assert (await api.client.get(path, headers=bob)).status_code == 200
+        assert time.monotonic() - began < 1.0
+        assert not all(task.done() for task in many)
+    finally:
+        may_end.set()
+    assert {answer.status_code for answer in await asyncio.gather(*many)} == {200}
+
+
 async def test_a_deleted_run_is_read_by_its_uid(api: RestApi, store: CountingStore) -> None:
     put(store, 0, trained(1, reward=0.5), uid=uid_of(77))
     assert (await metrics(api, uid_of(77))).steps == [1]
@@ -164,6 +192,17 @@ async def test_runs_without_a_number_are_kept_within_the_limit(
     assert (await reader.read("team", uid_of(4))).is_stale
     with pytest.raises(RestError):
         await reader.read("team", uid_of(0))
+
+
+async def test_names_that_are_no_text_are_left_out(api: RestApi, store: CountingStore) -> None:
+    line = b'{"step": 1, "time": "\\ud800", "reward\\udfff": 1.0, "reward/mean": 0.5}\n'
+    store.objects[f"s3://{BUCKET}/prefix/team/{uid_of(1)}/metrics/part-000001.jsonl"] = line
+    found = await metrics(api)
+    assert [(each.name, each.values) for each in found.series] == [("reward/mean", [0.5])]
+    assert found.times == ["?"]
+    event = metric_event(line)
+    assert event is not None
+    assert json.loads(event)["values"] == {"reward/mean": 0.5}
 
 
 async def test_names(api: RestApi, store: CountingStore) -> None:

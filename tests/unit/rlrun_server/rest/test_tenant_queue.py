@@ -74,3 +74,16 @@ async def test_exceptions_are_those_of_the_call() -> None:
         await queue.run("a", lambda: 1 / 0)
     assert await queue.run("a", lambda: 1) == 1
     queue.close()
+
+
+async def test_fewer_calls_may_wait_where_they_need_memory() -> None:
+    queue, may_end = TenantQueue(1, "test", waiting=1), threading.Event()
+    calls = [asyncio.create_task(queue.run("a", may_end.wait, 30)) for _ in range(2)]
+    await asyncio.sleep(0)
+    with pytest.raises(RestError):
+        await queue.run("a", lambda: None)
+    may_end.set()
+    await asyncio.gather(*calls)
+    with pytest.raises(ZeroDivisionError):
+        await queue.run("a", lambda: 1 / 0)
+    queue.close()

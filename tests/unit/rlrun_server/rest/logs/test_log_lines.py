@@ -99,6 +99,12 @@ def test_since_is_seconds_or_a_time(text: str, expected: str) -> None:
     assert time_text(found) == expected
 
 
+@pytest.mark.parametrize("text", ["9999-12-31T23:59:59-23:59", "0001-01-01T00:00:00+23:59", "9999-12-31T23:59:59Z"])
+def test_each_time_that_is_accepted_can_be_asked_for(text: str) -> None:
+    found = parse_since(text, datetime(2026, 1, 1, tzinfo=UTC))
+    assert found is None or time_text(found)
+
+
 def test_since_of_no_time() -> None:
     assert parse_since("2026-13-01T00:00:00Z", datetime(2026, 1, 1, tzinfo=UTC)) is None
     assert parse_since("999999999999", datetime(2026, 1, 1, tzinfo=UTC)) == 0

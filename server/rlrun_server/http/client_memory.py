@@ -1,0 +1,170 @@
+"""Memory that clients hold by large bodies and answers, which wait for the network: counted, and limited."""
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from rlrun_server.http.connection import ABORT
+from rlrun_server.http.request import client_of
+
+log = logging.getLogger(__name__)
+
+MEMORY = "rlrun.memory"
+"""Key of the limits in the scope of a request."""
+FREE_BYTES = 16 * 1024
+"""Bytes of a body that are not counted: most requests have no more."""
+PIECE = 64 * 1024
+"""Bytes of an answer that are sent together. Larger answers are counted until the client has taken them."""
+PIECE_SECONDS = 60.0
+"""Time in which a client takes a piece. Its connection is cut afterwards."""
+
+
+class ByteBudget:
+    """Bytes in memory: at most `share` for one client, and `total` for all."""
+
+    def __init__(self, total: int, share: int) -> None:
+        self._total = total
+        self._share = share
+        self._held: Counter[str] = Counter()
+
+    @property
+    def held(self) -> int:
+        """Bytes of all clients."""
+        return self._held.total()
+
+    def take(self, owner: str, count: int) -> bool:
+        """Count bytes of a client. Returns False if there is no room for them."""
+        if self._held[owner] + count > self._share or self.held + count > self._total:
+            self.free(owner, 0)
+            return False
+        self._held[owner] += count
+        return True
+
+    def free(self, owner: str, count: int) -> None:
+        """Count bytes no longer."""
+        self._held[owner] -= count
+        if self._held[owner] <= 0:
+            del self._held[owner]
+
+
+@dataclass(frozen=True)
+class ClientMemory:
+    """Limits of a server, whose pod has 512 MiB by default."""
+
+    bodies: ByteBudget = field(default_factory=lambda: ByteBudget(48 * 1024**2, 8 * 1024**2))
+    """Bodies of requests until they have arrived."""
+    answers: ByteBudget = field(default_factory=lambda: ByteBudget(96 * 1024**2, 40 * 1024**2))
+    """Answers until clients have taken them."""
+
+
+class WithMemory:
+    """Application whose clients hold no more memory than the limits allow."""
+
+    def __init__(self, app: ASGIApp, memory: ClientMemory | None = None) -> None:
+        self._app = app
+        self._memory = memory or ClientMemory()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer the request."""
+        await self._app({**scope, MEMORY: self._memory}, receive, send)
+
+
+def memory_of(scope: Scope) -> ClientMemory | None:
+    """Return the limits. None: there are none."""
+    found: ClientMemory | None = scope.get(MEMORY)
+    return found
+
+
+def owner_of(request: Request) -> str:
+    """Return for whom bytes are counted: the user, if the request has been identified, else the address."""
+    return str(getattr(request.state, "limited_as", "")) or client_of(request)
+
+
+class CountedBody:
+    """Bytes of a body that arrives."""
+
+    def __init__(self, request: Request) -> None:
+        memory = memory_of(request.scope)
+        self._budget = None if memory is None else memory.bodies
+        self._owner = owner_of(request)
+        self._count = 0
+
+    def grow(self, size: int) -> bool:
+        """Count a body of this size so far. Returns False if there is no room for it."""
+        more = size - FREE_BYTES - self._count
+        if self._budget is None or more <= 0:
+            return True
+        if not self._budget.take(self._owner, more):
+            return False
+        self._count += more
+        return True
+
+    def release(self) -> None:
+        """Count the body no longer."""
+        if self._budget is not None and self._count:
+            self._budget.free(self._owner, self._count)
+            self._count = 0
+
+
+class CountedAnswer:
+    """Sends an answer: a large one by the piece, or another one in its place if there is no room for it."""
+
+    def __init__(self, request: Request, send: Send, refuse: Callable[[Request], Response]) -> None:
+        """`refuse` makes the answer in place of one for which there is no room."""
+        memory = memory_of(request.scope)
+        self._budget = None if memory is None else memory.answers
+        self._request = request
+        self._send = send
+        self._refuse = refuse
+        self._owner = ""
+        self._count = 0
+        self._is_over = False
+
+    async def send(self, message: Message) -> None:
+        """Send a message of the application."""
+        if self._is_over:
+            return
+        if message["type"] == "http.response.start" and not self._has_room(message):
+            self._is_over = True
+            log.warning("an answer for %s was not sent: its clients hold too many", self._owner)
+            await self._refuse(self._request)(self._request.scope, self._request.receive, self._send)
+            return
+        body: bytes = message.get("body", b"")
+        if not self._count or len(body) <= PIECE:
+            await self._send(message)
+            return
+        try:
+            for start in range(0, len(body), PIECE):
+                has_more = start + PIECE < len(body) or message.get("more_body", False)
+                piece = {**message, "body": body[start : start + PIECE], "more_body": has_more}
+                async with asyncio.timeout(PIECE_SECONDS):
+                    await self._send(piece)
+        except TimeoutError:
+            self._is_over = True
+            log.info("an answer is cut: its client takes nothing")
+            abort = (self._request.scope.get("extensions") or {}).get(ABORT)
+            if abort is not None:
+                abort()
+
+    def release(self) -> None:
+        """Count the answer no longer."""
+        if self._budget is not None and self._count:
+            self._budget.free(self._owner, self._count)
+            self._count = 0
+
+    def _has_room(self, message: Message) -> bool:
+        length = next((value for name, value in message.get("headers", ()) if name.lower() == b"content-length"), b"0")
+        size = int(length)
+        if self._budget is None or size <= PIECE:
+            return True
+        self._owner = owner_of(self._request)
+        if not self._budget.take(self._owner, size):
+            return False
+        self._count = size
+        return True

@@ -1,0 +1,24 @@
+"""Format of the server's log: one line for each message, whatever clients and tenants have put into it."""
+
+import logging
+import re
+
+from rlrun.service.run_service import LOG_FORMAT
+from typing_extensions import override
+
+CONTROLS = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029]")
+
+
+class LineFormatter(logging.Formatter):
+    """Writes control characters of a message as escapes, so that no request can write a line of its own."""
+
+    @override
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        record.message = CONTROLS.sub(lambda found: ascii(found[0])[1:-1], record.message)
+        return super().formatMessage(record)
+
+
+def format_lines() -> None:
+    """Let all handlers of the process write lines."""
+    for handler in logging.root.handlers:
+        handler.setFormatter(LineFormatter(LOG_FORMAT))
