@@ -100,9 +100,7 @@ class RemoteCluster:
         def open_quick() -> SyncTransport:
             once = copy.copy(settings)
             once.retries = 0
-            return SyncApiTransport(
-                client.ApiClient(once), response_seconds=ANSWER_SECONDS, connect_seconds=ANSWER_SECONDS
-            )
+            return SyncApiTransport(client.ApiClient(once), total_seconds=ANSWER_SECONDS)
 
         def bearer() -> str:
             scheme, _, token = (settings.get_api_key_with_prefix("BearerToken", alias="authorization") or "").partition(
@@ -226,10 +224,17 @@ class RemoteCluster:
         return self._client.create_token(self.namespace, account, seconds, audience)
 
     def call_service(
-        self, namespace: str, service: str, method: str, path: str, body: Obj | None, headers: Mapping[str, str]
+        self,
+        namespace: str,
+        service: str,
+        method: str,
+        path: str,
+        body: Obj | None,
+        headers: Mapping[str, str],
+        seconds: float | None = None,
     ) -> Obj:
         """Return the JSON that a Service (`name:port`) answers through the API server. Raises ApiError."""
-        return self._client.call_service(namespace, service, method, path, body, headers)
+        return self._client.call_service(namespace, service, method, path, body, headers, seconds)
 
     def stream_service(
         self, namespace: str, service: str, path: str, body: Obj, headers: Mapping[str, str], seconds: float

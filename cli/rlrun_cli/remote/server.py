@@ -7,6 +7,7 @@ ServiceAccount `rlrun-user` of the namespace takes its place.
 
 import json
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -17,12 +18,14 @@ from urllib.parse import urlsplit
 import typer
 import urllib3
 from rlrun.constants import Reason
+from rlrun.kube.connection_causes import cause_of
 from rlrun.kube.errors import ApiError
 from rlrun.kube.kinds import CONFIG_MAP
 from rlrun.protocol.user_storage import LOCATION_PATH, USER_SIGN_PATH
 from urllib3.exceptions import HTTPError
 
 from rlrun_cli.remote.cluster import API_KEY_VARIABLE, RemoteCluster
+from rlrun_cli.remote.probe import ANSWER_SECONDS
 from rlrun_cli.remote.user_token import UserToken
 from rlrun_cli.terminal.errors import INVALID, CliError, NotFoundError
 
@@ -41,6 +44,7 @@ Server = Annotated[
 ]
 DISCOVERY_NAMESPACE = "kube-public"
 DISCOVERY_NAME = "rlrun-server"
+PROBE_PATH = "/rlrun/v1/whoami"
 CONNECT_SECONDS = 5.0
 READ_SECONDS = 30.0
 STREAM_SECONDS = 600.0
@@ -117,20 +121,20 @@ class DirectServer:
         )  # fmt: skip
         timeout = urllib3.Timeout(connect=CONNECT_SECONDS, read=READ_SECONDS)
         self._http = urllib3.PoolManager(maxsize=32, timeout=timeout)
+        self._probed = Once(self._probe)
 
     def send(self, method: str, path: str, body: Mapping[str, Any] | None) -> Any:
         """Return the JSON of the answer. Raises AccessDenied, StorageServerUnavailable, CliError without a token."""
         from rlrun.storage.errors import StorageServerUnavailable
 
         headers = {"Authorization": f"Bearer {self._token()}", "Content-Type": "application/json"}
+        self._probed()
         data = None if body is None else json.dumps(body)
         try:
             retries = self._retries if may_be_repeated(method, path) else False
             response = self._http.request(method, self.url + path, body=data, headers=headers, retries=retries)
         except HTTPError as error:
-            raise StorageServerUnavailable(
-                f"rlrun-server does not respond at {self.url} ({type(error).__name__}): check --server or RLRUN_SERVER"
-            ) from error
+            raise self._silence(error) from error
         if response.status in (200, 201):
             try:
                 return json.loads(response.data)
@@ -144,6 +148,7 @@ class DirectServer:
 
         headers = {"Authorization": f"Bearer {self._token()}", "Content-Type": "application/json"}
         timeout = urllib3.Timeout(connect=CONNECT_SECONDS, read=STREAM_SECONDS)
+        self._probed()
         try:
             response = self._http.request(
                 "POST", self.url + path, body=json.dumps(body), headers=headers, retries=False, timeout=timeout,
@@ -156,9 +161,23 @@ class DirectServer:
             finally:
                 response.close()
         except HTTPError as error:
-            raise StorageServerUnavailable(
-                f"rlrun-server does not respond at {self.url} ({type(error).__name__}): check --server or RLRUN_SERVER"
-            ) from error
+            raise self._silence(error) from error
+
+    def _probe(self) -> None:
+        """Send one short request. Raises StorageServerUnavailable if nothing answers it."""
+        headers = {"Authorization": f"Bearer {self._token()}"}
+        timeout = urllib3.Timeout(total=ANSWER_SECONDS)
+        try:
+            self._http.request("GET", self.url + PROBE_PATH, headers=headers, retries=False, timeout=timeout)
+        except HTTPError as error:
+            raise self._silence(error) from error
+
+    def _silence(self, error: HTTPError) -> Exception:
+        from rlrun.storage.errors import StorageServerUnavailable
+
+        return StorageServerUnavailable(
+            f"rlrun-server does not respond at {self.url} ({cause_of(error)}): check --server or RLRUN_SERVER"
+        )
 
 
 class ProxiedServer:
@@ -169,6 +188,7 @@ class ProxiedServer:
         self._namespace = namespace
         self._service = service
         self._token = token
+        self._probed = Once(self._probe)
 
     def send(self, method: str, path: str, body: Mapping[str, Any] | None) -> Any:
         """Return the JSON of the answer. Raises AccessDenied, StorageServerUnavailable, CliError without a token."""
@@ -176,6 +196,7 @@ class ProxiedServer:
 
         # `Authorization` is for the API server, which removes it.
         headers = {TOKEN_HEADER: self._token()}
+        self._probed()
         content = None if body is None else dict(body)
         tries = TRIES if may_be_repeated(method, path) else 1
         for again in range(tries):
@@ -192,6 +213,7 @@ class ProxiedServer:
         from rlrun.storage.user_signer import TOKEN_HEADER
 
         headers = {TOKEN_HEADER: self._token()}
+        self._probed()
         try:
             yield from self._cluster.stream_service(
                 self._namespace, self._service, path, dict(body), headers, STREAM_SECONDS
@@ -199,6 +221,17 @@ class ProxiedServer:
         except ApiError as error:
             is_answer = error.status and not (error.status == 403 and error.reason == "Forbidden")
             raise _refusal(error) if is_answer else self._rejection(error) from error
+
+    def _probe(self) -> None:
+        """Send one short request. Raises StorageServerUnavailable if nothing answers it."""
+        from rlrun.storage.user_signer import TOKEN_HEADER
+
+        headers = {TOKEN_HEADER: self._token()}
+        try:
+            self._cluster.call_service(self._namespace, self._service, "GET", PROBE_PATH, None, headers, ANSWER_SECONDS)
+        except ApiError as error:
+            if error.is_unanswered:
+                raise self._rejection(error) from error
 
     def port_forward(self) -> str:
         """Return the command that opens the server on this machine."""
@@ -212,6 +245,22 @@ class ProxiedServer:
                 f"runs: {self.port_forward()}",
             )
         return _rejection(error)
+
+
+class Once:
+    """Call that is made until it has succeeded once. Thread-safe."""
+
+    def __init__(self, call: Callable[[], None]) -> None:
+        self._call = call
+        self._lock = threading.Lock()
+        self._is_done = False
+
+    def __call__(self) -> None:
+        """Make the call unless it has succeeded before. Raises what it raises."""
+        with self._lock:
+            if not self._is_done:
+                self._call()
+                self._is_done = True
 
 
 def may_be_repeated(method: str, path: str) -> bool:
