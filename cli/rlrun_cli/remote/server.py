@@ -144,7 +144,6 @@ class DirectServer:
 
     def stream(self, path: str, body: Mapping[str, Any]) -> Iterator[bytes]:
         """Yield the answer to a POST as it comes. Raises CliError, StorageServerUnavailable."""
-        from rlrun.storage.errors import StorageServerUnavailable
 
         headers = {"Authorization": f"Bearer {self._token()}", "Content-Type": "application/json"}
         timeout = urllib3.Timeout(connect=CONNECT_SECONDS, read=STREAM_SECONDS)

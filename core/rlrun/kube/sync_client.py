@@ -181,7 +181,7 @@ class SyncApiTransport(SyncTransport):
     def __init__(
         self, api_client: Any, *, response_seconds: float = RESPONSE_SECONDS, total_seconds: float | None = None
     ) -> None:
-        """`total_seconds`: time to connect and to answer together, instead of CONNECT_SECONDS and `response_seconds`."""
+        """`total_seconds`: time to connect and to answer, instead of CONNECT_SECONDS and `response_seconds`."""
         self._api = api_client
         self._response_seconds = response_seconds
         self._total_seconds = total_seconds
