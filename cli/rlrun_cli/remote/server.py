@@ -1,12 +1,11 @@
 """The way of users' commands to rlrun-server, which signs their requests to S3.
 
-The server is found by --server (RLRUN_SERVER), else by the ConfigMap that the chart creates. The user's Kubernetes
-token says who asks, or the API key in RLRUN_API_KEY. A kubeconfig with a client certificate has no token; one of the
-ServiceAccount `rlrun-user` of the namespace takes its place.
+The server is found by --server (RLRUN_SERVER), else by `rlrun login`, else by the ConfigMap that the chart creates. The
+user's Kubernetes token says who asks, or an API key: that of RLRUN_API_KEY or of `rlrun login`. A kubeconfig with a
+client certificate has no token; one of the ServiceAccount `rlrun-user` of the namespace takes its place.
 """
 
 import json
-import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -24,7 +23,8 @@ from rlrun.kube.kinds import CONFIG_MAP
 from rlrun.protocol.user_storage import LOCATION_PATH, USER_SIGN_PATH
 from urllib3.exceptions import HTTPError
 
-from rlrun_cli.remote.cluster import API_KEY_VARIABLE, RemoteCluster
+from rlrun_cli.remote.cluster import RemoteCluster
+from rlrun_cli.remote.logins import find_login
 from rlrun_cli.remote.probe import ANSWER_SECONDS
 from rlrun_cli.remote.user_token import UserToken
 from rlrun_cli.terminal.errors import INVALID, CliError, NotFoundError
@@ -74,7 +74,7 @@ def open_storage(cluster: RemoteCluster, server: str | None) -> RemoteStorage:
     send = find_server(cluster, server)
     location = read_location(send)
     # A key has a namespace of its own, which need not be that of the kubeconfig.
-    has_own = bool(os.environ.get(API_KEY_VARIABLE)) and not cluster.is_namespace_chosen
+    has_own = bool(cluster.own_key()) and not cluster.is_namespace_chosen
     namespace = "" if has_own else cluster.namespace
     return RemoteStorage(location.bucket, location.prefix, open_user_store(send, location, namespace))
 
@@ -87,11 +87,18 @@ def find_server(cluster: RemoteCluster, server: str | None, audience: str = "") 
     return locate_server(cluster, server, audience).send
 
 
-def locate_server(cluster: RemoteCluster, server: str | None, audience: str = "") -> "DirectServer | ProxiedServer":
-    """Return the server, at its URL or behind the API server. Raises CliError."""
-    token = UserToken(cluster, audience)
+def locate_server(
+    cluster: RemoteCluster, server: str | None, audience: str = "", token: Callable[[], str] | None = None
+) -> "DirectServer | ProxiedServer":
+    """Return the server, at its URL or behind the API server. Raises CliError.
+
+    `token` returns the credential. None: that of the user.
+    """
+    token = token or UserToken(cluster, audience)
     if server:
         return DirectServer(checked_url(server, "--server"), token)
+    if (login := find_login(cluster.login_name)) and login.server:
+        return DirectServer(checked_url(login.server, "the URL of your login"), token)
     try:
         found = cluster.get(CONFIG_MAP, DISCOVERY_NAME, DISCOVERY_NAMESPACE).get("data") or {}
     except NotFoundError:
@@ -272,6 +279,11 @@ def _rejection(error: ApiError) -> Exception:
 
     if error.is_unanswered or error.status in RETRYABLE_STATUSES or not error.status:
         return StorageServerUnavailable(f"rlrun-server is not available: {error.message}")
+    if error.status == 401:
+        return CliError(
+            f"rlrun-server does not accept your credential: {error.message}",
+            "log in to the cluster again, or use another API key (rlrun login)",
+        )
     if error.status == 404 and error.reason != Reason.API_KEY_NOT_FOUND:
         return StorageServerUnavailable(
             "the server answers with 404: check the URL in --server, and the version of rlrun-server"
