@@ -88,7 +88,7 @@ async def test_each_request_to_an_adapter_succeeds(monkeypatch: pytest.MonkeyPat
         CompletionEngine().serving(monkeypatch) as engine,
         serving_inference_api(lambda *_: engine.url) as api,
     ):
-        api.add(adapter("deployed"))
+        api.add(adapter("deployed", model="rlrun/reverse-text-tiny"))
         token = api.user("ann", "team")["Authorization"].removeprefix("Bearer ")
         words = shlex.split(command.replace("$TOKEN", token).replace("ADAPTER", "deployed"))
         headers = dict(word.split(": ", 1) for option, word in pairwise(words) if option == "-H")
