@@ -88,9 +88,12 @@ async def test_each_request_to_an_adapter_succeeds(monkeypatch: pytest.MonkeyPat
         CompletionEngine().serving(monkeypatch) as engine,
         serving_inference_api(lambda *_: engine.url) as api,
     ):
-        api.add(adapter("deployed", model="rlrun/reverse-text-tiny"))
+        api.add(adapter("deployed"))
         token = api.user("ann", "team")["Authorization"].removeprefix("Bearer ")
-        words = shlex.split(command.replace("$TOKEN", token).replace("ADAPTER", "deployed"))
+        known = {"$TOKEN": token, "ADAPTER": "deployed", "rlrun/reverse-text-tiny": "m"}
+        for placeholder, value in known.items():
+            command = command.replace(placeholder, value)
+        words = shlex.split(command)
         headers = dict(word.split(": ", 1) for option, word in pairwise(words) if option == "-H")
         options = dict(pairwise(words))
         path = next(word for word in words if word.startswith("$SERVER")).removeprefix("$SERVER/v1")
