@@ -210,6 +210,21 @@ ROOT: dict[str, Entry] = {
         panel=CATALOG,
     ),
     "env": GroupEntry("Manage environment packages, the code that runs train on.", ENV, panel=CATALOG),
+    "login": CommandEntry(
+        f"{COMMANDS}.logins:login",
+        "Log in to rlrun-server and keep the login on this machine.",
+        epilog="LOGIN_EPILOG",
+        panel=PLATFORM,
+    ),
+    "logout": CommandEntry(
+        f"{COMMANDS}.logins:logout",
+        "Remove the login from this machine, and delete the key that it made.",
+        epilog="LOGOUT_EPILOG",
+        panel=PLATFORM,
+    ),
+    "whoami": CommandEntry(
+        f"{COMMANDS}.logins:whoami", "Show who you are for rlrun-server.", epilog="WHOAMI_EPILOG", panel=PLATFORM
+    ),
     "open": CommandEntry(
         f"{COMMANDS}.open_page:open_page",
         "Print the address of the web page with a login, and open it.",

@@ -21,7 +21,7 @@ EPILOG = """Examples:
   rlrun chat team-b/reverse-text-x7k2p-step-000030-842409bd
 
 Without PROMPT each line that you type is a message of one conversation; Ctrl-D ends it. The adapter must be deployed \
-(rlrun adapters deploy). Needs `create rladapters/chat` in its namespace, which the role rlrun-editor grants. Programs \
+(rlrun adapters deploy). Needs `create rladapters/chat` in its namespace, part of the role edit. Programs \
 use the same URL with any OpenAI client: docs/guides/continue.md."""
 
 

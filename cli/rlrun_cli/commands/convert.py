@@ -10,7 +10,7 @@ from rlrun.api.toml.loader import TomlError, dumps
 from rlrun.constants import API_VERSION
 from rlrun.kube.kinds import RLRUN
 
-from rlrun_cli.inputs.run_files import RunFile, is_yaml, load_text, read_text, title_of
+from rlrun_cli.inputs.run_files import RunFile, is_yaml, load_text, plain_path, read_text, title_of
 from rlrun_cli.inputs.run_names import slug
 from rlrun_cli.terminal import output
 from rlrun_cli.terminal.errors import INVALID, CliError
@@ -21,7 +21,8 @@ EPILOG = """Examples:
   rlrun convert run.yaml > rl.toml
   kubectl get rlrun first -o yaml | rlrun convert - > rl.toml
 
-Both files start the same run; fields with their default values are left out of TOML. Comments are not converted. \
+Both files start the same run. Of an object of the API server, which has all defaults, fields with their default \
+values are left out. Comments are not converted. \
 TOML has no metadata of objects and YAML no env_file: notices on standard error name what is left out."""
 
 
@@ -31,6 +32,7 @@ def convert(
     ],
 ) -> None:
     """Convert a run between TOML and YAML, to standard output. An invalid file is refused as by `rlrun run`."""
+    file = plain_path(file)
     text = read_text(file)
     loaded = load_text(file, text)
     if is_yaml(file, text):
@@ -60,7 +62,9 @@ def to_yaml(loaded: RunFile) -> tuple[str, list[str]]:
 def to_toml(loaded: RunFile) -> tuple[str, list[str]]:
     """Return the run as TOML, and what is left out. Raises CliError for what TOML cannot express."""
     try:
-        text = dumps(RLRunSpec.model_validate(loaded.spec))
+        # The API server adds all defaults to what it stores. In a file a value that is written down is meant.
+        is_stored = "uid" in loaded.metadata
+        text = dumps(RLRunSpec.model_validate(loaded.spec), keep_set=not is_stored)
     except TomlError as error:
         raise CliError(
             f"{title_of(loaded.path)} cannot be written as TOML",

@@ -73,8 +73,17 @@ def version(
 ) -> None:
     """Show the versions of this program, the platform and its API."""
     found = {"client": __version__}
-    if not client:
-        found |= platform_versions(cluster(ctx, kubeconfig, context, None))
+    try:
+        if not client:
+            found |= platform_versions(cluster(ctx, kubeconfig, context, None))
+    except CliError:
+        # The error follows, with its own line.
+        _show_versions(found, fmt)
+        raise
+    _show_versions(found, fmt)
+
+
+def _show_versions(found: dict[str, str], fmt: output.Format | None) -> None:
     if fmt and fmt is not output.Format.name:
         output.emit_document(found, fmt)
         return

@@ -126,7 +126,8 @@ def init_environment(
             f"{target} cannot be written: {problem.strerror}", "name a writable folder with --dir", code=INVALID
         ) from problem
     typer.echo(str(target))
-    output.notice(f"Next: change {target}/{module}.py, then: rlrun env check {target}")
+    whose = "" if owner else " --owner YOUR-NAMESPACE"
+    output.notice(f"Next: change {target}/{module}.py, then: rlrun env check {target}{whose}")
 
 
 def check_environment(

@@ -4,7 +4,6 @@ A version is immutable: pushing the same files again changes nothing, and other 
 rejected, because runs started before and after would train on different code under one name.
 """
 
-import os
 import zipfile
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,7 +22,6 @@ from rlrun_cli.inputs.wheel_builder import (
     read_project,
     read_wheel,
 )
-from rlrun_cli.remote.cluster import API_KEY_VARIABLE
 from rlrun_cli.remote.context import Context, Kubeconfig, Namespace, cli_context, cluster
 from rlrun_cli.remote.environment_list import list_packages
 from rlrun_cli.remote.run_storage import open_user_storage, s3_operation
@@ -137,7 +135,7 @@ def list_environments(
     """List the environment packages that runs of the namespace may use."""
     api = cluster(ctx, kubeconfig, context, namespace)
     # A key has a namespace of its own, which need not be that of the kubeconfig.
-    has_own = bool(os.environ.get(API_KEY_VARIABLE)) and not api.is_namespace_chosen
+    has_own = bool(api.own_key()) and not api.is_namespace_chosen
     with s3_operation("list environment packages"):
         send = cli_context(ctx).server(api, server)
         packages, is_complete = list_packages(send, "" if has_own else api.namespace, owner)

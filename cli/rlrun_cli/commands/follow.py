@@ -160,14 +160,16 @@ def watch_until_finished(
     display: Display,
     sleep: Callable[[float], None],
     clock: Callable[[], float] = time.monotonic,
+    *,
+    was_found: bool = False,
 ) -> RunSummary:
-    """Show a run until it is finished and return its final state.
+    """Show a run until it is finished and return its final state. `was_found`: the run is known to exist.
 
-    Raises CliError if the run is deleted, or the API server does not respond for longer than MAX_OUTAGE_SECONDS.
+    Raises CliError if the run is deleted, if the API server does not respond to the first request for an unknown run,
+    or later for longer than MAX_OUTAGE_SECONDS.
     """
     history = RewardHistory()
     outage_since: float | None = None
-    was_found = False
     while True:
         try:
             summary = summarize(api.get(RLRUN, name))
@@ -176,6 +178,8 @@ def watch_until_finished(
                 raise
             raise CliError(f"{name} was deleted while it was followed", "list the existing runs: rlrun list") from None
         except UnreachableError as problem:
+            if not was_found:
+                raise
             now = clock()
             if outage_since is None:
                 outage_since = now
@@ -191,15 +195,15 @@ def watch_until_finished(
         sleep(INTERVAL)
 
 
-def follow_to_end(ctx: typer.Context, api: RemoteCluster, name: str) -> None:
-    """Show a run until it completes.
+def follow_to_end(ctx: typer.Context, api: RemoteCluster, name: str, *, was_found: bool = False) -> None:
+    """Show a run until it completes. `was_found`: it is known to exist.
 
     Raises CliError if it ends in another way, typer.Exit after Ctrl-C.
     """
     display = display_for(name)
     target = f"{name} -n {api.namespace}"
     try:
-        summary = watch_until_finished(api, name, display, cli_context(ctx).sleep)
+        summary = watch_until_finished(api, name, display, cli_context(ctx).sleep, was_found=was_found)
     except KeyboardInterrupt:
         display.close()
         output.notice(f"\nDetached; the run continues. Watch it: rlrun follow {target}   End it: rlrun stop {target}")

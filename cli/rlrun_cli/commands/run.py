@@ -157,6 +157,6 @@ def run(
     else:
         typer.echo(f"rlruns.rlrun.dev/{chosen} created")
     if follow:
-        follow_to_end(ctx, api, chosen)
+        follow_to_end(ctx, api, chosen, was_found=True)
     elif not fmt:
         output.notice(f"Watch it: rlrun follow {chosen} -n {api.namespace}")

@@ -1,6 +1,5 @@
 """Command `usage`: the time for which runs have held GPUs."""
 
-import os
 import re
 from enum import StrEnum
 from typing import Annotated, Any
@@ -9,7 +8,6 @@ from urllib.parse import urlencode
 import typer
 
 from rlrun_cli.commands.runs import Output
-from rlrun_cli.remote.cluster import API_KEY_VARIABLE
 from rlrun_cli.remote.context import Context, Kubeconfig, Namespace, cluster
 from rlrun_cli.remote.run_storage import s3_operation
 from rlrun_cli.remote.server import Server, find_server
@@ -62,7 +60,7 @@ def show_usage(
         raise CliError(f"--since: {since!r} is not a time", "write it as in 2026-01-31", code=INVALID)
     api = cluster(ctx, kubeconfig, context, namespace)
     # A key has a namespace of its own, which need not be that of the kubeconfig.
-    has_own = bool(os.environ.get(API_KEY_VARIABLE)) and not api.is_namespace_chosen
+    has_own = bool(api.own_key()) and not api.is_namespace_chosen
     place = "" if all_namespaces or has_own else f"/namespaces/{api.namespace}"
     query = urlencode({"by": by.value} | ({} if since is None else {"since": since}))
     with s3_operation("read the usage"):

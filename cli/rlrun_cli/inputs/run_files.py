@@ -57,7 +57,13 @@ def load(path: Path) -> RunFile:
 
     Raises CliError with all problems of the file.
     """
+    path = plain_path(path)
     return load_text(path, read_text(path))
+
+
+def plain_path(path: Path) -> Path:
+    """Return the path without the `@` that some hosted clients write before it. A file with that name comes first."""
+    return Path(str(path)[1:]) if str(path).startswith("@") and len(str(path)) > 1 and not path.exists() else path
 
 
 def load_text(path: Path, text: str) -> RunFile:
@@ -67,6 +73,7 @@ def load_text(path: Path, text: str) -> RunFile:
 
 def read_text(path: Path) -> str:
     """Return the text of a file, or of standard input. Raises CliError."""
+    path = plain_path(path)
     if path != STDIN and path.suffix.lower() not in (".toml", ".yaml", ".yml", ".json"):
         raise CliError(f"the format of {path} is not supported", READ_HINT, code=INVALID)
     try:
@@ -108,12 +115,17 @@ def load_object(path: Path, text: str, kind: type[KubernetesObject]) -> dict[str
         documents = [d for d in yaml.safe_load_all(text) if d is not None]
         lines, repeated = yaml_lines(text)
     except yaml.YAMLError as problem:
-        raise CliError(f"{name} is not valid YAML: {problem}", "correct its syntax", code=INVALID) from problem
-    if len(documents) != 1 or not isinstance(documents[0], dict):
+        raise CliError(f"{name} is not valid YAML: {_place(problem)}", "correct its syntax", code=INVALID) from problem
+    if len(documents) > 1:
         raise CliError(
             f"{name} contains {len(documents)} documents instead of one {wanted}",
             "use kubectl apply for several objects",
             code=INVALID,
+        )
+    if not documents or not isinstance(documents[0], dict):
+        contents = "empty" if not documents else "a list" if isinstance(documents[0], list) else "a text"
+        raise CliError(
+            f"{name} is {contents}, not an {wanted}", "write an object with apiVersion, kind and spec", code=INVALID
         )
     found: dict[str, Any] = documents[0]
     if found.get("kind") != wanted:
@@ -128,6 +140,12 @@ def load_object(path: Path, text: str, kind: type[KubernetesObject]) -> dict[str
     if wrong:
         raise _invalid_file(path, wrong, lines)
     return found
+
+
+def _place(problem: yaml.YAMLError) -> str:
+    """Return line and problem of a syntax error on one line."""
+    mark, text = getattr(problem, "problem_mark", None), getattr(problem, "problem", None)
+    return f"line {mark.line + 1}: {text}" if mark and text else " ".join(str(problem).split())
 
 
 def _load_toml(path: Path, text: str) -> RunFile:

@@ -17,6 +17,7 @@ from rlrun.kube.official_client import import_lazily
 from rlrun.kube.sync_client import RESPONSE_SECONDS, SyncApiTransport, SyncKubeClient, SyncTransport
 from typing_extensions import override
 
+from rlrun_cli.remote.logins import NO_CONTEXT, find_login
 from rlrun_cli.remote.probe import ANSWER_SECONDS, SERVED_KINDS, ProbedTransport
 from rlrun_cli.terminal.errors import INVALID, CliError, not_found, to_cli_error
 
@@ -44,7 +45,7 @@ class NoCluster(SyncTransport):
 
 def _no_cluster(request: requests.KubeRequest) -> CliError:
     return CliError(
-        f"cannot {request}: no kubeconfig was found, and {API_KEY_VARIABLE} opens files of the platform only",
+        f"cannot {request}: no kubeconfig was found, and an API key opens files of the platform only",
         "name a kubeconfig with --kubeconfig or KUBECONFIG; for `env push` give the URL of rlrun-server with --server "
         "or RLRUN_SERVER",
         code=INVALID,
@@ -69,21 +70,28 @@ class RemoteCluster:
         bearer: Callable[[], str] = str,
         *,
         is_namespace_chosen: bool = False,
+        login_name: str = "",
     ) -> None:
         """`open_transport` returns a transport whose requests time out after the given seconds.
 
         `bearer` returns the token with which the API server knows the user, empty if it is a certificate.
+        `login_name` is the name of the user's login at rlrun-server. Empty: there is none.
         """
         self.namespace = namespace
         self.is_namespace_chosen = is_namespace_chosen
         self.bearer = bearer
+        self.login_name = login_name
         self._open_transport = open_transport
         self._transport = open_transport(REQUEST_TIMEOUT_SECONDS)
         self._client = SyncKubeClient(self._transport, CLI_FIELD_MANAGER)
 
     @classmethod
-    def connect(cls, kubeconfig: Path | None, context: str | None, namespace: str | None) -> "RemoteCluster":
+    def connect(
+        cls, kubeconfig: Path | None, context: str | None, namespace: str | None, *, has_server: bool = False
+    ) -> "RemoteCluster":
         """Return the cluster of the selected context without sending a request.
+
+        Without a kubeconfig and with an API key there is no cluster; `has_server`: nor is one needed.
 
         Raises CliError if the kubeconfig is not usable or has no such context.
         """
@@ -100,9 +108,7 @@ class RemoteCluster:
         def open_quick() -> SyncTransport:
             once = copy.copy(settings)
             once.retries = 0
-            return SyncApiTransport(
-                client.ApiClient(once), response_seconds=ANSWER_SECONDS, connect_seconds=ANSWER_SECONDS
-            )
+            return SyncApiTransport(client.ApiClient(once), total_seconds=ANSWER_SECONDS)
 
         def bearer() -> str:
             scheme, _, token = (settings.get_api_key_with_prefix("BearerToken", alias="authorization") or "").partition(
@@ -115,9 +121,11 @@ class RemoteCluster:
         )
         chosen_namespace = bool(namespace)
         in_pod = bool(os.environ.get("KUBERNETES_SERVICE_HOST"))
-        has_key = bool(os.environ.get(API_KEY_VARIABLE))
+        has_key = has_server or bool(os.environ.get(API_KEY_VARIABLE) or find_login(NO_CONTEXT))
         if no_kubeconfig and has_key and not context and not (in_pod and NAMESPACE_FILE.is_file()):
-            return cls(lambda _: NoCluster(), namespace or "", is_namespace_chosen=chosen_namespace)
+            return cls(
+                lambda _: NoCluster(), namespace or "", is_namespace_chosen=chosen_namespace, login_name=NO_CONTEXT
+            )
         if no_kubeconfig and in_pod:
             config.load_incluster_config(settings)
             place = namespace or NAMESPACE_FILE.read_text().strip()
@@ -144,7 +152,19 @@ class RemoteCluster:
             ) from problem
         default_namespace = (chosen.get("context") or {}).get("namespace") or "default"
         place = namespace or default_namespace
-        return cls(open_transport, place, bearer, is_namespace_chosen=chosen_namespace)
+        name = f"{chosen['name']} at {settings.host}"
+        return cls(open_transport, place, bearer, is_namespace_chosen=chosen_namespace, login_name=name)
+
+    def own_key(self) -> str:
+        """Return the user's API key: of API_KEY_VARIABLE, else of `rlrun login`. Empty: there is none.
+
+        A key has a namespace of its own; that of a login is not used for another one that the user chose.
+        """
+        if key := os.environ.get(API_KEY_VARIABLE, "").strip():
+            return key
+        login = find_login(self.login_name)
+        is_other = login is not None and self.is_namespace_chosen and self.namespace != login.namespace
+        return "" if login is None or is_other else login.key
 
     def list(
         self, kind: ResourceKind, labels: Labels | None = None, *, all_namespaces: bool = False, selector: str = ""
@@ -226,10 +246,17 @@ class RemoteCluster:
         return self._client.create_token(self.namespace, account, seconds, audience)
 
     def call_service(
-        self, namespace: str, service: str, method: str, path: str, body: Obj | None, headers: Mapping[str, str]
+        self,
+        namespace: str,
+        service: str,
+        method: str,
+        path: str,
+        body: Obj | None,
+        headers: Mapping[str, str],
+        seconds: float | None = None,
     ) -> Obj:
         """Return the JSON that a Service (`name:port`) answers through the API server. Raises ApiError."""
-        return self._client.call_service(namespace, service, method, path, body, headers)
+        return self._client.call_service(namespace, service, method, path, body, headers, seconds)
 
     def stream_service(
         self, namespace: str, service: str, path: str, body: Obj, headers: Mapping[str, str], seconds: float

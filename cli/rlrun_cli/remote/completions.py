@@ -1,11 +1,10 @@
 """Answers of deployed adapters, as rlrun-server streams them."""
 
 import json
-import os
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from rlrun_cli.remote.cluster import API_KEY_VARIABLE, RemoteCluster
+from rlrun_cli.remote.cluster import RemoteCluster
 from rlrun_cli.remote.server import DirectServer, ProxiedServer
 from rlrun_cli.terminal.errors import CliError
 
@@ -26,7 +25,7 @@ def model_name(cluster: RemoteCluster, server: DirectServer | ProxiedServer, ada
     if "/" in adapter or ":" in adapter:
         return adapter
     # A key has a namespace of its own, which need not be that of the kubeconfig.
-    if not os.environ.get(API_KEY_VARIABLE) or cluster.is_namespace_chosen:
+    if not cluster.own_key() or cluster.is_namespace_chosen:
         return f"{cluster.namespace}/{adapter}"
     models = (server.send("GET", MODELS_PATH, None) or {}).get("data") or []
     names = [f"{m['namespace']}/{adapter}" for m in models if m.get("adapter") == adapter and m.get("namespace")]

@@ -41,6 +41,12 @@ def _connect(kubeconfig: Path | None, context: str | None, namespace: str | None
     return RemoteCluster.connect(kubeconfig, context, namespace)
 
 
+def _connect_server(kubeconfig: Path | None, context: str | None, namespace: str | None) -> "RemoteCluster":
+    from rlrun_cli.remote.cluster import RemoteCluster
+
+    return RemoteCluster.connect(kubeconfig, context, namespace, has_server=True)
+
+
 def _open_store(endpoint: str | None) -> "Store":
     from rlrun.storage.store import Store  # boto3 is slow to import, and few commands need it
 
@@ -67,6 +73,8 @@ class CliContext:
     context: str | None = None
     namespace: str | None = None
     connect: "Callable[[Path | None, str | None, str | None], RemoteCluster]" = _connect
+    connect_server: "Callable[[Path | None, str | None, str | None], RemoteCluster]" = _connect_server
+    """The same for a command that needs no cluster if there is no kubeconfig."""
     store: "Callable[[str | None], Store]" = _open_store
     """Store with S3 credentials of its own: of the platform team."""
     storage: "Callable[[RemoteCluster, str | None], RemoteStorage]" = _open_storage

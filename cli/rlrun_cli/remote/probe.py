@@ -12,8 +12,8 @@ from typing_extensions import override
 
 SERVED_KINDS = ResourceKind(GROUP, VERSION, "", "list of the kinds of rlrun.dev", namespaced=False)
 """Discovery of the API group, which all authenticated users may read."""
-ANSWER_SECONDS = 3.5
-"""Time to connect, and time for the answer."""
+ANSWER_SECONDS = 3.0
+"""Time to connect and to answer. A command has to report an API server that does neither within 5 s."""
 
 
 class ProbedTransport(SyncTransport):

@@ -99,7 +99,7 @@ def _find_run_files(
 @contextmanager
 def s3_operation(action: str) -> Iterator[None]:
     """Turn a StoreError into a CliError. `action` completes "cannot ...", for example "read the metrics of first"."""
-    from rlrun.storage.errors import StorageServerUnavailable
+    from rlrun.storage.errors import AccessDenied, StorageServerUnavailable
     from rlrun.storage.store import StoreError, Unreachable
 
     try:
@@ -110,6 +110,11 @@ def s3_operation(action: str) -> Iterator[None]:
         raise CliError(
             f"cannot {action}: {problem}",
             "if this machine never reaches that endpoint, ask the platform team for `s3.publicEndpoint` of the chart",
+        ) from problem
+    except AccessDenied as problem:
+        raise CliError(
+            f"cannot {action}: {problem}",
+            "ask for the role edit (to look only: view) in the namespace; rlrun doctor says what you may do",
         ) from problem
     except StoreError as problem:
         raise CliError(f"cannot {action}: {problem}") from problem

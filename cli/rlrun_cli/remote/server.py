@@ -1,12 +1,12 @@
 """The way of users' commands to rlrun-server, which signs their requests to S3.
 
-The server is found by --server (RLRUN_SERVER), else by the ConfigMap that the chart creates. The user's Kubernetes
-token says who asks, or the API key in RLRUN_API_KEY. A kubeconfig with a client certificate has no token; one of the
-ServiceAccount `rlrun-user` of the namespace takes its place.
+The server is found by --server (RLRUN_SERVER), else by `rlrun login`, else by the ConfigMap that the chart creates. The
+user's Kubernetes token says who asks, or an API key: that of RLRUN_API_KEY or of `rlrun login`. A kubeconfig with a
+client certificate has no token; one of the ServiceAccount `rlrun-user` of the namespace takes its place.
 """
 
 import json
-import os
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -17,12 +17,15 @@ from urllib.parse import urlsplit
 import typer
 import urllib3
 from rlrun.constants import Reason
+from rlrun.kube.connection_causes import cause_of
 from rlrun.kube.errors import ApiError
 from rlrun.kube.kinds import CONFIG_MAP
 from rlrun.protocol.user_storage import LOCATION_PATH, USER_SIGN_PATH
 from urllib3.exceptions import HTTPError
 
-from rlrun_cli.remote.cluster import API_KEY_VARIABLE, RemoteCluster
+from rlrun_cli.remote.cluster import RemoteCluster
+from rlrun_cli.remote.logins import find_login
+from rlrun_cli.remote.probe import ANSWER_SECONDS
 from rlrun_cli.remote.user_token import UserToken
 from rlrun_cli.terminal.errors import INVALID, CliError, NotFoundError
 
@@ -41,6 +44,7 @@ Server = Annotated[
 ]
 DISCOVERY_NAMESPACE = "kube-public"
 DISCOVERY_NAME = "rlrun-server"
+PROBE_PATH = "/rlrun/v1/whoami"
 CONNECT_SECONDS = 5.0
 READ_SECONDS = 30.0
 STREAM_SECONDS = 600.0
@@ -70,7 +74,7 @@ def open_storage(cluster: RemoteCluster, server: str | None) -> RemoteStorage:
     send = find_server(cluster, server)
     location = read_location(send)
     # A key has a namespace of its own, which need not be that of the kubeconfig.
-    has_own = bool(os.environ.get(API_KEY_VARIABLE)) and not cluster.is_namespace_chosen
+    has_own = bool(cluster.own_key()) and not cluster.is_namespace_chosen
     namespace = "" if has_own else cluster.namespace
     return RemoteStorage(location.bucket, location.prefix, open_user_store(send, location, namespace))
 
@@ -83,11 +87,18 @@ def find_server(cluster: RemoteCluster, server: str | None, audience: str = "") 
     return locate_server(cluster, server, audience).send
 
 
-def locate_server(cluster: RemoteCluster, server: str | None, audience: str = "") -> "DirectServer | ProxiedServer":
-    """Return the server, at its URL or behind the API server. Raises CliError."""
-    token = UserToken(cluster, audience)
+def locate_server(
+    cluster: RemoteCluster, server: str | None, audience: str = "", token: Callable[[], str] | None = None
+) -> "DirectServer | ProxiedServer":
+    """Return the server, at its URL or behind the API server. Raises CliError.
+
+    `token` returns the credential. None: that of the user.
+    """
+    token = token or UserToken(cluster, audience)
     if server:
         return DirectServer(checked_url(server, "--server"), token)
+    if (login := find_login(cluster.login_name)) and login.server:
+        return DirectServer(checked_url(login.server, "the URL of your login"), token)
     try:
         found = cluster.get(CONFIG_MAP, DISCOVERY_NAME, DISCOVERY_NAMESPACE).get("data") or {}
     except NotFoundError:
@@ -117,20 +128,20 @@ class DirectServer:
         )  # fmt: skip
         timeout = urllib3.Timeout(connect=CONNECT_SECONDS, read=READ_SECONDS)
         self._http = urllib3.PoolManager(maxsize=32, timeout=timeout)
+        self._probed = Once(self._probe)
 
     def send(self, method: str, path: str, body: Mapping[str, Any] | None) -> Any:
         """Return the JSON of the answer. Raises AccessDenied, StorageServerUnavailable, CliError without a token."""
         from rlrun.storage.errors import StorageServerUnavailable
 
         headers = {"Authorization": f"Bearer {self._token()}", "Content-Type": "application/json"}
+        self._probed()
         data = None if body is None else json.dumps(body)
         try:
             retries = self._retries if may_be_repeated(method, path) else False
             response = self._http.request(method, self.url + path, body=data, headers=headers, retries=retries)
         except HTTPError as error:
-            raise StorageServerUnavailable(
-                f"rlrun-server does not respond at {self.url} ({type(error).__name__}): check --server or RLRUN_SERVER"
-            ) from error
+            raise self._silence(error) from error
         if response.status in (200, 201):
             try:
                 return json.loads(response.data)
@@ -140,10 +151,10 @@ class DirectServer:
 
     def stream(self, path: str, body: Mapping[str, Any]) -> Iterator[bytes]:
         """Yield the answer to a POST as it comes. Raises CliError, StorageServerUnavailable."""
-        from rlrun.storage.errors import StorageServerUnavailable
 
         headers = {"Authorization": f"Bearer {self._token()}", "Content-Type": "application/json"}
         timeout = urllib3.Timeout(connect=CONNECT_SECONDS, read=STREAM_SECONDS)
+        self._probed()
         try:
             response = self._http.request(
                 "POST", self.url + path, body=json.dumps(body), headers=headers, retries=False, timeout=timeout,
@@ -156,9 +167,23 @@ class DirectServer:
             finally:
                 response.close()
         except HTTPError as error:
-            raise StorageServerUnavailable(
-                f"rlrun-server does not respond at {self.url} ({type(error).__name__}): check --server or RLRUN_SERVER"
-            ) from error
+            raise self._silence(error) from error
+
+    def _probe(self) -> None:
+        """Send one short request. Raises StorageServerUnavailable if nothing answers it."""
+        headers = {"Authorization": f"Bearer {self._token()}"}
+        timeout = urllib3.Timeout(total=ANSWER_SECONDS)
+        try:
+            self._http.request("GET", self.url + PROBE_PATH, headers=headers, retries=False, timeout=timeout)
+        except HTTPError as error:
+            raise self._silence(error) from error
+
+    def _silence(self, error: HTTPError) -> Exception:
+        from rlrun.storage.errors import StorageServerUnavailable
+
+        return StorageServerUnavailable(
+            f"rlrun-server does not respond at {self.url} ({cause_of(error)}): check --server or RLRUN_SERVER"
+        )
 
 
 class ProxiedServer:
@@ -169,6 +194,7 @@ class ProxiedServer:
         self._namespace = namespace
         self._service = service
         self._token = token
+        self._probed = Once(self._probe)
 
     def send(self, method: str, path: str, body: Mapping[str, Any] | None) -> Any:
         """Return the JSON of the answer. Raises AccessDenied, StorageServerUnavailable, CliError without a token."""
@@ -176,6 +202,7 @@ class ProxiedServer:
 
         # `Authorization` is for the API server, which removes it.
         headers = {TOKEN_HEADER: self._token()}
+        self._probed()
         content = None if body is None else dict(body)
         tries = TRIES if may_be_repeated(method, path) else 1
         for again in range(tries):
@@ -192,6 +219,7 @@ class ProxiedServer:
         from rlrun.storage.user_signer import TOKEN_HEADER
 
         headers = {TOKEN_HEADER: self._token()}
+        self._probed()
         try:
             yield from self._cluster.stream_service(
                 self._namespace, self._service, path, dict(body), headers, STREAM_SECONDS
@@ -199,6 +227,17 @@ class ProxiedServer:
         except ApiError as error:
             is_answer = error.status and not (error.status == 403 and error.reason == "Forbidden")
             raise _refusal(error) if is_answer else self._rejection(error) from error
+
+    def _probe(self) -> None:
+        """Send one short request. Raises StorageServerUnavailable if nothing answers it."""
+        from rlrun.storage.user_signer import TOKEN_HEADER
+
+        headers = {TOKEN_HEADER: self._token()}
+        try:
+            self._cluster.call_service(self._namespace, self._service, "GET", PROBE_PATH, None, headers, ANSWER_SECONDS)
+        except ApiError as error:
+            if error.is_unanswered:
+                raise self._rejection(error) from error
 
     def port_forward(self) -> str:
         """Return the command that opens the server on this machine."""
@@ -214,6 +253,22 @@ class ProxiedServer:
         return _rejection(error)
 
 
+class Once:
+    """Call that is made until it has succeeded once. Thread-safe."""
+
+    def __init__(self, call: Callable[[], None]) -> None:
+        self._call = call
+        self._lock = threading.Lock()
+        self._is_done = False
+
+    def __call__(self) -> None:
+        """Make the call unless it has succeeded before. Raises what it raises."""
+        with self._lock:
+            if not self._is_done:
+                self._call()
+                self._is_done = True
+
+
 def may_be_repeated(method: str, path: str) -> bool:
     """Return whether a request that got no answer may be sent again: it changes nothing."""
     return method == "GET" or path in (USER_SIGN_PATH, LOCATION_PATH)
@@ -224,6 +279,11 @@ def _rejection(error: ApiError) -> Exception:
 
     if error.is_unanswered or error.status in RETRYABLE_STATUSES or not error.status:
         return StorageServerUnavailable(f"rlrun-server is not available: {error.message}")
+    if error.status == 401:
+        return CliError(
+            f"rlrun-server does not accept your credential: {error.message}",
+            "log in to the cluster again, or use another API key (rlrun login)",
+        )
     if error.status == 404 and error.reason != Reason.API_KEY_NOT_FOUND:
         return StorageServerUnavailable(
             "the server answers with 404: check the URL in --server, and the version of rlrun-server"

@@ -1,6 +1,5 @@
 """The user's credential for rlrun-server."""
 
-import os
 import re
 import threading
 import time
@@ -21,9 +20,17 @@ RENEW_SECONDS = 120.0
 class UserToken:
     """The user's API key or token: that of the kubeconfig, else one of the ServiceAccount `rlrun-user`. Thread-safe."""
 
-    def __init__(self, cluster: RemoteCluster, audience: str = "", clock: Callable[[], float] = time.time) -> None:
-        """`audience` is that of the ServiceAccount's token. Empty: the API server."""
+    def __init__(
+        self,
+        cluster: RemoteCluster,
+        audience: str = "",
+        clock: Callable[[], float] = time.time,
+        *,
+        with_key: bool = True,
+    ) -> None:
+        """`audience` is that of the ServiceAccount's token. Empty: the API server. `with_key`: use an API key first."""
         self._cluster = cluster
+        self._with_key = with_key
         self._audience = audience
         self._clock = clock
         self._lock = threading.Lock()
@@ -32,7 +39,7 @@ class UserToken:
 
     def __call__(self) -> str:
         """Return a valid token. Raises CliError."""
-        if key := os.environ.get(API_KEY_VARIABLE, "").strip():
+        if key := self._cluster.own_key() if self._with_key else "":
             if not re.fullmatch(KEY_PATTERN, key):
                 raise CliError(
                     f"{API_KEY_VARIABLE} has {len(key)} characters that are no API key",

@@ -40,9 +40,9 @@ def watch(
 ) -> Iterator[tuple[list[Obj], bool]]:
     """Yield all objects, then those that changed; True: the objects were deleted. Ends only with an error.
 
-    Raises CliError if the API server refuses, or does not respond for MAX_OUTAGE_SECONDS.
+    Raises CliError if the API server refuses, does not respond to the first request, or later for MAX_OUTAGE_SECONDS.
     """
-    version, seen = "", dict[str, str]()
+    version, seen, has_listed = "", dict[str, str](), False
     last_response = clock()
     while True:
         try:
@@ -53,7 +53,7 @@ def watch(
                     selector=selection.selector,
                     fields=selection.fields,
                 )
-                last_response = clock()
+                last_response, has_listed = clock(), True
                 # After a new list only what differs is shown again.
                 yield [item for item in items if seen.get(_key(item)) != _version(item)], False
                 seen = {_key(item): _version(item) for item in items}
@@ -74,7 +74,7 @@ def watch(
         except ApiError as error:
             if error.status == GONE:
                 version = ""
-            elif not error.is_temporary or clock() - last_response > MAX_OUTAGE_SECONDS:
+            elif not has_listed or not error.is_temporary or clock() - last_response > MAX_OUTAGE_SECONDS:
                 raise to_cli_error(error) from None
         sleep(PAUSE_SECONDS)
 

@@ -10,7 +10,7 @@ from rlrun_cli.terminal.errors import INVALID, CliError
 FILE_OPTION = "--plot-file"
 """Option in which the parser finds the file that follows --plot."""
 FORMATS = ("png", "svg")
-IMAGES = frozenset({".png", ".svg", ".pdf", ".jpg", ".jpeg", ".webp"})
+IMAGES = frozenset({".png", ".svg", ".pdf", ".jpg", ".jpeg", ".webp", ".gif", ".bmp"})
 """Ends of words after --plot that are meant as files. A run may have dots in its name."""
 MAX_CHARTS = 64
 WIDTH, HEIGHT = 8.0, 2.4

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 from typing_extensions import override
 
 from rlrun.kube import requests
+from rlrun.kube.connection_causes import cause_of
 from rlrun.kube.errors import FAILED, UNREACHABLE, ApiError
 from rlrun.kube.kinds import ResourceKind
 from rlrun.kube.objects import Labels, Obj
@@ -124,10 +125,17 @@ class SyncKubeClient:
         return self._transport.send(requests.create_token(namespace, account, seconds, audience))
 
     def call_service(
-        self, namespace: str, service: str, method: str, path: str, body: Obj | None, headers: Mapping[str, str]
+        self,
+        namespace: str,
+        service: str,
+        method: str,
+        path: str,
+        body: Obj | None,
+        headers: Mapping[str, str],
+        seconds: float | None = None,
     ) -> Obj:
         """Return the JSON that a Service (`name:port`) answers through the API server. Raises ApiError."""
-        return self._transport.send(requests.call_service(namespace, service, method, path, body, headers))
+        return self._transport.send(requests.call_service(namespace, service, method, path, body, headers, seconds))
 
     def stream_service(
         self, namespace: str, service: str, path: str, body: Obj, headers: Mapping[str, str], seconds: float
@@ -171,11 +179,12 @@ class SyncApiTransport(SyncTransport):
     """Transport over HTTP through a `kubernetes.client.ApiClient`."""
 
     def __init__(
-        self, api_client: Any, *, response_seconds: float = RESPONSE_SECONDS, connect_seconds: float = CONNECT_SECONDS
+        self, api_client: Any, *, response_seconds: float = RESPONSE_SECONDS, total_seconds: float | None = None
     ) -> None:
+        """`total_seconds`: time to connect and to answer, instead of CONNECT_SECONDS and `response_seconds`."""
         self._api = api_client
-        self._connect_seconds = connect_seconds
         self._response_seconds = response_seconds
+        self._total_seconds = total_seconds
 
     @override
     def send(self, request: KubeRequest) -> Obj:
@@ -195,6 +204,7 @@ class SyncApiTransport(SyncTransport):
 
         action = str(request)
         endless = request.query.get("follow") == "true"
+        timeout = (CONNECT_SECONDS, None if endless else request.seconds or self._response_seconds)
         try:
             response = self._api.call_api(
                 request.path,
@@ -204,10 +214,7 @@ class SyncApiTransport(SyncTransport):
                 body=request.body,
                 auth_settings=["BearerToken"],
                 _preload_content=False,
-                _request_timeout=(
-                    self._connect_seconds,
-                    None if endless else request.seconds or self._response_seconds,
-                ),
+                _request_timeout=self._total_seconds or timeout,
             )
             try:
                 yield response
@@ -218,5 +225,5 @@ class SyncApiTransport(SyncTransport):
                 raise ApiError.from_response(error.status, error.body, action) from None
             raise ApiError(0, FAILED, str(error.reason), action=action) from None
         except (HTTPError, OSError) as error:
-            message = f"the API server at {self._api.configuration.host} does not answer ({type(error).__name__})"
+            message = f"the API server at {self._api.configuration.host} does not answer ({cause_of(error)})"
             raise ApiError(0, UNREACHABLE, message, action=action) from error

@@ -164,6 +164,14 @@ def server(world: World, api: client.ApiClient) -> Iterator[SigningServer]:
 
 
 @pytest.fixture
+def pip(tmp_path: Path) -> None:
+    """A pip that installs nothing, because the checkout is the installation."""
+    (tmp_path / "bin").mkdir(exist_ok=True)
+    (tmp_path / "bin" / "pip").write_text("#!/bin/sh\n")
+    (tmp_path / "bin" / "pip").chmod(0o755)
+
+
+@pytest.fixture
 def follow(world: World, server: SigningServer, control_plane: ControlPlane, tmp_path: Path) -> Callable[..., int]:
     """Runs a guide in a folder of its own, as administrator, in the world's namespace."""
     kubeconfig = tmp_path / "kubeconfig"

@@ -6,8 +6,11 @@ from collections.abc import Callable
 
 import pytest
 import yaml
+from rlrun.storage.samples.object_file import encode_samples
+from rlrun.storage.samples.record import SampleSplit
 
 from tests.apiserver.docs.conftest import ROOT, World
+from tests.support.sample_records import groups
 
 RIGHTS: dict[str, tuple[str, ...]] = {
     "abort_multipart_upload": ("s3:AbortMultipartUpload",),
@@ -28,6 +31,23 @@ RIGHTS: dict[str, tuple[str, ...]] = {
 @pytest.mark.slow
 def test_continue(follow: Callable[..., int]) -> None:
     assert follow("continue.md") >= 12
+
+
+@pytest.mark.slow
+def test_command_line(follow: Callable[..., int], pip: None) -> None:
+    assert follow("command-line.md") == 5
+
+
+@pytest.mark.slow
+def test_training(follow: Callable[..., int], world: World) -> None:
+    world.start("first")
+    world.trains("first", "20")
+    layout, store = world.layout("first"), world.bench.s3.store()
+    for split, use in ((SampleSplit.train, ""), (SampleSplit.filtered, "filtered"), (SampleSplit.eval, "eval-exam")):
+        environment = "exam" if split is SampleSplit.eval else "reverse-text"
+        found = groups(2, step=20, split=split, environment=environment, reward=0.1)
+        store.put_bytes(layout.rollouts(20, use), encode_samples(20, split, found).data)
+    assert follow("training.md") == 1
 
 
 @pytest.mark.slow

@@ -5,6 +5,7 @@ keep what they are asked, and nodes, so that the chart's hooks and `--wait` are 
 """
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -12,10 +13,12 @@ import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 from kubernetes import client, config
+from typing_extensions import override
 
 from local_cluster.control_plane.without_nodes import GARBAGE_COLLECTION, ControlPlane
 from local_cluster.host.paths import paths
@@ -23,6 +26,7 @@ from local_cluster.tools.binaries import ensure_program
 from tests.apiserver.docs.conftest import ROOT, World
 from tests.apiserver.rlrun_operator.conftest import Bench, Orchestrators, make_home, write_settings
 from tests.apiserver.rlrun_server.integration.test_process import wait_for
+from tests.support.chat_endpoint import Endpoint, serving
 from tests.support.guide import Runner, install_commands
 from tests.support.ports import claimed_ports
 from tests.support.seaweedfs import S3Server
@@ -90,6 +94,18 @@ def written(file: Path, text: str) -> None:
     file.chmod(0o755)
 
 
+class Sums(Endpoint):
+    """Model that adds two numbers, and is wrong every other time."""
+
+    count = 0
+
+    @override
+    def reply(self, body: dict[str, Any]) -> str:
+        self.count += 1
+        first, second = re.findall(r"\d+", body["messages"][-1]["content"])[:2]
+        return str(int(first) + int(second) + self.count % 2)
+
+
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
     """The repository, as links, in a folder that the guide may write to."""
@@ -140,7 +156,16 @@ def test_quickstart(
             apps.patch_namespaced_deployment_status("rlrun-operator", SYSTEM, status)
             environment["RLRUN_SERVER"] = running.enter_context(rlrun_server(control_plane, s3_server, tmp_path))
 
-        steps = {"platform": platform, "trains": lambda *words: world[0].trains(*words)}
+        def follows(*guides: str) -> None:
+            """Run other guides here, where rlrun-server is a process of its own."""
+            endpoint = running.enter_context(serving(Sums()))
+            for guide in guides:
+                folder = tmp_path / guide
+                folder.mkdir()
+                surroundings = {**environment, "MODEL_URL": endpoint.url, "MODEL": "m"}
+                assert Runner(ROOT / "docs/guides" / guide, folder, surroundings).run() >= 2
+
+        steps = {"platform": platform, "trains": lambda *words: world[0].trains(*words), "follows": follows}
         assert Runner(ROOT / "docs/guides/quickstart.md", checkout, environment, steps).run() >= 6
 
     asked = log.read_text().splitlines()

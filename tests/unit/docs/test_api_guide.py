@@ -1,4 +1,4 @@
-"""The requests of docs/guides/api.md, as they are written there."""
+"""The requests of docs/guides/api.md, and those with an API key of docs/guides/continue.md, as they are there."""
 
 import re
 import shlex
@@ -21,8 +21,14 @@ from tests.support.stored_samples import StoredSamples
 
 GUIDE = (Path(__file__).parents[3] / "docs/guides/api.md").read_text()
 ALL = [line for line in GUIDE.splitlines() if line.startswith("curl ")]
-INFERENCE = [line for line in ALL if '"$SERVER/v1/' in line]
-COMMANDS = [line for line in ALL if line not in INFERENCE]
+CONTINUE = (Path(__file__).parents[3] / "docs/guides/continue.md").read_text().replace("\\\n", "")
+WITH_KEY = [
+    line.replace("$OPENAI_BASE_URL", "$SERVER/v1").replace("$OPENAI_API_KEY", "$TOKEN")
+    for line in CONTINUE.splitlines()
+    if line.startswith("curl ") and "$OPENAI_BASE_URL" in line
+]
+COMMANDS = [line for line in ALL if '"$SERVER/v1/' not in line]
+INFERENCE = [line for line in ALL if line not in COMMANDS] + WITH_KEY
 RUN_FILE = b'model = "Qwen/Qwen3-4B"\n[sampling]\nmax_tokens = 64\n[[env]]\nid = "acme/reverse"\n'
 RIGHTS = [
     *(f"{verb} rlruns in team" for verb in ("get", "list", "create", "patch", "delete")),
@@ -53,7 +59,7 @@ def api() -> RestApi:
 
 def test_the_guide_has_commands() -> None:
     assert len(COMMANDS) > 12
-    assert len(INFERENCE) == 2
+    assert len(INFERENCE) == 4
     assert all("$SERVER/rlrun/v1/" in command for command in COMMANDS)
 
 
@@ -84,12 +90,18 @@ async def test_each_request_to_an_adapter_succeeds(monkeypatch: pytest.MonkeyPat
     ):
         api.add(adapter("deployed"))
         token = api.user("ann", "team")["Authorization"].removeprefix("Bearer ")
-        words = shlex.split(command.replace("$TOKEN", token).replace("ADAPTER", "deployed"))
+        known = {"$TOKEN": token, "ADAPTER": "deployed", "rlrun/reverse-text-tiny": "m"}
+        for placeholder, value in known.items():
+            command = command.replace(placeholder, value)
+        words = shlex.split(command)
         headers = dict(word.split(": ", 1) for option, word in pairwise(words) if option == "-H")
         options = dict(pairwise(words))
-        path = words[-1].removeprefix("$SERVER/v1")
+        path = next(word for word in words if word.startswith("$SERVER")).removeprefix("$SERVER/v1")
         answer = await api.client.request(
-            options.get("-X", "GET"), path, headers=headers, content=options.get("-d", "").encode()
+            options.get("-X", "POST" if "-d" in options else "GET"),
+            path,
+            headers=headers,
+            content=options.get("-d", "").encode(),
         )
         assert answer.status_code == 200, answer.text
         assert "deployed" in answer.text or answer.text.endswith("data: [DONE]\n\n")

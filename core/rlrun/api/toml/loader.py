@@ -71,12 +71,13 @@ def loads(text: str) -> RunToml:
     raise TomlError(found)
 
 
-def dumps(spec: RLRunSpec, env_files: Sequence[str] = ()) -> str:
-    """Return a TOML text from which `loads` returns the same run. Default values are omitted.
+def dumps(spec: RLRunSpec, env_files: Sequence[str] = (), *, keep_set: bool = False) -> str:
+    """Return a TOML text from which `loads` returns the same run.
 
+    Default values are omitted, with `keep_set` only those that were not set.
     Raises TomlError for a null in args, taskset or harness, which TOML does not support.
     """
-    table = spec.model_dump(mode="json", by_alias=False, exclude_defaults=True)
+    table = spec.model_dump(mode="json", by_alias=False, exclude_defaults=not keep_set, exclude_unset=keep_set)
     nulls = [path for path, value in _walk(table, "") if value is None and _is_free_form(path)]
     if nulls:
         raise TomlError([FieldProblem(path, "is null, which TOML does not support: remove it") for path in nulls])

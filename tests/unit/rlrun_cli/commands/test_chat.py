@@ -145,6 +145,8 @@ def test_through_the_api_server(server: ThreadedApi) -> None:
     data = {"service": "rlrun-system/https:rlrun-server:https"}
     cluster.put({"apiVersion": "v1", "kind": CONFIG_MAP.kind, "metadata": metadata, "data": data})
 
+    cluster.answers[f"get the proxy/rlrun/v1/whoami of Service {data['service']}"] = [{"name": "ann"}]
+
     def connect(*_: Any) -> RemoteCluster:
         return RemoteCluster(lambda _: Proxy(cluster, server.url), TEAM, lambda: "token-of-ann")
 

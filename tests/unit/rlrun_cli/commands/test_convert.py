@@ -1,3 +1,4 @@
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,17 @@ def test_both_directions_keep_the_run(rlrun: Rlrun, path: Path) -> None:
     assert RLRunSpec.model_validate(yaml.safe_load(converted.out)["spec"]) == wanted
     back = rlrun("convert", "-", input=converted.out)
     assert loads(back.out).spec == wanted
+    assert tomllib.loads(back.out) == tomllib.loads(path.read_text()), "values that equal a default stay written down"
     assert "Comments are not converted" in converted.err
+
+
+def test_defaults_of_the_api_server_are_left_out(rlrun: Rlrun) -> None:
+    body = yaml.safe_load((ROOT / "examples" / "reverse-text.yaml").read_text(encoding="utf-8"))
+    body["spec"] = RLRunSpec.model_validate(body["spec"]).model_dump(mode="json", by_alias=True)
+    body["metadata"]["uid"] = "1-2"
+    back = rlrun("convert", "-", input=yaml.safe_dump(body))
+    assert loads(back.out).spec == RLRunSpec.model_validate(body["spec"])
+    assert "max_restarts" not in back.out
 
 
 def test_what_the_other_format_lacks_is_named(rlrun: Rlrun, tmp_path: Path) -> None:

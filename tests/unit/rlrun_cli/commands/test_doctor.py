@@ -1,5 +1,6 @@
 import json
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from rlrun_cli.remote.cluster import RemoteCluster
 from rlrun_cli.remote.diagnosis import Finding, exhausted, run_checks
 from rlrun_cli.remote.probe import SERVED_KINDS
 
-from tests.support.command_line import Rlrun
+from tests.support.command_line import Rlrun, call
 from tests.support.fake_cluster import FakeCluster
 from tests.unit.rlrun_cli.conftest import custom_object
 
@@ -26,6 +27,7 @@ def healthy(api: FakeCluster) -> FakeCluster:
     names = ("rlruns", "rlmodels", "rlcheckpoints", "rladapters")
     api.answers[KINDS] = [{"resources": [{"name": name} for name in names]}]
     api.answers[REVIEW] = [{"status": {"allowed": True}}]
+    api.answers[SERVER.replace("storage", "whoami")] = [{"user": "ann"}]
     api.answers[SERVER] = [{"bucket": "b"}]
     api.answers["create the token of ServiceAccount team/rlrun-user"] = [
         {"status": {"token": "t", "expirationTimestamp": "2099-01-01T00:00:00Z"}}
@@ -140,7 +142,9 @@ def test_version(rlrun: Rlrun, healthy: FakeCluster) -> None:
     healthy.answers[KINDS] = [ApiError(404, "404", "page not found")]
     assert "not installed" in rlrun("version").out
     healthy.answers[KINDS] = [ApiError(0, "Unreachable", "the API server does not answer")]
-    assert rlrun("version").code == 1
+    away = rlrun("version")
+    assert (away.code, away.out) == (1, "client:   0.1.0\n"), "the program's own version needs no cluster"
+    assert "does not answer" in away.err
 
 
 @pytest.mark.parametrize(
@@ -162,3 +166,9 @@ def test_version(rlrun: Rlrun, healthy: FakeCluster) -> None:
 def test_quotas_that_keep_a_run_from_starting(name: str, used: str, hard: str, is_used_up: bool) -> None:
     quota = {"status": {"used": {name: used}, "hard": {name: hard}}}
     assert exhausted(quota) == ([f"{name} {used}/{hard}"] if is_used_up else [])
+
+
+def test_the_version_of_the_program_needs_no_kubeconfig(tmp_path: Path) -> None:
+    answer = call("version", "--kubeconfig", tmp_path / "none")
+    assert (answer.code, answer.out) == (2, "client:   0.1.0\n")
+    assert "does not exist" in answer.err

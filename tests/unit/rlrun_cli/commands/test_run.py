@@ -226,7 +226,7 @@ def test_yaml_keeps_its_name_labels_and_references(rlrun: Rlrun, api: FakeCluste
         ("x.txt", "", ".toml, .yaml or .json"),
         ("x.toml", "model = ", "TOML"),
         ("x.yaml", "a: [", "not valid YAML"),
-        ("x.yaml", "", "0 documents"),
+        ("x.yaml", "", "is empty"),
         ("x.yaml", "kind: RLRun\n---\nkind: RLRun\n", "2 documents"),
         ("x.yaml", "kind: Pod\n", "a Pod, not an RLRun"),
     ],
@@ -236,6 +236,37 @@ def test_a_file_that_is_not_a_run_is_rejected(rlrun: Rlrun, tmp_path: Path, name
     answer = rlrun("run", tmp_path / name)
     assert answer.code == 2
     assert message in answer.err
+
+
+def test_a_file_is_named_as_for_hosted_clients(rlrun: Rlrun, toml: Path) -> None:
+    assert rlrun("run", f"@{toml}", "--dry-run").code == 0
+    answer = rlrun("run", "@none.toml")
+    assert (answer.code, answer.out) == (2, "")
+    assert "Error: none.toml cannot be read" in answer.err
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [("spec:\n  env: [1\n  b: 2\n", 3), ("kind: RLRun\nspec: @\n", 2), ('{"kind": "RLRun",\n "spec": {', 2)],
+)
+def test_a_syntax_error_of_yaml_has_one_line(rlrun: Rlrun, tmp_path: Path, text: str, line: int) -> None:
+    file = tmp_path / "run.yaml"
+    file.write_text(text)
+    answer = rlrun("run", file)
+    assert answer.code == 2
+    error, hint = answer.err.splitlines()
+    assert error.startswith(f"Error: {file} is not valid YAML: line {line}: ")
+    assert hint.startswith("Next: ")
+
+
+@pytest.mark.parametrize(("text", "found"), [("", "is empty"), ("- 1\n", "is a list"), ("hello\n", "is a text")])
+def test_a_yaml_without_an_object_says_what_it_is(rlrun: Rlrun, tmp_path: Path, text: str, found: str) -> None:
+    file = tmp_path / "run.yaml"
+    file.write_text(text)
+    answer = rlrun("run", file)
+    assert answer.code == 2
+    assert f"{file} {found}, not an RLRun" in answer.err
+    assert "several objects" not in answer.err
 
 
 def test_a_missing_file_is_rejected(rlrun: Rlrun) -> None:

@@ -1,15 +1,12 @@
 """`rlrun env check --base-url`: environments run against a small OpenAI-compatible endpoint."""
 
 import itertools
-import json
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from tests.support.chat_endpoint import Endpoint, serving
 from tests.support.command_line import Answer, Rlrun
 from tests.support.source_tree import PYTHONPATH
 
@@ -33,55 +30,10 @@ RIGHT = "float(reply.choices[0].message.content == self.wanted)"
 pytestmark = pytest.mark.slow
 
 
-class Endpoint(ThreadingHTTPServer):
-    """Says the replies in turn, and keeps what it was asked."""
-
-    def __init__(self) -> None:
-        self.replies = itertools.cycle(["yes", "no"])
-        self.asked: list[tuple[str, dict[str, Any]]] = []
-        super().__init__(("127.0.0.1", 0), Handler)
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_address[1]}/v1"
-
-
-class Handler(BaseHTTPRequestHandler):
-    server: Endpoint
-
-    def do_POST(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        self.server.asked.append((self.headers["Authorization"], body))
-        message = {"role": "assistant", "content": next(self.server.replies)}
-        choice = {"index": 0, "finish_reason": "stop", "message": message}
-        usage = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}
-        reply = {
-            "id": "1",
-            "object": "chat.completion",
-            "created": 1,
-            "model": "m",
-            "choices": [choice],
-            "usage": usage,
-        }
-        data = json.dumps(reply).encode()
-        self.send_response(200)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
-
-    def log_message(self, format: str, *args: Any) -> None:
-        pass
-
-
 @pytest.fixture
 def endpoint() -> Iterator[Endpoint]:
-    with Endpoint() as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
+    with serving() as server:
         yield server
-        server.shutdown()
-        thread.join()
 
 
 @pytest.fixture

@@ -1,0 +1,169 @@
+"""Commands `login`, `logout` and `whoami`: the user at rlrun-server."""
+
+import re
+import socket
+import sys
+from typing import Annotated, Any
+
+import typer
+from rlrun.protocol.api_keys import DEFAULT_DAYS, KEY_PATTERN, KEYS_AUDIENCE, MAX_DAYS, NewApiKey
+
+from rlrun_cli.remote.api_keys import ApiKeys
+from rlrun_cli.remote.cluster import RemoteCluster
+from rlrun_cli.remote.context import Context, Kubeconfig, Namespace, cli_context, cluster
+from rlrun_cli.remote.logins import Login, find_login, keep_login, logins_file
+from rlrun_cli.remote.run_storage import s3_operation
+from rlrun_cli.remote.server import Server, find_server, locate_server
+from rlrun_cli.remote.user_token import UserToken
+from rlrun_cli.terminal import output
+from rlrun_cli.terminal.errors import INVALID, CliError
+
+WHOAMI_PATH = "/rlrun/v1/whoami"
+LOGIN_EPILOG = """Examples:
+
+  rlrun login
+  rlrun login --server https://rlrun.example.com --key
+  echo "$KEY" | rlrun login --server https://rlrun.example.com --key
+
+A kubeconfig with a token needs no login: its token is used as it is. For one with a client certificate an API key of \
+the namespace is made, which `rlrun logout` deletes. --key asks for a key that you have; with it and --server no \
+kubeconfig is needed for files, metrics and environment packages.
+
+The key is kept in ~/.config/rlrun/logins.json, which only you can read, for the selected context."""
+LOGOUT_EPILOG = """Examples:
+
+  rlrun logout
+
+Deletes the key that `rlrun login` made. A key that you gave with --key stays valid: rlrun key delete."""
+WHOAMI_EPILOG = """Examples:
+
+  rlrun whoami
+  rlrun whoami -o json"""
+Days = Annotated[int, typer.Option(min=1, max=MAX_DAYS, help="Days until a key that is made ends.")]
+
+
+def login(
+    ctx: typer.Context,
+    key: Annotated[bool, typer.Option("--key", help="Ask for an API key, or read it from standard input.")] = False,
+    days: Days = DEFAULT_DAYS,
+    server: Server = None,
+    namespace: Namespace = None,
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
+) -> None:
+    """Log in to rlrun-server and keep the login on this machine."""
+    api = _cluster(ctx, kubeconfig, context, namespace, has_server=key and server is not None)
+    given = _read_key() if key else ""
+    before = find_login(api.login_name)
+    with s3_operation("log in"):
+        found = Login(server or "", given) if given or api.bearer() else _made(api, server, days)
+        identity = _identity(api, server, found.key or api.bearer())
+    if found.key and not found.key_id:
+        found = Login(found.server, found.key, namespace=str(identity.get("namespace") or ""))
+    keep_login(api.login_name, found if found.server or found.key else None)
+    typer.echo(f"logged in as {identity['name']}")
+    if found.key:
+        output.notice(f"The key is in {logins_file()}.")
+    else:
+        output.notice("Your kubeconfig has a token, which is used as it is. No key is kept.")
+    if before is not None and before.key_id:
+        _forget(api, server or before.server, before)
+
+
+def logout(
+    ctx: typer.Context,
+    namespace: Namespace = None,
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
+) -> None:
+    """Remove the login from this machine, and delete the key that it made."""
+    api = _cluster(ctx, kubeconfig, context, namespace, has_server=False)
+    found = find_login(api.login_name)
+    if found is None:
+        output.notice("You are not logged in.")
+        return
+    keep_login(api.login_name, None)
+    typer.echo("logged out")
+    if found.key_id:
+        _forget(api, found.server, found)
+
+
+def whoami(
+    ctx: typer.Context,
+    fmt: Annotated[
+        output.Format | None, typer.Option("-o", "--output", help="Print machine-readable output: json, yaml or name.")
+    ] = None,
+    server: Server = None,
+    namespace: Namespace = None,
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
+) -> None:
+    """Show who you are for rlrun-server."""
+    api = cluster(ctx, kubeconfig, context, namespace)
+    with s3_operation("ask who you are"):
+        identity = find_server(api, server)("GET", WHOAMI_PATH, None)
+    if fmt is output.Format.name:
+        typer.echo(identity["name"])
+    elif fmt:
+        output.emit_document(identity, fmt)
+    else:
+        facts = [
+            ("User", identity["name"]),
+            ("Groups", ", ".join(identity.get("groups") or [])),
+            ("API key", identity.get("apiKey")),
+            ("Namespace", identity.get("namespace")),
+        ]
+        for label, value in facts:
+            if value:
+                output.out().print(output.fact(label, value, 11))
+
+
+def _cluster(ctx: typer.Context, *selected: Any, has_server: bool) -> RemoteCluster:
+    given = cli_context(ctx)
+    kubeconfig, context, namespace = selected
+    if has_server:
+        return given.connect_server(
+            kubeconfig or given.kubeconfig, context or given.context, namespace or given.namespace
+        )
+    return cluster(ctx, kubeconfig, context, namespace)
+
+
+def _read_key() -> str:
+    """Return the key that the user types or pipes. Raises CliError, without the text, if it is none."""
+    text = typer.prompt("API key", hide_input=True, err=True) if sys.stdin.isatty() else sys.stdin.readline()
+    key = str(text).strip()
+    if not re.fullmatch(KEY_PATTERN, key):
+        raise CliError(
+            f"{len(key)} characters were given that are no API key",
+            "give one line as `rlrun key create` prints it",
+            code=INVALID,
+        )
+    return key
+
+
+def _made(api: RemoteCluster, server: str | None, days: int) -> Login:
+    """Make a key of the namespace. Raises CliError, StoreError."""
+    asked = NewApiKey(description=f"rlrun login on {socket.gethostname()[:100]}", days=days)
+    made = _keys(api, server).create(asked)
+    return Login(server or "", made.key, made.id, made.namespace)
+
+
+def _keys(api: RemoteCluster, server: str | None) -> ApiKeys:
+    token = UserToken(api, KEYS_AUDIENCE, with_key=False)
+    return ApiKeys(locate_server(api, server, token=token).send, api.namespace)
+
+
+def _identity(api: RemoteCluster, server: str | None, credential: str) -> dict[str, Any]:
+    found: dict[str, Any] = locate_server(api, server, token=lambda: credential).send("GET", WHOAMI_PATH, None)
+    return found
+
+
+def _forget(api: RemoteCluster, server: str, login: Login) -> None:
+    """Delete the key that a login made. Only warns if that fails: the key ends by itself."""
+    from rlrun.storage.errors import StoreError
+
+    token = UserToken(api, KEYS_AUDIENCE, with_key=False)
+    try:
+        ApiKeys(locate_server(api, server or None, token=token).send, login.namespace).delete(login.key_id)
+    except (CliError, StoreError) as problem:
+        output.notice(f"Warning: key {login.key_id} of namespace {login.namespace} was not deleted: {problem}")
