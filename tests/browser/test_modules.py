@@ -49,6 +49,16 @@ def test_numbers_are_plain(page: WatchedPage) -> None:
         assert call(page, "lib/format.js", name, *arguments) == expected, (name, arguments)
 
 
+@pytest.mark.parametrize(
+    ("reason", "title"),
+    [("Starting", "The run is starting"), ("WaitingForTrainer", "The run is starting: Waiting for trainer")],
+)
+def test_a_run_that_starts_is_told_so_once(page: WatchedPage, reason: str, title: str) -> None:
+    run = {"summary": {"phase": "Pending", "reason": reason, "message": ""}, "status": {}}
+    (notice,) = call(page, "components/diagnosis.js", "noticesOf", run)
+    assert notice["title"] == title
+
+
 def test_smoothing_begins_with_the_first_value(page: WatchedPage) -> None:
     found = call(page, "lib/chart_data.js", "smoothed", [1, None, 1, 3], 0.5)
     assert found[:3] == [1, None, 1]

@@ -141,6 +141,7 @@ def record(made: Pictures) -> None:
         recorder.take_for(1)
         open_view(watched, f"/runs/{NAMESPACE}/{RUN}", ".run-header")
         recorder.scene("Pending", 2.5)
+        recorder.take()
 
         def look(run: Object) -> None:
             follower.see(run)
