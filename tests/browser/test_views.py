@@ -70,6 +70,15 @@ def test_a_telephone_shows_the_progress_of_a_run(editor: WatchedPage, server: Se
     assert box["width"] > 250
 
 
+@pytest.mark.parametrize("options", [{"viewport": {"width": 360, "height": 740}, "has_touch": True}], ids=["small"])
+def test_a_telephone_shows_the_rewards_of_runs_without_scrolling(editor: WatchedPage, server: Server) -> None:
+    show(editor, server, "runs")
+    for cell in editor.page.locator("td.reward").all():
+        box = cell.bounding_box()
+        assert box is not None
+        assert box["x"] + box["width"] <= 350
+
+
 def test_a_comparison_names_charts_as_a_run_does_and_begins_with_what_differs(
     editor: WatchedPage, server: Server
 ) -> None:

@@ -59,7 +59,7 @@ export function RunsPage() {
         })}
       </div>
       <label class="inline-field">
-        <span>Order</span>
+        <span class="visually-hidden">Order</span>
         <select value=${sort} onChange=${(event) => setQuery({ sort: event.currentTarget.value, shown: "" })}>
           ${Object.entries(ORDERS).map(([value, text]) => html`<option key=${value} value=${value}>${text}</option>`)}
         </select>
