@@ -9,8 +9,8 @@ from kubernetes import client
 from playwright.sync_api import Route, expect
 from rlrun.constants import GROUP
 
+import tests.pictures.__main__ as pictures
 from tests.browser.conftest import LEARNING, Server
-from tests.pictures.__main__ import ask
 from tests.support.browser import WatchedPage
 from tests.support.rest_api import SPEC
 from tests.support.seaweedfs import S3Server
@@ -41,11 +41,11 @@ def answer(route: Route) -> None:
     route.fulfill(status=200, content_type="text/event-stream", body=body)
 
 
-def test_an_adapter_and_its_base_model_are_asked_the_same(editor: WatchedPage, server: Server, adapter: str) -> None:
+def test_an_adapter_and_its_base_model_are_asked_the_same(adapter: str, editor: WatchedPage, server: Server) -> None:
     page = editor.page
     page.route("**/v1/chat/completions", answer)
     editor.open(f"/chat?ns={server.namespace}&adapter={adapter}&base=1")
-    ask(editor)
+    pictures.ask(editor)
     answers = page.locator(".message.assistant")
     expect(answers.nth(0)).to_contain_text(f"answer of {server.namespace}/{adapter}")
     expect(answers.nth(1)).to_contain_text(f"answer of {server.namespace}/{SPEC['model']}")
@@ -53,7 +53,28 @@ def test_an_adapter_and_its_base_model_are_asked_the_same(editor: WatchedPage, s
     editor.check_accessibility()
 
 
-def test_a_refused_question_says_why(editor: WatchedPage, server: Server, adapter: str) -> None:
+def test_a_pool_that_is_not_ready_is_asked_again(
+    adapter: str, editor: WatchedPage, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pictures, "BETWEEN_QUESTIONS_MS", 10)
+    asked: list[Route] = []
+
+    def refuse_first(route: Route) -> None:
+        asked.append(route)
+        if len(asked) > 2:
+            answer(route)
+        else:
+            route.fulfill(status=503, json={"error": {"message": "Not yet.", "code": "pool_not_ready"}})
+
+    editor.page.route("**/v1/chat/completions", refuse_first)
+    editor.open(f"/chat?ns={server.namespace}&adapter={adapter}&base=1")
+    pictures.ask(editor)
+    assert len(asked) == 4
+    expect(editor.page.locator(".message.assistant")).to_have_count(2)
+    expect(editor.page.locator(".problem")).to_have_count(0)
+
+
+def test_a_refused_question_says_why(adapter: str, editor: WatchedPage, server: Server) -> None:
     page = editor.page
     error = {"error": {"message": "The adapter is not loaded yet. Ask again in a minute.", "code": "NotReady"}}
     page.route("**/v1/chat/completions", lambda route: route.fulfill(status=503, json=error))

@@ -11,6 +11,7 @@ from playwright.sync_api import Browser, expect
 
 from tests.browser.conftest import LEARNING, OTHER, STEPS, Server
 from tests.browser.test_live import LOST_MS, LiveRun, progress
+from tests.pictures.__main__ import OPEN_RUN
 from tests.pictures.image_size import MAX_BYTES
 from tests.pictures.recording import Recorder, write_recording
 from tests.pictures.screenshots import PHONE, Shot, open_view, take, user
@@ -38,7 +39,7 @@ def test_a_recording_shows_a_run_that_goes_on(
     try:
         with user(browser, server.url, server.tokens["editor"], problems, **options) as watched:
             page, recorder = watched.page, Recorder(watched.page)
-            open_view(watched, server.view(name), ".run-header")
+            open_view(watched, server.view(name), OPEN_RUN)
             expect(page.locator(".run-header .phase.pending")).to_be_visible()
             recorder.scene("Pending", 1)
             recorder.take_for(1)

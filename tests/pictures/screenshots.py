@@ -17,7 +17,8 @@ SETTLE_MS = 2000
 """Time for charts to be drawn."""
 LOADED_MS = 60_000
 """Longest time until a view has its data. Runs may want the cores."""
-MAX_LOADS = 3
+OPEN_MS = 20_000
+MAX_LOADS = 5
 """Pods that come and go end requests of Chromium, among them those for modules of a view."""
 
 
@@ -75,11 +76,11 @@ def take(
 
 
 def open_view(found: WatchedPage, view: str, ready: str) -> None:
-    """Open a view and wait for what the selector `ready` finds. Raises playwright's TimeoutError."""
+    """Open a view until the selector `ready` finds something. Raises playwright's TimeoutError."""
     for left in reversed(range(MAX_LOADS)):
         found.open(view)
         try:
-            found.page.locator(ready).first.wait_for(timeout=LOADED_MS)
+            found.page.locator(ready).first.wait_for(timeout=OPEN_MS)
             return
         except TimeoutError:
             if not left:
