@@ -117,7 +117,7 @@ format: $(VENV)/.complete ## Rewrite the code in the project's format
 
 .PHONY: types
 types: $(VENV)/.complete ## mypy --strict over every package and the fault tests
-	@$(PY) -m mypy -p rlrun -p rlrun_operator -p rlrun_cli -p rlrun_trainer -p rlrun_orchestrator -p rlrun_environment -p rlrun_adapter_sidecar -p rlrun_model_fetcher -p rlrun_egress_proxy -p rlrun_engine_access -p rlrun_server -p local_cluster -p demo -p bench -p tests.chaos -p tests.proofs -p tests.mutants
+	@$(PY) -m mypy -p rlrun -p rlrun_operator -p rlrun_cli -p rlrun_trainer -p rlrun_orchestrator -p rlrun_environment -p rlrun_adapter_sidecar -p rlrun_model_fetcher -p rlrun_egress_proxy -p rlrun_engine_access -p rlrun_server -p local_cluster -p demo -p bench -p tests.chaos -p tests.proofs -p tests.mutants -p tests.pictures
 
 .PHONY: test-fast
 test-fast: $(VENV)/.complete ## The unit tests that take less than a second and start no server
@@ -150,15 +150,9 @@ test-e2e: up ## Real runs on the local cluster, which stays up
 
 # --- pictures ---------------------------------------------------------------------------------------------------------
 
-# SERVER and TOKEN: URL of rlrun-server, and a token or API key. RUN and OTHER: runs to show, as namespace/name.
-SERVER ?=
-TOKEN ?=
-RUN ?=
-OTHER ?=
-
-.PHONY: screenshots
-screenshots: $(VENV)/.complete ## Pictures of the page from real runs: docs/images/page-*.png (SERVER=URL TOKEN=... RUN=team/name OTHER=team/name)
-	@RLRUN_TOKEN="$(TOKEN)" $(PY) -m tests.support.screenshots --server "$(SERVER)" --run "$(RUN)" $(if $(OTHER),--other "$(OTHER)")
+.PHONY: pictures
+pictures: $(VENV)/.complete ## Record the web page and take its pictures on the local cluster, into docs/images (KEEP=1: leave it up)
+	@KEEP=$(KEEP) PY=$(PY) tests/pictures/run.sh
 
 # --- structure -------------------------------------------------------------------------------------------------------
 

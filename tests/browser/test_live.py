@@ -44,7 +44,7 @@ def progress(step: int) -> dict[str, Any]:
 
 @pytest.fixture
 def live_run(api: client.ApiClient, server: Server, s3_server: S3Server) -> Iterator[LiveRun]:
-    """A run that is pending."""
+    """A run that is pending. Tests name it before the page, which must be closed when the run is deleted."""
     name = f"live-{uuid.uuid4().hex[:6]}"
     SeededRuns(api, s3_server).run(server.namespace, name, {"phase": "Pending", "progress": progress(0)})
     found = LiveRun(api, server.namespace, name)
@@ -54,7 +54,7 @@ def live_run(api: client.ApiClient, server: Server, s3_server: S3Server) -> Iter
 
 @pytest.mark.parametrize("has_stream", [True, False], ids=["stream", "polling"])
 def test_a_run_is_watched_until_it_is_complete(
-    editor: WatchedPage, server: Server, live_run: LiveRun, has_stream: bool
+    live_run: LiveRun, editor: WatchedPage, server: Server, has_stream: bool
 ) -> None:
     page = editor.page
     if not has_stream:
@@ -72,7 +72,7 @@ def test_a_run_is_watched_until_it_is_complete(
     expect(page.get_by_role("button", name="Stop")).to_have_count(0)
 
 
-def test_without_a_server_the_page_keeps_what_it_has(editor: WatchedPage, server: Server, live_run: LiveRun) -> None:
+def test_without_a_server_the_page_keeps_what_it_has(live_run: LiveRun, editor: WatchedPage, server: Server) -> None:
     page = editor.page
     editor.open(f"/runs?ns={server.namespace}&q={live_run.name}")
     expect(page.get_by_role("link", name=live_run.name)).to_be_visible()

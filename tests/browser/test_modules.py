@@ -44,9 +44,30 @@ def test_numbers_are_plain(page: WatchedPage) -> None:
         ("duration", [3599], "1 h"),
         ("duration", [90_000], "1 d 1 h"),
         ("words", ["RewardFlatAtZero"], "Reward flat at zero"),
+        ("userName", ["system:serviceaccount:team:rlrun-user"], "team/rlrun-user"),
+        ("userName", ["ann@example.org"], "ann@example.org"),
+        ("plural", [1, "run matches", "runs match"], "1 run matches"),
     ]
     for name, arguments, expected in cases:
         assert call(page, "lib/format.js", name, *arguments) == expected, (name, arguments)
+
+
+@pytest.mark.parametrize(
+    ("reason", "title"),
+    [("Starting", "The run is starting"), ("WaitingForTrainer", "The run is starting: Waiting for trainer")],
+)
+def test_a_run_that_starts_is_told_so_once(page: WatchedPage, reason: str, title: str) -> None:
+    run = {"summary": {"phase": "Pending", "reason": reason, "message": ""}, "status": {}}
+    (notice,) = call(page, "components/diagnosis.js", "noticesOf", run)
+    assert notice["title"] == title
+
+
+def test_the_newest_is_first_in_the_time_line_also_within_a_second(page: WatchedPage) -> None:
+    times = {"startTime": "2026-01-01T00:00:00Z", "completionTime": "2026-01-01T00:05:00Z"}
+    run = {"summary": {"createdAt": times["startTime"], "phase": "Completed", "message": ""}, "status": times}
+    events = [{"time": "2026-01-01T00:01:00Z", "type": "Normal", "reason": "Running", "message": "", "count": 1}]
+    entries = call(page, "pages/run_events.js", "timeline", run, events)
+    assert [entry["title"] for entry in entries] == ["Completed", "Running", "Started", "Created"]
 
 
 def test_smoothing_begins_with_the_first_value(page: WatchedPage) -> None:

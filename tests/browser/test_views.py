@@ -61,6 +61,35 @@ def test_a_view_fits_a_telephone(editor: WatchedPage, server: Server, view: str)
     editor.check_accessibility()
 
 
+@pytest.mark.parametrize("options", [{"viewport": {"width": 360, "height": 740}, "has_touch": True}], ids=["small"])
+def test_a_telephone_shows_the_progress_of_a_run(editor: WatchedPage, server: Server) -> None:
+    show(editor, server, "charts")
+    box = editor.page.locator(".run-progress progress").bounding_box()
+    assert box is not None
+    assert box["height"] >= 6
+    assert box["width"] > 250
+
+
+@pytest.mark.parametrize("options", [{"viewport": {"width": 360, "height": 740}, "has_touch": True}], ids=["small"])
+def test_a_telephone_shows_the_rewards_of_runs_without_scrolling(editor: WatchedPage, server: Server) -> None:
+    show(editor, server, "runs")
+    for cell in editor.page.locator("td.reward").all():
+        box = cell.bounding_box()
+        assert box is not None
+        assert box["x"] + box["width"] <= 350
+
+
+def test_a_comparison_names_charts_as_a_run_does_and_begins_with_what_differs(
+    editor: WatchedPage, server: Server
+) -> None:
+    show(editor, server, "compare")
+    page = editor.page
+    for title in ("Reward", "Reward: validation", "Loss", "Entropy"):
+        expect(page.get_by_role("heading", name=title, exact=True)).to_be_visible()
+    titles = page.locator("main h2, main h3").all_inner_texts()
+    assert titles.index("Configuration: 1 difference") < titles.index("Reward")
+
+
 def test_a_failed_run_says_why(editor: WatchedPage, server: Server) -> None:
     editor.open(server.view(FAILED))
     expect(editor.page.get_by_text("EnvironmentLoadFailed").first).to_be_visible()
@@ -71,7 +100,7 @@ def test_a_failed_run_says_why(editor: WatchedPage, server: Server) -> None:
 def test_the_newest_numbers_are_shown(editor: WatchedPage, server: Server) -> None:
     editor.open(server.view(LEARNING))
     expect(editor.page.get_by_text(re.compile(rf"{STEPS}\s*/\s*100")).first).to_be_visible()
-    expect(editor.page.get_by_label("Newest numbers")).to_contain_text("Tokens per second")
+    expect(editor.page.get_by_label("Newest numbers")).to_contain_text("Throughput")
 
 
 def test_the_way_from_a_step_to_a_rollout(editor: WatchedPage, server: Server) -> None:

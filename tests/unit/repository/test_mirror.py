@@ -23,6 +23,7 @@ FOLDERS = {
     "bench": ".",
     "demo": ".",
     "mutants": "tests",
+    "pictures": "tests",
     "proofs": "tests",
     "support": "tests",
 }

@@ -4,10 +4,12 @@ import base64
 import gzip
 import hashlib
 import json
+import re
+from itertools import accumulate
 from pathlib import Path
 
 import pytest
-from rlrun_server.page.page_files import IMPORT_MAP, PageInvalid, load_page, to_shell
+from rlrun_server.page.page_files import IMPORT_MAP, STATIC, PageInvalid, load_page, to_shell
 
 SHELL = """<html><head>
 <link rel="icon" href="icon.svg"><link rel="stylesheet" href="css/base.css">
@@ -69,3 +71,12 @@ def test_a_file_of_another_kind_is_refused(tmp_path: Path, name: str) -> None:
 def test_a_page_without_a_shell_is_refused(tmp_path: Path) -> None:
     with pytest.raises(PageInvalid, match=r"index\.html"):
         load_page(tmp_path)
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in (STATIC / "css").glob("*.css")))
+def test_braces_of_a_style_sheet_match(name: str) -> None:
+    # Browsers drop the rule that follows a brace too many.
+    text = re.sub(r"/\*.*?\*/", "", (STATIC / "css" / name).read_text(), flags=re.DOTALL)
+    depths = list(accumulate({"{": 1, "}": -1}.get(letter, 0) for letter in text))
+    assert min(depths) == 0
+    assert depths[-1] == 0

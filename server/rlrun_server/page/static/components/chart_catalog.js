@@ -208,6 +208,17 @@ export const CHART_GROUPS = [
   },
 ];
 
+/** Title that the charts of a run give to a metric, or its name. @param {string} metric */
+export function titleOf(metric) {
+  for (const { title, series } of CHART_GROUPS.flatMap(({ charts }) => charts)) {
+    const found = series.find((one) => one.metric === metric);
+    if (found) return series[0] === found ? title : `${title}: ${found.label}`;
+  }
+  const own = /^(reward|eval)\/(.+)\/(mean|avg@\d+)$/s.exec(metric);
+  if (!own) return metric;
+  return own[1] === "reward" ? `Reward: ${own[2]}` : `Evaluation: ${own[2]} ${own[3]}`;
+}
+
 /** Names that the request for a group of charts has. @param {ChartGroup} group */
 export function metricNames(group) {
   const names = group.charts.flatMap((chart) => chart.series.map(({ metric }) => metric.replace(/\*.*$/, "*")));

@@ -48,5 +48,6 @@ function waitingTitle(summary, status) {
   }
   if (summary.phase === "Suspended") return "The run is suspended";
   const next = status.nextRestartTime ? Date.parse(status.nextRestartTime) - Date.now() : 0;
-  return `The run is starting${summary.reason ? `: ${words(summary.reason)}` : ""}${next > 0 ? `, again in ${duration(next / 1000)}` : ""}`;
+  const reason = summary.reason && summary.reason !== "Starting" ? `: ${words(summary.reason)}` : "";
+  return `The run is starting${reason}${next > 0 ? `, again in ${duration(next / 1000)}` : ""}`;
 }

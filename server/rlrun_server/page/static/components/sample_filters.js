@@ -16,7 +16,7 @@ export function SampleFilters({ view, splits, environments }) {
     html`<${Choice} label="Environment" value=${view.env} onChange=${(env) => set({ env })} options=${[["", "all"], ...choices.map((env) => [env, env])]} />`}
     <${Choice} label="Status" value=${view.status} onChange=${(status) => set({ status })} options=${[["", "any"], ...STATUSES.map((status) => [status, status])]} />
     <span class="inline-field" role="group" aria-label="Reward">
-      <span>Reward</span>
+      <span class="muted">Reward</span>
       <${Delayed} label="Least reward" placeholder="from" isNumber value=${view.min} onChange=${(min) => set({ min })} />
       <${Delayed} label="Greatest reward" placeholder="to" isNumber value=${view.max} onChange=${(max) => set({ max })} />
     </span>

@@ -1,7 +1,7 @@
 /** Frame of every page: navigation, theme, connection, messages. */
 import { announcement } from "../lib/announce.js";
 import { offlineSince } from "../lib/api.js";
-import { age } from "../lib/format.js";
+import { age, userName } from "../lib/format.js";
 import { html, useEffect, useRef, useState } from "../lib/html.js";
 import { useKeys } from "../lib/keys.js";
 import { href, navigate, useRoute } from "../lib/router.js";
@@ -55,7 +55,7 @@ export function Shell({ children }) {
         )}
       </nav>
       <div class="top-end">
-        ${user && html`<span class="account" title=${user.name}>${user.name}</span>`}
+        ${user && html`<span class="account" title=${user.name}>${userName(user.name)}</span>`}
         <button class="quiet small" onClick=${() => chooseTheme(other)} aria-label=${`Show the ${other} theme`} title="Theme">
           <${ThemeIcon} isDark=${shown === "dark"} />
         </button>

@@ -19,14 +19,14 @@ export function Tiles({ namespace, name, changes, isLive }) {
   const last = (metric) => lastOf(data.columns.get(metric) ?? []);
   const environments = [...data.columns].filter(([metric]) => /^reward\/.+\/mean$/s.test(metric)).slice(0, MAX_ENVIRONMENTS);
   const tiles = [
-    { title: "Tokens per second", value: compact(last("perf/throughput")), metric: "perf/throughput" },
-    { title: "Seconds per step", value: duration(last("time/step")), metric: "time/step" },
+    { title: "Throughput", value: compact(last("perf/throughput")), unit: "tokens/s", metric: "perf/throughput" },
+    { title: "Step time", value: duration(last("time/step")), unit: "last step", metric: "time/step" },
     { title: "Staleness", value: number(last("batch/off_policy_level/mean"), 2), unit: "steps", metric: "batch/off_policy_level/mean" },
-    { title: "Failed rollouts", value: percent(last("error/mean")), metric: "error/mean" },
-    { title: "Cut off", value: percent(last("is_truncated/mean")), metric: "is_truncated/mean" },
+    { title: "Failed", value: percent(last("error/mean")), unit: "of rollouts", metric: "error/mean" },
+    { title: "Cut off", value: percent(last("is_truncated/mean")), unit: "of rollouts", metric: "is_truncated/mean" },
     { title: "No signal", value: percent(last("batch/zero_variance")), unit: "of groups", metric: "batch/zero_variance" },
-    { title: "Entropy", value: number(last("entropy/all/mean"), 3), metric: "entropy/all/mean" },
-    { title: "Mismatch KL", value: number(last("mismatch_kl/all/mean"), 3), metric: "mismatch_kl/all/mean" },
+    { title: "Entropy", value: number(last("entropy/all/mean"), 3), unit: "nats/token", metric: "entropy/all/mean" },
+    { title: "Mismatch", value: number(last("mismatch_kl/all/mean"), 3), unit: "nats of KL", metric: "mismatch_kl/all/mean" },
   ].filter(({ metric }) => last(metric) !== null);
   return html`<section class="tiles" aria-label="Newest numbers">
     ${environments.map(([metric, values]) => html`<${EnvironmentTile} key=${metric} name=${metric.slice("reward/".length, -"/mean".length)} values=${values} table=${data} />`)}
@@ -34,7 +34,8 @@ export function Tiles({ namespace, name, changes, isLive }) {
       ({ title, value, unit, metric }) =>
         html`<div key=${title} class="card tile" title=${metric}>
           <div class="name">${title}</div>
-          <div class="value">${value}${unit && html` <span class="unit">${unit}</span>`}</div>
+          <div class="value">${value}</div>
+          <div class="sub">${unit}</div>
         </div>`,
     )}
   </section>`;
@@ -47,7 +48,7 @@ function EnvironmentTile({ name, values, table }) {
   const change = at >= 0 && now !== null ? now - values[at] : null;
   const arrow = change === null ? "" : change > 0.005 ? "▲" : change < -0.005 ? "▼" : "▬";
   return html`<div class="card tile environment" title=${name}>
-    <div class="name">${name}</div>
+    <div class="name">Reward: ${name}</div>
     <div class="row between"><span class="value">${fixed(now)}</span><${Sparkline} values=${values} width=${70} name=${name} /></div>
     ${change !== null &&
     html`<div class="sub"><span class=${change > 0.005 ? "good" : change < -0.005 ? "bad" : ""}>${arrow} ${change > 0 ? "+" : ""}${fixed(change)}</span> in ${BACK} steps</div>`}

@@ -98,6 +98,12 @@ export function words(reason) {
   return text.charAt(0).toUpperCase() + text.slice(1);
 }
 
+/** Return the name of a user; of a ServiceAccount its namespace and name. @param {string} user */
+export function userName(user) {
+  const found = /^system:serviceaccount:([^:]+):([^:]+)$/.exec(user);
+  return found ? `${found[1]}/${found[2]}` : user;
+}
+
 function signed(text) {
   return text.replace(/^-/, "−");
 }

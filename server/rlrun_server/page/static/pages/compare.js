@@ -1,5 +1,6 @@
 /** Comparison of runs: what differs in their configuration, and their charts on the same axes. */
 import { Chart } from "../components/chart.js";
+import { titleOf } from "../components/chart_catalog.js";
 import { ChartControls, chartView } from "../components/chart_controls.js";
 import { LineKey } from "../components/chart.js";
 import { Phase } from "../components/phase.js";
@@ -69,9 +70,8 @@ function Comparison({ runs }) {
     ${(found) => html`
       ${found.problems?.map((text) => html`<div key=${text} class="notice warning"><p>${text}</p></div>`)}
       <${ComparedCharts} runs=${runs} names=${found.metricNames} isLive=${found.runs.some(({ phase }) => phase === "Running")}>
-        ${(tables) => html`<${Results} found=${found} tables=${tables} />`}
+        ${(tables) => html`<${Results} found=${found} tables=${tables} /><${Differences} found=${found} />`}
       <//>
-      <${Differences} found=${found} />
     `}
   <//>`;
 }
@@ -115,7 +115,7 @@ function ComparedCharts({ runs, names, isLive, children }) {
         .map(
           ({ name, steps, times, lines }) =>
             html`<div class="chart-place" key=${name}>
-              <${Chart} title=${name} steps=${steps} times=${times} lines=${lines} view=${view} isLog=${name.startsWith("mismatch_kl/")} syncKey="compare" isElapsed />
+              <${Chart} title=${titleOf(name)} about=${name} steps=${steps} times=${times} lines=${lines} view=${view} isLog=${name.startsWith("mismatch_kl/")} syncKey="compare" isElapsed />
             </div>`,
         )}
     </div>
@@ -162,7 +162,7 @@ function Differences({ found }) {
   return html`<section class="card" aria-labelledby="differences">
     <h2 id="differences">Configuration: ${differences.length ? plural(totalDifferences, "difference") : "no difference"}</h2>
     ${differences.length > 0 &&
-    html`<${ScrollRegion} label="Table: Differences">
+    html`<${ScrollRegion} label="Table: Differences" style="differences-region">
       <table class="differences">
         <caption class="visually-hidden">Fields that differ</caption>
         <thead>

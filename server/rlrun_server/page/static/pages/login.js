@@ -57,7 +57,8 @@ export function LoginPage({ query, text }) {
           <pre class="code">rlrun open</pre>
           <p>A token of your namespace for an hour:</p>
           <pre class="code">kubectl create token rlrun-user -n NAMESPACE</pre>
-          <p>An API key reads, and cannot change runs or artifacts.</p>
+          <p>An API key, good for weeks. It may what <code>rlrun-user</code> of its namespace may, unless keys only read here:</p>
+          <pre class="code">rlrun key create -n NAMESPACE</pre>
         </div>
       </details>
     </form>

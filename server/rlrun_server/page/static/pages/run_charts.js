@@ -105,7 +105,7 @@ function marksOf(run) {
 }
 
 function NoMetrics({ isLive }) {
-  return html`<div class="card"><${Empty} title="No metrics yet" level=${2}>
+  return html`<div class="card"><${Empty} title=${isLive ? "No metrics yet" : "No metrics"} level=${2}>
     <p>${isLive ? "The first ones come with the first step. This page shows them by itself." : "The run ended before its first step, or its files are deleted."}</p>
   <//></div>`;
 }

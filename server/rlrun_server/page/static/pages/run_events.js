@@ -98,7 +98,8 @@ export function timeline(run, events) {
     ...(status.adapters ?? []).map(({ createdAt, step, reward }) => ({ time: createdAt, title: `Adapter ${step}`, text: rewardText(reward) })),
   ].filter(({ time }) => time);
   const entries = [
-    ...milestones.map((entry) => ({ ...entry, kind: "milestone", count: 1 })),
+    // Of the same second, what is later in the life of a run comes first.
+    ...milestones.reverse().map((entry) => ({ ...entry, kind: "milestone", count: 1 })),
     ...events.map(({ time, type, reason, message, count }) => ({ time, title: reason, text: message, count, kind: type === "Warning" ? "warning" : "normal" })),
   ];
   return entries

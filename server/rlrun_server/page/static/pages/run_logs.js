@@ -63,7 +63,7 @@ export function LogsTab({ namespace, name, run, isLive }) {
       ${isLive && html`<button class="small" aria-pressed=${String(isFollowing)} onClick=${() => setQuery({ stay: isFollowing ? 1 : "" })} title="Key f">Follow</button>`}
     </div>
     ${logs.problem?.reason === NONE && !logs.data
-      ? html`<div class="card"><${Empty} title="No logs yet" level=${2}><p>${logs.problem.detail}</p><button onClick=${logs.reload}>Look again</button><//></div>`
+      ? html`<div class="card"><${Empty} title=${isLive ? "No logs yet" : "No logs"} level=${2}><p>${logs.problem.detail}</p><button onClick=${logs.reload}>Look again</button><//></div>`
       : html`<${Loaded} resource=${logs} what="logs">
       ${(found) => html`
         ${found.problems?.map(({ pod, detail }) => html`<div key=${pod} class="notice warning"><strong>${pod}</strong><p>${detail}</p></div>`)}

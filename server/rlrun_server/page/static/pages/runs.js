@@ -38,7 +38,7 @@ export function RunsPage() {
   return html`
     <div class="row between">
       <h1>Runs</h1>
-      ${runs.data && html`<span class="muted" role="status">${plural(runs.data.total, "run")}${isFiltered ? " match" : ""}</span>`}
+      ${runs.data && html`<span class="muted" role="status">${isFiltered ? plural(runs.data.total, "run matches", "runs match") : plural(runs.data.total, "run")}</span>`}
     </div>
     <div class="toolbar">
       <label class="inline-field">
@@ -51,15 +51,15 @@ export function RunsPage() {
       </label>
       <${SearchField} value=${search} />
       <div class="segments" role="group" aria-label="Phase">
-        <button aria-pressed=${String(phases.length === 0)} onClick=${() => setQuery({ phase: [], shown: "" })}>All</button>
+        <button class="small" aria-pressed=${String(phases.length === 0)} onClick=${() => setQuery({ phase: [], shown: "" })}>All</button>
         ${PHASES.map((phase) => {
           const isOn = phases.includes(phase);
           const next = isOn ? phases.filter((one) => one !== phase) : [...phases, phase];
-          return html`<button key=${phase} aria-pressed=${String(isOn)} onClick=${() => setQuery({ phase: next, shown: "" })}>${phase}</button>`;
+          return html`<button key=${phase} class="small" aria-pressed=${String(isOn)} onClick=${() => setQuery({ phase: next, shown: "" })}>${phase}</button>`;
         })}
       </div>
       <label class="inline-field">
-        <span>Order</span>
+        <span class="visually-hidden">Order</span>
         <select value=${sort} onChange=${(event) => setQuery({ sort: event.currentTarget.value, shown: "" })}>
           ${Object.entries(ORDERS).map(([value, text]) => html`<option key=${value} value=${value}>${text}</option>`)}
         </select>

@@ -23,7 +23,7 @@ export function SamplesTab({ namespace, name, isLive, changes }) {
   return html`<${Loaded} resource=${steps} what="samples">
     ${(found) =>
       found.lastStep === undefined || found.lastStep === null
-        ? html`<div class="card"><${Empty} title="No samples yet" level=${2}>
+        ? html`<div class="card"><${Empty} title=${isLive ? "No samples yet" : "No samples"} level=${2}>
             <p>${isLive ? "The first ones come when the first step is trained. This page shows them by itself." : "The run stored none, or they are deleted."}</p>
           <//></div>`
         : html`<${Steps} namespace=${namespace} name=${name} found=${found} view=${view} isLive=${isLive} />`}
