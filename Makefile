@@ -72,7 +72,7 @@ bench: $(VENV)/.complete ## Compare with TRL, rclone and a plain training loop, 
 	@KEEP=$(KEEP) PY=$(PY) bench/run.sh $(PARTS)
 
 .PHONY: scale
-scale: $(VENV)/.complete ## Up to 10,000 runs on a control plane with KWOK nodes, about five hours (SCALE="--scenario gaps", --list); writes build/scale.json
+scale: $(VENV)/.complete ## Up to 10,000 runs on a control plane with KWOK nodes, about four and a half hours (SCALE="--scenario gaps", --list); writes build/scale.json
 	@$(PY) -m bench.scale --copy build/scale.json $(SCALE)
 
 .PHONY: scale-gate

@@ -33,6 +33,12 @@ def test_every_run_is_created_stopped_and_deleted_in_this_order(
         assert [a.verb for a in actions if a.index == index] == ["create", "stop", "delete"]
 
 
+def test_runs_are_stopped_and_deleted_at_their_ages() -> None:
+    ends = {(a.verb, a.index): a.at for a in schedule(1, 3, 5, 8)}
+    assert [ends["stop", index] for index in range(3)] == [5, 6, 7]
+    assert [ends["delete", index] for index in range(3)] == [8, 9, 10]
+
+
 def test_the_rate_is_steady() -> None:
     created = [a.at for a in schedule(0.5, 20, 5, 8) if a.verb == "create"]
     assert created == [0, 2, 4, 6, 8, 10, 12, 14, 16, 18]
