@@ -1,8 +1,9 @@
 """Rows of the scenario `soak`: an hour of steps, and ten minutes without. Pure."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from statistics import linear_regression
+from typing import Any
 
 from bench.report import Result, at_most
 from bench.scale.results.rows import Rows
@@ -11,6 +12,8 @@ from bench.scale.testbed.readings import Usage
 
 GROWTH_AIM_MIB = 5.0
 MEMORY_AIM_MIB = 230.0
+KEPT_SAMPLES = 40
+"""Readings of the memory that a file of results has, of those that the slope comes from."""
 WARM_SHARE = 0.2
 """Share of the time at the begin that does not count for the growth: caches fill."""
 WARM_SECONDS = 600.0
@@ -53,7 +56,7 @@ def results_of(found: Sequence[Repetition], cores_busy: Sequence[float] = ()) ->
     last = found[-1]
     seconds, quiet = last.samples[-1][0] - last.samples[0][0], last.quiet.seconds
     sizes = {"runs": last.runs, "soak_seconds": round(seconds, -1), "quiet_seconds": round(quiet, -1)}
-    rows = Rows(found, sizes, cores_busy)
+    rows = Rows(found, sizes, cores_busy, _sample)
     what = f"{last.runs} runs with a step every {last.step_seconds:g} s each for {seconds:.0f} s"
     return [
         rows.row(
@@ -82,3 +85,15 @@ def results_of(found: Sequence[Repetition], cores_busy: Sequence[float] = ()) ->
             f"{rows.middle(lambda r: r.quiet.cpu_seconds / r.quiet.seconds):.3f} cores",
         ),
     ]
+
+
+def _sample(repetition: Repetition) -> dict[str, Any]:
+    """Return the repetition with some of its readings, the last one among them."""
+    pause = -(-len(repetition.samples) // KEPT_SAMPLES)
+    kept = list(reversed(repetition.samples[::-1][::pause]))
+    return {
+        **asdict(repetition),
+        "samples": len(repetition.samples),
+        "at_seconds": [round(at) for at, _ in kept],
+        "memory_mib": [mib for _, mib in kept],
+    }

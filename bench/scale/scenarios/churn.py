@@ -18,6 +18,8 @@ from bench.scale.testbed.readings import usage
 STOP_AFTER_SECONDS = 40.0
 DELETE_AFTER_SECONDS = 60.0
 GONE_SECONDS = 600.0
+COLLECTED_SECONDS = 60.0
+"""Time for the garbage collector after the end of the last run."""
 STEP_SECONDS = 10.0
 """Time between two steps of each run meanwhile."""
 
@@ -50,27 +52,36 @@ def play(options: Options) -> Repetition:
 
         wait_for("the end of the runs", lambda: not left(), GONE_SECONDS, pause=1.0, shown=left)
         last = steps.settled(operator)
-        # The garbage collector and the nodes have the same time as the operator.
-        found: Counter[str] = Counter()
-        for place in places:
-            found.update(events.children(cluster, place))
+        left_over = _left_over(cluster, places)
     return Repetition(
         runs=len(actions) // 3,
         rate=options.churn_rate,
         late_seconds=late,
         running_delays=running.until(ended),
         stopped_delays=stopped.until(ended),
-        left=dict(found),
+        left=left_over,
         first_mib=first.resident_bytes / MIB,
         last_mib=last.resident_bytes / MIB,
         used=usage(first, last),
     )
 
 
+def _left_over(cluster: ScaleCluster, places: list[str]) -> dict[str, int]:
+    """Return the number of children by kind, as soon as there are none or after COLLECTED_SECONDS."""
+    deadline = time.monotonic() + COLLECTED_SECONDS
+    while True:
+        found: Counter[str] = Counter()
+        for place in places:
+            found.update(events.children(cluster, place))
+        if not found.total() or time.monotonic() > deadline:
+            return dict(found)
+        time.sleep(2.0)
+
+
 def _carry_out(cluster: ScaleCluster, actions: list[Action], running: EventDelays, stopped: EventDelays) -> float:
     """Carry out the actions at their times. Returns the largest delay behind the schedule in seconds."""
-    runs, late, said = client.CustomObjectsApi(cluster.api), 0.0, time.monotonic()
-    began = time.monotonic()
+    runs, late = client.CustomObjectsApi(cluster.api), 0.0
+    began = said = time.monotonic()
     for number, action in enumerate(actions):
         behind = time.monotonic() - began - action.at
         if behind < 0:

@@ -37,6 +37,13 @@ def test_too_few_samples_are_an_error() -> None:
         growth_per_hour([(0.0, 200.0), (0.0, 200.0)][:1])
 
 
+def test_a_file_has_some_of_the_readings_and_the_last_one() -> None:
+    sample = results_of([Repetition(100, 10, line(6.0), IDLE, IDLE)])[0].samples[0]
+    assert sample["samples"] == 241
+    assert len(sample["memory_mib"]) == len(sample["at_seconds"]) <= 40
+    assert (sample["at_seconds"][-1], sample["memory_mib"][-1]) == (3600, pytest.approx(206.0))
+
+
 def test_a_leak_and_a_write_miss_the_aims() -> None:
     leaking = Repetition(100, 10, line(6.0), IDLE, replace(IDLE, writes=1))
     rows = results_of([leaking])
