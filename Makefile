@@ -27,6 +27,9 @@ WORKERS ?= 2
 # PARTS="trl async" runs these benchmarks only.
 PARTS ?=
 
+# SCALE="--scenario burst --repeats 1" passes options on; --help explains them.
+SCALE ?=
+
 # CHAOS="--level unit" passes options on to the fault tests.
 CHAOS ?=
 
@@ -69,8 +72,12 @@ bench: $(VENV)/.complete ## Compare with TRL, rclone and a plain training loop, 
 	@KEEP=$(KEEP) PY=$(PY) bench/run.sh $(PARTS)
 
 .PHONY: scale
-scale: $(VENV)/.complete ## 100 runs at once on a control plane with KWOK nodes, about 25 minutes; writes build/scale.json
-	@$(PY) -m bench.scale --copy build/scale.json
+scale: $(VENV)/.complete ## Up to 10,000 runs on a control plane with KWOK nodes, about four and a half hours (SCALE="--scenario gaps", --list); writes build/scale.json
+	@$(PY) -m bench.scale --copy build/scale.json $(SCALE)
+
+.PHONY: scale-gate
+scale-gate: $(VENV)/.complete ## Fail if a number of build/scale.json is worse than its range in docs/bench/scale.json by more than 20 %
+	@$(PY) -m bench.scale --compare docs/bench/scale.json build/scale.json
 
 .PHONY: bench-table
 bench-table: $(VENV)/.complete ## Put the rows of build/bench into docs/bench and write the table of docs/benchmarks.md

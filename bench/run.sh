@@ -55,7 +55,7 @@ for name in control trainer gateway samples publish checkpoint recovery fairness
         ;;
     recovery) part recovery 25 "$PY" -m bench.recovery ;;
     fairness) part fairness 25 "$PY" -m bench.fairness ;;
-    scale) part scale 45 "$PY" -m bench.scale ;;
+    scale) part scale 45 "$PY" -m bench.scale --scenario lifecycle ;;
     server) part server 25 "$PY" -m bench.server --copy build/server.json ;;
     async) part async 40 "$PY" -m bench.async_levels ;;
     trl) part trl 80 "$PY" -m bench.trl ;;

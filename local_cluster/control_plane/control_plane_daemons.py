@@ -182,8 +182,8 @@ class ControlPlaneDaemons:
         url = f"https://{LOCALHOST}:{self.ports.controller_manager}/healthz"
         return Daemon("kube-controller-manager", argv, answers(url))
 
-    def scheduler(self) -> Daemon:
-        """Return the scheduler."""
+    def scheduler(self, extra: Sequence[str] = ()) -> Daemon:
+        """Return the scheduler. `extra` are additional flags."""
         kubeconfig = self.write_kubeconfig("kube-scheduler", "system:kube-scheduler")
         argv = (
             str(program("kube-scheduler", self.paths)),
@@ -192,6 +192,7 @@ class ControlPlaneDaemons:
             f"--secure-port={self.ports.scheduler}",
             "--leader-elect=false",
             "--profiling=false",
+            *extra,
         )
         return Daemon("kube-scheduler", argv, answers(f"https://{LOCALHOST}:{self.ports.scheduler}/healthz"))
 

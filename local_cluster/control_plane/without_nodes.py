@@ -44,6 +44,7 @@ class ControlPlane:
         api_server_flags: Sequence[str] = (),
         controller_manager_flags: Sequence[str] = (),
         scheduled: bool = False,
+        scheduler_flags: Sequence[str] = (),
         directories: Paths | None = None,
     ) -> None:
         """Configure a control plane without starting it.
@@ -55,6 +56,7 @@ class ControlPlane:
             api_server_flags: Additional flags of kube-apiserver.
             controller_manager_flags: Additional flags of the controller manager.
             scheduled: Run the scheduler.
+            scheduler_flags: Additional flags of the scheduler.
             directories: Directories with the cached binaries.
         """
         self._temporary = state is None
@@ -63,6 +65,7 @@ class ControlPlane:
         self._flags = tuple(api_server_flags)
         self._manager_flags = tuple(controller_manager_flags)
         self._scheduled = scheduled
+        self._scheduler_flags = tuple(scheduler_flags)
         self._paths = directories or paths()
         self._supervisor = Supervisor(self.state / "run", self.state / "logs", die_with_parent=self._temporary)
 
@@ -93,7 +96,7 @@ class ControlPlane:
         if self._controllers:
             self._supervisor.start(daemons.controller_manager(self._controllers, self._manager_flags))
         if self._scheduled:
-            self._supervisor.start(daemons.scheduler())
+            self._supervisor.start(daemons.scheduler(self._scheduler_flags))
         return self
 
     def stop(self) -> None:

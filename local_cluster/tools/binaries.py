@@ -75,6 +75,8 @@ BUILDS = (
     Build("coredns"),
     Build("helm", "helm.sh/helm/v3/cmd/helm", (f"helm.sh/helm/v3/internal/version.version=v{versions.HELM}",)),
     Build("kueue", "sigs.k8s.io/kueue/cmd/kueue", in_cluster=False),
+    Build("jobset", "sigs.k8s.io/jobset", in_cluster=False),
+    Build("kubeflow-trainer", "github.com/kubeflow/trainer/v2/cmd/trainer-controller-manager", in_cluster=False),
     Build("kwok", "sigs.k8s.io/kwok/cmd/kwok", in_cluster=False),
 )
 PROGRAMS = {program: build for build in BUILDS for program in build.programs}

@@ -22,8 +22,8 @@ import yaml
 
 from tests.chaos.apiserver.life import Life, new_site
 from tests.chaos.apiserver.place import Place
-from tests.chaos.apiserver.proxy import Answer, Proxy, Request, passes, running
 from tests.chaos.scenario import Hung, Lost, NotStruck, Scenario, require_strike
+from tests.support.api_proxy import Answer, Proxy, Request, passes, running
 from tests.support.source_tree import PYTHONPATH, ROOT
 
 TICK_SECONDS = 0.3

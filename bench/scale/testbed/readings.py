@@ -5,7 +5,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.scale.cluster import OperatorProcess
+from bench.scale.testbed.cluster import OperatorProcess
 
 TICKS = 100
 PAGE_BYTES = 4096
@@ -29,6 +29,11 @@ class Reading:
     cache_bytes: float
     waiting: float
     """Runs that wait for a worker."""
+
+    @classmethod
+    def begin(cls, at: float) -> "Reading":
+        """Return the counters of a process at its start. `at`: time.monotonic() then."""
+        return cls(at, 0, 0, 0, 0, 0, 0, 0, 0)
 
 
 @dataclass(frozen=True)

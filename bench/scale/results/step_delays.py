@@ -1,6 +1,6 @@
 """Delays from the steps of runs to the statuses that show them. Pure."""
 
-from bench.scale.orchestrators import Pace
+from bench.scale.testbed.orchestrators import Pace
 
 
 class StepDelays:

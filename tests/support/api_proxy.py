@@ -5,18 +5,17 @@ thread of its own. Watches pass through line by line, and can be cut or answered
 """
 
 import asyncio
-import base64
 import json
-import ssl
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from tempfile import NamedTemporaryFile
 
 import yaml
 from aiohttp import ClientError, ClientSession, ClientTimeout, TCPConnector, web
+
+from tests.support.api_address import api_address
 
 HOP_BY_HOP = {
     "connection",
@@ -104,7 +103,7 @@ class Proxy:
 @contextmanager
 def running(kubeconfig: Path) -> Iterator[Proxy]:
     """A proxy to the API server of that kubeconfig."""
-    server, context = _upstream(kubeconfig)
+    server, context = api_address(kubeconfig)
     proxy, ready = Proxy(), threading.Event()
     stop: list[Callable[[], object]] = []
 
@@ -206,23 +205,3 @@ def _dropped(request: web.Request, response: web.StreamResponse | None = None) -
     if request.transport is not None:
         request.transport.close()
     return response or web.Response(status=502)
-
-
-def _upstream(kubeconfig: Path) -> tuple[str, ssl.SSLContext]:
-    config = yaml.safe_load(kubeconfig.read_text())
-    cluster, user = config["clusters"][0]["cluster"], config["users"][0]["user"]
-    context = ssl.create_default_context()
-    if "certificate-authority-data" in cluster:
-        context.load_verify_locations(cadata=base64.b64decode(cluster["certificate-authority-data"]).decode())
-    else:
-        context.load_verify_locations(cafile=cluster["certificate-authority"])
-    if "client-certificate-data" in user:
-        with NamedTemporaryFile("wb", suffix=".pem") as pair:
-            pair.write(
-                base64.b64decode(user["client-certificate-data"]) + b"\n" + base64.b64decode(user["client-key-data"])
-            )
-            pair.flush()
-            context.load_cert_chain(pair.name)
-    else:
-        context.load_cert_chain(user["client-certificate"], user["client-key"])
-    return str(cluster["server"]), context

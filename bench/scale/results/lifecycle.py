@@ -1,14 +1,14 @@
 """Rows of the table from the repetitions of the benchmark. Pure."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from statistics import median
 
-from bench.repetitions import middle
-from bench.report import Result, Target, at_least, at_most
-from bench.scale.objects import PODS_PER_RUN
-from bench.scale.readings import Usage
-from bench.scale.scenarios import Burst, Start, Training
+from bench.report import Result, at_least, at_most
+from bench.scale.results.rows import HIGHER, MIB, Rows
+from bench.scale.results.training import Burst, Start, Training
+from bench.scale.testbed.flags import FLAGS_NOTE
+from bench.scale.testbed.objects import PODS_PER_RUN
+from bench.scale.testbed.readings import Usage
 
 WAITING_RUNS = 100
 PODS_AIM = 0.5
@@ -17,7 +17,6 @@ DELAY_AIM_SECONDS = 1.0
 TAKEOVER_AIM_SECONDS = 20.0
 START_AIM_SECONDS = 30.0
 MEMORY_AIM_MIB = 230.0
-MIB = 2**20
 
 
 @dataclass(frozen=True)
@@ -55,28 +54,10 @@ class Repetition:
 
 def results_of(found: Sequence[Repetition], cores_busy: Sequence[float] = ()) -> list[Result]:
     """Return the rows."""
-    last, samples = found[-1], [_sample(repetition) for repetition in found]
+    last = found[-1]
     runs = last.runs
-
-    def row(
-        name: str, what: str, unit: str, value: Callable[[Repetition], float], aim: Target | None, note: str
-    ) -> Result:
-        values = [value(repetition) for repetition in found]
-        return Result(
-            name=name,
-            what=what,
-            ratio=middle(values),
-            aim=aim,
-            unit=unit,
-            samples=samples,
-            notes=[note],
-            figures={"runs": runs, "finished": last.finished},
-            repetitions=values,
-            cores_busy=cores_busy,
-        )
-
-    def middle_of(value: Callable[[Repetition], float]) -> float:
-        return median([value(repetition) for repetition in found])
+    rows = Rows(found, {"runs": runs, "finished": last.finished}, cores_busy, _sample)
+    row, middle_of = rows.row, rows.middle
 
     rates = f"{middle_of(lambda r: r.runs_rate):.1f} and {middle_of(lambda r: r.jobs_rate):.1f} pods/s"
     return [
@@ -86,7 +67,8 @@ def results_of(found: Sequence[Repetition], cores_busy: Sequence[float] = ()) ->
             "x",
             lambda r: r.runs_rate / r.jobs_rate,
             at_least(PODS_AIM),
-            f"{rates}; controller manager with 300 requests/s instead of 20, all processes on the same cores",
+            f"{rates}; {FLAGS_NOTE}",
+            better=HIGHER,
         ),
         row(
             "requests of a new run",

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from bench.scale.readings import Reading, metric, usage
+from bench.scale.testbed.readings import Reading, metric, usage
 
 METRICS = """
 # HELP rlrun_api_requests_total Requests

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rlrun.protocol.orchestrator import RunStatus
 
-from bench.scale.orchestrators import Orchestrators, Pace
+from bench.scale.testbed.orchestrators import Orchestrators, Pace
 
 
 @given(st.text(min_size=1), st.floats(0.1, 100), st.integers(1, 50), st.floats(0, 1000))

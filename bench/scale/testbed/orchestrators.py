@@ -1,6 +1,6 @@
 """HTTP server that answers for the orchestrators of all runs, as a process of its own.
 
-    python -m bench.scale.orchestrators PORT_FILE
+    python -m bench.scale.testbed.orchestrators PORT_FILE
 
 Every run is in phase Running. With `PUT /pace {"seconds": S}` each run makes a step every S seconds, spread evenly over
 the runs; 0 stops them. The step follows from the time alone, so that the benchmark knows when it was made.

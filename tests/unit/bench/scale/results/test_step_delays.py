@@ -2,8 +2,8 @@
 
 import pytest
 
-from bench.scale.orchestrators import Pace
-from bench.scale.step_delays import StepDelays
+from bench.scale.results.step_delays import StepDelays
+from bench.scale.testbed.orchestrators import Pace
 
 RUN = "team/first"
 PACE = Pace(10.0, 1000.0)

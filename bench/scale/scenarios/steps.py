@@ -1,22 +1,20 @@
-"""Scenarios of the benchmark: bursts, runs that are quiet, runs that train, and operators that start anew."""
+"""Parts of scenarios: bursts, runs that are quiet, runs that train, operators that start anew."""
 
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Any
 
-from bench.repetitions import percentile
-from bench.scale import objects
-from bench.scale.cluster import OperatorProcess, ScaleCluster, wait_for
-from bench.scale.event_watch import EventWatch, NewPods
-from bench.scale.objects import PODS_PER_RUN
-from bench.scale.readings import Reading, Usage, read, usage
-from bench.scale.step_delays import StepDelays
-from local_cluster.host.progress import progress
+from bench.scale.results.step_delays import StepDelays
+from bench.scale.results.training import Burst, Start, Training
+from bench.scale.testbed import objects
+from bench.scale.testbed.cluster import OperatorProcess, ScaleCluster, wait_for
+from bench.scale.testbed.event_watch import EventWatch, NewPods
+from bench.scale.testbed.objects import PODS_PER_RUN
+from bench.scale.testbed.readings import Reading, Usage, read, usage
 
 PRESSURE_SECONDS = 20.0
 """Time for which the operator has to keep its Lease beside processes that want all cores."""
@@ -25,63 +23,52 @@ SETTLED_REQUESTS = 3.0
 """Requests per second at most that an operator makes in which nothing happens."""
 
 
-@dataclass(frozen=True)
-class Burst:
-    """Runs that were created at once."""
-
-    seconds: float
-    """From the first creation until all pods run."""
-    used: Usage
-    """Requests and CPU time of the operator, until it was quiet."""
-
-
-@dataclass(frozen=True)
-class Training:
-    """Runs that make steps."""
-
-    used: Usage
-    delays: list[float] = field(default_factory=list)
-    """Seconds from each step until a watch of the runs showed it or a later one."""
-
-    def delay(self, percent: float) -> float:
-        """Return a percentile of the delays in seconds."""
-        return percentile(self.delays, percent)
-
-
-@dataclass(frozen=True)
-class Start:
-    """An operator that started where runs existed already."""
-
-    takeover_seconds: float
-    """From the end of the operator before it, which was killed, until it had the Lease."""
-    seconds: float
-    """From holding the Lease until it had looked at all active runs."""
-    used: Usage
-    resident_bytes: float
+def create_namespaces(cluster: ScaleCluster, prefix: str) -> None:
+    """Create the tenants' namespaces."""
+    cluster.bulk.send(objects.new_namespaces(objects.namespaces(prefix)))
 
 
 def burst_of_jobs(cluster: ScaleCluster, prefix: str, pods: int) -> float:
     """Return the seconds until bare Jobs with so many pods run, from the first creation."""
-    objects.create_namespaces(cluster.api, prefix)
-    with NewPods(cluster.api, "Running") as running:
-        began = time.time()
-        objects.create_jobs(cluster.api, prefix, pods)
-        wait_for(f"{pods} running pods of Jobs", lambda: running.count >= pods)
-    return running.last - began
+    return _burst(cluster, prefix, objects.jobs(prefix, pods), pods)
+
+
+def burst_of_train_jobs(cluster: ScaleCluster, prefix: str, pods: int, nodes: int) -> float:
+    """Return the seconds until TrainJobs of `nodes` pods each run, with so many pods in all."""
+    return _burst(cluster, prefix, objects.train_jobs(prefix, pods, nodes), pods // nodes * nodes)
 
 
 def burst_of_runs(
     cluster: ScaleCluster, operator: OperatorProcess, prefix: str, runs: int, phase: str = "Running"
 ) -> Burst:
     """Create runs at once and wait until their pods are in this phase and the operator is quiet."""
-    objects.create_namespaces(cluster.api, prefix)
     before = read(operator)
-    with NewPods(cluster.api, phase) as pods:
+    seconds = _burst(cluster, prefix, objects.runs(prefix, runs), PODS_PER_RUN * runs, phase)
+    return Burst(seconds, usage(before, settled(operator)))
+
+
+def _burst(cluster: ScaleCluster, prefix: str, chains: objects.Chains, pods: int, phase: str = "Running") -> float:
+    create_namespaces(cluster, prefix)
+    with NewPods(cluster.api, phase) as found:
         began = time.time()
-        objects.create_runs(cluster.api, prefix, runs)
-        with progress.step(f"{PODS_PER_RUN * runs} pods {phase}"):
-            wait_for(f"the pods of {runs} runs", lambda: pods.count >= PODS_PER_RUN * runs)
-    return Burst(pods.last - began, usage(before, settled(operator)))
+        cluster.bulk.send(chains)
+        print(f"    created within {time.time() - began:.1f} s", flush=True)
+        wait_for(f"{pods} pods {phase}", lambda: found.count >= pods, shown=lambda: found.count)
+    return found.last - began
+
+
+def clear(cluster: ScaleCluster, prefix: str, api: str, plural: str) -> None:
+    """Delete all objects of a kind in the tenants' namespaces, and wait until their pods are gone."""
+    cluster.bulk.send(objects.deletions(prefix, api, plural))
+    places = objects.namespaces(prefix)
+
+    def pods() -> int:
+        return sum(cluster.count(f"/api/v1/namespaces/{place}/pods") for place in places)
+
+    wait_for(f"the end of the pods of {plural}", lambda: not pods(), pause=2.0, shown=pods)
+    kinds = ((objects.JOBS, "jobs"), (api, plural))
+    left = [f"/{group}/namespaces/{place}/{kind}" for group, kind in kinds for place in places]
+    wait_for(f"the end of {plural}", lambda: not any(cluster.count(path) for path in left), pause=2.0)
 
 
 def rest(operator: OperatorProcess, seconds: float) -> Usage:
@@ -92,9 +79,18 @@ def rest(operator: OperatorProcess, seconds: float) -> Usage:
 
 
 def training(
-    cluster: ScaleCluster, operator: OperatorProcess, prefix: str, step_seconds: float, seconds: float
+    cluster: ScaleCluster,
+    operator: OperatorProcess,
+    prefix: str,
+    step_seconds: float,
+    seconds: float,
+    *,
+    first: int = 1,
+    afterwards: Callable[[], object] = lambda: None,
 ) -> Training:
     """Let all runs make steps for some time. The delays are those of the runs of the first namespace.
+
+    `first`: step of all runs at the begin. `afterwards` is called after the measurement, while the runs make steps.
 
     Raises SystemExit if none of their steps was shown.
     """
@@ -107,12 +103,13 @@ def training(
             found.show(f"{place}/{run['metadata']['name']}", step, now)
 
     with EventWatch(cluster.api, f"/apis/rlrun.dev/v1alpha1/namespaces/{place}/rlruns", on_event):
-        pace = cluster.set_pace(step_seconds)
+        pace = cluster.set_pace(step_seconds, first)
         # Begin where all runs have made their first step.
         time.sleep(step_seconds)
         before, found = read(operator), StepDelays(pace, time.time())
         time.sleep(seconds)
         used, delays = usage(before, read(operator)), found.until(time.time())
+        afterwards()
     if not delays:
         raise SystemExit(f"no step of {seconds:.0f} s was shown in the status of any run of {place}")
     cluster.set_pace(0, first=found.highest)

@@ -1,7 +1,8 @@
 """Control plane with KWOK nodes, S3 and the operator, as processes of this machine.
 
-Pods run as soon as they are scheduled, without containers; one process answers for the orchestrators of all runs. The
-controller manager has MANAGER_FLAGS, because its default limit (20 requests/s) would be what is measured.
+Pods run as soon as they are scheduled, without containers; one process answers for the orchestrators of all runs.
+Controller manager and scheduler have CLIENT_FLAGS, because their default limits (20 and 50 requests/s) would be what is
+measured.
 """
 
 import base64
@@ -21,21 +22,24 @@ from typing import Any
 import yaml
 from kubernetes import client, config
 
-from bench.scale.orchestrators import Pace
+from bench.scale.testbed import objects
+from bench.scale.testbed.bulk import BulkClient
+from bench.scale.testbed.flags import CLIENT_FLAGS
+from bench.scale.testbed.orchestrators import Pace
 from local_cluster.control_plane.kwok import Kwok, node
 from local_cluster.control_plane.without_nodes import ALL_CONTROLLERS, ControlPlane
+from tests.support.api_address import api_address
 from tests.support.crds import install_crds
 from tests.support.ports import claimed_ports
 from tests.support.seaweedfs import S3Server, running
 from tests.support.source_tree import PYTHONPATH, ROOT
 
-MANAGER_FLAGS = ("--kube-api-qps=300", "--kube-api-burst=500")
 SYSTEM = "rlrun-system"
 NODES = 10
 PODS_PER_NODE = 5000
 DEADLINE_SECONDS = 1800.0
-RUNS = ("rlrun.dev", "v1alpha1")
-MODEL = "bench/many"
+SHOWN_SECONDS = 20.0
+"""Pause between two lines about a wait."""
 
 
 class ScaleCluster:
@@ -63,13 +67,15 @@ class ScaleCluster:
         self.control_plane = stack.enter_context(
             ControlPlane(
                 controllers=ALL_CONTROLLERS,
-                controller_manager_flags=MANAGER_FLAGS,
+                controller_manager_flags=CLIENT_FLAGS,
                 scheduled=True,
+                scheduler_flags=CLIENT_FLAGS,
                 # One Service network for 1,000 runs: the default has 4,096 addresses.
                 api_server_flags=("--service-cluster-ip-range=10.128.0.0/14",),
             )
         )
         self.api = config.new_client_from_config(str(self.control_plane.kubeconfig))
+        self.bulk = BulkClient(*api_address(self.control_plane.kubeconfig))
         install_crds(self.api)
         core = client.CoreV1Api(self.api)
         for index in range(NODES):
@@ -80,15 +86,33 @@ class ScaleCluster:
         self.s3 = stack.enter_context(running(self.folder / "s3"))
         self.orchestrators_port = self._start_orchestrators()
         create_system(core, self.s3)
-        client.CustomObjectsApi(self.api).create_cluster_custom_object(*RUNS, "rlmodels", _model())
+        client.CustomObjectsApi(self.api).create_cluster_custom_object(*objects.RUNS, "rlmodels", objects.model())
 
-    def start_operator(self) -> "OperatorProcess":
-        """Start an operator. It stands by while another one has the Lease."""
+    def start_operator(self, kubeconfig: Path | None = None) -> "OperatorProcess":
+        """Start an operator. It stands by while another one has the Lease.
+
+        `kubeconfig`: way to the API server, for example through a proxy. None: directly.
+        """
         self._operators += 1
         (port,) = self._stack.enter_context(claimed_ports(1))
-        process = OperatorProcess(self.folder, f"operator-{self._operators}", self._settings(), port)
+        settings = self._settings() | ({"kubeconfig": str(kubeconfig)} if kubeconfig else {})
+        process = OperatorProcess(self.folder, f"operator-{self._operators}", settings, port)
         self._stack.callback(process.kill)
         return process
+
+    def count(self, path: str) -> int:
+        """Return the number of objects of a collection."""
+        page = json.loads(
+            self.api.call_api(
+                path,
+                "GET",
+                query_params=[("limit", "1")],
+                auth_settings=["BearerToken"],
+                _preload_content=False,
+                _return_http_data_only=True,
+            ).data
+        )
+        return len(page["items"] or []) + int(page["metadata"].get("remainingItemCount") or 0)
 
     def set_schedulable(self, schedulable: bool) -> None:
         """Open or close all nodes for new pods."""
@@ -120,7 +144,7 @@ class ScaleCluster:
 
     def _start_orchestrators(self) -> int:
         port_file = self.folder / "orchestrators.port"
-        process = start_python(self.folder / "orchestrators.log", "bench.scale.orchestrators", str(port_file))
+        process = start_python(self.folder / "orchestrators.log", "bench.scale.testbed.orchestrators", str(port_file))
         self._stack.callback(process.kill)
         wait_for("the orchestrators' server", port_file.exists, 60)
         return int(port_file.read_text())
@@ -179,10 +203,22 @@ def start_python(log: Path, module: str, *arguments: str, **environment: str) ->
         return subprocess.Popen(command, env=env, stdout=out, stderr=out, cwd=log.parent)
 
 
-def wait_for(what: str, check: Callable[[], bool], seconds: float = DEADLINE_SECONDS, pause: float = 0.25) -> None:
-    """Wait until `check` returns True. Raises SystemExit after `seconds`."""
-    began = time.monotonic()
+def wait_for(
+    what: str,
+    check: Callable[[], bool],
+    seconds: float = DEADLINE_SECONDS,
+    pause: float = 0.25,
+    shown: Callable[[], object] | None = None,
+) -> None:
+    """Wait until `check` returns True. Raises SystemExit after `seconds`.
+
+    `shown`: state that is printed now and then, such as a number of pods.
+    """
+    began = said = time.monotonic()
     while not check():
+        if shown is not None and time.monotonic() - said > SHOWN_SECONDS:
+            said = time.monotonic()
+            print(f"    {said - began:.0f} s: {what}: {shown()}", flush=True)
         if time.monotonic() - began > seconds:
             raise SystemExit(f"not within {seconds:.0f} s: {what}")
         time.sleep(pause)
@@ -199,9 +235,3 @@ def create_system(core: client.CoreV1Api, s3: S3Server) -> None:
 def local_opener() -> urllib.request.OpenerDirector:
     """Return a client for addresses of this machine, which no proxy serves."""
     return urllib.request.build_opener(urllib.request.ProxyHandler({}))
-
-
-def _model() -> dict[str, Any]:
-    none: dict[str, Any] = {"gpus": 0}
-    spec = {"id": MODEL, "source": "s3://rlrun/models/none", "seqLen": 256, "trainer": none, "inference": none}
-    return {"apiVersion": "/".join(RUNS), "kind": "RLModel", "metadata": {"name": "bench-many"}, "spec": spec}

@@ -1,8 +1,8 @@
 """Rows of many runs from their repetitions."""
 
-from bench.scale.readings import Usage
-from bench.scale.results import Repetition, results_of
-from bench.scale.scenarios import Burst, Start, Training
+from bench.scale.results.lifecycle import Repetition, results_of
+from bench.scale.results.training import Burst, Start, Training
+from bench.scale.testbed.readings import Usage
 
 
 def repetition(seconds: float, requests: float, delays: list[float]) -> Repetition:

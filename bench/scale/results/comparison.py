@@ -1,0 +1,94 @@
+"""Comparison of new results with the ranges of recorded ones. Pure.
+
+The range of a row is that of its repetitions. A number is worse if it lies outside the range by more than TOLERANCE of
+its end, on the bad side. Rows of other sizes are not compared, and neither are rows that are in one file only.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from bench.scale.results.rows import HIGHER, LOWER
+from bench.validity import validity
+
+TOLERANCE = 0.2
+SIZES = ("runs", "finished", "rate", "delay_seconds", "gap_seconds", "soak_seconds", "quiet_seconds")
+
+Entry = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Outcome for one row."""
+
+    name: str
+    outcome: Literal["ok", "worse", "invalid", "not compared"]
+    text: str
+
+    @property
+    def fails(self) -> bool:
+        """True if the gate must not open."""
+        return self.outcome in ("worse", "invalid")
+
+
+def compare(recorded: Sequence[Entry], new: Sequence[Entry]) -> list[Verdict]:
+    """Return a verdict for each row of either file, in the order of the recorded ones."""
+    now = {entry["name"]: entry for entry in new}
+    known = {entry["name"] for entry in recorded}
+    found = [_verdict(entry, now.get(entry["name"]), recorded, new) for entry in recorded]
+    return [*found, *(_skipped(name, "there is no recorded range") for name in now if name not in known)]
+
+
+def _verdict(recorded: Entry, new: Entry | None, all_recorded: Sequence[Entry], others: Sequence[Entry]) -> Verdict:
+    name = recorded["name"]
+    if new is None:
+        return _skipped(name, "not measured")
+    if recorded["ratio"] is None:
+        return _skipped(name, "the recorded row has no number")
+    if validity(recorded, all_recorded).valid is False:
+        return _skipped(name, "the range was recorded on a busy machine")
+    if new["ratio"] is None:
+        return Verdict(name, "worse", f"could not be measured: {'; '.join(new['notes'])}")
+    found = validity(new, others)
+    if found.valid is False:
+        return Verdict(name, "invalid", found.explanation())
+    if differing := _differing(recorded, new):
+        return _skipped(name, differing)
+    better = new["figures"].get("better") or _better(recorded)
+    if better is None:
+        return _skipped(name, "neither row says which direction is better")
+    low, high = _range(recorded)
+    number, unit = float(new["ratio"]), new["unit"]
+    limit = low * (1 - TOLERANCE) if better == HIGHER else high * (1 + TOLERANCE)
+    # A number that is not a number is worse.
+    is_ok = number >= limit if better == HIGHER else number <= limit
+    sign = ">=" if better == HIGHER else "<="
+    text = f"{number:.4g} {unit}, must be {sign} {limit:.4g} (recorded {low:.4g} to {high:.4g})"
+    return Verdict(name, "ok" if is_ok else "worse", text)
+
+
+def _skipped(name: str, why: str) -> Verdict:
+    return Verdict(name, "not compared", why)
+
+
+def _differing(recorded: Entry, new: Entry) -> str:
+    """Return the difference of sizes that makes two rows incomparable; an empty string without one."""
+    pairs = [(size, recorded["figures"].get(size), new["figures"].get(size)) for size in SIZES]
+    parts = [f"{size} {old} and {now}" for size, old, now in pairs if old != now]
+    if recorded["unit"] != new["unit"]:
+        parts.append(f"unit {recorded['unit']} and {new['unit']}")
+    if recorded["machine"]["cores"] != new["machine"]["cores"]:
+        parts.append(f"cores {recorded['machine']['cores']} and {new['machine']['cores']}")
+    return f"other sizes: {', '.join(parts)}" if parts else ""
+
+
+def _better(entry: Entry) -> str | None:
+    """Return the better direction of a row that was recorded without it, from its aim."""
+    if found := entry["figures"].get("better"):
+        return str(found)
+    return {">": HIGHER, "<": LOWER}.get((entry.get("aim") or " ")[0])
+
+
+def _range(entry: Entry) -> tuple[float, float]:
+    spread = entry.get("repetitions")
+    return (float(spread["min"]), float(spread["max"])) if spread else (float(entry["ratio"]),) * 2

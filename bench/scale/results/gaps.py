@@ -1,0 +1,96 @@
+"""Rows of the scenario `gaps`: the operator is without watches for some seconds, in which runs change. Pure."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from bench.report import Result, at_most
+from bench.scale.results.rows import Rows
+from bench.scale.testbed.flags import FLAGS_NOTE
+from tests.support.api_proxy import Request
+
+SHOWN_AIM_SECONDS = 3.0
+WRITES = ("POST", "PUT", "PATCH", "DELETE")
+REVIEWS = ("/selfsubjectaccessreviews", "/selfsubjectrulesreviews", "/tokenreviews")
+"""Ends of the paths of requests that are sent with POST and write nothing."""
+
+
+def needless_writes(requests: Iterable[Request], changed: str) -> list[str]:
+    """Return the writes outside the namespace with the changed runs, without renewals of the Lease."""
+    return [
+        f"{request.method} {request.path}"
+        for request in requests
+        if request.method in WRITES
+        and not request.lease
+        and not request.path.endswith(REVIEWS)
+        and f"/namespaces/{changed}/" not in f"{request.path}/"
+    ]
+
+
+@dataclass(frozen=True)
+class Gap:
+    """One time without watches."""
+
+    run_seconds: float
+    """From its end until the status showed a run that was stopped in it; 0 if that was before its end."""
+    pod_seconds: float
+    """From its end until the status showed the crash of a pod in it; 0 if that was before its end."""
+    requests: int
+    """Requests from its begin until the operator was quiet."""
+    needless: list[str]
+    """Writes that none of the changes needed."""
+
+    @property
+    def seconds(self) -> float:
+        """Time from its end until both changes were shown."""
+        return max(self.run_seconds, self.pod_seconds)
+
+
+@dataclass(frozen=True)
+class Repetition:
+    """Figures of one repetition."""
+
+    runs: int
+    gap_seconds: float
+    cut: Gap
+    """Connections closed, new watches refused."""
+    gone: Gap
+    """Watches ended with 410, new watches answered with 410."""
+
+
+def results_of(found: Sequence[Repetition], cores_busy: Sequence[float] = ()) -> list[Result]:
+    """Return the rows."""
+    last = found[-1]
+    rows = Rows(found, {"runs": last.runs, "gap_seconds": last.gap_seconds}, cores_busy)
+    what = f"{last.runs} runs, {last.gap_seconds:g} s without watches"
+    shown = "from their end until the changes made meanwhile are in the statuses"
+
+    def note(gap: Gap) -> str:
+        return f"change of a run {gap.run_seconds:.2f} s, of a pod {gap.pod_seconds:.2f} s; {gap.requests} requests"
+
+    wrong = sorted({*last.cut.needless, *last.gone.needless})
+    return [
+        rows.row(
+            "gap of cut watches to status",
+            f"{what} (connections closed): {shown}",
+            "s",
+            lambda r: r.cut.seconds,
+            at_most(SHOWN_AIM_SECONDS),
+            f"{note(last.cut)}; {FLAGS_NOTE}",
+        ),
+        rows.row(
+            "gap of watches answered with 410 to status",
+            f"{what} (status 410): {shown}",
+            "s",
+            lambda r: r.gone.seconds,
+            at_most(SHOWN_AIM_SECONDS),
+            note(last.gone),
+        ),
+        rows.row(
+            "gap needless writes",
+            f"{what}, both ways: writes to runs that did not change",
+            "writes",
+            lambda r: len(r.cut.needless) + len(r.gone.needless),
+            at_most(0),
+            "; ".join(wrong[:5]) or "none",
+        ),
+    ]

@@ -1,0 +1,80 @@
+"""Rows of the scenario `many`: an operator starts where thousands of runs exist, most of them finished. Pure."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from bench.report import Result, at_most
+from bench.scale.results.rows import MIB, Rows
+from bench.scale.testbed.flags import FLAGS_NOTE
+from bench.scale.testbed.readings import Usage
+
+START_AIM_SECONDS = 30.0
+MEMORY_AIM_MIB = 300.0
+QUIET_REQUESTS_AIM = 2.0
+
+
+@dataclass(frozen=True)
+class Repetition:
+    """Figures of one repetition."""
+
+    runs: int
+    """Active runs."""
+    finished: int
+    leads_seconds: float
+    """From the start of the process until it had the Lease, which was free."""
+    start_seconds: float
+    """From the start of the process until it had looked at all active runs."""
+    start: Usage
+    """Requests from the start of the process until all active runs were looked at."""
+    later: Usage
+    """Requests from then until the operator was quiet."""
+    quiet: Usage
+    resident_bytes: float
+
+    @property
+    def writes(self) -> float:
+        """Writes from the start of the process until the end of the measurement, without those of the Lease."""
+        return self.start.writes + self.later.writes + self.quiet.writes
+
+
+def results_of(found: Sequence[Repetition], cores_busy: Sequence[float] = ()) -> list[Result]:
+    """Return the rows."""
+    last = found[-1]
+    rows = Rows(found, {"runs": last.runs, "finished": last.finished}, cores_busy)
+    row, middle = rows.row, rows.middle
+    what = f"{last.runs} active and {last.finished} finished runs"
+    return [
+        row(
+            "many start",
+            f"{what}: from the start of an operator until it has looked at all active ones",
+            "s",
+            lambda r: r.start_seconds,
+            at_most(START_AIM_SECONDS),
+            f"Lease after {middle(lambda r: r.leads_seconds):.1f} s; {middle(lambda r: r.start.requests):.0f} requests "
+            f"and {middle(lambda r: r.start.cpu_seconds):.1f} s CPU; {FLAGS_NOTE}",
+        ),
+        row(
+            "many writes of a start",
+            f"{what}: writes of an operator that starts, until it is quiet and a while after, without the Lease",
+            "writes",
+            lambda r: r.writes,
+            at_most(0),
+        ),
+        row(
+            "many memory",
+            f"{what}: resident memory of the operator",
+            "MiB",
+            lambda r: r.resident_bytes / MIB,
+            at_most(MEMORY_AIM_MIB),
+        ),
+        row(
+            "many requests of quiet runs",
+            f"{what}: requests per second while nothing happens, with those for the Lease",
+            "requests/s",
+            lambda r: r.quiet.requests / r.quiet.seconds,
+            at_most(QUIET_REQUESTS_AIM),
+            f"{middle(lambda r: r.quiet.looks / r.quiet.seconds):.1f} looks per second, "
+            f"{middle(lambda r: r.quiet.listings):.0f} lists of S3, "
+            f"{middle(lambda r: r.quiet.cpu_seconds / r.quiet.seconds):.3f} cores",
+        ),
+    ]

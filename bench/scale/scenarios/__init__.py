@@ -1,0 +1,1 @@
+"""Scenarios of the benchmark of many runs: what each does on its cluster."""

@@ -1,0 +1,92 @@
+"""Scenario `burst`: 1,000 runs at once, beside bare Jobs and TrainJobs with as many pods on the same API server."""
+
+from kubernetes import client
+
+from bench.scale.results.burst import Repetition
+from bench.scale.results.rows import MIB
+from bench.scale.scenarios import events, steps
+from bench.scale.scenarios.options import Options
+from bench.scale.testbed import objects
+from bench.scale.testbed.cluster import ScaleCluster, wait_for
+from bench.scale.testbed.readings import read
+from local_cluster.control_plane.kubeflow_trainer import KubeflowTrainer
+
+NODES = (1, objects.PODS_PER_RUN)
+"""Pods of one TrainJob: the smallest job, and as many pods as a run has."""
+CRASHES = 60
+CRASH_PAUSE_SECONDS = 0.5
+REGISTER_SECONDS = 120.0
+
+
+def play(options: Options) -> Repetition:
+    """Measure the peers and then the runs, each on an API server without the objects of those before."""
+    runs = options.runs
+    pods = objects.PODS_PER_RUN * runs
+    delays: list[float] = []
+    with ScaleCluster() as cluster:
+        print(f"{pods} pods of bare Jobs", flush=True)
+        jobs_seconds = steps.burst_of_jobs(cluster, "jobs", pods)
+        steps.clear(cluster, "jobs", objects.JOBS, "jobs")
+        train_jobs_seconds = _train_jobs(cluster, pods) if options.peers else {}
+        operator = cluster.start_operator()
+        wait_for("an operator that leads", operator.is_ready)
+        print(f"{runs} runs", flush=True)
+        burst = steps.burst_of_runs(cluster, operator, "runs", runs)
+        print(f"{options.rest_seconds:.0f} s without a step", flush=True)
+        quiet = steps.rest(operator, options.rest_seconds)
+        print(f"a step of each run every {options.step_seconds:g} s, then crashes of trainers", flush=True)
+
+        def crashes() -> None:
+            delays.extend(events.crash_delays(cluster, "runs", min(CRASHES, runs), CRASH_PAUSE_SECONDS))
+
+        training = steps.training(
+            cluster, operator, "runs", options.step_seconds, options.rest_seconds, afterwards=crashes
+        )
+        resident = read(operator).resident_bytes
+    return Repetition(
+        runs=runs,
+        step_seconds=options.step_seconds,
+        jobs_seconds=jobs_seconds,
+        train_jobs_seconds=train_jobs_seconds,
+        burst=burst,
+        quiet=quiet,
+        training=training,
+        resident_mib=resident / MIB,
+        event_delays=delays,
+    )
+
+
+def _train_jobs(cluster: ScaleCluster, pods: int) -> dict[int, float]:
+    """Return the seconds until as many pods of TrainJobs run, by the pods of one. Trainer is stopped afterwards."""
+    trainer = KubeflowTrainer(cluster.control_plane)
+    extensions = client.ApiextensionsV1Api(cluster.api)
+    names = []
+    for definition in trainer.definitions():
+        names.append(definition["metadata"]["name"])
+        extensions.create_custom_resource_definition(definition)
+
+    def is_served(name: str) -> bool:
+        found = extensions.read_custom_resource_definition(name).status.conditions or []
+        return any(c.type == "Established" and c.status == "True" for c in found)
+
+    wait_for("the kinds of Kubeflow Trainer", lambda: all(map(is_served, names)), REGISTER_SECONDS)
+    try:
+        trainer.start()
+        admission = client.AdmissionregistrationV1Api(cluster.api)
+        for configuration in trainer.webhooks():
+            if configuration["kind"] == "MutatingWebhookConfiguration":
+                admission.create_mutating_webhook_configuration(configuration)
+            else:
+                admission.create_validating_webhook_configuration(configuration)
+        client.CustomObjectsApi(cluster.api).create_cluster_custom_object(
+            "trainer.kubeflow.org", "v1alpha1", "clustertrainingruntimes", trainer.runtime(objects.RUNTIME)
+        )
+        found = {}
+        for nodes in NODES:
+            print(f"{pods} pods of TrainJobs of {nodes}", flush=True)
+            prefix = f"train-jobs-{nodes}"
+            found[nodes] = steps.burst_of_train_jobs(cluster, prefix, pods, nodes)
+            steps.clear(cluster, prefix, objects.TRAIN_JOBS, "trainjobs")
+        return found
+    finally:
+        trainer.stop()

@@ -1,0 +1,54 @@
+"""Scenario `lifecycle`: 100 runs start, are quiet and train, and another operator takes over."""
+
+from bench.scale.results.lifecycle import WAITING_RUNS, Repetition
+from bench.scale.results.rows import MIB
+from bench.scale.scenarios import steps
+from bench.scale.scenarios.options import Options
+from bench.scale.testbed import objects
+from bench.scale.testbed.bulk import BulkClient
+from bench.scale.testbed.cluster import ScaleCluster, wait_for
+from tests.support.api_address import api_address
+
+FINISHED_AT_ONCE = 4
+"""Fewer than elsewhere: an operator works beside them, and must not see a run before its status is written."""
+
+
+def play(options: Options) -> Repetition:
+    """Play all parts on a new cluster, the later ones beside the objects of the earlier ones."""
+    runs, finished = options.runs, options.finished
+    with ScaleCluster() as cluster:
+        operator = cluster.start_operator()
+        wait_for("an operator that leads", operator.is_ready)
+        print(f"{objects.PODS_PER_RUN * runs} pods of bare Jobs", flush=True)
+        jobs_seconds = steps.burst_of_jobs(cluster, "jobs", objects.PODS_PER_RUN * runs)
+        print(f"{runs} runs", flush=True)
+        burst = steps.burst_of_runs(cluster, operator, "runs", runs)
+        print(f"{options.rest_seconds:.0f} s without a step", flush=True)
+        quiet = steps.rest(operator, options.rest_seconds)
+        print(f"a step of each run every {options.step_seconds:g} s", flush=True)
+        training = steps.training(cluster, operator, "runs", options.step_seconds, options.rest_seconds)
+        after = steps.settled(operator)
+        print(f"another operator takes over, with {finished} finished runs more", flush=True)
+        steps.create_namespaces(cluster, "finished")
+        few = BulkClient(*api_address(cluster.control_plane.kubeconfig), at_once=FINISHED_AT_ONCE)
+        few.send(objects.finished_runs("finished", finished))
+        operator, start = steps.take_over(cluster, operator, runs)
+        # It looks at the finished runs one after the other.
+        steps.settled(operator)
+        print(f"{WAITING_RUNS} runs without a node", flush=True)
+        cluster.set_schedulable(False)
+        steps.burst_of_runs(cluster, operator, "waiting", WAITING_RUNS, "Pending")
+        waiting = steps.rest(operator, options.rest_seconds)
+        return Repetition(
+            runs=runs,
+            finished=finished,
+            step_seconds=options.step_seconds,
+            jobs_seconds=jobs_seconds,
+            burst=burst,
+            quiet=quiet,
+            training=training,
+            resident_mib=after.resident_bytes / MIB,
+            cache_kib_per_run=after.cache_bytes / 2**10 / runs,
+            start=start,
+            waiting=waiting,
+        )

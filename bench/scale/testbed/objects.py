@@ -1,0 +1,118 @@
+"""Objects that the benchmark creates: runs, and bare Jobs and TrainJobs with as many pods. Pure."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from rlrun.constants import FINALIZER
+
+from bench.scale.testbed.bulk import Call
+
+RUNS = ("rlrun.dev", "v1alpha1")
+MODEL = "bench/many"
+PODS_PER_RUN = 4
+TENANTS = 10
+RUNTIME = "torch-distributed"
+"""ClusterTrainingRuntime of the TrainJobs, one of those that Kubeflow Trainer brings."""
+MERGE_PATCH = "application/merge-patch+json"
+
+JOBS = "apis/batch/v1"
+RLRUNS = "apis/rlrun.dev/v1alpha1"
+TRAIN_JOBS = "apis/trainer.kubeflow.org/v1alpha1"
+
+Chains = Iterator[Sequence[Call]]
+
+
+def namespaces(prefix: str) -> list[str]:
+    """Return the names of the tenants' namespaces."""
+    return [f"{prefix}-{index}" for index in range(TENANTS)]
+
+
+def new_namespaces(names: Sequence[str]) -> Chains:
+    """Return the creations of namespaces."""
+    return ([Call("POST", "/api/v1/namespaces", {"metadata": {"name": name}})] for name in names)
+
+
+def runs(prefix: str, count: int) -> Chains:
+    """Return the creations of runs in the tenants' namespaces, by turns."""
+    return (
+        [Call("POST", f"/{RLRUNS}/namespaces/{place_of(prefix, index)}/rlruns", run(index))] for index in range(count)
+    )
+
+
+def finished_runs(prefix: str, count: int) -> Chains:
+    """Return the creations of runs that have ended: nothing is to be done about them."""
+    for index in range(count):
+        body = run(index, "finished")
+        # Else the operator would write it.
+        body["metadata"]["finalizers"] = [FINALIZER]
+        path = f"/{RLRUNS}/namespaces/{place_of(prefix, index)}/rlruns"
+        status = f"{path}/{body['metadata']['name']}/status"
+        yield [Call("POST", path, body), Call("PATCH", status, None, MERGE_PATCH, finished)]
+
+
+def finished(made: dict[str, Any]) -> dict[str, Any]:
+    """Return the change that ends a run. It conflicts if an operator has written the run since its creation."""
+    return {"metadata": {"resourceVersion": made["metadata"]["resourceVersion"]}, "status": FINISHED}
+
+
+def jobs(prefix: str, count: int) -> Chains:
+    """Return the creations of Jobs of one pod each."""
+    return ([Call("POST", f"/{JOBS}/namespaces/{place_of(prefix, index)}/jobs", job(index))] for index in range(count))
+
+
+def train_jobs(prefix: str, pods: int, nodes: int) -> Chains:
+    """Return the creations of TrainJobs of `nodes` pods each, with `pods` pods in total."""
+    return (
+        [Call("POST", f"/{TRAIN_JOBS}/namespaces/{place_of(prefix, index)}/trainjobs", train_job(index, nodes))]
+        for index in range(pods // nodes)
+    )
+
+
+def deletions(prefix: str, api: str, plural: str) -> Chains:
+    """Return the deletions of all objects of a kind in the tenants' namespaces, and of what they own."""
+    options = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"}
+    return ([Call("DELETE", f"/{api}/namespaces/{name}/{plural}", options)] for name in namespaces(prefix))
+
+
+def place_of(prefix: str, index: int) -> str:
+    """Return the namespace of the object with this number."""
+    return f"{prefix}-{index % TENANTS}"
+
+
+def run(index: int, prefix: str = "run") -> dict[str, Any]:
+    """Return a run with one environment."""
+    spec = {"model": MODEL, "maxSteps": 1000, "sampling": {"maxTokens": 8}, "env": [{"id": "bench/none"}]}
+    metadata = {"name": f"{prefix}-{index}"}
+    return {"apiVersion": "/".join(RUNS), "kind": "RLRun", "metadata": metadata, "spec": spec}
+
+
+def job(index: int) -> dict[str, Any]:
+    """Return a Job of one pod."""
+    pod = {"restartPolicy": "Never", "containers": [{"name": "main", "image": "bench/none"}]}
+    metadata = {"name": f"job-{index}"}
+    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": {"template": {"spec": pod}}}
+
+
+def train_job(index: int, nodes: int) -> dict[str, Any]:
+    """Return a TrainJob of so many pods."""
+    spec = {"runtimeRef": {"name": RUNTIME}, "trainer": {"numNodes": nodes}}
+    metadata = {"name": f"train-{index}"}
+    return {"apiVersion": "trainer.kubeflow.org/v1alpha1", "kind": "TrainJob", "metadata": metadata, "spec": spec}
+
+
+def model() -> dict[str, Any]:
+    """Return the RLModel of all runs."""
+    none: dict[str, Any] = {"gpus": 0}
+    spec = {"id": MODEL, "source": "s3://rlrun/models/none", "seqLen": 256, "trainer": none, "inference": none}
+    return {"apiVersion": "/".join(RUNS), "kind": "RLModel", "metadata": {"name": "bench-many"}, "spec": spec}
+
+
+FINISHED = {
+    "phase": "Completed",
+    "observedGeneration": 1,
+    "attempt": 1,
+    "startTime": "2026-01-01T00:00:00Z",
+    "attemptStartTime": "2026-01-01T00:00:00Z",
+    "completionTime": "2026-01-01T01:00:00Z",
+    "progress": {"step": 1000, "maxSteps": 1000},
+}

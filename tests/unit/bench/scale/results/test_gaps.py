@@ -1,0 +1,47 @@
+"""Rows of gaps, and the writes that none of the changes needed."""
+
+import pytest
+
+from bench.scale.results.gaps import Gap, Repetition, needless_writes, results_of
+from tests.support.api_proxy import Request
+
+RLRUNS = "/apis/rlrun.dev/v1alpha1/namespaces"
+
+
+def requests(*calls: str) -> list[Request]:
+    return [Request(i, *call.split(), watch=False) for i, call in enumerate(calls)]  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        f"PATCH {RLRUNS}/runs-0/rlruns/run-0/status",
+        "POST /api/v1/namespaces/runs-0/events",
+        "DELETE /apis/batch/v1/namespaces/changed-2/jobs/run-0",
+        "PUT /api/v1/namespaces/changes/configmaps/run-1",
+        "POST /apis/apps/v1/replicasets",
+    ],
+)
+def test_a_write_elsewhere_is_needless(call: str) -> None:
+    assert needless_writes(requests(call), "changed") == [call]
+
+
+def test_reads_the_lease_and_writes_about_the_changed_runs_are_not_needless() -> None:
+    needed = requests(
+        "GET /api/v1/namespaces/runs-0/pods",
+        "PUT /apis/coordination.k8s.io/v1/namespaces/rlrun-system/leases/rlrun-operator",
+        f"PATCH {RLRUNS}/changed/rlruns/run-0/status",
+        "DELETE /apis/batch/v1/namespaces/changed/jobs/run-0",
+        "POST /api/v1/namespaces/changed/events",
+        "POST /apis/authorization.k8s.io/v1/selfsubjectaccessreviews",
+    )
+    assert needless_writes(needed, "changed") == []
+
+
+def test_the_slower_of_both_changes_counts_and_each_needless_write() -> None:
+    cut, gone = Gap(0.5, 4.0, 120, []), Gap(1.0, 0.0, 130, ["PATCH /a", "PATCH /b"])
+    rows = results_of([Repetition(100, 15, cut, gone)])
+    assert [row.ratio for row in rows] == [4.0, 1.0, 2]
+    met = [row.aim.met_by(row.ratio) for row in rows if row.aim]
+    assert met == [False, True, False]
+    assert rows[2].notes == ("PATCH /a; PATCH /b",)

@@ -1,0 +1,34 @@
+"""Objects of a burst: as many pods for each peer, spread over the namespaces."""
+
+from collections import Counter
+
+from rlrun.api.run import RLRunSpec
+
+from bench.scale.testbed import objects
+
+
+def test_runs_and_peers_have_as_many_pods() -> None:
+    pods = objects.PODS_PER_RUN * 25
+    assert len(list(objects.runs("runs", 25))) * objects.PODS_PER_RUN == pods
+    assert len(list(objects.jobs("jobs", pods))) == pods
+    for nodes in (1, 4):
+        chains = list(objects.train_jobs("train", pods, nodes))
+        assert sum(chain[0].body["spec"]["trainer"]["numNodes"] for chain in chains) == pods
+
+
+def test_each_namespace_has_its_share_and_no_name_twice() -> None:
+    chains = list(objects.runs("runs", 100))
+    assert set(Counter(chain[0].path for chain in chains).values()) == {10}
+    assert len({(c[0].path, c[0].body["metadata"]["name"]) for c in chains}) == 100
+
+
+def test_runs_are_valid() -> None:
+    RLRunSpec.model_validate(objects.run(1)["spec"])
+
+
+def test_a_finished_run_gets_its_status_on_the_version_that_was_created() -> None:
+    create, status = next(iter(objects.finished_runs("finished", 1)))
+    assert status.path == f"{create.path}/finished-0/status"
+    assert status.body_after is not None
+    body = status.body_after({"metadata": {"resourceVersion": "7"}})
+    assert (body["metadata"], body["status"]["phase"]) == ({"resourceVersion": "7"}, "Completed")
