@@ -56,6 +56,7 @@ from rlrun_operator.resources.storage_access import grant_key_secret_name
 from rlrun_operator.runtime.leader_election import LeaderElection, LeaseLost
 from rlrun_operator.runtime.metrics import CACHE_BYTES, LEADING, REGISTRY, RunPhaseCollector
 from rlrun_operator.runtime.platform_key import ensure_key
+from rlrun_operator.runtime.rate_limit import RateLimit, RateLimitedTransport
 from rlrun_operator.runtime.server_certificate import ensure_authority
 from rlrun_operator.runtime.work_queue import WorkQueue, namespace_limit, work
 from rlrun_operator.serving.reconciler import ServingController
@@ -103,8 +104,10 @@ class Operator:
         """Run until `stop`, a signal, or the loss of the Lease."""
         self._listen_to_signals()
         configuration = await self._configure()
-        cluster = AsyncKubeClient(RecordingTransport(AsyncApiTransport(configuration), self._cache))
-        # Each watch occupies a connection. With many namespaces they would leave none for the Lease.
+        limit = RateLimit(self._settings.api.qps, self._settings.api.burst, time.monotonic)
+        limited = RecordingTransport(AsyncApiTransport(configuration), self._cache)
+        cluster = AsyncKubeClient(RateLimitedTransport(limited, limit))
+        # Each watch occupies a connection. Neither they nor the Lease wait for other requests.
         unlimited = AsyncApiTransport(await self._configure(), connections=0)
         watcher = AsyncKubeClient(RecordingTransport(unlimited, self._cache))
         poller = HttpOrchestratorClient(
@@ -112,7 +115,7 @@ class Operator:
         )
         runner = web.AppRunner(web_app(self._heartbeat.is_alive, self.not_ready, REGISTRY), access_log=None)
         lease = LeaderElection(
-            cluster,
+            watcher,
             self._settings.lease_namespace,
             self._settings.lease_name,
             self._identity,

@@ -182,6 +182,9 @@ queue: {{ toJson (.Values.queue | default dict) }}
 pollSeconds: {{ .Values.operator.pollSeconds }}
 resyncSeconds: {{ .Values.operator.resyncSeconds }}
 artifactSweepSeconds: {{ .Values.operator.artifactSweepSeconds }}
+{{- with .Values.operator.api }}
+api: {qps: {{ .qps }}, burst: {{ int .burst }}}
+{{- end }}
 workers: {{ int .Values.operator.workers }}
 s3Threads: {{ int .Values.operator.s3Threads }}
 artifactDeletionSeconds: {{ .Values.operator.artifactDeletionSeconds }}

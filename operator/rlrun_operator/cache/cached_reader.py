@@ -7,6 +7,7 @@ from rlrun.kube.kinds import ResourceKind
 from rlrun.kube.objects import Labels, Obj
 
 from rlrun_operator.cache.object_cache import ObjectCache, Question, RunName
+from rlrun_operator.cache.object_parts import used_parts
 
 
 class CachedReader:
@@ -32,7 +33,8 @@ class CachedReader:
         with self._cache.reading(question) as read:
             found = await self._cluster.get(kind, namespace, name)
             self._cache.keep(question, read, [] if found is None else [found], self._run)
-        return found
+        # The same parts as a kept answer has: a look must not depend on where an object comes from.
+        return None if found is None else used_parts(kind, found)
 
     async def list(
         self,
@@ -57,7 +59,7 @@ class CachedReader:
         with self._cache.reading(question) as read:
             found = await self._cluster.list(kind, namespace, labels)
             self._cache.keep(question, read, found, self._run)
-        return found
+        return [used_parts(kind, obj) for obj in found]
 
     def _find(self, question: Question) -> builtins.list[Obj] | None:
         found = self._cache.find(question, self._run, self._read_after)

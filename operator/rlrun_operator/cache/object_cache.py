@@ -21,6 +21,8 @@ from rlrun.kube.kinds import POD, SECRET, ResourceKind
 from rlrun.kube.objects import Labels, Obj, label
 from rlrun.kube.requests import label_selector
 
+from rlrun_operator.cache.object_parts import used_parts
+
 log = logging.getLogger(__name__)
 
 KEPT_SECONDS = 600.0
@@ -204,7 +206,7 @@ class ObjectCache:
         is_watched = not self._watched.isdisjoint({(question.kind, None), (question.kind, question.namespace)})
         if not is_watched or read.is_outdated:
             return
-        stripped = [_stripped(obj) for obj in objects]
+        stripped = [used_parts(question.kind, obj) for obj in objects]
         versions = {str(o["metadata"].get("uid", "")): _version(o) or 0 for o in stripped}
         until = self._clock() + self._kept_seconds * self._spread()
         places = {_place(question.kind, o["metadata"]) for o in stripped}
@@ -276,7 +278,7 @@ class ObjectCache:
             if answer is None or question.kind != kind:
                 continue
             if str(metadata.get("uid", "")) in answer.versions:
-                self._put(answer, obj)
+                self._put(answer, used_parts(kind, obj))
             elif answer.began < began:
                 # New, and no event about it has arrived: that would have ended the answer.
                 self._add(question, answer, obj)
@@ -305,7 +307,7 @@ class ObjectCache:
         place = _place(question.kind, obj["metadata"])
         answer.versions[str(obj["metadata"].get("uid", ""))] = _version(obj) or 0
         answer.places.add(place)
-        answer.data = _packed([*answer.objects(), _stripped(obj)])
+        answer.data = _packed([*answer.objects(), used_parts(question.kind, obj)])
         self._with_object[place].add(question)
 
     def _put(self, answer: _Answer, obj: Obj) -> None:
@@ -314,7 +316,7 @@ class ObjectCache:
             return
         objects = answer.objects()
         answer.versions[uid] = version
-        answer.data = _packed([_stripped(obj) if known["metadata"].get("uid") == uid else known for known in objects])
+        answer.data = _packed([obj if known["metadata"].get("uid") == uid else known for known in objects])
 
     def _answers_with(self, kind: ResourceKind, obj: Mapping[str, Any], uid: str) -> Iterator[Question]:
         """Return the kept answers that have the object, also if its labels were others then."""
@@ -346,13 +348,8 @@ def _version(obj: Mapping[str, Any]) -> int | None:
 
 
 def _packed(objects: list[Obj]) -> bytes:
-    # Level 1 makes 60 kB of JSON 13 kB in 0.4 ms.
+    # Level 1 makes JSON a fifth of its length.
     return zlib.compress(json.dumps(objects).encode(), 1)
-
-
-def _stripped(obj: Obj) -> Obj:
-    """Return the object without the list of who set which field."""
-    return {**obj, "metadata": {k: v for k, v in obj["metadata"].items() if k != "managedFields"}}
 
 
 def _outdate(reads: Iterable[PendingRead]) -> None:

@@ -238,6 +238,15 @@ class EgressSettings(Schema):
     """Secret with the signing key."""
 
 
+class ApiSettings(Schema):
+    """Limit of the requests to the API server, without watches and the Lease. The defaults are Kueue's."""
+
+    qps: float = Field(default=300.0, gt=0, le=10_000)
+    """Requests per second."""
+    burst: int = Field(default=500, ge=1, le=100_000)
+    """Requests that may begin at once after a pause."""
+
+
 class KueueSettings(Schema):
     """Use of Kueue, which admits runs with a queueName."""
 
@@ -300,6 +309,8 @@ class OperatorSettings(Schema):
     """Seconds between two lists of all runs."""
     artifact_sweep_seconds: float = Field(default=900.0, ge=1, le=86400)
     """Seconds, give or take a fifth, between two lists of an active run's files in S3 while no upload is due."""
+    api: ApiSettings = Field(default_factory=ApiSettings)
+    """Limit of the requests to the API server."""
     workers: int = Field(default=8, ge=1, le=256)
     """Number of runs reconciled concurrently."""
     s3_threads: int = Field(default=8, ge=1, le=64)

@@ -5,6 +5,7 @@ It writes a failure decision before deleting the pods that it was read from, bec
 afterwards. Slow calls to S3 come after the status.
 """
 
+import functools
 import logging
 import time
 from collections.abc import Mapping, Sequence
@@ -17,7 +18,7 @@ from rlrun.constants import API_VERSION, CONFIG_ANNOTATION, CONFLICT, FINALIZER
 from rlrun.kube.async_client import AsyncKubeClient
 from rlrun.kube.errors import ApiError
 from rlrun.kube.events import EventRecord, build_event
-from rlrun.kube.kinds import ALL, POD, RLRUN
+from rlrun.kube.kinds import ALL, POD, POD_CONTROLLERS, RLRUN
 from rlrun.kube.objects import Obj, ObjectRef
 from rlrun.kube.refusals import ObjectRefused, find_refusal
 from rlrun.storage.store import StoreError
@@ -32,9 +33,12 @@ from rlrun_operator.planning.plan.transitions import transitions
 from rlrun_operator.planning.policies.artifacts import failed_deletion_status
 from rlrun_operator.planning.policies.refusal_report import report_artifacts, report_children
 from rlrun_operator.runtime.metrics import ERRORS, RUN_PHASES, STATUS_WRITES
+from rlrun_operator.runtime.side_by_side import side_by_side
 
 log = logging.getLogger(__name__)
 
+CREATIONS = 6
+"""Children that one reconcile creates at a time."""
 REMOVAL_SECONDS = 60.0
 """Time limit for the deletions of one reconcile; the next one continues."""
 
@@ -91,7 +95,7 @@ class Applier:
         return None
 
     async def _write_children(self, observation: RunObservation, plan: Plan, now: datetime) -> Plan:
-        """Write the children up to the first that is refused. Returns the plan with the refusal in its status."""
+        """Write the children until one is refused. Returns the plan with the refusal in its status."""
         refusal = None
         try:
             if plan.queue_label is not None:
@@ -101,7 +105,11 @@ class Applier:
                 )
             if plan.workload_status is not None:
                 await self._write_workload_status(plan.workload_status)
-            for obj in plan.applies:
+            workloads = [obj for obj in plan.applies if obj["kind"] in POD_CONTROLLERS]
+            # What pods need, first: policies, for example. Then the pods in their order, up to a refusal.
+            others = [obj for obj in plan.applies if obj["kind"] not in POD_CONTROLLERS]
+            await side_by_side(functools.partial(self._apply, observation), others, CREATIONS)
+            for obj in workloads:
                 await self._apply(observation, obj)
             for refresh in plan.refreshes:
                 await self._refresh(observation.namespace, refresh)

@@ -30,14 +30,24 @@ the NetworkPolicies of user code go last."""
 
 def missing_children(desired: Iterable[Obj], observation: RunObservation) -> list[Obj]:
     """Return the children to apply, in the given order."""
+    return [
+        child
+        for child, current in _incomplete(desired, observation)
+        if current is not None or not _has_orphaned_pod(child, observation)
+    ]
+
+
+def is_complete(desired: Iterable[Obj], observation: RunObservation) -> bool:
+    """Return whether all children exist as they are desired: none has to be applied now or later."""
+    return not _incomplete(desired, observation)
+
+
+def _incomplete(desired: Iterable[Obj], observation: RunObservation) -> list[tuple[Obj, Obj | None]]:
+    """Return the children that are not as they are desired, each with the existing one."""
     existing = {(_kind_of(c), c["metadata"]["name"]): c for c in observation.owned_children()}
     pairs = [(child, existing.get((child["kind"], child["metadata"]["name"]))) for child in desired]
     fitting = [(_in_the_keys_of(child, current), current) for child, current in pairs]
-    return [
-        child
-        for child, current in fitting
-        if _needs_write(child, current) and not (current is None and _has_orphaned_pod(child, observation))
-    ]
+    return [(child, current) for child, current in fitting if _needs_write(child, current)]
 
 
 def _kind_of(existing: Obj) -> str:

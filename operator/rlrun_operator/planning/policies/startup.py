@@ -22,7 +22,8 @@ from rlrun_operator.planning.plan.observation import RunObservation
 from rlrun_operator.planning.plan.status_builder import apply_change, reason_fields
 from rlrun_operator.planning.policies.admission import may_have_children
 from rlrun_operator.planning.policies.attempts import attempt_start
-from rlrun_operator.planning.policies.children import missing_children, refreshes, stale_children
+from rlrun_operator.planning.policies.children import is_complete, missing_children, refreshes, stale_children
+from rlrun_operator.planning.policies.complete_attempts import ChildrenInputs, CompleteAttempts
 from rlrun_operator.planning.policies.deadlines import plan_waiting
 from rlrun_operator.planning.policies.kueue_placement import place_children
 from rlrun_operator.planning.policies.resolution import has_signed_references, resolve_run, resolved_values
@@ -31,6 +32,7 @@ from rlrun_operator.resources.children import children
 from rlrun_operator.resources.egress import EgressAccess
 
 DEFAULT_START_DEADLINE = 3600
+_COMPLETE = CompleteAttempts()
 
 
 def plan_invalid_spec(
@@ -90,6 +92,12 @@ def create_children(
         return None
     identity, key = observation.identity(status.attempt), token_key_of(observation, status.attempt)
     access = egress_access(observation, settings, status.attempt_start_time or now)
+    trusts = has_signed_references(observation, status.attempt, resolved)
+    inputs = ChildrenInputs(identity, settings, resolved, observation.storage_key, access, key, trusts)
+    # Kueue may refuse the placement of pods that exist.
+    digest = inputs.digest(observation.owned_children()) if observation.kueue is None else None
+    if digest is not None and digest in _COMPLETE:
+        return PlanPart(writes_children=True)
     desired = children(
         identity,
         settings,
@@ -97,7 +105,7 @@ def create_children(
         observation.storage_key,
         egress=access,
         token_key=key,
-        trusts_references=has_signed_references(observation, status.attempt, resolved),
+        trusts_references=trusts,
     )
     try:
         placed = place_children(observation, desired, status.attempt)
@@ -106,6 +114,8 @@ def create_children(
     applies = missing_children(desired if isinstance(placed, Problem) else placed, observation)
     if isinstance(placed, Problem) and any(child["kind"] in POD_CONTROLLERS for child in applies):
         return plan_waiting(observation, status, spec, settings, now, placed)
+    if digest is not None and is_complete(desired, observation):
+        _COMPLETE.add(digest)
     return PlanPart(applies=tuple(applies), refreshes=tuple(refreshes(applies, observation)), writes_children=True)
 
 

@@ -17,6 +17,7 @@ class Asked:
     query: dict[str, str]
     content_type: str
     body: Any
+    authorization: str | None = None
 
 
 @dataclass
@@ -51,7 +52,8 @@ class ApiServer:
     async def handle(self, request: web.Request) -> web.StreamResponse:
         body = await request.json() if request.can_read_body else None
         content_type = request.headers.get("Content-Type", "")
-        self.asked.append(Asked(request.method, request.path, dict(request.query), content_type, body))
+        sender = request.headers.get("Authorization")
+        self.asked.append(Asked(request.method, request.path, dict(request.query), content_type, body, sender))
         waiting = self.answers.get(f"{request.method} {request.path}")
         if not waiting:
             return web.Response(text="404 page not found", status=404)

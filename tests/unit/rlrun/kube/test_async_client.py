@@ -3,6 +3,7 @@
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 from kubernetes.aio import client
@@ -222,3 +223,44 @@ async def test_a_way_without_credentials_has_none() -> None:
     assert not await bare.auth_settings()
     assert (bare.cert_file, bare.key_file, bare.username, bare.password) == (None, None, None, None)
     assert bare.refresh_api_key_hook is None
+
+
+async def test_only_the_configuration_says_who_asks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    netrc = tmp_path / "netrc"
+    netrc.write_text("machine 127.0.0.1 login somebody password else\n")
+    netrc.chmod(0o600)
+    monkeypatch.setenv("NETRC", str(netrc))
+    async with connected() as (kube, server):
+        server.answer(f"GET {RUNS}/first", Answer(RUN))
+        await kube.get(RLRUN, "team", "first")
+        assert server.asked[0].authorization is None
+
+
+async def test_the_token_of_the_configuration_is_sent() -> None:
+    async with serving() as server:
+        configuration = client.Configuration(host=server.host)
+        configuration.api_key = {"BearerToken": "Bearer of-the-operator"}
+        kube = AsyncKubeClient(AsyncApiTransport(configuration))
+        server.answer(f"GET {RUNS}/first", Answer(RUN))
+        await kube.get(RLRUN, "team", "first")
+        await kube.close()
+        assert server.asked[0].authorization == "Bearer of-the-operator"
+
+
+@pytest.mark.parametrize(("excluded", "is_reached"), [("", True), ("api.test", False)])
+async def test_the_proxy_of_the_environment_is_used(
+    monkeypatch: pytest.MonkeyPatch, excluded: str, is_reached: bool
+) -> None:
+    async with serving() as server:
+        for name in ("HTTP_PROXY", "http_proxy"):
+            monkeypatch.setenv(name, server.host)
+        for name in ("NO_PROXY", "no_proxy"):
+            monkeypatch.setenv(name, excluded)
+        kube = AsyncKubeClient(AsyncApiTransport(client.Configuration(host="http://api.test")))
+        server.answer(f"GET {RUNS}/first", Answer(RUN))
+        if is_reached:
+            assert await kube.get(RLRUN, "team", "first") == RUN
+        else:
+            with pytest.raises(ApiError, match="Unreachable"):
+                await kube.get(RLRUN, "team", "first")
+        await kube.close()

@@ -369,6 +369,6 @@ async def test_the_message_names_the_object_that_is_refused_now(world: World) ->
     await world.reconcile()
     assert "ReplicaSet team/reverse-trainer" in world.condition("ChildrenApplied")["message"]
     del world.cluster.answers[TRAINER]
-    refuse(world, QUOTA, "apply Service team/reverse-trainer")
+    refuse(world, QUOTA, "apply ReplicaSet team/reverse-inference")
     await world.reconcile()
-    assert "Service team/reverse-trainer" in world.condition("ChildrenApplied")["message"]
+    assert "ReplicaSet team/reverse-inference" in world.condition("ChildrenApplied")["message"]

@@ -1,0 +1,46 @@
+"""Parts of objects that looks at runs use. The others are most of the JSON that would be kept and decoded."""
+
+from typing import Any
+
+from rlrun.kube.kinds import DEPLOYMENT, JOB, NETWORK_POLICY, POD, REPLICA_SET, SERVICE, ResourceKind
+from rlrun.kube.objects import Obj
+
+WITHOUT_SPEC = frozenset({SERVICE, NETWORK_POLICY})
+WITHOUT_TEMPLATE = frozenset({REPLICA_SET, DEPLOYMENT, JOB})
+UNUSED_OF_PODS = ("volumes", "tolerations", "affinity")
+UNUSED_OF_CONTAINERS = (
+    "args",
+    "command",
+    "env",
+    "envFrom",
+    "lifecycle",
+    "livenessProbe",
+    "readinessProbe",
+    "securityContext",
+    "startupProbe",
+    "volumeMounts",
+)
+
+
+def used_parts(kind: ResourceKind, obj: Obj) -> Obj:
+    """Return the object without the list of who set which field, and without what no look uses."""
+    found = {**obj, "metadata": _without(obj["metadata"], ("managedFields",))}
+    if kind in WITHOUT_SPEC:
+        found = _without(found, ("spec", "status"))
+    elif kind in WITHOUT_TEMPLATE and "spec" in obj:
+        found["spec"] = _without(obj["spec"], ("template",))
+    elif kind == POD and "spec" in obj:
+        found["spec"] = _of_pod(obj["spec"])
+    return found
+
+
+def _of_pod(spec: Obj) -> Obj:
+    found = _without(spec, UNUSED_OF_PODS)
+    for key in ("initContainers", "containers"):
+        if key in spec:
+            found[key] = [_without(container, UNUSED_OF_CONTAINERS) for container in spec[key] or ()]
+    return found
+
+
+def _without(obj: dict[str, Any], names: tuple[str, ...]) -> Obj:
+    return {key: value for key, value in obj.items() if key not in names}

@@ -1,0 +1,58 @@
+"""Limit of the requests to the API server, which has other users."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
+
+from rlrun.kube.async_client import AsyncTransport
+from rlrun.kube.objects import Obj
+from rlrun.kube.requests import KubeRequest
+from typing_extensions import override
+
+
+class RateLimit:
+    """Token bucket: `burst` requests at once, and `per_second` more each second. Requests begin in order of arrival."""
+
+    def __init__(
+        self,
+        per_second: float,
+        burst: int,
+        clock: Callable[[], float],
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self._per_second = per_second
+        self._burst = burst
+        self._clock = clock
+        self._sleep = sleep
+        self._tokens = float(burst)
+        """Below 0 there are requests that wait."""
+        self._at = clock()
+
+    async def wait(self) -> None:
+        """Return when the next request may begin."""
+        now = self._clock()
+        self._tokens = min(float(self._burst), self._tokens + (now - self._at) * self._per_second) - 1
+        self._at = now
+        if self._tokens < 0:
+            await self._sleep(-self._tokens / self._per_second)
+
+
+class RateLimitedTransport(AsyncTransport):
+    """`AsyncTransport` whose requests wait for the limit."""
+
+    def __init__(self, transport: AsyncTransport, limit: RateLimit) -> None:
+        self._transport = transport
+        self._limit = limit
+
+    @override
+    async def send(self, request: KubeRequest) -> Obj:
+        await self._limit.wait()
+        return await self._transport.send(request)
+
+    @override
+    def stream(self, request: KubeRequest) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
+        return self._transport.stream(request)
+
+    @override
+    async def close(self) -> None:
+        await self._transport.close()

@@ -1,0 +1,33 @@
+"""Several calls at a time, which begin in a given order."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+async def side_by_side(call: Callable[[T], Awaitable[None]], items: Iterable[T], limit: int) -> None:
+    """Call `call` with each item, at most `limit` at a time.
+
+    After an error no further call begins. Those under way end, and then the error of the earliest item is raised.
+    """
+    waiting = enumerate(items)
+    errors: dict[int, BaseException] = {}
+
+    async def work() -> None:
+        for index, item in waiting:
+            if errors:
+                return
+            try:
+                await call(item)
+            except BaseException as error:
+                errors[index] = error
+                raise
+
+    found = await asyncio.gather(*(work() for _ in range(limit)), return_exceptions=True)
+    if errors:
+        raise errors[min(errors)]
+    for error in found:
+        if error is not None:
+            raise error
