@@ -162,6 +162,12 @@ ROOT: dict[str, Entry] = {
         epilog="ROLLOUTS_EPILOG",
         panel=RUNS,
     ),
+    "compare": CommandEntry(
+        f"{COMMANDS}.compare:compare",
+        "Show the fields in which runs differ, and how far they came.",
+        epilog="EPILOG",
+        panel=RUNS,
+    ),
     "stop": CommandEntry(
         f"{COMMANDS}.lifecycle:stop_run",
         "End a run for good and keep its checkpoints and adapters.",

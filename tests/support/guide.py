@@ -61,7 +61,7 @@ def parse(text: str) -> list[Block | Step]:
             continue
         marks = frozenset(info.split())
         if unknown := marks - {"e2e", "fails"}:
-            raise GuideError(f"line {line}: nobody knows the mark {', '.join(sorted(unknown))}")
+            raise GuideError(f"line {line}: unknown mark {', '.join(sorted(unknown))}")
         after = fences[number + 1] if number + 1 < len(fences) else None
         shown = None
         if after is not None and after[1] == SHOWN and not text[fence.end() : after.start()].strip():

@@ -55,6 +55,8 @@ FORWARDED_PORT = 8080
 """Port of a pod of rlrun-server without TLS, which only `kubectl port-forward` reaches."""
 TRIES = 4
 BACKOFF = 0.5
+MISSING_REASONS = (Reason.API_KEY_NOT_FOUND, Reason.NAMESPACE_NOT_FOUND, Reason.OBJECT_NOT_FOUND)
+"""Reasons of rlrun-server for 404. Another one comes from something else at the URL."""
 RETRYABLE_STATUSES = (429, 500, 502, 503, 504)
 
 
@@ -284,7 +286,7 @@ def _rejection(error: ApiError) -> Exception:
             f"rlrun-server does not accept your credential: {error.message}",
             "log in to the cluster again, or use another API key (rlrun login)",
         )
-    if error.status == 404 and error.reason != Reason.API_KEY_NOT_FOUND:
+    if error.status == 404 and error.reason not in MISSING_REASONS:
         return StorageServerUnavailable(
             "the server answers with 404: check the URL in --server, and the version of rlrun-server"
         )

@@ -66,7 +66,7 @@ def test_a_right_guide_runs(tmp_path: Path) -> None:
         (("exit 3", "exit 0"), "ended well"),
         (("echo $WORD", "false; echo $WORD"), "guide.md:4: the command failed"),
         (("test: world", "test: word"), "no step 'word'"),
-        (("bash e2e", "bash later"), "the mark later"),
+        (("bash e2e", "bash later"), "unknown mark later"),
         (("$WORD again", "$WARD again"), "WARD"),
     ],
 )

@@ -197,6 +197,16 @@ def test_a_server_out_of_reach_names_the_next_step(
     assert "does not respond at http://127.0.0.1:9" in " ".join(answer.err.split())
 
 
+@pytest.mark.parametrize("reason", ["NamespaceNotFound", "ObjectNotFound"])
+def test_what_does_not_exist_is_not_a_wrong_url(cluster: ApiServer, reason: str) -> None:
+    cluster.refusal = ApiError(404, reason, "Namespace other has no runs that you may list.")
+    answer = rlrun(cluster, "token", "usage", "-n", "other")
+    assert answer.code == 1
+    assert "Namespace other has no runs that you may list." in " ".join(answer.err.split())
+    assert "check the URL" not in answer.err
+    assert "Next:  " in answer.err
+
+
 # --- API keys ---------------------------------------------------------------------------------------------------------
 
 

@@ -1,0 +1,65 @@
+"""Command `compare`: fields in which runs differ."""
+
+import json
+from typing import Annotated, Any
+from urllib.parse import urlencode
+
+import typer
+
+from rlrun_cli.commands.runs import Output
+from rlrun_cli.remote.context import Context, Kubeconfig, Namespace, cli_context, cluster
+from rlrun_cli.remote.run_storage import s3_operation
+from rlrun_cli.remote.server import Server
+from rlrun_cli.terminal import output
+from rlrun_cli.terminal.errors import INVALID, CliError
+
+EPILOG = """Examples:
+
+  rlrun compare first second
+  rlrun compare first team-b/first -o json
+
+A run of another namespace is NAMESPACE/NAME. Fields that are not set are compared with their defaults. The web page \
+(rlrun open) also compares curves."""
+COMPARE_PATH = "/rlrun/v1/compare"
+MAX_RUNS = 20
+FACTS = (("phase", "phase"), ("step", "step"), ("reward", "reward"))
+
+
+def compare(
+    ctx: typer.Context,
+    names: Annotated[list[str], typer.Argument(metavar="RUN RUN...", help="Runs: NAME or NAMESPACE/NAME.")],
+    fmt: Output = None,
+    server: Server = None,
+    namespace: Namespace = None,
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
+) -> None:
+    """Show the fields in which runs differ, and how far they came."""
+    if not 2 <= len(names) <= MAX_RUNS:
+        raise CliError(f"{len(names)} runs cannot be compared", f"name 2 to {MAX_RUNS} runs", code=INVALID)
+    api = cluster(ctx, kubeconfig, context, namespace)
+    asked = [name if "/" in name else f"{api.namespace}/{name}" for name in names]
+    with s3_operation("compare the runs"):
+        found = cli_context(ctx).server(api, server)("GET", f"{COMPARE_PATH}?{urlencode({'run': asked}, True)}", None)
+    if fmt is output.Format.name:
+        for difference in found["differences"]:
+            typer.echo(difference["path"])
+        return
+    if fmt:
+        output.emit_document(found, fmt)
+        return
+    rows = [[label, *(_shown(run.get(key)) for run in found["runs"])] for label, key in FACTS]
+    rows += [[each["path"], *(_shown(value) for value in each["values"])] for each in found["differences"]]
+    output.print_table(["FIELD", *names], rows)
+    for problem in found.get("problems") or []:
+        output.notice(problem)
+    if left := found["totalDifferences"] - len(found["differences"]):
+        output.notice(f"{left} more differences are not shown.")
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
