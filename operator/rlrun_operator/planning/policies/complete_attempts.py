@@ -24,7 +24,7 @@ REMEMBERED = 4096
 
 @dataclass(frozen=True)
 class ChildrenInputs:
-    """What the children of an attempt are built from."""
+    """Inputs from which the children of an attempt are built."""
 
     identity: RunIdentity
     settings: OperatorSettings
