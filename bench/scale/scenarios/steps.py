@@ -43,17 +43,29 @@ def burst_of_runs(
 ) -> Burst:
     """Create runs at once and wait until their pods are in this phase and the operator is quiet."""
     before = read(operator)
-    seconds = _burst(cluster, prefix, objects.runs(prefix, runs), PODS_PER_RUN * runs, phase)
+    chains = objects.runs(prefix, runs)
+    seconds = _burst(cluster, prefix, chains, PODS_PER_RUN * runs, phase, operator.require_running)
     return Burst(seconds, usage(before, settled(operator)))
 
 
-def _burst(cluster: ScaleCluster, prefix: str, chains: objects.Chains, pods: int, phase: str = "Running") -> float:
+def _burst(
+    cluster: ScaleCluster,
+    prefix: str,
+    chains: objects.Chains,
+    pods: int,
+    phase: str = "Running",
+    works: Callable[[], bool] = lambda: True,
+) -> float:
+    """Return the seconds from the first creation until so many pods are in a phase.
+
+    `works` is called meanwhile, and raises if this cannot come.
+    """
     create_namespaces(cluster, prefix)
     with NewPods(cluster.api, phase) as found:
         began = time.time()
         cluster.bulk.send(chains)
         print(f"    created within {time.time() - began:.1f} s", flush=True)
-        wait_for(f"{pods} pods {phase}", lambda: found.count >= pods, shown=lambda: found.count)
+        wait_for(f"{pods} pods {phase}", lambda: works() and found.count >= pods, shown=lambda: found.count)
     return found.last - began
 
 
