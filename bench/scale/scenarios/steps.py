@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from kubernetes import client
+
 from bench.scale.results.step_delays import StepDelays
 from bench.scale.results.training import Burst, Start, Training
 from bench.scale.testbed import objects
@@ -67,6 +69,27 @@ def _burst(
         print(f"    created within {time.time() - began:.1f} s", flush=True)
         wait_for(f"{pods} pods {phase}", lambda: works() and found.count >= pods, shown=lambda: found.count)
     return found.last - began
+
+
+def finished_template(cluster: ScaleCluster, operator: OperatorProcess) -> dict[str, Any]:
+    """Return a run that the operator has ended, with nothing left to do about it. The run itself is deleted."""
+    runs, place, name = client.CustomObjectsApi(cluster.api), "template", objects.run(0)["metadata"]["name"]
+    cluster.bulk.send(objects.new_namespaces([place]))
+    runs.create_namespaced_custom_object(*objects.RUNS, place, "rlruns", objects.run(0))
+
+    def phase() -> str:
+        found = runs.get_namespaced_custom_object(*objects.RUNS, place, "rlruns", name)
+        return str((found.get("status") or {}).get("phase"))
+
+    wait_for("the run that is to end", lambda: phase() == "Running", shown=phase)
+    changes = {"spec": {"stop": True}}
+    runs.patch_namespaced_custom_object(*objects.RUNS, place, "rlruns", name, changes)
+    wait_for("its end", lambda: phase() == "Stopped", shown=phase)
+    settled(operator)
+    found: dict[str, Any] = runs.get_namespaced_custom_object(*objects.RUNS, place, "rlruns", name)
+    runs.delete_namespaced_custom_object(*objects.RUNS, place, "rlruns", name)
+    settled(operator)
+    return found
 
 
 def clear(cluster: ScaleCluster, prefix: str, api: str, plural: str) -> None:
