@@ -59,6 +59,9 @@ class Answer:
     headers: tuple[tuple[str, str], ...] = ()
     delay: float = 0.0
     """Seconds to wait first."""
+    gone: bool = False
+    """Answer a watch with an event of type ERROR and status 410, as the API server does for a version that is too old.
+    """
     drop: bool = False
     """Close the connection without an answer."""
     drop_after: bool = False
@@ -148,6 +151,8 @@ async def _handle(proxy: Proxy, session: ClientSession, server: str, request: we
         await asyncio.sleep(answer.delay)
     if answer.drop:
         return _dropped(request)
+    if answer.gone:
+        return web.Response(body=json.dumps(GONE).encode() + b"\n", content_type="application/json")
     if answer.status:
         body = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": answer.status, "reason": "Storm"}
         return web.json_response(body | {"message": "in a storm"}, status=answer.status, headers=dict(answer.headers))

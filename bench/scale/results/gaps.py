@@ -54,7 +54,7 @@ class Repetition:
     cut: Gap
     """Connections closed, new watches refused."""
     gone: Gap
-    """Watches ended with 410, new watches answered with 410."""
+    """Watches ended with 410, new ones answered with 410 by their first event."""
 
 
 def results_of(found: Sequence[Repetition], cores_busy: Sequence[float] = ()) -> list[Result]:
@@ -79,7 +79,7 @@ def results_of(found: Sequence[Repetition], cores_busy: Sequence[float] = ()) ->
         ),
         rows.row(
             "gap of watches answered with 410 to status",
-            f"{what} (status 410): {shown}",
+            f"{what} (an event with 410): {shown}",
             "s",
             lambda r: r.gone.seconds,
             at_most(SHOWN_AIM_SECONDS),

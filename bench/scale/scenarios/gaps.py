@@ -16,7 +16,6 @@ from tests.support.api_proxy import Answer, Proxy, passes, running
 CHANGED = "changed"
 """Namespace of the runs that change: one to be stopped and one to have a crash in each gap."""
 CHANGES = 4
-GONE = 410
 How = Literal["cut", "gone"]
 
 
@@ -64,7 +63,7 @@ def _gap(
         if run.endswith(f"/{to_crash}") and status.get("restarts"):
             shown.show(to_crash, now)
 
-    refused = Answer(drop=True) if how == "cut" else Answer(GONE)
+    refused = Answer(drop=how == "cut", gone=how == "gone")
     with events.follow(cluster, CHANGED, on_status):
         first = len(proxy.requests)
         proxy.decide = lambda request: refused if request.watch else Answer()
@@ -76,7 +75,13 @@ def _gap(
         time.sleep(seconds / 2)
         proxy.decide = passes
         ended = time.time()
-        wait_for("the changes in the statuses", lambda: not shown.missing, events.SHOWN_SECONDS, 0.05)
+        wait_for(
+            "the changes in the statuses",
+            lambda: operator.require_running() and not shown.missing,
+            events.SHOWN_SECONDS,
+            0.05,
+            shown=lambda: f"{shown.missing} missing",
+        )
         delays = shown.since(ended)
     steps.settled(operator)
     requests = proxy.requests[first:]

@@ -29,9 +29,10 @@ def play(options: Options) -> Repetition:
         training = steps.training(cluster, operator, "runs", options.step_seconds, options.rest_seconds)
         after = steps.settled(operator)
         print(f"another operator takes over, with {finished} finished runs more", flush=True)
+        template = steps.finished_template(cluster, operator)
         steps.create_namespaces(cluster, "finished")
         few = BulkClient(*api_address(cluster.control_plane.kubeconfig), at_once=FINISHED_AT_ONCE)
-        few.send(objects.finished_runs("finished", finished))
+        few.send(objects.finished_runs("finished", finished, template))
         operator, start = steps.take_over(cluster, operator, runs)
         # It looks at the finished runs one after the other.
         steps.settled(operator)

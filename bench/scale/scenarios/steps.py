@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from kubernetes import client
+
 from bench.scale.results.step_delays import StepDelays
 from bench.scale.results.training import Burst, Start, Training
 from bench.scale.testbed import objects
@@ -43,18 +45,51 @@ def burst_of_runs(
 ) -> Burst:
     """Create runs at once and wait until their pods are in this phase and the operator is quiet."""
     before = read(operator)
-    seconds = _burst(cluster, prefix, objects.runs(prefix, runs), PODS_PER_RUN * runs, phase)
+    chains = objects.runs(prefix, runs)
+    seconds = _burst(cluster, prefix, chains, PODS_PER_RUN * runs, phase, operator.require_running)
     return Burst(seconds, usage(before, settled(operator)))
 
 
-def _burst(cluster: ScaleCluster, prefix: str, chains: objects.Chains, pods: int, phase: str = "Running") -> float:
+def _burst(
+    cluster: ScaleCluster,
+    prefix: str,
+    chains: objects.Chains,
+    pods: int,
+    phase: str = "Running",
+    works: Callable[[], bool] = lambda: True,
+) -> float:
+    """Return the seconds from the first creation until so many pods are in a phase.
+
+    `works` is called meanwhile, and raises if this cannot come.
+    """
     create_namespaces(cluster, prefix)
     with NewPods(cluster.api, phase) as found:
         began = time.time()
         cluster.bulk.send(chains)
         print(f"    created within {time.time() - began:.1f} s", flush=True)
-        wait_for(f"{pods} pods {phase}", lambda: found.count >= pods, shown=lambda: found.count)
+        wait_for(f"{pods} pods {phase}", lambda: works() and found.count >= pods, shown=lambda: found.count)
     return found.last - began
+
+
+def finished_template(cluster: ScaleCluster, operator: OperatorProcess) -> dict[str, Any]:
+    """Return a run that the operator has ended, with nothing left to do about it. The run itself is deleted."""
+    runs, place, name = client.CustomObjectsApi(cluster.api), "template", objects.run(0)["metadata"]["name"]
+    cluster.bulk.send(objects.new_namespaces([place]))
+    runs.create_namespaced_custom_object(*objects.RUNS, place, "rlruns", objects.run(0))
+
+    def phase() -> str:
+        found = runs.get_namespaced_custom_object(*objects.RUNS, place, "rlruns", name)
+        return str((found.get("status") or {}).get("phase"))
+
+    wait_for("the run that is to end", lambda: phase() == "Running", shown=phase)
+    changes = {"spec": {"stop": True}}
+    runs.patch_namespaced_custom_object(*objects.RUNS, place, "rlruns", name, changes)
+    wait_for("its end", lambda: phase() == "Stopped", shown=phase)
+    settled(operator)
+    found: dict[str, Any] = runs.get_namespaced_custom_object(*objects.RUNS, place, "rlruns", name)
+    runs.delete_namespaced_custom_object(*objects.RUNS, place, "rlruns", name)
+    settled(operator)
+    return found
 
 
 def clear(cluster: ScaleCluster, prefix: str, api: str, plural: str) -> None:

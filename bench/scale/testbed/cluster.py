@@ -170,6 +170,12 @@ class OperatorProcess:
         with local_opener().open(f"{self._url}/metrics", timeout=30) as response:
             return str(response.read().decode())
 
+    def require_running(self) -> bool:
+        """Return True. Raises SystemExit with the end of its log if the operator has ended."""
+        if self._process.poll() is not None:
+            raise SystemExit(f"the operator ended:\n{self.log.read_text()[-3000:]}")
+        return True
+
     def is_ready(self) -> bool:
         """Return whether the operator leads. Raises SystemExit if it has ended."""
         return "rlrun_leading 1.0" in self._metrics_if_serving()
@@ -179,8 +185,7 @@ class OperatorProcess:
         return bool(self._metrics_if_serving())
 
     def _metrics_if_serving(self) -> str:
-        if self._process.poll() is not None:
-            raise SystemExit(f"the operator ended:\n{self.log.read_text()[-3000:]}")
+        self.require_running()
         try:
             return self.metrics()
         except OSError:

@@ -3,8 +3,6 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from rlrun.constants import FINALIZER
-
 from bench.scale.testbed.bulk import Call
 
 RUNS = ("rlrun.dev", "v1alpha1")
@@ -39,20 +37,25 @@ def runs(prefix: str, count: int) -> Chains:
     )
 
 
-def finished_runs(prefix: str, count: int) -> Chains:
-    """Return the creations of runs that have ended: nothing is to be done about them."""
+def finished_runs(prefix: str, count: int, template: dict[str, Any]) -> Chains:
+    """Return the creations of runs that have ended long ago.
+
+    `template`: a run that the operator has ended, so that nothing is left to do about its copies.
+    """
+    kept = {key: template["metadata"].get(key) or {} for key in ("labels", "annotations")}
+    finalizers = template["metadata"].get("finalizers") or []
+    status = {**template["status"], **LONG_AGO}
+
+    def ended(made: dict[str, Any]) -> dict[str, Any]:
+        # It conflicts if an operator has written the run since its creation.
+        return {"metadata": {"resourceVersion": made["metadata"]["resourceVersion"]}, "status": status}
+
     for index in range(count):
-        body = run(index, "finished")
-        # Else the operator would write it.
-        body["metadata"]["finalizers"] = [FINALIZER]
+        metadata = {**kept, "name": f"finished-{index}", "finalizers": finalizers}
+        body = {**run(index), "metadata": metadata, "spec": template["spec"]}
         path = f"/{RLRUNS}/namespaces/{place_of(prefix, index)}/rlruns"
-        status = f"{path}/{body['metadata']['name']}/status"
-        yield [Call("POST", path, body), Call("PATCH", status, None, MERGE_PATCH, finished)]
-
-
-def finished(made: dict[str, Any]) -> dict[str, Any]:
-    """Return the change that ends a run. It conflicts if an operator has written the run since its creation."""
-    return {"metadata": {"resourceVersion": made["metadata"]["resourceVersion"]}, "status": FINISHED}
+        place = f"{path}/{metadata['name']}/status"
+        yield [Call("POST", path, body), Call("PATCH", place, None, MERGE_PATCH, ended)]
 
 
 def jobs(prefix: str, count: int) -> Chains:
@@ -107,12 +110,10 @@ def model() -> dict[str, Any]:
     return {"apiVersion": "/".join(RUNS), "kind": "RLModel", "metadata": {"name": "bench-many"}, "spec": spec}
 
 
-FINISHED = {
-    "phase": "Completed",
+LONG_AGO = {
     "observedGeneration": 1,
-    "attempt": 1,
     "startTime": "2026-01-01T00:00:00Z",
     "attemptStartTime": "2026-01-01T00:00:00Z",
     "completionTime": "2026-01-01T01:00:00Z",
-    "progress": {"step": 1000, "maxSteps": 1000},
 }
+"""Status of a run that ended so long ago that a new operator looks at it without haste."""

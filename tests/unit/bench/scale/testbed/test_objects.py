@@ -26,9 +26,16 @@ def test_runs_are_valid() -> None:
     RLRunSpec.model_validate(objects.run(1)["spec"])
 
 
-def test_a_finished_run_gets_its_status_on_the_version_that_was_created() -> None:
-    create, status = next(iter(objects.finished_runs("finished", 1)))
+def test_a_finished_run_is_a_copy_that_ended_long_ago() -> None:
+    template = objects.run(7)
+    template["metadata"] |= {"finalizers": ["f"], "uid": "u", "resourceVersion": "3", "labels": {"a": "b"}}
+    template["spec"]["stop"] = True
+    template["status"] = {"phase": "Stopped", "observedGeneration": 2, "completionTime": "now", "attempt": 1}
+    create, status = next(iter(objects.finished_runs("finished", 1, template)))
+    wanted = {"name": "finished-0", "finalizers": ["f"], "labels": {"a": "b"}, "annotations": {}}
+    assert (create.body["metadata"], create.body["spec"]["stop"]) == (wanted, True)
     assert status.path == f"{create.path}/finished-0/status"
     assert status.body_after is not None
     body = status.body_after({"metadata": {"resourceVersion": "7"}})
-    assert (body["metadata"], body["status"]["phase"]) == ({"resourceVersion": "7"}, "Completed")
+    assert body["metadata"] == {"resourceVersion": "7"}
+    assert body["status"] == {"phase": "Stopped", "attempt": 1, **objects.LONG_AGO}
