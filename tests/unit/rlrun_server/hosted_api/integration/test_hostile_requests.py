@@ -1,4 +1,4 @@
-"""Random requests to every route of hosted clients: answers are JSON with a detail, and never an error of the server."""
+"""Random requests to every route of hosted clients: answers are JSON with a detail, never an error of the server."""
 
 import asyncio
 import io
