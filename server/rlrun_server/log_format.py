@@ -1,4 +1,4 @@
-"""Format of the server's log: one line for each message, whatever clients and tenants have put into it."""
+"""Format of the log of the server: one line for each message, also of texts that clients and tenants have chosen."""
 
 import logging
 import re

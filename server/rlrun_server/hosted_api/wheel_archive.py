@@ -21,7 +21,7 @@ ERRORS = (
 
 
 class WheelInvalid(Exception):
-    """The data is no wheel, or one that cannot be read within the limits."""
+    """The data cannot be read as a wheel within the limits."""
 
 
 @contextmanager

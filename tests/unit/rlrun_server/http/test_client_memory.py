@@ -4,8 +4,12 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import AsyncIterator, Iterator
+from typing import Any
 
 import pytest
+from fastapi import FastAPI
+from rlrun.protocol.storage_access import SIGN_PATH
+from rlrun_server.app import server_app
 from rlrun_server.http import client_memory
 from rlrun_server.http.body import read_body
 from rlrun_server.http.client_memory import ByteBudget, ClientMemory, WithMemory
@@ -118,3 +122,22 @@ async def test_bodies_that_arrive_slowly_are_limited(port: int, memory: ClientMe
         assert (await read_all(port, small + "small")).endswith(b"5")
         assert (await read_all(port, head.format("bob") + size * "x")).endswith(b"200000")
     await until(lambda: memory.bodies.held == 0)
+
+
+async def test_bodies_of_signatures_are_limited_before_anything_is_known_of_their_sender() -> None:
+    none: Any = None
+    size = 256 * 1024
+    text = f"POST {SIGN_PATH} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {size}\r\n\r\n" + (size - 1) * "x"
+    sockets = listen("127.0.0.1", 0)
+    async with serving_on(server_app(none, none, none, FastAPI()), sockets, drain_seconds=1):
+        port = int(sockets[0].getsockname()[1])
+        connections = [await asyncio.open_connection("127.0.0.1", port) for _ in range(40)]
+        for _, writer in connections:
+            writer.write(text.encode())
+        answers = [asyncio.create_task(reader.read(12)) for reader, _ in connections]
+        done, _ = await asyncio.wait(answers, timeout=20, return_when=asyncio.FIRST_COMPLETED)
+        assert {task.result() for task in done} == {b"HTTP/1.1 503"}
+        for task in answers:
+            task.cancel()
+        for _, writer in connections:
+            writer.close()
