@@ -15,35 +15,35 @@ from rlrun.service.run_service import run_service
 from rlrun.service.server import stop_event
 from rlrun.storage.layout import S3Uri
 
-from rlrun_server.account_tokens import AccountTokens
-from rlrun_server.api_key_management import ApiKeyManagement
-from rlrun_server.api_key_store import ApiKeyStore
 from rlrun_server.app import probes_app, server_app
-from rlrun_server.certificate import Certificate, CertificateInvalid
-from rlrun_server.hosted_api.environment_packages import EnvironmentPackages
+from rlrun_server.authentication.account_tokens import AccountTokens
+from rlrun_server.authentication.api_key_management import ApiKeyManagement
+from rlrun_server.authentication.api_key_store import ApiKeyStore
+from rlrun_server.authentication.identification import Identification
+from rlrun_server.authentication.sealed import Sealer
+from rlrun_server.authentication.sessions import Sessions
+from rlrun_server.authentication.token_reviews import TokenReviews
+from rlrun_server.authentication.users import Users
+from rlrun_server.hosted_api.environments.environment_packages import EnvironmentPackages
+from rlrun_server.hosted_api.environments.package_uploads import PackageUploads
 from rlrun_server.hosted_api.hosted_app import HostedParts, hosted_app
-from rlrun_server.hosted_api.package_uploads import PackageUploads
 from rlrun_server.http.serving import serving
-from rlrun_server.identification import Identification
 from rlrun_server.inference.inference_app import inference_app
 from rlrun_server.inference.pool_client import PoolClient
-from rlrun_server.kept import Kept
-from rlrun_server.log_format import format_lines
-from rlrun_server.own_signatures import own_store
 from rlrun_server.page.page_files import PageInvalid, load_page
-from rlrun_server.rest.environment_catalog import EnvironmentCatalog
-from rlrun_server.rest.metric_reader import MetricReader
+from rlrun_server.rest.context.services import make_services
+from rlrun_server.rest.metrics.metric_reader import MetricReader
+from rlrun_server.rest.objects.environment_catalog import EnvironmentCatalog
 from rlrun_server.rest.rest_app import rest_app
-from rlrun_server.rest.sample_reader import SampleReader
-from rlrun_server.rest.services import make_services
-from rlrun_server.sealed import Sealer
-from rlrun_server.sessions import Sessions
-from rlrun_server.settings import ServerConfig, load_settings
-from rlrun_server.signer import S3Signer
-from rlrun_server.signing import Signing
-from rlrun_server.token_reviews import TokenReviews
-from rlrun_server.user_signing import UserSigning
-from rlrun_server.users import Users
+from rlrun_server.rest.samples.sample_reader import SampleReader
+from rlrun_server.runtime.certificate import Certificate, CertificateInvalid
+from rlrun_server.runtime.kept import Kept
+from rlrun_server.runtime.log_format import format_lines
+from rlrun_server.runtime.settings import ServerConfig, load_settings
+from rlrun_server.signing.own_signatures import own_store
+from rlrun_server.signing.pod_signing import Signing
+from rlrun_server.signing.signer import S3Signer
+from rlrun_server.signing.user_signing import UserSigning
 
 log = logging.getLogger("rlrun_server")
 

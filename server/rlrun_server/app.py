@@ -22,18 +22,18 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from rlrun_server.api_key_management import ApiKeyManagement
+from rlrun_server.authentication.api_key_management import ApiKeyManagement
+from rlrun_server.authentication.sessions import Sessions
 from rlrun_server.http.body import read_body
 from rlrun_server.http.client_memory import WithMemory
 from rlrun_server.http.endpoint import Dispatcher, Endpoint, json_response
 from rlrun_server.http.prefixes import ByPrefix
 from rlrun_server.http.request import SESSIONS, bearer_of, client_of, user_token_of
-from rlrun_server.metrics import REGISTRY, SIGN_SECONDS
 from rlrun_server.page.page_app import PageApp
 from rlrun_server.page.page_files import PageFiles
-from rlrun_server.sessions import Sessions
-from rlrun_server.signing import Signing
-from rlrun_server.user_signing import UserSigning
+from rlrun_server.runtime.metrics import REGISTRY, SIGN_SECONDS
+from rlrun_server.signing.pod_signing import Signing
+from rlrun_server.signing.user_signing import UserSigning
 
 HOSTED_PREFIX = "/api/v1"
 INFERENCE_PREFIX = "/v1"

@@ -6,9 +6,9 @@ from typing import Any
 import httpx
 from rlrun.kube.objects import Obj
 from rlrun.storage.layout import S3Uri
-from rlrun_server.hosted_api.environment_packages import EnvironmentPackages
+from rlrun_server.hosted_api.environments.environment_packages import EnvironmentPackages
+from rlrun_server.hosted_api.environments.package_uploads import PackageUploads
 from rlrun_server.hosted_api.hosted_app import HostedParts, hosted_app
-from rlrun_server.hosted_api.package_uploads import PackageUploads
 
 from tests.support.fake_s3 import InMemoryStore
 from tests.support.rest_api import BUCKET, RestApi, rest_api, uid_of

@@ -8,19 +8,19 @@ import httpx
 from rlrun.kube.objects import Obj
 from rlrun.storage.layout import S3Uri
 from rlrun.storage.store import Store
-from rlrun_server.account_tokens import AccountTokens
-from rlrun_server.api_key import mint
-from rlrun_server.api_key_store import ApiKeyStore
 from rlrun_server.app import WithSessions
-from rlrun_server.identification import Identification
-from rlrun_server.rest.environment_catalog import EnvironmentCatalog
-from rlrun_server.rest.metric_reader import MetricReader
+from rlrun_server.authentication.account_tokens import AccountTokens
+from rlrun_server.authentication.api_key import mint
+from rlrun_server.authentication.api_key_store import ApiKeyStore
+from rlrun_server.authentication.identification import Identification
+from rlrun_server.authentication.sealed import Sealer
+from rlrun_server.authentication.sessions import Sessions
+from rlrun_server.authentication.users import Users, account_name
+from rlrun_server.rest.context.services import Services, make_services
+from rlrun_server.rest.metrics.metric_reader import MetricReader
+from rlrun_server.rest.objects.environment_catalog import EnvironmentCatalog
 from rlrun_server.rest.rest_app import rest_app
-from rlrun_server.rest.sample_reader import SampleReader
-from rlrun_server.rest.services import Services, make_services
-from rlrun_server.sealed import Sealer
-from rlrun_server.sessions import Sessions
-from rlrun_server.users import Users, account_name
+from rlrun_server.rest.samples.sample_reader import SampleReader
 
 from tests.support.fake_cluster import FakeCluster
 from tests.support.fake_s3 import InMemoryStore

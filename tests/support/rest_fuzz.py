@@ -16,7 +16,7 @@ from fastapi import FastAPI
 from rlrun.kube.objects import Obj
 from rlrun.storage.layout import RunLayout
 from rlrun_server.http.serving import listen, serving_on
-from rlrun_server.rest.problems import MEDIA_TYPE
+from rlrun_server.rest.base.problems import MEDIA_TYPE
 from rlrun_server.rest.rest_app import rest_app
 from schemathesis.config import SchemathesisConfig
 from schemathesis.openapi import checks  # noqa: F401  # registers the checks

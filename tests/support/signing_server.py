@@ -33,18 +33,18 @@ from rlrun.protocol.storage_access import (
 from rlrun.storage.store import Store
 from rlrun.storage.user_signer import Send, open_user_store, read_location
 from rlrun_cli.remote.server import DirectServer
-from rlrun_server.api_key_management import ApiKeyManagement
-from rlrun_server.api_key_store import ApiKeyStore, KeyCluster
 from rlrun_server.app import server_app
-from rlrun_server.certificate import Certificate
+from rlrun_server.authentication.api_key_management import ApiKeyManagement
+from rlrun_server.authentication.api_key_store import ApiKeyStore, KeyCluster
+from rlrun_server.authentication.identification import Identification
+from rlrun_server.authentication.token_reviews import CreateReview, TokenReviews
+from rlrun_server.authentication.users import Users
 from rlrun_server.http.serving import listen, serving_on
-from rlrun_server.identification import Identification
-from rlrun_server.settings import ServerConfig, ServerSettings
-from rlrun_server.signer import S3Signer
-from rlrun_server.signing import Signing
-from rlrun_server.token_reviews import CreateReview, TokenReviews
-from rlrun_server.user_signing import UserSigning
-from rlrun_server.users import Users
+from rlrun_server.runtime.certificate import Certificate
+from rlrun_server.runtime.settings import ServerConfig, ServerSettings
+from rlrun_server.signing.pod_signing import Signing
+from rlrun_server.signing.signer import S3Signer
+from rlrun_server.signing.user_signing import UserSigning
 from typing_extensions import override
 
 from tests.support.seaweedfs import S3Server

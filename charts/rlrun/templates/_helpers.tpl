@@ -196,7 +196,7 @@ httpPort: 8080
 logLevel: {{ .Values.operator.logLevel }}
 {{- end }}
 
-{{/* Variables of rlrun-server for requests of users; server/rlrun_server/settings.py. */}}
+{{/* Variables of rlrun-server for requests of users; server/rlrun_server/runtime/settings.py. */}}
 {{- define "rlrun.serverUserEnv" -}}
 - {name: RLRUN_SERVER_BUCKET, value: {{ .Values.s3.bucket | quote }}}
 - {name: RLRUN_SERVER_PREFIX, value: {{ .Values.s3.prefix | quote }}}

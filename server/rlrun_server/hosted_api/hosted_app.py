@@ -5,24 +5,22 @@ from dataclasses import dataclass
 from fastapi import FastAPI
 from rlrun.constants import VERSION
 
-from rlrun_server.hosted_api import (
+from rlrun_server.hosted_api.base import errors
+from rlrun_server.hosted_api.base.answer_time import InTime
+from rlrun_server.hosted_api.environments import environment_push_routes, environment_routes, environment_secret_routes
+from rlrun_server.hosted_api.environments.environment_packages import EnvironmentPackages
+from rlrun_server.hosted_api.environments.package_uploads import PackageUploads
+from rlrun_server.hosted_api.routes import (
     account_routes,
     artifact_routes,
     data_routes,
-    environment_push_routes,
-    environment_routes,
-    environment_secret_routes,
-    errors,
     log_routes,
     run_routes,
     sample_routes,
-    secret_routes,
 )
-from rlrun_server.hosted_api.answer_time import InTime
-from rlrun_server.hosted_api.environment_packages import EnvironmentPackages
-from rlrun_server.hosted_api.package_uploads import PackageUploads
+from rlrun_server.hosted_api.secrets import secret_routes
+from rlrun_server.rest.context.services import Services
 from rlrun_server.rest.rest_app import Guard
-from rlrun_server.rest.services import Services
 
 PREFIX = "/api/v1"
 ROUTERS = (

@@ -11,6 +11,7 @@ import aiohttp
 from starlette.requests import Request
 from starlette.responses import Response
 
+from rlrun_server.authentication.users import User
 from rlrun_server.http.body import read_body
 from rlrun_server.inference.capacity import Capacity, HeldBytes
 from rlrun_server.inference.completion_request import read_request, rewrite_request
@@ -23,8 +24,7 @@ from rlrun_server.inference.pool_client import EngineAnswer, PoolClient
 from rlrun_server.inference.relayed_stream import RelayedStream
 from rlrun_server.inference.request_record import RequestRecord
 from rlrun_server.inference.usage import IN_PROGRESS, read_usage
-from rlrun_server.rest.tenant_queue import TenantQueue
-from rlrun_server.users import User
+from rlrun_server.rest.base.tenant_queue import TenantQueue
 
 JSON, EVENTS = "application/json", "text/event-stream"
 MAX_BODY = 1024 * 1024

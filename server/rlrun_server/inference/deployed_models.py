@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from rlrun.api.adapter import DeploymentState
 from rlrun.protocol.serving import served_name
 
-from rlrun_server.rest.summaries import ArtifactSummary
-from rlrun_server.rest.watched_objects import WatchedObjects
+from rlrun_server.rest.objects.summaries import ArtifactSummary
+from rlrun_server.rest.objects.watched_objects import WatchedObjects
 
 
 @dataclass(frozen=True, order=True)

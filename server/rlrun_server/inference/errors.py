@@ -12,7 +12,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from rlrun_server.rest.problems import RETRY_SECONDS, RETRYABLE, RestError, request_id_of
+from rlrun_server.rest.base.problems import RETRY_SECONDS, RETRYABLE, RestError, request_id_of
 
 log = logging.getLogger(__name__)
 

@@ -17,10 +17,10 @@ from rlrun_server.inference.completions import Completions
 from rlrun_server.inference.deployed_models import DeployedModels
 from rlrun_server.inference.model_access import ModelAccess
 from rlrun_server.inference.pool_client import PoolClient
-from rlrun_server.rest.access import IDENTIFIED, Caller
+from rlrun_server.rest.base.access import IDENTIFIED, Caller
+from rlrun_server.rest.base.tenant_queue import TenantQueue
+from rlrun_server.rest.context.services import Services
 from rlrun_server.rest.rest_app import Guard
-from rlrun_server.rest.services import Services
-from rlrun_server.rest.tenant_queue import TenantQueue
 
 PREFIX = "/v1"
 OPENAPI_PATH = f"{PREFIX}/openapi.json"

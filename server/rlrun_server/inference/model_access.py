@@ -3,10 +3,10 @@
 import asyncio
 from collections.abc import Collection, Sequence
 
+from rlrun_server.authentication.users import Check, User
 from rlrun_server.inference.deployed_models import DeployedModel, DeployedModels
 from rlrun_server.inference.errors import InferenceError
-from rlrun_server.rest.access import VISIBLE, Access
-from rlrun_server.users import Check, User
+from rlrun_server.rest.base.access import VISIBLE, Access
 
 MAX_NAMESPACES = 200
 """Namespaces that are asked about for one list."""

@@ -6,7 +6,7 @@ from typing import Any
 from prometheus_client import Counter, Gauge, Histogram
 
 from rlrun_server.inference.deployed_models import DeployedModel
-from rlrun_server.metrics import REGISTRY
+from rlrun_server.runtime.metrics import REGISTRY
 
 MAX_TOKENS = 10_000_000
 """Tokens of one request. More are an error of the engine, and must not spoil the sum."""

@@ -12,7 +12,9 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rlrun_server.http.client_memory import CountedAnswer
-from rlrun_server.rest import (
+from rlrun_server.rest.base import problems
+from rlrun_server.rest.context.services import Services
+from rlrun_server.rest.routes import (
     artifact_changes,
     artifacts,
     changes,
@@ -20,18 +22,14 @@ from rlrun_server.rest import (
     environments,
     events,
     identity,
-    metrics,
-    problems,
     runs,
-    sample_steps,
-    samples,
     secrets,
     session,
     usage,
 )
-from rlrun_server.rest.logs import routes as log_routes
-from rlrun_server.rest.services import Services
-from rlrun_server.rest.streams import routes as stream_routes
+from rlrun_server.rest.run_data import log_routes, sample_steps, stream_routes
+from rlrun_server.rest.run_data import metric_routes as metrics
+from rlrun_server.rest.run_data import sample_routes as samples
 
 log = logging.getLogger(__name__)
 

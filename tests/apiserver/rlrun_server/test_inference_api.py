@@ -10,13 +10,13 @@ from kubernetes import client
 from kubernetes.aio import client as aio_client
 from rlrun.kube.async_client import AsyncApiTransport, AsyncKubeClient, without_credentials
 from rlrun.storage.layout import S3Uri
-from rlrun_server.identification import Identification
+from rlrun_server.authentication.identification import Identification
+from rlrun_server.authentication.users import Users
 from rlrun_server.inference.inference_app import inference_app
 from rlrun_server.inference.pool_client import PoolClient
-from rlrun_server.rest.metric_reader import MetricReader
-from rlrun_server.rest.sample_reader import SampleReader
-from rlrun_server.rest.services import make_services
-from rlrun_server.users import Users
+from rlrun_server.rest.context.services import make_services
+from rlrun_server.rest.metrics.metric_reader import MetricReader
+from rlrun_server.rest.samples.sample_reader import SampleReader
 
 from tests.apiserver.rlrun_server.test_rest_api import bearer, own_configuration, roles, until  # noqa: F401
 from tests.apiserver.rlrun_server.test_users import Accounts

@@ -13,13 +13,13 @@ from kubernetes.aio import client as aio_client
 from rlrun.kube.async_client import AsyncApiTransport, AsyncKubeClient, load_configuration, without_credentials
 from rlrun.storage.layout import S3Uri
 from rlrun.storage.store import Store
-from rlrun_server.identification import Identification
-from rlrun_server.rest.environment_catalog import EnvironmentCatalog
-from rlrun_server.rest.metric_reader import MetricReader
+from rlrun_server.authentication.identification import Identification
+from rlrun_server.authentication.users import Users
+from rlrun_server.rest.context.services import make_services
+from rlrun_server.rest.metrics.metric_reader import MetricReader
+from rlrun_server.rest.objects.environment_catalog import EnvironmentCatalog
 from rlrun_server.rest.rest_app import rest_app
-from rlrun_server.rest.sample_reader import SampleReader
-from rlrun_server.rest.services import make_services
-from rlrun_server.users import Users
+from rlrun_server.rest.samples.sample_reader import SampleReader
 
 from local_cluster.control_plane.without_nodes import ControlPlane
 from tests.apiserver.rlrun_server.test_users import RBAC, Accounts, chart_objects

@@ -8,7 +8,7 @@ import pytest
 from kubernetes import client
 from rlrun.kube.async_client import AsyncApiTransport, AsyncKubeClient, load_configuration
 from rlrun.protocol.storage_access import StorageGrant, StorageRole
-from rlrun_server.token_reviews import TokenReviews
+from rlrun_server.authentication.token_reviews import TokenReviews
 
 from local_cluster.control_plane.without_nodes import ControlPlane
 

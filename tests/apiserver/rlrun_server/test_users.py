@@ -20,7 +20,7 @@ from rlrun.storage.layout import S3Uri
 from rlrun.storage.store import AccessDenied, Store
 from rlrun_cli.remote.api_keys import ApiKeys
 from rlrun_operator.runtime.server_certificate import make_certificate
-from rlrun_server.settings import ServerSettings
+from rlrun_server.runtime.settings import ServerSettings
 
 from local_cluster.control_plane.without_nodes import ControlPlane
 from local_cluster.host.paths import paths

@@ -11,7 +11,7 @@ from rlrun.garbage_collection.__main__ import arguments
 from rlrun.kube.kinds import ALL, ARTIFACTS, CHILDREN, SECRET
 from rlrun_operator import finalizer_removal
 from rlrun_operator.config.settings import OperatorSettings, parse_settings
-from rlrun_server.user_permissions import FOLDERS, PACKAGES
+from rlrun_server.signing.user_permissions import FOLDERS, PACKAGES
 
 from tests.unit.chart.conftest import CHART, LOCAL, Helm, Object, Render, Rendered
 

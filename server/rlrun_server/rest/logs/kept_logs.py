@@ -9,10 +9,10 @@ from rlrun.storage.errors import NotFound
 from rlrun.storage.layout import RunLayout
 from rlrun.storage.stored_logs import StoredLog, select_logs
 
+from rlrun_server.rest.base.stored_files import FileStore
 from rlrun_server.rest.logs.live_logs import MAX_POD_BYTES, TOTAL_BYTES
 from rlrun_server.rest.logs.log_lines import LogOrigin
 from rlrun_server.rest.logs.run_pods import MAX_PODS, PodSelection
-from rlrun_server.rest.stored_files import FileStore
 
 MAX_FILES = 5000
 """Copies of one run that are looked at."""

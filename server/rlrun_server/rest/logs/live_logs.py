@@ -9,10 +9,10 @@ from rlrun.kube import requests
 from rlrun.kube.async_client import read_end
 from rlrun.kube.errors import ApiError
 
+from rlrun_server.rest.base.problems import RestError, from_api_error
 from rlrun_server.rest.logs.log_lines import time_text
 from rlrun_server.rest.logs.log_models import LogProblem
 from rlrun_server.rest.logs.run_pods import LogCluster, RunPod
-from rlrun_server.rest.problems import RestError, from_api_error
 
 TOTAL_BYTES = 8 * 1024**2
 """Bytes of all logs of one request."""

@@ -8,7 +8,11 @@ from rlrun.api.run_status import Phase
 from rlrun.constants import Reason
 from rlrun.kube.objects import Obj
 
-from rlrun_server.rest.concurrency_limit import ConcurrencyLimit
+from rlrun_server.authentication.users import User
+from rlrun_server.rest.base.concurrency_limit import ConcurrencyLimit
+from rlrun_server.rest.base.problems import FieldError, RestError, invalid
+from rlrun_server.rest.base.stored_files import StoredFiles
+from rlrun_server.rest.base.tenant_queue import TenantQueue
 from rlrun_server.rest.logs.kept_logs import KeptLog, read_kept
 from rlrun_server.rest.logs.live_logs import PodLog, problems_of, read_pods
 from rlrun_server.rest.logs.log_lines import (
@@ -23,11 +27,7 @@ from rlrun_server.rest.logs.log_lines import (
 )
 from rlrun_server.rest.logs.log_models import LogAnswer, LogProblem, LogQuery, LogSource
 from rlrun_server.rest.logs.run_pods import LogCluster, PodSelection, list_pods, select_roles
-from rlrun_server.rest.problems import FieldError, RestError, invalid
-from rlrun_server.rest.stored_files import StoredFiles
-from rlrun_server.rest.summaries import RunSummary
-from rlrun_server.rest.tenant_queue import TenantQueue
-from rlrun_server.users import User
+from rlrun_server.rest.objects.summaries import RunSummary
 
 PER_USER = 4
 CONCURRENT = 6

@@ -13,8 +13,8 @@ from rlrun.kube.pod_logs import UnknownEnvironment, components_of, main_containe
 from rlrun.kube.pods import component_of, role_of
 from rlrun.kube.requests import KubeRequest
 
+from rlrun_server.rest.base.problems import FieldError, invalid
 from rlrun_server.rest.logs.log_lines import LogOrigin
-from rlrun_server.rest.problems import FieldError, invalid
 
 CONTROLLERS = frozenset({"ReplicaSet", "Job"})
 """Kinds of the objects that create the pods of runs."""

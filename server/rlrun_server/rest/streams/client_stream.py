@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from fastapi.sse import KEEPALIVE_COMMENT, format_sse_event
 from rlrun.service.errors import ProblemError
 
-from rlrun_server.rest.problems import RestError
+from rlrun_server.rest.base.problems import RestError
 from rlrun_server.rest.streams.feed import Feed, StreamEnd, StreamEvent
 from rlrun_server.rest.streams.stream_cursor import encode_cursor
 from rlrun_server.rest.streams.stream_models import Bye, ByeReason, EventType

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from rlrun.storage.errors import NotFound
 from rlrun.storage.layout import S3Uri
 
-from rlrun_server.rest.stored_files import FileStore
+from rlrun_server.rest.base.stored_files import FileStore
 
 SUFFIX = ".jsonl"
 PART = re.compile(r"part-[A-Za-z0-9-]{1,60}")

@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from rlrun.storage.layout import S3Uri
 
-from rlrun_server.rest.problems import RestError
-from rlrun_server.rest.stored_files import StoredFiles
+from rlrun_server.rest.base.problems import RestError
+from rlrun_server.rest.base.stored_files import StoredFiles
 from rlrun_server.rest.streams.file_tail import (
     Part,
     Position,

@@ -13,14 +13,14 @@ from rlrun.kube import requests
 from rlrun.kube.async_client import read_end
 from rlrun.kube.errors import ApiError
 
+from rlrun_server.rest.base.problems import from_api_error
+from rlrun_server.rest.base.tenant_queue import TenantQueue
 from rlrun_server.rest.logs.live_logs import NO_LOG
 from rlrun_server.rest.logs.log_lines import LineFilter, ParsedLine, merged, parse_lines, time_text
 from rlrun_server.rest.logs.run_pods import LogCluster, PodSelection, RunPod, list_pods
-from rlrun_server.rest.problems import from_api_error
 from rlrun_server.rest.streams.feed import Feed, StreamEvent, Wake
 from rlrun_server.rest.streams.stream_cursor import not_a_cursor
 from rlrun_server.rest.streams.stream_models import LogLines, Topic
-from rlrun_server.rest.tenant_queue import TenantQueue
 
 PERIOD_SECONDS = 3.0
 FIRST_LINES = 100

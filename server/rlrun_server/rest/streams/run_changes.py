@@ -4,8 +4,8 @@ from collections import defaultdict, deque
 from collections.abc import Callable
 from typing import NamedTuple
 
-from rlrun_server.rest.summaries import RunSummary
-from rlrun_server.rest.watched_objects import Change, WatchedObjects
+from rlrun_server.rest.objects.summaries import RunSummary
+from rlrun_server.rest.objects.watched_objects import Change, WatchedObjects
 
 REMEMBERED = 200
 """Changes of one namespace."""

@@ -2,12 +2,12 @@
 
 import math
 
+from rlrun_server.rest.objects.summaries import RunSummary
+from rlrun_server.rest.objects.watched_objects import WatchedObjects
 from rlrun_server.rest.streams.feed import Feed, StreamEnd, StreamEvent, Wake
 from rlrun_server.rest.streams.run_changes import RunChange, RunChanges
 from rlrun_server.rest.streams.stream_cursor import not_a_cursor
 from rlrun_server.rest.streams.stream_models import ByeReason, DeletedRun, EventType, Reset, Topic
-from rlrun_server.rest.summaries import RunSummary
-from rlrun_server.rest.watched_objects import WatchedObjects
 
 PAUSE_SECONDS = 0.5
 MAX_EVENTS = 256

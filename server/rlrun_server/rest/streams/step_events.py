@@ -6,7 +6,7 @@ from pydantic import ValidationError
 from rlrun.storage.metric_files import TRAINED
 from rlrun.storage.samples.summary import StepSamples
 
-from rlrun_server.rest.metric_columns import MAX_LINE, MAX_STEP, OTHERS, numeric_lines
+from rlrun_server.rest.metrics.metric_columns import MAX_LINE, MAX_STEP, OTHERS, numeric_lines
 from rlrun_server.rest.streams.stream_models import StepMetrics, StepSummary
 
 MAX_VALUES = 500

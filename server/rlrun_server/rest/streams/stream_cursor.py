@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping
 
-from rlrun_server.rest.problems import FieldError, RestError, invalid
+from rlrun_server.rest.base.problems import FieldError, RestError, invalid
 from rlrun_server.rest.streams.stream_models import MAX_CURSOR
 
 VERSION = "1"

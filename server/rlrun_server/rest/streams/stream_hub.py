@@ -6,10 +6,12 @@ from dataclasses import dataclass
 from rlrun.api.run_status import Phase
 from rlrun.constants import Reason
 
-from rlrun_server.metrics import STREAMS
-from rlrun_server.rest.concurrency_limit import ConcurrencyLimit
-from rlrun_server.rest.problems import RestError
-from rlrun_server.rest.stored_files import StoredFiles
+from rlrun_server.authentication.users import User
+from rlrun_server.rest.base.concurrency_limit import ConcurrencyLimit
+from rlrun_server.rest.base.problems import RestError
+from rlrun_server.rest.base.stored_files import StoredFiles
+from rlrun_server.rest.objects.summaries import RunSummary
+from rlrun_server.rest.objects.watched_objects import WatchedObjects
 from rlrun_server.rest.streams.client_stream import ClientStream
 from rlrun_server.rest.streams.feed import Wake
 from rlrun_server.rest.streams.folder_tail import FolderKind, FolderTail
@@ -17,9 +19,7 @@ from rlrun_server.rest.streams.log_feed import LogSources
 from rlrun_server.rest.streams.run_changes import RunChanges
 from rlrun_server.rest.streams.step_events import metric_event, metric_step, sample_step, step_event
 from rlrun_server.rest.streams.stream_models import ByeReason, Topic
-from rlrun_server.rest.summaries import RunSummary
-from rlrun_server.rest.watched_objects import WatchedObjects
-from rlrun_server.users import User
+from rlrun_server.runtime.metrics import STREAMS
 
 STREAMS_PER_USER = 50
 MAX_STREAMS = 400

@@ -8,7 +8,7 @@ from rlrun.constants import Role
 from rlrun.storage.samples.record import SampleSplit, SampleStatus
 
 from rlrun_server.rest.logs.log_models import LogLine
-from rlrun_server.rest.metric_columns import MAX_STEP
+from rlrun_server.rest.metrics.metric_columns import MAX_STEP
 
 MAX_CURSOR = 2048
 

@@ -1,7 +1,7 @@
 """Files of runs that the benchmark writes: readers of the product accept them."""
 
 from rlrun.storage.layout import RunLayout, S3Uri
-from rlrun_server.rest.metric_columns import read_columns
+from rlrun_server.rest.metrics.metric_columns import read_columns
 
 from bench.samples import step_of_rollouts
 from bench.server.stored_files import METRICS, read_whole, write_metrics, write_rollouts

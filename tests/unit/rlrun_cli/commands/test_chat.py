@@ -11,8 +11,8 @@ from rlrun.kube.kinds import CONFIG_MAP
 from rlrun.kube.requests import KubeRequest
 from rlrun_cli.remote.cluster import RemoteCluster
 from rlrun_cli.remote.context import CliContext
-from rlrun_server.rest.access import Caller
-from rlrun_server.users import User
+from rlrun_server.authentication.users import User
+from rlrun_server.rest.base.access import Caller
 from starlette.requests import Request
 from typing_extensions import override
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 from fastapi.routing import APIRoute
-from rlrun_server.hosted_api import answer_time
-from rlrun_server.hosted_api.caller import KeyIdentified, KeyRequirement
+from rlrun_server.hosted_api.base import answer_time
+from rlrun_server.hosted_api.base.caller import KeyIdentified, KeyRequirement
 from rlrun_server.hosted_api.hosted_app import PREFIX, hosted_app
 from rlrun_server.http.prefixes import ByPrefix
 

@@ -8,7 +8,7 @@ from typing import Any
 import openai
 import pytest
 from rlrun_server.inference.capacity import Capacity
-from rlrun_server.metrics import REGISTRY
+from rlrun_server.runtime.metrics import REGISTRY
 from starlette.responses import JSONResponse, RedirectResponse, Response
 
 from tests.support.completion_engine import USAGE, CompletionEngine, event, piece

@@ -1,10 +1,10 @@
 """Names of models: which one a user means."""
 
 import pytest
+from rlrun_server.authentication.users import User
 from rlrun_server.inference.deployed_models import DeployedModels
 from rlrun_server.inference.errors import InferenceError
 from rlrun_server.inference.model_access import MAX_CANDIDATES, ModelAccess
-from rlrun_server.users import User
 
 from tests.support.inference_api import CHAT_RIGHT, adapter
 from tests.support.rest_api import RestApi, rest_api

@@ -5,9 +5,11 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from rlrun_server.hosted_api import run_routes, secret_routes
+from rlrun_server.hosted_api.routes import run_routes
+from rlrun_server.hosted_api.secrets import secret_routes
 from rlrun_server.http.strict_json import read_json
-from rlrun_server.rest import run_bodies, runs, secrets
+from rlrun_server.rest.objects import run_bodies
+from rlrun_server.rest.routes import runs, secrets
 
 from tests.support.hosted_api import hosted_api, model_object
 from tests.support.rest_api import run_object

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 from fastapi.routing import APIRoute
-from rlrun_server.rest.access import Anyone, Identified, Requirement
+from rlrun_server.rest.base.access import Anyone, Identified, Requirement
+from rlrun_server.rest.base.problems import ProblemDetails
 from rlrun_server.rest.openapi_document import openapi_text
-from rlrun_server.rest.problems import ProblemDetails
 from rlrun_server.rest.rest_app import OPENAPI_PATH, rest_app
 
 from tests.support.rest_api import RestApi, rest_api, run_object

@@ -12,10 +12,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from rlrun.protocol.environment import linked_secret
 from rlrun.storage.layout import RunLayout, S3Uri
-from rlrun_server.hosted_api.environment_ids import environment_id
-from rlrun_server.hosted_api.errors import NOT_HERE
+from rlrun_server.hosted_api.base.errors import NOT_HERE
+from rlrun_server.hosted_api.environments.environment_ids import environment_id
 from rlrun_server.hosted_api.hosted_app import PREFIX, hosted_app
-from rlrun_server.rest.access import Access
+from rlrun_server.rest.base.access import Access
 
 from tests.support.hosted_api import MODEL, HostedApi, artifact_object, hosted_api, model_object
 from tests.support.rest_api import BUCKET, run_object, uid_of

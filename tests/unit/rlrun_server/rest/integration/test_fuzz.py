@@ -10,10 +10,10 @@ from fastapi import APIRouter, FastAPI
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rlrun.api.base.schema import Schema
-from rlrun_server.rest.access import IDENTIFIED, Caller
-from rlrun_server.rest.problems import MEDIA_TYPE
+from rlrun_server.authentication.users import Check, User, Users
+from rlrun_server.rest.base.access import IDENTIFIED, Caller
+from rlrun_server.rest.base.problems import MEDIA_TYPE
 from rlrun_server.rest.rest_app import PREFIX, PROBLEM, rest_app
-from rlrun_server.users import Check, User, Users
 from schemathesis.core.failures import FailureGroup
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 

@@ -7,7 +7,7 @@ from typing import Any
 import zstandard
 from rlrun.storage.layout import S3Uri
 from rlrun.storage.samples.record import SampleSplit
-from rlrun_server.rest.sample_reader import FRESH_SECONDS
+from rlrun_server.rest.samples.sample_reader import FRESH_SECONDS
 
 from bench.samples import step_of_rollouts
 from tests.support.rest_api import RestApi, rest_api, run_object, uid_of

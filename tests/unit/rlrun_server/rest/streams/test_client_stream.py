@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 from rlrun.service.errors import ProblemError
-from rlrun_server.rest.problems import RestError
+from rlrun_server.rest.base.problems import RestError
 from rlrun_server.rest.streams import client_stream
 from rlrun_server.rest.streams.client_stream import ClientStream
 from rlrun_server.rest.streams.feed import Feed, StreamEnd, StreamEvent, Wake

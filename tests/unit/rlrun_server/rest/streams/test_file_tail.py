@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 from rlrun.storage.layout import S3Uri
-from rlrun_server.rest.stored_files import StoredFiles
+from rlrun_server.rest.base.stored_files import StoredFiles
 from rlrun_server.rest.streams import file_tail, folder_tail
 from rlrun_server.rest.streams.file_tail import Part, Position, end_of, lines_after, list_parts, start_after
 from rlrun_server.rest.streams.folder_feed import FolderFeed

@@ -10,14 +10,14 @@ from rlrun.constants import Role
 from rlrun.kube.errors import ApiError
 from rlrun.kube.objects import Obj
 from rlrun.kube.requests import KubeRequest, Verb
+from rlrun_server.rest.base.problems import RestError
 from rlrun_server.rest.logs.run_pods import PodSelection
-from rlrun_server.rest.problems import RestError
+from rlrun_server.rest.run_data.event_feed import EventFeed
 from rlrun_server.rest.streams import log_feed
-from rlrun_server.rest.streams.event_feed import EventFeed
 from rlrun_server.rest.streams.log_feed import LogFeed, LogSources
 
 from tests.support.rest_api import uid_of
-from tests.unit.rlrun_server.rest.logs.test_routes import pod
+from tests.unit.rlrun_server.rest.run_data.test_log_routes import pod
 
 
 class Pods:

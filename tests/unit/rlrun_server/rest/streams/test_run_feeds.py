@@ -4,13 +4,13 @@ import json
 from typing import Any
 
 import pytest
-from rlrun_server.rest.problems import RestError
+from rlrun_server.rest.base.problems import RestError
+from rlrun_server.rest.objects.summaries import RunSummary
+from rlrun_server.rest.objects.watched_objects import WatchedObjects
 from rlrun_server.rest.streams import run_changes
 from rlrun_server.rest.streams.feed import StreamEnd
 from rlrun_server.rest.streams.run_changes import RunChanges
 from rlrun_server.rest.streams.run_feeds import NamespaceFeed, StatusFeed
-from rlrun_server.rest.summaries import RunSummary
-from rlrun_server.rest.watched_objects import WatchedObjects
 
 from tests.support.rest_api import rest_api, run_object, uid_of
 

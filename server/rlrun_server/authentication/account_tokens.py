@@ -1,0 +1,104 @@
+"""Tokens of the accounts for which API keys stand, so that callers with a key change what their account may change."""
+
+import base64
+import json
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+
+from rlrun.constants import Reason
+from rlrun.kube import requests
+from rlrun.kube.errors import ApiError
+from rlrun.kube.objects import Obj
+from rlrun.kube.requests import KubeRequest
+from rlrun.protocol.api_keys import ACCOUNT
+from rlrun.service.errors import ProblemError
+
+from rlrun_server.authentication.users import User
+
+log = logging.getLogger(__name__)
+
+TOKEN_SECONDS = 600
+"""Lifetime of a token: the shortest that the API server makes."""
+KEPT_SECONDS = TOKEN_SECONDS / 2
+MAX_TOKENS = 2000
+"""Tokens in memory: one for each API key that there may be."""
+
+Send = Callable[[KubeRequest], Awaitable[Obj]]
+
+
+@dataclass(frozen=True)
+class _Kept:
+    until: float
+    account_uid: str
+    token: str = field(repr=False)
+
+
+class AccountTokens:
+    """Asks the API server for tokens of `rlrun-user`, and keeps each until half its life. In memory only.
+
+    Who uses a token was identified by a key before: a key that is revoked reaches none.
+    """
+
+    def __init__(self, send: Send, clock: Callable[[], float]) -> None:
+        """`send` has the rights of rlrun-server and raises ApiError."""
+        self._send = send
+        self._clock = clock
+        self._kept: dict[str, _Kept] = {}
+        """Tokens by id of the key."""
+
+    async def token(self, user: User) -> str:
+        """Return a token of the account of the user's API key. Raises ProblemError."""
+        now = self._clock()
+        kept = self._kept.get(user.api_key)
+        if kept is not None and now < kept.until and kept.account_uid == user.uid:
+            return kept.token
+        token = await self._ask(user)
+        self._kept = {key: each for key, each in self._kept.items() if now < each.until}
+        if len(self._kept) < MAX_TOKENS:
+            self._kept[user.api_key] = _Kept(now + KEPT_SECONDS, user.uid, token)
+        return token
+
+    def forget(self, key_id: str) -> None:
+        """Keep no token for a key that is revoked, or whose token the API server no longer accepts."""
+        self._kept.pop(key_id, None)
+
+    async def _ask(self, user: User) -> str:
+        try:
+            answer = await self._send(requests.create_token(user.namespace, ACCOUNT, TOKEN_SECONDS))
+        except ApiError as error:
+            log.warning("no token for API key %s of namespace %s: %s", user.api_key, user.namespace, error)
+            raise _refused(error, user.namespace) from error
+        token = str((answer.get("status") or {}).get("token") or "")
+        if account_uid_of(token) != user.uid:
+            # The account was deleted and made again since the key was looked at.
+            raise _ended()
+        return token
+
+
+def account_uid_of(token: str) -> str | None:
+    """Return the uid of the ServiceAccount in a token that came from the API server. Pure."""
+    try:
+        payload = token.split(".")[1]
+        claims = json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
+        return str(claims["kubernetes.io"]["serviceaccount"]["uid"])
+    except (IndexError, KeyError, TypeError, ValueError):
+        return None
+
+
+def _refused(error: ApiError, namespace: str) -> ProblemError:
+    if error.status == 404:
+        return _ended()
+    if error.status == 403:
+        message = (
+            f"rlrun-server may not create tokens of ServiceAccount {ACCOUNT} in namespace {namespace}, with which an "
+            "API key changes objects. Ask the platform team to upgrade the chart, or send a Kubernetes token."
+        )
+        return ProblemError.of(403, Reason.API_KEY_NOT_ALLOWED, message)
+    message = "The API server made no token for the API key. The request may be repeated."
+    return ProblemError.of(503, Reason.STORAGE_SERVER_UNAVAILABLE, message)
+
+
+def _ended() -> ProblemError:
+    message = "The API key has ended with its ServiceAccount. Create another key."
+    return ProblemError.of(401, Reason.TOKEN_INVALID, message)

@@ -1,0 +1,167 @@
+"""Creation, list and deletion of API keys, for users who may create tokens of the account for which keys stand."""
+
+import logging
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+
+from rlrun.constants import Reason
+from rlrun.kube.errors import ApiError
+from rlrun.protocol.api_keys import ACCOUNT, KEYS_AUDIENCE, ApiKeyInfo, ApiKeyList, CreatedApiKey, NewApiKey
+from rlrun.service.errors import ProblemError
+
+from rlrun_server.authentication.api_key import ApiKey, is_api_key, mint
+from rlrun_server.authentication.api_key_store import ApiKeyStore, Keys, StoreMissing
+from rlrun_server.authentication.identification import Identification, not_reviewed, too_many
+from rlrun_server.authentication.users import Check, User, Users, account_name
+from rlrun_server.runtime.rate_limit import Rate, RateLimiter
+
+log = logging.getLogger(__name__)
+
+NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+MAX_KEYS = 100
+"""Keys of one namespace that have not ended."""
+MAX_KEYS_OF_ALL = 2000
+"""Keys of all namespaces. A Secret holds 1 MiB, and an entry has at most 500 bytes with the name of its maker."""
+REQUESTS = Rate(per_second=2.0, burst=40.0)
+"""Requests for one namespace by users who may send them: each reads the Secret with all keys."""
+ID_LENGTH = 12
+
+
+class ApiKeyManagement:
+    """Answers requests about keys. All rejections are ProblemErrors."""
+
+    def __init__(
+        self,
+        identification: Identification,
+        users: Users,
+        store: ApiKeyStore | None,
+        clock: Callable[[], float],
+        now: Callable[[], datetime],
+        on_deleted: Callable[[str], None] | None = None,
+    ) -> None:
+        """`clock` counts seconds for limits; `now` is the time in UTC. Without a store keys are turned off.
+
+        `on_deleted` is called with the id of a key that was deleted.
+        """
+        self._identification = identification
+        self._users = users
+        self._store = store
+        self._clock = clock
+        self._now = now
+        self._on_deleted = on_deleted
+        self._requests = RateLimiter(REQUESTS)
+
+    async def create(self, token: str, client: str, namespace: str, asked: NewApiKey) -> CreatedApiKey:
+        """Create a key of the namespace. Deletes those of all that have ended. Raises ProblemError."""
+        store, user = await self._allowed(token, client, namespace)
+        with _problems():
+            account_uid = await store.account_uid(namespace)
+            if account_uid is None:
+                raise _account_missing(namespace)
+            now = self._now()
+            lifetime = timedelta(days=asked.days)
+            key, text = mint(namespace, account_uid, user, asked.description, lifetime, now)
+            await store.change(lambda keys: _with(keys, key, now))
+        log.info("%s created API key %s of namespace %s until %s", user, key.id, namespace, key.expires)
+        return CreatedApiKey(**dict(key.info), key=text)
+
+    async def list(self, token: str, client: str, namespace: str) -> ApiKeyList:
+        """Return the keys of the namespace, oldest first, also those that have ended. Raises ProblemError."""
+        store, _ = await self._allowed(token, client, namespace)
+        with _problems():
+            keys = [key for key in (await store.keys()).values() if key.namespace == namespace]
+        return ApiKeyList(keys=[key.info for key in sorted(keys, key=lambda key: (key.created, key.id))])
+
+    async def delete(self, token: str, client: str, namespace: str, key_id: str) -> ApiKeyInfo:
+        """Delete a key of the namespace. It ends within seconds. Raises ProblemError."""
+        store, user = await self._allowed(token, client, namespace)
+        deleted: dict[str, ApiKey] = {}
+
+        def without(keys: Keys) -> Keys:
+            key = keys.get(key_id)
+            if key is None or key.namespace != namespace:
+                message = f"Namespace {namespace} has no API key {key_id[:ID_LENGTH]!r}. List its keys."
+                raise ProblemError.of(404, Reason.API_KEY_NOT_FOUND, message)
+            deleted[key_id] = key
+            return {other: kept for other, kept in keys.items() if other != key_id}
+
+        with _problems():
+            await store.change(without)
+        if self._on_deleted is not None:
+            self._on_deleted(key_id)
+        log.info("%s deleted API key %s of namespace %s", user, key_id, namespace)
+        return deleted[key_id].info
+
+    async def _allowed(self, token: str, client: str, namespace: str) -> tuple[ApiKeyStore, str]:
+        """Return the store, and the name of the user, who may manage the keys of the namespace."""
+        if self._store is None:
+            message = "API keys are turned off: the chart has users.apiKeys=false. Ask the platform team."
+            raise ProblemError.of(403, Reason.STORAGE_ACCESS_DENIED, message)
+        if is_api_key(token):
+            # A key that leaked could make others, and so outlive its end and its deletion.
+            message = "An API key cannot manage API keys. Send a Kubernetes token instead."
+            raise ProblemError.of(403, Reason.STORAGE_ACCESS_DENIED, message)
+        if not NAMESPACE.fullmatch(namespace):
+            raise ProblemError.of(422, Reason.INVALID_REQUEST, "The path must have the name of a namespace.")
+        user = await self._manager(token, client, namespace)
+        if not self._requests.allow(namespace, self._clock()):
+            raise too_many(f"Namespace {namespace}")
+        return self._store, user
+
+    async def _manager(self, token: str, client: str, namespace: str) -> str:
+        try:
+            user = await self._identification.identify(token, client)
+        except ProblemError as error:
+            if error.status == 401 and await self._identification.is_key_manager(token, client, namespace):
+                return account_name(namespace)
+            raise
+        if user.name == account_name(namespace):
+            message = (
+                f"A token of {ACCOUNT} manages API keys only if it is made for them: create it with the audience "
+                f"{KEYS_AUDIENCE}, as `rlrun key` does."
+            )
+            raise ProblemError.of(403, Reason.STORAGE_ACCESS_DENIED, message)
+        await self._check(user, namespace)
+        return user.name
+
+    async def _check(self, user: User, namespace: str) -> None:
+        check = Check("create", "serviceaccounts", namespace, "token", group="", name=ACCOUNT)
+        with _problems():
+            is_allowed = await self._users.may(user, check)
+        if not is_allowed:
+            # The same for a namespace that does not exist.
+            message = f"User {user.name} may not create tokens of ServiceAccount {ACCOUNT} in namespace {namespace}."
+            raise ProblemError.of(403, Reason.STORAGE_ACCESS_DENIED, message)
+
+
+def _with(keys: Keys, new: ApiKey, now: datetime) -> Keys:
+    living = {key_id: key for key_id, key in keys.items() if key.expires > now}
+    of_namespace = sum(key.namespace == new.namespace for key in living.values())
+    if of_namespace >= MAX_KEYS or len(living) >= MAX_KEYS_OF_ALL:
+        message = (
+            f"Namespace {new.namespace} has {of_namespace} API keys of {MAX_KEYS}, and all namespaces {len(living)} of "
+            f"{MAX_KEYS_OF_ALL}. Delete keys that are not used."
+        )
+        raise ProblemError.of(409, Reason.API_KEY_LIMIT_REACHED, message)
+    return {**living, new.id: new}
+
+
+@contextmanager
+def _problems() -> Iterator[None]:
+    try:
+        yield
+    except ApiError as error:
+        raise not_reviewed(error) from error
+    except StoreMissing as error:
+        raise ProblemError.of(503, Reason.STORAGE_SERVER_UNAVAILABLE, f"{error}.") from error
+
+
+def _account_missing(namespace: str) -> ProblemError:
+    message = (
+        f"Namespace {namespace} has no ServiceAccount {ACCOUNT}, whose rights an API key has. Ask an administrator to "
+        f"run: kubectl create serviceaccount {ACCOUNT} -n {namespace}, and kubectl create rolebinding {ACCOUNT} "
+        f"--clusterrole=edit --serviceaccount={namespace}:{ACCOUNT} -n {namespace}"
+    )
+    return ProblemError.of(409, Reason.API_KEY_ACCOUNT_MISSING, message)

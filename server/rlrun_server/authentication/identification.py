@@ -1,0 +1,88 @@
+"""Identification of users by the credential of their request: a Kubernetes token, or an API key."""
+
+import logging
+import math
+from collections.abc import Callable
+
+from rlrun.constants import Reason
+from rlrun.kube.errors import ApiError
+from rlrun.service.errors import ProblemError
+
+from rlrun_server.authentication.api_key_store import StoreMissing
+from rlrun_server.authentication.users import User, Users
+from rlrun_server.runtime.metrics import USER_REVIEWS
+from rlrun_server.runtime.rate_limit import Rate, RateLimiter
+
+log = logging.getLogger(__name__)
+
+REVIEW_BURST_SECONDS = 10.0
+LOG_SECONDS = 3600.0
+
+
+class Identification:
+    """Tells who sends a request, with a limit of new credentials per address. All rejections are ProblemErrors."""
+
+    def __init__(self, users: Users, reviews_per_second: float, clock: Callable[[], float]) -> None:
+        self._users = users
+        self._clock = clock
+        self._logged: dict[str, float] = {}
+        """Time of the last line about each API key."""
+        self._new = RateLimiter(Rate(reviews_per_second, REVIEW_BURST_SECONDS * reviews_per_second))
+
+    async def identify(self, token: str, client: str) -> User:
+        """Return whose token or API key it is. `client` is the address of the connection. Raises ProblemError."""
+        self._limit(token, client)
+        try:
+            user = await self._users.identify(token)
+        except (ApiError, StoreMissing) as error:
+            raise not_reviewed(error) from error
+        USER_REVIEWS.labels("refused" if user is None else "accepted").inc()
+        if user is None:
+            raise _unauthorized()
+        self._log_use(user)
+        return user
+
+    async def is_key_manager(self, token: str, client: str, namespace: str) -> bool:
+        """Return whether the token was made to manage the API keys of the namespace. Raises ProblemError."""
+        self._limit(token, client)
+        try:
+            return await self._users.is_key_manager(token, namespace)
+        except ApiError as error:
+            raise not_reviewed(error) from error
+
+    def _limit(self, token: str, client: str) -> None:
+        if not token:
+            raise _unauthorized()
+        # The user is not known yet, so that the limit is one of the connection's address. Who was accepted before is
+        # not limited: behind an Ingress all users have one address.
+        if not self._users.knows(token) and not self._new.allow(client, self._clock()):
+            raise too_many("This address")
+
+    def _log_use(self, user: User) -> None:
+        """Write once an hour which key is used: the API server does not see it."""
+        now = self._clock()
+        if user.api_key and now >= self._logged.get(user.api_key, -math.inf) + LOG_SECONDS:
+            self._logged[user.api_key] = now
+            log.info("API key %s of namespace %s is used", user.api_key, user.namespace)
+
+
+def too_many(who: str) -> ProblemError:
+    """Return the rejection of more requests than are allowed."""
+    message = f"{who} sends more requests than it may. They may be repeated later."
+    return ProblemError.of(429, Reason.STORAGE_SERVER_UNAVAILABLE, message)
+
+
+def not_reviewed(error: Exception) -> ProblemError:
+    """Return the rejection for an API server that does not review."""
+    USER_REVIEWS.labels("error").inc()
+    log.warning("a user could not be reviewed: %s", error)
+    message = "The API server did not review the token or the permission. The request may be repeated."
+    return ProblemError.of(503, Reason.STORAGE_SERVER_UNAVAILABLE, message)
+
+
+def _unauthorized() -> ProblemError:
+    message = (
+        "The API server does not accept the token, or the API key does not exist or has ended. Log in to the cluster "
+        "again, or create another key."
+    )
+    return ProblemError.of(401, Reason.TOKEN_INVALID, message)

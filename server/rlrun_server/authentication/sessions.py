@@ -1,0 +1,193 @@
+"""Sessions of browsers: the credential of a user, sealed in a cookie. The server keeps nothing of them."""
+
+import base64
+import binascii
+import json
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from rlrun.constants import Reason
+from rlrun.service.errors import ProblemError
+from starlette.requests import Request
+from starlette.responses import Response
+
+from rlrun_server.authentication.api_key import is_api_key
+from rlrun_server.authentication.identification import Identification
+from rlrun_server.authentication.sealed import Sealer
+from rlrun_server.authentication.users import User, Users
+from rlrun_server.http.cross_site import cross_site_reason, is_plain_loopback, is_sent_in_clear
+from rlrun_server.runtime.rate_limit import Rate, RateLimiter
+
+SESSION_SECONDS = 8 * 3600
+CODE_SECONDS = 60
+MAX_CREDENTIAL = 16 * 1024
+"""Characters of a credential. TokenReviews of longer ones are not worth their time."""
+MAX_COOKIE = 3800
+"""Characters of a cookie: browsers accept 4,096 with its name and attributes."""
+COOKIE = "__Host-rlrun-session"
+"""Browsers accept this name only over TLS, for this host and all paths: no other host of the domain can set it."""
+LOOPBACK_COOKIE = "rlrun-session"
+"""Name on the user's own machine, where there is no TLS."""
+SESSION, CODE = "session", "login code"
+ATTEMPTS = Rate(per_second=0.5, burst=20.0)
+"""Logins from one address with credentials that are not known."""
+ATTEMPTS_OF_ALL = Rate(per_second=5.0, burst=100.0)
+EVERYONE = ""
+
+
+@dataclass(frozen=True)
+class Credential:
+    """Kubernetes token or API key, for a time."""
+
+    token: str
+    """Never logged."""
+    expires: int
+    """Seconds since 1970."""
+    id: str = ""
+    """Id of a login code."""
+
+
+class Sessions:
+    """Logs browsers in, and finds the credential of their requests. All rejections are ProblemErrors."""
+
+    def __init__(
+        self,
+        sealer: Sealer,
+        identification: Identification,
+        users: Users,
+        clock: Callable[[], float],
+        now: Callable[[], float],
+    ) -> None:
+        """`clock` counts seconds for limits; `now` returns the seconds since 1970."""
+        self._sealer = sealer
+        self._identification = identification
+        self._users = users
+        self._clock = clock
+        self._now = now
+        self._attempts = RateLimiter(ATTEMPTS)
+        self._attempts_of_all = RateLimiter(ATTEMPTS_OF_ALL)
+        self._used: dict[str, int] = {}
+        """Times at which codes that were used end, by their id."""
+
+    def find(self, request: Request) -> Credential | None:
+        """Return the credential of the request's cookie. Raises ProblemError for a request of another site."""
+        sealed = request.cookies.get(_cookie_name(request))
+        credential = self._open(sealed, SESSION) if sealed else None
+        if credential is not None:
+            refuse_other_sites(request)
+        return credential
+
+    def token_of(self, request: Request) -> str:
+        """Return the credential of the request's cookie, or an empty string. Raises ProblemError."""
+        credential = self.find(request)
+        return "" if credential is None else credential.token
+
+    async def log_in(self, request: Request, client: str, token: str) -> tuple[User, Credential]:
+        """Return the user whose credential it is, and the session. Raises ProblemError."""
+        refuse_other_sites(request)
+        if is_sent_in_clear(request):
+            message = (
+                "The page was not loaded over https, so that the credential could be read in the network. Open it over "
+                "https, or through a port forwarded to this machine: kubectl port-forward."
+            )
+            raise ProblemError.of(403, Reason.CONNECTION_NOT_ENCRYPTED, message)
+        is_known = self._users.has_accepted(token) or await self._is_valid_key(token, client)
+        if not (is_known or self._may_try(client)):
+            raise _too_many_attempts()
+        user = await self._identification.identify(token, client)
+        now = int(self._now())
+        return user, Credential(token, min(now + SESSION_SECONDS, _end_of(token) or now + SESSION_SECONDS))
+
+    async def _is_valid_key(self, token: str, client: str) -> bool:
+        """Return whether it is a valid API key, which costs no request and cannot be guessed."""
+        if not is_api_key(token):
+            return False
+        try:
+            await self._identification.identify(token, client)
+        except ProblemError:
+            return False
+        return True
+
+    def set_cookie(self, request: Request, response: Response, session: Credential) -> None:
+        """Let the browser keep the session. Raises ProblemError if the credential is too long for a cookie."""
+        sealed = self._seal(session, SESSION)
+        if len(sealed) > MAX_COOKIE:
+            message = (
+                f"The token has {len(session.token)} characters, which is more than a cookie holds. Log in with an API "
+                "key (rlrun key create), or with a token of a ServiceAccount (kubectl create token)."
+            )
+            raise ProblemError.of(422, Reason.INVALID_REQUEST, message)
+        _set_cookie(request, response, sealed, max(0, session.expires - int(self._now())))
+
+    def delete_cookie(self, request: Request, response: Response) -> None:
+        """Let the browser forget the session."""
+        _set_cookie(request, response, "", 0)
+
+    def make_code(self, token: str) -> tuple[str, int]:
+        """Return a code for one login with this credential, and when it ends."""
+        code = Credential(token, int(self._now()) + CODE_SECONDS, secrets.token_urlsafe(12))
+        return self._seal(code, CODE), code.expires
+
+    def use_code(self, client: str, sealed: str) -> str:
+        """Return the credential of a code that this replica has not seen yet. Raises ProblemError."""
+        now = self._now()
+        self._used = {used: end for used, end in self._used.items() if end > now}
+        code = self._open(sealed, CODE)
+        if code is None or code.id in self._used:
+            if not self._may_try(client):
+                raise _too_many_attempts()
+            message = "The login code has been used, or is older than a minute. Run rlrun open again."
+            raise ProblemError.of(401, Reason.LOGIN_CODE_INVALID, message)
+        self._used[code.id] = code.expires
+        return code.token
+
+    def _may_try(self, client: str) -> bool:
+        now = self._clock()
+        return self._attempts.allow(client, now) and self._attempts_of_all.allow(EVERYONE, now)
+
+    def _seal(self, credential: Credential, purpose: str) -> str:
+        fields = {"token": credential.token, "expires": credential.expires, "id": credential.id}
+        return self._sealer.seal(json.dumps(fields).encode(), purpose)
+
+    def _open(self, sealed: str, purpose: str) -> Credential | None:
+        content = self._sealer.open(sealed, purpose)
+        credential = None if content is None else Credential(**json.loads(content))
+        return credential if credential is not None and credential.expires > self._now() else None
+
+
+def refuse_other_sites(request: Request) -> None:
+    """Raise ProblemError if the request may come from a page of another site."""
+    reason = cross_site_reason(request)
+    if reason is not None:
+        message = (
+            f"The request was refused, because {reason}. With a cookie only the page of this server sends requests; "
+            "programs send Authorization: Bearer."
+        )
+        raise ProblemError.of(403, Reason.CROSS_SITE_REQUEST, message)
+
+
+def _cookie_name(request: Request) -> str:
+    return LOOPBACK_COOKIE if is_plain_loopback(request) else COOKIE
+
+
+def _set_cookie(request: Request, response: Response, value: str, seconds: int) -> None:
+    secure = not is_plain_loopback(request)
+    response.set_cookie(
+        _cookie_name(request), value, max_age=seconds, path="/", secure=secure, httponly=True, samesite="strict"
+    )
+
+
+def _end_of(token: str) -> int | None:
+    """Return the time at which a JSON Web Token ends. It shortens the session, and is not verified for that."""
+    payload = token.split(".")[1] if token.count(".") == 2 else ""
+    try:
+        end = json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))["exp"]
+        return int(end)
+    except (binascii.Error, ValueError, KeyError, TypeError, OverflowError, RecursionError):
+        return None
+
+
+def _too_many_attempts() -> ProblemError:
+    message = "Too many logins were tried. Wait a minute, then log in again."
+    return ProblemError.of(429, Reason.TOO_MANY_REQUESTS, message)

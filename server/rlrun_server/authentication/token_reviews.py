@@ -1,0 +1,76 @@
+"""Reviews of ServiceAccount tokens by the API server, remembered for a while."""
+
+import hashlib
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from rlrun.kube.objects import Obj
+
+from rlrun_server.runtime.review_cache import ReviewCache
+
+CreateReview = Callable[[Obj], Awaitable[Obj]]
+
+ACCEPTED_SECONDS = 60.0
+"""Time for which a token stays accepted without another review: so long works that of a deleted pod."""
+USER_PREFIX = "system:serviceaccount:"
+
+
+@dataclass(frozen=True)
+class Review:
+    """Result of a review."""
+
+    namespace: str = ""
+    """Namespace of the ServiceAccount; empty if the token was refused."""
+    account: str = ""
+    pod: str = ""
+    """Name of the pod that the token is bound to."""
+
+    @property
+    def is_accepted(self) -> bool:
+        """True if the API server knows the token."""
+        return bool(self.namespace)
+
+
+class TokenReviews:
+    """Reviews tokens of ServiceAccounts."""
+
+    def __init__(self, create: CreateReview, clock: Callable[[], float]) -> None:
+        self._create = create
+        self._reviews: ReviewCache[Review] = ReviewCache(lambda review: review.is_accepted, ACCEPTED_SECONDS, clock)
+
+    def knows(self, token: str, audience: str) -> bool:
+        """Return whether `review` would send no request."""
+        return self._reviews.knows(token_key(token, audience))
+
+    async def review(self, token: str, audience: str) -> Review:
+        """Return the review of a token for an audience. Raises ApiError."""
+
+        async def ask() -> Review:
+            return read_review(await self._create(token_review(token, [audience])), audience)
+
+        return await self._reviews.get(token_key(token, audience), ask)
+
+
+def token_review(token: str, audiences: list[str]) -> Obj:
+    """Return the object to create. Without audiences the token must be one for the API server itself."""
+    spec: Obj = {"token": token, **({"audiences": audiences} if audiences else {})}
+    return {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "metadata": {}, "spec": spec}
+
+
+def read_review(answer: Obj, audience: str) -> Review:
+    """Return the result in a TokenReview. The answer must name the audience, or the server did not check it."""
+    status = answer.get("status") or {}
+    user = status.get("user") or {}
+    name = str(user.get("username", ""))
+    if not status.get("authenticated") or audience not in (status.get("audiences") or []):
+        return Review()
+    if not name.startswith(USER_PREFIX):
+        return Review()
+    namespace, _, account = name.removeprefix(USER_PREFIX).partition(":")
+    pods = (user.get("extra") or {}).get("authentication.kubernetes.io/pod-name") or [""]
+    return Review(namespace, account, str(pods[0]))
+
+
+def token_key(token: str, audience: str = "") -> bytes:
+    """Return the digest of a token, so that a dump of the process has no tokens of clients that have left."""
+    return hashlib.sha256(f"{audience}\n{token}".encode("utf-8", "surrogateescape")).digest()

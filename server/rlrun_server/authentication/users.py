@@ -1,0 +1,191 @@
+"""Users: who has a token, and what the API server lets them do."""
+
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from rlrun.constants import GROUP
+from rlrun.kube.objects import Obj
+from rlrun.protocol.api_keys import ACCOUNT, KEYS_AUDIENCE
+
+from rlrun_server.authentication.api_key import is_api_key, parse
+from rlrun_server.authentication.api_key_store import ApiKeyStore
+from rlrun_server.authentication.token_reviews import (
+    ACCEPTED_SECONDS,
+    USER_PREFIX,
+    CreateReview,
+    token_key,
+    token_review,
+)
+from rlrun_server.runtime.review_cache import ReviewCache
+
+ALLOWED_SECONDS = 15.0
+"""Time for which a permission or an API key counts without another look: so long works one that was taken away."""
+
+
+@dataclass(frozen=True)
+class User:
+    """Identity as the API server knows it."""
+
+    name: str
+    uid: str = ""
+    groups: tuple[str, ...] = ()
+    extra: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    api_key: str = ""
+    """Id of the API key that stands for the user."""
+    namespace: str = ""
+    """Namespace of the API key."""
+
+    @property
+    def limited_as(self) -> str:
+        """Name for limits. All ServiceAccounts of a namespace are one: its users may make as many as they like."""
+        is_account = self.name.startswith(USER_PREFIX)
+        return self.name.rpartition(":")[0] if is_account else self.name
+
+
+@dataclass(frozen=True)
+class Check:
+    """Question to the API server: may a user do this?"""
+
+    verb: str
+    resource: str
+    namespace: str
+    subresource: str = ""
+    group: str = GROUP
+    name: str = ""
+    """Name of one object. Empty: all of the namespace."""
+
+    def __str__(self) -> str:
+        resource = f"{self.resource}/{self.subresource}" if self.subresource else self.resource
+        return f"{self.verb} {resource} in {f'namespace {self.namespace}' if self.namespace else 'all namespaces'}"
+
+
+class Users:
+    """Reviews the tokens, API keys and permissions of users."""
+
+    def __init__(
+        self,
+        create: CreateReview,
+        clock: Callable[[], float],
+        api_keys: ApiKeyStore | None = None,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        """`clock` counts seconds for the caches; `now` is the time in UTC. Without `api_keys` none is accepted."""
+        self._create = create
+        self._api_keys = api_keys
+        self._now = now
+        self._tokens: ReviewCache[User | None] = ReviewCache(lambda user: user is not None, ACCEPTED_SECONDS, clock)
+        self._accounts: ReviewCache[str | None] = ReviewCache(lambda uid: uid is not None, ALLOWED_SECONDS, clock)
+        self._permissions: ReviewCache[bool] = ReviewCache(lambda allowed: allowed, ALLOWED_SECONDS, clock)
+
+    def knows(self, token: str) -> bool:
+        """Return whether the API server has accepted the token before, or `identify` sends no request for it."""
+        return is_api_key(token) or self._tokens.has_accepted(token_key(token)) or self._tokens.knows(token_key(token))
+
+    def has_accepted(self, token: str) -> bool:
+        """Return whether it is a token that the API server has accepted, also if that was long ago."""
+        return self._tokens.has_accepted(token_key(token))
+
+    async def identify(self, token: str) -> User | None:
+        """Return whose token or API key it is, None if it is not accepted. Raises ApiError."""
+        if is_api_key(token):
+            return await self._user_of_key(token)
+
+        async def ask() -> User | None:
+            return read_user(await self._create(token_review(token, [])))
+
+        return await self._tokens.get(token_key(token), ask)
+
+    async def is_key_manager(self, token: str, namespace: str) -> bool:
+        """Return whether it is a token of the account of the namespace's keys, made to manage them. Raises ApiError.
+
+        Who may create tokens of that account may create one for this audience. A token of it for the API server proves
+        nothing: it may have been read on its way.
+        """
+
+        async def ask() -> User | None:
+            answer = await self._create(token_review(token, [KEYS_AUDIENCE]))
+            accepted = KEYS_AUDIENCE in ((answer.get("status") or {}).get("audiences") or [])
+            return read_user(answer) if accepted else None
+
+        user = await self._tokens.get(token_key(token, KEYS_AUDIENCE), ask)
+        return user is not None and user.name == account_name(namespace)
+
+    async def _user_of_key(self, text: str) -> User | None:
+        parts = parse(text)
+        if parts is None or self._api_keys is None:
+            return None
+        key = await self._api_keys.find(parts[0])
+        if key is None or not key.opens_with(parts[1], self._now()):
+            return None
+        store, namespace = self._api_keys, key.namespace
+        # The key ends with its account, as a token of it would.
+        uid = await self._accounts.get(namespace.encode(), lambda: store.account_uid(namespace))
+        return account_user(namespace, key.account_uid, key.id) if uid == key.account_uid else None
+
+    def knows_permission(self, user: User, check: Check) -> bool:
+        """Return whether `may` sends no request of its own."""
+        return self._permissions.knows(_permission_key(user, check))
+
+    async def may(self, user: User, check: Check) -> bool:
+        """Return whether the user has the permission. Raises ApiError."""
+
+        async def ask() -> bool:
+            return is_permitted(await self._create(access_review(user, check)))
+
+        return await self._permissions.get(_permission_key(user, check), ask)
+
+
+def read_user(answer: Obj) -> User | None:
+    """Return the user in a TokenReview, None if the token was refused."""
+    status = answer.get("status") or {}
+    user = status.get("user") or {}
+    if status.get("authenticated") is not True or not user.get("username"):
+        return None
+    extra = {str(key): tuple(map(str, values or [])) for key, values in (user.get("extra") or {}).items()}
+    groups = tuple(sorted(map(str, user.get("groups") or [])))
+    return User(str(user["username"]), str(user.get("uid") or ""), groups, tuple(sorted(extra.items())))
+
+
+def account_name(namespace: str) -> str:
+    """Return the name of the account whose rights the keys of a namespace have, as the API server knows it."""
+    return f"{USER_PREFIX}{namespace}:{ACCOUNT}"
+
+
+def account_user(namespace: str, uid: str, key_id: str) -> User:
+    """Return the user that a ServiceAccount is, with the groups that the API server gives it."""
+    accounts = "system:serviceaccounts"
+    groups = ("system:authenticated", accounts, f"{accounts}:{namespace}")
+    return User(account_name(namespace), uid, groups, api_key=key_id, namespace=namespace)
+
+
+def access_review(user: User, check: Check) -> Obj:
+    """Return the SubjectAccessReview to create."""
+    attributes = {
+        "group": check.group,
+        "resource": check.resource,
+        "subresource": check.subresource,
+        "verb": check.verb,
+        "namespace": check.namespace,
+        **({"name": check.name} if check.name else {}),
+    }
+    spec = {
+        "user": user.name,
+        "uid": user.uid,
+        "groups": list(user.groups),
+        "extra": {key: list(values) for key, values in user.extra},
+        "resourceAttributes": attributes,
+    }
+    return {"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "metadata": {}, "spec": spec}
+
+
+def is_permitted(answer: Obj) -> bool:
+    """Return the result of a SubjectAccessReview."""
+    status = answer.get("status") or {}
+    return status.get("allowed") is True and not status.get("denied")
+
+
+def _permission_key(user: User, check: Check) -> bytes:
+    return hashlib.sha256(json.dumps(access_review(user, check)["spec"]).encode()).digest()

@@ -1,0 +1,40 @@
+"""Limit of the time until an answer begins: clients of 0.12.0 give up after 30 s without a byte."""
+
+import asyncio
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from rlrun_server.hosted_api.base.errors import detail_response
+
+ANSWER_SECONDS = 27.0
+"""Time for requests that change nothing. Others end by themselves, so that none is cut in the middle of a change."""
+
+
+class InTime:
+    """Application that answers requests in ANSWER_SECONDS, if need be with 503."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer the request."""
+        if scope["type"] != "http" or scope["method"] != "GET":
+            await self._app(scope, receive, send)
+            return
+        limit = asyncio.timeout(ANSWER_SECONDS)
+
+        async def begin(message: Message) -> None:
+            # From now on the client gets something.
+            limit.reschedule(None)
+            await send(message)
+
+        try:
+            async with limit:
+                await self._app(scope, receive, begin)
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            detail = (
+                f"The answer was not there within {ANSWER_SECONDS:.0f} s: S3 or a node is slow. Repeat the command."
+            )
+            await detail_response(503, detail)(scope, receive, send)

@@ -1,0 +1,78 @@
+"""Callers of the API of hosted clients: an API key, which stands for one namespace."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from fastapi import Depends
+from rlrun.constants import GROUP, Reason
+from starlette.requests import Request
+
+from rlrun_server.authentication.users import Check
+from rlrun_server.hosted_api.base.wire import user_id_of
+from rlrun_server.rest.base.access import Caller, access_of
+from rlrun_server.rest.base.problems import RestError
+
+TEAM_PARAMETERS = ("team_id", "teamId")
+
+
+@dataclass(frozen=True)
+class HostedCaller:
+    """Sender of a request, and the namespace that it is about."""
+
+    caller: Caller
+    namespace: str
+
+    @property
+    def user_id(self) -> str:
+        """Id of the user as the clients show it. All keys of a namespace are one user."""
+        return user_id_of(self.caller.user.name)
+
+    def require_team(self, team: str | None) -> None:
+        """Return if the team is the namespace, or none is named. Raises RestError."""
+        if team and team != self.namespace:
+            detail = (
+                f"Team {team[:64]} does not exist, or this API key does not belong to it. The key is one of team "
+                f"{self.namespace}: leave the team out, or use another key."
+            )
+            raise RestError(404, Reason.OBJECT_NOT_FOUND, detail)
+
+
+class KeyIdentified:
+    """Dependency of a route that any API key may call."""
+
+    async def __call__(self, request: Request) -> HostedCaller:
+        """Return the caller. Raises RestError, ProblemError."""
+        caller = await access_of(request).identify(request)
+        if not caller.user.namespace:
+            detail = "These paths are for API keys: rlrun key create. Kubernetes tokens are accepted below /rlrun/v1."
+            raise RestError(401, Reason.TOKEN_INVALID, detail)
+        found = HostedCaller(caller, caller.user.namespace)
+        for name in TEAM_PARAMETERS:
+            found.require_team(request.query_params.get(name))
+        return found
+
+
+class KeyRequirement(KeyIdentified):
+    """Dependency of a route that needs a right in the namespace of the API key."""
+
+    def __init__(self, verb: str, resource: str, subresource: str, group: str) -> None:
+        self.verb = verb
+        self.resource = resource
+        self.subresource = subresource
+        self.group = group
+
+    async def __call__(self, request: Request) -> HostedCaller:
+        """Return the caller. Raises RestError, ProblemError."""
+        found = await super().__call__(request)
+        check = Check(self.verb, self.resource, found.namespace, self.subresource, self.group)
+        await access_of(request).require(found.caller.user, check)
+        return found
+
+
+def key_requires(verb: str, resource: str, subresource: str = "", group: str = GROUP) -> Any:
+    """Return the dependency of a route that needs this right in the namespace of the API key."""
+    return Depends(KeyRequirement(verb, resource, subresource, group))
+
+
+KEY_IDENTIFIED: Any = Depends(KeyIdentified())
+"""Dependency of a route that any API key may call."""

@@ -1,0 +1,107 @@
+"""Errors as hosted clients read them: `{"detail": ...}`, for problems with fields a list of `loc` and `msg`."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+from rlrun.constants import Reason
+from rlrun.service.errors import ProblemError
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from rlrun_server.hosted_api.base.wire import Json, plain
+from rlrun_server.rest.base.problems import (
+    MAX_FIELD_ERRORS,
+    RETRY_SECONDS,
+    RETRYABLE,
+    FieldError,
+    RestError,
+    request_id_of,
+)
+
+NOT_HERE = "This platform has no counterpart of it: "
+
+
+class FieldProblems(Exception):
+    """Problems with fields of a body, or with parameters of the query, by their location."""
+
+    def __init__(self, problems: Sequence[tuple[Sequence[str | int], str]], place: str = "body") -> None:
+        """`place`: body or query."""
+        super().__init__("; ".join(message for _, message in problems))
+        self.problems = [([place, *location], message) for location, message in problems]
+
+
+def no_counterpart(why: str) -> RestError:
+    """Return the answer to a request for something that this platform does not have."""
+    return RestError(501, Reason.INVALID_REQUEST, f"{NOT_HERE}{why}")
+
+
+def install(app: FastAPI) -> None:
+    """Let the application answer with errors of this form alone."""
+
+    async def on_rest_error(request: Request, error: Any) -> Response:
+        assert isinstance(error, RestError)
+        return rest_error_response(request, error)
+
+    async def on_problem(_: Request, error: Any) -> Response:
+        assert isinstance(error, ProblemError)
+        return detail_response(error.status, error.problem.message)
+
+    async def on_fields(_: Request, error: Any) -> Response:
+        assert isinstance(error, FieldProblems)
+        return fields_response(error.problems)
+
+    async def on_validation(_: Request, error: Any) -> Response:
+        assert isinstance(error, RequestValidationError)
+        return fields_response([(list(each["loc"]), str(each["msg"])) for each in error.errors()])
+
+    async def on_http(request: Request, error: Any) -> Response:
+        assert isinstance(error, HTTPException)
+        detail = f"{request.method} {request.url.path[:200]} is not served: {NOT_HERE}see the guide of hosted clients"
+        return detail_response(error.status_code, detail, error.headers)
+
+    app.add_exception_handler(RestError, on_rest_error)
+    app.add_exception_handler(ProblemError, on_problem)
+    app.add_exception_handler(FieldProblems, on_fields)
+    app.add_exception_handler(RequestValidationError, on_validation)
+    app.add_exception_handler(HTTPException, on_http)
+
+
+def rest_error_response(_: Request, error: RestError) -> Response:
+    """Return the answer for an error of the REST API."""
+    if error.errors and error.status in (400, 422):
+        return fields_response([location_of(each) for each in error.errors])
+    return detail_response(error.status, error.detail, error.headers)
+
+
+def internal_error(request: Request) -> Response:
+    """Return the answer for an unexpected exception, which is in the log with the id of the request."""
+    return detail_response(500, f"rlrun-server failed. Tell the platform team the request id {request_id_of(request)}.")
+
+
+def location_of(error: FieldError) -> tuple[list[str | int], str]:
+    """Return location and message of a problem of the REST API. Pure."""
+    parts = [part.replace("~1", "/").replace("~0", "~") for part in error.pointer.split("/")]
+    # A pointer into the body begins with a slash, one to a parameter with its place.
+    parts = ["body", *parts[1:]] if parts[0] == "" else parts
+    return [int(part) if part.isdigit() else part for part in parts], error.detail
+
+
+def fields_response(problems: Sequence[tuple[Sequence[str | int], str]]) -> Response:
+    """Return the response for problems with fields."""
+    detail: list[Json] = [
+        {"loc": [plain(p) if isinstance(p, str) else p for p in location], "msg": plain(message), "type": "value_error"}
+        for location, message in problems[:MAX_FIELD_ERRORS]
+    ]
+    return Response(json.dumps({"detail": detail}), 422, media_type="application/json")
+
+
+def detail_response(status: int, detail: str, headers: Mapping[str, str] | None = None) -> Response:
+    """Return the response for an error as a whole."""
+    sent = dict(headers or {})
+    if status in RETRYABLE:
+        sent.setdefault("Retry-After", str(RETRY_SECONDS))
+    return Response(json.dumps({"detail": plain(detail)}), status, sent, "application/json")

@@ -1,0 +1,62 @@
+"""Checks of a new run's environments: what does not exist is refused before anything is created."""
+
+import asyncio
+import logging
+from collections.abc import Iterator
+
+from rlrun.api.run import RLRunSpec
+from rlrun.api.run_sections.environments import Environment
+from rlrun.api.toml.client_requests import Location, RequestProblem
+from starlette.requests import Request
+
+from rlrun_server.hosted_api.base.caller import HostedCaller
+from rlrun_server.hosted_api.environments.environment_routes import packages_of, require
+from rlrun_server.hosted_api.environments.package_versions import latest
+from rlrun_server.rest.base.problems import RestError
+from rlrun_server.signing.s3_request import Operation
+
+log = logging.getLogger(__name__)
+
+CHECK_SECONDS = 15.0
+"""Time for all environments of a run: clients wait for 30 s."""
+
+
+async def environment_problems(request: Request, caller: HostedCaller, spec: RLRunSpec) -> list[RequestProblem]:
+    """Return the environments that do not exist. Those of which S3 tells nothing now are left to the operator."""
+    found: list[RequestProblem] = []
+    try:
+        async with asyncio.timeout(CHECK_SECONDS):
+            await _check(request, caller, spec, found)
+    except TimeoutError:
+        log.info("some environments of a new run were not checked: S3 takes more than %.0f s", CHECK_SECONDS)
+    return found
+
+
+async def _check(request: Request, caller: HostedCaller, spec: RLRunSpec, found: list[RequestProblem]) -> None:
+    for location, entry in _entries(spec):
+        owner, _, name = entry.id.partition("/")
+        try:
+            await require(request, caller, Operation.list, owner, name)
+            versions = [each for each in await packages_of(request).versions(owner, name) if each.files]
+        except RestError as error:
+            if error.status in (403, 404):
+                found.append(RequestProblem((*location, "id"), _missing(entry.id)))
+            else:
+                log.info("environment %s of a new run was not checked: %s", entry.id, error.reason)
+            continue
+        if latest(versions) is None:
+            found.append(RequestProblem((*location, "id"), _missing(entry.id)))
+        elif entry.version is not None and entry.version not in {each.version for each in versions}:
+            message = f"does not exist: {entry.id} has {', '.join(sorted(each.version for each in versions)[-10:])}"
+            found.append(RequestProblem((*location, "version"), message))
+
+
+def _entries(spec: RLRunSpec) -> Iterator[tuple[Location, Environment]]:
+    for at, entry in enumerate(spec.env):
+        yield ("environments", at), entry
+    for at, measured in enumerate(spec.eval.env if spec.eval is not None else ()):
+        yield ("eval", "environments", at), measured
+
+
+def _missing(environment: str) -> str:
+    return f"{environment} does not exist, or you may not read it; push it with the command env push"

@@ -1,0 +1,23 @@
+"""Ids of environments in paths: owner and name without a slash. Pure."""
+
+import base64
+import binascii
+
+from rlrun_server.rest.base.problems import not_found
+
+
+def environment_id(owner: str, name: str) -> str:
+    """Return the id of an environment."""
+    return base64.urlsafe_b64encode(f"{owner}/{name}".encode()).decode().rstrip("=")
+
+
+def read_environment_id(text: str) -> tuple[str, str]:
+    """Return owner and name. Raises RestError."""
+    try:
+        found = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True).decode()
+    except (binascii.Error, ValueError):
+        raise not_found(f"Environment {text[:200]}") from None
+    owner, slash, name = found.partition("/")
+    if not slash or not owner or not name or "/" in name:
+        raise not_found(f"Environment {text[:200]}")
+    return owner, name

@@ -1,0 +1,177 @@
+"""Environment packages in S3, for the look-ups and pushes of hosted clients."""
+
+import asyncio
+import logging
+import re
+from collections.abc import Awaitable, Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
+from typing import ParamSpec, Protocol, TypeVar
+
+from rlrun.constants import Reason
+from rlrun.storage.errors import AlreadyExists, NotFound, StoreError
+from rlrun.storage.layout import ENVIRONMENTS_FOLDER, S3Uri, environment_package
+from rlrun.storage.store import StoredObject
+
+from rlrun_server.authentication.users import Check
+from rlrun_server.hosted_api.environments.package_versions import StoredVersion
+from rlrun_server.rest.base.problems import RestError, invalid, not_found
+from rlrun_server.signing.credentials import CredentialsMissing
+from rlrun_server.signing.s3_request import Operation, RequestNotAllowed, S3Request
+from rlrun_server.signing.user_permissions import Owners, required_check
+
+log = logging.getLogger(__name__)
+
+THREADS = 2
+MAX_WAITING = 8
+WAIT_SECONDS = 20.0
+MAX_OBJECTS = 5000
+"""Objects of one package that are listed."""
+MAX_WHEEL = 16 * 1024**2
+"""Bytes of a wheel that is read or written here. Two at a time are in memory."""
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9.!+_-]{0,63}")
+FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,200}\.whl")
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class PackageStore(Protocol):
+    """The part of `Store` that is used. All methods raise StoreError."""
+
+    def walk(self, uri: S3Uri) -> Iterable[StoredObject]:
+        """Yield every object below the folder."""
+        ...
+
+    def list_folders(self, uri: S3Uri) -> list[str]:
+        """Return the names of the folders directly below `uri`."""
+        ...
+
+    def get_range(self, uri: S3Uri, start: int | None, length: int) -> bytes:
+        """Return up to `length` bytes of the object. Raises NotFound."""
+        ...
+
+    def put_bytes(self, uri: S3Uri, data: bytes, *, replace: bool = True) -> None:
+        """Write one object. Without `replace` raises AlreadyExists if there is one."""
+        ...
+
+
+class EnvironmentPackages:
+    """Packages of all owners. Methods raise RestError. Rights are checked by callers, with `check_of`."""
+
+    def __init__(self, store: PackageStore, renew: Callable[[], Awaitable[None]], root: S3Uri, owners: Owners) -> None:
+        """`renew` looks for new S3 credentials. `root`: folder of the platform. `owners`: as in the settings."""
+        self._store = store
+        self._renew = renew
+        self._root = root
+        self._owners = owners
+        self._threads = ThreadPoolExecutor(THREADS, "packages")
+        self._unfinished = 0
+
+    def check_of(self, operation: Operation, owner: str, name: str, namespace: str) -> Check | None:
+        """Return what a user of the namespace must be allowed, None if it is enough to be a user.
+
+        A write is that of a file of a new version.
+        """
+        _require_names(owner, name)
+        key = environment_package("", self._root.key, owner, name).key
+        asked = S3Request(operation, self._root.bucket, f"{key}/" if operation is Operation.list else f"{key}/0/a.whl")
+        try:
+            return required_check(asked, self._root, self._owners, namespace, once=True)
+        except RequestNotAllowed as error:
+            raise RestError(
+                403, Reason.ACCESS_FORBIDDEN, f"You may not {operation} {owner}/{name}: {error}."
+            ) from error
+
+    def is_public(self, owner: str) -> bool:
+        """Return whether all users of the platform may read the owner's packages."""
+        return owner not in self._owners
+
+    async def versions(self, owner: str, name: str) -> list[StoredVersion]:
+        """Return the versions of a package, in no order."""
+        _require_names(owner, name)
+        return await self._run(self._versions, self._folder(owner, name))
+
+    async def names(self, owner: str) -> list[str]:
+        """Return the names of an owner's packages."""
+        _require_names(owner, "any")
+        folders = await self._run(self._store.list_folders, self._folder(owner))
+        return [name for name in folders if NAME.fullmatch(name)]
+
+    async def read_wheel(self, owner: str, name: str, version: str, file: str) -> bytes:
+        """Return a wheel of at most MAX_WHEEL bytes."""
+        uri = self._file(owner, name, version, file)
+        data = await self._run(self._store.get_range, uri, 0, MAX_WHEEL + 1)
+        if len(data) > MAX_WHEEL:
+            raise too_large(file)
+        return data
+
+    async def write_wheel(self, owner: str, name: str, version: str, file: str, data: bytes) -> None:
+        """Write a wheel of a new version."""
+        uri = self._file(owner, name, version, file)
+        await self._run(lambda: self._store.put_bytes(uri, data, replace=False))
+
+    def close(self) -> None:
+        """End the threads, without waiting for S3."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def _run(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        if self._unfinished >= MAX_WAITING:
+            detail = "rlrun-server has too many requests of this kind at the moment. Repeat the request later."
+            raise RestError(503, Reason.TOO_MANY_REQUESTS, detail)
+        self._unfinished += 1
+        try:
+            await self._renew()
+            work = asyncio.get_running_loop().run_in_executor(self._threads, lambda: call(*args, **kwargs))
+            return await asyncio.wait_for(work, WAIT_SECONDS)
+        except AlreadyExists:
+            detail = "This version has this file already, and versions are written once. Raise the version."
+            raise RestError(409, Reason.NAME_TAKEN, detail) from None
+        except NotFound:
+            raise not_found("The file of the package") from None
+        except (StoreError, CredentialsMissing, TimeoutError) as error:
+            log.warning("environment packages cannot be read or written: %s", error)
+            detail = "S3 does not answer rlrun-server. Repeat the request later."
+            raise RestError(503, Reason.S3_UNREACHABLE, detail) from error
+        finally:
+            self._unfinished -= 1
+
+    def _versions(self, folder: S3Uri) -> list[StoredVersion]:
+        files: dict[str, dict[str, tuple[int, datetime]]] = {}
+        for at, stored in enumerate(self._store.walk(folder)):
+            if at >= MAX_OBJECTS:
+                break
+            version, slash, file = stored.key.removeprefix(f"{folder.key}/").partition("/")
+            if slash and VERSION.fullmatch(version) and FILE.fullmatch(file):
+                files.setdefault(version, {})[file] = (stored.size, stored.modified)
+        return [
+            StoredVersion(
+                version,
+                tuple(sorted(found)),
+                sum(size for size, _ in found.values()),
+                max(modified for _, modified in found.values()),
+            )
+            for version, found in files.items()
+        ]
+
+    def _folder(self, owner: str, name: str = "") -> S3Uri:
+        parts = [part for part in (self._root.key, ENVIRONMENTS_FOLDER, owner, name) if part]
+        return S3Uri(self._root.bucket, "/".join(parts))
+
+    def _file(self, owner: str, name: str, version: str, file: str) -> S3Uri:
+        _require_names(owner, name)
+        if not VERSION.fullmatch(version) or not FILE.fullmatch(file):
+            raise invalid("A package has a version as in PEP 440, and a wheel with its name (.whl).", status=422)
+        return self._folder(owner, name) / version / file
+
+
+def too_large(file: str) -> RestError:
+    """Return the answer for a wheel that is too large for these routes."""
+    detail = f"{file} is larger than {MAX_WHEEL} bytes. Push it with: rlrun env push"
+    return RestError(413, Reason.BODY_TOO_LARGE, detail)
+
+
+def _require_names(owner: str, name: str) -> None:
+    if not NAME.fullmatch(owner) or not NAME.fullmatch(name):
+        raise not_found(f"Environment {owner[:100]}/{name[:100]}")

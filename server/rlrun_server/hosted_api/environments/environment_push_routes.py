@@ -1,0 +1,217 @@
+"""Routes of `prime env push`: resolve, wheel, source archive, and the upload of both."""
+
+import asyncio
+import hashlib
+import re
+from typing import Any, Literal
+
+from fastapi import APIRouter, Request
+from pydantic import ConfigDict, Field
+from rlrun.api.base.schema import Schema
+from rlrun.constants import Reason
+from rlrun.service.errors import ProblemError
+from starlette.requests import ClientDisconnect
+from starlette.responses import Response
+
+from rlrun_server.hosted_api.base.caller import KEY_IDENTIFIED, HostedCaller
+from rlrun_server.hosted_api.base.wire import json_object
+from rlrun_server.hosted_api.environments.environment_ids import environment_id, read_environment_id
+from rlrun_server.hosted_api.environments.environment_packages import FILE, MAX_WHEEL, VERSION, too_large
+from rlrun_server.hosted_api.environments.environment_routes import packages_of, require
+from rlrun_server.hosted_api.environments.package_uploads import (
+    MAX_SOURCE,
+    UPLOAD_SECONDS,
+    PackageUploads,
+    Ticket,
+    check_wheel,
+)
+from rlrun_server.hosted_api.secrets.secret_routes import read_model
+from rlrun_server.http.body import read_body
+from rlrun_server.http.body import too_large as body_too_large
+from rlrun_server.rest.base.problems import RestError, invalid
+from rlrun_server.rest.context.services import services_of
+from rlrun_server.signing.s3_request import Operation
+
+router = APIRouter(tags=["environments"], prefix="/environmentshub")
+
+PREFIX = re.compile(r"(/[A-Za-z0-9._-]+){0,8}")
+
+
+class EnvironmentToPush(Schema):
+    """Environment that is to be pushed."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    name: str = Field(max_length=100)
+    visibility: str | None = Field(default=None, max_length=32)
+    owner_slug: str | None = Field(default=None, max_length=100)
+    team_slug: str | None = Field(default=None, max_length=100)
+    team_id: str | None = Field(default=None, max_length=100)
+
+
+class FileToPush(Schema):
+    """File of a version."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    filename: str = Field(max_length=255)
+    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
+    size: int = Field(default=0, ge=0, le=2**40)
+    semantic_version: str | None = Field(default=None, max_length=64)
+
+
+@router.post("/resolve")
+async def resolve(request: Request, caller: HostedCaller = KEY_IDENTIFIED) -> Response:
+    """Return the id of an environment, which need not exist."""
+    asked = await read_model(request, EnvironmentToPush)
+    owner = asked.owner_slug or asked.team_slug or asked.team_id or caller.namespace
+    await require(request, caller, Operation.write, owner, asked.name)
+    is_new = not await packages_of(request).versions(owner, asked.name)
+    data = {"id": environment_id(owner, asked.name), "owner": {"name": owner}, "created": is_new}
+    return json_object({"data": data})
+
+
+@router.post("/{environment}/wheels")
+async def announce_wheel(request: Request, environment: str, caller: HostedCaller = KEY_IDENTIFIED) -> Response:
+    """Return where the wheel of a version is uploaded: nowhere, if the version has exactly this wheel already."""
+    owner, name = read_environment_id(environment)
+    await require(request, caller, Operation.write, owner, name)
+    asked = await read_model(request, FileToPush)
+    if asked.size > MAX_WHEEL:
+        raise too_large(asked.filename[:100])
+    ticket = _ticket(request, caller, asked, "wheel", owner, name)
+    text = uploads_of(request).sign(ticket)
+    if await _is_stored(request, ticket):
+        return json_object({"data": {"wheel_id": text, "upload_url": None}})
+    return json_object({"data": {"wheel_id": text, "upload_url": _upload_url(request, text)}})
+
+
+@router.post("/{environment}/versions")
+async def announce_source(request: Request, environment: str, caller: HostedCaller = KEY_IDENTIFIED) -> Response:
+    """Return where the source archive of a version is uploaded. It is read and not kept."""
+    owner, name = read_environment_id(environment)
+    await require(request, caller, Operation.write, owner, name)
+    asked = await read_model(request, FileToPush)
+    text = uploads_of(request).sign(_ticket(request, caller, asked, "source", owner, name))
+    return json_object({"data": {"version_id": text, "upload_url": _upload_url(request, text)}})
+
+
+@router.post("/{environment}/wheels/{ticket}/finalize")
+async def finish_wheel(
+    request: Request, environment: str, ticket: str, caller: HostedCaller = KEY_IDENTIFIED
+) -> Response:
+    """Return if the wheel is stored."""
+    return await _finish(request, caller, environment, ticket)
+
+
+@router.post("/{environment}/versions/{ticket}/finalize")
+async def finish_source(
+    request: Request, environment: str, ticket: str, caller: HostedCaller = KEY_IDENTIFIED
+) -> Response:
+    """Return if the version is stored."""
+    return await _finish(request, caller, environment, ticket)
+
+
+@router.put("/uploads/{ticket}")
+async def upload(request: Request, ticket: str) -> Response:
+    """Store the file of a ticket. The ticket is the credential, as in a signed URL."""
+    uploads = uploads_of(request)
+    found = uploads.read(ticket)
+    async with uploads.place(found.namespace):
+        if found.kind == "source":
+            await _read_source(request, found)
+            return json_object({})
+        data = await read_body(request, found.size, UPLOAD_SECONDS, is_counted=False)
+        await services_of(request).metrics.compute(found.namespace, check_wheel, data, found)
+        # A repeated upload of the same wheel is none.
+        if not await _is_stored(request, found):
+            await packages_of(request).write_wheel(found.owner, found.name, found.version, found.file, data)
+    return json_object({})
+
+
+def uploads_of(request: Request) -> PackageUploads:
+    """Return the uploads of the application."""
+    found: PackageUploads = request.app.state.uploads
+    return found
+
+
+def _ticket(
+    request: Request, caller: HostedCaller, asked: FileToPush, kind: Literal["wheel", "source"], owner: str, name: str
+) -> Ticket:
+    version = asked.semantic_version or (asked.filename.split("-")[1] if asked.filename.count("-") > 1 else "")
+    if not VERSION.fullmatch(version):
+        raise invalid("The version must be one as in PEP 440, in pyproject.toml.", status=422)
+    if kind == "wheel" and not FILE.fullmatch(asked.filename):
+        raise invalid("The file must be a wheel: letters, digits, . _ + - and .whl at its end.", status=422)
+    return Ticket(
+        kind=kind,
+        namespace=caller.namespace,
+        owner=owner,
+        name=name,
+        version=version,
+        file=asked.filename,
+        sha256=asked.sha256,
+        size=asked.size,
+        expires=uploads_of(request).expires,
+    )
+
+
+async def _is_stored(request: Request, ticket: Ticket) -> bool:
+    """Return whether the version has exactly this wheel. Raises RestError if it has another one.
+
+    Runs that began with a version find it changed if a wheel is added.
+    """
+    packages = packages_of(request)
+    versions = {each.version: each for each in await packages.versions(ticket.owner, ticket.name)}
+    stored = versions.get(ticket.version)
+    if stored is None:
+        return False
+    if ticket.file in stored.files:
+        data = await packages.read_wheel(ticket.owner, ticket.name, ticket.version, ticket.file)
+        digest = await services_of(request).metrics.compute(ticket.namespace, lambda: hashlib.sha256(data).hexdigest())
+        if digest == ticket.sha256:
+            return True
+    detail = (
+        f"Version {ticket.version} of {ticket.owner}/{ticket.name} already exists with another content hash, and "
+        "versions are written once. Raise the version."
+    )
+    raise RestError(409, Reason.NAME_TAKEN, detail)
+
+
+async def _finish(request: Request, caller: HostedCaller, environment: str, ticket: str) -> Response:
+    owner, name = read_environment_id(environment)
+    await require(request, caller, Operation.write, owner, name)
+    found = uploads_of(request).read(ticket)
+    versions = {each.version for each in await packages_of(request).versions(owner, name) if each.files}
+    if (found.owner, found.name, found.namespace) != (owner, name, caller.namespace) or found.version not in versions:
+        raise invalid("The upload did not arrive. Push the environment again.", status=409)
+    message = "The wheel is stored. Source archives are not kept."
+    return json_object({"data": {"success": True, "message": message}})
+
+
+async def _read_source(request: Request, ticket: Ticket) -> None:
+    """Read a source archive to its end without keeping it. Raises RestError, ProblemError."""
+    digest, size = hashlib.sha256(), 0
+    try:
+        async with asyncio.timeout(UPLOAD_SECONDS):
+            async for chunk in request.stream():
+                size += len(chunk)
+                if size > MAX_SOURCE:
+                    raise body_too_large(MAX_SOURCE)
+                digest.update(chunk)
+    except (TimeoutError, ClientDisconnect):
+        raise ProblemError.of(408, Reason.BODY_TOO_SLOW, "The upload took too long. Repeat the command.") from None
+    if digest.hexdigest() != ticket.sha256:
+        raise invalid(f"The upload is not {ticket.file} as it was announced: the SHA-256 differs.", status=422)
+
+
+def _upload_url(request: Request, ticket: str) -> str:
+    """Return the URL of an upload, at the address by which the client has reached this server.
+
+    What proxies say about it is used for this answer alone, which goes to who has sent it.
+    """
+    headers: Any = request.headers
+    scheme = str(headers.get("x-forwarded-proto", "")).partition(",")[0].strip() or request.url.scheme
+    prefix = str(headers.get("x-forwarded-prefix", "")).rstrip("/")
+    place = prefix if PREFIX.fullmatch(prefix) else ""
+    return f"{'https' if scheme == 'https' else 'http'}://{request.url.netloc}{place}/api/v1/environmentshub/uploads/{ticket}"

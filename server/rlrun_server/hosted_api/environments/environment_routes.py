@@ -1,0 +1,186 @@
+"""Routes that look up environments: list, status, one version, versions, and the files of a wheel."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Query, Request
+from starlette.responses import Response
+
+from rlrun_server.hosted_api.base.caller import KEY_IDENTIFIED, HostedCaller
+from rlrun_server.hosted_api.base.errors import no_counterpart
+from rlrun_server.hosted_api.base.wire import Json, json_object
+from rlrun_server.hosted_api.environments.environment_ids import environment_id
+from rlrun_server.hosted_api.environments.environment_packages import EnvironmentPackages
+from rlrun_server.hosted_api.environments.package_versions import StoredVersion, latest, newest_first
+from rlrun_server.hosted_api.environments.wheel_files import inspect_wheel
+from rlrun_server.rest.base.access import access_of
+from rlrun_server.rest.base.problems import not_found
+from rlrun_server.rest.context.services import services_of
+from rlrun_server.signing.s3_request import Operation
+
+router = APIRouter(tags=["environments"])
+
+MAX_ROWS = 500
+Word = Annotated[str | None, Query(max_length=100)]
+Owner = Annotated[str, Path(min_length=1, max_length=100)]
+Name = Annotated[str, Path(min_length=1, max_length=100)]
+
+
+def packages_of(request: Request) -> EnvironmentPackages:
+    """Return the packages of the application."""
+    found: EnvironmentPackages = request.app.state.packages
+    return found
+
+
+async def require(request: Request, caller: HostedCaller, operation: Operation, owner: str, name: str) -> None:
+    """Return if the caller may do it with the environment. Raises RestError."""
+    check = packages_of(request).check_of(operation, owner, name, caller.namespace)
+    if check is not None:
+        await access_of(request).require(caller.caller.user, check)
+
+
+@router.get("/environmentshub/")
+async def list_environments(
+    request: Request,
+    owner: Word = None,
+    search: Word = None,
+    visibility: Word = None,
+    tags: Word = None,
+    starred_only: bool = False,
+    sort_by: Word = None,
+    sort_order: Word = None,
+    limit: Annotated[int, Query(ge=1, le=MAX_ROWS)] = 100,
+    offset: Annotated[int, Query(ge=0, le=1_000_000)] = 0,
+    caller: HostedCaller = KEY_IDENTIFIED,
+) -> Response:
+    """List the environments of an owner: of the caller's namespace if none is named. There are no tags and stars."""
+    place = owner or caller.namespace
+    await require(request, caller, Operation.list, place, "any")
+    packages = packages_of(request)
+    shown = _visibility(packages, place)
+    is_empty = bool(tags) or starred_only or (visibility or shown).upper() != shown
+    names = [] if is_empty else await packages.names(place)
+    names = sorted(name for name in names if (search or "").lower() in name.lower())
+    # Other orders have no counterpart: a folder has no time.
+    if sort_by == "name" and (sort_order or "").lower() == "desc":
+        names.reverse()
+    rows: list[Json] = [
+        {"id": environment_id(place, name), "name": name, "owner": {"name": place}, "visibility": shown,
+         "description": None, "tags": [], "stars": 0}
+        for name in names[offset : offset + limit]
+    ]  # fmt: skip
+    return json_object({"data": rows, "total_count": len(names)})
+
+
+@router.get("/environmentshub/{owner}/{name}/status")
+async def get_status(request: Request, owner: Owner, name: Name, caller: HostedCaller = KEY_IDENTIFIED) -> Response:
+    """Return the newest version of an environment. What is stored can be used: there is no build."""
+    found = await _versions(request, caller, owner, name)
+    newest = latest(found) or newest_first(found)[0]
+    status = {
+        "name": name,
+        "description": None,
+        "visibility": _visibility(packages_of(request), owner),
+        "latest_version": {
+            "semantic_version": newest.version,
+            "content_hash": None,
+            "created_at": newest.created.isoformat(),
+        },
+        "action": {"status": "SUCCESS"},
+    }
+    return json_object({"data": status})
+
+
+@router.get("/environmentshub/{owner}/{name}/versions")
+async def list_versions(request: Request, owner: Owner, name: Name, caller: HostedCaller = KEY_IDENTIFIED) -> Response:
+    """List the versions of an environment, newest first."""
+    found = newest_first(await _versions(request, caller, owner, name))
+    rows: list[Json] = [
+        {"version": each.version, "created_at": each.created.isoformat(), "sha256": "", "size": each.size}
+        for each in found[:MAX_ROWS]
+    ]
+    return json_object({"data": rows})
+
+
+@router.get("/environmentshub/{owner}/{name}/@{version}/inspect")
+async def inspect_version(
+    request: Request,
+    owner: Owner,
+    name: Name,
+    version: Annotated[str, Path(max_length=64)],
+    path: Annotated[str, Query(max_length=500)] = "",
+    max_bytes: Annotated[int, Query(ge=1, le=1_000_000)] = 100_000,
+    caller: HostedCaller = KEY_IDENTIFIED,
+) -> Response:
+    """Return a file or folder of a version's wheel."""
+    stored = _chosen(await _versions(request, caller, owner, name), version, owner, name)
+    file = _own_wheel(stored, name)
+    data = await packages_of(request).read_wheel(owner, name, stored.version, file)
+    found = await services_of(request).metrics.compute(
+        caller.caller.user.limited_as, inspect_wheel, data, path, max_bytes
+    )
+    if found is None:
+        raise not_found(f"File {path} of {owner}/{name} {stored.version}")
+    return json_object({"data": found})
+
+
+@router.get("/environmentshub/{owner}/{name}/@{version}")
+async def get_version(
+    request: Request,
+    owner: Owner,
+    name: Name,
+    version: Annotated[str, Path(max_length=64)],
+    caller: HostedCaller = KEY_IDENTIFIED,
+) -> Response:
+    """Return an environment: its id, under which it has secrets."""
+    stored = _chosen(await _versions(request, caller, owner, name), version, owner, name)
+    found = {
+        "id": environment_id(owner, name),
+        "name": name,
+        "owner": {"name": owner},
+        "visibility": _visibility(packages_of(request), owner),
+        "semantic_version": stored.version,
+        "metadata": {},
+        "wheel_url": None,
+        "simple_index_url": None,
+    }
+    return json_object({"data": found})
+
+
+@router.get("/environmentshub/{owner}/{name}/actions")
+async def list_actions(owner: Owner, name: Name, caller: HostedCaller = KEY_IDENTIFIED) -> Response:
+    """Return no actions: nothing is built here."""
+    return json_object({"data": {"actions": [], "total": 0}})
+
+
+@router.delete("/environmentshub/{owner}/{name}/@{version}")
+async def delete_version(
+    owner: Owner, name: Name, version: Annotated[str, Path(max_length=64)], caller: HostedCaller = KEY_IDENTIFIED
+) -> Response:
+    """Answer that versions are not deleted this way."""
+    raise no_counterpart("versions are never deleted by clients, because runs continue with theirs.")
+
+
+async def _versions(request: Request, caller: HostedCaller, owner: str, name: str) -> list[StoredVersion]:
+    await require(request, caller, Operation.list, owner, name)
+    found = [version for version in await packages_of(request).versions(owner, name) if version.files]
+    if not found:
+        raise not_found(f"Environment {owner}/{name}")
+    return found
+
+
+def _chosen(found: list[StoredVersion], version: str, owner: str, name: str) -> StoredVersion:
+    wanted = [each for each in found if each.version == version]
+    newest = latest(found) or newest_first(found)[0]
+    if version != "latest" and not wanted:
+        raise not_found(f"Version {version} of environment {owner}/{name}")
+    return wanted[0] if wanted else newest
+
+
+def _own_wheel(stored: StoredVersion, name: str) -> str:
+    """Return the wheel of the package itself, beside those of its dependencies."""
+    own = name.lower().replace("-", "_").replace(".", "_")
+    return next((file for file in stored.files if file.lower().startswith(f"{own}-")), stored.files[0])
+
+
+def _visibility(packages: EnvironmentPackages, owner: str) -> str:
+    return "PUBLIC" if packages.is_public(owner) else "PRIVATE"

@@ -1,0 +1,156 @@
+"""Routes of an environment's secrets: variables of the Secret that is linked to it by its name."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Request
+from rlrun.constants import CLI_FIELD_MANAGER, MANAGED_BY_LABEL, SERVER_FIELD_MANAGER
+from rlrun.kube import requests
+from rlrun.kube.kinds import SECRET
+from rlrun.kube.objects import Obj
+from rlrun.protocol.environment import linked_secret
+from starlette.responses import Response
+
+from rlrun_server.hosted_api.base.caller import KEY_IDENTIFIED, HostedCaller, key_requires
+from rlrun_server.hosted_api.base.errors import no_counterpart
+from rlrun_server.hosted_api.base.wire import json_object
+from rlrun_server.hosted_api.environments.environment_ids import read_environment_id
+from rlrun_server.hosted_api.secrets.secret_objects import (
+    NAME,
+    NewSecret,
+    SecretChange,
+    encoded,
+    environment_secret,
+    is_global,
+    require_users,
+    variable_of,
+)
+from rlrun_server.hosted_api.secrets.secret_routes import read_model
+from rlrun_server.rest.base.problems import not_found
+from rlrun_server.rest.context.caller_cluster import CallerCluster, caller_cluster
+
+router = APIRouter(tags=["environments"], prefix="/environmentshub/{environment}")
+
+READS = key_requires("get", "secrets", group="")
+CHANGES = key_requires("patch", "secrets", group="")
+Environment = Annotated[str, Path(min_length=1, max_length=300)]
+Variable = Annotated[str, Path(min_length=1, max_length=253)]
+
+
+@router.get("/secrets")
+async def list_environment_secrets(
+    request: Request, environment: Environment, caller: HostedCaller = READS
+) -> Response:
+    """List the secrets of an environment in the namespace of the caller."""
+    cluster = await caller_cluster(request, caller.caller)
+    held = await cluster.find(requests.get(SECRET, caller.namespace, _secret_of(environment)))
+    names = sorted((held or {}).get("data") or {})
+    return json_object({"data": [environment_secret(held, name) for name in names if held is not None]})
+
+
+@router.post("/secrets")
+async def create_environment_secret(
+    request: Request, environment: Environment, caller: HostedCaller = CHANGES
+) -> Response:
+    """Set a secret of an environment. Runs that start from now on have it."""
+    cluster = await caller_cluster(request, caller.caller)
+    asked = await read_model(request, NewSecret)
+    value = encoded(asked.value, is_file=asked.is_file)
+    held = await _set(cluster, caller.namespace, _secret_of(environment), {asked.name: value})
+    return json_object({"data": environment_secret(held, asked.name)}, 201)
+
+
+@router.post("/secrets/link/{secret}")
+async def link_secret(
+    request: Request, environment: Environment, secret: Variable, caller: HostedCaller = CHANGES
+) -> Response:
+    """Copy a global secret into those of an environment, as it is now."""
+    cluster = await caller_cluster(request, caller.caller)
+    found = await cluster.find(requests.get(SECRET, caller.namespace, secret)) if "/" not in secret else None
+    if found is None or not is_global(found):
+        raise not_found(f"Secret {secret}")
+    name = variable_of(found)
+    value = str((found.get("data") or {}).get(name) or "")
+    held = await _set(cluster, caller.namespace, _secret_of(environment), {name: value})
+    link = {
+        "id": name,
+        "secretId": secret,
+        "secretName": name,
+        "environmentId": environment,
+        "createdAt": str(held["metadata"].get("creationTimestamp") or ""),
+    }
+    return json_object({"data": link})
+
+
+@router.delete("/secrets/link/{secret}")
+async def unlink_secret(
+    request: Request, environment: Environment, secret: Variable, caller: HostedCaller = CHANGES
+) -> Response:
+    """Remove a global secret from those of an environment."""
+    cluster = await caller_cluster(request, caller.caller)
+    found = await cluster.find(requests.get_metadata(SECRET, caller.namespace, secret)) if "/" not in secret else None
+    if found is None or not is_global(found):
+        raise not_found(f"Secret {secret}")
+    await _require(cluster, caller.namespace, environment, variable_of(found))
+    await _set(cluster, caller.namespace, _secret_of(environment), {variable_of(found): None})
+    return Response(status_code=204)
+
+
+@router.patch("/secrets/{variable}")
+async def change_environment_secret(
+    request: Request, environment: Environment, variable: Variable, caller: HostedCaller = CHANGES
+) -> Response:
+    """Change name or value of an environment's secret."""
+    cluster = await caller_cluster(request, caller.caller)
+    change = await read_model(request, SecretChange)
+    held = await _require(cluster, caller.namespace, environment, variable)
+    value = held["data"][variable] if change.value is None else encoded(change.value, is_file=change.is_file)
+    name = change.name or variable
+    changed = await _set(cluster, caller.namespace, _secret_of(environment), {variable: None} | {name: value})
+    return json_object({"data": environment_secret(changed, name)})
+
+
+@router.delete("/secrets/{variable}")
+async def delete_environment_secret(
+    request: Request, environment: Environment, variable: Variable, caller: HostedCaller = CHANGES
+) -> Response:
+    """Remove a secret of an environment."""
+    cluster = await caller_cluster(request, caller.caller)
+    await _require(cluster, caller.namespace, environment, variable)
+    await _set(cluster, caller.namespace, _secret_of(environment), {variable: None})
+    return Response(status_code=204)
+
+
+@router.get("/variables")
+async def list_variables(environment: Environment, caller: HostedCaller = KEY_IDENTIFIED) -> Response:
+    """Answer that environments have no variables whose values can be read."""
+    raise no_counterpart("variables of an environment. Put them into args of the run, or use its secrets.")
+
+
+@router.post("/variables")
+async def create_variable(environment: Environment, caller: HostedCaller = KEY_IDENTIFIED) -> Response:
+    """Answer that environments have no variables whose values can be read."""
+    raise no_counterpart("variables of an environment. Put them into args of the run, or use its secrets.")
+
+
+def _secret_of(environment: str) -> str:
+    owner, name = read_environment_id(environment)
+    return linked_secret(f"{owner}/{name}")
+
+
+async def _require(cluster: CallerCluster, namespace: str, environment: str, variable: str) -> Obj:
+    """Return the Secret of an environment that has this variable. Raises RestError."""
+    held = await cluster.find(requests.get(SECRET, namespace, _secret_of(environment)))
+    if held is None or not NAME.fullmatch(variable) or variable not in (held.get("data") or {}):
+        raise not_found(f"Secret {variable} of the environment")
+    return held
+
+
+async def _set(cluster: CallerCluster, namespace: str, secret: str, data: dict[str, str | None]) -> Obj:
+    """Set and remove variables of a Secret, which is created if it does not exist. Raises RestError."""
+    existing = await cluster.find(requests.get_metadata(SECRET, namespace, secret))
+    if existing is not None:
+        require_users(existing)
+        return await cluster.send(requests.patch(SECRET, namespace, secret, {"data": data}, SERVER_FIELD_MANAGER))
+    metadata = {"name": secret, "namespace": namespace, "labels": {MANAGED_BY_LABEL: CLI_FIELD_MANAGER}}
+    wanted = {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "type": "Opaque", "data": data}
+    return await cluster.send(requests.create(wanted, SERVER_FIELD_MANAGER))

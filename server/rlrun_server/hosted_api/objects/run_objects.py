@@ -1,0 +1,191 @@
+"""Runs as hosted clients show them. Pure."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from rlrun.api.run_status import Phase
+from rlrun.constants import COMPONENT_LABEL, START_CONDITIONS
+from rlrun.kube.objects import Obj, label
+
+from rlrun_server.hosted_api.base.wire import Json, plain, plain_values, upper_snake, whole
+
+DEFAULTS = {"rolloutsPerExample": 8, "maxSteps": 100, "batchSize": 128}
+"""Defaults of the schema, which the API server writes into every spec."""
+NOT_RUNNING = (Phase.queued, Phase.pending, Phase.suspended)
+SETTINGS = ("args", "taskset", "harness")
+"""Free-form fields of an environment. Each environment may have 127 KiB of them."""
+MAX_TEXT = 2000
+
+
+def run_of(run: Obj, user_id: str, seq_len: int | None) -> Json:
+    """Return a run. `seq_len`: that of its model, which the older client demands. Unknown: 0."""
+    metadata, spec, status = run["metadata"], run.get("spec") or {}, run.get("status") or {}
+    phase, progress = phase_of(run), status.get("progress") or {}
+    resolved, wandb = status.get("resolved") or {}, spec.get("wandb") or {}
+    created = str(metadata["creationTimestamp"])
+    return {
+        "id": metadata["name"],
+        "name": plain(str(spec.get("name") or "")) or None,
+        "userId": user_id,
+        "teamId": metadata["namespace"],
+        "rftClusterId": None,
+        "status": status_of(phase),
+        **{field: spec.get(field, default) for field, default in DEFAULTS.items()},
+        "seqLen": seq_len or 0,
+        "maxTokens": resolved.get("maxTokens") or (spec.get("sampling") or {}).get("maxTokens"),
+        "baseModel": str(spec.get("model") or ""),
+        "environments": [environment_of(entry) for entry in spec.get("env") or []],
+        "runConfig": None,
+        "evalConfig": section(spec, "eval"),
+        "valConfig": section(spec, "val"),
+        "bufferConfig": section(spec, "buffer"),
+        "learningRate": spec.get("learningRate"),
+        "loraAlpha": whole(spec.get("loraAlpha")),
+        "oversamplingFactor": spec.get("oversamplingFactor"),
+        "maxAsyncLevel": spec.get("maxAsyncLevel"),
+        "maxInflightRollouts": inflight(spec),
+        "wandbEntity": optional_text(wandb.get("entity")),
+        "wandbProject": optional_text(wandb.get("project") or resolved.get("wandbProject")) if wandb else None,
+        "wandbRunName": optional_text(wandb.get("name")),
+        "runsAhead": (status.get("queue") or {}).get("runsAhead") if phase is Phase.queued else None,
+        "queueReason": waiting_reason(phase, status),
+        "errorMessage": error_message(phase, status),
+        "failureAnalysis": failure_analysis(phase, status),
+        "createdAt": created,
+        "startedAt": status.get("startTime"),
+        "completedAt": status.get("completionTime"),
+        "updatedAt": newest([created, status.get("completionTime"), progress.get("lastStepTime"), *_changes(status)]),
+    }
+
+
+def listed_run_of(run: Obj, user_id: str, seq_len: int | None) -> Json:
+    """Return a run for a list, without the settings of its environments."""
+    spec = dict(run.get("spec") or {})
+    spec["env"] = _without_settings(spec.get("env"))
+    if isinstance(spec.get("eval"), Mapping):
+        spec["eval"] = {**spec["eval"], "env": _without_settings(spec["eval"].get("env"))}
+    return run_of({**run, "spec": spec}, user_id, seq_len)
+
+
+def _without_settings(entries: Any) -> list[Any]:
+    return [
+        {key: value for key, value in entry.items() if key not in SETTINGS} if isinstance(entry, Mapping) else entry
+        for entry in entries or []
+    ]
+
+
+def phase_of(run: Obj) -> Phase:
+    """Return the phase; Pending for a run that the operator has not seen yet."""
+    try:
+        return Phase((run.get("status") or {}).get("phase") or Phase.pending)
+    except ValueError:
+        return Phase.pending
+
+
+def status_of(phase: Phase) -> str:
+    """Return the word of the clients. Suspended has none: such a run waits."""
+    return "PENDING" if phase is Phase.suspended else phase.value.upper()
+
+
+def environment_of(entry: Any) -> Json:
+    """Return an environment, of which the clients show `slug`, else `name`."""
+    entry = entry if isinstance(entry, Mapping) else {}
+    shown = ("id", "name", "version", "args", "taskset", "harness", "weight", "numExamples", "rolloutsPerExample")
+    found = {key: plain_values(entry[key]) for key in shown if entry.get(key) not in (None, {})}
+    return {"slug": found.get("name") or found.get("id") or "", **found}
+
+
+def section(spec: Mapping[str, Any], key: str) -> Json | None:
+    """Return a section of the spec as an object."""
+    found = spec.get(key)
+    return plain_values(found) if isinstance(found, Mapping) else None
+
+
+def inflight(spec: Mapping[str, Any]) -> int | None:
+    """Return the number of rollouts in flight."""
+    factor, batch = spec.get("oversamplingFactor"), spec.get("batchSize")
+    return round(factor * batch) if isinstance(factor, int | float) and isinstance(batch, int) else None
+
+
+def waiting_reason(phase: Phase, status: Mapping[str, Any]) -> str | None:
+    """Return why a run does not train yet."""
+    if phase is Phase.suspended:
+        return "Suspended. Continue it with: rlrun resume"
+    if phase not in NOT_RUNNING:
+        return None
+    if status.get("message"):
+        return optional_text(status["message"])
+    conditions = {c.get("type"): c for c in status.get("conditions") or [] if isinstance(c, Mapping)}
+    waiting = (
+        conditions[kind] for kind in START_CONDITIONS if conditions.get(kind, {}).get("status", "True") != "True"
+    )
+    return next((optional_text(c.get("message") or c.get("reason")) for c in waiting), None)
+
+
+def error_message(phase: Phase, status: Mapping[str, Any]) -> str | None:
+    """Return why a run failed."""
+    return optional_text(status.get("message") or status.get("reason")) if phase is Phase.failed else None
+
+
+def failure_analysis(phase: Phase, status: Mapping[str, Any]) -> Json | None:
+    """Return the reason of a failure, with the conditions that tell of problems."""
+    if phase is not Phase.failed or not status.get("reason"):
+        return None
+    conditions = [c for c in status.get("conditions") or [] if isinstance(c, Mapping)]
+    evidence = [
+        f"{c.get('type')}: {c['message']}" for c in conditions if c.get("status") == "False" and c.get("message")
+    ]
+    return {"rootCause": plain(str(status["reason"])), "evidence": [plain(text[:MAX_TEXT]) for text in evidence[:10]]}
+
+
+def optional_text(value: Any) -> str | None:
+    """Return the text, None for none."""
+    return plain(str(value)[:MAX_TEXT]) if value else None
+
+
+def newest(times: list[Any]) -> str:
+    """Return the newest of some times in UTC, which compare as texts."""
+    return max(str(time) for time in times if time)
+
+
+def _changes(status: Mapping[str, Any]) -> list[Any]:
+    return [c.get("lastTransitionTime") for c in status.get("conditions") or [] if isinstance(c, Mapping)]
+
+
+def component_status(run: Obj, pod: Obj) -> Json:
+    """Return one environment pod of the list of components."""
+    metadata, spec = pod["metadata"], run.get("spec") or {}
+    component = label(pod, COMPONENT_LABEL)
+    kind, _, number = component.partition("-")
+    entries = (spec.get("eval") or {}).get("env") or [] if kind == "eval" else spec.get("env") or []
+    entry = entries[int(number)] if number.isdigit() and int(number) < len(entries) else {}
+    return {
+        "pod_name": metadata["name"],
+        "status": pod_status(pod),
+        "env_name": plain(str(entry.get("name") or str(entry.get("id") or component).rpartition("/")[2])),
+        "env_index": 0,
+    }
+
+
+def pod_status(pod: Obj) -> str:
+    """Return the state of a pod as one word."""
+    if pod["metadata"].get("deletionTimestamp"):
+        return "STOPPING"
+    status = pod.get("status") or {}
+    is_ready = any(c.get("type") == "Ready" and c.get("status") == "True" for c in status.get("conditions") or [])
+    return (
+        upper_snake(str(status.get("phase") or "Pending"))
+        if is_ready or status.get("phase") != "Running"
+        else "STARTING"
+    )
+
+
+def numbered(servers: list[Json]) -> list[Json]:
+    """Return the servers with their index among those of the same environment."""
+    counts: dict[str, int] = {}
+    found = []
+    for server in sorted(servers, key=lambda each: (str(each["env_name"]), str(each["pod_name"]))):
+        index = counts.get(str(server["env_name"]), 0)
+        counts[str(server["env_name"])] = index + 1
+        found.append({**server, "env_index": index})
+    return found

@@ -1,0 +1,49 @@
+"""Stored rollouts as hosted clients read them. Pure."""
+
+import json
+
+from rlrun.storage.samples.record import SampleRecord
+
+from rlrun_server.hosted_api.base.wire import Json
+from rlrun_server.rest.samples.sample_models import RewardHistogram, SampleGroupDetail, SampleGroupInfo, SampleItem
+
+MAX_ANSWER = 16 * 1024**2
+"""Bytes of one answer. Further rollouts have no texts."""
+
+
+def samples_of(
+    items: list[SampleItem], infos: dict[str, SampleGroupInfo], groups: dict[str, SampleGroupDetail]
+) -> list[Json]:
+    """Return the rollouts with their texts, as far as these fit. `infos` and `groups` are by id of the group."""
+    records = {
+        (group.group.group, item.rollout): record
+        for group in groups.values()
+        for item, record in zip(group.items, group.records, strict=False)
+    }
+    found, size = [], 0
+    for item in items:
+        sample = sample_of(item, infos.get(item.group), records.get((item.group, item.rollout)))
+        length = len(json.dumps(sample))
+        if size + length > MAX_ANSWER:
+            sample = {**sample_of(item, infos.get(item.group), None), "texts_left_out": True}
+        else:
+            size += length
+        found.append(sample)
+    return found
+
+
+def sample_of(item: SampleItem, group: SampleGroupInfo | None, record: SampleRecord | None) -> Json:
+    """Return a rollout: as its record has it, else as the list has it."""
+    known: Json = {"sample_id": item.rollout, "group": item.group, "reward": item.reward, "advantage": item.advantage}
+    if record is not None:
+        whole = record.model_dump(mode="json", by_alias=False, exclude_none=True, exclude={"v", "rollout", "group"})
+        return {**known, "example_id": record.example, **whole}
+    if group is not None:
+        known |= {"example_id": group.example, "environment": group.environment}
+    rest = item.model_dump(mode="json", by_alias=False, exclude_none=True, exclude={"rollout", "group"})
+    return {**known, **rest}
+
+
+def bins_of(histogram: RewardHistogram) -> list[Json]:
+    """Return the bins of a histogram."""
+    return [{"min": each.min, "max": each.max, "count": each.count} for each in histogram.bins]

@@ -1,0 +1,99 @@
+"""Objects that a hosted client's request for a run becomes. Pure but for the random end of its name."""
+
+import base64
+import secrets
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rlrun.api.run import RLRunSpec
+from rlrun.api.toml.client_requests import ClientRun, RequestProblem, read_request
+from rlrun.constants import API_VERSION, CLI_FIELD_MANAGER, MANAGED_BY_LABEL, RUN_LABEL
+from rlrun.kube.objects import Obj
+from rlrun.kube.references import split_checkpoint_id
+
+from rlrun_server.hosted_api.base.errors import FieldProblems
+from rlrun_server.http.strict_json import read_json
+from rlrun_server.rest.objects.run_bodies import base_name
+from rlrun_server.rest.objects.summaries import ArtifactSummary
+
+MAX_BASE = 24
+"""Letters of the name before its random end: longer ids leave no place for other columns of the clients' tables."""
+SUFFIX_LETTERS = "bcdfghjklmnpqrstvwxz2456789"
+"""Without vowels, so that no words appear."""
+SUFFIX = 5
+
+
+def read_client_run(body: bytes) -> ClientRun:
+    """Return the run of a request. Raises FieldProblems with all its problems, TextInvalid for a body without JSON."""
+    found = read_request(read_json(body))
+    if isinstance(found, ClientRun):
+        return found
+    raise FieldProblems([(problem.location, problem.message) for problem in found])
+
+
+def reference_problems(
+    spec: RLRunSpec, namespace: str, models: Sequence[str], checkpoints: Mapping[str, ArtifactSummary]
+) -> list[RequestProblem]:
+    """Return the problems with what the run names. `checkpoints`: those of the namespace by name."""
+    found = []
+    if spec.model not in models:
+        known = ", ".join(sorted(models)[:20]) or "none"
+        found.append(RequestProblem(("model", "name"), f"does not exist here; models of this platform: {known}"))
+    if spec.checkpoint_id is not None:
+        place, name = split_checkpoint_id(spec.checkpoint_id, namespace)
+        checkpoint = checkpoints.get(name)
+        # The operator checks those of other namespaces, which must be shared with this one.
+        if place == namespace and (why := _checkpoint_problem(checkpoint, spec.model)):
+            found.append(RequestProblem(("checkpoint_id",), why))
+    return found
+
+
+def _checkpoint_problem(checkpoint: ArtifactSummary | None, model: str) -> str:
+    if checkpoint is None:
+        return "does not exist in your team; list them with the command checkpoints"
+    if checkpoint.phase != "Ready":
+        return f"is {checkpoint.phase}, not READY"
+    return "" if checkpoint.model == model else f"belongs to another model, {checkpoint.model}"
+
+
+def run_name(spec: RLRunSpec) -> str:
+    """Return a name that no other run has: that of the run or of its first environment, and a random end."""
+    base = base_name(spec.name or spec.env[0].effective_name)[:MAX_BASE].rstrip("-")
+    return f"{base}-{''.join(secrets.choice(SUFFIX_LETTERS) for _ in range(SUFFIX))}"
+
+
+def run_object(run: ClientRun, name: str, namespace: str) -> Obj:
+    """Return the RLRun to create."""
+    spec: dict[str, Any] = run.spec.model_dump(mode="json", by_alias=True, exclude_unset=True)
+    if run.secrets:
+        spec["envFrom"] = [*spec.get("envFrom", []), {"secretRef": {"name": secret_name(name)}}]
+    return {
+        "apiVersion": API_VERSION,
+        "kind": "RLRun",
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": spec,
+    }
+
+
+def secret_name(run: str) -> str:
+    """Return the name of the Secret with a run's variables, as the command line names it."""
+    return f"{run}-env"
+
+
+def secret_object(run: str, namespace: str, values: Mapping[str, str]) -> Obj:
+    """Return the Secret with a run's variables, without an owner: it must exist before the run that names it."""
+    labels = {RUN_LABEL: run, MANAGED_BY_LABEL: CLI_FIELD_MANAGER}
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": secret_name(run), "namespace": namespace, "labels": labels},
+        "type": "Opaque",
+        "data": {key: base64.b64encode(value.encode()).decode() for key, value in sorted(values.items())},
+    }
+
+
+def owner_patch(run: Obj) -> Obj:
+    """Return the patch that makes the run the owner of its Secret, so that both are deleted together."""
+    metadata = run["metadata"]
+    owner = {"apiVersion": API_VERSION, "kind": "RLRun", "name": metadata["name"], "uid": metadata["uid"]}
+    return {"metadata": {"ownerReferences": [owner]}}

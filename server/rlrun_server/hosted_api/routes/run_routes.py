@@ -1,0 +1,209 @@
+"""Routes of runs: list, create, look at, stop, restart, delete, and their environment servers."""
+
+import logging
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Query, Request
+from rlrun.api.run_status import Phase
+from rlrun.api.toml.client_requests import ClientRun
+from rlrun.constants import ROLE_LABEL, RUN_LABEL, SERVER_FIELD_MANAGER, Reason, Role
+from rlrun.kube import requests
+from rlrun.kube.kinds import POD, RLRUN, SECRET
+from rlrun.kube.objects import Obj
+from rlrun.kube.requests import KubeRequest, Verb
+from starlette.responses import Response
+
+from rlrun_server.authentication.users import Check
+from rlrun_server.hosted_api.base.caller import HostedCaller, key_requires
+from rlrun_server.hosted_api.base.errors import FieldProblems
+from rlrun_server.hosted_api.base.wire import Json, json_object
+from rlrun_server.hosted_api.environments.environment_checks import environment_problems
+from rlrun_server.hosted_api.objects.run_objects import component_status, listed_run_of, numbered, phase_of, run_of
+from rlrun_server.hosted_api.routes.new_runs import (
+    owner_patch,
+    read_client_run,
+    reference_problems,
+    run_name,
+    run_object,
+    secret_name,
+    secret_object,
+)
+from rlrun_server.http.body import read_body
+from rlrun_server.http.strict_json import TextInvalid
+from rlrun_server.rest.base.access import access_of
+from rlrun_server.rest.base.problems import RestError, invalid
+from rlrun_server.rest.context.caller_cluster import CallerCluster, caller_cluster
+from rlrun_server.rest.context.services import Services, services_of
+from rlrun_server.rest.routes.runs import KeptRun, find_run
+
+log = logging.getLogger(__name__)
+router = APIRouter(tags=["runs"])
+
+MAX_BODY = 1024 * 1024
+"""Bytes of a request with its secrets."""
+MAX_PAGE = 1000
+LIST_RLRUNS = key_requires("list", "rlruns")
+CREATE_RLRUNS = key_requires("create", "rlruns")
+GET_RLRUNS = key_requires("get", "rlruns")
+PATCH_RLRUNS = key_requires("patch", "rlruns")
+DELETECOLLECTION_PODS = key_requires("deletecollection", "pods", group="")
+DELETE_RLRUNS = key_requires("delete", "rlruns")
+LIST_PODS = key_requires("list", "pods", group="")
+RunId = Annotated[str, Path(min_length=1, max_length=64)]
+
+
+@router.get("/rft/runs")
+async def list_runs(
+    request: Request,
+    page: Annotated[int | None, Query(ge=1, le=1_000_000)] = None,
+    limit: Annotated[int | None, Query(ge=1, le=MAX_PAGE)] = None,
+    caller: HostedCaller = LIST_RLRUNS,
+) -> Response:
+    """List runs, newest first: a page, or all for the older client, which sends neither `page` nor `limit`."""
+    services = services_of(request)
+    services.objects.require(services.objects.runs)
+    runs = [run for run in services.objects.runs.all() if run.namespace == caller.namespace]
+    runs.sort(key=lambda run: (run.summary.created_at, run.name), reverse=True)
+    if page is None and limit is None:
+        return json_object({"runs": await _shown(services, caller, runs)})
+    size, number = limit or 20, page or 1
+    rows = runs[(number - 1) * size : number * size]
+    answer = {"total": len(runs), "page": number, "limit": size, "total_pages": -(-len(runs) // size)}
+    return json_object({"runs": await _shown(services, caller, rows), **answer})
+
+
+@router.post("/rft/runs")
+async def create_run(request: Request, caller: HostedCaller = CREATE_RLRUNS) -> Response:
+    """Create a run, and a Secret with the variables that were sent with it."""
+    services = services_of(request)
+    cluster = await caller_cluster(request, caller.caller)
+    body = await read_body(request, MAX_BODY)
+    try:
+        asked = await services.bodies.run(caller.caller.user.limited_as, read_client_run, body)
+    except TextInvalid as error:
+        raise invalid(str(error)) from error
+    caller.require_team(asked.team_id)
+    objects = services.objects
+    for kind in (objects.models, objects.checkpoints):
+        objects.require(kind)
+    checkpoints = {c.name: c.summary for c in objects.checkpoints.all() if c.namespace == caller.namespace}
+    models = [model.summary.id for model in objects.models.all()]
+    problems = reference_problems(asked.spec, caller.namespace, models, checkpoints)
+    problems += await environment_problems(request, caller, asked.spec)
+    if problems:
+        raise FieldProblems([(problem.location, problem.message) for problem in problems])
+    created = await _create(cluster, asked, caller.namespace)
+    services.objects.runs.put(created)
+    return _answer(services, caller, created)
+
+
+@router.get("/rft/runs/{run}")
+async def get_run(request: Request, run: RunId, caller: HostedCaller = GET_RLRUNS) -> Response:
+    """Return a run."""
+    services = services_of(request)
+    found = find_run(services, caller.namespace, run)
+    return await services.show(caller.caller.user.limited_as, found, lambda: _answer(services, caller, found.read()))
+
+
+@router.put("/rft/runs/{run}/stop")
+async def stop_run(request: Request, run: RunId, caller: HostedCaller = PATCH_RLRUNS) -> Response:
+    """End a run for good. It becomes STOPPED when its pods have ended."""
+    services = services_of(request)
+    cluster = await caller_cluster(request, caller.caller)
+    found = find_run(services, caller.namespace, run)
+    if phase_of(found.read()).finished:
+        return _answer(services, caller, found.read())
+    changes = {"metadata": {"uid": found.uid}, "spec": {"stop": True}}
+    asked = requests.patch(RLRUN, caller.namespace, found.name, changes, SERVER_FIELD_MANAGER)
+    stopped = await cluster.send(asked)
+    services.objects.runs.put(stopped)
+    return _answer(services, caller, stopped)
+
+
+@router.put("/rft/runs/{run}/restart")
+async def restart_run(request: Request, run: RunId, caller: HostedCaller = DELETECOLLECTION_PODS) -> Response:
+    """Delete all pods of a running run. The operator replaces them, and training continues from what was saved last.
+
+    It is one request to the API server: there is no second half that could be lost.
+    """
+    services = services_of(request)
+    await _require_run(request, caller)
+    cluster = await caller_cluster(request, caller.caller)
+    found = find_run(services, caller.namespace, run)
+    obj = found.read()
+    phase, spec = phase_of(obj), obj.get("spec") or {}
+    if phase is not Phase.running or spec.get("stop") or spec.get("suspend"):
+        state = "ends" if phase is Phase.running else f"is {phase.value}"
+        detail = f"Run {found.name} {state}. Only a run that is RUNNING can be restarted."
+        raise RestError(409, Reason.INVALID_REQUEST, detail)
+    pods = {"labelSelector": f"{RUN_LABEL}={found.name}"}
+    await cluster.send(KubeRequest(Verb.DELETE, POD, caller.namespace, query=pods))
+    return _answer(services, caller, obj)
+
+
+@router.delete("/rft/runs/{run}")
+async def delete_run(request: Request, run: RunId, caller: HostedCaller = DELETE_RLRUNS) -> Response:
+    """Delete a run and its pods. Its files stay in S3, as `artifactPolicy` says, and so do its checkpoints."""
+    services = services_of(request)
+    cluster = await caller_cluster(request, caller.caller)
+    found = find_run(services, caller.namespace, run)
+    await cluster.send(requests.delete(RLRUN, caller.namespace, found.name, found.uid))
+    return Response(status_code=204)
+
+
+@router.get("/rft/runs/{run}/env-servers")
+async def list_components(request: Request, run: RunId, caller: HostedCaller = LIST_PODS) -> Response:
+    """List the environment pods of a run."""
+    services = services_of(request)
+    await _require_run(request, caller)
+    cluster = await caller_cluster(request, caller.caller)
+    found = find_run(services, caller.namespace, run)
+    labels = {RUN_LABEL: found.name, ROLE_LABEL: Role.environment.value}
+    page = await cluster.send(requests.list_page(POD, caller.namespace, labels))
+    obj = found.read()
+    servers = [component_status(obj, pod) for pod in page.get("items") or []]
+    return json_object({"env_servers": numbered(servers)})
+
+
+async def _require_run(request: Request, caller: HostedCaller) -> None:
+    """Return if the caller may get runs, beside what the route itself asks for. Raises RestError."""
+    await access_of(request).require(caller.caller.user, Check("get", "rlruns", caller.namespace))
+
+
+async def _create(cluster: CallerCluster, asked: ClientRun, namespace: str) -> Obj:
+    name = run_name(asked.spec)
+    if asked.secrets:
+        await cluster.send(requests.create(secret_object(name, namespace, asked.secrets), SERVER_FIELD_MANAGER))
+    try:
+        created = await cluster.send(requests.create(run_object(asked, name, namespace), SERVER_FIELD_MANAGER), "spec")
+    except BaseException:
+        if asked.secrets:
+            await cluster.find(requests.delete(SECRET, namespace, secret_name(name)))
+        raise
+    if asked.secrets:
+        owner = requests.patch(SECRET, namespace, secret_name(name), owner_patch(created), SERVER_FIELD_MANAGER)
+        try:
+            await cluster.send(owner)
+        except RestError as error:
+            # The run is there. Its Secret will not go with it.
+            log.warning("Secret %s/%s has no owner: %s", namespace, secret_name(name), error.reason)
+    return created
+
+
+async def _shown(services: Services, caller: HostedCaller, runs: list[KeptRun]) -> list[Json]:
+    lengths = _sequence_lengths(services)
+
+    def read() -> list[Json]:
+        return [listed_run_of(run.read(), caller.user_id, lengths.get(run.summary.model)) for run in runs]
+
+    # A thousand runs take half a second, in which nothing else would be answered.
+    return await services.metrics.compute(caller.caller.user.limited_as, read)
+
+
+def _answer(services: Services, caller: HostedCaller, run: Obj) -> Response:
+    model = str((run.get("spec") or {}).get("model") or "")
+    return json_object({"run": run_of(run, caller.user_id, _sequence_lengths(services).get(model))})
+
+
+def _sequence_lengths(services: Services) -> dict[str, int | None]:
+    return {model.summary.id: model.summary.seq_len for model in services.objects.models.all()}

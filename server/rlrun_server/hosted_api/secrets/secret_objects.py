@@ -1,0 +1,130 @@
+"""Secrets of hosted clients as Secrets of Kubernetes. Pure.
+
+A global secret is a Secret of its own with one variable. The secrets of an environment are the variables of the Secret
+that the platform links to the environment by its name.
+"""
+
+import base64
+import binascii
+import re
+from typing import Any
+
+from pydantic import Field
+from rlrun.api.base.schema import Schema
+from rlrun.constants import CLI_FIELD_MANAGER, FIELD_MANAGER, MANAGED_BY_LABEL, Reason
+from rlrun.kube.objects import Obj, annotation, label
+
+from rlrun_server.hosted_api.base.wire import Json, plain
+from rlrun_server.rest.base.problems import RestError, invalid
+
+HOSTED_LABEL = "rlrun.dev/hosted-secret"
+"""Label of global secrets."""
+VARIABLE_ANNOTATION = "rlrun.dev/variable"
+DESCRIPTION_ANNOTATION = "rlrun.dev/description"
+NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
+MAX_VALUE = 256 * 1024
+
+
+class NewSecret(Schema):
+    """Request for a secret."""
+
+    name: str = Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,127}$")
+    value: str = Field(max_length=MAX_VALUE, repr=False)
+    description: str | None = Field(default=None, max_length=500)
+    is_file: bool = False
+    """The value is base64."""
+    team_id: str | None = Field(default=None, max_length=253)
+
+
+class SecretChange(Schema):
+    """Change of a secret. Fields that are not given stay."""
+
+    name: str | None = Field(default=None, pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,127}$")
+    value: str | None = Field(default=None, max_length=MAX_VALUE, repr=False)
+    description: str | None = Field(default=None, max_length=500)
+    is_file: bool = False
+    team_id: str | None = Field(default=None, max_length=253)
+
+
+def object_name(variable: str) -> str:
+    """Return the name of the Secret of a global secret."""
+    return f"hosted-{variable.lower().replace('_', '-').strip('-') or 'secret'}"
+
+
+def encoded(value: str, *, is_file: bool) -> str:
+    """Return a value as a Secret has it. Raises RestError for a file that is not base64."""
+    if not is_file:
+        return base64.b64encode(value.encode()).decode()
+    try:
+        return base64.b64encode(base64.b64decode(value, validate=True)).decode()
+    except (binascii.Error, ValueError):
+        raise invalid("The value of a file must be base64.", status=422) from None
+
+
+def new_object(namespace: str, asked: NewSecret) -> Obj:
+    """Return the Secret of a new global secret."""
+    annotations = {VARIABLE_ANNOTATION: asked.name}
+    if asked.description:
+        annotations[DESCRIPTION_ANNOTATION] = asked.description
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {
+            "name": object_name(asked.name),
+            "namespace": namespace,
+            "labels": {HOSTED_LABEL: "global", MANAGED_BY_LABEL: CLI_FIELD_MANAGER},
+            "annotations": annotations,
+        },
+        "type": "Opaque",
+        "data": {asked.name: encoded(asked.value, is_file=asked.is_file)},
+    }
+
+
+def changed_object(secret: Obj, change: SecretChange) -> Obj:
+    """Return the Secret of a global secret after a change, with its version, so that no other change is lost."""
+    name = change.name or variable_of(secret)
+    data = dict(secret.get("data") or {})
+    held = data.pop(variable_of(secret), "")
+    value = held if change.value is None else encoded(change.value, is_file=change.is_file)
+    metadata: dict[str, Any] = dict(secret["metadata"])
+    annotations = {**(metadata.get("annotations") or {}), VARIABLE_ANNOTATION: name}
+    if change.description is not None:
+        annotations[DESCRIPTION_ANNOTATION] = change.description
+    metadata.pop("managedFields", None)
+    return {**secret, "metadata": {**metadata, "annotations": annotations}, "data": {**data, name: value}}
+
+
+def variable_of(secret: Obj) -> str:
+    """Return the name of a global secret."""
+    return annotation(secret, VARIABLE_ANNOTATION)
+
+
+def is_global(secret: Obj) -> bool:
+    """Return whether the Secret is that of a global secret."""
+    return label(secret, HOSTED_LABEL) == "global" and NAME.fullmatch(variable_of(secret)) is not None
+
+
+def require_users(secret: Obj) -> None:
+    """Return if the Secret is not the operator's. Raises RestError."""
+    if label(secret, MANAGED_BY_LABEL) == FIELD_MANAGER:
+        detail = f"Secret {secret['metadata']['name']} belongs to the operator. Choose another name."
+        raise RestError(409, Reason.SECRET_RESERVED, detail)
+
+
+def global_secret(secret: Obj) -> Json:
+    """Return a global secret without its value."""
+    metadata = secret["metadata"]
+    return {
+        "id": metadata["name"],
+        "name": variable_of(secret),
+        "description": plain(annotation(secret, DESCRIPTION_ANNOTATION)) or None,
+        "createdAt": str(metadata.get("creationTimestamp") or ""),
+        "updatedAt": str(metadata.get("creationTimestamp") or ""),
+    }
+
+
+def environment_secret(secret: Obj, variable: str) -> Json:
+    """Return one secret of an environment without its value. Its id is its name."""
+    created = str(secret["metadata"].get("creationTimestamp") or "")
+    return {"id": variable, "name": variable, "description": None, "createdAt": created, "updatedAt": created,
+            "source": "environment"}  # fmt: skip

@@ -1,0 +1,113 @@
+"""Routes of global secrets, with the rights of the caller. Values are never returned."""
+
+from typing import Annotated, TypeVar
+
+from fastapi import APIRouter, Path, Request
+from pydantic import ValidationError
+from rlrun.api.base.schema import Schema
+from rlrun.constants import SERVER_FIELD_MANAGER
+from rlrun.kube import requests
+from rlrun.kube.kinds import SECRET
+from rlrun.kube.objects import Obj
+from starlette.responses import Response
+
+from rlrun_server.hosted_api.base.caller import HostedCaller, key_requires
+from rlrun_server.hosted_api.base.errors import FieldProblems
+from rlrun_server.hosted_api.base.wire import json_object
+from rlrun_server.hosted_api.secrets.secret_objects import (
+    HOSTED_LABEL,
+    NewSecret,
+    SecretChange,
+    changed_object,
+    global_secret,
+    is_global,
+    new_object,
+)
+from rlrun_server.http.body import read_body
+from rlrun_server.http.client_memory import owner_of
+from rlrun_server.http.strict_json import TextInvalid, read_json
+from rlrun_server.rest.base.problems import invalid, not_found
+from rlrun_server.rest.context.caller_cluster import CallerCluster, caller_cluster
+from rlrun_server.rest.context.services import services_of
+
+router = APIRouter(tags=["secrets"])
+
+MAX_BODY = 512 * 1024
+SecretId = Annotated[str, Path(min_length=1, max_length=253)]
+LISTS = key_requires("list", "secrets", group="")
+READS = key_requires("get", "secrets", group="")
+CREATES = key_requires("create", "secrets", group="")
+CHANGES = key_requires("update", "secrets", group="")
+DELETES = key_requires("delete", "secrets", group="")
+
+M = TypeVar("M", bound=Schema)
+
+
+@router.get("/secrets/")
+async def list_secrets(request: Request, caller: HostedCaller = LISTS) -> Response:
+    """List the global secrets by name. Their values do not reach this process."""
+    cluster = await caller_cluster(request, caller.caller)
+    page = await cluster.send(requests.list_metadata_page(SECRET, caller.namespace, {HOSTED_LABEL: "global"}))
+    found = [global_secret(item) for item in page.get("items") or [] if is_global(item)]
+    return json_object({"data": sorted(found, key=lambda secret: str(secret["name"]))})
+
+
+@router.post("/secrets/")
+async def create_secret(request: Request, caller: HostedCaller = CREATES) -> Response:
+    """Create a global secret."""
+    cluster = await caller_cluster(request, caller.caller)
+    asked = await read_model(request, NewSecret)
+    caller.require_team(asked.team_id)
+    created = await cluster.send(requests.create(new_object(caller.namespace, asked), SERVER_FIELD_MANAGER))
+    return json_object({"data": global_secret(created)}, 201)
+
+
+@router.get("/secrets/{secret}")
+async def get_secret(request: Request, secret: SecretId, caller: HostedCaller = READS) -> Response:
+    """Return a global secret without its value."""
+    cluster = await caller_cluster(request, caller.caller)
+    return json_object({"data": global_secret(await _find(cluster, caller.namespace, secret))})
+
+
+@router.patch("/secrets/{secret}")
+async def change_secret(request: Request, secret: SecretId, caller: HostedCaller = CHANGES) -> Response:
+    """Change name, value or description of a global secret."""
+    cluster = await caller_cluster(request, caller.caller)
+    change = await read_model(request, SecretChange)
+    await _find(cluster, caller.namespace, secret)
+    held = await cluster.send(requests.get(SECRET, caller.namespace, secret))
+    # Built-in kinds come without these two fields from some servers.
+    wanted = changed_object({"apiVersion": "v1", "kind": "Secret", **held}, change)
+    return json_object({"data": global_secret(await cluster.send(requests.replace(wanted, SERVER_FIELD_MANAGER)))})
+
+
+@router.delete("/secrets/{secret}")
+async def delete_secret(request: Request, secret: SecretId, caller: HostedCaller = DELETES) -> Response:
+    """Delete a global secret."""
+    cluster = await caller_cluster(request, caller.caller)
+    found = await _find(cluster, caller.namespace, secret)
+    await cluster.send(requests.delete(SECRET, caller.namespace, secret, found["metadata"]["uid"]))
+    return Response(status_code=204)
+
+
+async def _find(cluster: CallerCluster, namespace: str, name: str) -> Obj:
+    """Return the metadata of a global secret. Raises RestError for other Secrets, as for none."""
+    found = await cluster.find(requests.get_metadata(SECRET, namespace, name)) if "/" not in name else None
+    if found is None or not is_global(found):
+        raise not_found(f"Secret {name}")
+    return found
+
+
+async def read_model(request: Request, model: type[M]) -> M:
+    """Return the body of a request. Problems name fields and contain no values. Raises RestError, FieldProblems."""
+    body = await read_body(request, MAX_BODY)
+
+    def read() -> M:
+        return model.model_validate(read_json(body), by_alias=True, by_name=True)
+
+    try:
+        return await services_of(request).bodies.run(owner_of(request), read)
+    except TextInvalid as error:
+        raise invalid(str(error)) from None
+    except ValidationError as error:
+        raise FieldProblems([(e["loc"], str(e["msg"])) for e in error.errors(include_input=False)]) from None

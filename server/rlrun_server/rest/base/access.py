@@ -1,0 +1,171 @@
+"""Access to the routes: who asks, and the check that each route declares."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fastapi import Depends
+from rlrun.constants import GROUP, Reason
+from rlrun.kube.errors import ApiError
+from starlette.requests import Request
+
+from rlrun_server.authentication.identification import Identification, not_reviewed
+from rlrun_server.authentication.users import Check, User, Users
+from rlrun_server.http.request import client_of, user_token_of
+from rlrun_server.rest.base.problems import RestError
+from rlrun_server.runtime.rate_limit import Rate, RateLimiter
+
+log = logging.getLogger(__name__)
+
+REQUESTS = Rate(per_second=20.0, burst=100.0)
+"""Requests of one user."""
+REVIEWS = Rate(per_second=2 * REQUESTS.per_second, burst=500.0)
+"""SubjectAccessReviews about one user, with all tokens of it. A request for one namespace needs at most two, so that
+REQUESTS limits those; a list of all namespaces needs one for each."""
+VISIBLE = ("list", "rlruns")
+"""Right with which a user sees a namespace."""
+
+
+@dataclass(frozen=True)
+class Caller:
+    """User who sent a request."""
+
+    user: User
+    token: str
+    """Kubernetes token or API key. Never logged."""
+
+
+class Access:
+    """Identifies callers and answers the checks of routes."""
+
+    def __init__(
+        self, identification: Identification, users: Users, clock: Callable[[], float], rate: Rate = REQUESTS
+    ) -> None:
+        self._identification = identification
+        self._users = users
+        self._clock = clock
+        self._requests = RateLimiter(rate)
+        self._reviews = RateLimiter(REVIEWS)
+
+    async def identify(self, request: Request) -> Caller:
+        """Return who sent the request. Raises ProblemError, RestError."""
+        token = user_token_of(request)
+        user = await self._identification.identify(token, client_of(request))
+        self.count(user)
+        request.state.limited_as = user.limited_as
+        return Caller(user, token)
+
+    def count(self, user: User, requests: int = 1) -> None:
+        """Count requests of a user, or what costs as much. Raises RestError above the limit."""
+        if not self._requests.allow(user.limited_as, self._clock(), requests):
+            detail = f"User {user.limited_as} sends more than {REQUESTS.per_second:.0f} requests per second. Wait."
+            raise RestError(429, Reason.TOO_MANY_REQUESTS, detail)
+
+    async def require(self, user: User, check: Check) -> None:
+        """Return if the user may do it. Raises RestError, ProblemError.
+
+        404 for a namespace that the user does not see: whether it exists is not told.
+        """
+        if await self.may(user, check):
+            return
+        verb, resource = VISIBLE
+        if (check.verb, check.resource, check.subresource) != (verb, resource, "") and await self.may(
+            user, Check(verb, resource, check.namespace)
+        ):
+            detail = f"User {user.name} may not {check}. Ask an administrator of the namespace for this right."
+            raise RestError(403, Reason.ACCESS_FORBIDDEN, detail)
+        log.info("user %s may not %s", user.name, check)
+        raise namespace_not_found(check.namespace)
+
+    async def confirm(self, caller: Caller, address: str, checks: Sequence[Check]) -> bool:
+        """Return whether the credential still is that of the user, who still may do all this. Raises ProblemError.
+
+        `address`: that of the caller's connection. It counts as no request.
+        """
+        user = await self._identification.identify(caller.token, address)
+        answers = [user.name == caller.user.name, *[await self.may(user, check) for check in checks]]
+        return all(answers)
+
+    async def may(self, user: User, check: Check) -> bool:
+        """Return whether the user may do it. Raises RestError, and ProblemError if the API server does not answer."""
+        (allowed,) = await self.may_each(user, [check])
+        return allowed
+
+    async def may_each(self, user: User, checks: Sequence[Check]) -> list[bool]:
+        """Return what of it the user may do. Raises as `may`."""
+        unknown = sum(not self._users.knows_permission(user, check) for check in checks)
+        if unknown and not self._reviews.allow(user.limited_as, self._clock(), unknown):
+            detail = (
+                f"Requests of user {user.limited_as} need more than {REVIEWS.per_second:.0f} questions per second to "
+                "the API server. Wait, and name a namespace in requests."
+            )
+            raise RestError(429, Reason.TOO_MANY_REQUESTS, detail)
+        try:
+            return await asyncio.gather(*(self._users.may(user, check) for check in checks))
+        except ApiError as error:
+            raise not_reviewed(error) from error
+
+
+def namespace_not_found(namespace: str) -> RestError:
+    """Return the answer for a namespace that the user does not see."""
+    detail = (
+        f"Namespace {namespace} does not exist, or you may not list rlruns in it. GET /rlrun/v1/namespaces lists "
+        "those that you see."
+    )
+    return RestError(404, Reason.NAMESPACE_NOT_FOUND, detail)
+
+
+class Requirement:
+    """Dependency of a route: identifies the caller and requires a right in the namespace of the path."""
+
+    def __init__(self, verb: str, resource: str, subresource: str, group: str) -> None:
+        self.verb = verb
+        self.resource = resource
+        self.subresource = subresource
+        self.group = group
+
+    async def __call__(self, request: Request) -> Caller:
+        """Return the caller. Raises RestError, ProblemError."""
+        access = access_of(request)
+        caller = await access.identify(request)
+        namespace = str(request.path_params["namespace"])
+        await access.require(caller.user, self.check(namespace))
+        return caller
+
+    def check(self, namespace: str) -> Check:
+        """Return the question for the API server."""
+        return Check(self.verb, self.resource, namespace, self.subresource, self.group)
+
+
+class Identified:
+    """Dependency of a route that any user may call."""
+
+    async def __call__(self, request: Request) -> Caller:
+        """Return the caller. Raises RestError, ProblemError."""
+        return await access_of(request).identify(request)
+
+
+class Anyone:
+    """Dependency of a route that also requests without a credential may call."""
+
+    async def __call__(self) -> None:
+        """Return."""
+
+
+def requires(verb: str, resource: str, subresource: str = "", group: str = GROUP) -> Any:
+    """Return the dependency of a route that needs this right in the namespace of its path."""
+    return Depends(Requirement(verb, resource, subresource, group))
+
+
+IDENTIFIED: Any = Depends(Identified())
+"""Dependency of a route that any user may call: it answers with what this user may see."""
+ANYONE: Any = Depends(Anyone())
+"""Dependency of login and logout."""
+
+
+def access_of(request: Request) -> Access:
+    """Return the access of the application."""
+    found: Access = request.app.state.access
+    return found

@@ -1,0 +1,72 @@
+"""Threads for work that waits for S3, of which each caller has a few at a time."""
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import ParamSpec, TypeVar
+
+from rlrun.constants import Reason
+
+from rlrun_server.rest.base.problems import RestError
+
+THREADS = 6
+AT_ONCE = 2
+"""Calls of one caller in threads."""
+UNFINISHED = 12
+"""Calls of one caller, with those that wait. A page that was opened quickly sends some at a time."""
+UNFINISHED_OF_ALL = 120
+WAIT_SECONDS = 25.0
+"""Time for a call, with the time in which it waits for others."""
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+@dataclass
+class _Caller:
+    slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(AT_ONCE))
+    unfinished: int = 0
+
+
+class CallerThreads:
+    """THREADS threads. No caller can take all of them."""
+
+    def __init__(self, name: str) -> None:
+        """`name`: beginning of the threads' names."""
+        self._threads = ThreadPoolExecutor(THREADS, name)
+        self._callers: dict[str, _Caller] = {}
+        self._unfinished = 0
+
+    async def run(self, caller: str, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Return the result of the call in a thread.
+
+        Raises what it raises, RestError if too many wait, and TimeoutError after WAIT_SECONDS.
+        """
+        known = self._callers.setdefault(caller, _Caller())
+        if known.unfinished >= UNFINISHED:
+            detail = f"User {caller} has {known.unfinished} requests of this kind at once. Wait for their answers."
+            raise RestError(429, Reason.TOO_MANY_REQUESTS, detail)
+        if self._unfinished >= UNFINISHED_OF_ALL:
+            detail = "rlrun-server has too many requests of this kind at the moment. Repeat the request later."
+            raise RestError(503, Reason.TOO_MANY_REQUESTS, detail)
+        known.unfinished += 1
+        self._unfinished += 1
+        work = asyncio.create_task(self._work(caller, known, lambda: call(*args, **kwargs)))
+        work.add_done_callback(lambda done: done.cancelled() or done.exception())
+        # A call in a thread goes on, and counts, after its client has left.
+        return await asyncio.wait_for(asyncio.shield(work), WAIT_SECONDS)
+
+    def close(self) -> None:
+        """End the threads, without waiting for S3."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def _work(self, name: str, caller: _Caller, call: Callable[[], T]) -> T:
+        try:
+            async with caller.slots:
+                return await asyncio.get_running_loop().run_in_executor(self._threads, call)
+        finally:
+            caller.unfinished -= 1
+            self._unfinished -= 1
+            if not caller.unfinished:
+                self._callers.pop(name, None)

@@ -1,0 +1,225 @@
+"""Errors of the REST API: RFC 9457 problems, all with the same fields."""
+
+import json
+import logging
+import secrets
+from collections.abc import Mapping, Sequence
+from http import HTTPStatus
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+from pydantic import Field
+from rlrun.api.base.field_errors import FieldProblem
+from rlrun.api.base.schema import Schema
+from rlrun.constants import Reason
+from rlrun.kube.errors import ApiError
+from rlrun.service.errors import ProblemError
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from rlrun_server.rest.base.allowed_methods import allowed_methods
+
+log = logging.getLogger(__name__)
+
+MEDIA_TYPE = "application/problem+json"
+RETRY_SECONDS = 5
+RETRYABLE = frozenset({429, 503})
+MAX_FIELD_ERRORS = 100
+
+
+class FieldError(Schema):
+    """Problem with one field or parameter of a request."""
+
+    pointer: str
+    """JSON pointer into the body, or `query/{name}`, `path/{name}`, `header/{name}`."""
+    detail: str
+
+
+class ProblemDetails(Schema):
+    """RFC 9457 problem."""
+
+    type: str
+    """`/problems/{reason}`."""
+    title: str
+    status: int
+    detail: str
+    """Explanation for users: what happened, and what to do."""
+    instance: str
+    """Path of the request."""
+    reason: str
+    """Stable reason for programs, as in conditions."""
+    errors: list[FieldError] = Field(default_factory=list)
+    """Problems with fields, all at once."""
+    request_id: str
+    """Name of the request in the log of rlrun-server."""
+
+
+class RestError(Exception):
+    """Rejection of a request."""
+
+    def __init__(
+        self,
+        status: int,
+        reason: str,
+        detail: str,
+        errors: Sequence[FieldError] = (),
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(detail)
+        self.status = status
+        self.reason = reason
+        self.detail = detail
+        self.errors = errors
+        self.headers = headers or {}
+
+
+def invalid(detail: str, errors: Sequence[FieldError] = (), status: int = 400) -> RestError:
+    """Return the rejection of a request that does not match its schema."""
+    return RestError(status, Reason.INVALID_REQUEST, detail, errors)
+
+
+def not_found(what: str) -> RestError:
+    """Return the answer for an object that does not exist."""
+    return RestError(404, Reason.OBJECT_NOT_FOUND, f"{what} does not exist. List what exists, or correct the name.")
+
+
+def from_field_problems(found: Sequence[FieldProblem], prefix: str = "") -> list[FieldError]:
+    """Return the problems of a spec. `prefix` is a pointer to the part of the body that has it."""
+    return [FieldError(pointer=prefix + pointer_of(p.path), detail=p.message) for p in found[:MAX_FIELD_ERRORS]]
+
+
+def pointer_of(path: str) -> str:
+    """Return `/env/0/id` for `env[0].id`."""
+    parts = path.replace("[", ".").replace("]", "").split(".")
+    return "".join(f"/{part.replace('~', '~0').replace('/', '~1')}" for part in parts if part)
+
+
+def from_api_error(error: ApiError, field: str = "") -> RestError:
+    """Return the problem for an answer of the API server to a request with the caller's own token.
+
+    `field`: part of the paths of fields that the body of the request lacks, for example `spec`.
+    """
+    if error.is_temporary or error.status == 0:
+        log.warning("the API server did not answer a request of a user: %s", error)
+        detail = "The API server did not answer. Repeat the request later."
+        return RestError(503, Reason.API_SERVER_UNAVAILABLE, detail)
+    message = _sentence(error.message)
+    if error.status == 401:
+        return unauthorized()
+    if error.status == 403:
+        return RestError(403, Reason.ACCESS_FORBIDDEN, f"The API server refuses: {message}")
+    if error.status == 404:
+        return RestError(404, Reason.OBJECT_NOT_FOUND, message)
+    if error.status == 409:
+        is_taken = error.reason == "AlreadyExists"
+        advice = "Choose another name." if is_taken else "Read the object again and repeat the change."
+        return RestError(409, Reason.NAME_TAKEN if is_taken else Reason.OBJECT_CHANGED, f"{message} {advice}")
+    causes = [cause for cause in error.details.get("causes") or [] if isinstance(cause, dict)]
+    errors = [
+        FieldError(pointer=pointer_of(_without(str(c.get("field", "")), field)), detail=str(c.get("message", "")))
+        for c in causes[:MAX_FIELD_ERRORS]
+    ]
+    return RestError(422, Reason.OBJECT_REFUSED, f"The API server refuses the object: {message}", errors)
+
+
+def unauthorized() -> RestError:
+    """Return the answer to a request without a valid credential."""
+    detail = (
+        "The API server does not accept the token, or the API key does not exist or has ended. Log in to the cluster "
+        "again, or create another key."
+    )
+    return RestError(401, Reason.TOKEN_INVALID, detail)
+
+
+def problem_response(request: Request, error: RestError) -> Response:
+    """Return the response for an error."""
+    problem = ProblemDetails(
+        type=f"/problems/{error.reason}",
+        title=_title(error.reason),
+        status=error.status,
+        detail=error.detail,
+        instance=request.url.path,
+        reason=error.reason,
+        errors=list(error.errors),
+        request_id=request_id_of(request),
+    )
+    headers = dict(error.headers)
+    if error.status == 401:
+        headers["WWW-Authenticate"] = 'Bearer realm="rlrun"'
+    if error.status in RETRYABLE:
+        headers.setdefault("Retry-After", str(RETRY_SECONDS))
+    return Response(json.dumps(problem.to_json_dict()), error.status, headers, MEDIA_TYPE)
+
+
+def request_id_of(request: Request) -> str:
+    """Return the id of a request, made when it is needed for the first time."""
+    if not hasattr(request.state, "request_id"):
+        request.state.request_id = secrets.token_hex(8)
+    return str(request.state.request_id)
+
+
+def install(app: FastAPI) -> None:
+    """Let the application answer with problems alone."""
+
+    async def on_rest_error(request: Request, error: Any) -> Response:
+        return problem_response(request, error)
+
+    async def on_problem(request: Request, error: Any) -> Response:
+        assert isinstance(error, ProblemError)
+        return problem_response(request, RestError(error.status, error.problem.reason, error.problem.message))
+
+    async def on_validation(request: Request, error: Any) -> Response:
+        assert isinstance(error, RequestValidationError)
+        methods = allowed_methods(app.openapi(), request.url.path)
+        if methods and request.method not in methods:
+            # `/runs/first:stop` with a method that the action lacks is found as a run named `first:stop`.
+            return problem_response(request, _method_not_allowed(request, methods))
+        found = [
+            FieldError(pointer="/".join(map(str, e["loc"])), detail=_sentence(str(e["msg"])))
+            for e in error.errors()[:MAX_FIELD_ERRORS]
+        ]
+        detail = "The parameters of the request are not valid. Correct those that `errors` lists."
+        return problem_response(request, invalid(detail, found))
+
+    async def on_http(request: Request, error: Any) -> Response:
+        assert isinstance(error, HTTPException)
+        if error.status_code == 405:
+            # Starlette names those of the first route alone.
+            methods = allowed_methods(app.openapi(), request.url.path) or [(error.headers or {}).get("Allow", "")]
+            found = _method_not_allowed(request, methods)
+        else:
+            detail = "There is no such path. The OpenAPI document at /rlrun/v1/openapi.json lists all."
+            found = RestError(error.status_code, Reason.OBJECT_NOT_FOUND, detail)
+        return problem_response(request, found)
+
+    app.add_exception_handler(RestError, on_rest_error)
+    app.add_exception_handler(ProblemError, on_problem)
+    app.add_exception_handler(RequestValidationError, on_validation)
+    app.add_exception_handler(HTTPException, on_http)
+
+
+def _method_not_allowed(request: Request, methods: Sequence[str]) -> RestError:
+    detail = f"{request.method} is not possible here. The OpenAPI document lists the methods of each path."
+    return RestError(405, Reason.METHOD_NOT_ALLOWED, detail, headers={"Allow": ", ".join(methods)})
+
+
+def internal_error(request: Request) -> Response:
+    """Return the answer for an unexpected exception, which is in the log with the id of the request."""
+    detail = "rlrun-server failed. Tell the platform team the requestId, which is in the server's log."
+    return problem_response(request, RestError(500, Reason.INTERNAL_ERROR, detail))
+
+
+def _without(path: str, field: str) -> str:
+    return path.removeprefix(f"{field}.") if field else path
+
+
+def _sentence(text: str) -> str:
+    text = text.strip()
+    return f"{text[:1].upper()}{text[1:]}{'' if text.endswith('.') else '.'}"
+
+
+def _title(reason: str) -> str:
+    words = "".join(f" {c.lower()}" if c.isupper() else c for c in reason).strip()
+    return f"{words[:1].upper()}{words[1:]}" or HTTPStatus(500).phrase

@@ -1,0 +1,50 @@
+"""Responses of the routes, and the types of their paths."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+from fastapi import Path
+from rlrun.api.base.names import SUBDOMAIN
+from rlrun.api.base.schema import Schema
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from rlrun_server.rest.base.pages import Page
+
+JSON = JSONResponse
+
+RunName = Annotated[
+    str, Path(min_length=1, max_length=64, pattern=SUBDOMAIN, description="Name of the run, or its uid.")
+]
+ArtifactName = Annotated[str, Path(min_length=1, max_length=253, pattern=SUBDOMAIN)]
+
+
+def schema_response(body: Schema, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    """Return a response with the schema as JSON."""
+    content = body.model_dump_json(by_alias=True, exclude_none=True)
+    return Response(content, status, headers, "application/json")
+
+
+def list_response(request: Request, page: Page[Any], items: Sequence[bytes], *, is_complete: bool = True) -> Response:
+    """Return a page whose items are JSON already."""
+    rest: dict[str, object] = {"total": page.total, "isComplete": is_complete}
+    headers = {}
+    if page.next_cursor is not None:
+        rest["next"] = page.next_cursor
+        # Without the host, which is another one behind the API server's proxy.
+        following = request.url.include_query_params(cursor=page.next_cursor)
+        headers["Link"] = f'<{following.path}?{following.query}>; rel="next"'
+    content = b'{"items":[' + b",".join(items) + b"]," + json.dumps(rest).encode()[1:]
+    return Response(content, 200, headers, "application/json")
+
+
+def with_list(body: Schema, name: str, items: Sequence[bytes]) -> Response:
+    """Return a response with the schema, and in place of its empty list one of items that are JSON already."""
+    return with_json(body, name, b"[" + b",".join(items) + b"]")
+
+
+def with_json(body: Schema, name: str, value: bytes) -> Response:
+    """Return a response with the schema, and one field that is JSON already."""
+    rest = body.model_dump_json(by_alias=True, exclude_none=True, exclude={name}).encode()
+    return Response(rest[:-1] + b',"' + name.encode() + b'":' + value + b"}", media_type="application/json")

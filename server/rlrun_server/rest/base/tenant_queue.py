@@ -1,0 +1,77 @@
+"""Work of tenants in threads, which they take turns on."""
+
+import asyncio
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any, ParamSpec, TypeVar
+
+from rlrun.constants import Reason
+
+from rlrun_server.rest.base.problems import RestError
+
+MAX_WAITING = 32
+"""Calls of one tenant that wait."""
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class TenantQueue:
+    """Threads of which a tenant, a namespace or a user, has one at a time. Who waits the longest is next.
+
+    A tenant whose calls take long delays its own alone, as long as there are fewer such tenants than threads.
+    """
+
+    def __init__(self, threads: int, name: str, waiting: int | None = None) -> None:
+        """`name`: beginning of the threads' names. `waiting`: calls of one tenant that wait; None: MAX_WAITING."""
+        self._threads = ThreadPoolExecutor(threads, name)
+        self._max_waiting = waiting
+        self._free = threads
+        self._waiting: OrderedDict[str, deque[tuple[asyncio.Future[Any], Callable[[], Any]]]] = OrderedDict()
+        self._busy: set[str] = set()
+        """Tenants with a call in a thread."""
+
+    async def run(self, tenant: str, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Return the result of the call. Raises what it raises, and RestError if too many calls of the tenant wait."""
+        calls = self._waiting.setdefault(tenant, deque())
+        if len(calls) >= (self._max_waiting or MAX_WAITING):
+            detail = (
+                f"rlrun-server has too many requests of this kind for {tenant} at the moment. Repeat the request later."
+            )
+            raise RestError(503, Reason.TOO_MANY_REQUESTS, detail)
+        result: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        calls.append((result, lambda: call(*args, **kwargs)))
+        self._start_waiting()
+        # A call in a thread goes on after its client has left. One that waits is left out then.
+        return await result
+
+    def close(self) -> None:
+        """End the threads after their present calls."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _start_waiting(self) -> None:
+        while self._free and (tenant := next((t for t in self._waiting if t not in self._busy), None)) is not None:
+            calls = self._waiting.pop(tenant)
+            result, call = calls.popleft()
+            if calls:
+                self._waiting[tenant] = calls  # behind the others
+            if result.done():
+                continue
+            self._free -= 1
+            self._busy.add(tenant)
+            work = asyncio.get_running_loop().run_in_executor(self._threads, call)
+            work.add_done_callback(partial(self._end, tenant, result))
+
+    def _end(self, tenant: str, result: "asyncio.Future[Any]", work: "asyncio.Future[Any]") -> None:
+        self._free += 1
+        self._busy.discard(tenant)
+        if work.cancelled():
+            result.cancel()
+        elif (error := work.exception()) is not None:
+            if not result.done():
+                result.set_exception(error)
+        elif not result.done():
+            result.set_result(work.result())
+        self._start_waiting()

@@ -1,0 +1,80 @@
+"""Requests to the API server with the rights of a caller: it decides, and its audit log names the user."""
+
+import dataclasses
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+from rlrun.constants import Reason
+from rlrun.kube.async_client import AsyncTransport
+from rlrun.kube.errors import ApiError
+from rlrun.kube.objects import Obj
+from rlrun.kube.requests import KubeRequest
+from starlette.requests import Request
+
+from rlrun_server.authentication.api_key import is_api_key
+from rlrun_server.rest.base.access import Caller
+from rlrun_server.rest.base.problems import RestError, from_api_error
+from rlrun_server.rest.context.services import services_of
+
+
+async def caller_cluster(request: Request, caller: Caller) -> "CallerCluster":
+    """Return the API server as the caller may use it, with an API key as the account for which the key stands.
+
+    Raises RestError if API keys only read, ProblemError if the API server makes no token.
+    """
+    services = services_of(request)
+    if not is_api_key(caller.token):
+        return CallerCluster(services.callers, caller.token)
+    tokens = services.account_tokens
+    if tokens is None:
+        detail = (
+            "API keys only read here: the chart has users.apiKeysMayWrite=false. Send a Kubernetes token instead, or "
+            "ask the platform team."
+        )
+        raise RestError(403, Reason.API_KEY_NOT_ALLOWED, detail)
+    key_id = caller.user.api_key
+    return CallerCluster(services.callers, await tokens.token(caller.user), lambda: tokens.forget(key_id))
+
+
+class CallerCluster:
+    """API server as one caller may use it. All errors are RestErrors."""
+
+    def __init__(
+        self, transport: AsyncTransport, token: str, on_refused_token: Callable[[], None] | None = None
+    ) -> None:
+        """`transport` has no credentials. `on_refused_token` is called if the API server does not accept the token."""
+        self._transport = transport
+        self._token = token
+        self._on_refused_token = on_refused_token
+
+    async def send(self, request: KubeRequest, field: str = "") -> Obj:
+        """Return the API server's answer. `field`: as for `from_api_error`."""
+        try:
+            return await self._transport.send(self._authorized(request))
+        except ApiError as error:
+            self._look_at(error)
+            raise from_api_error(error, field) from error
+
+    async def find(self, request: KubeRequest) -> Obj | None:
+        """Return the object, None if there is none."""
+        try:
+            return await self._transport.send(self._authorized(request))
+        except ApiError as error:
+            self._look_at(error)
+            if error.status == 404:
+                return None
+            raise from_api_error(error) from error
+
+    @asynccontextmanager
+    async def stream(self, request: KubeRequest) -> AsyncIterator[AsyncIterator[bytes]]:
+        """Open the answer as chunks. Raises ApiError, also while it is read."""
+        async with self._transport.stream(self._authorized(request)) as chunks:
+            yield chunks
+
+    def _look_at(self, error: ApiError) -> None:
+        if error.status == 401 and self._on_refused_token is not None:
+            self._on_refused_token()
+
+    def _authorized(self, request: KubeRequest) -> KubeRequest:
+        headers = {**request.extra_headers, "Authorization": f"Bearer {self._token}"}
+        return dataclasses.replace(request, extra_headers=headers)

@@ -1,0 +1,148 @@
+"""Parts of the server that the routes use."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, ParamSpec, TypeVar
+
+from rlrun.constants import Reason
+from rlrun.kube.async_client import AsyncTransport
+from rlrun.kube.kinds import RLADAPTER, RLCHECKPOINT, RLMODEL, RLRUN
+from starlette.requests import Request
+
+from rlrun_server.authentication.account_tokens import AccountTokens
+from rlrun_server.authentication.identification import Identification
+from rlrun_server.authentication.users import Users
+from rlrun_server.rest.base.access import Access
+from rlrun_server.rest.base.problems import RestError
+from rlrun_server.rest.base.stored_files import StoredFiles
+from rlrun_server.rest.base.tenant_queue import TenantQueue
+from rlrun_server.rest.logs.log_reader import LogReader
+from rlrun_server.rest.metrics.metric_reader import MetricReader
+from rlrun_server.rest.objects.environment_catalog import EnvironmentCatalog
+from rlrun_server.rest.objects.summaries import (
+    ArtifactSummary,
+    ModelSummary,
+    RunSummary,
+    summarize_artifact,
+    summarize_model,
+    summarize_run,
+)
+from rlrun_server.rest.objects.visible_namespaces import VisibleNamespaces
+from rlrun_server.rest.objects.watched_objects import Kept, ListingCluster, WatchedObjects
+from rlrun_server.rest.samples.sample_reader import SampleReader
+from rlrun_server.rest.streams.stream_hub import StreamHub
+
+FILE_THREADS = 2
+LARGE_OBJECT = 64 * 1024
+"""Bytes of an object that takes a few milliseconds to show. One of a megabyte may take 0.3 s."""
+WAITING_BODIES = 8
+"""Bodies of one user that wait to be read. They are in memory."""
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class KnownObjects:
+    """The objects of all kinds that the server follows."""
+
+    def __init__(self, cluster: ListingCluster) -> None:
+        self.runs: WatchedObjects[RunSummary] = WatchedObjects(cluster, RLRUN, summarize_run)
+        self.checkpoints: WatchedObjects[ArtifactSummary] = WatchedObjects(cluster, RLCHECKPOINT, summarize_artifact)
+        self.adapters: WatchedObjects[ArtifactSummary] = WatchedObjects(cluster, RLADAPTER, summarize_artifact)
+        self.models: WatchedObjects[ModelSummary] = WatchedObjects(cluster, RLMODEL, summarize_model)
+
+    @property
+    def kinds(self) -> tuple[WatchedObjects[Any], ...]:
+        """All of them."""
+        return self.runs, self.checkpoints, self.adapters, self.models
+
+    def namespaces(self) -> set[str]:
+        """Return the namespaces that have an object."""
+        return {kept.namespace for kind in self.kinds for kept in kind.all() if kept.namespace}
+
+    def require(self, kind: WatchedObjects[Any]) -> None:
+        """Return if the kind has been listed. Raises RestError."""
+        if not kind.is_listed:
+            detail = (
+                f"rlrun-server has not read the {kind.kind.plural} of the cluster yet. Repeat the request; if that "
+                "does not help, the platform team finds the cause in its log."
+            )
+            raise RestError(503, Reason.SERVER_NOT_READY, detail)
+
+
+@dataclass(frozen=True)
+class Services:
+    """Everything that routes use."""
+
+    access: Access
+    objects: KnownObjects
+    visible: VisibleNamespaces
+    callers: AsyncTransport
+    """Way to the API server without credentials, for requests with the caller's token."""
+    metrics: MetricReader
+    samples: SampleReader
+    logs: LogReader
+    streams: StreamHub
+    bodies: TenantQueue = field(default_factory=lambda: TenantQueue(1, "bodies", WAITING_BODIES))
+    """Reading of bodies of requests."""
+    account_tokens: AccountTokens | None = None
+    """Tokens for callers with an API key. None: API keys only read."""
+    environments: EnvironmentCatalog | None = None
+    """None: the server does not list packages."""
+
+    async def show(self, caller: str, kept: Kept[Any], call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Return the result of work with an object: in the thread for answers, if the object is a large one."""
+        if kept.size <= LARGE_OBJECT:
+            return call(*args, **kwargs)
+        return await self.metrics.compute(caller, call, *args, **kwargs)
+
+    def close(self) -> None:
+        """End all threads and streams."""
+        self.metrics.close()
+        self.samples.close()
+        if self.environments is not None:
+            self.environments.close()
+        self.logs.close()
+        self.streams.close()
+        self.bodies.close()
+
+
+def services_of(request: Request) -> Services:
+    """Return the services of the application."""
+    found: Services = request.app.state.services
+    return found
+
+
+def make_services(
+    cluster: ListingCluster,
+    callers: AsyncTransport,
+    identification: Identification,
+    users: Users,
+    metrics: MetricReader,
+    samples: SampleReader,
+    clock: Callable[[], float],
+    account_tokens: AccountTokens | None = None,
+    environments: EnvironmentCatalog | None = None,
+) -> Services:
+    """Return the services. Who calls it lets each of `objects.kinds` follow the API server."""
+    objects = KnownObjects(cluster)
+    access = Access(identification, users, clock)
+
+    def files(name: str) -> StoredFiles:
+        return StoredFiles(metrics.store, metrics.renew, metrics.root, name, FILE_THREADS)
+
+    visible = VisibleNamespaces(access, objects.namespaces, clock)
+    streams = StreamHub(objects.runs, files("streams"), clock)
+    logs = LogReader(files("logs"))
+    return Services(
+        access,
+        objects,
+        visible,
+        callers,
+        metrics,
+        samples,
+        logs,
+        streams,
+        account_tokens=account_tokens,
+        environments=environments,
+    )

@@ -1,0 +1,160 @@
+"""Environment packages in S3, from one list of their folder that is kept for a while."""
+
+import asyncio
+import logging
+import re
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import datetime
+from fnmatch import fnmatchcase
+from typing import Protocol
+
+from rlrun.constants import Reason
+from rlrun.storage.errors import StoreError
+from rlrun.storage.layout import ENVIRONMENTS_FOLDER, S3Uri
+from rlrun.storage.store import StoredObject
+
+from rlrun_server.rest.base.problems import RestError
+from rlrun_server.signing.credentials import CredentialsMissing
+
+log = logging.getLogger(__name__)
+
+FRESH_SECONDS = 15.0
+"""Time for which S3 is not asked again."""
+WAIT_SECONDS = 25.0
+"""Time for which a request waits for S3."""
+MAX_FILES = 50_000
+"""Files of all packages that are looked at."""
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9.!+_-]{0,63}")
+FILE_PARTS = 4
+"""Owner, name, version and file."""
+
+
+class EnvironmentStore(Protocol):
+    """The part of `Store` that is used. Raises StoreError."""
+
+    def walk(self, uri: S3Uri) -> Iterable[StoredObject]:
+        """Yield every object below the folder."""
+        ...
+
+
+@dataclass(frozen=True)
+class Package:
+    """An environment package."""
+
+    owner: str
+    name: str
+    versions: int
+    """Number of its versions."""
+    version: str
+    """The version that was pushed last."""
+    pushed: datetime
+
+    @property
+    def id(self) -> str:
+        """Id that runs name."""
+        return f"{self.owner}/{self.name}"
+
+
+@dataclass(frozen=True)
+class Packages:
+    """All packages."""
+
+    items: tuple[Package, ...]
+    is_complete: bool
+    """False if there are more files than were looked at."""
+    read_at: float
+
+
+class EnvironmentCatalog:
+    """Packages of all owners, at most FRESH_SECONDS old while S3 answers."""
+
+    def __init__(
+        self,
+        store: EnvironmentStore,
+        renew: Callable[[], Awaitable[None]],
+        root: S3Uri,
+        owners: Mapping[str, Sequence[str]],
+        clock: Callable[[], float],
+    ) -> None:
+        """`renew` looks for new S3 credentials and raises CredentialsMissing. `root`: folder of all namespaces.
+
+        `owners`: patterns of the namespaces of each listed owner.
+        """
+        self._store = store
+        self._renew = renew
+        self._folder = root / ENVIRONMENTS_FOLDER
+        self._owners = owners
+        self._clock = clock
+        self._thread = ThreadPoolExecutor(1, "environments")
+        self._known: Packages | None = None
+        self._reading: asyncio.Task[Packages] | None = None
+
+    def is_listed(self, owner: str) -> bool:
+        """Return whether only namespaces of the owner use its packages."""
+        return owner in self._owners
+
+    def has_namespace(self, owner: str, namespace: str) -> bool:
+        """Return whether a namespace is one of a listed owner."""
+        return bool(namespace) and any(fnmatchcase(namespace, pattern) for pattern in self._owners.get(owner, ()))
+
+    async def read(self) -> Packages:
+        """Return all packages. Raises RestError."""
+        known = self._known
+        if known is not None and self._clock() < known.read_at + FRESH_SECONDS:
+            return known
+        if self._reading is None:
+            self._reading = asyncio.create_task(self._read())
+            self._reading.add_done_callback(self._end)
+        try:
+            # The read goes on if one of several clients leaves.
+            return await asyncio.wait_for(asyncio.shield(self._reading), WAIT_SECONDS)
+        except (StoreError, CredentialsMissing, TimeoutError) as error:
+            log.warning("environment packages cannot be listed: %s", error)
+            detail = "S3 does not answer rlrun-server. Repeat the request later."
+            raise RestError(503, Reason.S3_UNREACHABLE, detail) from error
+
+    def close(self) -> None:
+        """End the thread, without waiting for S3."""
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+    async def _read(self) -> Packages:
+        await self._renew()
+        began = self._clock()
+        items, is_complete = await asyncio.get_running_loop().run_in_executor(self._thread, self._load)
+        self._known = Packages(items, is_complete, began)
+        return self._known
+
+    def _load(self) -> tuple[tuple[Package, ...], bool]:
+        """Read the list. Runs in a thread."""
+        files: list[StoredObject] = []
+        for stored in self._store.walk(self._folder):
+            if len(files) == MAX_FILES:
+                return packages_of(files, self._folder), False
+            files.append(stored)
+        return packages_of(files, self._folder), True
+
+    def _end(self, task: "asyncio.Task[Packages]") -> None:
+        self._reading = None
+        if not task.cancelled():
+            task.exception()
+
+
+def packages_of(files: Iterable[StoredObject], folder: S3Uri) -> tuple[Package, ...]:
+    """Return the packages by their ids. Keys that no push makes are left out."""
+    versions: dict[tuple[str, str], dict[str, datetime]] = {}
+    for stored in files:
+        parts = stored.key.removeprefix(f"{folder.key}/").split("/")
+        if len(parts) != FILE_PARTS or not parts[3].endswith(".whl"):
+            continue
+        owner, name, version = parts[:3]
+        if NAME.fullmatch(owner) and NAME.fullmatch(name) and VERSION.fullmatch(version):
+            found = versions.setdefault((owner, name), {})
+            found[version] = max(stored.modified, found.get(version, stored.modified))
+    packages = []
+    for (owner, name), times in sorted(versions.items()):
+        newest = max(times, key=lambda version: (times[version], version))
+        packages.append(Package(owner, name, len(times), newest, times[newest]))
+    return tuple(packages)

@@ -1,0 +1,178 @@
+"""Bodies of requests that create or change runs. Pure."""
+
+import base64
+import hashlib
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic import ValidationError
+from rlrun.api.base.field_errors import fields_at, problems, unknown_field
+from rlrun.api.run import RLRun, RLRunSpec
+from rlrun.api.toml.loader import TomlError, loads
+from rlrun.constants import API_VERSION, MAX_RUN_NAME, REQUEST_ANNOTATION, Reason
+from rlrun.kube.objects import Obj
+
+from rlrun_server.http.strict_json import TextInvalid, check_toml, read_json, read_yaml
+from rlrun_server.rest.base.problems import FieldError, RestError, from_field_problems, invalid
+
+JSON, YAML, TOML, MERGE_PATCH = (
+    "application/json",
+    "application/yaml",
+    "application/toml",
+    "application/merge-patch+json",
+)
+METADATA = ("name", "generateName", "labels", "annotations")
+"""Fields of the metadata that a request may set."""
+SUFFIX = 5
+"""Letters after a name that an Idempotency-Key makes, as many as the API server generates."""
+DEFAULT_BASE = "run"
+
+
+@dataclass(frozen=True)
+class NewRun:
+    """A run to create."""
+
+    spec: dict[str, Any]
+    metadata: dict[str, Any] = field(default_factory=dict)
+    pointer: str = ""
+    """Pointer to the spec in the body."""
+
+
+def read_run(media_type: str, body: bytes) -> NewRun:
+    """Return the run in a body: a spec, or an RLRun; or a TOML file. Raises RestError with all its problems."""
+    readers = {JSON: read_json, YAML: read_yaml, "application/x-yaml": read_yaml, "text/yaml": read_yaml}
+    try:
+        if media_type == TOML:
+            return _from_toml(check_toml(body))
+        if media_type not in readers:
+            detail = f"The body has the type {media_type[:80]!r}. Send {JSON}, {YAML} or {TOML} as Content-Type."
+            raise RestError(415, Reason.MEDIA_TYPE_UNSUPPORTED, detail)
+        return _from_object(readers[media_type](body))
+    except TextInvalid as error:
+        raise invalid(str(error)) from error
+
+
+def to_object(run: NewRun, namespace: str, identity: str, key: str, body: bytes) -> Obj:
+    """Return the RLRun to create.
+
+    With an Idempotency-Key (`key`) its name follows from it and from `identity`, so that a repetition finds it.
+    Raises RestError if the body names another namespace than the path.
+    """
+    if run.metadata.get("namespace") not in (None, "", namespace):
+        detail = f"is another namespace than the one of the path, {namespace}; remove it, or correct one of them"
+        raise _invalid_spec([FieldError(pointer="/metadata/namespace", detail=detail)])
+    metadata: dict[str, Any] = {name: run.metadata[name] for name in METADATA if name in run.metadata}
+    base = str(metadata.pop("generateName", "") or "") or f"{base_name(run.spec.get('name'))}-"
+    metadata["namespace"] = namespace
+    if key:
+        metadata["annotations"] = {**metadata.get("annotations", {}), REQUEST_ANNOTATION: digest_of(body)}
+    if "name" not in metadata:
+        base = base[: MAX_RUN_NAME - SUFFIX]
+        if key:
+            metadata["name"] = f"{base}{_letters(identity, key)}"
+        else:
+            metadata["generateName"] = base
+    return {"apiVersion": API_VERSION, "kind": "RLRun", "metadata": metadata, "spec": run.spec}
+
+
+def digest_of(body: bytes) -> str:
+    """Return the digest of a body, by which a repetition is told from another request with the same key."""
+    return hashlib.sha256(body).hexdigest()[:32]
+
+
+def base_name(title: object) -> str:
+    """Return the beginning of a name for an object, made of a title."""
+    words = re.sub(r"[^a-z0-9]+", "-", str(title or "").lower()).strip("-").lstrip("-0123456789")
+    return words or DEFAULT_BASE
+
+
+def read_changes(media_type: str, body: bytes) -> dict[str, Any]:
+    """Return the changed fields of the spec, from a merge patch of an RLRun. Raises RestError with all problems."""
+    if media_type not in (MERGE_PATCH, JSON):
+        detail = f"The body has the type {media_type[:80]!r}. Send a merge patch as {MERGE_PATCH}."
+        raise RestError(415, Reason.MEDIA_TYPE_UNSUPPORTED, detail)
+    try:
+        found = read_json(body)
+    except TextInvalid as error:
+        raise invalid(str(error)) from error
+    if not isinstance(found, dict) or set(found) != {"spec"} or not isinstance(found["spec"], dict):
+        raise invalid('The body must be a merge patch of the spec alone: {"spec": {"maxSteps": 200}}.')
+    changes: dict[str, Any] = found["spec"]
+    known = fields_at(RLRunSpec, (), by_name=False)
+    mutable = {RLRunSpec.model_fields[name].alias or name for name in RLRunSpec.mutable or ()}
+    errors = [
+        FieldError(pointer=f"/spec/{name}", detail=_why_not(name, known, mutable))
+        for name in changes
+        if name not in mutable
+    ]
+    if errors:
+        detail = "The patch changes fields that cannot be changed. Correct those that `errors` lists."
+        raise RestError(422, Reason.INVALID_SPEC, detail, errors)
+    return changes
+
+
+def _why_not(name: str, known: list[str], mutable: set[str]) -> str:
+    if name not in known:
+        return unknown_field(name, known)
+    return f"cannot be changed after the creation of a run; start another one (can be: {', '.join(sorted(mutable))})"
+
+
+def _from_toml(text: str) -> NewRun:
+    try:
+        found = loads(text)
+    except TomlError as error:
+        raise _invalid_spec(from_field_problems(error.problems)) from error
+    if found.env_files:
+        errors = [FieldError(pointer="/env_file", detail="name a Secret in envFrom: the server has no files of yours")]
+        raise _invalid_spec(errors)
+    return NewRun(found.spec.model_dump(mode="json", by_alias=True, exclude_unset=True))
+
+
+def _from_object(found: Any) -> NewRun:
+    if not isinstance(found, dict):
+        raise invalid("The body must be one object: the spec of a run, or an RLRun.")
+    if "spec" not in found:
+        run = NewRun(found)
+        _check(run, "spec.")
+        return run
+    metadata = found.get("metadata") or {}
+    if found.get("kind", "RLRun") != "RLRun" or not isinstance(metadata, dict) or not isinstance(found["spec"], dict):
+        raise invalid("The body must be one object: the spec of a run, or an RLRun.")
+    unknown = [*(name for name in found if name not in ("apiVersion", "kind", "metadata", "spec"))]
+    errors = [FieldError(pointer=f"/{name}", detail="remove it: a request has spec and metadata") for name in unknown]
+    errors += [
+        FieldError(pointer=f"/metadata/{name}", detail=f"remove it: a request may set {', '.join(METADATA)}")
+        for name in metadata
+        if name not in METADATA and name != "namespace"
+    ]
+    if errors:
+        raise _invalid_spec(errors)
+    run = NewRun(found["spec"], metadata, "/spec")
+    _check(run, "")
+    return run
+
+
+def _check(run: NewRun, removed: str) -> None:
+    """Check the run. `removed`: beginning of the paths of its fields that the body lacks. Raises RestError."""
+    # The API server makes a name where none is given.
+    obj = {"apiVersion": API_VERSION, "kind": "RLRun", "metadata": {"name": "run", **run.metadata}, "spec": run.spec}
+    try:
+        RLRun.from_object(obj)
+    except ValidationError as error:
+        found = problems(error, RLRun)
+        errors = [
+            FieldError(pointer=each.pointer.removeprefix("/spec") if removed else each.pointer, detail=each.detail)
+            for each in from_field_problems(found)
+        ]
+        raise _invalid_spec(errors) from error
+
+
+def _invalid_spec(errors: list[FieldError]) -> RestError:
+    detail = "The run is not valid. Correct what `errors` lists; nothing was created."
+    return RestError(422, Reason.INVALID_SPEC, detail, errors)
+
+
+def _letters(identity: str, key: str) -> str:
+    digest = hashlib.sha256(f"{identity}\n{key}".encode()).digest()
+    return base64.b32encode(digest).decode().lower().translate(str.maketrans("234567", "uvwxyz"))[:SUFFIX]

@@ -1,0 +1,50 @@
+"""Namespaces whose runs a user may list."""
+
+import hashlib
+import json
+from collections.abc import Callable, Collection
+from dataclasses import asdict, dataclass
+
+from rlrun_server.authentication.users import Check, User
+from rlrun_server.rest.base.access import VISIBLE, Access
+from rlrun_server.runtime.review_cache import ReviewCache
+
+KEPT_SECONDS = 15.0
+"""Time for which the answer for a user is kept. A permission counts for as long before, so twice this in all."""
+MAX_NAMESPACES = 200
+"""Namespaces that are asked about for one user who may not list the runs of all."""
+
+
+@dataclass(frozen=True)
+class Visible:
+    """Namespaces that a user sees."""
+
+    names: frozenset[str]
+    is_complete: bool
+    """False if there are more namespaces than were asked about."""
+
+
+class VisibleNamespaces:
+    """Asks the API server about each namespace that has runs."""
+
+    def __init__(self, access: Access, namespaces: Callable[[], Collection[str]], clock: Callable[[], float]) -> None:
+        self._access = access
+        self._namespaces = namespaces
+        self._known: ReviewCache[Visible] = ReviewCache(lambda _: True, KEPT_SECONDS, clock)
+
+    async def of(self, user: User) -> Visible:
+        """Return the namespaces that the user sees. Raises RestError, ProblemError."""
+        key = hashlib.sha256(json.dumps(asdict(user)).encode()).digest()
+        return await self._known.get(key, lambda: self._ask(user))
+
+    async def _ask(self, user: User) -> Visible:
+        candidates = sorted({*self._namespaces(), *filter(None, [user.namespace])})
+        verb, resource = VISIBLE
+        if await self._access.may(user, Check(verb, resource, "")):
+            return Visible(frozenset(candidates), True)
+        asked = candidates[:MAX_NAMESPACES]
+        if user.namespace and user.namespace not in asked:
+            asked[-1] = user.namespace
+        answers = await self._access.may_each(user, [Check(verb, resource, name) for name in asked])
+        names = frozenset(name for name, allowed in zip(asked, answers, strict=True) if allowed)
+        return Visible(names, len(asked) == len(candidates))

@@ -1,0 +1,90 @@
+"""Routes that deploy adapters, and delete checkpoints and adapters, with the caller's own rights."""
+
+from fastapi import APIRouter, Request
+from rlrun.api.base.names import Namespace
+from rlrun.api.base.schema import Schema
+from rlrun.constants import SERVER_FIELD_MANAGER
+from rlrun.kube import requests
+from rlrun.kube.kinds import RLADAPTER
+from starlette.responses import Response
+
+from rlrun_server.rest.base.access import Caller, requires
+from rlrun_server.rest.base.problems import not_found
+from rlrun_server.rest.base.responses import JSON, ArtifactName, schema_response
+from rlrun_server.rest.context.caller_cluster import caller_cluster
+from rlrun_server.rest.context.services import services_of
+from rlrun_server.rest.objects.summaries import ArtifactSummary
+from rlrun_server.rest.objects.watched_objects import WatchedObjects
+from rlrun_server.rest.routes.artifacts import ArtifactDetail, artifact_response, find_artifact
+
+router = APIRouter(tags=["artifacts"])
+
+
+class DeletedArtifact(Schema):
+    """A checkpoint or adapter that is being deleted."""
+
+    namespace: str
+    name: str
+    uid: str
+
+
+@router.post(
+    "/namespaces/{namespace}/adapters/{name}:deploy", responses={200: {"model": ArtifactDetail}}, response_class=JSON
+)
+async def deploy_adapter(
+    request: Request, namespace: Namespace, name: ArtifactName, caller: Caller = requires("patch", "rladapters")
+) -> Response:
+    """Let a pool of the namespace serve an adapter. `deploymentState` says when it does."""
+    return await _set_deployed(request, namespace, name, caller, True)
+
+
+@router.post(
+    "/namespaces/{namespace}/adapters/{name}:undeploy", responses={200: {"model": ArtifactDetail}}, response_class=JSON
+)
+async def undeploy_adapter(
+    request: Request, namespace: Namespace, name: ArtifactName, caller: Caller = requires("patch", "rladapters")
+) -> Response:
+    """End the serving of an adapter, which is kept."""
+    return await _set_deployed(request, namespace, name, caller, False)
+
+
+@router.delete(
+    "/namespaces/{namespace}/adapters/{name}", responses={200: {"model": DeletedArtifact}}, response_class=JSON
+)
+async def delete_adapter(
+    request: Request, namespace: Namespace, name: ArtifactName, caller: Caller = requires("delete", "rladapters")
+) -> Response:
+    """Delete an adapter and its files in S3."""
+    return await _delete(request, services_of(request).objects.adapters, namespace, name, caller)
+
+
+@router.delete(
+    "/namespaces/{namespace}/checkpoints/{name}", responses={200: {"model": DeletedArtifact}}, response_class=JSON
+)
+async def delete_checkpoint(
+    request: Request, namespace: Namespace, name: ArtifactName, caller: Caller = requires("delete", "rlcheckpoints")
+) -> Response:
+    """Delete a checkpoint and its files in S3."""
+    return await _delete(request, services_of(request).objects.checkpoints, namespace, name, caller)
+
+
+async def _set_deployed(request: Request, namespace: str, name: str, caller: Caller, is_deployed: bool) -> Response:
+    known = services_of(request).objects.adapters
+    found = find_artifact(services_of(request), known, namespace, name)
+    cluster = await caller_cluster(request, caller)
+    # With the uid, so that no other adapter is changed that has taken the name since.
+    changes = {"metadata": {"uid": found.uid}, "spec": {"deployed": is_deployed}}
+    known.put(await cluster.send(requests.patch(RLADAPTER, namespace, found.name, changes, SERVER_FIELD_MANAGER)))
+    changed = known.find(namespace, name)
+    if changed is None:
+        raise not_found(f"RLAdapter {namespace}/{name}")
+    return artifact_response(changed)
+
+
+async def _delete(
+    request: Request, known: WatchedObjects[ArtifactSummary], namespace: str, name: str, caller: Caller
+) -> Response:
+    found = find_artifact(services_of(request), known, namespace, name)
+    cluster = await caller_cluster(request, caller)
+    await cluster.send(requests.delete(known.kind, namespace, found.name, found.uid))
+    return schema_response(DeletedArtifact(namespace=namespace, name=found.name, uid=found.uid))

@@ -1,0 +1,127 @@
+"""Route that compares runs."""
+
+import asyncio
+from collections.abc import Sequence
+from http import HTTPStatus
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request
+from pydantic import Field
+from rlrun.api.base.schema import Schema
+from rlrun.constants import Reason
+from starlette.responses import Response
+
+from rlrun_server.authentication.users import Check
+from rlrun_server.rest.base.access import IDENTIFIED, Caller
+from rlrun_server.rest.base.problems import FieldError, RestError, invalid
+from rlrun_server.rest.base.responses import JSON, schema_response
+from rlrun_server.rest.context.services import Services, services_of
+from rlrun_server.rest.objects.spec_differences import SpecDifference, differences
+from rlrun_server.rest.objects.summaries import RunSummary
+from rlrun_server.rest.routes.runs import KeptRun, config_of, find_run
+
+router = APIRouter(tags=["runs"])
+
+MAX_RUNS = 20
+MAX_BYTES = 1024**2
+"""Bytes of all runs together, which need up to a hundred times as much while they are compared."""
+MAX_DIFFERENCES = 1000
+MAX_NAMES = 2000
+METRIC_SECONDS = 20.0
+"""Time for the metrics of all runs."""
+RunReference = Annotated[
+    str,
+    Field(max_length=128, pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?/[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"),
+]
+"""`namespace/name`, or the run's uid in place of its name."""
+
+
+class ComparisonQuery(Schema):
+    """Runs to compare."""
+
+    run: list[RunReference] = Field(min_length=2, max_length=MAX_RUNS)
+    """`namespace/name`, or with the run's uid in place of its name. Repeatable."""
+
+
+class RunComparison(Schema):
+    """Differences of runs."""
+
+    runs: list[RunSummary]
+    """Runs in the order of the request."""
+    differences: list[SpecDifference]
+    """Fields that differ, with the defaults of fields that are not set. At most 1,000."""
+    total_differences: int
+    metric_names: list[str]
+    """Metrics that all runs have. At most 2,000."""
+    problems: list[str] = Field(default_factory=list)
+    """Runs whose defaults or metrics are not part of the comparison, with the cause."""
+
+
+@router.get("/compare", responses={200: {"model": RunComparison}}, response_class=JSON)
+async def compare_runs(
+    request: Request, query: Annotated[ComparisonQuery, Query()], caller: Caller = IDENTIFIED
+) -> Response:
+    """Compare the configurations of runs, and name the metrics that they have in common."""
+    services = services_of(request)
+    references = [reference.split("/", 1) for reference in query.run]
+    # The comparison costs as much as a request for each run.
+    services.access.count(caller.user, len(references) - 1)
+    for namespace in dict.fromkeys(namespace for namespace, _ in references):
+        await services.access.require(caller.user, Check("get", "rlruns", namespace))
+    runs = [find_run(services, namespace, name) for namespace, name in references]
+    if len({run.uid for run in runs}) < len(runs):
+        detail = "A run is named twice. Name each run once."
+        raise invalid(detail, [FieldError(pointer="query/run", detail=detail)])
+    if sum(run.size for run in runs) > MAX_BYTES:
+        detail = f"The runs have together more than {MAX_BYTES} bytes of spec and status. Compare fewer runs."
+        raise RestError(413, Reason.ANSWER_TOO_LARGE, detail)
+    metrics, problems = await _metric_names(services, caller, runs)
+    return await services.bodies.run(caller.user.limited_as, _compared, runs, metrics, problems)
+
+
+async def _metric_names(services: Services, caller: Caller, runs: Sequence[KeptRun]) -> tuple[list[str], list[str]]:
+    """Return the metrics that all runs have whose metrics can be read, and problems with those of the others."""
+    common: list[str] | None = None
+    problems: list[str] = []
+    try:
+        async with asyncio.timeout(METRIC_SECONDS):
+            for run in runs:
+                if not await services.access.may(caller.user, Check("get", "rlruns", run.namespace, "metrics")):
+                    problems.append(f"{_name(run)}: you may not get rlruns/metrics in namespace {run.namespace}.")
+                    continue
+                try:
+                    found = (await services.metrics.read(run.namespace, run.uid)).columns.values
+                except RestError as error:
+                    problems.append(f"{_name(run)}: {error.detail}")
+                    if error.status == HTTPStatus.SERVICE_UNAVAILABLE:
+                        # Without S3 each of the others would wait as long.
+                        break
+                    continue
+                common = [name for name in (found if common is None else common) if name in found]
+    except TimeoutError:
+        problems.append("S3 is slow: the metrics of some runs were not read in time. Compare fewer runs, or repeat it.")
+    return (common or [])[:MAX_NAMES], problems
+
+
+def _compared(runs: Sequence[KeptRun], metrics: list[str], problems: list[str]) -> Response:
+    specs: list[dict[str, Any]] = []
+    for run in runs:
+        obj = run.read()
+        config = config_of(obj.get("spec") or {}, obj.get("status") or {})
+        if config.resolved is None:
+            problems = [*problems, f"{_name(run)}: its spec is compared without defaults, because it is not valid."]
+        specs.append(config.spec if config.resolved is None else config.resolved)
+    found = differences(specs)
+    return schema_response(
+        RunComparison(
+            runs=[run.summary for run in runs],
+            differences=found[:MAX_DIFFERENCES],
+            total_differences=len(found),
+            metric_names=metrics,
+            problems=problems,
+        )
+    )
+
+
+def _name(run: KeptRun) -> str:
+    return f"{run.namespace}/{run.name}"

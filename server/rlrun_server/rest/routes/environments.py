@@ -1,0 +1,109 @@
+"""Route of the environment packages that the caller may use."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request
+from pydantic import Field
+from rlrun.api.base.names import Namespace
+from rlrun.api.base.schema import Schema
+from rlrun.constants import Reason
+from starlette.responses import Response
+
+from rlrun_server.authentication.users import Check
+from rlrun_server.rest.base.access import IDENTIFIED, Caller
+from rlrun_server.rest.base.pages import DEFAULT_LIMIT, MAX_CURSOR, MAX_LIMIT, page_of
+from rlrun_server.rest.base.problems import RestError
+from rlrun_server.rest.base.responses import JSON, list_response
+from rlrun_server.rest.context.services import services_of
+from rlrun_server.rest.objects.environment_catalog import Package
+from rlrun_server.signing.user_permissions import PACKAGES
+
+router = APIRouter(tags=["environments"])
+
+
+class EnvironmentFilter(Schema):
+    """Selection of packages."""
+
+    owner: str | None = Field(default=None, min_length=1, max_length=128)
+    """Owner in owner/name."""
+    namespace: Namespace | None = None
+    """Namespace in which you work, for packages of owners that the platform team has given to namespaces. Default: that
+    of the API key."""
+
+
+class EnvironmentQuery(EnvironmentFilter):
+    """Parameters of the list."""
+
+    limit: int = Field(default=DEFAULT_LIMIT, ge=1, le=MAX_LIMIT)
+    cursor: str = Field(default="", max_length=MAX_CURSOR)
+    """`next` of the previous page."""
+
+
+class EnvironmentSummary(Schema):
+    """An environment package."""
+
+    id: str
+    """Id that `env.id` of a run names: owner/name."""
+    version: str
+    """The version that was pushed last."""
+    versions: int
+    """Number of its versions."""
+    pushed: str
+    """Time of the last push."""
+    public: bool
+    """True if runs of all namespaces may use it."""
+
+
+class EnvironmentList(Schema):
+    """A page of packages, by their ids."""
+
+    items: list[EnvironmentSummary]
+    total: int
+    next: str | None = None
+    is_complete: bool = True
+    """False if the platform has more packages than rlrun-server looks at."""
+
+
+@router.get("/environments", responses={200: {"model": EnvironmentList}}, response_class=JSON)
+async def list_environments(
+    request: Request, query: Annotated[EnvironmentQuery, Query()], caller: Caller = IDENTIFIED
+) -> Response:
+    """List the environment packages that your runs may use.
+
+    Packages of an owner that the platform team has given to namespaces are listed to who may `get rlenvironments` in
+    one of these; all others to every user.
+    """
+    services = services_of(request)
+    catalog = services.environments
+    if catalog is None:
+        raise RestError(503, Reason.SERVER_NOT_READY, "This rlrun-server does not list environment packages.")
+    found = await catalog.read()
+    namespace = query.namespace or caller.user.namespace
+    owners = {package.owner for package in found.items if query.owner in (None, package.owner)}
+    mine = {owner for owner in owners if catalog.has_namespace(owner, namespace)}
+    # One answer for all owners: it is about the namespace.
+    if mine and not await services.access.may(caller.user, Check("get", PACKAGES, namespace)):
+        mine = set()
+    shown = {owner for owner in owners if not catalog.is_listed(owner)} | mine
+    page = page_of(
+        [package for package in found.items if package.owner in shown],
+        lambda package: package.id,
+        lambda package: package.id,
+        descending=False,
+        filters=EnvironmentFilter(owner=query.owner, namespace=namespace or None),
+        cursor=query.cursor,
+        limit=query.limit,
+    )
+    items = [_json(package, public=not catalog.is_listed(package.owner)) for package in page.rows]
+    return list_response(request, page, items, is_complete=found.is_complete)
+
+
+def _json(package: Package, *, public: bool) -> bytes:
+    summary = EnvironmentSummary(
+        id=package.id,
+        version=package.version,
+        versions=package.versions,
+        pushed=package.pushed.isoformat(),
+        public=public,
+    )
+    return summary.model_dump_json(by_alias=True).encode()

@@ -1,0 +1,87 @@
+"""Routes about the caller: identity, namespaces and models."""
+
+from fastapi import APIRouter, Request
+from rlrun.api.base.schema import Schema
+from starlette.responses import Response
+
+from rlrun_server.authentication.users import User
+from rlrun_server.rest.base.access import IDENTIFIED, Caller
+from rlrun_server.rest.base.responses import JSON, schema_response
+from rlrun_server.rest.context.services import services_of
+from rlrun_server.rest.objects.summaries import ModelSummary
+
+router = APIRouter(tags=["identity"])
+
+
+class Identity(Schema):
+    """User as the API server knows it."""
+
+    name: str
+    uid: str = ""
+    groups: list[str]
+    api_key: str | None = None
+    """Id of the API key that the request has."""
+    namespace: str | None = None
+    """Namespace of the API key."""
+
+
+class NamespaceSummary(Schema):
+    """A namespace in which the caller may list rlruns."""
+
+    name: str
+    runs: int
+    """Number of its runs."""
+
+
+class NamespaceList(Schema):
+    """Namespaces of the caller."""
+
+    items: list[NamespaceSummary]
+    is_complete: bool
+    """False if there are more namespaces than rlrun-server asks about for one user."""
+
+
+class ModelList(Schema):
+    """Base models of the platform."""
+
+    items: list[ModelSummary]
+
+
+def identity_of(user: User) -> Identity:
+    """Return the user for a response."""
+    return Identity(
+        name=user.name,
+        uid=user.uid,
+        groups=list(user.groups),
+        api_key=user.api_key or None,
+        namespace=user.namespace or None,
+    )
+
+
+@router.get("/whoami", responses={200: {"model": Identity}}, response_class=JSON)
+async def whoami(caller: Caller = IDENTIFIED) -> Response:
+    """Return who you are for the API server."""
+    return schema_response(identity_of(caller.user))
+
+
+@router.get("/namespaces", responses={200: {"model": NamespaceList}}, response_class=JSON)
+async def list_namespaces(request: Request, caller: Caller = IDENTIFIED) -> Response:
+    """List the namespaces with runs or artifacts in which you may list rlruns."""
+    services = services_of(request)
+    services.objects.require(services.objects.runs)
+    visible = await services.visible.of(caller.user)
+    counts = dict.fromkeys(visible.names, 0)
+    for run in services.objects.runs.all():
+        if run.namespace in counts:
+            counts[run.namespace] += 1
+    items = [NamespaceSummary(name=name, runs=count) for name, count in sorted(counts.items())]
+    return schema_response(NamespaceList(items=items, is_complete=visible.is_complete))
+
+
+@router.get("/models", responses={200: {"model": ModelList}}, response_class=JSON)
+async def list_models(request: Request, caller: Caller = IDENTIFIED) -> Response:
+    """List the base models that runs may name."""
+    objects = services_of(request).objects
+    objects.require(objects.models)
+    items = sorted((model.summary for model in objects.models.all()), key=lambda model: model.id)
+    return schema_response(ModelList(items=items))

@@ -1,0 +1,257 @@
+"""Routes that read runs."""
+
+import re
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request
+from pydantic import BeforeValidator, Field, ValidationError
+from rlrun.api.base.names import Namespace
+from rlrun.api.base.schema import Schema
+from rlrun.api.run import RLRunSpec
+from rlrun.api.run_status import Phase
+from rlrun.api.toml.loader import TomlError, dumps
+from starlette.responses import Response
+
+from rlrun_server.rest.base.access import IDENTIFIED, Caller, requires
+from rlrun_server.rest.base.pages import DEFAULT_LIMIT, MAX_CURSOR, MAX_LIMIT, Value, page_of
+from rlrun_server.rest.base.problems import not_found
+from rlrun_server.rest.base.responses import JSON, RunName, list_response, schema_response
+from rlrun_server.rest.context.services import Services, services_of
+from rlrun_server.rest.objects.summaries import RunSummary
+from rlrun_server.rest.objects.watched_objects import Kept
+
+router = APIRouter(tags=["runs"])
+
+KeptRun = Kept[RunSummary]
+
+
+class RunOrder(StrEnum):
+    """Order of runs; `-` for the reverse."""
+
+    created = "created"
+    newest = "-created"
+    name = "name"
+    name_reversed = "-name"
+    reward = "reward"
+    best = "-reward"
+    step = "step"
+    most_steps = "-step"
+
+
+def require_date(value: object) -> object:
+    """Return the value. Raises ValueError for text without a date: pydantic takes numbers for seconds since 1970."""
+    if isinstance(value, str) and not re.match(r"\d{4}-\d\d-\d\d", value):
+        raise ValueError("write a time as in 2026-01-31T12:00:00Z")
+    return value
+
+
+Since = Annotated[datetime, BeforeValidator(require_date)]
+
+
+class RunFilter(Schema):
+    """Selection and order of runs."""
+
+    phase: list[Phase] = Field(default_factory=list, max_length=7)
+    """Phases, of which a run has one."""
+    model: str | None = Field(default=None, max_length=200)
+    """Id of the model."""
+    env: str | None = Field(default=None, max_length=128)
+    """Name of an environment, or its id if it has no name."""
+    name: str | None = Field(default=None, max_length=128)
+    """Part of the name or display name, in small or capital letters."""
+    since: Since | None = None
+    """Runs that were created at this time or later, as in 2026-01-31T12:00:00Z."""
+    sort: RunOrder = RunOrder.newest
+
+
+class RunQuery(RunFilter):
+    """Parameters of a list of runs."""
+
+    limit: int = Field(default=DEFAULT_LIMIT, ge=1, le=MAX_LIMIT)
+    cursor: str = Field(default="", max_length=MAX_CURSOR)
+    """`next` of the previous page."""
+
+
+class RunList(Schema):
+    """A page of runs."""
+
+    items: list[RunSummary]
+    total: int
+    """Number of runs of all pages."""
+    next: str | None = None
+    """Cursor of the next page."""
+    is_complete: bool = True
+    """False if there may be runs in namespaces that were not asked about, because there are too many."""
+
+
+class RunDetail(Schema):
+    """One run."""
+
+    namespace: str
+    name: str
+    uid: str
+    resource_version: str
+    """Version for If-Match, also in ETag."""
+    labels: dict[str, str] = Field(default_factory=dict)
+    annotations: dict[str, str] = Field(default_factory=dict)
+    summary: RunSummary
+    spec: dict[str, Any]
+    status: dict[str, Any]
+    """Status with its conditions."""
+
+
+class RunConfig(Schema):
+    """Configuration of a run."""
+
+    spec: dict[str, Any]
+    """Spec as the API server has it."""
+    resolved: dict[str, Any] | None = None
+    """With the default of every field that is not set. Unset: the spec is not valid for this version."""
+    environments: list[dict[str, Any]] = Field(default_factory=list)
+    """Versions and digests of the environment packages, once they are known."""
+    toml: str | None = None
+    """Spec as a TOML file for `rlrun run`."""
+    toml_problem: str | None = None
+    """Cause for which there is no TOML."""
+
+
+VALUES: dict[str, Any] = {
+    "created": lambda run: run.created_at.timestamp(),
+    "name": lambda run: run.name,
+    "reward": lambda run: run.reward,
+    "step": lambda run: run.step,
+}
+"""Value by which runs are ordered."""
+
+
+@router.get("/runs", responses={200: {"model": RunList}}, response_class=JSON)
+async def list_all_runs(request: Request, query: Annotated[RunQuery, Query()], caller: Caller = IDENTIFIED) -> Response:
+    """List the runs of all namespaces in which you may list rlruns."""
+    services = services_of(request)
+    services.objects.require(services.objects.runs)
+    visible = await services.visible.of(caller.user)
+    runs = [run for run in services.objects.runs.all() if run.namespace in visible.names]
+    return _page(request, runs, query, is_complete=visible.is_complete)
+
+
+@router.get("/namespaces/{namespace}/runs", responses={200: {"model": RunList}}, response_class=JSON)
+async def list_runs(
+    request: Request,
+    namespace: Namespace,
+    query: Annotated[RunQuery, Query()],
+    caller: Caller = requires("list", "rlruns"),
+) -> Response:
+    """List the runs of a namespace."""
+    services = services_of(request)
+    services.objects.require(services.objects.runs)
+    runs = [run for run in services.objects.runs.all() if run.namespace == namespace]
+    return _page(request, runs, query, is_complete=True)
+
+
+@router.get("/namespaces/{namespace}/runs/{run}", responses={200: {"model": RunDetail}}, response_class=JSON)
+async def get_run(
+    request: Request, namespace: Namespace, run: RunName, caller: Caller = requires("get", "rlruns")
+) -> Response:
+    """Return a run with spec, status and conditions."""
+    services = services_of(request)
+    found = find_run(services, namespace, run)
+    return await services.show(caller.user.limited_as, found, run_response, found)
+
+
+@router.get("/namespaces/{namespace}/runs/{run}/config", responses={200: {"model": RunConfig}}, response_class=JSON)
+async def get_config(
+    request: Request, namespace: Namespace, run: RunName, caller: Caller = requires("get", "rlruns")
+) -> Response:
+    """Return the configuration of a run: as written, with all defaults, and as TOML."""
+    services = services_of(request)
+    found = find_run(services, namespace, run)
+
+    def answer() -> Response:
+        obj = found.read()
+        return schema_response(config_of(obj.get("spec") or {}, obj.get("status") or {}))
+
+    return await services.show(caller.user.limited_as, found, answer)
+
+
+def find_run(services: Services, namespace: str, name: str) -> KeptRun:
+    """Return the run with this name or uid. Raises RestError."""
+    runs = services.objects.runs
+    services.objects.require(runs)
+    found = runs.find(namespace, name) or runs.find_uid(namespace, name)
+    if found is None:
+        raise not_found(f"Run {namespace}/{name}")
+    return found
+
+
+def run_response(run: KeptRun, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    """Return the response with a run."""
+    obj = run.read()
+    metadata = obj["metadata"]
+    version = str(metadata.get("resourceVersion") or "")
+    detail = RunDetail(
+        namespace=run.namespace,
+        name=run.name,
+        uid=run.uid,
+        resource_version=version,
+        labels=metadata.get("labels") or {},
+        annotations=metadata.get("annotations") or {},
+        summary=run.summary,
+        spec=obj.get("spec") or {},
+        status=obj.get("status") or {},
+    )
+    return schema_response(detail, status, {"ETag": f'"{version}"', **(headers or {})})
+
+
+def config_of(spec: dict[str, Any], status: dict[str, Any]) -> RunConfig:
+    """Return the configuration. Pure."""
+    environments = [e for e in status.get("environments") or [] if isinstance(e, dict)]
+    try:
+        parsed = RLRunSpec.model_validate(spec, by_alias=True, by_name=False)
+    except ValidationError as error:
+        problem = f"the spec is not valid for this version of rlrun-server: {error.errors()[0]['msg']}"
+        return RunConfig(spec=spec, environments=environments, toml_problem=problem)
+    resolved = parsed.to_json_dict()
+    try:
+        return RunConfig(spec=spec, resolved=resolved, environments=environments, toml=dumps(parsed))
+    except TomlError as error:
+        return RunConfig(spec=spec, resolved=resolved, environments=environments, toml_problem=str(error))
+
+
+def matches(run: RunSummary, wanted: RunFilter) -> bool:
+    """Return whether the run is one of those that are wanted. Pure."""
+    text = (wanted.name or "").lower()
+    return (
+        (not wanted.phase or run.phase in wanted.phase)
+        and wanted.model in (None, run.model)
+        and (wanted.env is None or wanted.env in run.environments)
+        and (text in run.name.lower() or text in (run.display_name or "").lower())
+        and (wanted.since is None or run.created_at >= in_utc(wanted.since))
+    )
+
+
+def in_utc(time: datetime) -> datetime:
+    """Return the time with a zone: UTC if it has none."""
+    return time if time.tzinfo is not None else time.replace(tzinfo=UTC)
+
+
+def _page(request: Request, runs: Iterable[KeptRun], query: RunQuery, *, is_complete: bool) -> Response:
+    filters = RunFilter(**{name: getattr(query, name) for name in RunFilter.model_fields})
+    value_of = VALUES[query.sort.removeprefix("-")]
+
+    def value(run: KeptRun) -> Value:
+        found: Value = value_of(run.summary)
+        return found
+
+    page = page_of(
+        [run for run in runs if matches(run.summary, filters)],
+        value,
+        lambda run: run.uid,
+        descending=query.sort.startswith("-"),
+        filters=filters,
+        cursor=query.cursor,
+        limit=query.limit,
+    )
+    return list_response(request, page, [run.text for run in page.rows], is_complete=is_complete)

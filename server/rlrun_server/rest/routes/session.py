@@ -1,0 +1,127 @@
+"""Routes of a browser's session: login, logout, and codes with which `rlrun open` logs a browser in."""
+
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Request
+from pydantic import Field, ValidationError
+from rlrun.api.base.field_errors import problems
+from rlrun.api.base.schema import Schema
+from rlrun.constants import Reason
+from starlette.responses import Response
+
+from rlrun_server.authentication.sessions import MAX_CREDENTIAL, Sessions, refuse_other_sites
+from rlrun_server.http.body import read_body
+from rlrun_server.http.request import SESSIONS, client_of, header_token_of
+from rlrun_server.http.strict_json import TextInvalid, read_json
+from rlrun_server.rest.base.access import ANYONE, IDENTIFIED, Caller
+from rlrun_server.rest.base.problems import RestError, from_field_problems, invalid, unauthorized
+from rlrun_server.rest.base.responses import JSON, schema_response
+from rlrun_server.rest.routes.identity import Identity, identity_of
+
+router = APIRouter(tags=["session"])
+
+MAX_BODY = 2 * MAX_CREDENTIAL
+TIME_FORMAT = "%Y-%m-%dT%H:%M:%SZ"
+
+Secret = Annotated[str, Field(min_length=1, max_length=MAX_CREDENTIAL, pattern=r"^[!-~]+$")]
+
+
+class Login(Schema):
+    """Credential with which a browser logs in: either of both."""
+
+    token: Secret | None = None
+    """Kubernetes token or API key."""
+    code: Annotated[str, Field(min_length=1, max_length=MAX_BODY, pattern=r"^[A-Za-z0-9_-]+$")] | None = None
+    """Code of `session:code`."""
+
+
+class SessionInfo(Schema):
+    """The caller, and the end of the session."""
+
+    identity: Identity
+    expires: str | None = None
+    """Time in UTC, as in `2026-01-31T12:00:00Z`. None if the request has its credential in a header."""
+
+
+class LoginCode(Schema):
+    """Code that logs a browser in once: `#login={code}` behind the address of the page."""
+
+    code: str
+    expires: str
+    """Time in UTC, a minute from now."""
+
+
+LOGIN_BODY: dict[str, Any] = {
+    "requestBody": {"required": True, "content": {"application/json": {"schema": Login.model_json_schema()}}}
+}
+
+
+@router.post("/session", responses={200: {"model": SessionInfo}}, response_class=JSON, openapi_extra=LOGIN_BODY)
+async def log_in(request: Request, _: None = ANYONE) -> Response:
+    """Log a browser in: the response sets a cookie that is good for at most 8 hours. Needs the header `X-Rlrun: 1`."""
+    sessions = _sessions_of(request)
+    login = read_login(await read_body(request, MAX_BODY))
+    refuse_other_sites(request)
+    client = client_of(request)
+    token = sessions.use_code(client, login.code) if login.code is not None else str(login.token)
+    user, session = await sessions.log_in(request, client, token)
+    response = schema_response(SessionInfo(identity=identity_of(user), expires=_time(session.expires)))
+    sessions.set_cookie(request, response, session)
+    return response
+
+
+@router.get("/session", responses={200: {"model": SessionInfo}}, response_class=JSON)
+async def read_session(request: Request, caller: Caller = IDENTIFIED) -> Response:
+    """Return who you are, and when the session ends."""
+    sessions: Sessions | None = request.scope.get(SESSIONS)
+    of_cookie = None if sessions is None or header_token_of(request) else sessions.find(request)
+    expires = None if of_cookie is None else _time(of_cookie.expires)
+    return schema_response(SessionInfo(identity=identity_of(caller.user), expires=expires))
+
+
+@router.delete("/session", status_code=204, response_class=Response)
+async def log_out(request: Request, _: None = ANYONE) -> Response:
+    """Log a browser out: the response deletes the cookie. Needs the header `X-Rlrun: 1`."""
+    sessions = _sessions_of(request)
+    refuse_other_sites(request)
+    response = Response(status_code=204)
+    sessions.delete_cookie(request, response)
+    return response
+
+
+@router.post("/session:code", responses={200: {"model": LoginCode}}, response_class=JSON)
+async def create_code(request: Request, caller: Caller = IDENTIFIED) -> Response:
+    """Return a code with which a browser logs in as you within a minute. A cookie does not suffice for this."""
+    sessions = _sessions_of(request)
+    if not header_token_of(request):
+        raise unauthorized()
+    code, expires = sessions.make_code(caller.token)
+    return schema_response(LoginCode(code=code, expires=_time(expires)))
+
+
+def read_login(body: bytes) -> Login:
+    """Return the credential in a body. Errors name fields, and contain no values. Raises RestError."""
+    try:
+        login = Login.model_validate(read_json(body))
+    except TextInvalid as error:
+        raise invalid(str(error)) from None
+    except ValidationError as error:
+        message = f"must be text of at most {MAX_CREDENTIAL} printable characters; only `token` and `code` are known"
+        found = from_field_problems([type(each)(each.path, message) for each in problems(error, Login)])
+        raise invalid("The body must have a token, or a code of rlrun open.", found, 422) from None
+    if (login.token is None) == (login.code is None):
+        raise invalid("The body must have either `token` or `code`.", status=422)
+    return login
+
+
+def _sessions_of(request: Request) -> Sessions:
+    sessions: Sessions | None = request.scope.get(SESSIONS)
+    if sessions is None:
+        detail = "This server has no page, so that there are no logins: server.page of the chart is false."
+        raise RestError(404, Reason.OBJECT_NOT_FOUND, detail)
+    return sessions
+
+
+def _time(seconds: int) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime(TIME_FORMAT)

@@ -1,0 +1,55 @@
+"""Route of a run's logs."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request
+from rlrun.api.base.names import Namespace
+from rlrun.constants import Reason
+from starlette.responses import Response
+
+from rlrun_server.rest.base.access import Caller, requires
+from rlrun_server.rest.base.problems import RestError, not_found
+from rlrun_server.rest.base.responses import JSON, RunName, schema_response
+from rlrun_server.rest.context.caller_cluster import caller_cluster
+from rlrun_server.rest.context.services import services_of
+from rlrun_server.rest.context.stored_runs import UID
+from rlrun_server.rest.logs.log_models import LogAnswer, LogQuery
+from rlrun_server.rest.logs.log_reader import FINISHED, KnownRun
+
+router = APIRouter(tags=["logs"])
+
+
+@router.get("/namespaces/{namespace}/runs/{run}/logs", responses={200: {"model": LogAnswer}}, response_class=JSON)
+async def get_logs(
+    request: Request,
+    namespace: Namespace,
+    run: RunName,
+    query: Annotated[LogQuery, Query()],
+    caller: Caller = requires("get", "rlruns", "log"),
+) -> Response:
+    """Return lines of a run's processes: of its pods, with your own token, or of the copies in S3.
+
+    A run whose pods are gone, or `attempt` of an earlier attempt, is read from S3. A deleted run is read by its uid.
+    """
+    return schema_response(await read_logs(request, caller, namespace, run, query))
+
+
+async def read_logs(request: Request, caller: Caller, namespace: str, run: str, query: LogQuery) -> LogAnswer:
+    """Return the lines of the run with this name or uid, which the caller may read. Raises RestError."""
+    services = services_of(request)
+    runs = services.objects.runs
+    services.objects.require(runs)
+    known = runs.find(namespace, run) or runs.find_uid(namespace, run)
+    if known is None:
+        if not UID.fullmatch(run):
+            raise not_found(f"Run {namespace}/{run}")
+        return await services.logs.read(caller.user, None, KnownRun(namespace, run), query)
+    try:
+        cluster = await caller_cluster(request, caller)
+    except RestError as error:
+        if error.reason != Reason.API_KEY_NOT_ALLOWED or known.summary.phase not in FINISHED:
+            raise
+        # The API server does not know the key, and the pods are gone or will be soon.
+        cluster = None
+    found = KnownRun(namespace, known.uid, known.read(), known.summary)
+    return await services.logs.read(caller.user, cluster, found, query)

@@ -1,0 +1,205 @@
+"""Routes of a run's stored rollouts, also for a run that is deleted."""
+
+from collections.abc import Callable
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request
+from rlrun.api.base.names import Namespace
+from rlrun.storage.samples.record import SampleSplit, SampleStatus
+from rlrun.storage.samples.selection import SampleFilter
+from starlette.responses import Response
+
+from rlrun_server.rest.base.access import Caller, requires
+from rlrun_server.rest.base.pages import Value, page_of
+from rlrun_server.rest.base.responses import JSON, RunName, schema_response, with_json, with_list
+from rlrun_server.rest.context.services import services_of
+from rlrun_server.rest.context.stored_runs import uid_of_run
+from rlrun_server.rest.samples.sample_models import RewardHistogram, SampleDetail, SampleGroupDetail, SampleList
+from rlrun_server.rest.samples.sample_queries import (
+    AddressedSample,
+    HistogramQuery,
+    Order,
+    SampleQuery,
+    SampleScope,
+    SampleSelection,
+    SampleSort,
+    SplitQuery,
+    Step,
+)
+from rlrun_server.rest.samples.sample_reader import StepRollouts
+from rlrun_server.rest.samples.sample_views import (
+    ListedSample,
+    function_names,
+    histogram,
+    listed,
+    mean_of,
+    of_group,
+    one,
+    record_of,
+    records_of,
+    selected,
+)
+
+router = APIRouter(tags=["samples"], prefix="/namespaces/{namespace}/runs/{run}")
+MAY_READ = requires("get", "rlruns", "samples")
+
+VALUES: dict[SampleSort, Callable[[ListedSample], Value]] = {
+    SampleSort.position: lambda sample: sample.number,
+    SampleSort.reward: lambda sample: sample.row.reward,
+    SampleSort.advantage: lambda sample: sample.row.advantage,
+    SampleSort.tokens: lambda sample: sample.row.completion_tokens,
+    SampleSort.turns: lambda sample: sample.row.turns,
+    SampleSort.mean: lambda sample: sample.group.mean,
+}
+"""Value by which rollouts are ordered."""
+
+
+@router.get("/steps/{step}/samples", responses={200: {"model": SampleList}}, response_class=JSON)
+async def list_samples(
+    request: Request,
+    namespace: Namespace,
+    run: RunName,
+    step: Step,
+    query: Annotated[SampleQuery, Query()],
+    caller: Caller = MAY_READ,
+) -> Response:
+    """List the rollouts of a step, without their texts."""
+    wanted = SampleFilter(query.env, query.status, query.min_reward, query.max_reward)
+
+    def answer(uid: str, rollouts: StepRollouts) -> Response:
+        scope = {name: getattr(query, name) for name in SampleSelection.model_fields}
+        page = page_of(
+            selected(listed(rollouts), wanted, query.group, query.example, query.q),
+            VALUES[query.sort],
+            lambda sample: f"{sample.number:07d}",
+            descending=query.order is Order.desc,
+            filters=SampleScope(uid=uid, step=step, **scope),
+            cursor=query.cursor,
+            limit=query.limit,
+        )
+        groups = {sample.group.address: sample.group for sample in page.rows}
+        found = SampleList(
+            namespace=namespace,
+            uid=uid,
+            step=step,
+            split=query.split,
+            items=[sample.item() for sample in page.rows],
+            groups=[group.info() for group in groups.values()],
+            functions=function_names(page.rows),
+            total=page.total,
+            next=page.next_cursor,
+            problems=rollouts.problems,
+        )
+        return schema_response(found)
+
+    return await _of_step(request, caller, namespace, run, step, query.split, answer)
+
+
+@router.get("/steps/{step}/groups/{group}", responses={200: {"model": SampleGroupDetail}}, response_class=JSON)
+async def get_group(
+    request: Request,
+    namespace: Namespace,
+    run: RunName,
+    step: Step,
+    group: AddressedSample,
+    query: Annotated[SplitQuery, Query()],
+    caller: Caller = MAY_READ,
+) -> Response:
+    """Return all rollouts of a group with their texts."""
+
+    def answer(uid: str, rollouts: StepRollouts) -> Response:
+        samples = of_group(listed(rollouts), group, _step_name(step, query.split))
+        records, problem = records_of(rollouts, samples)
+        found = SampleGroupDetail(
+            namespace=namespace,
+            uid=uid,
+            step=step,
+            split=query.split,
+            group=samples[0].group.info(),
+            items=[sample.item() for sample in samples],
+            records=[],
+            problem=problem,
+        )
+        return with_list(found, "records", records)
+
+    return await _of_step(request, caller, namespace, run, step, query.split, answer)
+
+
+@router.get("/steps/{step}/samples/{rollout}", responses={200: {"model": SampleDetail}}, response_class=JSON)
+async def get_sample(
+    request: Request,
+    namespace: Namespace,
+    run: RunName,
+    step: Step,
+    rollout: AddressedSample,
+    query: Annotated[SplitQuery, Query()],
+    caller: Caller = MAY_READ,
+) -> Response:
+    """Return a rollout with its texts."""
+
+    def answer(uid: str, rollouts: StepRollouts) -> Response:
+        sample = one(listed(rollouts), rollout, _step_name(step, query.split))
+        record, problem = record_of(rollouts, sample)
+        found = SampleDetail(
+            namespace=namespace,
+            uid=uid,
+            step=step,
+            split=query.split,
+            group=sample.group.info(),
+            item=sample.item(),
+            problem=problem,
+        )
+        return schema_response(found) if record is None else with_json(found, "record", record)
+
+    return await _of_step(request, caller, namespace, run, step, query.split, answer)
+
+
+@router.get("/steps/{step}/histogram", responses={200: {"model": RewardHistogram}}, response_class=JSON)
+async def get_histogram(
+    request: Request,
+    namespace: Namespace,
+    run: RunName,
+    step: Step,
+    query: Annotated[HistogramQuery, Query()],
+    caller: Caller = MAY_READ,
+) -> Response:
+    """Return the distribution of the rewards of a step."""
+
+    def answer(uid: str, rollouts: StepRollouts) -> Response:
+        rewards = [
+            sample.row.reward
+            for sample in selected(listed(rollouts), SampleFilter(query.env), None, None, "")
+            if sample.row.reward is not None and sample.row.status is not SampleStatus.errored
+        ]
+        found = RewardHistogram(
+            namespace=namespace,
+            uid=uid,
+            step=step,
+            split=query.split,
+            bins=histogram(rewards, query.bins),
+            count=len(rewards),
+            mean=mean_of(rewards),
+            problems=rollouts.problems,
+        )
+        return schema_response(found)
+
+    return await _of_step(request, caller, namespace, run, step, query.split, answer)
+
+
+async def _of_step(
+    request: Request,
+    caller: Caller,
+    namespace: str,
+    run: str,
+    step: int,
+    split: SampleSplit,
+    answer: Callable[[str, StepRollouts], Response],
+) -> Response:
+    services = services_of(request)
+    uid, _ = uid_of_run(services.objects, namespace, run)
+    who = caller.user.limited_as
+    return await services.samples.step(who, (namespace, uid), step, split, lambda found: answer(uid, found))
+
+
+def _step_name(step: int, split: SampleSplit) -> str:
+    return f"step {step}, split {split},"

@@ -1,0 +1,113 @@
+"""Routes of the steps of a run that have stored rollouts, also for a run that is deleted."""
+
+from collections.abc import Callable
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Query, Request
+from rlrun.api.base.names import MAX_ENVIRONMENT_ID, Namespace
+from starlette.responses import Response
+
+from rlrun_server.rest.base.access import Caller, requires
+from rlrun_server.rest.base.pages import page_of
+from rlrun_server.rest.base.problems import not_found
+from rlrun_server.rest.base.responses import JSON, RunName, schema_response, with_list
+from rlrun_server.rest.context.services import services_of
+from rlrun_server.rest.context.stored_runs import uid_of_run
+from rlrun_server.rest.samples.sample_models import ExampleHistory, StepList
+from rlrun_server.rest.samples.sample_queries import MAX_EXAMPLE, ExampleQuery, Order, StepFilter, StepQuery, StepScope
+from rlrun_server.rest.samples.sample_summaries import KeptSummary, RunSamples, points_of
+
+router = APIRouter(tags=["samples"], prefix="/namespaces/{namespace}/runs/{run}")
+MAY_READ = requires("get", "rlruns", "samples")
+MAX_POINTS = 5000
+"""Groups of an example in an answer, the newest ones."""
+
+
+@router.get("/steps", responses={200: {"model": StepList}}, response_class=JSON)
+async def list_steps(
+    request: Request,
+    namespace: Namespace,
+    run: RunName,
+    query: Annotated[StepQuery, Query()],
+    caller: Caller = MAY_READ,
+) -> Response:
+    """List the steps with stored rollouts, with counts and rewards of each split."""
+
+    def answer(uid: str, run_samples: RunSamples) -> Response:
+        scope = StepScope(uid=uid, **{name: getattr(query, name) for name in StepFilter.model_fields})
+        page = page_of(
+            [summary for summary in run_samples.summaries if _is_wanted(summary, query)],
+            lambda summary: summary.step,
+            lambda summary: f"{summary.split}:{summary.environment or ''}",
+            descending=query.order is Order.desc,
+            filters=scope,
+            cursor=query.cursor,
+            limit=query.limit,
+        )
+        found = StepList(
+            namespace=namespace,
+            uid=uid,
+            items=[],
+            total=page.total,
+            next=page.next_cursor,
+            first_step=run_samples.summaries[0].step if run_samples.summaries else None,
+            last_step=run_samples.summaries[-1].step if run_samples.summaries else None,
+            splits=run_samples.splits,
+            environments=run_samples.environments,
+            is_complete=run_samples.is_complete,
+            is_stale=run_samples.is_stale,
+        )
+        return with_list(found, "items", [summary.text for summary in page.rows])
+
+    return await _of_run(request, caller, namespace, run, answer)
+
+
+# Ids of environments have a slash, which is one also where a client has encoded it.
+@router.get("/examples/{environment:path}/{example}", responses={200: {"model": ExampleHistory}}, response_class=JSON)
+async def get_example(
+    request: Request,
+    namespace: Namespace,
+    run: RunName,
+    environment: Annotated[str, Path(min_length=1, max_length=MAX_ENVIRONMENT_ID)],
+    example: Annotated[int, Path(ge=-MAX_EXAMPLE, le=MAX_EXAMPLE)],
+    query: Annotated[ExampleQuery, Query()],
+    caller: Caller = MAY_READ,
+) -> Response:
+    """Return the mean rewards of one example through the steps."""
+
+    def answer(uid: str, run_samples: RunSamples) -> Response:
+        points, is_complete = points_of(run_samples, environment, example, query.split)
+        found = ExampleHistory(
+            namespace=namespace,
+            uid=uid,
+            environment=environment,
+            example=example,
+            points=points[-MAX_POINTS:],
+            is_complete=is_complete and len(points) <= MAX_POINTS,
+            is_stale=run_samples.is_stale,
+        )
+        return schema_response(found)
+
+    return await _of_run(request, caller, namespace, run, answer)
+
+
+async def _of_run(
+    request: Request, caller: Caller, namespace: str, run: str, answer: Callable[[str, RunSamples], Response]
+) -> Response:
+    services = services_of(request)
+    uid, exists = uid_of_run(services.objects, namespace, run)
+
+    def work(samples: RunSamples) -> Response:
+        if not exists and not samples.summaries:
+            raise not_found(f"Run {namespace}/{run}")
+        return answer(uid, samples)
+
+    return await services.samples.summaries(caller.user.limited_as, (namespace, uid), work)
+
+
+def _is_wanted(summary: KeptSummary, query: StepFilter) -> bool:
+    return (
+        query.min_step <= summary.step <= query.max_step
+        and (not query.split or summary.split in query.split)
+        and query.env in (None, summary.environment)
+    )

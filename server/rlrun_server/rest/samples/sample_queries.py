@@ -1,0 +1,126 @@
+"""Parameters of requests about stored rollouts."""
+
+from enum import StrEnum
+from typing import Annotated
+
+from fastapi import Path
+from pydantic import Field
+from rlrun.api.base.names import MAX_ENVIRONMENT_ID
+from rlrun.api.base.schema import Schema
+from rlrun.storage.samples.record import SampleSplit, SampleStatus
+
+from rlrun_server.rest.base.pages import MAX_CURSOR
+from rlrun_server.rest.metrics.metric_columns import MAX_STEP
+
+MAX_EXAMPLE = 2**53
+MAX_REWARD = 1e308
+EnvironmentInRun = Annotated[str, Field(max_length=MAX_ENVIRONMENT_ID)]
+Step = Annotated[int, Path(ge=0, le=MAX_STEP)]
+AddressedSample = Annotated[
+    str, Path(max_length=128, pattern=r"^[A-Za-z0-9~][A-Za-z0-9._-]*$", description="Id in the list of the step.")
+]
+Reward = Annotated[float, Field(ge=-MAX_REWARD, le=MAX_REWARD)]
+
+
+class Order(StrEnum):
+    """Direction of an order."""
+
+    asc = "asc"
+    desc = "desc"
+
+
+class StepFilter(Schema):
+    """Selection of stored rollouts."""
+
+    split: list[SampleSplit] = Field(default_factory=list, max_length=4)
+    """Splits. Without it: all."""
+    env: EnvironmentInRun | None = None
+    """Environment that was measured (val and eval)."""
+    min_step: int = Field(default=0, ge=0, le=MAX_STEP, alias="min_step")
+    max_step: int = Field(default=MAX_STEP, ge=0, le=MAX_STEP, alias="max_step")
+    order: Order = Order.asc
+    """Order of steps."""
+
+
+class StepScope(StepFilter):
+    """List that a cursor belongs to."""
+
+    uid: str
+
+
+class StepQuery(StepFilter):
+    """Parameters of the list of steps."""
+
+    limit: int = Field(default=500, ge=1, le=2000)
+    cursor: str = Field(default="", max_length=MAX_CURSOR)
+    """`next` of the previous page."""
+
+
+class SampleSort(StrEnum):
+    """Value by which rollouts are ordered."""
+
+    position = "position"
+    """Order in the stored object: rollouts of a group are together."""
+    reward = "reward"
+    advantage = "advantage"
+    tokens = "tokens"
+    """Sampled tokens."""
+    turns = "turns"
+    mean = "mean"
+    """Mean reward of the group."""
+
+
+class SampleSelection(Schema):
+    """Selection and order of the rollouts of a step."""
+
+    split: SampleSplit = SampleSplit.train
+    env: EnvironmentInRun | None = None
+    """Environment of the rollouts."""
+    status: SampleStatus | None = None
+    min_reward: Reward | None = Field(default=None, alias="min_reward")
+    """Least reward. A rollout without a reward satisfies no condition on it."""
+    max_reward: Reward | None = Field(default=None, alias="max_reward")
+    group: str | None = Field(default=None, max_length=128)
+    """Id of the group in the list."""
+    example: int | None = Field(default=None, ge=-MAX_EXAMPLE, le=MAX_EXAMPLE)
+    """Number of the example in the environment's dataset."""
+    q: str = Field(default="", max_length=200)
+    """Part of the beginning of the answer, of the ids, of the cause or of the stop condition, in any case."""
+    sort: SampleSort = SampleSort.position
+    order: Order = Order.asc
+
+
+class SampleScope(SampleSelection):
+    """List that a cursor belongs to."""
+
+    uid: str
+    step: int
+
+
+class SampleQuery(SampleSelection):
+    """Parameters of the list of rollouts of a step."""
+
+    limit: int = Field(default=100, ge=1, le=512)
+    cursor: str = Field(default="", max_length=MAX_CURSOR)
+    """`next` of the previous page."""
+
+
+class SplitQuery(Schema):
+    """Split of the rollouts."""
+
+    split: SampleSplit = SampleSplit.train
+
+
+class ExampleQuery(Schema):
+    """Selection of the groups of an example."""
+
+    split: SampleSplit | None = None
+    """Unset: all splits."""
+
+
+class HistogramQuery(SplitQuery):
+    """Parameters of a histogram."""
+
+    env: EnvironmentInRun | None = None
+    """Environment of the rollouts."""
+    bins: int = Field(default=20, ge=1, le=100)

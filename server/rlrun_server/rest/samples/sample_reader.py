@@ -1,0 +1,206 @@
+"""Reading of runs' stored rollouts from S3: few requests, nothing without a limit, and beside the event loop."""
+
+import itertools
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
+
+from rlrun.constants import Reason
+from rlrun.storage.errors import NotFound, StoreError
+from rlrun.storage.layout import S3Uri, rollouts_name
+from rlrun.storage.samples.object_file import ReadLimits, SamplesDamaged
+from rlrun.storage.samples.reader import OpenSamples, open_samples
+from rlrun.storage.samples.record import SampleSplit
+
+from rlrun_server.rest.base.bounded_cache import BoundedCache
+from rlrun_server.rest.base.caller_threads import CallerThreads
+from rlrun_server.rest.base.problems import RestError
+from rlrun_server.rest.samples.sample_folder import DecodingTurn, File, Run, SampleStore, files_below, rollouts_folder
+from rlrun_server.rest.samples.sample_summaries import RunSamples, split_of
+from rlrun_server.rest.samples.summary_reader import SummaryReader
+from rlrun_server.signing.credentials import CredentialsMissing
+
+log = logging.getLogger(__name__)
+
+FRESH_SECONDS = 2.0
+"""Time for which S3 is not asked again about the objects of a step."""
+LIMITS = ReadLimits(
+    packed_index=1024**2,
+    index=3 * 1024**2,
+    rows=16_384,
+    group=16 * 1024**2,
+    record=512 * 1024,
+    scan=8 * 1024**2,
+)
+"""The largest index needs 150 MB for a moment, and one is decoded at a time."""
+TAIL_BYTES = 32 * 1024**2
+"""Bytes of the ends of objects in memory, of all runs. One of 512 rollouts has 96 KiB."""
+MAX_TAIL = 4 * 1024**2
+LISTED_BYTES = 2 * 1024**2
+"""Bytes of lists of steps' objects in memory."""
+FILE_BYTES = 400
+MAX_OBJECTS = 64
+"""Objects of one step."""
+MAX_PROBLEM = 500
+
+T = TypeVar("T")
+
+
+@dataclass
+class StepRollouts:
+    """Rollouts of one step and split, opened."""
+
+    step: int
+    split: SampleSplit
+    objects: list[tuple[str, OpenSamples]] = field(default_factory=list)
+    """Names of files, and what is in them."""
+    problems: list[str] = field(default_factory=list)
+    """Damage, for the user."""
+
+
+class SampleReader:
+    """Stored rollouts, at most FRESH_SECONDS old."""
+
+    def __init__(
+        self,
+        store: SampleStore,
+        renew: Callable[[], Awaitable[None]],
+        root: S3Uri,
+        clock: Callable[[], float],
+    ) -> None:
+        """`renew` looks for new S3 credentials and raises CredentialsMissing. `root`: folder of all namespaces."""
+        self._store = store
+        self._renew = renew
+        self._root = root
+        self._clock = clock
+        self._threads = CallerThreads("samples")
+        self._decoding = DecodingTurn()
+        self._summaries = SummaryReader(store, root, clock, self._decoding)
+        self._steps: BoundedCache[tuple[Run, int], tuple[float, list[File]]] = BoundedCache(LISTED_BYTES)
+        self._tails: BoundedCache[tuple[Run, File], bytes] = BoundedCache(TAIL_BYTES)
+
+    async def summaries(self, caller: str, run: Run, work: Callable[[RunSamples], T]) -> T:
+        """Return the result of work with the summaries of a run. Raises RestError, and what the work raises."""
+
+        def call() -> T:
+            with self._decoding:
+                return work(self._summaries.read(run))
+
+        return await self._in_thread(caller, run, call)
+
+    async def step(self, caller: str, run: Run, step: int, split: SampleSplit, work: Callable[[StepRollouts], T]) -> T:
+        """Return the result of work with the rollouts of a step. Raises RestError, and what the work raises."""
+
+        def call() -> T:
+            with self._decoding:
+                return self._with_step(run, step, split, work)
+
+        return await self._in_thread(caller, run, call)
+
+    def close(self) -> None:
+        """End the threads, without waiting for S3."""
+        self._threads.close()
+        self._summaries.close()
+
+    async def _in_thread(self, caller: str, run: Run, call: Callable[[], T]) -> T:
+        try:
+            await self._renew()
+            return await self._threads.run(caller, call)
+        except (StoreError, CredentialsMissing, TimeoutError) as error:
+            log.warning("the rollouts of %s/%s cannot be read: %s", *run, error)
+            detail = "S3 does not answer rlrun-server. Repeat the request later."
+            raise RestError(503, Reason.S3_UNREACHABLE, detail) from error
+
+    # --- one step ---------------------------------------------------------------------------------------------------
+
+    def _with_step(self, run: Run, step: int, split: SampleSplit, work: Callable[[StepRollouts], T]) -> T:
+        files = self._files_of(run, step, may_be_known=True)
+        found = self._opened(run, step, split, files)
+        result = work(found)
+        if found.problems:
+            # A step that is repeated after a restart replaces its object, of which a part may have been read before.
+            fresh = self._files_of(run, step, may_be_known=False)
+            if fresh != files:
+                result = work(self._opened(run, step, split, fresh))
+        return result
+
+    def _opened(self, run: Run, step: int, split: SampleSplit, files: list[File]) -> StepRollouts:
+        found = StepRollouts(step, split)
+        chosen = [file for file in files if split_of(file[0]) is split]
+        if not chosen:
+            detail = (
+                f"Step {step} has no stored rollouts of the split {split}. The list of the run's steps names those "
+                "that have."
+            )
+            raise RestError(404, Reason.OBJECT_NOT_FOUND, detail)
+        if len(chosen) > MAX_OBJECTS:
+            found.problems.append(f"The step has {len(chosen)} objects, and {MAX_OBJECTS} of them are read.")
+        left = LIMITS.rows
+        for file in chosen[:MAX_OBJECTS]:
+            if left <= 0:
+                found.problems.append(f"{file[0]} and what follows is not read: the others have too many rollouts.")
+                break
+            try:
+                limits = replace(LIMITS, rows=left)
+                opened = open_samples(self._read_of(run, file), self._uri(run, file[0]), step, split, limits)
+            except NotFound:
+                found.problems.append(f"{file[0]} was deleted just now.")
+                continue
+            if opened.problem is not None:
+                found.problems.append(cut(f"{file[0]} is damaged or too large: {opened.problem}"))
+            left -= _weight(opened)
+            found.objects.append((file[0], opened))
+        return found
+
+    def _files_of(self, run: Run, step: int, *, may_be_known: bool) -> list[File]:
+        known = self._steps.get((run, step))
+        if may_be_known and known is not None and self._clock() < known[0] + FRESH_SECONDS:
+            return known[1]
+        began = self._clock()
+        # The name of a step's object goes on with a point.
+        prefix = self._uri(run, rollouts_name(step).removesuffix("jsonl.zst"))
+        listed = self._decoding.without(
+            lambda: list(itertools.islice(self._store.walk_prefix(prefix), 8 * MAX_OBJECTS))
+        )
+        files = [
+            file for file in files_below(rollouts_folder(self._root, run), listed) if split_of(file[0]) is not None
+        ]
+        self._steps.put((run, step), (began, files), FILE_BYTES * (1 + len(files)))
+        return files
+
+    def _read_of(self, run: Run, file: File) -> Callable[[S3Uri, int | None, int], bytes]:
+        """Return how the object is read by ranges, from memory as far as its end is there."""
+        size = file[1]
+
+        def read(uri: S3Uri, start: int | None, length: int) -> bytes:
+            tail = self._tails.get((run, file)) or b""
+            first = size - len(tail)
+            if tail and start is None and (length <= len(tail) or not first):
+                return tail[-length:]
+            if tail and start is not None and first <= start < size:
+                return tail[start - first : start - first + length]
+            data = self._decoding.without(lambda: self._store.get_range(uri, start, length))
+            # The end of the object, unless it was replaced since it was listed; then the list will be another one.
+            if len(data) <= MAX_TAIL and (start is None or (start == 0 and len(data) == size)):
+                self._tails.put((run, file), data, len(data) + FILE_BYTES)
+            return data
+
+        return read
+
+    def _uri(self, run: Run, name: str) -> S3Uri:
+        return rollouts_folder(self._root, run) / name
+
+
+def _weight(opened: OpenSamples) -> int:
+    """Return the memory that an opened object needs, as a number of rows."""
+    rows = [row for _, row in opened.index.pairs()]
+    return (
+        len(opened.index.groups) + len(rows) + sum(len(row.rewards) for row in rows) // 8 + opened.scanned_bytes // 1024
+    )
+
+
+def cut(problem: str | SamplesDamaged) -> str:
+    """Return a problem that names what a tenant has written, with a limit of length."""
+    text = str(problem)
+    return text if len(text) <= MAX_PROBLEM else f"{text[:MAX_PROBLEM]}…"

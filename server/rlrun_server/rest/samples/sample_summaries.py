@@ -1,0 +1,187 @@
+"""Summaries of a run's stored rollouts, as small as lists need them. Pure.
+
+A process of the tenant writes them: lines that are none, and names that no run has, are left out.
+"""
+
+import io
+import re
+from array import array
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from pydantic import ValidationError
+from rlrun.api.base.names import MAX_ENVIRONMENT_ID
+from rlrun.storage.layout import parse_rollouts_name
+from rlrun.storage.samples.record import SampleSplit
+from rlrun.storage.samples.summary import MAX_GROUPS, QUANTILES, StepSamples
+
+from rlrun_server.rest.metrics.metric_columns import MAX_STEP
+from rlrun_server.rest.samples.sample_models import ExamplePoint, SampleObject
+
+MAX_LINE = 256 * 1024
+MAX_COUNT = 2**53
+MAX_ENVIRONMENTS = 200
+"""Environments of a run that are named."""
+ENVIRONMENT = re.compile(rf"[A-Za-z0-9][A-Za-z0-9 ._-]{{0,{MAX_ENVIRONMENT_ID - 1}}}")
+ENTRY_BYTES = 600
+"""Bytes in memory of a summary without its text and groups, about."""
+COLUMN_BYTES = 400
+"""Bytes of the groups of an environment without their numbers."""
+
+ObjectKey = tuple[int, str, str]
+"""Step, split and environment."""
+Groups = dict[str, tuple["array[int]", "array[float]"]]
+"""Examples and mean rewards by environment."""
+
+
+@dataclass(frozen=True)
+class KeptSummary:
+    """One stored object."""
+
+    step: int
+    split: SampleSplit
+    environment: str | None
+    file: str
+    text: bytes
+    """JSON as lists have it."""
+    groups: Groups
+    has_more_groups: bool = False
+
+    @property
+    def key(self) -> ObjectKey:
+        """Sort key, equal for two versions of one object."""
+        return self.step, self.split, self.environment or ""
+
+    @property
+    def size(self) -> int:
+        """Bytes in memory, about."""
+        numbers = sum(COLUMN_BYTES + 16 * len(examples) for examples, _ in self.groups.values())
+        return ENTRY_BYTES + len(self.text) + numbers
+
+
+@dataclass(frozen=True)
+class RunSamples:
+    """All summaries of a run, ordered by step, split and environment."""
+
+    summaries: Sequence[KeptSummary]
+    is_complete: bool = True
+    is_stale: bool = False
+
+    @cached_property
+    def splits(self) -> list[SampleSplit]:
+        """Splits with rollouts."""
+        found = {summary.split for summary in self.summaries}
+        return [split for split in SampleSplit if split in found]
+
+    @cached_property
+    def environments(self) -> list[str]:
+        """Environments with rollouts, MAX_ENVIRONMENTS at most."""
+        measured = {summary.environment for summary in self.summaries if summary.environment is not None}
+        return sorted(measured.union(*(summary.groups for summary in self.summaries)))[:MAX_ENVIRONMENTS]
+
+
+def parse_part(data: bytes) -> list[KeptSummary]:
+    """Return the summaries in a file, the last one first. Later lines replace earlier ones of the same object."""
+    found = [summary for line in io.BytesIO(data) if (summary := _parse_line(line)) is not None]
+    return found[::-1]
+
+
+def merged(newest_first: Iterable[KeptSummary], listed: Mapping[str, int], *, is_complete: bool) -> RunSamples:
+    """Return the newest summary of each object, and of objects that have none what their name tells.
+
+    `listed`: sizes of objects by name.
+    """
+    found: dict[ObjectKey, KeptSummary] = {}
+    for summary in newest_first:
+        found.setdefault(summary.key, summary)
+    files = {summary.file for summary in found.values()}
+    for name, size in listed.items():
+        if name not in files and (bare := without_summary(name, size)) is not None:
+            found.setdefault(bare.key, bare)
+    return RunSamples([found[key] for key in sorted(found)], is_complete)
+
+
+def without_summary(file: str, size: int) -> KeptSummary | None:
+    """Return what the name of an object tells, None for a name that is not one."""
+    parsed = parse_rollouts_name(file)
+    if parsed is None or parsed[0] > MAX_STEP:
+        return None
+    step, use = parsed
+    name, _, environment = use.partition("-")
+    split = SampleSplit(name or SampleSplit.train)
+    item = SampleObject(step=step, split=split, environment=environment or None, size_bytes=size)
+    return KeptSummary(step, split, environment or None, file, _text_of(item), {})
+
+
+def split_of(file: str) -> SampleSplit | None:
+    """Return the split of an object with this name, None for a name that is not one."""
+    parsed = parse_rollouts_name(file)
+    return None if parsed is None else SampleSplit(parsed[1].partition("-")[0] or SampleSplit.train)
+
+
+def points_of(
+    run: RunSamples, environment: str, example: int, split: SampleSplit | None
+) -> tuple[list[ExamplePoint], bool]:
+    """Return the groups of an example in order, and whether there can be no others."""
+    points: list[ExamplePoint] = []
+    is_complete = run.is_complete
+    for summary in run.summaries:
+        if split not in (None, summary.split):
+            continue
+        is_complete = is_complete and not summary.has_more_groups
+        examples, means = summary.groups.get(environment, ((), ()))
+        points += [
+            ExamplePoint(step=summary.step, split=summary.split, mean=mean)
+            for found, mean in zip(examples, means, strict=True)
+            if found == example
+        ]
+    return points, is_complete
+
+
+def _parse_line(line: bytes) -> KeptSummary | None:
+    if len(line) > MAX_LINE:
+        return None
+    try:
+        found = StepSamples.model_validate_json(line)
+    except ValidationError:
+        return None
+    counts = [*found.counts.values(), found.size, found.omitted]
+    names = {name for name, _, _ in found.groups} | ({found.environment} if found.environment is not None else set())
+    # The name of an environment is a part of the object's name, with spaces replaced.
+    is_valid = (
+        0 <= found.step <= MAX_STEP
+        and all(0 <= count <= MAX_COUNT for count in counts)
+        and all(ENVIRONMENT.fullmatch(name) for name in names)
+        and all(abs(example) <= MAX_COUNT for _, example, _ in found.groups)
+        and len(found.groups) <= MAX_GROUPS
+        and (found.reward is None or len(found.reward.quantiles) == len(QUANTILES))
+        and (parsed := parse_rollouts_name(found.file)) is not None
+        and parsed[0] == found.step
+        and (parsed[1].partition("-")[0] or SampleSplit.train) == found.split
+        and ("-" in parsed[1]) == (found.environment is not None)
+    )
+    return _kept(found) if is_valid else None
+
+
+def _kept(found: StepSamples) -> KeptSummary:
+    item = SampleObject(
+        step=found.step,
+        split=found.split,
+        environment=found.environment,
+        counts=found.counts,
+        reward=found.reward,
+        size_bytes=found.size,
+        omitted=found.omitted,
+    )
+    groups: Groups = {}
+    for environment, example, mean in found.groups:
+        examples, means = groups.setdefault(environment, (array("q"), array("d")))
+        examples.append(example)
+        means.append(mean)
+    has_more = len(found.groups) == MAX_GROUPS
+    return KeptSummary(found.step, found.split, found.environment, found.file, _text_of(item), groups, has_more)
+
+
+def _text_of(item: SampleObject) -> bytes:
+    return item.model_dump_json(by_alias=True, exclude_none=True).encode()

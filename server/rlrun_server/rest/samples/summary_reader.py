@@ -1,0 +1,146 @@
+"""Reading of the summaries of runs' stored rollouts from S3. Files that have not changed are read once."""
+
+import itertools
+import logging
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+
+from rlrun.storage.errors import StoreError
+from rlrun.storage.layout import S3Uri
+from rlrun.storage.store import StoredObject
+
+from rlrun_server.rest.base.bounded_cache import BoundedCache
+from rlrun_server.rest.samples.sample_folder import DecodingTurn, File, Run, SampleStore, files_below, rollouts_folder
+from rlrun_server.rest.samples.sample_summaries import (
+    ENTRY_BYTES,
+    KeptSummary,
+    RunSamples,
+    merged,
+    parse_part,
+    split_of,
+)
+
+log = logging.getLogger(__name__)
+
+FRESH_SECONDS = 2.0
+"""Time for which S3 is not asked again about the summaries of a run."""
+OBJECTS_SECONDS = 60.0
+"""Time for which S3 is not asked again about all objects of a run. Only those of older versions have no summary."""
+SUMMARY_BYTES = 48 * 1024**2
+"""Bytes of summaries in memory, of all runs."""
+RUN_BYTES = 24 * 1024**2
+"""Bytes of the summaries of one run. The oldest ones are left out."""
+MAX_PART = 2 * 1024**2
+"""Bytes of a file of summaries."""
+MAX_TEXT = 32 * 1024**2
+"""Bytes of files that are read of one run."""
+MAX_PARTS = 5000
+MAX_FILES = 20_000
+"""Objects of one run."""
+FILE_BYTES = 400
+"""Bytes in memory of the name of an object, about."""
+PART_THREADS = 4
+
+
+@dataclass(frozen=True)
+class _Known:
+    """Summaries of a run as they were read last."""
+
+    samples: RunSamples
+    parts: dict[File, list[KeptSummary]]
+    listed: dict[str, int]
+    read_at: float
+    listed_at: float
+
+    @property
+    def size(self) -> int:
+        """Bytes in memory, about."""
+        parts = sum(summary.size for part in self.parts.values() for summary in part)
+        return parts + FILE_BYTES * (len(self.parts) + len(self.listed) + 2) + ENTRY_BYTES * len(self.samples.summaries)
+
+
+class SummaryReader:
+    """Summaries by run, at most FRESH_SECONDS old while S3 answers."""
+
+    def __init__(self, store: SampleStore, root: S3Uri, clock: Callable[[], float], turn: DecodingTurn) -> None:
+        """`root`: folder of all namespaces."""
+        self._store = store
+        self._root = root
+        self._clock = clock
+        self._turn = turn
+        self._threads = ThreadPoolExecutor(PART_THREADS, "summaries")
+        self._runs: BoundedCache[Run, _Known] = BoundedCache(SUMMARY_BYTES)
+
+    def close(self) -> None:
+        """End the threads, without waiting for S3."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def read(self, run: Run) -> RunSamples:
+        """Return the summaries of a run. The thread has the turn. Raises StoreError if there are none yet."""
+        known = self._runs.get(run)
+        if known is not None and self._clock() < known.read_at + FRESH_SECONDS:
+            return known.samples
+        try:
+            found = self._load(run, known)
+        except StoreError as error:
+            if known is None:
+                raise
+            log.warning("the summaries of %s/%s cannot be read: %s", *run, error)
+            return RunSamples(known.samples.summaries, known.samples.is_complete, is_stale=True)
+        if found.parts or found.listed:
+            self._runs.put(run, found, found.size)
+        else:
+            # A client can ask for any uid.
+            self._runs.remove(run)
+        return found.samples
+
+    def _load(self, run: Run, known: _Known | None) -> _Known:
+        began = self._clock()
+        folder = rollouts_folder(self._root, run)
+        names = files_below(folder, self._list(lambda: self._store.walk(folder / "steps"), MAX_PARTS))
+        if known is not None and began < known.listed_at + OBJECTS_SECONDS:
+            listed, listed_at = known.listed, known.listed_at
+        else:
+            objects = files_below(folder, self._list(lambda: self._store.walk_prefix(folder / "step-"), MAX_FILES))
+            listed, listed_at = {name: size for name, size, _ in objects if split_of(name) is not None}, began
+        parts = self._read_parts(run, sorted(names, reverse=True), {} if known is None else known.parts)
+        is_complete = len(listed) < MAX_FILES and len(parts) == len(names) < MAX_PARTS
+        if known is not None and parts.keys() == known.parts.keys() and listed is known.listed:
+            return _Known(known.samples, known.parts, listed, began, listed_at)
+        newest_first = itertools.chain.from_iterable(parts.values())
+        return _Known(merged(newest_first, listed, is_complete=is_complete), parts, listed, began, listed_at)
+
+    def _list(self, walk: Callable[[], Iterable[StoredObject]], limit: int) -> list[StoredObject]:
+        return self._turn.without(lambda: list(itertools.islice(walk(), limit)))
+
+    def _read_parts(
+        self, run: Run, files: list[File], known: dict[File, list[KeptSummary]]
+    ) -> dict[File, list[KeptSummary]]:
+        """Return the summaries of files, the newest first, as many as one run may have."""
+        found: dict[File, list[KeptSummary]] = {}
+        left, text = RUN_BYTES, MAX_TEXT
+        for start in range(0, len(files), PART_THREADS):
+            batch = [file for file in files[start : start + PART_THREADS] if file[1] <= MAX_PART]
+            text -= sum(size for _, size, _ in batch)
+            if text < 0:
+                return found
+            new = [file for file in batch if file not in known]
+            texts = dict(zip(new, self._turn.without(partial(self._fetch, run, new)), strict=True))
+            for file in batch:
+                part = known[file] if file in known else parse_part(texts.pop(file))
+                left -= sum(summary.size for summary in part) + FILE_BYTES
+                if left < 0:
+                    return found
+                found[file] = part
+        return found
+
+    def _fetch(self, run: Run, files: list[File]) -> list[bytes]:
+        folder = rollouts_folder(self._root, run)
+
+        def fetch(file: File) -> bytes:
+            # No more than was counted: the file may have grown since it was listed.
+            return self._store.get_range(folder / file[0], 0, file[1]) if file[1] else b""
+
+        return list(self._threads.map(fetch, files))

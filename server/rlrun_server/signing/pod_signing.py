@@ -1,0 +1,131 @@
+"""The decision about one request for a signature: grant, limits, token, permission, in the order of their cost."""
+
+import logging
+from collections.abc import Callable, Sequence
+
+from rlrun.constants import Reason
+from rlrun.kube.errors import ApiError
+from rlrun.protocol import signed_text
+from rlrun.protocol.storage_access import RequestToSign, SignedHeaders, StorageGrant
+from rlrun.service.errors import ProblemError
+
+from rlrun_server.authentication.token_reviews import TokenReviews
+from rlrun_server.runtime.metrics import REVIEWS, SIGNATURES
+from rlrun_server.runtime.rate_limit import Rate, RateLimiter
+from rlrun_server.runtime.settings import ServerSettings
+from rlrun_server.signing.credentials import CredentialsMissing
+from rlrun_server.signing.permissions import is_allowed
+from rlrun_server.signing.s3_request import RequestNotAllowed, read_request
+from rlrun_server.signing.signer import S3Signer
+
+log = logging.getLogger(__name__)
+
+BURST_SECONDS = 4.0
+REVIEW_BURST_SECONDS = 10.0
+
+
+class Signing:
+    """Answers requests for signatures. All rejections are ProblemErrors."""
+
+    def __init__(
+        self,
+        settings: ServerSettings,
+        signer: S3Signer,
+        reviews: TokenReviews,
+        keys: Callable[[], Sequence[bytes]],
+        clock: Callable[[], float],
+    ) -> None:
+        self._signer = signer
+        self._reviews = reviews
+        self._keys = keys
+        self._clock = clock
+        per_second, new = settings.signatures_per_second, settings.reviews_per_second
+        self._signatures = RateLimiter(Rate(per_second, BURST_SECONDS * per_second))
+        self._new_tokens = RateLimiter(Rate(new, REVIEW_BURST_SECONDS * new))
+
+    async def sign(self, token: str, signed_grant: str, requests: Sequence[RequestToSign]) -> list[SignedHeaders]:
+        """Return the headers for each request. If one of them is not allowed, none is signed. Raises ProblemError."""
+        grant = signed_text.verify(signed_grant, self._keys(), StorageGrant)
+        if grant is None:
+            SIGNATURES.labels("unknown", "grant").inc(len(requests))
+            raise ProblemError.of(
+                403, Reason.STORAGE_ACCESS_DENIED, "The grant is not signed by this platform's operator."
+            )
+        outcome = "error"
+        try:
+            found = await self._sign_for(grant, token, requests)
+            outcome = "signed"
+            return found
+        except ProblemError as error:
+            outcome = str(error.status)
+            raise
+        finally:
+            SIGNATURES.labels(grant.role.value, outcome).inc(len(requests))
+
+    async def _sign_for(
+        self, grant: StorageGrant, token: str, requests: Sequence[RequestToSign]
+    ) -> list[SignedHeaders]:
+        if not self._signatures.allow(grant.namespace, self._clock(), len(requests)):
+            raise _too_many(grant)
+        await self._check_token(grant, token)
+        try:
+            for asked in requests:
+                self._check_request(grant, asked)
+            await self._signer.renew()
+            return [SignedHeaders(headers=self._signer.sign(r.method, r.url, r.headers)) for r in requests]
+        except RequestNotAllowed as error:
+            log.warning("%s of %s/%s: %s", grant.role, grant.namespace, grant.owner, error)
+            raise ProblemError.of(
+                403, Reason.STORAGE_ACCESS_DENIED, f"{str(error)[0].upper()}{str(error)[1:]}."
+            ) from error
+        except CredentialsMissing as error:
+            raise ProblemError.of(503, Reason.S3_CREDENTIALS_MISSING, str(error)) from error
+
+    def _check_request(self, grant: StorageGrant, asked: RequestToSign) -> None:
+        bucket = _bucket_of(grant, asked.url, self._signer)
+        request = read_request(asked.method, asked.url, asked.headers, bucket, self._signer.base_url(bucket))
+        if not is_allowed(grant, request):
+            raise RequestNotAllowed(f"the {grant.role} may not {request.operation} {request.key!r} of {bucket!r}")
+
+    async def _check_token(self, grant: StorageGrant, token: str) -> None:
+        if not token:
+            raise _unauthorized()
+        if not self._reviews.knows(token, grant.audience) and not self._new_tokens.allow(
+            grant.namespace, self._clock()
+        ):
+            raise _too_many(grant)
+        try:
+            review = await self._reviews.review(token, grant.audience)
+        except ApiError as error:
+            REVIEWS.labels("error").inc()
+            log.warning("a token could not be reviewed: %s", error)
+            message = "The API server did not review the token. The request may be repeated."
+            raise ProblemError.of(503, Reason.STORAGE_SERVER_UNAVAILABLE, message) from error
+        REVIEWS.labels("accepted" if review.is_accepted else "refused").inc()
+        if review.namespace != grant.namespace:
+            raise _unauthorized()
+
+
+def _bucket_of(grant: StorageGrant, url: str, signer: S3Signer) -> str:
+    """Return the bucket of the URL, which is one of those that the grant names."""
+    uris = [uri for uri in (grant.folder, *grant.readable) if uri]
+    buckets = dict.fromkeys(uri.removeprefix("s3://").partition("/")[0] for uri in uris)
+    path = url.partition("?")[0]
+    for bucket in buckets:
+        base = signer.base_url(bucket)
+        if path == base or path.startswith(f"{base}/"):
+            return bucket
+    raise RequestNotAllowed("the URL is not one of this run's bucket at the platform's S3 endpoint")
+
+
+def _unauthorized() -> ProblemError:
+    return ProblemError.of(
+        401,
+        Reason.TOKEN_INVALID,
+        "The token is not one of a pod of this run and role. The kubelet renews it as long as the pod lives.",
+    )
+
+
+def _too_many(grant: StorageGrant) -> ProblemError:
+    message = f"Namespace {grant.namespace} sends more requests than it may. They may be repeated later."
+    return ProblemError.of(429, Reason.STORAGE_SERVER_UNAVAILABLE, message)

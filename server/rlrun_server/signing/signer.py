@@ -1,0 +1,93 @@
+"""Signatures of requests to S3 with the platform's credentials (AWS Signature Version 4)."""
+
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from botocore.auth import S3SigV4Auth
+from botocore.awsrequest import AWSRequest
+from botocore.credentials import ReadOnlyCredentials
+from rlrun.protocol.storage_access import PAYLOAD_HASH
+from rlrun.storage.boto_session import new_session
+from rlrun.storage.bucket_urls import BucketUrls
+from rlrun.storage.store import DEFAULT_REGION
+from typing_extensions import override
+
+from rlrun_server.signing.credentials import CredentialsMissing, CredentialSource
+
+RESULT = ("authorization", "x-amz-date", "x-amz-security-token", PAYLOAD_HASH)
+
+
+class _GivenDigest(S3SigV4Auth):  # type: ignore[misc]
+    """Signature over the digest that the client has computed: the body never passes the server."""
+
+    @override
+    def payload(self, request: Any) -> str:
+        return str(request.context["digest"])
+
+
+class S3Signer:
+    """Signs requests with the credentials in `folder`, a file per AWS_* variable, or else of boto3's own chain.
+
+    A signature is valid for 15 minutes and never longer than temporary credentials are.
+    """
+
+    def __init__(
+        self,
+        endpoint_url: str | None,
+        region: str | None,
+        folder: Path | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._session = new_session()
+        self._region = region or DEFAULT_REGION
+        self._folder = folder
+        self._source = CredentialSource(self._credentials, clock)
+        self._urls = BucketUrls(self._session, endpoint_url, self._region)
+
+    def base_url(self, bucket: str) -> str:
+        """Return the URL of a bucket as boto3 writes it, without a slash at its end."""
+        return self._urls.of(bucket)
+
+    async def renew(self) -> None:
+        """Look for new credentials, if the last look is some seconds old. Raises CredentialsMissing."""
+        await self._source.renew()
+
+    def sign(self, method: str, url: str, headers: Mapping[str, str]) -> dict[str, str]:
+        """Return the headers that make the request valid, with the credentials of the last `renew`.
+
+        Raises CredentialsMissing.
+        """
+        given = {name.lower(): value for name, value in headers.items()}
+        request = AWSRequest(method=method, url=url, headers=given)
+        request.context["digest"] = given[PAYLOAD_HASH]
+        _GivenDigest(self._source.current(), "s3", self._region).add_auth(request)
+        return {name: value for name, value in request.headers.items() if name.lower() in RESULT}
+
+    def _credentials(self) -> ReadOnlyCredentials:
+        try:
+            found = read_credentials(self._folder) if self._folder is not None else None
+            if found is None:
+                provided = self._session.get_credentials()
+                found = None if provided is None else provided.get_frozen_credentials()
+        except Exception as error:
+            # What the providers of boto3 raise is as different as the services that they ask.
+            raise CredentialsMissing(f"rlrun-server was given no S3 credentials: {error}") from error
+        if found is None:
+            raise CredentialsMissing(
+                "rlrun-server has no S3 credentials: check s3.credentials of the chart, its Secret, or the workload "
+                "identity of its ServiceAccount"
+            )
+        return found
+
+
+def read_credentials(folder: Path) -> ReadOnlyCredentials | None:
+    """Return the credentials in a mounted Secret, or None if it lacks one of the two keys."""
+
+    def value(name: str) -> str | None:
+        file = folder / name
+        return file.read_text("utf-8").strip() or None if file.is_file() else None
+
+    key_id, key = value("AWS_ACCESS_KEY_ID"), value("AWS_SECRET_ACCESS_KEY")
+    return ReadOnlyCredentials(key_id, key, value("AWS_SESSION_TOKEN")) if key_id and key else None

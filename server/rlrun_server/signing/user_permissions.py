@@ -1,0 +1,89 @@
+"""Permission that a user needs for a request to S3: the table of folders and permissions. Pure.
+
+A run's files are read by users with the permission in the run's namespace, which is in the key. Packages of
+environments belong to an owner, and an owner to namespaces (`runs.environmentOwners` of the chart): packages of a
+listed owner are read and written in its namespaces only; one that is not listed is the namespace of the same name, and
+all users may read its packages.
+"""
+
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
+
+from rlrun.storage.layout import ENVIRONMENTS_FOLDER, MODELS_FOLDER, S3Uri
+
+from rlrun_server.authentication.users import Check
+from rlrun_server.signing.s3_request import Operation, RequestNotAllowed, S3Request
+
+READ = frozenset({Operation.read, Operation.list})
+FOLDERS: Mapping[str, tuple[str, str]] = {
+    "metrics": ("rlruns", "metrics"),
+    "rollouts": ("rlruns", "rollouts"),
+    "logs": ("rlruns", "log"),
+    "checkpoints": ("rlcheckpoints", "files"),
+    "adapters": ("rladapters", "files"),
+}
+"""Resource and subresource to `get` by folder of the run. Users write none of them."""
+PACKAGES = "rlenvironments"
+"""Exists as a permission only."""
+NAMESPACE_AND_RUN = 2
+OWNER_AND_NAME = 2
+
+Owners = Mapping[str, Sequence[str]]
+"""Patterns of the namespaces of each listed owner."""
+
+
+def required_check(request: S3Request, root: S3Uri, owners: Owners, namespace: str, *, once: bool) -> Check | None:
+    """Return what the user must be allowed, None if it is enough to be a user.
+
+    `namespace` is where the user works, `once` whether S3 refuses the request if the object exists. Raises
+    RequestNotAllowed for what no user may do.
+    """
+    prefix = f"{root.key}/" if root.key else ""
+    if request.bucket != root.bucket or not request.key.startswith(prefix):
+        raise RequestNotAllowed("the URL is not one of the platform's folder")
+    # A list's prefix ends with a slash, so that its last segment is empty.
+    head, *rest = request.key.removeprefix(prefix).split("/")
+    if head == ENVIRONMENTS_FOLDER:
+        return _package_check(request.operation, rest, owners, namespace, once=once)
+    if head == MODELS_FOLDER:
+        raise RequestNotAllowed("users may not use the weights of models")
+    return _run_check(request.operation, head, rest)
+
+
+def _run_check(operation: Operation, namespace: str, rest: list[str]) -> Check:
+    folder = rest[1] if len(rest) > NAMESPACE_AND_RUN else ""
+    if folder not in FOLDERS:
+        raise RequestNotAllowed(f"users may use the folders {', '.join(FOLDERS)} of a run, and no other file of it")
+    if operation not in READ:
+        raise RequestNotAllowed(f"users may only read the {folder} of a run")
+    resource, subresource = FOLDERS[folder]
+    return Check("get", resource, namespace, subresource)
+
+
+def _package_check(
+    operation: Operation, rest: list[str], owners: Owners, namespace: str, *, once: bool
+) -> Check | None:
+    if len(rest) <= OWNER_AND_NAME:
+        raise RequestNotAllowed("name owner and name of an environment package")
+    owner = rest[0]
+    if operation in READ and owner not in owners:
+        return None
+    place = _namespace_of(owner, owners, namespace)
+    if operation in READ:
+        return Check("get", PACKAGES, place)
+    # Servers on a file system keep the folder of a version as a key with a slash at its end.
+    if len(rest) != OWNER_AND_NAME + 2 or not (rest[-1] or operation is Operation.delete):
+        raise RequestNotAllowed("files of a package are at environments/{owner}/{name}/{version}/{file}")
+    # A version is written once. Who may delete it may also replace it.
+    return Check("create" if operation is Operation.write and once else "delete", PACKAGES, place)
+
+
+def _namespace_of(owner: str, owners: Owners, namespace: str) -> str:
+    if owner not in owners:
+        return owner
+    if namespace and any(fnmatchcase(namespace, pattern) for pattern in owners[owner]):
+        return namespace
+    raise RequestNotAllowed(
+        f"the packages of {owner} belong to other namespaces than {namespace or 'the one of this request'}; the "
+        "platform team lists them in runs.environmentOwners"
+    )

@@ -1,0 +1,111 @@
+"""The decision about a user's request for a signature: limits, token, permission, in the order of their cost."""
+
+import logging
+from collections.abc import Callable, Sequence
+
+from rlrun.constants import Reason
+from rlrun.kube.errors import ApiError
+from rlrun.protocol.storage_access import SignedHeaders
+from rlrun.protocol.user_storage import StorageLocation, UserSignRequest
+from rlrun.service.errors import ProblemError
+from rlrun.storage.layout import S3Uri
+
+from rlrun_server.authentication.identification import Identification, not_reviewed, too_many
+from rlrun_server.authentication.users import User, Users
+from rlrun_server.runtime.metrics import SIGNATURES
+from rlrun_server.runtime.rate_limit import Rate, RateLimiter
+from rlrun_server.runtime.settings import ServerSettings
+from rlrun_server.signing.credentials import CredentialsMissing
+from rlrun_server.signing.s3_request import RequestNotAllowed, S3Request, read_request
+from rlrun_server.signing.signer import S3Signer
+from rlrun_server.signing.user_permissions import required_check
+
+log = logging.getLogger(__name__)
+
+BURST_SECONDS = 4.0
+USER = "user"
+"""Value of the label `role` in the metrics."""
+
+
+class UserSigning:
+    """Answers requests of users. All rejections are ProblemErrors."""
+
+    def __init__(
+        self,
+        settings: ServerSettings,
+        location: StorageLocation,
+        signers: Sequence[S3Signer],
+        identification: Identification,
+        users: Users,
+        clock: Callable[[], float],
+    ) -> None:
+        """`signers` has one for each endpoint that users may name."""
+        self._location = location
+        self._root = S3Uri(location.bucket, location.prefix.strip("/"))
+        self._owners = settings.environment_owners
+        self._signers = signers
+        self._identification = identification
+        self._users = users
+        self._clock = clock
+        per_second = settings.user_signatures_per_second
+        self._signatures = RateLimiter(Rate(per_second, BURST_SECONDS * per_second))
+
+    async def location(self, token: str, client: str) -> StorageLocation:
+        """Return where the platform keeps its files, to any user. `client` is the address of the connection."""
+        await self._identify(token, client)
+        return self._location
+
+    async def sign(self, token: str, client: str, asked: UserSignRequest) -> SignedHeaders:
+        """Return the headers for the request. Raises ProblemError."""
+        outcome = "error"
+        try:
+            found = await self._sign(token, client, asked)
+            outcome = "signed"
+            return found
+        except ProblemError as error:
+            outcome = str(error.status)
+            raise
+        finally:
+            SIGNATURES.labels(USER, outcome).inc()
+
+    async def _sign(self, token: str, client: str, asked: UserSignRequest) -> SignedHeaders:
+        user = await self._identify(token, client)
+        if not self._signatures.allow(user.limited_as, self._clock()):
+            raise too_many(f"User {user.limited_as}")
+        try:
+            signer, request = self._read(asked)
+            namespace = asked.namespace or user.namespace
+            check = required_check(request, self._root, self._owners, namespace, once=_is_once(asked))
+            if check is not None and not await self._users.may(user, check):
+                # The same for a namespace that does not exist.
+                raise RequestNotAllowed(f"user {user.name} may not {check}")
+            await signer.renew()
+            return SignedHeaders(headers=signer.sign(asked.method, asked.url, asked.headers))
+        except RequestNotAllowed as error:
+            log.info("user %s: %s", user.name, error)
+            message = f"{str(error)[0].upper()}{str(error)[1:]}."
+            raise ProblemError.of(403, Reason.STORAGE_ACCESS_DENIED, message) from error
+        except CredentialsMissing as error:
+            raise ProblemError.of(503, Reason.S3_CREDENTIALS_MISSING, str(error)) from error
+        except ApiError as error:
+            raise not_reviewed(error) from error
+
+    def _read(self, asked: UserSignRequest) -> tuple[S3Signer, S3Request]:
+        path = asked.url.partition("?")[0]
+        for signer in self._signers:
+            base = signer.base_url(self._root.bucket)
+            if path == base or path.startswith(f"{base}/"):
+                return signer, read_request(asked.method, asked.url, asked.headers, self._root.bucket, base)
+        raise RequestNotAllowed("the URL is not one of the platform's bucket at its S3 endpoint")
+
+    async def _identify(self, token: str, client: str) -> User:
+        if not self._root.bucket:
+            message = "rlrun-server serves no users, because RLRUN_SERVER_BUCKET is not set. Ask the platform team."
+            raise ProblemError.of(503, Reason.STORAGE_SERVER_UNAVAILABLE, message)
+        return await self._identification.identify(token, client)
+
+
+def _is_once(asked: UserSignRequest) -> bool:
+    """Return whether S3 refuses this request if the object exists. Uploads in parts replace it when they end."""
+    condition = next((value for name, value in asked.headers.items() if name.lower() == "if-none-match"), "")
+    return asked.method == "PUT" and condition == "*" and "uploadId" not in asked.url.partition("?")[2]

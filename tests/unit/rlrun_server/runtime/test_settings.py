@@ -1,0 +1,29 @@
+"""Settings of the server."""
+
+from pathlib import Path
+
+import pytest
+from rlrun_server.runtime.settings import load_settings
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> dict[str, str]:
+    (tmp_path / "key").write_bytes(b"x" * 32)
+    return {"RLRUN_SERVER_KEYS": str(tmp_path), "AWS_ENDPOINT_URL_S3": "http://s3.svc:8333"}
+
+
+def test_users_get_the_public_endpoint(environment: dict[str, str]) -> None:
+    place = {"RLRUN_SERVER_BUCKET": "b", "RLRUN_SERVER_PREFIX": "p"}
+    found = load_settings(environment | place).location
+    assert (found.bucket, found.prefix, found.endpoint, found.region) == ("b", "p", "http://s3.svc:8333", "us-east-1")
+    public = {"RLRUN_SERVER_PUBLIC_ENDPOINT": "https://s3.example.com", "AWS_DEFAULT_REGION": "eu-west-1"}
+    found = load_settings(environment | place | public).location
+    assert (found.endpoint, found.region) == ("https://s3.example.com", "eu-west-1")
+
+
+def test_owners_are_json(environment: dict[str, str]) -> None:
+    name = "RLRUN_SERVER_ENVIRONMENT_OWNERS"
+    found = load_settings(environment | {name: '{"acme": ["team-a"]}'}).settings
+    assert found.environment_owners == {"acme": ["team-a"]}
+    with pytest.raises(ValueError, match=f"{name}: .*must be JSON"):
+        load_settings(environment | {name: "acme=team-a"})

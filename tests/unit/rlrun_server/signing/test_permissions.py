@@ -1,0 +1,86 @@
+"""The table of roles and folders."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rlrun.protocol.storage_access import StorageGrant, StorageRole
+from rlrun_server.signing.permissions import FOLDERS, is_allowed
+from rlrun_server.signing.s3_request import Operation, S3Request
+
+RUN = "s3://bucket/prod/team/uid-1"
+OTHER = "s3://bucket/prod/other/uid-0/checkpoints/step-000004"
+
+
+def grant(role: StorageRole, *readable: str, folder: str = RUN) -> StorageGrant:
+    return StorageGrant(namespace="team", owner="uid-1", role=role, folder=folder, readable=list(readable))
+
+
+@pytest.mark.parametrize(
+    ("role", "operation", "path", "allowed"),
+    [
+        ("trainer", "write", "checkpoints/step-000001/model.safetensors", True),
+        ("trainer", "delete", "checkpoints/step-000001/manifest.json", True),
+        ("trainer", "delete", "checkpoints/step-000001/deep/manifest.json", False),
+        ("trainer", "delete", "checkpoints/step-000001/model.safetensors", False),
+        ("trainer", "delete", "policy/v000001-abc/manifest.json", True),
+        ("trainer", "list", "policy/", True),
+        ("trainer", "write", "policy", False),
+        ("trainer", "write", "metrics/part.jsonl", False),
+        ("trainer", "read", "run.json", False),
+        ("trainer", "write", "logs/attempt-1/a.log", False),
+        ("orchestrator", "write", "metrics/part.jsonl", True),
+        ("orchestrator", "write", "run.json", True),
+        ("orchestrator", "write", "run.json/x", False),
+        ("orchestrator", "read", "checkpoints/step-000001/manifest.json", True),
+        ("orchestrator", "write", "checkpoints/step-000001/manifest.json", False),
+        ("orchestrator", "delete", "metrics/part.jsonl", False),
+        ("inference", "read", "policy/v000001-abc/manifest.json", True),
+        ("inference", "write", "policy/v000001-abc/manifest.json", False),
+        ("fetcher", "read", "policy/v000001-abc/manifest.json", False),
+        ("serving", "read", "adapters/step-000001/manifest.json", False),
+    ],
+)
+def test_each_role_has_its_folders(role: str, operation: str, path: str, allowed: bool) -> None:
+    request = S3Request(Operation(operation), "bucket", f"prod/team/uid-1/{path}")
+    assert is_allowed(grant(StorageRole(role)), request) is allowed
+
+
+@pytest.mark.parametrize("role", list(StorageRole))
+def test_readable_folders_are_read_and_not_written(role: StorageRole) -> None:
+    granted = grant(role, OTHER)
+    key = "prod/other/uid-0/checkpoints/step-000004"
+    assert is_allowed(granted, S3Request(Operation.read, "bucket", f"{key}/manifest.json"))
+    assert is_allowed(granted, S3Request(Operation.list, "bucket", f"{key}/"))
+    for operation in (Operation.write, Operation.delete):
+        assert not is_allowed(granted, S3Request(operation, "bucket", f"{key}/manifest.json"))
+    assert not is_allowed(granted, S3Request(Operation.read, "bucket", f"{key}0/manifest.json"))
+    assert not is_allowed(granted, S3Request(Operation.read, "other", f"{key}/manifest.json"))
+
+
+SEGMENT = st.sampled_from(
+    ["prod", "team", "uid-1", "uid-10", "other", "policy", "metrics", "checkpoints", "step-1", "x"]
+)
+
+
+@given(
+    st.sampled_from(list(StorageRole)),
+    st.sampled_from(list(Operation)),
+    st.lists(SEGMENT, min_size=1, max_size=6),
+    st.sampled_from(["", "/"]),
+)
+def test_no_request_outside_of_the_table_is_signed(
+    role: StorageRole, operation: Operation, segments: list[str], end: str
+) -> None:
+    key = "/".join(segments) + end
+    if not is_allowed(grant(role), S3Request(operation, "bucket", key)):
+        return
+    assert key.startswith("prod/team/uid-1/")
+    folder = key.split("/")[3]
+    assert folder == "run.json" or operation in FOLDERS[role][folder]
+
+
+@pytest.mark.parametrize("folder", ["", "s3://bucket"])
+def test_a_grant_without_a_folder_opens_none(folder: str) -> None:
+    for operation in Operation:
+        assert not is_allowed(grant(StorageRole.trainer, folder=folder), S3Request(operation, "bucket", "policy/a"))
+        assert not is_allowed(grant(StorageRole.trainer, "s3://bucket"), S3Request(operation, "bucket", "a/b"))
