@@ -26,8 +26,10 @@ class Repetition:
     """From the start of the process until it had looked at all active runs."""
     start: Usage
     """Requests from the start of the process until all active runs were looked at."""
+    sweep: Usage
+    """Time directly after that, in which the operator begins to look at the finished runs."""
     later: Usage
-    """Requests from then until the operator was quiet."""
+    """Requests from the start until the operator was quiet."""
     quiet: Usage
     resident_bytes: float
 
@@ -66,6 +68,16 @@ def results_of(found: Sequence[Repetition], cores_busy: Sequence[float] = ()) ->
             "MiB",
             lambda r: r.resident_bytes / MIB,
             at_most(MEMORY_AIM_MIB),
+        ),
+        row(
+            "many requests after a start",
+            f"{what}: requests per second directly after a start, while the operator looks at the finished ones",
+            "requests/s",
+            lambda r: r.sweep.requests / r.sweep.seconds,
+            None,
+            f"{middle(lambda r: r.sweep.looks / r.sweep.seconds):.1f} looks per second, "
+            f"{middle(lambda r: r.sweep.cpu_seconds / r.sweep.seconds):.2f} cores; all were looked at "
+            f"{middle(lambda r: r.later.seconds):.0f} s after the active ones",
         ),
         row(
             "many requests of quiet runs",

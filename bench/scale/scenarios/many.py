@@ -9,8 +9,8 @@ from bench.scale.testbed import objects
 from bench.scale.testbed.cluster import ScaleCluster, wait_for
 from bench.scale.testbed.readings import Reading, read, usage
 
-LEASE_SECONDS = 16.0
-"""Time after which the Lease of an operator that was killed is free."""
+SWEEP_SECONDS = 3600.0
+"""Deadline for the looks at the finished runs: an operator makes five of them per second."""
 
 
 def play(options: Options) -> Repetition:
@@ -22,13 +22,12 @@ def play(options: Options) -> Repetition:
         steps.burst_of_runs(cluster, first, "runs", options.runs)
         template = steps.finished_template(cluster, first)
         # The finished ones get their statuses while no operator can begin them.
-        first.kill()
-        killed = time.monotonic()
+        first.end()
+        ended = time.monotonic()
         print(f"{options.finished} finished runs", flush=True)
         steps.create_namespaces(cluster, "finished")
         cluster.bulk.send(objects.finished_runs("finished", options.finished, template))
-        print(f"    created within {time.monotonic() - killed:.1f} s", flush=True)
-        time.sleep(max(0.0, killed + LEASE_SECONDS - time.monotonic()))
+        print(f"    created within {time.monotonic() - ended:.1f} s", flush=True)
         print("another operator starts", flush=True)
         began = time.monotonic()
         operator = cluster.start_operator()
@@ -42,7 +41,9 @@ def play(options: Options) -> Repetition:
             return after.looks >= options.runs and not after.waiting
 
         wait_for(f"looks at {options.runs} runs", has_looked, shown=lambda: after.looks)
-        quiet_from = steps.settled(operator)
+        sweep = steps.rest(operator, options.rest_seconds)
+        print("the finished runs are looked at", flush=True)
+        quiet_from = steps.settled(operator, SWEEP_SECONDS)
         print(f"{options.rest_seconds:.0f} s without a step", flush=True)
         quiet = steps.rest(operator, options.rest_seconds)
         return Repetition(
@@ -51,6 +52,7 @@ def play(options: Options) -> Repetition:
             leads_seconds=leads,
             start_seconds=after.at - began,
             start=usage(Reading.begin(began), after),
+            sweep=sweep,
             later=usage(after, quiet_from),
             quiet=quiet,
             resident_bytes=read(operator).resident_bytes,

@@ -13,7 +13,7 @@ from kubernetes import client
 from bench.scale.results.step_delays import StepDelays
 from bench.scale.results.training import Burst, Start, Training
 from bench.scale.testbed import objects
-from bench.scale.testbed.cluster import OperatorProcess, ScaleCluster, wait_for
+from bench.scale.testbed.cluster import DEADLINE_SECONDS, OperatorProcess, ScaleCluster, wait_for
 from bench.scale.testbed.event_watch import EventWatch, NewPods
 from bench.scale.testbed.objects import PODS_PER_RUN
 from bench.scale.testbed.readings import Reading, Usage, read, usage
@@ -190,8 +190,11 @@ def busy_cores() -> Iterator[None]:
             process.wait(30)
 
 
-def settled(operator: OperatorProcess) -> Reading:
-    """Wait until the operator makes only the requests that all runs share. Returns its counters then."""
+def settled(operator: OperatorProcess, seconds: float = DEADLINE_SECONDS) -> Reading:
+    """Wait until the operator makes only the requests that all runs share. Returns its counters then.
+
+    Raises SystemExit after `seconds`.
+    """
     reading = read(operator)
 
     def is_quiet() -> bool:
@@ -200,5 +203,5 @@ def settled(operator: OperatorProcess) -> Reading:
         last, reading = reading, read(operator)
         return not reading.waiting and reading.requests - last.requests <= SETTLED_REQUESTS * SETTLED_SECONDS
 
-    wait_for("a quiet operator", is_quiet)
+    wait_for("a quiet operator", is_quiet, seconds, shown=lambda: f"{reading.looks:.0f} looks")
     return reading

@@ -191,6 +191,11 @@ class OperatorProcess:
         except OSError:
             return ""
 
+    def end(self) -> None:
+        """Ask it to end, which gives its Lease back, and wait for its end."""
+        self._process.terminate()
+        self._process.wait(60)
+
     def kill(self) -> None:
         """Kill it and wait for its end."""
         self._process.kill()

@@ -44,7 +44,9 @@ def finished_runs(prefix: str, count: int, template: dict[str, Any]) -> Chains:
     """
     kept = {key: template["metadata"].get(key) or {} for key in ("labels", "annotations")}
     finalizers = template["metadata"].get("finalizers") or []
-    status = {**template["status"], **LONG_AGO}
+    # A copy is created as it is, in its first generation, and the template was changed once.
+    conditions = [{**condition, "observedGeneration": 1} for condition in template["status"].get("conditions") or []]
+    status = {**template["status"], **LONG_AGO, "conditions": conditions}
 
     def ended(made: dict[str, Any]) -> dict[str, Any]:
         # It conflicts if an operator has written the run since its creation.

@@ -31,6 +31,7 @@ def test_a_finished_run_is_a_copy_that_ended_long_ago() -> None:
     template["metadata"] |= {"finalizers": ["f"], "uid": "u", "resourceVersion": "3", "labels": {"a": "b"}}
     template["spec"]["stop"] = True
     template["status"] = {"phase": "Stopped", "observedGeneration": 2, "completionTime": "now", "attempt": 1}
+    template["status"]["conditions"] = [{"type": "Running", "observedGeneration": 2}]
     create, status = next(iter(objects.finished_runs("finished", 1, template)))
     wanted = {"name": "finished-0", "finalizers": ["f"], "labels": {"a": "b"}, "annotations": {}}
     assert (create.body["metadata"], create.body["spec"]["stop"]) == (wanted, True)
@@ -38,4 +39,9 @@ def test_a_finished_run_is_a_copy_that_ended_long_ago() -> None:
     assert status.body_after is not None
     body = status.body_after({"metadata": {"resourceVersion": "7"}})
     assert body["metadata"] == {"resourceVersion": "7"}
-    assert body["status"] == {"phase": "Stopped", "attempt": 1, **objects.LONG_AGO}
+    assert body["status"] == {
+        "phase": "Stopped",
+        "attempt": 1,
+        "conditions": [{"type": "Running", "observedGeneration": 1}],
+        **objects.LONG_AGO,
+    }
