@@ -9,6 +9,7 @@ import pytest
 from kubernetes import client
 from playwright.sync_api import expect
 from rlrun.constants import GROUP
+from rlrun.storage.layout import RunLayout
 
 from tests.browser.conftest import Server
 from tests.support.browser import WatchedPage
@@ -23,8 +24,9 @@ LOST_MS = 30_000
 class LiveRun:
     """A run whose status a test changes."""
 
-    def __init__(self, api: client.ApiClient, namespace: str, name: str) -> None:
+    def __init__(self, api: client.ApiClient, namespace: str, name: str, layout: RunLayout) -> None:
         self.name = name
+        self.layout = layout
         self._objects = client.CustomObjectsApi(api)
         self._place = (GROUP, VERSION, namespace, "rlruns", name)
 
@@ -46,8 +48,8 @@ def progress(step: int) -> dict[str, Any]:
 def live_run(api: client.ApiClient, server: Server, s3_server: S3Server) -> Iterator[LiveRun]:
     """A run that is pending. Tests name it before the page, which must be closed when the run is deleted."""
     name = f"live-{uuid.uuid4().hex[:6]}"
-    SeededRuns(api, s3_server).run(server.namespace, name, {"phase": "Pending", "progress": progress(0)})
-    found = LiveRun(api, server.namespace, name)
+    layout = SeededRuns(api, s3_server).run(server.namespace, name, {"phase": "Pending", "progress": progress(0)})
+    found = LiveRun(api, server.namespace, name, layout)
     yield found
     found.delete()
 
@@ -70,6 +72,22 @@ def test_a_run_is_watched_until_it_is_complete(
     expect(page.get_by_text("step 40/40")).to_be_visible(timeout=LOST_MS)
     expect(page.locator("[aria-live=polite]").first).to_contain_text("The run is now completed")
     expect(page.get_by_role("button", name="Stop")).to_have_count(0)
+
+
+@pytest.mark.parametrize("has_stream", [True, False], ids=["stream", "polling"])
+def test_metrics_that_are_stored_as_the_run_ends_are_shown(
+    live_run: LiveRun, editor: WatchedPage, server: Server, api: client.ApiClient, s3_server: S3Server, has_stream: bool
+) -> None:
+    page = editor.page
+    if not has_stream:
+        page.route(re.compile(r"/stream\?"), lambda route: route.fulfill(status=404))
+        editor.expect(404, "/stream")
+    editor.open(server.view(live_run.name))
+    expect(page.get_by_text("No metrics yet")).to_be_visible()
+    live_run.set(phase="Completed", progress=progress(40))
+    expect(page.locator("[aria-live=polite]").first).to_contain_text("The run is now completed", timeout=LOST_MS)
+    SeededRuns(api, s3_server).metrics(live_run.layout, 40)
+    expect(page.get_by_role("img", name=re.compile("Reward")).first).to_be_visible(timeout=LOST_MS)
 
 
 def test_without_a_server_the_page_keeps_what_it_has(live_run: LiveRun, editor: WatchedPage, server: Server) -> None:

@@ -8,6 +8,7 @@ import { announce } from "../lib/announce.js";
 import { request, runPath } from "../lib/api.js";
 import { html, useEffect, useMemo, useRef } from "../lib/html.js";
 import { useKeys } from "../lib/keys.js";
+import { useLinger } from "../lib/linger.js";
 import { useLive } from "../lib/live.js";
 import { useResource } from "../lib/resource.js";
 import { href, navigate, route, useRoute } from "../lib/router.js";
@@ -29,6 +30,9 @@ const WHOLE = ["charts", "events"];
 const UID = /^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/;
 const RELOAD_MS = 1500;
 const RARELY_MS = 30_000;
+/** Time for which a run is followed after its end: its last files are listed a little after its status says so. */
+const LINGER_MS = 10_000;
+const TOPICS = ["status", "metrics", "steps"];
 
 // The tab is loaded while the state of the run is read.
 TABS.find(({ id }) => id === (route.value.path[3] ?? "charts"))?.load().catch(() => {});
@@ -38,11 +42,11 @@ export function RunPage() {
   const [, namespace, name, tabId = "charts"] = path;
   const run = useResource(`${namespace}/${name}`, (signal) => request(runPath(namespace, name), { signal }), { interval: RARELY_MS });
   const summary = run.data?.summary;
-  const isLive = Boolean(summary) && !isFinished(summary.phase);
   const changes = useChanges();
+  const isLive = useLinger(Boolean(summary) && !isFinished(summary.phase), LINGER_MS, () => TOPICS.forEach(changes.tell));
   const reload = useMemo(() => throttled(() => run.reload(), RELOAD_MS), [run.reload]);
   const live = useLive(
-    { namespace, run: name, topics: ["status", "metrics", "steps"], isOn: isLive },
+    { namespace, run: name, topics: TOPICS, isOn: isLive },
     {
       status: () => {
         reload();
