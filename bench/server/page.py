@@ -12,7 +12,8 @@ from local_cluster.tools.host_packages import ensure_system_packages
 
 CHROMIUM = versions.BROWSER_PACKAGES["chromium"]
 TIMEOUT_MS = 60_000
-VIEW: ViewportSize = {"width": 1280, "height": 1600}
+VIEW: ViewportSize = {"width": 1280, "height": 4000}
+"""High enough for all charts, which are drawn when they come into view."""
 SETTLED = """async () => {
     await new Promise((resolve) => requestAnimationFrame(() => setTimeout(resolve)));
     return performance.now() / 1000;

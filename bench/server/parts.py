@@ -24,6 +24,8 @@ from local_cluster.tools.binaries import ensure_program
 
 CLIENTS, REQUESTS = 20, 30
 STREAM_SECONDS = 10.0
+TOPICS = "?topics=status,metrics,steps"
+"""Those of the page of a run."""
 GROUPS, ROLLOUTS = 64, 8
 COMPARED_RUNS, STEPS = 10, 1000
 RUN = "/rlrun/v1/namespaces/{namespace}/runs/{run}"
@@ -77,7 +79,7 @@ class Bench:
         names = list(self.deployment.uids)
         headers = [self.deployment.headers(number) for number in range(CLIENTS)]
         urls = [
-            self.deployment.url + STREAM_ROUTE.format(namespace=NAMESPACE, run=names[number % len(names)])
+            self.deployment.url + STREAM_ROUTE.format(namespace=NAMESPACE, run=names[number % len(names)]) + TOPICS
             for number in range(self.streams)
         ]
         pairs = [
