@@ -34,7 +34,7 @@ def test_a_recording_shows_a_run_that_goes_on(
     name, problems = f"recorded-{uuid.uuid4().hex[:6]}", list[str]()
     seeded = SeededRuns(api, s3_server)
     layout = seeded.run(server.namespace, name, {"phase": "Pending", "progress": progress(0)})
-    live = LiveRun(api, server.namespace, name)
+    live = LiveRun(api, server.namespace, name, layout)
     options = {"viewport": {"width": 1200, "height": 750}}
     try:
         with user(browser, server.url, server.tokens["editor"], problems, **options) as watched:

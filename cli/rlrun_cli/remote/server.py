@@ -133,7 +133,7 @@ class DirectServer:
         self._probed = Once(self._probe)
 
     def send(self, method: str, path: str, body: Mapping[str, Any] | None) -> Any:
-        """Return the JSON of the answer. Raises AccessDenied, StorageServerUnavailable, CliError without a token."""
+        """Return the JSON of the answer. Raises AccessDenied, StorageServerUnavailable, CliError (credential)."""
         from rlrun.storage.errors import StorageServerUnavailable
 
         headers = {"Authorization": f"Bearer {self._token()}", "Content-Type": "application/json"}
@@ -199,7 +199,7 @@ class ProxiedServer:
         self._probed = Once(self._probe)
 
     def send(self, method: str, path: str, body: Mapping[str, Any] | None) -> Any:
-        """Return the JSON of the answer. Raises AccessDenied, StorageServerUnavailable, CliError without a token."""
+        """Return the JSON of the answer. Raises AccessDenied, StorageServerUnavailable, CliError (credential)."""
         from rlrun.storage.user_signer import TOKEN_HEADER
 
         # `Authorization` is for the API server, which removes it.

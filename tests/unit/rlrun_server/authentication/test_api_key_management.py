@@ -16,6 +16,7 @@ from rlrun.storage.layout import S3Uri
 from rlrun.storage.store import AccessDenied
 from rlrun.storage.user_signer import read_location
 from rlrun_cli.remote.api_keys import ApiKeys
+from rlrun_cli.terminal.errors import CliError
 from rlrun_server.authentication.api_key_management import MAX_KEYS, REQUESTS, ApiKeyManagement
 from rlrun_server.authentication.api_key_store import KEPT_SECONDS, UNKNOWN_SECONDS, ApiKeyStore
 from rlrun_server.authentication.identification import Identification
@@ -334,7 +335,7 @@ def test_a_key_opens_what_its_account_may(server: SigningServer, s3_server: S3Se
     assert store.get_bytes(S3Uri(s3_server.bucket, f"platform/{team}/uid-1/metrics/x")) == b"data"
     with pytest.raises(AccessDenied, match="may not get rlruns/metrics"):
         store.get_bytes(S3Uri(s3_server.bucket, f"platform/{other}/uid-1/metrics/x"))
-    with pytest.raises(AccessDenied, match="does not exist or has ended"):
+    with pytest.raises(CliError, match="does not exist or has ended"):
         read_location(server.send_as(key[:-2] + "xx"))
 
 

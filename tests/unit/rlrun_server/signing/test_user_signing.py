@@ -13,6 +13,7 @@ from rlrun.storage.layout import S3Uri
 from rlrun.storage.manifest import ArtifactKind
 from rlrun.storage.store import PART_BYTES, AccessDenied
 from rlrun.storage.user_signer import UserSigner, open_user_store, read_location
+from rlrun_cli.terminal.errors import CliError
 from rlrun_server.runtime.settings import ServerSettings
 
 from tests.support.seaweedfs import S3Server
@@ -112,9 +113,9 @@ def test_a_namespace_that_is_not_there_looks_like_one_of_others(server: SigningS
 def test_who_has_no_valid_token_learns_nothing(server: SigningServer, run: S3Uri, team: str) -> None:
     pod = f"{team} rlrun/uid-1/trainer pod"
     for token in ("", "made-up", pod):
-        with pytest.raises(AccessDenied, match="does not accept the token"):
+        with pytest.raises(CliError, match="does not accept the token"):
             read_location(server.send_as(token))
-        with pytest.raises(AccessDenied, match="does not accept the token"):
+        with pytest.raises(CliError, match="does not accept the token"):
             UserSigner(server.send_as(token), "us-east-1", team).sign(AWSRequest("GET", "http://s3/x"))
 
 
@@ -210,7 +211,7 @@ def test_reviews_are_remembered_and_permissions_end(
     look()
     del server.api.users[f"token-of-ann-of-{team}"]
     now[0] = 60.1
-    with pytest.raises(AccessDenied, match="does not accept the token"):
+    with pytest.raises(CliError, match="does not accept the token"):
         look()
 
 
