@@ -1,6 +1,7 @@
 """`rlrun login` with a client certificate, at a real API server and a real rlrun-server."""
 
 import json
+import uuid
 from pathlib import Path
 
 import pytest
@@ -12,8 +13,15 @@ from tests.apiserver.docs.conftest import World, orchestrators, own_bench, world
 from tests.apiserver.rlrun_server.test_hosted_clients import server, users_role
 from tests.apiserver.rlrun_server.test_users import Accounts
 from tests.support.command_line import Answer, call
+from tests.support.seaweedfs import S3Server
 
 __all__ = ["orchestrators", "own_bench", "server", "users_role", "world"]
+
+
+@pytest.fixture
+def s3_server(s3_server: S3Server) -> S3Server:
+    """The S3 of all tests with a bucket of the test's own: users see all public environments."""
+    return s3_server.with_bucket(f"login-{uuid.uuid4().hex[:8]}")
 
 
 @pytest.mark.slow
