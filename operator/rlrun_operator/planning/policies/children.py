@@ -133,8 +133,12 @@ def active_workloads(observation: RunObservation) -> list[ObjectRef]:
 
 
 def workloads_to_delete_after_pause(observation: RunObservation) -> list[ObjectRef]:
-    """Return the workloads of a suspended run that are not being deleted yet."""
-    return _deletable(observation.pod_controllers())
+    """Return the workloads of a suspended run that are not being deleted yet, the orchestrator's Job first.
+
+    It saves where the run is. Groups that fail because their environment ended earlier could count as tried before
+    that, and the run would go on with other examples.
+    """
+    return _deletable(sorted(observation.pod_controllers(), key=lambda child: role_of(child) != "orchestrator"))
 
 
 def workloads_to_delete_after_finish(observation: RunObservation) -> list[ObjectRef]:

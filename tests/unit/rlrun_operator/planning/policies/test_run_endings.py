@@ -152,6 +152,13 @@ def test_suspended_run_has_no_workloads_and_no_active_attempt() -> None:
     assert part.requeue_after == SETTINGS.poll_seconds, "the pod may still write"
 
 
+def test_the_orchestrator_of_a_suspended_run_is_deleted_before_what_it_works_with() -> None:
+    children = (child("ReplicaSet", "env-0"), child("ReplicaSet", "trainer"), child("Job", "orchestrator"))
+    part = plan_suspended(observed(*children), running(), run_spec(suspend=True), SETTINGS, at(30))
+    assert part is not None
+    assert [ref.name for ref in part.deletes] == ["reverse-orchestrator", "reverse-env-0", "reverse-trainer"]
+
+
 def test_time_of_a_suspended_run_is_not_counted_twice() -> None:
     status = running(attempt_start_time=None, next_restart_time=at(5))
     part = plan_suspended(observed(), status, run_spec(suspend=True), SETTINGS, at(30))
