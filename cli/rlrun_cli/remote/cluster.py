@@ -91,7 +91,7 @@ class RemoteCluster:
     ) -> "RemoteCluster":
         """Return the cluster of the selected context without sending a request.
 
-        Without a kubeconfig and with an API key there is no cluster; `has_server`: nor is one needed.
+        With an API key, or `has_server`, the kubeconfig may be missing: only requests to the cluster fail then.
 
         Raises CliError if the kubeconfig is not usable or has no such context.
         """
