@@ -14,6 +14,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol
 
 import kopf
+from kopf._cogs.clients.errors import APIError
 from kubernetes.aio import client
 from rlrun.api.run_status import Phase
 from rlrun.constants import GROUP, RUN_LABEL, VERSION
@@ -25,6 +26,9 @@ from rlrun_operator.planning.plan.observation import RunKey
 
 log = logging.getLogger(__name__)
 
+GONE = 410
+PAUSE_SECONDS = 2.0
+"""Pause before kopf starts again."""
 TOKEN_SECONDS = 600
 """Time after which kopf reloads the credentials, because ServiceAccount tokens are rotated."""
 ARTIFACTS = (RLCHECKPOINT, RLADAPTER)
@@ -173,13 +177,44 @@ def configure_kopf(settings: kopf.OperatorSettings) -> None:
     settings.persistence.finalizer = f"{GROUP}/unused"
 
 
-async def watch(found: kopf.OperatorRegistry, namespaces: list[str], stop: asyncio.Event, ready: asyncio.Event) -> None:
-    """Watch until `stop` is set. `ready` is set when all streams are open."""
-    await kopf.operator(
-        registry=found,
-        standalone=True,
-        clusterwide=not namespaces,
-        namespaces=namespaces,
-        stop_flag=stop,
-        ready_flag=ready,
-    )
+async def watch(
+    found: kopf.OperatorRegistry, namespaces: list[str], stop: asyncio.Event, on_open: Callable[[], None]
+) -> None:
+    """Watch until `stop` is set. `on_open` is called whenever all streams are open.
+
+    kopf takes an event with status 410 as the end of a stream, and a response with status 410 as its own end: proxies
+    send one instead of the event, and the API server does in the middle of a long list. Then all is listed again.
+    """
+    while True:
+        try:
+            await _watch_once(found, namespaces, stop, on_open)
+        except APIError as error:
+            if error.status != GONE or stop.is_set():
+                raise
+            log.warning("The watches ended, because the version of a list is too old; they begin again: %s", error)
+            await asyncio.sleep(PAUSE_SECONDS)
+        else:
+            return
+
+
+async def _watch_once(
+    found: kopf.OperatorRegistry, namespaces: list[str], stop: asyncio.Event, on_open: Callable[[], None]
+) -> None:
+    ready = asyncio.Event()
+
+    async def tell() -> None:
+        await ready.wait()
+        on_open()
+
+    telling = asyncio.create_task(tell())
+    try:
+        await kopf.operator(
+            registry=found,
+            standalone=True,
+            clusterwide=not namespaces,
+            namespaces=namespaces,
+            stop_flag=stop,
+            ready_flag=ready,
+        )
+    finally:
+        telling.cancel()

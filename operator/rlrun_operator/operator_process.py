@@ -175,12 +175,11 @@ class Operator:
             self._cache,
         )
         kopf_stop = asyncio.Event()
-        watching = tasks.start(handlers.watch(registry, self._settings.watch_namespaces, kopf_stop, self._watching))
+        watching = tasks.start(handlers.watch(registry, self._settings.watch_namespaces, kopf_stop, self._watches_open))
         holding = tasks.start(lease.hold())
         working = [tasks.start(self._resync(cluster, admissions, reconciler))]
         working += [tasks.start(self._work(reconciler)) for _ in range(self._settings.workers)]
         working += [tasks.start(job) for job in (*serving.jobs(), *self._cache_jobs(watcher, serving, reconciler))]
-        tasks.start(self._restore_signal_handlers())
         done, _ = await asyncio.wait({stopped, watching, holding, *working}, return_when=asyncio.FIRST_COMPLETED)
         # Stop all writes before releasing the Lease; end the watches last.
         await _end([*working, holding])
@@ -200,9 +199,9 @@ class Operator:
             with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):
                 loop.add_signal_handler(number, self._stop.set)
 
-    async def _restore_signal_handlers(self) -> None:
+    def _watches_open(self) -> None:
+        self._watching.set()
         # kopf replaces the signal handlers at its start, and would then stop too late for the workers.
-        await self._watching.wait()
         self._listen_to_signals()
 
     def _cache_jobs(

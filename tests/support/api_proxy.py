@@ -62,6 +62,8 @@ class Answer:
     gone: bool = False
     """Answer a watch with an event of type ERROR and status 410, as the API server does for a version that is too old.
     """
+    silent: bool = False
+    """Keep the connection open and never answer."""
     drop: bool = False
     """Close the connection without an answer."""
     drop_after: bool = False
@@ -149,6 +151,8 @@ async def _handle(proxy: Proxy, session: ClientSession, server: str, request: we
     answer = proxy.decide(call)
     if answer.delay:
         await asyncio.sleep(answer.delay)
+    if answer.silent:
+        await asyncio.Event().wait()
     if answer.drop:
         return _dropped(request)
     if answer.gone:
@@ -165,7 +169,9 @@ async def _handle(proxy: Proxy, session: ClientSession, server: str, request: we
         return _dropped(request)
     async with upstream:
         if answer.drop_after:
-            await upstream.read()
+            # The response to a watch ends only when its time is over.
+            if not watch:
+                await upstream.read()
             return _dropped(request)
         if watch and upstream.status == 200:
             return await _stream(proxy, request, upstream)

@@ -5,11 +5,12 @@ of attributes. The ApiClient copies each body, and looks for proxies and for ~/.
 half of the CPU time of a small one.
 """
 
+import asyncio
 import builtins
 import json
 import ssl
 from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import Protocol
 from urllib.parse import urlencode, urlsplit
 from urllib.request import getproxies, proxy_bypass
@@ -69,8 +70,10 @@ class AsyncKubeClient:
     It always reads from the server, never from a cache, and every request has a timeout.
     """
 
-    def __init__(self, transport: AsyncTransport) -> None:
+    def __init__(self, transport: AsyncTransport, *, open_seconds: float = REQUEST_SECONDS) -> None:
+        """`open_seconds`: time in which the API server must answer the request for a watch."""
         self._transport = transport
+        self._open_seconds = open_seconds
 
     async def close(self) -> None:
         """Close the connections."""
@@ -152,7 +155,14 @@ class AsyncKubeClient:
             yield event
 
     async def _events(self, request: KubeRequest) -> AsyncIterator[tuple[str, Obj]]:
-        async with self._transport.stream(request) as chunks:
+        async with AsyncExitStack() as stack:
+            try:
+                # The API server answers at once and sends the changes later. Without an answer there is no watch.
+                async with asyncio.timeout(self._open_seconds):
+                    chunks = await stack.enter_async_context(self._transport.stream(request))
+            except TimeoutError:
+                message = f"the API server did not respond within {self._open_seconds:.0f} s"
+                raise ApiError(0, TIMEOUT, message, action=str(request)) from None
             rest = b""
             async for chunk in chunks:
                 *lines, rest = (rest + chunk).split(b"\n")

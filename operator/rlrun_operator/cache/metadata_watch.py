@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 WATCH_SECONDS = 240.0
 """Time of one request. The next one goes on from the version of the last event."""
-SILENCE_SECONDS = 100.0
+SILENCE_SECONDS = 75.0
 """Time without an event or a bookmark after which the connection counts as lost. Bookmarks come about every minute."""
 PROVEN_SECONDS = 5.0
 """Duration of a request after which the watch counts as one that works."""

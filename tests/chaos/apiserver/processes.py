@@ -98,6 +98,8 @@ def scenarios(seed: int) -> Iterator[Scenario]:
             f"process-killed-at-request/{k:03d}-{i}", "apiserver", told(kill_at(k)), seed + i, STORY_SECONDS + 30
         )
     yield made("watch/410-gone-again-and-again", every_step(lambda s: s.proxy.end_watches("gone")))
+    yield made("watch/refused-with-410", stays_up, first_watches(lambda _: Answer(410)))
+    yield made("watch/not-answered", stays_up, first_watches(lambda _: Answer(silent=True)))
     yield made("watch/cut-again-and-again", every_step(lambda s: s.proxy.end_watches("cut")))
     yield made("api-server-restarts/in-mid-run", once(2, restart_api_server))
     yield made("etcd-slow/every-call-takes-a-second", quiet, storm(lambda d, r: Answer(delay=1.0), 0.25))
@@ -112,6 +114,12 @@ def scenarios(seed: int) -> Iterator[Scenario]:
 
 def quiet(_: Story) -> None:
     """Do nothing: the fault is injected by the proxy alone."""
+
+
+def stays_up(story: Story) -> None:
+    """Require that the operator process did not end: a Deployment would hide that for a while, with growing pauses."""
+    if story.processes[-1].poll() is not None:
+        raise Lost("the operator process ended")
 
 
 def kill_at(k: int) -> Act:
@@ -177,6 +185,24 @@ def storm(make: Callable[[random.Random, Request], Answer], share: float) -> Act
             answer = Answer() if request.lease or dice.random() >= now else make(dice, request)
             story.struck = story.struck or answer != Answer()
             return answer
+
+        story.proxy.decide = decide
+
+    return begin
+
+
+def first_watches(make: Callable[[Request], Answer]) -> Act:
+    """The first watch of each kind gets this answer."""
+
+    def begin(story: Story) -> None:
+        seen: set[str] = set()
+
+        def decide(request: Request) -> Answer:
+            if not request.watch or request.path in seen:
+                return Answer()
+            seen.add(request.path)
+            story.struck = True
+            return make(request)
 
         story.proxy.decide = decide
 

@@ -1,5 +1,6 @@
 """A small API server over HTTP: it answers by method and path, and remembers what it was asked."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -26,6 +27,8 @@ class Answer:
 
     body: Any = None
     status: int = 200
+    seconds: float = 0.0
+    """Pause before the answer."""
 
     def response(self) -> web.Response:
         if isinstance(self.body, bytes):
@@ -57,7 +60,9 @@ class ApiServer:
         waiting = self.answers.get(f"{request.method} {request.path}")
         if not waiting:
             return web.Response(text="404 page not found", status=404)
-        return (waiting.pop(0) if len(waiting) > 1 else waiting[0]).response()
+        answer = waiting.pop(0) if len(waiting) > 1 else waiting[0]
+        await asyncio.sleep(answer.seconds)
+        return answer.response()
 
 
 @asynccontextmanager

@@ -212,6 +212,17 @@ async def test_a_list_of_all_tells_the_version_from_which_a_watch_begins() -> No
         assert (query["watch"], query["resourceVersion"], query["timeoutSeconds"]) == ("true", "7", "60")
 
 
+async def test_a_watch_that_the_server_does_not_answer_is_an_error() -> None:
+    async with serving() as server:
+        kube = AsyncKubeClient(AsyncApiTransport(client.Configuration(host=server.host)), open_seconds=0.1)
+        server.answer("GET /apis/rlrun.dev/v1alpha1/rlruns", Answer(b"", seconds=5))
+        with pytest.raises(ApiError, match="the API server did not respond within 0 s") as raised:
+            async for _ in kube.watch(RLRUN, "7", 60):
+                pass
+        await kube.close()
+        assert raised.value.is_temporary
+
+
 async def test_a_way_without_credentials_has_none() -> None:
     configuration = client.Configuration(host="https://api", ssl_ca_cert="ca.pem")
     configuration.api_key = {"BearerToken": "Bearer of-the-server"}
