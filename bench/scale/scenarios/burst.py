@@ -13,6 +13,8 @@ from local_cluster.control_plane.kubeflow_trainer import KubeflowTrainer
 
 NODES = (1, objects.PODS_PER_RUN)
 """Pods of one TrainJob: the smallest job, and as many pods as a run has."""
+STEPS_PER_SECOND = 100 / 3
+"""Steps of all runs together at most: 1,000 runs make one in 30 s each, which is fast for training."""
 CRASHES = 60
 CRASH_PAUSE_SECONDS = 0.5
 REGISTER_SECONDS = 120.0
@@ -34,18 +36,17 @@ def play(options: Options) -> Repetition:
         burst = steps.burst_of_runs(cluster, operator, "runs", runs)
         print(f"{options.rest_seconds:.0f} s without a step", flush=True)
         quiet = steps.rest(operator, options.rest_seconds)
-        print(f"a step of each run every {options.step_seconds:g} s, then crashes of trainers", flush=True)
+        step_seconds = max(options.step_seconds, runs / STEPS_PER_SECOND)
+        print(f"a step of each run every {step_seconds:g} s, then crashes of trainers", flush=True)
 
         def crashes() -> None:
             delays.extend(events.crash_delays(cluster, "runs", min(CRASHES, runs), CRASH_PAUSE_SECONDS))
 
-        training = steps.training(
-            cluster, operator, "runs", options.step_seconds, options.rest_seconds, afterwards=crashes
-        )
+        training = steps.training(cluster, operator, "runs", step_seconds, options.rest_seconds, afterwards=crashes)
         resident = read(operator).resident_bytes
     return Repetition(
         runs=runs,
-        step_seconds=options.step_seconds,
+        step_seconds=step_seconds,
         jobs_seconds=jobs_seconds,
         train_jobs_seconds=train_jobs_seconds,
         burst=burst,

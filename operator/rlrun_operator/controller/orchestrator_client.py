@@ -7,6 +7,7 @@ are asked at every look.
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -19,6 +20,7 @@ from typing_extensions import override
 
 from rlrun_operator.planning.plan.observation import RunKey
 from rlrun_operator.runtime.metrics import WATCHED_ORCHESTRATORS
+from rlrun_operator.runtime.rate_limit import RateLimit
 
 log = logging.getLogger(__name__)
 
@@ -27,6 +29,7 @@ MAX_WATCHES = 2000
 """Maximum number of hanging requests. Further orchestrators are asked at every look."""
 CHANGES_PER_SECOND = 50.0
 """Maximum rate of the changes of all runs together. Each costs a look and a write of the status: about 10 ms of CPU."""
+BURST_OF_CHANGES = 50
 
 
 class OrchestratorClient(Protocol):
@@ -54,22 +57,24 @@ class _Watch:
     task: "asyncio.Task[None] | None" = field(default=None)
 
 
-def change_pause(shortest: float, orchestrators: int) -> float:
-    """Return the seconds between two requests to one orchestrator, and so between two changes of a run.
-
-    With many orchestrators it is longer than `shortest`: their changes must not take all of the operator's time.
-    """
-    return max(shortest, orchestrators / CHANGES_PER_SECOND)
-
-
 class HttpOrchestratorClient(OrchestratorClient):
     """`OrchestratorClient` over HTTP. `changed` is called with each run whose status has changed or is unknown now."""
 
-    def __init__(self, url_template: str, changed: Callable[[RunKey], None], pause_seconds: float) -> None:
-        """`pause_seconds`: see `change_pause`."""
+    def __init__(
+        self,
+        url_template: str,
+        changed: Callable[[RunKey], None],
+        pause_seconds: float,
+        changes: RateLimit | None = None,
+    ) -> None:
+        """`pause_seconds`: time between two requests to one orchestrator, and so between two changes of a run.
+
+        `changes`: limit of the changes of all runs together.
+        """
         self._template = url_template
         self._changed = changed
         self._pause = pause_seconds
+        self._changes = changes or RateLimit(CHANGES_PER_SECOND, BURST_OF_CHANGES, time.monotonic)
         self._http = HttpClient()
         self._hanging = HttpClient(WAIT_SECONDS + RESPONSE_SECONDS, connections=MAX_WATCHES)
         self._watches: dict[RunKey, _Watch] = {}
@@ -112,12 +117,13 @@ class HttpOrchestratorClient(OrchestratorClient):
         """Keep the report of the watch current until a request fails."""
         try:
             while True:
-                await asyncio.sleep(change_pause(self._pause, len(self._watches)))
-                url = f"{self._url(key)}?{SINCE}={watch.report.version}&{WAIT}={WAIT_SECONDS:g}"
-                report = await self._hanging.call("GET", url, RunStatus, headers=bearer(watch.token))
-                has_changed = report.version != watch.report.version
-                watch.report = report
-                if has_changed:
+                await asyncio.sleep(self._pause)
+                before = watch.report.version
+                watch.report = await self._ask(key, watch, WAIT_SECONDS)
+                if watch.report.version != before:
+                    if await self._changes.wait():
+                        # The run has gone on while it waited for its turn: what it has done then counts as this change.
+                        watch.report = await self._ask(key, watch, 0)
                     self._changed(key)
         except RequestError as error:
             log.debug("%s: the watch of its status has ended: %s", key, error)
@@ -127,6 +133,10 @@ class HttpOrchestratorClient(OrchestratorClient):
                 del self._watches[key]
                 WATCHED_ORCHESTRATORS.set(len(self._watches))
                 self._changed(key)
+
+    async def _ask(self, key: RunKey, watch: _Watch, wait: float) -> RunStatus:
+        url = f"{self._url(key)}?{SINCE}={watch.report.version}&{WAIT}={wait:g}"
+        return await self._hanging.call("GET", url, RunStatus, headers=bearer(watch.token))
 
     def _url(self, key: RunKey) -> str:
         return self._template.format(namespace=key.namespace, name=key.name)

@@ -1,4 +1,4 @@
-"""Limit of the requests to the API server, which has other users."""
+"""Limit of a rate: of requests to the API server, which has other users, and of what takes CPU time here."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -28,13 +28,15 @@ class RateLimit:
         """Below 0 there are requests that wait."""
         self._at = clock()
 
-    async def wait(self) -> None:
-        """Return when the next request may begin."""
+    async def wait(self) -> float:
+        """Return when the next request may begin, with the seconds that it had to wait."""
         now = self._clock()
         self._tokens = min(float(self._burst), self._tokens + (now - self._at) * self._per_second) - 1
         self._at = now
-        if self._tokens < 0:
-            await self._sleep(-self._tokens / self._per_second)
+        pause = max(0.0, -self._tokens / self._per_second)
+        if pause:
+            await self._sleep(pause)
+        return pause
 
 
 class RateLimitedTransport(AsyncTransport):

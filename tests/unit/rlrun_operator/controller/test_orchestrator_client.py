@@ -10,8 +10,9 @@ from prometheus_client import CollectorRegistry
 from rlrun.protocol.orchestrator import GroupCounts, RunPhase, RunStatus
 from rlrun.service.errors import RequestError
 from rlrun_operator.controller import orchestrator_client
-from rlrun_operator.controller.orchestrator_client import HttpOrchestratorClient, change_pause
+from rlrun_operator.controller.orchestrator_client import HttpOrchestratorClient
 from rlrun_operator.planning.plan.observation import RunKey
+from rlrun_operator.runtime.rate_limit import RateLimit
 from rlrun_orchestrator.status.status_server import status_application
 
 KEY = RunKey("team", "reverse")
@@ -68,9 +69,28 @@ async def test_a_change_is_noticed_and_read_without_another_request(run: Orchest
     assert run.requests == before
 
 
-@pytest.mark.parametrize(("orchestrators", "seconds"), [(1, 2.0), (100, 2.0), (500, 10.0), (1000, 20.0)])
-def test_many_runs_that_make_fast_steps_are_shown_less_often(orchestrators: int, seconds: float) -> None:
-    assert change_pause(2.0, orchestrators) == seconds
+async def test_changes_beyond_the_limit_wait_and_show_what_the_run_has_done_meanwhile() -> None:
+    """At most one change at once and one more every 0.5 s. Both runs have the same orchestrator."""
+    status = RunStatus(phase=RunPhase.running, step=3, max_steps=10)
+    app = status_application(lambda: status, CollectorRegistry(), TOKEN)
+    async with TestServer(app) as server:
+        changes: asyncio.Queue[RunKey] = asyncio.Queue()
+        limit = RateLimit(2, 1, asyncio.get_running_loop().time)
+        url = f"http://127.0.0.1:{server.port}/status"
+        client = HttpOrchestratorClient(url, changes.put_nowait, 0.01, limit)
+        keys = {RunKey("team", "first"), RunKey("team", "second")}
+        for key in keys:
+            await client.status(key, TOKEN)
+        status = status.model_copy(update={"step": 4})
+        async with asyncio.timeout(20):
+            first = await changes.get()
+            assert (await client.status(first, TOKEN)).step == 4
+            status = status.model_copy(update={"step": 5})
+            (second,) = keys - {first}
+            while await changes.get() != second:
+                pass
+        assert (await client.status(second, TOKEN)).step == 5
+        await client.close()
 
 
 async def test_a_fresh_status_is_that_of_this_moment(run: Orchestrator) -> None:
