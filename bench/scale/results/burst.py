@@ -105,9 +105,8 @@ def results_of(found: Sequence[Repetition], cores_busy: Sequence[float] = ()) ->
             f"{runs} runs with a step every {last.step_seconds:g} s each: from a step to its status in a watch, p99",
             "s",
             lambda r: r.training.delay(99),
-            None,
-            f"p50 {middle(lambda r: r.training.delay(50)):.2f} s; with more than 100 runs the status of one is asked "
-            f"for every runs/50 s at most; "
+            at_most(DELAY_AIM_SECONDS),
+            f"p50 {middle(lambda r: r.training.delay(50)):.2f} s; all runs together have 50 changes a second at most; "
             f"{middle(lambda r: r.training.used.requests / r.training.used.seconds):.1f} requests/s and "
             f"{middle(lambda r: r.training.used.cpu_seconds / r.training.used.seconds):.2f} cores",
         ),
