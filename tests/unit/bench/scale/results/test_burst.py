@@ -38,6 +38,7 @@ def test_slower_runs_miss_the_aims() -> None:
         "burst pods against TrainJobs of 1": False,
         "burst pods against TrainJobs of 4": False,
         "burst requests of quiet runs": True,
+        "burst step to status": True,
         "burst event to status": False,
         "burst memory": False,
     }
