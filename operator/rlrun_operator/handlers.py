@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import kopf
 from kopf._cogs.clients.errors import APIError
 from kubernetes.aio import client
-from rlrun.api.run_status import Phase
+from rlrun.api.base.phases import Phase
 from rlrun.constants import GROUP, RUN_LABEL, VERSION
 from rlrun.kube.kinds import RLADAPTER, RLCHECKPOINT, RLMODEL, RLRUN, ResourceKind
 from rlrun.kube.objects import label

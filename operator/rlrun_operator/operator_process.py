@@ -15,7 +15,8 @@ from itertools import starmap
 from typing import Any
 
 from aiohttp import web
-from rlrun.api.run_status import Phase, RLRunStatus
+from rlrun.api.base.phases import Phase
+from rlrun.api.run_status import RLRunStatus
 from rlrun.constants import SERVING_LABEL
 from rlrun.kube.async_client import AsyncApiTransport, AsyncKubeClient, load_configuration
 from rlrun.kube.errors import ApiError

@@ -15,7 +15,7 @@ from datetime import datetime
 from typing import Any
 from unittest.mock import patch
 
-from rlrun.api.run_status import Phase
+from rlrun.api.base.phases import Phase
 from rlrun.storage.layout import MANIFEST, S3Uri
 from rlrun.storage.manifest import ArtifactKind, Manifest
 from rlrun.storage.store import Store, build_manifest

@@ -88,6 +88,17 @@ LISTING = Listing(
     ),
     "No runs{place}.",
     newest_first,
+    {
+        "Phase": ("status", "phase"),
+        "Step": ("status", "progress", "step"),
+        "Max": ("spec", "maxSteps"),
+        "Reward": ("status", "progress", "reward"),
+        "Model": ("spec", "model"),
+        "Display": ("spec", "name"),
+        "Restarts": ("status", "restarts"),
+        "Reason": ("status", "reason"),
+        "ETA": ("status", "progress", "etaSeconds"),
+    },
 )
 
 

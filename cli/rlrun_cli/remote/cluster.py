@@ -174,6 +174,19 @@ class RemoteCluster:
             place = None if all_namespaces else self.namespace
             return self._client.list(kind, place, labels, selector=selector)
 
+    def list_printed(
+        self,
+        kind: ResourceKind,
+        fields: Mapping[str, tuple[str, ...]],
+        *,
+        all_namespaces: bool = False,
+        selector: str = "",
+    ) -> builtins.list[Obj]:
+        """Return all objects as `list` does, with their metadata and at least these fields (see `SyncKubeClient`)."""
+        with _cli_errors():
+            place = None if all_namespaces else self.namespace
+            return self._client.list_printed(kind, place, fields, selector=selector)
+
     def snapshot(
         self, kind: ResourceKind, *, all_namespaces: bool = False, selector: str = "", fields: str = ""
     ) -> tuple[builtins.list[Obj], str]:

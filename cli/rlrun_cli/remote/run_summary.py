@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from rlrun.api.run_status import Phase
+from rlrun.api.base.phases import Phase
 from rlrun.constants import START_CONDITIONS, Reason
 from rlrun.kube.objects import Obj
 

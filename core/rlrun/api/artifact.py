@@ -1,23 +1,13 @@
 """Fields that RLCheckpoint and RLAdapter share: one folder in S3 and its lifecycle."""
 
 from datetime import datetime
-from enum import StrEnum
 
 from pydantic import Field
 
 from rlrun.api.base.kubernetes_types import Condition, Status
 from rlrun.api.base.names import ModelId, Namespace, ObjectName, S3Path
+from rlrun.api.base.phases import ArtifactPhase
 from rlrun.api.base.rules import LIST_MAP_KEYS, LIST_TYPE, Spec
-
-
-class ArtifactPhase(StrEnum):
-    """Phase of an artifact's lifecycle."""
-
-    pending = "Pending"
-    uploading = "Uploading"
-    ready = "Ready"
-    failed = "Failed"
-    deleting = "Deleting"
 
 
 class ArtifactSpec(Spec):

@@ -9,27 +9,11 @@ from pydantic import Field, ValidationError
 
 from rlrun.api.base.kubernetes_types import Condition, Quantity, Status
 from rlrun.api.base.names import EnvironmentId, PackageVersion
+from rlrun.api.base.phases import Phase
 from rlrun.api.base.rules import LIST_MAP_KEYS
 
 MAX_LISTED = 10
 """Maximum number of checkpoints and of adapters listed in a run's status. All of them exist as separate objects."""
-
-
-class Phase(StrEnum):
-    """Phase of a run."""
-
-    queued = "Queued"
-    pending = "Pending"
-    running = "Running"
-    completed = "Completed"
-    failed = "Failed"
-    stopped = "Stopped"
-    suspended = "Suspended"
-
-    @property
-    def finished(self) -> bool:
-        """True if the run has ended in this phase."""
-        return self in (Phase.completed, Phase.failed, Phase.stopped)
 
 
 class Progress(Status):

@@ -6,7 +6,7 @@ A kind of children that cannot be listed is skipped and named in a note.
 
 from datetime import UTC, datetime
 
-from rlrun.api.run_status import Phase
+from rlrun.api.base.phases import Phase
 from rlrun.constants import FIELD_MANAGER, MANAGED_BY_LABEL, RUN_UID_LABEL
 from rlrun.garbage_collection.planner import GarbageItem
 from rlrun.garbage_collection.snapshot import Artifact, Child, Run

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rlrun.api.artifact import ArtifactPhase
+from rlrun.api.base.phases import ArtifactPhase
 from rlrun.constants import ATTEMPT_LABEL
 
 Obj = dict[str, Any]

@@ -134,8 +134,17 @@ def list_named(kind: ResourceKind, namespace: str | None, name: str) -> KubeRequ
     return KubeRequest(Verb.LIST, kind, namespace if kind.namespaced else None, query=query)
 
 
+TABLE = "application/json;as=Table;g=meta.k8s.io;v=v1"
 METADATA_OF_ONE = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 METADATA_OF_LIST = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
+
+
+def list_table_page(
+    kind: ResourceKind, namespace: str | None, labels: Labels | None, token: str, *, selector: str = ""
+) -> KubeRequest:
+    """Return the request for one page of a list as the API server prints it; whole objects if it prints none."""
+    request = list_page(kind, namespace, labels, token, selector=selector)
+    return replace_fields(request, extra_headers={"Accept": f"{TABLE}, application/json"})
 
 
 def get_metadata(kind: ResourceKind, namespace: str, name: str) -> KubeRequest:
@@ -335,6 +344,38 @@ def parse_page(request: KubeRequest, page: Obj) -> tuple[list[Obj], str]:
     kind = {"apiVersion": request.kind.api_version, "kind": request.kind.kind}
     token = (page.get("metadata") or {}).get("continue")
     return [{**kind, **item} for item in items], str(token or "")
+
+
+def parse_table_page(
+    request: KubeRequest, page: Obj, fields: Mapping[str, tuple[str, ...]]
+) -> tuple[list[Obj] | None, str]:
+    """Return the rows of one page as objects with these fields and their metadata, and the token of the next page.
+
+    `fields`: path of each field, by the heading of its column. None instead of the objects if a column is missing.
+
+    Raises ApiError.
+    """
+    if page.get("kind") != "Table":
+        return parse_page(request, page)
+    headings = [column.get("name") for column in page.get("columnDefinitions") or []]
+    if not set(fields) <= set(headings):
+        return None, ""
+    places = [(headings.index(heading), path) for heading, path in fields.items()]
+    items: list[Obj] = []
+    for row in page.get("rows") or []:
+        item: Obj = {"metadata": row["object"]["metadata"]}
+        for index, path in places:
+            value = row["cells"][index]
+            if value is not None:
+                _put(item, path, value)
+        items.append(item)
+    return parse_page(request, {**page, "items": items})
+
+
+def _put(item: Obj, path: tuple[str, ...], value: Any) -> None:
+    for part in path[:-1]:
+        item = item.setdefault(part, {})
+    item[path[-1]] = value
 
 
 def parse_event(request: KubeRequest, line: bytes) -> tuple[str, Obj]:

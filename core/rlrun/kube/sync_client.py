@@ -87,6 +87,30 @@ class SyncKubeClient:
             if not token:
                 return found, str((page.get("metadata") or {}).get("resourceVersion") or "")
 
+    def list_printed(
+        self,
+        kind: ResourceKind,
+        namespace: str | None,
+        fields: Mapping[str, tuple[str, ...]],
+        *,
+        selector: str = "",
+    ) -> builtins.list[Obj]:
+        """Return all objects with their metadata and the fields that the API server prints in these columns.
+
+        `fields`: path of each field, by the heading of its column. Whole objects if the API server prints others, as
+        with CRDs of another version. Raises ApiError.
+        """
+        found: builtins.list[Obj] = []
+        token = ""
+        while True:
+            request = requests.list_table_page(kind, namespace, None, token, selector=selector)
+            items, token = requests.parse_table_page(request, self._transport.send(request), fields)
+            if items is None:
+                return self.list(kind, namespace, selector=selector)
+            found += items
+            if not token:
+                return found
+
     def watch(
         self, kind: ResourceKind, namespace: str | None, version: str, *, selector: str, fields: str, seconds: float
     ) -> Iterator[tuple[str, Obj]]:

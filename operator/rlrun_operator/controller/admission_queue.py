@@ -15,7 +15,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from rlrun.api.run_status import Phase, RLRunStatus, RunQueue
+from rlrun.api.base.phases import Phase
+from rlrun.api.run_status import RLRunStatus, RunQueue
 from rlrun.constants import RUN_UID_LABEL, ConditionType, Reason
 from rlrun.kube.conditions import find_condition, parse_time, seconds
 from rlrun.kube.errors import ApiError

@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 
 from pydantic import ValidationError
+from rlrun.api.base.phases import Phase
 from rlrun.api.model import RLModelSpec, RLModelStatus
-from rlrun.api.run_status import Phase, RLRunStatus
+from rlrun.api.run_status import RLRunStatus
 from rlrun.constants import API_VERSION, ConditionType, Reason
 from rlrun.kube.async_client import AsyncKubeClient
 from rlrun.kube.errors import ApiError

@@ -6,7 +6,8 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
-from rlrun.api.run_status import Phase, RLRunStatus
+from rlrun.api.base.phases import Phase
+from rlrun.api.run_status import RLRunStatus
 from rlrun.constants import RUN_UID_LABEL
 from rlrun.kube.objects import Obj, label
 from rlrun.kube.references import split_checkpoint_id

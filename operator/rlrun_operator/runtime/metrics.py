@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
-from rlrun.api.run_status import Phase
+from rlrun.api.base.phases import Phase
 
 REGISTRY = CollectorRegistry()
 

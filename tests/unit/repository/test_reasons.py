@@ -3,7 +3,7 @@
 import re
 
 from rlrun.api.adapter import DeploymentState
-from rlrun.api.run_status import Phase
+from rlrun.api.base.phases import Phase
 from rlrun.codegen.reason_catalog import CONDITIONS, SECTIONS, Section
 from rlrun.constants import ConditionType, Hint, Reason, TrainingIssue
 

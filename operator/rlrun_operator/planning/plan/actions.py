@@ -4,12 +4,12 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import TypedDict
 
+from rlrun.api.base.phases import Phase
 from rlrun.api.run_status import (
     ArtifactSummary,
     ComponentStatus,
     EnvironmentPackage,
     Groups,
-    Phase,
     Progress,
     ResolvedValues,
     RLRunStatus,

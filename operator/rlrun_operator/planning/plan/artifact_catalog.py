@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal
 
-from rlrun.api.artifact import ArtifactPhase
+from rlrun.api.base.phases import ArtifactPhase
 from rlrun.api.run import RLRunSpec
 from rlrun.kube.objects import Obj, artifact_name, is_artifact_ready, phase_of
 from rlrun.storage.manifest import Manifest

@@ -1,6 +1,7 @@
 """Events for the differences between two statuses of a run."""
 
-from rlrun.api.run_status import Phase, RLRunStatus
+from rlrun.api.base.phases import Phase
+from rlrun.api.run_status import RLRunStatus
 from rlrun.constants import START_CONDITIONS, ConditionType, Reason
 from rlrun.kube.conditions import find_condition
 from rlrun.kube.events import EventRecord

@@ -6,8 +6,9 @@ its attempt, and its pods write a last checkpoint; that does not count toward `m
 
 from datetime import datetime
 
+from rlrun.api.base.phases import Phase
 from rlrun.api.run import RLRunSpec
-from rlrun.api.run_status import Phase, RLRunStatus, RunQueue
+from rlrun.api.run_status import RLRunStatus, RunQueue
 from rlrun.constants import ConditionType, Reason
 from rlrun.kube.conditions import find_condition
 from rlrun.kube.objects import attempt_of

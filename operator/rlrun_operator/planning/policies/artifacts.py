@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any
 
 from rlrun.api.adapter import DeploymentState
-from rlrun.api.artifact import ArtifactPhase
+from rlrun.api.base.phases import ArtifactPhase
 from rlrun.api.run import RLRunSpec
 from rlrun.api.run_sections.retention import ArtifactPolicy
 from rlrun.api.run_status import ArtifactSummary, RLRunStatus

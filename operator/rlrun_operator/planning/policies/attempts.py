@@ -2,8 +2,9 @@
 
 from datetime import datetime
 
+from rlrun.api.base.phases import Phase
 from rlrun.api.run import RLRunSpec
-from rlrun.api.run_status import Phase, RLRunStatus
+from rlrun.api.run_status import RLRunStatus
 from rlrun.constants import Reason
 from rlrun.kube.events import EventRecord
 from rlrun.kube.objects import attempt_of

@@ -4,9 +4,10 @@ import math
 from dataclasses import replace
 from datetime import datetime
 
+from rlrun.api.base.phases import Phase
 from rlrun.api.run import RLRunSpec
 from rlrun.api.run_sections.environments import DEFAULT_ROLLOUT_TIMEOUT
-from rlrun.api.run_status import Phase, RLRunStatus
+from rlrun.api.run_status import RLRunStatus
 from rlrun.constants import Reason
 from rlrun.kube.conditions import find_condition, seconds
 from rlrun.kube.pods import relevant_pods

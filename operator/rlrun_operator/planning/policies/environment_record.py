@@ -6,8 +6,9 @@ packages.
 
 from datetime import datetime
 
+from rlrun.api.base.phases import Phase
 from rlrun.api.run import RLRunSpec
-from rlrun.api.run_status import Phase, RLRunStatus
+from rlrun.api.run_status import RLRunStatus
 
 from rlrun_operator.config.settings import OperatorSettings
 from rlrun_operator.planning.diagnosis.environment_packages import changed_package, merged_packages

@@ -7,9 +7,10 @@ from datetime import datetime
 from typing import Literal
 
 from rlrun.api.base.patterns import occurs
+from rlrun.api.base.phases import Phase
 from rlrun.api.run import RLRunSpec
 from rlrun.api.run_sections.failure_policy import FailureAction, FailureRule
-from rlrun.api.run_status import Phase, RLRunStatus
+from rlrun.api.run_status import RLRunStatus
 from rlrun.constants import Reason
 from rlrun.protocol.problem import Problem
 

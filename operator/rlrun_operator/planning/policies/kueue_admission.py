@@ -7,8 +7,9 @@ started, and one that was admitted before goes on.
 from datetime import datetime
 
 from rlrun.api.base.kubernetes_types import ConditionStatus
+from rlrun.api.base.phases import Phase
 from rlrun.api.run import RLRunSpec
-from rlrun.api.run_status import Phase, RLRunStatus, RunQueue
+from rlrun.api.run_status import RLRunStatus, RunQueue
 from rlrun.constants import ConditionType, Reason
 from rlrun.kube.conditions import find_condition, parse_time
 from rlrun.kube.objects import Obj, attempt_of, label

@@ -8,7 +8,8 @@ from collections.abc import Collection
 from dataclasses import replace
 from datetime import datetime
 
-from rlrun.api.run_status import MAX_LISTED, ArtifactSummary, Phase, RLRunStatus
+from rlrun.api.base.phases import Phase
+from rlrun.api.run_status import MAX_LISTED, ArtifactSummary, RLRunStatus
 from rlrun.constants import ConditionType, Reason
 from rlrun.kube.conditions import find_condition, seconds
 from rlrun.kube.errors import ApiError

@@ -4,8 +4,9 @@ from collections.abc import Iterable
 from dataclasses import replace
 from datetime import datetime
 
+from rlrun.api.base.phases import Phase
 from rlrun.api.run import RLRunSpec
-from rlrun.api.run_status import Phase, RLRunStatus
+from rlrun.api.run_status import RLRunStatus
 from rlrun.constants import Reason
 from rlrun.kube.conditions import seconds
 from rlrun.kube.objects import Obj, ObjectRef, attempt_of

@@ -2,8 +2,9 @@
 
 from datetime import datetime
 
+from rlrun.api.base.phases import Phase
 from rlrun.api.run import RLRunSpec
-from rlrun.api.run_status import Phase, RLRunStatus
+from rlrun.api.run_status import RLRunStatus
 from rlrun.constants import ConditionType, Reason
 from rlrun.kube.conditions import seconds
 from rlrun.kube.kinds import POD_CONTROLLERS

@@ -9,8 +9,8 @@ from fnmatch import fnmatchcase
 from functools import lru_cache
 
 from pydantic import ValidationError
-from rlrun.api.artifact import ArtifactPhase
 from rlrun.api.base.address_rules import AddressRules, refusal_message
+from rlrun.api.base.phases import ArtifactPhase
 from rlrun.api.checkpoint import RLCheckpoint
 from rlrun.api.model import RLModelSpec
 from rlrun.api.run import RLRunSpec

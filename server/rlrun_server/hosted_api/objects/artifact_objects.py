@@ -1,7 +1,7 @@
 """Checkpoints and adapters as hosted clients show them. Pure."""
 
 from rlrun.api.adapter import DeploymentState
-from rlrun.api.artifact import ArtifactPhase
+from rlrun.api.base.phases import ArtifactPhase
 from rlrun.kube.objects import Obj
 
 from rlrun_server.hosted_api.base.wire import Json, upper_snake

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from rlrun.api.run_status import Phase
+from rlrun.api.base.phases import Phase
 from rlrun.constants import COMPONENT_LABEL, START_CONDITIONS
 from rlrun.kube.objects import Obj, label
 

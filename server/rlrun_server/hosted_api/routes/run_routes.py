@@ -4,7 +4,7 @@ import logging
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Request
-from rlrun.api.run_status import Phase
+from rlrun.api.base.phases import Phase
 from rlrun.api.toml.client_requests import ClientRun
 from rlrun.constants import ROLE_LABEL, RUN_LABEL, SERVER_FIELD_MANAGER, Reason, Role
 from rlrun.kube import requests

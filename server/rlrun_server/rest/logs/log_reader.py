@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from rlrun.api.run_status import Phase
+from rlrun.api.base.phases import Phase
 from rlrun.constants import Reason
 from rlrun.kube.objects import Obj
 

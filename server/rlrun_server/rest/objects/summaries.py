@@ -3,8 +3,8 @@
 from datetime import datetime
 from typing import Any
 
+from rlrun.api.base.phases import Phase
 from rlrun.api.base.schema import Schema
-from rlrun.api.run_status import Phase
 from rlrun.constants import START_CONDITIONS, Reason
 from rlrun.kube.objects import Obj
 

@@ -4,8 +4,8 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
 from pydantic import Field
-from rlrun.api.artifact import ArtifactPhase
 from rlrun.api.base.names import Namespace
+from rlrun.api.base.phases import ArtifactPhase
 from rlrun.api.base.schema import Schema
 from starlette.responses import Response
 

@@ -9,9 +9,9 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request
 from pydantic import BeforeValidator, Field, ValidationError
 from rlrun.api.base.names import Namespace
+from rlrun.api.base.phases import Phase
 from rlrun.api.base.schema import Schema
 from rlrun.api.run import RLRunSpec
-from rlrun.api.run_status import Phase
 from rlrun.api.toml.loader import TomlError, dumps
 from starlette.responses import Response
 

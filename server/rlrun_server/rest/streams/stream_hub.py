@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from rlrun.api.run_status import Phase
+from rlrun.api.base.phases import Phase
 from rlrun.constants import Reason
 
 from rlrun_server.authentication.users import User

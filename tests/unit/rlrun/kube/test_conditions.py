@@ -1,6 +1,7 @@
 from datetime import UTC, datetime, timedelta
 
-from rlrun.api.run_status import Phase, RLRunStatus
+from rlrun.api.base.phases import Phase
+from rlrun.api.run_status import RLRunStatus
 from rlrun.kube.conditions import find_condition, parse_time, seconds, shorten
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

@@ -52,6 +52,51 @@ async def test_list_of_all_namespaces_reads_every_page() -> None:
     assert [a.query.get("continue") for a in server.asked] == [None, "t"]
 
 
+FIELDS = {"Phase": ("status", "phase"), "Step": ("status", "progress", "step")}
+
+
+def printed(*rows: tuple[str, str | None, int | None], token: str = "", headings: tuple[str, ...] = ()) -> Answer:
+    columns = headings or ("Name", "Phase", "Step")
+    return Answer(
+        {
+            "kind": "Table",
+            "metadata": {"continue": token},
+            "columnDefinitions": [{"name": name} for name in columns],
+            "rows": [{"cells": list(row), "object": {"metadata": {"name": row[0]}}} for row in rows],
+        }
+    )
+
+
+async def test_a_printed_list_becomes_objects_with_the_printed_fields() -> None:
+    def prepare(server: ApiServer) -> None:
+        server.answer(f"GET {RUNS}", printed(("first", "Running", 3), token="t"), printed(("second", None, None)))
+
+    found, server = await asked(prepare, lambda kube: kube.list_printed(RLRUN, "team", FIELDS, selector="a=b"))
+    kind = {"apiVersion": "rlrun.dev/v1alpha1", "kind": "RLRun"}
+    assert found == [
+        {**kind, "metadata": {"name": "first"}, "status": {"phase": "Running", "progress": {"step": 3}}},
+        {**kind, "metadata": {"name": "second"}},
+    ]
+    assert [a.query for a in server.asked] == [
+        {"limit": "500", "labelSelector": "a=b"},
+        {"limit": "500", "labelSelector": "a=b", "continue": "t"},
+    ]
+
+
+@pytest.mark.parametrize("is_table", [True, False], ids=["other columns", "no table"])
+async def test_whole_objects_are_listed_where_other_columns_or_none_are_printed(is_table: bool) -> None:
+    whole = {"metadata": {"name": "first"}, "status": {"phase": "Running"}}
+    other = printed(("first", "Running", None), headings=("Name", "Phase", "Model"))
+
+    def prepare(server: ApiServer) -> None:
+        answer = Answer({"items": [whole], "metadata": {}})
+        server.answer(f"GET {RUNS}", *([other] if is_table else []), answer)
+
+    found, server = await asked(prepare, lambda kube: kube.list_printed(RLRUN, "team", FIELDS))
+    assert [item["status"] for item in found] == [{"phase": "Running"}]
+    assert len(server.asked) == 1 + is_table
+
+
 async def test_create_goes_to_the_chosen_namespace() -> None:
     body = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "first-env"}}
 

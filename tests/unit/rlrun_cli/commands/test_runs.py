@@ -4,12 +4,16 @@ from typing import Any
 
 import pytest
 import yaml
+from rlrun.kube import requests
 from rlrun.kube.errors import ApiError
 from rlrun.kube.kinds import RLRUN
+from rlrun_cli.commands.runs import LISTING
+from rlrun_cli.terminal.columns import value_at
 from rlrun_cli.terminal.errors import CONTROL_CHARACTERS
 
 from tests.support.command_line import Rlrun
 from tests.support.fake_cluster import FakeCluster
+from tests.support.source_tree import ROOT
 from tests.unit.rlrun_cli.conftest import custom_object
 
 
@@ -20,6 +24,26 @@ def test_list(rlrun: Rlrun, runs: FakeCluster) -> None:
     assert newest.split()[:4] == ["second", "Pending", "0/10", "-"]
     assert oldest.split()[:6] == ["first", "Failed", "3/10", "0.500", "-", "2"]
     assert oldest.endswith("TrainerOutOfMemory")
+
+
+def test_the_fields_of_the_table_are_those_that_the_api_server_prints() -> None:
+    """Else `rlrun list` falls back to whole objects, or shows another field under this heading."""
+    (version,) = yaml.safe_load((ROOT / "crds/rlruns.rlrun.dev.yaml").read_text())["spec"]["versions"]
+    columns = {c["name"]: c["jsonPath"] for c in version["additionalPrinterColumns"]}
+    assert LISTING.printed == {name: tuple(columns[name].split(".")[1:]) for name in LISTING.printed}
+
+
+def test_the_table_shows_of_printed_fields_what_it_shows_of_whole_objects(runs: FakeCluster) -> None:
+    whole = runs.all("RLRun")
+    rows = [
+        {"cells": [value_at(run, path) for path in LISTING.printed.values()], "object": {"metadata": run["metadata"]}}
+        for run in whole
+    ]
+    page = {"kind": "Table", "columnDefinitions": [{"name": name} for name in LISTING.printed], "rows": rows}
+    parts, _ = requests.parse_table_page(requests.list_page(RLRUN, "team"), page, LISTING.printed)
+    assert parts is not None
+    columns = [column for column in LISTING.columns if not column.is_wide]
+    assert [[c.cell(part) for c in columns] for part in parts] == [[c.cell(run) for c in columns] for run in whole]
 
 
 @pytest.mark.proves("name")

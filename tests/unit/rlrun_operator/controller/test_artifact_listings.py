@@ -5,8 +5,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from rlrun.api.base.phases import Phase
 from rlrun.api.run import RLRunSpec
-from rlrun.api.run_status import Phase, RLRunStatus
+from rlrun.api.run_status import RLRunStatus
 from rlrun.constants import Reason
 from rlrun.kube.objects import Obj
 from rlrun.protocol.orchestrator import RunPhase, RunStatus

@@ -6,8 +6,9 @@ from datetime import datetime
 from typing import Any
 
 import pytest
+from rlrun.api.base.phases import Phase
 from rlrun.api.run import RLRunSpec
-from rlrun.api.run_status import Phase, RLRunStatus
+from rlrun.api.run_status import RLRunStatus
 from rlrun.kube.conditions import find_condition
 from rlrun.kube.events import EventRecord
 from rlrun.kube.objects import ObjectRef

@@ -1,6 +1,7 @@
 """Events for the changes of a run's status."""
 
-from rlrun.api.run_status import ArtifactSummary, Phase, RLRunStatus
+from rlrun.api.base.phases import Phase
+from rlrun.api.run_status import ArtifactSummary, RLRunStatus
 from rlrun.kube.events import EventRecord
 from rlrun_operator.planning.plan.actions import ConditionChange
 from rlrun_operator.planning.plan.transitions import transitions

@@ -4,7 +4,8 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from rlrun.api.run_status import Phase, ResolvedValues, RLRunStatus
+from rlrun.api.base.phases import Phase
+from rlrun.api.run_status import ResolvedValues, RLRunStatus
 from rlrun.kube.objects import Obj
 from rlrun.protocol.problem import Problem
 from rlrun_operator.planning.plan.actions import PlanPart

@@ -4,7 +4,8 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from rlrun.api.run_status import Phase, Progress, RLRunStatus
+from rlrun.api.base.phases import Phase
+from rlrun.api.run_status import Progress, RLRunStatus
 from rlrun.kube.conditions import seconds
 from rlrun.protocol.problem import Problem
 from rlrun_operator.planning.plan.actions import ConditionChange, PlanPart

@@ -4,7 +4,8 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from rlrun.api.run_status import Phase, RLRunStatus
+from rlrun.api.base.phases import Phase
+from rlrun.api.run_status import RLRunStatus
 from rlrun.kube.objects import Obj
 from rlrun_operator.planning.plan.observation import RunKey
 from rlrun_operator.planning.policies.resync_schedule import OLD_PAUSE_SECONDS, resync_schedule

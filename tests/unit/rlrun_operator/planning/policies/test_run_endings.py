@@ -4,7 +4,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from rlrun.api.run_status import Phase, Progress, ResolvedValues, RLRunStatus
+from rlrun.api.base.phases import Phase
+from rlrun.api.run_status import Progress, ResolvedValues, RLRunStatus
 from rlrun.kube.objects import Obj
 from rlrun.protocol.orchestrator import RunPhase, RunStatus
 from rlrun.protocol.problem import Problem

@@ -1,0 +1,30 @@
+"""Phases of runs and of their artifacts. No import here takes time: commands that print phases check no schema."""
+
+from enum import StrEnum
+
+
+class Phase(StrEnum):
+    """Phase of a run."""
+
+    queued = "Queued"
+    pending = "Pending"
+    running = "Running"
+    completed = "Completed"
+    failed = "Failed"
+    stopped = "Stopped"
+    suspended = "Suspended"
+
+    @property
+    def finished(self) -> bool:
+        """True if the run has ended in this phase."""
+        return self in (Phase.completed, Phase.failed, Phase.stopped)
+
+
+class ArtifactPhase(StrEnum):
+    """Phase of an artifact's lifecycle."""
+
+    pending = "Pending"
+    uploading = "Uploading"
+    ready = "Ready"
+    failed = "Failed"
+    deleting = "Deleting"
