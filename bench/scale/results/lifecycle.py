@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from bench.report import Result, at_least, at_most
 from bench.scale.results.rows import HIGHER, MIB, Rows
 from bench.scale.results.training import Burst, Start, Training
+from bench.scale.testbed.api_server_work import ApiServerWork
 from bench.scale.testbed.flags import FLAGS_NOTE
 from bench.scale.testbed.objects import PODS_PER_RUN
 from bench.scale.testbed.readings import Usage
@@ -30,7 +31,11 @@ class Repetition:
     """Time between two steps of a run that trains."""
     jobs_seconds: float
     """Time until as many pods of bare Jobs ran."""
+    jobs_work: ApiServerWork
+    """Work of the API server for these pods."""
     burst: Burst
+    burst_work: ApiServerWork
+    """Work of the API server until all pods of the runs ran and the operator was quiet."""
     quiet: Usage
     """Time in which no run made a step."""
     training: Training
@@ -78,6 +83,17 @@ def results_of(found: Sequence[Repetition], cores_busy: Sequence[float] = ()) ->
             None,
             f"{1000 * middle_of(lambda r: r.burst.used.cpu_seconds / r.runs):.0f} ms CPU of the operator, "
             f"{middle_of(lambda r: r.burst.used.looks / r.runs):.1f} looks",
+        ),
+        row(
+            "API server's requests of a new run",
+            f"requests of all clients for a new run / those for {PODS_PER_RUN} pods of bare Jobs, which a run has too",
+            "x",
+            lambda r: r.burst_work.count / r.jobs_work.count,
+            None,
+            f"{middle_of(lambda r: r.burst_work.count / r.runs):.0f} and "
+            f"{middle_of(lambda r: r.jobs_work.count / r.runs):.0f} requests; "
+            f"{1000 * middle_of(lambda r: r.burst_work.cpu_seconds / r.runs):.0f} and "
+            f"{1000 * middle_of(lambda r: r.jobs_work.cpu_seconds / r.runs):.0f} ms CPU of the API server",
         ),
         row(
             "requests of quiet runs",

@@ -1,14 +1,19 @@
 """Scenario `lifecycle`: 100 runs start, are quiet and train, and another operator takes over."""
 
+import time
+
 from bench.scale.results.lifecycle import WAITING_RUNS, Repetition
 from bench.scale.results.rows import MIB
 from bench.scale.scenarios import steps
 from bench.scale.scenarios.options import Options
 from bench.scale.testbed import objects
+from bench.scale.testbed.api_server_work import read_work
 from bench.scale.testbed.bulk import BulkClient
 from bench.scale.testbed.cluster import ScaleCluster, wait_for
 from tests.support.api_address import api_address
 
+STATUS_SECONDS = 5.0
+"""Time after the last pod runs in which the controllers write what they know of it."""
 FINISHED_AT_ONCE = 4
 """Fewer than elsewhere: an operator works beside them, and must not see a run before its status is written."""
 
@@ -20,9 +25,13 @@ def play(options: Options) -> Repetition:
         operator = cluster.start_operator()
         wait_for("an operator that leads", operator.is_ready)
         print(f"{objects.PODS_PER_RUN * runs} pods of bare Jobs", flush=True)
+        idle = read_work(cluster)
         jobs_seconds = steps.burst_of_jobs(cluster, "jobs", objects.PODS_PER_RUN * runs)
+        time.sleep(STATUS_SECONDS)
+        after_jobs = read_work(cluster)
         print(f"{runs} runs", flush=True)
         burst = steps.burst_of_runs(cluster, operator, "runs", runs)
+        after_runs = read_work(cluster)
         print(f"{options.rest_seconds:.0f} s without a step", flush=True)
         quiet = steps.rest(operator, options.rest_seconds)
         print(f"a step of each run every {options.step_seconds:g} s", flush=True)
@@ -45,7 +54,9 @@ def play(options: Options) -> Repetition:
             finished=finished,
             step_seconds=options.step_seconds,
             jobs_seconds=jobs_seconds,
+            jobs_work=after_jobs.since(idle),
             burst=burst,
+            burst_work=after_runs.since(after_jobs),
             quiet=quiet,
             training=training,
             resident_mib=after.resident_bytes / MIB,

@@ -2,6 +2,7 @@
 
 from bench.scale.results.lifecycle import Repetition, results_of
 from bench.scale.results.training import Burst, Start, Training
+from bench.scale.testbed.api_server_work import ApiServerWork
 from bench.scale.testbed.readings import Usage
 
 
@@ -12,7 +13,9 @@ def repetition(seconds: float, requests: float, delays: list[float]) -> Repetiti
         finished=900,
         step_seconds=10,
         jobs_seconds=8,
+        jobs_work=ApiServerWork(10, {"POST jobs": 400, "POST pods": 400}),
         burst=Burst(seconds, Usage(seconds=seconds, requests=4000, writes=1, listings=1, looks=200, cpu_seconds=17)),
+        burst_work=ApiServerWork(30, {"APPLY services": 400, "POST pods": 2000}),
         quiet=quiet,
         training=Training(quiet, delays),
         resident_mib=220,
@@ -31,6 +34,9 @@ def test_the_rows_are_medians_of_all_repetitions() -> None:
     assert not pods.aim.met_by(pods.ratio)
     assert rows["requests of a new run"].ratio == 40
     assert rows["requests of quiet runs"].ratio == 1.5
+    work = rows["API server's requests of a new run"]
+    assert work.ratio == 3
+    assert "24 and 8 requests; 300 and 100 ms CPU" in work.notes[0]
     assert list(rows["step to status"].repetitions) == [0.1, 0.1, 2.0]
     assert rows["memory"].ratio == 220
     assert rows["takeover"].ratio == 9
