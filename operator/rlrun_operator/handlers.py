@@ -14,21 +14,18 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol
 
 import kopf
-from kopf._cogs.clients.errors import APIError
 from kubernetes.aio import client
 from rlrun.api.base.phases import Phase
 from rlrun.constants import GROUP, RUN_LABEL, VERSION
 from rlrun.kube.kinds import RLADAPTER, RLCHECKPOINT, RLMODEL, RLRUN, ResourceKind
 from rlrun.kube.objects import label
 
+from rlrun_operator.cache.kopf_streams import watched_streams
 from rlrun_operator.cache.object_cache import ObjectCache
 from rlrun_operator.planning.plan.observation import RunKey
 
 log = logging.getLogger(__name__)
 
-GONE = 410
-PAUSE_SECONDS = 2.0
-"""Pause before kopf starts again."""
 TOKEN_SECONDS = 600
 """Time after which kopf reloads the credentials, because ServiceAccount tokens are rotated."""
 ARTIFACTS = (RLCHECKPOINT, RLADAPTER)
@@ -178,43 +175,15 @@ def configure_kopf(settings: kopf.OperatorSettings) -> None:
 
 
 async def watch(
-    found: kopf.OperatorRegistry, namespaces: list[str], stop: asyncio.Event, on_open: Callable[[], None]
+    found: kopf.OperatorRegistry, namespaces: list[str], cache: ObjectCache, stop: asyncio.Event, started: asyncio.Event
 ) -> None:
-    """Watch until `stop` is set. `on_open` is called whenever all streams are open.
-
-    kopf takes an event with status 410 as the end of a stream, and a response with status 410 as its own end: proxies
-    send one instead of the event, and the API server does in the middle of a long list. Then all is listed again.
-    """
-    while True:
-        try:
-            await _watch_once(found, namespaces, stop, on_open)
-        except APIError as error:
-            if error.status != GONE or stop.is_set():
-                raise
-            log.warning("The watches ended, because the version of a list is too old; they begin again: %s", error)
-            await asyncio.sleep(PAUSE_SECONDS)
-        else:
-            return
-
-
-async def _watch_once(
-    found: kopf.OperatorRegistry, namespaces: list[str], stop: asyncio.Event, on_open: Callable[[], None]
-) -> None:
-    ready = asyncio.Event()
-
-    async def tell() -> None:
-        await ready.wait()
-        on_open()
-
-    telling = asyncio.create_task(tell())
-    try:
+    """Watch until `stop` is set. `started` is set when kopf runs: its lists of the kinds follow."""
+    with watched_streams(cache, {kind.plural: kind for kind in WATCHED}):
         await kopf.operator(
             registry=found,
             standalone=True,
             clusterwide=not namespaces,
             namespaces=namespaces,
             stop_flag=stop,
-            ready_flag=ready,
+            ready_flag=started,
         )
-    finally:
-        telling.cancel()

@@ -176,11 +176,14 @@ class Operator:
             self._cache,
         )
         kopf_stop = asyncio.Event()
-        watching = tasks.start(handlers.watch(registry, self._settings.watch_namespaces, kopf_stop, self._watches_open))
+        watching = tasks.start(
+            handlers.watch(registry, self._settings.watch_namespaces, self._cache, kopf_stop, self._watching)
+        )
         holding = tasks.start(lease.hold())
         working = [tasks.start(self._resync(cluster, admissions, reconciler))]
         working += [tasks.start(self._work(reconciler)) for _ in range(self._settings.workers)]
         working += [tasks.start(job) for job in (*serving.jobs(), *self._cache_jobs(watcher, serving, reconciler))]
+        tasks.start(self._restore_signal_handlers())
         done, _ = await asyncio.wait({stopped, watching, holding, *working}, return_when=asyncio.FIRST_COMPLETED)
         # Stop all writes before releasing the Lease; end the watches last.
         await _end([*working, holding])
@@ -200,9 +203,9 @@ class Operator:
             with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):
                 loop.add_signal_handler(number, self._stop.set)
 
-    def _watches_open(self) -> None:
-        self._watching.set()
+    async def _restore_signal_handlers(self) -> None:
         # kopf replaces the signal handlers at its start, and would then stop too late for the workers.
+        await self._watching.wait()
         self._listen_to_signals()
 
     def _cache_jobs(
@@ -225,19 +228,14 @@ class Operator:
                     self._queue.add(key)
             pools.queue_all(place)
 
-        async def keep_what_kopf_watches() -> None:
-            await self._watching.wait()
-            for kind in (*handlers.WATCHED, SECRET):
-                for namespace in namespaces if kind.namespaced else [None]:
-                    self._cache.watch_opened(kind, namespace)
-            await asyncio.Event().wait()
-
-        watches = [
+        for namespace in namespaces:
+            # Changes of pods make the Secrets of their runs be read again; Secrets themselves are not watched.
+            self._cache.watch_opened(SECRET, namespace)
+        return [
             MetadataWatch(cluster, self._cache, self._index, kind, namespace, on_change, on_open).run()
             for kind in children
             for namespace in namespaces
         ]
-        return [keep_what_kopf_watches(), *watches]
 
     async def _configure(self) -> Any:
         return await load_configuration(self._settings.kubeconfig)

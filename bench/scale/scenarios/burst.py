@@ -13,8 +13,8 @@ from local_cluster.control_plane.kubeflow_trainer import KubeflowTrainer
 
 NODES = (1, objects.PODS_PER_RUN)
 """Pods of one TrainJob: the smallest job, and as many pods as a run has."""
-STEPS_PER_SECOND = 100 / 3
-"""Steps of all runs together at most: 1,000 runs make one in 30 s each, which is fast for training."""
+STEPS_PER_SECOND = 20.0
+"""Steps of all runs together at most: 1,000 runs make one in 50 s each. A step is two changes of a status."""
 CRASHES = 60
 CRASH_PAUSE_SECONDS = 0.5
 REGISTER_SECONDS = 120.0

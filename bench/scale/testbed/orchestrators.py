@@ -3,7 +3,8 @@
     python -m bench.scale.testbed.orchestrators PORT_FILE
 
 Every run is in phase Running. With `PUT /pace {"seconds": S}` each run makes a step every S seconds, spread evenly over
-the runs; 0 stops them. The step follows from the time alone, so that the benchmark knows when it was made.
+the runs; 0 stops them. The step follows from the time alone, so that the benchmark knows when it was made. Its policy is
+published a little later, which is a change of the status too, as of a real orchestrator's.
 """
 
 import asyncio
@@ -17,6 +18,8 @@ from aiohttp import web
 from rlrun.protocol.orchestrator import MAX_WAIT_SECONDS, SINCE, WAIT, RunPhase, RunStatus
 
 MAX_STEPS = 1_000_000
+PUBLISH_SECONDS = 3.0
+"""From a step to the publication of its policy."""
 
 
 @dataclass
@@ -39,6 +42,12 @@ class Pace:
     def made_at(self, run: str, step: int) -> float:
         """Return the Unix time at which a run makes a step after `first`."""
         return self.began + self._offset(run) + (step - self.first - 1) * self.seconds
+
+    def next_change(self, run: str, now: float) -> float:
+        """Return the Unix time of the next step of a run, or of the next publication."""
+        step = self.made_at(run, self.step(run, now) + 1)
+        publication = self.made_at(run, self.step(run, now - PUBLISH_SECONDS) + 1) + PUBLISH_SECONDS
+        return min(step, publication)
 
     def _offset(self, run: str) -> float:
         return zlib.crc32(run.encode()) / 2**32 * self.seconds
@@ -67,16 +76,22 @@ class Orchestrators:
     async def _status(self, request: web.Request) -> web.Response:
         run = f"{request.match_info['namespace']}/{request.match_info['name']}"
         end = time.time() + min(float(request.query.get(WAIT, 0)), MAX_WAIT_SECONDS)
-        while str(step := self._pace.step(run, time.time())) == request.query.get(SINCE) and time.time() < end:
+        while (status := self._report(run)).version == request.query.get(SINCE) and time.time() < end:
             pause = end - time.time()
             if self._pace.seconds:
-                pause = min(pause, self._pace.made_at(run, step + 1) - time.time() + 0.001)
+                pause = min(pause, self._pace.next_change(run, time.time()) - time.time() + 0.001)
             try:
                 await asyncio.wait_for(self._changed.wait(), max(pause, 0.001))
             except TimeoutError:
                 continue
-        status = RunStatus(version=str(step), phase=RunPhase.running, step=step, max_steps=MAX_STEPS)
         return web.json_response(status.to_json_dict())
+
+    def _report(self, run: str) -> RunStatus:
+        now = time.time()
+        step, policy = self._pace.step(run, now), self._pace.step(run, now - PUBLISH_SECONDS)
+        return RunStatus(
+            version=f"{step}.{policy}", phase=RunPhase.running, step=step, max_steps=MAX_STEPS, policy_version=policy
+        )
 
 
 async def serve(port_file: Path) -> None:

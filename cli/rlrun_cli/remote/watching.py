@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from rlrun.constants import GONE
 from rlrun.kube.errors import ApiError
 from rlrun.kube.kinds import ResourceKind
 from rlrun.kube.objects import Obj
@@ -16,7 +17,6 @@ PAUSE_SECONDS = 2.0
 MAX_OUTAGE_SECONDS = 120.0
 """Seconds without a response of the API server after which the command fails."""
 BOOKMARK, DELETED = "BOOKMARK", "DELETED"
-GONE = 410
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import random
 import time
 from collections.abc import Callable
 
-from rlrun.constants import FIELD_MANAGER, MANAGED_BY_LABEL
+from rlrun.constants import FIELD_MANAGER, GONE, MANAGED_BY_LABEL
 from rlrun.kube.async_client import AsyncKubeClient
 from rlrun.kube.errors import TIMEOUT, ApiError
 from rlrun.kube.kinds import ResourceKind
@@ -26,7 +26,6 @@ PROVEN_SECONDS = 5.0
 """Duration of a request after which the watch counts as one that works."""
 FIRST_PAUSE = 1.0
 LONGEST_PAUSE = 30.0
-GONE = 410
 MANAGED = {MANAGED_BY_LABEL: FIELD_MANAGER}
 
 

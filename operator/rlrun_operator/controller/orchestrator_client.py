@@ -28,7 +28,8 @@ WAIT_SECONDS = 25.0
 MAX_WATCHES = 2000
 """Maximum number of hanging requests. Further orchestrators are asked at every look."""
 CHANGES_PER_SECOND = 50.0
-"""Maximum rate of the changes of all runs together. Each costs a look and a write of the status: about 10 ms of CPU."""
+"""Maximum rate of the progress of all runs together. Each change costs a look and a write of the status: about 10 ms of
+CPU. A step makes two: one when it is done, and one when its policy is published."""
 BURST_OF_CHANGES = 50
 
 
@@ -57,6 +58,13 @@ class _Watch:
     task: "asyncio.Task[None] | None" = field(default=None)
 
 
+def is_progress(before: RunStatus, after: RunStatus) -> bool:
+    """Return whether only numbers have changed: a run that fails, waits or warns is shown at once."""
+    return all(
+        getattr(before, name) == getattr(after, name) for name in ("phase", "waiting_for", "warnings", "problem")
+    )
+
+
 class HttpOrchestratorClient(OrchestratorClient):
     """`OrchestratorClient` over HTTP. `changed` is called with each run whose status has changed or is unknown now."""
 
@@ -69,7 +77,7 @@ class HttpOrchestratorClient(OrchestratorClient):
     ) -> None:
         """`pause_seconds`: time between two requests to one orchestrator, and so between two changes of a run.
 
-        `changes`: limit of the changes of all runs together.
+        `changes`: limit of the progress of all runs together.
         """
         self._template = url_template
         self._changed = changed
@@ -118,13 +126,14 @@ class HttpOrchestratorClient(OrchestratorClient):
         try:
             while True:
                 await asyncio.sleep(self._pause)
-                before = watch.report.version
+                before = watch.report
                 watch.report = await self._ask(key, watch, WAIT_SECONDS)
-                if watch.report.version != before:
-                    if await self._changes.wait():
-                        # The run has gone on while it waited for its turn: what it has done then counts as this change.
-                        watch.report = await self._ask(key, watch, 0)
-                    self._changed(key)
+                if watch.report.version == before.version:
+                    continue
+                if is_progress(before, watch.report) and await self._changes.wait():
+                    # The run has gone on while it waited for its turn: what it has done then counts as this change.
+                    watch.report = await self._ask(key, watch, 0)
+                self._changed(key)
         except RequestError as error:
             log.debug("%s: the watch of its status has ended: %s", key, error)
         finally:

@@ -35,7 +35,11 @@ class RateLimit:
         self._at = now
         pause = max(0.0, -self._tokens / self._per_second)
         if pause:
-            await self._sleep(pause)
+            try:
+                await self._sleep(pause)
+            except asyncio.CancelledError:
+                self._tokens += 1
+                raise
         return pause
 
 

@@ -1,13 +1,10 @@
-import asyncio
 from typing import Any
 
 import kopf
 import pytest
-from kopf._cogs.clients.errors import APIClientError
 from kopf._cogs.structs.references import Resource
 from kubernetes.aio import client
 from rlrun.kube.kinds import RLADAPTER, RLCHECKPOINT, RLMODEL, RLRUN, ResourceKind
-from rlrun_operator import handlers
 from rlrun_operator.cache.object_cache import ObjectCache, Question
 from rlrun_operator.handlers import WATCHED, connection, readers, registry, run_key
 from rlrun_operator.planning.plan.observation import RunKey
@@ -188,32 +185,3 @@ def test_kopf_watches_the_kinds_of_the_project_alone() -> None:
     found = registry(configure, ignore, ignore, ignore, Pools(), ObjectCache(lambda: 0.0))
     selectors = [handler.selector for handler in found._watching.get_all_handlers()]
     assert {str(s.any_name or s.plural) for s in selectors if s is not None} == {kind.plural for kind in WATCHED}
-
-
-@pytest.mark.parametrize(("status", "starts"), [(410, 2), (403, 1)])
-async def test_kopf_starts_again_after_a_response_with_410_only(
-    status: int, starts: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    started, opened = 0, 0
-
-    async def operator(*, ready_flag: asyncio.Event, **_: object) -> None:
-        nonlocal started
-        started += 1
-        ready_flag.set()
-        await asyncio.sleep(0)
-        if started == 1:
-            raise APIClientError(None, status=status, headers={})
-
-    def on_open() -> None:
-        nonlocal opened
-        opened += 1
-
-    monkeypatch.setattr(kopf, "operator", operator)
-    monkeypatch.setattr(handlers, "PAUSE_SECONDS", 0)
-    watching = handlers.watch(kopf.OperatorRegistry(), [], asyncio.Event(), on_open)
-    if starts == 2:
-        await watching
-    else:
-        with pytest.raises(APIClientError):
-            await watching
-    assert started == opened == starts

@@ -8,9 +8,10 @@ import pytest
 from aiohttp.test_utils import TestServer
 from prometheus_client import CollectorRegistry
 from rlrun.protocol.orchestrator import GroupCounts, RunPhase, RunStatus
+from rlrun.protocol.problem import Problem
 from rlrun.service.errors import RequestError
 from rlrun_operator.controller import orchestrator_client
-from rlrun_operator.controller.orchestrator_client import HttpOrchestratorClient
+from rlrun_operator.controller.orchestrator_client import HttpOrchestratorClient, is_progress
 from rlrun_operator.planning.plan.observation import RunKey
 from rlrun_operator.runtime.rate_limit import RateLimit
 from rlrun_orchestrator.status.status_server import status_application
@@ -91,6 +92,24 @@ async def test_changes_beyond_the_limit_wait_and_show_what_the_run_has_done_mean
                 pass
         assert (await client.status(second, TOKEN)).step == 5
         await client.close()
+
+
+PROBLEM = Problem(reason="TrainerOutOfMemory", message="m")
+
+
+@pytest.mark.parametrize(
+    ("change", "waits"),
+    [
+        ({"step": 4, "policy_version": 4, "reward": 0.5, "reward_errors": 1}, True),
+        ({"phase": RunPhase.failed, "problem": PROBLEM}, False),
+        ({"waiting_for": PROBLEM}, False),
+        ({"warnings": [PROBLEM]}, False),
+    ],
+    ids=["progress", "failure", "wait", "warning"],
+)
+def test_only_progress_waits_for_the_limit(change: dict[str, object], waits: bool) -> None:
+    before = RunStatus(phase=RunPhase.running, step=3, max_steps=10)
+    assert is_progress(before, before.model_copy(update=change)) is waits
 
 
 async def test_a_fresh_status_is_that_of_this_moment(run: Orchestrator) -> None:

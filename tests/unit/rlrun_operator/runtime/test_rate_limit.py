@@ -2,6 +2,8 @@
 
 import asyncio
 
+import pytest
+
 from rlrun.kube.kinds import POD
 from rlrun.kube.requests import get
 from rlrun_operator.runtime.rate_limit import RateLimit, RateLimitedTransport
@@ -27,6 +29,21 @@ async def test_a_burst_begins_at_once_and_the_others_at_the_rate() -> None:
     for _ in range(6):
         await limit.wait()
     assert time.sleeps == [0.1, 0.2, 0.3]
+
+
+async def test_a_wait_that_is_cancelled_delays_nothing_else() -> None:
+    time = Time()
+
+    async def cancelled(_: float) -> None:
+        raise asyncio.CancelledError
+
+    limit = RateLimit(10, 1, time, cancelled)
+    await limit.wait()
+    for _ in range(10):
+        with pytest.raises(asyncio.CancelledError):
+            await limit.wait()
+    time.now += 0.1
+    assert await limit.wait() == 0
 
 
 async def test_time_brings_requests_back_up_to_a_burst() -> None:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rlrun.protocol.orchestrator import RunStatus
 
-from bench.scale.testbed.orchestrators import Orchestrators, Pace
+from bench.scale.testbed.orchestrators import PUBLISH_SECONDS, Orchestrators, Pace
 
 
 @given(st.text(min_size=1), st.floats(0.1, 100), st.integers(1, 50), st.floats(0, 1000))
@@ -22,6 +22,15 @@ def test_a_step_is_made_at_its_time_and_not_before(run: str, seconds: float, fir
     made = pace.made_at(run, step + 1)
     assert made > 1000 + after - 1e-6
     assert pace.step(run, made + 1e-3) == step + 1
+
+
+@given(st.text(min_size=1), st.floats(0.1, 100), st.floats(0, 1000))
+def test_a_change_is_the_next_step_or_the_publication_of_the_last_one(run: str, seconds: float, after: float) -> None:
+    pace, now = Pace(seconds, 1000.0), 1000 + after
+    change = pace.next_change(run, now)
+    assert now - 1e-6 < change <= pace.made_at(run, pace.step(run, now) + 1)
+    seen = [(pace.step(run, at), pace.step(run, at - PUBLISH_SECONDS)) for at in (now, change + 1e-3)]
+    assert seen[0] != seen[1]
 
 
 def test_without_a_pace_no_run_makes_steps() -> None:
@@ -47,13 +56,13 @@ async def test_a_request_hangs_until_a_step_is_made() -> None:
                 return RunStatus.model_validate(await response.json())
 
         first = await status("?since=")
-        assert (first.step, first.version) == (1, "1")
+        assert (first.step, first.version) == (1, "1.1")
         began = time.monotonic()
-        hanging = asyncio.create_task(status("?since=1&wait=30"))
+        hanging = asyncio.create_task(status("?since=1.1&wait=30"))
         await asyncio.sleep(0.1)
         assert not hanging.done()
         await session.put(f"{url}/pace", json={"seconds": 0.2})
         assert (await hanging).step == 2
         assert time.monotonic() - began < 10
         await session.put(f"{url}/pace", json={"seconds": 0, "first": 9})
-        assert (await status("?since=2&wait=30")).step == 9
+        assert (await status("?since=2.1&wait=30")).step == 9

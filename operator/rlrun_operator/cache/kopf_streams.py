@@ -1,0 +1,71 @@
+"""What kopf's streams of events mean for the cache, and a mend of one of their faults.
+
+kopf takes an event with status 410 as the end of a stream, and lists the kind again. A response with status 410 it takes
+as its own end, and with it the operator's: proxies answer so, and the API server does in the middle of a list that takes
+long. kopf cannot be started again in the same process: its end cancels all tasks of the event loop, and kills the process
+ten minutes later.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+# The function that the pinned version of kopf calls again and again for each stream; there is no public way to it.
+from kopf._cogs.clients import watching
+from kopf._cogs.clients.errors import APIError
+from rlrun.constants import GONE
+from rlrun.kube.kinds import ResourceKind
+
+from rlrun_operator.cache.object_cache import ObjectCache
+
+log = logging.getLogger(__name__)
+
+PROVEN_SECONDS = 5.0
+"""Duration after which a stream counts as one that works."""
+FIRST_PAUSE = 1.0
+LONGEST_PAUSE = 30.0
+
+
+@contextmanager
+def watched_streams(
+    cache: ObjectCache, kinds: Mapping[str, ResourceKind], clock: Callable[[], float] = time.monotonic
+) -> Iterator[None]:
+    """Let the cache keep answers of these kinds while kopf's streams of them are open, and only then.
+
+    `kinds`: by their plural names.
+    """
+    original = watching.continuous_watch
+    pauses: dict[tuple[str, str | None], float] = {}
+
+    async def continuous_watch(*, resource: Any, namespace: Any, **arguments: Any) -> AsyncIterator[Any]:
+        place = None if namespace is None else str(namespace)
+        kind, stream, began = kinds.get(resource.plural), (resource.plural, place), clock()
+        try:
+            async for event in original(resource=resource, namespace=namespace, **arguments):
+                if event is watching.Bookmark.LISTED and kind is not None:
+                    # What was read before may lack what changed in the gap. What changes from now on is an event.
+                    cache.watch_opened(kind, place)
+                yield event
+        except APIError as error:
+            if error.status != GONE:
+                raise
+            pause = FIRST_PAUSE if clock() - began >= PROVEN_SECONDS else pauses.get(stream, FIRST_PAUSE)
+            pauses[stream] = min(2 * pause, LONGEST_PAUSE)
+            log.warning("The watch of %s ended; it begins again in %.0f s: %s", resource.plural, pause, error)
+            close(kind, place)
+            await asyncio.sleep(pause)
+        finally:
+            close(kind, place)
+
+    def close(kind: ResourceKind | None, place: str | None) -> None:
+        if kind is not None:
+            cache.watch_closed(kind, place)
+
+    watching.continuous_watch = continuous_watch
+    try:
+        yield
+    finally:
+        watching.continuous_watch = original

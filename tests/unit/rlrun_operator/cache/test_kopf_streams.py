@@ -1,0 +1,122 @@
+"""kopf's own loop over its streams, with streams in memory: when the cache keeps answers, and what a 410 ends."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from typing import Any
+
+import kopf
+import pytest
+from kopf._cogs.clients import watching
+from kopf._cogs.clients.errors import APIClientError
+from rlrun.kube.kinds import RLRUN
+from rlrun_operator.cache import kopf_streams
+from rlrun_operator.cache.kopf_streams import watched_streams
+from rlrun_operator.cache.object_cache import ObjectCache, Question
+
+QUESTION = Question.one(RLRUN, "team", "first")
+PLACE = ("team", "first")
+
+
+@dataclass(frozen=True)
+class Resource:
+    """A kind as kopf knows it."""
+
+    plural: str
+
+
+def error(status: int) -> APIClientError:
+    return APIClientError(None, status=status, headers={})
+
+
+def keeps(cache: ObjectCache) -> bool:
+    """Whether an answer that is read now is kept."""
+    with cache.reading(QUESTION) as read:
+        cache.keep(QUESTION, read, [], PLACE)
+    return cache.find(QUESTION, PLACE) is not None
+
+
+async def follow(
+    monkeypatch: pytest.MonkeyPatch, cache: ObjectCache, streams: list[Callable[[], AsyncIterator[Any]]]
+) -> list[Any]:
+    """Let kopf follow one stream after the other. Returns the events, and whether the cache kept answers at each."""
+    waiting = list(streams)
+
+    async def continuous_watch(**_: Any) -> AsyncIterator[Any]:
+        async for event in waiting.pop(0)():
+            yield event
+
+    monkeypatch.setattr(watching, "continuous_watch", continuous_watch)
+    settings = kopf.OperatorSettings()
+    settings.watching.reconnect_backoff = 0
+    found = []
+    with watched_streams(cache, {"rlruns": RLRUN}):
+        events = watching.infinite_watch(
+            settings=settings,
+            resource=Resource("rlruns"),  # type: ignore[arg-type]
+            namespace=None,
+            _iterations=len(streams),
+        )
+        async for event in events:
+            found.append((event, keeps(cache)))
+    assert watching.continuous_watch is continuous_watch
+    return found
+
+
+async def stream(*events: Any, end: Exception | None = None) -> AsyncIterator[Any]:
+    for event in events:
+        yield event
+    if end is not None:
+        raise end
+
+
+@pytest.fixture
+def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    found: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        found.append(seconds)
+
+    monkeypatch.setattr(kopf_streams.asyncio, "sleep", sleep)
+    return found
+
+
+async def test_answers_are_kept_from_the_end_of_the_list_to_the_end_of_the_stream(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cache = ObjectCache(lambda: 0.0)
+    whole = ["listed object", watching.Bookmark.LISTED, "change"]
+    found = await follow(monkeypatch, cache, [lambda: stream(*whole), lambda: stream(*whole)])
+    assert found == 2 * [("listed object", False), (watching.Bookmark.LISTED, True), ("change", True)]
+    assert cache.find(QUESTION, PLACE) is None
+    assert not keeps(cache)
+
+
+async def test_a_response_with_410_is_followed_by_a_new_list_after_growing_pauses(
+    monkeypatch: pytest.MonkeyPatch, pauses: list[float]
+) -> None:
+    cache = ObjectCache(lambda: 0.0)
+    gone = [lambda: stream(end=error(410))] * 7
+    found = await follow(monkeypatch, cache, [*gone, lambda: stream(watching.Bookmark.LISTED, "change")])
+    assert [event for event, _ in found] == [watching.Bookmark.LISTED, "change"]
+    assert [pause for pause in pauses if pause] == [1, 2, 4, 8, 16, 30, 30]
+
+
+async def test_another_error_ends_the_watch_and_nothing_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = ObjectCache(lambda: 0.0)
+    with pytest.raises(APIClientError):
+        await follow(monkeypatch, cache, [lambda: stream(watching.Bookmark.LISTED, end=error(403))])
+    assert not keeps(cache)
+
+
+async def test_the_pause_lets_other_work_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kopf_streams, "FIRST_PAUSE", 0.05)
+    others: list[bool] = []
+
+    async def other() -> None:
+        others.append(True)
+
+    task = asyncio.create_task(other())
+    await follow(monkeypatch, ObjectCache(lambda: 0.0), [lambda: stream(end=error(410))])
+    await task
+    assert others
