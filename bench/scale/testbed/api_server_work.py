@@ -9,7 +9,7 @@ from bench.scale.testbed.cluster import ScaleCluster
 
 SAMPLE = re.compile(r"^apiserver_request_total\{([^}]*)\} (\S+)$", re.M)
 LABEL = re.compile(r'(\w+)="([^"]*)"')
-OTHER_WORK = {"leases"}
+OTHER_WORK = {"leases", "nodes"}
 """Resources with requests that come with time and not with objects."""
 
 

@@ -3,8 +3,8 @@
     python -m bench.scale.testbed.orchestrators PORT_FILE
 
 Every run is in phase Running. With `PUT /pace {"seconds": S}` each run makes a step every S seconds, spread evenly over
-the runs; 0 stops them. The step follows from the time alone, so that the benchmark knows when it was made. Its policy is
-published a little later, which is a change of the status too, as of a real orchestrator's.
+the runs; 0 stops them. The step follows from the time alone, so that the benchmark knows when it was made. Its policy
+is published a little later, which is a change of the status too, as of a real orchestrator's.
 """
 
 import asyncio

@@ -4,6 +4,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.text import Text
+from rlrun.constants import Reason
 from rlrun.kube.kinds import RLRUN
 from rlrun.kube.objects import Obj
 
@@ -19,7 +20,7 @@ from rlrun_cli.commands.listing import (
     show_one,
 )
 from rlrun_cli.remote.context import Context, Kubeconfig, Namespace, cluster
-from rlrun_cli.remote.run_summary import summarize
+from rlrun_cli.remote.run_summary import FINISHED, summarize
 from rlrun_cli.terminal import output
 from rlrun_cli.terminal.columns import Column
 
@@ -50,13 +51,14 @@ def _eta(item: Obj) -> str | None:
 
 
 def _step(item: Obj) -> str:
-    summary = summarize(item)
-    return f"{summary.step}/{summary.max_steps}"
+    return f"{summarize(item).step}/{item['spec'].get('maxSteps') or 0}"
 
 
 def _reason(item: Obj) -> str:
-    summary = summarize(item)
-    return "" if summary.finished and summary.phase != "Failed" else summary.reason
+    status = item.get("status") or {}
+    if not status.get("phase"):
+        return Reason.NOT_SEEN_YET
+    return "" if status["phase"] in FINISHED and status["phase"] != "Failed" else str(status.get("reason") or "")
 
 
 def _environments(item: Obj) -> str:

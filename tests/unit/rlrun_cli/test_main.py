@@ -63,6 +63,15 @@ def test_help_of_a_command_imports_no_client() -> None:
     assert not imported_by("list", "--help") & set(CLIENTS)
 
 
+@pytest.mark.slow
+def test_the_table_of_runs_needs_no_schema() -> None:
+    code = "import sys; import rlrun_cli.commands.runs; print('rlrun.api.base.schema' in sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={"PYTHONPATH": PYTHONPATH}, capture_output=True, text=True, timeout=SECONDS
+    )
+    assert done.stdout == "False\n", done.stderr
+
+
 def test_the_version_is_that_of_the_project(rlrun: Rlrun) -> None:
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert __version__ == project["version"]

@@ -33,7 +33,14 @@ def test_the_fields_of_the_table_are_those_that_the_api_server_prints() -> None:
     assert LISTING.printed == {name: tuple(columns[name].split(".")[1:]) for name in LISTING.printed}
 
 
+STARTING = [{"type": "InferenceReady", "status": "False", "reason": "Starting", "message": "m"}]
+
+
 def test_the_table_shows_of_printed_fields_what_it_shows_of_whole_objects(runs: FakeCluster) -> None:
+    spec = {"model": "a/b", "maxSteps": 200}
+    status = {"phase": "Running", "conditions": STARTING, "progress": {"step": 4, "maxSteps": 100, "etaSeconds": 90}}
+    runs.put(custom_object(RLRUN, "starting", spec=spec, status=status))
+    runs.put(custom_object(RLRUN, "new", spec=spec, status={"conditions": STARTING}))
     whole = runs.all("RLRun")
     rows = [
         {"cells": [value_at(run, path) for path in LISTING.printed.values()], "object": {"metadata": run["metadata"]}}

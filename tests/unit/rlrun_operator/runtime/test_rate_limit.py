@@ -3,7 +3,6 @@
 import asyncio
 
 import pytest
-
 from rlrun.kube.kinds import POD
 from rlrun.kube.requests import get
 from rlrun_operator.runtime.rate_limit import RateLimit, RateLimitedTransport
