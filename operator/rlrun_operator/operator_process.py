@@ -16,7 +16,6 @@ from typing import Any
 
 from aiohttp import web
 from rlrun.api.base.phases import Phase
-from rlrun.api.run_status import RLRunStatus
 from rlrun.constants import SERVING_LABEL
 from rlrun.kube.async_client import AsyncApiTransport, AsyncKubeClient, load_configuration
 from rlrun.kube.errors import ApiError
@@ -50,10 +49,12 @@ from rlrun_operator.controller.observer import Observer
 from rlrun_operator.controller.orchestrator_client import HttpOrchestratorClient
 from rlrun_operator.controller.reconciler import Reconciler
 from rlrun_operator.planning.plan.observation import RunKey
+from rlrun_operator.planning.plan.stored_status import stored_phase
 from rlrun_operator.planning.policies.resync_schedule import resync_schedule
 from rlrun_operator.probes import EventLoopWatchdog, web_app
 from rlrun_operator.resources.run_tokens import key_secret_name
 from rlrun_operator.resources.storage_access import grant_key_secret_name
+from rlrun_operator.runtime.in_turns import in_turns
 from rlrun_operator.runtime.leader_election import LeaderElection, LeaseLost
 from rlrun_operator.runtime.metrics import CACHE_BYTES, LEADING, REGISTRY, RunPhaseCollector
 from rlrun_operator.runtime.platform_key import ensure_key
@@ -284,20 +285,21 @@ class Operator:
         namespaces: list[str | None] = [*self._settings.watch_namespaces] or [None]
         keys = {RunKey(*known) for known in self._phases.keys()}  # noqa: SIM118
         runs = [run for namespace in namespaces for run in await cluster.list(RLRUN, namespace)]
-        self._cache.listed(RLRUN, runs)
+        self._cache.forget_missing(RLRUN, runs)
         self._cache.drop_expired()
         if admissions is not None and not self._listed.is_set():
             admissions.load(run for run in runs if not names_local_queue(run))
             self._listed.set()
         due = []
-        for run in runs:
-            metadata, status = run["metadata"], RLRunStatus.parse(run.get("status"))
+        async for run in in_turns(runs):
+            self._cache.changed(RLRUN, run)
+            metadata = run["metadata"]
             key = RunKey(metadata["namespace"], metadata["name"])
             keys.discard(key)
-            self._phases.set_phase(key.namespace, key.name, (status.phase or Phase.pending).value)
+            self._phases.set_phase(key.namespace, key.name, (stored_phase(run) or Phase.pending).value)
             if reconciler is None or not reconciler.is_settled(key, metadata["resourceVersion"]):
-                due.append((run, status))
-        for key, pause in resync_schedule(due, datetime.now(UTC)):
+                due.append(run)
+        async for key, pause in in_turns(resync_schedule(due, datetime.now(UTC))):
             self._queue.add_after(key, pause)
         # Runs that are gone.
         for key in keys:
