@@ -2,7 +2,7 @@
 
 import re
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -89,7 +89,7 @@ def usage(before: Reading, after: Reading) -> Usage:
 
 def written(text: str) -> dict[str, float]:
     """Return the writes of metrics in Prometheus' text format, by verb and kind."""
-    found: Counter[str] = Counter()
+    found: defaultdict[str, float] = defaultdict(float)
     for labels, value in re.findall(r"^rlrun_api_requests_total\{([^}]*)\} (\S+)$", text, re.M):
         named = dict(re.findall(r'(\w+)="([^"]*)"', labels))
         if named["verb"] in WRITES:
