@@ -3,7 +3,8 @@
 from datetime import UTC, datetime
 
 import pytest
-from rlrun.api.run_status import Phase, RLRunStatus
+from rlrun.api.base.phases import Phase
+from rlrun.api.run_status import RLRunStatus
 from rlrun_operator.planning.plan.stored_status import completion_time, is_finished, stored_phase
 
 from tests.support.cluster_objects import run_object
