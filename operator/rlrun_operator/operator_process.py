@@ -16,7 +16,6 @@ from typing import Any
 
 from aiohttp import web
 from rlrun.api.base.phases import Phase
-from rlrun.api.run_status import RLRunStatus
 from rlrun.constants import SERVING_LABEL
 from rlrun.kube.async_client import AsyncApiTransport, AsyncKubeClient, load_configuration
 from rlrun.kube.errors import ApiError
@@ -49,11 +48,14 @@ from rlrun_operator.controller.model_status import ModelStatusWriter
 from rlrun_operator.controller.observer import Observer
 from rlrun_operator.controller.orchestrator_client import HttpOrchestratorClient
 from rlrun_operator.controller.reconciler import Reconciler
+from rlrun_operator.controller.run_list import RunList
 from rlrun_operator.planning.plan.observation import RunKey
+from rlrun_operator.planning.plan.stored_status import stored_phase
 from rlrun_operator.planning.policies.resync_schedule import resync_schedule
 from rlrun_operator.probes import EventLoopWatchdog, web_app
 from rlrun_operator.resources.run_tokens import key_secret_name
 from rlrun_operator.resources.storage_access import grant_key_secret_name
+from rlrun_operator.runtime.in_turns import in_turns
 from rlrun_operator.runtime.leader_election import LeaderElection, LeaseLost
 from rlrun_operator.runtime.metrics import CACHE_BYTES, LEADING, REGISTRY, RunPhaseCollector
 from rlrun_operator.runtime.platform_key import ensure_key
@@ -107,7 +109,8 @@ class Operator:
         configuration = await self._configure()
         limit = RateLimit(self._settings.api.qps, self._settings.api.burst, time.monotonic)
         limited = RecordingTransport(AsyncApiTransport(configuration), self._cache)
-        cluster = AsyncKubeClient(RateLimitedTransport(limited, limit))
+        transport = RateLimitedTransport(limited, limit)
+        cluster = AsyncKubeClient(transport)
         # Each watch occupies a connection. Neither they nor the Lease wait for other requests.
         unlimited = AsyncApiTransport(await self._configure(), connections=0)
         watcher = AsyncKubeClient(RecordingTransport(unlimited, self._cache))
@@ -129,7 +132,8 @@ class Operator:
             await self._serve(runner)
             async with _Tasks() as tasks:
                 tasks.start(self._heartbeat.beat())
-                await self._lead(tasks, lease, cluster, watcher, artifacts, poller)
+                runs = RunList(transport, self._settings.watch_namespaces)
+                await self._lead(tasks, lease, cluster, watcher, runs, artifacts, poller)
         finally:
             LEADING.set(0)
             REGISTRY.unregister(self._phases)
@@ -146,6 +150,7 @@ class Operator:
         lease: LeaderElection,
         cluster: AsyncKubeClient,
         watcher: AsyncKubeClient,
+        runs: RunList,
         artifacts: S3ArtifactStore,
         poller: HttpOrchestratorClient,
     ) -> None:
@@ -180,7 +185,7 @@ class Operator:
             handlers.watch(registry, self._settings.watch_namespaces, self._cache, kopf_stop, self._watching)
         )
         holding = tasks.start(lease.hold())
-        working = [tasks.start(self._resync(cluster, admissions, reconciler))]
+        working = [tasks.start(self._resync(cluster, runs, admissions, reconciler))]
         working += [tasks.start(self._work(reconciler)) for _ in range(self._settings.workers)]
         working += [tasks.start(job) for job in (*serving.jobs(), *self._cache_jobs(watcher, serving, reconciler))]
         tasks.start(self._restore_signal_handlers())
@@ -253,7 +258,7 @@ class Operator:
         await work(self._queue, reconciler.reconcile)
 
     async def _resync(
-        self, cluster: AsyncKubeClient, admissions: AdmissionQueue | None, reconciler: Reconciler
+        self, cluster: AsyncKubeClient, runs: RunList, admissions: AdmissionQueue | None, reconciler: Reconciler
     ) -> None:
         """List all runs periodically, to find changes that a watch has missed.
 
@@ -267,7 +272,7 @@ class Operator:
         while True:
             is_sweep = clock() - swept >= SWEEP_SECONDS
             try:
-                await self._list_runs(cluster, admissions, None if is_sweep else reconciler)
+                await self._list_runs(cluster, runs, admissions, None if is_sweep else reconciler)
                 swept = clock() if is_sweep else swept
             except ApiError as error:
                 log.warning("Could not list the runs; retrying in 5 s: %s", error)
@@ -276,26 +281,30 @@ class Operator:
             await asyncio.sleep(self._settings.resync_seconds)
 
     async def _list_runs(
-        self, cluster: AsyncKubeClient, admissions: AdmissionQueue | None = None, reconciler: Reconciler | None = None
+        self,
+        cluster: AsyncKubeClient,
+        run_list: RunList,
+        admissions: AdmissionQueue | None = None,
+        reconciler: Reconciler | None = None,
     ) -> None:
         """Queue all runs, but those that `reconciler` has settled."""
-        namespaces: list[str | None] = [*self._settings.watch_namespaces] or [None]
         keys = {RunKey(*known) for known in self._phases.keys()}  # noqa: SIM118
-        runs = [run for namespace in namespaces for run in await cluster.list(RLRUN, namespace)]
-        self._cache.listed(RLRUN, runs)
+        runs = await run_list.read()
+        self._cache.forget_missing(RLRUN, runs)
         self._cache.drop_expired()
         if admissions is not None and not self._listed.is_set():
             admissions.load(run for run in runs if not names_local_queue(run))
             self._listed.set()
         due = []
-        for run in runs:
-            metadata, status = run["metadata"], RLRunStatus.parse(run.get("status"))
+        async for run in in_turns(runs):
+            self._cache.changed(RLRUN, run)
+            metadata = run["metadata"]
             key = RunKey(metadata["namespace"], metadata["name"])
             keys.discard(key)
-            self._phases.set_phase(key.namespace, key.name, (status.phase or Phase.pending).value)
+            self._phases.set_phase(key.namespace, key.name, (stored_phase(run) or Phase.pending).value)
             if reconciler is None or not reconciler.is_settled(key, metadata["resourceVersion"]):
-                due.append((run, status))
-        for key, pause in resync_schedule(due, datetime.now(UTC)):
+                due.append(run)
+        async for key, pause in in_turns(resync_schedule(due, datetime.now(UTC))):
             self._queue.add_after(key, pause)
         # Runs that are gone.
         for key in keys:

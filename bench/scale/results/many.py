@@ -1,5 +1,6 @@
 """Rows of the scenario `many`: an operator starts where thousands of runs exist, most of them finished. Pure."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -38,6 +39,11 @@ class Repetition:
         """Writes from the start of the process until the end of the measurement, without those of the Lease."""
         return self.start.writes + self.later.writes + self.quiet.writes
 
+    @property
+    def written(self) -> Counter[str]:
+        """The same by verb and kind."""
+        return sum((Counter(usage.written) for usage in (self.start, self.later, self.quiet)), Counter())
+
 
 def results_of(found: Sequence[Repetition], cores_busy: Sequence[float] = ()) -> list[Result]:
     """Return the rows."""
@@ -61,6 +67,7 @@ def results_of(found: Sequence[Repetition], cores_busy: Sequence[float] = ()) ->
             "writes",
             lambda r: r.writes,
             at_most(0),
+            *(f"{count:.0f} x {request}" for request, count in sorted(last.written.items())),
         ),
         row(
             "many memory",

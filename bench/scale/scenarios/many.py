@@ -21,6 +21,8 @@ def play(options: Options) -> Repetition:
         print(f"{options.runs} active runs", flush=True)
         steps.burst_of_runs(cluster, first, "runs", options.runs)
         template = steps.finished_template(cluster, first)
+        # Their number is written with each list of all runs. The next operator would write it, if this one did not.
+        steps.wait_for_count_of_runs(cluster, options.runs)
         # The finished ones get their statuses while no operator can begin them.
         first.end()
         ended = time.monotonic()

@@ -92,6 +92,17 @@ def finished_template(cluster: ScaleCluster, operator: OperatorProcess) -> dict[
     return found
 
 
+def wait_for_count_of_runs(cluster: ScaleCluster, runs: int) -> None:
+    """Wait until the status of the RLModel says that so many runs use it."""
+    models, name = client.CustomObjectsApi(cluster.api), objects.model()["metadata"]["name"]
+
+    def count() -> int:
+        found = models.get_cluster_custom_object(*objects.RUNS, "rlmodels", name)
+        return int((found.get("status") or {}).get("runs") or 0)
+
+    wait_for("the number of runs in the status of the RLModel", lambda: count() == runs, pause=2.0, shown=count)
+
+
 def clear(cluster: ScaleCluster, prefix: str, api: str, plural: str) -> None:
     """Delete all objects of a kind in the tenants' namespaces, and wait until their pods are gone."""
     cluster.bulk.send(objects.deletions(prefix, api, plural))

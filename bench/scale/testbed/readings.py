@@ -2,7 +2,9 @@
 
 import re
 import time
-from dataclasses import dataclass
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from bench.scale.testbed.cluster import OperatorProcess
@@ -29,6 +31,8 @@ class Reading:
     cache_bytes: float
     waiting: float
     """Runs that wait for a worker."""
+    written: Mapping[str, float] = field(default_factory=dict)
+    """The writes by verb and kind, such as "apply rlmodels"."""
 
     @classmethod
     def begin(cls, at: float) -> "Reading":
@@ -46,6 +50,8 @@ class Usage:
     listings: float
     looks: float
     cpu_seconds: float
+    written: Mapping[str, float] = field(default_factory=dict)
+    """The writes by verb and kind."""
 
 
 def read(operator: OperatorProcess) -> Reading:
@@ -64,6 +70,7 @@ def read(operator: OperatorProcess) -> Reading:
         resident_bytes=int(stat[21]) * PAGE_BYTES,
         cache_bytes=metric(text, "rlrun_cache_bytes"),
         waiting=metric(text, "rlrun_queue_depth"),
+        written=written(text),
     )
 
 
@@ -76,7 +83,18 @@ def usage(before: Reading, after: Reading) -> Usage:
         listings=after.listings - before.listings,
         looks=after.looks - before.looks,
         cpu_seconds=after.cpu_seconds - before.cpu_seconds,
+        written=dict(Counter(after.written) - Counter(before.written)),
     )
+
+
+def written(text: str) -> dict[str, float]:
+    """Return the writes of metrics in Prometheus' text format, by verb and kind."""
+    found: defaultdict[str, float] = defaultdict(float)
+    for labels, value in re.findall(r"^rlrun_api_requests_total\{([^}]*)\} (\S+)$", text, re.M):
+        named = dict(re.findall(r'(\w+)="([^"]*)"', labels))
+        if named["verb"] in WRITES:
+            found[f"{named['verb']} {named['kind']}"] += float(value)
+    return dict(found)
 
 
 def metric(text: str, name: str, verb: str | None = None) -> float:

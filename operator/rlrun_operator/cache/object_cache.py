@@ -139,14 +139,14 @@ class ObjectCache:
         for question in [q for q in self._answers[kind] if namespace in (None, q.namespace)]:
             self._drop(question)
 
-    def listed(self, kind: ResourceKind, objects: Iterable[Obj]) -> None:
-        """Compare with a new list of all objects of the kind: it shows what events have missed."""
-        objects = list(objects)
+    def forget_missing(self, kind: ResourceKind, objects: Iterable[Obj]) -> None:
+        """Forget the answers with objects that a new list of all objects of the kind lacks: an event was missed.
+
+        `changed` compares with those that are in it.
+        """
         uids = {str(obj["metadata"].get("uid", "")) for obj in objects}
         for question in [q for q, answer in self._answers[kind].items() if not answer.versions.keys() <= uids]:
             self._drop(question)
-        for obj in objects:
-            self.changed(kind, obj)
 
     def drop_expired(self) -> None:
         """Free the memory of answers that no look has asked for since they expired."""

@@ -23,7 +23,7 @@ class RecordingTransport(AsyncTransport):
 
     @override
     async def send(self, request: KubeRequest) -> Obj:
-        API_REQUESTS.labels(request.verb.name.lower()).inc()
+        API_REQUESTS.labels(request.verb.name.lower(), request.kind.plural).inc()
         if request.verb in READS:
             return await self._transport.send(request)
         answer, began = None, self._cache.moment()
@@ -37,7 +37,7 @@ class RecordingTransport(AsyncTransport):
 
     @override
     def stream(self, request: KubeRequest) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
-        API_REQUESTS.labels(request.verb.name.lower()).inc()
+        API_REQUESTS.labels(request.verb.name.lower(), request.kind.plural).inc()
         return self._transport.stream(request)
 
     @override

@@ -26,6 +26,7 @@ from rlrun_operator.config.quantities import from_millis, to_millis
 from rlrun_operator.config.settings import OperatorSettings
 from rlrun_operator.planning.plan.admission import Admission, Admitted, Refused, Waiting
 from rlrun_operator.planning.plan.observation import RunKey, RunObservation
+from rlrun_operator.planning.plan.stored_status import is_finished
 from rlrun_operator.planning.policies.admission import EXACT_RUNS_AHEAD
 from rlrun_operator.planning.policies.place_request import may_have_pods, place_request, requests_of_pods
 from rlrun_operator.planning.policies.queue_messages import exceeding_problem, waiting_problem
@@ -285,6 +286,9 @@ class AdmissionQueue:
 
     def _stored_entry(self, run: Obj) -> _Entry | None:
         """Return what a listed run's status tells. None: it neither waits nor has a place."""
+        if is_finished(run) and not run["status"].get("queue"):
+            # Most of thousands: it has given its place back.
+            return None
         metadata, status = run["metadata"], RLRunStatus.parse(run.get("status"))
         key, stored = RunKey(metadata["namespace"], metadata["name"]), status.queue
         demand = self._stored_demand(stored)

@@ -8,7 +8,6 @@ from datetime import UTC, datetime
 from pydantic import ValidationError
 from rlrun.api.base.phases import Phase
 from rlrun.api.model import RLModelSpec, RLModelStatus
-from rlrun.api.run_status import RLRunStatus
 from rlrun.constants import API_VERSION, ConditionType, Reason
 from rlrun.kube.async_client import AsyncKubeClient
 from rlrun.kube.errors import ApiError
@@ -19,6 +18,7 @@ from rlrun.protocol.problem import Problem
 
 from rlrun_operator.planning.plan.actions import ConditionChange
 from rlrun_operator.planning.plan.status_builder import changed_condition, to_clock
+from rlrun_operator.planning.plan.stored_status import is_finished, stored_phase
 from rlrun_operator.resources.model_variables import clear_text_credentials
 
 log = logging.getLogger(__name__)
@@ -53,9 +53,8 @@ class ModelStatusWriter:
 
 def uses_model(run: Obj) -> bool:
     """True if the run has pods of its model, or will have them."""
-    phase = RLRunStatus.parse(run.get("status")).phase
     ends = bool(run["metadata"].get("deletionTimestamp"))
-    return not ends and phase is not Phase.suspended and not (phase is not None and phase.finished)
+    return not ends and stored_phase(run) is not Phase.suspended and not is_finished(run)
 
 
 def model_status(model: Obj, runs: int, now: datetime) -> Obj:

@@ -9,6 +9,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
+from datetime import datetime
 from typing import Any
 
 from rlrun.api.run_status import RLRunStatus
@@ -45,6 +46,7 @@ from rlrun_operator.cache.run_index import RunIndex
 from rlrun_operator.config.settings import OperatorSettings
 from rlrun_operator.controller.artifact_listings import ArtifactListings, Listing, ListingRequest
 from rlrun_operator.controller.artifact_store import ArtifactStore
+from rlrun_operator.controller.cleaned_up_runs import is_cleaned_up
 from rlrun_operator.controller.egress_observer import EgressObserver
 from rlrun_operator.controller.kueue_observer import KueueObserver
 from rlrun_operator.controller.orchestrator_client import OrchestratorClient
@@ -117,10 +119,14 @@ class Observer:
         """Return this moment, for `observe`."""
         return self._cache.moment()
 
-    async def observe(self, namespace: str, name: str, read_after: int | None = None) -> RunObservation | None:
+    async def observe(
+        self, namespace: str, name: str, read_after: int | None = None, *, now: datetime | None = None
+    ) -> RunObservation | None:
         """Return the observation of the run, or None if it does not exist. Raises ApiError.
 
-        `read_after`: moment after which everything in it must have been read. None: kept answers may be older.
+        `read_after`: moment after which everything in it must have been read. None: kept answers may be older. `now`:
+        time at which a run that ended long ago is not asked for objects that the index does not know. None: all are
+        read.
         """
         reader = CachedReader(self._cluster, self._cache, (namespace, name), read_after)
         run = await reader.get(RLRUN, namespace, name)
@@ -133,9 +139,10 @@ class Observer:
         # written. If an answer lacks one of these, it is applied again. Pods are always read: two attempts must not
         # overlap.
         is_new = status.start_time is None
+        rests_on_index = now is not None and is_cleaned_up(self._index, run, now)
         children, pods, artifact_objects = await asyncio.gather(
-            self._children(reader, namespace, name, is_new),
-            reader.list(POD, namespace, {RUN_LABEL: name}),
+            _nothing() if rests_on_index else self._children(reader, namespace, name, is_new),
+            _nothing() if rests_on_index else reader.list(POD, namespace, {RUN_LABEL: name}),
             self._artifact_objects(reader, namespace, uid, is_new),
         )
         variables, s3_problem = await self._s3(status)
@@ -174,6 +181,7 @@ class Observer:
             token_key=self._token_key,
             storage_key=self.storage_key,
             has_kept_answers=reader.has_kept_answers or listing.is_kept,
+            rests_on_index=rests_on_index,
             **parts,
         )
 
@@ -329,6 +337,10 @@ class Observer:
             POLL_ERRORS.inc()
             return {"poll_error": error.problem.message}
         return {"poll": report, "is_watched": self._poller.is_watched(key)}
+
+
+async def _nothing() -> list[Obj]:
+    return []
 
 
 def needs_references(status: RLRunStatus, children: list[Obj], uid: str) -> bool:

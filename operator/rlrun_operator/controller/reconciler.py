@@ -85,7 +85,7 @@ class Reconciler:
         """Reconcile the run. Returns the seconds until the next reconcile, or None to wait for an event."""
         observation, began = None, self._observer.moment()
         try:
-            observation = await self._observer.observe(key.namespace, key.name)
+            observation = await self._observer.observe(key.namespace, key.name, now=to_clock(self._clock()))
             if observation is None:
                 self._phases.set_phase(key.namespace, key.name, None)
                 self._settled.pop(key, None)
@@ -94,10 +94,7 @@ class Reconciler:
                 self._observer.forget(key)
                 return await self._end(key)
             now, observation, plan = self._plan(observation)
-            decides = not only_reports(observation, plan) or is_settled(observation, plan)
-            if observation.has_kept_answers and (decides or observation.poll_error is not None):
-                # A decision rests on what is true now. The cache may delay it, never cause it. An orchestrator that
-                # does not answer may have lost its pod before the event of that arrives.
+            if must_read_again(observation, plan):
                 observation = await self._observer.observe(key.namespace, key.name, read_after=began)
                 if observation is None:
                     return 0.0
@@ -154,6 +151,20 @@ class Reconciler:
             variables = s3_variables(self._settings, source or {}) if is_usable else {}
             await self._applier.logs.collect(key.namespace, variables, copies)
         return self._settings.poll_seconds if keeps_place else None
+
+
+def must_read_again(observation: RunObservation, plan: Plan) -> bool:
+    """Return whether the plan needs more than the observation, because a part of it was not read in this look.
+
+    A decision rests on what is true now. The cache may delay it, never cause it. An orchestrator that does not answer
+    may have lost its pod before the event of that arrives. What the index does not know of a finished run causes an
+    event when it appears, so that nothing is left to do until then.
+    """
+    acts = not only_reports(observation, plan)
+    if observation.rests_on_index and acts:
+        return True
+    decides = acts or is_settled(observation, plan)
+    return observation.has_kept_answers and (decides or observation.poll_error is not None)
 
 
 def is_settled(observation: RunObservation, plan: Plan) -> bool:

@@ -22,8 +22,8 @@ WATCHED_ORCHESTRATORS = Gauge(
 )
 API_REQUESTS = Counter(
     "rlrun_api_requests_total",
-    "Requests to the API server by verb, without those of kopf's watches.",
-    ["verb"],
+    "Requests to the API server by verb and kind, without those of kopf's watches.",
+    ["verb", "kind"],
     registry=REGISTRY,
 )
 S3_LISTINGS = Counter(

@@ -73,6 +73,8 @@ class RunObservation:
     """True if changes of the orchestrator's status are noticed without a look at the run."""
     has_kept_answers: bool = False
     """True if a part was read earlier and no change of it has been noticed since."""
+    rests_on_index: bool = False
+    """True if pods and children were not read, because watches say that a finished run has none that matter."""
 
     @property
     def generation(self) -> int:

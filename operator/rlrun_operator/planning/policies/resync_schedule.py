@@ -3,24 +3,31 @@
 from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
 
-from rlrun.api.run_status import RLRunStatus
 from rlrun.kube.objects import Obj
 
 from rlrun_operator.planning.plan.observation import RunKey
+from rlrun_operator.planning.plan.stored_status import completion_time, is_finished
 from rlrun_operator.planning.policies.requeue import time_to_live
 
 LATELY = timedelta(hours=1)
 """Time after its end in which a run may have pods or files that an operator has not cleaned up yet."""
 OLD_PAUSE_SECONDS = 0.2
-"""Pause between two looks at runs that ended earlier. A look costs a dozen requests and two lists of S3."""
+"""Pause between two looks at runs that ended earlier. A look costs three requests and two lists of S3."""
 
 
-def resync_schedule(runs: Iterable[tuple[Obj, RLRunStatus]], now: datetime) -> Iterator[tuple[RunKey, float]]:
+def long_ago(run: Obj, now: datetime) -> datetime | None:
+    """Return the time at which the run ended, if that was long ago and it is not being deleted."""
+    ended = completion_time(run) if is_finished(run) else None
+    is_old = ended is not None and now - ended > LATELY and not run["metadata"].get("deletionTimestamp")
+    return ended if is_old else None
+
+
+def resync_schedule(runs: Iterable[Obj], now: datetime) -> Iterator[tuple[RunKey, float]]:
     """Yield each run with the seconds until its look: 0, or one after the other, the newest first, if it is old."""
     old: list[tuple[datetime, Obj]] = []
-    for run, status in runs:
-        ended = status.completion_time if status.phase is not None and status.phase.finished else None
-        if ended is not None and now - ended > LATELY and not run["metadata"].get("deletionTimestamp"):
+    for run in runs:
+        ended = long_ago(run, now)
+        if ended is not None:
             old.append((ended, run))
         else:
             yield _key(run), 0.0

@@ -157,7 +157,10 @@ def test_a_list_of_all_shows_what_events_have_missed(cache: ObjectCache) -> None
     for question, name in ((gone, "a"), (changed, "b"), (same, "c")):
         keep(cache, question, pod(name))
     keep(cache, new := Question.one(POD, "team", "d"))
-    cache.listed(POD, [pod("b", version=2), pod("c"), pod("d")])
+    listed = [pod("b", version=2), pod("c"), pod("d")]
+    cache.forget_missing(POD, listed)
+    for obj in listed:
+        cache.changed(POD, obj)
     assert [cache.find(q, RUN) for q in (gone, changed, same, new)] == [None, None, [pod("c")], None]
 
 

@@ -8,9 +8,9 @@ from rlrun_operator.cache.run_index import RunIndex
 RUN = ("team", "first")
 
 
-def pod(name: str = "a", run: str = "first", namespace: str = "team") -> Obj:
-    labels = {"rlrun.dev/run": run} if run else {}
-    return {"metadata": {"name": name, "namespace": namespace, "uid": f"uid-{name}", "labels": labels}}
+def pod(name: str = "a", run: str = "first", namespace: str = "team", run_uid: str = "uid-1", **metadata: str) -> Obj:
+    labels = {"rlrun.dev/run": run, "rlrun.dev/run-uid": run_uid} if run else {}
+    return {"metadata": {"name": name, "namespace": namespace, "uid": f"uid-{name}", "labels": labels, **metadata}}
 
 
 @pytest.fixture
@@ -63,3 +63,16 @@ def test_watches_of_single_namespaces_say_nothing_about_others() -> None:
     index.watch_closed(POD, "another")
     assert not index.has_none(POD, RUN)
     assert index.has_none(POD, ("team", "second"))
+
+
+def test_objects_of_an_earlier_run_and_those_that_are_deleted_are_told_apart(index: RunIndex) -> None:
+    assert index.has_only(POD, RUN, "uid-1")
+    assert not index.has_only(POD, RUN, "uid-2"), "it is another run's"
+    assert index.has_only(POD, ("team", "second"), "uid-2"), "it has none"
+    assert not index.has_only(SERVICE, RUN, "uid-1"), "nobody watches it"
+    for leaving in (pod(deletionTimestamp="2026-01-01T00:00:00Z"), pod("b", run_uid="uid-0"), pod("c", run_uid="")):
+        index.see(POD, None, leaving)
+        assert not index.has_only(POD, RUN, "uid-1")
+        assert not index.has_none(POD, RUN)
+        index.see(POD, None, leaving, deleted=True)
+        assert index.has_only(POD, RUN, "uid-1")

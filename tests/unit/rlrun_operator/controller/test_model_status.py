@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from rlrun.kube.errors import ApiError
 from rlrun_operator.controller.model_status import ModelStatusWriter, uses_model
+from rlrun_operator.controller.run_list import RunList
 from rlrun_operator.handlers import is_own_status_write
 from rlrun_operator.operator_process import Operator
 
@@ -116,7 +117,8 @@ async def test_a_status_is_written_only_when_it_changes() -> None:
 async def test_the_resync_counts_the_runs_of_all_namespaces(watched: list[str]) -> None:
     other = run_object("other", "else", "uid-2")
     cluster = FakeCluster(model(), run_in("Running"), other)
-    await Operator(SETTINGS.model_copy(update={"watch_namespaces": watched}))._list_runs(cluster.kube)
+    operator = Operator(SETTINGS.model_copy(update={"watch_namespaces": watched}))
+    await operator._list_runs(cluster.kube, RunList(cluster, watched))
     assert status(cluster)["runs"] == 2
 
 

@@ -3,12 +3,15 @@
 from collections import Counter
 
 import pytest
-from rlrun.kube.objects import label
+from rlrun.kube.kinds import ALL, SERVICE
+from rlrun.kube.objects import Obj, label
 from rlrun.protocol.orchestrator import RunPhase, RunStatus
 from rlrun_operator.cache.object_cache import ObjectCache
 from rlrun_operator.planning.plan.observation import RunKey
 
+from tests.support.cache_feed import CacheFeed
 from tests.support.clocks import START
+from tests.support.fake_artifacts import manifest
 from tests.support.fake_kubelet import end_orchestrator, step_kubelet
 from tests.support.operator_world import World
 
@@ -16,6 +19,8 @@ KEY = RunKey("team", "reverse")
 SHARED = "get Secret rlrun-system/s3"
 """Read every ten seconds for all runs together."""
 BYTES_PER_RUN = 25_000
+ROOT = "s3://rlrun/team/uid-1"
+CHILDREN = ("ReplicaSet", "Job", "Pod", "Service", "NetworkPolicy", "ConfigMap", "ServiceAccount", "Secret")
 
 
 def requests(world: World) -> list[str]:
@@ -113,3 +118,123 @@ async def test_a_finished_run_makes_none_and_is_not_looked_at_again(training: Wo
 async def test_a_run_takes_at_most_25_kb_of_memory(training: World) -> None:
     assert training.cache is not None
     assert 1_000 < training.cache.size() <= BYTES_PER_RUN
+
+
+@pytest.fixture
+async def ended(world: World) -> World:
+    """A run that has completed two hours ago, with a checkpoint and an adapter, and an operator that has just begun."""
+    world.cache = ObjectCache(lambda: 0.0)
+    await world.start()
+    world.artifacts.folders |= {f"{ROOT}/{kind}/step-000010": manifest(10) for kind in ("checkpoints", "adapters")}
+    end_orchestrator(world.cluster, 0, '{"phase": "Completed", "step": 10}')
+    for _ in range(12):
+        world.clock.advance(30)
+        await world.reconcile()
+        if not world.cluster.all("ReplicaSet"):
+            for pod in world.cluster.all("Pod"):
+                if label(pod, "rlrun.dev/role") != "orchestrator":
+                    world.cluster.objects.pop(("Pod", "team", pod["metadata"]["name"]), None)
+    assert (world.status["phase"], len(world.status["checkpoints"])) == ("Completed", 1)
+    # The ended Job of the orchestrator stays, with its pod.
+    assert [obj["kind"] for obj in world.cluster.all(*CHILDREN) if label(obj, "rlrun.dev/run")] == ["Job", "Pod"]
+    begin_anew(world)
+    world.clock.advance(7200)
+    return world
+
+
+def begin_anew(world: World) -> None:
+    """Let another operator take over, whose watches are open."""
+    world.cache, world.kept, world.feed = ObjectCache(lambda: 0.0), None, None
+    requests(world)
+    world.artifacts.lists = 0
+
+
+async def test_a_look_at_a_run_that_ended_long_ago_makes_three(ended: World) -> None:
+    assert await ended.reconcile() is None
+    assert Counter(requests(ended)) == {
+        "get RLRun team/reverse": 1,
+        "list rlcheckpoints in namespace team": 1,
+        "list rladapters in namespace team": 1,
+    }
+    assert ended.artifacts.lists == 1
+    assert ended.reconciler().is_settled(KEY, ended.run["metadata"]["resourceVersion"])
+
+
+async def test_without_watches_everything_is_read(ended: World) -> None:
+    ended.feed = CacheFeed(ended.cluster, ended.cache or ObjectCache(lambda: 0.0))
+    ended.feed.index.watch_closed(SERVICE, None)
+    await ended.reconcile()
+    assert len(requests(ended)) == 12
+
+
+@pytest.mark.parametrize(
+    ("kind", "metadata"),
+    [
+        ("Service", {}),
+        ("ReplicaSet", {}),
+        ("ConfigMap", {"labels": {"rlrun.dev/run": "reverse", "rlrun.dev/run-uid": "uid-0"}}),
+        ("Pod", {"deletionTimestamp": "2026-01-01T00:00:00Z"}),
+        ("Pod", {"labels": {"rlrun.dev/run": "reverse", "rlrun.dev/run-uid": "uid-0"}}),
+        ("Job", {"deletionTimestamp": "2026-01-01T00:00:00Z"}),
+    ],
+    ids=["a Service", "a ReplicaSet", "an earlier run's", "a leaving pod", "an earlier run's pod", "a leaving Job"],
+)
+async def test_what_is_left_of_a_run_that_ended_long_ago_is_read(ended: World, kind: str, metadata: Obj) -> None:
+    labels = {"rlrun.dev/run": "reverse", "rlrun.dev/run-uid": "uid-1"}
+    api = {kind.kind: kind.api_version for kind in ALL.values()}
+    left = {"name": "left", "namespace": "team", "labels": labels, **metadata}
+    ended.cluster.put({"apiVersion": api[kind], "kind": kind, "metadata": left, "spec": {}, "status": {}})
+    begin_anew(ended)
+    await ended.reconcile()
+    assert {"list pods in namespace team", "get Secret team/reverse-rlrun-token"} < set(requests(ended))
+
+
+async def test_a_run_that_has_a_place_is_read_before_it_is_given_back(ended: World) -> None:
+    run = ended.run
+    ended.cluster.put({**run, "status": {**run["status"], "queue": {"admittedTime": "2026-01-01T00:00:00Z"}}})
+    begin_anew(ended)
+    await ended.reconcile()
+    assert "list pods in namespace team" in requests(ended)
+
+
+async def test_a_run_that_ended_lately_is_read_with_its_secret(ended: World) -> None:
+    """No watch shows a Secret that an operator left when it was killed."""
+    ended.clock.advance(-5400)
+    name = "reverse-rlrun-token"
+    labels = {"rlrun.dev/run": "reverse", "rlrun.dev/run-uid": "uid-1"}
+    metadata = {"name": name, "namespace": "team", "labels": labels}
+    ended.cluster.put({"apiVersion": "v1", "kind": "Secret", "metadata": metadata})
+    begin_anew(ended)
+    await ended.reconcile()
+    assert f"delete Secret team/{name}" in requests(ended)
+
+
+async def test_a_run_is_deleted_after_its_time_to_live_only_with_all_of_it_read(ended: World) -> None:
+    ended.change_spec(ttlSecondsAfterFinished=60)
+    begin_anew(ended)
+    await ended.reconcile()
+    found = requests(ended)
+    reads = [call for call in found if call.startswith(("get", "list"))]
+    assert found[-1] == "delete RLRun team/reverse"
+    assert found[:12] == reads, "all is read before the first write"
+    assert "list pods in namespace team" in reads
+
+
+async def test_retention_of_a_run_that_ended_long_ago_reads_all_of_it(ended: World) -> None:
+    ended.artifacts.folders[f"{ROOT}/checkpoints/step-000005"] = manifest(5)
+    ended.change_spec(checkpoints={"keepCloud": 1})
+    begin_anew(ended)
+    await ended.reconcile(4)
+    found = requests(ended)
+    assert [o["spec"]["step"] for o in ended.cluster.all("RLCheckpoint")] == [10]
+    first_write = next(i for i, call in enumerate(found) if call.startswith(("apply", "delete", "create")))
+    assert "list pods in namespace team" in found[:first_write]
+
+
+async def test_a_child_that_appears_after_such_a_look_is_deleted(ended: World) -> None:
+    await ended.reconcile()
+    labels = {"rlrun.dev/run": "reverse", "rlrun.dev/run-uid": "uid-1"}
+    metadata = {"name": "reverse-late", "namespace": "team", "labels": labels}
+    ended.cluster.put({"apiVersion": "apps/v1", "kind": "ReplicaSet", "metadata": metadata, "spec": {}})
+    await ended.reconcile()
+    assert "delete ReplicaSet team/reverse-late" in requests(ended)

@@ -19,9 +19,10 @@ def test_the_aims_of_ten_thousand_runs() -> None:
 
 def test_a_write_at_any_time_counts() -> None:
     for name in ("start", "later", "quiet"):
-        row = results_of([replace(FOUND, **{name: replace(IDLE, writes=1)})])[1]
+        row = results_of([replace(FOUND, **{name: replace(IDLE, writes=1, written={"apply rlmodels": 1})})])[1]
         assert row.aim is not None
         assert (row.ratio, row.aim.met_by(row.ratio)) == (1, False)
+        assert row.notes == ("1 x apply rlmodels",)
 
 
 def test_slow_and_large_operators_miss() -> None:

@@ -16,20 +16,23 @@ from tests.support.cluster_objects import run_object
 NOW = START + timedelta(days=10)
 
 
-def ended(name: str, before: timedelta, **changes: Any) -> tuple[Obj, RLRunStatus]:
-    run = run_object(name, uid=f"uid-{name}", **changes)
-    return run, RLRunStatus(phase=Phase.completed, completion_time=NOW - before)
+def run_in(phase: Phase | None, before: timedelta | None, name: str, **changes: Any) -> Obj:
+    status = RLRunStatus(phase=phase, completion_time=None if before is None else NOW - before)
+    return {**run_object(name, uid=f"uid-{name}", **changes), "status": status.to_json_dict()}
 
 
-def pauses(*runs: tuple[Obj, RLRunStatus]) -> dict[str, float]:
+def ended(name: str, before: timedelta, **changes: Any) -> Obj:
+    return run_in(Phase.completed, before, name, **changes)
+
+
+def pauses(*runs: Obj) -> dict[str, float]:
     return {key.name: pause for key, pause in resync_schedule(runs, NOW)}
 
 
 @pytest.mark.parametrize("phase", [None, *(phase for phase in Phase if not phase.finished)])
 def test_a_run_that_has_not_ended_is_looked_at_now(phase: Phase | None) -> None:
     old = [ended(f"old-{index}", timedelta(days=1)) for index in range(5)]
-    status = RLRunStatus(phase=phase, completion_time=NOW - timedelta(days=2))
-    assert pauses(*old, (run_object("active"), status))["active"] == 0
+    assert pauses(*old, run_in(phase, timedelta(days=2), "active"))["active"] == 0
 
 
 def test_old_runs_follow_one_after_the_other_the_newest_first() -> None:
@@ -38,12 +41,13 @@ def test_old_runs_follow_one_after_the_other_the_newest_first() -> None:
 
 
 def test_a_run_that_ended_lately_or_is_deleted_may_have_pods() -> None:
-    deleted, status = ended("deleted", timedelta(days=3))
+    deleted = ended("deleted", timedelta(days=3))
     deleted["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
-    unknown = run_object("unknown", uid="uid-unknown"), RLRunStatus(phase=Phase.failed)
+    unknown = run_in(Phase.failed, None, "unknown")
     old = [ended(f"old-{index}", timedelta(days=2)) for index in range(5)]
-    found = pauses(*old, ended("lately", timedelta(minutes=59)), (deleted, status), unknown)
-    assert [found[name] for name in ("lately", "deleted", "unknown")] == [0, 0, 0]
+    lately = [ended(f"lately-{minutes}", timedelta(minutes=minutes)) for minutes in (1, 59)]
+    found = pauses(*old, *lately, deleted, unknown)
+    assert [found[name] for name in ("lately-1", "lately-59", "deleted", "unknown")] == [0, 0, 0, 0]
 
 
 @pytest.mark.parametrize(
@@ -57,9 +61,9 @@ def test_a_run_that_ended_lately_or_is_deleted_may_have_pods() -> None:
 )
 def test_a_time_to_live_is_not_exceeded(ttl: object, pause: float) -> None:
     newer = [ended(f"newer-{index}", timedelta(days=1)) for index in range(50)]
-    run, status = ended("short", timedelta(days=2))
+    run = ended("short", timedelta(days=2))
     run["spec"]["ttlSecondsAfterFinished"] = ttl
-    assert pauses(*newer, (run, status))["short"] == pause
+    assert pauses(*newer, run)["short"] == pause
 
 
 def test_the_namespace_belongs_to_the_key() -> None:

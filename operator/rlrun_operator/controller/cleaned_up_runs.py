@@ -1,0 +1,42 @@
+"""Finished runs whose cleanup is known to be complete from the watches of their objects.
+
+A finished run first loses what makes pods and the Secret with its tokens, then, when no pod can run, what only
+pods need. So a look that found no pod and no Secret came before the last of the latter were deleted. The ended Job of
+the orchestrator and its pod are kept for their log, which was copied when the run ended.
+"""
+
+from datetime import datetime
+
+from rlrun.kube.kinds import (
+    CONFIG_MAP,
+    DEPLOYMENT,
+    JOB,
+    NETWORK_POLICY,
+    POD,
+    REPLICA_SET,
+    SERVICE,
+    SERVICE_ACCOUNT,
+)
+from rlrun.kube.objects import Obj
+
+from rlrun_operator.cache.run_index import RunIndex
+from rlrun_operator.planning.policies.resync_schedule import long_ago
+
+DELETED = (REPLICA_SET, DEPLOYMENT, SERVICE_ACCOUNT, CONFIG_MAP, SERVICE, NETWORK_POLICY)
+"""Kinds of which a run that is cleaned up has none."""
+KEPT = (JOB, POD)
+"""Kinds of which it keeps those of its orchestrator."""
+
+
+def is_cleaned_up(index: RunIndex, run: Obj, now: datetime) -> bool:
+    """Return whether the run ended long ago, and has no objects but those that are kept.
+
+    A run that ended lately is not: an operator that was killed while it created the run's objects may have left a
+    Secret alone, which no watch shows. Nor is one that has a place in the queue: other runs get it when it is given
+    back.
+    """
+    metadata = run["metadata"]
+    if long_ago(run, now) is None or run["status"].get("queue"):
+        return False
+    name, uid = (metadata["namespace"], metadata["name"]), metadata["uid"]
+    return all(index.has_none(kind, name) for kind in DELETED) and all(index.has_only(kind, name, uid) for kind in KEPT)

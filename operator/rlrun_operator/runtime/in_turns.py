@@ -1,0 +1,17 @@
+"""Loops over thousands of objects beside other work of the event loop."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+from typing import TypeVar
+
+ITEMS_PER_TURN = 500
+
+T = TypeVar("T")
+
+
+async def in_turns(items: Iterable[T]) -> AsyncIterator[T]:
+    """Yield the items, and give the event loop to others after each few hundred of them."""
+    for index, item in enumerate(items, 1):
+        yield item
+        if index % ITEMS_PER_TURN == 0:
+            await asyncio.sleep(0)

@@ -1,0 +1,57 @@
+"""What the list of all runs has."""
+
+from typing import Any
+
+import pytest
+from rlrun.kube.errors import ApiError
+from rlrun.kube.objects import Obj
+from rlrun_operator.controller.run_list import RunList, kept_parts
+
+from tests.support.cluster_objects import run_object
+from tests.support.fake_cluster import FakeCluster
+
+
+def run(name: str, namespace: str = "team", **status: Any) -> Obj:
+    return {**run_object(name, namespace, f"uid-{name}", ttlSecondsAfterFinished=60), "status": status}
+
+
+@pytest.mark.parametrize(("namespaces", "expected"), [([], "abc"), (["team"], "ab"), (["team", "else"], "abc")])
+async def test_all_pages_of_all_namespaces_are_read(namespaces: list[str], expected: str) -> None:
+    runs = [run("a", phase="Running"), run("b", phase="Failed"), run("c", "else")]
+    cluster = FakeCluster(*runs)
+    if not namespaces:
+        pages = [{"items": runs[:1], "metadata": {"continue": "more"}}, {"items": runs[1:], "metadata": {}}]
+        cluster.answers["list rlruns"] = pages
+    found = await RunList(cluster, namespaces).read()
+    assert "".join(sorted(obj["metadata"]["name"] for obj in found)) == expected
+    if not namespaces:
+        assert [request.query.get("continue") for request in cluster.requests] == [None, "more"]
+
+
+async def test_a_list_whose_second_page_fails_is_none() -> None:
+    cluster = FakeCluster()
+    gone = ApiError(410, "Expired", "the list is too old")
+    cluster.answers["list rlruns"] = [{"items": [run("a")], "metadata": {"continue": "more"}}, gone]
+    with pytest.raises(ApiError):
+        await RunList(cluster).read()
+
+
+def test_a_finished_run_is_kept_without_what_no_list_needs() -> None:
+    ended = run("a", phase="Completed", completionTime="2026-01-01T00:00:00Z", conditions=[{"type": "Completed"}])
+    ended["metadata"] |= {"resourceVersion": "7", "managedFields": [{}], "deletionTimestamp": "2026-01-02T00:00:00Z"}
+    found = kept_parts(ended)
+    assert found["status"] == {"phase": "Completed", "completionTime": "2026-01-01T00:00:00Z"}
+    assert found["spec"] == {"model": ended["spec"]["model"], "ttlSecondsAfterFinished": 60}
+    metadata = {key: value for key, value in found["metadata"].items() if key != "labels"}
+    assert metadata == {
+        "namespace": "team",
+        "name": "a",
+        "uid": "uid-a",
+        "resourceVersion": "7",
+        "deletionTimestamp": "2026-01-02T00:00:00Z",
+    }
+
+
+@pytest.mark.parametrize("status", [{}, {"phase": "Running"}, {"phase": "Failed", "queue": {"priority": 1}}])
+def test_a_run_with_work_or_a_place_is_kept_whole(status: dict[str, Any]) -> None:
+    assert kept_parts(run("a", **status)) == run("a", **status)
