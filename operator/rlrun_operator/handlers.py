@@ -69,6 +69,19 @@ def has_new_spec(run: Mapping[str, Any]) -> bool:
     return bool((run.get("status") or {}).get("observedGeneration") != run["metadata"].get("generation"))
 
 
+def is_needed(kind: ResourceKind, listed: Mapping[str, Any]) -> bool:
+    """Return whether a listed object needs an event of its own.
+
+    The list of all runs looks at finished ones, one after the other. Runs that wait for a checkpoint are queued when
+    the list of checkpoints is complete.
+    """
+    if kind == RLRUN:
+        return not has_ended(listed)
+    if kind == RLADAPTER:
+        return bool(listed["spec"].get("deployed") or (listed.get("status") or {}).get("deploymentState"))
+    return kind != RLCHECKPOINT
+
+
 def is_own_status_write(event: str | None, model: Mapping[str, Any]) -> bool:
     """True for the event of the operator's own write of a model's status."""
     observed = (model.get("status") or {}).get("observedGeneration")
@@ -132,16 +145,14 @@ def registry(
 
     def seen(kind: ResourceKind, type: str | None, body: kopf.Body) -> bool:
         """Tell the cache. Returns False for the event of an own write."""
-        if type is None:
-            # kopf has listed the kind again. What was deleted before is in no event, and a kind without objects causes
-            # none at all, so all that kopf watches is forgotten.
-            for watched in WATCHED:
-                cache.forget_kind(watched)
-            return True
-        return cache.changed(kind, body, deleted=type == "DELETED")
+        # What was read before a list is forgotten already.
+        return type is None or cache.changed(kind, body, deleted=type == "DELETED")
 
     async def artifact_event(type: str | None, body: kopf.Body, resource: kopf.Resource, **_: Any) -> None:
         seen(kinds[resource.plural], type, body)
+        if type is None:
+            # The runs are queued when the list is complete.
+            return
         key = run_key(body)
         if key is not None:
             # Also after own writes: those of pools decide which adapters retention may delete.
@@ -175,10 +186,18 @@ def configure_kopf(settings: kopf.OperatorSettings) -> None:
 
 
 async def watch(
-    found: kopf.OperatorRegistry, namespaces: list[str], cache: ObjectCache, stop: asyncio.Event, started: asyncio.Event
+    found: kopf.OperatorRegistry,
+    namespaces: list[str],
+    cache: ObjectCache,
+    on_listed: Callable[[str | None], None],
+    stop: asyncio.Event,
+    started: asyncio.Event,
 ) -> None:
-    """Watch until `stop` is set. `started` is set when kopf runs: its lists of the kinds follow."""
-    with watched_streams(cache, {kind.plural: kind for kind in WATCHED}):
+    """Watch until `stop` is set. `started` is set when kopf runs: its lists of the kinds follow.
+
+    `on_listed` is called with the namespace, None for all, when one of these lists is complete.
+    """
+    with watched_streams(cache, {kind.plural: kind for kind in WATCHED}, is_needed, on_listed):
         await kopf.operator(
             registry=found,
             standalone=True,

@@ -182,7 +182,14 @@ class Operator:
         )
         kopf_stop = asyncio.Event()
         watching = tasks.start(
-            handlers.watch(registry, self._settings.watch_namespaces, self._cache, kopf_stop, self._watching)
+            handlers.watch(
+                registry,
+                self._settings.watch_namespaces,
+                self._cache,
+                functools.partial(self._enqueue_all, serving, reconciler),
+                kopf_stop,
+                self._watching,
+            )
         )
         holding = tasks.start(lease.hold())
         working = [tasks.start(self._resync(cluster, runs, admissions, reconciler))]
@@ -226,13 +233,7 @@ class Operator:
             if label(obj, SERVING_LABEL):
                 pools.on_change(obj)
 
-        def on_open(place: str | None) -> None:
-            # Finished runs that no look has seen yet wait for their turn, see `resync_schedule`.
-            for key in {*starmap(RunKey, self._phases.unfinished()), *reconciler.unsettled()}:
-                if place in (None, key.namespace):
-                    self._queue.add(key)
-            pools.queue_all(place)
-
+        on_open = functools.partial(self._enqueue_all, pools, reconciler)
         for namespace in namespaces:
             # Changes of pods make the Secrets of their runs be read again; Secrets themselves are not watched.
             self._cache.watch_opened(SECRET, namespace)
@@ -310,6 +311,16 @@ class Operator:
         for key in keys:
             self._queue.add(key)
         await ModelStatusWriter(cluster).write(None if self._settings.watch_namespaces else runs)
+
+    def _enqueue_all(self, pools: handlers.Pools, reconciler: Reconciler, namespace: str | None) -> None:
+        """Queue what a watch may have missed in one or in all namespaces.
+
+        Finished runs that no look has seen yet wait for their turn, see `resync_schedule`.
+        """
+        for key in {*starmap(RunKey, self._phases.unfinished()), *reconciler.unsettled()}:
+            if namespace in (None, key.namespace):
+                self._queue.add(key)
+        pools.queue_all(namespace)
 
     def _enqueue_pending(self) -> None:
         for namespace, name in self._phases.pending():

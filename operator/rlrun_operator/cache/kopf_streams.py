@@ -18,6 +18,7 @@ from kopf._cogs.clients import watching
 from kopf._cogs.clients.errors import APIError
 from rlrun.constants import GONE
 from rlrun.kube.kinds import ResourceKind
+from rlrun.kube.objects import Obj
 
 from rlrun_operator.cache.object_cache import ObjectCache
 
@@ -31,11 +32,17 @@ LONGEST_PAUSE = 30.0
 
 @contextmanager
 def watched_streams(
-    cache: ObjectCache, kinds: Mapping[str, ResourceKind], clock: Callable[[], float] = time.monotonic
+    cache: ObjectCache,
+    kinds: Mapping[str, ResourceKind],
+    is_needed: Callable[[ResourceKind, Obj], bool],
+    on_listed: Callable[[str | None], None],
+    clock: Callable[[], float] = time.monotonic,
 ) -> Iterator[None]:
     """Let the cache keep answers of these kinds while kopf's streams of them are open, and only then.
 
-    `kinds`: by their plural names.
+    `kinds`: by their plural names. `is_needed`: whether a listed object needs an event, which takes kopf 3 ms and the
+    memory of the whole object. `on_listed` is called with the namespace of a stream, None for all, whose list is
+    complete: anything may have changed before.
     """
     original = watching.continuous_watch
     pauses: dict[tuple[str, str | None], float] = {}
@@ -45,10 +52,15 @@ def watched_streams(
         kind, stream, began = kinds.get(resource.plural), (resource.plural, place), clock()
         try:
             async for event in original(resource=resource, namespace=namespace, **arguments):
-                if event is watching.Bookmark.LISTED and kind is not None:
+                if kind is None:
+                    yield event
+                elif event is watching.Bookmark.LISTED:
                     # What was read before may lack what changed in the gap. What changes from now on is an event.
                     cache.watch_opened(kind, place)
-                yield event
+                    on_listed(place)
+                    yield event
+                elif event["type"] is not None or is_needed(kind, event["object"]):
+                    yield event
         except APIError as error:
             if error.status != GONE:
                 raise

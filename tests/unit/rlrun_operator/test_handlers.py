@@ -6,7 +6,7 @@ from kopf._cogs.structs.references import Resource
 from kubernetes.aio import client
 from rlrun.kube.kinds import RLADAPTER, RLCHECKPOINT, RLMODEL, RLRUN, ResourceKind
 from rlrun_operator.cache.object_cache import ObjectCache, Question
-from rlrun_operator.handlers import WATCHED, connection, readers, registry, run_key
+from rlrun_operator.handlers import WATCHED, connection, is_needed, readers, registry, run_key
 from rlrun_operator.planning.plan.observation import RunKey
 
 
@@ -64,7 +64,7 @@ KEPT = {
 
 
 @pytest.mark.parametrize("kind", KEPT, ids=lambda kind: kind.plural)
-@pytest.mark.parametrize("event", ["ADDED", "MODIFIED", "DELETED", None])
+@pytest.mark.parametrize("event", ["ADDED", "MODIFIED", "DELETED"])
 async def test_events_reach_the_cache_before_the_queue(kind: ResourceKind, event: str | None) -> None:
     cache = ObjectCache(lambda: 0.0)
     for kept in KEPT:
@@ -97,8 +97,29 @@ async def test_events_reach_the_cache_before_the_queue(kind: ResourceKind, event
             await handler.fn(type=event, body=body, namespace=namespace, name="first", resource=resource)
     assert queued, kind
     assert all(queued)
-    if event is None:
-        assert len(cache) == 0, "objects of other kinds may be gone, of which no event tells"
+
+
+ENDED, ACTIVE = {"status": {"phase": "Completed"}}, {"status": {"phase": "Running"}}
+
+
+@pytest.mark.parametrize(
+    ("kind", "listed", "needed"),
+    [
+        (RLRUN, ENDED, False),
+        (RLRUN, ACTIVE, True),
+        (RLRUN, {}, True),
+        (RLRUN, {**ENDED, "metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}}, True),
+        (RLMODEL, {}, True),
+        (RLCHECKPOINT, {}, False),
+        (RLADAPTER, {}, False),
+        (RLADAPTER, {"spec": {"deployed": True}}, True),
+        (RLADAPTER, {"status": {"deploymentState": "Undeploying"}}, True),
+    ],
+)
+def test_listed_objects_that_start_no_look_cost_no_event(
+    kind: ResourceKind, listed: dict[str, Any], needed: bool
+) -> None:
+    assert is_needed(kind, {"metadata": {}, "spec": {}, **listed}) is needed
 
 
 @pytest.mark.parametrize(("kind", "expected"), [(RLCHECKPOINT, [("n", "c", {"n", "m"})]), (RLADAPTER, [])])

@@ -50,7 +50,8 @@ async def follow(
     settings = kopf.OperatorSettings()
     settings.watching.reconnect_backoff = 0
     found = []
-    with watched_streams(cache, {"rlruns": RLRUN}):
+    places: list[str | None] = []
+    with watched_streams(cache, {"rlruns": RLRUN}, lambda _, obj: obj != "ended", places.append):
         events = watching.infinite_watch(
             settings=settings,
             resource=Resource("rlruns"),  # type: ignore[arg-type]
@@ -58,14 +59,21 @@ async def follow(
             _iterations=len(streams),
         )
         async for event in events:
-            found.append((event, keeps(cache)))
+            found.append((event if isinstance(event, watching.Bookmark) else event["object"], keeps(cache)))
+    assert places == [None] * sum(event is watching.Bookmark.LISTED for event, _ in found)
     assert watching.continuous_watch is continuous_watch
     return found
 
 
 async def stream(*events: Any, end: Exception | None = None) -> AsyncIterator[Any]:
+    """Yield the list up to LISTED, and then changes."""
+    kind = None
     for event in events:
-        yield event
+        if event is watching.Bookmark.LISTED:
+            kind = "MODIFIED"
+            yield event
+        else:
+            yield {"type": kind, "object": event}
     if end is not None:
         raise end
 
@@ -90,6 +98,12 @@ async def test_answers_are_kept_from_the_end_of_the_list_to_the_end_of_the_strea
     assert found == 2 * [("listed object", False), (watching.Bookmark.LISTED, True), ("change", True)]
     assert cache.find(QUESTION, PLACE) is None
     assert not keeps(cache)
+
+
+async def test_listed_objects_without_need_are_left_out_and_their_changes_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    events = ["ended", "active", watching.Bookmark.LISTED, "ended"]
+    found = await follow(monkeypatch, ObjectCache(lambda: 0.0), [lambda: stream(*events)])
+    assert [event for event, _ in found] == ["active", watching.Bookmark.LISTED, "ended"]
 
 
 async def test_a_response_with_410_is_followed_by_a_new_list_after_growing_pauses(
