@@ -11,6 +11,8 @@ export RLRUN_CACHE ?= $(HOME)/.cache/rlrun
 # The checkout itself is the installation: no step has to be repeated after an edit.
 export PYTHONPATH := core:operator:cli:server:trainer_image:orchestrator_image:.
 export PYTHONUNBUFFERED := 1
+# Some shells and containers set it. A level starts hundreds of processes, and each would compile all that it imports.
+unexport PYTHONDONTWRITEBYTECODE
 
 PYTHON3 ?= python3
 VENV := $(RLRUN_CACHE)/venv/$(shell sha256sum requirements/dev.lock | cut -c1-16)

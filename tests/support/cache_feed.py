@@ -14,23 +14,24 @@ class CacheFeed:
         self._cluster = cluster
         self._cache = cache
         self.index = RunIndex()
-        self._known = copied(list(cluster.objects.items()))
+        self._known = {key: copied(obj) for key, obj in cluster.objects.items()}
         for kind in ALL.values():
             cache.watch_opened(kind)
             self.index.watch_opened(kind, None, cluster.all(kind.kind))
 
     def deliver(self) -> None:
         """Send an event for each object that is new, has changed, or is gone."""
-        before = {tuple(key): obj for key, obj in self._known}
+        before, self._known = self._known, {}
         for key, obj in self._cluster.objects.items():
             old = before.pop(key, None)
-            if old == obj:
+            if old is not None and old == obj:
+                self._known[key] = old
                 continue
             if old is not None and old["metadata"]["resourceVersion"] == obj["metadata"]["resourceVersion"]:
                 obj["metadata"]["resourceVersion"] = str(next(self._cluster.versions))
             self._cache.changed(ALL[obj["kind"]], obj)
             self.index.see(ALL[obj["kind"]], None, obj)
+            self._known[key] = copied(obj)
         for obj in before.values():
             self._cache.changed(ALL[obj["kind"]], obj, deleted=True)
             self.index.see(ALL[obj["kind"]], None, obj, deleted=True)
-        self._known = copied(list(self._cluster.objects.items()))

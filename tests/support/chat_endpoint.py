@@ -58,7 +58,7 @@ class Handler(BaseHTTPRequestHandler):
 def serving(endpoint: Endpoint | None = None) -> Iterator[Endpoint]:
     """Serve until the end of the context."""
     with endpoint or Endpoint() as server:
-        thread = threading.Thread(target=server.serve_forever)
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         try:
             yield server

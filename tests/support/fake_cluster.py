@@ -6,6 +6,7 @@ status is a subresource, an owner's children go with it, preconditions hold.
 
 import itertools
 import json
+import marshal
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from datetime import datetime
@@ -24,9 +25,19 @@ class Crash(Exception):
     """The operator dies here."""
 
 
-def copied(value: Any) -> Any:
-    """Return a deep copy, made through JSON as on the wire: copy.deepcopy would take most of a test's time."""
+def arrived(value: Any) -> Any:
+    """Return a value as it arrives on the wire: what JSON cannot carry is refused, tuples become lists."""
     return json.loads(json.dumps(value))
+
+
+def copied(value: Any) -> Any:
+    """Return a deep copy of what is stored already. copy.deepcopy would take most of a test's time, JSON a third."""
+    try:
+        # Version 2 keeps no references: a list that occurs twice becomes two lists, as in JSON.
+        return marshal.loads(marshal.dumps(value, 2))
+    except ValueError:
+        # Enumerations that a test has put into a stored object.
+        return arrived(value)
 
 
 class FakeCluster:
@@ -52,7 +63,7 @@ class FakeCluster:
             self.put(obj)
 
     def put(self, obj: Obj) -> None:
-        obj = copied(obj)
+        obj = arrived(obj)
         obj["metadata"].setdefault("uid", f"made-{next(self.versions)}")
         obj["metadata"].setdefault("creationTimestamp", self.time().isoformat().replace("+00:00", "Z"))
         obj["metadata"]["resourceVersion"] = str(next(self.versions))
@@ -62,7 +73,7 @@ class FakeCluster:
         return self.objects.get((kind, namespace, name))
 
     def all(self, *kinds: str) -> list[Obj]:
-        return [o for (kind, _, _), o in sorted(self.objects.items()) if kind in kinds]
+        return [self.objects[key] for key in sorted(key for key in self.objects if key[0] in kinds)]
 
     @staticmethod
     def _key(obj: Obj) -> tuple[str, str, str]:
@@ -122,7 +133,7 @@ class FakeCluster:
         answer = answers.pop(0) if len(answers) > 1 else answers[0]
         if isinstance(answer, BaseException):
             raise answer
-        return copied(answer) if isinstance(answer, dict) else answer
+        return arrived(answer) if isinstance(answer, dict) else answer
 
     @contextmanager
     def _named(self, request: KubeRequest) -> Iterator[None]:
@@ -149,12 +160,11 @@ class FakeCluster:
     async def list(self, request: KubeRequest) -> Obj:
         pairs = [part.partition("=") for part in request.query.get("labelSelector", "").split(",") if part]
         items, fields = [], request.query.get("fieldSelector", "")
-        for (kind, namespace, _), obj in sorted(self.objects.items()):
-            if not _has_fields(obj, fields):
+        for obj in self.all(request.kind.kind):
+            if request.namespace not in (None, obj["metadata"].get("namespace") or "") or not _has_fields(obj, fields):
                 continue
             mine = obj["metadata"].get("labels") or {}
-            wanted = all(key in mine and value in ("", mine[key]) for key, _, value in pairs)
-            if kind == request.kind.kind and request.namespace in (None, namespace) and wanted:
+            if all(key in mine and value in ("", mine[key]) for key, _, value in pairs):
                 items.append(copied(obj))
         return {"items": items, "metadata": {"resourceVersion": "1"}}
 
@@ -186,7 +196,7 @@ class FakeCluster:
         self._write()
         obj = request.body or {}
         old = self.objects.get(self._key(obj))
-        new = copied(obj)
+        new = arrived(obj)
         version = new["metadata"].pop("resourceVersion", None)
         if old is not None and version not in (None, old["metadata"]["resourceVersion"]):
             raise ApiError(409, "Conflict", "the object has been modified")
@@ -215,7 +225,7 @@ class FakeCluster:
         # What nobody applied was put there by a test; the operator takes it for its own.
         lost = (set(held) if manager == "rlrun-operator" else mine) - others
         self.status_fields[key, manager] = set(obj["status"])
-        status = {k: v for k, v in held.items() if k not in lost} | copied(obj["status"])
+        status = {k: v for k, v in held.items() if k not in lost} | arrived(obj["status"])
         if obj["kind"] == "Workload":
             # Its managers share the list, by type.
             sent = {c["type"] for c in obj["status"].get("conditions") or []}

@@ -56,7 +56,7 @@ def hosted_api(owners: dict[str, list[str]] | None = None) -> HostedApi:
         pass
 
     packages = EnvironmentPackages(store, renew, S3Uri(BUCKET, "prefix"), owners or {})
-    found = HostedApi(rest, store, httpx.AsyncClient())
+    found = HostedApi(rest, store, rest.client)
     app = hosted_app(rest.services, HostedParts(packages, PackageUploads(lambda: [KEY], lambda: found.now)))
     transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
     found.client = httpx.AsyncClient(transport=transport, base_url="http://server/api/v1")

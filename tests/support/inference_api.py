@@ -80,7 +80,7 @@ async def serving_inference_api(
     url = f"http://127.0.0.1:{sockets[0].getsockname()[1]}/v1"
     async with (
         serving_on(app, sockets, drain_seconds=1.0),
-        httpx.AsyncClient(base_url=url, timeout=20, trust_env=False) as client,
+        httpx.AsyncClient(base_url=url, timeout=20, trust_env=False, verify=False) as client,
     ):
         yield InferenceApi(rest, client, app.state.completions, asked)
     await pools.close()

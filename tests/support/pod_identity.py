@@ -62,7 +62,7 @@ def pod_identity(keys: Mapping[str, str], folder: Path) -> Iterator[PodIdentity]
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     found.url = f"http://127.0.0.1:{server.server_address[1]}/v1/credentials"
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
     try:
         yield found
     finally:

@@ -1,5 +1,6 @@
 """What tests of several parts need: a real S3."""
 
+import gc
 import os
 from collections.abc import Iterator
 
@@ -37,3 +38,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if SLOW_FIXTURES & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.slow)
+
+
+def pytest_collection_finish() -> None:
+    """Leave modules and tests, which last until the end, out of garbage collections, and collect less often."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(10_000, 20, 20)

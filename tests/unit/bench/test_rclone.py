@@ -38,7 +38,7 @@ class Handler(BaseHTTPRequestHandler):
 def daemon() -> Iterator[tuple[RcloneDaemon, list[Any]]]:
     asked: list[Any] = []
     server = ThreadingHTTPServer(("127.0.0.1", 0), type("Bound", (Handler,), {"asked": asked}))
-    thread = threading.Thread(target=server.serve_forever)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
     try:
         yield RcloneDaemon(f"http://127.0.0.1:{server.server_address[1]}", PASSWORD), asked

@@ -162,7 +162,7 @@ async def test_small_and_important_objects_do_not_wait_behind_rollouts(tmp_path:
     desk.recorder.metrics(1, NOW, {})
     desk.recorder.save_state({"step": 1})
     desk.recorder.start()
-    await desk.waits(31)
+    await desk.waits(32)  # 29 steps, the file of their summaries, metrics and state
     store.open.set()
     await desk.recorder.close(5.0)
     assert store.order.index("metrics") < store.order.index("orchestrator"), "no state tells of a line that is missing"
