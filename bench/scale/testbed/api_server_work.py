@@ -1,4 +1,4 @@
-"""Requests and CPU time of the API server, from its own counters, whoever sent the requests."""
+"""Requests of all clients to the API server and its CPU time, from its own counters."""
 
 import re
 from collections import defaultdict

@@ -1,4 +1,4 @@
-"""What kopf's streams of events mean for the cache, and a mend of one of their faults.
+"""Meaning of kopf's streams of events for the cache, and the correction of one of their faults.
 
 kopf takes an event with status 410 as the end of a stream, and lists the kind again. A response with status 410 it
 takes as its own end, and with it the operator's: proxies answer so, and the API server does in the middle of a list
