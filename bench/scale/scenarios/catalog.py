@@ -67,7 +67,7 @@ SCENARIOS = (
         runs=1000,
         finished=9000,
         repeats=1,
-        minutes=45,
+        minutes=30,
         play=many.play,
         results=many_results.results_of,
     ),

@@ -10,7 +10,7 @@ from bench.scale.testbed.cluster import ScaleCluster, wait_for
 from bench.scale.testbed.readings import Reading, read, usage
 
 SWEEP_SECONDS = 3600.0
-"""Deadline for the looks at the finished runs: an operator makes five of them per second."""
+"""Deadline for the looks at the finished runs: an operator makes ten of them per second."""
 
 
 def play(options: Options) -> Repetition:

@@ -11,7 +11,7 @@ from rlrun_operator.planning.policies.requeue import time_to_live
 
 LATELY = timedelta(hours=1)
 """Time after its end in which a run may have pods or files that an operator has not cleaned up yet."""
-OLD_PAUSE_SECONDS = 0.2
+OLD_PAUSE_SECONDS = 0.1
 """Pause between two looks at runs that ended earlier. A look costs three requests and two lists of S3."""
 
 
