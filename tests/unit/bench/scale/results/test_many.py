@@ -26,5 +26,5 @@ def test_a_write_at_any_time_counts() -> None:
 
 
 def test_slow_and_large_operators_miss() -> None:
-    found = replace(FOUND, start_seconds=31, resident_bytes=301 * MIB, quiet=replace(IDLE, requests=150))
+    found = replace(FOUND, start_seconds=31, resident_bytes=301 * MIB, quiet=replace(IDLE, requests=1500))
     assert [row.aim.met_by(row.ratio) for row in results_of([found]) if row.aim] == [False, True, False, False]
