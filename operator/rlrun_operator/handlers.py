@@ -73,8 +73,11 @@ def is_needed(kind: ResourceKind, listed: Mapping[str, Any]) -> bool:
     """Return whether a listed object needs an event of its own.
 
     The list of all runs looks at finished ones, one after the other. Runs that wait for a checkpoint are queued when
-    the list of checkpoints is complete.
+    the list of checkpoints is complete. An artifact that is being deleted waits for a look at its run, also if the run
+    has finished.
     """
+    if listed["metadata"].get("deletionTimestamp"):
+        return True
     if kind == RLRUN:
         return not has_ended(listed)
     if kind == RLADAPTER:
@@ -150,7 +153,7 @@ def registry(
 
     async def artifact_event(type: str | None, body: kopf.Body, resource: kopf.Resource, **_: Any) -> None:
         seen(kinds[resource.plural], type, body)
-        if type is None:
+        if type is None and not body["metadata"].get("deletionTimestamp"):
             # The runs are queued when the list is complete.
             return
         key = run_key(body)

@@ -157,7 +157,7 @@ class AsyncKubeClient:
     async def _events(self, request: KubeRequest) -> AsyncIterator[tuple[str, Obj]]:
         async with AsyncExitStack() as stack:
             try:
-                # The API server answers at once and sends the changes later. Without an answer there is no watch.
+                # The API server sends the headers of a watch at once, and the changes later.
                 async with asyncio.timeout(self._open_seconds):
                     chunks = await stack.enter_async_context(self._transport.stream(request))
             except TimeoutError:

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-# The function that the pinned version of kopf calls again and again for each stream; there is no public way to it.
+# kopf has no public hook for the events of a stream. The locked version calls this function for each new list.
 from kopf._cogs.clients import watching
 from kopf._cogs.clients.errors import APIError
 from rlrun.constants import GONE

@@ -112,6 +112,8 @@ ENDED, ACTIVE = {"status": {"phase": "Completed"}}, {"status": {"phase": "Runnin
         (RLMODEL, {}, True),
         (RLCHECKPOINT, {}, False),
         (RLADAPTER, {}, False),
+        (RLCHECKPOINT, {"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}}, True),
+        (RLADAPTER, {"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}}, True),
         (RLADAPTER, {"spec": {"deployed": True}}, True),
         (RLADAPTER, {"status": {"deploymentState": "Undeploying"}}, True),
     ],
@@ -135,6 +137,22 @@ async def test_a_checkpoint_wakes_the_runs_that_start_from_it(kind: ResourceKind
         if "artifact_event" in str(handler.fn) and handler.selector is not None and handler.selector.check(resource):
             await handler.fn(type="MODIFIED", body=body, resource=resource)
     assert woken == expected
+
+
+@pytest.mark.parametrize("deleted", [True, False])
+async def test_a_listed_artifact_has_its_run_looked_at_only_if_it_is_being_deleted(deleted: bool) -> None:
+    async def configure() -> client.Configuration:
+        return client.Configuration()
+
+    queued: list[RunKey] = []
+    found = registry(configure, queued.append, ignore, ignore, Pools(), ObjectCache(lambda: 0.0))
+    metadata: dict[str, Any] = {"namespace": "n", "name": "c", "uid": "u", "labels": {"rlrun.dev/run": "first"}}
+    if deleted:
+        metadata["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    resource = Resource(RLCHECKPOINT.group, RLCHECKPOINT.version, RLCHECKPOINT.plural, kind="RLCheckpoint")
+    handler = next(h for h in found._watching.get_all_handlers() if "artifact_event" in str(h.fn))
+    await handler.fn(type=None, body=kopf.Body({"metadata": metadata, "spec": {}}), resource=resource)
+    assert queued == ([RunKey("n", "first")] if deleted else [])
 
 
 async def test_an_event_of_an_own_write_of_a_run_starts_no_look() -> None:

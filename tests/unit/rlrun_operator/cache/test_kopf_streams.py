@@ -30,7 +30,7 @@ def error(status: int) -> APIClientError:
 
 
 def keeps(cache: ObjectCache) -> bool:
-    """Whether an answer that is read now is kept."""
+    """Return whether the cache keeps an answer that is read now."""
     with cache.reading(QUESTION) as read:
         cache.keep(QUESTION, read, [], PLACE)
     return cache.find(QUESTION, PLACE) is not None

@@ -24,7 +24,7 @@ def test_a_run_without_objects_is_known_only_while_the_kind_is_watched(index: Ru
     assert not index.has_none(POD, RUN)
     assert index.has_none(POD, ("team", "second"))
     assert index.has_none(POD, ("another", "first"))
-    assert not index.has_none(SERVICE, RUN), "nobody watches it"
+    assert not index.has_none(SERVICE, RUN), "the kind is not watched"
     index.watch_closed(POD, None)
     assert not index.has_none(POD, ("team", "second"))
 
@@ -69,7 +69,7 @@ def test_objects_of_an_earlier_run_and_those_that_are_deleted_are_told_apart(ind
     assert index.has_only(POD, RUN, "uid-1")
     assert not index.has_only(POD, RUN, "uid-2"), "it is another run's"
     assert index.has_only(POD, ("team", "second"), "uid-2"), "it has none"
-    assert not index.has_only(SERVICE, RUN, "uid-1"), "nobody watches it"
+    assert not index.has_only(SERVICE, RUN, "uid-1"), "the kind is not watched"
     for leaving in (pod(deletionTimestamp="2026-01-01T00:00:00Z"), pod("b", run_uid="uid-0"), pod("c", run_uid="")):
         index.see(POD, None, leaving)
         assert not index.has_only(POD, RUN, "uid-1")

@@ -1,4 +1,4 @@
-"""What the list of all runs has."""
+"""Contents of the list of all runs."""
 
 from typing import Any
 
