@@ -48,7 +48,7 @@ from rlrun_operator.controller.model_status import ModelStatusWriter
 from rlrun_operator.controller.observer import Observer
 from rlrun_operator.controller.orchestrator_client import HttpOrchestratorClient
 from rlrun_operator.controller.reconciler import Reconciler
-from rlrun_operator.controller.run_list import RunList
+from rlrun_operator.controller.run_list import list_runs
 from rlrun_operator.planning.plan.observation import RunKey
 from rlrun_operator.planning.plan.stored_status import stored_phase
 from rlrun_operator.planning.policies.resync_schedule import resync_schedule
@@ -109,8 +109,7 @@ class Operator:
         configuration = await self._configure()
         limit = RateLimit(self._settings.api.qps, self._settings.api.burst, time.monotonic)
         limited = RecordingTransport(AsyncApiTransport(configuration), self._cache)
-        transport = RateLimitedTransport(limited, limit)
-        cluster = AsyncKubeClient(transport)
+        cluster = AsyncKubeClient(RateLimitedTransport(limited, limit))
         # Each watch occupies a connection. Neither they nor the Lease wait for other requests.
         unlimited = AsyncApiTransport(await self._configure(), connections=0)
         watcher = AsyncKubeClient(RecordingTransport(unlimited, self._cache))
@@ -132,8 +131,7 @@ class Operator:
             await self._serve(runner)
             async with _Tasks() as tasks:
                 tasks.start(self._heartbeat.beat())
-                runs = RunList(transport, self._settings.watch_namespaces)
-                await self._lead(tasks, lease, cluster, watcher, runs, artifacts, poller)
+                await self._lead(tasks, lease, cluster, watcher, artifacts, poller)
         finally:
             LEADING.set(0)
             REGISTRY.unregister(self._phases)
@@ -150,7 +148,6 @@ class Operator:
         lease: LeaderElection,
         cluster: AsyncKubeClient,
         watcher: AsyncKubeClient,
-        runs: RunList,
         artifacts: S3ArtifactStore,
         poller: HttpOrchestratorClient,
     ) -> None:
@@ -192,7 +189,7 @@ class Operator:
             )
         )
         holding = tasks.start(lease.hold())
-        working = [tasks.start(self._resync(cluster, runs, admissions, reconciler))]
+        working = [tasks.start(self._resync(cluster, admissions, reconciler))]
         working += [tasks.start(self._work(reconciler)) for _ in range(self._settings.workers)]
         working += [tasks.start(job) for job in (*serving.jobs(), *self._cache_jobs(watcher, serving, reconciler))]
         tasks.start(self._restore_signal_handlers())
@@ -259,7 +256,7 @@ class Operator:
         await work(self._queue, reconciler.reconcile)
 
     async def _resync(
-        self, cluster: AsyncKubeClient, runs: RunList, admissions: AdmissionQueue | None, reconciler: Reconciler
+        self, cluster: AsyncKubeClient, admissions: AdmissionQueue | None, reconciler: Reconciler
     ) -> None:
         """List all runs periodically, to find changes that a watch has missed.
 
@@ -273,7 +270,7 @@ class Operator:
         while True:
             is_sweep = clock() - swept >= SWEEP_SECONDS
             try:
-                await self._list_runs(cluster, runs, admissions, None if is_sweep else reconciler)
+                await self._list_runs(cluster, admissions, None if is_sweep else reconciler)
                 swept = clock() if is_sweep else swept
             except ApiError as error:
                 log.warning("Could not list the runs; retrying in 5 s: %s", error)
@@ -284,13 +281,12 @@ class Operator:
     async def _list_runs(
         self,
         cluster: AsyncKubeClient,
-        run_list: RunList,
         admissions: AdmissionQueue | None = None,
         reconciler: Reconciler | None = None,
     ) -> None:
         """Queue all runs, but those that `reconciler` has settled."""
         keys = {RunKey(*known) for known in self._phases.keys()}  # noqa: SIM118
-        runs = await run_list.read()
+        runs = await list_runs(cluster, self._settings.watch_namespaces)
         self._cache.forget_missing(RLRUN, runs)
         self._cache.drop_expired()
         if admissions is not None and not self._listed.is_set():

@@ -9,7 +9,7 @@ import asyncio
 import builtins
 import json
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import Protocol
 from urllib.parse import urlencode, urlsplit
@@ -89,14 +89,21 @@ class AsyncKubeClient:
             raise
 
     async def list(
-        self, kind: ResourceKind, namespace: str | None = None, labels: Labels | None = None, *, fields: str = ""
+        self,
+        kind: ResourceKind,
+        namespace: str | None = None,
+        labels: Labels | None = None,
+        *,
+        fields: str = "",
+        keep: Callable[[Obj], Obj] = lambda obj: obj,
     ) -> builtins.list[Obj]:
         """Return all objects with these labels, complete or not at all; of all namespaces without a namespace.
 
         `fields`: selector of fields, with which the API server answers 400 if the kind has no such selectable field.
+        `keep` returns what is kept of each object of a page while the next one is read.
         Raises ApiError.
         """
-        found, _ = await self._list(kind, namespace, labels, fields)
+        found, _ = await self._list(kind, namespace, labels, fields, keep)
         return found
 
     async def list_all(self, kind: ResourceKind) -> tuple[builtins.list[Obj], str]:
@@ -104,7 +111,12 @@ class AsyncKubeClient:
         return await self._list(kind, None, None, "")
 
     async def _list(
-        self, kind: ResourceKind, namespace: str | None, labels: Labels | None, fields: str
+        self,
+        kind: ResourceKind,
+        namespace: str | None,
+        labels: Labels | None,
+        fields: str,
+        keep: Callable[[Obj], Obj] = lambda obj: obj,
     ) -> tuple[builtins.list[Obj], str]:
         found: builtins.list[Obj] = []
         token = ""
@@ -112,7 +124,7 @@ class AsyncKubeClient:
             request = requests.list_page(kind, namespace, labels, token, fields)
             page = await self._transport.send(request)
             items, token = requests.parse_page(request, page)
-            found += items
+            found += map(keep, items)
             if not token:
                 return found, str((page.get("metadata") or {}).get("resourceVersion", ""))
 

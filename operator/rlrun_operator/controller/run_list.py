@@ -6,8 +6,7 @@ A run takes 25 kB of memory once its JSON is decoded, and Python's garbage colle
 
 from collections.abc import Sequence
 
-from rlrun.kube import requests
-from rlrun.kube.async_client import AsyncTransport
+from rlrun.kube.async_client import AsyncKubeClient
 from rlrun.kube.kinds import RLRUN
 from rlrun.kube.objects import Obj
 
@@ -21,24 +20,10 @@ KEPT = {
 """Fields of finished runs that their list has."""
 
 
-class RunList:
-    """Reader of the runs of some namespaces, or of all."""
-
-    def __init__(self, transport: AsyncTransport, namespaces: Sequence[str] = ()) -> None:
-        self._transport = transport
-        self._namespaces: list[str | None] = [*namespaces] or [None]
-
-    async def read(self) -> list[Obj]:
-        """Return all runs, complete or not at all. Raises ApiError."""
-        found: list[Obj] = []
-        for namespace in self._namespaces:
-            token, is_last = "", False
-            while not is_last:
-                request = requests.list_page(RLRUN, namespace, None, token)
-                items, token = requests.parse_page(request, await self._transport.send(request))
-                found += map(kept_parts, items)
-                is_last = not token
-        return found
+async def list_runs(cluster: AsyncKubeClient, namespaces: Sequence[str]) -> list[Obj]:
+    """Return the runs of these namespaces, of all without one; complete or not at all. Raises ApiError."""
+    places: list[str | None] = [*namespaces] or [None]
+    return [run for place in places for run in await cluster.list(RLRUN, place, keep=kept_parts)]
 
 
 def kept_parts(run: Obj) -> Obj:

@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 from rlrun.kube.errors import ApiError
 from rlrun_operator.controller.model_status import ModelStatusWriter, uses_model
-from rlrun_operator.controller.run_list import RunList
 from rlrun_operator.handlers import is_own_status_write
 from rlrun_operator.operator_process import Operator
 
@@ -118,7 +117,7 @@ async def test_the_resync_counts_the_runs_of_all_namespaces(watched: list[str]) 
     other = run_object("other", "else", "uid-2")
     cluster = FakeCluster(model(), run_in("Running"), other)
     operator = Operator(SETTINGS.model_copy(update={"watch_namespaces": watched}))
-    await operator._list_runs(cluster.kube, RunList(cluster, watched))
+    await operator._list_runs(cluster.kube)
     assert status(cluster)["runs"] == 2
 
 

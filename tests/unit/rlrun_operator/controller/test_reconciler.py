@@ -11,7 +11,6 @@ from rlrun.kube.requests import KubeRequest, Verb
 from rlrun.protocol.orchestrator import RunPhase, RunStatus
 from rlrun_operator.cache.object_cache import ObjectCache, Question
 from rlrun_operator.controller.reconciler import Reconciler
-from rlrun_operator.controller.run_list import RunList
 from rlrun_operator.operator_process import Operator
 from rlrun_operator.planning.plan.observation import RunKey
 
@@ -148,7 +147,7 @@ async def test_the_list_of_all_runs_queues_those_that_are_not_settled(world: Wor
     world.cluster.put(run_object("second", uid="uid-2"))
     for known, expected in ((reconciler, {"second"}), (None, {"reverse", "second"})):
         operator = Operator(world.settings)
-        await operator._list_runs(world.cluster.kube, RunList(world.cluster), None, known)
+        await operator._list_runs(world.cluster.kube, None, known)
         assert {operator._queue._take().name for _ in range(len(operator._queue))} == expected  # type: ignore[union-attr]
 
 
@@ -158,7 +157,7 @@ async def test_settled_runs_do_not_delay_one_that_ended_long_ago_and_is_not_sett
     old["status"] = {"phase": "Completed", "completionTime": "2020-01-01T00:00:00Z"}
     world.cluster.put(old)
     operator = Operator(world.settings)
-    await operator._list_runs(world.cluster.kube, RunList(world.cluster), None, reconciler)
+    await operator._list_runs(world.cluster.kube, None, reconciler)
     assert len(operator._queue) == 1
 
 

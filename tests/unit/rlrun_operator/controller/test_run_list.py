@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from rlrun.kube.errors import ApiError
 from rlrun.kube.objects import Obj
-from rlrun_operator.controller.run_list import RunList, kept_parts
+from rlrun_operator.controller.run_list import kept_parts, list_runs
 
 from tests.support.cluster_objects import run_object
 from tests.support.fake_cluster import FakeCluster
@@ -22,7 +22,7 @@ async def test_all_pages_of_all_namespaces_are_read(namespaces: list[str], expec
     if not namespaces:
         pages = [{"items": runs[:1], "metadata": {"continue": "more"}}, {"items": runs[1:], "metadata": {}}]
         cluster.answers["list rlruns"] = pages
-    found = await RunList(cluster, namespaces).read()
+    found = await list_runs(cluster.kube, namespaces)
     assert "".join(sorted(obj["metadata"]["name"] for obj in found)) == expected
     if not namespaces:
         assert [request.query.get("continue") for request in cluster.requests] == [None, "more"]
@@ -33,7 +33,7 @@ async def test_a_list_whose_second_page_fails_is_none() -> None:
     gone = ApiError(410, "Expired", "the list is too old")
     cluster.answers["list rlruns"] = [{"items": [run("a")], "metadata": {"continue": "more"}}, gone]
     with pytest.raises(ApiError):
-        await RunList(cluster).read()
+        await list_runs(cluster.kube, [])
 
 
 def test_a_finished_run_is_kept_without_what_no_list_needs() -> None:
