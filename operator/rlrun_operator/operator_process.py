@@ -35,6 +35,7 @@ from rlrun.kube.kinds import (
 from rlrun.kube.objects import Obj, label
 
 from rlrun_operator import handlers
+from rlrun_operator.cache.first_answers import read_first_answers
 from rlrun_operator.cache.metadata_watch import MetadataWatch
 from rlrun_operator.cache.object_cache import ObjectCache
 from rlrun_operator.cache.recording_transport import RecordingTransport
@@ -50,7 +51,7 @@ from rlrun_operator.controller.orchestrator_client import HttpOrchestratorClient
 from rlrun_operator.controller.reconciler import Reconciler
 from rlrun_operator.controller.run_list import list_runs
 from rlrun_operator.planning.plan.observation import RunKey
-from rlrun_operator.planning.plan.stored_status import stored_phase
+from rlrun_operator.planning.plan.stored_status import is_finished, stored_phase
 from rlrun_operator.planning.policies.resync_schedule import resync_schedule
 from rlrun_operator.probes import EventLoopWatchdog, web_app
 from rlrun_operator.resources.run_tokens import key_secret_name
@@ -87,7 +88,7 @@ class Operator:
         self._heartbeat = EventLoopWatchdog()
         self._stop = asyncio.Event()
         self._watching = asyncio.Event()
-        self._listed = asyncio.Event()
+        self._may_work = asyncio.Event()
         """Set when the workers may begin."""
         self._leading = False
         self.port: int | None = None
@@ -251,8 +252,7 @@ class Operator:
         log.info("serving /healthz, /readyz and /metrics on port %s", self.port)
 
     async def _work(self, reconciler: Reconciler) -> None:
-        # Which runs have a place must be known before one more gets one.
-        await self._listed.wait()
+        await self._may_work.wait()
         await work(self._queue, reconciler.reconcile)
 
     async def _resync(
@@ -263,8 +263,6 @@ class Operator:
         Finished runs in which nothing is left to do are looked at in a slow sweep only: for example for files that
         were deleted in S3.
         """
-        if admissions is None:
-            self._listed.set()
         clock = asyncio.get_running_loop().time
         swept = clock()
         while True:
@@ -274,6 +272,9 @@ class Operator:
                 swept = clock() if is_sweep else swept
             except ApiError as error:
                 log.warning("Could not list the runs; retrying in 5 s: %s", error)
+                if admissions is None:
+                    # Events tell of runs, too. With a queue it must be known which runs have a place.
+                    self._may_work.set()
                 await asyncio.sleep(5)
                 continue
             await asyncio.sleep(self._settings.resync_seconds)
@@ -289,9 +290,6 @@ class Operator:
         runs = await list_runs(cluster, self._settings.watch_namespaces)
         self._cache.forget_missing(RLRUN, runs)
         self._cache.drop_expired()
-        if admissions is not None and not self._listed.is_set():
-            admissions.load(run for run in runs if not names_local_queue(run))
-            self._listed.set()
         due = []
         async for run in in_turns(runs):
             self._cache.changed(RLRUN, run)
@@ -301,12 +299,24 @@ class Operator:
             self._phases.set_phase(key.namespace, key.name, (stored_phase(run) or Phase.pending).value)
             if reconciler is None or not reconciler.is_settled(key, metadata["resourceVersion"]):
                 due.append(run)
+        if not self._may_work.is_set():
+            await self._prepare(cluster, admissions, runs)
         async for key, pause in in_turns(resync_schedule(due, datetime.now(UTC))):
             self._queue.add_after(key, pause)
         # Runs that are gone.
         for key in keys:
             self._queue.add(key)
         await ModelStatusWriter(cluster).write(None if self._settings.watch_namespaces else runs)
+
+    async def _prepare(self, cluster: AsyncKubeClient, admissions: AdmissionQueue | None, runs: list[Obj]) -> None:
+        """Let the workers begin, once it is known which runs have a place, and what the unfinished ones consist of."""
+        if admissions is not None:
+            admissions.load(run for run in runs if not names_local_queue(run))
+        namespaces: list[str | None] = [*self._settings.watch_namespaces] or [None]
+        unfinished = [run["metadata"] for run in runs if not is_finished(run)]
+        uids = {(metadata["namespace"], metadata["name"]): str(metadata["uid"]) for metadata in unfinished}
+        await read_first_answers(cluster, self._cache, namespaces, uids)
+        self._may_work.set()
 
     def _enqueue_all(self, pools: handlers.Pools, reconciler: Reconciler, namespace: str | None) -> None:
         """Queue what a watch may have missed in one or in all namespaces.

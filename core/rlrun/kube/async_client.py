@@ -119,21 +119,42 @@ class AsyncKubeClient:
         keep: Callable[[Obj], Obj] = lambda obj: obj,
     ) -> tuple[builtins.list[Obj], str]:
         found: builtins.list[Obj] = []
+        version = ""
+        async for items, version in self._pages(kind, namespace, labels, fields):  # noqa: B007
+            found += map(keep, items)
+        return found, version
+
+    async def pages(
+        self, kind: ResourceKind, namespace: str | None, labels: Labels
+    ) -> AsyncIterator[builtins.list[Obj]]:
+        """Yield all objects with these labels, a page at a time. The list is complete if it ends without ApiError."""
+        async for items, _ in self._pages(kind, namespace, labels, ""):
+            yield items
+
+    async def _pages(
+        self, kind: ResourceKind, namespace: str | None, labels: Labels | None, fields: str
+    ) -> AsyncIterator[tuple[builtins.list[Obj], str]]:
+        """Yield each page with the version of the list."""
         token = ""
         while True:
             request = requests.list_page(kind, namespace, labels, token, fields)
             page = await self._transport.send(request)
             items, token = requests.parse_page(request, page)
-            found += map(keep, items)
+            yield items, str((page.get("metadata") or {}).get("resourceVersion", ""))
             if not token:
-                return found, str((page.get("metadata") or {}).get("resourceVersion", ""))
+                return
 
     async def list_metadata(
-        self, kind: ResourceKind, namespace: str | None, labels: Labels
+        self,
+        kind: ResourceKind,
+        namespace: str | None,
+        labels: Labels,
+        *,
+        keep: Callable[[Obj], Obj] = lambda obj: obj,
     ) -> tuple[builtins.list[Obj], str]:
         """Return the metadata of all objects with these labels, and the version from which a watch goes on.
 
-        Raises ApiError.
+        `keep` as in `list`. Raises ApiError.
         """
         found: builtins.list[Obj] = []
         token = ""
@@ -144,7 +165,7 @@ class AsyncKubeClient:
                 # An empty list of this form.
                 page = {**page, "items": []}
             items, token = requests.parse_page(request, page)
-            found += items
+            found += map(keep, items)
             if not token:
                 return found, str((page.get("metadata") or {}).get("resourceVersion", ""))
 

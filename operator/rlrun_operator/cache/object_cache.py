@@ -5,6 +5,7 @@ for KEPT_SECONDS: a watch may lose an event. Versions decide what is newer, beca
 the answers to them (resourceVersions of one kind compare as numbers: Kubernetes enhancement 5504).
 """
 
+import asyncio
 import itertools
 import json
 import logging
@@ -99,6 +100,8 @@ class ObjectCache:
         self._of_run: defaultdict[RunName, set[Question]] = defaultdict(set)
         self._pending: defaultdict[Question, list[PendingRead]] = defaultdict(list)
         self._watched: set[tuple[ResourceKind, str | None]] = set()
+        self._opened = asyncio.Event()
+        """Set when a watch opens."""
         self._moments = itertools.count()
         self._writing: Counter[_Place] = Counter()
         """Objects about which an own write is under way."""
@@ -125,11 +128,22 @@ class ObjectCache:
         """Keep answers of the kind from now on, in one or in all namespaces: changes will be told."""
         self.forget_kind(kind, namespace)
         self._watched.add((kind, namespace))
+        self._opened.set()
 
     def watch_closed(self, kind: ResourceKind, namespace: str | None = None) -> None:
         """Keep no answers of the kind until its watch is open again."""
         self._watched.discard((kind, namespace))
         self.forget_kind(kind, namespace)
+
+    def is_watched(self, kind: ResourceKind, namespace: str | None) -> bool:
+        """Return whether answers about the kind in this namespace, or in all, are kept."""
+        return not self._watched.isdisjoint({(kind, None), (kind, namespace)})
+
+    async def until_watched(self, kind: ResourceKind, namespace: str | None) -> None:
+        """Wait until answers about the kind are kept."""
+        while not self.is_watched(kind, namespace):
+            self._opened.clear()
+            await self._opened.wait()
 
     def forget_kind(self, kind: ResourceKind, namespace: str | None = None) -> None:
         """Forget all answers of the kind, in one or in all namespaces: its watch has a gap."""
@@ -203,8 +217,7 @@ class ObjectCache:
 
     def keep(self, question: Question, read: PendingRead, objects: Iterable[Obj], run: RunName) -> None:
         """Keep the answer to a read for a run, unless something has changed meanwhile."""
-        is_watched = not self._watched.isdisjoint({(question.kind, None), (question.kind, question.namespace)})
-        if not is_watched or read.is_outdated:
+        if not self.is_watched(question.kind, question.namespace) or read.is_outdated:
             return
         stripped = [used_parts(question.kind, obj) for obj in objects]
         versions = {str(o["metadata"].get("uid", "")): _version(o) or 0 for o in stripped}

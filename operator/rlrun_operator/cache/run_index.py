@@ -70,3 +70,11 @@ class RunIndex:
         self._staying[kind, run, run_uid] -= 1
         if not self._staying[kind, run, run_uid]:
             del self._staying[kind, run, run_uid]
+
+
+def indexed_parts(obj: Obj) -> Obj:
+    """Return what the index uses of an object."""
+    metadata = obj["metadata"]
+    labels = {key: label(obj, key) for key in (RUN_LABEL, RUN_UID_LABEL)}
+    kept = {key: metadata[key] for key in ("namespace", "uid", "deletionTimestamp") if key in metadata}
+    return {"metadata": {**kept, "labels": labels}}

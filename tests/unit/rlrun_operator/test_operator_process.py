@@ -24,7 +24,9 @@ class Watched:
         self.events = events
         self.kinds: list[tuple[ResourceKind, str | None]] = []
 
-    async def list_metadata(self, kind: ResourceKind, namespace: str | None, _: Labels) -> tuple[list[Obj], str]:
+    async def list_metadata(
+        self, kind: ResourceKind, namespace: str | None, _: Labels, **__: Any
+    ) -> tuple[list[Obj], str]:
         self.kinds.append((kind, namespace))
         return [], "1"
 

@@ -2,7 +2,9 @@
 
 import asyncio
 import contextlib
+import gc
 import json
+import weakref
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -156,6 +158,34 @@ async def test_the_index_knows_the_runs_of_all_objects() -> None:
     watched.index.see = note  # type: ignore[method-assign]
     await watched.run()
     assert counts == [True, True, True, False], "one that is there, one more, one less, none"
+
+
+async def test_the_list_at_the_beginning_is_not_kept_while_the_watch_lasts() -> None:
+    class Big(str):
+        pass
+
+    stream = Stream()
+    item = json.loads(event("", 50))["object"]
+    item["metadata"]["managedFields"] = Big()
+    kept = weakref.ref(item["metadata"]["managedFields"])
+    stream.items = [item]
+    watched = Watched(stream)
+    found = []
+    opened = watched.note_opening
+
+    def note(namespace: str | None) -> None:
+        opened(namespace)
+        stream.items = []
+
+    watched.note_opening = note  # type: ignore[method-assign]
+    del item
+    watch = asyncio.create_task(watched.run())
+    await asyncio.wait_for(stream.done.wait(), 10)
+    gc.collect()
+    found.append(kept())
+    await watch
+    assert found == [None]
+    assert not watched.index.has_none(SERVICE, RUN)
 
 
 async def test_the_index_knows_nothing_while_there_is_no_watch() -> None:

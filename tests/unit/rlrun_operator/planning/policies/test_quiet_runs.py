@@ -1,5 +1,7 @@
 """When a run is looked at again if nothing happens."""
 
+import random
+import uuid
 from typing import Any
 
 import pytest
@@ -10,7 +12,7 @@ from rlrun.storage.manifest import ArtifactKind, Manifest
 from rlrun_operator.planning.plan.actions import ConditionChange
 from rlrun_operator.planning.plan.artifact_catalog import ArtifactCatalog, ArtifactObjectKind, ObservedArtifact
 from rlrun_operator.planning.plan.observation import RunObservation
-from rlrun_operator.planning.policies.quiet_runs import QUIET_SECONDS, seconds_to_next_look
+from rlrun_operator.planning.policies.quiet_runs import QUIET_SECONDS, seconds_to_next_look, spread
 
 from tests.support.clocks import START
 from tests.support.cluster_objects import run_object
@@ -18,6 +20,7 @@ from tests.support.operator_world import SETTINGS, World
 from tests.support.run_states import at, run_spec, started
 
 SOON = SETTINGS.poll_seconds
+QUIET = QUIET_SECONDS * spread(run_object()["metadata"]["uid"])
 RUNNING = ConditionChange("Running", True, "Running")
 STARTING = (ConditionChange("Running", False, "Starting"),)
 
@@ -46,7 +49,17 @@ def next_look(
 
 
 def test_a_run_that_is_watched_and_trains_is_left_alone() -> None:
-    assert next_look() == QUIET_SECONDS
+    assert next_look() == QUIET
+
+
+def test_runs_that_began_together_are_not_looked_at_together() -> None:
+    source = random.Random(1)
+    found = sorted(spread(str(uuid.UUID(int=source.getrandbits(128), version=4))) for _ in range(1000))
+    assert found[0] >= 0.75
+    assert found[-1] < 1.25
+    for limit in (0.85, 0.95, 1.05, 1.15):
+        share = sum(factor < limit for factor in found) / len(found)
+        assert share == pytest.approx((limit - 0.75) / 0.5, abs=0.05)
 
 
 @pytest.mark.parametrize(
@@ -87,7 +100,7 @@ def test_a_run_whose_pods_do_not_start_is_looked_at_less_often_the_longer_it_wai
         ({"activeDeadlineSeconds": 130}, 100, 30),
         ({"stallDeadlineSeconds": 60}, 100, 50),
         ({"activeDeadlineSeconds": 101}, 100, SOON),
-        ({"activeDeadlineSeconds": 1000}, 100, QUIET_SECONDS),
+        ({"activeDeadlineSeconds": 1000}, 100, QUIET),
     ],
 )
 def test_a_deadline_is_not_missed(limits: dict[str, Any], after: float, expected: float) -> None:
@@ -101,17 +114,17 @@ ADAPTERS = {"adapters": {"interval": 5}}
 @pytest.mark.parametrize(
     ("spec", "folders", "step", "after", "expected"),
     [
-        (CHECKPOINTS, (), 4, 100, QUIET_SECONDS),
+        (CHECKPOINTS, (), 4, 100, QUIET),
         (CHECKPOINTS, (), 5, 100, SOON),
         (CHECKPOINTS, (folder("RLCheckpoint", 5, complete=False),), 7, 100, SOON),
-        (CHECKPOINTS, (folder("RLCheckpoint", 5),), 7, 100, QUIET_SECONDS),
+        (CHECKPOINTS, (folder("RLCheckpoint", 5),), 7, 100, QUIET),
         (CHECKPOINTS, (folder("RLCheckpoint", 5),), 11, 100, SOON),
         (CHECKPOINTS, (folder("RLAdapter", 5),), 7, 100, SOON),
-        (CHECKPOINTS, (), 7, 90 + 301, QUIET_SECONDS),
+        (CHECKPOINTS, (), 7, 90 + 301, QUIET),
         (ADAPTERS, (), 5, 100, SOON),
-        (ADAPTERS, (folder("RLAdapter", 5),), 5, 100, QUIET_SECONDS),
+        (ADAPTERS, (folder("RLAdapter", 5),), 5, 100, QUIET),
         ({}, (), 50, 100, SOON),
-        ({}, (folder("RLCheckpoint", 50),), 50, 100, QUIET_SECONDS),
+        ({}, (folder("RLCheckpoint", 50),), 50, 100, QUIET),
     ],
 )
 def test_an_upload_that_is_due_is_looked_for(
@@ -125,9 +138,9 @@ async def test_a_quiet_run_is_looked_at_once_a_minute_and_each_change_counts(wor
     world.poller.watches = True
     world.poller.answer = RunStatus(phase=RunPhase.running, step=3, max_steps=10, started_at=START)
     await world.reconcile()
-    assert await world.reconcile() == QUIET_SECONDS
+    assert await world.reconcile() == QUIET
     writes = world.cluster.writes
-    assert await world.reconcile() == QUIET_SECONDS
+    assert await world.reconcile() == QUIET
     assert world.cluster.writes == writes
     world.poller.answer = None
     assert await world.reconcile() == SOON
