@@ -69,17 +69,19 @@ def has_new_spec(run: Mapping[str, Any]) -> bool:
     return bool((run.get("status") or {}).get("observedGeneration") != run["metadata"].get("generation"))
 
 
-def is_needed(kind: ResourceKind, listed: Mapping[str, Any]) -> bool:
-    """Return whether a listed object needs an event of its own.
+def take_listed(kind: ResourceKind, listed: Mapping[str, Any], enqueue: Enqueue) -> bool:
+    """Queue a listed run that has not finished. Return whether a listed object needs an event of kopf.
 
     The list of all runs looks at finished ones, one after the other. Runs that wait for a checkpoint are queued when
     the list of checkpoints is complete. An artifact that is being deleted waits for a look at its run, also if the run
     has finished.
     """
+    if kind == RLRUN:
+        if not has_ended(listed):
+            enqueue(RunKey(listed["metadata"]["namespace"], listed["metadata"]["name"]))
+        return False
     if listed["metadata"].get("deletionTimestamp"):
         return True
-    if kind == RLRUN:
-        return not has_ended(listed)
     if kind == RLADAPTER:
         return bool(listed["spec"].get("deployed") or (listed.get("status") or {}).get("deploymentState"))
     return kind != RLCHECKPOINT
@@ -132,8 +134,7 @@ def registry(
 
     def run_changed(type: str | None, body: kopf.Body) -> None:
         is_news = seen(RLRUN, type, body)
-        # The list of all runs looks at finished ones, one after the other.
-        if (is_news or has_new_spec(body)) and not (type is None and has_ended(body)):
+        if is_news or has_new_spec(body):
             enqueue(RunKey(body["metadata"]["namespace"], body["metadata"]["name"]))
 
     async def model_event(type: str | None, body: kopf.Body, **_: Any) -> None:
@@ -192,6 +193,7 @@ async def watch(
     found: kopf.OperatorRegistry,
     namespaces: list[str],
     cache: ObjectCache,
+    enqueue: Enqueue,
     on_listed: Callable[[str | None], None],
     stop: asyncio.Event,
     started: asyncio.Event,
@@ -200,6 +202,10 @@ async def watch(
 
     `on_listed` is called with the namespace, None for all, when one of these lists is complete.
     """
+
+    def is_needed(kind: ResourceKind, listed: Mapping[str, Any]) -> bool:
+        return take_listed(kind, listed, enqueue)
+
     with watched_streams(cache, {kind.plural: kind for kind in WATCHED}, is_needed, on_listed):
         await kopf.operator(
             registry=found,

@@ -184,6 +184,7 @@ class Operator:
                 registry,
                 self._settings.watch_namespaces,
                 self._cache,
+                self._queue.add,
                 functools.partial(self._enqueue_all, serving, reconciler),
                 kopf_stop,
                 self._watching,

@@ -87,6 +87,28 @@ def test_a_run_that_waits_costs_looks_and_no_requests(own_bench: Bench) -> None:
     assert reads(process) - read <= SHARED_READS
 
 
+def test_a_start_lists_each_kind_once_for_all_runs_and_writes_nothing(own_bench: Bench) -> None:
+    bench = own_bench
+    process = bench.start_operator()
+    names = ("reverse", "second", "third")
+    started(bench)
+    for name in names[1:]:
+        bench.create_run(name)
+        bench.wait(f"children of {name}", lambda name=name: bench.get(BATCH, "jobs", f"{name}-orchestrator-a1"))
+    bench.wait_until_unchanged(3)
+    versions = [bench.run(name)["metadata"]["resourceVersion"] for name in names]
+    process.terminate()
+    process = bench.start_operator()
+    bench.wait("looks at all runs", lambda: "on port" in process.log.read_text() and looks(process) >= len(names))
+    for kind in ("pods", "services", "networkpolicies", "replicasets", "jobs", "rlcheckpoints"):
+        count = metric(process, rf'rlrun_api_requests_total\{{kind="{kind}",verb="list"\}}')
+        own_watch = kind != "rlcheckpoints"
+        assert count == 1 + own_watch, f"{kind}: one list for all runs, and that of the operator's own watch"
+    # The number of runs in the status of a model is written with each list of all runs.
+    assert metric(process, r'rlrun_api_requests_total\{kind="(?!rlmodels)\w+",verb="(?:apply|patch|create)"\}') == 0
+    assert [bench.run(name)["metadata"]["resourceVersion"] for name in names] == versions
+
+
 @pytest.mark.parametrize(
     ("place", "name"), [((CORE, "services"), "reverse-trainer"), ((CORE, "configmaps"), "reverse-config")]
 )

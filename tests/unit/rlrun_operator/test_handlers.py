@@ -6,7 +6,7 @@ from kopf._cogs.structs.references import Resource
 from kubernetes.aio import client
 from rlrun.kube.kinds import RLADAPTER, RLCHECKPOINT, RLMODEL, RLRUN, ResourceKind
 from rlrun_operator.cache.object_cache import ObjectCache, Question
-from rlrun_operator.handlers import WATCHED, connection, is_needed, readers, registry, run_key
+from rlrun_operator.handlers import WATCHED, connection, readers, registry, run_key, take_listed
 from rlrun_operator.planning.plan.observation import RunKey
 
 
@@ -105,10 +105,6 @@ ENDED, ACTIVE = {"status": {"phase": "Completed"}}, {"status": {"phase": "Runnin
 @pytest.mark.parametrize(
     ("kind", "listed", "needed"),
     [
-        (RLRUN, ENDED, False),
-        (RLRUN, ACTIVE, True),
-        (RLRUN, {}, True),
-        (RLRUN, {**ENDED, "metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}}, True),
         (RLMODEL, {}, True),
         (RLCHECKPOINT, {}, False),
         (RLADAPTER, {}, False),
@@ -121,7 +117,27 @@ ENDED, ACTIVE = {"status": {"phase": "Completed"}}, {"status": {"phase": "Runnin
 def test_listed_objects_that_start_no_look_cost_no_event(
     kind: ResourceKind, listed: dict[str, Any], needed: bool
 ) -> None:
-    assert is_needed(kind, {"metadata": {}, "spec": {}, **listed}) is needed
+    queued: list[RunKey] = []
+    assert take_listed(kind, {"metadata": {}, "spec": {}, **listed}, queued.append) is needed
+    assert queued == []
+
+
+@pytest.mark.parametrize(
+    ("listed", "is_queued"),
+    [
+        (ENDED, False),
+        (ACTIVE, True),
+        ({}, True),
+        ({**ENDED, "metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}}, True),
+    ],
+)
+def test_listed_runs_are_queued_without_an_event_if_they_have_not_ended(
+    listed: dict[str, Any], is_queued: bool
+) -> None:
+    queued: list[RunKey] = []
+    metadata = {"namespace": "n", "name": "first", **listed.get("metadata", {})}
+    assert not take_listed(RLRUN, {**listed, "metadata": metadata}, queued.append)
+    assert queued == [RunKey("n", "first")] * is_queued
 
 
 @pytest.mark.parametrize(("kind", "expected"), [(RLCHECKPOINT, [("n", "c", {"n", "m"})]), (RLADAPTER, [])])
@@ -187,34 +203,6 @@ async def test_an_event_of_an_own_write_of_a_run_starts_no_look() -> None:
     cache.written(RLRUN, run(7, generation=2), cache.moment())
     await handler.fn(type="MODIFIED", body=kopf.Body(run(6, generation=2)), namespace="team", name="first")
     assert len(queued) == 1
-
-
-@pytest.mark.parametrize(
-    ("event", "phase", "deleted", "looks"),
-    [
-        (None, "Completed", False, 0),
-        (None, "Completed", True, 1),
-        (None, "Running", False, 1),
-        (None, None, False, 1),
-        ("MODIFIED", "Completed", False, 1),
-    ],
-)
-async def test_a_finished_run_of_a_list_is_left_to_the_list_of_all(
-    event: str | None, phase: str | None, deleted: bool, looks: int
-) -> None:
-    queued: list[RunKey] = []
-
-    async def configure() -> client.Configuration:
-        return client.Configuration()
-
-    found = registry(configure, queued.append, ignore, ignore, Pools(), ObjectCache(lambda: 0.0))
-    handler = next(h for h in found._watching.get_all_handlers() if "run_event" in str(h.fn))
-    metadata = {"namespace": "team", "name": "first", "uid": "u", "resourceVersion": "1"}
-    if deleted:
-        metadata["deletionTimestamp"] = "2026-01-01T00:00:00Z"
-    body = kopf.Body({"metadata": metadata, "status": {"phase": phase} if phase else {}})
-    await handler.fn(type=event, body=body, namespace="team", name="first")
-    assert len(queued) == looks
 
 
 def test_kopf_watches_the_kinds_of_the_project_alone() -> None:
