@@ -1,4 +1,5 @@
 """`python -m rlrun_server`: signs requests to S3 and serves the REST API, until SIGTERM."""
+# ruff: noqa: E402
 
 import asyncio
 import logging
@@ -6,8 +7,13 @@ import sys
 import time
 from datetime import UTC, datetime
 
-from kubernetes.aio.config.config_exception import ConfigException
 from rlrun.constants import ExitCode, Reason
+from rlrun.kube.official_client import import_lazily
+
+# Before anything imports the client.
+import_lazily()
+
+from kubernetes.aio.config.config_exception import ConfigException
 from rlrun.kube.async_client import AsyncApiTransport, AsyncKubeClient, load_configuration, without_credentials
 from rlrun.protocol.problem import Problem
 from rlrun.service.errors import FatalError

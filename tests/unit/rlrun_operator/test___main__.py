@@ -20,11 +20,13 @@ def test_garbage_collections_skip_what_the_imports_have_made(monkeypatch: pytest
 
     monkeypatch.setattr(command, "load_settings", lambda: SETTINGS)
     monkeypatch.setattr(command.asyncio, "run", run)
-    level = logging.getLogger("kopf").level
+    level, thresholds = logging.getLogger("kopf").level, gc.get_threshold()
     gc.unfreeze()
     try:
         assert command.main() == 0
+        assert gc.get_threshold() == command.GC_THRESHOLDS
     finally:
         gc.unfreeze()
+        gc.set_threshold(*thresholds)
         logging.getLogger("kopf").setLevel(level)
     assert frozen[0] > 10_000

@@ -44,6 +44,23 @@ import_lazily()
 assert sys.modules["kubernetes.client"] is before
 """
 
+PROCESS = """
+import importlib
+import sys
+importlib.import_module("{}.__main__")
+from kubernetes.aio import client, config
+assert client.Configuration and client.ApiClient and config.load_kube_config and config.load_incluster_config
+loaded = [name for name in sys.modules if name.startswith("kubernetes.") and (".api." in name or ".models." in name)]
+assert len(loaded) < 10, loaded
+"""
+
+
+@pytest.mark.parametrize("name", ["rlrun_operator", "rlrun_server"])
+def test_long_processes_load_no_classes_of_the_api(name: str) -> None:
+    command = [sys.executable, "-c", PROCESS.format(name)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env={"PYTHONPATH": PYTHONPATH})
+    assert done.returncode == 0, done.stderr
+
 
 @pytest.mark.parametrize("program", [USED, USED + ALL, "import sys" + BEFORE], ids=["used", "all", "before"])
 def test_in_a_process_of_its_own(program: str) -> None:
