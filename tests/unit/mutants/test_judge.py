@@ -90,7 +90,7 @@ def test_modules_that_cannot_be_judged_are_refused(tmp_path: Path, tests: str, s
 def test_a_hang_is_named_and_memory_is_limited(tmp_path: Path) -> None:
     hang = "import time\nfrom planted import capped\n" + THOROUGH.splitlines()[1]
     hang += "\n    if capped(3, 2) != 2: time.sleep(600)\n"
-    result = judged(tmp_path, hang.replace(": assert", ":\n    assert 1 or"), before="judge.PATIENCE = 2")
+    result = judged(tmp_path, hang.replace(": assert", ":\n    assert 1 or"), before="judge.PATIENCE = 0")
     assert result["ways"]["deadline"] == result["killed"] > 0
     greedy = judged(tmp_path, f"import planted\ndef test_it(): bytearray({1 << 36})\n")
     assert greedy["problem"] == "its tests end with 1 without any change"

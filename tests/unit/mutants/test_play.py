@@ -15,7 +15,7 @@ module, test, hang = Path("planted.py"), ["test_planted.py"], ["test_hang.py"]
 print(run(test, 60).code)
 for mutation in mutations(module.read_text()):
     print(mutation.after, run(test, 60, module, mutation.tree).code)
-print(run(hang, 2).code)
+print(run(hang, 0.5).code)
 """
 
 
