@@ -35,13 +35,17 @@ play._Changed._execute = without_change
 """
 
 
+FEW_PLUGINS = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_PLUGINS": "_hypothesis_pytestplugin"}
+"""Variables of a process whose tests are plain: most of the time of such a run is that of loading plugins."""
+
+
 def judged(folder: Path, tests: str, before: str = "", seconds: int = 300) -> dict[str, Any]:
     """Judge the planted module in a process of its own, because runs are forks of the process that asks for them."""
     (folder / "planted.py").write_text(MODULE)
     (folder / "test_planted.py").write_text(tests)
     done = subprocess.run(
         [sys.executable, "-c", JUDGE.format(before=before, seconds=seconds)],
-        cwd=folder, env={"PYTHONPATH": f"{folder}:{ROOT}"}, capture_output=True, text=True, check=False,
+        cwd=folder, env={"PYTHONPATH": f"{folder}:{ROOT}", **FEW_PLUGINS}, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)

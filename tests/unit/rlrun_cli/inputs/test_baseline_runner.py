@@ -105,7 +105,14 @@ def test_what_is_wrong_is_said(rlrun: Rlrun, package: Path, endpoint: Endpoint, 
 
 
 def test_arguments_reach_the_environment(rlrun: Rlrun, package: Path, endpoint: Endpoint) -> None:
-    answer = check(rlrun, package, endpoint, "--args", '{"wanted": "never"}', code=LIGHT.replace("REWARD", "float(said == self.wanted)"))
+    answer = check(
+        rlrun,
+        package,
+        endpoint,
+        "--args",
+        '{"wanted": "never"}',
+        code=LIGHT.replace("REWARD", "float(said == self.wanted)"),
+    )
     assert "0 %" in answer.out
 
 
