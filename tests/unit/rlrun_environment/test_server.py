@@ -179,6 +179,7 @@ async def test_a_worker_that_blocks_is_killed(serve, make_group, upstream):
     _, result = await client.group(make_group(rollouts=1, deadline_seconds=1.0))
     assert [r.error.reason for r in result.rollouts] == ["EnvironmentTimeout"]
     assert (await client.until(lambda i: i.ready)).ready
+    assert client.server.pool.workers[0].restarts == 1
 
 
 async def test_load_failures_are_shown_and_tried_again(serve, tmp_path, make_group):
