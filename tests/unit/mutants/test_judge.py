@@ -35,13 +35,17 @@ play._Changed._execute = without_change
 """
 
 
+FEW_PLUGINS = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_PLUGINS": "_hypothesis_pytestplugin"}
+"""Variables of a process whose tests are plain: most of the time of such a run is that of loading plugins."""
+
+
 def judged(folder: Path, tests: str, before: str = "", seconds: int = 300) -> dict[str, Any]:
     """Judge the planted module in a process of its own, because runs are forks of the process that asks for them."""
     (folder / "planted.py").write_text(MODULE)
     (folder / "test_planted.py").write_text(tests)
     done = subprocess.run(
         [sys.executable, "-c", JUDGE.format(before=before, seconds=seconds)],
-        cwd=folder, env={"PYTHONPATH": f"{folder}:{ROOT}"}, capture_output=True, text=True, check=False,
+        cwd=folder, env={"PYTHONPATH": f"{folder}:{ROOT}", **FEW_PLUGINS}, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
@@ -90,7 +94,7 @@ def test_modules_that_cannot_be_judged_are_refused(tmp_path: Path, tests: str, s
 def test_a_hang_is_named_and_memory_is_limited(tmp_path: Path) -> None:
     hang = "import time\nfrom planted import capped\n" + THOROUGH.splitlines()[1]
     hang += "\n    if capped(3, 2) != 2: time.sleep(600)\n"
-    result = judged(tmp_path, hang.replace(": assert", ":\n    assert 1 or"), before="judge.PATIENCE = 2")
+    result = judged(tmp_path, hang.replace(": assert", ":\n    assert 1 or"), before="judge.PATIENCE = 0")
     assert result["ways"]["deadline"] == result["killed"] > 0
     greedy = judged(tmp_path, f"import planted\ndef test_it(): bytearray({1 << 36})\n")
     assert greedy["problem"] == "its tests end with 1 without any change"

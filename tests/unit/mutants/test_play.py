@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.unit.mutants.test_judge import FEW_PLUGINS
+
 CODE = """
 import sys
 from pathlib import Path
@@ -15,7 +17,7 @@ module, test, hang = Path("planted.py"), ["test_planted.py"], ["test_hang.py"]
 print(run(test, 60).code)
 for mutation in mutations(module.read_text()):
     print(mutation.after, run(test, 60, module, mutation.tree).code)
-print(run(hang, 2).code)
+print(run(hang, 0.5).code)
 """
 
 
@@ -29,7 +31,11 @@ def test_planted_changes(tmp_path: Path) -> None:
     root = Path(__file__).resolve().parents[3]
     done = subprocess.run(
         [sys.executable, "-c", CODE],
-        cwd=tmp_path, env={"PYTHONPATH": f"{tmp_path}:{root}"}, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        cwd=tmp_path,
+        env={"PYTHONPATH": f"{tmp_path}:{root}", **FEW_PLUGINS},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.stdout.splitlines() == ["0", "pass 0", "return None 1", "a - b 1", "-1"], done.stderr
     assert planted.read_bytes() == before

@@ -1,8 +1,6 @@
 """No field of RLRun's spec without a test that fails when the field loses its effect."""
 
 import ast
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -53,10 +51,12 @@ def test_every_citation_is_a_test_that_pytest_finds() -> None:
 
 
 @pytest.mark.slow
-def test_citations_of_this_level_can_be_run_as_they_stand() -> None:
+def test_citations_of_this_level_can_be_run_as_they_stand(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     cited = sorted({test for tests in proofs().values() for test in tests if test.startswith("tests/unit/")})
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", *cited],
-        cwd=ROOT, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
+    # In this process, which has imported most of their modules. Options of the outer pytest are not for the inner one.
+    monkeypatch.chdir(ROOT)
+    monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)
+    code = pytest.main(["--collect-only", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", *cited])
+    assert code == 0, "".join(capsys.readouterr())

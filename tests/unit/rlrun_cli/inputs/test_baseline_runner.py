@@ -26,6 +26,25 @@ def load_environment(wanted="yes"):
     Game.wanted = wanted
     return Game()
 """
+LIGHT = """
+import json, urllib.request
+
+class Game:
+    dataset = [{"prompt": f"question {n}", "answer": "yes"} for n in range(40)]
+
+    def rollout(self, example, *, base_url, api_key, model, sampling):
+        body = {"model": model, "messages": [{"role": "user", "content": example["prompt"]}]}
+        headers = {"Authorization": f"Bearer {api_key}", "Content-Type": "application/json"}
+        asked = urllib.request.Request(f"{base_url}/chat/completions", json.dumps(body).encode(), headers)
+        with urllib.request.urlopen(asked) as answer:
+            said = json.load(answer)["choices"][0]["message"]["content"]
+        return REWARD
+
+def load_environment(wanted="yes"):
+    Game.wanted = wanted
+    return Game()
+"""
+"""The same without the client of OpenAI, which takes longer to import than all else that such a test does."""
 RIGHT = "float(reply.choices[0].message.content == self.wanted)"
 pytestmark = pytest.mark.slow
 
@@ -80,13 +99,20 @@ def test_an_environment_of_verifiers_is_run(rlrun: Rlrun, package: Path, endpoin
     ],
 )
 def test_what_is_wrong_is_said(rlrun: Rlrun, package: Path, endpoint: Endpoint, reward: str, said: str) -> None:
-    answer = check(rlrun, package, endpoint, code=PLAIN.replace("REWARD", reward))
+    answer = check(rlrun, package, endpoint, code=LIGHT.replace("REWARD", reward))
     assert answer.code == 1
     assert said in " ".join(answer.out.split())
 
 
 def test_arguments_reach_the_environment(rlrun: Rlrun, package: Path, endpoint: Endpoint) -> None:
-    answer = check(rlrun, package, endpoint, "--args", '{"wanted": "never"}', code=PLAIN.replace("REWARD", RIGHT))
+    answer = check(
+        rlrun,
+        package,
+        endpoint,
+        "--args",
+        '{"wanted": "never"}',
+        code=LIGHT.replace("REWARD", "float(said == self.wanted)"),
+    )
     assert "0 %" in answer.out
 
 

@@ -9,6 +9,8 @@ import pytest
 from rlrun.kube.errors import ApiError
 from rlrun.kube.kinds import RLRUN
 from rlrun.kube.sync_client import SyncKubeClient
+from rlrun_cli.remote import cluster as cluster_module
+from rlrun_cli.remote import server as server_module
 from rlrun_cli.remote.context import CliContext
 from rlrun_cli.remote.probe import ANSWER_SECONDS, ProbedTransport
 
@@ -34,9 +36,15 @@ def kubeconfig(folder: Path, port: int, scheme: str = "http") -> Path:
     return path
 
 
+QUICK_SECONDS = 0.3
+"""Time for an answer that never comes. The operating system takes the connection, however busy the machine is."""
+
+
 @pytest.fixture
-def silent() -> Iterator[socket.socket]:
+def silent(monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
     """A server that takes connections and never answers."""
+    monkeypatch.setattr(cluster_module, "ANSWER_SECONDS", QUICK_SECONDS)
+    monkeypatch.setattr(server_module, "ANSWER_SECONDS", QUICK_SECONDS)
     with socket.create_server(("127.0.0.1", 0)) as server:
         yield server
 

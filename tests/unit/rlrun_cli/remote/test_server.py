@@ -275,7 +275,10 @@ def test_a_broken_key_is_named_and_not_shown(cluster: ApiServer, admin: str, cha
     assert key[17:] not in refused.err
 
 
-def test_a_request_that_changes_something_is_sent_once(cluster: ApiServer, admin: str) -> None:
+def test_a_request_that_changes_something_is_sent_once(
+    cluster: ApiServer, admin: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rlrun_cli.remote.server.BACKOFF", 0.0)
     cluster.refusal = ApiError(503, "ServiceUnavailable", "try again")
     for words, sent in ((("create",), 1), (("delete", "a" * 12), 1), (("list",), 4)):
         cluster.requests.clear()

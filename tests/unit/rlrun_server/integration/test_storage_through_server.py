@@ -117,7 +117,13 @@ def test_a_signature_is_for_its_headers_only(server: SigningServer, run: S3Uri, 
     assert urllib3.request("DELETE", url, headers=headers, retries=False).status == 403
 
 
-def test_a_server_that_is_away_is_like_s3_that_is_away(server: SigningServer, run: S3Uri) -> None:
+@pytest.fixture
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Requests are repeated at once."""
+    monkeypatch.setattr(urllib3.Retry, "sleep", lambda *_: None)
+
+
+def test_a_server_that_is_away_is_like_s3_that_is_away(server: SigningServer, run: S3Uri, no_pauses: None) -> None:
     variables = server.variables(StorageRole.orchestrator, str(run)) | {SERVER_VARIABLE: "http://127.0.0.1:9"}
     with pytest.raises(StorageServerUnavailable, match="rlrun-server does not respond"):
         Store.of_process(variables).put_bytes(run / "metrics/a", b"")
@@ -127,7 +133,7 @@ def test_a_server_that_is_away_is_like_s3_that_is_away(server: SigningServer, ru
 
 
 def test_requests_for_signatures_are_encrypted_for_a_server_that_is_known(
-    s3_server: S3Server, tmp_path: Path, run: S3Uri
+    s3_server: S3Server, tmp_path: Path, run: S3Uri, no_pauses: None
 ) -> None:
     certificate, another = (make_certificate("localhost", datetime.now(UTC)) for _ in range(2))
     with signing_server(s3_server, tmp_path, certificate=certificate) as server:

@@ -215,7 +215,13 @@ def test_reviews_are_remembered_and_permissions_end(
         look()
 
 
-def test_one_user_cannot_take_the_server_from_others(s3_server: S3Server, tmp_path: Path) -> None:
+@pytest.fixture
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Requests are repeated at once."""
+    monkeypatch.setattr(urllib3.Retry, "sleep", lambda *_: None)
+
+
+def test_one_user_cannot_take_the_server_from_others(s3_server: S3Server, tmp_path: Path, no_pauses: None) -> None:
     settings = ServerSettings(user_signatures_per_second=0.001)
     place = S3Uri(s3_server.bucket, "team/uid/metrics")
     with signing_server(s3_server, tmp_path, settings) as server:
@@ -225,7 +231,9 @@ def test_one_user_cannot_take_the_server_from_others(s3_server: S3Server, tmp_pa
                 signer.sign(AWSRequest("GET", f"{s3_server.endpoint}/{place.bucket}/{place.key}/x"))
 
 
-def test_without_the_api_server_nothing_is_signed(server: SigningServer, run: S3Uri, team: str) -> None:
+def test_without_the_api_server_nothing_is_signed(
+    no_pauses: None, server: SigningServer, run: S3Uri, team: str
+) -> None:
     token = server.user(f"ann-of-{team}", f"get rlruns/metrics in {team}")
     user = server.user_store(token)
     server.api.is_away = True
