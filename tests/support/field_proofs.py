@@ -10,6 +10,7 @@ python -m tests.support.field_proofs --check     fail if it differs from the mar
 
 import argparse
 import ast
+import functools
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,6 +23,7 @@ PAGE = ROOT / "docs" / "fields.md"
 COMMAND = "python -m tests.support.field_proofs"
 
 
+@functools.cache
 def fields() -> dict[str, Row]:
     """Return the fields of RLRun's spec that hold a value. Sections are covered by their fields."""
     kind = next(kind for kind in KINDS if kind.name == "RLRun")
@@ -31,6 +33,7 @@ def fields() -> dict[str, Row]:
     return {row.path.replace("[]", ""): row for row in found if row.path not in inner}
 
 
+@functools.cache
 def proofs(folder: Path = ROOT / "tests") -> dict[str, list[str]]:
     """Return the tests marked with each field, as `path::name`, in the order of their paths."""
     found: dict[str, list[str]] = {}

@@ -3,6 +3,7 @@
 import gc
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -12,6 +13,8 @@ from tests.support.seaweedfs import S3Server, running_for_all_workers
 from tests.support.sharing import folder_of_all_workers
 
 SLOW_FIXTURES = {"s3_server", "helm"}
+SLOW_MODULES = {"test_fuzz.py"}
+"""Modules of slow tests alone, whose tests also take long to make."""
 
 # How long an example takes tells how busy the machine is, and nothing else.
 settings.register_profile("no clock", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -31,6 +34,11 @@ def store(s3_server: S3Server) -> Iterator[Store]:
     store = s3_server.store()
     yield store
     store.close()
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out modules of which no test will run."""
+    return True if config.option.markexpr == "not slow" and collection_path.name in SLOW_MODULES else None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

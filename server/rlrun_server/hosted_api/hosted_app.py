@@ -1,9 +1,12 @@
 """API of hosted clients (prime 0.6.0 and 0.12.0) as one application below `/api/v1`."""
 
+import functools
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fastapi import FastAPI
+from fastapi import APIRouter, FastAPI
 from rlrun.constants import VERSION
+from starlette.routing import BaseRoute
 
 from rlrun_server.hosted_api.base import errors
 from rlrun_server.hosted_api.base.answer_time import InTime
@@ -48,8 +51,7 @@ class HostedParts:
 def hosted_app(services: Services | None = None, parts: HostedParts | None = None) -> FastAPI:
     """Return the application. Without services it only has its routes."""
     app = FastAPI(title="rlrun-server for hosted clients", version=VERSION, openapi_url=None, redirect_slashes=False)
-    for router in ROUTERS:
-        app.include_router(router, prefix=PREFIX)
+    app.router.routes.extend(_routes())
     errors.install(app)
     app.add_middleware(InTime)
     app.add_middleware(Guard, internal_error=errors.internal_error, respond=errors.rest_error_response)
@@ -60,3 +62,12 @@ def hosted_app(services: Services | None = None, parts: HostedParts | None = Non
         app.state.packages = parts.packages
         app.state.uploads = parts.uploads
     return app
+
+
+@functools.cache
+def _routes() -> Sequence[BaseRoute]:
+    """Return the routes of all applications: FastAPI takes long to make those of one, at its first request."""
+    together = APIRouter()
+    for router in ROUTERS:
+        together.include_router(router, prefix=PREFIX)
+    return together.routes

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import logging
 import socket
 import ssl
 from collections.abc import AsyncIterator, Iterator, Sequence
@@ -17,14 +18,56 @@ KEEP_ALIVE_SECONDS = 75
 """Time for which a connection without requests stays open."""
 LOOPBACK = "127.0.0.1"
 BACKLOG = 1024
+TICK_SECONDS = 1.0
+PAUSE_SECONDS = 0.01
+
+log = logging.getLogger(__name__)
 
 
 class _Server(uvicorn.Server):
+    """Server that ends as soon as its last request does: uvicorn's own looks at it ten times per second."""
+
+    def __init__(self, config: uvicorn.Config, drain_seconds: float) -> None:
+        super().__init__(config)
+        self._drain_seconds = drain_seconds
+        self._ending = asyncio.Event()
+
+    def end(self) -> None:
+        """Accept no more connections, and end with the requests in progress."""
+        self.should_exit = True
+        self._ending.set()
+
     @override
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         # The process has its own handler of SIGTERM.
         yield
+
+    @override
+    async def main_loop(self) -> None:
+        # Each tick renews the header with the date.
+        while not await self.on_tick(0):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(TICK_SECONDS):
+                    await self._ending.wait()
+
+    @override
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        state = self.server_state
+        for server in self.servers:
+            server.close()
+        for listening in sockets or []:
+            listening.close()
+        for connection in list(state.connections):
+            connection.shutdown()
+        try:
+            async with asyncio.timeout(self._drain_seconds):
+                while state.connections or state.tasks:  # noqa: ASYNC110  # sets of uvicorn
+                    await asyncio.sleep(PAUSE_SECONDS)
+        except TimeoutError:
+            log.warning("%d requests in progress are cut off", len(state.tasks))
+            for task in state.tasks:
+                task.cancel()
 
 
 @contextlib.asynccontextmanager
@@ -68,20 +111,19 @@ async def serving_on(
         proxy_headers=False,
         server_header=False,
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
-        timeout_graceful_shutdown=int(drain_seconds),
         ssl_context_factory=None if tls is None else lambda *_: tls,
     )
-    server = _Server(config)
+    server = _Server(config, drain_seconds)
     task = asyncio.create_task(server.serve(sockets=list(sockets)))
     try:
         while not server.started:
             if task.done():
                 await task
                 raise OSError("uvicorn ended before it served")
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(PAUSE_SECONDS)
         yield
     finally:
-        server.should_exit = True
+        server.end()
         await task
 
 

@@ -1,14 +1,18 @@
 """The REST API of users as one application."""
 
+import functools
 import logging
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from fastapi import FastAPI
+from fastapi import APIRouter, FastAPI
 from fastapi.openapi.utils import get_openapi
+from fastapi.routing import APIRoute
 from rlrun.constants import VERSION, Reason
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rlrun_server.http.client_memory import CountedAnswer
@@ -83,15 +87,34 @@ def rest_app(services: Services | None = None) -> FastAPI:
         redirect_slashes=False,
         separate_input_output_schemas=False,
     )
-    for router in ROUTERS:
-        app.include_router(router, prefix=PREFIX, responses={"4XX": PROBLEM, "5XX": PROBLEM})
-    problems.install(app)
+    app.router.routes.extend(_routes())
+    problems.install(app, _methods())
     app.add_middleware(Guard)
     if services is not None:
         app.state.services = services
         app.state.access = services.access
     app.openapi = lambda: openapi_of(app)  # type: ignore[method-assign]
     return app
+
+
+@functools.cache
+def _routes() -> Sequence[BaseRoute]:
+    """Return the routes of all applications: FastAPI takes long to make those of one, at its first request."""
+    together = APIRouter()
+    for router in ROUTERS:
+        together.include_router(router, prefix=PREFIX, responses={"4XX": PROBLEM, "5XX": PROBLEM})
+    return together.routes
+
+
+@functools.cache
+def _methods() -> Mapping[str, set[str]]:
+    """Return the methods of each path."""
+    found: defaultdict[str, set[str]] = defaultdict(set)
+    for router in ROUTERS:
+        for route in router.routes:
+            if isinstance(route, APIRoute):
+                found[PREFIX + route.path_format] |= route.methods or set()
+    return found
 
 
 def openapi_of(app: FastAPI) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Where reasons and condition types stand in the product's source text."""
 
 import ast
+import functools
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ class Literal:
     place: str
 
 
+@functools.cache
 def takers() -> dict[str, int]:
     """The position of the parameter `reason` of every function and class that has one, by name."""
     found: dict[str, int] = {}
@@ -47,8 +49,13 @@ def _fields(node: ast.ClassDef) -> list[str]:
     return [s.target.id for s in fields if isinstance(s.target, ast.Name)]
 
 
-def literals() -> Iterator[Literal]:
+@functools.cache
+def literals() -> tuple[Literal, ...]:
     """Every string that is given, compared or assigned as a reason."""
+    return tuple(_literals())
+
+
+def _literals() -> Iterator[Literal]:
     known = takers()
     for module in modules():
         if module.path.name in DECLARED:

@@ -1,19 +1,18 @@
-"""Methods of a path, as the OpenAPI document has them. Pure."""
+"""Methods of a path. Pure."""
 
 import re
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping
 
 PARAMETER = re.compile(r"\{[^{}]*\}")
 
 
-def allowed_methods(document: Mapping[str, Any], path: str) -> list[str]:
-    """Return the methods of the path, none if the document does not have it.
+def allowed_methods(methods: Mapping[str, Iterable[str]], path: str) -> list[str]:
+    """Return the methods of the path, none if there is none like it. `methods`: of each path with parameters.
 
     A parameter has no colon, so that `/runs/first:stop` is the action and not a run.
     """
     found: set[str] = set()
-    for template, item in document["paths"].items():
+    for template, those in methods.items():
         if re.fullmatch("[^/:]+".join(map(re.escape, PARAMETER.split(template))), path):
-            found.update(map(str.upper, item))
+            found.update(those)
     return sorted(found)

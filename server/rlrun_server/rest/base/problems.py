@@ -3,7 +3,7 @@
 import json
 import logging
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any
 
@@ -160,8 +160,11 @@ def request_id_of(request: Request) -> str:
     return str(request.state.request_id)
 
 
-def install(app: FastAPI) -> None:
-    """Let the application answer with problems alone."""
+def install(app: FastAPI, methods: Mapping[str, Iterable[str]]) -> None:
+    """Let the application answer with problems alone. `methods`: of each path of its OpenAPI document.
+
+    The document itself would have them as well, but takes too long to make while requests wait.
+    """
 
     async def on_rest_error(request: Request, error: Any) -> Response:
         return problem_response(request, error)
@@ -172,10 +175,10 @@ def install(app: FastAPI) -> None:
 
     async def on_validation(request: Request, error: Any) -> Response:
         assert isinstance(error, RequestValidationError)
-        methods = allowed_methods(app.openapi(), request.url.path)
-        if methods and request.method not in methods:
+        allowed = allowed_methods(methods, request.url.path)
+        if allowed and request.method not in allowed:
             # `/runs/first:stop` with a method that the action lacks is found as a run named `first:stop`.
-            return problem_response(request, _method_not_allowed(request, methods))
+            return problem_response(request, _method_not_allowed(request, allowed))
         found = [
             FieldError(pointer="/".join(map(str, e["loc"])), detail=_sentence(str(e["msg"])))
             for e in error.errors()[:MAX_FIELD_ERRORS]
@@ -187,8 +190,8 @@ def install(app: FastAPI) -> None:
         assert isinstance(error, HTTPException)
         if error.status_code == 405:
             # Starlette names those of the first route alone.
-            methods = allowed_methods(app.openapi(), request.url.path) or [(error.headers or {}).get("Allow", "")]
-            found = _method_not_allowed(request, methods)
+            allowed = allowed_methods(methods, request.url.path) or [(error.headers or {}).get("Allow", "")]
+            found = _method_not_allowed(request, allowed)
         else:
             detail = "There is no such path. The OpenAPI document at /rlrun/v1/openapi.json lists all."
             found = RestError(error.status_code, Reason.OBJECT_NOT_FOUND, detail)

@@ -215,7 +215,7 @@ async def test_a_list_of_all_tells_the_version_from_which_a_watch_begins() -> No
 async def test_a_watch_that_the_server_does_not_answer_is_an_error() -> None:
     async with serving() as server:
         kube = AsyncKubeClient(AsyncApiTransport(client.Configuration(host=server.host)), open_seconds=0.1)
-        server.answer("GET /apis/rlrun.dev/v1alpha1/rlruns", Answer(b"", seconds=5))
+        server.answer("GET /apis/rlrun.dev/v1alpha1/rlruns", Answer(b"", seconds=1))
         with pytest.raises(ApiError, match="the API server did not respond within 0 s") as raised:
             async for _ in kube.watch(RLRUN, "7", 60):
                 pass

@@ -184,3 +184,40 @@ async def test_requests_in_progress_end_before_the_server_does(ports: tuple[int,
         await entered.wait()
         asyncio.get_running_loop().call_later(0.05, may_end.set)
     assert (await asked).endswith(b"done")
+
+
+async def test_a_request_that_outlasts_the_end_is_cut_off(ports: tuple[int, int]) -> None:
+    entered, cancelled = asyncio.Event(), asyncio.Event()
+
+    async def endless(_: Request) -> Response:
+        entered.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cancelled.set()
+        raise AssertionError
+
+    app = Dispatcher({"/endless": Endpoint(endless)}, Starlette())
+    async with asyncio.timeout(10):
+        async with serving(app, ports[0], drain_seconds=0.05):
+            asked = asyncio.create_task(exchange(ports[0], post("/endless", "Content-Length: 0")))
+            await entered.wait()
+            assert not cancelled.is_set()
+        await cancelled.wait()
+        assert b"200 OK" not in await asked
+
+
+async def test_the_end_waits_for_no_tick(ports: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rlrun_server.http.serving.TICK_SECONDS", 3600)
+    async with asyncio.timeout(10):
+        async with serving(application, ports[0]):
+            assert await answers("127.0.0.1", ports[0])
+        assert not await answers("127.0.0.1", ports[0])
+
+
+async def test_each_tick_renews_the_date(ports: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rlrun_server.http.serving.TICK_SECONDS", 0.01)
+    async with asyncio.timeout(10), serving(application, ports[0]):
+        monkeypatch.setattr("uvicorn.server.formatdate", lambda *_, **__: "tomorrow")
+        while b"date: tomorrow" not in await exchange(ports[0], post("/echo", "Content-Length: 0")):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)

@@ -158,6 +158,23 @@ async def test_methods_of_a_path_are_those_of_all_its_routes(api: RestApi) -> No
     assert unknown.status_code == 405
 
 
+async def test_a_wrong_request_makes_no_openapi_document(api: RestApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: object) -> None:
+        raise AssertionError("the document takes too long while requests wait")
+
+    monkeypatch.setattr("rlrun_server.rest.rest_app.openapi_of", refuse)
+    user = api.user("ann", "list rlruns in team")
+    assert (await api.client.get("/namespaces/team/runs", params={"limit": "x"}, headers=user)).status_code == 400
+    assert (await api.client.put("/namespaces/team/runs", headers=user)).status_code == 405
+
+
+async def test_applications_share_their_routes_and_nothing_else(api: RestApi) -> None:
+    another = rest_api()
+    for found, names in ((api, ["first"]), (another, [])):
+        answer = await found.client.get("/namespaces/team/runs", headers=found.user("ann", "list rlruns in team"))
+        assert [run["name"] for run in answer.json()["items"]] == names
+
+
 async def test_an_unexpected_error_tells_nothing_from_inside(
     api: RestApi, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -107,7 +107,8 @@ async def test_an_identity_that_gives_no_credentials_is_named(tmp_path: Path, mo
     with pod_identity({}, tmp_path) as identity:
         for name, value in identity.variables.items():
             monkeypatch.setenv(name, value)
-        # boto3 asks a few times.
+        # boto3 asks a few times, a second after each other.
+        monkeypatch.setattr("botocore.utils.ContainerMetadataFetcher.SLEEP_TIME", 0.01)
         monkeypatch.setattr("rlrun_server.signing.credentials.WAIT_SECONDS", 60)
         with pytest.raises(CredentialsMissing, match="was given no S3 credentials"):
             await S3Signer("http://s3:8333", None, tmp_path / "no-secret").renew()

@@ -52,7 +52,7 @@ def test_answer_info_and_error_have_limits_of_their_own() -> None:
     [
         pytest.param([{"role": "assistant", "content": "\x00" * MAX_TEXT}] * MAX_MESSAGES, id="escaped"),
         pytest.param([{"role": "assistant", "content": "é" * MAX_TEXT}] * 8, id="two bytes"),
-        pytest.param([{"role": "assistant", "parts": [{"a": 1}] * 200_000}], id="many parts"),
+        pytest.param([{"role": "assistant", "parts": [{"a": 1}] * 50_000}], id="many parts"),
         pytest.param([{f"key {n}": n for n in range(50_000)}], id="many keys"),
     ],
 )

@@ -21,6 +21,9 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from tests.support.rest_fuzz import FuzzedServer, fuzz_schema, fuzzed_server, value_of
 
+# Making the tests takes seconds, too: `make check` does not collect this module.
+pytestmark = pytest.mark.slow
+
 EXAMPLES = 8
 STREAM_SECONDS = 0.5
 """Time until the server ends a stream. Without it a stream that has no third event ends with the request's timeout."""
@@ -101,13 +104,11 @@ def server(allowed: None) -> Iterator[FuzzedServer]:
         yield found
 
 
-@pytest.mark.slow
 @SCHEMA.parametrize()
 def test_random_requests(server: FuzzedServer, case: schemathesis.Case[Any]) -> None:
     server.send(case)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("method", "path"), WITH_BODY)
 @settings(max_examples=25, derandomize=True, deadline=None)
 @given(body=st.binary(max_size=30) | st.text(max_size=30).map(str.encode), media_type=st.sampled_from(TYPES))
@@ -119,7 +120,6 @@ def test_random_bytes(server: FuzzedServer, method: str, path: str, body: bytes,
     assert answer.headers["content-type"] == MEDIA_TYPE
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("path", "failure"),
     [
