@@ -40,7 +40,7 @@ def test_a_few_slow_requests_are_in_the_tail_and_not_in_the_median() -> None:
         nonlocal asked
         asked += 1
         if asked % 20 == 0:
-            await asyncio.sleep(0.2)
+            await asyncio.sleep(0.5)
         return web.Response()
 
     with served(web.get("/", sleep_sometimes), web.get("/peer", answer)) as url:
@@ -48,11 +48,11 @@ def test_a_few_slow_requests_are_in_the_tail_and_not_in_the_median() -> None:
         peer = [asyncio.run(measure_requests(f"{url}/peer", headers(), COUNT)) for _ in range(2)]
     row = of_requests(ours, peer, 1000, CLIENTS, [0.1])
     assert row.ratio is not None
-    assert row.ratio >= 200
+    assert row.ratio >= 500
     assert row.aim is not None
     assert not row.aim.met_by(row.ratio)
-    assert row.samples[0]["p50_ms"] < 200
-    assert row.figures["peer_p99_ms"] < 200
+    assert row.samples[0]["p50_ms"] < 500
+    assert row.figures["peer_p99_ms"] < 500
 
 
 def test_a_refused_request_is_no_fast_one() -> None:
