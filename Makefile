@@ -26,6 +26,8 @@ KEEP ?=
 CONTROL ?=
 # So many pytest workers share the unit and apiserver levels.
 WORKERS ?= 2
+# Fast tests wait now and then: one more than cores.
+FAST_WORKERS ?= 3
 # PARTS="trl async" runs these benchmarks only.
 PARTS ?=
 
@@ -130,7 +132,7 @@ types: $(VENV)/.complete ## mypy --strict over every package and the fault tests
 
 .PHONY: test-fast
 test-fast: $(VENV)/.complete ## The unit tests that take less than a second and start no server
-	@$(PYTEST) tests/unit -m "not slow" -n $(WORKERS) --dist worksteal
+	@$(PYTEST) tests/unit -m "not slow" -n $(FAST_WORKERS) --dist worksteal
 
 .PHONY: test-unit
 test-unit: $(VENV)/.complete ## Pure tests and tests against small real servers on this machine; minutes

@@ -7,14 +7,24 @@ from typing import Any, cast
 
 import pytest
 from rlrun.kube.async_client import AsyncKubeClient
-from rlrun.kube.kinds import POD, WORKLOAD, ResourceKind
+from rlrun.kube.errors import ApiError
+from rlrun.kube.kinds import ALL, POD, WORKLOAD, ResourceKind
 from rlrun.kube.objects import Labels, Obj
+from rlrun.kube.requests import KubeRequest
+from rlrun_operator.cache.first_answers import BY_NAME, BY_UID
 from rlrun_operator.config.settings import KueueSettings, OperatorSettings
+from rlrun_operator.controller.admission_queue import AdmissionQueue
 from rlrun_operator.controller.reconciler import Reconciler
 from rlrun_operator.operator_process import Operator
 from rlrun_operator.planning.plan.observation import RunKey
 
+from tests.support.cluster_objects import run_object
+from tests.support.fake_cluster import FakeCluster
 from tests.support.operator_world import SETTINGS
+
+
+def finished(name: str) -> Obj:
+    return {**run_object(name, uid=f"uid-{name}"), "status": {"phase": "Completed"}}
 
 
 class Watched:
@@ -112,3 +122,38 @@ async def test_workloads_are_watched_only_with_kueue(kueue: KueueSettings | None
     server = Watched()
     await watch(Operator(SETTINGS.model_copy(update={"kueue": kueue})), server, Pools(), Unsettled())
     assert ((WORKLOAD, None) in server.kinds) is (kueue is not None)
+
+
+async def test_the_workers_begin_when_the_objects_of_all_unfinished_runs_are_read() -> None:
+    cluster, operator = FakeCluster(run_object(), finished("ended")), Operator(SETTINGS)
+    for kind in ALL.values():
+        operator._cache.watch_opened(kind)
+    before: list[bool] = []
+    send = cluster.send
+
+    async def note(request: KubeRequest) -> Obj:
+        before.append(operator._may_work.is_set())
+        return await send(request)
+
+    cluster.send = note  # type: ignore[method-assign]
+    await operator._list_runs(cluster.kube)
+    assert operator._may_work.is_set()
+    lists = [request for request in cluster.requests if request.kind in (*BY_NAME, *BY_UID)]
+    assert len(lists) == len((*BY_NAME, *BY_UID)), "one list of each kind"
+    assert not any(before[: 1 + len(lists)])
+    assert len(operator._cache) == len(lists), "nothing of the run that has ended"
+
+
+@pytest.mark.parametrize(("has_queue", "begins"), [(False, True), (True, False)])
+async def test_a_list_of_runs_that_is_refused_stops_the_workers_only_with_a_queue(
+    has_queue: bool, begins: bool
+) -> None:
+    cluster, operator = FakeCluster(run_object()), Operator(SETTINGS)
+    cluster.answers["list rlruns"] = [ApiError(403, "Forbidden", "no right")]
+    admissions = AdmissionQueue(SETTINGS, operator._queue.add) if has_queue else None
+    listing = asyncio.create_task(operator._resync(cluster.kube, admissions, cast(Reconciler, Unsettled())))
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert cluster.requests
+    listing.cancel()
+    assert operator._may_work.is_set() is begins

@@ -117,6 +117,7 @@ async def test_the_resync_counts_the_runs_of_all_namespaces(watched: list[str]) 
     other = run_object("other", "else", "uid-2")
     cluster = FakeCluster(model(), run_in("Running"), other)
     operator = Operator(SETTINGS.model_copy(update={"watch_namespaces": watched}))
+    operator._may_work.set()
     await operator._list_runs(cluster.kube)
     assert status(cluster)["runs"] == 2
 

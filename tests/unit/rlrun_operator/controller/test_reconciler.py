@@ -147,6 +147,7 @@ async def test_the_list_of_all_runs_queues_those_that_are_not_settled(world: Wor
     world.cluster.put(run_object("second", uid="uid-2"))
     for known, expected in ((reconciler, {"second"}), (None, {"reverse", "second"})):
         operator = Operator(world.settings)
+        operator._may_work.set()
         await operator._list_runs(world.cluster.kube, None, known)
         assert {operator._queue._take().name for _ in range(len(operator._queue))} == expected  # type: ignore[union-attr]
 
@@ -157,6 +158,7 @@ async def test_settled_runs_do_not_delay_one_that_ended_long_ago_and_is_not_sett
     old["status"] = {"phase": "Completed", "completionTime": "2020-01-01T00:00:00Z"}
     world.cluster.put(old)
     operator = Operator(world.settings)
+    operator._may_work.set()
     await operator._list_runs(world.cluster.kube, None, reconciler)
     assert len(operator._queue) == 1
 
