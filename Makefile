@@ -66,7 +66,7 @@ test: $(VENV)/.complete ## Every check: lint, types, unit, apiserver, trainer, i
 # --- between two edits -----------------------------------------------------------------------------------------------
 
 .PHONY: check
-check: $(VENV)/.complete ## Lint, types and the fast unit tests, side by side: about a minute
+check: $(VENV)/.complete ## Lint, types and the fast unit tests, side by side: about a minute and a half
 	@$(MAKE) --no-print-directory --jobs --output-sync=target lint types test-fast
 
 # --- benchmarks ------------------------------------------------------------------------------------------------------

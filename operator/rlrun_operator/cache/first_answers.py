@@ -10,6 +10,7 @@ import json
 import logging
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 from rlrun.constants import RUN_LABEL, RUN_UID_LABEL
 from rlrun.kube.async_client import AsyncKubeClient
@@ -35,10 +36,15 @@ from rlrun_operator.runtime.in_turns import in_turns
 
 log = logging.getLogger(__name__)
 
-BY_NAME = (DEPLOYMENT, REPLICA_SET, JOB, SERVICE, NETWORK_POLICY, CONFIG_MAP, SERVICE_ACCOUNT, POD)
+BY_NAME = (POD, DEPLOYMENT, REPLICA_SET, JOB, SERVICE, NETWORK_POLICY, CONFIG_MAP, SERVICE_ACCOUNT)
 """Kinds whose objects a look finds by the name of the run."""
 BY_UID = (RLCHECKPOINT, RLADAPTER)
 """Kinds whose objects a look finds by the uid of the run."""
+FEWEST_RUNS = 10
+"""Runs of a namespace below which their looks read by themselves: they need not wait for each other."""
+RUNS_PER_PAGE = 10
+"""So many lists of single runs take as long as one page: a list with more pages is given up. Runs that have ended keep
+checkpoints, adapters and an ended Job each."""
 DEADLINE_SECONDS = 20.0
 """Time for all of it. Looks read what is missing then."""
 WATCH_SECONDS = 5.0
@@ -60,19 +66,21 @@ async def read_first_answers(
     in which the watches must open.
     """
     by_name = {run: run[1] for run in runs}
-    lists = [(kind, RUN_LABEL, by_name) for kind in BY_NAME] + [(kind, RUN_UID_LABEL, runs) for kind in BY_UID]
+    kinds = [(kind, RUN_LABEL, by_name) for kind in BY_NAME] + [(kind, RUN_UID_LABEL, runs) for kind in BY_UID]
+    lists = [
+        _Lists(kind, namespace, key, {run: value for run, value in values.items() if namespace in (None, run[0])})
+        for namespace, (kind, key, values) in itertools.product(namespaces, kinds)
+    ]
     opens_until = asyncio.get_running_loop().time() + watch_seconds
+    # Those first whose watches are open.
+    lists = sorted((these for these in lists if len(these.values) >= FEWEST_RUNS), key=lambda these: these.waits(cache))
     try:
         async with asyncio.timeout(seconds):
-            for namespace, (kind, key, values) in itertools.product(namespaces, lists):
-                there = {run: value for run, value in values.items() if namespace in (None, run[0])}
-                if there and await _is_watched(cache, kind, namespace, opens_until):
-                    await _read_lists(cluster, cache, kind, namespace, key, there)
-    except (ApiError, TimeoutError) as error:
-        log.warning(
-            "Could not list the objects of all runs together, so each run's are listed: %s",
-            error if isinstance(error, ApiError) else f"not done within {seconds:.0f} s",
-        )
+            for these in lists:
+                if await _is_watched(cache, these.kind, these.namespace, opens_until):
+                    await these.read(cluster, cache)
+    except TimeoutError:
+        log.warning("The objects of all runs were not listed within %.0f s, so each run's are listed", seconds)
 
 
 async def _is_watched(cache: ObjectCache, kind: ResourceKind, namespace: str | None, until: float) -> bool:
@@ -83,25 +91,43 @@ async def _is_watched(cache: ObjectCache, kind: ResourceKind, namespace: str | N
     return cache.is_watched(kind, namespace)
 
 
-async def _read_lists(
-    cluster: AsyncKubeClient,
-    cache: ObjectCache,
-    kind: ResourceKind,
-    namespace: str | None,
-    key: str,
-    values: Mapping[RunName, str],
-) -> None:
-    """Keep the answers to the lists of one kind by a label. `values`: the label's value for each run."""
-    questions = {(run[0], value): Question.labelled(kind, run[0], {key: value}) for run, value in values.items()}
-    found: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
-    with contextlib.ExitStack() as stack:
-        reads = {place: stack.enter_context(cache.reading(question)) for place, question in questions.items()}
-        async for page in cluster.pages(kind, namespace, {key: ""}):
-            for obj in page:
-                place = (str(obj["metadata"].get("namespace", "")), label(obj, key))
-                if place in questions:
-                    # As JSON until the list is complete: the objects of a thousand runs take 100 MiB otherwise.
-                    found[place].append(json.dumps(used_parts(kind, obj)))
-        async for run, value in in_turns(values.items()):
-            place = (run[0], value)
-            cache.keep(questions[place], reads[place], map(json.loads, found.pop(place, [])), run)
+@dataclass(frozen=True)
+class _Lists:
+    """Lists of one kind by a label, one for each run."""
+
+    kind: ResourceKind
+    namespace: str | None
+    key: str
+    values: Mapping[RunName, str]
+    """Value of the label for each run."""
+
+    def waits(self, cache: ObjectCache) -> bool:
+        """Return whether the watch of the kind is not open."""
+        return not cache.is_watched(self.kind, self.namespace)
+
+    async def read(self, cluster: AsyncKubeClient, cache: ObjectCache) -> None:
+        """Keep the answers to all of these lists, unless one list of all takes more pages than they are worth."""
+        questions = {
+            (run[0], value): Question.labelled(self.kind, run[0], {self.key: value})
+            for run, value in self.values.items()
+        }
+        found: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
+        pages = 0
+        with contextlib.ExitStack() as stack:
+            reads = {place: stack.enter_context(cache.reading(question)) for place, question in questions.items()}
+            try:
+                async for page in cluster.pages(self.kind, self.namespace, {self.key: ""}):
+                    pages += 1
+                    if pages > len(self.values) // RUNS_PER_PAGE:
+                        return
+                    for obj in page:
+                        place = (str(obj["metadata"].get("namespace", "")), label(obj, self.key))
+                        if place in questions:
+                            # As JSON until the list is complete: the objects of a thousand runs take 100 MiB otherwise.
+                            found[place].append(json.dumps(used_parts(self.kind, obj)))
+            except ApiError as error:
+                log.warning("Could not list the %s of all runs, so each run's are listed: %s", self.kind.plural, error)
+                return
+            async for run, value in in_turns(self.values.items()):
+                place = (run[0], value)
+                cache.keep(questions[place], reads[place], map(json.loads, found.pop(place, [])), run)

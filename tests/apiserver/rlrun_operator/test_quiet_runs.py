@@ -6,6 +6,7 @@ import urllib.request
 
 import pytest
 import yaml
+from rlrun_operator.cache.first_answers import FEWEST_RUNS
 
 from tests.apiserver.rlrun_operator.conftest import WAIT_SECONDS, Bench, Process
 from tests.apiserver.rlrun_operator.test_operator import BATCH, CORE, started
@@ -90,10 +91,11 @@ def test_a_run_that_waits_costs_looks_and_no_requests(own_bench: Bench) -> None:
 def test_a_start_lists_each_kind_once_for_all_runs_and_writes_nothing(own_bench: Bench) -> None:
     bench = own_bench
     process = bench.start_operator()
-    names = ("reverse", "second", "third")
+    names = ["reverse", *(f"other-{index}" for index in range(1, FEWEST_RUNS))]
     started(bench)
     for name in names[1:]:
         bench.create_run(name)
+    for name in names[1:]:
         bench.wait(f"children of {name}", lambda name=name: bench.get(BATCH, "jobs", f"{name}-orchestrator-a1"))
     bench.wait_until_unchanged(3)
     versions = [bench.run(name)["metadata"]["resourceVersion"] for name in names]

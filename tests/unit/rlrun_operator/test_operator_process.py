@@ -11,6 +11,7 @@ from rlrun.kube.errors import ApiError
 from rlrun.kube.kinds import ALL, POD, WORKLOAD, ResourceKind
 from rlrun.kube.objects import Labels, Obj
 from rlrun.kube.requests import KubeRequest
+from rlrun_operator.cache import first_answers
 from rlrun_operator.cache.first_answers import BY_NAME, BY_UID
 from rlrun_operator.config.settings import KueueSettings, OperatorSettings
 from rlrun_operator.controller.admission_queue import AdmissionQueue
@@ -124,7 +125,11 @@ async def test_workloads_are_watched_only_with_kueue(kueue: KueueSettings | None
     assert ((WORKLOAD, None) in server.kinds) is (kueue is not None)
 
 
-async def test_the_workers_begin_when_the_objects_of_all_unfinished_runs_are_read() -> None:
+async def test_the_workers_begin_when_the_objects_of_all_unfinished_runs_are_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(first_answers, "FEWEST_RUNS", 1)
+    monkeypatch.setattr(first_answers, "RUNS_PER_PAGE", 1)
     cluster, operator = FakeCluster(run_object(), finished("ended")), Operator(SETTINGS)
     for kind in ALL.values():
         operator._cache.watch_opened(kind)

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
 
 import pytest
 from rlrun.constants import RUN_LABEL, RUN_UID_LABEL
@@ -11,6 +11,7 @@ from rlrun.kube.errors import ApiError
 from rlrun.kube.kinds import POD, RLCHECKPOINT, SERVICE, ResourceKind
 from rlrun.kube.objects import Obj
 from rlrun.kube.requests import KubeRequest
+from rlrun_operator.cache import first_answers
 from rlrun_operator.cache.cached_reader import CachedReader
 from rlrun_operator.cache.first_answers import BY_NAME, BY_UID, read_first_answers
 from rlrun_operator.cache.object_cache import ObjectCache, RunName
@@ -21,6 +22,13 @@ from tests.support.fake_cluster import FakeCluster
 
 FIRST, OTHERS, EMPTY = ("team", "first"), ("other", "first"), ("team", "empty")
 RUNS = {FIRST: "uid-first", OTHERS: "uid-others", EMPTY: "uid-empty"}
+ALL = len((*BY_NAME, *BY_UID))
+
+
+@pytest.fixture(autouse=True)
+def three_runs_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(first_answers, "FEWEST_RUNS", 2)
+    monkeypatch.setattr(first_answers, "RUNS_PER_PAGE", 2)
 
 
 def child(kind: ResourceKind, name: str, run: RunName, **metadata: object) -> Obj:
@@ -68,12 +76,34 @@ async def test_first_looks_ask_for_no_list_of_a_single_run(world: World) -> None
     for kind in (*BY_NAME, *BY_UID):
         assert await world.names(kind, EMPTY) == []
     assert world.fake.requests == []
-    assert len(world.cache) == len(RUNS) * len((*BY_NAME, *BY_UID)), "nothing of runs that are not asked for"
+    assert len(world.cache) == len(RUNS) * ALL, "nothing of runs that are not asked for"
 
 
 async def test_one_list_of_each_kind(world: World) -> None:
     await read_first_answers(world.cluster, world.cache, [None], RUNS)
-    assert len(world.fake.requests) == len((*BY_NAME, *BY_UID))
+    assert len(world.fake.requests) == ALL
+
+
+async def test_a_few_runs_are_read_by_their_looks(world: World) -> None:
+    await read_first_answers(world.cluster, world.cache, [None], {FIRST: RUNS[FIRST]})
+    assert world.fake.requests == []
+
+
+async def test_a_list_of_more_pages_than_it_is_worth_is_given_up(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def pages(kind: ResourceKind, *_: object) -> AsyncIterator[list[Obj]]:
+        for name in ("step-10", "step-20") if kind == RLCHECKPOINT else ("only",):
+            listed.append(f"{kind.plural} {name}")
+            yield [child(kind, name, FIRST, resourceVersion="1")]
+
+    listed: list[str] = []
+    monkeypatch.setattr(world.cluster, "pages", pages)
+    await world.read()
+    monkeypatch.undo()
+    assert "rlcheckpoints step-20" in listed
+    assert await world.names(POD, FIRST) == ["only"]
+    assert world.fake.requests == []
+    assert await world.names(RLCHECKPOINT, FIRST) == ["step-10"], "what the API server has"
+    assert len(world.fake.requests) == 1
 
 
 async def test_without_a_run_nothing_is_listed(world: World) -> None:
@@ -81,8 +111,10 @@ async def test_without_a_run_nothing_is_listed(world: World) -> None:
     assert world.fake.requests == []
 
 
-async def test_only_the_namespaces_that_are_watched_are_listed(world: World) -> None:
-    await world.read(RUNS, "team")
+async def test_only_the_namespaces_that_are_watched_and_have_many_runs_are_listed(world: World) -> None:
+    await read_first_answers(world.cluster, world.cache, ["team", "other"], RUNS)
+    assert {request.namespace for request in world.fake.requests} == {"team"}
+    world.fake.requests.clear()
     assert await world.names(POD, FIRST) == ["first-a", "first-b"]
     assert world.fake.requests == []
     await world.names(POD, OTHERS)
@@ -126,9 +158,9 @@ async def test_of_a_kind_without_a_watch_nothing_is_kept_and_the_others_are(worl
 async def test_a_watch_that_opens_a_moment_later_is_waited_for(world: World) -> None:
     world.cache.watch_closed(SERVICE)
     reading = asyncio.create_task(read_first_answers(world.cluster, world.cache, [None], RUNS, watch_seconds=10))
-    await asyncio.sleep(0)
-    world.cache.watch_opened(POD)
-    await asyncio.sleep(0)
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert len(world.fake.requests) == ALL - 1, "the others do not wait for it"
     world.cache.watch_opened(SERVICE)
     await reading
     world.fake.requests.clear()
@@ -150,6 +182,8 @@ async def test_a_list_that_fails_leaves_the_rest_to_the_looks(
     await world.read()
     monkeypatch.undo()
     assert "no right to list pods" in caplog.text
+    assert await world.names(RLCHECKPOINT, FIRST) == ["step-10"]
+    assert world.fake.requests == [], "the other lists were kept"
     assert await world.names(POD, FIRST) == ["first-a", "first-b"]
 
 
@@ -162,5 +196,5 @@ async def test_a_list_that_hangs_delays_the_looks_for_a_limited_time(
 
     monkeypatch.setattr(world.fake, "send", hang)
     await read_first_answers(world.cluster, world.cache, [None], RUNS, seconds=0.01)
-    assert "not done within" in caplog.text
+    assert "not listed within" in caplog.text
     assert len(world.cache) == 0
