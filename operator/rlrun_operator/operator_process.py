@@ -20,21 +20,14 @@ from rlrun.constants import SERVING_LABEL
 from rlrun.kube.async_client import AsyncApiTransport, AsyncKubeClient, load_configuration
 from rlrun.kube.errors import ApiError
 from rlrun.kube.kinds import (
-    CONFIG_MAP,
-    DEPLOYMENT,
-    JOB,
-    NETWORK_POLICY,
-    POD,
-    REPLICA_SET,
     RLRUN,
     SECRET,
-    SERVICE,
-    SERVICE_ACCOUNT,
     WORKLOAD,
 )
 from rlrun.kube.objects import Obj, label
 
 from rlrun_operator import handlers
+from rlrun_operator.cache.child_kinds import PODS_AND_CHILDREN
 from rlrun_operator.cache.first_answers import read_first_answers
 from rlrun_operator.cache.metadata_watch import MetadataWatch
 from rlrun_operator.cache.object_cache import ObjectCache
@@ -69,8 +62,6 @@ log = logging.getLogger(__name__)
 
 SWEEP_SECONDS = 3600.0
 """Pause between two looks at finished runs in which nothing is left to do."""
-CHILDREN = (REPLICA_SET, DEPLOYMENT, JOB, POD, SERVICE, NETWORK_POLICY, CONFIG_MAP, SERVICE_ACCOUNT)
-"""Kinds of children of which only the fact of a change matters. Workloads join them with Kueue."""
 STOP_SECONDS = 3.0
 """Time for kopf to close its streams before the process exits."""
 
@@ -223,7 +214,7 @@ class Operator:
         self, cluster: AsyncKubeClient, pools: handlers.Pools, reconciler: Reconciler
     ) -> list[Coroutine[Any, Any, None]]:
         namespaces: list[str | None] = [*self._settings.watch_namespaces] or [None]
-        children = (*CHILDREN, *([WORKLOAD] if self._settings.kueue else []))
+        children = (*PODS_AND_CHILDREN, *([WORKLOAD] if self._settings.kueue else []))
 
         def on_change(obj: Obj) -> None:
             key = handlers.run_key(obj)

@@ -15,28 +15,17 @@ from dataclasses import dataclass
 from rlrun.constants import RUN_LABEL, RUN_UID_LABEL
 from rlrun.kube.async_client import AsyncKubeClient
 from rlrun.kube.errors import ApiError
-from rlrun.kube.kinds import (
-    CONFIG_MAP,
-    DEPLOYMENT,
-    JOB,
-    NETWORK_POLICY,
-    POD,
-    REPLICA_SET,
-    RLADAPTER,
-    RLCHECKPOINT,
-    SERVICE,
-    SERVICE_ACCOUNT,
-    ResourceKind,
-)
+from rlrun.kube.kinds import RLADAPTER, RLCHECKPOINT, ResourceKind
 from rlrun.kube.objects import label
 
+from rlrun_operator.cache.child_kinds import PODS_AND_CHILDREN
 from rlrun_operator.cache.object_cache import ObjectCache, Question, RunName
 from rlrun_operator.cache.object_parts import used_parts
 from rlrun_operator.runtime.in_turns import in_turns
 
 log = logging.getLogger(__name__)
 
-BY_NAME = (POD, DEPLOYMENT, REPLICA_SET, JOB, SERVICE, NETWORK_POLICY, CONFIG_MAP, SERVICE_ACCOUNT)
+BY_NAME = PODS_AND_CHILDREN
 """Kinds whose objects a look finds by the name of the run."""
 BY_UID = (RLCHECKPOINT, RLADAPTER)
 """Kinds whose objects a look finds by the uid of the run."""

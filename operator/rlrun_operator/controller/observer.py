@@ -17,19 +17,13 @@ from rlrun.constants import ATTEMPT_LABEL, FIELD_MANAGER, FINALIZER, MANAGED_BY_
 from rlrun.kube.async_client import AsyncKubeClient
 from rlrun.kube.errors import ApiError
 from rlrun.kube.kinds import (
-    CONFIG_MAP,
     DEPLOYMENT,
-    JOB,
-    NETWORK_POLICY,
     POD,
-    REPLICA_SET,
     RLADAPTER,
     RLCHECKPOINT,
     RLMODEL,
     RLRUN,
     SECRET,
-    SERVICE,
-    SERVICE_ACCOUNT,
     ResourceKind,
 )
 from rlrun.kube.objects import Obj, controller_kind, is_artifact_ready, label
@@ -41,6 +35,7 @@ from rlrun.service.errors import RequestError
 from rlrun.storage.store import StoreError
 
 from rlrun_operator.cache.cached_reader import CachedReader
+from rlrun_operator.cache.child_kinds import CHILDREN
 from rlrun_operator.cache.object_cache import ObjectCache
 from rlrun_operator.cache.run_index import RunIndex
 from rlrun_operator.config.settings import OperatorSettings
@@ -222,9 +217,8 @@ class Observer:
         return await reader.list(kind, namespace, {RUN_LABEL: name}, is_known_empty=is_known_empty)
 
     async def _children(self, reader: CachedReader, namespace: str, name: str, is_new: bool) -> list[Obj]:
-        kinds = (DEPLOYMENT, REPLICA_SET, JOB, SERVICE, NETWORK_POLICY, CONFIG_MAP, SERVICE_ACCOUNT)
         lists = await asyncio.gather(
-            *(self._labelled(reader, kind, namespace, name, is_new) for kind in kinds),
+            *(self._labelled(reader, kind, namespace, name, is_new) for kind in CHILDREN),
         )
         secret = await reader.get(SECRET, namespace, token_secret_name(name))
         # The ReplicaSet of a Deployment has the labels of the pods. Deleted by itself, it would be made again.

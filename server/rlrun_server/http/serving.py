@@ -62,7 +62,7 @@ class _Server(uvicorn.Server):
             connection.shutdown()
         try:
             async with asyncio.timeout(self._drain_seconds):
-                while state.connections or state.tasks:  # noqa: ASYNC110  # sets of uvicorn
+                while state.connections or state.tasks:  # noqa: ASYNC110  # uvicorn has no event for them
                     await asyncio.sleep(PAUSE_SECONDS)
         except TimeoutError:
             log.warning("%d requests in progress are cut off", len(state.tasks))

@@ -21,7 +21,7 @@ from rlrun_operator.planning.plan.observation import RunKey
 
 from tests.support.cluster_objects import run_object
 from tests.support.fake_cluster import FakeCluster
-from tests.support.operator_world import SETTINGS
+from tests.support.operator_world import SETTINGS, World
 
 
 def finished(name: str) -> Obj:
@@ -162,3 +162,11 @@ async def test_a_list_of_runs_that_is_refused_stops_the_workers_only_with_a_queu
     assert cluster.requests
     listing.cancel()
     assert operator._may_work.is_set() is begins
+
+
+async def test_the_lists_of_a_start_are_those_of_a_first_look(world: World) -> None:
+    await world.start()
+    world.cluster.requests.clear()
+    await world.reconcile()
+    asked = {request.kind for request in world.cluster.requests if "labelSelector" in request.query}
+    assert asked == {*BY_NAME, *BY_UID}

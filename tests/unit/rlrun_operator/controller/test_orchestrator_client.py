@@ -132,7 +132,7 @@ async def test_a_wait_that_ends_is_followed_by_the_next(monkeypatch: pytest.Monk
     async for run in started(monkeypatch, wait=0.1):
         await run.client.status(KEY, TOKEN)
         async with asyncio.timeout(10):
-            while run.requests <= 6:  # noqa: ASYNC110  # nobody tells of it
+            while run.requests <= 6:  # noqa: ASYNC110  # the fake server has no event for it
                 await asyncio.sleep(0.01)
         assert run.changes.empty()
         assert run.client.is_watched(KEY)

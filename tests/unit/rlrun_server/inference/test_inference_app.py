@@ -45,7 +45,7 @@ def counted(name: str, **labels: str) -> float:
 
 async def until(holds: Callable[[], bool]) -> None:
     async with asyncio.timeout(10):
-        while not holds():  # noqa: ASYNC110  # nobody tells of it
+        while not holds():  # noqa: ASYNC110  # there is no event for it
             await asyncio.sleep(0.01)
 
 
