@@ -6,7 +6,7 @@ from kopf._cogs.structs.references import Resource
 from kubernetes.aio import client
 from rlrun.kube.kinds import RLADAPTER, RLCHECKPOINT, RLMODEL, RLRUN, ResourceKind
 from rlrun_operator.cache.object_cache import ObjectCache, Question
-from rlrun_operator.handlers import WATCHED, connection, readers, registry, run_key, take_listed
+from rlrun_operator.handlers import WATCHED, configure_kopf, connection, readers, registry, run_key, take_listed
 from rlrun_operator.planning.plan.observation import RunKey
 
 
@@ -36,6 +36,18 @@ def test_kopf_uses_the_client_certificate_of_the_configuration() -> None:
     found = connection(configuration)
     assert (found.certificate_path, found.private_key_path) == ("/c", "/k")
     assert found.as_http_headers() == {}
+
+
+def test_a_watch_begins_again_within_two_seconds_and_is_tried_for_a_minute() -> None:
+    settings = kopf.OperatorSettings()
+    default = settings.networking.error_backoffs
+    configure_kopf(settings)
+    pauses = settings.networking.error_backoffs
+    assert isinstance(pauses, tuple)
+    assert isinstance(default, tuple)
+    assert max(pauses) <= 2
+    # kopf ends the operator after the last one if the API server answers with an error.
+    assert sum(pauses) >= max(60, sum(default))
 
 
 def test_labelled_objects_lead_to_their_run() -> None:

@@ -38,6 +38,13 @@ def test_reads_the_lease_and_writes_about_the_changed_runs_are_not_needless() ->
     assert needless_writes(needed, "changed") == []
 
 
+def test_one_new_number_of_runs_in_the_status_of_their_model_is_needed_because_one_was_stopped() -> None:
+    status = "PATCH /apis/rlrun.dev/v1alpha1/rlmodels/tiny/status"
+    assert needless_writes(requests(status), "changed") == []
+    assert needless_writes(requests(status, "POST /a", status), "changed") == ["POST /a", status]
+    assert needless_writes(requests("PATCH /apis/rlrun.dev/v1alpha1/rlmodels/tiny"), "changed") != []
+
+
 def test_the_slower_of_both_changes_counts_and_each_needless_write() -> None:
     cut, gone = Gap(0.5, 4.0, 120, []), Gap(1.0, 0.0, 130, ["PATCH /a", "PATCH /b"])
     rows = results_of([Repetition(100, 15, cut, gone)])
