@@ -216,10 +216,11 @@ class Reason(StrEnum):
     EGRESS_UNAVAILABLE = "EgressUnavailable"
     CREDENTIAL_IN_CLEAR_TEXT = "CredentialInClearText"
 
-    # Objects that cannot be written
+    # Objects that cannot be written or read
     QUOTA_EXCEEDED = "QuotaExceeded"
     OBJECT_REFUSED = "ObjectRefused"
     NAME_TAKEN = "NameTaken"
+    OBJECTS_TOO_LARGE = "ObjectsTooLarge"
 
     # Pods
     IMAGE_PULL_FAILED = "ImagePullFailed"

@@ -342,6 +342,12 @@ OBJECTS = _section(
         "An object of another owner has a name that the run needs. The operator does not change it.",
         "Start the run under another name, or delete that object if it is not needed.",
     ),
+    (
+        Reason.OBJECTS_TOO_LARGE,
+        "The objects with the run's label have more than 32 MiB, so that the operator does not read them and decides "
+        "nothing about the run. Its pods go on.",
+        "Delete the objects that the message names and that the operator has not made.",
+    ),
 )
 
 PODS = _section(
@@ -1211,7 +1217,7 @@ CONDITIONS = (
         "RLRun",
         "The API server accepts the run's own objects. Absent if it never refused one.",
         (Reason.APPLIED,),
-        (Reason.QUOTA_EXCEEDED, Reason.OBJECT_REFUSED, Reason.NAME_TAKEN),
+        (Reason.QUOTA_EXCEEDED, Reason.OBJECT_REFUSED, Reason.NAME_TAKEN, Reason.OBJECTS_TOO_LARGE),
     ),
     ConditionDescription(
         ConditionType.TRAINER_READY,

@@ -21,7 +21,7 @@ from typing_extensions import override
 
 from rlrun.constants import CONFLICT, FIELD_MANAGER
 from rlrun.kube import requests
-from rlrun.kube.errors import TIMEOUT, UNREACHABLE, ApiError
+from rlrun.kube.errors import TIMEOUT, TOO_LARGE, UNREACHABLE, ApiError
 from rlrun.kube.kinds import ALL, SECRET, ResourceKind
 from rlrun.kube.objects import Labels, Obj
 from rlrun.kube.refusals import ObjectRefused, find_other_owner, find_refusal
@@ -32,6 +32,9 @@ CONNECTIONS = 64
 LOG_LINES = 200_000
 """Number of lines requested from the end of a log. The API server limits bytes only from the beginning."""
 LOG_CHUNK = 1 << 16
+RESPONSE_LIMIT = 32 << 20
+"""Bytes of a response, and of all pages about one run. Users may give a run's labels to objects of 1 MiB, and a page
+has 500 objects: without a limit, one of them ends the operator of all for want of memory."""
 READ_BUFFER = 1 << 21
 """Bytes of a response that may wait for their reader: an event of a watch has a whole object."""
 VERSION_OF_NONE = "1"
@@ -101,48 +104,17 @@ class AsyncKubeClient:
 
         `fields`: selector of fields, with which the API server answers 400 if the kind has no such selectable field.
         `keep` returns what is kept of each object of a page while the next one is read.
-        Raises ApiError.
+        Raises ApiError, also for objects with given values of labels that have more than RESPONSE_LIMIT bytes.
         """
-        found, _ = await self._list(kind, namespace, labels, fields, keep)
+        request = requests.list_page(kind, namespace, labels, fields=fields)
+        if labels and all(labels.values()):
+            return [keep(obj) for obj in await self._list_of_one(request)]
+        found, _ = await self._list(request, keep)
         return found
 
     async def list_all(self, kind: ResourceKind) -> tuple[builtins.list[Obj], str]:
         """Return all objects of a kind, and the version from which a watch of them can begin. Raises ApiError."""
-        return await self._list(kind, None, None, "")
-
-    async def _list(
-        self,
-        kind: ResourceKind,
-        namespace: str | None,
-        labels: Labels | None,
-        fields: str,
-        keep: Callable[[Obj], Obj] = lambda obj: obj,
-    ) -> tuple[builtins.list[Obj], str]:
-        found: builtins.list[Obj] = []
-        version = ""
-        async for items, version in self._pages(kind, namespace, labels, fields):  # noqa: B007
-            found += map(keep, items)
-        return found, version
-
-    async def pages(
-        self, kind: ResourceKind, namespace: str | None, labels: Labels
-    ) -> AsyncIterator[builtins.list[Obj]]:
-        """Yield all objects with these labels, a page at a time. The list is complete if it ends without ApiError."""
-        async for items, _ in self._pages(kind, namespace, labels, ""):
-            yield items
-
-    async def _pages(
-        self, kind: ResourceKind, namespace: str | None, labels: Labels | None, fields: str
-    ) -> AsyncIterator[tuple[builtins.list[Obj], str]]:
-        """Yield each page with the version of the list."""
-        token = ""
-        while True:
-            request = requests.list_page(kind, namespace, labels, token, fields)
-            page = await self._transport.send(request)
-            items, token = requests.parse_page(request, page)
-            yield items, str((page.get("metadata") or {}).get("resourceVersion", ""))
-            if not token:
-                return
+        return await self._list(requests.list_page(kind))
 
     async def list_metadata(
         self,
@@ -156,18 +128,57 @@ class AsyncKubeClient:
 
         `keep` as in `list`. Raises ApiError.
         """
+        return await self._list(requests.list_metadata_page(kind, namespace, labels), keep)
+
+    async def pages(
+        self, kind: ResourceKind, namespace: str | None, labels: Labels
+    ) -> AsyncIterator[builtins.list[Obj]]:
+        """Yield all objects with these labels, a page at a time. The list is complete if it ends without ApiError."""
+        async for items, _ in self._pages(requests.list_page(kind, namespace, labels)):
+            yield items
+
+    async def _list(
+        self, request: KubeRequest, keep: Callable[[Obj], Obj] = lambda obj: obj
+    ) -> tuple[builtins.list[Obj], str]:
         found: builtins.list[Obj] = []
-        token = ""
-        while True:
-            request = requests.list_metadata_page(kind, namespace, labels, token)
-            page = await self._transport.send(request)
-            if "items" in page and page["items"] is None:
-                # An empty list of this form.
-                page = {**page, "items": []}
-            items, token = requests.parse_page(request, page)
+        version = ""
+        async for items, version in self._pages(request):  # noqa: B007
             found += map(keep, items)
+        return found, version
+
+    async def _list_of_one(self, request: KubeRequest) -> builtins.list[Obj]:
+        """Return the objects of one run or pool, all pages of which together must be small. Raises ApiError."""
+        found: builtins.list[Obj] = []
+        later_bytes = 0
+        async for items, _ in self._pages(request, may_shrink=False):
+            # The transport limits each page. A second one is rare.
+            later_bytes += len(json.dumps(items)) if found else 0
+            if later_bytes > RESPONSE_LIMIT:
+                raise _too_large(request)
+            found += items
+        return found
+
+    async def _pages(
+        self, request: KubeRequest, *, may_shrink: bool = True
+    ) -> AsyncIterator[tuple[builtins.list[Obj], str]]:
+        """Yield each page with the version of the list. `request`: for the first page.
+
+        `may_shrink`: go on with smaller pages if one is too large.
+        """
+        while True:
+            try:
+                page = await self._transport.send(request)
+            except ApiError as error:
+                smaller = requests.smaller_page(request) if error.reason == TOO_LARGE and may_shrink else None
+                if smaller is None:
+                    raise
+                request = smaller
+                continue
+            items, token = requests.parse_page(request, page)
+            yield items, str((page.get("metadata") or {}).get("resourceVersion", ""))
             if not token:
-                return found, str((page.get("metadata") or {}).get("resourceVersion", ""))
+                return
+            request = requests.next_page(request, token)
 
     async def watch_metadata(
         self, kind: ResourceKind, namespace: str | None, labels: Labels, version: str, seconds: float
@@ -330,7 +341,7 @@ class AsyncApiTransport(AsyncTransport):
     @override
     async def send(self, request: KubeRequest) -> Obj:
         async with self._open(request) as response:
-            return requests.parse_object(request, await response.read())
+            return requests.parse_object(request, await _read(request, response.content))
 
     @override
     @asynccontextmanager
@@ -371,6 +382,23 @@ class AsyncApiTransport(AsyncTransport):
         """Return the header with the token, which the configuration renews. Empty with a client certificate."""
         found = (await self._configuration.auth_settings()).get("BearerToken")
         return {str(found["key"]): str(found["value"])} if found and found["value"] else {}
+
+
+async def _read(request: KubeRequest, content: aiohttp.StreamReader) -> bytes:
+    """Return the whole response. Raises ApiError for a larger one than RESPONSE_LIMIT, without reading its rest."""
+    found = bytearray()
+    async for chunk in content.iter_any():
+        found += chunk
+        if len(found) > RESPONSE_LIMIT:
+            raise _too_large(request)
+    return bytes(found)
+
+
+def _too_large(request: KubeRequest) -> ApiError:
+    message = f"the response has more than {RESPONSE_LIMIT / 2**20:.2g} MiB"
+    if selector := request.query.get("labelSelector"):
+        message += f". Of the {request.kind.plural} with the label {selector}, delete those that users have made"
+    return ApiError(0, TOO_LARGE, message, action=str(request))
 
 
 def _tls(configuration: client.Configuration) -> ssl.SSLContext:

@@ -12,6 +12,8 @@ UNKNOWN = "Unknown"
 FAILED = "Failed"
 """The request was not sent, for example because the server's certificate is not trusted."""
 INVALID_ANSWER = "InvalidAnswer"
+TOO_LARGE = "TooLarge"
+"""The response has more bytes than the client reads."""
 
 
 class ApiError(Exception):

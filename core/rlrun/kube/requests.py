@@ -128,6 +128,19 @@ def list_page(
     return KubeRequest(Verb.LIST, kind, namespace if kind.namespaced else None, query=query)
 
 
+def next_page(request: KubeRequest, token: str) -> KubeRequest:
+    """Return the request for the page with this `continue` token, of the same list and size."""
+    return replace_fields(request, query={**request.query, "continue": token})
+
+
+def smaller_page(request: KubeRequest) -> KubeRequest | None:
+    """Return the request for a tenth of the page, or None if it has one object already."""
+    objects = int(request.query["limit"])
+    return (
+        replace_fields(request, query={**request.query, "limit": str(max(1, objects // 10))}) if objects > 1 else None
+    )
+
+
 def list_named(kind: ResourceKind, namespace: str | None, name: str) -> KubeRequest:
     """Return the request for a list of the object with this name, for accounts that may list and not get."""
     query = {"fieldSelector": f"metadata.name={name}"}
@@ -338,6 +351,8 @@ def parse_page(request: KubeRequest, page: Obj) -> tuple[list[Obj], str]:
     Raises ApiError for a response without items, because objects missing from a list count as deleted.
     """
     items = page.get("items")
+    if "items" in page and items is None and request.headers["Accept"] == METADATA_OF_LIST:
+        items = []  # An empty list of this form.
     if not isinstance(items, list):
         raise ApiError(0, INVALID_ANSWER, f"the response is not a list of {request.kind.plural}", action=str(request))
     # Items of built-in kinds lack these two fields, which all callers need.

@@ -34,6 +34,8 @@ FEWEST_RUNS = 10
 RUNS_PER_PAGE = 10
 """So many lists of single runs take as long as one page: a list with more pages is given up. Runs that have ended keep
 checkpoints, adapters and an ended Job each."""
+LARGEST_LIST = 128 << 20
+"""Bytes of the objects of a list after which it is given up. Those of a thousand runs are a tenth of it."""
 DEADLINE_SECONDS = 20.0
 """Time for all of it. Looks read what is missing then."""
 WATCH_SECONDS = 5.0
@@ -101,7 +103,7 @@ class _Lists:
             for run, value in self.values.items()
         }
         found: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
-        pages = 0
+        pages = size = 0
         with contextlib.ExitStack() as stack:
             reads = {place: stack.enter_context(cache.reading(question)) for place, question in questions.items()}
             try:
@@ -114,6 +116,9 @@ class _Lists:
                         if place in questions:
                             # As JSON until the list is complete: the objects of a thousand runs take 100 MiB otherwise.
                             found[place].append(json.dumps(used_parts(self.kind, obj)))
+                            size += len(found[place][-1])
+                    if size > LARGEST_LIST:
+                        return
             except ApiError as error:
                 log.warning("Could not list the %s of all runs, so each run's are listed: %s", self.kind.plural, error)
                 return

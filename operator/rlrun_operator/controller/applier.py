@@ -64,12 +64,12 @@ class Applier:
         error = await self._write_artifacts(observation, plan)
         plan = report_artifacts(plan, error, observation, now)
         if plan.status_first:
-            await self._report(observation, plan)
+            await self.report(observation.run, plan.status, plan.events)
             plan = replace(plan, events=())
         for ref in plan.deletes:
             await cluster.delete(ALL[ref.kind], namespace, ref.name, ref.uid, ref.resource_version)
         plan = await self._write_children(observation, plan, now)
-        await self._report(observation, plan)
+        await self.report(observation.run, plan.status, plan.events)
         if isinstance(error, ObjectRefused):
             return plan
         if error is not None:
@@ -152,15 +152,15 @@ class Applier:
                 error,
             )
 
-    async def _report(self, observation: RunObservation, plan: Plan) -> None:
-        before = RLRunStatus.parse(observation.run.get("status"))
-        events = plan.events
-        if plan.status is not None:
-            if not await self._write_status(observation, plan.status):
+    async def report(self, run: Obj, status: RLRunStatus | None, events: Sequence[EventRecord] = ()) -> None:
+        """Write the status of the run if it has changed, and then its Events. Raises ApiError."""
+        before = RLRunStatus.parse(run.get("status"))
+        if status is not None:
+            if not await self._write_status(run, status):
                 return
-            events = (*transitions(before, plan.status), *events)
+            events = (*transitions(before, status), *events)
         for event in events:
-            await self._emit(observation.run, event)
+            await self._emit(run, event)
 
     async def _remove(self, observation: RunObservation, removals: Sequence[ArtifactDeletion]) -> None:
         """Delete the files, then their object. An error of S3 is recorded in the object and retried."""
@@ -186,31 +186,27 @@ class Applier:
             ref = ObjectRef.of(removal.obj)
             await self._cluster.delete(ALL[ref.kind], observation.namespace, ref.name, ref.uid)
 
-    async def _write_status(self, observation: RunObservation, status: RLRunStatus) -> bool:
+    async def _write_status(self, run: Obj, status: RLRunStatus) -> bool:
         new = compact(status.to_json_dict())
-        old = observation.run.get("status") or {}
+        old = run.get("status") or {}
         if new == compact(old):
             return False
+        metadata = run["metadata"]
+        name, namespace = metadata["name"], metadata["namespace"]
         # The uid makes the API server reject the status if the run was deleted and created again.
         await self._cluster.apply_status(
             {
                 "apiVersion": API_VERSION,
                 "kind": "RLRun",
-                "metadata": {"name": observation.name, "namespace": observation.namespace, "uid": observation.uid},
+                "metadata": {"name": name, "namespace": namespace, "uid": metadata["uid"]},
                 "status": new,
             }
         )
-        observation.run["status"] = new
+        run["status"] = new
         STATUS_WRITES.inc()
         if new.get("phase") != old.get("phase"):
             RUN_PHASES.labels(new.get("phase", "")).inc()
-            log.info(
-                "run %s/%s: %s -> %s",
-                observation.namespace,
-                observation.name,
-                old.get("phase", "-"),
-                new.get("phase", "-"),
-            )
+            log.info("run %s/%s: %s -> %s", namespace, name, old.get("phase", "-"), new.get("phase", "-"))
         return True
 
     async def _set_finalizers(self, observation: RunObservation, finalizers: list[str]) -> None:

@@ -185,6 +185,10 @@ class Observer:
         self._cache.forget_run((key.namespace, key.name))
         self._listings.forget(key)
 
+    async def run(self, key: RunKey) -> Obj | None:
+        """Return the run, or None if it does not exist. Raises ApiError."""
+        return await self._cluster.get(RLRUN, key.namespace, key.name)
+
     async def pods(self, namespace: str, name: str) -> list[Obj]:
         """Return the pods of all runs with that name, including deleted ones. Raises ApiError."""
         return await self._cluster.list(POD, namespace, {RUN_LABEL: name})

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from rlrun.api.base.phases import Phase
 from rlrun.api.run_status import RLRunStatus
 from rlrun.constants import RUN_UID_LABEL
+from rlrun.kube.errors import TOO_LARGE, ApiError
 from rlrun.kube.objects import Obj, label
 from rlrun.kube.references import split_checkpoint_id
 
@@ -21,6 +22,7 @@ from rlrun_operator.planning.plan.observation import RunKey, RunObservation
 from rlrun_operator.planning.plan.status_builder import to_clock
 from rlrun_operator.planning.plan_run import plan_run
 from rlrun_operator.planning.policies.log_copies import pod_logs
+from rlrun_operator.planning.policies.refusal_report import report_unread
 from rlrun_operator.resources.platform import credentials_problem, run_layout, s3_variables
 from rlrun_operator.runtime.metrics import RunPhaseCollector
 
@@ -104,7 +106,14 @@ class Reconciler:
             if self._queue is not None:
                 run = None if observation is None else observation.run
                 self._queue.failed(key, run, error, to_clock(self._clock()))
+            if isinstance(error, ApiError) and error.reason == TOO_LARGE:
+                await self._report_unread(key, error)
             raise
+
+    async def _report_unread(self, key: RunKey, error: ApiError) -> None:
+        run = await self._observer.run(key)
+        if run is not None:
+            await self._applier.report(run, report_unread(run, error, to_clock(self._clock())))
 
     def _plan(self, observation: RunObservation) -> tuple[datetime, RunObservation, Plan]:
         now = to_clock(self._clock())

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from rlrun.constants import RUN_UID_LABEL
+from rlrun.constants import FIELD_MANAGER, MANAGED_BY_LABEL, RUN_LABEL, RUN_UID_LABEL
 from rlrun.kube.async_client import AsyncApiTransport, AsyncKubeClient, load_configuration
 from rlrun.kube.kinds import ALL
 from rlrun.kube.refusals import ObjectRefused
@@ -57,6 +57,24 @@ def test_a_service_account_of_another_owner_is_not_taken_over(bench: Bench) -> N
     assert bench.items(APPS, "replicasets") == []
     bench.call("DELETE", f"{accounts}/reverse")
     bench.wait("the ReplicaSets", lambda: len(bench.items(APPS, "replicasets")) == 3)
+
+
+def test_large_objects_of_users_with_the_label_of_a_run_hold_up_this_run_until_they_are_deleted(bench: Bench) -> None:
+    config_maps = f"/api/v1/namespaces/{bench.namespace}/configmaps"
+    large = {"data": {"text": 1_000_000 * "x"}}
+    for number in range(40):
+        labels = {RUN_LABEL: "reverse", MANAGED_BY_LABEL: FIELD_MANAGER, "large": "true"}
+        bench.call("POST", config_maps, {"metadata": {"name": f"large-{number}", "labels": labels}, **large})
+    bench.create_model()
+    bench.create_run()
+    bench.create_run("other")
+    bench.wait("the condition", lambda: bench.condition("ChildrenApplied").get("reason") == "ObjectsTooLarge")
+    assert f"Of the configmaps with the label {RUN_LABEL}=reverse" in bench.condition("ChildrenApplied")["message"]
+    bench.wait("the other run", lambda: bench.condition("TrainerReady", "other"))
+    bench.wait("an Event", lambda: "ObjectsTooLarge" in {e["reason"] for e in bench.items("api/v1", "events")})
+    bench.call("DELETE", f"{config_maps}?labelSelector=large%3Dtrue")
+    bench.wait("the ReplicaSets", lambda: len(bench.items(APPS, "replicasets")) == 6)
+    bench.wait("its end", lambda: bench.condition("ChildrenApplied").get("status") == "True")
 
 
 POD: dict[str, Any] = {"restartPolicy": "Never", "containers": [{"name": "a", "image": "a"}]}

@@ -13,6 +13,7 @@ from rlrun.api.run_status import MAX_LISTED, ArtifactSummary, RLRunStatus
 from rlrun.constants import ConditionType, Reason
 from rlrun.kube.conditions import find_condition, seconds
 from rlrun.kube.errors import ApiError
+from rlrun.kube.objects import Obj
 from rlrun.kube.refusals import ObjectRefused
 from rlrun.protocol.problem import Problem
 
@@ -44,6 +45,17 @@ def report_children(plan: Plan, refusal: ObjectRefused | None, now: datetime) ->
     if status.phase is Phase.pending or plan.requeue_after is None:
         return replace(plan, requeue_after=pause)
     return replace(plan, requeue_after=min(pause, plan.requeue_after))
+
+
+def report_unread(run: Obj, error: ApiError, now: datetime) -> RLRunStatus:
+    """Return the status of a run whose objects are too large to be read."""
+    status = RLRunStatus.parse(run.get("status"))
+    known = find_condition(status, ConditionType.CHILDREN_APPLIED)
+    replaced = {None, Reason.STARTING, None if known is None else known.reason}
+    if status.phase is None:
+        status = status.model_copy(update={"phase": Phase.pending})
+    problem = ConditionChange(ConditionType.CHILDREN_APPLIED, False, Reason.OBJECTS_TOO_LARGE, str(error))
+    return _with_reason(apply_change(status, StatusChange((problem,)), now), replaced, now)
 
 
 def report_artifacts(plan: Plan, error: ApiError | None, observation: RunObservation, now: datetime) -> Plan:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from kubernetes.aio import client
+from rlrun.kube import async_client
 from rlrun.kube.async_client import AsyncApiTransport, AsyncKubeClient, without_credentials
 from rlrun.kube.errors import ApiError
 from rlrun.kube.kinds import LEASE, POD, RLRUN
@@ -74,6 +75,69 @@ async def test_list_without_items_is_an_error(body: object) -> None:
         server.answer(f"GET {RUNS}", Answer(body))
         with pytest.raises(ApiError, match="not a list of rlruns"):
             await kube.list(RLRUN, "team")
+
+
+def large_page(count: int, token: str = "") -> Answer:
+    """A page with objects of 100 bytes and more."""
+    items = [{"metadata": {"name": f"{token}{n}"}, "data": 100 * "x"} for n in range(count)]
+    return Answer({"items": items, "metadata": {"continue": token, "resourceVersion": "7"}})
+
+
+@pytest.fixture
+def small_responses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(async_client, "RESPONSE_LIMIT", 1000)
+
+
+@pytest.mark.usefixtures("small_responses")
+async def test_a_response_that_is_too_large_is_not_read_to_its_end() -> None:
+    async with connected() as (kube, server):
+        server.answer(f"GET {RUNS}/first", Answer({**RUN, "spec": 1000 * "x"}))
+        with pytest.raises(ApiError, match=r"cannot get RLRun team/first: TooLarge: .* more than 0.00095 MiB"):
+            await kube.get(RLRUN, "team", "first")
+        server.answer(f"GET {RUNS}/first", Answer({**RUN, "spec": 800 * "x"}))
+        assert await kube.get(RLRUN, "team", "first")
+
+
+@pytest.mark.usefixtures("small_responses")
+async def test_a_list_of_many_runs_goes_on_with_smaller_pages() -> None:
+    async with connected() as (kube, server):
+        server.answer("GET /api/v1/pods", large_page(2, "a"), large_page(20, "b"), large_page(2, "b"), large_page(1))
+        found = [obj["metadata"]["name"] async for page in kube.pages(POD, None, {"l": ""}) for obj in page]
+        assert found == ["a0", "a1", "b0", "b1", "0"]
+        pages = [(a.query["limit"], a.query.get("continue")) for a in server.asked]
+        assert pages == [("500", None), ("500", "a"), ("50", "a"), ("50", "b")]
+
+
+@pytest.mark.usefixtures("small_responses")
+async def test_a_list_of_metadata_goes_on_with_smaller_pages() -> None:
+    async with connected() as (kube, server):
+        server.answer("GET /api/v1/pods", large_page(20), large_page(20), large_page(20), large_page(3))
+        found, version = await kube.list_metadata(POD, None, {"l": ""})
+        assert (len(found), version) == (3, "7")
+        assert [a.query["limit"] for a in server.asked] == ["500", "50", "5", "1"]
+
+
+@pytest.mark.usefixtures("small_responses")
+async def test_one_object_that_is_too_large_ends_a_list() -> None:
+    async with connected() as (kube, server):
+        server.answer("GET /api/v1/pods", large_page(20))
+        with pytest.raises(ApiError, match="cannot list pods: TooLarge"):
+            await kube.list_metadata(POD, None, {"l": ""})
+        assert len(server.asked) == 4
+
+
+@pytest.mark.usefixtures("small_responses")
+async def test_the_list_of_one_run_is_small_in_all() -> None:
+    async with connected() as (kube, server):
+        server.answer("GET /api/v1/namespaces/team/pods", large_page(20))
+        with pytest.raises(ApiError, match=r"cannot list pods in namespace team: TooLarge: .* label l=x, delete"):
+            await kube.list(POD, "team", {"l": "x"})
+        assert len(server.asked) == 1
+        server.answer("GET /api/v1/namespaces/team/pods", large_page(5, "a"), large_page(5, "b"), large_page(1))
+        with pytest.raises(ApiError, match="cannot list pods in namespace team: TooLarge"):
+            await kube.list(POD, "team", {"l": "x"})
+        server.answer("GET /api/v1/namespaces/team/pods", large_page(5, "a"), large_page(1))
+        assert len(await kube.list(POD, "team", {"l": "x"})) == 6
 
 
 async def test_an_answer_that_is_no_object_is_an_error() -> None:

@@ -106,6 +106,16 @@ async def test_a_list_of_more_pages_than_it_is_worth_is_given_up(world: World, m
     assert len(world.fake.requests) == 1
 
 
+async def test_a_list_of_more_bytes_than_may_be_kept_is_given_up(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.fake.put(child(SERVICE, "large", FIRST, annotations={"note": 2000 * "x"}))
+    monkeypatch.setattr(first_answers, "LARGEST_LIST", 2000)
+    await world.read()
+    assert await world.names(POD, FIRST) == ["first-a", "first-b"]
+    assert world.fake.requests == []
+    assert await world.names(SERVICE, FIRST) == ["large"]
+    assert len(world.fake.requests) == 1
+
+
 async def test_without_a_run_nothing_is_listed(world: World) -> None:
     await read_first_answers(world.cluster, world.cache, [None], {})
     assert world.fake.requests == []

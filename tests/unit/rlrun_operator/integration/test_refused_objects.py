@@ -372,3 +372,44 @@ async def test_the_message_names_the_object_that_is_refused_now(world: World) ->
     refuse(world, QUOTA, "apply ReplicaSet team/reverse-inference")
     await world.reconcile()
     assert "ReplicaSet team/reverse-inference" in world.condition("ChildrenApplied")["message"]
+
+
+LIST = "list configmaps in namespace team"
+TOO_LARGE = ApiError(0, "TooLarge", "the response has more than 32 MiB", action=LIST)
+
+
+def too_large(world: World) -> None:
+    world.cluster.answers[LIST] = [TOO_LARGE]
+
+
+async def test_objects_that_are_too_large_to_be_read_become_a_condition_of_a_new_run(world: World) -> None:
+    too_large(world)
+    with pytest.raises(ApiError):
+        await world.reconcile()
+    found = world.condition("ChildrenApplied")
+    assert (found["status"], found["reason"]) == ("False", "ObjectsTooLarge")
+    assert "cannot list configmaps in namespace team" in found["message"]
+    assert (world.status["phase"], world.status["reason"]) == ("Pending", "ObjectsTooLarge")
+    writes = world.cluster.writes
+    with pytest.raises(ApiError):
+        await world.reconcile()
+    assert world.cluster.writes == writes
+    del world.cluster.answers[LIST]
+    await world.start()
+    assert world.condition("ChildrenApplied")["status"] == "True"
+    assert world.cluster.all("Job")
+
+
+async def test_objects_that_become_too_large_change_no_more_than_a_condition_of_a_run(world: World) -> None:
+    await world.start()
+    before = world.status
+    too_large(world)
+    with pytest.raises(ApiError):
+        await world.reconcile()
+    assert world.condition("ChildrenApplied")["reason"] == "ObjectsTooLarge"
+    assert {k: v for k, v in world.status.items() if k not in ("conditions", "reason", "message")} == {
+        k: v for k, v in before.items() if k not in ("conditions", "reason", "message")
+    }
+    del world.cluster.answers[LIST]
+    await world.reconcile()
+    assert world.condition("ChildrenApplied")["status"] == "True"
