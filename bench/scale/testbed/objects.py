@@ -85,8 +85,9 @@ def place_of(prefix: str, index: int) -> str:
 
 
 def run(index: int, prefix: str = "run") -> dict[str, Any]:
-    """Return a run with one environment."""
-    spec = {"model": MODEL, "maxSteps": 1000, "sampling": {"maxTokens": 8}, "env": [{"id": "bench/none"}]}
+    """Return a run with one environment. No checkpoint is due before its end: nothing would upload it."""
+    spec: dict[str, Any] = {"model": MODEL, "maxSteps": 1000, "sampling": {"maxTokens": 8}}
+    spec |= {"env": [{"id": "bench/none"}], "checkpoints": {"interval": 1000}}
     metadata = {"name": f"{prefix}-{index}"}
     return {"apiVersion": "/".join(RUNS), "kind": "RLRun", "metadata": metadata, "spec": spec}
 

@@ -12,6 +12,7 @@ import sys
 import time
 import zlib
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
 from aiohttp import web
@@ -42,6 +43,11 @@ class Pace:
     def made_at(self, run: str, step: int) -> float:
         """Return the Unix time at which a run makes a step after `first`."""
         return self.began + self._offset(run) + (step - self.first - 1) * self.seconds
+
+    def last_step_at(self, run: str, now: float) -> float | None:
+        """Return the Unix time of the last step of a run, or None before a pace was set."""
+        step = self.step(run, now)
+        return (self.made_at(run, step) if step > self.first else self.began) or None
 
     def next_change(self, run: str, now: float) -> float:
         """Return the Unix time of the next step of a run, or of the next publication."""
@@ -89,8 +95,15 @@ class Orchestrators:
     def _report(self, run: str) -> RunStatus:
         now = time.time()
         step, policy = self._pace.step(run, now), self._pace.step(run, now - PUBLISH_SECONDS)
+        made = self._pace.last_step_at(run, now)
         return RunStatus(
-            version=f"{step}.{policy}", phase=RunPhase.running, step=step, max_steps=MAX_STEPS, policy_version=policy
+            version=f"{step}.{policy}",
+            phase=RunPhase.running,
+            step=step,
+            max_steps=MAX_STEPS,
+            policy_version=policy,
+            # Without it a run counts as stalled an hour after its begin.
+            last_step_time=None if made is None else datetime.fromtimestamp(made, UTC),
         )
 
 

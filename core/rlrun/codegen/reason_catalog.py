@@ -344,8 +344,9 @@ OBJECTS = _section(
     ),
     (
         Reason.OBJECTS_TOO_LARGE,
-        "The objects with the run's label have more than 32 MiB, so that the operator does not read them and decides "
-        "nothing about the run. Its pods go on.",
+        "The objects of one kind with the run's label have more than 4 MiB a page (500 objects) or 32 MiB in all, so "
+        "that the operator does not read them and decides nothing about the run. Its pods go on; deadlines, stop, "
+        "suspension and deletion wait. The operator tries again after at most a minute.",
         "Delete the objects that the message names and that the operator has not made.",
     ),
 )

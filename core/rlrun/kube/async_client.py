@@ -11,6 +11,7 @@ import json
 import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from typing import Protocol
 from urllib.parse import urlencode, urlsplit
 from urllib.request import getproxies, proxy_bypass
@@ -35,6 +36,10 @@ LOG_CHUNK = 1 << 16
 RESPONSE_LIMIT = 32 << 20
 """Bytes of a response, and of all pages about one run. Users may give a run's labels to objects of 1 MiB, and a page
 has 500 objects: without a limit, one of them ends the operator of all for want of memory."""
+RUN_PAGE_LIMIT = 4 << 20
+"""Bytes of one page about one run. Eight such lists are read at a time, and parsed JSON takes four times its size."""
+ERROR_LIMIT = 1 << 20
+"""Bytes that are read of a response with an error."""
 READ_BUFFER = 1 << 21
 """Bytes of a response that may wait for their reader: an event of a watch has a whole object."""
 VERSION_OF_NONE = "1"
@@ -148,13 +153,14 @@ class AsyncKubeClient:
 
     async def _list_of_one(self, request: KubeRequest) -> builtins.list[Obj]:
         """Return the objects of one run or pool, all pages of which together must be small. Raises ApiError."""
+        request = replace(request, limit_bytes=RUN_PAGE_LIMIT)
         found: builtins.list[Obj] = []
         later_bytes = 0
         async for items, _ in self._pages(request, may_shrink=False):
-            # The transport limits each page. A second one is rare.
-            later_bytes += len(json.dumps(items)) if found else 0
-            if later_bytes > RESPONSE_LIMIT:
-                raise _too_large(request)
+            # A second page is rare. The transport limits the first one.
+            later_bytes += len(json.dumps(items, ensure_ascii=False).encode()) if found else 0
+            if later_bytes > RESPONSE_LIMIT - RUN_PAGE_LIMIT:
+                raise _too_large(request, RESPONSE_LIMIT)
             found += items
         return found
 
@@ -341,7 +347,11 @@ class AsyncApiTransport(AsyncTransport):
     @override
     async def send(self, request: KubeRequest) -> Obj:
         async with self._open(request) as response:
-            return requests.parse_object(request, await _read(request, response.content))
+            limit = request.limit_bytes or RESPONSE_LIMIT
+            body, is_whole = await _read(response.content, limit)
+            if not is_whole:
+                raise _too_large(request, limit)
+            return requests.parse_object(request, body)
 
     @override
     @asynccontextmanager
@@ -367,7 +377,8 @@ class AsyncApiTransport(AsyncTransport):
             )
             try:
                 if response.status >= 400:
-                    raise ApiError.from_response(response.status, await response.read(), action)
+                    body, _ = await _read(response.content, ERROR_LIMIT)
+                    raise ApiError.from_response(response.status, body, action)
                 yield response
             finally:
                 response.release()
@@ -384,18 +395,18 @@ class AsyncApiTransport(AsyncTransport):
         return {str(found["key"]): str(found["value"])} if found and found["value"] else {}
 
 
-async def _read(request: KubeRequest, content: aiohttp.StreamReader) -> bytes:
-    """Return the whole response. Raises ApiError for a larger one than RESPONSE_LIMIT, without reading its rest."""
+async def _read(content: aiohttp.StreamReader, limit: int) -> tuple[bytes, bool]:
+    """Return the response, and True; of a larger one than `limit` bytes its begin, and False."""
     found = bytearray()
     async for chunk in content.iter_any():
         found += chunk
-        if len(found) > RESPONSE_LIMIT:
-            raise _too_large(request)
-    return bytes(found)
+        if len(found) > limit:
+            return bytes(found[:limit]), False
+    return bytes(found), True
 
 
-def _too_large(request: KubeRequest) -> ApiError:
-    message = f"the response has more than {RESPONSE_LIMIT / 2**20:.2g} MiB"
+def _too_large(request: KubeRequest, limit: int) -> ApiError:
+    message = f"the response has more than {limit / 2**20:.2g} MiB"
     if selector := request.query.get("labelSelector"):
         message += f". Of the {request.kind.plural} with the label {selector}, delete those that users have made"
     return ApiError(0, TOO_LARGE, message, action=str(request))

@@ -61,6 +61,8 @@ class KubeRequest:
     """May hold a token."""
     seconds: float | None = None
     """Time limit of the whole response, if it is not the client's."""
+    limit_bytes: int | None = None
+    """Largest response that is read, if it is not the client's."""
 
     def __str__(self) -> str:
         """Return a phrase that follows "cannot": "get RLRun team/first"."""

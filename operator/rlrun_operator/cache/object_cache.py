@@ -29,6 +29,10 @@ log = logging.getLogger(__name__)
 KEPT_SECONDS = 600.0
 """Time for which an answer is kept, give or take a fifth, so that not all are read again at once."""
 
+LARGEST_ANSWER = 512 << 10
+"""Bytes of an answer that is kept, compressed. A run of thousand checkpoints has less. Larger ones are read each time:
+users may give a run's labels to large objects of their own."""
+
 RunName = tuple[str, str]
 """Namespace and name of a run."""
 
@@ -224,7 +228,10 @@ class ObjectCache:
         until = self._clock() + self._kept_seconds * self._spread()
         places = {_place(question.kind, o["metadata"]) for o in stripped}
         self._drop(question)
-        self._answers[question.kind][question] = _Answer(_packed(stripped), versions, places, read.began, until)
+        data = _packed(stripped)
+        if len(data) > LARGEST_ANSWER:
+            return
+        self._answers[question.kind][question] = _Answer(data, versions, places, read.began, until)
         for place in places:
             self._with_object[place].add(question)
         self._of_run[run].add(question)

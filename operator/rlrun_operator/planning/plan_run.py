@@ -33,6 +33,7 @@ from rlrun_operator.planning.policies.kueue_admission import update_workload
 from rlrun_operator.planning.policies.log_copies import copy_ended_logs
 from rlrun_operator.planning.policies.orchestrator_replacement import replace_orchestrator
 from rlrun_operator.planning.policies.phase import report_phase, report_progress
+from rlrun_operator.planning.policies.refusal_report import report_read
 from rlrun_operator.planning.policies.run_endings import (
     plan_finished,
     plan_outcome,
@@ -104,6 +105,7 @@ def plan_run(
         return plan_deletion(observation, settings, now)
     now = to_clock(now)
     builder = PlanBuilder(observation, now)
+    builder.merge(report_read(builder.status))
     builder.merge(copy_ended_logs(observation, settings))
     builder.merge(report_place(observation, builder.status))
     builder.merge(update_workload(observation, builder.status, settings, now))

@@ -75,7 +75,7 @@ class PoolObserver:
         """Return the observation of the pool. Raises ApiError."""
         selector = key.identity.selector()
         adapters, pods, *lists = await asyncio.gather(
-            self._cluster.list(RLADAPTER, key.namespace),
+            self._adapters(key),
             self._cluster.list(POD, key.namespace, selector),
             *(self._cluster.list(kind, key.namespace, selector) for kind in KINDS),
         )
@@ -83,9 +83,8 @@ class PoolObserver:
         found = await asyncio.gather(*(self._cluster.get(SECRET, key.namespace, name) for name in names))
         children = [obj for objects in lists for obj in objects]
         children += [s for s in found if s is not None and label(s, SERVING_LABEL) == key.identity.name]
-        own_adapters = [a for a in adapters if a["spec"].get("model") == key.model]
-        pool = PoolObservation(key, tuple(own_adapters), (), tuple(children), tuple(pods), await self._reports(pods))
-        if not any(map(is_wanted, own_adapters)):
+        pool = PoolObservation(key, tuple(adapters), (), tuple(children), tuple(pods), await self._reports(pods))
+        if not any(map(is_wanted, adapters)):
             return pool
         models, source = await asyncio.gather(self._cluster.list(RLMODEL), self._credentials.source_secret())
         problem = credentials_problem(self._settings, source)
@@ -101,6 +100,11 @@ class PoolObserver:
             storage_key=self._credentials.storage_key,
             model_secrets=ObservedSecret.by_name(of_model),
         )
+
+    async def _adapters(self, key: PoolKey) -> list[Obj]:
+        # A page at a time: the adapters of other models are not kept.
+        pages = self._cluster.pages(RLADAPTER, key.namespace, {})
+        return [a async for page in pages for a in page if a["spec"].get("model") == key.model]
 
     async def _reports(self, pods: list[Obj]) -> dict[str, ServingReport]:
         reachable = [p for p in running_pods(tuple(pods)) if address(p) and p["status"].get("phase") == "Running"]

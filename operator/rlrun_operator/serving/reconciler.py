@@ -125,12 +125,14 @@ async def find_pools(cluster: AsyncKubeClient, watch_namespaces: list[str]) -> s
     namespaces: list[str | None] = [*watch_namespaces] or [None]
     found: set[PoolKey | None] = set()
     for namespace in namespaces:
-        for obj in await cluster.list(RLADAPTER, namespace):
-            found.add(key_of(obj))
         # The ServiceAccount is created first, so it finds a pool whose creation was interrupted.
-        for kind in (SERVICE_ACCOUNT, DEPLOYMENT):
-            for obj in await cluster.list(kind, namespace, {SERVING_LABEL: ""}):
-                found.add(key_of(obj))
+        for kind, labels in (
+            (RLADAPTER, {}),
+            (SERVICE_ACCOUNT, {SERVING_LABEL: ""}),
+            (DEPLOYMENT, {SERVING_LABEL: ""}),
+        ):
+            async for page in cluster.pages(kind, namespace, labels):
+                found.update(map(key_of, page))
     return {key for key in found if key is not None}
 
 

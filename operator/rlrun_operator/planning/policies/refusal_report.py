@@ -18,7 +18,7 @@ from rlrun.kube.refusals import ObjectRefused
 from rlrun.protocol.problem import Problem
 
 from rlrun_operator.planning.diagnosis.readiness import blocking_problem
-from rlrun_operator.planning.plan.actions import ConditionChange, Plan, StatusChange
+from rlrun_operator.planning.plan.actions import ConditionChange, Plan, PlanPart, StatusChange
 from rlrun_operator.planning.plan.observation import RunObservation
 from rlrun_operator.planning.plan.status_builder import apply_change, is_true, reason_fields, transition_time
 
@@ -51,11 +51,25 @@ def report_unread(run: Obj, error: ApiError, now: datetime) -> RLRunStatus:
     """Return the status of a run whose objects are too large to be read."""
     status = RLRunStatus.parse(run.get("status"))
     known = find_condition(status, ConditionType.CHILDREN_APPLIED)
+    if known is not None and known.reason == Reason.OBJECTS_TOO_LARGE:
+        # Several lists are read at a time, and each may be the first to fail. Each write causes a look.
+        return status
     replaced = {None, Reason.STARTING, None if known is None else known.reason}
     if status.phase is None:
         status = status.model_copy(update={"phase": Phase.pending})
     problem = ConditionChange(ConditionType.CHILDREN_APPLIED, False, Reason.OBJECTS_TOO_LARGE, str(error))
     return _with_reason(apply_change(status, StatusChange((problem,)), now), replaced, now)
+
+
+def report_read(status: RLRunStatus) -> PlanPart:
+    """Report that the objects of the run, which were too large before, have been read for this look."""
+    known = find_condition(status, ConditionType.CHILDREN_APPLIED)
+    if known is None or known.reason != Reason.OBJECTS_TOO_LARGE:
+        return PlanPart()
+    # The policies that follow name the reason that the run has now.
+    fields = reason_fields(None) if status.reason == Reason.OBJECTS_TOO_LARGE else {}
+    accepted = ConditionChange(ConditionType.CHILDREN_APPLIED, True, Reason.APPLIED)
+    return PlanPart(status=StatusChange((accepted,), fields))
 
 
 def report_artifacts(plan: Plan, error: ApiError | None, observation: RunObservation, now: datetime) -> Plan:

@@ -86,6 +86,7 @@ def large_page(count: int, token: str = "") -> Answer:
 @pytest.fixture
 def small_responses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(async_client, "RESPONSE_LIMIT", 1000)
+    monkeypatch.setattr(async_client, "RUN_PAGE_LIMIT", 500)
 
 
 @pytest.mark.usefixtures("small_responses")
@@ -133,11 +134,30 @@ async def test_the_list_of_one_run_is_small_in_all() -> None:
         with pytest.raises(ApiError, match=r"cannot list pods in namespace team: TooLarge: .* label l=x, delete"):
             await kube.list(POD, "team", {"l": "x"})
         assert len(server.asked) == 1
-        server.answer("GET /api/v1/namespaces/team/pods", large_page(5, "a"), large_page(5, "b"), large_page(1))
+        pages = [large_page(2, token) for token in "abc"]
+        server.answer("GET /api/v1/namespaces/team/pods", *pages, large_page(1))
         with pytest.raises(ApiError, match="cannot list pods in namespace team: TooLarge"):
             await kube.list(POD, "team", {"l": "x"})
-        server.answer("GET /api/v1/namespaces/team/pods", large_page(5, "a"), large_page(1))
-        assert len(await kube.list(POD, "team", {"l": "x"})) == 6
+        server.answer("GET /api/v1/namespaces/team/pods", pages[0], large_page(1))
+        assert len(await kube.list(POD, "team", {"l": "x"})) == 3
+
+
+@pytest.mark.usefixtures("small_responses")
+async def test_only_a_page_that_is_too_large_becomes_smaller() -> None:
+    async with connected() as (kube, server):
+        gone = Answer({"reason": "Expired", "message": "too old"}, 410)
+        server.answer("GET /api/v1/pods", large_page(2, "a"), gone)
+        with pytest.raises(ApiError, match="410 Expired"):
+            await kube.list_metadata(POD, None, {"l": ""})
+        assert len(server.asked) == 2
+
+
+async def test_a_large_body_of_an_error_is_not_read_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(async_client, "ERROR_LIMIT", 10)
+    async with connected() as (kube, server):
+        server.answer(f"GET {RUNS}/first", Answer(b"much too long", 500))
+        with pytest.raises(ApiError, match=r"500 500: much too l$"):
+            await kube.get(RLRUN, "team", "first")
 
 
 async def test_an_answer_that_is_no_object_is_an_error() -> None:

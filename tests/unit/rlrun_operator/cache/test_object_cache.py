@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rlrun.kube.kinds import CONFIG_MAP, POD, SECRET, SERVICE, ResourceKind
 from rlrun.kube.objects import Obj
+from rlrun_operator.cache import object_cache
 from rlrun_operator.cache.object_cache import KEPT_SECONDS, ObjectCache, PendingRead, Question
 
 RUN = ("team", "first")
@@ -67,6 +68,18 @@ def test_nothing_is_kept_of_a_kind_that_nobody_watches(cache: ObjectCache) -> No
     assert cache.find(other, RUN) is None, "another namespace is not watched"
     cache.watch_closed(CONFIG_MAP, "team")
     assert cache.find(question, RUN) is None
+
+
+def test_a_large_answer_is_not_kept(cache: ObjectCache, monkeypatch: pytest.MonkeyPatch) -> None:
+    keep(cache, PODS, pod())
+    monkeypatch.setattr(object_cache, "LARGEST_ANSWER", 200)
+    noise = "".join(map(str, range(1000)))
+    keep(cache, PODS, pod(annotations={"note": noise}))
+    assert cache.find(PODS, RUN) is None
+    assert cache.size() == 0
+    assert cache.changed(POD, pod(version=2))
+    keep(cache, PODS, pod())
+    assert cache.find(PODS, RUN) == [pod()]
 
 
 def test_an_answer_ends_by_itself(cache: ObjectCache, clock: Clock) -> None:

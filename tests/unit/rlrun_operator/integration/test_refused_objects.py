@@ -413,3 +413,43 @@ async def test_objects_that_become_too_large_change_no_more_than_a_condition_of_
     del world.cluster.answers[LIST]
     await world.reconcile()
     assert world.condition("ChildrenApplied")["status"] == "True"
+
+
+@pytest.mark.parametrize(
+    "spec", [{"stopRequested": True}, {"suspend": True}, {}], ids=["stopped", "suspended", "going on"]
+)
+async def test_the_condition_ends_with_the_next_look_that_reads_all(world: World, spec: dict[str, Any]) -> None:
+    await world.start()
+    too_large(world)
+    with pytest.raises(ApiError):
+        await world.reconcile()
+    world.change_spec(**spec)
+    del world.cluster.answers[LIST]
+    await world.reconcile()
+    assert world.condition("ChildrenApplied")["status"] == "True"
+    assert world.status.get("reason") != "ObjectsTooLarge"
+
+
+async def test_of_several_lists_that_are_too_large_the_first_stays_in_the_condition(world: World) -> None:
+    await world.start()
+    too_large(world)
+    with pytest.raises(ApiError):
+        await world.reconcile()
+    writes = world.cluster.writes
+    del world.cluster.answers[LIST]
+    other = "list services in namespace team"
+    world.cluster.answers[other] = [ApiError(0, "TooLarge", "the response has more than 4 MiB", action=other)]
+    with pytest.raises(ApiError):
+        await world.reconcile()
+    assert world.cluster.writes == writes
+
+
+async def test_a_run_that_is_gone_is_not_reported(world: World) -> None:
+    await world.start()
+    too_large(world)
+    run = world.run
+    world.cluster.answers["get RLRun team/reverse"] = [run, ApiError(404, "NotFound", "x", details={"name": "reverse"})]
+    writes = world.cluster.writes
+    with pytest.raises(ApiError, match="TooLarge"):
+        await world.reconcile()
+    assert world.cluster.writes == writes

@@ -33,6 +33,15 @@ def test_a_change_is_the_next_step_or_the_publication_of_the_last_one(run: str, 
     assert seen[0] != seen[1]
 
 
+@given(st.text(min_size=1), st.floats(0.1, 100), st.floats(0, 1000))
+def test_the_last_step_is_the_one_before_the_next(run: str, seconds: float, after: float) -> None:
+    pace, now = Pace(seconds, 1000.0), 1000 + after
+    last, step = pace.last_step_at(run, now), pace.step(run, now)
+    assert last is not None
+    assert 1000 <= last <= now + 1e-6
+    assert step == pace.first or abs(pace.made_at(run, step + 1) - last - seconds) < 1e-6
+
+
 def test_without_a_pace_no_run_makes_steps() -> None:
     assert Pace(0, 1000.0, 7).step("a/b", 5000.0) == 7
 
@@ -61,8 +70,12 @@ async def test_a_request_hangs_until_a_step_is_made() -> None:
         hanging = asyncio.create_task(status("?since=1.1&wait=30"))
         await asyncio.sleep(0.1)
         assert not hanging.done()
+        assert first.last_step_time is None
         await session.put(f"{url}/pace", json={"seconds": 0.2})
-        assert (await hanging).step == 2
+        second = await hanging
+        assert second.step == 2
+        assert second.last_step_time is not None
+        assert abs(time.time() - second.last_step_time.timestamp()) < 10
         assert time.monotonic() - began < 10
         await session.put(f"{url}/pace", json={"seconds": 0, "first": 9})
         assert (await status("?since=2.1&wait=30")).step == 9
