@@ -8,7 +8,7 @@ from rlrun.api.base.phases import Phase
 from rlrun.api.run_status import RLRunStatus
 from rlrun.kube.objects import Obj
 from rlrun_operator.planning.plan.observation import RunKey
-from rlrun_operator.planning.policies.resync_schedule import OLD_PAUSE_SECONDS, resync_schedule
+from rlrun_operator.planning.policies.resync_schedule import ACTIVE_PAUSE_SECONDS, OLD_PAUSE_SECONDS, resync_schedule
 
 from tests.support.clocks import START
 from tests.support.cluster_objects import run_object
@@ -33,6 +33,15 @@ def pauses(*runs: Obj) -> dict[str, float]:
 def test_a_run_that_has_not_ended_is_looked_at_now(phase: Phase | None) -> None:
     old = [ended(f"old-{index}", timedelta(days=1)) for index in range(5)]
     assert pauses(*old, run_in(phase, timedelta(days=2), "active"))["active"] == 0
+
+
+def test_active_runs_follow_one_after_the_other_and_what_nobody_has_seen_waits_for_none() -> None:
+    active = [run_in(Phase.running, None, f"active-{index}") for index in range(1000)]
+    deleted = run_in(Phase.running, None, "deleted")
+    deleted["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    found = pauses(*active, run_in(None, None, "new"), deleted)
+    assert (found["new"], found["deleted"]) == (0, 0)
+    assert [found[f"active-{index}"] for index in (0, 1, 999)] == [0, ACTIVE_PAUSE_SECONDS, 999 * ACTIVE_PAUSE_SECONDS]
 
 
 def test_old_runs_follow_one_after_the_other_the_newest_first() -> None:
