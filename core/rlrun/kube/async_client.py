@@ -109,7 +109,9 @@ class AsyncKubeClient:
 
         `fields`: selector of fields, with which the API server answers 400 if the kind has no such selectable field.
         `keep` returns what is kept of each object of a page while the next one is read.
-        Raises ApiError, also for objects with given values of labels that have more than RESPONSE_LIMIT bytes.
+        With a value for each label they are those of one run or pool: pages of at most RUN_PAGE_LIMIT bytes, and
+        RESPONSE_LIMIT in all.
+        Raises ApiError.
         """
         request = requests.list_page(kind, namespace, labels, fields=fields)
         if labels and all(labels.values()):

@@ -138,9 +138,9 @@ def next_page(request: KubeRequest, token: str) -> KubeRequest:
 def smaller_page(request: KubeRequest) -> KubeRequest | None:
     """Return the request for a tenth of the page, or None if it has one object already."""
     objects = int(request.query["limit"])
-    return (
-        replace_fields(request, query={**request.query, "limit": str(max(1, objects // 10))}) if objects > 1 else None
-    )
+    if objects == 1:
+        return None
+    return replace_fields(request, query={**request.query, "limit": str(max(1, objects // 10))})
 
 
 def list_named(kind: ResourceKind, namespace: str | None, name: str) -> KubeRequest:

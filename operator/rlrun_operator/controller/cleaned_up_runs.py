@@ -7,25 +7,17 @@ the orchestrator and its pod are kept for their log, which was copied when the r
 
 from datetime import datetime
 
-from rlrun.kube.kinds import (
-    CONFIG_MAP,
-    DEPLOYMENT,
-    JOB,
-    NETWORK_POLICY,
-    POD,
-    REPLICA_SET,
-    SERVICE,
-    SERVICE_ACCOUNT,
-)
+from rlrun.kube.kinds import JOB, POD
 from rlrun.kube.objects import Obj
 
+from rlrun_operator.cache.child_kinds import PODS_AND_CHILDREN
 from rlrun_operator.cache.run_index import RunIndex
 from rlrun_operator.planning.policies.resync_schedule import long_ago
 
-DELETED = (REPLICA_SET, DEPLOYMENT, SERVICE_ACCOUNT, CONFIG_MAP, SERVICE, NETWORK_POLICY)
-"""Kinds of which a run that is cleaned up has none."""
 KEPT = (JOB, POD)
-"""Kinds of which it keeps those of its orchestrator."""
+"""Kinds of which a run that is cleaned up keeps those of its orchestrator."""
+DELETED = tuple(kind for kind in PODS_AND_CHILDREN if kind not in KEPT)
+"""Kinds of which it has none."""
 
 
 def is_cleaned_up(index: RunIndex, run: Obj, now: datetime) -> bool:

@@ -29,6 +29,8 @@ class Answer:
     status: int = 200
     seconds: float = 0.0
     """Pause before the answer."""
+    endless: bool = False
+    """Send bytes until the client leaves."""
 
     def response(self) -> web.Response:
         if isinstance(self.body, bytes):
@@ -62,7 +64,13 @@ class ApiServer:
             return web.Response(text="404 page not found", status=404)
         answer = waiting.pop(0) if len(waiting) > 1 else waiting[0]
         await asyncio.sleep(answer.seconds)
-        return answer.response()
+        if not answer.endless:
+            return answer.response()
+        response = web.StreamResponse()
+        await response.prepare(request)
+        while True:
+            await response.write(100 * b" ")
+            await asyncio.sleep(0.01)
 
 
 @asynccontextmanager

@@ -1,5 +1,6 @@
 """The operator's client against an API server over HTTP."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -112,10 +113,28 @@ async def test_a_list_of_many_runs_goes_on_with_smaller_pages() -> None:
 @pytest.mark.usefixtures("small_responses")
 async def test_a_list_of_metadata_goes_on_with_smaller_pages() -> None:
     async with connected() as (kube, server):
-        server.answer("GET /api/v1/pods", large_page(20), large_page(20), large_page(20), large_page(3))
+        # Only a list of this form may have null instead of items.
+        last = Answer({"items": None, "metadata": {"resourceVersion": "8"}})
+        server.answer("GET /api/v1/pods", *3 * [large_page(20)], large_page(3, "a"), last)
         found, version = await kube.list_metadata(POD, None, {"l": ""})
-        assert (len(found), version) == (3, "7")
-        assert [a.query["limit"] for a in server.asked] == ["500", "50", "5", "1"]
+        assert (len(found), version) == (3, "8")
+        assert [a.query["limit"] for a in server.asked] == ["500", "50", "5", "1", "1"]
+
+
+@pytest.mark.usefixtures("small_responses")
+async def test_a_list_of_all_pools_goes_on_with_smaller_pages() -> None:
+    async with connected() as (kube, server):
+        server.answer("GET /api/v1/pods", large_page(20), large_page(3))
+        assert len(await kube.list(POD, None, {"l": ""})) == 3
+
+
+@pytest.mark.usefixtures("small_responses")
+async def test_a_response_without_an_end_is_left() -> None:
+    async with connected() as (kube, server):
+        server.answer(f"GET {RUNS}/first", Answer(endless=True))
+        async with asyncio.timeout(10):
+            with pytest.raises(ApiError, match="TooLarge"):
+                await kube.get(RLRUN, "team", "first")
 
 
 @pytest.mark.usefixtures("small_responses")

@@ -7,6 +7,7 @@ import pytest
 from rlrun.kube.errors import ApiError
 from rlrun.protocol.orchestrator import RunPhase, RunStatus
 from rlrun.storage.store import AccessDenied
+from rlrun_operator.planning.policies.refusal_report import report_read, report_unread
 
 from tests.support.clocks import START
 from tests.support.cluster_objects import run_object
@@ -453,3 +454,12 @@ async def test_a_run_that_is_gone_is_not_reported(world: World) -> None:
     with pytest.raises(ApiError, match="TooLarge"):
         await world.reconcile()
     assert world.cluster.writes == writes
+
+
+def test_a_run_that_was_read_again_has_no_reason_until_a_policy_names_one() -> None:
+    status = report_unread(run_object("reverse"), TOO_LARGE, START)
+    assert status.reason == "ObjectsTooLarge"
+    read = report_read(status).status
+    assert read.fields == {"reason": None, "message": None}
+    other = status.model_copy(update={"reason": "Suspended"})
+    assert report_read(other).status.fields == {}

@@ -35,7 +35,7 @@ def test_a_run_that_has_not_ended_is_looked_at_now(phase: Phase | None) -> None:
     assert pauses(*old, run_in(phase, timedelta(days=2), "active"))["active"] == 0
 
 
-def test_active_runs_follow_one_after_the_other_and_what_nobody_has_seen_waits_for_none() -> None:
+def test_active_runs_follow_one_after_the_other_and_new_or_deleted_ones_wait_for_none() -> None:
     active = [run_in(Phase.running, None, f"active-{index}") for index in range(1000)]
     deleted = run_in(Phase.running, None, "deleted")
     deleted["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
