@@ -55,7 +55,7 @@ from rlrun_operator.runtime.metrics import CACHE_BYTES, LEADING, REGISTRY, RunPh
 from rlrun_operator.runtime.platform_key import ensure_key
 from rlrun_operator.runtime.rate_limit import RateLimit, RateLimitedTransport
 from rlrun_operator.runtime.server_certificate import ensure_authority
-from rlrun_operator.runtime.work_queue import WorkQueue, namespace_limit, work
+from rlrun_operator.runtime.work_queue import Priority, WorkQueue, namespace_limit, work
 from rlrun_operator.serving.reconciler import ServingController
 
 log = logging.getLogger(__name__)
@@ -279,7 +279,8 @@ class Operator:
     ) -> None:
         """Queue all runs, but those that `reconciler` has settled."""
         keys = {RunKey(*known) for known in self._phases.keys()}  # noqa: SIM118
-        runs = await list_runs(cluster, self._settings.watch_namespaces)
+        loads_queue = admissions is not None and not self._may_work.is_set()
+        runs = await list_runs(cluster, self._settings.watch_namespaces, for_queue=loads_queue)
         self._cache.forget_missing(RLRUN, runs)
         self._cache.drop_expired()
         due = []
@@ -294,10 +295,10 @@ class Operator:
         if not self._may_work.is_set():
             await self._prepare(cluster, admissions, runs)
         async for key, pause in in_turns(resync_schedule(due, datetime.now(UTC))):
-            self._queue.add_after(key, pause)
+            self._queue.add_after(key, pause, Priority.RESYNC)
         # Runs that are gone.
         for key in keys:
-            self._queue.add(key)
+            self._queue.add(key, Priority.RESYNC)
         await ModelStatusWriter(cluster).write(None if self._settings.watch_namespaces else runs)
 
     async def _prepare(self, cluster: AsyncKubeClient, admissions: AdmissionQueue | None, runs: list[Obj]) -> None:
@@ -317,7 +318,7 @@ class Operator:
         """
         for key in {*starmap(RunKey, self._phases.unfinished()), *reconciler.unsettled()}:
             if namespace in (None, key.namespace):
-                self._queue.add(key)
+                self._queue.add(key, Priority.RESYNC)
         pools.queue_all(namespace)
 
     def _enqueue_pending(self) -> None:

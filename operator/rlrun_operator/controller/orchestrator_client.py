@@ -21,6 +21,7 @@ from typing_extensions import override
 from rlrun_operator.planning.plan.observation import RunKey
 from rlrun_operator.runtime.metrics import WATCHED_ORCHESTRATORS
 from rlrun_operator.runtime.rate_limit import RateLimit
+from rlrun_operator.runtime.work_queue import Priority
 
 log = logging.getLogger(__name__)
 
@@ -66,12 +67,15 @@ def is_progress(before: RunStatus, after: RunStatus) -> bool:
 
 
 class HttpOrchestratorClient(OrchestratorClient):
-    """`OrchestratorClient` over HTTP. `changed` is called with each run whose status has changed or is unknown now."""
+    """`OrchestratorClient` over HTTP.
+
+    `changed` is called with each run whose status has changed or is unknown now, and the priority of a look at it.
+    """
 
     def __init__(
         self,
         url_template: str,
-        changed: Callable[[RunKey], None],
+        changed: Callable[[RunKey, Priority], None],
         pause_seconds: float,
         changes: RateLimit | None = None,
     ) -> None:
@@ -133,7 +137,7 @@ class HttpOrchestratorClient(OrchestratorClient):
                 if is_progress(before, watch.report) and await self._changes.wait():
                     # The run has gone on while it waited for its turn: what it has done then counts as this change.
                     watch.report = await self._ask(key, watch, 0)
-                self._changed(key)
+                self._changed(key, Priority.PROGRESS if is_progress(before, watch.report) else Priority.EVENT)
         except RequestError as error:
             log.debug("%s: the watch of its status has ended: %s", key, error)
         finally:
@@ -141,7 +145,7 @@ class HttpOrchestratorClient(OrchestratorClient):
             if self._watches.get(key) is watch:
                 del self._watches[key]
                 WATCHED_ORCHESTRATORS.set(len(self._watches))
-                self._changed(key)
+                self._changed(key, Priority.EVENT)
 
     async def _ask(self, key: RunKey, watch: _Watch, wait: float) -> RunStatus:
         url = f"{self._url(key)}?{SINCE}={watch.report.version}&{WAIT}={wait:g}"

@@ -4,9 +4,10 @@ A key is in the queue at most once. No two workers process it at the same time: 
 queued again afterwards. A failed key returns after an exponentially growing delay. A key can be scheduled for a later
 time; the earliest time wins.
 
-Workers take the namespaces in turn, and from each its keys in order of arrival. So a namespace with a thousand keys
-delays a key of another one by a turn, not by a thousand reconciles. One namespace has at most `namespace_limit` workers
-at a time: reconciles that hang there, for instance in a slow webhook, leave the others free.
+Workers take the namespaces in turn, and from each its keys in order of arrival, to which the priority of a key adds
+seconds. So a namespace with a thousand keys delays a key of another one by a turn, not by a thousand reconciles, a pod
+that has crashed does not wait for the progress of other runs, and nothing waits without end. One namespace has at most
+`namespace_limit` workers at a time: reconciles that hang there, for instance in a slow webhook, leave the others free.
 """
 
 import asyncio
@@ -16,6 +17,7 @@ import logging
 import time
 from collections import Counter, OrderedDict, deque
 from collections.abc import Awaitable, Callable
+from enum import Enum
 from typing import Generic, Protocol, TypeVar
 
 from rlrun.kube.errors import ApiError
@@ -36,6 +38,18 @@ class NamespacedKey(Protocol):
 
 
 K = TypeVar("K", bound=NamespacedKey)
+_Place = tuple[float, int]
+"""Time from which a key waits, with the seconds of its priority, and a number that no other place has."""
+
+
+class Priority(Enum):
+    """Seconds by which a key counts as having come later than it did."""
+
+    EVENT = 0.0
+    PROGRESS = 1.0
+    """A run that trains has made a step."""
+    RESYNC = 30.0
+    """Nothing is known to have changed: all runs are looked at, in case an event was missed."""
 
 
 def namespace_limit(workers: int) -> int:
@@ -49,18 +63,28 @@ class WorkQueue(Generic[K]):
     `namespace_limit` is the number of keys of one namespace that may be processed at a time, None for any number.
     """
 
-    def __init__(self, *, base_delay: float = 0.5, max_delay: float = 60.0, namespace_limit: int | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        base_delay: float = 0.5,
+        max_delay: float = 60.0,
+        namespace_limit: int | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._base_delay = base_delay
         self._max_delay = max_delay
         self._limit = namespace_limit
-        self._ready: OrderedDict[str, deque[K]] = OrderedDict()
-        """Keys that wait for a worker, by namespace; the namespace whose turn it is comes first."""
-        self._dirty: set[K] = set()
+        self._clock = clock
+        self._ready: OrderedDict[str, list[tuple[_Place, K]]] = OrderedDict()
+        """Heaps of the keys that wait for a worker, by namespace; the namespace whose turn it is comes first. A key
+        that was added again with a higher priority is there twice; its place in `_queued` counts."""
+        self._queued: dict[K, _Place] = {}
+        """Places of keys that wait for a worker, or for the end of their processing."""
         self._processing: set[K] = set()
         self._busy: Counter[str] = Counter()
         """Number of keys in processing, by namespace."""
         self._failures: dict[K, int] = {}
-        self._due: dict[K, float] = {}
+        self._due: dict[K, tuple[float, Priority]] = {}
         self._heap: list[tuple[float, int, K]] = []
         self._ids = itertools.count()
         self._timer: asyncio.TimerHandle | None = None
@@ -68,31 +92,32 @@ class WorkQueue(Generic[K]):
 
     def __len__(self) -> int:
         """Return the number of keys that wait for a worker, without delayed ones."""
-        return sum(len(keys) for keys in self._ready.values())
+        return len(self._queued) - sum(key in self._queued for key in self._processing)
 
     @property
     def delayed(self) -> int:
         """Number of keys scheduled for later."""
         return len(self._due)
 
-    def add(self, key: K) -> None:
+    def add(self, key: K, priority: Priority = Priority.EVENT) -> None:
         """Queue the key for the next free worker."""
         self._due.pop(key, None)
-        if key in self._dirty:
+        place = (self._clock() + priority.value, next(self._ids))
+        if key in self._queued and self._queued[key] <= place:
             return
-        self._dirty.add(key)
+        self._queued[key] = place
         if key not in self._processing:
             self._make_ready(key)
 
-    def add_after(self, key: K, seconds: float) -> None:
+    def add_after(self, key: K, seconds: float, priority: Priority = Priority.EVENT) -> None:
         """Schedule the key in `seconds`, unless it is scheduled earlier."""
         if seconds <= 0:
-            self.add(key)
+            self.add(key, priority)
             return
         when = asyncio.get_running_loop().time() + seconds
-        if key in self._due and self._due[key] <= when:
+        if key in self._due and self._due[key][0] <= when:
             return
-        self._due[key] = when
+        self._due[key] = (when, priority)
         heapq.heappush(self._heap, (when, next(self._ids), key))
         self._arm()
 
@@ -128,7 +153,7 @@ class WorkQueue(Generic[K]):
         self._busy[key.namespace] -= 1
         if not self._busy[key.namespace]:
             del self._busy[key.namespace]
-        if key in self._dirty:
+        if key in self._queued:
             self._make_ready(key)
         elif key.namespace in self._ready:
             # The namespace may have been at its limit, with a worker that waits.
@@ -140,21 +165,23 @@ class WorkQueue(Generic[K]):
             self._timer.cancel()
 
     def _make_ready(self, key: K) -> None:
-        self._ready.setdefault(key.namespace, deque()).append(key)
+        heapq.heappush(self._ready.setdefault(key.namespace, []), (self._queued[key], key))
         self._wake()
 
     def _take(self) -> K | None:
         """Return the first key of the namespace whose turn it is, or None if none may be processed now."""
         # Only namespaces at their limit are passed over, and these are few: each of them occupies workers.
-        for namespace, keys in self._ready.items():
+        for namespace, waiting in self._ready.items():
             if self._limit is not None and self._busy[namespace] >= self._limit:
                 continue
-            key = keys.popleft()
-            if keys:
+            _, key = heapq.heappop(waiting)
+            del self._queued[key]
+            while waiting and self._queued.get(waiting[0][1]) != waiting[0][0]:
+                heapq.heappop(waiting)
+            if waiting:
                 self._ready.move_to_end(namespace)
             else:
                 del self._ready[namespace]
-            self._dirty.discard(key)
             self._processing.add(key)
             self._busy[namespace] += 1
             return key
@@ -171,7 +198,7 @@ class WorkQueue(Generic[K]):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        while self._heap and self._due.get(self._heap[0][2]) != self._heap[0][0]:
+        while self._heap and self._due_at(self._heap[0][2]) != self._heap[0][0]:
             heapq.heappop(self._heap)
         if self._heap:
             self._timer = asyncio.get_running_loop().call_at(self._heap[0][0], self._release)
@@ -180,9 +207,12 @@ class WorkQueue(Generic[K]):
         now = asyncio.get_running_loop().time()
         while self._heap and self._heap[0][0] <= now + 1e-3:
             when, _, key = heapq.heappop(self._heap)
-            if self._due.get(key) == when:
-                self.add(key)
+            if self._due_at(key) == when:
+                self.add(key, self._due[key][1])
         self._arm()
+
+    def _due_at(self, key: K) -> float | None:
+        return self._due[key][0] if key in self._due else None
 
 
 log = logging.getLogger(__name__)

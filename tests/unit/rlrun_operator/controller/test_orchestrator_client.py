@@ -14,10 +14,18 @@ from rlrun_operator.controller import orchestrator_client
 from rlrun_operator.controller.orchestrator_client import HttpOrchestratorClient, is_progress
 from rlrun_operator.planning.plan.observation import RunKey
 from rlrun_operator.runtime.rate_limit import RateLimit
+from rlrun_operator.runtime.work_queue import Priority
 from rlrun_orchestrator.status.status_server import status_application
 
 KEY = RunKey("team", "reverse")
 TOKEN = "secret"
+
+Changes = asyncio.Queue[tuple[RunKey, Priority]]
+
+
+def told(changes: Changes) -> Callable[[RunKey, Priority], None]:
+    """Return what a client calls with its changes."""
+    return lambda key, priority: changes.put_nowait((key, priority))
 
 
 @dataclass
@@ -26,7 +34,7 @@ class Orchestrator:
 
     server: TestServer
     client: HttpOrchestratorClient
-    changes: asyncio.Queue[RunKey] = field(default_factory=asyncio.Queue)
+    changes: Changes = field(default_factory=asyncio.Queue)
     status: RunStatus = field(default_factory=lambda: RunStatus(phase=RunPhase.running, step=3, max_steps=10))
     requests: int = 0
 
@@ -39,7 +47,7 @@ class Orchestrator:
 
     async def changed(self) -> RunKey:
         async with asyncio.timeout(20):
-            return await self.changes.get()
+            return (await self.changes.get())[0]
 
 
 @pytest.fixture
@@ -53,8 +61,8 @@ async def started(monkeypatch: pytest.MonkeyPatch, wait: float = 20.0) -> AsyncI
     found: Orchestrator
     app = status_application(lambda: found.build_status(), CollectorRegistry(), TOKEN)
     async with TestServer(app) as server:
-        changes: asyncio.Queue[RunKey] = asyncio.Queue()
-        client = HttpOrchestratorClient(f"http://127.0.0.1:{server.port}/status", changes.put_nowait, 0.01)
+        changes: Changes = asyncio.Queue()
+        client = HttpOrchestratorClient(f"http://127.0.0.1:{server.port}/status", told(changes), 0.01)
         found = Orchestrator(server, client, changes)
         yield found
         await client.close()
@@ -75,20 +83,20 @@ async def test_changes_beyond_the_limit_wait_and_show_what_the_run_has_done_mean
     status = RunStatus(phase=RunPhase.running, step=3, max_steps=10)
     app = status_application(lambda: status, CollectorRegistry(), TOKEN)
     async with TestServer(app) as server:
-        changes: asyncio.Queue[RunKey] = asyncio.Queue()
+        changes: Changes = asyncio.Queue()
         limit = RateLimit(2, 1, asyncio.get_running_loop().time)
         url = f"http://127.0.0.1:{server.port}/status"
-        client = HttpOrchestratorClient(url, changes.put_nowait, 0.01, limit)
+        client = HttpOrchestratorClient(url, told(changes), 0.01, limit)
         keys = {RunKey("team", "first"), RunKey("team", "second")}
         for key in keys:
             await client.status(key, TOKEN)
         status = status.model_copy(update={"step": 4})
         async with asyncio.timeout(20):
-            first = await changes.get()
+            first, _ = await changes.get()
             assert (await client.status(first, TOKEN)).step == 4
             status = status.model_copy(update={"step": 5})
             (second,) = keys - {first}
-            while await changes.get() != second:
+            while (await changes.get())[0] != second:
                 pass
         assert (await client.status(second, TOKEN)).step == 5
         await client.close()
@@ -110,6 +118,19 @@ PROBLEM = Problem(reason="TrainerOutOfMemory", message="m")
 def test_only_progress_waits_for_the_limit(change: dict[str, object], waits: bool) -> None:
     before = RunStatus(phase=RunPhase.running, step=3, max_steps=10)
     assert is_progress(before, before.model_copy(update=change)) is waits
+
+
+async def test_progress_of_a_run_has_less_priority_than_its_failure_and_the_end_of_its_answers(
+    run: Orchestrator,
+) -> None:
+    await run.client.status(KEY, TOKEN)
+    async with asyncio.timeout(20):
+        run.change(step=4)
+        assert await run.changes.get() == (KEY, Priority.PROGRESS)
+        run.change(step=5, phase=RunPhase.failed, problem=PROBLEM)
+        assert await run.changes.get() == (KEY, Priority.EVENT)
+        await run.server.close()
+        assert await run.changes.get() == (KEY, Priority.EVENT)
 
 
 async def test_a_fresh_status_is_that_of_this_moment(run: Orchestrator) -> None:

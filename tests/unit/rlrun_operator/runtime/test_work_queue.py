@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rlrun_operator.planning.plan.observation import RunKey
-from rlrun_operator.runtime.work_queue import WorkQueue, namespace_limit, work
+from rlrun_operator.runtime.work_queue import Priority, WorkQueue, namespace_limit, work
 
 from tests.support.waiting import until
 
@@ -45,6 +45,68 @@ async def test_earliest_delay_wins_and_add_beats_delays() -> None:
     queue.add(B)
     assert await asyncio.wait_for(queue.get(), 1) == B
     assert queue.delayed == 0
+
+
+def taken(queue: WorkQueue[RunKey]) -> list[RunKey]:
+    """Return the keys in the order in which workers get them."""
+    found = []
+    while (key := queue._take()) is not None:
+        found.append(key)
+        queue.done(key)
+    return found
+
+
+async def test_events_come_before_progress_and_progress_before_the_list_of_all_runs() -> None:
+    queue: WorkQueue[RunKey] = WorkQueue()
+    queue.add(A, Priority.RESYNC)
+    queue.add(B, Priority.PROGRESS)
+    queue.add(KEY)
+    assert taken(queue) == [KEY, B, A]
+
+
+@pytest.mark.parametrize(("seconds", "expected"), [(29, [B, A]), (31, [A, B])])
+async def test_a_key_of_low_priority_waits_for_later_events_no_longer_than_its_seconds(
+    seconds: float, expected: list[RunKey]
+) -> None:
+    now = 0.0
+    queue: WorkQueue[RunKey] = WorkQueue(clock=lambda: now)
+    queue.add(A, Priority.RESYNC)
+    now = seconds
+    queue.add(B)
+    assert taken(queue) == expected
+
+
+async def test_an_event_raises_the_priority_of_a_key_that_waits_and_nothing_lowers_it() -> None:
+    queue: WorkQueue[RunKey] = WorkQueue(clock=lambda: 0.0)
+    queue.add(A, Priority.RESYNC)
+    queue.add(B, Priority.PROGRESS)
+    queue.add(A)
+    queue.add(A, Priority.RESYNC)
+    assert len(queue) == 2
+    assert taken(queue) == [A, B], "each key once"
+    assert len(queue) == 0
+
+
+async def test_a_place_that_a_raised_key_has_left_does_not_count_while_the_key_is_processed() -> None:
+    queue: WorkQueue[RunKey] = WorkQueue(clock=lambda: 0.0)
+    queue.add(A, Priority.RESYNC)
+    queue.add(B, Priority.RESYNC)
+    queue.add(A)
+    assert queue._take() == A
+    queue.add(A, Priority.RESYNC)
+    assert queue._take() == B
+    assert queue._take() is None, "no two workers may have the same key"
+    queue.done(A)
+    assert taken(queue) == [A]
+
+
+@pytest.mark.parametrize("seconds", [0, 0.01])
+async def test_a_scheduled_key_keeps_its_priority(seconds: float) -> None:
+    queue: WorkQueue[RunKey] = WorkQueue()
+    queue.add_after(A, seconds, Priority.RESYNC)
+    await until(lambda: len(queue) == 1)
+    queue.add(B)
+    assert taken(queue) == [B, A]
 
 
 async def test_backoff_grows_is_bounded_and_forgotten() -> None:
