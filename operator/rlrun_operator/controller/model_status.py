@@ -11,11 +11,12 @@ from rlrun.api.model import RLModelSpec, RLModelStatus
 from rlrun.constants import API_VERSION, ConditionType, Reason
 from rlrun.kube.async_client import AsyncKubeClient
 from rlrun.kube.errors import ApiError
-from rlrun.kube.kinds import RLMODEL, RLRUN
+from rlrun.kube.kinds import RLMODEL
 from rlrun.kube.objects import Obj
 from rlrun.kube.references import find_model
 from rlrun.protocol.problem import Problem
 
+from rlrun_operator.controller.run_list import list_runs
 from rlrun_operator.planning.plan.actions import ConditionChange
 from rlrun_operator.planning.plan.status_builder import changed_condition, to_clock
 from rlrun_operator.planning.plan.stored_status import is_finished, stored_phase
@@ -41,7 +42,7 @@ class ModelStatusWriter:
         write is logged and retried at the next resync.
         """
         try:
-            runs = await self._cluster.list(RLRUN) if all_runs is None else all_runs
+            runs = await list_runs(self._cluster, []) if all_runs is None else all_runs
             used = Counter(str((run.get("spec") or {}).get("model", "")) for run in runs if uses_model(run))
             for model in await self._cluster.list(RLMODEL):
                 status = model_status(model, used[model["spec"]["id"]], to_clock(self._clock()))

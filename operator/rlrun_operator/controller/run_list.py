@@ -1,7 +1,7 @@
 """List of all runs, a page at a time.
 
 A run takes 25 kB of memory once its JSON is decoded, and Python's garbage collection stops everything for 0.2 s when
-10,000 of them are there. So only what a list needs of a finished run is kept.
+10,000 of them are there. So only what the readers of the list need is kept.
 """
 
 from collections.abc import Sequence
@@ -17,19 +17,24 @@ KEPT = {
     "spec": ("model", "ttlSecondsAfterFinished"),
     "status": ("phase", "completionTime"),
 }
-"""Fields of finished runs that their list has."""
+"""Fields of a run that the list has."""
 
 
-async def list_runs(cluster: AsyncKubeClient, namespaces: Sequence[str]) -> list[Obj]:
-    """Return the runs of these namespaces, of all without one; complete or not at all. Raises ApiError."""
+async def list_runs(cluster: AsyncKubeClient, namespaces: Sequence[str], *, for_queue: bool = False) -> list[Obj]:
+    """Return KEPT of the runs of these namespaces, of all without one; complete or not at all. Raises ApiError.
+
+    `for_queue`: all fields of runs that may have a place in the queue or wait for one.
+    """
     places: list[str | None] = [*namespaces] or [None]
-    return [run for place in places for run in await cluster.list(RLRUN, place, keep=kept_parts)]
+    keep = _kept_for_queue if for_queue else _kept
+    return [run for place in places for run in await cluster.list(RLRUN, place, keep=keep)]
 
 
-def kept_parts(run: Obj) -> Obj:
-    """Return what a list needs of the run: all of it, unless it has ended and has no place in the queue."""
-    if not is_finished(run) or run["status"].get("queue"):
-        return run
+def _kept_for_queue(run: Obj) -> Obj:
+    return _kept(run) if is_finished(run) and not run["status"].get("queue") else run
+
+
+def _kept(run: Obj) -> Obj:
     return {
         part: {key: run[part][key] for key in keys if key in run[part]} for part, keys in KEPT.items() if part in run
     }

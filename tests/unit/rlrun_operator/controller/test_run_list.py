@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from rlrun.kube.errors import ApiError
 from rlrun.kube.objects import Obj
-from rlrun_operator.controller.run_list import kept_parts, list_runs
+from rlrun_operator.controller.run_list import list_runs
 
 from tests.support.cluster_objects import run_object
 from tests.support.fake_cluster import FakeCluster
@@ -36,22 +36,28 @@ async def test_a_list_whose_second_page_fails_is_none() -> None:
         await list_runs(cluster.kube, [])
 
 
-def test_a_finished_run_is_kept_without_what_no_list_needs() -> None:
+@pytest.mark.parametrize("for_queue", [False, True])
+async def test_a_finished_run_is_listed_without_what_nothing_reads(for_queue: bool) -> None:
     ended = run("a", phase="Completed", completionTime="2026-01-01T00:00:00Z", conditions=[{"type": "Completed"}])
-    ended["metadata"] |= {"resourceVersion": "7", "managedFields": [{}], "deletionTimestamp": "2026-01-02T00:00:00Z"}
-    found = kept_parts(ended)
+    ended["metadata"] |= {"managedFields": [{}], "deletionTimestamp": "2026-01-02T00:00:00Z"}
+    (found,) = await list_runs(FakeCluster(ended).kube, [], for_queue=for_queue)
     assert found["status"] == {"phase": "Completed", "completionTime": "2026-01-01T00:00:00Z"}
     assert found["spec"] == {"model": ended["spec"]["model"], "ttlSecondsAfterFinished": 60}
-    metadata = {key: value for key, value in found["metadata"].items() if key != "labels"}
+    metadata = {key: value for key, value in found["metadata"].items() if key not in ("labels", "resourceVersion")}
     assert metadata == {
         "namespace": "team",
         "name": "a",
         "uid": "uid-a",
-        "resourceVersion": "7",
         "deletionTimestamp": "2026-01-02T00:00:00Z",
     }
 
 
 @pytest.mark.parametrize("status", [{}, {"phase": "Running"}, {"phase": "Failed", "queue": {"priority": 1}}])
-def test_a_run_with_work_or_a_place_is_kept_whole(status: dict[str, Any]) -> None:
-    assert kept_parts(run("a", **status)) == run("a", **status)
+async def test_a_run_with_work_or_a_place_is_whole_in_the_list_for_the_queue_only(status: dict[str, Any]) -> None:
+    cluster = FakeCluster(run("a", **status))
+    (whole,) = await list_runs(cluster.kube, [], for_queue=True)
+    assert whole["spec"] == run("a")["spec"]
+    assert whole["status"] == status
+    (listed,) = await list_runs(cluster.kube, [])
+    assert listed["spec"].keys() == {"model", "ttlSecondsAfterFinished"}
+    assert listed["status"] == {key: value for key, value in status.items() if key == "phase"}
