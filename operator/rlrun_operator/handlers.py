@@ -30,6 +30,8 @@ TOKEN_SECONDS = 600
 """Time after which kopf reloads the credentials, because ServiceAccount tokens are rotated."""
 RETRY_PAUSES = (1.0, 1.0, *29 * (2.0,))
 """Seconds between the requests of kopf that fail. Its own grow to 21: a spec changed meanwhile was noticed late."""
+PAGE_OBJECTS = 100
+"""Objects of a page of kopf's lists, of which it reads all bytes. Users may annotate each object with 256 KiB."""
 ARTIFACTS = (RLCHECKPOINT, RLADAPTER)
 WATCHED = (RLRUN, RLMODEL, *ARTIFACTS)
 """Kinds that kopf watches."""
@@ -186,7 +188,7 @@ def configure_kopf(settings: kopf.OperatorSettings) -> None:
     settings.watching.server_timeout = 290
     settings.watching.client_timeout = 300
     settings.watching.connect_timeout = 10
-    settings.watching.chunk_size = 500
+    settings.watching.chunk_size = PAGE_OBJECTS
     settings.networking.request_timeout = 30
     settings.networking.error_backoffs = RETRY_PAUSES
     settings.persistence.finalizer = f"{GROUP}/unused"

@@ -2,12 +2,16 @@ from typing import Any
 
 import kopf
 import pytest
+import yaml
 from kopf._cogs.structs.references import Resource
 from kubernetes.aio import client
 from rlrun.kube.kinds import RLADAPTER, RLCHECKPOINT, RLMODEL, RLRUN, ResourceKind
 from rlrun_operator.cache.object_cache import ObjectCache, Question
+from rlrun_operator.config.quantities import to_millis
 from rlrun_operator.handlers import WATCHED, configure_kopf, connection, readers, registry, run_key, take_listed
 from rlrun_operator.planning.plan.observation import RunKey
+
+from tests.support.source_tree import ROOT
 
 
 class Pools:
@@ -48,6 +52,17 @@ def test_a_watch_begins_again_within_two_seconds_and_is_tried_for_a_minute() -> 
     assert max(pauses) <= 2
     # kopf ends the operator after the last one if the API server answers with an error.
     assert sum(pauses) >= max(60, sum(default))
+
+
+def test_a_page_of_the_largest_objects_fits_into_the_memory_limit_of_the_chart() -> None:
+    settings = kopf.OperatorSettings()
+    configure_kopf(settings)
+    values = yaml.safe_load((ROOT / "charts/rlrun/values.yaml").read_text(encoding="utf-8"))
+    limit = to_millis(values["operator"]["resources"]["limits"]["memory"]) / 1000
+    # etcd takes no larger object. kopf holds a page as bytes, text and objects. 300 MiB is the aim at 10,000 runs.
+    largest, copies, own = 1.5 * 2**20, 3, 300 * 2**20
+    assert settings.watching.chunk_size is not None
+    assert settings.watching.chunk_size * largest * copies + own <= limit
 
 
 def test_labelled_objects_lead_to_their_run() -> None:
