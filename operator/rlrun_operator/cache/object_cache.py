@@ -26,8 +26,9 @@ from rlrun_operator.cache.object_parts import used_parts
 
 log = logging.getLogger(__name__)
 
-KEPT_SECONDS = 600.0
-"""Time for which an answer is kept, give or take a fifth, so that not all are read again at once."""
+KEPT_SECONDS = 1200.0
+"""Time for which an answer is kept, give or take a fifth, so that not all are read again at once. A run has eleven
+answers: a hundred runs cause a request per second."""
 
 LARGEST_ANSWER = 512 << 10
 """Bytes of an answer that is kept, compressed. A run of thousand checkpoints has less. Larger ones are read each time:
