@@ -13,7 +13,7 @@ from pydantic import Field
 from rlrun.api.base.field_errors import FieldProblem
 from rlrun.api.base.schema import Schema
 from rlrun.constants import Reason
-from rlrun.kube.errors import ApiError
+from rlrun.kube.errors import TOO_LARGE, ApiError
 from rlrun.service.errors import ProblemError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -101,6 +101,8 @@ def from_api_error(error: ApiError, field: str = "") -> RestError:
 
     `field`: part of the paths of fields that the body of the request lacks, for example `spec`.
     """
+    if error.reason == TOO_LARGE:
+        return RestError(413, Reason.ANSWER_TOO_LARGE, _sentence(f"the objects cannot be read: {error.message}"))
     if error.is_temporary or error.status == 0:
         log.warning("the API server did not answer a request of a user: %s", error)
         detail = "The API server did not answer. Repeat the request later."
