@@ -4,11 +4,12 @@ Every benchmark calls `require_idle` before anything is prepared, and `settled_l
 readings go into the result. `bench/validity.py` decides from them whether a result counts.
 
 A reading is a number of cores, not a share: the mean number of those cores busy that this process was allowed to use at
-its start (CORES). Work on other cores of a shared host is not in it.
+its start (CORES). Work of others on a shared host is not in it: `loop_seconds` shows that.
 """
 
 import argparse
 import os
+import statistics
 import time
 from collections.abc import Callable, Collection
 from pathlib import Path
@@ -53,6 +54,20 @@ def busy_seconds(stat: str, cores: Collection[int] | None = None) -> float:
         raise ValueError(f"/proc/stat has no line for core {lacking[0]}, which this process may use")
     ticks = [[int(text) for text in lines[f"cpu{core}"][1 : COUNTED_FIELDS + 1]] for core in cores]
     return sum(sum(own) - sum(own[field] for field in IDLE_FIELDS) for own in ticks) / TICKS
+
+
+def loop_seconds(loops: int = 9, clock: Callable[[], float] = time.perf_counter) -> float:
+    """Return the seconds of a loop of a million additions: the median of `loops`.
+
+    Machines with the same name differ by a factor of two, also from one hour to the next.
+    """
+    found = []
+    for _ in range(loops):
+        began, total = clock(), 0
+        for number in range(1_000_000):
+            total += number
+        found.append(clock() - began)
+    return statistics.median(found)
 
 
 def busy_cores(

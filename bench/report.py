@@ -20,11 +20,12 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from bench.machine_load import CORES
+from bench.machine_load import CORES, loop_seconds
 from bench.repetitions import Spread
 from bench.validity import Validity
 from bench.validity import validity as validity_of
@@ -105,7 +106,7 @@ class Result:
 
 
 def machine(versions: Mapping[str, str] | None = None, packages: Sequence[str] = ()) -> dict[str, Any]:
-    """Describe this machine: usable cores, memory, Python, and versions of installed packages."""
+    """Describe this machine: usable cores, memory, speed of a core, Python, and versions of installed packages."""
     found = dict(versions or {})
     for package in packages:
         try:
@@ -116,9 +117,15 @@ def machine(versions: Mapping[str, str] | None = None, packages: Sequence[str] =
         "cores": len(CORES),
         "cpu": _cpu(),
         "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
+        "loop_seconds": _loop_seconds(),
         "python": platform.python_version(),
         "versions": found,
     }
+
+
+@cache
+def _loop_seconds() -> float:
+    return loop_seconds()
 
 
 def record(benchmark: str, result: Result, folder: Path = BUILD) -> Path:

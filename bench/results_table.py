@@ -113,6 +113,7 @@ def _cells(entry: Entry, others: Sequence[Entry]) -> tuple[str, ...]:
     number = "not measured" if entry["ratio"] is None else f"{entry['ratio']:.3g} {unit(entry)}"
     met = {True: "met", False: "missed", None: ""}[entry["met"]]
     where = entry["machine"]
+    loop = f", loop {1000 * where['loop_seconds']:.0f} ms" if "loop_seconds" in where else ""
     gpu = f", {where['versions']['gpu']}" if "gpu" in where["versions"] else ""
     return (
         entry["what"],
@@ -122,7 +123,7 @@ def _cells(entry: Entry, others: Sequence[Entry]) -> tuple[str, ...]:
         entry["aim"] or "",
         "invalid" if found.valid is False else met,
         f"{found.busiest:.2f}" if found.recorded else NOT_RECORDED,
-        f"{where['cores']} cores, {where['memory_gib']:.0f} GiB{gpu}; {entry['commit'][:8]}",
+        f"{where['cores']} cores, {where['memory_gib']:.0f} GiB{gpu}{loop}; {entry['commit'][:8]}",
     )
 
 

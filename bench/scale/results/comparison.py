@@ -1,7 +1,8 @@
 """Comparison of new results with the ranges of recorded ones. Pure.
 
 The range of a row is that of its repetitions. A number is worse if it lies outside the range by more than TOLERANCE of
-its end, on the bad side. Rows of other sizes are not compared, and neither are rows that are in one file only.
+its end, on the bad side. Rows of other sizes are not compared, nor are times of cores of another speed, and rows that
+are in one file only.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,6 +13,10 @@ from bench.scale.results.rows import HIGHER, LOWER
 from bench.validity import validity
 
 TOLERANCE = 0.2
+SAME_SPEED = 1.25
+"""Ratio of the seconds of a loop up to which two machines have the same speed."""
+TIMES = ("s", "ms")
+"""Units of numbers that depend on the speed of a core: ratios and counts do not."""
 SIZES = ("runs", "finished", "rate", "delay_seconds", "gap_seconds", "soak_seconds", "quiet_seconds")
 
 Entry = Mapping[str, Any]
@@ -79,7 +84,16 @@ def _differing(recorded: Entry, new: Entry) -> str:
         parts.append(f"unit {recorded['unit']} and {new['unit']}")
     if recorded["machine"]["cores"] != new["machine"]["cores"]:
         parts.append(f"cores {recorded['machine']['cores']} and {new['machine']['cores']}")
-    return f"other sizes: {', '.join(parts)}" if parts else ""
+    return f"other sizes: {', '.join(parts)}" if parts else _differing_speed(recorded, new)
+
+
+def _differing_speed(recorded: Entry, new: Entry) -> str:
+    """Return the difference between the cores' speeds that makes two times incomparable, or an empty string."""
+    loops = [entry["machine"].get("loop_seconds") for entry in (recorded, new)]
+    if recorded["unit"] not in TIMES or None in loops or max(loops) <= SAME_SPEED * min(loops):
+        return ""
+    old, now = (f"{1000 * loop:.0f} ms" for loop in loops)
+    return f"other speed of a core: a million additions took {old} and {now}"
 
 
 def _better(entry: Entry) -> str | None:

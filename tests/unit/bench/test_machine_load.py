@@ -13,6 +13,7 @@ from bench.machine_load import (
     busy_cores,
     busy_seconds,
     limit,
+    loop_seconds,
     require_idle,
     settled_load,
 )
@@ -72,6 +73,11 @@ def test_busy_cores_are_work_per_second() -> None:
     found = busy_cores(3.0, lambda: next(texts), clock(10.0, 13.0), slept.append)
     assert found == pytest.approx(1.98)
     assert slept == [3.0]
+
+
+def test_the_speed_of_a_core_is_the_median_of_several_loops() -> None:
+    times = iter([0.0, 0.3, 1.0, 1.1, 2.0, 4.0])
+    assert loop_seconds(3, lambda: next(times)) == pytest.approx(0.3)
 
 
 def test_load_is_read_until_the_machine_is_quiet() -> None:

@@ -126,6 +126,14 @@ def test_row_of_an_old_file_says_what_it_lacks(tmp_path: Path) -> None:
     assert "- **trl: uneven**: rollouts drawn: not recorded" in notes
 
 
+def test_speed_of_a_core_is_shown_where_it_was_recorded(tmp_path: Path) -> None:
+    where = {"cores": 2, "memory_gib": 23.5, "versions": {}}
+    old_file(tmp_path, "trl")
+    assert table_of(tmp_path)[0][0]["machine"] == "2 cores, 24 GiB; d6e73af6"
+    old_file(tmp_path, "trl", machine={**where, "loop_seconds": 0.0612})
+    assert table_of(tmp_path)[0][0]["machine"] == "2 cores, 24 GiB, loop 61 ms; d6e73af6"
+
+
 def test_old_file_with_busy_cores_is_invalid(tmp_path: Path) -> None:
     old_file(tmp_path, "trl", samples=[{"side": "trl", "seed": 0, "cores_busy_before": 1.97972}])
     [row], _ = table_of(tmp_path)
@@ -167,6 +175,7 @@ def test_committed_page_matches_the_committed_results() -> None:
 def test_machine_has_cores_and_versions() -> None:
     here = machine({"torch": "2"}, ["pytest", "no-such-package"])
     assert here["cores"] >= 1
+    assert 0.005 < here["loop_seconds"] < 5
     assert here["versions"]["torch"] == "2"
     assert "pytest" in here["versions"]
     assert "no-such-package" not in here["versions"]

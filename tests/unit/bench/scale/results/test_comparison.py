@@ -66,6 +66,24 @@ def test_rows_of_other_sizes_are_not_compared(change: dict[str, Any]) -> None:
     assert found.text.startswith("other sizes")
 
 
+@pytest.mark.parametrize(
+    ("loop", "unit", "outcome"),
+    [
+        (0.06, "s", "worse"),
+        (0.12, "s", "not compared"),
+        (0.03, "s", "not compared"),
+        (0.12, "requests/s", "worse"),
+        (None, "s", "worse"),
+    ],
+)
+def test_times_of_cores_of_another_speed_are_not_compared(loop: float | None, unit: str, outcome: str) -> None:
+    recorded = {**RECORDED, "unit": unit, "machine": {"cores": 2, "loop_seconds": 0.06}}
+    where = {"cores": 2} if loop is None else {"cores": 2, "loop_seconds": loop}
+    found = compare([recorded], [{**entry("start", 1000, 0, 0), "unit": unit, "machine": where}])[0]
+    assert found.outcome == outcome
+    assert ("60 ms and" in found.text) is (outcome == "not compared")
+
+
 def test_a_row_that_could_not_be_measured_fails_with_its_cause() -> None:
     found = compare([RECORDED], [entry("start", None, 0, 0)])[0]
     assert found.fails
