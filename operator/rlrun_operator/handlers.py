@@ -30,7 +30,7 @@ TOKEN_SECONDS = 600
 """Time after which kopf reloads the credentials, because ServiceAccount tokens are rotated."""
 RETRY_PAUSES = (1.0, 1.0, *29 * (2.0,))
 """Seconds between the requests of kopf that fail. Its own grow to 21: a spec changed meanwhile was noticed late."""
-PAGE_OBJECTS = 100
+PAGE_OBJECTS = 50
 """Objects of a page of kopf's lists, of which it reads all bytes. Users may annotate each object with 256 KiB."""
 ARTIFACTS = (RLCHECKPOINT, RLADAPTER)
 WATCHED = (RLRUN, RLMODEL, *ARTIFACTS)

@@ -175,7 +175,7 @@ class Operator:
                 registry,
                 self._settings.watch_namespaces,
                 self._cache,
-                self._queue.add,
+                functools.partial(self._queue.add, priority=Priority.ROUTINE),
                 functools.partial(self._enqueue_all, serving, reconciler),
                 kopf_stop,
                 self._watching,
@@ -279,8 +279,8 @@ class Operator:
     ) -> None:
         """Queue all runs, but those that `reconciler` has settled."""
         keys = {RunKey(*known) for known in self._phases.keys()}  # noqa: SIM118
-        loads_queue = admissions is not None and not self._may_work.is_set()
-        runs = await list_runs(cluster, self._settings.watch_namespaces, for_queue=loads_queue)
+        loads_places = admissions is not None and not self._may_work.is_set()
+        runs = await list_runs(cluster, self._settings.watch_namespaces, for_admission=loads_places)
         self._cache.forget_missing(RLRUN, runs)
         self._cache.drop_expired()
         due = []
@@ -318,7 +318,7 @@ class Operator:
         """
         for key in {*starmap(RunKey, self._phases.unfinished()), *reconciler.unsettled()}:
             if namespace in (None, key.namespace):
-                self._queue.add(key, Priority.RESYNC)
+                self._queue.add(key, Priority.ROUTINE)
         pools.queue_all(namespace)
 
     def _enqueue_pending(self) -> None:

@@ -1081,7 +1081,11 @@ REQUESTS = _section(
         "A process cannot read the response of another one.",
         "Use images of the same version.",
     ),
-    (Reason.ANSWER_TOO_LARGE, "The response of a process is larger than allowed.", "See the message."),
+    (
+        Reason.ANSWER_TOO_LARGE,
+        "The response of a process, or of the API server, is larger than allowed.",
+        "See the message.",
+    ),
     (Reason.INVALID_REQUEST, "A process rejects a malformed request.", "Use images of the same version."),
     (
         Reason.INTERNAL_ERROR,

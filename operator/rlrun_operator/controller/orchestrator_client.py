@@ -137,7 +137,7 @@ class HttpOrchestratorClient(OrchestratorClient):
                 if is_progress(before, watch.report) and await self._changes.wait():
                     # The run has gone on while it waited for its turn: what it has done then counts as this change.
                     watch.report = await self._ask(key, watch, 0)
-                self._changed(key, Priority.PROGRESS if is_progress(before, watch.report) else Priority.EVENT)
+                self._changed(key, Priority.ROUTINE if is_progress(before, watch.report) else Priority.EVENT)
         except RequestError as error:
             log.debug("%s: the watch of its status has ended: %s", key, error)
         finally:

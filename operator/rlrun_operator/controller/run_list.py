@@ -20,17 +20,17 @@ KEPT = {
 """Fields of a run that the list has."""
 
 
-async def list_runs(cluster: AsyncKubeClient, namespaces: Sequence[str], *, for_queue: bool = False) -> list[Obj]:
+async def list_runs(cluster: AsyncKubeClient, namespaces: Sequence[str], *, for_admission: bool = False) -> list[Obj]:
     """Return KEPT of the runs of these namespaces, of all without one; complete or not at all. Raises ApiError.
 
-    `for_queue`: all fields of runs that may have a place in the queue or wait for one.
+    `for_admission`: all fields of runs that may have a place in the queue or wait for one.
     """
     places: list[str | None] = [*namespaces] or [None]
-    keep = _kept_for_queue if for_queue else _kept
+    keep = _kept_for_admission if for_admission else _kept
     return [run for place in places for run in await cluster.list(RLRUN, place, keep=keep)]
 
 
-def _kept_for_queue(run: Obj) -> Obj:
+def _kept_for_admission(run: Obj) -> Obj:
     return _kept(run) if is_finished(run) and not run["status"].get("queue") else run
 
 

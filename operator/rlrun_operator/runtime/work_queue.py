@@ -4,9 +4,9 @@ A key is in the queue at most once. No two workers process it at the same time: 
 queued again afterwards. A failed key returns after an exponentially growing delay. A key can be scheduled for a later
 time; the earliest time wins.
 
-Workers take the namespaces in turn, and from each its keys in order of arrival, to which the priority of a key adds
-seconds. So a namespace with a thousand keys delays a key of another one by a turn, not by a thousand reconciles, a pod
-that has crashed does not wait for the progress of other runs, and nothing waits without end. One namespace has at most
+Workers take the namespaces in turn, so that a namespace with a thousand keys delays a key of another one by a turn, not
+by a thousand reconciles. From each namespace they take the keys in order of arrival, to which a priority adds seconds:
+a crash comes before the progress of a thousand runs, and nothing waits without end. One namespace has at most
 `namespace_limit` workers at a time: reconciles that hang there, for instance in a slow webhook, leave the others free.
 """
 
@@ -14,6 +14,7 @@ import asyncio
 import heapq
 import itertools
 import logging
+import math
 import time
 from collections import Counter, OrderedDict, deque
 from collections.abc import Awaitable, Callable
@@ -46,9 +47,9 @@ class Priority(Enum):
     """Seconds by which a key counts as having come later than it did."""
 
     EVENT = 0.0
-    PROGRESS = 1.0
-    """A run that trains has made a step."""
-    RESYNC = 30.0
+    ROUTINE = 30.0
+    """A run that trains has made a step, or a time has come at which a run is looked at anyway."""
+    RESYNC = 60.0
     """Nothing is known to have changed: all runs are looked at, in case an event was missed."""
 
 
@@ -84,7 +85,8 @@ class WorkQueue(Generic[K]):
         self._busy: Counter[str] = Counter()
         """Number of keys in processing, by namespace."""
         self._failures: dict[K, int] = {}
-        self._due: dict[K, tuple[float, Priority]] = {}
+        self._due: dict[K, tuple[float, float]] = {}
+        """Times at which scheduled keys are queued, and from which they then count as waiting."""
         self._heap: list[tuple[float, int, K]] = []
         self._ids = itertools.count()
         self._timer: asyncio.TimerHandle | None = None
@@ -101,25 +103,19 @@ class WorkQueue(Generic[K]):
 
     def add(self, key: K, priority: Priority = Priority.EVENT) -> None:
         """Queue the key for the next free worker."""
-        self._due.pop(key, None)
-        place = (self._clock() + priority.value, next(self._ids))
-        if key in self._queued and self._queued[key] <= place:
-            return
-        self._queued[key] = place
-        if key not in self._processing:
-            self._make_ready(key)
+        self._add(key, self._clock() + priority.value)
 
     def add_after(self, key: K, seconds: float, priority: Priority = Priority.EVENT) -> None:
-        """Schedule the key in `seconds`, unless it is scheduled earlier."""
+        """Schedule the key in `seconds`, unless it is scheduled earlier. The highest priority counts."""
         if seconds <= 0:
             self.add(key, priority)
             return
-        when = asyncio.get_running_loop().time() + seconds
-        if key in self._due and self._due[key][0] <= when:
-            return
-        self._due[key] = (when, priority)
-        heapq.heappush(self._heap, (when, next(self._ids), key))
-        self._arm()
+        when = self._clock() + seconds
+        earliest, since = self._due.get(key, (math.inf, math.inf))
+        self._due[key] = (min(when, earliest), min(when + priority.value, since))
+        if when < earliest:
+            heapq.heappush(self._heap, (when, next(self._ids), key))
+            self._arm()
 
     def retry(self, key: K) -> float:
         """Schedule a retry after the key's backoff. Returns the backoff in seconds."""
@@ -164,6 +160,16 @@ class WorkQueue(Generic[K]):
         if self._timer is not None:
             self._timer.cancel()
 
+    def _add(self, key: K, since: float) -> None:
+        """Queue the key, which counts as waiting from `since`, or from the time for which it was scheduled."""
+        _, scheduled = self._due.pop(key, (since, since))
+        place = (min(since, scheduled), next(self._ids))
+        if key in self._queued and self._queued[key] <= place:
+            return
+        self._queued[key] = place
+        if key not in self._processing:
+            self._make_ready(key)
+
     def _make_ready(self, key: K) -> None:
         heapq.heappush(self._ready.setdefault(key.namespace, []), (self._queued[key], key))
         self._wake()
@@ -198,21 +204,24 @@ class WorkQueue(Generic[K]):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        while self._heap and self._due_at(self._heap[0][2]) != self._heap[0][0]:
+        while self._heap and not self._is_due(self._heap[0]):
             heapq.heappop(self._heap)
         if self._heap:
-            self._timer = asyncio.get_running_loop().call_at(self._heap[0][0], self._release)
+            seconds = max(0.0, self._heap[0][0] - self._clock())
+            self._timer = asyncio.get_running_loop().call_later(seconds, self._release)
 
     def _release(self) -> None:
-        now = asyncio.get_running_loop().time()
+        now = self._clock()
         while self._heap and self._heap[0][0] <= now + 1e-3:
-            when, _, key = heapq.heappop(self._heap)
-            if self._due_at(key) == when:
-                self.add(key, self._due[key][1])
+            entry = heapq.heappop(self._heap)
+            if self._is_due(entry):
+                self._add(entry[2], self._due[entry[2]][1])
         self._arm()
 
-    def _due_at(self, key: K) -> float | None:
-        return self._due[key][0] if key in self._due else None
+    def _is_due(self, entry: tuple[float, int, K]) -> bool:
+        """Return whether the key is still scheduled for the time of this entry of the heap."""
+        when, _, key = entry
+        return key in self._due and self._due[key][0] == when
 
 
 log = logging.getLogger(__name__)
@@ -248,7 +257,7 @@ async def work(queue: WorkQueue[K], reconcile: Callable[[K], Awaitable[float | N
         else:
             queue.forget(key)
             if again is not None:
-                queue.add_after(key, again)
+                queue.add_after(key, again, Priority.ROUTINE)
         finally:
             RECONCILE_SECONDS.observe(time.monotonic() - started)
         queue.done(key)

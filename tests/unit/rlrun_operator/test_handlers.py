@@ -54,15 +54,16 @@ def test_a_watch_begins_again_within_two_seconds_and_is_tried_for_a_minute() -> 
     assert sum(pauses) >= max(60, sum(default))
 
 
-def test_a_page_of_the_largest_objects_fits_into_the_memory_limit_of_the_chart() -> None:
+def test_a_page_of_objects_with_the_largest_annotations_fits_into_the_memory_limit_of_the_chart() -> None:
     settings = kopf.OperatorSettings()
     configure_kopf(settings)
     values = yaml.safe_load((ROOT / "charts/rlrun/values.yaml").read_text(encoding="utf-8"))
     limit = to_millis(values["operator"]["resources"]["limits"]["memory"]) / 1000
-    # etcd takes no larger object. kopf holds a page as bytes, text and objects. 300 MiB is the aim at 10,000 runs.
-    largest, copies, own = 1.5 * 2**20, 3, 300 * 2**20
+    # 62,000 annotations with keys of four characters, and their managedFields, take 13.8 MiB decoded (measured), and
+    # 300 MiB is the aim at 10,000 runs.
+    largest, own = 13.8 * 2**20, 300 * 2**20
     assert settings.watching.chunk_size is not None
-    assert settings.watching.chunk_size * largest * copies + own <= limit
+    assert settings.watching.chunk_size * largest + own <= limit
 
 
 def test_labelled_objects_lead_to_their_run() -> None:

@@ -170,3 +170,26 @@ async def test_the_lists_of_a_start_are_those_of_a_first_look(world: World) -> N
     await world.reconcile()
     asked = {request.kind for request in world.cluster.requests if "labelSelector" in request.query}
     assert asked == {*BY_NAME, *BY_UID}
+
+
+async def test_the_queue_begins_with_the_places_in_the_statuses_also_after_a_list_that_failed() -> None:
+    since = "2026-01-01T00:00:00Z"
+    placed = {**run_object(), "status": {"phase": "Running", "queue": {"since": since, "admittedTime": since}}}
+    cluster, operator = FakeCluster(placed), Operator(SETTINGS)
+    admissions = AdmissionQueue(SETTINGS, operator._queue.add)
+    cluster.answers["list rlruns"] = [ApiError(503, "ServiceUnavailable", "later")]
+    with pytest.raises(ApiError):
+        await operator._list_runs(cluster.kube, admissions)
+    del cluster.answers["list rlruns"]
+    await operator._list_runs(cluster.kube, admissions)
+    (entry,) = admissions._entries.values()
+    assert entry.admitted_time is not None
+
+
+async def test_the_list_of_all_runs_queues_them_behind_events() -> None:
+    cluster, operator = FakeCluster(run_object(), finished("ended")), Operator(SETTINGS)
+    await operator._list_runs(cluster.kube)
+    event = RunKey("team", "event")
+    operator._queue.add(event)
+    assert len(operator._queue) == 3
+    assert await operator._queue.get() == event

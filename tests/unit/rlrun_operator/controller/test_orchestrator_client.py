@@ -126,7 +126,7 @@ async def test_progress_of_a_run_has_less_priority_than_its_failure_and_the_end_
     await run.client.status(KEY, TOKEN)
     async with asyncio.timeout(20):
         run.change(step=4)
-        assert await run.changes.get() == (KEY, Priority.PROGRESS)
+        assert await run.changes.get() == (KEY, Priority.ROUTINE)
         run.change(step=5, phase=RunPhase.failed, problem=PROBLEM)
         assert await run.changes.get() == (KEY, Priority.EVENT)
         await run.server.close()

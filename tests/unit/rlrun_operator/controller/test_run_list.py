@@ -36,11 +36,11 @@ async def test_a_list_whose_second_page_fails_is_none() -> None:
         await list_runs(cluster.kube, [])
 
 
-@pytest.mark.parametrize("for_queue", [False, True])
-async def test_a_finished_run_is_listed_without_what_nothing_reads(for_queue: bool) -> None:
+@pytest.mark.parametrize("for_admission", [False, True])
+async def test_a_finished_run_is_listed_without_what_nothing_reads(for_admission: bool) -> None:
     ended = run("a", phase="Completed", completionTime="2026-01-01T00:00:00Z", conditions=[{"type": "Completed"}])
     ended["metadata"] |= {"managedFields": [{}], "deletionTimestamp": "2026-01-02T00:00:00Z"}
-    (found,) = await list_runs(FakeCluster(ended).kube, [], for_queue=for_queue)
+    (found,) = await list_runs(FakeCluster(ended).kube, [], for_admission=for_admission)
     assert found["status"] == {"phase": "Completed", "completionTime": "2026-01-01T00:00:00Z"}
     assert found["spec"] == {"model": ended["spec"]["model"], "ttlSecondsAfterFinished": 60}
     metadata = {key: value for key, value in found["metadata"].items() if key not in ("labels", "resourceVersion")}
@@ -55,7 +55,7 @@ async def test_a_finished_run_is_listed_without_what_nothing_reads(for_queue: bo
 @pytest.mark.parametrize("status", [{}, {"phase": "Running"}, {"phase": "Failed", "queue": {"priority": 1}}])
 async def test_a_run_with_work_or_a_place_is_whole_in_the_list_for_the_queue_only(status: dict[str, Any]) -> None:
     cluster = FakeCluster(run("a", **status))
-    (whole,) = await list_runs(cluster.kube, [], for_queue=True)
+    (whole,) = await list_runs(cluster.kube, [], for_admission=True)
     assert whole["spec"] == run("a")["spec"]
     assert whole["status"] == status
     (listed,) = await list_runs(cluster.kube, [])

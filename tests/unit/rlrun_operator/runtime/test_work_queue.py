@@ -59,12 +59,22 @@ def taken(queue: WorkQueue[RunKey]) -> list[RunKey]:
 async def test_events_come_before_progress_and_progress_before_the_list_of_all_runs() -> None:
     queue: WorkQueue[RunKey] = WorkQueue()
     queue.add(A, Priority.RESYNC)
-    queue.add(B, Priority.PROGRESS)
+    queue.add(B, Priority.ROUTINE)
     queue.add(KEY)
     assert taken(queue) == [KEY, B, A]
 
 
-@pytest.mark.parametrize(("seconds", "expected"), [(29, [B, A]), (31, [A, B])])
+async def test_a_crash_does_not_wait_for_the_steps_that_an_overloaded_operator_has_not_shown_yet() -> None:
+    now = 0.0
+    queue: WorkQueue[RunKey] = WorkQueue(clock=lambda: now)
+    for index in range(500):
+        now = index / 50
+        queue.add(RunKey("n", f"training-{index}"), Priority.ROUTINE)
+    queue.add(A)
+    assert taken(queue)[0] == A
+
+
+@pytest.mark.parametrize(("seconds", "expected"), [(59, [B, A]), (61, [A, B])])
 async def test_a_key_of_low_priority_waits_for_later_events_no_longer_than_its_seconds(
     seconds: float, expected: list[RunKey]
 ) -> None:
@@ -79,7 +89,7 @@ async def test_a_key_of_low_priority_waits_for_later_events_no_longer_than_its_s
 async def test_an_event_raises_the_priority_of_a_key_that_waits_and_nothing_lowers_it() -> None:
     queue: WorkQueue[RunKey] = WorkQueue(clock=lambda: 0.0)
     queue.add(A, Priority.RESYNC)
-    queue.add(B, Priority.PROGRESS)
+    queue.add(B, Priority.ROUTINE)
     queue.add(A)
     queue.add(A, Priority.RESYNC)
     assert len(queue) == 2
@@ -89,12 +99,12 @@ async def test_an_event_raises_the_priority_of_a_key_that_waits_and_nothing_lowe
 
 async def test_a_place_that_a_raised_key_has_left_does_not_count_while_the_key_is_processed() -> None:
     queue: WorkQueue[RunKey] = WorkQueue(clock=lambda: 0.0)
-    queue.add(A, Priority.RESYNC)
     queue.add(B, Priority.RESYNC)
+    queue.add(A, Priority.RESYNC)
     queue.add(A)
     assert queue._take() == A
     queue.add(A, Priority.RESYNC)
-    assert queue._take() == B
+    assert queue._take() == B, "behind it is the place that A has left"
     assert queue._take() is None, "no two workers may have the same key"
     queue.done(A)
     assert taken(queue) == [A]
@@ -107,6 +117,36 @@ async def test_a_scheduled_key_keeps_its_priority(seconds: float) -> None:
     await until(lambda: len(queue) == 1)
     queue.add(B)
     assert taken(queue) == [B, A]
+
+
+async def test_a_look_at_all_runs_does_not_delay_a_retry() -> None:
+    now = 0.0
+    queue: WorkQueue[RunKey] = WorkQueue(clock=lambda: now)
+    queue.add_after(A, 2)
+    queue.add(A, Priority.RESYNC)
+    now = 3
+    queue.add(B)
+    assert taken(queue) == [A, B], "A counts from the time of its retry"
+
+
+@pytest.mark.parametrize(
+    "scheduled",
+    [
+        [(0.01, Priority.RESYNC), (0.02, Priority.EVENT)],
+        [(0.02, Priority.EVENT), (0.01, Priority.RESYNC)],
+        [(0.01, Priority.EVENT), (0.02, Priority.RESYNC)],
+    ],
+)
+async def test_of_two_schedules_the_earlier_time_and_the_higher_priority_count(
+    scheduled: list[tuple[float, Priority]],
+) -> None:
+    queue: WorkQueue[RunKey] = WorkQueue()
+    for seconds, priority in scheduled:
+        queue.add_after(A, seconds, priority)
+    queue.add(B, Priority.ROUTINE)
+    await until(lambda: len(queue) == 2)
+    assert queue.delayed == 0
+    assert taken(queue) == [A, B]
 
 
 async def test_backoff_grows_is_bounded_and_forgotten() -> None:
@@ -244,31 +284,42 @@ def test_half_of_the_workers_are_for_other_namespaces(workers: int, limit: int) 
 
 @given(
     limit=st.one_of(st.none(), st.integers(1, 3)),
-    added=st.lists(st.tuples(st.sampled_from("xyz"), st.integers(0, 3)), max_size=40),
+    added=st.lists(
+        st.tuples(
+            st.sampled_from("xyz"), st.integers(0, 3), st.sampled_from(Priority), st.sampled_from([0.0, 0.0, 0.001])
+        ),
+        max_size=40,
+    ),
     workers=st.integers(1, 5),
 )
 def test_every_key_is_processed_whatever_the_order(
-    limit: int | None, added: list[tuple[str, int]], workers: int
+    limit: int | None, added: list[tuple[str, int, Priority, float]], workers: int
 ) -> None:
     async def play() -> None:
         queue: WorkQueue[RunKey] = WorkQueue(namespace_limit=limit)
         busy: Counter[str] = Counter()
         seen: list[RunKey] = []
+        in_processing: set[RunKey] = set()
+        twice: list[RunKey] = []
 
         async def reconcile(key: RunKey) -> None:
+            twice.extend({key} & in_processing)
+            in_processing.add(key)
             busy[key.namespace] += 1
             assert limit is None or busy[key.namespace] <= limit
             await asyncio.sleep(0)
             busy[key.namespace] -= 1
+            in_processing.discard(key)
             seen.append(key)
 
         running = [asyncio.create_task(work(queue, reconcile)) for _ in range(workers)]
-        wanted = [RunKey(namespace, str(number)) for namespace, number in added]
-        for i, key in enumerate(wanted):
-            queue.add(key)
+        wanted = [RunKey(namespace, str(number)) for namespace, number, *_ in added]
+        for i, (key, (_, _, priority, seconds)) in enumerate(zip(wanted, added, strict=True)):
+            queue.add_after(key, seconds, priority)
             if i % 3 == 0:
                 await asyncio.sleep(0)
-        await until(lambda: set(seen) == set(wanted) and not busy.total() and not len(queue))
+        await until(lambda: set(seen) == set(wanted) and not busy.total() and not len(queue) and not queue.delayed)
+        assert not twice
         for task in running:
             task.cancel()
         await asyncio.wait(running, timeout=60)
