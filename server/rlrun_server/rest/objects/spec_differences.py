@@ -1,6 +1,7 @@
 """Field-by-field difference of specs. Pure."""
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -8,13 +9,15 @@ from rlrun.api.base.schema import Schema
 
 MAX_VALUE = 2000
 """Characters of a value as JSON. Longer ones are shortened texts."""
+PLAIN_NAME = re.compile(r"[\w-]+")
 
 
 class SpecDifference(Schema):
     """Field that differs."""
 
     path: str
-    """Path of the field in the spec: `env[0].args.difficulty`."""
+    """Path of the field in the spec: `env[0].args.difficulty`, or `env[0].args["a.b"]` for a name with other characters
+    than letters, digits, `_` and `-`."""
     values: list[Any]
     """Value of each run, in the order of `runs`. null: the field is not set. Of a long value the beginning, as text."""
 
@@ -34,12 +37,18 @@ def _fields(value: Any, path: str) -> Iterator[tuple[str, Any]]:
     """Yield path and value of each field that has no further ones."""
     if isinstance(value, Mapping) and (value or not path):
         for name, inner in value.items():
-            yield from _fields(inner, f"{path}.{name}" if path else str(name))
+            yield from _fields(inner, _path_of(str(name), path))
     elif isinstance(value, list) and any(isinstance(entry, Mapping) for entry in value):
         for number, entry in enumerate(value):
             yield from _fields(entry, f"{path}[{number}]")
     else:
         yield path, value
+
+
+def _path_of(name: str, parent: str) -> str:
+    if not PLAIN_NAME.fullmatch(name):
+        return f"{parent}[{json.dumps(name, ensure_ascii=False)}]"
+    return f"{parent}.{name}" if parent else name
 
 
 def _text(value: Any) -> str:

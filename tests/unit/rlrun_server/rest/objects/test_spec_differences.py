@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from rlrun_server.rest.objects.spec_differences import MAX_VALUE, differences
 
@@ -35,6 +35,17 @@ def test_long_values_are_shortened() -> None:
     assert len(values[1]) == MAX_VALUE + 1
 
 
+def test_names_with_dots_and_empty_ones_have_paths_of_their_own() -> None:
+    spec: dict[str, Any] = {"args": {"a.b": 1, "a": {"b": 2}, "": {"c": 3}, "c": 4}}
+    assert found(spec, {"args": {}}) == {
+        'args["a.b"]': [1, None],
+        "args.a.b": [2, None],
+        'args[""].c': [3, None],
+        "args.c": [4, None],
+        "args": [None, {}],
+    }
+
+
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=3),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
@@ -42,5 +53,6 @@ JSON = st.recursive(
 
 
 @given(st.dictionaries(st.text(max_size=3), JSON, max_size=4))
+@example({"": {"0": None}, "0": []})
 def test_equal_specs_do_not_differ(spec: dict[str, Any]) -> None:
     assert differences([spec, dict(reversed(spec.items()))]) == []
