@@ -46,6 +46,10 @@ images() { # On a fresh machine they take as long as the binaries, and mostly wa
     level image-build nice "$PY" -m local_cluster.images build
 }
 
+kueue() { # The apiserver level needs it. Built only then, minutes long, it would keep both workers waiting.
+    level kueue-build nice "$PY" -m local_cluster tool kueue
+}
+
 on_this_machine() {
     level lint make --no-print-directory lint
     level types make --no-print-directory types
@@ -125,7 +129,7 @@ side_by_side() { # side_by_side TRACK...: runs the tracks beside each other and 
 
 tell &
 teller=$!
-side_by_side images on_this_machine one_by_one cluster_up
+side_by_side images kueue on_this_machine one_by_one cluster_up
 side_by_side on_the_cluster
 kill "$teller"
 teller=
