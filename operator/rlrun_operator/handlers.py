@@ -23,6 +23,7 @@ from rlrun.kube.objects import label
 from rlrun_operator.cache.kopf_streams import watched_streams
 from rlrun_operator.cache.object_cache import ObjectCache
 from rlrun_operator.planning.plan.observation import RunKey
+from rlrun_operator.runtime.work_queue import Priority
 
 log = logging.getLogger(__name__)
 
@@ -73,7 +74,7 @@ def has_new_spec(run: Mapping[str, Any]) -> bool:
     return bool((run.get("status") or {}).get("observedGeneration") != run["metadata"].get("generation"))
 
 
-def take_listed(kind: ResourceKind, listed: Mapping[str, Any], enqueue: Enqueue) -> bool:
+def take_listed(kind: ResourceKind, listed: Mapping[str, Any], enqueue: Callable[[RunKey, Priority], None]) -> bool:
     """Queue a listed run that has not finished. Return whether a listed object needs an event of kopf.
 
     The list of all runs looks at finished ones, one after the other. Runs that wait for a checkpoint are queued when
@@ -82,7 +83,7 @@ def take_listed(kind: ResourceKind, listed: Mapping[str, Any], enqueue: Enqueue)
     """
     if kind == RLRUN:
         if not has_ended(listed):
-            enqueue(RunKey(listed["metadata"]["namespace"], listed["metadata"]["name"]))
+            enqueue(RunKey(listed["metadata"]["namespace"], listed["metadata"]["name"]), Priority.ROUTINE)
         return False
     if listed["metadata"].get("deletionTimestamp"):
         return True
@@ -198,7 +199,7 @@ async def watch(
     found: kopf.OperatorRegistry,
     namespaces: list[str],
     cache: ObjectCache,
-    enqueue: Enqueue,
+    enqueue: Callable[[RunKey, Priority], None],
     on_listed: Callable[[str | None], None],
     stop: asyncio.Event,
     started: asyncio.Event,

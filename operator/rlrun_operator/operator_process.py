@@ -175,7 +175,7 @@ class Operator:
                 registry,
                 self._settings.watch_namespaces,
                 self._cache,
-                functools.partial(self._queue.add, priority=Priority.ROUTINE),
+                self._queue.add,
                 functools.partial(self._enqueue_all, serving, reconciler),
                 kopf_stop,
                 self._watching,

@@ -10,6 +10,7 @@ from rlrun_operator.cache.object_cache import ObjectCache, Question
 from rlrun_operator.config.quantities import to_millis
 from rlrun_operator.handlers import WATCHED, configure_kopf, connection, readers, registry, run_key, take_listed
 from rlrun_operator.planning.plan.observation import RunKey
+from rlrun_operator.runtime.work_queue import Priority
 
 from tests.support.source_tree import ROOT
 
@@ -146,7 +147,7 @@ def test_listed_objects_that_start_no_look_cost_no_event(
     kind: ResourceKind, listed: dict[str, Any], needed: bool
 ) -> None:
     queued: list[RunKey] = []
-    assert take_listed(kind, {"metadata": {}, "spec": {}, **listed}, queued.append) is needed
+    assert take_listed(kind, {"metadata": {}, "spec": {}, **listed}, lambda key, _: queued.append(key)) is needed
     assert queued == []
 
 
@@ -162,10 +163,10 @@ def test_listed_objects_that_start_no_look_cost_no_event(
 def test_listed_runs_are_queued_without_an_event_if_they_have_not_ended(
     listed: dict[str, Any], is_queued: bool
 ) -> None:
-    queued: list[RunKey] = []
+    queued: list[tuple[RunKey, Priority]] = []
     metadata = {"namespace": "n", "name": "first", **listed.get("metadata", {})}
-    assert not take_listed(RLRUN, {**listed, "metadata": metadata}, queued.append)
-    assert queued == [RunKey("n", "first")] * is_queued
+    assert not take_listed(RLRUN, {**listed, "metadata": metadata}, lambda *found: queued.append(found))
+    assert queued == [(RunKey("n", "first"), Priority.ROUTINE)] * is_queued
 
 
 @pytest.mark.parametrize(("kind", "expected"), [(RLCHECKPOINT, [("n", "c", {"n", "m"})]), (RLADAPTER, [])])

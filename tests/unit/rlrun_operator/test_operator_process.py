@@ -18,6 +18,7 @@ from rlrun_operator.controller.admission_queue import AdmissionQueue
 from rlrun_operator.controller.reconciler import Reconciler
 from rlrun_operator.operator_process import Operator
 from rlrun_operator.planning.plan.observation import RunKey
+from rlrun_operator.runtime.work_queue import Priority
 
 from tests.support.cluster_objects import run_object
 from tests.support.fake_cluster import FakeCluster
@@ -192,4 +193,23 @@ async def test_the_list_of_all_runs_queues_them_behind_events() -> None:
     event = RunKey("team", "event")
     operator._queue.add(event)
     assert len(operator._queue) == 3
+    assert await operator._queue.get() == event
+
+
+async def test_runs_of_a_watch_gap_come_after_events_and_before_the_list_of_all_runs() -> None:
+    operator, missed = operator_of(), {RunKey("team", "waits"), RunKey("team", "trains")}
+    listed, event = RunKey("team", "listed"), RunKey("team", "event")
+    operator._queue.add(listed, Priority.RESYNC)
+    operator._enqueue_all(Pools(), cast(Reconciler, Unsettled()), None)
+    operator._queue.add(event)
+    order = [operator._queue._take() for _ in range(4)]
+    assert (order[0], set(order[1:3]), order[3]) == (event, missed, listed)
+
+
+async def test_a_run_that_is_gone_is_queued_behind_events() -> None:
+    operator = Operator(SETTINGS)
+    operator._phases.set_phase("team", "gone", "Running")
+    await operator._list_runs(FakeCluster().kube)
+    event = RunKey("team", "event")
+    operator._queue.add(event)
     assert await operator._queue.get() == event

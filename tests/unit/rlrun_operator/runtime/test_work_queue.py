@@ -119,6 +119,26 @@ async def test_a_scheduled_key_keeps_its_priority(seconds: float) -> None:
     assert taken(queue) == [B, A]
 
 
+async def test_a_look_that_is_due_comes_after_a_later_event() -> None:
+    queue: WorkQueue[RunKey] = WorkQueue()
+    seen: list[RunKey] = []
+
+    async def reconcile(key: RunKey) -> float | None:
+        seen.append(key)
+        is_first = len(seen) == 1
+        if is_first:
+            queue.add(B)
+        elif key == B:
+            queue.add(KEY)
+        return 0 if is_first else None
+
+    queue.add(A)
+    worker = asyncio.create_task(work(queue, reconcile))
+    await until(lambda: len(seen) == 4)
+    worker.cancel()
+    assert seen == [A, B, KEY, A]
+
+
 async def test_a_look_at_all_runs_does_not_delay_a_retry() -> None:
     now = 0.0
     queue: WorkQueue[RunKey] = WorkQueue(clock=lambda: now)
