@@ -13,6 +13,8 @@ class FakePoller(OrchestratorClient):
         self.answer: RunStatus | None = None
         self.watches = False
         """True if changes are noticed without a look."""
+        self.silent = 0.0
+        """Time for which there has been no answer."""
 
     @override
     async def status(self, key: RunKey, token: str | None = None, *, is_fresh: bool = False) -> RunStatus:
@@ -22,7 +24,11 @@ class FakePoller(OrchestratorClient):
 
     @override
     def is_watched(self, key: RunKey) -> bool:
-        return self.watches and self.answer is not None
+        return self.watches
+
+    @override
+    def silent_seconds(self, key: RunKey) -> float:
+        return self.silent if self.answer is None else 0.0
 
     @override
     def forget(self, key: RunKey) -> None:

@@ -797,8 +797,10 @@ ENVIRONMENTS = _section(
     ),
     (
         Reason.ORCHESTRATOR_UNREACHABLE,
-        "The environment cannot download its package, because the orchestrator does not respond.",
-        "See the orchestrator's pod. The download is repeated.",
+        "The orchestrator does not respond: to the operator, which asks for the run's progress, or to an environment, "
+        "which downloads its package.",
+        "See the orchestrator's pod, its log and its node, and let NetworkPolicies pass requests of the operator. "
+        "Requests are repeated.",
     ),
     (
         Reason.EXAMPLE_NOT_FOUND,

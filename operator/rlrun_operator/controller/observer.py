@@ -61,7 +61,6 @@ from rlrun_operator.resources.platform import (
     s3_variables,
 )
 from rlrun_operator.resources.run_tokens import run_token
-from rlrun_operator.runtime.metrics import POLL_ERRORS
 
 log = logging.getLogger(__name__)
 
@@ -332,8 +331,8 @@ class Observer:
         try:
             report: RunStatus = await self._poller.status(key, token, is_fresh=read_after is not None)
         except RequestError as error:
-            POLL_ERRORS.inc()
-            return {"poll_error": error.problem.message}
+            silent = self._poller.silent_seconds(key)
+            return {"poll_error": error.problem, "silent_seconds": silent, "is_watched": self._poller.is_watched(key)}
         return {"poll": report, "is_watched": self._poller.is_watched(key)}
 
 

@@ -1,8 +1,9 @@
 """Client of the orchestrators' /status.
 
-After the first answer one request per orchestrator hangs until the status has changed, so that a run between two steps
-costs a request in WAIT_SECONDS and no look. Orchestrators of older versions have no versions in their answers; these
-are asked at every look.
+One request per orchestrator hangs until the status has changed, so that a run between two steps costs a request in
+WAIT_SECONDS and no look. An orchestrator that does not answer is asked again here, less often the longer it is silent,
+and not by looks: a lost node has many of them, and each would occupy a worker for seconds. Orchestrators of older
+versions have no versions in their answers; these are asked at every look.
 """
 
 import asyncio
@@ -14,20 +15,25 @@ from typing import Protocol
 
 from rlrun.protocol.access import bearer
 from rlrun.protocol.orchestrator import SINCE, WAIT, RunStatus
-from rlrun.service.client import RESPONSE_SECONDS, HttpClient
+from rlrun.service.client import HttpClient
 from rlrun.service.errors import RequestError
 from typing_extensions import override
 
+from rlrun_operator.planning.diagnosis.readiness import SILENT_SECONDS
 from rlrun_operator.planning.plan.observation import RunKey
-from rlrun_operator.runtime.metrics import WATCHED_ORCHESTRATORS
+from rlrun_operator.runtime.metrics import POLL_ERRORS, WATCHED_ORCHESTRATORS
 from rlrun_operator.runtime.rate_limit import RateLimit
 from rlrun_operator.runtime.work_queue import Priority
 
 log = logging.getLogger(__name__)
 
 WAIT_SECONDS = 25.0
+LATE_SECONDS = 10.0
+"""Time after WAIT_SECONDS in which the answer must come. An operator that lacks CPU time reads it late."""
+LONGEST_PAUSE = 20.0
+"""Maximum pause between two requests to an orchestrator that does not answer."""
 MAX_WATCHES = 2000
-"""Maximum number of hanging requests. Further orchestrators are asked at every look."""
+"""Maximum number of orchestrators that are watched. Further ones are asked at every look."""
 CHANGES_PER_SECOND = 50.0
 """Maximum rate of the progress of all runs together. Each change costs a look and a write of the status: about 10 ms of
 CPU. A step makes two: one when it is done, and one when its policy is published."""
@@ -44,7 +50,10 @@ class OrchestratorClient(Protocol):
         """
 
     def is_watched(self, key: RunKey) -> bool:
-        """Return whether changes of this run's status are noticed without a look at the run."""
+        """Return whether changes of this run's status, or its first one, are noticed without a look at the run."""
+
+    def silent_seconds(self, key: RunKey) -> float:
+        """Return for how long no request to the run's orchestrator has been answered. 0: the last one was."""
 
     def forget(self, key: RunKey) -> None:
         """End the watch of a run that has no orchestrator."""
@@ -52,16 +61,52 @@ class OrchestratorClient(Protocol):
 
 @dataclass
 class _Watch:
-    """Hanging requests to one orchestrator."""
+    """Requests to one orchestrator, one after the other."""
 
     token: str | None
-    report: RunStatus
+    report: RunStatus | None = None
+    """Its last answer."""
+    error: RequestError | None = None
+    """Error of the last request; None if it was answered."""
+    silent_since: float = 0.0
+    """Time of the first request of those that have failed in a row."""
+    is_long_silent: bool = False
     task: "asyncio.Task[None] | None" = field(default=None)
 
+    def answered(self, report: RunStatus) -> Priority | None:
+        """Take notice of an answer. Returns the priority of a look at the run; None: nothing is new."""
+        before, is_back = self.report, self.error is not None
+        self.report, self.error, self.is_long_silent = report, None, False
+        if before is not None and before.version == report.version and not is_back:
+            return None
+        return Priority.ROUTINE if is_progress(before, report) else Priority.EVENT
 
-def is_progress(before: RunStatus, after: RunStatus) -> bool:
+    def failed(self, error: RequestError, now: float) -> Priority | None:
+        """Take notice of a request without an answer. Returns the priority of a look at the run; None: of none."""
+        POLL_ERRORS.inc()
+        if self.error is None:
+            self.silent_since = now
+        was_long_silent, self.is_long_silent = self.is_long_silent, now - self.silent_since >= SILENT_SECONDS
+        is_news = self.error is None or self.is_long_silent != was_long_silent
+        self.error = error
+        return Priority.ROUTINE if is_news else None
+
+    def silent_seconds(self, now: float) -> float:
+        return 0.0 if self.error is None else now - self.silent_since
+
+
+def pause_after(silent: float, pause: float) -> float:
+    """Return the seconds until an orchestrator that has been silent for `silent` seconds is asked again.
+
+    `pause`: time between two requests to one that answers. The result is a tenth of the silence at least, so that an
+    orchestrator that starts is noticed soon.
+    """
+    return max(pause, min(silent / 10, LONGEST_PAUSE))
+
+
+def is_progress(before: RunStatus | None, after: RunStatus) -> bool:
     """Return whether only numbers have changed: a run that fails, waits or warns is shown at once."""
-    return all(
+    return before is not None and all(
         getattr(before, name) == getattr(after, name) for name in ("phase", "waiting_for", "warnings", "problem")
     )
 
@@ -69,7 +114,8 @@ def is_progress(before: RunStatus, after: RunStatus) -> bool:
 class HttpOrchestratorClient(OrchestratorClient):
     """`OrchestratorClient` over HTTP.
 
-    `changed` is called with each run whose status has changed or is unknown now, and the priority of a look at it.
+    `changed` is called with each run whose status has changed, is unknown now or known again, and the priority of a
+    look at it.
     """
 
     def __init__(
@@ -78,6 +124,7 @@ class HttpOrchestratorClient(OrchestratorClient):
         changed: Callable[[RunKey, Priority], None],
         pause_seconds: float,
         changes: RateLimit | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`pause_seconds`: time between two requests to one orchestrator, and so between two changes of a run.
 
@@ -86,30 +133,39 @@ class HttpOrchestratorClient(OrchestratorClient):
         self._template = url_template
         self._changed = changed
         self._pause = pause_seconds
-        self._changes = changes or RateLimit(CHANGES_PER_SECOND, BURST_OF_CHANGES, time.monotonic)
+        self._changes = changes or RateLimit(CHANGES_PER_SECOND, BURST_OF_CHANGES, clock)
+        self._clock = clock
         self._http = HttpClient()
-        self._hanging = HttpClient(WAIT_SECONDS + RESPONSE_SECONDS, connections=MAX_WATCHES)
+        self._hanging = HttpClient(WAIT_SECONDS + LATE_SECONDS, connections=MAX_WATCHES)
         self._watches: dict[RunKey, _Watch] = {}
 
     @override
     async def status(self, key: RunKey, token: str | None = None, *, is_fresh: bool = False) -> RunStatus:
         watch = self._watches.get(key)
-        if watch is not None and watch.token == token:
-            if is_fresh:
-                url = f"{self._url(key)}?{SINCE}="
-                watch.report = await self._http.call("GET", url, RunStatus, headers=bearer(token))
-            return watch.report
-        self.forget(key)
-        report = await self._http.call("GET", f"{self._url(key)}?{SINCE}=", RunStatus, headers=bearer(token))
-        if report.version and key not in self._watches and len(self._watches) < MAX_WATCHES:
-            self._watches[key] = watch = _Watch(token, report)
-            watch.task = asyncio.create_task(self._follow(key, watch), name=f"status of {key}")
-            WATCHED_ORCHESTRATORS.set(len(self._watches))
-        return report
+        if watch is None or watch.token != token:
+            self.forget(key)
+            watch = _Watch(token)
+            await self._ask_now(key, watch)
+            is_watchable = watch.report is None or watch.report.version
+            if is_watchable and key not in self._watches and len(self._watches) < MAX_WATCHES:
+                self._watches[key] = watch
+                watch.task = asyncio.create_task(self._follow(key, watch), name=f"status of {key}")
+                WATCHED_ORCHESTRATORS.set(len(self._watches))
+        elif is_fresh:
+            await self._ask_now(key, watch)
+        if watch.error is not None:
+            raise watch.error.with_traceback(None)
+        assert watch.report is not None
+        return watch.report
 
     @override
     def is_watched(self, key: RunKey) -> bool:
         return key in self._watches
+
+    @override
+    def silent_seconds(self, key: RunKey) -> float:
+        watch = self._watches.get(key)
+        return 0.0 if watch is None else watch.silent_seconds(self._clock())
 
     @override
     def forget(self, key: RunKey) -> None:
@@ -126,30 +182,38 @@ class HttpOrchestratorClient(OrchestratorClient):
         await self._hanging.close()
 
     async def _follow(self, key: RunKey, watch: _Watch) -> None:
-        """Keep the report of the watch current until a request fails."""
+        """Keep the report of the watch current while the orchestrator's answers have versions."""
         try:
-            while True:
-                await asyncio.sleep(self._pause)
-                before = watch.report
-                watch.report = await self._ask(key, watch, WAIT_SECONDS)
-                if watch.report.version == before.version:
-                    continue
-                if is_progress(before, watch.report) and await self._changes.wait():
+            while watch.report is None or watch.report.version:
+                await asyncio.sleep(pause_after(watch.silent_seconds(self._clock()), self._pause))
+                priority = await self._ask(key, watch, WAIT_SECONDS if watch.error is None else 0)
+                if watch.error is None and priority is Priority.ROUTINE and await self._changes.wait():
                     # The run has gone on while it waited for its turn: what it has done then counts as this change.
-                    watch.report = await self._ask(key, watch, 0)
-                self._changed(key, Priority.ROUTINE if is_progress(before, watch.report) else Priority.EVENT)
-        except RequestError as error:
-            log.debug("%s: the watch of its status has ended: %s", key, error)
+                    later = await self._ask(key, watch, 0)
+                    priority = Priority.EVENT if later is Priority.EVENT else priority
+                if priority is not None:
+                    self._changed(key, priority)
         finally:
-            # Look at the run now: the look polls the orchestrator itself and reports an error.
+            # Look at the run now: the look asks the orchestrator itself.
             if self._watches.get(key) is watch:
                 del self._watches[key]
                 WATCHED_ORCHESTRATORS.set(len(self._watches))
                 self._changed(key, Priority.EVENT)
 
-    async def _ask(self, key: RunKey, watch: _Watch, wait: float) -> RunStatus:
-        url = f"{self._url(key)}?{SINCE}={watch.report.version}&{WAIT}={wait:g}"
-        return await self._hanging.call("GET", url, RunStatus, headers=bearer(watch.token))
+    async def _ask(self, key: RunKey, watch: _Watch, wait: float) -> Priority | None:
+        """Ask for a status other than the last one, and wait for it. Returns the priority of a look at the run."""
+        version = "" if watch.report is None else watch.report.version
+        return await self._read(self._hanging, f"{self._url(key)}?{SINCE}={version}&{WAIT}={wait:g}", watch)
+
+    async def _ask_now(self, key: RunKey, watch: _Watch) -> None:
+        await self._read(self._http, f"{self._url(key)}?{SINCE}=", watch)
+
+    async def _read(self, http: HttpClient, url: str, watch: _Watch) -> Priority | None:
+        try:
+            return watch.answered(await http.call("GET", url, RunStatus, headers=bearer(watch.token)))
+        except RequestError as error:
+            log.debug("No status from %s: %s", url, error)
+            return watch.failed(error, self._clock())
 
     def _url(self, key: RunKey) -> str:
         return self._template.format(namespace=key.namespace, name=key.name)

@@ -165,15 +165,13 @@ class Reconciler:
 def must_read_again(observation: RunObservation, plan: Plan) -> bool:
     """Return whether the plan needs more than the observation, because a part of it was not read in this look.
 
-    A decision rests on what is true now. The cache may delay it, never cause it. An orchestrator that does not answer
-    may have lost its pod before the event of that arrives. What the index does not know of a finished run causes an
-    event when it appears, so that nothing is left to do until then.
+    A decision rests on what is true now. The cache may delay it, never cause it. What the index does not know of a
+    finished run causes an event when it appears, so that nothing is left to do until then.
     """
     acts = not only_reports(observation, plan)
     if observation.rests_on_index and acts:
         return True
-    decides = acts or is_settled(observation, plan)
-    return observation.has_kept_answers and (decides or observation.poll_error is not None)
+    return observation.has_kept_answers and (acts or is_settled(observation, plan))
 
 
 def is_settled(observation: RunObservation, plan: Plan) -> bool:

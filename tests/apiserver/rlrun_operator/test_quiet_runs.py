@@ -18,6 +18,7 @@ SHARED_READS = QUIET_SECONDS / 2 + QUIET_SECONDS / 10 + 2
 """Reads in that time that all runs share: the Lease every few seconds, and the platform's Secret every ten."""
 RARE_SWEEPS = {"resyncSeconds": 10 * WAIT_SECONDS, "artifactSweepSeconds": 10 * WAIT_SECONDS}
 LISTINGS = "rlrun_s3_listings_total"
+POLL_ERRORS = "rlrun_poll_errors_total"
 BYTES_PER_RUN = 25_000
 APPLIED = r'rlrun_api_requests_total\{[^}]*verb="(?:apply|patch)\w*"[^}]*\}'
 
@@ -67,9 +68,30 @@ def test_a_quiet_run_is_not_looked_at_and_a_change_is_seen_at_once(own_bench: Be
     assert metric(process, LISTINGS) == listed
     bench.tell(step=10, startedAt="2026-01-01T00:00:00Z")
     bench.wait("lists of S3 for a checkpoint that is due", lambda: metric(process, LISTINGS) > listed)
-    silence = looks(process)
+
+
+def test_a_run_whose_orchestrator_does_not_answer_costs_no_requests(own_bench: Bench) -> None:
+    bench = own_bench
+    settings = yaml.safe_load(bench.settings.read_text())
+    bench.settings.write_text(yaml.safe_dump({**settings, **RARE_SWEEPS}))
+    process = bench.start_operator()
+    started(bench, checkpoints={"interval": 10})
+    bench.tell(step=3, startedAt="2026-01-01T00:00:00Z")
+    bench.wait("step 3", lambda: bench.run()["status"].get("progress", {}).get("step") == 3)
+    bench.wait_until_unchanged(3)
     del bench.orchestrators.answers[bench.namespace, "reverse"]
-    bench.wait("looks at a run whose orchestrator does not answer", lambda: looks(process) > silence + 5)
+    bench.wait("requests without an answer", lambda: metric(process, POLL_ERRORS) >= 3)
+    before, read = looks(process), reads(process)
+    time.sleep(QUIET_SECONDS)
+    assert looks(process) - before <= 2
+    assert reads(process) - read <= SHARED_READS
+    shown = lambda: bench.condition("OrchestratorReady").get("reason")  # noqa: E731
+    bench.wait("the condition", lambda: shown() == "OrchestratorUnreachable")
+    told = time.monotonic()
+    bench.tell(step=4, startedAt="2026-01-01T00:00:00Z")
+    bench.wait("step 4", lambda: bench.run()["status"]["progress"]["step"] == 4)
+    assert time.monotonic() - told < QUIET_SECONDS
+    assert shown() != "OrchestratorUnreachable"
 
 
 def test_a_run_that_waits_costs_looks_and_no_requests(own_bench: Bench) -> None:

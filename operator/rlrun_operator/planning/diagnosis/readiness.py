@@ -24,6 +24,25 @@ CONDITION_OF = {
 }
 
 
+SILENT_SECONDS = 30.0
+"""Time without a status from an orchestrator whose pod is ready after which its condition says so."""
+
+
+def silence(error: Problem | None, silent_seconds: float) -> Problem | None:
+    """Return the problem of an orchestrator that does not answer the operator, or None.
+
+    `error`: of the last request. The message has no number and no text that changes: each change would be a write.
+    """
+    if error is None or silent_seconds < SILENT_SECONDS:
+        return None
+    return Problem(
+        reason=Reason.ORCHESTRATOR_UNREACHABLE,
+        message=f"The operator has had no status from the orchestrator for {SILENT_SECONDS:.0f} s or more "
+        f"({error.reason}), so progress is not shown. The run goes on if its processes do. Check the node and the log "
+        "of the orchestrator, and that NetworkPolicies let the operator reach it.",
+    )
+
+
 def expected_pods(spec: RLRunSpec, model: RLModelSpec) -> dict[str, dict[str, int]]:
     """Return the expected number of pods by role and component."""
     return {
@@ -47,12 +66,18 @@ def readiness_conditions(
     pods: Sequence[Obj],
     problems: Sequence[PodProblem],
     waiting_for: Problem | None,
+    unreachable: Problem | None = None,
 ) -> tuple[ConditionChange, ...]:
     """Return the conditions of the four roles.
 
-    A pod's problem comes first, because it is closer to the cause than what other processes wait for.
+    A pod's problem comes first, because it is closer to the cause than what other processes wait for. `unreachable`:
+    problem of an orchestrator that does not answer.
     """
-    return tuple(_role_condition(role, components, pods, problems, waiting_for) for role, components in wanted.items())
+    blame = {} if unreachable is None else {"orchestrator": unreachable}
+    return tuple(
+        _role_condition(role, components, pods, problems, waiting_for, blame.get(role))
+        for role, components in wanted.items()
+    )
 
 
 def _role_condition(
@@ -61,6 +86,7 @@ def _role_condition(
     pods: Sequence[Obj],
     problems: Sequence[PodProblem],
     waiting_for: Problem | None,
+    unreachable: Problem | None,
 ) -> ConditionChange:
     kind = CONDITION_OF[role]
     pod_problem = next((p for p in problems if p.role == role), None)
@@ -76,6 +102,8 @@ def _role_condition(
     if missing:
         names = ", ".join(f"{name} ({count})" if count > 1 else name for name, count in sorted(missing.items()))
         return ConditionChange(kind, False, Reason.STARTING, f"Waiting for pods to become ready: {names}")
+    if unreachable:
+        return ConditionChange(kind, False, unreachable.reason, unreachable.message)
     return ConditionChange(kind, True, Reason.READY)
 
 

@@ -44,9 +44,9 @@ class RunObservation:
     s3_variables: Mapping[str, str] = field(default_factory=dict, repr=False)
     """The AWS_* variables for the run's pods; empty when the platform's Secret is missing."""
     token_key: bytes | None = field(default=None, repr=False)
+    """Key of the tokens of runs. None: the processes of runs ask for none."""
     storage_key: bytes = field(default=b"", repr=False)
     """Key of the grants for rlrun-server."""
-    """Key of the tokens of runs. None: the processes of runs ask for none."""
     s3_problem: Problem | None = None
     """Reason why runs cannot use S3 now."""
     egress_key: bytes | None = field(default=None, repr=False)
@@ -68,9 +68,12 @@ class RunObservation:
 
     poll: RunStatus | None = None
     """Status from the orchestrator. None if it was not requested or the request failed."""
-    poll_error: str | None = None
+    poll_error: Problem | None = None
+    """Problem of the failed request."""
+    silent_seconds: float = 0.0
+    """Time for which no request to the orchestrator has been answered."""
     is_watched: bool = False
-    """True if changes of the orchestrator's status are noticed without a look at the run."""
+    """True if changes of the orchestrator's status, or its first one, are noticed without a look at the run."""
     has_kept_answers: bool = False
     """True if a part was read earlier and no change of it has been noticed since."""
     rests_on_index: bool = False

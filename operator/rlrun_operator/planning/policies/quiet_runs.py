@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 
 from rlrun.api.run import RLRunSpec
 from rlrun.api.run_status import RLRunStatus
+from rlrun.constants import Reason
 
 from rlrun_operator.config.settings import OperatorSettings
 from rlrun_operator.planning.diagnosis.readiness import blocking_problem
@@ -29,12 +30,12 @@ def seconds_to_next_look(
     observation: RunObservation, status: RLRunStatus, spec: RLRunSpec, settings: OperatorSettings, now: datetime
 ) -> float:
     """Return the seconds until the run is looked at again if nothing happens."""
-    soon = settings.poll_seconds
+    soon, problem = settings.poll_seconds, blocking_problem(status)
     is_quiet = (
         observation.is_watched
         and observation.artifacts_problem is None
         and is_true(status, "Running")
-        and blocking_problem(status) is None
+        and (problem is None or problem.reason == Reason.ORCHESTRATOR_UNREACHABLE)
         and not awaits_upload(observation, status, spec, settings, now)
     )
     if is_quiet:
@@ -51,8 +52,9 @@ def spread(uid: str) -> float:
 
 
 def waits_for_pods(observation: RunObservation, status: RLRunStatus) -> bool:
-    """Return whether an attempt has not trained yet and its orchestrator does not run: only watched objects change."""
-    is_unknown = observation.poll_error is not None or observation.artifacts_problem is not None
+    """Return whether an attempt has not trained yet and its orchestrator has not answered: what changes is watched."""
+    is_polled = observation.poll_error is not None and not observation.is_watched
+    is_unknown = is_polled or observation.artifacts_problem is not None
     return not is_unknown and observation.poll is None and not is_true(status, "Running")
 
 

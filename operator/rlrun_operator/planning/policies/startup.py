@@ -16,7 +16,7 @@ from rlrun.protocol.problem import Problem
 from rlrun_operator.config.settings import OperatorSettings
 from rlrun_operator.kueue.placement import PlacementConflict
 from rlrun_operator.planning.diagnosis.pod_diagnostics import pod_problems
-from rlrun_operator.planning.diagnosis.readiness import expected_pods, readiness_conditions
+from rlrun_operator.planning.diagnosis.readiness import expected_pods, readiness_conditions, silence
 from rlrun_operator.planning.diagnosis.refused_pods import refused_pods
 from rlrun_operator.planning.plan.actions import ConditionChange, PlanPart, StatusChange
 from rlrun_operator.planning.plan.observation import RunObservation
@@ -131,7 +131,8 @@ def report_readiness(
     waiting_for = observation.poll.waiting_for if observation.poll else None
     wanted = expected_pods(spec, resolved.model)
     problems = [*pod_problems(pods), *refused_pods(observation, status.attempt)]
-    return PlanPart(status=StatusChange(readiness_conditions(wanted, pods, problems, waiting_for)))
+    unreachable = silence(observation.poll_error, observation.silent_seconds)
+    return PlanPart(status=StatusChange(readiness_conditions(wanted, pods, problems, waiting_for, unreachable)))
 
 
 def egress_access(

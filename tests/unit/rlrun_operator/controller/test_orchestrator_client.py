@@ -11,7 +11,7 @@ from rlrun.protocol.orchestrator import GroupCounts, RunPhase, RunStatus
 from rlrun.protocol.problem import Problem
 from rlrun.service.errors import RequestError
 from rlrun_operator.controller import orchestrator_client
-from rlrun_operator.controller.orchestrator_client import HttpOrchestratorClient, is_progress
+from rlrun_operator.controller.orchestrator_client import HttpOrchestratorClient, is_progress, pause_after
 from rlrun_operator.planning.plan.observation import RunKey
 from rlrun_operator.runtime.rate_limit import RateLimit
 from rlrun_operator.runtime.work_queue import Priority
@@ -37,9 +37,12 @@ class Orchestrator:
     changes: Changes = field(default_factory=asyncio.Queue)
     status: RunStatus = field(default_factory=lambda: RunStatus(phase=RunPhase.running, step=3, max_steps=10))
     requests: int = 0
+    is_broken: bool = False
 
     def build_status(self) -> RunStatus:
         self.requests += 1
+        if self.is_broken:
+            raise ZeroDivisionError
         return self.status
 
     def change(self, **fields: object) -> None:
@@ -129,8 +132,81 @@ async def test_progress_of_a_run_has_less_priority_than_its_failure_and_the_end_
         assert await run.changes.get() == (KEY, Priority.ROUTINE)
         run.change(step=5, phase=RunPhase.failed, problem=PROBLEM)
         assert await run.changes.get() == (KEY, Priority.EVENT)
-        await run.server.close()
+
+
+@pytest.mark.parametrize(
+    ("meanwhile", "priority"),
+    [({}, Priority.ROUTINE), ({"step": 4}, Priority.ROUTINE), ({"phase": RunPhase.failed}, Priority.EVENT)],
+)
+async def test_an_orchestrator_that_does_not_answer_is_asked_by_no_look_until_it_answers(
+    run: Orchestrator, meanwhile: dict[str, object], priority: Priority
+) -> None:
+    await run.client.status(KEY, TOKEN)
+    run.is_broken = True
+    run.change(step=3)
+    async with asyncio.timeout(20):
+        assert await run.changes.get() == (KEY, Priority.ROUTINE)
+        for _ in range(3):
+            before = run.requests
+            with pytest.raises(RequestError):
+                await run.client.status(KEY, TOKEN)
+            assert run.requests == before
+        assert run.client.is_watched(KEY)
+        while run.requests < before + 3:  # noqa: ASYNC110  # the fake server has no event for it
+            await asyncio.sleep(0.01)
+        assert run.changes.empty()
+        run.change(**meanwhile)
+        run.is_broken = False
+        assert await run.changes.get() == (KEY, priority)
+    assert (await run.client.status(KEY, TOKEN)).step == meanwhile.get("step", 3)
+
+
+async def test_a_long_silence_is_told_once_more(run: Orchestrator, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(orchestrator_client, "LONGEST_PAUSE", 0.01)
+    now = 0.0
+    run.client._clock = lambda: now
+    await run.client.status(KEY, TOKEN)
+    assert run.client.silent_seconds(KEY) == 0
+    run.is_broken = True
+    run.change(step=4)
+    async with asyncio.timeout(20):
+        await run.changes.get()
+        for now, told in ((29.9, 0), (30.0, 1), (60.0, 0)):
+            before = run.requests
+            while run.requests < before + 4:  # noqa: ASYNC110  # the fake server has no event for it
+                await asyncio.sleep(0.01)
+            assert run.client.silent_seconds(KEY) == now
+            assert run.changes.qsize() == told
+            for _ in range(told):
+                assert await run.changes.get() == (KEY, Priority.ROUTINE)
+
+
+async def test_an_orchestrator_that_has_never_answered_is_watched_too(run: Orchestrator) -> None:
+    run.is_broken = True
+    with pytest.raises(RequestError):
+        await run.client.status(KEY, TOKEN)
+    assert run.client.is_watched(KEY)
+    run.is_broken = False
+    async with asyncio.timeout(20):
         assert await run.changes.get() == (KEY, Priority.EVENT)
+    assert (await run.client.status(KEY, TOKEN)).step == 3
+
+
+async def test_a_look_that_decides_asks_an_orchestrator_that_does_not_answer(run: Orchestrator) -> None:
+    run.is_broken = True
+    with pytest.raises(RequestError):
+        await run.client.status(KEY, TOKEN)
+    before = run.requests
+    with pytest.raises(RequestError):
+        await run.client.status(KEY, TOKEN, is_fresh=True)
+    assert run.requests == before + 1
+    run.is_broken = False
+    assert (await run.client.status(KEY, TOKEN, is_fresh=True)).step == 3
+
+
+@pytest.mark.parametrize(("silent", "expected"), [(0, 2), (15, 2), (60, 6), (150, 15), (1000, 20)], ids="{} s".format)
+def test_an_orchestrator_is_asked_less_often_the_longer_it_is_silent(silent: float, expected: float) -> None:
+    assert pause_after(silent, 2.0) == expected
 
 
 async def test_a_fresh_status_is_that_of_this_moment(run: Orchestrator) -> None:
@@ -159,21 +235,21 @@ async def test_a_wait_that_ends_is_followed_by_the_next(monkeypatch: pytest.Monk
         assert run.client.is_watched(KEY)
 
 
-@pytest.mark.parametrize("cause", ["the process ends", "another token"])
-async def test_a_watch_that_fails_ends_and_the_run_is_looked_at(run: Orchestrator, cause: str) -> None:
+async def test_a_run_whose_orchestrator_ends_is_looked_at(run: Orchestrator) -> None:
     await run.client.status(KEY, TOKEN)
-    if cause == "the process ends":
-        began = asyncio.get_running_loop().time()
-        await run.server.close()
-        assert asyncio.get_running_loop().time() - began < 10, "requests that wait do not keep a process from its end"
-    else:
-        with pytest.raises(RequestError):
-            await run.client.status(KEY, "of another run")
-    if cause == "the process ends":
-        assert await run.changed() == KEY
-        with pytest.raises(RequestError):
-            await run.client.status(KEY, TOKEN)
-    assert not run.client.is_watched(KEY)
+    began = asyncio.get_running_loop().time()
+    await run.server.close()
+    assert asyncio.get_running_loop().time() - began < 10, "requests that wait do not keep a process from its end"
+    assert await run.changed() == KEY
+    with pytest.raises(RequestError):
+        await run.client.status(KEY, TOKEN)
+
+
+async def test_the_status_of_another_run_is_not_shown(run: Orchestrator) -> None:
+    await run.client.status(KEY, TOKEN)
+    with pytest.raises(RequestError):
+        await run.client.status(KEY, "of another run")
+    assert (await run.client.status(KEY, TOKEN)).step == 3
 
 
 async def test_a_watch_that_ends_by_an_error_of_its_own_does_not_keep_an_old_status(

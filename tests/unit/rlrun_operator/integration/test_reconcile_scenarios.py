@@ -86,6 +86,30 @@ async def test_steady_state_costs_no_write(world: World) -> None:
     assert world.cluster.writes == before
 
 
+async def test_an_orchestrator_that_does_not_answer_is_shown_and_ends_nothing(world: World) -> None:
+    await world.start()
+    world.poller.answer, world.poller.watches = running(), True
+    await world.reconcile()
+    world.poller.answer, world.poller.silent = None, 29.0
+    await world.reconcile()
+    assert world.condition("OrchestratorReady")["status"] == "True"
+    world.poller.silent = 30.0
+    await world.reconcile()
+    assert world.condition("OrchestratorReady")["reason"] == "OrchestratorUnreachable"
+    assert (world.status["phase"], world.status["reason"]) == ("Running", "OrchestratorUnreachable")
+    assert "NetworkPolicies" in world.status["message"]
+    before = world.cluster.writes
+    for silent in (60.0, 600.0):
+        world.poller.silent = silent
+        world.clock.advance(30)
+        assert await world.reconcile() > 30, "it is looked at no more often than a run in which nothing happens"
+    assert world.cluster.writes == before
+    world.poller.answer = running()
+    await world.reconcile()
+    assert world.condition("OrchestratorReady")["status"] == "True"
+    assert world.status.get("reason") is None
+
+
 async def test_run_runs_completes_and_is_cleaned_up(world: World) -> None:
     await world.start()
     world.poller.answer = running()

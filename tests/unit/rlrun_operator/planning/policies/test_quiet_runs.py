@@ -22,6 +22,7 @@ from tests.support.run_states import at, run_spec, started
 SOON = SETTINGS.poll_seconds
 QUIET = QUIET_SECONDS * spread(run_object()["metadata"]["uid"])
 RUNNING = ConditionChange("Running", True, "Running")
+NO_ANSWER = Problem(reason="Unreachable", message="no answer")
 STARTING = (ConditionChange("Running", False, "Starting"),)
 
 
@@ -66,7 +67,7 @@ def test_runs_that_began_together_are_not_looked_at_together() -> None:
     "changes",
     [
         {"is_watched": False},
-        {"conditions": STARTING, "poll_error": "no answer"},
+        {"conditions": STARTING, "poll_error": NO_ANSWER, "is_watched": False},
         {"conditions": STARTING, "poll": RunStatus(phase=RunPhase.starting, max_steps=100)},
         {"conditions": STARTING, "artifacts_problem": Problem(reason="S3Unreachable", message="no answer")},
         {"conditions": STARTING, "after": 15},
@@ -87,11 +88,19 @@ def test_another_run_is_looked_at_soon(changes: dict[str, Any]) -> None:
     assert next_look(**changes) == SOON
 
 
+@pytest.mark.parametrize("poll_error", [None, NO_ANSWER])
 @pytest.mark.parametrize(("after", "expected"), [(30, 3), (100, 10), (1000, 20), (3598, 2), (3605, SOON)])
 def test_a_run_whose_pods_do_not_start_is_looked_at_less_often_the_longer_it_waits(
-    after: float, expected: float
+    after: float, expected: float, poll_error: Problem | None
 ) -> None:
-    assert next_look(conditions=STARTING, after=after, spec={"startDeadlineSeconds": 3600}) == expected
+    spec = {"startDeadlineSeconds": 3600}
+    assert next_look(conditions=STARTING, after=after, spec=spec, poll_error=poll_error) == expected
+
+
+def test_a_run_whose_orchestrator_does_not_answer_is_left_alone() -> None:
+    shown = ConditionChange("OrchestratorReady", False, "OrchestratorUnreachable", "no status")
+    assert next_look(poll_error=NO_ANSWER) == QUIET
+    assert next_look(poll_error=NO_ANSWER, conditions=(RUNNING, shown)) == QUIET
 
 
 @pytest.mark.parametrize(
@@ -143,4 +152,6 @@ async def test_a_quiet_run_is_looked_at_once_a_minute_and_each_change_counts(wor
     assert await world.reconcile() == QUIET
     assert world.cluster.writes == writes
     world.poller.answer = None
+    assert await world.reconcile() == QUIET
+    world.poller.watches = False
     assert await world.reconcile() == SOON
