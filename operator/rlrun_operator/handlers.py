@@ -2,12 +2,12 @@
 
 They are plain event handlers, which store nothing in the objects, patch nothing and cannot fail. kopf's indexes are not
 used, because an object that is deleted during a gap of a watch stays in them. For the same reason the operator lists
-all runs periodically (see operator_process.py). Children of runs have watches of their own (cache/metadata_watch.py):
-an event costs kopf 3 ms, and a run causes 50 of them until its pods run.
+all runs periodically (see operator_process.py). An event costs kopf 3 ms: so those of runs, two for each step, are
+taken from its stream before (`take_run`), and children of runs, which cause 50 until their pods run, have watches of
+their own (cache/metadata_watch.py).
 """
 
 import asyncio
-import functools
 import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from datetime import UTC, datetime, timedelta
@@ -92,6 +92,34 @@ def take_listed(kind: ResourceKind, listed: Mapping[str, Any], enqueue: Callable
     return kind != RLCHECKPOINT
 
 
+def take_run(
+    event: str, run: Mapping[str, Any], cache: ObjectCache, enqueue: Callable[[RunKey, Priority], None]
+) -> None:
+    """Take notice of an event of a run, and queue the run unless it is the event of an own write."""
+
+    def changed() -> None:
+        is_news = cache.changed(RLRUN, run, deleted=event == "DELETED")
+        if is_news or has_new_spec(run):
+            enqueue(RunKey(run["metadata"]["namespace"], run["metadata"]["name"]), Priority.EVENT)
+
+    cache.after_own_write(RLRUN, run, changed)
+
+
+def take_event(
+    kind: ResourceKind,
+    event: str | None,
+    obj: Mapping[str, Any],
+    cache: ObjectCache,
+    enqueue: Callable[[RunKey, Priority], None],
+) -> bool:
+    """Take notice of an event, None of a listed object. Return whether kopf's handlers get it."""
+    if event is None:
+        return take_listed(kind, obj, enqueue)
+    if kind == RLRUN:
+        take_run(event, obj, cache, enqueue)
+    return kind != RLRUN
+
+
 def is_own_status_write(event: str | None, model: Mapping[str, Any]) -> bool:
     """True for the event of the operator's own write of a model's status."""
     observed = (model.get("status") or {}).get("observedGeneration")
@@ -134,13 +162,8 @@ def registry(
     async def login(**_: Any) -> kopf.ConnectionInfo:
         return connection(await configure())
 
-    async def run_event(type: str | None, body: kopf.Body, **_: Any) -> None:
-        cache.after_own_write(RLRUN, body, functools.partial(run_changed, type, body))
-
-    def run_changed(type: str | None, body: kopf.Body) -> None:
-        is_news = seen(RLRUN, type, body)
-        if is_news or has_new_spec(body):
-            enqueue(RunKey(body["metadata"]["namespace"], body["metadata"]["name"]))
+    async def run_event(**_: Any) -> None:
+        """Do nothing: `take_run` has the event. kopf watches only kinds with a handler."""
 
     async def model_event(type: str | None, body: kopf.Body, **_: Any) -> None:
         seen(RLMODEL, type, body)
@@ -209,8 +232,8 @@ async def watch(
     `on_listed` is called with the namespace, None for all, when one of these lists is complete.
     """
 
-    def is_needed(kind: ResourceKind, listed: Mapping[str, Any]) -> bool:
-        return take_listed(kind, listed, enqueue)
+    def is_needed(kind: ResourceKind, event: str | None, obj: Mapping[str, Any]) -> bool:
+        return take_event(kind, event, obj, cache, enqueue)
 
     with watched_streams(cache, {kind.plural: kind for kind in WATCHED}, is_needed, on_listed):
         await kopf.operator(

@@ -24,6 +24,8 @@ from rlrun_operator.cache.object_cache import ObjectCache
 
 log = logging.getLogger(__name__)
 
+BOOKMARK = "BOOKMARK"
+"""Type of events that tell a version only."""
 PROVEN_SECONDS = 5.0
 """Duration after which a stream counts as one that works."""
 FIRST_PAUSE = 1.0
@@ -34,15 +36,15 @@ LONGEST_PAUSE = 30.0
 def watched_streams(
     cache: ObjectCache,
     kinds: Mapping[str, ResourceKind],
-    is_needed: Callable[[ResourceKind, Obj], bool],
+    is_needed: Callable[[ResourceKind, str | None, Obj], bool],
     on_listed: Callable[[str | None], None],
     clock: Callable[[], float] = time.monotonic,
 ) -> Iterator[None]:
     """Let the cache keep answers of these kinds while kopf's streams of them are open, and only then.
 
-    `kinds`: by their plural names. `is_needed`: whether a listed object needs an event, which takes kopf 3 ms and the
-    memory of the whole object. `on_listed` is called with the namespace of a stream, None for all, whose list is
-    complete: anything may have changed before.
+    `kinds`: by their plural names. `is_needed`: whether kopf gets an event of this type, None for a listed object. Each
+    takes kopf 3 ms and, for seconds, the memory of several copies of the object. `on_listed` is called with the
+    namespace of a stream, None for all, whose list is complete: anything may have changed before.
     """
     original = watching.continuous_watch
     pauses: dict[tuple[str, str | None], float] = {}
@@ -59,7 +61,7 @@ def watched_streams(
                     cache.watch_opened(kind, place)
                     on_listed(place)
                     yield event
-                elif event["type"] is not None or is_needed(kind, event["object"]):
+                elif event["type"] == BOOKMARK or is_needed(kind, event["type"], event["object"]):
                     yield event
         except APIError as error:
             if error.status != GONE:

@@ -8,7 +8,16 @@ from kubernetes.aio import client
 from rlrun.kube.kinds import RLADAPTER, RLCHECKPOINT, RLMODEL, RLRUN, ResourceKind
 from rlrun_operator.cache.object_cache import ObjectCache, Question
 from rlrun_operator.config.quantities import to_millis
-from rlrun_operator.handlers import WATCHED, configure_kopf, connection, readers, registry, run_key, take_listed
+from rlrun_operator.handlers import (
+    WATCHED,
+    configure_kopf,
+    connection,
+    readers,
+    registry,
+    run_key,
+    take_event,
+    take_listed,
+)
 from rlrun_operator.planning.plan.observation import RunKey
 from rlrun_operator.runtime.work_queue import Priority
 
@@ -120,10 +129,12 @@ async def test_events_reach_the_cache_before_the_queue(kind: ResourceKind, event
         "generation": 2,
     }
     resource = Resource(kind.group, kind.version, kind.plural, kind=kind.kind, namespaced=kind.namespaced)
+    obj = {"metadata": metadata, "spec": {}, "status": {}}
+    is_for_kopf = take_event(kind, event, obj, cache, note)
     for handler in found._watching.get_all_handlers():
-        if handler.selector is not None and handler.selector.check(resource) and "pool" not in str(handler.fn):
-            body = kopf.Body({"metadata": metadata, "spec": {}, "status": {}})
-            await handler.fn(type=event, body=body, namespace=namespace, name="first", resource=resource)
+        fits = handler.selector is not None and handler.selector.check(resource) and "pool" not in str(handler.fn)
+        if is_for_kopf and fits:
+            await handler.fn(type=event, body=kopf.Body(obj), namespace=namespace, name="first", resource=resource)
     assert queued, kind
     assert all(queued)
 
@@ -201,7 +212,7 @@ async def test_a_listed_artifact_has_its_run_looked_at_only_if_it_is_being_delet
 
 
 async def test_an_event_of_an_own_write_of_a_run_starts_no_look() -> None:
-    queued: list[RunKey] = []
+    queued: list[tuple[RunKey, Priority]] = []
     cache = ObjectCache(lambda: 0.0)
     cache.watch_opened(RLRUN)
 
@@ -214,24 +225,39 @@ async def test_an_event_of_an_own_write_of_a_run_starts_no_look() -> None:
         cache.keep(KEPT[RLRUN], read, [run(1)], ("team", "first"))
     cache.written(RLRUN, run(3), cache.moment())
 
-    async def configure() -> client.Configuration:
-        return client.Configuration()
+    def take(event: str, obj: dict[str, Any]) -> int:
+        """Return the number of looks that were queued until now."""
+        assert not take_event(RLRUN, event, obj, cache, lambda *found: queued.append(found)), "kopf needs 3 ms for it"
+        return len(queued)
 
-    found = registry(configure, queued.append, ignore, ignore, Pools(), cache)
-    handler = next(h for h in found._watching.get_all_handlers() if "run_event" in str(h.fn))
-    counts = []
-    for version in (2, 3, 4):
-        await handler.fn(type="MODIFIED", body=kopf.Body(run(version)), namespace="team", name="first")
-        counts.append(len(queued))
-    assert counts == [0, 0, 1]
+    assert [take("MODIFIED", run(version)) for version in (2, 3, 4)] == [0, 0, 1]
+    assert queued == [(RunKey("team", "first"), Priority.EVENT)]
 
     # A change of the spec by a user came before the own write, whose response has it as well.
     queued.clear()
     with cache.reading(KEPT[RLRUN]) as read:
         cache.keep(KEPT[RLRUN], read, [run(5)], ("team", "first"))
     cache.written(RLRUN, run(7, generation=2), cache.moment())
-    await handler.fn(type="MODIFIED", body=kopf.Body(run(6, generation=2)), namespace="team", name="first")
-    assert len(queued) == 1
+    assert take("MODIFIED", run(6, generation=2)) == 1
+
+    # The run is deleted, and made again.
+    assert take("DELETED", run(8, generation=2)) == 2
+    assert take("ADDED", run(9)) == 3
+
+
+async def test_the_event_of_an_own_write_waits_for_the_response() -> None:
+    queued: list[RunKey] = []
+    cache = ObjectCache(lambda: 0.0)
+    cache.watch_opened(RLRUN)
+    run = {"metadata": {"namespace": "team", "name": "first", "uid": "u", "generation": 1, "resourceVersion": "2"}}
+    run["status"] = {"observedGeneration": 1}
+    with cache.reading(KEPT[RLRUN]) as read:
+        old = {**run, "metadata": {**run["metadata"], "resourceVersion": "1"}}
+        cache.keep(KEPT[RLRUN], read, [old], ("team", "first"))
+    with cache.writing(RLRUN, "team", "first"):
+        take_event(RLRUN, "MODIFIED", run, cache, lambda key, _: queued.append(key))
+        cache.written(RLRUN, {"kind": "RLRun", **run}, cache.moment())
+    assert queued == []
 
 
 def test_kopf_watches_the_kinds_of_the_project_alone() -> None:

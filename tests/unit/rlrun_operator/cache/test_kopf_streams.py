@@ -51,7 +51,7 @@ async def follow(
     settings.watching.reconnect_backoff = 0
     found = []
     places: list[str | None] = []
-    with watched_streams(cache, {"rlruns": RLRUN}, lambda _, obj: obj != "ended", places.append):
+    with watched_streams(cache, {"rlruns": RLRUN}, lambda _, event, obj: event is not None or obj != "ended", places.append):
         events = watching.infinite_watch(
             settings=settings,
             resource=Resource("rlruns"),  # type: ignore[arg-type]
