@@ -13,13 +13,14 @@ class FakePoller(OrchestratorClient):
         self.answer: RunStatus | None = None
         self.watches = False
         """True if changes are noticed without a look."""
+        self.reason = "Unreachable"
         self.silent = 0.0
         """Time for which there has been no answer."""
 
     @override
     async def status(self, key: RunKey, token: str | None = None, *, is_fresh: bool = False) -> RunStatus:
         if self.answer is None:
-            raise ServiceUnavailable(Problem(reason="Unreachable", message="nobody answers"))
+            raise ServiceUnavailable(Problem(reason=self.reason, message="nobody answers"))
         return self.answer
 
     @override

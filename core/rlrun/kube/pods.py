@@ -47,6 +47,12 @@ def is_ready(pod: Obj) -> bool:
     return _has_condition(pod, "Ready") and not is_leaving(pod)
 
 
+def ready_since(pod: Obj) -> datetime | None:
+    """Return since when the pod has been ready or not ready, or None if it does not say."""
+    conditions = pod.get("status", {}).get("conditions") or []
+    return next((parse_time(c.get("lastTransitionTime")) for c in conditions if c.get("type") == "Ready"), None)
+
+
 def is_leaving(pod: Obj) -> bool:
     """True if the pod is being deleted."""
     return bool(pod["metadata"].get("deletionTimestamp"))

@@ -2,8 +2,8 @@
 
 One request per orchestrator hangs until the status has changed, so that a run between two steps costs a request in
 WAIT_SECONDS and no look. An orchestrator that does not answer is asked again here, less often the longer it is silent,
-and not by looks: a lost node has many of them, and each would occupy a worker for seconds. Orchestrators of older
-versions have no versions in their answers; these are asked at every look.
+and by a look only the first time or before a decision: a lost node has many of them, and each would occupy a worker for
+seconds. Orchestrators of older versions have no versions in their answers; these are asked at every look.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ LATE_SECONDS = 10.0
 LONGEST_PAUSE = 20.0
 """Maximum pause between two requests to an orchestrator that does not answer."""
 MAX_WATCHES = 2000
-"""Maximum number of orchestrators that are watched. Further ones are asked at every look."""
+"""Maximum number of orchestrators that are watched. Further ones are asked at every look, answers or none."""
 CHANGES_PER_SECOND = 50.0
 """Maximum rate of the progress of all runs together. Each change costs a look and a write of the status: about 10 ms of
 CPU. A step makes two: one when it is done, and one when its policy is published."""
@@ -46,7 +46,8 @@ class OrchestratorClient(Protocol):
     async def status(self, key: RunKey, token: str | None = None, *, is_fresh: bool = False) -> RunStatus:
         """Return the status of the run, which asks for its token. Raises RequestError.
 
-        `is_fresh`: the status of this moment. Else it may be as old as the pause between two changes.
+        `is_fresh`: the status of this moment. Else it may be as old as the pause between two changes, or SILENT_SECONDS
+        if the orchestrator does not answer.
         """
 
     def is_watched(self, key: RunKey) -> bool:
@@ -69,30 +70,39 @@ class _Watch:
     error: RequestError | None = None
     """Error of the last request; None if it was answered."""
     silent_since: float = 0.0
-    """Time of the first request of those that have failed in a row."""
-    is_long_silent: bool = False
+    """Time at which the answer was due to the first of the requests that have failed in a row."""
+    is_silent: bool = False
+    """True if there was no answer for SILENT_SECONDS."""
     task: "asyncio.Task[None] | None" = field(default=None)
 
     def answered(self, report: RunStatus) -> Priority | None:
         """Take notice of an answer. Returns the priority of a look at the run; None: nothing is new."""
-        before, is_back = self.report, self.error is not None
-        self.report, self.error, self.is_long_silent = report, None, False
-        if before is not None and before.version == report.version and not is_back:
+        before, was_silent = self.report, self.is_silent
+        self.report, self.error, self.is_silent = report, None, False
+        if before is not None and before.version == report.version and not was_silent:
             return None
         return Priority.ROUTINE if is_progress(before, report) else Priority.EVENT
 
-    def failed(self, error: RequestError, now: float) -> Priority | None:
-        """Take notice of a request without an answer. Returns the priority of a look at the run; None: of none."""
+    def failed(self, error: RequestError, due: float, now: float) -> Priority | None:
+        """Take notice of a request without an answer. Returns the priority of a look at the run; None: nothing is new.
+
+        One failure is not shown, but a silence. `due`: time at which the answer should have come.
+        """
         POLL_ERRORS.inc()
-        if self.error is None:
-            self.silent_since = now
-        was_long_silent, self.is_long_silent = self.is_long_silent, now - self.silent_since >= SILENT_SECONDS
-        is_news = self.error is None or self.is_long_silent != was_long_silent
-        self.error = error
-        return Priority.ROUTINE if is_news else None
+        self.silent_since = min(due, now) if self.error is None else self.silent_since
+        self.error, was_silent = error, self.is_silent
+        self.is_silent = self.silent_seconds(now) >= SILENT_SECONDS
+        return Priority.EVENT if self.is_silent and not was_silent else None
 
     def silent_seconds(self, now: float) -> float:
         return 0.0 if self.error is None else now - self.silent_since
+
+    def known(self) -> RunStatus:
+        """Return the last answer. Raises RequestError without one, or after SILENT_SECONDS."""
+        if self.error is not None and (self.report is None or self.is_silent):
+            raise self.error.with_traceback(None)
+        assert self.report is not None
+        return self.report
 
 
 def pause_after(silent: float, pause: float) -> float:
@@ -114,8 +124,8 @@ def is_progress(before: RunStatus | None, after: RunStatus) -> bool:
 class HttpOrchestratorClient(OrchestratorClient):
     """`OrchestratorClient` over HTTP.
 
-    `changed` is called with each run whose status has changed, is unknown now or known again, and the priority of a
-    look at it.
+    `changed` is called with each run whose status has changed, has been unknown for SILENT_SECONDS or is known again,
+    and the priority of a look at it.
     """
 
     def __init__(
@@ -136,27 +146,27 @@ class HttpOrchestratorClient(OrchestratorClient):
         self._changes = changes or RateLimit(CHANGES_PER_SECOND, BURST_OF_CHANGES, clock)
         self._clock = clock
         self._http = HttpClient()
+        self._asking_again = HttpClient(LATE_SECONDS, connections=MAX_WATCHES)
         self._hanging = HttpClient(WAIT_SECONDS + LATE_SECONDS, connections=MAX_WATCHES)
         self._watches: dict[RunKey, _Watch] = {}
 
     @override
     async def status(self, key: RunKey, token: str | None = None, *, is_fresh: bool = False) -> RunStatus:
         watch = self._watches.get(key)
-        if watch is None or watch.token != token:
-            self.forget(key)
-            watch = _Watch(token)
-            await self._ask_now(key, watch)
-            is_watchable = watch.report is None or watch.report.version
-            if is_watchable and key not in self._watches and len(self._watches) < MAX_WATCHES:
-                self._watches[key] = watch
-                watch.task = asyncio.create_task(self._follow(key, watch), name=f"status of {key}")
-                WATCHED_ORCHESTRATORS.set(len(self._watches))
-        elif is_fresh:
-            await self._ask_now(key, watch)
-        if watch.error is not None:
-            raise watch.error.with_traceback(None)
-        assert watch.report is not None
-        return watch.report
+        if watch is not None and watch.token == token:
+            if is_fresh:
+                # An error is this look's alone: the request that hangs knows more.
+                watch.answered(await self._http.call("GET", self._asking(key), RunStatus, headers=bearer(token)))
+            return watch.known()
+        self.forget(key)
+        watch = _Watch(token)
+        await self._read(self._http, self._asking(key), watch)
+        is_watchable = watch.report is None or watch.report.version
+        if is_watchable and key not in self._watches and len(self._watches) < MAX_WATCHES:
+            self._watches[key] = watch
+            watch.task = asyncio.create_task(self._follow(key, watch), name=f"status of {key}")
+            WATCHED_ORCHESTRATORS.set(len(self._watches))
+        return watch.known()
 
     @override
     def is_watched(self, key: RunKey) -> bool:
@@ -179,6 +189,7 @@ class HttpOrchestratorClient(OrchestratorClient):
         for key in list(self._watches):
             self.forget(key)
         await self._http.close()
+        await self._asking_again.close()
         await self._hanging.close()
 
     async def _follow(self, key: RunKey, watch: _Watch) -> None:
@@ -187,7 +198,7 @@ class HttpOrchestratorClient(OrchestratorClient):
             while watch.report is None or watch.report.version:
                 await asyncio.sleep(pause_after(watch.silent_seconds(self._clock()), self._pause))
                 priority = await self._ask(key, watch, WAIT_SECONDS if watch.error is None else 0)
-                if watch.error is None and priority is Priority.ROUTINE and await self._changes.wait():
+                if priority is Priority.ROUTINE and await self._changes.wait():
                     # The run has gone on while it waited for its turn: what it has done then counts as this change.
                     later = await self._ask(key, watch, 0)
                     priority = Priority.EVENT if later is Priority.EVENT else priority
@@ -203,17 +214,19 @@ class HttpOrchestratorClient(OrchestratorClient):
     async def _ask(self, key: RunKey, watch: _Watch, wait: float) -> Priority | None:
         """Ask for a status other than the last one, and wait for it. Returns the priority of a look at the run."""
         version = "" if watch.report is None else watch.report.version
-        return await self._read(self._hanging, f"{self._url(key)}?{SINCE}={version}&{WAIT}={wait:g}", watch)
+        http = self._hanging if wait else self._asking_again
+        return await self._read(http, f"{self._asking(key)}{version}&{WAIT}={wait:g}", watch, wait)
 
-    async def _ask_now(self, key: RunKey, watch: _Watch) -> None:
-        await self._read(self._http, f"{self._url(key)}?{SINCE}=", watch)
-
-    async def _read(self, http: HttpClient, url: str, watch: _Watch) -> Priority | None:
+    async def _read(self, http: HttpClient, url: str, watch: _Watch, wait: float = 0) -> Priority | None:
+        due = self._clock() + wait
         try:
             return watch.answered(await http.call("GET", url, RunStatus, headers=bearer(watch.token)))
         except RequestError as error:
             log.debug("No status from %s: %s", url, error)
-            return watch.failed(error, self._clock())
+            return watch.failed(error, due, self._clock())
+
+    def _asking(self, key: RunKey) -> str:
+        return f"{self._url(key)}?{SINCE}="
 
     def _url(self, key: RunKey) -> str:
         return self._template.format(namespace=key.namespace, name=key.name)

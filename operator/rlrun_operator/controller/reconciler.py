@@ -171,7 +171,8 @@ def must_read_again(observation: RunObservation, plan: Plan) -> bool:
     acts = not only_reports(observation, plan)
     if observation.rests_on_index and acts:
         return True
-    return observation.has_kept_answers and (acts or is_settled(observation, plan))
+    was_kept = observation.has_kept_answers or observation.is_watched
+    return was_kept and (acts or is_settled(observation, plan))
 
 
 def is_settled(observation: RunObservation, plan: Plan) -> bool:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
+from rlrun.api.base.kubernetes_types import Condition
 from rlrun.api.model import RLModelSpec
 from rlrun.api.run import RLRunSpec
 from rlrun.api.run_status import RLRunStatus
@@ -28,19 +29,35 @@ SILENT_SECONDS = 30.0
 """Time without a status from an orchestrator whose pod is ready after which its condition says so."""
 
 
-def silence(error: Problem | None, silent_seconds: float) -> Problem | None:
+def silence(error: Problem | None, silent_seconds: float, shown: Condition | None) -> Problem | None:
     """Return the problem of an orchestrator that does not answer the operator, or None.
 
-    `error`: of the last request. The message has no number and no text that changes: each change would be a write.
+    `error`: of the last request. `shown`: its condition now, which stays as it is until an answer comes. An operator
+    that has just started does not know how long the silence lasts.
     """
-    if error is None or silent_seconds < SILENT_SECONDS:
+    if error is None:
+        return None
+    if shown is not None and shown.reason == Reason.ORCHESTRATOR_UNREACHABLE:
+        return Problem(reason=shown.reason, message=shown.message)
+    if silent_seconds < SILENT_SECONDS:
         return None
     return Problem(
         reason=Reason.ORCHESTRATOR_UNREACHABLE,
-        message=f"The operator has had no status from the orchestrator for {SILENT_SECONDS:.0f} s or more "
-        f"({error.reason}), so progress is not shown. The run goes on if its processes do. Check the node and the log "
-        "of the orchestrator, and that NetworkPolicies let the operator reach it.",
+        message=f"The operator has had no status from the orchestrator for {SILENT_SECONDS:.0f} s ({error.reason}). "
+        "Until it has one, the run shows no progress, and `spec.startDeadlineSeconds` or `spec.stallDeadlineSeconds` "
+        "may end it. Check the orchestrator's log and node, and that NetworkPolicies let the operator reach it.",
     )
+
+
+def has_ready_pods(status: RLRunStatus, kind: ConditionType) -> bool:
+    """Return whether all pods of the condition's role are ready, also if the orchestrator does not answer."""
+    found = find_condition(status, kind)
+    return is_true(status, kind) or (found is not None and _is_silence(kind, found.reason))
+
+
+def _is_silence(kind: ConditionType, reason: str | None) -> bool:
+    # Environments that cannot reach the orchestrator have the same reason.
+    return kind is ConditionType.ORCHESTRATOR_READY and reason == Reason.ORCHESTRATOR_UNREACHABLE
 
 
 def expected_pods(spec: RLRunSpec, model: RLModelSpec) -> dict[str, dict[str, int]]:
@@ -114,13 +131,13 @@ def closed_readiness(status: RLRunStatus, reason: str, problem: Problem | None) 
         found = find_condition(status, kind)
         if problem and blamed_role(problem) == role and problem.reason != Reason.ORCHESTRATOR_FAILED:
             changes.append(ConditionChange(kind, False, problem.reason, problem.message))
-        elif found is None or found.status.value == "True" or _was_waiting(found.reason):
+        elif found is None or found.status.value == "True" or _was_waiting(kind, found.reason):
             changes.append(ConditionChange(kind, False, reason))
     return tuple(changes)
 
 
-def _was_waiting(reason: str | None) -> bool:
-    return reason == Reason.STARTING or (reason or "").startswith("WaitingFor")
+def _was_waiting(kind: ConditionType, reason: str | None) -> bool:
+    return reason == Reason.STARTING or (reason or "").startswith("WaitingFor") or _is_silence(kind, reason)
 
 
 def blocking_problem(status: RLRunStatus) -> Problem | None:

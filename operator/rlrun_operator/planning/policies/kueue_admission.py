@@ -19,11 +19,11 @@ from rlrun_operator.config.settings import OperatorSettings
 from rlrun_operator.kueue.transitions import Action, Decision, Stage, decide
 from rlrun_operator.kueue.workload import QUEUE_LABEL, workload
 from rlrun_operator.kueue.workload_status import find, holds
-from rlrun_operator.planning.diagnosis.readiness import CONDITION_OF
+from rlrun_operator.planning.diagnosis.readiness import CONDITION_OF, has_ready_pods
 from rlrun_operator.planning.plan.actions import ConditionChange, PlanPart, StatusChange
 from rlrun_operator.planning.plan.admission import Admission, Admitted, Refused, Waiting
 from rlrun_operator.planning.plan.observation import RunObservation
-from rlrun_operator.planning.plan.status_builder import is_true, new_status
+from rlrun_operator.planning.plan.status_builder import new_status
 from rlrun_operator.planning.policies.kueue_placement import is_queued_by_pods
 from rlrun_operator.planning.policies.place_request import may_have_pods
 from rlrun_operator.planning.policies.resolution import resolve_run
@@ -125,7 +125,7 @@ def _decision(
         _wanted(observation, status, spec, settings, now) if stage is Stage.QUEUED else None,
         now,
         has_pods=may_have_pods(observation, now),
-        is_ready=all(is_true(status, kind) for kind in CONDITION_OF.values()),
+        is_ready=all(has_ready_pods(status, kind) for kind in CONDITION_OF.values()),
         outcome=status.message or "",
     )
 

@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 from rlrun.api.run import RLRunSpec
 from rlrun.api.run_status import RLRunStatus
 from rlrun.constants import Reason
+from rlrun.protocol.problem import Problem
 
 from rlrun_operator.config.settings import OperatorSettings
 from rlrun_operator.planning.diagnosis.readiness import blocking_problem
@@ -35,7 +36,7 @@ def seconds_to_next_look(
         observation.is_watched
         and observation.artifacts_problem is None
         and is_true(status, "Running")
-        and (problem is None or problem.reason == Reason.ORCHESTRATOR_UNREACHABLE)
+        and (problem is None or is_silence(observation, problem))
         and not awaits_upload(observation, status, spec, settings, now)
     )
     if is_quiet:
@@ -49,6 +50,11 @@ def seconds_to_next_look(
 def spread(uid: str) -> float:
     """Return the run's factor of a pause, 0.75 to 1.25: looks at runs that began together must not stay together."""
     return 0.75 + 0.5 * zlib.crc32(uid.encode()) / 2**32
+
+
+def is_silence(observation: RunObservation, problem: Problem) -> bool:
+    """Return whether the problem is that the orchestrator does not answer. Its first answer is noticed."""
+    return observation.poll_error is not None and problem.reason == Reason.ORCHESTRATOR_UNREACHABLE
 
 
 def waits_for_pods(observation: RunObservation, status: RLRunStatus) -> bool:

@@ -6,10 +6,10 @@ from rlrun.api.base.phases import Phase
 from rlrun.api.run import RLRunSpec
 from rlrun.api.run_status import RLRunStatus
 from rlrun.constants import ConditionType, Reason
-from rlrun.kube.conditions import seconds
+from rlrun.kube.conditions import find_condition, seconds
 from rlrun.kube.kinds import POD_CONTROLLERS
 from rlrun.kube.objects import attempt_of
-from rlrun.kube.pods import is_alive
+from rlrun.kube.pods import is_alive, ready_since, role_of
 from rlrun.protocol.access import TOKEN_VARIABLE
 from rlrun.protocol.problem import Problem
 
@@ -131,7 +131,11 @@ def report_readiness(
     waiting_for = observation.poll.waiting_for if observation.poll else None
     wanted = expected_pods(spec, resolved.model)
     problems = [*pod_problems(pods), *refused_pods(observation, status.attempt)]
-    unreachable = silence(observation.poll_error, observation.silent_seconds)
+    shown = find_condition(status, ConditionType.ORCHESTRATOR_READY)
+    # A pod that is not ready does not answer, which says nothing about it later.
+    since = [at for pod in pods if role_of(pod) == "orchestrator" and (at := ready_since(pod)) is not None]
+    silent_seconds = min([observation.silent_seconds, *(seconds(at, now) for at in since)])
+    unreachable = silence(observation.poll_error, silent_seconds, shown)
     return PlanPart(status=StatusChange(readiness_conditions(wanted, pods, problems, waiting_for, unreachable)))
 
 

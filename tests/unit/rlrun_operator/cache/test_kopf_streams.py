@@ -51,7 +51,11 @@ async def follow(
     settings.watching.reconnect_backoff = 0
     found = []
     places: list[str | None] = []
-    with watched_streams(cache, {"rlruns": RLRUN}, lambda _, event, obj: event is not None or obj != "ended", places.append):
+
+    def is_needed(_: object, event: str | None, obj: object) -> bool:
+        return event != "BOOKMARK" and (event is not None or obj != "ended")
+
+    with watched_streams(cache, {"rlruns": RLRUN}, is_needed, places.append):
         events = watching.infinite_watch(
             settings=settings,
             resource=Resource("rlruns"),  # type: ignore[arg-type]
@@ -73,7 +77,7 @@ async def stream(*events: Any, end: Exception | None = None) -> AsyncIterator[An
             kind = "MODIFIED"
             yield event
         else:
-            yield {"type": kind, "object": event}
+            yield {"type": "BOOKMARK" if event == "version" else kind, "object": event}
     if end is not None:
         raise end
 
@@ -101,9 +105,9 @@ async def test_answers_are_kept_from_the_end_of_the_list_to_the_end_of_the_strea
 
 
 async def test_listed_objects_without_need_are_left_out_and_their_changes_come(monkeypatch: pytest.MonkeyPatch) -> None:
-    events = ["ended", "active", watching.Bookmark.LISTED, "ended"]
+    events = ["ended", "active", watching.Bookmark.LISTED, "ended", "version"]
     found = await follow(monkeypatch, ObjectCache(lambda: 0.0), [lambda: stream(*events)])
-    assert [event for event, _ in found] == ["active", watching.Bookmark.LISTED, "ended"]
+    assert [event for event, _ in found] == events[1:]
 
 
 async def test_a_response_with_410_is_followed_by_a_new_list_after_growing_pauses(

@@ -9,10 +9,11 @@ from aiohttp.test_utils import TestServer
 from prometheus_client import CollectorRegistry
 from rlrun.protocol.orchestrator import GroupCounts, RunPhase, RunStatus
 from rlrun.protocol.problem import Problem
-from rlrun.service.errors import RequestError
+from rlrun.service.errors import RequestError, ServiceUnavailable
 from rlrun_operator.controller import orchestrator_client
 from rlrun_operator.controller.orchestrator_client import HttpOrchestratorClient, is_progress, pause_after
 from rlrun_operator.planning.plan.observation import RunKey
+from rlrun_operator.runtime.metrics import POLL_ERRORS
 from rlrun_operator.runtime.rate_limit import RateLimit
 from rlrun_operator.runtime.work_queue import Priority
 from rlrun_orchestrator.status.status_server import status_application
@@ -38,6 +39,7 @@ class Orchestrator:
     status: RunStatus = field(default_factory=lambda: RunStatus(phase=RunPhase.running, step=3, max_steps=10))
     requests: int = 0
     is_broken: bool = False
+    now: float = 0.0
 
     def build_status(self) -> RunStatus:
         self.requests += 1
@@ -47,6 +49,13 @@ class Orchestrator:
 
     def change(self, **fields: object) -> None:
         self.status = self.status.model_copy(update=fields)
+
+    async def asked(self, times: int) -> None:
+        """Wait until so many more requests have come."""
+        wanted = self.requests + times
+        async with asyncio.timeout(20):
+            while self.requests < wanted:  # noqa: ASYNC110  # the server has no event for it
+                await asyncio.sleep(0.01)
 
     async def changed(self) -> RunKey:
         async with asyncio.timeout(20):
@@ -134,57 +143,95 @@ async def test_progress_of_a_run_has_less_priority_than_its_failure_and_the_end_
         assert await run.changes.get() == (KEY, Priority.EVENT)
 
 
-@pytest.mark.parametrize(
-    ("meanwhile", "priority"),
-    [({}, Priority.ROUTINE), ({"step": 4}, Priority.ROUTINE), ({"phase": RunPhase.failed}, Priority.EVENT)],
-)
-async def test_an_orchestrator_that_does_not_answer_is_asked_by_no_look_until_it_answers(
-    run: Orchestrator, meanwhile: dict[str, object], priority: Priority
-) -> None:
-    await run.client.status(KEY, TOKEN)
-    run.is_broken = True
-    run.change(step=3)
-    async with asyncio.timeout(20):
-        assert await run.changes.get() == (KEY, Priority.ROUTINE)
-        for _ in range(3):
-            before = run.requests
-            with pytest.raises(RequestError):
-                await run.client.status(KEY, TOKEN)
-            assert run.requests == before
-        assert run.client.is_watched(KEY)
-        while run.requests < before + 3:  # noqa: ASYNC110  # the fake server has no event for it
-            await asyncio.sleep(0.01)
-        assert run.changes.empty()
-        run.change(**meanwhile)
-        run.is_broken = False
-        assert await run.changes.get() == (KEY, priority)
-    assert (await run.client.status(KEY, TOKEN)).step == meanwhile.get("step", 3)
-
-
-async def test_a_long_silence_is_told_once_more(run: Orchestrator, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+async def silent(run: Orchestrator, monkeypatch: pytest.MonkeyPatch) -> Orchestrator:
+    """A run whose orchestrator has answered once and then does not for 29 s, by the client's clock."""
     monkeypatch.setattr(orchestrator_client, "LONGEST_PAUSE", 0.01)
-    now = 0.0
-    run.client._clock = lambda: now
+    run.client._clock = lambda: run.now
     await run.client.status(KEY, TOKEN)
-    assert run.client.silent_seconds(KEY) == 0
     run.is_broken = True
     run.change(step=4)
+    await run.asked(2)
+    run.now = 29.0
+    await run.asked(2)
+    return run
+
+
+async def test_a_request_that_fails_is_not_shown(silent: Orchestrator) -> None:
+    for _ in range(3):
+        assert (await silent.client.status(KEY, TOKEN)).step == 3
+    assert silent.changes.empty()
+    silent.is_broken = False
+    assert await silent.changed() == KEY
+    assert (await silent.client.status(KEY, TOKEN)).step == 4
+
+
+@pytest.mark.parametrize(
+    ("meanwhile", "priority"),
+    [({"step": 3}, Priority.ROUTINE), ({}, Priority.ROUTINE), ({"phase": RunPhase.failed}, Priority.EVENT)],
+    ids=["nothing", "progress", "failure"],
+)
+async def test_a_silence_is_told_and_its_end_and_no_look_asks_meanwhile(
+    silent: Orchestrator, meanwhile: dict[str, object], priority: Priority
+) -> None:
+    silent.now = 30.0
     async with asyncio.timeout(20):
-        await run.changes.get()
-        for now, told in ((29.9, 0), (30.0, 1), (60.0, 0)):
-            before = run.requests
-            while run.requests < before + 4:  # noqa: ASYNC110  # the fake server has no event for it
-                await asyncio.sleep(0.01)
-            assert run.client.silent_seconds(KEY) == now
-            assert run.changes.qsize() == told
-            for _ in range(told):
-                assert await run.changes.get() == (KEY, Priority.ROUTINE)
+        assert await silent.changes.get() == (KEY, Priority.EVENT)
+    for silent.now in (30.0, 60.0):
+        await silent.asked(2)
+        assert silent.client.silent_seconds(KEY) == silent.now
+        with pytest.raises(RequestError):
+            await silent.client.status(KEY, TOKEN)
+    assert silent.changes.empty()
+    assert silent.client.is_watched(KEY)
+    silent.change(**meanwhile)
+    silent.is_broken = False
+    async with asyncio.timeout(20):
+        assert await silent.changes.get() == (KEY, priority)
+    assert (await silent.client.status(KEY, TOKEN)).step == meanwhile.get("step", 4)
+    assert silent.client.silent_seconds(KEY) == 0
+
+
+async def test_the_wait_for_a_change_is_no_silence(run: Orchestrator, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request that hangs for 20 s and fails after 28 s was due for 8 s."""
+    run.client._clock = lambda: run.now
+    await run.client.status(KEY, TOKEN)
+
+    async def call(*_: object, **__: object) -> None:
+        run.now += 28.0
+        run.client._asking_again.call = never  # type: ignore[method-assign]
+        raise ServiceUnavailable(PROBLEM)
+
+    async def never(*_: object, **__: object) -> RunStatus:
+        await asyncio.sleep(3600)
+        raise AssertionError
+
+    monkeypatch.setattr(run.client._hanging, "call", call)
+    async with asyncio.timeout(20):
+        while not run.now:  # noqa: ASYNC110  # nothing tells it
+            await asyncio.sleep(0.01)
+    assert run.client.silent_seconds(KEY) == 8.0
+
+
+async def test_an_orchestrator_that_is_silent_is_asked_less_often_and_by_no_look(
+    silent: Orchestrator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(orchestrator_client, "LONGEST_PAUSE", 1000.0)
+    silent.now = 100_000.0
+    await silent.changed()
+    before = silent.requests
+    for _ in range(5):
+        await asyncio.sleep(0.05)
+        with pytest.raises(RequestError):
+            await silent.client.status(KEY, TOKEN)
+    assert silent.requests <= before + 1
 
 
 async def test_an_orchestrator_that_has_never_answered_is_watched_too(run: Orchestrator) -> None:
     run.is_broken = True
-    with pytest.raises(RequestError):
-        await run.client.status(KEY, TOKEN)
+    for _ in range(2):
+        with pytest.raises(RequestError):
+            await run.client.status(KEY, TOKEN)
     assert run.client.is_watched(KEY)
     run.is_broken = False
     async with asyncio.timeout(20):
@@ -192,16 +239,60 @@ async def test_an_orchestrator_that_has_never_answered_is_watched_too(run: Orche
     assert (await run.client.status(KEY, TOKEN)).step == 3
 
 
-async def test_a_look_that_decides_asks_an_orchestrator_that_does_not_answer(run: Orchestrator) -> None:
+async def test_an_older_orchestrator_that_answers_at_last_is_asked_at_each_look(
+    run: Orchestrator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain: Callable[[RunStatus], RunStatus] = lambda status: status  # noqa: E731
+    monkeypatch.setattr("rlrun_orchestrator.status.status_server.with_version", plain)
     run.is_broken = True
     with pytest.raises(RequestError):
         await run.client.status(KEY, TOKEN)
+    run.is_broken = False
+    assert await run.changed() == KEY
+    async with asyncio.timeout(20):
+        while run.client.is_watched(KEY):  # noqa: ASYNC110  # nothing tells it
+            await asyncio.sleep(0.01)
+    for step in (4, 5):
+        run.change(step=step)
+        assert (await run.client.status(KEY, TOKEN)).step == step
+
+
+async def test_a_look_that_decides_asks_and_its_error_is_its_own(run: Orchestrator) -> None:
+    await run.client.status(KEY, TOKEN)
+    await run.asked(1)
+    run.is_broken = True
     before = run.requests
     with pytest.raises(RequestError):
         await run.client.status(KEY, TOKEN, is_fresh=True)
-    assert run.requests == before + 1
+    assert run.requests > before
     run.is_broken = False
-    assert (await run.client.status(KEY, TOKEN, is_fresh=True)).step == 3
+    assert run.client.silent_seconds(KEY) == 0
+    assert (await run.client.status(KEY, TOKEN)).step == 3
+
+
+@pytest.mark.parametrize(
+    ("meanwhile", "priority"), [({}, Priority.ROUTINE), ({"phase": RunPhase.failed}, Priority.EVENT)]
+)
+async def test_a_change_that_waited_for_the_limit_is_told(
+    run: Orchestrator, meanwhile: dict[str, object], priority: Priority
+) -> None:
+    async def wait() -> float:
+        run.change(**meanwhile)
+        return 1.0
+
+    run.client._changes.wait = wait  # type: ignore[method-assign]
+    await run.client.status(KEY, TOKEN)
+    run.change(step=4)
+    async with asyncio.timeout(20):
+        assert await run.changes.get() == (KEY, priority)
+
+
+async def test_failures_are_counted(run: Orchestrator) -> None:
+    before = POLL_ERRORS._value.get()
+    run.is_broken = True
+    with pytest.raises(RequestError):
+        await run.client.status(KEY, TOKEN)
+    assert POLL_ERRORS._value.get() > before
 
 
 @pytest.mark.parametrize(("silent", "expected"), [(0, 2), (15, 2), (60, 6), (150, 15), (1000, 20)], ids="{} s".format)
@@ -235,14 +326,13 @@ async def test_a_wait_that_ends_is_followed_by_the_next(monkeypatch: pytest.Monk
         assert run.client.is_watched(KEY)
 
 
-async def test_a_run_whose_orchestrator_ends_is_looked_at(run: Orchestrator) -> None:
+async def test_requests_that_wait_do_not_keep_an_orchestrator_from_its_end(run: Orchestrator) -> None:
     await run.client.status(KEY, TOKEN)
     began = asyncio.get_running_loop().time()
     await run.server.close()
-    assert asyncio.get_running_loop().time() - began < 10, "requests that wait do not keep a process from its end"
-    assert await run.changed() == KEY
+    assert asyncio.get_running_loop().time() - began < 10
     with pytest.raises(RequestError):
-        await run.client.status(KEY, TOKEN)
+        await run.client.status(KEY, TOKEN, is_fresh=True)
 
 
 async def test_the_status_of_another_run_is_not_shown(run: Orchestrator) -> None:
@@ -280,6 +370,11 @@ async def test_orchestrators_beyond_the_limit_are_asked_each_time(
     run: Orchestrator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(orchestrator_client, "MAX_WATCHES", 0)
+    run.is_broken = True
+    with pytest.raises(RequestError):
+        await run.client.status(KEY, TOKEN)
+    assert not run.client.is_watched(KEY)
+    run.is_broken = False
     for step in (3, 4):
         run.change(step=step)
         assert (await run.client.status(KEY, TOKEN)).step == step

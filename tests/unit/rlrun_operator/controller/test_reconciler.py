@@ -1,8 +1,10 @@
 """What the reconciler reads, what it decides on that, and which runs it has settled."""
 
 import time
+from dataclasses import replace
 
 import pytest
+from rlrun.api.run_status import RLRunStatus
 from rlrun.constants import FIELD_MANAGER
 from rlrun.kube.errors import ApiError
 from rlrun.kube.kinds import POD
@@ -10,8 +12,9 @@ from rlrun.kube.objects import Obj
 from rlrun.kube.requests import KubeRequest, Verb
 from rlrun.protocol.orchestrator import RunPhase, RunStatus
 from rlrun_operator.cache.object_cache import ObjectCache, Question
-from rlrun_operator.controller.reconciler import Reconciler
+from rlrun_operator.controller.reconciler import Reconciler, must_read_again
 from rlrun_operator.operator_process import Operator
+from rlrun_operator.planning.plan.actions import Plan
 from rlrun_operator.planning.plan.observation import RunKey
 
 from tests.support.clocks import START
@@ -331,6 +334,18 @@ async def test_a_decision_rests_on_what_is_true_now(quiet: World) -> None:
     assert "list pods in namespace team" in quiet.cluster.calls, "it has asked again before it decided"
     assert (quiet.status["phase"], quiet.status["attempt"]) == (before["phase"], before["attempt"])
     assert quiet.cluster.find("Pod", "reverse-trainer-0") is not None
+
+
+@pytest.mark.parametrize("is_watched", [True, False])
+async def test_a_decision_does_not_rest_on_an_earlier_status_of_the_orchestrator(
+    quiet: World, is_watched: bool
+) -> None:
+    observed = await quiet.reconciler()._observer.observe("team", "reverse")
+    assert observed is not None
+    read = replace(observed, has_kept_answers=False, is_watched=is_watched)
+    ends = Plan(status=RLRunStatus(completion_time=START))
+    assert must_read_again(read, ends) is is_watched
+    assert not must_read_again(read, Plan())
 
 
 async def test_a_run_whose_orchestrator_does_not_answer_is_not_read_again(quiet: World) -> None:

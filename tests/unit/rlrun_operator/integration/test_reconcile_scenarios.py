@@ -7,6 +7,7 @@ import base64
 import json
 import time
 from collections.abc import Callable
+from datetime import datetime, timedelta
 from typing import Any, NoReturn
 
 import pytest
@@ -104,10 +105,42 @@ async def test_an_orchestrator_that_does_not_answer_is_shown_and_ends_nothing(wo
         world.clock.advance(30)
         assert await world.reconcile() > 30, "it is looked at no more often than a run in which nothing happens"
     assert world.cluster.writes == before
+    # An operator that starts anew does not know how long it lasts; another error is no other message.
+    world.poller.silent, world.poller.reason = 0.0, "HTTP503"
+    await world.reconcile()
+    assert world.cluster.writes == before
     world.poller.answer = running()
     await world.reconcile()
     assert world.condition("OrchestratorReady")["status"] == "True"
     assert world.status.get("reason") is None
+
+
+@pytest.mark.parametrize("how", ["stop", "suspend"])
+async def test_the_silence_of_an_orchestrator_is_over_when_its_run_is(world: World, how: str) -> None:
+    await world.start()
+    world.poller.silent = 60.0
+    await world.reconcile()
+    assert world.condition("OrchestratorReady")["reason"] == "OrchestratorUnreachable"
+    world.change_spec(**{how: True})
+    await world.reconcile(4)
+    assert world.condition("OrchestratorReady")["reason"] != "OrchestratorUnreachable"
+
+
+async def test_silence_of_a_pod_that_is_not_ready_says_nothing(world: World) -> None:
+    await world.start()
+    world.poller.silent = 60.0
+    orchestrator = next(p for p in world.cluster.all("Pod") if label(p, "rlrun.dev/role") == "orchestrator")
+    ready = next(c for c in orchestrator["status"]["conditions"] if c["type"] == "Ready")
+
+    async def reason(status: str, since: datetime) -> str:
+        ready.update(status=status, lastTransitionTime=since.isoformat())
+        world.cluster.put(orchestrator)
+        await world.reconcile()
+        return str(world.condition("OrchestratorReady")["reason"])
+
+    assert await reason("False", world.clock.now) == "Starting"
+    assert await reason("True", world.clock.now - timedelta(seconds=29)) == "Ready"
+    assert await reason("True", world.clock.now - timedelta(seconds=30)) == "OrchestratorUnreachable"
 
 
 async def test_run_runs_completes_and_is_cleaned_up(world: World) -> None:

@@ -2,6 +2,7 @@
 
 import pytest
 from rlrun.protocol.problem import Problem
+from rlrun_operator.planning.diagnosis.pod_diagnostics import PodProblem
 from rlrun_operator.planning.diagnosis.readiness import blamed_role, readiness_conditions
 
 from tests.support.cluster_objects import pod
@@ -18,6 +19,28 @@ from tests.support.cluster_objects import pod
 )
 def test_problem_names_the_role_it_is_about(reason: str, role: str) -> None:
     assert blamed_role(Problem(reason=reason, message="")) == role
+
+
+@pytest.mark.parametrize(
+    ("is_ready", "pod_reason", "waiting_for", "expected"),
+    [
+        (True, None, None, "OrchestratorUnreachable"),
+        (False, None, None, "Starting"),
+        (True, "ContainerCrashed", None, "ContainerCrashed"),
+        (True, None, "S3AccessDenied", "S3AccessDenied"),
+    ],
+)
+def test_causes_come_before_an_orchestrator_that_does_not_answer(
+    is_ready: bool, pod_reason: str | None, waiting_for: str | None, expected: str
+) -> None:
+    found = pod("orchestrator", ready=is_ready)
+    crash = PodProblem("orchestrator", "orchestrator", Problem(reason=pod_reason or "", message=""))
+    problems = [crash] if pod_reason else []
+    waiting = Problem(reason=waiting_for, message="") if waiting_for else None
+    silent = Problem(reason="OrchestratorUnreachable", message="")
+    wanted = {"orchestrator": {"orchestrator": 1}, "trainer": {"trainer": 1}}
+    conditions = readiness_conditions(wanted, [found, pod("trainer", ready=True)], problems, waiting, silent)
+    assert [c.reason for c in conditions] == [expected, "Ready"]
 
 
 def test_readiness_conditions_name_the_missing_pods() -> None:

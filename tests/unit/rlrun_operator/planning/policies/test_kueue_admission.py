@@ -257,6 +257,15 @@ async def test_kueue_hears_when_all_pods_are_ready(world: World, kueue: FakeKueu
     assert world.cluster.writes == writes
 
 
+async def test_an_orchestrator_that_does_not_answer_has_ready_pods(world: World, kueue: FakeKueue) -> None:
+    """Kueue evicts runs whose pods are not ready for long."""
+    await start(world, kueue)
+    world.poller.answer, world.poller.silent = None, 60.0
+    await world.reconcile(2)
+    assert reason(world, "OrchestratorReady") == "OrchestratorUnreachable"
+    assert holds(kueue.get(NAME), "PodsReady")
+
+
 # --- the eviction -----------------------------------------------------------------------------------------------------
 
 

@@ -101,6 +101,10 @@ def test_a_run_whose_orchestrator_does_not_answer_is_left_alone() -> None:
     shown = ConditionChange("OrchestratorReady", False, "OrchestratorUnreachable", "no status")
     assert next_look(poll_error=NO_ANSWER) == QUIET
     assert next_look(poll_error=NO_ANSWER, conditions=(RUNNING, shown)) == QUIET
+    of_environment = ConditionChange("EnvironmentsReady", False, "OrchestratorUnreachable", "no package")
+    assert next_look(conditions=(RUNNING, of_environment)) == SOON
+    broken = ConditionChange("TrainerReady", False, "ContainerCrashed", "exit code 1")
+    assert next_look(poll_error=NO_ANSWER, conditions=(RUNNING, broken)) == SOON
 
 
 @pytest.mark.parametrize(
