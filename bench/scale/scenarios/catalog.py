@@ -11,8 +11,9 @@ from bench.scale.results import gaps as gaps_results
 from bench.scale.results import latency as latency_results
 from bench.scale.results import lifecycle as lifecycle_results
 from bench.scale.results import many as many_results
+from bench.scale.results import silence as silence_results
 from bench.scale.results import soak as soak_results
-from bench.scale.scenarios import burst, churn, gaps, latency, lifecycle, many, soak
+from bench.scale.scenarios import burst, churn, gaps, latency, lifecycle, many, silence, soak
 from bench.scale.scenarios.options import Options
 
 
@@ -100,6 +101,16 @@ SCENARIOS = (
         minutes=4,
         play=gaps.play,
         results=gaps_results.results_of,
+    ),
+    Scenario(
+        "silence",
+        "orchestrators that do not answer, as on a lost node: requests, and what other runs notice",
+        runs=100,
+        finished=0,
+        repeats=3,
+        minutes=4,
+        play=silence.play,
+        results=silence_results.results_of,
     ),
     Scenario(
         "soak",

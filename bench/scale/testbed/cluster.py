@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -122,12 +122,23 @@ class ScaleCluster:
 
     def set_pace(self, seconds: float, first: int = 1) -> Pace:
         """Let every run make a step each so many seconds; 0: none."""
-        body = json.dumps({"seconds": seconds, "first": first}).encode()
+        return Pace(**self._put("pace", {"seconds": seconds, "first": first}))
+
+    def set_silent(self, namespaces: Sequence[str]) -> None:
+        """Let the orchestrators of these namespaces answer nothing from now on."""
+        self._put("silent", {"namespaces": list(namespaces)})
+
+    def _put(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Send a setting to the server of the orchestrators. Returns its answer."""
         request = urllib.request.Request(
-            f"http://127.0.0.1:{self.orchestrators_port}/pace", body, {"Content-Type": "application/json"}, method="PUT"
+            f"http://127.0.0.1:{self.orchestrators_port}/{path}",
+            json.dumps(body).encode(),
+            {"Content-Type": "application/json"},
+            method="PUT",
         )
         with local_opener().open(request, timeout=30) as response:
-            return Pace(**json.load(response))
+            found: dict[str, Any] = json.load(response)
+            return found
 
     def _settings(self) -> dict[str, Any]:
         base = f"http://127.0.0.1:{self.orchestrators_port}"

@@ -4,7 +4,8 @@
 
 Every run is in phase Running. With `PUT /pace {"seconds": S}` each run makes a step every S seconds, spread evenly over
 the runs; 0 stops them. The step follows from the time alone, so that the benchmark knows when it was made. Its policy
-is published a little later, which is a change of the status too, as of a real orchestrator's.
+is published a little later, which is a change of the status too, as of a real orchestrator's. With
+`PUT /silent {"namespaces": [...]}` requests to the runs of these namespaces are never answered.
 """
 
 import asyncio
@@ -65,11 +66,18 @@ class Orchestrators:
     def __init__(self) -> None:
         self._pace = Pace()
         self._changed = asyncio.Event()
+        self._silent: frozenset[str] = frozenset()
 
     def app(self) -> web.Application:
         """Return the server."""
         app = web.Application()
-        app.add_routes([web.put("/pace", self._set_pace), web.get("/{namespace}/{name}", self._status)])
+        app.add_routes(
+            [
+                web.put("/pace", self._set_pace),
+                web.put("/silent", self._set_silent),
+                web.get("/{namespace}/{name}", self._status),
+            ]
+        )
         return app
 
     async def _set_pace(self, request: web.Request) -> web.Response:
@@ -79,9 +87,15 @@ class Orchestrators:
         self._changed = asyncio.Event()
         return web.json_response(vars(self._pace))
 
+    async def _set_silent(self, request: web.Request) -> web.Response:
+        self._silent = frozenset((await request.json())["namespaces"])
+        return web.json_response({"namespaces": sorted(self._silent)})
+
     async def _status(self, request: web.Request) -> web.Response:
         run = f"{request.match_info['namespace']}/{request.match_info['name']}"
         end = time.time() + min(float(request.query.get(WAIT, 0)), MAX_WAIT_SECONDS)
+        if request.match_info["namespace"] in self._silent:
+            await asyncio.Event().wait()
         while (status := self._report(run)).version == request.query.get(SINCE) and time.time() < end:
             pause = end - time.time()
             if self._pace.seconds:

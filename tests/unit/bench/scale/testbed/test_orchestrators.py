@@ -57,6 +57,19 @@ async def serving() -> AsyncIterator[str]:
         await runner.cleanup()
 
 
+async def test_orchestrators_of_silent_namespaces_do_not_answer_and_others_do() -> None:
+    async with serving() as url, aiohttp.ClientSession() as session:
+        await session.put(f"{url}/silent", json={"namespaces": ["silent"]})
+        for place, answers in (("silent", False), ("other", True)):
+            try:
+                async with asyncio.timeout(0.5), session.get(f"{url}/{place}/run") as response:
+                    assert response.status == 200
+                found = True
+            except TimeoutError:
+                found = False
+            assert found is answers
+
+
 async def test_a_request_hangs_until_a_step_is_made() -> None:
     async with serving() as url, aiohttp.ClientSession() as session:
 

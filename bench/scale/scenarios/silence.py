@@ -1,0 +1,60 @@
+"""Scenario `silence`: the orchestrators of most runs stop to answer, as on a lost node, while others have crashes."""
+
+import time
+
+from bench.scale.results.event_delays import EventDelays
+from bench.scale.results.rows import MIB
+from bench.scale.results.silence import Repetition
+from bench.scale.scenarios import events, steps
+from bench.scale.scenarios.options import Options
+from bench.scale.testbed import objects
+from bench.scale.testbed.cluster import ScaleCluster, wait_for
+from bench.scale.testbed.readings import read
+
+OTHER_RUNS = 20
+"""Runs whose orchestrators answer. The trainer of each has a crash."""
+CRASH_PAUSE_SECONDS = 1.0
+REASON = "OrchestratorUnreachable"
+
+
+def play(options: Options) -> Repetition:
+    """Play the scenario on a new cluster."""
+    with ScaleCluster() as cluster:
+        operator = cluster.start_operator()
+        wait_for("an operator that leads", operator.is_ready)
+        print(f"{options.runs} runs whose orchestrators will not answer, and {OTHER_RUNS} others", flush=True)
+        steps.burst_of_runs(cluster, operator, "silent", options.runs)
+        steps.burst_of_runs(cluster, operator, "runs", OTHER_RUNS)
+        shown = EventDelays()
+
+        def on_status(run: str, status: events.Status, now: float) -> None:
+            conditions = status.get("conditions") or []
+            if any(condition.get("reason") == REASON for condition in conditions):
+                shown.show(run, now)
+
+        with events.follow(cluster, "", on_status, all_runs=True):
+            began = time.time()
+            for number in range(options.runs):
+                place = objects.place_of("silent", number)
+                shown.cause(f"{place}/{objects.run(number)['metadata']['name']}", began)
+            cluster.set_silent(objects.namespaces("silent"))
+            wait_for(
+                f"{REASON} of all of them",
+                lambda: operator.require_running() and not shown.missing,
+                shown=lambda: f"{shown.missing} missing",
+            )
+            print(f"{options.rest_seconds:.0f} s of silence", flush=True)
+            quiet = steps.rest(operator, options.rest_seconds)
+            waiting = read(operator).waiting
+            print(f"crashes of the {OTHER_RUNS} others", flush=True)
+            delays = events.crash_delays(cluster, "runs", OTHER_RUNS, CRASH_PAUSE_SECONDS)
+            resident = read(operator).resident_bytes
+            return Repetition(
+                runs=options.runs,
+                others=OTHER_RUNS,
+                shown_delays=shown.until(time.time()),
+                quiet=quiet,
+                waiting=waiting,
+                crash_delays=delays,
+                resident_mib=resident / MIB,
+            )
