@@ -12,7 +12,7 @@ from bench.scale.testbed.readings import Usage
 REQUESTS_AIM_PER_100_RUNS = 2.0
 CRASH_AIM_SECONDS = 1.0
 SHOWN_AIM_SECONDS = 90.0
-"""A request that hangs has 35 s, and a silence is shown after 30 s: about a minute, and time for the looks."""
+"""A request that hangs has 35 s, the one before it may have been answered after 25 s, and a silence is shown after 30 s."""
 
 
 @dataclass(frozen=True)
@@ -56,8 +56,8 @@ def results_of(found: Sequence[Repetition], cores_busy: Sequence[float] = ()) ->
         ),
         rows.row(
             "silence of others to status",
-            f"{what}, and {last.others} others: from the crash of a trainer of these to the status that counts it, in a "
-            "watch, p99",
+            f"{what}, and {last.others} others: from the crash of a trainer of these to the status that counts it, in "
+            "a watch, p99",
             "s",
             lambda r: percentile(r.crash_delays, 99),
             at_most(CRASH_AIM_SECONDS),
