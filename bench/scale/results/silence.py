@@ -12,7 +12,7 @@ from bench.scale.testbed.readings import Usage
 REQUESTS_AIM_PER_100_RUNS = 2.0
 CRASH_AIM_SECONDS = 1.0
 SHOWN_AIM_SECONDS = 90.0
-"""A request that hangs has 35 s, the one before it may have been answered after 25 s, and a silence is shown after 30 s."""
+"""A silence is shown after 30 s. A request that hangs has 35 s, and the one before it may have taken 25 s."""
 
 
 @dataclass(frozen=True)
