@@ -74,15 +74,17 @@ def has_new_spec(run: Mapping[str, Any]) -> bool:
     return bool((run.get("status") or {}).get("observedGeneration") != run["metadata"].get("generation"))
 
 
-def take_listed(kind: ResourceKind, listed: Mapping[str, Any], enqueue: Callable[[RunKey, Priority], None]) -> bool:
-    """Queue a listed run that has not finished. Return whether a listed object needs an event of kopf.
+def take_listed(
+    kind: ResourceKind, listed: Mapping[str, Any], cache: ObjectCache, enqueue: Callable[[RunKey, Priority], None]
+) -> bool:
+    """Queue a listed run that has not finished, unless a look has seen it so. Return whether kopf needs the object.
 
     The list of all runs looks at finished ones, one after the other. Runs that wait for a checkpoint are queued when
     the list of checkpoints is complete. An artifact that is being deleted waits for a look at its run, also if the run
     has finished.
     """
     if kind == RLRUN:
-        if not has_ended(listed):
+        if not has_ended(listed) and (has_new_spec(listed) or not cache.knows(RLRUN, listed)):
             enqueue(RunKey(listed["metadata"]["namespace"], listed["metadata"]["name"]), Priority.ROUTINE)
         return False
     if listed["metadata"].get("deletionTimestamp"):
@@ -114,7 +116,7 @@ def take_event(
 ) -> bool:
     """Take notice of an event, None of a listed object. Return whether kopf's handlers get it."""
     if event is None:
-        return take_listed(kind, obj, enqueue)
+        return take_listed(kind, obj, cache, enqueue)
     if kind == RLRUN:
         take_run(event, obj, cache, enqueue)
     return kind != RLRUN
@@ -223,13 +225,13 @@ async def watch(
     namespaces: list[str],
     cache: ObjectCache,
     enqueue: Callable[[RunKey, Priority], None],
-    on_listed: Callable[[str | None], None],
+    on_listed: Callable[[ResourceKind, str | None], None],
     stop: asyncio.Event,
     started: asyncio.Event,
 ) -> None:
     """Watch until `stop` is set. `started` is set when kopf runs: its lists of the kinds follow.
 
-    `on_listed` is called with the namespace, None for all, when one of these lists is complete.
+    `on_listed` is called with kind and namespace, None for all, when one of these lists is complete.
     """
 
     def is_needed(kind: ResourceKind, event: str | None, obj: Mapping[str, Any]) -> bool:

@@ -23,6 +23,7 @@ from rlrun.kube.kinds import (
     RLRUN,
     SECRET,
     WORKLOAD,
+    ResourceKind,
 )
 from rlrun.kube.objects import Obj, label
 
@@ -176,7 +177,7 @@ class Operator:
                 self._settings.watch_namespaces,
                 self._cache,
                 self._queue.add,
-                functools.partial(self._enqueue_all, serving, reconciler),
+                functools.partial(self._enqueue_changed, serving, reconciler),
                 kopf_stop,
                 self._watching,
             )
@@ -223,10 +224,10 @@ class Operator:
             if label(obj, SERVING_LABEL):
                 pools.on_change(obj)
 
-        on_open = functools.partial(self._enqueue_all, pools, reconciler)
+        on_open = functools.partial(self._enqueue_changed, pools, reconciler)
         for namespace in namespaces:
             # Changes of pods make the Secrets of their runs be read again; Secrets themselves are not watched.
-            self._cache.watch_opened(SECRET, namespace)
+            self._cache.watch_opened(SECRET, namespace, ())
         return [
             MetadataWatch(cluster, self._cache, self._index, kind, namespace, on_change, on_open).run()
             for kind in children
@@ -311,13 +312,18 @@ class Operator:
         await read_first_answers(cluster, self._cache, namespaces, uids)
         self._may_work.set()
 
-    def _enqueue_all(self, pools: handlers.Pools, reconciler: Reconciler, namespace: str | None) -> None:
-        """Queue what a watch may have missed in one or in all namespaces.
+    def _enqueue_changed(
+        self, pools: handlers.Pools, reconciler: Reconciler, kind: ResourceKind, namespace: str | None
+    ) -> None:
+        """Queue the runs in one or in all namespaces of which no answer of the kind is kept: it may have changed.
 
-        Finished runs that no look has seen yet wait for their turn, see `resync_schedule`.
+        Pending runs wait for objects that are not kept. Finished runs that no look has seen yet wait for their turn,
+        see `resync_schedule`.
         """
+        pending = {*starmap(RunKey, self._phases.pending())}
         for key in {*starmap(RunKey, self._phases.unfinished()), *reconciler.unsettled()}:
-            if namespace in (None, key.namespace):
+            is_seen = key not in pending and self._cache.has_answer(kind, (key.namespace, key.name))
+            if namespace in (None, key.namespace) and not is_seen:
                 self._queue.add(key, Priority.ROUTINE)
         pools.queue_all(namespace)
 

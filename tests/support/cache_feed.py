@@ -16,7 +16,7 @@ class CacheFeed:
         self.index = RunIndex()
         self._known = {key: copied(obj) for key, obj in cluster.objects.items()}
         for kind in ALL.values():
-            cache.watch_opened(kind)
+            cache.watch_opened(kind, None, cluster.all(kind.kind))
             self.index.watch_opened(kind, None, cluster.all(kind.kind))
 
     def deliver(self) -> None:

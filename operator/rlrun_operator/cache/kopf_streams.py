@@ -21,6 +21,7 @@ from rlrun.kube.kinds import ResourceKind
 from rlrun.kube.objects import Obj
 
 from rlrun_operator.cache.object_cache import ObjectCache
+from rlrun_operator.cache.run_index import indexed_parts
 
 log = logging.getLogger(__name__)
 
@@ -37,14 +38,14 @@ def watched_streams(
     cache: ObjectCache,
     kinds: Mapping[str, ResourceKind],
     is_needed: Callable[[ResourceKind, str | None, Obj], bool],
-    on_listed: Callable[[str | None], None],
+    on_listed: Callable[[ResourceKind, str | None], None],
     clock: Callable[[], float] = time.monotonic,
 ) -> Iterator[None]:
     """Let the cache keep answers of these kinds while kopf's streams of them are open, and only then.
 
     `kinds`: by their plural names. `is_needed`: whether kopf gets an event of this type, None for a listed object. Each
-    takes kopf 3 ms and, for seconds, the memory of several copies of the object. `on_listed` is called with the
-    namespace of a stream, None for all, whose list is complete: anything may have changed before.
+    takes kopf 3 ms and, for seconds, the memory of several copies of the object. `on_listed` is called with kind and
+    namespace of a stream, None for all, whose list is complete: what changed before is no event.
     """
     original = watching.continuous_watch
     pauses: dict[tuple[str, str | None], float] = {}
@@ -52,17 +53,21 @@ def watched_streams(
     async def continuous_watch(*, resource: Any, namespace: Any, **arguments: Any) -> AsyncIterator[Any]:
         place = None if namespace is None else str(namespace)
         kind, stream, began = kinds.get(resource.plural), (resource.plural, place), clock()
+        listed: list[Obj] = []
         try:
             async for event in original(resource=resource, namespace=namespace, **arguments):
                 if kind is None:
                     yield event
                 elif event is watching.Bookmark.LISTED:
-                    # What was read before may lack what changed in the gap. What changes from now on is an event.
-                    cache.watch_opened(kind, place)
-                    on_listed(place)
+                    cache.watch_opened(kind, place, listed)
+                    listed.clear()
+                    on_listed(kind, place)
                     yield event
-                elif event["type"] == BOOKMARK or is_needed(kind, event["type"], event["object"]):
-                    yield event
+                else:
+                    if event["type"] is None:
+                        listed.append(indexed_parts(event["object"]))
+                    if event["type"] == BOOKMARK or is_needed(kind, event["type"], event["object"]):
+                        yield event
         except APIError as error:
             if error.status != GONE:
                 raise

@@ -40,11 +40,11 @@ class MetadataWatch:
         kind: ResourceKind,
         namespace: str | None,
         on_change: Callable[[Obj], None],
-        on_open: Callable[[str | None], None],
+        on_open: Callable[[ResourceKind, str | None], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`on_change` is called with the metadata of each object that has changed by others than this process,
-        `on_open` with the namespace when the watch opens: anything may have changed before.
+        `on_open` with kind and namespace when the watch opens: what changed before is no event.
         """
         self._cluster = cluster
         self._cache = cache
@@ -82,9 +82,9 @@ class MetadataWatch:
         # Not in `run`, which lasts as long as the process: the list of a thousand runs' pods takes 100 MiB.
         objects, version = await self._cluster.list_metadata(self._kind, self._namespace, MANAGED, keep=indexed_parts)
         # In this order: what is read after the version was has it, and what changes later is an event.
-        self._cache.watch_opened(self._kind, self._namespace)
+        self._cache.watch_opened(self._kind, self._namespace, objects)
         self._index.watch_opened(self._kind, self._namespace, objects)
-        self._on_open(self._namespace)
+        self._on_open(self._kind, self._namespace)
         return version
 
     async def _follow(self, version: str) -> str:

@@ -129,16 +129,37 @@ class ObjectCache:
 
     # --- watches ------------------------------------------------------------------------------------------------------
 
-    def watch_opened(self, kind: ResourceKind, namespace: str | None = None) -> None:
-        """Keep answers of the kind from now on, in one or in all namespaces: changes will be told."""
-        self.forget_kind(kind, namespace)
+    def watch_opened(self, kind: ResourceKind, namespace: str | None, objects: Iterable[Obj]) -> None:
+        """Keep answers of the kind from now on, in one or in all namespaces: changes will be told.
+
+        `objects`: metadata of all objects that are watched, as they were when the watch began. Earlier answers with
+        other objects, or with other versions of these, are forgotten: something has changed meanwhile. Older versions
+        count too: the API server's data may come from a backup.
+        """
+        self._outdate_reads(kind, namespace)
+        expected: defaultdict[Question, dict[str, int]] = defaultdict(dict)
+        for obj in objects:
+            for question in _questions_about(kind, obj):
+                if question in self._answers[kind]:
+                    expected[question][str(obj["metadata"].get("uid", ""))] = _version(obj) or 0
+        changed = {
+            question
+            for question, answer in self._answers[kind].items()
+            if namespace in (None, question.namespace) and answer.versions != expected.get(question, {})
+        }
+        if kind == POD:
+            # Secrets are not watched. One that is missing shows at the pods that need it.
+            of_changed = [found for found in self._of_run.values() if not changed.isdisjoint(found)]
+            changed |= {question for found in of_changed for question in found if question.kind == SECRET}
+        for question in changed:
+            self._drop(question)
         self._watched.add((kind, namespace))
         self._opened.set()
 
     def watch_closed(self, kind: ResourceKind, namespace: str | None = None) -> None:
-        """Keep no answers of the kind until its watch is open again."""
+        """Use and keep no answers of the kind until its watch is open again."""
         self._watched.discard((kind, namespace))
-        self.forget_kind(kind, namespace)
+        self._outdate_reads(kind, namespace)
 
     def is_watched(self, kind: ResourceKind, namespace: str | None) -> bool:
         """Return whether answers about the kind in this namespace, or in all, are kept."""
@@ -151,12 +172,19 @@ class ObjectCache:
             await self._opened.wait()
 
     def forget_kind(self, kind: ResourceKind, namespace: str | None = None) -> None:
-        """Forget all answers of the kind, in one or in all namespaces: its watch has a gap."""
+        """Forget all answers of the kind, in one or in all namespaces."""
+        self._outdate_reads(kind, namespace)
+        for question in [q for q in self._answers[kind] if namespace in (None, q.namespace)]:
+            self._drop(question)
+
+    def _outdate_reads(self, kind: ResourceKind, namespace: str | None) -> None:
         for question, reads in self._pending.items():
             if question.kind == kind and namespace in (None, question.namespace):
                 _outdate(reads)
-        for question in [q for q in self._answers[kind] if namespace in (None, q.namespace)]:
-            self._drop(question)
+
+    def has_answer(self, kind: ResourceKind, run: RunName) -> bool:
+        """Return whether a look at the run has read something of the kind, and nothing has changed since."""
+        return any(question in self._answers[kind] for question in self._of_run.get(run, ()) if question.kind == kind)
 
     def forget_missing(self, kind: ResourceKind, objects: Iterable[Obj]) -> None:
         """Forget the answers with objects that a new list of all objects of the kind lacks: an event was missed.
@@ -178,7 +206,7 @@ class ObjectCache:
         """Take notice of an event. Returns False if this version of the object is known already."""
         uid, version = str((obj.get("metadata") or {}).get("uid", "")), _version(obj)
         is_known = has_forgotten = False
-        for question in {*self._questions_about(kind, obj), *self._answers_with(kind, obj, uid)}:
+        for question in {*self._affected(kind, obj), *self._answers_with(kind, obj, uid)}:
             _outdate(self._pending.get(question, ()))
             answer = self._answers[question.kind].get(question)
             if answer is None:
@@ -199,7 +227,7 @@ class ObjectCache:
         `read_after`: None also if the answer was not read after this moment.
         """
         answer = self._answers[question.kind].get(question)
-        if answer is None:
+        if answer is None or not self.is_watched(question.kind, question.namespace):
             return None
         if self._clock() >= answer.until or (read_after is not None and answer.began < read_after):
             self._drop(question)
@@ -271,12 +299,12 @@ class ObjectCache:
         The event of a write often comes before its answer. Without the answer it looks like a change by others.
         """
         place = _place(kind, obj.get("metadata") or {})
-        if place in self._writing and not self._is_known(kind, obj):
+        if place in self._writing and not self.knows(kind, obj):
             self._waiting[place].append((_version(obj), action))
         else:
             action()
 
-    def _is_known(self, kind: ResourceKind, obj: Mapping[str, Any]) -> bool:
+    def knows(self, kind: ResourceKind, obj: Mapping[str, Any]) -> bool:
         """Return whether a kept answer has this version of the object, or a newer one."""
         uid, version = str((obj.get("metadata") or {}).get("uid", "")), _version(obj)
         known = (self._answers[kind][question].versions[uid] for question in self._answers_with(kind, obj, uid))
@@ -293,7 +321,7 @@ class ObjectCache:
             self.changed(kind, obj, deleted=True)
             self.forget_object(kind, metadata.get("namespace"), str(metadata.get("name", "")))
             return
-        for question in self._questions_about(kind, obj):
+        for question in self._affected(kind, obj):
             _outdate(self._pending.get(question, ()))
             answer = self._answers[question.kind].get(question)
             if answer is None or question.kind != kind:
@@ -345,18 +373,23 @@ class ObjectCache:
             if uid in self._answers[kind][question].versions:
                 yield question
 
-    def _questions_about(self, kind: ResourceKind, obj: Mapping[str, Any]) -> Iterator[Question]:
-        metadata = obj.get("metadata") or {}
-        namespace = metadata.get("namespace") if kind.namespaced else None
-        yield Question.one(kind, namespace, str(metadata.get("name", "")))
-        yield Question.labelled(kind, namespace, None)
-        for key in (RUN_LABEL, RUN_UID_LABEL):
-            if label(obj, key):
-                yield Question.labelled(kind, namespace, {key: label(obj, key)})
+    def _affected(self, kind: ResourceKind, obj: Mapping[str, Any]) -> Iterator[Question]:
+        yield from _questions_about(kind, obj)
         if kind == POD:
             # Secrets are not watched. One that is missing shows at the pods that need it.
-            run = (str(namespace), label(obj, RUN_LABEL))
+            run = (str((obj.get("metadata") or {}).get("namespace")), label(obj, RUN_LABEL))
             yield from [q for q in self._of_run.get(run, ()) if q.kind == SECRET]
+
+
+def _questions_about(kind: ResourceKind, obj: Mapping[str, Any]) -> Iterator[Question]:
+    """Return the reads whose answers have the object, by its name and its labels."""
+    metadata = obj.get("metadata") or {}
+    namespace = metadata.get("namespace") if kind.namespaced else None
+    yield Question.one(kind, namespace, str(metadata.get("name", "")))
+    yield Question.labelled(kind, namespace, None)
+    for key in (RUN_LABEL, RUN_UID_LABEL):
+        if label(obj, key):
+            yield Question.labelled(kind, namespace, {key: label(obj, key)})
 
 
 def _place(kind: ResourceKind, metadata: Mapping[str, Any]) -> _Place:

@@ -11,6 +11,9 @@ from rlrun.kube.objects import Obj, label
 
 from rlrun_operator.cache.object_cache import RunName
 
+LISTED = ("namespace", "name", "uid", "resourceVersion", "deletionTimestamp")
+"""Metadata that `indexed_parts` has, beside the labels."""
+
 
 class RunIndex:
     """Runs that have objects of watched kinds. It follows the watches, so it lags behind the API server as they do."""
@@ -73,8 +76,8 @@ class RunIndex:
 
 
 def indexed_parts(obj: Obj) -> Obj:
-    """Return what the index uses of an object."""
+    """Return what the index and the cache use of an object of a list."""
     metadata = obj["metadata"]
     labels = {key: label(obj, key) for key in (RUN_LABEL, RUN_UID_LABEL)}
-    kept = {key: metadata[key] for key in ("namespace", "uid", "deletionTimestamp") if key in metadata}
+    kept = {key: metadata[key] for key in LISTED if key in metadata}
     return {"metadata": {**kept, "labels": labels}}

@@ -106,7 +106,7 @@ KEPT = {
 async def test_events_reach_the_cache_before_the_queue(kind: ResourceKind, event: str | None) -> None:
     cache = ObjectCache(lambda: 0.0)
     for kept in KEPT:
-        cache.watch_opened(kept)
+        cache.watch_opened(kept, None, ())
         with cache.reading(KEPT[kept]) as read:
             cache.keep(KEPT[kept], read, [], ("team", "first"))
     queued: list[bool] = []
@@ -158,7 +158,12 @@ def test_listed_objects_that_start_no_look_cost_no_event(
     kind: ResourceKind, listed: dict[str, Any], needed: bool
 ) -> None:
     queued: list[RunKey] = []
-    assert take_listed(kind, {"metadata": {}, "spec": {}, **listed}, lambda key, _: queued.append(key)) is needed
+    assert (
+        take_listed(
+            kind, {"metadata": {}, "spec": {}, **listed}, ObjectCache(lambda: 0.0), lambda key, _: queued.append(key)
+        )
+        is needed
+    )
     assert queued == []
 
 
@@ -176,8 +181,28 @@ def test_listed_runs_are_queued_without_an_event_if_they_have_not_ended(
 ) -> None:
     queued: list[tuple[RunKey, Priority]] = []
     metadata = {"namespace": "n", "name": "first", **listed.get("metadata", {})}
-    assert not take_listed(RLRUN, {**listed, "metadata": metadata}, lambda *found: queued.append(found))
+    assert not take_listed(
+        RLRUN, {**listed, "metadata": metadata}, ObjectCache(lambda: 0.0), lambda *found: queued.append(found)
+    )
     assert queued == [(RunKey("n", "first"), Priority.ROUTINE)] * is_queued
+
+
+@pytest.mark.parametrize(
+    ("version", "generation", "is_queued"),
+    [("7", 1, False), ("8", 1, True), ("7", 2, True)],
+    ids=["seen", "changed", "with a new spec"],
+)
+def test_a_listed_run_that_a_look_has_seen_is_not_queued(version: str, generation: int, is_queued: bool) -> None:
+    cache, queued = ObjectCache(lambda: 0.0), list[RunKey]()
+    metadata = {"namespace": "team", "name": "first", "uid": "u", "resourceVersion": "7", "generation": 1}
+    run = {"kind": "RLRun", "metadata": metadata, "status": {"phase": "Running", "observedGeneration": 1}}
+    cache.watch_opened(RLRUN, None, ())
+    with cache.reading(KEPT[RLRUN]) as read:
+        cache.keep(KEPT[RLRUN], read, [run], ("team", "first"))
+    cache.watch_closed(RLRUN)
+    listed = {**run, "metadata": {**metadata, "resourceVersion": version, "generation": generation}}
+    take_listed(RLRUN, listed, cache, lambda key, _: queued.append(key))
+    assert bool(queued) is is_queued
 
 
 @pytest.mark.parametrize(("kind", "expected"), [(RLCHECKPOINT, [("n", "c", {"n", "m"})]), (RLADAPTER, [])])
@@ -214,7 +239,7 @@ async def test_a_listed_artifact_has_its_run_looked_at_only_if_it_is_being_delet
 async def test_an_event_of_an_own_write_of_a_run_starts_no_look() -> None:
     queued: list[tuple[RunKey, Priority]] = []
     cache = ObjectCache(lambda: 0.0)
-    cache.watch_opened(RLRUN)
+    cache.watch_opened(RLRUN, None, ())
 
     def run(version: int, generation: int = 1) -> dict[str, Any]:
         metadata: dict[str, Any] = {"namespace": "team", "name": "first", "uid": "u", "generation": generation}
@@ -250,7 +275,7 @@ async def test_an_event_of_an_own_write_of_a_run_starts_no_look() -> None:
 async def test_the_event_of_an_own_write_waits_for_the_response() -> None:
     queued: list[RunKey] = []
     cache = ObjectCache(lambda: 0.0)
-    cache.watch_opened(RLRUN)
+    cache.watch_opened(RLRUN, None, ())
     run = {"metadata": {"namespace": "team", "name": "first", "uid": "u", "generation": 1, "resourceVersion": "2"}}
     run["status"] = {"observedGeneration": 1}
     with cache.reading(KEPT[RLRUN]) as read:

@@ -13,6 +13,7 @@ from rlrun.kube.objects import Labels, Obj
 from rlrun.kube.requests import KubeRequest
 from rlrun_operator.cache import first_answers
 from rlrun_operator.cache.first_answers import BY_NAME, BY_UID
+from rlrun_operator.cache.object_cache import Question
 from rlrun_operator.config.settings import KueueSettings, OperatorSettings
 from rlrun_operator.controller.admission_queue import AdmissionQueue
 from rlrun_operator.controller.reconciler import Reconciler
@@ -96,6 +97,22 @@ async def test_when_a_watch_opens_the_runs_with_something_left_are_looked_at() -
     assert None in pools.queued
 
 
+async def test_when_a_watch_opens_again_only_runs_that_may_have_changed_are_looked_at() -> None:
+    operator, pools = operator_of(), Pools()
+    operator._phases.set_phase("team", "waits with pods", "Pending")
+    operator._phases.set_phase("team", "trains with pods", "Running")
+    operator._cache.watch_opened(POD, None, ())
+    for name in ("waits with pods", "trains with pods"):
+        question = Question.labelled(POD, "team", {"rlrun.dev/run": name})
+        with operator._cache.reading(question) as read:
+            operator._cache.keep(question, read, [], ("team", name))
+    operator._enqueue_changed(pools, cast(Reconciler, Unsettled(RunKey("team", "cleans-up"))), POD, None)
+    found = {operator._queue._take() for _ in range(len(operator._queue))}
+    # A pending run may wait for a model or a Secret, which is not kept.
+    assert found == {RunKey("team", name) for name in ("waits", "trains", "cleans-up", "waits with pods")}
+    assert pools.queued == [None]
+
+
 async def test_a_watch_of_a_namespace_concerns_its_runs_alone() -> None:
     operator = operator_of(SETTINGS.model_copy(update={"watch_namespaces": ["other"]}))
     operator._phases.set_phase("other", "theirs", "Running")
@@ -133,7 +150,7 @@ async def test_the_workers_begin_when_the_objects_of_all_unfinished_runs_are_rea
     monkeypatch.setattr(first_answers, "RUNS_PER_PAGE", 1)
     cluster, operator = FakeCluster(run_object(), finished("ended")), Operator(SETTINGS)
     for kind in ALL.values():
-        operator._cache.watch_opened(kind)
+        operator._cache.watch_opened(kind, None, ())
     before: list[bool] = []
     send = cluster.send
 
@@ -200,7 +217,7 @@ async def test_runs_of_a_watch_gap_come_after_events_and_before_the_list_of_all_
     operator, missed = operator_of(), {RunKey("team", "waits"), RunKey("team", "trains")}
     listed, event = RunKey("team", "listed"), RunKey("team", "event")
     operator._queue.add(listed, Priority.RESYNC)
-    operator._enqueue_all(Pools(), cast(Reconciler, Unsettled()), None)
+    operator._enqueue_changed(Pools(), cast(Reconciler, Unsettled()), POD, None)
     operator._queue.add(event)
     order = [operator._queue._take() for _ in range(4)]
     assert (order[0], set(order[1:3]), order[3]) == (event, missed, listed)

@@ -171,7 +171,7 @@ async def test_a_watch_that_opens_a_moment_later_is_waited_for(world: World) -> 
     for _ in range(100):
         await asyncio.sleep(0)
     assert len(world.fake.requests) == ALL - 1, "the others do not wait for it"
-    world.cache.watch_opened(SERVICE)
+    world.cache.watch_opened(SERVICE, None, ())
     await reading
     world.fake.requests.clear()
     await world.names(SERVICE, FIRST)

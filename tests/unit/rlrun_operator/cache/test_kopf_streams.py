@@ -1,6 +1,7 @@
 """kopf's own loop over its streams, with streams in memory: when the cache keeps answers, and what a 410 ends."""
 
 import asyncio
+import sys
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Any
@@ -9,7 +10,8 @@ import kopf
 import pytest
 from kopf._cogs.clients import watching
 from kopf._cogs.clients.errors import APIClientError
-from rlrun.kube.kinds import RLRUN
+from rlrun.kube.kinds import RLRUN, ResourceKind
+from rlrun.kube.objects import Obj
 from rlrun_operator.cache import kopf_streams
 from rlrun_operator.cache.kopf_streams import watched_streams
 from rlrun_operator.cache.object_cache import ObjectCache, Question
@@ -52,10 +54,14 @@ async def follow(
     found = []
     places: list[str | None] = []
 
-    def is_needed(_: object, event: str | None, obj: object) -> bool:
-        return event != "BOOKMARK" and (event is not None or obj != "ended")
+    def is_needed(_: object, event: str | None, obj: Obj) -> bool:
+        return event != "BOOKMARK" and (event is not None or obj["metadata"]["name"] != "ended")
 
-    with watched_streams(cache, {"rlruns": RLRUN}, is_needed, places.append):
+    def note(kind: ResourceKind, place: str | None) -> None:
+        assert kind == RLRUN
+        places.append(place)
+
+    with watched_streams(cache, {"rlruns": RLRUN}, is_needed, note):
         events = watching.infinite_watch(
             settings=settings,
             resource=Resource("rlruns"),  # type: ignore[arg-type]
@@ -63,7 +69,9 @@ async def follow(
             _iterations=len(streams),
         )
         async for event in events:
-            found.append((event if isinstance(event, watching.Bookmark) else event["object"], keeps(cache)))
+            found.append(
+                (event if isinstance(event, watching.Bookmark) else event["object"]["metadata"]["name"], keeps(cache))
+            )
     assert places == [None] * sum(event is watching.Bookmark.LISTED for event, _ in found)
     assert watching.continuous_watch is continuous_watch
     return found
@@ -77,7 +85,10 @@ async def stream(*events: Any, end: Exception | None = None) -> AsyncIterator[An
             kind = "MODIFIED"
             yield event
         else:
-            yield {"type": "BOOKMARK" if event == "version" else kind, "object": event}
+            yield {
+                "type": "BOOKMARK" if event == "version" else kind,
+                "object": {"metadata": {"name": event, "namespace": "team", "uid": event, "resourceVersion": "1"}},
+            }
     if end is not None:
         raise end
 
@@ -102,6 +113,28 @@ async def test_answers_are_kept_from_the_end_of_the_list_to_the_end_of_the_strea
     assert found == 2 * [("listed object", False), (watching.Bookmark.LISTED, True), ("change", True)]
     assert cache.find(QUESTION, PLACE) is None
     assert not keeps(cache)
+
+
+@pytest.mark.parametrize(("listed", "is_kept"), [(["first"], True), (["first", "second"], True), ([], False)])
+async def test_after_a_gap_answers_are_kept_if_the_new_list_has_the_same_objects(
+    monkeypatch: pytest.MonkeyPatch, listed: list[str], is_kept: bool
+) -> None:
+    cache = ObjectCache(lambda: 0.0)
+    question = Question.one(RLRUN, "team", "first")
+    found: list[bool] = []
+
+    async def streams(*names: str) -> AsyncIterator[Any]:
+        async for event in stream(*names, watching.Bookmark.LISTED):
+            yield event
+        found.append(cache.find(question, PLACE) is not None)
+        if not found[:-1]:
+            with cache.reading(question) as read:
+                cache.keep(question, read, [first], PLACE)
+
+    first = {"metadata": {"name": "first", "namespace": "team", "uid": "first", "resourceVersion": "1"}}
+    monkeypatch.setattr(sys.modules[__name__], "keeps", lambda _: False)
+    await follow(monkeypatch, cache, [lambda: streams("first"), lambda: streams(*listed)])
+    assert found == [False, is_kept]
 
 
 async def test_listed_objects_without_need_are_left_out_and_their_changes_come(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from rlrun.kube.async_client import AsyncKubeClient, AsyncTransport
 from rlrun.kube.errors import ApiError
-from rlrun.kube.kinds import SERVICE
+from rlrun.kube.kinds import SERVICE, ResourceKind
 from rlrun.kube.objects import Obj
 from rlrun.kube.requests import KubeRequest, Verb
 from rlrun_operator.cache import metadata_watch
@@ -103,8 +103,8 @@ class Watched:
 
         self.cache.watch_opened = keep_then  # type: ignore[method-assign]
 
-    def note_opening(self, namespace: str | None) -> None:
-        assert namespace is None
+    def note_opening(self, kind: ResourceKind, namespace: str | None) -> None:
+        assert (kind, namespace) == (SERVICE, None)
         self.opened += 1
 
     async def run(self) -> None:
@@ -173,8 +173,8 @@ async def test_the_list_at_the_beginning_is_not_kept_while_the_watch_lasts() -> 
     found = []
     opened = watched.note_opening
 
-    def note(namespace: str | None) -> None:
-        opened(namespace)
+    def note(kind: ResourceKind, namespace: str | None) -> None:
+        opened(kind, namespace)
         stream.items = []
 
     watched.note_opening = note  # type: ignore[method-assign]

@@ -33,7 +33,7 @@ def clock() -> Clock:
 def cache(clock: Clock) -> ObjectCache:
     found = ObjectCache(clock, spread=lambda: 1.0)
     for kind in (POD, SECRET, SERVICE):
-        found.watch_opened(kind)
+        found.watch_opened(kind, None, ())
     return found
 
 
@@ -61,13 +61,61 @@ def test_nothing_is_kept_of_a_kind_that_nobody_watches(cache: ObjectCache) -> No
     question = Question.one(CONFIG_MAP, "team", "first")
     keep(cache, question)
     assert cache.find(question, RUN) is None
-    cache.watch_opened(CONFIG_MAP, "team")
+    cache.watch_opened(CONFIG_MAP, "team", ())
     keep(cache, question)
     assert cache.find(question, RUN) == []
     keep(cache, other := Question.one(CONFIG_MAP, "other", "first"))
     assert cache.find(other, RUN) is None, "another namespace is not watched"
     cache.watch_closed(CONFIG_MAP, "team")
     assert cache.find(question, RUN) is None
+
+
+@pytest.mark.parametrize(
+    ("listed", "is_kept"),
+    [
+        ([pod(), pod("b")], True),
+        ([pod(), pod("b"), pod("c", run="second"), pod("d", run="")], True),
+        ([pod(), pod("b", version=2)], False),
+        ([pod(), pod("b", version=0)], False),
+        ([pod()], False),
+        ([pod(), pod("b"), pod("c")], False),
+        ([pod(), pod("b", uid="another")], False),
+        ([pod(), pod("b", namespace="other")], False),
+    ],
+    ids=["the same", "others of other runs", "changed", "older", "gone", "new", "made again", "elsewhere"],
+)
+def test_after_a_gap_an_answer_is_kept_if_the_new_list_has_the_same_objects(
+    cache: ObjectCache, listed: list[Obj], is_kept: bool
+) -> None:
+    token, name = Question.one(SECRET, "team", "first-token"), Question.one(POD, "team", "a")
+    keep(cache, token)
+    keep(cache, PODS, pod(), pod("b"))
+    keep(cache, name, pod())
+    cache.watch_closed(POD)
+    assert cache.find(PODS, RUN) is None
+    assert cache.has_answer(POD, RUN)
+    cache.watch_opened(POD, None, listed)
+    assert cache.find(name, RUN) == [pod()]
+    assert (cache.find(PODS, RUN) is not None) is is_kept
+    assert (cache.find(token, RUN) is not None) is is_kept, "a Secret may be what a changed pod lacks"
+
+
+def test_the_list_of_a_namespace_says_nothing_about_others(cache: ObjectCache) -> None:
+    keep(cache, PODS, pod())
+    cache.watch_opened(POD, "other", [])
+    assert cache.find(PODS, RUN) == [pod()]
+    assert not cache.has_answer(POD, ("team", "second"))
+    cache.watch_opened(POD, "team", [])
+    assert cache.find(PODS, RUN) is None
+    assert not cache.has_answer(POD, RUN)
+
+
+def test_a_read_that_began_before_the_list_is_not_kept(cache: ObjectCache) -> None:
+    with cache.reading(PODS) as read:
+        cache.watch_closed(POD)
+        cache.watch_opened(POD, None, [])
+        cache.keep(PODS, read, [pod()], RUN)
+    assert cache.find(PODS, RUN) is None
 
 
 def test_a_large_answer_is_not_kept(cache: ObjectCache, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -275,7 +323,8 @@ def test_an_error_in_what_waits_for_a_write_does_not_reach_the_writer(cache: Obj
 
 NAMES = ("a", "b")
 OPERATION_NAMES = (
-    "change, create, own create, delete, write, response, relabel, own delete, deliver, gap, begin read, end read"
+    "change, create, own create, delete, write, response, relabel, own delete, deliver, close, open, begin read, "
+    "end read"
 )
 OPERATIONS = st.lists(st.tuples(st.sampled_from(OPERATION_NAMES.split(", ")), st.sampled_from(NAMES)), max_size=40)
 
@@ -285,8 +334,9 @@ class Server:
 
     def __init__(self, kind: ResourceKind) -> None:
         self.kind = kind
+        self.is_open = True
         self.cache = ObjectCache(lambda: 0.0)
-        self.cache.watch_opened(kind)
+        self.cache.watch_opened(kind, None, ())
         self.versions = itertools.count(1)
         self.objects: dict[str, Obj] = {}
         self.events: list[tuple[Obj, bool]] = []
@@ -326,12 +376,16 @@ class Server:
             self.events.append((gone, True))
             if operation == "own delete":
                 self.cache.forget_object(self.kind, "team", name)
-        elif operation == "deliver" and self.events:
+        elif operation == "deliver" and self.events and self.is_open:
             obj, deleted = self.events.pop(0)
             self.cache.after_own_write(self.kind, obj, partial(self.cache.changed, self.kind, obj, deleted=deleted))
-        elif operation == "gap":
+        elif operation == "close":
+            self.is_open = False
+            self.cache.watch_closed(self.kind)
+        elif operation == "open" and not self.is_open:
+            self.is_open = True
             self.events.clear()
-            self.cache.forget_kind(self.kind)
+            self.cache.watch_opened(self.kind, None, list(self.objects.values()))
         elif operation == "begin read":
             context = self.cache.reading(self.question)
             self.reads.append((context, context.__enter__(), self.listed))
@@ -351,6 +405,8 @@ def test_after_all_events_a_kept_answer_is_the_servers(operations: list[tuple[st
     server = Server(SERVICE)
     for operation, name in operations:
         server.do(operation, name)
+        assert server.is_open or server.cache.find(server.question, RUN) is None
+    server.do("open", "a")
     while server.reads or server.events or server.responses:
         server.do("end read", "a")
         server.do("response", "a")
