@@ -81,6 +81,8 @@ class _Answer:
     """Kind, namespace and name of each of its objects."""
     began: int
     """Moment at which the read began. What changed before is in the answer."""
+    watched_since: int
+    """Moment from which no event was missed: that of the read, or of the list that it was compared with."""
     until: float
 
     def objects(self) -> list[Obj]:
@@ -153,13 +155,15 @@ class ObjectCache:
             changed |= {question for found in of_changed for question in found if question.kind == SECRET}
         for question in changed:
             self._drop(question)
+        for question, answer in self._answers[kind].items():
+            if namespace in (None, question.namespace):
+                answer.watched_since = self.moment()
         self._watched.add((kind, namespace))
         self._opened.set()
 
     def watch_closed(self, kind: ResourceKind, namespace: str | None = None) -> None:
         """Use and keep no answers of the kind until its watch is open again."""
         self._watched.discard((kind, namespace))
-        self._outdate_reads(kind, namespace)
 
     def is_watched(self, kind: ResourceKind, namespace: str | None) -> bool:
         """Return whether answers about the kind in this namespace, or in all, are kept."""
@@ -260,7 +264,7 @@ class ObjectCache:
         data = _packed(stripped)
         if len(data) > LARGEST_ANSWER:
             return
-        self._answers[question.kind][question] = _Answer(data, versions, places, read.began, until)
+        self._answers[question.kind][question] = _Answer(data, versions, places, read.began, read.began, until)
         for place in places:
             self._with_object[place].add(question)
         self._of_run[run].add(question)
@@ -328,7 +332,7 @@ class ObjectCache:
                 continue
             if str(metadata.get("uid", "")) in answer.versions:
                 self._put(answer, used_parts(kind, obj))
-            elif answer.began < began:
+            elif answer.watched_since < began:
                 # New, and no event about it has arrived: that would have ended the answer.
                 self._add(question, answer, obj)
             else:

@@ -234,6 +234,24 @@ async def test_after_a_gap_nothing_old_is_kept(ending: Sequence[bytes] | ApiErro
     assert watched.opened == 2, "anything may have changed before"
 
 
+@pytest.mark.parametrize(("version", "is_kept"), [(50, True), (51, False)])
+async def test_after_a_gap_an_answer_is_kept_if_the_list_has_its_objects(version: int, is_kept: bool) -> None:
+    watched = Watched(Stream([GONE]), kept=False)
+    before, after = (json.loads(event("", found))["object"] for found in (50, version))
+    watched.stream.items = [after]
+    found: list[bool] = []
+
+    def note(*_: object) -> None:
+        if not found:
+            with watched.cache.reading(SERVICES) as read:
+                watched.cache.keep(SERVICES, read, [before], RUN)
+        found.append(watched.cache.find(SERVICES, RUN) is not None)
+
+    watched.note_opening = note  # type: ignore[method-assign]
+    await watched.run()
+    assert found == [True, is_kept]
+
+
 async def test_nothing_is_kept_while_there_is_no_watch() -> None:
     closed: list[bool] = []
     watched = Watched(Stream([GONE]))

@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from rlrun.kube.kinds import CONFIG_MAP, POD, SECRET, SERVICE, ResourceKind
 from rlrun.kube.objects import Obj
@@ -399,6 +399,7 @@ def by_name(objects: list[Obj]) -> list[Obj]:
     return sorted(objects, key=lambda obj: str(obj["metadata"]["name"]))
 
 
+@example([(operation, "a") for operation in ("begin read", "end read", "own create", "delete", "close")])
 @settings(max_examples=1000)
 @given(OPERATIONS)
 def test_after_all_events_a_kept_answer_is_the_servers(operations: list[tuple[str, str]]) -> None:
