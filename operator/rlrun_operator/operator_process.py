@@ -20,6 +20,8 @@ from rlrun.constants import SERVING_LABEL
 from rlrun.kube.async_client import AsyncApiTransport, AsyncKubeClient, load_configuration
 from rlrun.kube.errors import ApiError
 from rlrun.kube.kinds import (
+    RLCHECKPOINT,
+    RLMODEL,
     RLRUN,
     SECRET,
     WORKLOAD,
@@ -317,13 +319,17 @@ class Operator:
     ) -> None:
         """Queue the runs in one or in all namespaces of which no answer of the kind is kept: it may have changed.
 
-        Pending runs wait for objects that are not kept. Finished runs that no look has seen yet wait for their turn,
-        see `resync_schedule`.
+        Pending runs wait for objects that are not kept, and only they for models and for checkpoints of other
+        namespaces. Finished runs that no look has seen yet wait for their turn, see `resync_schedule`.
         """
         pending = {*starmap(RunKey, self._phases.pending())}
         for key in {*starmap(RunKey, self._phases.unfinished()), *reconciler.unsettled()}:
-            is_seen = key not in pending and self._cache.has_answer(kind, (key.namespace, key.name))
-            if namespace in (None, key.namespace) and not is_seen:
+            if key in pending:
+                is_needed = kind == RLCHECKPOINT or namespace in (None, key.namespace)
+            else:
+                is_seen = kind == RLMODEL or self._cache.has_answer(kind, (key.namespace, key.name))
+                is_needed = namespace in (None, key.namespace) and not is_seen
+            if is_needed:
                 self._queue.add(key, Priority.ROUTINE)
         pools.queue_all(namespace)
 

@@ -64,7 +64,7 @@ def watched_streams(
                     on_listed(kind, place)
                     yield event
                 else:
-                    if event["type"] is None:
+                    if event["type"] is None and cache.has_answer_about(kind, event["object"]):
                         listed.append(indexed_parts(event["object"]))
                     if event["type"] == BOOKMARK or is_needed(kind, event["type"], event["object"]):
                         yield event

@@ -14,7 +14,7 @@ import zlib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from rlrun.constants import RUN_LABEL, RUN_UID_LABEL
@@ -84,6 +84,8 @@ class _Answer:
     watched_since: int
     """Moment from which no event was missed: that of the read, or of the list that it was compared with."""
     until: float
+    unconfirmed: set[str] = field(default_factory=set)
+    """Uids of objects that an own write has changed, and no event yet. A change by others may have come before it."""
 
     def objects(self) -> list[Obj]:
         """Return the objects."""
@@ -139,27 +141,35 @@ class ObjectCache:
         count too: the API server's data may come from a backup.
         """
         self._outdate_reads(kind, namespace)
-        expected: defaultdict[Question, dict[str, int]] = defaultdict(dict)
-        for obj in objects:
+        kept = {q: answer for q, answer in self._answers[kind].items() if namespace in (None, q.namespace)}
+        expected: defaultdict[Question, dict[str, int | None]] = defaultdict(dict)
+        for obj in objects if kept else ():
             for question in _questions_about(kind, obj):
-                if question in self._answers[kind]:
-                    expected[question][str(obj["metadata"].get("uid", ""))] = _version(obj) or 0
-        changed = {
-            question
-            for question, answer in self._answers[kind].items()
-            if namespace in (None, question.namespace) and answer.versions != expected.get(question, {})
-        }
+                if question in kept:
+                    expected[question][str(obj["metadata"].get("uid", ""))] = _version(obj)
+        for question, answer in kept.items():
+            if answer.unconfirmed or answer.versions != expected.get(question, {}):
+                self._drop(question)
+            answer.watched_since = self.moment()
         if kind == POD:
-            # Secrets are not watched. One that is missing shows at the pods that need it.
-            of_changed = [found for found in self._of_run.values() if not changed.isdisjoint(found)]
-            changed |= {question for found in of_changed for question in found if question.kind == SECRET}
-        for question in changed:
-            self._drop(question)
-        for question, answer in self._answers[kind].items():
-            if namespace in (None, question.namespace):
-                answer.watched_since = self.moment()
+            self._forget_secrets(namespace)
         self._watched.add((kind, namespace))
         self._opened.set()
+
+    def _forget_secrets(self, namespace: str | None) -> None:
+        """Forget the Secrets of runs without an answer about their pods.
+
+        Secrets are not watched. One that is missing shows at the pods that need it.
+        """
+        self._outdate_reads(SECRET, namespace)
+        for run, questions in self._of_run.items():
+            if namespace in (None, run[0]) and not self.has_answer(POD, run):
+                for question in [q for q in questions if q.kind == SECRET]:
+                    self._drop(question)
+
+    def has_answer_about(self, kind: ResourceKind, obj: Obj) -> bool:
+        """Return whether an answer is kept that has the object, or lacks it because it is new."""
+        return any(question in self._answers[kind] for question in _questions_about(kind, obj))
 
     def watch_closed(self, kind: ResourceKind, namespace: str | None = None) -> None:
         """Use and keep no answers of the kind until its watch is open again."""
@@ -187,8 +197,9 @@ class ObjectCache:
                 _outdate(reads)
 
     def has_answer(self, kind: ResourceKind, run: RunName) -> bool:
-        """Return whether a look at the run has read something of the kind, and nothing has changed since."""
-        return any(question in self._answers[kind] for question in self._of_run.get(run, ()) if question.kind == kind)
+        """Return whether looks at the run have read something of the kind, and all of it is kept."""
+        asked = [question for question in self._of_run.get(run, ()) if question.kind == kind]
+        return bool(asked) and all(question in self._answers[kind] for question in asked)
 
     def forget_missing(self, kind: ResourceKind, objects: Iterable[Obj]) -> None:
         """Forget the answers with objects that a new list of all objects of the kind lacks: an event was missed.
@@ -218,6 +229,8 @@ class ObjectCache:
             known = None if deleted or question.kind != kind else answer.versions.get(uid)
             if known is not None and version is not None and known >= version:
                 is_known = True
+                if known == version:
+                    answer.unconfirmed.discard(uid)
                 continue
             has_forgotten = True
             self._drop(question)
@@ -254,10 +267,14 @@ class ObjectCache:
 
     def keep(self, question: Question, read: PendingRead, objects: Iterable[Obj], run: RunName) -> None:
         """Keep the answer to a read for a run, unless something has changed meanwhile."""
-        if not self.is_watched(question.kind, question.namespace) or read.is_outdated:
-            return
         stripped = [used_parts(question.kind, obj) for obj in objects]
         versions = {str(o["metadata"].get("uid", "")): _version(o) or 0 for o in stripped}
+        if not self.is_watched(question.kind, question.namespace) or read.is_outdated:
+            earlier = self._answers[question.kind].get(question)
+            if earlier is not None and earlier.versions != versions:
+                # A look has seen what may be gone again when the watch opens.
+                self._drop(question)
+            return
         until = self._clock() + self._kept_seconds * self._spread()
         places = {_place(question.kind, o["metadata"]) for o in stripped}
         self._drop(question)
@@ -358,7 +375,9 @@ class ObjectCache:
 
     def _add(self, question: Question, answer: _Answer, obj: Obj) -> None:
         place = _place(question.kind, obj["metadata"])
-        answer.versions[str(obj["metadata"].get("uid", ""))] = _version(obj) or 0
+        uid = str(obj["metadata"].get("uid", ""))
+        answer.versions[uid] = _version(obj) or 0
+        answer.unconfirmed.add(uid)
         answer.places.add(place)
         answer.data = _packed([*answer.objects(), used_parts(question.kind, obj)])
         self._with_object[place].add(question)
@@ -368,6 +387,8 @@ class ObjectCache:
         if answer.versions.get(uid, -1) > version:
             return
         objects = answer.objects()
+        if answer.versions.get(uid) != version:
+            answer.unconfirmed.add(uid)
         answer.versions[uid] = version
         answer.data = _packed([obj if known["metadata"].get("uid") == uid else known for known in objects])
 

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 from rlrun.kube.async_client import AsyncKubeClient
 from rlrun.kube.errors import ApiError
-from rlrun.kube.kinds import ALL, POD, WORKLOAD, ResourceKind
+from rlrun.kube.kinds import ALL, POD, RLCHECKPOINT, RLMODEL, WORKLOAD, ResourceKind
 from rlrun.kube.objects import Labels, Obj
 from rlrun.kube.requests import KubeRequest
 from rlrun_operator.cache import first_answers
@@ -111,6 +111,24 @@ async def test_when_a_watch_opens_again_only_runs_that_may_have_changed_are_look
     # A pending run may wait for a model or a Secret, which is not kept.
     assert found == {RunKey("team", name) for name in ("waits", "trains", "cleans-up", "waits with pods")}
     assert pools.queued == [None]
+
+
+@pytest.mark.parametrize(
+    ("kind", "namespace", "expected"),
+    [
+        (RLMODEL, None, {"waits"}),
+        (RLCHECKPOINT, "other", {"waits"}),
+        (POD, "other", set()),
+        (POD, "team", {"waits", "trains"}),
+    ],
+    ids=lambda value: getattr(value, "plural", None),
+)
+async def test_models_and_checkpoints_of_other_namespaces_concern_pending_runs(
+    kind: ResourceKind, namespace: str | None, expected: set[str]
+) -> None:
+    operator = operator_of()
+    operator._enqueue_changed(Pools(), cast(Reconciler, Unsettled()), kind, namespace)
+    assert {operator._queue._take() for _ in range(len(operator._queue))} == {RunKey("team", n) for n in expected}
 
 
 async def test_a_watch_of_a_namespace_concerns_its_runs_alone() -> None:

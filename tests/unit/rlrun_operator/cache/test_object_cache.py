@@ -100,6 +100,73 @@ def test_after_a_gap_an_answer_is_kept_if_the_new_list_has_the_same_objects(
     assert (cache.find(token, RUN) is not None) is is_kept, "a Secret may be what a changed pod lacks"
 
 
+def reopened(cache: ObjectCache, *listed: Obj) -> bool:
+    """Open the watch of pods again. Returns whether the run needs no look."""
+    cache.watch_opened(POD, None, listed)
+    return cache.has_answer(POD, RUN)
+
+
+@pytest.mark.parametrize("seen", [[], [2], [2, 3]])
+def test_an_own_write_whose_event_was_missed_may_hide_a_change_by_others(cache: ObjectCache, seen: list[int]) -> None:
+    """Version 2 is of others, version 3 of the operator."""
+    keep(cache, PODS, pod())
+    cache.written(POD, pod(version=3), cache.moment())
+    for version in seen:
+        cache.changed(POD, pod(version=version))
+    cache.watch_closed(POD)
+    assert reopened(cache, pod(version=3)) is (seen == [2, 3])
+
+
+def test_an_object_of_an_own_write_is_confirmed_by_its_event(cache: ObjectCache) -> None:
+    keep(cache, PODS)
+    cache.written(POD, pod(), cache.moment())
+    assert not reopened(cache, pod())
+    keep(cache, PODS)
+    cache.written(POD, pod(), cache.moment())
+    cache.changed(POD, pod())
+    assert reopened(cache, pod())
+
+
+def test_what_a_look_saw_in_the_gap_alone_is_a_change(cache: ObjectCache) -> None:
+    keep(cache, PODS)
+    cache.watch_closed(POD)
+    keep(cache, PODS)
+    assert reopened(cache)
+    cache.watch_closed(POD)
+    keep(cache, PODS, pod())
+    assert not reopened(cache)
+
+
+def test_an_answer_about_an_earlier_run_of_the_name_is_none_about_this_one(cache: ObjectCache) -> None:
+    keep(cache, PODS)
+    keep(cache, other := Question.labelled(POD, "team", {"rlrun.dev/run-uid": "new"}), pod())
+    assert reopened(cache) is False
+    assert cache.find(PODS, RUN) == []
+    assert cache.find(other, RUN) is None
+
+
+def test_a_secret_that_was_read_in_the_gap_of_the_pods_is_read_again(cache: ObjectCache) -> None:
+    token = Question.one(SECRET, "team", "first-token")
+    cache.watch_closed(POD)
+    keep(cache, token)
+    with cache.reading(token) as read:
+        assert not reopened(cache)
+        cache.keep(token, read, [], RUN)
+    assert cache.find(token, RUN) is None
+
+
+def test_an_object_without_a_version_is_a_change(cache: ObjectCache) -> None:
+    keep(cache, PODS, pod(resourceVersion="opaque"))
+    assert not reopened(cache, pod(resourceVersion="opaque"))
+
+
+def test_only_objects_that_answers_are_about_are_compared(cache: ObjectCache) -> None:
+    assert not cache.has_answer_about(POD, pod())
+    keep(cache, PODS)
+    assert cache.has_answer_about(POD, pod())
+    assert not cache.has_answer_about(POD, pod(run="second"))
+
+
 def test_the_list_of_a_namespace_says_nothing_about_others(cache: ObjectCache) -> None:
     keep(cache, PODS, pod())
     cache.watch_opened(POD, "other", [])
