@@ -45,7 +45,7 @@ def watched_streams(
 
     `kinds`: by their plural names. `is_needed`: whether kopf gets an event of this type, None for a listed object. Each
     takes kopf 3 ms and, for seconds, the memory of several copies of the object. `on_listed` is called with kind and
-    namespace of a stream, None for all, whose list is complete: what changed before is no event.
+    namespace of a stream, None for all, whose list is complete: earlier changes cause no event.
     """
     original = watching.continuous_watch
     pauses: dict[tuple[str, str | None], float] = {}

@@ -44,7 +44,7 @@ class MetadataWatch:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`on_change` is called with the metadata of each object that has changed by others than this process,
-        `on_open` with kind and namespace when the watch opens: what changed before is no event.
+        `on_open` with kind and namespace when the watch opens: earlier changes cause no event.
         """
         self._cluster = cluster
         self._cache = cache
