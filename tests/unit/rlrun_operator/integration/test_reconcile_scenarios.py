@@ -99,6 +99,7 @@ async def test_an_orchestrator_that_does_not_answer_is_shown_and_ends_nothing(wo
     assert world.condition("OrchestratorReady")["reason"] == "OrchestratorUnreachable"
     assert (world.status["phase"], world.status["reason"]) == ("Running", "OrchestratorUnreachable")
     assert "NetworkPolicies" in world.status["message"]
+    assert "(Unreachable)" in world.status["message"], "the reason: the text may change with each request"
     before = world.cluster.writes
     for silent in (60.0, 600.0):
         world.poller.silent = silent
