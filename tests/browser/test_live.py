@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from kubernetes import client
-from playwright.sync_api import expect
+from playwright.sync_api import Route, expect
 from rlrun.constants import GROUP
 from rlrun.storage.layout import RunLayout
 
@@ -17,6 +17,8 @@ from tests.support.seaweedfs import S3Server
 from tests.support.seeded_runs import VERSION, SeededRuns
 
 POLLING = "updated every 5 s"
+LOST = 2
+"""Requests for a module that are lost before one is answered: one alone is repeated by the browser."""
 LOST_MS = 30_000
 """Longest time until the page notices that the server is away, or is back: it asks every 5 s, and repeats."""
 
@@ -52,6 +54,29 @@ def live_run(api: client.ApiClient, server: Server, s3_server: S3Server) -> Iter
     found = LiveRun(api, server.namespace, name, layout)
     yield found
     found.delete()
+
+
+@pytest.mark.parametrize("file", ["pages/run_charts.js", "components/chart_controls.js"], ids=["view", "module of it"])
+def test_a_view_whose_module_was_lost_with_the_network_is_loaded_again(
+    live_run: LiveRun, editor: WatchedPage, server: Server, file: str
+) -> None:
+    page = editor.page
+    requests: list[str] = []
+
+    def lose_first(route: Route) -> None:
+        requests.append(route.request.url)
+        if len(requests) <= LOST:
+            route.abort("internetdisconnected")
+        else:
+            route.continue_()
+
+    page.route(re.compile(re.escape(file)), lose_first)
+    editor.open("/runs")
+    page.get_by_role("link", name=live_run.name).click()
+    expect(page.get_by_role("heading", name="No metrics yet")).to_be_visible()
+    assert len(requests) == LOST + 1
+    # The browser's own line about the lost request.
+    editor.problems[:] = [problem for problem in editor.problems if "ERR_INTERNET_DISCONNECTED" not in problem]
 
 
 @pytest.mark.parametrize("has_stream", [True, False], ids=["stream", "polling"])
