@@ -40,6 +40,7 @@ WATCHED = (RLRUN, RLMODEL, *ARTIFACTS)
 FINISHED_PHASES = frozenset(phase.value for phase in Phase if phase.finished)
 
 Enqueue = Callable[[RunKey], None]
+PriorityEnqueue = Callable[[RunKey, Priority], None]
 
 
 class Pools(Protocol):
@@ -74,9 +75,7 @@ def has_new_spec(run: Mapping[str, Any]) -> bool:
     return bool((run.get("status") or {}).get("observedGeneration") != run["metadata"].get("generation"))
 
 
-def take_listed(
-    kind: ResourceKind, listed: Mapping[str, Any], cache: ObjectCache, enqueue: Callable[[RunKey, Priority], None]
-) -> bool:
+def take_listed(kind: ResourceKind, listed: Mapping[str, Any], cache: ObjectCache, enqueue: PriorityEnqueue) -> bool:
     """Queue a listed run that has not finished, unless a look has seen it so. Return whether kopf needs the object.
 
     The list of all runs looks at finished ones, one after the other. Runs that wait for a checkpoint are queued when
@@ -94,9 +93,7 @@ def take_listed(
     return kind != RLCHECKPOINT
 
 
-def take_run(
-    event: str, run: Mapping[str, Any], cache: ObjectCache, enqueue: Callable[[RunKey, Priority], None]
-) -> None:
+def take_run(event: str, run: Mapping[str, Any], cache: ObjectCache, enqueue: PriorityEnqueue) -> None:
     """Take notice of an event of a run, and queue the run unless it is the event of an own write."""
 
     def changed() -> None:
@@ -112,7 +109,7 @@ def take_event(
     event: str | None,
     obj: Mapping[str, Any],
     cache: ObjectCache,
-    enqueue: Callable[[RunKey, Priority], None],
+    enqueue: PriorityEnqueue,
 ) -> bool:
     """Take notice of an event, None of a listed object. Return whether kopf's handlers get it."""
     if event is None:
@@ -224,7 +221,7 @@ async def watch(
     found: kopf.OperatorRegistry,
     namespaces: list[str],
     cache: ObjectCache,
-    enqueue: Callable[[RunKey, Priority], None],
+    enqueue: PriorityEnqueue,
     on_listed: Callable[[ResourceKind, str | None], None],
     stop: asyncio.Event,
     started: asyncio.Event,

@@ -20,7 +20,7 @@ class FakePoller(OrchestratorClient):
     @override
     async def status(self, key: RunKey, token: str | None = None, *, is_fresh: bool = False) -> RunStatus:
         if self.answer is None:
-            raise ServiceUnavailable(Problem(reason=self.reason, message="nobody answers"))
+            raise ServiceUnavailable(Problem(reason=self.reason, message="the orchestrator does not respond"))
         return self.answer
 
     @override

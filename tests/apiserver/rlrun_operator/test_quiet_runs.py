@@ -41,15 +41,24 @@ def reads(process: Process) -> float:
     return metric(process, r'rlrun_api_requests_total\{[^}]*verb="(?:get|list)"[^}]*\}')
 
 
-def test_a_quiet_run_is_not_looked_at_and_a_change_is_seen_at_once(own_bench: Bench) -> None:
-    bench = own_bench
+def start_with_rare_sweeps(bench: Bench) -> Process:
+    """Start an operator that lists runs and files so rarely that no test sees it."""
     settings = yaml.safe_load(bench.settings.read_text())
     bench.settings.write_text(yaml.safe_dump({**settings, **RARE_SWEEPS}))
-    process = bench.start_operator()
+    return bench.start_operator()
+
+
+def train(bench: Bench) -> None:
+    """Start a run, and wait until its status shows step 3 and nothing changes."""
     started(bench, checkpoints={"interval": 10})
     bench.tell(step=3, startedAt="2026-01-01T00:00:00Z")
     bench.wait("step 3", lambda: bench.run()["status"].get("progress", {}).get("step") == 3)
     bench.wait_until_unchanged(3)
+
+
+def test_a_quiet_run_is_not_looked_at_and_a_change_is_seen_at_once(own_bench: Bench) -> None:
+    bench, process = own_bench, start_with_rare_sweeps(own_bench)
+    train(bench)
     assert 1_000 < metric(process, "rlrun_cache_bytes") <= BYTES_PER_RUN
     before, read, listed = looks(process), reads(process), metric(process, LISTINGS)
     written = bench.run()["metadata"]["resourceVersion"]
@@ -71,14 +80,8 @@ def test_a_quiet_run_is_not_looked_at_and_a_change_is_seen_at_once(own_bench: Be
 
 
 def test_a_run_whose_orchestrator_does_not_answer_costs_no_requests(own_bench: Bench) -> None:
-    bench = own_bench
-    settings = yaml.safe_load(bench.settings.read_text())
-    bench.settings.write_text(yaml.safe_dump({**settings, **RARE_SWEEPS}))
-    process = bench.start_operator()
-    started(bench, checkpoints={"interval": 10})
-    bench.tell(step=3, startedAt="2026-01-01T00:00:00Z")
-    bench.wait("step 3", lambda: bench.run()["status"].get("progress", {}).get("step") == 3)
-    bench.wait_until_unchanged(3)
+    bench, process = own_bench, start_with_rare_sweeps(own_bench)
+    train(bench)
     del bench.orchestrators.answers[bench.namespace, "reverse"]
     bench.wait("requests without an answer", lambda: metric(process, POLL_ERRORS) >= 3)
     before, read = looks(process), reads(process)
@@ -95,10 +98,7 @@ def test_a_run_whose_orchestrator_does_not_answer_costs_no_requests(own_bench: B
 
 
 def test_a_run_that_waits_costs_looks_and_no_requests(own_bench: Bench) -> None:
-    bench = own_bench
-    settings = yaml.safe_load(bench.settings.read_text())
-    bench.settings.write_text(yaml.safe_dump({**settings, **RARE_SWEEPS}))
-    process = bench.start_operator()
+    bench, process = own_bench, start_with_rare_sweeps(own_bench)
     bench.create_model()
     bench.create_run()
     bench.wait("children", lambda: bench.get(BATCH, "jobs", "reverse-orchestrator-a1"))
@@ -138,9 +138,7 @@ def test_a_start_lists_each_kind_once_for_all_runs_and_writes_nothing(own_bench:
 )
 def test_a_child_that_is_deleted_comes_back_at_once(own_bench: Bench, place: tuple[str, str], name: str) -> None:
     bench = own_bench
-    settings = yaml.safe_load(bench.settings.read_text())
-    bench.settings.write_text(yaml.safe_dump({**settings, **RARE_SWEEPS}))
-    bench.start_operator()
+    start_with_rare_sweeps(bench)
     started(bench)
     bench.wait_until_unchanged(3)
     api, plural = place

@@ -236,8 +236,8 @@ def test_an_answer_that_was_read_while_something_changed_is_not_kept(cache: Obje
         cache.keep(PODS, read, [pod()], RUN)
     assert cache.find(PODS, RUN) is None
     for spoil in (
-        lambda: cache.forget_kind(POD),
-        lambda: cache.forget_kind(POD, "team"),
+        lambda: cache.watch_opened(POD, None, []),
+        lambda: cache.watch_opened(POD, "team", []),
         lambda: cache.forget_object(POD, "team", "x"),
         lambda: cache.written(POD, pod("b"), cache.moment()),
     ):
@@ -246,7 +246,7 @@ def test_an_answer_that_was_read_while_something_changed_is_not_kept(cache: Obje
             cache.keep(PODS, read, [pod()], RUN)
         assert cache.find(PODS, RUN) is None
     with cache.reading(PODS) as read:
-        cache.forget_kind(POD, "other")
+        cache.watch_opened(POD, "other", [])
         cache.keep(PODS, read, [pod()], RUN)
     assert cache.find(PODS, RUN) is not None
 

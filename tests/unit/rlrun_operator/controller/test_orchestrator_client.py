@@ -51,7 +51,7 @@ class Orchestrator:
         self.status = self.status.model_copy(update=fields)
 
     async def asked(self, times: int) -> None:
-        """Wait until so many more requests have come."""
+        """Wait for this number of further requests."""
         wanted = self.requests + times
         async with asyncio.timeout(20):
             while self.requests < wanted:  # noqa: ASYNC110  # the server has no event for it
