@@ -1,9 +1,10 @@
 """Client of the orchestrators' /status.
 
 One request per orchestrator hangs until the status has changed, so that a run between two steps costs a request in
-WAIT_SECONDS and no look. An orchestrator that does not answer is asked again here, less often the longer it is silent,
-and by a look only the first time or before a decision: a lost node has many of them, and each would occupy a worker for
-seconds. Orchestrators of older versions have no versions in their answers; these are asked at every look.
+WAIT_SECONDS and no look. An orchestrator that does not answer is asked again here, less often the longer it is silent.
+A look waits for an answer only before a decision, and FIRST_SECONDS for the first one: a lost node has many
+orchestrators, and each would occupy a worker for seconds. Orchestrators of older versions have no versions in their
+answers; these are asked at every look.
 """
 
 import asyncio
@@ -13,10 +14,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from rlrun.constants import Reason
 from rlrun.protocol.access import bearer
 from rlrun.protocol.orchestrator import SINCE, WAIT, RunStatus
+from rlrun.protocol.problem import Problem
 from rlrun.service.client import HttpClient
-from rlrun.service.errors import RequestError
+from rlrun.service.errors import RequestError, ServiceUnavailable
 from typing_extensions import override
 
 from rlrun_operator.planning.diagnosis.readiness import SILENT_SECONDS
@@ -27,6 +30,8 @@ from rlrun_operator.runtime.work_queue import Priority
 
 log = logging.getLogger(__name__)
 
+FIRST_SECONDS = 0.5
+"""Time for which a look waits for the first answer of an orchestrator. A later answer causes another look."""
 WAIT_SECONDS = 25.0
 LATE_SECONDS = 10.0
 """Time after WAIT_SECONDS in which the answer must come. An operator that lacks CPU time reads it late."""
@@ -73,6 +78,10 @@ class _Watch:
     """Time at which the answer was due to the first of the requests that have failed in a row."""
     is_silent: bool = False
     """True if there was no answer for SILENT_SECONDS."""
+    first: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when the first request has been answered or has failed."""
+    is_awaited: bool = True
+    """True while a look waits for the first request."""
     task: "asyncio.Task[None] | None" = field(default=None)
 
     def answered(self, report: RunStatus) -> Priority | None:
@@ -101,7 +110,8 @@ class _Watch:
         """Return the last answer. Raises RequestError without one, or after SILENT_SECONDS."""
         if self.error is not None and (self.report is None or self.is_silent):
             raise self.error.with_traceback(None)
-        assert self.report is not None
+        if self.report is None:
+            raise ServiceUnavailable(Problem(reason=Reason.UNREACHABLE, message="No answer from the orchestrator yet."))
         return self.report
 
 
@@ -145,10 +155,12 @@ class HttpOrchestratorClient(OrchestratorClient):
         self._pause = pause_seconds
         self._changes = changes or RateLimit(CHANGES_PER_SECOND, BURST_OF_CHANGES, clock)
         self._clock = clock
-        self._http = HttpClient()
+        self._http = HttpClient(connections=MAX_WATCHES)
         self._asking_again = HttpClient(LATE_SECONDS, connections=MAX_WATCHES)
         self._hanging = HttpClient(WAIT_SECONDS + LATE_SECONDS, connections=MAX_WATCHES)
         self._watches: dict[RunKey, _Watch] = {}
+        self._without_versions: set[RunKey] = set()
+        """Runs whose orchestrators are of older versions."""
 
     @override
     async def status(self, key: RunKey, token: str | None = None, *, is_fresh: bool = False) -> RunStatus:
@@ -158,15 +170,30 @@ class HttpOrchestratorClient(OrchestratorClient):
                 # An error is this look's alone: the request that hangs knows more.
                 watch.answered(await self._http.call("GET", self._asking(key), RunStatus, headers=bearer(token)))
             return watch.known()
-        self.forget(key)
-        watch = _Watch(token)
-        await self._read(self._http, self._asking(key), watch)
-        is_watchable = watch.report is None or watch.report.version
-        if is_watchable and key not in self._watches and len(self._watches) < MAX_WATCHES:
-            self._watches[key] = watch
-            watch.task = asyncio.create_task(self._follow(key, watch), name=f"status of {key}")
-            WATCHED_ORCHESTRATORS.set(len(self._watches))
+        if watch is not None:
+            self.forget(key)
+        if key in self._without_versions or len(self._watches) >= MAX_WATCHES:
+            return await self._polled(key, token)
+        watch = self._watches[key] = _Watch(token)
+        watch.task = asyncio.create_task(self._follow(key, watch), name=f"status of {key}")
+        WATCHED_ORCHESTRATORS.set(len(self._watches))
+        try:
+            async with asyncio.timeout(FIRST_SECONDS):
+                await watch.first.wait()
+        except TimeoutError:
+            log.debug("No status of %s within %s s", key, FIRST_SECONDS)
+        finally:
+            watch.is_awaited = False
         return watch.known()
+
+    async def _polled(self, key: RunKey, token: str | None) -> RunStatus:
+        """Ask an orchestrator that is not watched. Raises RequestError."""
+        asked = _Watch(token)
+        await self._read(self._http, self._asking(key), asked)
+        report = asked.known()
+        if report.version:
+            self._without_versions.discard(key)
+        return report
 
     @override
     def is_watched(self, key: RunKey) -> bool:
@@ -179,6 +206,7 @@ class HttpOrchestratorClient(OrchestratorClient):
 
     @override
     def forget(self, key: RunKey) -> None:
+        self._without_versions.discard(key)
         watch = self._watches.pop(key, None)
         if watch is not None and watch.task is not None:
             watch.task.cancel()
@@ -195,6 +223,10 @@ class HttpOrchestratorClient(OrchestratorClient):
     async def _follow(self, key: RunKey, watch: _Watch) -> None:
         """Keep the report of the watch current while the orchestrator's answers have versions."""
         try:
+            priority = await self._read(self._http, self._asking(key), watch)
+            if priority is not None and not watch.is_awaited:
+                self._changed(key, priority)
+            watch.first.set()
             while watch.report is None or watch.report.version:
                 await asyncio.sleep(pause_after(watch.silent_seconds(self._clock()), self._pause))
                 priority = await self._ask(key, watch, WAIT_SECONDS if watch.error is None else 0)
@@ -204,12 +236,16 @@ class HttpOrchestratorClient(OrchestratorClient):
                     priority = Priority.EVENT if later is Priority.EVENT else priority
                 if priority is not None:
                     self._changed(key, priority)
+            self._without_versions.add(key)
+        except Exception:
+            log.exception("The watch of the orchestrator of %s ended by an error of the operator; it begins anew", key)
         finally:
-            # Look at the run now: the look asks the orchestrator itself.
             if self._watches.get(key) is watch:
                 del self._watches[key]
                 WATCHED_ORCHESTRATORS.set(len(self._watches))
-                self._changed(key, Priority.EVENT)
+                if watch.first.is_set() and key not in self._without_versions:
+                    # Look at the run now: the look asks the orchestrator itself.
+                    self._changed(key, Priority.EVENT)
 
     async def _ask(self, key: RunKey, watch: _Watch, wait: float) -> Priority | None:
         """Ask for a status other than the last one, and wait for it. Returns the priority of a look at the run."""

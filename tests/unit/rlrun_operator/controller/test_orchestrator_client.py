@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 
 import pytest
+from aiohttp import web
 from aiohttp.test_utils import TestServer
 from prometheus_client import CollectorRegistry
 from rlrun.protocol.orchestrator import GroupCounts, RunPhase, RunStatus
@@ -257,6 +258,140 @@ async def test_an_older_orchestrator_that_answers_at_last_is_asked_at_each_look(
         assert (await run.client.status(KEY, TOKEN)).step == step
 
 
+@dataclass
+class Hanging:
+    """Orchestrators that answer no request before `released` is set."""
+
+    client: HttpOrchestratorClient
+    changes: Changes
+    released: asyncio.Event = field(default_factory=asyncio.Event)
+    version: str = "1"
+    requests: int = 0
+
+    async def answer(self, _: web.Request) -> web.Response:
+        self.requests += 1
+        await self.released.wait()
+        status = RunStatus(phase=RunPhase.running, step=3, max_steps=10, version=self.version)
+        return web.json_response(status.to_json_dict())
+
+    async def look(self, key: RunKey = KEY) -> int | None:
+        """Return the step that a look sees; None: no answer."""
+        try:
+            return (await self.client.status(key, TOKEN)).step
+        except RequestError:
+            return None
+
+
+@pytest.fixture
+async def hanging(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Hanging]:
+    monkeypatch.setattr(orchestrator_client, "FIRST_SECONDS", 0.05)
+    changes: Changes = asyncio.Queue()
+    found: Hanging
+
+    async def answer(request: web.Request) -> web.Response:
+        return await found.answer(request)
+
+    app = web.Application()
+    app.router.add_get("/{name}", answer)
+    async with TestServer(app) as server:
+        client = HttpOrchestratorClient(f"http://127.0.0.1:{server.port}/{{name}}", told(changes), 0.01)
+        found = Hanging(client, changes)
+        yield found
+        found.released.set()
+        await client.close()
+
+
+async def test_a_look_does_not_wait_for_a_late_first_answer_which_causes_another(hanging: Hanging) -> None:
+    assert await hanging.look() is None
+    assert await hanging.look() is None
+    assert hanging.client.is_watched(KEY)
+    assert hanging.client.silent_seconds(KEY) == 0
+    assert (hanging.requests, hanging.changes.empty()) == (1, True)
+    hanging.released.set()
+    async with asyncio.timeout(20):
+        assert await hanging.changes.get() == (KEY, Priority.EVENT)
+    assert await hanging.look() == 3
+
+
+async def test_a_first_answer_that_comes_in_time_causes_no_other_look(
+    hanging: Hanging, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(orchestrator_client, "FIRST_SECONDS", 20.0)
+    look = asyncio.create_task(hanging.look())
+    await asyncio.sleep(0.1)
+    hanging.released.set()
+    assert await look == 3
+    assert hanging.changes.empty()
+
+
+async def test_many_first_requests_without_an_answer_do_not_delay_that_of_another_run(
+    hanging: Hanging,
+) -> None:
+    hanging.client._http._timeout = 60.0
+    silent = [RunKey("team", f"silent-{i}") for i in range(100)]
+    assert await asyncio.gather(*map(hanging.look, silent)) == [None] * 100
+    async with asyncio.timeout(20):
+        while hanging.requests < 100:  # noqa: ASYNC110  # nothing tells it
+            await asyncio.sleep(0.01)
+
+
+async def test_an_older_orchestrator_whose_first_answer_is_late_is_asked_at_each_look(hanging: Hanging) -> None:
+    """Looks at it wait as long as a request may take: nothing tells its later answers."""
+    hanging.version = ""
+    assert await hanging.look() is None
+    hanging.released.set()
+    async with asyncio.timeout(20):
+        assert await hanging.changes.get() == (KEY, Priority.EVENT)
+    hanging.released.clear()
+    look = asyncio.create_task(hanging.look())
+    await asyncio.sleep(0.2)
+    hanging.released.set()
+    assert await look == 3
+    assert not hanging.client.is_watched(KEY)
+    assert hanging.changes.empty()
+
+
+async def test_an_orchestrator_that_is_not_older_any_more_is_watched(hanging: Hanging) -> None:
+    hanging.version = ""
+    hanging.released.set()
+    assert await hanging.look() == 3
+    hanging.version = "1"
+    assert await hanging.look() == 3
+    assert await hanging.look() == 3
+    assert hanging.client.is_watched(KEY)
+
+
+async def test_the_next_orchestrator_of_a_run_may_be_a_newer_one(hanging: Hanging) -> None:
+    hanging.version = ""
+    hanging.released.set()
+    assert await hanging.look() == 3
+    hanging.client.forget(KEY)
+    hanging.version = "1"
+    assert await hanging.look() == 3
+    assert hanging.client.is_watched(KEY)
+
+
+async def test_a_run_that_is_forgotten_before_its_first_answer_causes_no_look(hanging: Hanging) -> None:
+    assert await hanging.look() is None
+    hanging.client.forget(KEY)
+    hanging.released.set()
+    await asyncio.sleep(0.3)
+    assert hanging.changes.empty()
+    assert not hanging.client.is_watched(KEY)
+
+
+async def test_an_error_of_the_first_request_does_not_repeat_at_once(
+    hanging: Hanging, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def call(*_: object, **__: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(hanging.client._http, "call", call)
+    assert await hanging.look() is None
+    assert hanging.changes.empty()
+    assert not hanging.client.is_watched(KEY)
+
+
 async def test_a_look_that_decides_asks_and_its_error_is_its_own(run: Orchestrator) -> None:
     await run.client.status(KEY, TOKEN)
     await run.asked(1)
@@ -340,6 +475,8 @@ async def test_the_status_of_another_run_is_not_shown(run: Orchestrator) -> None
     with pytest.raises(RequestError):
         await run.client.status(KEY, "of another run")
     assert (await run.client.status(KEY, TOKEN)).step == 3
+    await asyncio.sleep(0)
+    assert len([task for task in asyncio.all_tasks() if task.get_name() == f"status of {KEY}"]) == 1
 
 
 async def test_a_watch_that_ends_by_an_error_of_its_own_does_not_keep_an_old_status(
