@@ -13,6 +13,7 @@ REQUESTS_AIM_PER_100_RUNS = 2.0
 CRASH_AIM_SECONDS = 1.0
 SHOWN_AIM_SECONDS = 90.0
 """A silence is shown after 30 s. A request that hangs has 35 s, and the one before it may have taken 25 s."""
+START_AIM_SECONDS = 15.0
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,8 @@ class Repetition:
     crash_delays: list[float]
     """Seconds from the crash of a trainer of one of the others until its status counted it."""
     resident_mib: float
+    start_seconds: float
+    """From the moment at which the next operator led until it had looked at all runs."""
 
     @property
     def requests_per_second(self) -> float:
@@ -71,5 +74,13 @@ def results_of(found: Sequence[Repetition], cores_busy: Sequence[float] = ()) ->
             lambda r: percentile(r.shown_delays, 99),
             at_most(SHOWN_AIM_SECONDS),
             f"p50 {middle(lambda r: percentile(r.shown_delays, 50)):.1f} s",
+        ),
+        rows.row(
+            "silence start",
+            f"{what}, and {last.others} others: from the moment at which the next operator leads until it has looked "
+            "at all of them",
+            "s",
+            lambda r: r.start_seconds,
+            at_most(START_AIM_SECONDS),
         ),
     ]

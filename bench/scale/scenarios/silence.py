@@ -1,4 +1,7 @@
-"""Scenario `silence`: the orchestrators of most runs stop to answer, as on a lost node, while others have crashes."""
+"""Scenario `silence`: the orchestrators of most runs stop to answer, as on a lost node.
+
+Others have crashes meanwhile, and then the operator is replaced.
+"""
 
 import time
 
@@ -9,7 +12,7 @@ from bench.scale.scenarios import events, steps
 from bench.scale.scenarios.options import Options
 from bench.scale.testbed import objects
 from bench.scale.testbed.cluster import ScaleCluster, wait_for
-from bench.scale.testbed.readings import read
+from bench.scale.testbed.readings import Reading, read
 
 OTHER_RUNS = 20
 """Runs whose orchestrators answer. The trainer of each has a crash."""
@@ -49,12 +52,24 @@ def play(options: Options) -> Repetition:
             print(f"crashes of the {OTHER_RUNS} others", flush=True)
             delays = events.crash_delays(cluster, "runs", OTHER_RUNS, CRASH_PAUSE_SECONDS)
             resident = read(operator).resident_bytes
-            return Repetition(
-                runs=options.runs,
-                others=OTHER_RUNS,
-                shown_delays=shown.until(time.time()),
-                quiet=quiet,
-                waiting=waiting,
-                crash_delays=delays,
-                resident_mib=resident / MIB,
-            )
+        print("another operator starts", flush=True)
+        operator.end()
+        operator = cluster.start_operator()
+        wait_for("an operator that leads", operator.is_ready, pause=0.1)
+        led = time.monotonic()
+        wait_for("looks at all runs", lambda: has_looked(read(operator), options.runs + OTHER_RUNS), pause=0.1)
+        return Repetition(
+            runs=options.runs,
+            others=OTHER_RUNS,
+            shown_delays=shown.until(time.time()),
+            quiet=quiet,
+            waiting=waiting,
+            crash_delays=delays,
+            resident_mib=resident / MIB,
+            start_seconds=time.monotonic() - led,
+        )
+
+
+def has_looked(reading: Reading, runs: int) -> bool:
+    """Return whether an operator has looked at all runs since its start."""
+    return reading.looks >= runs and not reading.waiting

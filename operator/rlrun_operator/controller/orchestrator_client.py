@@ -11,7 +11,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
 from rlrun.constants import Reason
@@ -30,7 +30,7 @@ from rlrun_operator.runtime.work_queue import Priority
 
 log = logging.getLogger(__name__)
 
-FIRST_SECONDS = 0.5
+FIRST_SECONDS = 1.0
 """Time for which a look waits for the first answer of an orchestrator. A later answer causes another look."""
 WAIT_SECONDS = 25.0
 LATE_SECONDS = 10.0
@@ -78,17 +78,24 @@ class _Watch:
     """Time at which the answer was due to the first of the requests that have failed in a row."""
     is_silent: bool = False
     """True if there was no answer for SILENT_SECONDS."""
-    first: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set when the first request has been answered or has failed."""
-    is_awaited: bool = True
-    """True while a look waits for the first request."""
-    task: "asyncio.Task[None] | None" = field(default=None)
+    first: "asyncio.Task[Priority | None] | None" = None
+    """The first request."""
+    is_relied_on: bool = False
+    """True once a look has not waited for the end of a request: what changes must cause another."""
+    task: "asyncio.Task[None] | None" = None
+    """The first request and all later ones."""
+
+    def end(self) -> None:
+        """Cancel the requests."""
+        for task in (self.first, self.task):
+            if task is not None:
+                task.cancel()
 
     def answered(self, report: RunStatus) -> Priority | None:
         """Take notice of an answer. Returns the priority of a look at the run; None: nothing is new."""
         before, was_silent = self.report, self.is_silent
         self.report, self.error, self.is_silent = report, None, False
-        if before is not None and before.version == report.version and not was_silent:
+        if before is not None and report.version and before.version == report.version and not was_silent:
             return None
         return Priority.ROUTINE if is_progress(before, report) else Priority.EVENT
 
@@ -167,33 +174,48 @@ class HttpOrchestratorClient(OrchestratorClient):
         watch = self._watches.get(key)
         if watch is not None and watch.token == token:
             if is_fresh:
-                # An error is this look's alone: the request that hangs knows more.
-                watch.answered(await self._http.call("GET", self._asking(key), RunStatus, headers=bearer(token)))
+                await self._refresh(key, watch)
             return watch.known()
         if watch is not None:
             self.forget(key)
         if key in self._without_versions or len(self._watches) >= MAX_WATCHES:
             return await self._polled(key, token)
-        watch = self._watches[key] = _Watch(token)
-        watch.task = asyncio.create_task(self._follow(key, watch), name=f"status of {key}")
-        WATCHED_ORCHESTRATORS.set(len(self._watches))
-        try:
-            async with asyncio.timeout(FIRST_SECONDS):
-                await watch.first.wait()
-        except TimeoutError:
-            log.debug("No status of %s within %s s", key, FIRST_SECONDS)
-        finally:
-            watch.is_awaited = False
+        watch = self._begin(key, token)
+        assert watch.first is not None
+        await asyncio.wait({watch.first}, timeout=None if is_fresh else FIRST_SECONDS)
+        if not watch.first.done():
+            watch.is_relied_on = True
+        elif not watch.first.cancelled():
+            watch.first.result()  # raises an error of the operator itself
         return watch.known()
+
+    def _begin(self, key: RunKey, token: str | None) -> _Watch:
+        watch = self._watches[key] = _Watch(token)
+        watch.first = asyncio.create_task(self._read(self._http, self._asking(key), watch))
+        watch.task = asyncio.create_task(self._follow(key, watch, watch.first), name=f"status of {key}")
+        WATCHED_ORCHESTRATORS.set(len(self._watches))
+        return watch
+
+    async def _refresh(self, key: RunKey, watch: _Watch) -> None:
+        """Ask an orchestrator that is watched, now. Raises RequestError if no request was answered meanwhile.
+
+        The watch does not take notice of the error: its own request, which hangs, knows more.
+        """
+        before = watch.report
+        try:
+            watch.answered(await self._http.call("GET", self._asking(key), RunStatus, headers=bearer(watch.token)))
+        except RequestError:
+            if watch.report is before:
+                raise
 
     async def _polled(self, key: RunKey, token: str | None) -> RunStatus:
         """Ask an orchestrator that is not watched. Raises RequestError."""
         asked = _Watch(token)
         await self._read(self._http, self._asking(key), asked)
-        report = asked.known()
-        if report.version:
+        if asked.report is None or asked.report.version:
+            # Watch it from the next look on: it is silent, or is another one.
             self._without_versions.discard(key)
-        return report
+        return asked.known()
 
     @override
     def is_watched(self, key: RunKey) -> bool:
@@ -208,8 +230,8 @@ class HttpOrchestratorClient(OrchestratorClient):
     def forget(self, key: RunKey) -> None:
         self._without_versions.discard(key)
         watch = self._watches.pop(key, None)
-        if watch is not None and watch.task is not None:
-            watch.task.cancel()
+        if watch is not None:
+            watch.end()
         WATCHED_ORCHESTRATORS.set(len(self._watches))
 
     async def close(self) -> None:
@@ -220,14 +242,14 @@ class HttpOrchestratorClient(OrchestratorClient):
         await self._asking_again.close()
         await self._hanging.close()
 
-    async def _follow(self, key: RunKey, watch: _Watch) -> None:
+    async def _follow(self, key: RunKey, watch: _Watch, first: "asyncio.Task[Priority | None]") -> None:
         """Keep the report of the watch current while the orchestrator's answers have versions."""
         try:
-            priority = await self._read(self._http, self._asking(key), watch)
-            if priority is not None and not watch.is_awaited:
+            priority = await first
+            if priority is not None and watch.is_relied_on:
                 self._changed(key, priority)
-            watch.first.set()
             while watch.report is None or watch.report.version:
+                watch.is_relied_on = True
                 await asyncio.sleep(pause_after(watch.silent_seconds(self._clock()), self._pause))
                 priority = await self._ask(key, watch, WAIT_SECONDS if watch.error is None else 0)
                 if priority is Priority.ROUTINE and await self._changes.wait():
@@ -243,7 +265,7 @@ class HttpOrchestratorClient(OrchestratorClient):
             if self._watches.get(key) is watch:
                 del self._watches[key]
                 WATCHED_ORCHESTRATORS.set(len(self._watches))
-                if watch.first.is_set() and key not in self._without_versions:
+                if watch.is_relied_on:
                     # Look at the run now: the look asks the orchestrator itself.
                     self._changed(key, Priority.EVENT)
 

@@ -281,6 +281,15 @@ class Hanging:
         except RequestError:
             return None
 
+    async def unwatched(self) -> None:
+        """Wait for the end of the watch, which causes a look."""
+        async with asyncio.timeout(20):
+            while self.client.is_watched(KEY):
+                assert (await self.changes.get())[0] == KEY
+                await asyncio.sleep(0)
+        while not self.changes.empty():
+            self.changes.get_nowait()
+
 
 @pytest.fixture
 async def hanging(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Hanging]:
@@ -340,14 +349,62 @@ async def test_an_older_orchestrator_whose_first_answer_is_late_is_asked_at_each
     hanging.version = ""
     assert await hanging.look() is None
     hanging.released.set()
-    async with asyncio.timeout(20):
-        assert await hanging.changes.get() == (KEY, Priority.EVENT)
+    await hanging.unwatched()
     hanging.released.clear()
     look = asyncio.create_task(hanging.look())
     await asyncio.sleep(0.2)
     hanging.released.set()
     assert await look == 3
     assert not hanging.client.is_watched(KEY)
+    assert hanging.changes.empty()
+
+
+async def test_an_older_orchestrator_that_becomes_silent_is_watched_until_it_answers(
+    run: Orchestrator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain: Callable[[RunStatus], RunStatus] = lambda status: status  # noqa: E731
+    monkeypatch.setattr("rlrun_orchestrator.status.status_server.with_version", plain)
+    run.client._clock = lambda: run.now
+    await run.client.status(KEY, TOKEN)
+    run.is_broken = True
+    for _ in range(2):
+        with pytest.raises(RequestError):
+            await run.client.status(KEY, TOKEN)
+    assert run.client.is_watched(KEY)
+    run.now = 30.0
+    assert await run.changed() == KEY
+    assert run.client.silent_seconds(KEY) == 30.0
+    run.is_broken = False
+    assert await run.changed() == KEY
+    assert (await run.client.status(KEY, TOKEN)).step == 3
+
+
+async def test_an_older_orchestrator_that_only_a_deciding_look_has_reached_is_asked_again(hanging: Hanging) -> None:
+    """The first answer says nothing that this look has not seen."""
+    hanging.version = ""
+    assert await hanging.look() is None
+    hanging.client._watches[KEY].answered(RunStatus(phase=RunPhase.running, step=3, max_steps=10))
+    hanging.released.set()
+    await hanging.unwatched()
+
+
+async def test_a_deciding_look_without_an_answer_of_its_own_takes_one_that_came_meanwhile(hanging: Hanging) -> None:
+    assert await hanging.look() is None
+    watch = hanging.client._watches[KEY]
+
+    async def call(*_: object, **__: object) -> None:
+        watch.answered(RunStatus(phase=RunPhase.running, step=3, max_steps=10, version="1"))
+        raise ServiceUnavailable(PROBLEM)
+
+    hanging.client._http.call = call  # type: ignore[method-assign,assignment]
+    assert (await hanging.client.status(KEY, TOKEN, is_fresh=True)).step == 3
+
+
+async def test_a_deciding_look_waits_for_the_first_answer(hanging: Hanging) -> None:
+    look = asyncio.create_task(hanging.client.status(KEY, TOKEN, is_fresh=True))
+    await asyncio.sleep(0.2)
+    hanging.released.set()
+    assert (await look).step == 3
     assert hanging.changes.empty()
 
 
@@ -380,16 +437,25 @@ async def test_a_run_that_is_forgotten_before_its_first_answer_causes_no_look(ha
     assert not hanging.client.is_watched(KEY)
 
 
-async def test_an_error_of_the_first_request_does_not_repeat_at_once(
-    hanging: Hanging, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("seconds", "is_told"), [(0.0, False), (0.2, True)], ids=["while a look waits", "later"])
+async def test_an_error_of_the_operator_in_the_first_request_is_that_of_a_look(
+    hanging: Hanging, monkeypatch: pytest.MonkeyPatch, seconds: float, is_told: bool
 ) -> None:
+    """Looks that fail are repeated less and less often."""
+
     async def call(*_: object, **__: object) -> None:
+        await asyncio.sleep(seconds)
         raise ZeroDivisionError
 
     monkeypatch.setattr(hanging.client._http, "call", call)
-    assert await hanging.look() is None
-    assert hanging.changes.empty()
+    if is_told:
+        assert await hanging.look() is None
+        await hanging.unwatched()
+    else:
+        with pytest.raises(ZeroDivisionError):
+            await hanging.look()
     assert not hanging.client.is_watched(KEY)
+    assert hanging.changes.empty()
 
 
 async def test_a_look_that_decides_asks_and_its_error_is_its_own(run: Orchestrator) -> None:
