@@ -95,7 +95,7 @@ class _Watch:
         """Take notice of an answer. Returns the priority of a look at the run; None: nothing is new."""
         before, was_silent = self.report, self.is_silent
         self.report, self.error, self.is_silent = report, None, False
-        if before is not None and report.version and before.version == report.version and not was_silent:
+        if before is not None and before.version == report.version and not was_silent:
             return None
         return Priority.ROUTINE if is_progress(before, report) else Priority.EVENT
 

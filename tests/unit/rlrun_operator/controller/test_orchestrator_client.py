@@ -437,6 +437,15 @@ async def test_a_run_that_is_forgotten_before_its_first_answer_causes_no_look(ha
     assert not hanging.client.is_watched(KEY)
 
 
+async def test_a_run_that_is_forgotten_at_once_is_not_asked(hanging: Hanging) -> None:
+    look = asyncio.create_task(hanging.look())
+    await asyncio.sleep(0)
+    hanging.client.forget(KEY)
+    assert await look is None
+    await asyncio.sleep(0.2)
+    assert hanging.requests == 0
+
+
 @pytest.mark.parametrize(("seconds", "is_told"), [(0.0, False), (0.2, True)], ids=["while a look waits", "later"])
 async def test_an_error_of_the_operator_in_the_first_request_is_that_of_a_look(
     hanging: Hanging, monkeypatch: pytest.MonkeyPatch, seconds: float, is_told: bool
@@ -546,7 +555,7 @@ async def test_the_status_of_another_run_is_not_shown(run: Orchestrator) -> None
 
 
 async def test_a_watch_that_ends_by_an_error_of_its_own_does_not_keep_an_old_status(
-    run: Orchestrator, monkeypatch: pytest.MonkeyPatch
+    run: Orchestrator, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def call(*_: object, **__: object) -> None:
         raise ZeroDivisionError
@@ -554,6 +563,7 @@ async def test_a_watch_that_ends_by_an_error_of_its_own_does_not_keep_an_old_sta
     monkeypatch.setattr(run.client._hanging, "call", call)
     await run.client.status(KEY, TOKEN)
     assert await run.changed() == KEY
+    assert ZeroDivisionError in {record.exc_info[0] for record in caplog.records if record.exc_info}
     run.change(step=4)
     assert (await run.client.status(KEY, TOKEN)).step == 4
 
