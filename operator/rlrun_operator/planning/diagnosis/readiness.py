@@ -49,6 +49,15 @@ def silence(error: Problem | None, silent_seconds: float, shown: Condition | Non
     )
 
 
+def shown_wait(status: RLRunStatus) -> Problem | None:
+    """Return what the orchestrator waited for when it answered last, by the conditions, or None."""
+    for kind in CONDITION_OF.values():
+        found = find_condition(status, kind)
+        if found is not None and _is_wait(found.reason):
+            return Problem(reason=found.reason, message=found.message)
+    return None
+
+
 def has_ready_pods(status: RLRunStatus, kind: ConditionType) -> bool:
     """Return whether all pods of the condition's role are ready, also if the orchestrator does not answer."""
     found = find_condition(status, kind)
@@ -137,7 +146,11 @@ def closed_readiness(status: RLRunStatus, reason: str, problem: Problem | None) 
 
 
 def _was_waiting(kind: ConditionType, reason: str | None) -> bool:
-    return reason == Reason.STARTING or (reason or "").startswith("WaitingFor") or _is_silence(kind, reason)
+    return reason == Reason.STARTING or _is_wait(reason) or _is_silence(kind, reason)
+
+
+def _is_wait(reason: str | None) -> bool:
+    return (reason or "").startswith("WaitingFor")
 
 
 def blocking_problem(status: RLRunStatus) -> Problem | None:

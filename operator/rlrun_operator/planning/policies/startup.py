@@ -16,7 +16,7 @@ from rlrun.protocol.problem import Problem
 from rlrun_operator.config.settings import OperatorSettings
 from rlrun_operator.kueue.placement import PlacementConflict
 from rlrun_operator.planning.diagnosis.pod_diagnostics import pod_problems
-from rlrun_operator.planning.diagnosis.readiness import expected_pods, readiness_conditions, silence
+from rlrun_operator.planning.diagnosis.readiness import expected_pods, readiness_conditions, shown_wait, silence
 from rlrun_operator.planning.diagnosis.refused_pods import refused_pods
 from rlrun_operator.planning.plan.actions import ConditionChange, PlanPart, StatusChange
 from rlrun_operator.planning.plan.observation import RunObservation
@@ -136,6 +136,9 @@ def report_readiness(
     since = [at for pod in pods if role_of(pod) == "orchestrator" and (at := ready_since(pod)) is not None]
     silent_seconds = min([observation.silent_seconds, *(seconds(at, now) for at in since)])
     unreachable = silence(observation.poll_error, silent_seconds, shown)
+    if observation.poll_error is not None and unreachable is None:
+        # An answer that is missing says nothing yet: what the run waits for stays shown.
+        waiting_for = shown_wait(status)
     return PlanPart(status=StatusChange(readiness_conditions(wanted, pods, problems, waiting_for, unreachable)))
 
 

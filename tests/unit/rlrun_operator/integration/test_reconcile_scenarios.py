@@ -116,6 +116,23 @@ async def test_an_orchestrator_that_does_not_answer_is_shown_and_ends_nothing(wo
     assert world.status.get("reason") is None
 
 
+async def test_what_a_run_waits_for_stays_shown_while_its_orchestrator_is_not_silent_for_long(world: World) -> None:
+    await world.start()
+    waits = Problem(reason="WaitingForTrainer", message="the trainer does not respond")
+    world.poller.answer = running(waiting_for=waits)
+    await world.reconcile()
+    assert world.status["reason"] == waits.reason
+    before = world.cluster.writes
+    world.poller.answer = None
+    for world.poller.silent in (0.0, 29.0):
+        await world.reconcile()
+    assert (world.condition("TrainerReady")["message"], world.cluster.writes) == (waits.message, before)
+    world.poller.silent = 30.0
+    await world.reconcile()
+    assert world.condition("TrainerReady")["status"] == "True"
+    assert world.status["reason"] == "OrchestratorUnreachable"
+
+
 @pytest.mark.parametrize("how", ["stop", "suspend"])
 async def test_the_silence_of_an_orchestrator_is_over_when_its_run_is(world: World, how: str) -> None:
     await world.start()
