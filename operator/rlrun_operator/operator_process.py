@@ -17,7 +17,9 @@ from typing import Any
 from aiohttp import web
 from rlrun.api.base.phases import Phase
 from rlrun.constants import SERVING_LABEL
-from rlrun.kube.async_client import AsyncApiTransport, AsyncKubeClient, load_configuration
+from rlrun.kube.api_configuration import load_configuration
+from rlrun.kube.async_client import AsyncKubeClient
+from rlrun.kube.async_transport import AsyncApiTransport
 from rlrun.kube.errors import ApiError
 from rlrun.kube.kinds import (
     RLCHECKPOINT,

@@ -14,7 +14,9 @@ from rlrun.kube.official_client import import_lazily
 import_lazily()
 
 from kubernetes.aio.config.config_exception import ConfigException
-from rlrun.kube.async_client import AsyncApiTransport, AsyncKubeClient, load_configuration, without_credentials
+from rlrun.kube.api_configuration import load_configuration, without_credentials
+from rlrun.kube.async_client import AsyncKubeClient
+from rlrun.kube.async_transport import AsyncApiTransport
 from rlrun.protocol.problem import Problem
 from rlrun.service.errors import FatalError
 from rlrun.service.run_service import run_service

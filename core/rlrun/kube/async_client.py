@@ -1,75 +1,28 @@
-"""Asynchronous Kubernetes client of the operator, for objects of all kinds as plain dictionaries.
-
-Credentials come from `kubernetes.aio`, requests are sent by aiohttp. The typed APIs parse every response into thousands
-of attributes. The ApiClient copies each body, and looks for proxies and for ~/.netrc in other threads at each request:
-half of the CPU time of a small one.
-"""
+"""Asynchronous Kubernetes client, for objects of all kinds as plain dictionaries."""
 
 import asyncio
 import builtins
 import json
-import ssl
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack
 from dataclasses import replace
-from typing import Protocol
-from urllib.parse import urlencode, urlsplit
-from urllib.request import getproxies, proxy_bypass
-
-import aiohttp
-from kubernetes.aio import client, config
-from typing_extensions import override
 
 from rlrun.constants import CONFLICT, FIELD_MANAGER
 from rlrun.kube import requests
-from rlrun.kube.errors import TIMEOUT, TOO_LARGE, UNREACHABLE, ApiError
+from rlrun.kube.async_transport import REQUEST_SECONDS, RESPONSE_LIMIT, AsyncTransport, too_large
+from rlrun.kube.errors import TIMEOUT, TOO_LARGE, ApiError
 from rlrun.kube.kinds import ALL, SECRET, ResourceKind
 from rlrun.kube.objects import Labels, Obj
 from rlrun.kube.refusals import ObjectRefused, find_other_owner, find_refusal
 from rlrun.kube.requests import KubeRequest
 
-REQUEST_SECONDS = 20.0
-CONNECTIONS = 64
 LOG_LINES = 200_000
 """Number of lines requested from the end of a log. The API server limits bytes only from the beginning."""
-LOG_CHUNK = 1 << 16
-RESPONSE_LIMIT = 32 << 20
-"""Bytes of a response, and of all pages about one run. Users may give a run's labels to objects of 1 MiB, and a page
-has 500 objects: without a limit, one of them ends the operator of all for want of memory."""
 RUN_PAGE_LIMIT = 4 << 20
 """Bytes of one page about one run. Eight such lists are read at a time, and parsed JSON takes four times its size."""
-ERROR_LIMIT = 1 << 20
-"""Bytes that are read of a response with an error."""
-READ_BUFFER = 1 << 21
-"""Bytes of a response that may wait for their reader: an event of a watch has a whole object."""
 VERSION_OF_NONE = "1"
 """Version that no object has: etcd counts its revisions from 1, and the first write makes 2. The API server creates the
 object of a server-side apply with it, and answers 409 if there is one, which has another version."""
-TRUST_FIELDS = (
-    "ssl_ca_cert",
-    "verify_ssl",
-    "disable_strict_ssl_verification",
-    "assert_hostname",
-    "tls_server_name",
-    "proxy",
-)
-"""Fields of a configuration that say how its API server is reached, and not by whom."""
-
-
-class AsyncTransport(Protocol):
-    """Sends requests to an API server. Tests replace it."""
-
-    async def send(self, request: KubeRequest) -> Obj:
-        """Return the object in the response. Raises ApiError."""
-        ...
-
-    def stream(self, request: KubeRequest) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
-        """Open the response as chunks of bytes. Raises ApiError, also while it is read."""
-        ...
-
-    async def close(self) -> None:
-        """Close the connections."""
-        ...
 
 
 class AsyncKubeClient:
@@ -162,7 +115,7 @@ class AsyncKubeClient:
             # A second page is rare. The transport limits the first one.
             later_bytes += len(json.dumps(items, ensure_ascii=False).encode()) if found else 0
             if later_bytes > RESPONSE_LIMIT - RUN_PAGE_LIMIT:
-                raise _too_large(request, RESPONSE_LIMIT)
+                raise too_large(request, RESPONSE_LIMIT)
             found += items
         return found
 
@@ -326,128 +279,3 @@ async def read_end(chunks: AsyncIterator[bytes], limit: int) -> tuple[bytes, boo
             del kept[:-limit]
             is_cut = True
     return bytes(kept[-limit:]), is_cut or len(kept) > limit
-
-
-class AsyncApiTransport(AsyncTransport):
-    """Transport over HTTP with the credentials of a kubernetes configuration."""
-
-    def __init__(self, configuration: client.Configuration, connections: int = CONNECTIONS) -> None:
-        """`connections`: maximum number at a time; more requests wait. 0: no maximum."""
-        self._configuration = configuration
-        self._host = str(configuration.host)
-        self._proxy: str | None = configuration.proxy or _proxy_of_environment(self._host)
-        self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=connections, ssl=_tls(configuration)),
-            cookie_jar=aiohttp.DummyCookieJar(),
-            read_bufsize=READ_BUFFER,
-        )
-
-    @override
-    async def close(self) -> None:
-        await self._session.close()
-
-    @override
-    async def send(self, request: KubeRequest) -> Obj:
-        async with self._open(request) as response:
-            limit = request.limit_bytes or RESPONSE_LIMIT
-            body, is_whole = await _read(response.content, limit)
-            if not is_whole:
-                raise _too_large(request, limit)
-            return requests.parse_object(request, body)
-
-    @override
-    @asynccontextmanager
-    async def stream(self, request: KubeRequest) -> AsyncIterator[AsyncIterator[bytes]]:
-        async with self._open(request) as response:
-            yield response.content.iter_chunked(LOG_CHUNK)
-
-    @asynccontextmanager
-    async def _open(self, request: KubeRequest) -> AsyncIterator[aiohttp.ClientResponse]:
-        """Yield the unread response. Raises ApiError, also for failures while it is read."""
-        action, seconds = str(request), request.seconds or REQUEST_SECONDS
-        parameters = request.parameters
-        try:
-            response = await self._session.request(
-                request.method,
-                f"{self._host}{request.path}" + (f"?{urlencode(parameters)}" if parameters else ""),
-                data=None if request.body is None else json.dumps(request.body).encode(),
-                headers=request.headers | await self._authorization(),
-                timeout=aiohttp.ClientTimeout(total=seconds),
-                proxy=self._proxy,
-                proxy_headers=self._configuration.proxy_headers,
-                server_hostname=self._configuration.tls_server_name,
-            )
-            try:
-                if response.status >= 400:
-                    body, _ = await _read(response.content, ERROR_LIMIT)
-                    raise ApiError.from_response(response.status, body, action)
-                yield response
-            finally:
-                response.release()
-        except TimeoutError:
-            message = f"the API server at {self._host} did not respond within {seconds:.0f} s"
-            raise ApiError(0, TIMEOUT, message, action=action) from None
-        except aiohttp.ClientError as error:
-            message = f"the API server at {self._host} does not answer ({error})"
-            raise ApiError(0, UNREACHABLE, message, action=action) from error
-
-    async def _authorization(self) -> dict[str, str]:
-        """Return the header with the token, which the configuration renews. Empty with a client certificate."""
-        found = (await self._configuration.auth_settings()).get("BearerToken")
-        return {str(found["key"]): str(found["value"])} if found and found["value"] else {}
-
-
-async def _read(content: aiohttp.StreamReader, limit: int) -> tuple[bytes, bool]:
-    """Return the response, and True; of a larger one than `limit` bytes its begin, and False."""
-    found = bytearray()
-    async for chunk in content.iter_any():
-        found += chunk
-        if len(found) > limit:
-            return bytes(found[:limit]), False
-    return bytes(found), True
-
-
-def _too_large(request: KubeRequest, limit: int) -> ApiError:
-    message = f"the response has more than {limit / 2**20:.2g} MiB"
-    if selector := request.query.get("labelSelector"):
-        message += f". Of the {request.kind.plural} with the label {selector}, delete those that users have made"
-    return ApiError(0, TOO_LARGE, message, action=str(request))
-
-
-def _tls(configuration: client.Configuration) -> ssl.SSLContext:
-    context = ssl.create_default_context(cafile=configuration.ssl_ca_cert)
-    if configuration.cert_file:
-        context.load_cert_chain(configuration.cert_file, keyfile=configuration.key_file)
-    if not configuration.verify_ssl:
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    if configuration.disable_strict_ssl_verification:
-        context.verify_flags &= ~ssl.VERIFY_X509_STRICT
-    return context
-
-
-def _proxy_of_environment(host: str) -> str | None:
-    """Return the proxy that HTTPS_PROXY, HTTP_PROXY and NO_PROXY name for the API server."""
-    parts = urlsplit(host)
-    return None if proxy_bypass(parts.hostname or "") else getproxies().get(parts.scheme)
-
-
-def without_credentials(configuration: client.Configuration) -> client.Configuration:
-    """Return the way to the same API server for requests that have a token of their own (`extra_headers`)."""
-    bare = client.Configuration(host=configuration.host)
-    for name in TRUST_FIELDS:
-        setattr(bare, name, getattr(configuration, name))
-    return bare
-
-
-async def load_configuration(kubeconfig: str | None = None, context: str | None = None) -> client.Configuration:
-    """Load the credentials of the kubeconfig if one is given, else those of the pod's ServiceAccount.
-
-    Raises ConfigException.
-    """
-    configuration = client.Configuration()
-    if kubeconfig:
-        await config.load_kube_config(config_file=kubeconfig, context=context, client_configuration=configuration)
-    else:
-        config.load_incluster_config(client_configuration=configuration)
-    return configuration

@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
 
-from rlrun.kube.async_client import AsyncTransport
+from rlrun.kube.async_transport import AsyncTransport
 from rlrun.kube.objects import Obj
 from rlrun.kube.requests import KubeRequest, Verb
 from typing_extensions import override

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 
-from rlrun.kube.async_client import AsyncTransport
+from rlrun.kube.async_transport import AsyncTransport
 from rlrun.kube.objects import Obj
 from rlrun.kube.requests import KubeRequest
 from typing_extensions import override

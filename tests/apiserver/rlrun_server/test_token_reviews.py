@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 from kubernetes import client
-from rlrun.kube.async_client import AsyncApiTransport, AsyncKubeClient, load_configuration
+from rlrun.kube.api_configuration import load_configuration
+from rlrun.kube.async_client import AsyncKubeClient
+from rlrun.kube.async_transport import AsyncApiTransport
 from rlrun.protocol.storage_access import StorageGrant, StorageRole
 from rlrun_server.authentication.token_reviews import TokenReviews
 

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from kubernetes import client, config
-from rlrun.kube.async_client import AsyncKubeClient, AsyncTransport
+from rlrun.kube.async_client import AsyncKubeClient
+from rlrun.kube.async_transport import AsyncTransport
 from rlrun.kube.errors import ApiError
 from rlrun.kube.kinds import (
     CONFIG_MAP,

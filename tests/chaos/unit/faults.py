@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from botocore.exceptions import ClientError, EndpointConnectionError
-from rlrun.kube.async_client import AsyncTransport
+from rlrun.kube.async_transport import AsyncTransport
 from rlrun.kube.errors import ApiError
 from rlrun.kube.requests import KubeRequest
 

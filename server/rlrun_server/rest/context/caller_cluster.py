@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from rlrun.constants import Reason
-from rlrun.kube.async_client import AsyncTransport
+from rlrun.kube.async_transport import AsyncTransport
 from rlrun.kube.errors import ApiError
 from rlrun.kube.objects import Obj
 from rlrun.kube.requests import KubeRequest

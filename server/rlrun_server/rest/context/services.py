@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, ParamSpec, TypeVar
 
 from rlrun.constants import Reason
-from rlrun.kube.async_client import AsyncTransport
+from rlrun.kube.async_transport import AsyncTransport
 from rlrun.kube.kinds import RLADAPTER, RLCHECKPOINT, RLMODEL, RLRUN
 from starlette.requests import Request
 

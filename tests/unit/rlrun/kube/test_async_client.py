@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 from kubernetes.aio import client
-from rlrun.kube import async_client
-from rlrun.kube.async_client import AsyncApiTransport, AsyncKubeClient, without_credentials
+from rlrun.kube import async_client, async_transport
+from rlrun.kube.api_configuration import without_credentials
+from rlrun.kube.async_client import AsyncKubeClient
+from rlrun.kube.async_transport import AsyncApiTransport
 from rlrun.kube.errors import ApiError
 from rlrun.kube.kinds import LEASE, POD, RLRUN
 
@@ -86,7 +88,8 @@ def large_page(count: int, token: str = "") -> Answer:
 
 @pytest.fixture
 def small_responses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(async_client, "RESPONSE_LIMIT", 1000)
+    for module in (async_client, async_transport):
+        monkeypatch.setattr(module, "RESPONSE_LIMIT", 1000)
     monkeypatch.setattr(async_client, "RUN_PAGE_LIMIT", 500)
 
 
@@ -172,7 +175,7 @@ async def test_only_a_page_that_is_too_large_becomes_smaller() -> None:
 
 
 async def test_a_large_body_of_an_error_is_not_read_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(async_client, "ERROR_LIMIT", 10)
+    monkeypatch.setattr(async_transport, "ERROR_LIMIT", 10)
     async with connected() as (kube, server):
         server.answer(f"GET {RUNS}/first", Answer(b"much too long", 500))
         with pytest.raises(ApiError, match=r"500 500: much too l$"):

@@ -10,7 +10,8 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from rlrun.kube.async_client import AsyncKubeClient, AsyncTransport
+from rlrun.kube.async_client import AsyncKubeClient
+from rlrun.kube.async_transport import AsyncTransport
 from rlrun.kube.errors import ApiError
 from rlrun.kube.kinds import SERVICE, ResourceKind
 from rlrun.kube.objects import Obj

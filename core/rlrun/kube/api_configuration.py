@@ -1,0 +1,34 @@
+"""Addresses and credentials of API servers for the asynchronous client."""
+
+from kubernetes.aio import client, config
+
+TRUST_FIELDS = (
+    "ssl_ca_cert",
+    "verify_ssl",
+    "disable_strict_ssl_verification",
+    "assert_hostname",
+    "tls_server_name",
+    "proxy",
+)
+"""Fields of a configuration that say how its API server is reached, and not by whom."""
+
+
+def without_credentials(configuration: client.Configuration) -> client.Configuration:
+    """Return the way to the same API server for requests that have a token of their own (`extra_headers`)."""
+    bare = client.Configuration(host=configuration.host)
+    for name in TRUST_FIELDS:
+        setattr(bare, name, getattr(configuration, name))
+    return bare
+
+
+async def load_configuration(kubeconfig: str | None = None, context: str | None = None) -> client.Configuration:
+    """Load the credentials of the kubeconfig if one is given, else those of the pod's ServiceAccount.
+
+    Raises ConfigException.
+    """
+    configuration = client.Configuration()
+    if kubeconfig:
+        await config.load_kube_config(config_file=kubeconfig, context=context, client_configuration=configuration)
+    else:
+        config.load_incluster_config(client_configuration=configuration)
+    return configuration

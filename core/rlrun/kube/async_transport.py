@@ -1,0 +1,155 @@
+"""Requests of the asynchronous client to an API server.
+
+Credentials come from `kubernetes.aio`, requests are sent by aiohttp. The typed APIs parse every response into thousands
+of attributes. The ApiClient copies each body, and looks for proxies and for ~/.netrc in other threads at each request:
+half of the CPU time of a small one.
+"""
+
+import json
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Protocol
+from urllib.parse import urlencode, urlsplit
+from urllib.request import getproxies, proxy_bypass
+
+import aiohttp
+from kubernetes.aio import client
+from typing_extensions import override
+
+from rlrun.kube import requests
+from rlrun.kube.errors import TIMEOUT, TOO_LARGE, UNREACHABLE, ApiError
+from rlrun.kube.objects import Obj
+from rlrun.kube.requests import KubeRequest
+
+REQUEST_SECONDS = 20.0
+CONNECTIONS = 64
+LOG_CHUNK = 1 << 16
+RESPONSE_LIMIT = 32 << 20
+"""Bytes of a response, and of all pages about one run. Users may give a run's labels to objects of 1 MiB, and a page
+has 500 objects: without a limit, one of them ends the operator of all for want of memory."""
+ERROR_LIMIT = 1 << 20
+"""Bytes that are read of a response with an error."""
+READ_BUFFER = 1 << 21
+"""Bytes of a response that may wait for their reader: an event of a watch has a whole object."""
+
+
+class AsyncTransport(Protocol):
+    """Sends requests to an API server. Tests replace it."""
+
+    async def send(self, request: KubeRequest) -> Obj:
+        """Return the object in the response. Raises ApiError."""
+        ...
+
+    def stream(self, request: KubeRequest) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
+        """Open the response as chunks of bytes. Raises ApiError, also while it is read."""
+        ...
+
+    async def close(self) -> None:
+        """Close the connections."""
+        ...
+
+
+class AsyncApiTransport(AsyncTransport):
+    """Transport over HTTP with the credentials of a kubernetes configuration."""
+
+    def __init__(self, configuration: client.Configuration, connections: int = CONNECTIONS) -> None:
+        """`connections`: maximum number at a time; more requests wait. 0: no maximum."""
+        self._configuration = configuration
+        self._host = str(configuration.host)
+        self._proxy: str | None = configuration.proxy or _proxy_of_environment(self._host)
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=connections, ssl=_tls(configuration)),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            read_bufsize=READ_BUFFER,
+        )
+
+    @override
+    async def close(self) -> None:
+        await self._session.close()
+
+    @override
+    async def send(self, request: KubeRequest) -> Obj:
+        async with self._open(request) as response:
+            limit = request.limit_bytes or RESPONSE_LIMIT
+            body, is_whole = await _read(response.content, limit)
+            if not is_whole:
+                raise too_large(request, limit)
+            return requests.parse_object(request, body)
+
+    @override
+    @asynccontextmanager
+    async def stream(self, request: KubeRequest) -> AsyncIterator[AsyncIterator[bytes]]:
+        async with self._open(request) as response:
+            yield response.content.iter_chunked(LOG_CHUNK)
+
+    @asynccontextmanager
+    async def _open(self, request: KubeRequest) -> AsyncIterator[aiohttp.ClientResponse]:
+        """Yield the unread response. Raises ApiError, also for failures while it is read."""
+        action, seconds = str(request), request.seconds or REQUEST_SECONDS
+        parameters = request.parameters
+        try:
+            response = await self._session.request(
+                request.method,
+                f"{self._host}{request.path}" + (f"?{urlencode(parameters)}" if parameters else ""),
+                data=None if request.body is None else json.dumps(request.body).encode(),
+                headers=request.headers | await self._authorization(),
+                timeout=aiohttp.ClientTimeout(total=seconds),
+                proxy=self._proxy,
+                proxy_headers=self._configuration.proxy_headers,
+                server_hostname=self._configuration.tls_server_name,
+            )
+            try:
+                if response.status >= 400:
+                    body, _ = await _read(response.content, ERROR_LIMIT)
+                    raise ApiError.from_response(response.status, body, action)
+                yield response
+            finally:
+                response.release()
+        except TimeoutError:
+            message = f"the API server at {self._host} did not respond within {seconds:.0f} s"
+            raise ApiError(0, TIMEOUT, message, action=action) from None
+        except aiohttp.ClientError as error:
+            message = f"the API server at {self._host} does not answer ({error})"
+            raise ApiError(0, UNREACHABLE, message, action=action) from error
+
+    async def _authorization(self) -> dict[str, str]:
+        """Return the header with the token, which the configuration renews. Empty with a client certificate."""
+        found = (await self._configuration.auth_settings()).get("BearerToken")
+        return {str(found["key"]): str(found["value"])} if found and found["value"] else {}
+
+
+async def _read(content: aiohttp.StreamReader, limit: int) -> tuple[bytes, bool]:
+    """Return the response, and True; of a larger one than `limit` bytes its begin, and False."""
+    found = bytearray()
+    async for chunk in content.iter_any():
+        found += chunk
+        if len(found) > limit:
+            return bytes(found[:limit]), False
+    return bytes(found), True
+
+
+def too_large(request: KubeRequest, limit: int) -> ApiError:
+    """Return the error of a response of more than `limit` bytes."""
+    message = f"the response has more than {limit / 2**20:.2g} MiB"
+    if selector := request.query.get("labelSelector"):
+        message += f". Of the {request.kind.plural} with the label {selector}, delete those that users have made"
+    return ApiError(0, TOO_LARGE, message, action=str(request))
+
+
+def _tls(configuration: client.Configuration) -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=configuration.ssl_ca_cert)
+    if configuration.cert_file:
+        context.load_cert_chain(configuration.cert_file, keyfile=configuration.key_file)
+    if not configuration.verify_ssl:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    if configuration.disable_strict_ssl_verification:
+        context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+    return context
+
+
+def _proxy_of_environment(host: str) -> str | None:
+    """Return the proxy that HTTPS_PROXY, HTTP_PROXY and NO_PROXY name for the API server."""
+    parts = urlsplit(host)
+    return None if proxy_bypass(parts.hostname or "") else getproxies().get(parts.scheme)
