@@ -57,7 +57,7 @@ def startup_timeouts(run: ResolvedRun, settings: OrchestratorSettings) -> Startu
     """Return the limits of the waits before the first step."""
     return StartupTimeouts(
         component=float(min(settings.start_deadline, run.spec.start_deadline_seconds)),
-        configuration_error=settings.configuration_grace,
+        denied_storage=settings.storage_grace,
         poll_interval=settings.poll_interval,
     )
 

@@ -28,6 +28,8 @@ OPERATOR = "app.kubernetes.io/name=rlrun,app.kubernetes.io/component=operator"
 STORAGE_SERVER = "app.kubernetes.io/name=rlrun,app.kubernetes.io/component=server"
 S3 = "s3"
 ROLLOUT_SECONDS = 120.0
+S3_SECONDS = 240.0
+"""Deadline for answers of S3 after its start: SeaweedFS has once denied that its bucket exists for two minutes."""
 PROCESS_SECONDS = 30.0
 CALL_SECONDS = 5.0
 """Seconds that an engine is paused before it is killed: a few steps, so that requests to it are in progress."""
@@ -164,7 +166,7 @@ def _wait_for_s3(platform: Platform) -> None:
 
     from demo.install import BUCKET
 
-    deadline = time.monotonic() + ROLLOUT_SECONDS
+    deadline = time.monotonic() + S3_SECONDS
     store = platform.s3.store()
     while True:
         try:

@@ -140,6 +140,7 @@ class World:
                 "poll_interval": 0.05,
                 "publish_grace": 0.2,
                 "configuration_grace": 0.2,
+                "storage_grace": 0.2,
                 "start_deadline": 10.0,
                 "trainer_deadline": 5.0,
                 "inference_deadline": 5.0,

@@ -24,8 +24,8 @@ class StartupTimeouts:
 
     component: float
     """Time until an unreachable component ends the attempt."""
-    configuration_error: float
-    """Time until an error that the user may be correcting (a missing bucket) ends the attempt."""
+    denied_storage: float
+    """Time until a missing bucket or credentials without access to it end the run."""
     poll_interval: float
     """Pause between two checks of a component."""
 
@@ -48,22 +48,29 @@ class StartupStateLoader:
         self._timeouts = timeouts
 
     async def wait_for_bucket(self) -> None:
-        """Return when the bucket can be used. Raises FatalError."""
+        """Return when the bucket can be used. Raises FatalError.
+
+        An S3 server that has just started may deny the bucket or the credentials for minutes, so that only such errors
+        in a row count as a wrong configuration, not the silence before them.
+        """
         start = time.monotonic()
+        denied_since: float | None = None
         while True:
             try:
                 await asyncio.to_thread(self._store.check, self._layout.root / "metrics")
                 self._conditions.set_waiting("s3", None)
                 return
             except StoreError as error:
-                configuration_error = isinstance(error, AccessDenied | BucketMissing)
+                now = time.monotonic()
                 self._conditions.set_waiting("s3", error.problem)
-                limits = self._timeouts
-                limit = min(limits.component, limits.configuration_error) if configuration_error else limits.component
-                if time.monotonic() - start >= limit:
-                    raise FatalError(
-                        error.problem, ExitCode.CONFIGURATION if configuration_error else ExitCode.RESTART
-                    ) from error
+                if not isinstance(error, AccessDenied | BucketMissing):
+                    denied_since = None
+                elif denied_since is None:
+                    denied_since = now
+                is_denied = denied_since is not None and now - denied_since >= self._timeouts.denied_storage
+                if is_denied or now - start >= self._timeouts.component:
+                    code = ExitCode.RESTART if denied_since is None else ExitCode.CONFIGURATION
+                    raise FatalError(error.problem, code) from error
                 log.warning("%s", error)
                 await asyncio.sleep(self._timeouts.poll_interval)
 
