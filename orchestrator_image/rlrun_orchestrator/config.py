@@ -39,8 +39,8 @@ class OrchestratorSettings:
     configuration_grace: float = 60.0
     """Time to correct a broken environment before the run fails."""
     storage_grace: float = 300.0
-    """Time to correct a missing bucket or wrong S3 credentials before the run fails. SeaweedFS has denied its bucket for
-    two minutes after a start."""
+    """Time to correct a missing bucket or wrong S3 credentials before the run fails. SeaweedFS has denied its bucket
+    for two minutes after a start."""
     trainer_deadline: float = 900.0
     """Time for an unreachable trainer to return."""
     step_deadline: float = 3600.0
