@@ -161,16 +161,18 @@ def s3_away(platform: Platform) -> Iterator[None]:
 
 
 def _wait_for_s3(platform: Platform) -> None:
+    """Wait until files can be written: SeaweedFS has its bucket a second before it has the volumes of the files."""
     from rlrun.storage.layout import S3Uri
     from rlrun.storage.store import StoreError
 
     from demo.install import BUCKET
 
     deadline = time.monotonic() + S3_SECONDS
-    store = platform.s3.store()
+    store, probe = platform.s3.store(), S3Uri(BUCKET, "chaos-probe/file")
     while True:
         try:
-            store.check(S3Uri(BUCKET, ""))
+            store.put_bytes(probe, b"S3 is back")
+            store.delete_prefix(S3Uri(BUCKET, "chaos-probe"))
             return
         except StoreError as error:
             if time.monotonic() > deadline:
