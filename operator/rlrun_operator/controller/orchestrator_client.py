@@ -30,7 +30,7 @@ from rlrun_operator.runtime.work_queue import Priority
 
 log = logging.getLogger(__name__)
 
-FIRST_SECONDS = 1.0
+FIRST_SECONDS = 0.5
 """Time for which a look waits for the first answer of an orchestrator. A later answer causes another look."""
 WAIT_SECONDS = 25.0
 LATE_SECONDS = 10.0
