@@ -49,7 +49,7 @@ class OrchestratorClient(Protocol):
     """Client that reads the status of a run from its orchestrator."""
 
     async def status(self, key: RunKey, token: str | None = None, *, is_fresh: bool = False) -> RunStatus:
-        """Return the status of the run, which asks for its token. Raises RequestError, also if the first answer is late.
+        """Return the status of the run, which asks for its token. Raises RequestError, also before the first answer.
 
         `is_fresh`: the status of this moment. Else it may be as old as the pause between two changes, or SILENT_SECONDS
         if the orchestrator does not answer.

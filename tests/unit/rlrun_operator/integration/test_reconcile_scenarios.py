@@ -106,7 +106,7 @@ async def test_an_orchestrator_that_does_not_answer_is_shown_and_ends_nothing(wo
         world.clock.advance(30)
         assert await world.reconcile() > 30, "it is looked at no more often than a run in which nothing happens"
     assert world.cluster.writes == before
-    # After a restart, the operator measures the silence from 0 again. It keeps the condition, also for another error.
+    # After a restart the operator measures the silence from 0 again, and keeps the condition for any error.
     world.poller.silent, world.poller.reason = 0.0, "HTTP503"
     await world.reconcile()
     assert world.cluster.writes == before
