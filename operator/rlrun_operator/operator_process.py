@@ -22,6 +22,7 @@ from rlrun.kube.async_client import AsyncKubeClient
 from rlrun.kube.async_transport import AsyncApiTransport
 from rlrun.kube.errors import ApiError
 from rlrun.kube.kinds import (
+    RLADAPTER,
     RLCHECKPOINT,
     RLMODEL,
     RLRUN,
@@ -33,9 +34,10 @@ from rlrun.kube.objects import Obj, label
 
 from rlrun_operator import handlers
 from rlrun_operator.cache.child_kinds import PODS_AND_CHILDREN
+from rlrun_operator.cache.confirmation import confirm_answers
 from rlrun_operator.cache.first_answers import read_first_answers
 from rlrun_operator.cache.metadata_watch import MetadataWatch
-from rlrun_operator.cache.object_cache import ObjectCache
+from rlrun_operator.cache.object_cache import ObjectCache, Question, listed_version
 from rlrun_operator.cache.recording_transport import RecordingTransport
 from rlrun_operator.cache.run_index import RunIndex
 from rlrun_operator.config.settings import OperatorSettings
@@ -232,11 +234,12 @@ class Operator:
         for namespace in namespaces:
             # Changes of pods make the Secrets of their runs be read again; Secrets themselves are not watched.
             self._cache.watch_opened(SECRET, namespace, ())
-        return [
+        watches = [
             MetadataWatch(cluster, self._cache, self._index, kind, namespace, on_change, on_open).run()
             for kind in children
             for namespace in namespaces
         ]
+        return [*watches, confirm_answers(cluster, self._cache, namespaces, (*children, RLCHECKPOINT, RLADAPTER))]
 
     async def _configure(self) -> Any:
         return await load_configuration(self._settings.kubeconfig)
@@ -285,6 +288,7 @@ class Operator:
         """Queue all runs, but those that `reconciler` has settled."""
         keys = {RunKey(*known) for known in self._phases.keys()}  # noqa: SIM118
         loads_places = admissions is not None and not self._may_work.is_set()
+        expiry = self._cache.expiry()
         runs = await list_runs(cluster, self._settings.watch_namespaces, for_admission=loads_places)
         self._cache.forget_missing(RLRUN, runs)
         self._cache.drop_expired()
@@ -293,6 +297,7 @@ class Operator:
             self._cache.changed(RLRUN, run)
             metadata = run["metadata"]
             key = RunKey(metadata["namespace"], metadata["name"])
+            self._cache.confirm(Question.one(RLRUN, key.namespace, key.name), dict([listed_version(run)]), expiry)
             keys.discard(key)
             self._phases.set_phase(key.namespace, key.name, (stored_phase(run) or Phase.pending).value)
             if reconciler is None or not reconciler.is_settled(key, metadata["resourceVersion"]):

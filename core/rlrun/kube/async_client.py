@@ -97,6 +97,13 @@ class AsyncKubeClient:
         async for items, _ in self._pages(requests.list_page(kind, namespace, labels)):
             yield items
 
+    async def metadata_pages(
+        self, kind: ResourceKind, namespace: str | None, labels: Labels
+    ) -> AsyncIterator[builtins.list[Obj]]:
+        """Yield the metadata of all objects with these labels, as `pages` does."""
+        async for items, _ in self._pages(requests.list_metadata_page(kind, namespace, labels)):
+            yield items
+
     async def _list(
         self, request: KubeRequest, keep: Callable[[Obj], Obj] = lambda obj: obj
     ) -> tuple[builtins.list[Obj], str]:

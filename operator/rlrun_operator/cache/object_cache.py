@@ -1,8 +1,9 @@
 """Cache of the objects of runs: each answer of the API server is kept until an event or an own write changes it.
 
-Nothing here asks the API server. An answer is kept only for kinds whose changes are watched at the moment, and at most
-for KEPT_SECONDS: a watch may lose an event. Versions decide what is newer, because events of own writes arrive after
-the answers to them (resourceVersions of one kind compare as numbers: Kubernetes enhancement 5504).
+Nothing here asks the API server. An answer is kept only for kinds whose changes are watched at the moment, and for
+KEPT_SECONDS after it was read or confirmed by a list: a watch may lose an event. Versions decide what is newer, because
+events of own writes arrive after the answers to them (resourceVersions of one kind compare as numbers: Kubernetes
+enhancement 5504).
 """
 
 import asyncio
@@ -27,8 +28,8 @@ from rlrun_operator.cache.object_parts import used_parts
 log = logging.getLogger(__name__)
 
 KEPT_SECONDS = 1200.0
-"""Time for which an answer is kept, give or take a fifth, so that not all are read again at once. A run has eleven
-answers: a hundred runs cause a request per second."""
+"""Time for which an answer is kept, give or take a fifth, so that not all are read again at once. Lists of all objects
+of a kind confirm answers (`cache/confirmation.py`), so that few expire while looks ask for them."""
 
 LARGEST_ANSWER = 512 << 10
 """Bytes of an answer that is kept, compressed. A run of thousand checkpoints has less. Larger ones are read each time:
@@ -85,6 +86,8 @@ class _Answer:
     watched_since: int
     """Moment from which no event was missed: that of the read, or of the list that it was compared with."""
     until: float
+    is_in_use: bool = False
+    """True if a look has asked for it since it was read or confirmed."""
     unconfirmed: frozenset[str] = frozenset()
     """Uids of objects that an own write has changed, and no event yet. A change by others may have come before it."""
 
@@ -205,6 +208,33 @@ class ObjectCache:
         for question in [q for q, answer in self._answers[kind].items() if not answer.versions.keys() <= uids]:
             self._drop(question)
 
+    def questions(self, kind: ResourceKind, namespace: str | None, key: str) -> frozenset[Question]:
+        """Return the lists by this label, in one or in all namespaces, whose answers are kept."""
+        return frozenset(
+            question
+            for question in self._answers[kind]
+            if namespace in (None, question.namespace) and question.selector.startswith(f"{key}=")
+        )
+
+    def expiry(self) -> float:
+        """Return the time until which an answer is kept that is read now."""
+        return self._clock() + self._kept_seconds * self._spread()
+
+    def confirm(self, question: Question, versions: Mapping[str, int], expiry: float) -> None:
+        """Keep an answer until `expiry` if its objects are these, and forget it otherwise.
+
+        `versions`: by uid, of all objects that a list has found which was read later than the answer. An answer that
+        no look asks for expires. One that has a newer version has changed since the list.
+        """
+        answer = self._answers[question.kind].get(question)
+        if answer is None:
+            return
+        if answer.versions == versions:
+            answer.until = max(answer.until, expiry) if answer.is_in_use else answer.until
+            answer.is_in_use = False
+        elif not any(answer.versions.get(uid, 0) > version for uid, version in versions.items()):
+            self._drop(question)
+
     def drop_expired(self) -> None:
         """Free the memory of answers that no look has asked for since they expired."""
         now = self._clock()
@@ -246,6 +276,7 @@ class ObjectCache:
             return None
         # Another run may have read it. `forget_run` must forget it for this one, too.
         self._of_run[run].add(question)
+        answer.is_in_use = True
         return answer.objects()
 
     @contextmanager
@@ -263,14 +294,14 @@ class ObjectCache:
     def keep(self, question: Question, read: PendingRead, objects: Iterable[Obj], run: RunName) -> None:
         """Keep the answer to a read for a run, unless something has changed meanwhile."""
         stripped = [used_parts(question.kind, obj) for obj in objects]
-        versions = {str(o["metadata"].get("uid", "")): _version(o) or 0 for o in stripped}
+        versions = dict(map(listed_version, stripped))
         if not self.is_watched(question.kind, question.namespace) or read.is_outdated:
             earlier = self._answers[question.kind].get(question)
             if earlier is not None and earlier.versions != versions:
                 # A look has seen what may be gone again when the watch opens.
                 self._drop(question)
             return
-        until = self._clock() + self._kept_seconds * self._spread()
+        until = self.expiry()
         places = {_place(question.kind, o["metadata"]) for o in stripped}
         self._drop(question)
         data = _packed(stripped)
@@ -419,6 +450,11 @@ def _place(kind: ResourceKind, metadata: Mapping[str, Any]) -> _Place:
 def _version(obj: Mapping[str, Any]) -> int | None:
     text = str((obj.get("metadata") or {}).get("resourceVersion", ""))
     return int(text) if text.isdigit() else None
+
+
+def listed_version(obj: Obj) -> tuple[str, int]:
+    """Return uid and version of an object, as answers have them."""
+    return str(obj["metadata"].get("uid", "")), _version(obj) or 0
 
 
 def _packed(objects: list[Obj]) -> bytes:

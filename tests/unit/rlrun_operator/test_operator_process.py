@@ -8,12 +8,14 @@ from typing import Any, cast
 import pytest
 from rlrun.kube.async_client import AsyncKubeClient
 from rlrun.kube.errors import ApiError
-from rlrun.kube.kinds import ALL, POD, RLCHECKPOINT, RLMODEL, WORKLOAD, ResourceKind
+from rlrun.kube.kinds import ALL, POD, RLCHECKPOINT, RLMODEL, RLRUN, WORKLOAD, ResourceKind
 from rlrun.kube.objects import Labels, Obj
-from rlrun.kube.requests import KubeRequest
+from rlrun.kube.requests import KubeRequest, Verb
+from rlrun_operator import operator_process
 from rlrun_operator.cache import first_answers
+from rlrun_operator.cache.cached_reader import CachedReader
 from rlrun_operator.cache.first_answers import BY_NAME, BY_UID
-from rlrun_operator.cache.object_cache import Question
+from rlrun_operator.cache.object_cache import KEPT_SECONDS, ObjectCache, Question
 from rlrun_operator.config.settings import KueueSettings, OperatorSettings
 from rlrun_operator.controller.admission_queue import AdmissionQueue
 from rlrun_operator.controller.reconciler import Reconciler
@@ -229,6 +231,30 @@ async def test_the_list_of_all_runs_queues_them_behind_events() -> None:
     operator._queue.add(event)
     assert len(operator._queue) == 3
     assert await operator._queue.get() == event
+
+
+async def test_the_list_of_all_runs_confirms_the_answers_about_them() -> None:
+    now = 0.0
+    cluster, operator = FakeCluster(run_object()), Operator(SETTINGS)
+    operator._cache = ObjectCache(lambda: now, spread=lambda: 1.0)
+    operator._cache.watch_opened(RLRUN, None, ())
+    reader = CachedReader(cluster.kube, operator._cache, ("team", "reverse"))
+    for _ in range(3):
+        await reader.get(RLRUN, "team", "reverse")
+        await operator._list_runs(cluster.kube)
+        now += KEPT_SECONDS - 1
+    assert [request.verb for request in cluster.requests if request.kind == RLRUN].count(Verb.GET) == 1
+
+
+async def test_answers_about_all_that_a_look_lists_are_confirmed(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def confirm(_: object, __: object, namespaces: Iterable[str], kinds: Iterable[ResourceKind]) -> None:
+        confirmed.append((namespaces, {*kinds}))
+
+    confirmed: list[tuple[Iterable[str], set[ResourceKind]]] = []
+    monkeypatch.setattr(operator_process, "confirm_answers", confirm)
+    settings = SETTINGS.model_copy(update={"watch_namespaces": ["one", "two"], "kueue": KueueSettings()})
+    await watch(Operator(settings), Watched(), Pools(), Unsettled())
+    assert confirmed == [(["one", "two"], {*BY_NAME, *BY_UID, WORKLOAD})]
 
 
 async def test_runs_of_a_watch_gap_come_after_events_and_before_the_list_of_all_runs() -> None:
