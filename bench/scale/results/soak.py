@@ -12,6 +12,8 @@ from bench.scale.testbed.readings import Usage
 
 GROWTH_AIM_MIB = 5.0
 MEMORY_AIM_MIB = 230.0
+QUIET_REQUESTS_AIM = 2.0
+"""Requests per second for 100 runs."""
 KEPT_SAMPLES = 40
 """Readings of the memory that a file of results has, of those that the slope comes from."""
 WARM_SHARE = 0.2
@@ -81,7 +83,14 @@ def results_of(found: Sequence[Repetition], cores_busy: Sequence[float] = ()) ->
             "writes",
             lambda r: r.quiet.writes,
             at_most(0),
-            f"{rows.middle(lambda r: r.quiet.requests / r.quiet.seconds):.2f} requests/s, "
+        ),
+        rows.row(
+            "soak requests of quiet runs",
+            f"{last.runs} runs without a step for {quiet:.0f} s afterwards: requests a second, with the Lease",
+            "requests/s",
+            lambda r: r.quiet.requests / r.quiet.seconds,
+            at_most(QUIET_REQUESTS_AIM * last.runs / 100),
+            f"{rows.middle(lambda r: r.quiet.looks / r.quiet.seconds):.2f} looks/s, "
             f"{rows.middle(lambda r: r.quiet.cpu_seconds / r.quiet.seconds):.3f} cores",
         ),
     ]
