@@ -189,7 +189,7 @@ class Operator:
             )
         )
         holding = tasks.start(lease.hold())
-        working = [tasks.start(self._resync(cluster, admissions, reconciler))]
+        working = [tasks.start(self._resync(cluster, admissions, reconciler)), tasks.start(self._confirmation(cluster))]
         working += [tasks.start(self._work(reconciler)) for _ in range(self._settings.workers)]
         working += [tasks.start(job) for job in (*serving.jobs(), *self._cache_jobs(watcher, serving, reconciler))]
         tasks.start(self._restore_signal_handlers())
@@ -220,8 +220,7 @@ class Operator:
     def _cache_jobs(
         self, cluster: AsyncKubeClient, pools: handlers.Pools, reconciler: Reconciler
     ) -> list[Coroutine[Any, Any, None]]:
-        namespaces: list[str | None] = [*self._settings.watch_namespaces] or [None]
-        children = (*PODS_AND_CHILDREN, *([WORKLOAD] if self._settings.kueue else []))
+        namespaces, children = self._namespaces(), self._child_kinds()
 
         def on_change(obj: Obj) -> None:
             key = handlers.run_key(obj)
@@ -234,12 +233,21 @@ class Operator:
         for namespace in namespaces:
             # Changes of pods make the Secrets of their runs be read again; Secrets themselves are not watched.
             self._cache.watch_opened(SECRET, namespace, ())
-        watches = [
+        return [
             MetadataWatch(cluster, self._cache, self._index, kind, namespace, on_change, on_open).run()
             for kind in children
             for namespace in namespaces
         ]
-        return [*watches, confirm_answers(cluster, self._cache, namespaces, (*children, RLCHECKPOINT, RLADAPTER))]
+
+    def _confirmation(self, cluster: AsyncKubeClient) -> Coroutine[Any, Any, None]:
+        kinds = (*self._child_kinds(), RLCHECKPOINT, RLADAPTER)
+        return confirm_answers(cluster, self._cache, self._namespaces(), kinds)
+
+    def _namespaces(self) -> list[str | None]:
+        return [*self._settings.watch_namespaces] or [None]
+
+    def _child_kinds(self) -> tuple[ResourceKind, ...]:
+        return (*PODS_AND_CHILDREN, *([WORKLOAD] if self._settings.kueue else []))
 
     async def _configure(self) -> Any:
         return await load_configuration(self._settings.kubeconfig)
@@ -288,7 +296,7 @@ class Operator:
         """Queue all runs, but those that `reconciler` has settled."""
         keys = {RunKey(*known) for known in self._phases.keys()}  # noqa: SIM118
         loads_places = admissions is not None and not self._may_work.is_set()
-        expiry = self._cache.expiry()
+        listed_at = self._cache.time()
         runs = await list_runs(cluster, self._settings.watch_namespaces, for_admission=loads_places)
         self._cache.forget_missing(RLRUN, runs)
         self._cache.drop_expired()
@@ -297,7 +305,7 @@ class Operator:
             self._cache.changed(RLRUN, run)
             metadata = run["metadata"]
             key = RunKey(metadata["namespace"], metadata["name"])
-            self._cache.confirm(Question.one(RLRUN, key.namespace, key.name), dict([listed_version(run)]), expiry)
+            self._cache.compare(Question.one(RLRUN, key.namespace, key.name), dict([listed_version(run)]), listed_at)
             keys.discard(key)
             self._phases.set_phase(key.namespace, key.name, (stored_phase(run) or Phase.pending).value)
             if reconciler is None or not reconciler.is_settled(key, metadata["resourceVersion"]):
@@ -315,10 +323,9 @@ class Operator:
         """Let the workers begin, once it is known which runs have a place, and what the unfinished ones consist of."""
         if admissions is not None:
             admissions.load(run for run in runs if not names_local_queue(run))
-        namespaces: list[str | None] = [*self._settings.watch_namespaces] or [None]
         unfinished = [run["metadata"] for run in runs if not is_finished(run)]
         uids = {(metadata["namespace"], metadata["name"]): str(metadata["uid"]) for metadata in unfinished}
-        await read_first_answers(cluster, self._cache, namespaces, uids)
+        await read_first_answers(cluster, self._cache, self._namespaces(), uids)
         self._may_work.set()
 
     def _enqueue_changed(

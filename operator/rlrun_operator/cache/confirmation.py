@@ -8,8 +8,7 @@ listed, in the same versions.
 import asyncio
 import itertools
 import logging
-from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from dataclasses import dataclass, field
 
 from rlrun.constants import RUN_LABEL, RUN_UID_LABEL
@@ -26,14 +25,16 @@ log = logging.getLogger(__name__)
 LABELS = dict.fromkeys(PODS_AND_CHILDREN, RUN_LABEL) | dict.fromkeys((RLCHECKPOINT, RLADAPTER, WORKLOAD), RUN_UID_LABEL)
 """Label by which a look lists the objects of a run."""
 ROUND_SECONDS = 600.0
-"""Time in which each kind is listed once. Answers are kept for at least 960 s."""
+"""Time in which each kind is listed once. Answers are kept for at least 960 s, so that one list may fail."""
+DEADLINE_SECONDS = 60.0
+"""Time for one list. A page of 500 objects takes a tenth of a second."""
 FEWEST_ANSWERS = 10
 """Kept answers of a kind below which they are left to expire."""
 ANSWERS_PER_PAGE = 10
 """So many reads of single runs take as long as one page: a list with more pages is given up. Runs that have ended keep
-checkpoints and adapters."""
+checkpoints and adapters, and a Job with its pod."""
 ROUNDS_WITHOUT = 6
-"""Rounds in which such a list is not tried again."""
+"""Rounds in which a list is not tried again that was given up or refused."""
 
 
 async def confirm_answers(
@@ -48,14 +49,13 @@ async def confirm_answers(
     `namespaces`: those that are watched, or None for all.
     """
     lists = list(itertools.starmap(_Confirmation, itertools.product(kinds, namespaces)))
+    pause = ROUND_SECONDS / len(lists)
     while True:
         for each in lists:
-            await sleep(ROUND_SECONDS / len(lists))
-            try:
-                await each.confirm(cluster, cache)
-            except ApiError as error:
-                plural = each.kind.plural
-                log.warning("Could not compare the kept %s with those of the API server: %s", plural, error)
+            await sleep(pause)
+            began = cache.time()
+            await each.confirm(cluster, cache)
+            pause = max(0.0, ROUND_SECONDS / len(lists) - (cache.time() - began))
 
 
 @dataclass
@@ -67,16 +67,30 @@ class _Confirmation:
     _rounds_without: int = field(default=0, init=False)
 
     async def confirm(self, cluster: AsyncKubeClient, cache: ObjectCache) -> None:
-        """Confirm what the API server has, and forget what it has otherwise. Raises ApiError."""
+        """List the objects and compare the answers with them, if that is cheaper than to read the answers again."""
+        kept = cache.questions(self.kind, self.namespace, LABELS[self.kind])
         if self._rounds_without:
             self._rounds_without -= 1
-            return
-        key = LABELS[self.kind]
-        kept = cache.questions(self.kind, self.namespace, key)
-        if len(kept) < FEWEST_ANSWERS:
-            return
-        listed: dict[Question, dict[str, int]] = defaultdict(dict)
-        expiry, pages = cache.expiry(), 0
+        elif len(kept) >= FEWEST_ANSWERS and cache.is_watched(self.kind, self.namespace):
+            try:
+                async with asyncio.timeout(DEADLINE_SECONDS):
+                    await self._compare(cluster, cache, kept)
+            except ApiError as error:
+                if not error.is_temporary:
+                    self._rounds_without = ROUNDS_WITHOUT
+                log.warning("Could not list the %s to compare them with what is kept: %s", self.kind.plural, error)
+            except TimeoutError:
+                self._rounds_without = ROUNDS_WITHOUT
+                message = "The list of the %s, to compare them with what is kept, took longer than %.0f s"
+                log.warning(message, self.kind.plural, DEADLINE_SECONDS)
+            except Exception:
+                # The answers expire then: no reason to end the process, as an error of another job does.
+                self._rounds_without = ROUNDS_WITHOUT
+                log.exception("Could not compare the %s with what is kept", self.kind.plural)
+
+    async def _compare(self, cluster: AsyncKubeClient, cache: ObjectCache, kept: Collection[Question]) -> None:
+        key, listed_at, pages = LABELS[self.kind], cache.time(), 0
+        versions: dict[Question, dict[str, int]] = {question: {} for question in kept}
         async for page in cluster.metadata_pages(self.kind, self.namespace, {key: ""}):
             pages += 1
             if pages > len(kept) // ANSWERS_PER_PAGE:
@@ -84,8 +98,7 @@ class _Confirmation:
                 return
             for obj in page:
                 question = Question.labelled(self.kind, obj["metadata"].get("namespace"), {key: label(obj, key)})
-                if question in kept:
-                    uid, version = listed_version(obj)
-                    listed[question][uid] = version
-        for question in kept:
-            cache.confirm(question, listed.get(question, {}), expiry)
+                if question in versions:
+                    versions[question].update([listed_version(obj)])
+        for question, listed in versions.items():
+            cache.compare(question, listed, listed_at)

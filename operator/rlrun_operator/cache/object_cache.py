@@ -1,9 +1,9 @@
 """Cache of the objects of runs: each answer of the API server is kept until an event or an own write changes it.
 
 Nothing here asks the API server. An answer is kept only for kinds whose changes are watched at the moment, and for
-KEPT_SECONDS after it was read or confirmed by a list: a watch may lose an event. Versions decide what is newer, because
-events of own writes arrive after the answers to them (resourceVersions of one kind compare as numbers: Kubernetes
-enhancement 5504).
+KEPT_SECONDS after it was read or compared with a list: a watch may lose an event. Versions decide what is newer,
+because events of own writes arrive after the answers to them (resourceVersions of one kind compare as numbers:
+Kubernetes enhancement 5504).
 """
 
 import asyncio
@@ -28,8 +28,8 @@ from rlrun_operator.cache.object_parts import used_parts
 log = logging.getLogger(__name__)
 
 KEPT_SECONDS = 1200.0
-"""Time for which an answer is kept, give or take a fifth, so that not all are read again at once. Lists of all objects
-of a kind confirm answers (`cache/confirmation.py`), so that few expire while looks ask for them."""
+"""Time for which an answer is kept, give or take a fifth, so that not all are read again at once. Comparison with lists
+prolongs it (`cache/confirmation.py`), but not that of Secrets, which are read by name only."""
 
 LARGEST_ANSWER = 512 << 10
 """Bytes of an answer that is kept, compressed. A run of thousand checkpoints has less. Larger ones are read each time:
@@ -87,7 +87,7 @@ class _Answer:
     """Moment from which no event was missed: that of the read, or of the list that it was compared with."""
     until: float
     is_in_use: bool = False
-    """True if a look has asked for it since it was read or confirmed."""
+    """True if a look has asked for it since it was read or compared with a list."""
     unconfirmed: frozenset[str] = frozenset()
     """Uids of objects that an own write has changed, and no event yet. A change by others may have come before it."""
 
@@ -166,10 +166,9 @@ class ObjectCache:
         Secrets are not watched. One that is missing shows at the pods that need it.
         """
         self._outdate_reads(SECRET, namespace)
-        for run, questions in self._of_run.items():
+        for run in self._of_run:
             if namespace in (None, run[0]) and not self.has_answer(POD, run):
-                for question in [q for q in questions if q.kind == SECRET]:
-                    self._drop(question)
+                self._forget_secrets_of(run)
 
     def has_answer_about(self, kind: ResourceKind, obj: Obj) -> bool:
         """Return whether an answer is kept that has the object, or lacks it because it is new."""
@@ -216,23 +215,35 @@ class ObjectCache:
             if namespace in (None, question.namespace) and question.selector.startswith(f"{key}=")
         )
 
-    def expiry(self) -> float:
-        """Return the time until which an answer is kept that is read now."""
-        return self._clock() + self._kept_seconds * self._spread()
+    def time(self) -> float:
+        """Return the time of the cache's clock, for `compare`."""
+        return self._clock()
 
-    def confirm(self, question: Question, versions: Mapping[str, int], expiry: float) -> None:
-        """Keep an answer until `expiry` if its objects are these, and forget it otherwise.
+    def compare(self, question: Question, versions: Mapping[str, int], listed_at: float) -> None:
+        """Keep an answer for longer if a list has found the same objects in the same versions, or else forget it.
 
-        `versions`: by uid, of all objects that a list has found which was read later than the answer. An answer that
-        no look asks for expires. One that has a newer version has changed since the list.
+        `versions`: by uid, of the objects in the list that answer the question. `listed_at`: time before the list was
+        read. An answer that no look has asked for since it was read or compared is not kept for longer. One with a
+        newer version of an object stays: it has changed after the list.
         """
         answer = self._answers[question.kind].get(question)
         if answer is None:
             return
         if answer.versions == versions:
-            answer.until = max(answer.until, expiry) if answer.is_in_use else answer.until
+            if answer.is_in_use:
+                answer.until = max(answer.until, self._expiry(listed_at))
             answer.is_in_use = False
         elif not any(answer.versions.get(uid, 0) > version for uid, version in versions.items()):
+            self._drop(question)
+            if question.kind == POD:
+                self._forget_secrets_of((str(question.namespace), question.selector.partition("=")[2]))
+
+    def _expiry(self, read_at: float) -> float:
+        """Return the time until which an answer is kept. Differs from call to call."""
+        return read_at + self._kept_seconds * self._spread()
+
+    def _forget_secrets_of(self, run: RunName) -> None:
+        for question in [q for q in self._of_run.get(run, ()) if q.kind == SECRET]:
             self._drop(question)
 
     def drop_expired(self) -> None:
@@ -301,7 +312,7 @@ class ObjectCache:
                 # A look has seen what may be gone again when the watch opens.
                 self._drop(question)
             return
-        until = self.expiry()
+        until = self._expiry(self._clock())
         places = {_place(question.kind, o["metadata"]) for o in stripped}
         self._drop(question)
         data = _packed(stripped)

@@ -253,7 +253,7 @@ async def test_answers_about_all_that_a_look_lists_are_confirmed(monkeypatch: py
     confirmed: list[tuple[Iterable[str], set[ResourceKind]]] = []
     monkeypatch.setattr(operator_process, "confirm_answers", confirm)
     settings = SETTINGS.model_copy(update={"watch_namespaces": ["one", "two"], "kueue": KueueSettings()})
-    await watch(Operator(settings), Watched(), Pools(), Unsettled())
+    await Operator(settings)._confirmation(FakeCluster().kube)
     assert confirmed == [(["one", "two"], {*BY_NAME, *BY_UID, WORKLOAD})]
 
 

@@ -1,24 +1,32 @@
 """Kept answers of all runs, confirmed with one list of each kind."""
 
 import asyncio
+import itertools
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
+from typing import Any
 
 import pytest
 from rlrun.constants import RUN_LABEL, RUN_UID_LABEL
 from rlrun.kube.async_client import AsyncKubeClient
 from rlrun.kube.errors import ApiError
-from rlrun.kube.kinds import ALL, POD, RLCHECKPOINT, SERVICE, ResourceKind
+from rlrun.kube.kinds import ALL, POD, RLCHECKPOINT, SECRET, SERVICE, WORKLOAD, ResourceKind
 from rlrun.kube.objects import Obj
-from rlrun.kube.requests import METADATA_OF_LIST
+from rlrun.kube.requests import METADATA_OF_LIST, Verb
+from rlrun_operator.cache import confirmation
 from rlrun_operator.cache.cached_reader import CachedReader
 from rlrun_operator.cache.confirmation import FEWEST_ANSWERS, LABELS, ROUND_SECONDS, ROUNDS_WITHOUT, confirm_answers
-from rlrun_operator.cache.object_cache import KEPT_SECONDS, ObjectCache
+from rlrun_operator.cache.object_cache import KEPT_SECONDS, ObjectCache, Question
 
 from tests.support.fake_cluster import FakeCluster
+from tests.support.operator_world import World as OperatorWorld
 
 KINDS = (POD, SERVICE, RLCHECKPOINT)
 RUNS = [("team", f"run-{number}") for number in range(FEWEST_ANSWERS)]
+PODS = len(RUNS) + 1
+"""Run 2 has two."""
+FIRST_LIST = ROUND_SECONDS / len(KINDS) + 30
+"""Time in which the pods are listed, and nothing else."""
 
 
 def child(kind: ResourceKind, run: str, name: str) -> Obj:
@@ -36,7 +44,8 @@ class World:
     def __init__(self) -> None:
         self.now = 0.0
         self.fake = FakeCluster(
-            *(child(kind, name, f"{name}-{kind.kind}".lower()) for kind in (POD, RLCHECKPOINT) for _, name in RUNS)
+            *(child(kind, name, f"{name}-{kind.kind}".lower()) for kind in (POD, RLCHECKPOINT) for _, name in RUNS),
+            child(POD, "run-2", "run-2-second"),
         )
         self.cluster = AsyncKubeClient(self.fake)
         self.cache = ObjectCache(lambda: self.now, spread=lambda: 0.8)
@@ -49,8 +58,8 @@ class World:
         for run in runs:
             reader = CachedReader(self.cluster, self.cache, run)
             for kind in kinds:
-                value = run[1] if LABELS[kind] == RUN_LABEL else f"uid-{run[1]}"
-                found += await reader.list(kind, run[0], {LABELS[kind]: value})
+                labels = {RUN_UID_LABEL: f"uid-{run[1]}"} if kind == RLCHECKPOINT else {RUN_LABEL: run[1]}
+                found += await reader.list(kind, run[0], labels)
         return [obj["metadata"]["name"] for obj in found]
 
     def lists(self, kind: ResourceKind) -> list[bool]:
@@ -59,7 +68,7 @@ class World:
         self.fake.requests.clear()
         return asked
 
-    async def wait(self, seconds: float, *, has_looks: bool = True, namespace: str | None = None) -> None:
+    async def wait(self, seconds: float, *namespaces: str, has_looks: bool = True) -> None:
         """Let answers be confirmed for this time, with a look at each run a minute."""
         until = self.now + seconds
 
@@ -73,7 +82,7 @@ class World:
                     await self.look(*KINDS)
 
         with pytest.raises(asyncio.CancelledError):
-            await confirm_answers(self.cluster, self.cache, [namespace], KINDS, sleep)
+            await confirm_answers(self.cluster, self.cache, namespaces or (None,), KINDS, sleep)
 
 
 @pytest.fixture
@@ -97,7 +106,7 @@ async def test_answers_in_one_namespace_are_confirmed_there(world: World) -> Non
     for _ in range(2):
         await world.look(POD, runs=[theirs])
     world.fake.requests.clear()
-    await world.wait(ROUND_SECONDS, namespace="team")
+    await world.wait(ROUND_SECONDS, "team")
     assert {request.namespace for request in world.fake.requests} == {"team"}
     assert all(world.lists(POD))
     # Their answer is neither forgotten nor confirmed.
@@ -132,18 +141,41 @@ async def test_what_a_lost_event_has_made_wrong_is_read_again_within_a_round(wor
 
 
 async def test_what_has_changed_after_the_list_stays_known(world: World) -> None:
-    async def metadata_pages(*_: object) -> AsyncIterator[list[Obj]]:
-        yield world.fake.all("Pod")
-        newer = {**world.fake.objects["Pod", "team", "run-1-pod"], "status": {"phase": "Running"}}
-        world.fake.put(newer)
-        world.cache.changed(POD, world.fake.objects["Pod", "team", "run-1-pod"])
-        await world.look(POD)
+    pages = world.cluster.metadata_pages
 
-    world.cluster.metadata_pages = metadata_pages  # type: ignore[assignment, method-assign]
-    await world.wait(ROUND_SECONDS / 3 + 30, has_looks=False)
+    async def metadata_pages(*request: Any) -> AsyncIterator[list[Obj]]:
+        async for page in pages(*request):
+            world.fake.put({**world.fake.objects["Pod", "team", "run-1-pod"], "status": {"phase": "Running"}})
+            world.cache.changed(POD, world.fake.objects["Pod", "team", "run-1-pod"])
+            await world.look(POD)
+            yield page
+
+    world.cluster.metadata_pages = metadata_pages  # type: ignore[method-assign]
+    await world.wait(FIRST_LIST, has_looks=False)
     world.fake.requests.clear()
     await world.look(POD)
     assert world.lists(POD) == []
+
+
+async def test_a_decision_reads_what_was_only_confirmed(world: World) -> None:
+    moment = world.cache.moment()
+    await world.wait(FIRST_LIST)
+    question = Question.labelled(POD, "team", {RUN_LABEL: "run-1"})
+    assert world.cache.find(question, RUNS[1]) is not None
+    assert world.cache.find(question, RUNS[1], read_after=moment) is None
+
+
+async def test_secrets_are_read_again_with_pods_that_have_changed(world: World) -> None:
+    async def read() -> list[str]:
+        world.fake.requests.clear()
+        for run in RUNS[:2]:
+            await CachedReader(world.cluster, world.cache, run).get(SECRET, "team", f"{run[1]}-tokens")
+        return [request.name for request in world.fake.requests if request.name]
+
+    assert len(await read()) == 2
+    del world.fake.objects["Pod", "team", "run-1-pod"]
+    await world.wait(FIRST_LIST)
+    assert await read() == ["run-1-tokens"]
 
 
 async def test_an_answer_that_no_look_asks_for_expires(world: World) -> None:
@@ -151,6 +183,34 @@ async def test_an_answer_that_no_look_asks_for_expires(world: World) -> None:
     await world.wait(3 * ROUND_SECONDS, has_looks=False)
     world.cache.drop_expired()
     assert len(world.cache) == 0
+
+
+async def test_an_answer_is_kept_from_before_the_list(world: World) -> None:
+    async def metadata_pages(*_: object) -> AsyncIterator[list[Obj]]:
+        world.now += 100
+        yield world.fake.all("Pod")
+
+    world.cluster.metadata_pages = metadata_pages  # type: ignore[assignment, method-assign]
+    await world.wait(FIRST_LIST)
+    world.now = ROUND_SECONDS / len(KINDS) + 0.8 * KEPT_SECONDS
+    world.fake.requests.clear()
+    await world.look(POD, runs=RUNS[:1])
+    assert world.lists(POD) == [False]
+
+
+async def test_answers_that_were_compared_together_do_not_expire_together(world: World) -> None:
+    factors = itertools.count(800)
+    world.cache._spread = lambda: next(factors) / 1000
+    await world.wait(FIRST_LIST)
+    expiries = {answer.until for answer in world.cache._answers[POD].values()}
+    assert len(expiries) == len(RUNS)
+
+
+async def test_a_comparison_shortens_no_time(world: World) -> None:
+    before = {question: answer.until for question, answer in world.cache._answers[POD].items()}
+    world.cache._spread = lambda: 0.1
+    await world.wait(FIRST_LIST)
+    assert {question: answer.until for question, answer in world.cache._answers[POD].items()} == before
 
 
 async def test_a_few_answers_are_left_to_expire() -> None:
@@ -161,9 +221,28 @@ async def test_a_few_answers_are_left_to_expire() -> None:
     assert world.fake.requests == []
 
 
+async def test_a_kind_that_is_not_watched_is_not_listed(world: World) -> None:
+    world.cache.watch_closed(POD)
+    await world.wait(FIRST_LIST, has_looks=False)
+    assert world.fake.requests == []
+
+
+async def test_a_round_takes_as_long_with_many_namespaces_and_slow_lists(world: World) -> None:
+    async def metadata_pages(kind: ResourceKind, namespace: str, *_: object) -> AsyncIterator[list[Obj]]:
+        asked.append((kind, namespace, world.now))
+        world.now += 20
+        yield world.fake.all(kind.kind)
+
+    asked: list[tuple[ResourceKind, str, float]] = []
+    world.cluster.metadata_pages = metadata_pages  # type: ignore[assignment, method-assign]
+    await world.wait(3.25 * ROUND_SECONDS, "team", "other")
+    times = [at for kind, namespace, at in asked if (kind, namespace) == (SERVICE, "team")]
+    assert [later - earlier for earlier, later in itertools.pairwise(times)] == 2 * [pytest.approx(ROUND_SECONDS)]
+
+
 async def test_a_list_of_more_pages_than_it_is_worth_is_given_up_for_an_hour(world: World) -> None:
     async def metadata_pages(kind: ResourceKind, *_: object) -> AsyncIterator[list[Obj]]:
-        for _page in range(3):
+        for _ in range(3):
             asked.append(kind)
             yield []
 
@@ -171,18 +250,72 @@ async def test_a_list_of_more_pages_than_it_is_worth_is_given_up_for_an_hour(wor
     world.cluster.metadata_pages = metadata_pages  # type: ignore[assignment, method-assign]
     await world.wait((ROUNDS_WITHOUT + 2.25) * ROUND_SECONDS)
     assert asked == 2 * [kind for kind in KINDS for _ in range(2)]
-    assert len(await world.look(POD)) == len(RUNS)
+    assert len(await world.look(POD)) == PODS
 
 
-async def test_a_list_that_fails_forgets_nothing_and_is_tried_again(
-    world: World, caplog: pytest.LogCaptureFixture
+async def test_all_pages_of_a_list_count(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def metadata_pages(kind: ResourceKind, *_: object) -> AsyncIterator[list[Obj]]:
+        found = world.fake.all(kind.kind)
+        yield found[: PODS // 2]
+        yield found[PODS // 2 :]
+
+    monkeypatch.setattr(confirmation, "ANSWERS_PER_PAGE", 5)
+    world.cluster.metadata_pages = metadata_pages  # type: ignore[assignment, method-assign]
+    await world.wait(6.25 * ROUND_SECONDS)
+    assert world.fake.requests == []
+
+
+@pytest.mark.parametrize(
+    ("error", "rounds"),
+    [
+        (ApiError(503, "ServiceUnavailable", "later"), 1),
+        (ApiError(403, "Forbidden", "no right to list"), ROUNDS_WITHOUT + 1),
+        (KeyError("metadata"), ROUNDS_WITHOUT + 1),
+        (TimeoutError(), ROUNDS_WITHOUT + 1),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+async def test_a_list_that_fails_forgets_nothing_and_is_tried_later(
+    world: World, caplog: pytest.LogCaptureFixture, error: Exception, rounds: int
 ) -> None:
-    world.fake.answers["list pods"] = [ApiError(403, "Forbidden", "no right to list")]
-    await world.wait(ROUND_SECONDS / 3 + 30)
-    del world.fake.answers["list pods"]
-    assert "no right to list" in caplog.text
-    world.fake.requests.clear()
-    assert len(await world.look(POD)) == len(RUNS)
-    assert world.lists(POD) == []
-    await world.wait(ROUND_SECONDS)
-    assert world.lists(POD) == [True]
+    async def metadata_pages(kind: ResourceKind, *_: object) -> AsyncIterator[list[Obj]]:
+        if kind == POD:
+            asked.append(world.now)
+            raise error
+        yield []
+
+    asked: list[float] = []
+    world.cluster.metadata_pages = metadata_pages  # type: ignore[assignment, method-assign]
+    await world.wait(FIRST_LIST)
+    assert "pods" in caplog.text
+    assert len(await world.look(POD)) == PODS
+    assert world.fake.requests == []
+    asked.clear()
+    await world.wait(FIRST_LIST + rounds * ROUND_SECONDS)
+    assert [later - earlier for earlier, later in itertools.pairwise(asked)] == [rounds * ROUND_SECONDS]
+
+
+async def test_a_list_that_hangs_ends_at_its_deadline(
+    world: World, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def metadata_pages(*_: object) -> AsyncIterator[list[Obj]]:
+        await asyncio.Event().wait()
+        yield []
+
+    monkeypatch.setattr(confirmation, "DEADLINE_SECONDS", 0.01)
+    world.cluster.metadata_pages = metadata_pages  # type: ignore[assignment, method-assign]
+    await world.wait(FIRST_LIST)
+    assert "took longer than" in caplog.text
+
+
+async def test_the_labels_are_those_by_which_looks_list(make_world: Callable[..., OperatorWorld]) -> None:
+    operator_world = make_world()
+    await operator_world.start()
+    operator_world.cluster.requests.clear()
+    await operator_world.reconcile()
+    asked = {
+        request.kind: request.query["labelSelector"].partition("=")[0]
+        for request in operator_world.cluster.requests
+        if request.verb == Verb.LIST and "labelSelector" in request.query
+    }
+    assert asked == {kind: key for kind, key in LABELS.items() if kind != WORKLOAD}
