@@ -48,7 +48,7 @@ def test_without_a_pace_no_run_makes_steps() -> None:
 
 @asynccontextmanager
 async def serving() -> AsyncIterator[str]:
-    runner = web.AppRunner(Orchestrators().app())
+    runner = web.AppRunner(Orchestrators().app(), shutdown_timeout=0.1)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     try:
