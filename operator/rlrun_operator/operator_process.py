@@ -22,7 +22,6 @@ from rlrun.kube.async_client import AsyncKubeClient
 from rlrun.kube.async_transport import AsyncApiTransport
 from rlrun.kube.errors import ApiError
 from rlrun.kube.kinds import (
-    RLADAPTER,
     RLCHECKPOINT,
     RLMODEL,
     RLRUN,
@@ -35,7 +34,7 @@ from rlrun.kube.objects import Obj, label
 from rlrun_operator import handlers
 from rlrun_operator.cache.child_kinds import PODS_AND_CHILDREN
 from rlrun_operator.cache.confirmation import confirm_answers
-from rlrun_operator.cache.first_answers import read_first_answers
+from rlrun_operator.cache.first_answers import BY_UID, read_first_answers
 from rlrun_operator.cache.metadata_watch import MetadataWatch
 from rlrun_operator.cache.object_cache import ObjectCache, Question, listed_version
 from rlrun_operator.cache.recording_transport import RecordingTransport
@@ -240,8 +239,7 @@ class Operator:
         ]
 
     def _confirmation(self, cluster: AsyncKubeClient) -> Coroutine[Any, Any, None]:
-        kinds = (*self._child_kinds(), RLCHECKPOINT, RLADAPTER)
-        return confirm_answers(cluster, self._cache, self._namespaces(), kinds)
+        return confirm_answers(cluster, self._cache, self._namespaces(), (*self._child_kinds(), *BY_UID))
 
     def _namespaces(self) -> list[str | None]:
         return [*self._settings.watch_namespaces] or [None]

@@ -6,7 +6,7 @@ from typing import Any
 
 from bench.repetitions import percentile
 from bench.report import Result, at_least, at_most
-from bench.scale.results.rows import HIGHER, Rows
+from bench.scale.results.rows import HIGHER, QUIET_REQUESTS_AIM, Rows
 from bench.scale.results.training import Burst, Training
 from bench.scale.testbed.flags import FLAGS_NOTE
 from bench.scale.testbed.objects import PODS_PER_RUN, RUNTIME
@@ -14,7 +14,6 @@ from bench.scale.testbed.readings import Usage
 
 JOBS_AIM = 0.5
 TRAIN_JOBS_AIM = 2.0
-QUIET_REQUESTS_AIM = 2.0
 DELAY_AIM_SECONDS = 1.0
 MEMORY_AIM_MIB = 230.0
 

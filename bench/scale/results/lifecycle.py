@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from bench.report import Result, at_least, at_most
-from bench.scale.results.rows import HIGHER, MIB, Rows
+from bench.scale.results.rows import HIGHER, MIB, QUIET_REQUESTS_AIM, Rows
 from bench.scale.results.training import Burst, Start, Training
 from bench.scale.testbed.api_server_work import ApiServerWork
 from bench.scale.testbed.flags import FLAGS_NOTE
@@ -13,7 +13,6 @@ from bench.scale.testbed.readings import Usage
 
 WAITING_RUNS = 100
 PODS_AIM = 0.5
-QUIET_REQUESTS_AIM = 2.0
 DELAY_AIM_SECONDS = 1.0
 TAKEOVER_AIM_SECONDS = 20.0
 START_AIM_SECONDS = 30.0

@@ -5,14 +5,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bench.report import Result, at_most
-from bench.scale.results.rows import MIB, Rows
+from bench.scale.results.rows import MIB, QUIET_REQUESTS_AIM, Rows
 from bench.scale.testbed.flags import FLAGS_NOTE
 from bench.scale.testbed.readings import Usage
 
 START_AIM_SECONDS = 30.0
 MEMORY_AIM_MIB = 300.0
-QUIET_REQUESTS_AIM = 2.0
-"""Requests per second for each 100 active runs."""
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,8 @@ from bench.repetitions import middle
 from bench.report import Result, Target
 
 MIB = 2**20
+QUIET_REQUESTS_AIM = 2.0
+"""Requests per second for each 100 active runs."""
 LOWER, HIGHER = "lower", "higher"
 """Better direction of a number, for the comparison with recorded ranges (`figures.better`)."""
 

@@ -6,14 +6,12 @@ from statistics import linear_regression
 from typing import Any
 
 from bench.report import Result, at_most
-from bench.scale.results.rows import Rows
+from bench.scale.results.rows import QUIET_REQUESTS_AIM, Rows
 from bench.scale.testbed.flags import FLAGS_NOTE
 from bench.scale.testbed.readings import Usage
 
 GROWTH_AIM_MIB = 5.0
 MEMORY_AIM_MIB = 230.0
-QUIET_REQUESTS_AIM = 2.0
-"""Requests per second for 100 runs."""
 KEPT_SAMPLES = 40
 """Readings of the memory that a file of results has, of those that the slope comes from."""
 WARM_SHARE = 0.2

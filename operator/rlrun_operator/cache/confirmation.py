@@ -14,15 +14,15 @@ from dataclasses import dataclass, field
 from rlrun.constants import RUN_LABEL, RUN_UID_LABEL
 from rlrun.kube.async_client import AsyncKubeClient
 from rlrun.kube.errors import ApiError
-from rlrun.kube.kinds import RLADAPTER, RLCHECKPOINT, WORKLOAD, ResourceKind
+from rlrun.kube.kinds import WORKLOAD, ResourceKind
 from rlrun.kube.objects import label
 
-from rlrun_operator.cache.child_kinds import PODS_AND_CHILDREN
+from rlrun_operator.cache.first_answers import BY_NAME, BY_UID
 from rlrun_operator.cache.object_cache import ObjectCache, Question, listed_version
 
 log = logging.getLogger(__name__)
 
-LABELS = dict.fromkeys(PODS_AND_CHILDREN, RUN_LABEL) | dict.fromkeys((RLCHECKPOINT, RLADAPTER, WORKLOAD), RUN_UID_LABEL)
+LABELS = dict.fromkeys(BY_NAME, RUN_LABEL) | dict.fromkeys((*BY_UID, WORKLOAD), RUN_UID_LABEL)
 """Label by which a look lists the objects of a run."""
 ROUND_SECONDS = 600.0
 """Time in which each kind is listed once. Answers are kept for at least 960 s, so that one list may fail."""
