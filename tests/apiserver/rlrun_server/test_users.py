@@ -41,6 +41,8 @@ FILES = {
 KUBERNETES = "1.35.4"
 LINE = b'{"step": 1, "time": "t", "reward/mean": 0.5}\n'
 RBAC = "rbac.authorization.k8s.io"
+TOKEN_SECONDS = 6 * 3600
+"""Longer than any level takes: the tests of the browser level share their tokens, and took 15 minutes on a slow host."""
 
 
 def chart_objects(namespace: str, template: str) -> list[dict[str, Any]]:
@@ -76,7 +78,7 @@ class Accounts:
 
     def token(self, namespace: str, name: str, *audiences: str) -> str:
         """Return a token of an account, by default one for the API server."""
-        spec: dict[str, Any] = {"expirationSeconds": 600, **({"audiences": list(audiences)} if audiences else {})}
+        spec: dict[str, Any] = {"expirationSeconds": TOKEN_SECONDS, **({"audiences": list(audiences)} if audiences else {})}
         asked = {"spec": spec}
         made = client.CoreV1Api(self.api).create_namespaced_service_account_token(name, namespace, asked)
         return str(made.status.token)
