@@ -94,12 +94,19 @@ def take_listed(kind: ResourceKind, listed: Mapping[str, Any], cache: ObjectCach
 
 
 def take_run(event: str, run: Mapping[str, Any], cache: ObjectCache, enqueue: PriorityEnqueue) -> None:
-    """Take notice of an event of a run, and queue the run unless it is the event of an own write."""
+    """Take notice of an event of a run, and queue the run unless it is the event of an own write.
+
+    The first look at a run does not read it again: the event has brought it.
+    """
 
     def changed() -> None:
-        is_news = cache.changed(RLRUN, run, deleted=event == "DELETED")
+        is_deleted = event == "DELETED"
+        is_news = cache.changed(RLRUN, run, deleted=is_deleted)
+        key = RunKey(run["metadata"]["namespace"], run["metadata"]["name"])
+        if is_news and not is_deleted and not run.get("status"):
+            cache.keep_event(RLRUN, run, (key.namespace, key.name))
         if is_news or has_new_spec(run):
-            enqueue(RunKey(run["metadata"]["namespace"], run["metadata"]["name"]), Priority.EVENT)
+            enqueue(key, Priority.EVENT)
 
     cache.after_own_write(RLRUN, run, changed)
 

@@ -1,8 +1,10 @@
 """Watch of a cluster in memory: tells a cache and an index what has changed since the last time."""
 
-from rlrun.kube.kinds import ALL
+from rlrun.kube.kinds import ALL, RLRUN
+from rlrun.kube.objects import Obj
 from rlrun_operator.cache.object_cache import ObjectCache
 from rlrun_operator.cache.run_index import RunIndex
+from rlrun_operator.handlers import take_run
 
 from tests.support.fake_cluster import FakeCluster, copied
 
@@ -29,9 +31,19 @@ class CacheFeed:
                 continue
             if old is not None and old["metadata"]["resourceVersion"] == obj["metadata"]["resourceVersion"]:
                 obj["metadata"]["resourceVersion"] = str(next(self._cluster.versions))
-            self._cache.changed(ALL[obj["kind"]], obj)
-            self.index.see(ALL[obj["kind"]], None, obj)
+            self._tell("ADDED" if old is None else "MODIFIED", obj)
             self._known[key] = copied(obj)
         for obj in before.values():
-            self._cache.changed(ALL[obj["kind"]], obj, deleted=True)
-            self.index.see(ALL[obj["kind"]], None, obj, deleted=True)
+            self._tell("DELETED", obj)
+
+    def forget_changes(self) -> None:
+        """Send no event of the changes until now: watches lag behind."""
+        self._known = {key: copied(obj) for key, obj in self._cluster.objects.items()}
+
+    def _tell(self, event: str, obj: Obj) -> None:
+        kind, is_deleted = ALL[obj["kind"]], event == "DELETED"
+        if kind == RLRUN:
+            take_run(event, obj, self._cache, lambda *_: None)
+        else:
+            self._cache.changed(kind, obj, deleted=is_deleted)
+        self.index.see(kind, None, obj, deleted=is_deleted)

@@ -119,8 +119,16 @@ def _has_port(ports: Sequence[Obj] | None, port: int, protocol: str) -> bool:
 
 def _matches(selector: Obj, labels: Mapping[str, str]) -> bool:
     """Whether the selector selects the labels. An empty one selects all."""
-    _check_keys(selector, "matchLabels")
-    return all(labels.get(key) == value for key, value in (selector.get("matchLabels") or {}).items())
+    _check_keys(selector, "matchLabels", "matchExpressions")
+    return all(labels.get(key) == value for key, value in (selector.get("matchLabels") or {}).items()) and all(
+        _fits(expression, labels) for expression in selector.get("matchExpressions") or ()
+    )
+
+
+def _fits(expression: Obj, labels: Mapping[str, str]) -> bool:
+    _check_keys(expression, "key", "operator", "values")
+    assert expression["operator"] == "In", f"operator {expression['operator']}"
+    return labels.get(expression["key"]) in expression["values"]
 
 
 def _check_keys(part: Mapping[str, Any], *keys: str) -> None:

@@ -22,14 +22,34 @@ class CachedReader:
         self._cache = cache
         self._run = run
         self.has_kept_answers = False
-        """True if an answer was not read in this look."""
+        """True if an answer may be outdated: it was not read in this look, and is older than `rest_on`."""
+        self._rests_on_object = False
 
-    async def get(self, kind: ResourceKind, namespace: str | None, name: str) -> Obj | None:
-        """Return the object, or None if it does not exist."""
+    def rest_on(self, kind: ResourceKind, namespace: str | None, name: str) -> None:
+        """Take the kept answer about an object for current, and from here on all that are at least as new.
+
+        Older ones are read again. For an object that no look has written to: a late look then sees what it would have
+        seen when the object appeared.
+        """
+        began = self._cache.read_at(Question.one(kind, namespace, name))
+        if began is not None:
+            self._read_after = max(began, self._read_after or began)
+            self._rests_on_object, self.has_kept_answers = True, False
+
+    async def get(
+        self, kind: ResourceKind, namespace: str | None, name: str, *, is_known_missing: bool = False
+    ) -> Obj | None:
+        """Return the object, or None if it does not exist.
+
+        `is_known_missing`: only this process can have created it, so that nothing is asked.
+        """
         question = Question.one(kind, namespace, name)
         kept = self._find(question)
         if kept is not None:
             return kept[0] if kept else None
+        if is_known_missing:
+            self._keep_nothing(question)
+            return None
         with self._cache.reading(question) as read:
             found = await self._cluster.get(kind, namespace, name)
             self._cache.keep(question, read, [] if found is None else [found], self._run)
@@ -53,8 +73,7 @@ class CachedReader:
         if kept is not None:
             return kept
         if is_known_empty:
-            with self._cache.reading(question) as read:
-                self._cache.keep(question, read, [], self._run)
+            self._keep_nothing(question)
             return []
         with self._cache.reading(question) as read:
             found = await self._cluster.list(kind, namespace, labels)
@@ -63,5 +82,10 @@ class CachedReader:
 
     def _find(self, question: Question) -> builtins.list[Obj] | None:
         found = self._cache.find(question, self._run, self._read_after)
-        self.has_kept_answers = self.has_kept_answers or found is not None
+        if found is not None and not self._rests_on_object:
+            self.has_kept_answers = True
         return found
+
+    def _keep_nothing(self, question: Question) -> None:
+        with self._cache.reading(question) as read:
+            self._cache.keep(question, read, [], self._run)

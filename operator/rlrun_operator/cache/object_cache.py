@@ -323,6 +323,17 @@ class ObjectCache:
             self._with_object[place].add(question)
         self._of_run[run].add(question)
 
+    def keep_event(self, kind: ResourceKind, obj: Obj, run: RunName) -> None:
+        """Keep the object of an event as the answer to a read of it by its name."""
+        metadata = obj["metadata"]
+        question = Question.one(kind, metadata.get("namespace"), metadata["name"])
+        self.keep(question, PendingRead(self.moment()), [obj], run)
+
+    def read_at(self, question: Question) -> int | None:
+        """Return the moment at which the read of the kept answer began, or None without one."""
+        answer = self._answers[question.kind].get(question)
+        return None if answer is None else answer.began
+
     def forget_run(self, run: RunName) -> None:
         """Forget all answers for the run: they are not needed, or must not be older than this moment."""
         for question in self._of_run.pop(run, ()):

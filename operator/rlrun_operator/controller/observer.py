@@ -130,13 +130,16 @@ class Observer:
         status = RLRunStatus.parse(run.get("status"))
         uid = run["metadata"]["uid"]
         # Only objects of an earlier run of this name can exist, which the index knows, and those that this process has
-        # written. If an answer lacks one of these, it is applied again. Pods are always read: two attempts must not
-        # overlap.
+        # written. If an answer lacks one of these, it is applied again.
         is_new = status.start_time is None
+        # Pods of a run whose attempt was withdrawn are read: two attempts must not overlap.
+        is_unseen = not run.get("status")
+        if is_unseen:
+            reader.rest_on(RLRUN, namespace, name)
         rests_on_index = now is not None and is_cleaned_up(self._index, run, now)
         children, pods, artifact_objects = await asyncio.gather(
-            _nothing() if rests_on_index else self._children(reader, namespace, name, is_new),
-            _nothing() if rests_on_index else reader.list(POD, namespace, {RUN_LABEL: name}),
+            _nothing() if rests_on_index else self._children(reader, namespace, name, is_new, is_unseen),
+            _nothing() if rests_on_index else self._labelled(reader, POD, namespace, name, is_unseen),
             self._artifact_objects(reader, namespace, uid, is_new),
         )
         variables, s3_problem = await self._s3(status)
@@ -219,11 +222,15 @@ class Observer:
         is_known_empty = is_new and self._index.has_none(kind, (namespace, name))
         return await reader.list(kind, namespace, {RUN_LABEL: name}, is_known_empty=is_known_empty)
 
-    async def _children(self, reader: CachedReader, namespace: str, name: str, is_new: bool) -> list[Obj]:
+    async def _children(
+        self, reader: CachedReader, namespace: str, name: str, is_new: bool, is_unseen: bool
+    ) -> list[Obj]:
         lists = await asyncio.gather(
             *(self._labelled(reader, kind, namespace, name, is_new) for kind in CHILDREN),
         )
-        secret = await reader.get(SECRET, namespace, token_secret_name(name))
+        # No watch shows Secrets. A creation does not overwrite one of an earlier run or of a user.
+        has_none = is_unseen and all(self._index.has_none(kind, (namespace, name)) for kind in CHILDREN)
+        secret = await reader.get(SECRET, namespace, token_secret_name(name), is_known_missing=has_none)
         # The ReplicaSet of a Deployment has the labels of the pods. Deleted by itself, it would be made again.
         found = [obj for objects in lists for obj in objects if controller_kind(obj) != DEPLOYMENT.kind]
         if secret is not None and label(secret, RUN_LABEL) == name:

@@ -50,7 +50,13 @@ def children(
         secret(identity, identity.token_secret, tokens),
         config_map(identity, resolved, signature),
         *(
-            network_policies(identity, settings.lease_namespace, settings.dns, proxy)
+            network_policies(
+                identity,
+                settings.lease_namespace,
+                settings.dns,
+                trainer_nodes=resolved.model.trainer.nodes,
+                proxy=proxy,
+            )
             if settings.network_policies
             else []
         ),

@@ -4,14 +4,16 @@ User code reaches only the orchestrator and the cluster's DNS: not the API serve
 other runs.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 from rlrun.constants import (
     EGRESS_PORT,
     ENVIRONMENT_PORT,
-    GATEWAY_PORT,
+    GATEWAY_CONTAINER_PORT,
     INFERENCE_PORT,
-    ORCHESTRATOR_STATUS_PORT,
+    ORCHESTRATOR_STATUS_CONTAINER_PORT,
+    ROLE_LABEL,
     SIDECAR_PORT,
     TRAINER_PORT,
     Role,
@@ -26,63 +28,72 @@ DNS_PORT = 53
 
 
 def network_policies(
-    identity: RunIdentity, operator_namespace: str, cluster_dns: ClusterDns, proxy: EgressSettings | None = None
+    identity: RunIdentity,
+    operator_namespace: str,
+    cluster_dns: ClusterDns,
+    *,
+    trainer_nodes: int,
+    proxy: EgressSettings | None = None,
 ) -> list[Obj]:
-    """Return one policy per role. The operator's namespace may read the orchestrator's status.
+    """Return the policy of user code and that of the run's other processes.
 
-    `proxy` is the egress proxy if an environment of the run uses it.
+    Args:
+        identity: Names and labels of the run.
+        operator_namespace: Namespace whose pods may read the orchestrator's status.
+        cluster_dns: DNS servers that user code may ask.
+        trainer_nodes: Number of the trainer's pods. Several have a policy of their own, because they use dynamic ports.
+        proxy: The egress proxy if an environment of the run uses it.
     """
-    orchestrator = {"podSelector": {"matchLabels": identity.selector(Role.orchestrator)}}
-    environments = {"podSelector": {"matchLabels": identity.selector(Role.environment)}}
-    engines = {"podSelector": {"matchLabels": identity.selector(Role.inference)}}
-    trainers = {"podSelector": {"matchLabels": identity.selector(Role.trainer)}}
+    orchestrator, environments, engines, trainers = (
+        {"podSelector": {"matchLabels": identity.selector(role)}}
+        for role in (Role.orchestrator, Role.environment, Role.inference, Role.trainer)
+    )
     system = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": operator_namespace}}}
     outside: list[Obj] = []
     if proxy is not None:
         proxies = {**system, "podSelector": {"matchLabels": {"app.kubernetes.io/component": proxy.component}}}
         outside = [{"to": [proxies], "ports": _tcp(EGRESS_PORT)}]
-    return [
-        _policy(
-            identity,
-            Role.environment,
-            ingress=[{"from": [orchestrator], "ports": _tcp(ENVIRONMENT_PORT)}],
-            egress=[{"to": [orchestrator], "ports": _tcp(GATEWAY_PORT)}, _dns_rule(cluster_dns), *outside],
-        ),
-        _policy(
-            identity,
-            Role.orchestrator,
-            ingress=[
-                {"from": [environments], "ports": _tcp(GATEWAY_PORT)},
-                {"from": [system], "ports": _tcp(ORCHESTRATOR_STATUS_PORT)},
-            ],
-        ),
-        _policy(
-            identity,
-            Role.trainer,
-            # Engines load policies from the trainer while S3 is unreachable. Processes of a multi-node trainer use
-            # dynamic ports.
-            ingress=[{"from": [orchestrator, engines], "ports": _tcp(TRAINER_PORT)}, {"from": [trainers]}],
-        ),
-        _policy(
-            identity, Role.inference, ingress=[{"from": [orchestrator], "ports": _tcp(INFERENCE_PORT, SIDECAR_PORT)}]
-        ),
+    user_code = _policy(
+        identity,
+        identity.child("environment"),
+        [Role.environment],
+        [{"from": [orchestrator], "ports": _tcp(ENVIRONMENT_PORT)}],
+    )
+    user_code["spec"]["policyTypes"].append("Egress")
+    user_code["spec"]["egress"] = [
+        {"to": [orchestrator], "ports": _tcp(GATEWAY_CONTAINER_PORT)},
+        _dns_rule(cluster_dns),
+        *outside,
     ]
+    processes = _policy(
+        identity,
+        identity.child("processes"),
+        [Role.orchestrator, Role.trainer, Role.inference],
+        [
+            {"from": [environments], "ports": _tcp(GATEWAY_CONTAINER_PORT)},
+            {"from": [system], "ports": _tcp(ORCHESTRATOR_STATUS_CONTAINER_PORT)},
+            {"from": [orchestrator], "ports": _tcp(TRAINER_PORT, INFERENCE_PORT, SIDECAR_PORT)},
+            # Engines load policies from the trainer while S3 is unreachable.
+            {"from": [engines], "ports": _tcp(TRAINER_PORT)},
+        ],
+    )
+    if trainer_nodes == 1:
+        return [user_code, processes]
+    return [user_code, processes, _policy(identity, identity.trainer, [Role.trainer], [{"from": [trainers]}])]
 
 
-def _policy(identity: RunIdentity, role: Role, ingress: list[Obj], egress: list[Obj] | None = None) -> Obj:
-    spec: Obj = {
-        "podSelector": {"matchLabels": identity.selector(role)},
-        "policyTypes": ["Ingress"],
-        "ingress": ingress,
-    }
-    if egress is not None:
-        spec["policyTypes"] = ["Ingress", "Egress"]
-        spec["egress"] = egress
+def _policy(identity: RunIdentity, name: str, roles: Sequence[Role], ingress: list[Obj]) -> Obj:
+    """Return a policy for what may connect to the pods of some roles."""
+    of_roles = {"key": ROLE_LABEL, "operator": "In", "values": [role.value for role in roles]}
     return {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",
-        "metadata": identity.metadata(identity.child(role), role),
-        "spec": spec,
+        "metadata": identity.metadata(name),
+        "spec": {
+            "podSelector": {"matchLabels": identity.selector(), "matchExpressions": [of_roles]},
+            "policyTypes": ["Ingress"],
+            "ingress": ingress,
+        },
     }
 
 

@@ -6,7 +6,15 @@ continues while the operator is down: exit code 64 (configuration error) fails t
 
 from typing import Any
 
-from rlrun.constants import GATEWAY_PORT, HASH_ANNOTATION, ORCHESTRATOR_STATUS_PORT, ExitCode, Role
+from rlrun.constants import (
+    GATEWAY_CONTAINER_PORT,
+    GATEWAY_PORT,
+    HASH_ANNOTATION,
+    ORCHESTRATOR_STATUS_CONTAINER_PORT,
+    ORCHESTRATOR_STATUS_PORT,
+    ExitCode,
+    Role,
+)
 from rlrun.protocol.resolved import CONFIG_KEY, CONFIG_PATH, ResolvedRun
 from rlrun.protocol.storage_access import StorageRole
 
@@ -84,7 +92,7 @@ def orchestrator(
             **client.env,
         },
         env_from=token_env_from(identity),
-        ports={"gateway": GATEWAY_PORT, "status": ORCHESTRATOR_STATUS_PORT},
+        ports={"gateway": GATEWAY_CONTAINER_PORT, "status": ORCHESTRATOR_STATUS_CONTAINER_PORT},
         mounts={"spool": SPOOL},
         # Mount the whole folder: a file mounted by subPath does not follow changes of the ConfigMap.
         read_only_mounts={"config": str(CONFIG_PATH.parent), **client.mounts},

@@ -20,6 +20,7 @@ RARE_SWEEPS = {"resyncSeconds": 10 * WAIT_SECONDS, "artifactSweepSeconds": 10 * 
 LISTINGS = "rlrun_s3_listings_total"
 POLL_ERRORS = "rlrun_poll_errors_total"
 BYTES_PER_RUN = 25_000
+RUNS_AT_ONCE = 10
 APPLIED = r'rlrun_api_requests_total\{[^}]*verb="(?:apply|patch)\w*"[^}]*\}'
 
 
@@ -108,6 +109,27 @@ def test_a_run_that_waits_costs_looks_and_no_requests(own_bench: Bench) -> None:
     assert looks(process) - before >= 5, "a run whose pods do not start is looked at often"
     assert metric(process, LISTINGS) == listed
     assert reads(process) - read <= SHARED_READS
+
+
+def test_new_runs_are_not_read(own_bench: Bench) -> None:
+    """They cost 13 objects each, a status and an Event. They share the Secret of the platform, and lists of models."""
+    bench, process = own_bench, start_with_rare_sweeps(own_bench)
+    started(bench)
+    bench.wait_until_unchanged(3)
+    objects = r'rlrun_api_requests_total\{kind="(?!rlruns|rlmodels)\w+",verb="apply"\}'
+    of_each = r'rlrun_api_requests_total\{kind="(?!leases|secrets|rlmodels)\w+",verb="(?:get|list)"\}'
+    of_all = r'rlrun_api_requests_total\{kind="(?:secrets|rlmodels)",verb="(?:get|list)"\}'
+    before = [metric(process, pattern) for pattern in (objects, of_each, of_all)]
+    names = [f"other-{index}" for index in range(RUNS_AT_ONCE)]
+    for name in names:
+        bench.create_run(name)
+    for name in names:
+        bench.wait(f"the status of {name}", lambda name=name: bench.run(name).get("status", {}).get("phase"))
+    made, read, shared = (
+        metric(process, pattern) - count for pattern, count in zip((objects, of_each, of_all), before, strict=True)
+    )
+    assert (made, read) == (13 * RUNS_AT_ONCE, 0)
+    assert shared <= RUNS_AT_ONCE, "most runs of a burst need none of their own"
 
 
 def test_a_start_lists_each_kind_once_for_all_runs_and_writes_nothing(own_bench: Bench) -> None:

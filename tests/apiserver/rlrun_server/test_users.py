@@ -42,7 +42,7 @@ KUBERNETES = "1.35.4"
 LINE = b'{"step": 1, "time": "t", "reward/mean": 0.5}\n'
 RBAC = "rbac.authorization.k8s.io"
 TOKEN_SECONDS = 6 * 3600
-"""Longer than any level takes: the tests of the browser level share their tokens, and took 15 minutes on a slow host."""
+"""Longer than a level takes: the browser level shares its tokens, and took 15 minutes on a slow host."""
 
 
 def chart_objects(namespace: str, template: str) -> list[dict[str, Any]]:
@@ -78,9 +78,10 @@ class Accounts:
 
     def token(self, namespace: str, name: str, *audiences: str) -> str:
         """Return a token of an account, by default one for the API server."""
-        spec: dict[str, Any] = {"expirationSeconds": TOKEN_SECONDS, **({"audiences": list(audiences)} if audiences else {})}
-        asked = {"spec": spec}
-        made = client.CoreV1Api(self.api).create_namespaced_service_account_token(name, namespace, asked)
+        spec: dict[str, Any] = {"expirationSeconds": TOKEN_SECONDS}
+        if audiences:
+            spec["audiences"] = list(audiences)
+        made = client.CoreV1Api(self.api).create_namespaced_service_account_token(name, namespace, {"spec": spec})
         return str(made.status.token)
 
 

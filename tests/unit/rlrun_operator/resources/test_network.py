@@ -26,7 +26,9 @@ RUNS = {
     "second": RunIdentity("team", "second", "uid-2", 1, 1),
     "foreign": RunIdentity("other", "first", "uid-3", 1, 1),
 }
-PORTS = (22, 53, 443, 8000, 8001, 8080, 29500)
+SEVERAL_TRAINERS = "second"
+"""The run whose trainer has several pods."""
+PORTS = (22, 53, 443, 8000, 8001, 8080, 8088, 8089, 29500)
 CONNECTIONS = (*(("TCP", port) for port in PORTS), ("UDP", 53), ("UDP", 443))
 ALL = frozenset(CONNECTIONS)
 
@@ -40,6 +42,8 @@ class Place:
     role: str
     """Role in a run, or the name of what is not in one."""
     run: str = ""
+    listens: frozenset[int] | None = None
+    """Ports of its containers. None: any."""
 
 
 def tcp(*ports: int) -> frozenset[tuple[str, int]]:
@@ -47,15 +51,15 @@ def tcp(*ports: int) -> frozenset[tuple[str, int]]:
 
 
 WITHIN_A_RUN = {
-    ("environment", "orchestrator"): tcp(8000),
+    ("environment", "orchestrator"): tcp(8088),
     ("orchestrator", "environment"): tcp(8080),
     ("orchestrator", "trainer"): tcp(8080),
     ("orchestrator", "inference"): tcp(8000, 8001),
     ("inference", "trainer"): tcp(8080),
-    ("trainer", "trainer"): ALL,
 }
-"""Open connections from a role to a role of the same run. All others between pods of runs are closed."""
-TO_RUNS = {("operator", "orchestrator"): tcp(8080), ("server", "orchestrator"): tcp(8080)}
+"""Open connections from a role to a role of the same run. All others between pods of runs are closed, but those among
+trainers of several nodes, and those to ports of other processes than the pod's, where nothing listens."""
+TO_RUNS = {("operator", "orchestrator"): tcp(8089), ("server", "orchestrator"): tcp(8089)}
 """Open connections from others to a role of any run."""
 SERVER = Pod("rlrun-system", {"app.kubernetes.io/name": "rlrun", "app.kubernetes.io/component": "server"})
 TO_POOL = {
@@ -71,9 +75,13 @@ FROM_ENVIRONMENTS = {"dns": frozenset({("UDP", 53), ("TCP", 53)})}
 
 def objects(settings: Obj | None = None) -> list[Obj]:
     full = OperatorSettings.model_validate({"s3": BASE, **(settings or {})})
-    plan = resolved()
+    plan, several = resolved(), resolved({"trainer": {"nodes": 2}})
     storage = StorageAccess(full, STORAGE_KEY, POOL.namespace, POOL.name)
-    made = [child for identity in RUNS.values() for child in children(identity, full, plan, STORAGE_KEY)]
+    made = [
+        child
+        for name, identity in RUNS.items()
+        for child in children(identity, full, several if name == SEVERAL_TRAINERS else plan, STORAGE_KEY)
+    ]
     return [*made, *pool_children(POOL, full, plan.model, ORDER, storage, PoolCredentials("token", "key", "server"))]
 
 
@@ -101,16 +109,22 @@ def places() -> list[Place]:
         run = next((name for name, r in RUNS.items() if r.uid == labels.get("rlrun.dev/run-uid")), "")
         role = labels["rlrun.dev/role"] if run else "pool"
         pod = Pod(metadata["namespace"], labels)
-        found.append(Place(f"{pod.namespace}/{metadata['name']}", pod, role, run))
+        containers = made["spec"]["template"]["spec"]["containers"]
+        listens = frozenset(port["containerPort"] for container in containers for port in container.get("ports", ()))
+        found.append(Place(f"{pod.namespace}/{metadata['name']}", pod, role, run, listens if run else None))
     return found
 
 
 PLACES = places()
+OF_PROCESSES = frozenset(port for place in PLACES for port in place.listens or () if place.role != "environment")
+"""Ports of the processes of a run beside its environments."""
 
 
 def expected(source: Place, destination: Place) -> frozenset[tuple[str, int]]:
     """The row of the table. Two pods of one workload are a place and itself."""
     if destination.run:
+        if source.run == destination.run == SEVERAL_TRAINERS and source.role == destination.role == "trainer":
+            return ALL
         table = WITHIN_A_RUN if source.run == destination.run else {} if source.run else TO_RUNS
         return table.get((source.role, destination.role), frozenset())
     if destination.role == "pool":
@@ -121,12 +135,20 @@ def expected(source: Place, destination: Place) -> frozenset[tuple[str, int]]:
     return ALL
 
 
+def is_of_another_process(destination: Place, port: int) -> bool:
+    """Whether nothing listens there, because the port is that of another process of the run."""
+    is_process = destination.run != "" and destination.role != "environment"
+    return is_process and port in OF_PROCESSES and port not in (destination.listens or ())
+
+
 def differences(found: Sequence[Obj]) -> Iterator[str]:
     """The connections that the policies allow and the table does not, or the other way round."""
     for source in PLACES:
         for destination in PLACES:
             wanted = expected(source, destination)
             for protocol, port in CONNECTIONS:
+                if is_of_another_process(destination, port):
+                    continue
                 is_open = is_allowed(found, source.end, destination.end, port, protocol)
                 if is_open is not ((protocol, port) in wanted):
                     state = "open" if is_open else "closed"
@@ -137,6 +159,14 @@ def test_all_roles_of_all_runs_are_in_the_table() -> None:
     roles = {"environment", "orchestrator", "trainer", "inference"}
     assert {(p.run, p.role) for p in PLACES if p.run} == {(run, role) for run in RUNS for role in roles}
     assert [p.name for p in PLACES if p.role == "pool"] == [f"team/{POOL.name}"]
+
+
+def test_no_two_processes_of_a_run_have_the_same_port() -> None:
+    """A rule for a port is a rule for one process: all but environments have a common policy."""
+    processes = [place for place in PLACES if place.run == "first" and place.role != "environment"]
+    ports = [port for place in processes for port in place.listens or ()]
+    assert len(ports) == 5
+    assert len(set(ports)) == len(ports)
 
 
 def test_the_policies_allow_exactly_the_connections_of_the_table() -> None:
@@ -164,7 +194,7 @@ def _split(difference: str) -> tuple[str, str]:
 
 
 Plant = Callable[[dict[str, Obj]], Any]
-ENVIRONMENT, ORCHESTRATOR, TRAINER = "first-environment", "first-orchestrator", "first-trainer"
+ENVIRONMENT, PROCESSES, TRAINERS = "first-environment", "first-processes", "second-trainer"
 
 
 def _dns_peer(found: dict[str, Obj]) -> Obj:
@@ -201,24 +231,34 @@ PLANTED: dict[str, tuple[Plant, str]] = {
         "team/first-env-0 -> cloud metadata TCP 443 is open",
     ),
     "another port of the orchestrator": (
-        lambda p: (
-            p[ENVIRONMENT]["spec"]["egress"][0].pop("ports") and p[ORCHESTRATOR]["spec"]["ingress"][0].pop("ports")
-        ),
-        "team/first-env-0 -> team/first-orchestrator-a1 TCP 8080 is open",
+        lambda p: p[ENVIRONMENT]["spec"]["egress"][0].pop("ports") and p[PROCESSES]["spec"]["ingress"][0].pop("ports"),
+        "team/first-env-0 -> team/first-orchestrator-a1 TCP 8089 is open",
     ),
     "a rule without peers": (
-        lambda p: p[ORCHESTRATOR]["spec"]["ingress"].append({}),
-        "operator -> team/first-orchestrator-a1 TCP 8000 is open",
+        lambda p: p[PROCESSES]["spec"]["ingress"].append({}),
+        "operator -> team/first-orchestrator-a1 TCP 8088 is open",
     ),
     "engines of all runs at the trainer": (
-        lambda p: p[TRAINER]["spec"]["ingress"][0]["from"][1]["podSelector"]["matchLabels"].pop("rlrun.dev/run"),
+        lambda p: p[PROCESSES]["spec"]["ingress"][3]["from"][0]["podSelector"]["matchLabels"].pop("rlrun.dev/run"),
         "team/second-inference -> team/first-trainer TCP 8080 is open",
     ),
     "a role without a policy": (
-        lambda p: p.pop(TRAINER),
+        lambda p: p[PROCESSES]["spec"]["podSelector"]["matchExpressions"][0]["values"].remove("trainer"),
         "a pod of another team -> team/first-trainer TCP 8080 is open",
     ),
-    "one more policy": (_admit_namespace, "team/second-trainer -> team/first-inference TCP 8001 is open"),
+    "pods of all runs": (
+        lambda p: p[PROCESSES]["spec"]["podSelector"]["matchLabels"].pop("rlrun.dev/run"),
+        "team/first-inference -> team/second-trainer-a1 TCP 8080 is open",
+    ),
+    "all pods of the namespace": (
+        lambda p: p[PROCESSES]["spec"]["ingress"][2]["from"].append({"podSelector": {}}),
+        "team/second-inference -> team/first-trainer TCP 8080 is open",
+    ),
+    "several trainers without a policy": (
+        lambda p: p.pop(TRAINERS),
+        "team/second-trainer-a1 -> team/second-trainer-a1 TCP 29500 is closed",
+    ),
+    "one more policy": (_admit_namespace, "team/second-trainer-a1 -> team/first-inference TCP 8001 is open"),
 }
 """Wrong policies, and one of the connections that they open or close."""
 

@@ -38,7 +38,7 @@ async def test_complete_children_are_built_once_more_and_then_no_more(world: Wor
     before = len(built)
     await world.reconcile(5)
     assert len(built) == before
-    assert len(owned(world)) == 15
+    assert len(owned(world)) == 13
 
 
 async def test_each_child_that_is_deleted_comes_back(world: World) -> None:
@@ -94,7 +94,7 @@ async def test_two_runs_do_not_share_what_is_remembered(make_world: Callable[...
     await second.reconcile()
     step_kubelet(second.cluster)
     assert built
-    assert len(owned(second)) == 15
+    assert len(owned(second)) == 13
 
 
 def test_the_oldest_attempts_are_forgotten() -> None:
