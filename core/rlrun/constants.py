@@ -71,8 +71,8 @@ ORCHESTRATOR_STATUS_PORT = 8080
 """Port of the orchestrator's Service. Its container has another one."""
 GATEWAY_CONTAINER_PORT = 8088
 ORCHESTRATOR_STATUS_CONTAINER_PORT = 8089
-"""Containers of trainer, engines and orchestrator have different ports: a rule of their NetworkPolicy for a port is a rule
-for one of them."""
+"""Containers of trainer, engines and orchestrator have different ports, so that a rule of their NetworkPolicy for a
+port is a rule for one of them."""
 EGRESS_PORT = 3128
 EGRESS_METRICS_PORT = 8080
 SERVER_PORT = 8080

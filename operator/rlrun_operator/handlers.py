@@ -104,7 +104,7 @@ def take_run(event: str, run: Mapping[str, Any], cache: ObjectCache, enqueue: Pr
         is_news = cache.changed(RLRUN, run, deleted=is_deleted)
         key = RunKey(run["metadata"]["namespace"], run["metadata"]["name"])
         if is_news and not is_deleted and not run.get("status"):
-            cache.keep_event(RLRUN, run, (key.namespace, key.name))
+            cache.keep_event(RLRUN, dict(run), (key.namespace, key.name))
         if is_news or has_new_spec(run):
             enqueue(key, Priority.EVENT)
 
