@@ -43,7 +43,7 @@ def started(bench: Bench, **spec: Any) -> None:
 def test_life_of_a_run(bench: Bench) -> None:
     started(bench)
     assert len(bench.items(APPS, "replicasets")) == 3
-    assert len(bench.items(NET, "networkpolicies")) == 4
+    assert len(bench.items(NET, "networkpolicies")) == 2
     assert bench.condition("Validated")["status"] == "True"
 
     bench.upload("checkpoint", 5)
