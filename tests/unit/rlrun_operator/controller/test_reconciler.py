@@ -326,6 +326,16 @@ async def test_pods_of_a_run_whose_attempt_was_withdrawn_are_read(world: World) 
     assert "list pods in namespace team" in reads(world)
 
 
+async def test_the_secret_of_a_new_run_is_read_if_something_of_an_earlier_one_is_left(world: World) -> None:
+    await later(world)
+    labels = {"rlrun.dev/run": "second", "rlrun.dev/run-uid": "uid-0", "app.kubernetes.io/managed-by": FIELD_MANAGER}
+    metadata = {"name": "second-config", "namespace": "team", "labels": labels}
+    world.cluster.put({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {}})
+    world.cluster.put(run_object("second", uid="uid-2"))
+    await world.reconcile(name="second")
+    assert "get Secret team/second-rlrun-token" in reads(world)
+
+
 @pytest.mark.parametrize("kind", ["Pod", "Secret"])
 async def test_a_new_run_finds_what_is_left_of_an_earlier_one_with_its_name(world: World, kind: str) -> None:
     await later(world)
