@@ -6,12 +6,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 from rlrun.api.base.address_rules import INTERNET_ONLY, AddressRules
-from rlrun.constants import (
-    GATEWAY_CONTAINER_PORT,
-    INFERENCE_PORT,
-    ORCHESTRATOR_STATUS_CONTAINER_PORT,
-    SIDECAR_PORT,
-)
+from rlrun.constants import GATEWAY_PORT, INFERENCE_PORT, ORCHESTRATOR_STATUS_PORT, SIDECAR_PORT
 
 CONVERSIONS: dict[object, Callable[[str], object]] = {
     Path: Path,
@@ -34,8 +29,8 @@ class OrchestratorSettings:
     spool_bytes: int = 2**30
     """Maximum size of the spool. Beyond it objects are dropped, rollouts first."""
     termination_log: Path = Path("/dev/termination-log")
-    gateway_port: int = GATEWAY_CONTAINER_PORT
-    status_port: int = ORCHESTRATOR_STATUS_CONTAINER_PORT
+    gateway_port: int = GATEWAY_PORT
+    status_port: int = ORCHESTRATOR_STATUS_PORT
     inference_port: int = INFERENCE_PORT
     sidecar_port: int = SIDECAR_PORT
 

@@ -85,6 +85,9 @@ def orchestrator(
             "RLRUN_CONFIG": str(CONFIG_PATH),
             "RLRUN_START_DEADLINE": str(resolved.spec.start_deadline_seconds),
             "RLRUN_CHECKPOINT_INTERVAL": str(settings.defaults.checkpoint_interval),
+            # By default it listens on the ports of its Service, as images of earlier versions do.
+            "RLRUN_GATEWAY_PORT": str(GATEWAY_CONTAINER_PORT),
+            "RLRUN_STATUS_PORT": str(ORCHESTRATOR_STATUS_CONTAINER_PORT),
             "RLRUN_SPOOL": SPOOL,
             "RLRUN_SPOOL_BYTES": str(SPOOL_BYTES),
             # Set even if it is empty: `env` wins over a variable of that name in the Secret of `envFrom`.

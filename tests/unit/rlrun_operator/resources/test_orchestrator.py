@@ -1,10 +1,11 @@
-"""The key of Weights & Biases reaches the orchestrator, and nothing else of the Secrets that may hold it."""
+"""The orchestrator's ports, and its key of Weights & Biases without the rest of the Secrets that may hold it."""
 
 from typing import Any
 
 import pytest
 from rlrun_operator.resources.orchestrator import orchestrator
 from rlrun_operator.resources.storage_access import StorageAccess
+from rlrun_orchestrator.config import OrchestratorSettings
 
 from tests.unit.rlrun_operator.resources.test_children import (
     IDENTITY,
@@ -26,6 +27,17 @@ def env_of(found: dict[tuple[str, str], Obj], pod: str) -> list[Obj]:
 def keys(**run: Any) -> dict[str, Obj]:
     entries = env_of(build(envFrom=SECRETS, **run), "reverse-orchestrator-a2")
     return {entry["name"]: entry for entry in entries if "WANDB" in entry["name"]}
+
+
+def test_the_orchestrator_listens_where_its_service_leads() -> None:
+    found = build()
+    (main,) = containers(templates(found)["reverse-orchestrator-a2"])
+    ports = {port["name"]: port["containerPort"] for port in main["ports"]}
+    variables = {entry["name"]: entry.get("value") for entry in main["env"]}
+    settings = OrchestratorSettings.from_environment({k: v for k, v in variables.items() if v is not None})
+    assert (settings.gateway_port, settings.status_port) == (ports["gateway"], ports["status"]) == (8088, 8089)
+    service = found["Service", "reverse-orchestrator"]["spec"]["ports"]
+    assert {(port["port"], port["targetPort"]) for port in service} == {(8000, "gateway"), (8080, "status")}
 
 
 @pytest.mark.proves("wandb.project", "envFrom.secretRef.name")
