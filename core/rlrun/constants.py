@@ -66,13 +66,12 @@ ENVIRONMENT_PORT = 8080
 INFERENCE_PORT = 8000
 SIDECAR_PORT = 8001
 GATEWAY_PORT = 8000
-"""Port of the orchestrator's Service. Its container has another one."""
 ORCHESTRATOR_STATUS_PORT = 8080
-"""Port of the orchestrator's Service. Its container has another one."""
+"""Ports of the orchestrator's Service."""
 GATEWAY_CONTAINER_PORT = 8088
 ORCHESTRATOR_STATUS_CONTAINER_PORT = 8089
-"""Containers of trainer, engines and orchestrator have different ports, so that a rule of their NetworkPolicy for a
-port is a rule for one of them."""
+"""Ports of the orchestrator's container. Containers of trainer, engines and orchestrator have different ports, so that
+a rule of their NetworkPolicy for a port is a rule for one of them."""
 EGRESS_PORT = 3128
 EGRESS_METRICS_PORT = 8080
 SERVER_PORT = 8080

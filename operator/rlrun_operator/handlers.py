@@ -21,6 +21,7 @@ from rlrun.kube.kinds import RLADAPTER, RLCHECKPOINT, RLMODEL, RLRUN, ResourceKi
 from rlrun.kube.objects import label
 
 from rlrun_operator.cache.kopf_streams import watched_streams
+from rlrun_operator.cache.new_runs import NewRuns
 from rlrun_operator.cache.object_cache import ObjectCache
 from rlrun_operator.planning.plan.observation import RunKey
 from rlrun_operator.runtime.work_queue import Priority
@@ -93,17 +94,18 @@ def take_listed(kind: ResourceKind, listed: Mapping[str, Any], cache: ObjectCach
     return kind != RLCHECKPOINT
 
 
-def take_run(event: str, run: Mapping[str, Any], cache: ObjectCache, enqueue: PriorityEnqueue) -> None:
+def take_run(
+    event: str, run: Mapping[str, Any], cache: ObjectCache, new_runs: NewRuns, enqueue: PriorityEnqueue
+) -> None:
     """Take notice of an event of a run, and queue the run unless it is the event of an own write.
 
-    The first look at a run does not read it again: the event has brought it.
+    The first look at a new run does not read it again: the event has brought it.
     """
 
     def changed() -> None:
-        is_deleted = event == "DELETED"
-        is_news = cache.changed(RLRUN, run, deleted=is_deleted)
+        is_news = cache.changed(RLRUN, run, deleted=event == "DELETED")
         key = RunKey(run["metadata"]["namespace"], run["metadata"]["name"])
-        if is_news and not is_deleted and not run.get("status"):
+        if new_runs.see_event(event, run):
             cache.keep_event(RLRUN, dict(run), (key.namespace, key.name))
         if is_news or has_new_spec(run):
             enqueue(key, Priority.EVENT)
@@ -116,13 +118,16 @@ def take_event(
     event: str | None,
     obj: Mapping[str, Any],
     cache: ObjectCache,
+    new_runs: NewRuns,
     enqueue: PriorityEnqueue,
 ) -> bool:
     """Take notice of an event, None of a listed object. Return whether kopf's handlers get it."""
     if event is None:
+        if kind == RLRUN:
+            new_runs.see_event(event, obj)
         return take_listed(kind, obj, cache, enqueue)
     if kind == RLRUN:
-        take_run(event, obj, cache, enqueue)
+        take_run(event, obj, cache, new_runs, enqueue)
     return kind != RLRUN
 
 
@@ -228,6 +233,7 @@ async def watch(
     found: kopf.OperatorRegistry,
     namespaces: list[str],
     cache: ObjectCache,
+    new_runs: NewRuns,
     enqueue: PriorityEnqueue,
     on_listed: Callable[[ResourceKind, str | None], None],
     stop: asyncio.Event,
@@ -239,7 +245,7 @@ async def watch(
     """
 
     def is_needed(kind: ResourceKind, event: str | None, obj: Mapping[str, Any]) -> bool:
-        return take_event(kind, event, obj, cache, enqueue)
+        return take_event(kind, event, obj, cache, new_runs, enqueue)
 
     with watched_streams(cache, {kind.plural: kind for kind in WATCHED}, is_needed, on_listed):
         await kopf.operator(

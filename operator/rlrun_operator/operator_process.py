@@ -36,6 +36,7 @@ from rlrun_operator.cache.child_kinds import PODS_AND_CHILDREN
 from rlrun_operator.cache.confirmation import confirm_answers
 from rlrun_operator.cache.first_answers import BY_UID, read_first_answers
 from rlrun_operator.cache.metadata_watch import MetadataWatch
+from rlrun_operator.cache.new_runs import NewRuns
 from rlrun_operator.cache.object_cache import ObjectCache, Question, listed_version
 from rlrun_operator.cache.recording_transport import RecordingTransport
 from rlrun_operator.cache.run_index import RunIndex
@@ -82,6 +83,7 @@ class Operator:
         self._phases = RunPhaseCollector(lambda: len(self._queue), lambda: self._queue.delayed)
         self._cache = ObjectCache(time.monotonic)
         self._index = RunIndex()
+        self._new_runs = NewRuns(time.monotonic)
         self._heartbeat = EventLoopWatchdog()
         self._stop = asyncio.Event()
         self._watching = asyncio.Event()
@@ -162,7 +164,9 @@ class Operator:
         grant_key = await ensure_key(cluster, namespace, grant_key_secret_name(lease_name))
         authority = await ensure_authority(cluster, self._settings, datetime.now(UTC))
         settings = self._settings.model_copy(update={"storage_server_authority": authority})
-        observer = Observer(cluster, artifacts, poller, settings, token_key, grant_key, self._cache, self._index)
+        observer = Observer(
+            cluster, artifacts, poller, settings, token_key, grant_key, self._cache, self._index, self._new_runs
+        )
         admissions = AdmissionQueue(self._settings, self._queue.add) if self._settings.queue.is_limited else None
         queue = KueueQueue(self._settings, admissions)
         reconciler = Reconciler(observer, Applier(cluster, artifacts), settings, self._phases, queue=queue)
@@ -181,6 +185,7 @@ class Operator:
                 registry,
                 self._settings.watch_namespaces,
                 self._cache,
+                self._new_runs,
                 self._queue.add,
                 functools.partial(self._enqueue_changed, serving, reconciler),
                 kopf_stop,
@@ -297,6 +302,7 @@ class Operator:
         listed_at = self._cache.time()
         runs = await list_runs(cluster, self._settings.watch_namespaces, for_admission=loads_places)
         self._cache.forget_missing(RLRUN, runs)
+        self._new_runs.see_list((run["metadata"]["namespace"], run["metadata"]["name"]) for run in runs)
         self._cache.drop_expired()
         due = []
         async for run in in_turns(runs):

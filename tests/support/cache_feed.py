@@ -2,6 +2,7 @@
 
 from rlrun.kube.kinds import ALL, RLRUN
 from rlrun.kube.objects import Obj
+from rlrun_operator.cache.new_runs import NewRuns
 from rlrun_operator.cache.object_cache import ObjectCache
 from rlrun_operator.cache.run_index import RunIndex
 from rlrun_operator.handlers import take_run
@@ -16,6 +17,9 @@ class CacheFeed:
         self._cluster = cluster
         self._cache = cache
         self.index = RunIndex()
+        self.new_runs = NewRuns(lambda: 0.0)
+        for run in cluster.all(RLRUN.kind):
+            self.new_runs.see_event(None, run)
         self._known = {key: copied(obj) for key, obj in cluster.objects.items()}
         for kind in ALL.values():
             cache.watch_opened(kind, None, cluster.all(kind.kind))
@@ -43,7 +47,7 @@ class CacheFeed:
     def _tell(self, event: str, obj: Obj) -> None:
         kind, is_deleted = ALL[obj["kind"]], event == "DELETED"
         if kind == RLRUN:
-            take_run(event, obj, self._cache, lambda *_: None)
+            take_run(event, obj, self._cache, self.new_runs, lambda *_: None)
         else:
             self._cache.changed(kind, obj, deleted=is_deleted)
         self.index.see(kind, None, obj, deleted=is_deleted)

@@ -69,6 +69,7 @@ class World:
             storage_key=STORAGE_KEY,
             cache=self.cache,
             index=None if self.feed is None else self.feed.index,
+            new_runs=None if self.feed is None else self.feed.new_runs,
             clock=lambda: 2.0 * self.looks,
         )
         applier = Applier(kube, self.artifacts)

@@ -28,8 +28,8 @@ class CachedReader:
     def rest_on(self, kind: ResourceKind, namespace: str | None, name: str) -> None:
         """Take the kept answer about an object for current, and from here on all that are at least as new.
 
-        Older ones are read again. For an object that no look has written to: a late look then sees what it would have
-        seen when the object appeared.
+        Older ones are read again. For the first look at a new object: if it is late, it sees what it would have seen
+        when the object appeared.
         """
         began = self._cache.read_at(Question.one(kind, namespace, name))
         if began is not None:

@@ -36,6 +36,7 @@ from rlrun.storage.store import StoreError
 
 from rlrun_operator.cache.cached_reader import CachedReader
 from rlrun_operator.cache.child_kinds import CHILDREN
+from rlrun_operator.cache.new_runs import NewRuns
 from rlrun_operator.cache.object_cache import ObjectCache
 from rlrun_operator.cache.run_index import RunIndex
 from rlrun_operator.config.settings import OperatorSettings
@@ -86,16 +87,18 @@ class Observer:
         storage_key: bytes = b"",
         cache: ObjectCache | None = None,
         index: RunIndex | None = None,
+        new_runs: NewRuns | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`token_key`: key of the tokens of runs. None: the processes of runs ask for none. `storage_key`: key of the
         grants for rlrun-server. `cache`: None reads all objects at each look. `index`: None reads those of
-        new runs, too.
+        new runs, too. `new_runs`: None reads their pods as well.
         """
         self._cluster = cluster
         self._clock = clock
         self._cache = ObjectCache(clock) if cache is None else cache
         self._index = RunIndex() if index is None else index
+        self._new_runs = NewRuns(clock) if new_runs is None else new_runs
         self._listings = ArtifactListings(artifacts, settings, clock, self._cache.moment)
         self._artifacts = artifacts
         self._poller = poller
@@ -129,23 +132,23 @@ class Observer:
             return None
         status = RLRunStatus.parse(run.get("status"))
         uid = run["metadata"]["uid"]
+        deleted = bool(run["metadata"].get("deletionTimestamp"))
         # Only objects of an earlier run of this name can exist, which the index knows, and those that this process has
         # written. If an answer lacks one of these, it is applied again.
         is_new = status.start_time is None
-        # Pods of a run whose attempt was withdrawn are read: two attempts must not overlap.
-        is_unseen = not run.get("status")
-        if is_unseen:
+        # Pods of all others are read: two attempts, or two runs of the same name, must not overlap.
+        is_first = self._new_runs.take((namespace, name), uid) and status.phase is None and not deleted
+        if is_first:
             reader.rest_on(RLRUN, namespace, name)
         rests_on_index = now is not None and is_cleaned_up(self._index, run, now)
         children, pods, artifact_objects = await asyncio.gather(
-            _nothing() if rests_on_index else self._children(reader, namespace, name, is_new, is_unseen),
-            _nothing() if rests_on_index else self._labelled(reader, POD, namespace, name, is_unseen),
+            _nothing() if rests_on_index else self._children(reader, namespace, name, is_new, is_first),
+            _nothing() if rests_on_index else self._labelled(reader, POD, namespace, name, is_first),
             self._artifact_objects(reader, namespace, uid, is_new),
         )
         variables, s3_problem = await self._s3(status)
         parts: dict[str, Any] = {"s3_problem": s3_problem, "kueue": await self._kueue.observe(run, status, reader)}
         listing = Listing()
-        deleted = bool(run["metadata"].get("deletionTimestamp"))
         spec = parse_spec(run)
         if not deleted:
             if not isinstance(spec, Problem) and wants_egress(spec) and not (status.phase and status.phase.finished):
@@ -223,13 +226,13 @@ class Observer:
         return await reader.list(kind, namespace, {RUN_LABEL: name}, is_known_empty=is_known_empty)
 
     async def _children(
-        self, reader: CachedReader, namespace: str, name: str, is_new: bool, is_unseen: bool
+        self, reader: CachedReader, namespace: str, name: str, is_new: bool, is_first: bool
     ) -> list[Obj]:
         lists = await asyncio.gather(
             *(self._labelled(reader, kind, namespace, name, is_new) for kind in CHILDREN),
         )
         # No watch shows Secrets. A creation does not overwrite one of an earlier run or of a user.
-        has_none = is_unseen and all(self._index.has_none(kind, (namespace, name)) for kind in CHILDREN)
+        has_none = is_first and all(self._index.has_none(kind, (namespace, name)) for kind in CHILDREN)
         secret = await reader.get(SECRET, namespace, token_secret_name(name), is_known_missing=has_none)
         # The ReplicaSet of a Deployment has the labels of the pods. Deleted by itself, it would be made again.
         found = [obj for objects in lists for obj in objects if controller_kind(obj) != DEPLOYMENT.kind]

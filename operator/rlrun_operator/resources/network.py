@@ -55,7 +55,8 @@ def network_policies(
         outside = [{"to": [proxies], "ports": _tcp(EGRESS_PORT)}]
     user_code = _policy(
         identity,
-        identity.child("environment"),
+        # Not the name that it had with other ports: attempts that began with that one keep it beside this.
+        identity.child("user-code"),
         [Role.environment],
         [{"from": [orchestrator], "ports": _tcp(ENVIRONMENT_PORT)}],
     )

@@ -1,4 +1,4 @@
-"""Port 8080: health, metrics and the run's status. Ready as soon as the servers run: environments need them first."""
+"""Port of the status: health, metrics and progress. Ready as soon as the servers run: environments need them first."""
 
 import asyncio
 import hashlib

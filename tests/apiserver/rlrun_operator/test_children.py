@@ -87,7 +87,7 @@ def test_limits_and_isolation_of_environments_reach_the_api_server(api: client.A
     assert [volume["emptyDir"] for volume in spec["volumes"]] == [{"sizeLimit": "20Gi"}] * 2
     resources = spec["containers"][0]["resources"]
     assert [resources[kind]["ephemeral-storage"] for kind in ("requests", "limits")] == ["64Mi", "20Gi"]
-    _, dns = made["NetworkPolicy", "apart-environment"]["spec"]["egress"]
+    _, dns = made["NetworkPolicy", "apart-user-code"]["spec"]["egress"]
     assert [peer["ipBlock"]["cidr"] for peer in dns["to"][1:]] == ["169.254.20.10/32", "fd00::a/128"]
 
 

@@ -305,7 +305,14 @@ class Life:
         cluster = AsyncKubeClient(RecordingTransport(FaultyTransport(self.cluster, self.gate), cache))
         artifacts = BucketArtifacts(store_of(self.bucket, self.gate))
         observer = Observer(
-            cluster, artifacts, self.poller, SETTINGS, cache=cache, index=self.feed.index, clock=seconds
+            cluster,
+            artifacts,
+            self.poller,
+            SETTINGS,
+            cache=cache,
+            index=self.feed.index,
+            new_runs=self.feed.new_runs,
+            clock=seconds,
         )
         directory = RunPhaseCollector(lambda: 0, lambda: 0)
         return Reconciler(observer, Applier(cluster, artifacts), SETTINGS, directory, self.clock)

@@ -6,6 +6,7 @@ import yaml
 from kopf._cogs.structs.references import Resource
 from kubernetes.aio import client
 from rlrun.kube.kinds import RLADAPTER, RLCHECKPOINT, RLMODEL, RLRUN, ResourceKind
+from rlrun_operator.cache.new_runs import NewRuns
 from rlrun_operator.cache.object_cache import ObjectCache, Question
 from rlrun_operator.config.quantities import to_millis
 from rlrun_operator.handlers import (
@@ -130,14 +131,14 @@ async def test_events_reach_the_cache_before_the_queue(kind: ResourceKind, event
     }
     resource = Resource(kind.group, kind.version, kind.plural, kind=kind.kind, namespaced=kind.namespaced)
     obj = {"metadata": metadata, "spec": {}, "status": {}}
-    is_for_kopf = take_event(kind, event, obj, cache, note)
+    is_for_kopf = take_event(kind, event, obj, cache, NewRuns(lambda: 0.0), note)
     for handler in found._watching.get_all_handlers():
         fits = handler.selector is not None and handler.selector.check(resource) and "pool" not in str(handler.fn)
         if is_for_kopf and fits:
             await handler.fn(type=event, body=kopf.Body(obj), namespace=namespace, name="first", resource=resource)
     assert queued, kind
-    # A run that no look has written to is not read again.
-    expected = [obj] if kind == RLRUN and event != "DELETED" else None
+    # A new run is not read again.
+    expected = [obj] if kind == RLRUN and event == "ADDED" else None
     assert all(found == expected for found in queued)
 
 
@@ -240,7 +241,7 @@ async def test_a_listed_artifact_has_its_run_looked_at_only_if_it_is_being_delet
 
 async def test_an_event_of_an_own_write_of_a_run_starts_no_look() -> None:
     queued: list[tuple[RunKey, Priority]] = []
-    cache = ObjectCache(lambda: 0.0)
+    cache, known = ObjectCache(lambda: 0.0), NewRuns(lambda: 0.0)
     cache.watch_opened(RLRUN, None, ())
 
     def run(version: int, generation: int = 1) -> dict[str, Any]:
@@ -254,7 +255,9 @@ async def test_an_event_of_an_own_write_of_a_run_starts_no_look() -> None:
 
     def take(event: str, obj: dict[str, Any]) -> int:
         """Return the number of looks that were queued until now."""
-        assert not take_event(RLRUN, event, obj, cache, lambda *found: queued.append(found)), "kopf needs 3 ms for it"
+        assert not take_event(RLRUN, event, obj, cache, known, lambda *found: queued.append(found)), (
+            "kopf needs 3 ms for it"
+        )
         return len(queued)
 
     assert [take("MODIFIED", run(version)) for version in (2, 3, 4)] == [0, 0, 1]
@@ -281,25 +284,45 @@ def unseen(version: int, **fields: Any) -> dict[str, Any]:
 
 
 def test_the_event_of_a_run_without_a_status_brings_the_run() -> None:
-    cache, queued = ObjectCache(lambda: 0.0), list[RunKey]()
+    cache, queued, new_runs = ObjectCache(lambda: 0.0), list[RunKey](), NewRuns(lambda: 0.0)
     cache.watch_opened(RLRUN, None, ())
 
     def kept_after(event: str, run: dict[str, Any]) -> list[dict[str, Any]] | None:
-        take_event(RLRUN, event, run, cache, lambda key, _: queued.append(key))
+        take_event(RLRUN, event, run, cache, new_runs, lambda key, _: queued.append(key))
         return cache.find(KEPT[RLRUN], ("team", "first"))
 
     assert kept_after("ADDED", unseen(1)) == [unseen(1)]
-    assert kept_after("MODIFIED", unseen(3, spec={"a": 1})) == [unseen(3, spec={"a": 1})]
+    assert kept_after("MODIFIED", unseen(2, spec={"a": 1})) is None, "the look reads it"
     assert len(queued) == 2
-    assert kept_after("MODIFIED", unseen(2)) == [unseen(3, spec={"a": 1})], "an older version, which came late"
-    assert kept_after("MODIFIED", unseen(4, status={"phase": "Pending"})) is None
-    assert kept_after("ADDED", unseen(5)) == [unseen(5)]
-    assert kept_after("DELETED", unseen(6)) is None
+
+
+@pytest.mark.parametrize("event", ["ADDED", "MODIFIED"])
+def test_a_late_event_of_a_run_that_was_looked_at_does_not_bring_it(event: str) -> None:
+    """The run may have ended since. A watch that has been silent for a minute tells of its creation first."""
+    cache, new_runs = ObjectCache(lambda: 0.0), NewRuns(lambda: 0.0)
+    cache.watch_opened(RLRUN, None, ())
+    new_runs.take(("team", "first"), "u")
+    take_event(RLRUN, event, unseen(1), cache, new_runs, ignore)
+    assert cache.find(KEPT[RLRUN], ("team", "first")) is None
+
+
+def test_a_run_of_an_event_is_forgotten_with_its_other_answers() -> None:
+    cache = ObjectCache(lambda: 0.0)
+    cache.watch_opened(RLRUN, None, ())
+    take_event(RLRUN, "ADDED", unseen(1), cache, NewRuns(lambda: 0.0), ignore)
+    cache.forget_run(("team", "first"))
+    assert cache.find(KEPT[RLRUN], ("team", "first")) is None
+
+
+def test_a_listed_run_is_not_new() -> None:
+    cache, new_runs = ObjectCache(lambda: 0.0), NewRuns(lambda: 0.0)
+    take_event(RLRUN, None, unseen(1), cache, new_runs, ignore)
+    assert not new_runs.take(("team", "first"), "u")
 
 
 def test_no_run_is_kept_while_its_kind_is_not_watched() -> None:
     cache = ObjectCache(lambda: 0.0)
-    take_event(RLRUN, "ADDED", unseen(1), cache, ignore)
+    take_event(RLRUN, "ADDED", unseen(1), cache, NewRuns(lambda: 0.0), ignore)
     cache.watch_opened(RLRUN, None, ())
     assert cache.find(KEPT[RLRUN], ("team", "first")) is None
 
@@ -314,7 +337,7 @@ async def test_the_event_of_an_own_write_waits_for_the_response() -> None:
         old = {**run, "metadata": {**run["metadata"], "resourceVersion": "1"}}
         cache.keep(KEPT[RLRUN], read, [old], ("team", "first"))
     with cache.writing(RLRUN, "team", "first"):
-        take_event(RLRUN, "MODIFIED", run, cache, lambda key, _: queued.append(key))
+        take_event(RLRUN, "MODIFIED", run, cache, NewRuns(lambda: 0.0), lambda key, _: queued.append(key))
         cache.written(RLRUN, {"kind": "RLRun", **run}, cache.moment())
     assert queued == []
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 from rlrun.api.run_status import RLRunStatus
-from rlrun.constants import FIELD_MANAGER
+from rlrun.constants import FIELD_MANAGER, FINALIZER
 from rlrun.kube.errors import ApiError
 from rlrun.kube.kinds import POD
 from rlrun.kube.objects import Obj, label
@@ -21,7 +21,7 @@ from tests.support.clocks import START
 from tests.support.cluster_objects import model_object, run_object, terminated
 from tests.support.fake_artifacts import manifest
 from tests.support.fake_cluster import copied
-from tests.support.fake_kubelet import end_orchestrator
+from tests.support.fake_kubelet import end_orchestrator, step_kubelet
 from tests.support.operator_world import World
 
 KEY = RunKey("team", "reverse")
@@ -153,6 +153,7 @@ async def test_the_list_of_all_runs_queues_those_that_are_not_settled(world: Wor
         operator._may_work.set()
         await operator._list_runs(world.cluster.kube, None, known)
         assert {operator._queue._take().name for _ in range(len(operator._queue))} == expected  # type: ignore[union-attr]
+        assert not operator._new_runs.see_event("ADDED", run_object("second"))
 
 
 async def test_settled_runs_do_not_delay_one_that_ended_long_ago_and_is_not_settled(world: World) -> None:
@@ -282,7 +283,13 @@ def reads(world: World) -> list[str]:
 async def test_the_first_look_at_a_listed_run_lists_no_children(world: World) -> None:
     world.cache = ObjectCache(time.monotonic)
     await world.reconcile()
-    assert reads(world) == ["get RLRun team/reverse", "get Secret rlrun-system/s3", "list rlmodels"]
+    assert sorted(reads(world)) == [
+        "get RLRun team/reverse",
+        "get Secret rlrun-system/s3",
+        "get Secret team/reverse-rlrun-token",
+        "list pods in namespace team",
+        "list rlmodels",
+    ]
     await world.reconcile()
     assert reads(world) == []
     assert len(world.cluster.all("ReplicaSet", "Job")) == 4
@@ -317,6 +324,50 @@ async def test_a_run_starts_from_a_model_that_was_changed_before_it(world: World
     config = world.cluster.find("ConfigMap", "second-config")
     assert config is not None
     assert '"seqLen": 128' in config["data"]["run.json"]
+
+
+async def test_the_pods_of_the_last_run_with_the_name_are_read_before_the_next_begins(world: World) -> None:
+    """Their watch may lag behind: a run was deleted, and its pods terminate, before it has shown them."""
+    world.cache = ObjectCache(time.monotonic)
+    await world.reconcile(2)
+    step_kubelet(world.cluster)
+    assert world.feed is not None
+    world.feed.forget_changes()
+    for key, obj in list(world.cluster.objects.items()):
+        if obj["kind"] == "RLRun" or (label(obj, "rlrun.dev/run") == "reverse" and obj["kind"] != "Pod"):
+            del world.cluster.objects[key]
+    await world.reconcile()
+    world.cluster.put(run_object(uid="uid-9"))
+    await world.reconcile(2)
+    assert world.cluster.all("ReplicaSet", "Job") == []
+
+
+async def test_a_look_after_one_that_failed_reads_what_it_decides_on(world: World) -> None:
+    await later(world, "second")
+    world.cluster.answers["apply Job team/second-orchestrator-a1"] = [ApiError(500, "Internal", "broken")]
+    with pytest.raises(ApiError):
+        await world.reconcile(name="second")
+    run = world.cluster.find("RLRun", "second")
+    assert run is not None
+    assert "status" not in run
+    # It is suspended, and its watch does not tell.
+    world.cluster.put({**run, "spec": {**run["spec"], "suspend": True}})
+    assert world.feed is not None
+    world.feed.forget_changes()
+    await world.reconcile(name="second")
+    assert [obj for obj in world.cluster.all("Job") if label(obj, "rlrun.dev/run") == "second"] == []
+
+
+async def test_a_new_run_that_is_being_deleted_is_read(world: World) -> None:
+    await later(world)
+    metadata = {"deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": [FINALIZER]}
+    run = run_object("second", uid="uid-2")
+    world.cluster.put(run)
+    assert world.feed is not None
+    world.feed.deliver()
+    world.cluster.put({**run, "metadata": {**run["metadata"], **metadata}})
+    await world.reconcile(name="second")
+    assert "list pods in namespace team" in reads(world)
 
 
 async def test_pods_of_a_run_whose_attempt_was_withdrawn_are_read(world: World) -> None:

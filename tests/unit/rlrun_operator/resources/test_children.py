@@ -307,7 +307,7 @@ def test_services() -> None:
 
 
 def test_user_code_reaches_the_gateway_and_dns_alone() -> None:
-    policy = build()[("NetworkPolicy", "reverse-environment")]["spec"]
+    policy = build()[("NetworkPolicy", "reverse-user-code")]["spec"]
     assert policy["policyTypes"] == ["Ingress", "Egress"]
     gateway, dns = policy["egress"]
     assert gateway["to"] == [
@@ -375,7 +375,7 @@ def test_without_a_key_the_environments_that_need_a_grant_are_left_out() -> None
 
 
 def test_a_run_whose_environments_list_hosts_may_reach_the_proxy() -> None:
-    *_, outside = build_with_proxy(None)["NetworkPolicy", "reverse-environment"]["spec"]["egress"]
+    *_, outside = build_with_proxy(None)["NetworkPolicy", "reverse-user-code"]["spec"]["egress"]
     assert outside["ports"] == [{"port": 3128, "protocol": "TCP"}]
     (peer,) = outside["to"]
     assert peer["podSelector"]["matchLabels"] == {"app.kubernetes.io/component": "egress-proxy"}

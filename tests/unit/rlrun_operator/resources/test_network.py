@@ -173,6 +173,16 @@ def test_the_policies_allow_exactly_the_connections_of_the_table() -> None:
     assert list(differences(policies())) == []
 
 
+def test_processes_need_no_policy_of_user_code_to_be_closed_to_it() -> None:
+    found = copy.deepcopy(policies())
+    for policy in found:
+        policy["spec"].pop("egress", None)
+        policy["spec"]["policyTypes"] = ["Ingress"]
+    of_runs = [name for name in differences(found) if any(f"-> {run.namespace}/" in name for run in RUNS.values())]
+    to_processes = [name for name in of_runs if "-> team/" + POOL.name not in name]
+    assert to_processes == []
+
+
 def test_dns_servers_of_the_settings_are_reached_and_no_others() -> None:
     dns = {
         "namespaceLabels": {"kubernetes.io/metadata.name": "kube-system"},
@@ -194,7 +204,7 @@ def _split(difference: str) -> tuple[str, str]:
 
 
 Plant = Callable[[dict[str, Obj]], Any]
-ENVIRONMENT, PROCESSES, TRAINERS = "first-environment", "first-processes", "second-trainer"
+ENVIRONMENT, PROCESSES, TRAINERS = "first-user-code", "first-processes", "second-trainer"
 
 
 def _dns_peer(found: dict[str, Obj]) -> Obj:

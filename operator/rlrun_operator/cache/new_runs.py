@@ -1,0 +1,66 @@
+"""Runs whose names are new to this process: only their first looks may rest on what watches have told.
+
+A watch may lag behind. So a name counts as new only once, and not for runs that the process has listed, looked at or
+known the end of: pods of an earlier run with the name may exist that no watch has shown.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from rlrun_operator.cache.object_cache import RunName
+
+GONE_SECONDS = 3600.0
+"""Time for which the name of a run that is gone is remembered. Its pods, and the lag of watches, take minutes."""
+
+
+class NewRuns:
+    """Names of runs that this process knows, and the runs that wait for their first look."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._gone: dict[RunName, float | None] = {}
+        """Time of the end of each known run, None while it exists."""
+        self._waiting: dict[RunName, str] = {}
+        """Uid of each new run."""
+
+    def __len__(self) -> int:
+        """Return the number of names that are remembered."""
+        return len(self._gone)
+
+    def see_event(self, event: str | None, run: Mapping[str, Any]) -> bool:
+        """Take notice of an event, None of a listed run. Return whether it is the creation of a new run."""
+        metadata = run["metadata"]
+        name = (str(metadata["namespace"]), str(metadata["name"]))
+        if event == "DELETED":
+            self._end(name)
+            return False
+        is_new = event == "ADDED" and not run.get("status") and not self._knows(name)
+        self._gone[name] = None
+        if is_new:
+            self._waiting[name] = str(metadata["uid"])
+        return is_new
+
+    def take(self, name: RunName, uid: str) -> bool:
+        """Return whether a look is the first at a new run. The next one is not, also if this one fails."""
+        self._gone[name] = None
+        return self._waiting.pop(name, None) == uid
+
+    def see_list(self, names: Iterable[RunName]) -> None:
+        """Take notice of a list of all runs: a watch may have missed the end of one. Forget names of long ago."""
+        listed = set(names)
+        for name in [name for name, gone in self._gone.items() if gone is None and name not in listed]:
+            if name not in self._waiting:
+                self._end(name)
+        self._gone.update(dict.fromkeys(listed))
+        for name in [name for name in self._gone if not self._knows(name)]:
+            del self._gone[name]
+
+    def _end(self, name: RunName) -> None:
+        self._gone[name] = self._clock()
+        self._waiting.pop(name, None)
+
+    def _knows(self, name: RunName) -> bool:
+        if name not in self._gone:
+            return False
+        gone = self._gone[name]
+        return gone is None or self._clock() - gone < GONE_SECONDS
