@@ -316,8 +316,10 @@ def test_a_run_of_an_event_is_forgotten_with_its_other_answers() -> None:
 
 def test_a_listed_run_is_not_new() -> None:
     cache, new_runs = ObjectCache(lambda: 0.0), NewRuns(lambda: 0.0)
+    cache.watch_opened(RLRUN, None, ())
     take_event(RLRUN, None, unseen(1), cache, new_runs, ignore)
-    assert not new_runs.take(("team", "first"), "u")
+    take_event(RLRUN, "ADDED", unseen(2), cache, new_runs, ignore)
+    assert cache.find(KEPT[RLRUN], ("team", "first")) is None
 
 
 def test_no_run_is_kept_while_its_kind_is_not_watched() -> None:

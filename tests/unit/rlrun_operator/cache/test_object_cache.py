@@ -57,6 +57,17 @@ def test_an_answer_is_kept_without_what_nobody_reads_and_readers_cannot_change_i
     assert cache.find(Question.labelled(POD, "team", {"rlrun.dev/run": "second"}), RUN) is None
 
 
+def test_the_moment_of_a_read_stays_when_a_watch_opens_again(cache: ObjectCache) -> None:
+    keep(cache, PODS, pod())
+    moment = cache.moment()
+    cache.watch_opened(POD, None, [pod()])
+    read_at = cache.read_at(PODS)
+    assert read_at is not None
+    assert read_at < moment
+    cache.forget_run(RUN)
+    assert cache.read_at(PODS) is None
+
+
 def test_nothing_is_kept_of_a_kind_that_nobody_watches(cache: ObjectCache) -> None:
     question = Question.one(CONFIG_MAP, "team", "first")
     keep(cache, question)

@@ -358,6 +358,15 @@ async def test_a_look_after_one_that_failed_reads_what_it_decides_on(world: Worl
     assert [obj for obj in world.cluster.all("Job") if label(obj, "rlrun.dev/run") == "second"] == []
 
 
+async def test_a_new_run_that_another_process_has_begun_is_read(world: World) -> None:
+    await later(world, "second")
+    assert world.feed is not None
+    world.feed.deliver()
+    world.cluster.put(run_object("second", uid="uid-second") | {"status": {"phase": "Pending", "attempt": 1}})
+    await world.reconcile(name="second")
+    assert "list pods in namespace team" in reads(world)
+
+
 async def test_a_new_run_that_is_being_deleted_is_read(world: World) -> None:
     await later(world)
     metadata = {"deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": [FINALIZER]}
