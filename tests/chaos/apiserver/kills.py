@@ -26,7 +26,7 @@ from tests.chaos.unit.storms import Storm
 from tests.support.fake_cluster import Crash
 from tests.support.fake_poller import FakePoller
 
-WRITES = 70
+WRITES = 66
 """Writes of the life: the operator is killed after each of them."""
 WRITES_MORE_OR_LESS = 5
 """Number of writes by which one life may differ from another on a real API server, whose timing varies. The scenarios
