@@ -7,6 +7,8 @@ known the end of: pods of an earlier run with the name may exist that no watch h
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from rlrun.constants import FINALIZER
+
 from rlrun_operator.cache.object_cache import RunName
 
 GONE_SECONDS = 3600.0
@@ -34,7 +36,9 @@ class NewRuns:
         if event == "DELETED":
             self._end(name)
             return False
-        is_new = event == "ADDED" and not run.get("status") and not self._knows(name)
+        # A run that is restored from a backup gets its status after its creation.
+        is_restored = FINALIZER in (metadata.get("finalizers") or ())
+        is_new = event == "ADDED" and not run.get("status") and not is_restored and not self._knows(name)
         self._gone[name] = None
         if is_new:
             self._waiting[name] = str(metadata["uid"])

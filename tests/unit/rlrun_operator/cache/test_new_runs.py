@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from rlrun.constants import FINALIZER
 from rlrun_operator.cache.new_runs import GONE_SECONDS, NewRuns
 
 NAME = ("team", "first")
@@ -47,6 +48,13 @@ def test_runs_of_other_events_are_not_new(runs: NewRuns, event: str | None) -> N
 
 def test_a_run_with_a_status_is_not_new(runs: NewRuns) -> None:
     assert not runs.see_event("ADDED", run(status={"phase": "Pending"}))
+    assert not runs.take(NAME, "uid-1")
+
+
+def test_a_run_that_is_restored_from_a_backup_is_not_new(runs: NewRuns) -> None:
+    restored = run()
+    restored["metadata"]["finalizers"] = [FINALIZER]
+    assert not runs.see_event("ADDED", restored)
     assert not runs.take(NAME, "uid-1")
 
 
