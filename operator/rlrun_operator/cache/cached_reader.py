@@ -22,7 +22,7 @@ class CachedReader:
         self._cache = cache
         self._run = run
         self.has_kept_answers = False
-        """True if an answer may be outdated: it was not read in this look, and is older than `rest_on`."""
+        """True if an answer was not read in this look, unless the look rests on an object (`rest_on`)."""
         self._rests_on_object = False
 
     def rest_on(self, kind: ResourceKind, namespace: str | None, name: str) -> None:

@@ -1,7 +1,7 @@
 """Runs whose names are new to this process: only their first looks may rest on what watches have told.
 
-A watch may lag behind. So a name counts as new only once, and not for runs that the process has listed, looked at or
-known the end of: pods of an earlier run with the name may exist that no watch has shown.
+A watch may lag behind, and pods of an earlier run with the name may exist that it has not shown. So a name is new only
+once, and not new if the process has listed or looked at a run with it, or has seen one end lately.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -20,14 +20,14 @@ class NewRuns:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._gone: dict[RunName, float | None] = {}
+        self._ended_at: dict[RunName, float | None] = {}
         """Time of the end of each known run, None while it exists."""
         self._waiting: dict[RunName, str] = {}
         """Uid of each new run."""
 
     def __len__(self) -> int:
         """Return the number of names that are remembered."""
-        return len(self._gone)
+        return len(self._ended_at)
 
     def see_event(self, event: str | None, run: Mapping[str, Any]) -> bool:
         """Take notice of an event, None of a listed run. Return whether it is the creation of a new run."""
@@ -39,32 +39,32 @@ class NewRuns:
         # A run that is restored from a backup gets its status after its creation.
         is_restored = FINALIZER in (metadata.get("finalizers") or ())
         is_new = event == "ADDED" and not run.get("status") and not is_restored and not self._knows(name)
-        self._gone[name] = None
+        self._ended_at[name] = None
         if is_new:
             self._waiting[name] = str(metadata["uid"])
         return is_new
 
     def take(self, name: RunName, uid: str) -> bool:
         """Return whether a look is the first at a new run. The next one is not, also if this one fails."""
-        self._gone[name] = None
+        self._ended_at[name] = None
         return self._waiting.pop(name, None) == uid
 
     def see_list(self, names: Iterable[RunName]) -> None:
         """Take notice of a list of all runs: a watch may have missed the end of one. Forget names of long ago."""
         listed = set(names)
-        for name in [name for name, gone in self._gone.items() if gone is None and name not in listed]:
+        for name in [name for name, ended in self._ended_at.items() if ended is None and name not in listed]:
             if name not in self._waiting:
                 self._end(name)
-        self._gone.update(dict.fromkeys(listed))
-        for name in [name for name in self._gone if not self._knows(name)]:
-            del self._gone[name]
+        self._ended_at.update(dict.fromkeys(listed))
+        for name in [name for name in self._ended_at if not self._knows(name)]:
+            del self._ended_at[name]
 
     def _end(self, name: RunName) -> None:
-        self._gone[name] = self._clock()
+        self._ended_at[name] = self._clock()
         self._waiting.pop(name, None)
 
     def _knows(self, name: RunName) -> bool:
-        if name not in self._gone:
+        if name not in self._ended_at:
             return False
-        gone = self._gone[name]
-        return gone is None or self._clock() - gone < GONE_SECONDS
+        ended = self._ended_at[name]
+        return ended is None or self._clock() - ended < GONE_SECONDS

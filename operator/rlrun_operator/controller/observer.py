@@ -136,7 +136,7 @@ class Observer:
         # Only objects of an earlier run of this name can exist, which the index knows, and those that this process has
         # written. If an answer lacks one of these, it is applied again.
         is_new = status.start_time is None
-        # Pods of all others are read: two attempts, or two runs of the same name, must not overlap.
+        # All other looks read the pods: two attempts, or two runs of the same name, must not overlap.
         is_first = self._new_runs.take((namespace, name), uid) and status.phase is None and not deleted
         if is_first:
             reader.rest_on(RLRUN, namespace, name)

@@ -55,7 +55,7 @@ def network_policies(
         outside = [{"to": [proxies], "ports": _tcp(EGRESS_PORT)}]
     user_code = _policy(
         identity,
-        # Not the name that it had with other ports: attempts that began with that one keep it beside this.
+        # Attempts of earlier versions have a policy <run>-environment with the ports of that time, and keep it.
         identity.child("user-code"),
         [Role.environment],
         [{"from": [orchestrator], "ports": _tcp(ENVIRONMENT_PORT)}],

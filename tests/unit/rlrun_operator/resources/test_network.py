@@ -136,7 +136,7 @@ def expected(source: Place, destination: Place) -> frozenset[tuple[str, int]]:
 
 
 def is_of_another_process(destination: Place, port: int) -> bool:
-    """Whether nothing listens there, because the port is that of another process of the run."""
+    """Return whether the port belongs to another process of the run, so that nothing listens on it at this one."""
     is_process = destination.run != "" and destination.role != "environment"
     return is_process and port in OF_PROCESSES and port not in (destination.listens or ())
 
