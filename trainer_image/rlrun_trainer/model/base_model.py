@@ -22,6 +22,7 @@ from rlrun.protocol.problem import Problem
 from rlrun.service.errors import ProblemError
 
 from rlrun_trainer.model import row_layout
+from rlrun_trainer.model.adapter_linear import compute_in_model_dtype
 from rlrun_trainer.model.adapter_targets import file_targets, linear_layers, resolve, warning
 from rlrun_trainer.model.failure_guard import FailureGuard
 from rlrun_trainer.model.loader import DECODE, Loader, at_rest
@@ -291,6 +292,7 @@ class BaseModel:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             inject_adapter_in_model(shape.peft_config(model, [adapter]), self.model, adapter, state_dict=tensors)
+        compute_in_model_dtype(self.model, adapter, self.loader.dtype)
         # As `add_adapter` of transformers does: without it, the model refuses to switch adapters.
         self.model._hf_peft_config_loaded = True
         self.model.set_adapter(adapter)

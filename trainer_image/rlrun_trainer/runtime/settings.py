@@ -19,7 +19,7 @@ class TrainerSettings:
     slots: int = 1
     device: str = "auto"
     dtype: str = "auto"
-    """Precision: `auto` is bfloat16 on CUDA and float32 on a CPU. Adapters are always float32."""
+    """Precision: `auto` is bfloat16 on CUDA and float32 on a CPU. The weights of adapters are always float32."""
     attention: str = "auto"
     """Attention: `auto` is flash attention on CUDA if it is installed, else sdpa."""
     gradient_checkpointing: str = "auto"
