@@ -1,5 +1,6 @@
 """A tiny random model and samples drawn from it, shared by the trainer's tests."""
 
+import os
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -31,6 +32,8 @@ from transformers import (
     Qwen3NextConfig,
 )
 
+DEVICE = os.environ.get("RLRUN_TEST_DEVICE", "cpu")
+"""Where the models of the tests run: cpu or cuda."""
 VOCABULARY = 40
 MODEL = "test/tiny-qwen3"
 TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
@@ -149,7 +152,9 @@ def _save_tokenizer(folder: Path) -> Path:
 
 
 def load(folder: Path, slots: int = 2, **settings: Any) -> BaseModel:
-    return load_base(TrainerSettings(model_dir=folder, slots=slots, device="cpu", threads=1, **settings))
+    # Results are compared to the last digits, also where a GPU would compute in bfloat16.
+    chosen = {"dtype": "float32", **settings}
+    return load_base(TrainerSettings(model_dir=folder, slots=slots, device=DEVICE, threads=1, **chosen))
 
 
 def samples(count: int, seed: int = 0, noise: float = 0.3) -> list[Sample]:
@@ -194,6 +199,6 @@ def spec(run_uri: str, uid: str = "uid-1", **changes: Any) -> SessionSpec:
 
 def plain_logprobs(base: BaseModel, sample: Sample, temperature: float = 1.0) -> torch.Tensor:
     """log p of every token but the first, by the model's ordinary forward pass on this sample alone: [T - 1]."""
-    ids = torch.tensor([sample.token_ids])
+    ids = torch.tensor([sample.token_ids], device=base.device)
     logits = base.model(input_ids=ids, use_cache=False).logits[0, :-1].float() / temperature
-    return torch.log_softmax(logits, -1).gather(-1, ids[0, 1:, None]).squeeze(-1)
+    return torch.log_softmax(logits, -1).gather(-1, ids[0, 1:, None]).squeeze(-1).cpu()

@@ -40,7 +40,7 @@ FULL: dict[str, Any] = {"kind": PolicyKind.weights, "learning_rate": 1e-3}
 
 def logits(model: Any) -> torch.Tensor:
     with torch.no_grad():
-        result: torch.Tensor = model(input_ids=SAMPLE, use_cache=False).logits.float()
+        result: torch.Tensor = model(input_ids=SAMPLE.to(model.device), use_cache=False).logits.float().cpu()
     return result
 
 
@@ -60,7 +60,7 @@ async def test_a_policy_is_a_stock_folder_with_the_very_weights_that_were_traine
     assert {r.policy.kind for r in results} == {first.policy.kind} == {PolicyKind.weights}
     folder = fetched(store, ref.uri, tmp_path / "policy")
     assert ref.digest == hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
-    stock = AutoModelForCausalLM.from_pretrained(folder).eval()
+    stock = AutoModelForCausalLM.from_pretrained(folder).to(base.device).eval()
     assert stock.dtype == torch.float32
     assert torch.equal(logits(stock), logits(base.model))
     assert (logits(stock) - before).abs().max() > 1e-3
@@ -162,7 +162,7 @@ def test_half_precision_compute_keeps_float32_weights(model_dir: Path, tmp_path:
     base = tiny_model.load(model_dir, dtype="bfloat16", gradient_checkpointing="on")
     slot = base.open_weights("run", tiny_model.MODEL, 0, compared=False)
     assert {p.dtype for p in slot.parameters.values()} == {torch.float32}
-    assert base.hidden(SAMPLE, torch.arange(12)[None]).dtype == torch.bfloat16
+    assert base.hidden(SAMPLE.to(base.device), torch.arange(12, device=base.device)[None]).dtype == torch.bfloat16
     slow = StepPlan(learning_rate=1e-5, temperature=1.0, micro_batch_tokens=64, max_grad_norm=1.0)
     before = {name: p.to_local().clone() for name, p in slot.parameters.items()}
     train_step(base, slot, tiny_model.samples(8), slow)
@@ -178,7 +178,7 @@ def test_half_precision_compute_keeps_float32_weights(model_dir: Path, tmp_path:
             f"torch.{dtype}",
         )
     restored = full_weights.read_model(saved.path)
-    assert all(torch.equal(restored[name], p.full_tensor()) for name, p in slot.parameters.items())
+    assert all(torch.equal(restored[name], p.full_tensor().cpu()) for name, p in slot.parameters.items())
     base.close("run")
     assert next(base.model.parameters()).dtype == torch.bfloat16
 

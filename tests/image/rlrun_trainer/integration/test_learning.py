@@ -20,7 +20,7 @@ def rollouts(base: BaseModel, count: int, generator: torch.Generator) -> list[Sa
     logprobs = []
     with torch.no_grad():
         for _ in range(DRAWN):
-            logp = torch.log_softmax(base.model(input_ids=ids).logits[:, -1].float(), -1)
+            logp = torch.log_softmax(base.model(input_ids=ids.to(base.device)).logits[:, -1].float(), -1).cpu()
             token = torch.multinomial(logp.exp(), 1, generator=generator)
             logprobs.append(logp.gather(-1, token))
             ids = torch.cat([ids, token], 1)

@@ -28,8 +28,9 @@ START_SECONDS = 180
 
 
 def start(model_dir: Path, port: int, environment: dict[str, str]) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "rlrun_trainer", "--model-dir", str(model_dir), "--port", str(port)]
     return subprocess.Popen(
-        [sys.executable, "-m", "rlrun_trainer", "--model-dir", str(model_dir), "--port", str(port), "--device", "cpu"],
+        [*command, "--device", tiny_model.DEVICE],
         env=os.environ | {"PYTHONPATH": PYTHONPATH, "RLRUN_THREADS": "1"} | environment,
         stderr=subprocess.PIPE,
         text=True,

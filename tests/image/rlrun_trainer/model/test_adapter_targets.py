@@ -139,7 +139,7 @@ def test_stock_peft_loads_the_adapter_with_equal_logits(tmp_path: Path, name: st
     base.model.eval()
     ids = torch.randint(tiny_model.VOCABULARY, (3, 20))
     with torch.no_grad():
-        ours, theirs = base.model(input_ids=ids).logits, stock(input_ids=ids).logits
+        ours, theirs = base.model(input_ids=ids.to(base.device)).logits.cpu(), stock(input_ids=ids).logits
         with stock.disable_adapter():
             plain = stock(input_ids=ids).logits
     assert torch.allclose(ours, theirs, atol=1e-4)

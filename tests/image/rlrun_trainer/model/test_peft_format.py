@@ -30,7 +30,7 @@ def assert_stock_peft_agrees(base: BaseModel, slot: AdapterSlot, model_dir: Path
     stock.eval()
     ids = torch.randint(tiny_model.VOCABULARY, (3, 20))
     with torch.no_grad():
-        ours, theirs = base.model(input_ids=ids).logits, stock(input_ids=ids).logits
+        ours, theirs = base.model(input_ids=ids.to(base.device)).logits.cpu(), stock(input_ids=ids).logits
         with stock.disable_adapter():
             plain = stock(input_ids=ids).logits
     assert torch.allclose(ours, theirs, atol=1e-5)
@@ -69,7 +69,7 @@ def test_version_zero_depends_on_the_seed_alone(model_dir: Path) -> None:
 
 
 def test_version_zero_is_the_base_model(base: BaseModel) -> None:
-    ids = torch.randint(tiny_model.VOCABULARY, (1, 10))
+    ids = torch.randint(tiny_model.VOCABULARY, (1, 10), device=base.device)
     with torch.no_grad():
         plain = base.model(input_ids=ids).logits
         base.activate(base.open("a", tiny_model.MODEL, tiny_model.SHAPE, 0))
@@ -281,7 +281,7 @@ def test_the_reference_is_computed_without_dropout_and_leaves_the_adapter(model_
     base = tiny_model.load(model_dir)
     slot, _ = compared(base, AdapterShape(4, 8.0, tiny_model.TARGETS, dropout=0.5))
     base.activate(slot)
-    ids = torch.arange(12)[None]
+    ids = torch.arange(12, device=base.device)[None]
     before = slot.files()
     state = torch.get_rng_state()
     found = []

@@ -87,8 +87,9 @@ def test_packed_equals_unpacked(base: BaseModel, single_row: bool) -> None:
         assert len(batches) < len(made)
         compared = 0
         for batch in batches:
-            hidden = base.hidden(batch.input_ids, batch.position_ids).flatten(0, 1)
-            logp = torch.log_softmax(base.head(hidden).float(), -1)
+            moved = batch.to(base.device)
+            hidden = base.hidden(moved.input_ids, moved.position_ids).flatten(0, 1)
+            logp = torch.log_softmax(base.head(hidden).float(), -1).cpu()
             ids, positions = batch.input_ids.flatten().tolist(), batch.position_ids.flatten().tolist()
             starts = [i for i, p in enumerate(positions) if p == 0] + [len(ids)]
             for start, end in itertools.pairwise(starts):

@@ -91,7 +91,8 @@ def test_entropy_is_that_of_the_sampling_distribution(base: BaseModel) -> None:
     entropies: list[float] = []
     with torch.no_grad():
         for sample in batch:
-            logits = base.model(input_ids=torch.tensor([sample.token_ids])).logits[0].float() / PLAN.temperature
+            ids = torch.tensor([sample.token_ids], device=base.device)
+            logits = base.model(input_ids=ids).logits[0].float().cpu() / PLAN.temperature
             all_ = torch.distributions.Categorical(logits=logits).entropy()
             entropies += [float(all_[i - 1]) for i, m in enumerate(sample.loss_mask) if m]
     metrics = train_step(base, slot, batch, PLAN)

@@ -80,7 +80,7 @@ def rollout(base: BaseModel, how: SamplingDistribution, seed: int) -> tuple[Samp
         ids, mask, logprobs = ids + given, mask + [False] * len(given), logprobs + [0.0] * len(given)
         for drawn in range(random_.randint(3, 7)):
             with torch.no_grad():
-                logits = base.model(input_ids=torch.tensor([ids])).logits[0, -1].tolist()
+                logits = base.model(input_ids=torch.tensor([ids], device=base.device)).logits[0, -1].tolist()
             p = engine(logits, ids, drawn, how)
             [token] = random_.choices(range(len(p)), weights=p)
             entropies.append(-sum(q * math.log(q) for q in p if q))
@@ -141,7 +141,7 @@ def test_gradient_is_that_of_the_bent_distribution(base: BaseModel, single_row: 
     batch = [rollout(base, how, seed)[0] for seed in range(6)]
     wanted = torch.zeros(())
     for sample in batch:
-        logits = base.model(input_ids=torch.tensor([sample.token_ids])).logits[0]
+        logits = base.model(input_ids=torch.tensor([sample.token_ids], device=base.device)).logits[0].cpu()
         turn = 0
         for i, (token, drawn) in enumerate(zip(sample.token_ids, sample.loss_mask, strict=True)):
             turn = turn + 1 if drawn else 0
@@ -158,7 +158,8 @@ def test_gradient_is_that_of_the_bent_distribution(base: BaseModel, single_row: 
                 wanted = wanted + (scores[token] - possible.logsumexp(0)) * sample.advantage
     gradients = torch.autograd.grad(wanted, parameters)
     got = torch.zeros(())
-    for micro in pack(batch, 60, single_row, history=True):
+    for packed in pack(batch, 60, single_row, history=True):
+        micro = packed.to(base.device)
         hidden = base.hidden(micro.input_ids, micro.position_ids).flatten(0, 1)[micro.predicting]
         logp, _ = token_logprobs(hidden, micro.targets, base.head, how, 7, micro.history)
         got = got + (logp * micro.advantages).sum()
