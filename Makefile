@@ -34,6 +34,13 @@ PARTS ?=
 # SCALE="--scenario burst --repeats 1" passes options on; --help explains them.
 SCALE ?=
 
+# Interpreters with the packages of the images, and the example's model, for the tests on a GPU
+# (docs/design/050-on-a-gpu.md). GPU_RUN="--max-steps 5" passes options on to `make test-gpu`.
+TRAINER_PYTHON ?=
+VLLM_PYTHON ?=
+WEIGHTS ?=
+GPU_RUN ?=
+
 # CHAOS="--level unit" passes options on to the fault tests.
 CHAOS ?=
 
@@ -128,7 +135,7 @@ format: $(VENV)/.complete ## Rewrite the code in the project's format
 
 .PHONY: types
 types: $(VENV)/.complete ## mypy --strict over every package and the fault tests
-	@$(PY) -m mypy -p rlrun -p rlrun_operator -p rlrun_cli -p rlrun_trainer -p rlrun_orchestrator -p rlrun_environment -p rlrun_adapter_sidecar -p rlrun_model_fetcher -p rlrun_egress_proxy -p rlrun_engine_access -p rlrun_server -p local_cluster -p demo -p bench -p tests.chaos -p tests.proofs -p tests.mutants -p tests.pictures
+	@$(PY) -m mypy -p rlrun -p rlrun_operator -p rlrun_cli -p rlrun_trainer -p rlrun_orchestrator -p rlrun_environment -p rlrun_adapter_sidecar -p rlrun_model_fetcher -p rlrun_egress_proxy -p rlrun_engine_access -p rlrun_server -p local_cluster -p demo -p bench -p tests.chaos -p tests.proofs -p tests.mutants -p tests.pictures -p tests.gpu
 
 .PHONY: test-fast
 test-fast: $(VENV)/.complete ## The unit tests that take less than a second and start no server
@@ -141,6 +148,16 @@ test-unit: $(VENV)/.complete ## Pure tests and tests against small real servers 
 .PHONY: test-trainer
 test-trainer: $(VENV)/.complete ## The trainer's tests, inside the trainer image (torch lives there)
 	@$(PY) -m local_cluster.images run trainer -- python -m pytest tests/image/rlrun_trainer tests/image/bench tests/image/examples
+
+.PHONY: test-gpu-trainer
+test-gpu-trainer: ## The trainer's tests on a GPU of this machine (TRAINER_PYTHON=)
+	@$(if $(TRAINER_PYTHON),,$(error TRAINER_PYTHON is not set: see docs/design/050-on-a-gpu.md))
+	@RLRUN_TEST_DEVICE=cuda HF_HUB_OFFLINE=1 $(TRAINER_PYTHON) -m pytest tests/image/rlrun_trainer
+
+.PHONY: test-gpu
+test-gpu: $(VENV)/.complete ## A run with trainer and vLLM on a GPU of this machine, without a cluster (WEIGHTS=, TRAINER_PYTHON=, VLLM_PYTHON=)
+	@$(if $(and $(WEIGHTS),$(TRAINER_PYTHON),$(VLLM_PYTHON)),,$(error WEIGHTS, TRAINER_PYTHON or VLLM_PYTHON is not set: see docs/design/050-on-a-gpu.md))
+	@HF_HUB_OFFLINE=1 $(PY) -m tests.gpu --weights $(WEIGHTS) --python trainer=$(TRAINER_PYTHON) --python vllm=$(VLLM_PYTHON) $(GPU_RUN)
 
 .PHONY: test-inference
 test-inference: $(VENV)/.complete ## What the CPU image adds to vLLM, inside that image

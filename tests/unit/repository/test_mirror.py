@@ -22,6 +22,7 @@ FOLDERS = {
     "local_cluster": ".",
     "bench": ".",
     "demo": ".",
+    "gpu": "tests",
     "mutants": "tests",
     "pictures": "tests",
     "proofs": "tests",
