@@ -144,10 +144,12 @@ def batch(count: int, seed: int) -> TrainBatch:
     return TrainBatch(samples=tiny_model.samples(count, seed))
 
 
-async def alone(model_dir: Path, store: Store, spec: SessionSpec, batches: list[TrainBatch]) -> list[StepResult]:
+async def alone(
+    model_dir: Path, store: Store, spec: SessionSpec, batches: list[TrainBatch], dtype: str = "float32"
+) -> list[StepResult]:
     """What a trainer of one process makes of the same."""
     compute = Compute()
-    sessions = Sessions(tiny_model.load(model_dir), compute, store, TrainerSettings())
+    sessions = Sessions(tiny_model.load(model_dir, dtype=dtype), compute, store, TrainerSettings())
     session = await sessions.open("run", spec)
     results = [await session.train(step, one.samples) for step, one in enumerate(batches)]
     compute.close()
@@ -186,6 +188,26 @@ async def test_two_processes_equal_one(
     ours = [dense.step(step, one) for step, one in enumerate(batches)]
     dense.call("DELETE", "/sessions/run")
     compare(store, ours, await alone(model_dir, store, tiny_model.spec(run_uri + "-alone", **changes), batches))
+
+
+async def test_adapters_in_bfloat16_learn_on_a_sharded_model(
+    model_dir: Path, tmp_path: Path, s3_server: S3Server, store: Store, run_uri: str
+) -> None:
+    variables = s3_server.environment | {"RLRUN_DTYPE": "bfloat16"}
+    trainer = Trainer(model_dir, variables, tmp_path / "log", "on")
+    batches = [batch(12, 0), batch(17, 1)]
+    try:
+        trainer.wait_ready()
+        trainer.open(tiny_model.spec(run_uri, **SLOW))
+        ours = [trainer.step(step, one) for step, one in enumerate(batches)]
+    finally:
+        trainer.end()
+    theirs = await alone(model_dir, store, tiny_model.spec(run_uri + "-alone", **SLOW), batches, dtype="bfloat16")
+    for one, two in zip(ours, theirs, strict=True):
+        for key in ("loss/mean", "optim/grad_norm", "entropy/all/mean"):
+            assert one.metrics[key] == pytest.approx(two.metrics[key], rel=2e-2), key
+        weights = tensors(store, one.policy.uri)
+        assert {tensor.dtype for tensor in weights.values()} == {torch.float32}
 
 
 @pytest.mark.parametrize("changes", [{"lora_dropout": 0.2} | PENALTY, FULL | PENALTY])
