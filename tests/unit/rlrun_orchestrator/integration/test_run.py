@@ -335,6 +335,10 @@ async def test_run_with_only_easy_groups_names_the_filter_rule(world: World) -> 
 async def test_filtered_rollouts_are_counted_by_cause(world: World) -> None:
     environment = world.environments["words"]
     environment.reward_of = lambda said: float(int(said.strip("<>")) % 8 == 0)
+    # Answers from seeds: numbers in the order of the requests can leave out every eighth for five batches.
+    for engine in world.engines:
+        engine.seeded = True
+    world.spec["sampling"] = {"maxTokens": 16, "seed": 1}
     world.spec["difficultyFilter"] = {"minRewardVariance": 0.0}
     await world.start()
     assert await world.run() == 0
