@@ -256,7 +256,7 @@ def judge(result: Mapping[str, Any], mismatch: float) -> list[str]:
     if summary["last_reward"] - summary["first_reward"] < RISE:
         found.append(f"The reward rose from {summary['first_reward']:.3f} to {summary['last_reward']:.3f} only.")
     divergence = summary["mismatch_kl"]
-    # A NaN is no agreement.
+    # Written so that NaN counts as a disagreement.
     if divergence is None or not divergence <= mismatch:
         found.append(f"Trainer and engine disagree: mean mismatch KL {divergence}, limit {mismatch:g}.")
     return found

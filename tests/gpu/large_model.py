@@ -1,16 +1,19 @@
 """Model of the size of Qwen3-0.6B, for the speed of a run: random weights, and the tokenizer of the example's model.
 
-    python -m tests.gpu.large_model WEIGHTS_OF_THE_EXAMPLE FOLDER
+    PYTHONPATH=core python -m tests.gpu.large_model WEIGHTS_OF_THE_EXAMPLE FOLDER
 
 The vocabulary is that of the tokenizer, because vLLM cannot turn other tokens into text: 0.44 G parameters are left.
 """
 
 import argparse
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import torch
-from transformers import AutoConfig, Qwen3Config, Qwen3ForCausalLM
+from transformers import AutoConfig, Qwen3ForCausalLM
+
+from bench.trainer_batches import SHAPES
 
 CONTEXT = 4096
 
@@ -18,19 +21,8 @@ CONTEXT = 4096
 def save(example: Path, folder: Path) -> Path:
     """Write the model. Returns the folder."""
     small = AutoConfig.from_pretrained(example)
-    config = Qwen3Config(
-        vocab_size=small.vocab_size,
-        hidden_size=1024,
-        intermediate_size=3072,
-        num_hidden_layers=28,
-        num_attention_heads=16,
-        num_key_value_heads=8,
-        head_dim=128,
-        max_position_embeddings=CONTEXT,
-        tie_word_embeddings=True,
-        eos_token_id=small.eos_token_id,
-        pad_token_id=small.pad_token_id,
-    )
+    config = replace(SHAPES["0.6b"], vocabulary=small.vocab_size).config(CONTEXT)
+    config.eos_token_id, config.pad_token_id = small.eos_token_id, small.pad_token_id
     torch.manual_seed(0)
     Qwen3ForCausalLM(config).to(torch.bfloat16).save_pretrained(folder)
     for file in example.iterdir():

@@ -78,7 +78,7 @@ class Ports:
 
 @dataclass(frozen=True)
 class Machine:
-    """What this machine has in place of a cluster."""
+    """Folders, keys and interpreters of this machine."""
 
     folder: Path
     """Volumes and logs. Empty at the start."""

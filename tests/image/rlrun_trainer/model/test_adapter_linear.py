@@ -12,7 +12,7 @@ TOKENS = 50
 
 
 def opened(base: BaseModel) -> AdapterSlot:
-    """A slot whose adapter changes the model's output, with the same weights for every base."""
+    """Open a slot and fill its adapter with the same random weights for every base."""
     slot = base.open("a", tiny_model.MODEL, tiny_model.SHAPE, 0)
     base.activate(slot)
     torch.manual_seed(1)
@@ -27,7 +27,7 @@ def layers(base: BaseModel) -> list[AdapterLinear]:
 
 
 def kept_for_backward(base: BaseModel) -> list[torch.Tensor]:
-    """What the backward pass of one layer with an adapter needs."""
+    """Return the tensors that autograd keeps for the backward pass of one layer with an adapter."""
     layer = base.model.model.layers[0].mlp.down_proj
     dtype = layer.base_layer.weight.dtype
     states = torch.randn(TOKENS, layer.in_features, dtype=dtype, device=base.device, requires_grad=True)
