@@ -5,7 +5,7 @@ from aiohttp import web
 
 from bench.server.page import View, compare_view, measure_page
 from bench.server.results import of_page
-from tests.unit.bench.server.served import served
+from tests.lab.bench.server.served import served
 
 PAGE = """<!doctype html><title>test</title><body><script>
 setTimeout(() => { for (let n = 0; n < 3; n++) document.body.append(document.createElement("canvas")); }, DELAY);

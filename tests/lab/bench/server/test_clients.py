@@ -7,7 +7,7 @@ from aiohttp import web
 
 from bench.server.clients import measure_requests
 from bench.server.results import of_requests
-from tests.unit.bench.server.served import served
+from tests.lab.bench.server.served import served
 
 CLIENTS, COUNT = 5, 20
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from tests.support.source_tree import ROOT
 
-LEVELS = ("unit", "image")
+LEVELS = ("unit", "image", "lab")
 FOLDERS = {
     "rlrun": "core",
     "rlrun_operator": "operator",
@@ -33,7 +33,7 @@ WITHOUT_MODULES = frozenset({"chaos", "chart", "docs", "examples", "golden", "re
 """Folders of tests that are about something else than a package of the product."""
 SCENARIOS = "integration"
 """Tests of several modules together, named after their scenario."""
-OTHER_SUBJECTS = frozenset({"unit/bench/test_uneven_text.py", "image/bench/test_bench.py"})
+OTHER_SUBJECTS = frozenset({"lab/bench/test_uneven_text.py", "image/bench/test_bench.py"})
 """The environment and model beside the benchmarks, and the benchmarks as programs inside an image."""
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.mutants.test_judge import FEW_PLUGINS
+from tests.lab.mutants.test_judge import FEW_PLUGINS
 
 CODE = """
 import sys

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from bench.scale.results.soak import Repetition, growth_per_hour, results_of
-from tests.unit.bench.scale.results.samples import IDLE
+from tests.lab.bench.scale.results.samples import IDLE
 
 HOUR = range(0, 3601, 15)
 

@@ -10,7 +10,7 @@ from aiohttp import web
 from bench.server.process_usage import Usage, cpu_seconds, resident_mb, usage_during
 from bench.server.results import of_streams
 from bench.server.streams import measure_streams
-from tests.unit.bench.server.served import served
+from tests.lab.bench.server.served import served
 
 WASTEFUL = """
 import asyncio

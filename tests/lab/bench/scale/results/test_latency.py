@@ -2,7 +2,7 @@
 
 from bench.scale.results.latency import Repetition, results_of
 from bench.scale.results.training import Burst, Training
-from tests.unit.bench.scale.results.samples import BUSY, IDLE
+from tests.lab.bench.scale.results.samples import BUSY, IDLE
 
 
 def test_the_rate_with_the_delay_is_a_share_of_that_without() -> None:

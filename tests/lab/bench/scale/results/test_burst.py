@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from bench.scale.results.burst import Repetition, results_of
 from bench.scale.results.training import Burst, Training
-from tests.unit.bench.scale.results.samples import BUSY, IDLE
+from tests.lab.bench.scale.results.samples import BUSY, IDLE
 
 FOUND = Repetition(
     runs=1000,

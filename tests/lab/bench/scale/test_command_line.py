@@ -10,7 +10,7 @@ from bench.report import Result
 from bench.scale import command_line as command
 from bench.scale.scenarios.catalog import SCENARIOS, Scenario
 from bench.scale.scenarios.options import Options
-from tests.unit.bench.scale.results.test_comparison import entry
+from tests.lab.bench.scale.results.test_comparison import entry
 
 
 def scenario(play: Any) -> Scenario:

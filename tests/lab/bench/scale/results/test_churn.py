@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.scale.results.churn import Repetition, results_of, schedule
-from tests.unit.bench.scale.results.samples import BUSY
+from tests.lab.bench.scale.results.samples import BUSY
 
 FOUND = Repetition(
     runs=150,

@@ -1,0 +1,55 @@
+"""Fixtures and hooks that the levels without a cluster share: a real S3, and collection without waste."""
+
+import gc
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+from rlrun.storage.store import Store
+
+from tests.support.seaweedfs import S3Server, running_for_all_workers
+from tests.support.sharing import folder_of_all_workers
+
+SLOW_FIXTURES = {"s3_server", "helm"}
+SLOW_MODULES = {"test_fuzz.py"}
+"""Modules of slow tests alone, whose tests also take long to make."""
+
+# How long an example takes tells how busy the machine is, and nothing else.
+settings.register_profile("no clock", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("no clock")
+
+
+@pytest.fixture(scope="session")
+def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    """A real S3 that all workers share, with a bucket of this worker's own."""
+    with running_for_all_workers(folder_of_all_workers(tmp_path_factory)) as server:
+        yield server.with_bucket(f"rlrun-{os.environ.get('PYTEST_XDIST_WORKER', 'alone')}")
+
+
+@pytest.fixture
+def store(s3_server: S3Server) -> Iterator[Store]:
+    """A store with the right credentials."""
+    store = s3_server.store()
+    yield store
+    store.close()
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out modules of which no test will run."""
+    return True if config.option.markexpr == "not slow" and collection_path.name in SLOW_MODULES else None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark as slow what needs a server or a built program: `make check` waits for neither."""
+    for item in items:
+        if SLOW_FIXTURES & set(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.slow)
+
+
+def pytest_collection_finish() -> None:
+    """Leave modules and tests, which last until the end, out of garbage collections, and collect less often."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(10_000, 20, 20)
