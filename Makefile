@@ -67,8 +67,12 @@ demo: $(VENV)/.complete ## Train a real RLRun on a real local cluster and prove 
 	@KEEP=$(KEEP) CONTROL=$(CONTROL) PY=$(PY) demo/run.sh
 
 .PHONY: test
-test: $(VENV)/.complete ## Every check: lint, types, unit, apiserver, trainer, inference, e2e (KEEP=1: leave the cluster up)
+test: $(VENV)/.complete ## All that a change must pass, runs on the local cluster among it (KEEP=1: leave the cluster up)
 	@KEEP=$(KEEP) WORKERS=$(WORKERS) PY=$(PY) tests/run.sh
+
+.PHONY: test-all
+test-all: $(VENV)/.complete ## Everything: also all runs with torch and vLLM, Kueue, the whole page, the laboratory (KEEP=1)
+	@ALL=1 KEEP=$(KEEP) WORKERS=$(WORKERS) PY=$(PY) tests/run.sh
 
 # --- between two edits -----------------------------------------------------------------------------------------------
 
@@ -145,6 +149,10 @@ test-fast: $(VENV)/.complete ## The unit tests that take less than a second and 
 test-unit: $(VENV)/.complete ## Pure tests and tests against small real servers on this machine; minutes
 	@$(PYTEST) tests/unit -n $(WORKERS) --dist worksteal
 
+.PHONY: test-lab
+test-lab: $(VENV)/.complete ## Tests of benchmarks, fault injection, demo, local cluster and the style of the prose
+	@$(PYTEST) tests/lab -n $(WORKERS) --dist worksteal
+
 .PHONY: test-trainer
 test-trainer: $(VENV)/.complete ## The trainer's tests, inside the trainer image (torch lives there)
 	@$(PY) -m local_cluster.images run trainer -- python -m pytest tests/image/rlrun_trainer tests/image/bench tests/image/examples
@@ -168,11 +176,12 @@ test-apiserver: $(VENV)/.complete ## Against a real kube-apiserver and etcd, wit
 	@$(PYTEST) tests/apiserver -n $(WORKERS)
 
 .PHONY: test-browser
-test-browser: $(VENV)/.complete ## The web page in Chromium, on a real API server; pictures in build/browser
+test-browser: $(VENV)/.complete ## The whole web page in Chromium, on a real API server; pictures in build/browser
 	@$(PYTEST) tests/browser
 
 .PHONY: test-e2e
-test-e2e: up ## Real runs on the local cluster, which stays up
+test-e2e: up ## Runs on the local cluster, which stays up, those with torch and vLLM included
+	@$(PY) -m local_cluster.images all --tests
 	@$(PYTEST) tests/e2e -m "not alone" -n 2
 	@$(PYTEST) tests/e2e -m alone
 

@@ -41,6 +41,7 @@ def answer(route: Route) -> None:
     route.fulfill(status=200, content_type="text/event-stream", body=body)
 
 
+@pytest.mark.smoke
 def test_an_adapter_and_its_base_model_are_asked_the_same(adapter: str, editor: WatchedPage, server: Server) -> None:
     page = editor.page
     page.route("**/v1/chat/completions", answer)

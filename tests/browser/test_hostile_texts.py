@@ -31,6 +31,7 @@ def test_a_hostile_run_is_shown_as_text(editor: WatchedPage, server: Server, vie
     check_nothing_ran(editor)
 
 
+@pytest.mark.smoke
 def test_a_hostile_run_in_the_lists(editor: WatchedPage, server: Server) -> None:
     editor.open("/runs")
     expect(editor.page.get_by_role("link", name=LEARNING)).to_be_visible()

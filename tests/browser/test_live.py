@@ -79,7 +79,7 @@ def test_a_view_whose_module_was_lost_with_the_network_is_loaded_again(
     editor.problems[:] = [problem for problem in editor.problems if "ERR_INTERNET_DISCONNECTED" not in problem]
 
 
-@pytest.mark.parametrize("has_stream", [True, False], ids=["stream", "polling"])
+@pytest.mark.parametrize("has_stream", [pytest.param(True, marks=pytest.mark.smoke), False], ids=["stream", "polling"])
 def test_a_run_is_watched_until_it_is_complete(
     live_run: LiveRun, editor: WatchedPage, server: Server, has_stream: bool
 ) -> None:

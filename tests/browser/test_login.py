@@ -10,6 +10,7 @@ from tests.support.browser import WatchedPage, watched_page
 COOKIE = "rlrun-session"
 
 
+@pytest.mark.smoke
 def test_a_user_logs_in_and_out(watched: WatchedPage, server: Server) -> None:
     watched.expect(401, "/rlrun/v1/")
     watched.open("/runs")

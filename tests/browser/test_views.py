@@ -38,6 +38,7 @@ def show(watched: WatchedPage, server: Server, view: str) -> None:
     page.wait_for_load_state("networkidle")
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("view", VIEWS)
 def test_a_view_is_accessible(editor: WatchedPage, server: Server, view: str) -> None:
     show(editor, server, view)
@@ -151,6 +152,7 @@ def test_the_keyboard_alone_reaches_everything(editor: WatchedPage, server: Serv
     assert LEARNING in " ".join(seen)
 
 
+@pytest.mark.smoke
 def test_an_editor_stops_a_run(editor: WatchedPage, server: Server) -> None:
     page = editor.page
     editor.open(server.view(OTHER))

@@ -1,9 +1,12 @@
-"""Real runs on the local cluster. Bring it up first (`make test-e2e` does).
+"""Runs on the local cluster. Bring it up first (`make test-e2e` does).
 
-Starting the pods of a run takes far longer than the steps that a test wants to see. Hence tests share runs where they
-ask different questions of the same one, start together what they wait for, and are divided between two workers, so that
-one lane computes while the other waits. What changes the platform itself
-is marked `alone`, and follows when both lanes are empty.
+Operator, rlrun-server, orchestrator, sidecars, environments and S3 are real in every run. Trainer and engine are stubs
+(tests/support/images) unless a test is about what torch and vLLM compute: those tests name the model ENGINES and are
+marked `extended`, and so are the repetitions with ENGINES of tests that take the fixture `model`.
+
+Tests share runs where they ask different questions of the same one, start together what they wait for, and are divided
+between two workers, so that one lane computes while the other waits. What changes the platform itself is marked
+`alone`, and follows when both lanes are empty.
 """
 
 import copy
@@ -41,8 +44,12 @@ ON_POLICY: dict[str, Any] = {
 """With one seed, such a run is the same run again."""
 SEEDS = (11, 12)
 NO_ENGINE = {"image": "rlrun-nowhere/inference:none"}
-"""Changes of a model's `inference` for runs that end before they would ask their engine: a start costs most of it."""
-
+"""Changes of a model's `inference` for runs that end before they would ask their engine."""
+STUBS = "rlrun/stub-tiny"
+"""Model whose trainer and engine are the stubs."""
+ENGINES = "rlrun/reverse-text-tiny"
+"""Model that torch trains and vLLM serves."""
+STUB_MODEL = Path(__file__).parents[1] / "support" / "images" / "stub-model.yaml"
 
 LAST = "test_permissions.py"
 """File of what looks back at the whole level."""
@@ -71,17 +78,19 @@ class Platform:
     s3: S3Access
 
     def run_object(self, name: str, namespace: str, **spec: Any) -> Object:
-        """The example's RLRun under another name, with other values at the top of its spec; None leaves a field out."""
+        """The example's RLRun for STUBS, with other values at the top of its spec; None leaves a field out."""
         run: Object = yaml.safe_load((EXAMPLES / "reverse-text.yaml").read_text())
         run["metadata"] = {"name": name, "namespace": namespace}
+        run["spec"]["model"] = STUBS
         run["spec"] = {
             field: value for field, value in (copy.deepcopy(run["spec"]) | spec).items() if value is not None
         }
         return run
 
-    def model_object(self, name: str, model_id: str) -> Object:
-        """The example's RLModel under another name and id, for tests that break it."""
-        model: Object = yaml.safe_load((EXAMPLES / "models" / "reverse-text-tiny.yaml").read_text())
+    def model_object(self, name: str, model_id: str, like: str = STUBS) -> Object:
+        """The RLModel `like` under another name and id, for tests that change it."""
+        file = STUB_MODEL if like == STUBS else EXAMPLES / "models" / "reverse-text-tiny.yaml"
+        model: Object = yaml.safe_load(file.read_text())
         model["metadata"] = {"name": name}
         model["spec"]["id"] = model_id
         return model
@@ -112,6 +121,7 @@ def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
     @contextmanager
     def install() -> Iterator[str]:
         install_platform(kubectl, s3)
+        kubectl.apply(yaml.safe_load(STUB_MODEL.read_text()))
         for folder in sorted(BROKEN_ENVIRONMENTS.iterdir()):
             if (folder / "pyproject.toml").exists():
                 push_environment(kubectl, folder)
@@ -119,6 +129,12 @@ def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
 
     with shared(folder_of_all_workers(tmp_path_factory), "platform", install):
         yield Platform(kubectl, s3)
+
+
+@pytest.fixture(scope="session", params=[STUBS, pytest.param(ENGINES, marks=pytest.mark.extended)])
+def model(request: pytest.FixtureRequest) -> str:
+    """STUBS; in `make test-all` ENGINES as well."""
+    return str(request.param)
 
 
 @pytest.fixture
@@ -150,12 +166,13 @@ class Neighbours:
 
 
 @pytest.fixture(scope="session")
-def neighbours(platform: Platform) -> Iterator[Neighbours]:
+def neighbours(platform: Platform, model: str) -> Iterator[Neighbours]:
     """Two on-policy runs that trained at the same time; tests may look at them and start others beside them."""
     with _namespaces(platform) as make:
         namespaces = [make("team-a"), make("team-b")]
         for namespace, seed in zip(namespaces, SEEDS, strict=True):
-            platform.kubectl.apply(platform.run_object("same-name", namespace, **ON_POLICY, seed=seed))
+            run = platform.run_object("same-name", namespace, **ON_POLICY, model=model, seed=seed)
+            platform.kubectl.apply(run)
         both_running: list[bool] = []
         answers: dict[str, int] = {}
         holders: list[KeyHolders] = []

@@ -7,19 +7,20 @@ import pytest
 
 from demo.run_metrics import mean_of
 from demo.watch import follow
-from tests.e2e.conftest import SECONDS, Platform
+from tests.e2e.conftest import ENGINES, SECONDS, Platform
 from tests.e2e.runs import KL_LIMIT, LOG_RATIO_LIMIT, largest_log_ratio, metrics_of
 
 BENT: dict[str, Any] = {"maxTokens": 24, "temperature": 1.3, "topP": 0.9, "repetitionPenalty": 1.2, "minTokens": 4}
 """A temperature below 1 is the one of test_environments."""
 
 
+@pytest.mark.extended
 @pytest.mark.proves(
     "sampling.temperature", "sampling.topP", "sampling.repetitionPenalty", "sampling.minTokens", "sampling.maxTokens"
 )
 def test_log_probabilities_are_those_of_the_draw(platform: Platform, fresh_namespace: Callable[[str], str]) -> None:
     namespace = fresh_namespace("agreement")
-    platform.kubectl.apply(platform.run_object("bent", namespace, maxSteps=5, sampling=BENT))
+    platform.kubectl.apply(platform.run_object("bent", namespace, model=ENGINES, maxSteps=5, sampling=BENT))
     lines = metrics_of(platform, follow(platform.kubectl, "bent", namespace, seconds=SECONDS))
     assert len(lines) == 5
     assert mean_of(lines, "mismatch_kl/all/mean") <= KL_LIMIT

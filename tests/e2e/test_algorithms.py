@@ -8,8 +8,10 @@ import pytest
 from demo.kubectl import Object, wait_for
 from demo.run_metrics import mean_of
 from demo.watch import follow
-from tests.e2e.conftest import SECONDS, Platform
+from tests.e2e.conftest import ENGINES, SECONDS, Platform
 from tests.e2e.runs import KL_LIMIT, metrics_of
+
+pytestmark = pytest.mark.extended  # what torch learns
 
 WARM_UP = 16
 """Supervised steps that take the pupil well away from its teacher."""
@@ -19,9 +21,11 @@ WARM_UP = 16
 def started(platform: Platform, module_namespace: Callable[[str], str]) -> str:
     """The namespace of two runs that start together."""
     namespace = module_namespace("algorithms")
-    run = platform.run_object("warm", namespace, maxSteps=8, algorithm={"sftSteps": 4}, warmupSteps=4, batchSize=64)
+    run = platform.run_object(
+        "warm", namespace, model=ENGINES, maxSteps=8, algorithm={"sftSteps": 4}, warmupSteps=4, batchSize=64
+    )
     platform.kubectl.apply(run)
-    model: Object = platform.model_object("reverse-text-full", "rlrun/reverse-text-full")
+    model: Object = platform.model_object("reverse-text-full", "rlrun/reverse-text-full", like=ENGINES)
     model["spec"]["trainer"]["fullFineTuning"] = True
     platform.kubectl.apply(model)
     run = platform.run_object(
@@ -61,10 +65,11 @@ def test_all_weights_are_trained_and_served(platform: Platform, started: str) ->
 def test_distillation_from_a_teacher(platform: Platform, fresh_namespace: Callable[[str], str]) -> None:
     """The base model is the teacher of an adapter that a warm-up has moved away: their divergence has to fall."""
     namespace = fresh_namespace("distil")
-    teacher = {"url": "http://teacher:8000/v1", "model": "rlrun/reverse-text-tiny"}
+    teacher = {"url": "http://teacher:8000/v1", "model": ENGINES}
     run = platform.run_object(
         "pupil",
         namespace,
+        model=ENGINES,
         maxSteps=WARM_UP + 24,
         learningRate=2e-3,
         algorithm={"name": "distillation", "sftSteps": WARM_UP, "teacher": teacher},

@@ -8,7 +8,7 @@ import pytest
 from demo.install import BUCKET, EXAMPLES, SYSTEM_NAMESPACE, push_environment
 from demo.run_metrics import mean_of
 from demo.watch import follow
-from tests.e2e.conftest import SECONDS, Platform
+from tests.e2e.conftest import ENGINES, SECONDS, Platform
 from tests.e2e.judge import SCORE, start_judge
 from tests.e2e.runs import KL_LIMIT, LOG_RATIO_LIMIT, largest_log_ratio, lines_of, metrics_of, rollout_errors
 
@@ -39,7 +39,7 @@ HOSTILE_ATTEMPTS = (
 
 @pytest.mark.proves("env.id", "env.args", "env.egress", "val.interval", "eval.interval")
 def test_several_turns_a_plain_script_a_judge_a_hostile_one_and_a_group_reward_in_one_run(
-    platform: Platform, fresh_namespace: Callable[[str], str], tmp_path: Path
+    platform: Platform, model: str, fresh_namespace: Callable[[str], str], tmp_path: Path
 ) -> None:
     for folder in FOLDERS:
         push_environment(platform.kubectl, EXAMPLES / "environments" / folder)
@@ -53,6 +53,7 @@ def test_several_turns_a_plain_script_a_judge_a_hostile_one_and_a_group_reward_i
     run = platform.run_object(
         "many",
         namespace,
+        model=model,
         maxSteps=4,
         batchSize=64,
         env=[*ENVIRONMENTS, judged, hostile],
@@ -76,7 +77,6 @@ def test_several_turns_a_plain_script_a_judge_a_hostile_one_and_a_group_reward_i
     # One rollout of all may exceed a time limit while the other lane has the cores. A broken environment fails in each.
     errors = rollout_errors(platform, done)
     assert len(errors) <= 1, errors
-    assert mean_of(lines, "mismatch_kl/all/mean") <= KL_LIMIT
     # The proxy connects to the listed host over TLS, and to nothing else.
     assert mean_of(lines, "reward/judged/mean") == SCORE
     assert mean_of(lines, "metrics/other_host_refused/mean") == 1.0
@@ -84,10 +84,12 @@ def test_several_turns_a_plain_script_a_judge_a_hostile_one_and_a_group_reward_i
     assert mean_of(lines, "metrics/redirect_refused/mean") == 1.0
     refused = {name: mean_of(lines, f"metrics/{name}/mean") for name in HOSTILE_ATTEMPTS}
     assert refused == dict.fromkeys(HOSTILE_ATTEMPTS, 1.0)
-    # Evaluation of the base model and validation share the engine with training: no row may get another's weights.
-    assert largest_log_ratio(lines[0]) <= LOG_RATIO_LIMIT
-    assert max(line.get("mismatch_kl/on_policy/mean", 0.0) for line in lines) <= LOG_RATIO_LIMIT**2
     # The base model, every interval, and the last policy.
     evaluated = [line["step"] for line in lines_of(platform, done) if "eval/alphabet-sort/avg@2" in line]
     assert evaluated == [0, 3, 4]
     assert {"eval/alphabet-sort/pass@1", "eval/alphabet-sort/pass@2"} <= lines[-1].keys()
+    if model == ENGINES:
+        assert mean_of(lines, "mismatch_kl/all/mean") <= KL_LIMIT
+        # Evaluation of the base model and validation share the engine with training: no row may get another's weights.
+        assert largest_log_ratio(lines[0]) <= LOG_RATIO_LIMIT
+        assert max(line.get("mismatch_kl/on_policy/mean", 0.0) for line in lines) <= LOG_RATIO_LIMIT**2

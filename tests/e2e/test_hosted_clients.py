@@ -9,12 +9,12 @@ import pytest
 
 from demo.install import EXAMPLES
 from demo.kubectl import wait_for
-from tests.e2e.conftest import SECONDS, Platform
+from tests.e2e.conftest import SECONDS, STUBS, Platform
 from tests.e2e.server_clients import api_key, server_on_loopback
 from tests.support.hosted_client import VERSIONS, HostedClient, hosted_client
 
 CONFIG = """
-model = "rlrun/reverse-text-tiny"
+model = "{model}"
 name = "{name}"
 max_steps = 10000
 batch_size = 32
@@ -64,10 +64,10 @@ def runs(tenants: dict[str, tuple[str, HostedClient]]) -> dict[str, str]:
 
 
 def start(namespace: str, prime: HostedClient) -> str:
-    assert "rlrun/reverse-text-tiny" in prime.run("train", "models")
+    assert STUBS in prime.run("train", "models")
     folder = EXAMPLES / "environments" / "reverse_text"
     prime.run("env", "push", "--path", str(copied(folder, prime.folder)), "--owner", namespace)
-    config = CONFIG.format(name=f"prime {prime.version}", environment=f"{namespace}/reverse-text")
+    config = CONFIG.format(model=STUBS, name=f"prime {prime.version}", environment=f"{namespace}/reverse-text")
     (prime.folder / "rl.toml").write_text(config)
     answer = prime.read("train", "run", "rl.toml", "-y", "-e", "TOKEN=hidden", "-o", "json")
     assert "hidden" not in str(answer)

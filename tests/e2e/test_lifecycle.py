@@ -61,12 +61,12 @@ def checkpoints(platform: Platform, namespace: str, run: str) -> dict[int, Objec
 
 
 @pytest.fixture(scope="module")
-def started(platform: Platform, module_namespace: Callable[[str], str]) -> str:
+def started(platform: Platform, model: str, module_namespace: Callable[[str], str]) -> str:
     """The namespace of the runs of HALTED; one trains, the other is being suspended."""
     namespace = module_namespace("halted")
     # No checkpoint is due: what there is in the end was saved because the trainer had to go.
     for name, steps in zip(HALTED, (LONG, 40), strict=True):
-        spec = SEEDED | {"maxSteps": steps, "checkpoints": {"interval": LONG}}
+        spec = SEEDED | {"model": model, "maxSteps": steps, "checkpoints": {"interval": LONG}}
         platform.kubectl.apply(platform.run_object(name, namespace, **spec))
     for name in reversed(HALTED):
         wait_for(f"step 3 of {name}", lambda name=name: has_done(run_of(platform, name, namespace), 3), SECONDS, 0.3)
@@ -130,12 +130,12 @@ def halted(platform: Platform, started: str, raised: Raised) -> Halted:
 
 
 @pytest.fixture(scope="module")
-def continued(platform: Platform, halted: Halted) -> dict[str, Object]:
+def continued(platform: Platform, model: str, halted: Halted) -> dict[str, Object]:
     """The suspended run and one that starts from the checkpoint of the stopped one, both finished."""
     change(platform, "suspended", halted.namespace, '{"spec": {"suspend": false, "maxSteps": 45}}')
     [checkpoint] = halted.saved["stopped"].values()
     warm = SEEDED | {"maxSteps": 3, "checkpointId": checkpoint["metadata"]["name"], "artifactPolicy": "Delete"}
-    platform.kubectl.apply(platform.run_object("warm", halted.namespace, **warm))
+    platform.kubectl.apply(platform.run_object("warm", halted.namespace, model=model, **warm))
     return {name: follow(platform.kubectl, name, halted.namespace, SECONDS) for name in ("warm", "suspended")}
 
 

@@ -10,7 +10,7 @@ from demo.install import BUCKET, SYSTEM_NAMESPACE
 from demo.kubectl import Kubectl, Object
 from demo.run_metrics import mean_of, read_metrics
 from demo.watch import follow
-from tests.e2e.conftest import SECONDS, Platform
+from tests.e2e.conftest import ENGINES, SECONDS, Platform
 
 pytestmark = pytest.mark.alone  # the operator is killed as well
 
@@ -57,11 +57,15 @@ class Killer:
 
 
 def test_run_completes_though_every_pod_is_deleted_once(
-    platform: Platform, fresh_namespace: Callable[[str], str]
+    platform: Platform, model: str, fresh_namespace: Callable[[str], str]
 ) -> None:
     namespace = fresh_namespace("survival")
     run = platform.run_object(
-        "survivor", namespace, maxSteps=MAX_STEPS, checkpoints={"interval": CHECKPOINT_INTERVAL, "keepCloud": 3}
+        "survivor",
+        namespace,
+        model=model,
+        maxSteps=MAX_STEPS,
+        checkpoints={"interval": CHECKPOINT_INTERVAL, "keepCloud": 3},
     )
     platform.kubectl.apply(run)
     killer = Killer(platform.kubectl, "survivor", namespace)
@@ -74,5 +78,6 @@ def test_run_completes_though_every_pod_is_deleted_once(
     lines = read_metrics(platform.s3.store(), RunLayout.of(BUCKET, "", namespace, done["metadata"]["uid"]))
     assert [line["step"] for line in lines] == list(range(1, MAX_STEPS + 1))
     assert all("reward/mean" in line for line in lines), "the step under way when the orchestrator died has its rewards"
-    assert mean_of(lines[-4:], "reward/mean") > mean_of(lines[:4], "reward/mean")
+    if model == ENGINES:
+        assert mean_of(lines[-4:], "reward/mean") > mean_of(lines[:4], "reward/mean")
     assert done["status"]["restarts"] >= len(VICTIMS) - 1

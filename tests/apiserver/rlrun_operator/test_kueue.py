@@ -18,6 +18,8 @@ from tests.apiserver.rlrun_operator.conftest import Bench, Orchestrators, Proces
 from tests.support.crds import install_crds
 from tests.support.seaweedfs import S3Server
 
+pytestmark = pytest.mark.extended  # the build of the controller of Kueue takes minutes
+
 Obj = dict[str, Any]
 APPS, BATCH, QUEUE = "apis/apps/v1", "apis/batch/v1", "apis/kueue.x-k8s.io/v1beta2"
 RUN_CPU = 3.55
