@@ -1,4 +1,4 @@
-"""A few scenarios of the apiserver level, so that `make test` knows that they work; `make chaos` plays all of them."""
+"""A few scenarios of the apiserver level, so that `make test-all` knows that they work; `make chaos` plays all."""
 
 from collections.abc import Iterator
 
@@ -11,6 +11,8 @@ from tests.chaos.report import table
 from tests.chaos.runner import run_one
 from tests.chaos.scenario import Outcome
 from tests.support.seaweedfs import S3Server
+
+pytestmark = pytest.mark.extended
 
 SAMPLE = (
     "undisturbed",
