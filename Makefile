@@ -148,6 +148,7 @@ test-fast: $(VENV)/.complete ## The unit tests that take less than a second and 
 .PHONY: test-unit
 test-unit: $(VENV)/.complete ## Pure tests and tests against small real servers on this machine; minutes
 	@$(PYTEST) tests/unit -n $(WORKERS) --dist worksteal
+	@$(PYTEST) tests/unit/rlrun_server/rest/integration/test_fuzz.py
 
 .PHONY: test-lab
 test-lab: $(VENV)/.complete ## Tests of benchmarks, fault injection, demo, local cluster and the style of the prose

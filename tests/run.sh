@@ -60,6 +60,7 @@ on_this_machine() {
     level lint make --no-print-directory lint
     level types make --no-print-directory types
     level unit "$PY" -m pytest tests/unit -n "$workers" --dist worksteal --durations=15
+    level fuzz "$PY" -m pytest tests/unit/rlrun_server/rest/integration/test_fuzz.py
     [[ -z "$all" ]] || level lab "$PY" -m pytest tests/lab -n "$workers" --dist worksteal --durations=10
 }
 

@@ -13,8 +13,10 @@ from tests.support.seaweedfs import S3Server, running_for_all_workers
 from tests.support.sharing import folder_of_all_workers
 
 SLOW_FIXTURES = {"s3_server", "helm"}
-SLOW_MODULES = {"test_fuzz.py"}
-"""Modules of slow tests alone, whose tests also take long to make."""
+COLLECTED_ALONE = {"test_fuzz.py"}
+"""Modules whose tests take seconds to make. Only a call that names the module collects it, so that not every worker
+pays for them.
+"""
 
 # How long an example takes tells how busy the machine is, and nothing else.
 settings.register_profile("no clock", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -37,8 +39,9 @@ def store(s3_server: S3Server) -> Iterator[Store]:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leave out modules of which no test will run."""
-    return True if config.option.markexpr == "not slow" and collection_path.name in SLOW_MODULES else None
+    """Leave out the modules of COLLECTED_ALONE unless they are named."""
+    named = {Path(argument.partition("::")[0]).name for argument in config.args}
+    return True if collection_path.name in COLLECTED_ALONE - named else None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

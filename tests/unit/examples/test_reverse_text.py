@@ -11,7 +11,6 @@ import pytest
 from rlrun.protocol.environment import EnvironmentConfig, GroupRequest
 from rlrun_environment.package_installer import install, installed_version
 from rlrun_environment.worker.loading import load
-from rlrun_environment.worker.verifiers_runner import VerifiersRunner
 
 ROOT = Path(__file__).resolve().parents[3]
 PACKAGE = ROOT / "examples" / "environments" / "reverse_text"
@@ -81,6 +80,9 @@ async def test_the_installed_package_loads_and_scores(wheel, tmp_path, monkeypat
     loaded = load(settings, tmp_path / "installed")
     assert (loaded.train_examples, loaded.eval_examples) == (40, 8)
     text = loaded.train[3]["prompt"][0]["content"]
+    # Importing verifiers takes seconds, which workers without this test are spared.
+    from rlrun_environment.worker.verifiers_runner import VerifiersRunner
+
     runner = VerifiersRunner(loaded, tmp_path / "installed")
     answers = iter([text[::-1], text])
 
