@@ -39,6 +39,8 @@ UNIT: dict[str, list[str]] = {
     f"{ORCHESTRATOR}/data/example_buffer.py": [],
     f"{ORCHESTRATOR}/data/schedule.py": [],
     f"{ORCHESTRATOR}/storage/recovery.py": [],
+    f"{TRAINER}/sessions/batch_validation.py": [],
+    f"{TRAINER}/optimization/learning_rate.py": [],
 }
 """Further tests by module, in this environment."""
 IMAGE: dict[str, list[str]] = {
@@ -60,7 +62,7 @@ IMAGE: dict[str, list[str]] = {
 }
 """Further tests by module, inside the trainer image."""
 FUNCTIONS: dict[str, tuple[str, ...]] = {
-    f"{TRAINER}/optimization/step.py": ("learning_rate", "_learning_metrics", "_finite"),
+    f"{TRAINER}/optimization/step.py": ("_learning_metrics", "_finite"),
 }
 """Functions that decide, in modules that do something else besides: only these are changed. The rest of a step moves
 tensors between devices and processes, which one process without a GPU does not show.

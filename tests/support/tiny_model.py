@@ -1,14 +1,13 @@
-"""A tiny random model and samples drawn from it, shared by the trainer's tests."""
+"""A tiny random model, shared by the trainer's tests."""
 
 import os
-import random
 from collections.abc import Callable
 from pathlib import Path
 from string import ascii_lowercase
 from typing import Any
 
 import torch
-from rlrun.protocol.trainer import Sample, SessionSpec
+from rlrun.protocol.trainer import Sample
 from rlrun_trainer.model.base_model import BaseModel, load_base
 from rlrun_trainer.model.peft_format import AdapterShape
 from rlrun_trainer.runtime.settings import TrainerSettings
@@ -32,12 +31,13 @@ from transformers import (
     Qwen3NextConfig,
 )
 
+from tests.support.trainer_requests import ALPHA, MODEL, RANK, TARGETS, VOCABULARY, samples, spec
+
+__all__ = ["MODEL", "TARGETS", "VOCABULARY", "samples", "spec"]
+
 DEVICE = os.environ.get("RLRUN_TEST_DEVICE", "cpu")
 """Where the models of the tests run: cpu or cuda."""
-VOCABULARY = 40
-MODEL = "test/tiny-qwen3"
-TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
-SHAPE = AdapterShape(rank=4, alpha=8.0, target_modules=TARGETS)
+SHAPE = AdapterShape(rank=RANK, alpha=ALPHA, target_modules=TARGETS)
 
 
 def save_model(folder: Path, seed: int = 0) -> Path:
@@ -155,46 +155,6 @@ def load(folder: Path, slots: int = 2, **settings: Any) -> BaseModel:
     # Results are compared to the last digits, also where a GPU would compute in bfloat16.
     chosen = {"dtype": "float32", **settings}
     return load_base(TrainerSettings(model_dir=folder, slots=slots, device=DEVICE, threads=1, **chosen))
-
-
-def samples(count: int, seed: int = 0, noise: float = 0.3) -> list[Sample]:
-    """Random tokens with engine log-probs around those of a uniform policy."""
-    random_ = random.Random(seed)
-    made = []
-    for _ in range(count):
-        length = random_.randint(4, 17)
-        prompt = random_.randint(1, length - 2)
-        mask = [i >= prompt and random_.random() < 0.9 for i in range(length)]
-        mask[-1] = True
-        made.append(
-            Sample(
-                token_ids=[random_.randrange(VOCABULARY) for _ in range(length)],
-                loss_mask=mask,
-                logprobs=[-3.7 + random_.uniform(-noise, noise) if m else 0.0 for m in mask],
-                advantage=random_.uniform(-1, 1),
-                policy_version=0,
-            )
-        )
-    return made
-
-
-def spec(run_uri: str, uid: str = "uid-1", **changes: Any) -> SessionSpec:
-    values: dict[str, Any] = {
-        "run_uri": run_uri,
-        "run_name": "run",
-        "run_uid": uid,
-        "namespace": "team",
-        "model": MODEL,
-        "lora_rank": SHAPE.rank,
-        "lora_alpha": SHAPE.alpha,
-        "target_modules": list(TARGETS),
-        "learning_rate": 1e-2,
-        "max_steps": 50,
-        "seq_len": 64,
-        "micro_batch_tokens": 64,
-        "seed": 3,
-    }
-    return SessionSpec.model_validate(values | changes)
 
 
 def plain_logprobs(base: BaseModel, sample: Sample, temperature: float = 1.0) -> torch.Tensor:

@@ -7,7 +7,7 @@ from aiohttp.test_utils import TestClient
 from rlrun.protocol.trainer import SessionSpec, SessionState, StepResult
 from rlrun_trainer.sessions.session_registry import Sessions
 
-from tests.support import tiny_model
+from tests.support import trainer_requests
 
 
 class Client:
@@ -32,7 +32,7 @@ class Client:
         return SessionState.model_validate_json(text)
 
     async def raw_step(self, step: int, seed: int, name: str = "run", batch_id: str = "") -> tuple[int, str]:
-        batch = [s.model_dump(by_alias=True) for s in tiny_model.samples(10, seed)]
+        batch = [s.model_dump(by_alias=True) for s in trainer_requests.samples(10, seed)]
         body = json.dumps({"samples": batch, "batchId": batch_id})
         return await self.call("POST", f"/sessions/{name}/steps/{step}", body)
 

@@ -12,6 +12,7 @@ from rlrun_trainer.runtime.compute_thread import Compute
 from rlrun_trainer.runtime.settings import TrainerSettings
 from rlrun_trainer.server.http_server import Server
 from rlrun_trainer.sessions.session_registry import Sessions
+from rlrun_trainer.torch_backend.collective_executor import CollectiveExecutor
 
 from tests.support import tiny_model
 from tests.support.seaweedfs import S3Server, running
@@ -48,7 +49,8 @@ async def make_client(base: BaseModel, store: Store) -> AsyncIterator[Callable[.
     async def make(**settings: Any) -> Client:
         compute = Compute()
         server = Server()
-        server.sessions = Sessions(base, compute, store, TrainerSettings(**settings))
+        chosen = TrainerSettings(**settings)
+        server.sessions = Sessions(CollectiveExecutor(base, chosen), compute, store, chosen)
         http: TestClient[Any, Any] = TestClient(TestServer(server.application()))
         await http.start_server()
         made.append((http, compute))

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from rlrun.constants import LATER, Reason
 from rlrun.service.errors import ProblemError
-from safetensors import SafetensorError
 
 DISK_FULL = Reason.TRAINER_DISK_FULL
 
@@ -41,11 +40,14 @@ def source_of(files: Files) -> Mapping[str, bytes] | Path:
 
 
 @contextmanager
-def writing(folder: TempFolder) -> Iterator[None]:
-    """Context for writing to the folder, which is removed if that fails. Raises ProblemError if the disk is full."""
+def writing(folder: TempFolder, *failures: type[Exception]) -> Iterator[None]:
+    """Context for writing to the folder, which is removed if that fails. Raises ProblemError if the disk is full.
+
+    `failures` are the errors, besides OSError, by which a library reports a full disk.
+    """
     try:
         yield
-    except (OSError, SafetensorError) as error:
+    except (OSError, *failures) as error:
         folder.remove()
         raise _full(folder.path, error) from error
     except BaseException:

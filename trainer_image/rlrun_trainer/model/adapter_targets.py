@@ -15,9 +15,9 @@ from rlrun.constants import UNPROCESSABLE, Reason
 from rlrun.protocol.problem import Problem
 from rlrun.service.errors import ProblemError
 
+from rlrun_trainer.artifacts.checkpoint_facts import ALL_LINEAR
 from rlrun_trainer.model.row_layout import mixing_layers
 
-ALL_LINEAR = "all-linear"
 EXPERT_COUNTS = ("num_experts", "num_local_experts", "n_routed_experts")
 """Fields of configurations with the number of routed experts."""
 EXPERT = "layers of routed experts"

@@ -13,9 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from rlrun.constants import UNPROCESSABLE, Reason
 from rlrun.protocol.trainer import Sample, SampleLoss
-from rlrun.service.errors import ProblemError
 
 from rlrun_trainer.optimization.sampling_distribution import History, HistoryBuilder
 
@@ -70,48 +68,6 @@ class _Arrays:
     teacher: np.ndarray
     version: int
     policy: bool
-
-
-def check(samples: Sequence[Sample], seq_len: int, vocab_size: int) -> None:
-    """Validate the batch. Raises ProblemError that names the invalid sample."""
-    if not samples:
-        raise ProblemError.of(UNPROCESSABLE, Reason.BATCH_INVALID, "samples is empty. Send at least one sample.")
-    trainable = 0
-    for index, sample in enumerate(samples):
-        length = len(sample.token_ids)
-        if not (length == len(sample.loss_mask) == len(sample.logprobs)):
-            raise _bad(index, "tokenIds, lossMask and logprobs differ in length")
-        if length == 0:
-            raise _bad(index, "tokenIds is empty")
-        if length > seq_len:
-            raise _bad(index, f"{length} tokens are more than the session's seqLen {seq_len}")
-        if sample.loss_mask[0]:
-            raise _bad(index, "lossMask[0] is true, but the first token has no prediction")
-        tokens, mask = np.asarray(sample.token_ids), np.asarray(sample.loss_mask, dtype=bool)
-        if tokens.min() < 0 or tokens.max() >= vocab_size:
-            raise _bad(index, f"tokenIds has a token outside the vocabulary of {vocab_size}")
-        trainable += int(mask.sum())
-        if sample.loss is SampleLoss.policy:
-            _check_signal(index, sample, mask)
-    if trainable == 0:
-        raise ProblemError.of(
-            UNPROCESSABLE, Reason.BATCH_INVALID, "No token is trainable: lossMask is false for all tokens."
-        )
-
-
-def _check_signal(index: int, sample: Sample, mask: np.ndarray) -> None:
-    drawn = np.asarray(sample.logprobs, dtype=np.float64)[mask]
-    if not np.isfinite(drawn).all() or (drawn > 1e-3).any():
-        raise _bad(index, "logprobs has a value that is not the logarithm of a probability")
-    if sample.teacher_logprobs is None:
-        if not np.isfinite(sample.advantage):
-            raise _bad(index, "advantage is not finite")
-        return
-    if len(sample.teacher_logprobs) != len(mask):
-        raise _bad(index, "teacherLogprobs and tokenIds differ in length")
-    taught = np.asarray(sample.teacher_logprobs, dtype=np.float64)[mask]
-    if not np.isfinite(taught).all() or (taught > 1e-3).any():
-        raise _bad(index, "teacherLogprobs has a value that is not the logarithm of a probability")
 
 
 def pack(
@@ -229,7 +185,3 @@ def _arrays(sample: Sample) -> _Arrays:
         return _Arrays(tokens, columns, logprobs, advantages, untaught, sample.policy_version, policy)
     teacher = np.asarray(sample.teacher_logprobs, dtype=np.float32)[columns]
     return _Arrays(tokens, columns, logprobs, np.zeros_like(teacher), teacher, sample.policy_version, policy)
-
-
-def _bad(index: int, what: str) -> ProblemError:
-    return ProblemError.of(UNPROCESSABLE, Reason.BATCH_INVALID, f"samples[{index}]: {what}")

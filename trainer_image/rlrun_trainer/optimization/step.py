@@ -228,8 +228,3 @@ def _memory_limits(plan: StepPlan) -> Iterator[None]:
             f"A step with micro-batches of {plan.micro_batch_tokens} tokens does not fit into the trainer's memory. "
             "Lower the RLModel's trainer.microBatchTokens or seqLen, or give the trainer more memory.",
         ) from error
-
-
-def learning_rate(peak: float, warmup_steps: int, updates: int) -> float:
-    """Return the rate of the next update after `updates` earlier ones, including those before a warm start."""
-    return peak * min(1.0, (updates + 1) / (warmup_steps + 1))

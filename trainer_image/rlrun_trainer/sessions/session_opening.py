@@ -12,20 +12,20 @@ from rlrun.storage.layout import RunLayout, S3Uri
 from rlrun.storage.manifest import ArtifactKind
 from rlrun.storage.store import Store, StoreError
 
-from rlrun_trainer.artifacts import checkpoint_format
+from rlrun_trainer.artifacts.checkpoint_facts import CheckpointProgress
 from rlrun_trainer.artifacts.policy_publisher import Publisher
 from rlrun_trainer.artifacts.s3_errors import refused_opening
 from rlrun_trainer.artifacts.upload_queue import UploadQueue, completed_steps
 from rlrun_trainer.runtime.compute_thread import Compute
 from rlrun_trainer.runtime.settings import TrainerSettings
-from rlrun_trainer.sessions.collective_executor import CloseSlot, CollectiveExecutor, OpenSlot, Restore
+from rlrun_trainer.sessions.backend import Backend
 from rlrun_trainer.sessions.training_session import Start, TrainingSession
 
 log = logging.getLogger(__name__)
 
 
 async def open_session(
-    name: str, spec: SessionSpec, crew: CollectiveExecutor, compute: Compute, store: Store, settings: TrainerSettings
+    name: str, spec: SessionSpec, backend: Backend, compute: Compute, store: Store, settings: TrainerSettings
 ) -> TrainingSession:
     """Claim a slot, restore the spec's checkpoint if any, and publish the initial policy.
 
@@ -37,7 +37,7 @@ async def open_session(
         found = S3Uri.parse(source) if source else None
     except ValueError as error:
         raise ProblemError.of(UNPROCESSABLE, Reason.SESSION_INVALID, str(error)) from error
-    slot = await compute.run(crew.run_on_all, OpenSlot(name, spec))
+    warnings = await compute.run(backend.open_slot, name, spec)
     publisher: Publisher | None = None
     try:
         start = Start(0, None, None)
@@ -45,23 +45,23 @@ async def open_session(
             with tempfile.TemporaryDirectory(prefix="rlrun-") as temporary:
                 there = Path(temporary) / "checkpoint"
                 await asyncio.to_thread(_download, store, found, there)
-                restored = Restore(name, there, resume=spec.resume_from is not None)
-                start = _start(spec, await compute.run(crew.run_on_all, restored))
+                resume = spec.resume_from is not None
+                start = _start(spec, await compute.run(backend.restore, name, there, resume))
         published = await asyncio.to_thread(store.list_folders, layout.root / "policy")
         publisher = Publisher(store, spec, settings.keep_policies, published)
         uploads = UploadQueue(store, spec, settings.upload_queue, settings.upload_bytes, settings.upload_tries)
         for kind, folder in ((ArtifactKind.checkpoint, layout.checkpoints), (ArtifactKind.adapter, layout.adapters)):
             uploads.completed[kind] = await asyncio.to_thread(completed_steps, store, folder)
-        policy = await publisher.publish(start.step, await compute.run(crew.files, name))
+        policy = await publisher.publish(start.step, await compute.run(backend.policy_files, name))
     except BaseException as error:
-        await compute.run(crew.run_on_all, CloseSlot(name))
+        await compute.run(backend.close_slot, name)
         if publisher is not None:
             await publisher.close()
         if isinstance(error, StoreError):
             raise refused_opening(error) from error
         raise
     log.info("Session %s starts at step %d with %s", name, start.step, policy.name)
-    return TrainingSession(name, spec, crew, slot, start, compute, publisher, uploads, policy, settings)
+    return TrainingSession(name, spec, backend, warnings, start, compute, publisher, uploads, policy, settings)
 
 
 def _download(store: Store, uri: S3Uri, folder: Path) -> None:
@@ -72,7 +72,7 @@ def _download(store: Store, uri: S3Uri, folder: Path) -> None:
         )
 
 
-def _start(spec: SessionSpec, progress: checkpoint_format.CheckpointProgress) -> Start:
+def _start(spec: SessionSpec, progress: CheckpointProgress) -> Start:
     if not spec.resume_from:
         # Steps of another run do not count, so its orchestrator's state belongs to no step of this one.
         return Start(0, progress.orchestrator_state, None)

@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
 
 from rlrun.constants import LATER, SESSION_MISSING, UNPROCESSABLE, Reason
 from rlrun.protocol.trainer import SessionSpec
@@ -10,10 +9,9 @@ from rlrun.service.errors import ProblemError
 from rlrun.storage.store import Store
 
 from rlrun_trainer.artifacts.upload_queue import UploadQueue
-from rlrun_trainer.model.base_model import BaseModel
 from rlrun_trainer.runtime.compute_thread import Compute
 from rlrun_trainer.runtime.settings import TrainerSettings
-from rlrun_trainer.sessions.collective_executor import CollectiveExecutor, Heartbeat
+from rlrun_trainer.sessions.backend import Backend
 from rlrun_trainer.sessions.session_opening import open_session
 from rlrun_trainer.sessions.training_session import TrainingSession
 
@@ -28,16 +26,8 @@ MAX_STEPS = "max_steps"
 class Sessions:
     """Sessions of this trainer by name."""
 
-    def __init__(
-        self,
-        base: BaseModel,
-        compute: Compute,
-        store: Store,
-        settings: TrainerSettings,
-        on_leave: Callable[[], None] = lambda: None,
-    ) -> None:
-        """`on_leave` is called on the compute thread when another process of this trainer received SIGTERM."""
-        self._crew = CollectiveExecutor(base, on_leave=on_leave)
+    def __init__(self, backend: Backend, compute: Compute, store: Store, settings: TrainerSettings) -> None:
+        self._backend = backend
         self._compute = compute
         self._store = store
         self._settings = settings
@@ -81,7 +71,7 @@ class Sessions:
                 _check_same(session.spec, spec)
                 session.extend(spec.max_steps)
                 return session
-            session = await open_session(name, spec, self._crew, self._compute, self._store, self._settings)
+            session = await open_session(name, spec, self._backend, self._compute, self._store, self._settings)
             self._open[name] = session
             return session
 
@@ -95,12 +85,12 @@ class Sessions:
 
     async def beat(self) -> None:
         """Send a heartbeat to the other processes of this trainer. This process ends if one of them ended."""
-        await self._compute.run(self._crew.run_on_all, Heartbeat())
+        await self._compute.run(self._backend.heartbeat)
 
     async def stop(self, seconds: float) -> None:
         """End the other processes, if the compute thread becomes free within `seconds`."""
         try:
-            await asyncio.wait_for(self._compute.run(self._crew.stop), seconds)
+            await asyncio.wait_for(self._compute.run(self._backend.stop), seconds)
         except TimeoutError:
             log.warning("A step is still running: the other processes end after this one")
 

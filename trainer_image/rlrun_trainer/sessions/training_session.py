@@ -3,30 +3,29 @@
 import asyncio
 import logging
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from rlrun.constants import CONFLICT, LATER, SESSION_MISSING, UNPROCESSABLE, Reason
 from rlrun.protocol.policy import PolicyRef
+from rlrun.protocol.problem import Problem
 from rlrun.protocol.trainer import Sample, SampleLoss, SessionSpec, SessionState, StepResult
 from rlrun.service.errors import ProblemError
 from rlrun.storage.layout import RunLayout, S3Uri
 from rlrun.storage.manifest import ArtifactKind
 from rlrun.storage.store import StoreError
 
-from rlrun_trainer.artifacts import checkpoint_format
 from rlrun_trainer.artifacts.artifact_files import DISK_FULL, Files, discard, on_disk
+from rlrun_trainer.artifacts.checkpoint_facts import CheckpointProgress, StepOutcome
 from rlrun_trainer.artifacts.policy_publisher import Publisher
 from rlrun_trainer.artifacts.s3_errors import refused_publishing
 from rlrun_trainer.artifacts.upload_queue import UploadJob, UploadQueue
-from rlrun_trainer.model.base_model import AdapterSlot
-from rlrun_trainer.optimization.packing import check
-from rlrun_trainer.optimization.sampling_distribution import stop_tokens
-from rlrun_trainer.optimization.step import StepPlan, learning_rate
 from rlrun_trainer.runtime.compute_thread import Compute
 from rlrun_trainer.runtime.settings import TrainerSettings
-from rlrun_trainer.sessions.collective_executor import CloseSlot, CollectiveExecutor, Snapshot, Train
+from rlrun_trainer.sessions.backend import Backend
+from rlrun_trainer.sessions.batch_validation import check_batch
 from rlrun_trainer.sessions.step_timer import StepTimer
 
 log = logging.getLogger(__name__)
@@ -40,7 +39,7 @@ class Start:
     orchestrator_state: dict[str, Any] | None
     state_step: int | None
     """Step of the orchestrator's state."""
-    made: checkpoint_format.StepOutcome | None = None
+    made: StepOutcome | None = None
     """Result of this run's newest step, if the checkpoint contains it."""
 
 
@@ -69,8 +68,8 @@ class TrainingSession:
         self,
         name: str,
         spec: SessionSpec,
-        crew: CollectiveExecutor,
-        slot: AdapterSlot,
+        backend: Backend,
+        warnings: Sequence[Problem],
         start: Start,
         compute: Compute,
         publisher: Publisher,
@@ -84,8 +83,8 @@ class TrainingSession:
         self.last: StepResult | None = None
         if start.made is not None:
             self.last = StepResult(step=start.step, policy=policy, **asdict(start.made))
-        self._crew = crew
-        self._slot = slot
+        self._backend = backend
+        self._warnings = warnings
         self._step = start.step
         self._start = start
         self._known = Known(start.state_step or 0, start.orchestrator_state or {})
@@ -113,7 +112,7 @@ class TrainingSession:
             adapters=self.uploads.completed.get(ArtifactKind.adapter, []),
             uploads_pending=self.uploads.pending,
             problem=self.uploads.problem or self._publisher.problem,
-            warnings=[*self._crew.base.warnings, *self._slot.warnings],
+            warnings=[*self._backend.warnings, *self._warnings],
             orchestrator_state=self._start.orchestrator_state,
             orchestrator_state_step=self._start.state_step,
             last=self.last if self.last is not None and self.last.step == self._step else None,
@@ -165,7 +164,7 @@ class TrainingSession:
         self._note(step, orchestrator_state)
         async with self._turn:
             if not self._already(ArtifactKind.checkpoint, step):
-                progress = checkpoint_format.CheckpointProgress(step, self.spec.run_uid, orchestrator_state)
+                progress = CheckpointProgress(step, self.spec.run_uid, orchestrator_state)
                 await self._save(ArtifactKind.checkpoint, self._layout.checkpoint(step), progress)
         return self.state
 
@@ -195,10 +194,8 @@ class TrainingSession:
                 return
             log.info("Session %s: saving step %d, which no checkpoint contains", self.name, step)
             newest = self._unpublished or self.last
-            made = checkpoint_format.StepOutcome(newest.metrics, newest.batch_id) if newest else None
-            progress = checkpoint_format.CheckpointProgress(
-                step, self.spec.run_uid, self._known.state, self._known.step, made
-            )
+            made = StepOutcome(newest.metrics, newest.batch_id) if newest else None
+            progress = CheckpointProgress(step, self.spec.run_uid, self._known.state, self._known.step, made)
             await self._save(ArtifactKind.checkpoint, self._layout.checkpoint(step), progress, first=True)
 
     def file(self, policy: str, file: str) -> bytes | Path:
@@ -217,32 +214,15 @@ class TrainingSession:
     async def close(self) -> None:
         """Release the slot after the current request. Uploads continue: they have their own copies."""
         async with self._turn:
-            await self._compute.run(self._crew.run_on_all, CloseSlot(self.name))
+            await self._compute.run(self._backend.close_slot, self.name)
             if self._unpublished is not None and self._unpublished.files is not None:
                 discard(self._unpublished.files)
             await self._publisher.close()
             self.uploads.close()
 
     def _train(self, samples: list[Sample]) -> dict[str, float]:
-        spec, settings = self.spec, self._settings
-        check(samples, spec.seq_len, self._crew.base.vocab_size)
-        plan = StepPlan(
-            learning_rate=learning_rate(
-                spec.learning_rate, spec.warmup_steps or settings.warmup_steps, self._slot.updates
-            ),
-            temperature=spec.temperature,
-            micro_batch_tokens=spec.micro_batch_tokens,
-            max_grad_norm=settings.max_grad_norm,
-            version=self._step,
-            top_p=spec.top_p,
-            repetition_penalty=spec.repetition_penalty,
-            min_tokens=spec.min_tokens,
-            stop_tokens=stop_tokens(self._crew.base.model) if spec.min_tokens else (),
-            loss=spec.loss,
-            kl_penalty=spec.kl_penalty,
-            micro_batches=spec.gradient_accumulation_steps,
-        )
-        return self._crew.run_on_all(Train(self.name, samples, plan))
+        check_batch(samples, self.spec.seq_len, self._backend.vocab_size)
+        return self._backend.train(self.name, self.spec, samples, self._step)
 
     async def _finish(self) -> StepResult:
         """Publish the newest step, if it is not published yet, and return its result."""
@@ -250,7 +230,7 @@ class TrainingSession:
         if waiting is not None:
             started = time.perf_counter()
             if waiting.files is None:
-                waiting.files = await self._compute.run(self._crew.files, self.name)
+                waiting.files = await self._compute.run(self._backend.policy_files, self.name)
             try:
                 policy = await self._publisher.publish(self._step, waiting.files)
             except StoreError as error:
@@ -284,16 +264,16 @@ class TrainingSession:
         self,
         kind: ArtifactKind,
         uri: S3Uri,
-        progress: checkpoint_format.CheckpointProgress | None = None,
+        progress: CheckpointProgress | None = None,
         first: bool = False,
     ) -> None:
         """Take a snapshot (without `progress` only of the policy) and queue its upload."""
         try:
             with self._pace.saving():
                 if progress is not None:
-                    files = await self._compute.run(self._crew.run_on_all, Snapshot(self.name, progress))
+                    files = await self._compute.run(self._backend.snapshot, self.name, progress)
                 else:
-                    files = await self._compute.run(self._crew.files, self.name)
+                    files = await self._compute.run(self._backend.policy_files, self.name)
             files = await asyncio.to_thread(on_disk, files, self._settings.scratch)
         except ProblemError as error:
             if error.problem.reason != DISK_FULL:

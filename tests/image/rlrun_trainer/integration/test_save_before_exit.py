@@ -84,7 +84,7 @@ async def test_shutdown_waits_for_the_step_in_progress_until_its_deadline(
         assert go_on.wait(30)
         return train_step(*arguments)
 
-    monkeypatch.setattr("rlrun_trainer.sessions.collective_executor.train_step", slow)
+    monkeypatch.setattr("rlrun_trainer.torch_backend.collective_executor.train_step", slow)
     step = asyncio.create_task(client.step(1))
     assert await asyncio.to_thread(started.wait, 30)
     await client.sessions.rescue(0.2)

@@ -11,10 +11,11 @@ from rlrun.api.run_sections.training import KlPenalty
 from rlrun.protocol.trainer import SampleLoss
 from rlrun.service.errors import ProblemError
 from rlrun.storage.layout import ADAPTER_WEIGHTS
-from rlrun_trainer.artifacts import checkpoint_format
+from rlrun_trainer.artifacts.checkpoint_facts import REFERENCE, CheckpointProgress
 from rlrun_trainer.model.base_model import AdapterSlot, BaseModel, Reference
 from rlrun_trainer.model.peft_format import CONFIG, AdapterShape, digest
 from rlrun_trainer.optimization.step import StepPlan, train_step
+from rlrun_trainer.torch_backend import checkpoint_format
 from transformers import AutoModelForCausalLM
 
 from tests.support import tiny_model
@@ -212,7 +213,7 @@ def test_dropout_goes_on_from_a_checkpoint_where_it_was(model_dir: Path, tmp_pat
     base = tiny_model.load(model_dir)
     slot = base.open("a", tiny_model.MODEL, shape, 0)
     train_step(base, slot, tiny_model.samples(8, 0), PLAN)
-    files = checkpoint_format.snapshot(base, slot, checkpoint_format.CheckpointProgress(1, "uid", {}))
+    files = checkpoint_format.snapshot(base, slot, CheckpointProgress(1, "uid", {}))
     assert isinstance(files, dict)
     for name, data in files.items():
         (tmp_path / name).write_bytes(data)
@@ -231,7 +232,7 @@ def compared(base: BaseModel, shape: AdapterShape = tiny_model.SHAPE) -> tuple[A
     train_step(base, slot, demonstrations, plan)
     for seed in range(2):
         train_step(base, slot, tiny_model.samples(8, seed), plan)
-    files = checkpoint_format.snapshot(base, slot, checkpoint_format.CheckpointProgress(3, "uid", {}))
+    files = checkpoint_format.snapshot(base, slot, CheckpointProgress(3, "uid", {}))
     assert isinstance(files, dict)
     return slot, files
 
@@ -257,22 +258,10 @@ def test_a_checkpoint_has_the_reference_of_the_kl_penalty(model_dir: Path, tmp_p
     assert restored(base, tmp_path, files, resume=False).reference is Reference.pending
 
 
-def test_an_older_checkpoint_keeps_the_base_model_as_reference(model_dir: Path, tmp_path: Path) -> None:
-    base = tiny_model.load(model_dir)
-    _, files = compared(base)
-    facts = json.loads(files[checkpoint_format.TRAINER])
-    del facts["reference"], files[checkpoint_format.REFERENCE]
-    older = files | {checkpoint_format.TRAINER: json.dumps(facts).encode()}
-    resumed = restored(base, tmp_path, older)
-    assert (resumed.reference, resumed.copied) == (Reference.base, {})
-    base.fix_reference(resumed)
-    assert resumed.reference is Reference.base
-
-
 def test_a_checkpoint_without_its_reference_is_refused(model_dir: Path, tmp_path: Path) -> None:
     base = tiny_model.load(model_dir)
     _, files = compared(base)
-    del files[checkpoint_format.REFERENCE]
+    del files[REFERENCE]
     with pytest.raises(ProblemError, match=r"has no reference\.safetensors"):
         restored(base, tmp_path, files)
 

@@ -4,9 +4,8 @@ from typing import Any
 import pytest
 import torch
 from rlrun.protocol.trainer import Sample
-from rlrun.service.errors import ProblemError
 from rlrun_trainer.model.base_model import BaseModel
-from rlrun_trainer.optimization.packing import check, pack
+from rlrun_trainer.optimization.packing import pack
 
 from tests.support import tiny_model
 
@@ -102,46 +101,6 @@ def test_packed_equals_unpacked(base: BaseModel, single_row: bool) -> None:
         assert compared == len(made)
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"token_ids": [1, 2]}, "differ in length"),
-        ({"token_ids": [], "loss_mask": [], "logprobs": []}, "empty"),
-        ({"token_ids": [1, 2, tiny_model.VOCABULARY]}, "vocabulary"),
-        ({"token_ids": [1, -2, 3]}, "vocabulary"),
-        ({"loss_mask": [True, True, True]}, r"lossMask\[0\]"),
-        ({"logprobs": [0.0, float("nan"), -1.0]}, "logprobs"),
-        ({"logprobs": [0.0, 2.0, -1.0]}, "logprobs"),
-        ({"advantage": float("inf")}, "advantage"),
-        ({"teacher_logprobs": [0.0, -1.0]}, "teacherLogprobs"),
-        ({"teacher_logprobs": [0.0, float("nan"), -1.0]}, "teacherLogprobs"),
-        ({"teacher_logprobs": [0.0, 1.0, -1.0]}, "teacherLogprobs"),
-        ({"loss": "cross_entropy", "logprobs": [0.0]}, "differ in length"),
-        ({"loss": "cross_entropy", "token_ids": [1, 2, tiny_model.VOCABULARY]}, "vocabulary"),
-    ],
-)
-def test_a_bad_sample_is_named(changes: dict[str, Any], words: str) -> None:
-    with pytest.raises(ProblemError, match=rf"samples\[1\].*{words}"):
-        check([sample(3), sample(3, **changes)], 64, tiny_model.VOCABULARY)
-
-
-def test_demonstrations_need_no_log_probs_and_no_advantage() -> None:
-    nothing = float("nan")
-    check([sample(3, loss="cross_entropy", logprobs=[nothing] * 3, advantage=nothing)], 64, tiny_model.VOCABULARY)
-    check([sample(3, teacher_logprobs=[nothing, -0.5, -1.5], advantage=nothing)], 64, tiny_model.VOCABULARY)
-
-
-def test_a_sample_as_long_as_the_session_allows_is_valid() -> None:
-    check([sample(5)], 5, tiny_model.VOCABULARY)
-
-
-@pytest.mark.parametrize("key", ["logprobs", "teacher_logprobs"])
-def test_a_log_probability_may_exceed_zero_by_rounding_only(key: str) -> None:
-    check([sample(4, **{key: [0.0, 0.0, 0.001, -0.25]})], 64, tiny_model.VOCABULARY)
-    with pytest.raises(ProblemError, match="logarithm of a probability"):
-        check([sample(4, **{key: [0.0, 0.0, 0.002, -0.25]})], 64, tiny_model.VOCABULARY)
-
-
 def test_there_are_as_many_micro_batches_as_are_asked_for() -> None:
     made = tiny_model.samples(12)
     assert len(pack(made, 10_000)) == 1
@@ -176,12 +135,3 @@ def test_every_token_has_its_teachers_log_probability() -> None:
     assert batch.advantages.tolist() == [0.0, 0.0, 0.25, 0.25]
     [batch] = pack([sample(3), sample(3, loss="cross_entropy")], 1000)
     assert batch.teacher_logprobs is None
-
-
-def test_a_batch_without_trainable_tokens_or_beyond_seq_len_is_refused() -> None:
-    with pytest.raises(ProblemError, match="samples is empty"):
-        check([], 64, tiny_model.VOCABULARY)
-    with pytest.raises(ProblemError, match="No token is trainable"):
-        check([sample(3, prompt=3)], 64, tiny_model.VOCABULARY)
-    with pytest.raises(ProblemError, match="seqLen 4"):
-        check([sample(5)], 4, tiny_model.VOCABULARY)

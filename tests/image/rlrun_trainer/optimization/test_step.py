@@ -10,7 +10,7 @@ from rlrun.protocol.trainer import SampleLoss
 from rlrun_trainer.model.base_model import BaseModel
 from rlrun_trainer.model.peft_format import AdapterShape
 from rlrun_trainer.optimization.packing import pack
-from rlrun_trainer.optimization.step import StepPlan, learning_rate, train_step
+from rlrun_trainer.optimization.step import StepPlan, train_step
 from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
 
 from tests.image.rlrun_trainer.optimization.test_objective import gradients_of, mixed
@@ -138,10 +138,3 @@ def imitate(base: BaseModel, slot_name: str) -> float:
     for sample in batch:
         sample.loss = SampleLoss.cross_entropy
     return train_step(base, base.slots[slot_name], batch, replace(PLAN, learning_rate=2e-2))["loss/mean"]
-
-
-def test_the_rate_rises_linearly_to_its_peak() -> None:
-    rates = [learning_rate(0.8, 3, updates) for updates in range(6)]
-    assert rates == pytest.approx([0.2, 0.4, 0.6, 0.8, 0.8, 0.8])
-    assert learning_rate(0.8, 0, 0) == 0.8
-    assert [learning_rate(0.8, 1, updates) for updates in range(3)] == pytest.approx([0.4, 0.8, 0.8])

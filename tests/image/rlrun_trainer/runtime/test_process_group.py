@@ -24,6 +24,7 @@ from rlrun.storage.store import Store
 from rlrun_trainer.runtime.compute_thread import Compute
 from rlrun_trainer.runtime.settings import TrainerSettings
 from rlrun_trainer.sessions.session_registry import Sessions
+from rlrun_trainer.torch_backend.collective_executor import CollectiveExecutor
 from safetensors.torch import load
 
 from tests.support import tiny_model
@@ -31,6 +32,7 @@ from tests.support.ports import claimed_ports
 from tests.support.seaweedfs import S3Server
 from tests.support.source_tree import PYTHONPATH
 
+SETTINGS = TrainerSettings()
 START_SECONDS = 240
 END_SECONDS = 25
 """Less than the 30 s after which torchrun kills those that do not end by themselves."""
@@ -149,7 +151,8 @@ async def alone(
 ) -> list[StepResult]:
     """What a trainer of one process makes of the same."""
     compute = Compute()
-    sessions = Sessions(tiny_model.load(model_dir, dtype=dtype), compute, store, TrainerSettings())
+    backend = CollectiveExecutor(tiny_model.load(model_dir, dtype=dtype), SETTINGS)
+    sessions = Sessions(backend, compute, store, SETTINGS)
     session = await sessions.open("run", spec)
     results = [await session.train(step, one.samples) for step, one in enumerate(batches)]
     compute.close()
@@ -296,7 +299,7 @@ async def test_sigterm_saves_an_unsaved_step(
         trainer.end()
     saved = RunLayout(S3Uri.parse(run_uri)).checkpoint(1)
     assert store.is_complete(saved), trainer.log.read_text()
-    sessions = Sessions(tiny_model.load(model_dir), Compute(), store, TrainerSettings())
+    sessions = Sessions(CollectiveExecutor(tiny_model.load(model_dir), SETTINGS), Compute(), store, SETTINGS)
     session = await sessions.open("run", tiny_model.spec(run_uri, resume_from=str(saved), **FULL))
     assert session.state.policy.digest == made.policy.digest
 

@@ -15,6 +15,7 @@ from rlrun_trainer.runtime.compute_thread import Compute
 from rlrun_trainer.runtime.settings import TrainerSettings
 from rlrun_trainer.sessions.session_registry import Sessions
 from rlrun_trainer.sessions.training_session import TrainingSession
+from rlrun_trainer.torch_backend.collective_executor import CollectiveExecutor
 from transformers import GenerationConfig
 
 from tests.image.rlrun_trainer.optimization.test_sampling_distribution import STOPS, WAYS, rollout
@@ -30,7 +31,8 @@ async def make_sessions(base: BaseModel, store: Store) -> AsyncIterator[Callable
 
     def make(**settings: Any) -> Sessions:
         computes.append(Compute())
-        return Sessions(base, computes[-1], store, TrainerSettings(**settings))
+        chosen = TrainerSettings(**settings)
+        return Sessions(CollectiveExecutor(base, chosen), computes[-1], store, chosen)
 
     yield make
     for compute in computes:

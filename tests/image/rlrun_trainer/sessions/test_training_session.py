@@ -282,8 +282,7 @@ async def test_a_checkpoint_fits_another_spelling_of_the_same_layers(client: Cli
     assert "lora.targetModules" in problem.message
 
 
-async def test_findings_about_model_and_adapter_are_in_the_state(client: Client, run_uri: str) -> None:
-    base = client.sessions._crew.base
+async def test_findings_about_model_and_adapter_are_in_the_state(client: Client, base: BaseModel, run_uri: str) -> None:
     base.warnings.append(Problem(reason="PackingDisabled", message="one sample per row"))
     state = await client.open(tiny_model.spec(run_uri))
     base.slots["run"].warnings.append(Problem(reason="LoraTargetsIncomplete", message="conv"))
@@ -324,7 +323,7 @@ async def test_a_step_that_was_not_published_is_published_when_asked_again(
         trained.append(1)
         return train_step(*arguments)
 
-    monkeypatch.setattr("rlrun_trainer.sessions.collective_executor.train_step", counted)
+    monkeypatch.setattr("rlrun_trainer.torch_backend.collective_executor.train_step", counted)
     stranger = Store(endpoint_url=s3_server.endpoint, access_key_id="x", secret_access_key="y")
     monkeypatch.setattr(publisher, "_store", stranger)
     status, text = await client.raw_step(1, 1)
@@ -353,7 +352,7 @@ async def test_health_answers_while_a_step_computes(
         assert go_on.wait(30)
         return train_step(*arguments)
 
-    monkeypatch.setattr("rlrun_trainer.sessions.collective_executor.train_step", slow)
+    monkeypatch.setattr("rlrun_trainer.torch_backend.collective_executor.train_step", slow)
     step = asyncio.create_task(client.step(0))
     assert await asyncio.to_thread(started.wait, 30)
     for path in ("/healthz", "/readyz", "/metrics", "/sessions/run"):
@@ -374,7 +373,7 @@ async def test_a_client_that_gives_up_does_not_stop_the_step(
         assert go_on.wait(30)
         return train_step(*arguments)
 
-    monkeypatch.setattr("rlrun_trainer.sessions.collective_executor.train_step", slow)
+    monkeypatch.setattr("rlrun_trainer.torch_backend.collective_executor.train_step", slow)
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(client.step(0), 0.5)
     go_on.set()

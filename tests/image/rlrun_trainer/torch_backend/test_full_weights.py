@@ -15,11 +15,13 @@ from rlrun.protocol.problem import Problem
 from rlrun.service.errors import ProblemError
 from rlrun.storage.layout import RunLayout, S3Uri
 from rlrun.storage.store import Store
-from rlrun_trainer.artifacts import checkpoint_format, full_weights
+from rlrun_trainer.artifacts.checkpoint_facts import OPTIMIZER, CheckpointProgress
 from rlrun_trainer.model.base_model import BaseModel
 from rlrun_trainer.optimization.step import StepPlan, train_step
 from rlrun_trainer.runtime.process_group import PassAborted, ProcessGroup
-from rlrun_trainer.sessions.collective_executor import (
+from rlrun_trainer.runtime.settings import TrainerSettings
+from rlrun_trainer.torch_backend import full_weights
+from rlrun_trainer.torch_backend.collective_executor import (
     CloseSlot,
     CollectiveExecutor,
     Heartbeat,
@@ -35,6 +37,7 @@ from tests.support.trainer_client import Client
 
 PLAN = StepPlan(learning_rate=1e-2, temperature=1.0, micro_batch_tokens=64, max_grad_norm=1.0)
 SAMPLE = torch.arange(12)[None] % tiny_model.VOCABULARY
+SETTINGS = TrainerSettings()
 FULL: dict[str, Any] = {"kind": PolicyKind.weights, "learning_rate": 1e-3}
 
 
@@ -150,7 +153,7 @@ def test_the_reference_of_a_full_run_is_what_it_started_from(base: BaseModel) ->
 
 
 def test_the_frozen_copy_is_made_only_for_a_penalty(base: BaseModel) -> None:
-    crew = CollectiveExecutor(base)
+    crew = CollectiveExecutor(base, SETTINGS)
     for changes, copied in (({}, False), ({"kl_penalty": KlPenalty()}, True)):
         crew.run_on_all(OpenSlot("run", tiny_model.spec("s3://b/x", kind=PolicyKind.weights, **changes)))
         assert (base.start is not None) == copied
@@ -169,8 +172,8 @@ def test_half_precision_compute_keeps_float32_weights(model_dir: Path, tmp_path:
     # An update that bfloat16 would round away is there.
     moved = [name for name, p in slot.parameters.items() if not torch.equal(p.to_local(), before[name])]
     assert len(moved) == len(before)
-    policy = CollectiveExecutor(base).files("run")
-    saved = CollectiveExecutor(base).run_on_all(Snapshot("run", checkpoint_format.CheckpointProgress(1, "uid", {})))
+    policy = CollectiveExecutor(base, SETTINGS).policy_files("run")
+    saved = CollectiveExecutor(base, SETTINGS).run_on_all(Snapshot("run", CheckpointProgress(1, "uid", {})))
     for files, dtype in ((policy, "bfloat16"), (saved, "float32")):
         config = json.loads((files.path / "config.json").read_text())
         assert (config["dtype"], str(AutoModelForCausalLM.from_pretrained(files.path).dtype)) == (
@@ -184,20 +187,20 @@ def test_half_precision_compute_keeps_float32_weights(model_dir: Path, tmp_path:
 
 
 def test_a_damaged_checkpoint_is_refused(base: BaseModel, tmp_path: Path) -> None:
-    crew = CollectiveExecutor(base)
+    crew = CollectiveExecutor(base, SETTINGS)
     crew.run_on_all(OpenSlot("run", tiny_model.spec("s3://b/x", kind=PolicyKind.weights)))
-    files = crew.run_on_all(Snapshot("run", checkpoint_format.CheckpointProgress(0, "uid", {})))
-    (files.path / checkpoint_format.OPTIMIZER).write_bytes(b"nothing")
+    files = crew.run_on_all(Snapshot("run", CheckpointProgress(0, "uid", {})))
+    (files.path / OPTIMIZER).write_bytes(b"nothing")
     with pytest.raises(ProblemError, match="damaged"):
         crew.run_on_all(Restore("run", files.path))
-    (files.path / checkpoint_format.OPTIMIZER).unlink()
+    (files.path / OPTIMIZER).unlink()
     with pytest.raises(ProblemError, match="no optimizer"):
         crew.run_on_all(Restore("run", files.path))
 
 
 def test_trainer_of_one_process_sends_no_commands(base: BaseModel) -> None:
-    CollectiveExecutor(base).run_on_all(Heartbeat())
-    CollectiveExecutor(base).stop()
+    CollectiveExecutor(base, SETTINGS).run_on_all(Heartbeat())
+    CollectiveExecutor(base, SETTINGS).stop()
 
 
 @pytest.mark.parametrize("recompute", ["on", "off"])

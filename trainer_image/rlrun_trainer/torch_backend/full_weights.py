@@ -1,7 +1,5 @@
 """All weights of a model as a Hugging Face folder with one model.safetensors."""
 
-import json
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -9,17 +7,15 @@ import torch
 from rlrun.constants import UNPROCESSABLE, Reason
 from rlrun.service.errors import ProblemError
 from rlrun.storage.layout import MODEL_WEIGHTS
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM
 from transformers.core_model_loading import revert_weight_conversion
 
 from rlrun_trainer.artifacts.artifact_files import TempFolder, writing
+from rlrun_trainer.artifacts.model_folder import copy_companions
 from rlrun_trainer.model.base_model import AdapterSlot, BaseModel
 from rlrun_trainer.runtime.process_group import full_tensor
-
-CONFIG = "config.json"
-COMPANIONS = (".json", ".txt", ".model", ".jinja", ".py")
-"""Suffixes of the files copied beside the weights: configuration, tokenizer, chat template, code."""
 
 
 def write_model(base: BaseModel, slot: AdapterSlot, dtype: torch.dtype) -> TempFolder | None:
@@ -40,10 +36,10 @@ def write_model(base: BaseModel, slot: AdapterSlot, dtype: torch.dtype) -> TempF
     # Some models have stacked experts in memory; on disk each expert has its own tensors.
     stock = revert_weight_conversion(base.model, state)
     del state
-    with writing(folder):
+    with writing(folder, SafetensorError):
         own = {name: _own(tensor) for name, tensor in stock.items()}
         save_file(own, folder.path / MODEL_WEIGHTS, metadata={"format": "pt"})
-        _write_companions(settings.model_dir, folder.path, dtype)
+        copy_companions(settings.model_dir, folder.path, str(dtype).removeprefix("torch."))
     return folder
 
 
@@ -62,13 +58,3 @@ def _own(tensor: torch.Tensor) -> torch.Tensor:
     # safetensors rejects views of a larger tensor.
     tensor = tensor.contiguous()
     return tensor if tensor.untyped_storage().nbytes() == tensor.nbytes else tensor.clone()
-
-
-def _write_companions(model_dir: Path, folder: Path, dtype: torch.dtype) -> None:
-    for path in sorted(model_dir.iterdir()):
-        if path.is_file() and path.suffix in COMPANIONS and not path.name.endswith(".index.json"):
-            shutil.copyfile(path, folder / path.name)
-    config = json.loads((model_dir / CONFIG).read_text(encoding="utf-8"))
-    # Readers know only one of the two names.
-    config |= dict.fromkeys(("dtype", "torch_dtype"), str(dtype).removeprefix("torch."))
-    (folder / CONFIG).write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")

@@ -15,27 +15,25 @@ from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
 from rlrun.protocol.policy import PolicyKind
+from rlrun.protocol.problem import Problem
 from rlrun.protocol.trainer import Sample, SessionSpec
 from rlrun.service.errors import ProblemError
 from typing_extensions import override
 
-from rlrun_trainer.artifacts import checkpoint_format, full_weights
 from rlrun_trainer.artifacts.artifact_files import Files
+from rlrun_trainer.artifacts.checkpoint_facts import CheckpointProgress
 from rlrun_trainer.model.base_model import AdapterSlot, BaseModel
 from rlrun_trainer.model.peft_format import AdapterShape
+from rlrun_trainer.optimization.learning_rate import learning_rate
+from rlrun_trainer.optimization.sampling_distribution import stop_tokens
 from rlrun_trainer.optimization.step import StepPlan, train_step
+from rlrun_trainer.runtime.settings import TrainerSettings
+from rlrun_trainer.torch_backend import checkpoint_format, full_weights
 
 log = logging.getLogger(__name__)
 
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
-
-BEAT_SECONDS = 5.0
-"""Time between two heartbeats.
-
-The other processes wait for a command no longer than `distributed.PATIENCE`. Answering a command is also their only way
-to report a SIGTERM, and the first process needs the time that is then left for a last checkpoint.
-"""
 
 
 class Command(ABC, Generic[R_co]):
@@ -87,7 +85,7 @@ class CloseSlot(Command[None]):
 
 
 @dataclass(frozen=True)
-class Restore(Command[checkpoint_format.CheckpointProgress]):
+class Restore(Command[CheckpointProgress]):
     """Loads a checkpoint into a slot that was just opened. The caller closes the slot after ProblemError."""
 
     reads_only = True
@@ -98,7 +96,7 @@ class Restore(Command[checkpoint_format.CheckpointProgress]):
     """True if this run saved the checkpoint."""
 
     @override
-    def run(self, base: BaseModel) -> checkpoint_format.CheckpointProgress:
+    def run(self, base: BaseModel) -> CheckpointProgress:
         folder = self.folder if base.world.is_leader else None
         return checkpoint_format.restore(base, base.slots[self.name], folder, self.resume)
 
@@ -134,7 +132,7 @@ class Snapshot(Command[Files]):
 
     reads_only = True
     name: str
-    progress: checkpoint_format.CheckpointProgress
+    progress: CheckpointProgress
 
     @override
     def run(self, base: BaseModel) -> Files:
@@ -164,17 +162,19 @@ def give_up() -> None:
 
 
 class CollectiveExecutor:
-    """All processes of the trainer as one executor. Blocking; runs on the compute thread."""
+    """All processes of the trainer as one executor: the `Backend` of sessions."""
 
     def __init__(
         self,
         base: BaseModel,
+        settings: TrainerSettings,
         give_up: Callable[[], None] = give_up,
         leaving: Callable[[], bool] = lambda: False,
         on_leave: Callable[[], None] = lambda: None,
     ) -> None:
         """`leaving` is True once this process received SIGTERM; `on_leave` is called once any process reports it."""
         self.base = base
+        self._settings = settings
         self._world = base.world
         self._give_up = give_up
         self._leaving = leaving
@@ -192,7 +192,56 @@ class CollectiveExecutor:
             raise
         return self._run_together(command)
 
-    def files(self, name: str) -> Files:
+    @property
+    def vocab_size(self) -> int:
+        """Number of tokens of the model."""
+        return self.base.vocab_size
+
+    @property
+    def warnings(self) -> Sequence[Problem]:
+        """Findings about the model."""
+        return self.base.warnings
+
+    def open_slot(self, name: str, spec: SessionSpec) -> Sequence[Problem]:
+        """Claim the slot that the session needs. Return findings about its adapter. Raises ProblemError."""
+        return self.run_on_all(OpenSlot(name, spec)).warnings
+
+    def close_slot(self, name: str) -> None:
+        """Release a slot."""
+        self.run_on_all(CloseSlot(name))
+
+    def restore(self, name: str, folder: Path, resume: bool) -> CheckpointProgress:
+        """Load a checkpoint into a slot that was just opened. Raises ProblemError."""
+        return self.run_on_all(Restore(name, folder, resume))
+
+    def train(self, name: str, spec: SessionSpec, samples: Sequence[Sample], version: int) -> dict[str, float]:
+        """Make an optimizer step with the run's settings. Raises ProblemError."""
+        warmup_steps = spec.warmup_steps or self._settings.warmup_steps
+        plan = StepPlan(
+            learning_rate=learning_rate(spec.learning_rate, warmup_steps, self.base.slots[name].updates),
+            temperature=spec.temperature,
+            micro_batch_tokens=spec.micro_batch_tokens,
+            max_grad_norm=self._settings.max_grad_norm,
+            version=version,
+            top_p=spec.top_p,
+            repetition_penalty=spec.repetition_penalty,
+            min_tokens=spec.min_tokens,
+            stop_tokens=stop_tokens(self.base.model) if spec.min_tokens else (),
+            loss=spec.loss,
+            kl_penalty=spec.kl_penalty,
+            micro_batches=spec.gradient_accumulation_steps,
+        )
+        return self.run_on_all(Train(name, samples, plan))
+
+    def snapshot(self, name: str, progress: CheckpointProgress) -> Files:
+        """Return the files of a checkpoint of the current state. Raises ProblemError."""
+        return self.run_on_all(Snapshot(name, progress))
+
+    def heartbeat(self) -> None:
+        """Let the other processes report a SIGTERM. This process ends if one of them ended."""
+        self.run_on_all(Heartbeat())
+
+    def policy_files(self, name: str) -> Files:
         """Return the policy as the files that inference engines load. Raises ProblemError."""
         slot = self.base.slots[name]
         # Every process holds whole adapters: the others need not take part.

@@ -12,54 +12,25 @@
 No pickles: reading another run's checkpoint executes no code. The number of processes that wrote it does not matter.
 """
 
-import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from rlrun.constants import UNPROCESSABLE, Reason
-from rlrun.protocol.policy import PolicyKind
 from rlrun.service.errors import ProblemError
 from rlrun.storage.layout import ADAPTER_WEIGHTS, MODEL_WEIGHTS
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save, save_file
 
-from rlrun_trainer.artifacts import full_weights
+from rlrun_trainer.artifacts import checkpoint_facts
 from rlrun_trainer.artifacts.artifact_files import Files, TempFolder, writing
-from rlrun_trainer.model.adapter_targets import ALL_LINEAR
+from rlrun_trainer.artifacts.checkpoint_facts import OPTIMIZER, REFERENCE, RNG, CheckpointProgress, mismatch
 from rlrun_trainer.model.base_model import AdapterSlot, BaseModel, Reference
 from rlrun_trainer.runtime.process_group import ProcessGroup, copy_into, full_tensor
+from rlrun_trainer.torch_backend import full_weights
 
-OPTIMIZER = "optimizer.safetensors"
-REFERENCE = "reference.safetensors"
-RNG = "rng.safetensors"
-TRAINER = "trainer.json"
-ORCHESTRATOR = "orchestrator_state.json"
 MOMENTS = ("exp_avg", "exp_avg_sq")
 STEP = "step"
-
-
-@dataclass(frozen=True)
-class StepOutcome:
-    """Result of a step, without the policy."""
-
-    metrics: dict[str, float]
-    batch_id: str
-
-
-@dataclass(frozen=True)
-class CheckpointProgress:
-    """Progress of a checkpoint's session."""
-
-    step: int
-    run_uid: str
-    orchestrator_state: dict[str, Any]
-    state_step: int | None = None
-    """Step of the orchestrator's state. None if it is `step`."""
-    made: StepOutcome | None = None
-    """Result of the newest step. Set if the orchestrator may not have received it."""
 
 
 def snapshot(base: BaseModel, slot: AdapterSlot, progress: CheckpointProgress) -> Files:
@@ -78,7 +49,7 @@ def snapshot(base: BaseModel, slot: AdapterSlot, progress: CheckpointProgress) -
     reference = _reference(base, slot)
     if folder is not None and reference:
         try:
-            with writing(folder):
+            with writing(folder, SafetensorError):
                 save_file(reference, folder.path / REFERENCE)
         except ProblemError as error:
             folder, refusal = None, error
@@ -96,24 +67,17 @@ def snapshot(base: BaseModel, slot: AdapterSlot, progress: CheckpointProgress) -
     if refusal is not None:
         raise refusal
     facts = _shape(slot) | {
-        "step": progress.step,
-        "run_uid": progress.run_uid,
-        "orchestrator_step": progress.step if progress.state_step is None else progress.state_step,
         "updates": slot.updates,
         "kl_beta": slot.kl_beta,
         "reference": slot.reference.value,
-        "made": asdict(progress.made) if progress.made else None,
     }
-    small = {
-        RNG: save({_generator(d, rank): s for rank, rng in enumerate(generators) for d, s in rng.items()}),
-        TRAINER: json.dumps(facts, indent=1).encode(),
-        ORCHESTRATOR: json.dumps(progress.orchestrator_state).encode(),
-    }
+    random_states = save({_generator(d, rank): s for rank, rng in enumerate(generators) for d, s in rng.items()})
+    small = {RNG: random_states} | checkpoint_facts.progress_files(progress, facts)
     if folder is None:
         if reference:
             small[REFERENCE] = save(reference)
         return slot.files() | small | {OPTIMIZER: save(moments)}
-    with writing(folder):
+    with writing(folder, SafetensorError):
         save_file(moments, folder.path / OPTIMIZER)
         for name, data in small.items():
             (folder.path / name).write_bytes(data)
@@ -152,18 +116,13 @@ def restore(base: BaseModel, slot: AdapterSlot, folder: Path | None, resume: boo
         slot.rng[device] = saved.get(_generator(device, world.rank), slot.rng[device])
     slot.updates = int(facts["updates"])
     if resume:
-        slot.kl_beta = facts.get("kl_beta")
-        # Checkpoints without the entry are older. Their runs measured the distance from the base model.
-        slot.reference = Reference(facts.get("reference", Reference.base))
+        slot.kl_beta = facts["kl_beta"]
+        slot.reference = Reference(facts["reference"])
         if slot.reference is Reference.copy:
             slot.copied = {name: p.detach().clone() for name, p in slot.parameters.items() if slot.shape is not None}
             for name, frozen in (slot.copied or base.frozen_parameters()).items():
                 _fill(world, frozen, source.reference.pop(name) if source else None)
-    step = int(facts["step"])
-    made = StepOutcome(**facts["made"]) if facts.get("made") else None
-    return CheckpointProgress(
-        step, str(facts["run_uid"]), orchestrator, int(facts.get("orchestrator_step", step)), made
-    )
+    return checkpoint_facts.progress_of(facts, orchestrator)
 
 
 class _Source:
@@ -171,33 +130,23 @@ class _Source:
 
     def __init__(self, slot: AdapterSlot, folder: Path, resume: bool) -> None:
         main = ADAPTER_WEIGHTS if slot.shape is not None else MODEL_WEIGHTS
-        if not (folder / TRAINER).is_file():
-            raise _mismatch(f"The checkpoint has no {TRAINER}.")
-        self.facts = json.loads((folder / TRAINER).read_bytes())
-        _check_shape(slot, self.facts)
-        compared = resume and self.facts.get("reference") == Reference.copy
-        needed = (main, OPTIMIZER, RNG, *([REFERENCE] if compared else []))
-        missing = [name for name in needed if not (folder / name).is_file()]
-        if missing:
-            raise _mismatch(f"The checkpoint has no {', '.join(missing)}.")
+        self.facts = checkpoint_facts.read_facts(folder)
+        checkpoint_facts.check_shape(_shape(slot), self.facts)
+        compared = resume and self.facts["reference"] == Reference.copy
+        checkpoint_facts.check_files(folder, main, OPTIMIZER, RNG, *([REFERENCE] if compared else []))
         try:
             self.tensors = load_file(folder / main) if slot.shape is not None else full_weights.read_model(folder)
             self.generators = load_file(folder / RNG)
             self.moments: Any = safe_open(folder / OPTIMIZER, "pt")
             self.reference = load_file(folder / REFERENCE) if compared else {}
         except SafetensorError as error:
-            raise _mismatch(f"The checkpoint is damaged: {error}") from error
+            raise mismatch(f"The checkpoint is damaged: {error}") from error
         self.moved = [key.removesuffix(f"/{STEP}") for key in self.moments.keys() if key.endswith(f"/{STEP}")]  # noqa: SIM118
-        state = folder / ORCHESTRATOR
-        self.orchestrator: dict[str, Any] = json.loads(state.read_bytes()) if state.is_file() else {}
-        if any(found.keys() != slot.parameters.keys() for found in (self.tensors, self.reference) if found):
-            raise _mismatch(
-                "The checkpoint has other layers than the model, or was trained with other `lora.targetModules`."
-            )
-        for name, parameter in slot.parameters.items():
-            there = self.tensors[name].shape
-            if there != parameter.shape:
-                raise _mismatch(f"{name} is {list(there)} in the checkpoint and {list(parameter.shape)} in the model.")
+        self.orchestrator = checkpoint_facts.read_orchestrator_state(folder)
+        shapes = _shapes(slot.parameters)
+        for tensors in (self.tensors, self.reference):
+            if tensors:
+                checkpoint_facts.check_tensors(shapes, _shapes(tensors))
 
 
 def _reference(base: BaseModel, slot: AdapterSlot) -> dict[str, torch.Tensor]:
@@ -230,35 +179,11 @@ def _generator(device: str, rank: int) -> str:
     return device if rank == 0 else f"{device}.{rank}"
 
 
+def _shapes(tensors: Mapping[str, torch.Tensor]) -> dict[str, list[int]]:
+    return {name: list(tensor.shape) for name, tensor in tensors.items()}
+
+
 def _shape(slot: AdapterSlot) -> dict[str, Any]:
     if slot.shape is None:
-        return {"kind": PolicyKind.weights.value, "model": slot.model}
-    return {
-        "kind": PolicyKind.adapter.value,
-        "model": slot.model,
-        "rank": slot.shape.rank,
-        "alpha": slot.shape.alpha,
-        "target_modules": sorted(slot.shape.target_modules),
-    }
-
-
-def _check_shape(slot: AdapterSlot, facts: Mapping[str, Any]) -> None:
-    # Checkpoints without `kind` are older and contain adapters.
-    there = {"kind": PolicyKind.adapter.value} | dict(facts)
-    here = _shape(slot)
-    if there["kind"] != here["kind"]:
-        here = {"kind": here["kind"]}
-    elif ALL_LINEAR in (*here.get("target_modules", ()), *there.get("target_modules", ())):
-        # Another spelling may select the same layers, which are compared by the names of their tensors.
-        here.pop("target_modules", None)
-    differing = [
-        f"{key} is {there.get(key)} in the checkpoint and {value} in this run"
-        for key, value in here.items()
-        if there.get(key) != value
-    ]
-    if differing:
-        raise _mismatch("; ".join(differing) + ". Use the checkpoint's values in this run.")
-
-
-def _mismatch(what: str) -> ProblemError:
-    return ProblemError.of(UNPROCESSABLE, Reason.CHECKPOINT_MISMATCH, what)
+        return checkpoint_facts.weights_facts(slot.model)
+    return checkpoint_facts.shape_facts(slot.model, slot.shape.rank, slot.shape.alpha, slot.shape.target_modules)

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 from rlrun.service.errors import ProblemError
-from rlrun_trainer.artifacts import checkpoint_format
+from rlrun_trainer.artifacts.checkpoint_facts import CheckpointProgress
 from rlrun_trainer.optimization.step import StepPlan
 from rlrun_trainer.runtime.process_group import ProcessGroup
-from rlrun_trainer.sessions.collective_executor import (
+from rlrun_trainer.runtime.settings import TrainerSettings
+from rlrun_trainer.torch_backend.collective_executor import (
     CloseSlot,
     CollectiveExecutor,
     Command,
@@ -34,7 +35,7 @@ COMMANDS = [
     Restore("run", Path("/checkpoint")),
     Train("run", tiny_model.samples(2, 0), PLAN),
     WriteModel("run"),
-    Snapshot("run", checkpoint_format.CheckpointProgress(0, "uid", {})),
+    Snapshot("run", CheckpointProgress(0, "uid", {})),
     Heartbeat(),
     Stop(),
 ]
@@ -95,7 +96,7 @@ def end() -> None:
 
 def executor(world: ProcessGroup, **more: Any) -> CollectiveExecutor:
     base: Any = SimpleNamespace(world=world, changes=[])
-    return CollectiveExecutor(base, end, **more)
+    return CollectiveExecutor(base, TrainerSettings(), end, **more)
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: type(command).__name__)

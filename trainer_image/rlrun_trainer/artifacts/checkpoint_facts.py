@@ -1,0 +1,128 @@
+"""Files of a checkpoint that do not depend on the backend: their names, trainer.json, the orchestrator's state."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from rlrun.constants import UNPROCESSABLE, Reason
+from rlrun.protocol.policy import PolicyKind
+from rlrun.service.errors import ProblemError
+
+ALL_LINEAR = "all-linear"
+"""Target module that selects every layer that can be trained and served."""
+OPTIMIZER = "optimizer.safetensors"
+REFERENCE = "reference.safetensors"
+RNG = "rng.safetensors"
+TRAINER = "trainer.json"
+ORCHESTRATOR = "orchestrator_state.json"
+
+
+@dataclass(frozen=True)
+class StepOutcome:
+    """Result of a step, without the policy."""
+
+    metrics: dict[str, float]
+    batch_id: str
+
+
+@dataclass(frozen=True)
+class CheckpointProgress:
+    """Progress of a checkpoint's session."""
+
+    step: int
+    run_uid: str
+    orchestrator_state: dict[str, Any]
+    state_step: int | None = None
+    """Step of the orchestrator's state. None if it is `step`."""
+    made: StepOutcome | None = None
+    """Result of the newest step. Set if the orchestrator may not have received it."""
+
+
+def progress_files(progress: CheckpointProgress, facts: Mapping[str, Any]) -> dict[str, bytes]:
+    """Return the JSON files of a checkpoint. `facts` are those of the backend: counters and the shape of the policy."""
+    all_facts = dict(facts) | {
+        "step": progress.step,
+        "run_uid": progress.run_uid,
+        "orchestrator_step": progress.step if progress.state_step is None else progress.state_step,
+        "made": asdict(progress.made) if progress.made else None,
+    }
+    return {
+        TRAINER: json.dumps(all_facts, indent=1).encode(),
+        ORCHESTRATOR: json.dumps(progress.orchestrator_state).encode(),
+    }
+
+
+def read_facts(folder: Path) -> dict[str, Any]:
+    """Return the content of trainer.json. Raises ProblemError if the folder is no checkpoint."""
+    if not (folder / TRAINER).is_file():
+        raise mismatch(f"The checkpoint has no {TRAINER}.")
+    facts: dict[str, Any] = json.loads((folder / TRAINER).read_bytes())
+    return facts
+
+
+def read_orchestrator_state(folder: Path) -> dict[str, Any]:
+    """Return the state of the orchestrator, empty without its file."""
+    path = folder / ORCHESTRATOR
+    state: dict[str, Any] = json.loads(path.read_bytes()) if path.is_file() else {}
+    return state
+
+
+def progress_of(facts: Mapping[str, Any], orchestrator_state: dict[str, Any]) -> CheckpointProgress:
+    """Return the progress that a checkpoint's files contain."""
+    made = StepOutcome(**facts["made"]) if facts["made"] else None
+    return CheckpointProgress(
+        int(facts["step"]), str(facts["run_uid"]), orchestrator_state, int(facts["orchestrator_step"]), made
+    )
+
+
+def check_files(folder: Path, *names: str) -> None:
+    """Raise ProblemError if the checkpoint lacks one of the files."""
+    missing = [name for name in names if not (folder / name).is_file()]
+    if missing:
+        raise mismatch(f"The checkpoint has no {', '.join(missing)}.")
+
+
+def shape_facts(model: str, rank: int, alpha: float, target_modules: Sequence[str]) -> dict[str, Any]:
+    """Return the facts that a checkpoint of an adapter and a session must share."""
+    shape = {"rank": rank, "alpha": alpha, "target_modules": sorted(target_modules)}
+    return {"kind": PolicyKind.adapter.value, "model": model} | shape
+
+
+def weights_facts(model: str) -> dict[str, Any]:
+    """Return the facts that a checkpoint of all weights and a session must share."""
+    return {"kind": PolicyKind.weights.value, "model": model}
+
+
+def check_shape(here: Mapping[str, Any], there: Mapping[str, Any]) -> None:
+    """Raise ProblemError if a checkpoint does not fit the session. `here` are the session's facts."""
+    compared = set(here)
+    if there["kind"] != here["kind"]:
+        compared = {"kind"}
+    elif ALL_LINEAR in (*here.get("target_modules", ()), *there.get("target_modules", ())):
+        # Another spelling may select the same layers, which are compared by the names of their tensors.
+        compared.discard("target_modules")
+    differing = [
+        f"{key} is {there.get(key)} in the checkpoint and {value} in this run"
+        for key, value in here.items()
+        if key in compared and there.get(key) != value
+    ]
+    if differing:
+        raise mismatch("; ".join(differing) + ". Use the checkpoint's values in this run.")
+
+
+def check_tensors(here: Mapping[str, list[int]], there: Mapping[str, list[int]]) -> None:
+    """Raise ProblemError if a checkpoint's tensors are not those of the model. Both are shapes by name."""
+    if there.keys() != here.keys():
+        raise mismatch(
+            "The checkpoint has other layers than the model, or was trained with other `lora.targetModules`."
+        )
+    for name, shape in here.items():
+        if there[name] != shape:
+            raise mismatch(f"{name} is {there[name]} in the checkpoint and {shape} in the model.")
+
+
+def mismatch(what: str) -> ProblemError:
+    """Return the refusal of a checkpoint."""
+    return ProblemError.of(UNPROCESSABLE, Reason.CHECKPOINT_MISMATCH, what)

@@ -1,0 +1,133 @@
+"""Process that serves the sessions of a backend until SIGTERM, then finishes the uploads."""
+
+import asyncio
+import logging
+import os
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import NoReturn
+
+from aiohttp import web
+from rlrun.constants import ExitCode
+from rlrun.protocol.access import TOKEN_VARIABLE
+from rlrun.service.errors import ProblemError
+from rlrun.service.exit import termination_log, write_termination_message
+from rlrun.storage.store import Store
+
+from rlrun_trainer.runtime.compute_thread import Compute
+from rlrun_trainer.runtime.settings import TrainerSettings, parse
+from rlrun_trainer.server.http_server import Server
+from rlrun_trainer.sessions.backend import Backend
+from rlrun_trainer.sessions.session_registry import Sessions
+
+log = logging.getLogger("rlrun_trainer")
+
+S3_THREADS = 64
+BEAT_SECONDS = 5.0
+"""Time between two heartbeats.
+
+The other processes wait for a command no longer than `process_group.PATIENCE`. Answering a command is also their only
+way to report a SIGTERM, and the first process needs the time that is then left for a last checkpoint.
+"""
+
+LoadBackend = Callable[[TrainerSettings, Callable[[], None]], Backend]
+"""Function that loads the model, called on the compute thread. Raises ProblemError.
+
+It gets a function to call, on any thread, when another process of the trainer received SIGTERM.
+"""
+
+
+def read_settings() -> TrainerSettings:
+    """Return the settings on the command line, and set up logging."""
+    settings = parse(sys.argv[1:])
+    logging.basicConfig(level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    return settings
+
+
+def exit_with(code: int) -> NoReturn:
+    """End the process. The interpreter would wait for a step that still runs on the compute thread."""
+    logging.shutdown()
+    os._exit(code)
+
+
+async def serve(settings: TrainerSettings, load: LoadBackend) -> int:
+    """Serve until SIGTERM and return the exit code."""
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    # An S3 that does not answer blocks threads of every session for minutes, and steps need threads too.
+    loop.set_default_executor(ThreadPoolExecutor(S3_THREADS, thread_name_prefix="s3-caller"))
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    server = Server(os.environ.get(TOKEN_VARIABLE))
+    runner = web.AppRunner(server.application(), access_log=None, handle_signals=False, shutdown_timeout=1.0)
+    await runner.setup()
+    await web.TCPSite(runner, settings.host, settings.port).start()
+    log.info("Listening on port %d, %d threads", settings.port, settings.threads)
+    compute = Compute()
+    if settings.scratch is not None:
+        shutil.rmtree(settings.scratch, ignore_errors=True)
+    loading = asyncio.create_task(compute.run(load, settings, lambda: _leave(loop, stopping)))
+    waiting = asyncio.create_task(stopping.wait())
+    await asyncio.wait({loading, waiting}, return_when=asyncio.FIRST_COMPLETED)
+    code = int(ExitCode.STOPPED)
+    if loading.done():
+        try:
+            server.sessions = Sessions(loading.result(), compute, Store.of_process(), settings)
+        except ProblemError as error:
+            report_failure(error)
+            code = ExitCode.RESTART
+        else:
+            beating = asyncio.create_task(_beat(server.sessions))
+            await waiting
+            beating.cancel()
+            await _shut_down(server.sessions, settings)
+    waiting.cancel()
+    compute.close()
+    await runner.cleanup()
+    return code
+
+
+def report_failure(error: ProblemError) -> None:
+    """Log the reason why the process cannot start, and write it as the container's termination message."""
+    log.error("%s", error)
+    write_termination_message(error.problem, termination_log())
+
+
+async def _shut_down(sessions: Sessions, settings: TrainerSettings) -> None:
+    """Save last checkpoints, wait for uploads and end the other processes, all within `shutdown_seconds`.
+
+    An earlier end leaves no incomplete artifact, because manifests are written last.
+    """
+    log.info("Shutting down: up to %.0f s for last checkpoints and uploads", settings.shutdown_seconds)
+    started = time.monotonic()
+
+    def left() -> float:
+        return settings.shutdown_seconds - (time.monotonic() - started)
+
+    await sessions.rescue(left())
+    lost = await sessions.drain(left())
+    await sessions.stop(1.0)
+    if lost:
+        log.warning("%d uploads are incomplete. The run resumes from the newest complete checkpoint.", lost)
+    log.info("Shutdown took %.1f s", time.monotonic() - started)
+
+
+def _leave(loop: asyncio.AbstractEventLoop, stopping: asyncio.Event) -> None:
+    """Shut down because another process of this trainer received SIGTERM."""
+
+    def note() -> None:
+        if not stopping.is_set():
+            log.warning("Another process of this trainer received SIGTERM: shutting down all")
+            stopping.set()
+
+    loop.call_soon_threadsafe(note)
+
+
+async def _beat(sessions: Sessions) -> None:
+    while True:
+        await asyncio.sleep(BEAT_SECONDS)
+        await sessions.beat()

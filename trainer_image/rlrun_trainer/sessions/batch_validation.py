@@ -1,0 +1,60 @@
+"""Validation of a batch before its step."""
+
+import math
+from collections.abc import Iterable, Sequence
+from itertools import compress
+
+from rlrun.constants import UNPROCESSABLE, Reason
+from rlrun.protocol.trainer import Sample, SampleLoss
+from rlrun.service.errors import ProblemError
+
+LARGEST_LOGPROB = 1e-3
+"""Logarithm of a probability, with room for rounding."""
+
+
+def check_batch(samples: Sequence[Sample], seq_len: int, vocab_size: int) -> None:
+    """Validate the batch. Raises ProblemError that names the invalid sample."""
+    if not samples:
+        raise ProblemError.of(UNPROCESSABLE, Reason.BATCH_INVALID, "samples is empty. Send at least one sample.")
+    trainable = 0
+    for index, sample in enumerate(samples):
+        length = len(sample.token_ids)
+        if not (length == len(sample.loss_mask) == len(sample.logprobs)):
+            raise _invalid(index, "tokenIds, lossMask and logprobs differ in length")
+        if length == 0:
+            raise _invalid(index, "tokenIds is empty")
+        if length > seq_len:
+            raise _invalid(index, f"{length} tokens are more than the session's seqLen {seq_len}")
+        if sample.loss_mask[0]:
+            raise _invalid(index, "lossMask[0] is true, but the first token has no prediction")
+        if min(sample.token_ids) < 0 or max(sample.token_ids) >= vocab_size:
+            raise _invalid(index, f"tokenIds has a token outside the vocabulary of {vocab_size}")
+        trainable += sum(sample.loss_mask)
+        if sample.loss is SampleLoss.policy:
+            _check_signal(index, sample)
+    if trainable == 0:
+        raise ProblemError.of(
+            UNPROCESSABLE, Reason.BATCH_INVALID, "No token is trainable: lossMask is false for all tokens."
+        )
+
+
+def _check_signal(index: int, sample: Sample) -> None:
+    if not _are_logprobs(compress(sample.logprobs, sample.loss_mask)):
+        raise _invalid(index, "logprobs has a value that is not the logarithm of a probability")
+    if sample.teacher_logprobs is None:
+        if not math.isfinite(sample.advantage):
+            raise _invalid(index, "advantage is not finite")
+        return
+    if len(sample.teacher_logprobs) != len(sample.loss_mask):
+        raise _invalid(index, "teacherLogprobs and tokenIds differ in length")
+    if not _are_logprobs(compress(sample.teacher_logprobs, sample.loss_mask)):
+        raise _invalid(index, "teacherLogprobs has a value that is not the logarithm of a probability")
+
+
+def _are_logprobs(values: Iterable[float]) -> bool:
+    # Comparisons with NaN are false.
+    return all(-math.inf < value <= LARGEST_LOGPROB for value in values)
+
+
+def _invalid(index: int, what: str) -> ProblemError:
+    return ProblemError.of(UNPROCESSABLE, Reason.BATCH_INVALID, f"samples[{index}]: {what}")
