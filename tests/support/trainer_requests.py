@@ -40,13 +40,12 @@ def spec(run_uri: str, uid: str = "uid-1", **changes: Any) -> SessionSpec:
         "run_uid": uid,
         "namespace": "team",
         "model": MODEL,
-        "lora_rank": RANK,
         "lora_alpha": ALPHA,
-        "target_modules": list(TARGETS),
         "learning_rate": 1e-2,
         "max_steps": 50,
         "seq_len": 64,
         "micro_batch_tokens": 64,
         "seed": 3,
     }
-    return SessionSpec.model_validate(values | changes)
+    lora = {"rank": RANK, "target_modules": list(TARGETS)} | changes.pop("lora", {})
+    return SessionSpec.model_validate(values | changes | {"lora": lora})

@@ -16,6 +16,8 @@ from typing import Any
 from pydantic import Field
 
 from rlrun.api.base.schema import Schema
+from rlrun.api.model import Lora
+from rlrun.api.run_sections.rollouts import Sampling
 from rlrun.api.run_sections.training import KlPenalty, Loss
 from rlrun.protocol.policy import PolicyKind, PolicyRef
 from rlrun.protocol.problem import Problem
@@ -33,21 +35,16 @@ class SessionSpec(Schema):
     run_uid: str
     namespace: str
     model: str
-    lora_rank: int = Field(ge=1)
+    kind: PolicyKind = PolicyKind.adapter
+    """Kind of policy. `weights` trains all weights and ignores the settings of the adapter."""
+    lora: Lora = Field(default_factory=Lora)
+    """Adapter: the model's section, with the values that the run sets."""
     lora_alpha: float = Field(gt=0)
-    target_modules: list[str]
-    lora_dropout: float = Field(ge=0, lt=1, default=0.0)
     learning_rate: float = Field(gt=0)
     max_steps: int = Field(ge=1)
     seq_len: int = Field(ge=1)
-    temperature: float = Field(gt=0, default=1.0)
-    """Sampling temperature. The trainer divides its logits by it to get the engine's distribution."""
-    top_p: float | None = Field(gt=0, le=1, default=None)
-    repetition_penalty: float | None = Field(gt=0, default=None)
-    min_tokens: int | None = Field(ge=0, default=None)
-    """Minimum number of tokens. The trainer applies it, top_p and repetition_penalty to its distribution too."""
-    kind: PolicyKind = PolicyKind.adapter
-    """Kind of policy. `weights` trains all weights and ignores the fields of the adapter."""
+    sampling: Sampling = Field(default_factory=Sampling)
+    """Sampling parameters of the run's rollouts. The trainer applies those that change the distribution of tokens."""
     warmup_steps: int = Field(ge=0, default=0)
     """Number of steps in which the learning rate rises linearly."""
     gradient_accumulation_steps: int = Field(ge=1, default=1)

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from rlrun.api.model import Lora
 from rlrun.constants import OUT_OF_MEMORY, ExitCode, Reason
 from rlrun.protocol.policy import PolicyKind
 from rlrun.protocol.problem import Problem
@@ -54,25 +55,21 @@ class TrainerTimeouts:
 
 def session_spec(run: ResolvedRun, max_steps: int, resume_from: S3Uri | None) -> SessionSpec:
     """Return the specification of the run's session. Adapter settings of the run precede those of the model."""
-    spec, model, lora, sampling = run.spec, run.model, run.spec.lora, run.spec.sampling
+    spec, model = run.spec, run.model
+    adapter = {name: value for name, value in spec.lora if name in Lora.model_fields and value not in (None, [])}
     return SessionSpec(
         run_uri=run.artifacts.run_uri,
         run_name=run.run.name,
         run_uid=run.run.uid,
         namespace=run.run.namespace,
         model=spec.model,
-        kind=PolicyKind.adapter if lora.enabled else PolicyKind.weights,
-        lora_rank=lora.rank if lora.rank is not None else model.lora.rank,
+        kind=PolicyKind.adapter if spec.lora.enabled else PolicyKind.weights,
+        lora=model.lora.model_copy(update=adapter),
         lora_alpha=spec.lora_alpha,
-        target_modules=lora.target_modules or model.lora.target_modules,
-        lora_dropout=lora.dropout if lora.dropout is not None else model.lora.dropout,
         learning_rate=spec.learning_rate,
         max_steps=max_steps,
         seq_len=model.seq_len,
-        temperature=sampling.temperature,
-        top_p=sampling.top_p,
-        repetition_penalty=sampling.repetition_penalty,
-        min_tokens=sampling.min_tokens,
+        sampling=spec.sampling,
         warmup_steps=spec.warmup_steps,
         gradient_accumulation_steps=spec.gradient_accumulation_steps,
         loss=spec.loss,

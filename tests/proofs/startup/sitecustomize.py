@@ -22,26 +22,10 @@ from typing import Any
 CLASS = os.environ.get("RLRUN_REMOVED_FROM", "")
 
 SESSION_FIELDS = {
-    "maxSteps": "maxSteps",
-    "model": "model",
-    "seed": "seed",
-    "learningRate": "learningRate",
-    "warmupSteps": "warmupSteps",
-    "gradientAccumulationSteps": "gradientAccumulationSteps",
-    "loraAlpha": "loraAlpha",
     "lora.enabled": "kind",
-    "lora.rank": "loraRank",
-    "lora.dropout": "loraDropout",
-    "lora.targetModules": "targetModules",
-    "sampling.temperature": "temperature",
-    "sampling.topP": "topP",
-    "sampling.minTokens": "minTokens",
-    "sampling.repetitionPenalty": "repetitionPenalty",
     "checkpointId": "warmStartFrom",
 }
-"""Fields of the trainer's SessionSpec by the field of RLRun's spec that they come from. `loss` and `klPenalty` are the
-same sections in both.
-"""
+"""Fields of the trainer's SessionSpec with another name than the field of RLRun's spec that they come from."""
 OTHER_VALUES: dict[str, Any] = {
     "model": "removed/removed",
     "env.id": "removed/removed-{}",
@@ -50,9 +34,7 @@ OTHER_VALUES: dict[str, Any] = {
     "algorithm.teacher.model": "removed/removed",
     "failurePolicy.rules.action": "Fail",
     "envFrom.secretRef.name": "removed",
-    "loraRank": 2,
     "loraAlpha": 16.0,
-    "targetModules": [],
     "learningRate": 1e-4,
     "maxSteps": 100,
 }

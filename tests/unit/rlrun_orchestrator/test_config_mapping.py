@@ -207,12 +207,8 @@ def session(world: World, **spec: Any) -> SessionSpec:
 def test_a_session_defaults_to_the_settings_of_the_model(world: World) -> None:
     spec, model = session(world), resolved(world).model
     assert spec.kind is PolicyKind.adapter
-    assert (spec.lora_rank, spec.lora_dropout, spec.target_modules) == (
-        model.lora.rank,
-        model.lora.dropout,
-        model.lora.target_modules,
-    )
-    assert (spec.top_p, spec.repetition_penalty, spec.min_tokens, spec.kl_penalty) == (None, None, None, None)
+    assert spec.lora == model.lora
+    assert spec.kl_penalty is None
     assert (spec.warmup_steps, spec.gradient_accumulation_steps) == (0, 1)
 
 
@@ -249,14 +245,12 @@ def test_a_session_has_the_settings_of_the_run(world: World) -> None:
         seed=6,
     ).to_json_dict()
     assert spec["kind"] == "adapter"
-    assert (spec["loraRank"], spec["loraDropout"], spec["targetModules"]) == (4, 0.1, ["q_proj"])
+    assert spec["lora"] == {"rank": 4, "dropout": 0.1, "targetModules": ["q_proj"]}
     assert (spec["loraAlpha"], spec["learningRate"]) == (8, 0.01)
     assert (spec["warmupSteps"], spec["gradientAccumulationSteps"], spec["seed"]) == (3, 2, 6)
     assert spec["loss"] == loss
     assert spec["klPenalty"] == {"enabled": True, "beta": 0.2, "targetKl": 0.05}
-    assert {name: spec[name] for name in sampling if name != "maxTokens"} == {
-        name: value for name, value in sampling.items() if name != "maxTokens"
-    }
+    assert spec["sampling"] == sampling | {"stop": []}
     assert session(world, lora={"enabled": False}).kind is PolicyKind.weights
     without_penalty = session(world, klPenalty={"enabled": False}).kl_penalty
     assert without_penalty is None or not without_penalty.enabled

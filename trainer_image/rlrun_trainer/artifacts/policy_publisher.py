@@ -50,9 +50,9 @@ def adapter_details(spec: SessionSpec, policy_version: int, reward: float | None
     details: dict[str, Any] = {"model": spec.model, "kind": spec.kind.value, "policy_version": policy_version}
     if spec.kind is PolicyKind.adapter:
         details |= {
-            "rank": spec.lora_rank,
+            "rank": spec.lora.rank,
             "alpha": spec.lora_alpha,
-            "target_modules": list(spec.target_modules),
+            "target_modules": list(spec.lora.target_modules),
         }
     return details if reward is None else details | {"reward": reward}
 

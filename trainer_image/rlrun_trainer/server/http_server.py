@@ -1,6 +1,7 @@
 """HTTP routes of the trainer (see `rlrun.protocol.problem`): parse the request, call the session, return the result."""
 
 import asyncio
+import functools
 import logging
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import TypeVar
 
 from aiohttp import web
 from pydantic import BaseModel, ValidationError
+from rlrun.api.base.rules import ADMITTED
 from rlrun.constants import LATER, UNPROCESSABLE, Reason
 from rlrun.protocol.problem import Problem
 from rlrun.protocol.trainer import CheckpointRequest, SessionSpec, TrainBatch
@@ -136,9 +138,9 @@ async def answer_problems(request: web.Request, handler: Handler) -> web.StreamR
 async def _body(request: web.Request, model: type[M]) -> M:
     data = await request.read() or b"{}"
     try:
-        if len(data) > PARSE_ASIDE:
-            return await asyncio.to_thread(model.model_validate_json, data)
-        return model.model_validate_json(data)
+        # The run was admitted: rules of its sections may be newer.
+        parse = functools.partial(model.model_validate_json, data, context=ADMITTED)
+        return await asyncio.to_thread(parse) if len(data) > PARSE_ASIDE else parse()
     except ValidationError as error:
         lines = [f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors(include_url=False)[:10]]
         raise ProblemError.of(UNPROCESSABLE, f"{model.__name__}Invalid", "; ".join(lines)) from error

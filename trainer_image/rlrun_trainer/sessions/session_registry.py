@@ -2,6 +2,8 @@
 
 import asyncio
 import logging
+from collections.abc import Mapping
+from typing import Any
 
 from rlrun.constants import LATER, SESSION_MISSING, UNPROCESSABLE, Reason
 from rlrun.protocol.trainer import SessionSpec
@@ -114,13 +116,25 @@ class Sessions:
 
 
 def _check_same(existing: SessionSpec, requested: SessionSpec) -> None:
-    old, new = (s.model_dump(exclude=ONLY_FOR_OPENING) for s in (existing, requested))
+    old, new = (_flat(s.model_dump(exclude=ONLY_FOR_OPENING)) for s in (existing, requested))
     if new[MAX_STEPS] > old[MAX_STEPS]:
-        del old[MAX_STEPS]
-    differing = [f"{key} is {old[key]!r}, requested {new[key]!r}" for key in old if old[key] != new[key]]
+        new[MAX_STEPS] = old[MAX_STEPS]
+    differing = [
+        f"{key} is {old.get(key)!r}, requested {new.get(key)!r}"
+        for key in dict.fromkeys([*old, *new])
+        if old.get(key) != new.get(key)
+    ]
     if differing:
         raise ProblemError.of(
             UNPROCESSABLE,
             Reason.SESSION_CONFLICT,
             f"The session is open with another spec ({'; '.join(differing)}). Delete it first.",
         )
+
+
+def _flat(fields: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return the fields of all sections by their path, `sampling.temperature`."""
+    flat: dict[str, Any] = {}
+    for name, value in fields.items():
+        flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
+    return flat

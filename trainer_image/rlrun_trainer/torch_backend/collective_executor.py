@@ -64,7 +64,7 @@ class OpenSlot(Command[AdapterSlot]):
         if spec.kind is PolicyKind.weights:
             compared = spec.kl_penalty is not None and spec.kl_penalty.enabled
             return base.open_weights(self.name, spec.model, spec.seed, compared)
-        shape = AdapterShape(spec.lora_rank, spec.lora_alpha, tuple(spec.target_modules), spec.lora_dropout)
+        shape = AdapterShape(spec.lora.rank, spec.lora_alpha, tuple(spec.lora.target_modules), spec.lora.dropout)
         return base.open(self.name, spec.model, shape, spec.seed)
 
     @override
@@ -219,14 +219,14 @@ class CollectiveExecutor:
         warmup_steps = spec.warmup_steps or self._settings.warmup_steps
         plan = StepPlan(
             learning_rate=learning_rate(spec.learning_rate, warmup_steps, self.base.slots[name].updates),
-            temperature=spec.temperature,
+            temperature=spec.sampling.temperature,
             micro_batch_tokens=spec.micro_batch_tokens,
             max_grad_norm=self._settings.max_grad_norm,
             version=version,
-            top_p=spec.top_p,
-            repetition_penalty=spec.repetition_penalty,
-            min_tokens=spec.min_tokens,
-            stop_tokens=stop_tokens(self.base.model) if spec.min_tokens else (),
+            top_p=spec.sampling.top_p,
+            repetition_penalty=spec.sampling.repetition_penalty,
+            min_tokens=spec.sampling.min_tokens,
+            stop_tokens=stop_tokens(self.base.model) if spec.sampling.min_tokens else (),
             loss=spec.loss,
             kl_penalty=spec.kl_penalty,
             micro_batches=spec.gradient_accumulation_steps,

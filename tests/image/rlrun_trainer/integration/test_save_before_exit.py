@@ -19,7 +19,7 @@ async def test_training_continues_from_the_saved_checkpoint_without_a_difference
     make_client: Callable[..., Any], store: Store, run_uri: str
 ) -> None:
     client = await make_client()
-    await client.open(tiny_model.spec(run_uri, lora_dropout=0.2))
+    await client.open(tiny_model.spec(run_uri, lora={"dropout": 0.2}))
     await client.step(0)
     await client.save("checkpoints", 1, '{"orchestratorState": {"cursor": 1}}')
     await client.settled()
@@ -39,7 +39,7 @@ async def test_training_continues_from_the_saved_checkpoint_without_a_difference
 
     saved = RunLayout(S3Uri.parse(run_uri)).checkpoint(2)
     other = await make_client()
-    state = await other.open(tiny_model.spec(run_uri, lora_dropout=0.2, resume_from=str(saved)))
+    state = await other.open(tiny_model.spec(run_uri, lora={"dropout": 0.2}, resume_from=str(saved)))
     assert (state.step, state.orchestrator_state, state.orchestrator_state_step) == (2, {"cursor": 1}, 1)
     assert state.last is not None
     told, known = state.last.metrics, heard.metrics
@@ -48,7 +48,7 @@ async def test_training_continues_from_the_saved_checkpoint_without_a_difference
     }, "an orchestrator that went at the same moment still hears how the step went"
     again = (await other.step(2)).policy.digest
     whole = await make_client()
-    await whole.open(tiny_model.spec(run_uri + "-whole", lora_dropout=0.2), "whole")
+    await whole.open(tiny_model.spec(run_uri + "-whole", lora={"dropout": 0.2}), "whole")
     for step in range(3):
         result = await whole.step(step, "whole")
     assert result.policy.digest == again

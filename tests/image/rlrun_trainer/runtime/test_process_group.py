@@ -50,7 +50,7 @@ METRICS = (
 # AdamW divides by the gradient's own size, so rounding where that is almost nothing moves a weight by up to the rate.
 SLOW: dict[str, Any] = {"learning_rate": 2e-4}
 FULL: dict[str, Any] = SLOW | {"kind": "weights"}
-ATTENTION: dict[str, Any] = SLOW | {"target_modules": ["q_proj", "k_proj", "v_proj", "o_proj"]}
+ATTENTION: dict[str, Any] = SLOW | {"lora": {"target_modules": ["q_proj", "k_proj", "v_proj", "o_proj"]}}
 PENALTY: dict[str, Any] = {"kl_penalty": KlPenalty(beta=0.5)}
 
 
@@ -213,7 +213,7 @@ async def test_adapters_in_bfloat16_learn_on_a_sharded_model(
         assert {tensor.dtype for tensor in weights.values()} == {torch.float32}
 
 
-@pytest.mark.parametrize("changes", [{"lora_dropout": 0.2} | PENALTY, FULL | PENALTY])
+@pytest.mark.parametrize("changes", [{"lora": {"dropout": 0.2}} | PENALTY, FULL | PENALTY])
 def test_two_processes_resume_to_the_bit(
     dense: Trainer, store: Store, run_uri: str, changes: dict[str, Any], wait_for: Callable[..., None]
 ) -> None:
@@ -236,7 +236,7 @@ def test_two_processes_resume_to_the_bit(
 
 
 def test_an_invalid_session_is_refused_by_all_processes(dense: Trainer, run_uri: str) -> None:
-    spec = tiny_model.spec(run_uri, target_modules=["nope"])
+    spec = tiny_model.spec(run_uri, lora={"target_modules": ["nope"]})
     status, text = dense.call("PUT", "/sessions/run", spec.model_dump_json(by_alias=True))
     assert (status, Problem.model_validate_json(text).reason) == (422, "AdapterInvalid")
     spec = tiny_model.spec(run_uri, resume_from=f"{run_uri}/checkpoints/step-000007")

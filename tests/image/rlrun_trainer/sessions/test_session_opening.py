@@ -57,11 +57,15 @@ async def test_a_session_scores_tokens_with_the_runs_sampling_settings(
     how = WAYS[way]
     base.model.generation_config = GenerationConfig(eos_token_id=list(STOPS))
     batch = [rollout(base, how, seed)[0] for seed in range(6)]
-    fields = {"top_p": how.top_p, "repetition_penalty": how.repetition_penalty, "min_tokens": how.min_tokens}
-    session = await sessions.open("run", tiny_model.spec(run_uri, temperature=how.temperature, **fields))
+    plain = {"temperature": how.temperature}
+    all_fields = plain | {
+        "top_p": how.top_p,
+        "repetition_penalty": how.repetition_penalty,
+        "min_tokens": how.min_tokens,
+    }
+    session = await sessions.open("run", tiny_model.spec(run_uri, sampling=all_fields))
     assert (await session.train(0, batch)).metrics["mismatch_kl/all/max"] < 1e-9
-    plain = tiny_model.spec(run_uri + "-plain", temperature=how.temperature, learning_rate=1e-9)
-    bare = await sessions.open("plain", plain)
+    bare = await sessions.open("plain", tiny_model.spec(run_uri + "-plain", sampling=plain, learning_rate=1e-9))
     assert (await bare.train(0, batch)).metrics["mismatch_kl/all/max"] > 1e-4
 
 

@@ -188,7 +188,7 @@ async def test_a_resumed_run_equals_the_uninterrupted_one_to_the_bit(
     make_client: Callable[..., Any], base: BaseModel, run_uri: str
 ) -> None:
     client = await make_client()
-    changes: dict[str, Any] = {"lora_dropout": 0.2}
+    changes: dict[str, Any] = {"lora": {"dropout": 0.2}}
     await client.open(tiny_model.spec(run_uri, **changes))
     for step in range(3):
         await client.step(step)
@@ -230,14 +230,14 @@ async def test_a_warm_start_continues_the_learning_at_step_zero(client: Client, 
     ("changes", "reason", "words"),
     [
         ({"uid": "uid-2"}, "CheckpointMismatch", "warmStartFrom"),
-        ({"lora_rank": 8}, "CheckpointMismatch", "rank is 4 in the checkpoint and 8 in this run"),
+        ({"lora": {"rank": 8}}, "CheckpointMismatch", "rank is 4 in the checkpoint and 8 in this run"),
         ({"model": "other/model"}, "CheckpointMismatch", "other/model"),
-        ({"target_modules": ["q_proj"]}, "CheckpointMismatch", "target_modules"),
+        ({"lora": {"target_modules": ["q_proj"]}}, "CheckpointMismatch", "target_modules"),
         ({"resume_from": "missing"}, "S3NotFound", "no manifest"),
         ({"resume_from": "policy"}, "CheckpointMismatch", "instead of a checkpoint"),
         ({"resume_from": "http://x"}, "SessionInvalid", "s3://"),
         ({"run_uri": "/tmp/x"}, "SessionInvalid", "s3://"),
-        ({"target_modules": ["nope"], "resume_from": None}, "AdapterInvalid", "nope"),
+        ({"lora": {"target_modules": ["nope"]}, "resume_from": None}, "AdapterInvalid", "nope"),
     ],
 )
 async def test_a_session_that_cannot_open_leaves_its_slot_free(
@@ -265,15 +265,15 @@ async def test_a_checkpoint_fits_another_spelling_of_the_same_layers(client: Cli
     await client.save("checkpoints", 0)
     await client.settled()
     await client.call("DELETE", "/sessions/run")
-    resumed = {"target_modules": ["all-linear"], "resume_from": str(layout(run_uri).checkpoint(0))}
+    resumed = {"lora": {"target_modules": ["all-linear"]}, "resume_from": str(layout(run_uri).checkpoint(0))}
     await client.open(tiny_model.spec(run_uri, **resumed))
     await client.call("DELETE", "/sessions/run")
     # Layers are compared, not names: a part of the layers does not fit.
-    await client.open(tiny_model.spec(run_uri + "-2", uid="uid-2", target_modules=["q_proj"]), "second")
+    await client.open(tiny_model.spec(run_uri + "-2", uid="uid-2", lora={"target_modules": ["q_proj"]}), "second")
     await client.save("checkpoints", 0, name="second")
     await client.settled("second")
     await client.call("DELETE", "/sessions/second")
-    other = {"target_modules": ["all-linear"], "warm_start_from": str(layout(run_uri + "-2").checkpoint(0))}
+    other = {"lora": {"target_modules": ["all-linear"]}, "warm_start_from": str(layout(run_uri + "-2").checkpoint(0))}
     status, text = await client.call(
         "PUT", "/sessions/third", tiny_model.spec(run_uri + "-3", uid="uid-3", **other).model_dump_json(by_alias=True)
     )
@@ -296,6 +296,10 @@ async def test_the_same_session_with_another_spec_is_refused(client: Client, run
     status, text = await client.call("PUT", "/sessions/run", body)
     assert status == 422
     assert "learning_rate is 0.01" in text
+    body = tiny_model.spec(run_uri, sampling={"temperature": 0.5}).model_dump_json(by_alias=True)
+    status, text = await client.call("PUT", "/sessions/run", body)
+    assert status == 422
+    assert "sampling.temperature is 1.0, requested 0.5" in text
     # Where to start from means nothing to a session that is open.
     assert await client.open(tiny_model.spec(run_uri, resume_from=f"{run_uri}/checkpoints/step-000007")) == state
 
