@@ -1,10 +1,17 @@
 """The trainer's routes as calls."""
 
 import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
-from aiohttp.test_utils import TestClient
+from aiohttp.test_utils import TestClient, TestServer
 from rlrun.protocol.trainer import SessionSpec, SessionState, StepResult
+from rlrun.storage.store import Store
+from rlrun_trainer.runtime.compute_thread import Compute
+from rlrun_trainer.runtime.settings import TrainerSettings
+from rlrun_trainer.server.http_server import Server
+from rlrun_trainer.sessions.backend import Backend
 from rlrun_trainer.sessions.session_registry import Sessions
 
 from tests.support import trainer_requests
@@ -49,3 +56,18 @@ class Client:
     async def settled(self, name: str = "run") -> SessionState:
         assert await self.sessions.drain(30) == 0
         return await self.state(name)
+
+
+@asynccontextmanager
+async def serving(backend: Backend, store: Store, settings: TrainerSettings) -> AsyncIterator[Client]:
+    """A trainer with this backend, in this process."""
+    compute = Compute()
+    server = Server()
+    server.sessions = Sessions(backend, compute, store, settings)
+    http: TestClient[Any, Any] = TestClient(TestServer(server.application()))
+    await http.start_server()
+    try:
+        yield Client(http, server.sessions)
+    finally:
+        await http.close()
+        compute.close()

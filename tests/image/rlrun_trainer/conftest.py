@@ -1,22 +1,19 @@
 import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
-from aiohttp.test_utils import TestClient, TestServer
 from rlrun.storage.store import Store
 from rlrun_trainer.model.base_model import BaseModel
-from rlrun_trainer.runtime.compute_thread import Compute
 from rlrun_trainer.runtime.settings import TrainerSettings
-from rlrun_trainer.server.http_server import Server
-from rlrun_trainer.sessions.session_registry import Sessions
 from rlrun_trainer.torch_backend.collective_executor import CollectiveExecutor
 
 from tests.support import tiny_model
 from tests.support.seaweedfs import S3Server, running
-from tests.support.trainer_client import Client
+from tests.support.trainer_client import Client, serving
 
 
 @pytest.fixture(scope="session")
@@ -44,22 +41,13 @@ def store(s3_server: S3Server) -> Iterator[Store]:
 
 @pytest.fixture
 async def make_client(base: BaseModel, store: Store) -> AsyncIterator[Callable[..., Any]]:
-    made: list[tuple[TestClient[Any, Any], Compute]] = []
+    async with AsyncExitStack() as trainers:
 
-    async def make(**settings: Any) -> Client:
-        compute = Compute()
-        server = Server()
-        chosen = TrainerSettings(**settings)
-        server.sessions = Sessions(CollectiveExecutor(base, chosen), compute, store, chosen)
-        http: TestClient[Any, Any] = TestClient(TestServer(server.application()))
-        await http.start_server()
-        made.append((http, compute))
-        return Client(http, server.sessions)
+        async def make(**settings: Any) -> Client:
+            chosen = TrainerSettings(**settings)
+            return await trainers.enter_async_context(serving(CollectiveExecutor(base, chosen), store, chosen))
 
-    yield make
-    for http, compute in made:
-        await http.close()
-        compute.close()
+        yield make
 
 
 @pytest.fixture

@@ -45,9 +45,10 @@ def writing(folder: TempFolder, *failures: type[Exception]) -> Iterator[None]:
 
     `failures` are the errors, besides OSError, by which a library reports a full disk.
     """
+    full_disk: tuple[type[Exception], ...] = (OSError, *failures)
     try:
         yield
-    except (OSError, *failures) as error:
+    except full_disk as error:
         folder.remove()
         raise _full(folder.path, error) from error
     except BaseException:

@@ -1,4 +1,4 @@
-"""What sessions need from the program that trains: the interface between them and torch."""
+"""Interface between sessions and the library that trains: all that is torch lies behind it."""
 
 from collections.abc import Sequence
 from pathlib import Path

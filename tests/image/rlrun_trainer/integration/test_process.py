@@ -1,18 +1,12 @@
 """The trainer as a process: starts, trains, ends well on SIGTERM, and says why it could not start."""
 
 import json
-import os
 import signal
 import subprocess
-import sys
-import time
-import urllib.error
-import urllib.request
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import pytest
 from rlrun.constants import ExitCode
@@ -22,28 +16,9 @@ from rlrun.storage.store import Store
 from tests.support import tiny_model
 from tests.support.ports import claimed_ports
 from tests.support.seaweedfs import S3Server
-from tests.support.source_tree import PYTHONPATH
+from tests.support.trainer_process import START_SECONDS, call, ready, start
 
-START_SECONDS = 180
-
-
-def start(model_dir: Path, port: int, environment: dict[str, str]) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "rlrun_trainer", "--model-dir", str(model_dir), "--port", str(port)]
-    return subprocess.Popen(
-        [*command, "--device", tiny_model.DEVICE],
-        env=os.environ | {"PYTHONPATH": PYTHONPATH, "RLRUN_THREADS": "1"} | environment,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-def call(port: int, method: str, path: str, body: str = "") -> tuple[int, Any]:
-    request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", data=body.encode() or None, method=method)
-    try:
-        with urllib.request.urlopen(request, timeout=60) as answer:
-            return answer.status, answer.read().decode()
-    except urllib.error.HTTPError as error:
-        return error.code, error.read().decode()
+DEVICE = ("--device", tiny_model.DEVICE)
 
 
 @pytest.fixture
@@ -54,22 +29,9 @@ def port() -> Iterator[int]:
 
 @pytest.fixture
 def trainer(model_dir: Path, s3_server: S3Server, port: int) -> Iterator[subprocess.Popen[str]]:
-    process = start(model_dir, port, s3_server.environment | {"RLRUN_SLOTS": "2"})
-    try:
-        deadline = time.monotonic() + START_SECONDS
-        while True:
-            assert process.poll() is None
-            assert time.monotonic() < deadline
-            try:
-                if call(port, "GET", "/readyz")[0] == 200:
-                    break
-            except urllib.error.URLError:
-                pass
-            time.sleep(0.2)
+    process = start("rlrun_trainer", model_dir, port, s3_server.environment | {"RLRUN_SLOTS": "2"}, DEVICE)
+    with ready(process, port):
         yield process
-    finally:
-        process.kill()
-        process.wait(10)
 
 
 def test_sigterm_finishes_uploads(trainer: subprocess.Popen[str], port: int, s3_server: S3Server, store: Store) -> None:
@@ -121,7 +83,7 @@ def test_sigterm_saves_what_no_checkpoint_holds(
 
 def test_a_model_that_is_not_there_ends_with_a_message(tmp_path: Path, port: int) -> None:
     words = tmp_path / "termination-log"
-    process = start(tmp_path / "none", port, {"RLRUN_TERMINATION_LOG": str(words)})
+    process = start("rlrun_trainer", tmp_path / "none", port, {"RLRUN_TERMINATION_LOG": str(words)}, DEVICE)
     assert process.wait(START_SECONDS) == 1
     problem = json.loads(words.read_text())
     assert problem["reason"] == "ModelMissing"

@@ -1,0 +1,60 @@
+"""Metrics of a step that trains nothing: the keys of the real trainer, counts from the batch, plausible numbers."""
+
+import math
+from collections.abc import Sequence
+
+from rlrun.protocol.trainer import Sample, SampleLoss, SessionSpec
+
+ENTROPY = 1.5
+MISMATCH = 1e-6
+
+
+def learning_metrics(samples: Sequence[Sample], version: int, updates: int, beta: float | None) -> dict[str, float]:
+    """Return the metrics of the objective after `updates` earlier ones. The loss falls with each update.
+
+    `beta` is the weight of the KL penalty, None without one.
+    """
+    loss = 1 / (1 + updates)
+    by_policy = [sample for sample in samples if sample.loss is SampleLoss.policy]
+    trainable, policy = _trainable_tokens(samples), _trainable_tokens(by_policy)
+    metrics = {"loss/mean": loss, "entropy/all/mean": ENTROPY}
+    if policy:
+        metrics |= {
+            "mismatch_kl/all/mean": MISMATCH,
+            "mismatch_kl/all/max": 2 * MISMATCH,
+            "importance_ratio/mean": 1.0,
+            "importance_ratio/max": 1.0,
+            "is_masked/mean": 0.0,
+        }
+        if beta is not None:
+            metrics |= {"kl_penalty/kl": MISMATCH * updates, "kl_penalty/beta": beta}
+        if _trainable_tokens([sample for sample in by_policy if sample.teacher_logprobs is not None]):
+            metrics["teacher_kl/mean"] = loss
+        if _trainable_tokens([sample for sample in by_policy if sample.policy_version == version]):
+            metrics["mismatch_kl/on_policy/mean"] = MISMATCH
+    if 0 < policy < trainable:
+        metrics |= {"loss/policy/mean": loss, "loss/cross_entropy/mean": loss}
+    return metrics
+
+
+def step_metrics(samples: Sequence[Sample], spec: SessionSpec, rate: float, seconds: float) -> dict[str, float]:
+    """Return the metrics of the step itself."""
+    trained = [sample for sample in samples if any(sample.loss_mask)]
+    tokens = sum(len(sample.token_ids) for sample in trained)
+    asked = min(spec.gradient_accumulation_steps, len(trained))
+    return {
+        "optim/lr": rate,
+        "optim/grad_norm": 1.0,
+        "perf/throughput": tokens / seconds,
+        "time/forward_backward": seconds,
+        "batch/samples": float(len(samples)),
+        "batch/tokens": float(tokens),
+        "batch/trainable_tokens": float(_trainable_tokens(samples)),
+        "batch/micro_batches": float(max(asked, math.ceil(tokens / spec.micro_batch_tokens))),
+        "batch/samples_per_row": 1.0,
+        "batch/padding": 0.0,
+    }
+
+
+def _trainable_tokens(samples: Sequence[Sample]) -> int:
+    return sum(sum(sample.loss_mask) for sample in samples)
