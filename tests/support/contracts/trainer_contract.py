@@ -64,7 +64,7 @@ class Conversation:
         """Make a request, which must have this status and, if it fails, this reason."""
         got, text = await self._client.call(method, path, body)
         assert got == status, f"{what}: {got} {text}"
-        answer = json.loads(text) if text.startswith("{") else text
+        answer: Any = json.loads(text) if text.startswith("{") else text
         if reason:
             assert answer["reason"] == reason, f"{what}: {text}"
         assert what not in self.observed, f"{what} was asked before"

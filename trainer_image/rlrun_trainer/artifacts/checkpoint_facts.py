@@ -40,22 +40,31 @@ class CheckpointProgress:
     """Result of the newest step. Set if the orchestrator may not have received it."""
 
 
-def progress_files(progress: CheckpointProgress, facts: Mapping[str, Any]) -> dict[str, bytes]:
-    """Return the JSON files of a checkpoint. `facts` are those of the backend: counters and the shape of the policy."""
-    all_facts = dict(facts) | {
+def json_files(
+    progress: CheckpointProgress, shape: Mapping[str, Any], updates: int, kl_beta: float | None, reference: str
+) -> dict[str, bytes]:
+    """Return the JSON files of a checkpoint.
+
+    `shape` are the facts that must be those of the session, `updates` the steps including those before a warm start,
+    `kl_beta` and `reference` the weight and the reference of the KL penalty.
+    """
+    facts = dict(shape) | {
         "step": progress.step,
         "run_uid": progress.run_uid,
         "orchestrator_step": progress.step if progress.state_step is None else progress.state_step,
+        "updates": updates,
+        "kl_beta": kl_beta,
+        "reference": reference,
         "made": asdict(progress.made) if progress.made else None,
     }
     return {
-        TRAINER: json.dumps(all_facts, indent=1).encode(),
+        TRAINER: json.dumps(facts, indent=1).encode(),
         ORCHESTRATOR: json.dumps(progress.orchestrator_state).encode(),
     }
 
 
 def read_facts(folder: Path) -> dict[str, Any]:
-    """Return the content of trainer.json. Raises ProblemError if the folder is no checkpoint."""
+    """Return the content of trainer.json. Raises ProblemError if it is missing."""
     if not (folder / TRAINER).is_file():
         raise mismatch(f"The checkpoint has no {TRAINER}.")
     facts: dict[str, Any] = json.loads((folder / TRAINER).read_bytes())

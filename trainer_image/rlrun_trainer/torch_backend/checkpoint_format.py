@@ -66,13 +66,9 @@ def snapshot(base: BaseModel, slot: AdapterSlot, progress: CheckpointProgress) -
         return {}
     if refusal is not None:
         raise refusal
-    facts = _shape(slot) | {
-        "updates": slot.updates,
-        "kl_beta": slot.kl_beta,
-        "reference": slot.reference.value,
-    }
     random_states = save({_generator(d, rank): s for rank, rng in enumerate(generators) for d, s in rng.items()})
-    small = {RNG: random_states} | checkpoint_facts.progress_files(progress, facts)
+    facts = checkpoint_facts.json_files(progress, _shape(slot), slot.updates, slot.kl_beta, slot.reference.value)
+    small = {RNG: random_states} | facts
     if folder is None:
         if reference:
             small[REFERENCE] = save(reference)

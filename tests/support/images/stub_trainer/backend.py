@@ -169,8 +169,8 @@ class StubBackend:
         if slot.reference:
             states[STATE_OF_REFERENCE] = _bytes(slot.reference)
             small[REFERENCE] = encode(self._tensors(slot.spec, slot.reference), {})
-        facts = _facts(slot.spec) | {"updates": slot.updates, "kl_beta": slot.kl_beta, "reference": reference}
-        small |= {RNG: encode(states, {})} | checkpoint_facts.progress_files(progress, facts)
+        small[RNG] = encode(states, {})
+        small |= checkpoint_facts.json_files(progress, _facts(slot.spec), slot.updates, slot.kl_beta, reference)
         files = self.policy_files(name)
         if not isinstance(files, TempFolder):
             return dict(files) | small

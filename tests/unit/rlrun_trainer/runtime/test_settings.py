@@ -1,7 +1,6 @@
 from pathlib import Path
 
 import pytest
-from rlrun_trainer.optimization.step import learning_rate
 from rlrun_trainer.runtime.settings import TrainerSettings, cpu_threads, parse
 
 
@@ -27,11 +26,6 @@ def test_threads_follow_the_cpu_limit(tmp_path: Path, text: str, limit: int) -> 
     file.write_text("max 100000")
     assert cpu_threads({}, file) == cores
     assert cpu_threads({"RLRUN_THREADS": "5"}, file) == 5
-
-
-def test_warm_up_is_linear_and_then_constant() -> None:
-    assert [learning_rate(1.0, 0, u) for u in (0, 5)] == [1.0, 1.0]
-    assert [learning_rate(1.0, 3, u) for u in range(5)] == [0.25, 0.5, 0.75, 1.0, 1.0]
 
 
 def test_processes_of_one_machine_share_its_cores(tmp_path: Path) -> None:
