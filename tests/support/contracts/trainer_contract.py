@@ -247,11 +247,11 @@ async def _weights(c: Conversation) -> None:
 
 def differences(ours: Mapping[str, Any], theirs: Mapping[str, Any], path: str = "") -> list[str]:
     """Return the paths at which two observations differ, with both values."""
-    found = []
+    differing = []
     for key in dict.fromkeys([*ours, *theirs]):
         here, there = ours.get(key), theirs.get(key)
         if isinstance(here, Mapping) and isinstance(there, Mapping):
-            found += differences(here, there, f"{path}{key} / ")
+            differing += differences(here, there, f"{path}{key} / ")
         elif here != there:
-            found.append(f"{path}{key}: {here} and {there}")
-    return found
+            differing.append(f"{path}{key}: {here} and {there}")
+    return differing

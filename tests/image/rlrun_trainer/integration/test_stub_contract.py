@@ -22,8 +22,8 @@ async def test_real_and_stub_trainer_are_alike(base: BaseModel, model_dir: Path,
         real = await observe(client, store, f"{run_uri}-real")
     async with serving(StubBackend(settings), store, settings) as client:
         stub = await observe(client, store, f"{run_uri}-stub")
-    found = differences(real, stub)
-    assert not found, "\n".join(found)
+    drift = differences(real, stub)
+    assert not drift, "\n".join(drift)
 
 
 def test_stock_peft_loads_the_adapter_of_the_stub(model_dir: Path, tmp_path: Path) -> None:
