@@ -1,11 +1,6 @@
 """Paths of vLLM's own server behind the middleware: each that is not open asks for the token, streams pass."""
 
 import json
-import os
-import socket
-import subprocess
-import sys
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -21,13 +16,9 @@ from vllm.entrypoints.launchers.app import build_app
 from vllm.entrypoints.launchers.cli_args import make_arg_parser
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 
-from tests.image.rlrun_inference.integration.test_constrained_decoding import tokenizer
-from tests.support.source_tree import ROOT
+from tests.support.engine_wire import BASE, TOKEN
 
-TOKEN = "t" * 64
 API_KEY = "k" * 64
-SECONDS = 300
-__all__ = ["tokenizer"]
 
 
 def app_of(monkeypatch: pytest.MonkeyPatch, open_paths: tuple[str, ...], *arguments: str) -> FastAPI:
@@ -107,50 +98,6 @@ async def _echo(websocket: Any) -> None:
     await websocket.close()
 
 
-@pytest.fixture(scope="module")
-def engine(tokenizer: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """URL of a whole `vllm serve` with a random model, started like the engine of a run."""
-    folder = tmp_path_factory.mktemp("access")
-    environment = os.environ | {
-        "RLRUN_TOKEN": TOKEN,
-        "VLLM_API_KEY": TOKEN,
-        "RLRUN_OPEN_PATHS": ",".join(PROBE_PATHS),
-        "PYTHONPATH": str(folder),
-        "VLLM_SERVER_DEV_MODE": "1",
-        "HF_HUB_OFFLINE": "1",
-        "VLLM_CACHE_ROOT": str(folder / "cache"),
-    }
-    install = [sys.executable, "-m", "rlrun_engine_access", str(folder)]
-    subprocess.run(install, cwd=ROOT / "orchestrator_image", check=True)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    arguments = ["--served-model-name", "m", "--load-format", "dummy", "--dtype", "float32", "--enforce-eager"]
-    arguments += ["--max-model-len", "64", "--max-num-seqs", "2", "--kv-cache-memory-bytes", str(2**20)]
-    arguments += ["--host", "127.0.0.1", "--port", str(port), "--middleware", MIDDLEWARE]
-    arguments += ["--chat-template", "{% for m in messages %}{{ m.content }}{% endfor %}"]
-    log = folder / "log"
-    with log.open("wb") as file:
-        process = subprocess.Popen(
-            ["vllm", "serve", tokenizer.name_or_path, *arguments],
-            cwd=folder,
-            env=environment,
-            stdout=file,
-            stderr=subprocess.STDOUT,
-        )
-    url = f"http://127.0.0.1:{port}"
-    try:
-        deadline = time.monotonic() + SECONDS
-        while ask(url, "/health")[0] != 200:
-            assert process.poll() is None, log.read_text()[-4000:]
-            assert time.monotonic() < deadline, log.read_text()[-4000:]
-            time.sleep(0.5)
-        yield url
-    finally:
-        process.terminate()
-        process.wait(60)
-
-
 def ask(url: str, path: str, body: Any = None, token: str | None = None) -> tuple[int, bytes]:
     headers = {"Content-Type": "application/json", **({"Authorization": f"Bearer {token}"} if token else {})}
     request = urllib.request.Request(url + path, json.dumps(body).encode() if body is not None else None, headers)
@@ -163,31 +110,32 @@ def ask(url: str, path: str, body: Any = None, token: str | None = None) -> tupl
         return 0, b""
 
 
-CHAT = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 4, "ignore_eos": True}
+CHAT = {"model": BASE, "messages": [{"role": "user", "content": "hi"}], "max_tokens": 4, "ignore_eos": True}
 CLOSED: dict[str, Any] = {
-    "/tokenize": {"model": "m", "prompt": "hi"},
+    "/tokenize": {"model": BASE, "prompt": "hi"},
     "/collective_rpc": {"method": "check_health"},
     "/v1/chat/completions": CHAT,
-    "/v1/completions": {"model": "m", "prompt": "hi", "max_tokens": 1},
+    "/v1/completions": {"model": BASE, "prompt": "hi", "max_tokens": 1},
     "/version": None,
     "/weight_info": None,
 }
 
 
 @pytest.mark.parametrize("path", CLOSED)
-def test_an_engine_serves_its_run_only(path: str, engine: str) -> None:
-    assert [ask(engine, path, CLOSED[path], token)[0] for token in (None, "another", TOKEN)] == [401, 401, 200]
+def test_an_engine_serves_its_run_only(path: str, plain_engine: str) -> None:
+    assert [ask(plain_engine, path, CLOSED[path], token)[0] for token in (None, "another", TOKEN)] == [401, 401, 200]
 
 
 @pytest.mark.parametrize("path", PROBE_PATHS)
-def test_probes_of_an_engine_need_no_token(path: str, engine: str) -> None:
-    assert ask(engine, path)[0] == 200
+def test_probes_of_an_engine_need_no_token(path: str, plain_engine: str) -> None:
+    assert ask(plain_engine, path)[0] == 200
 
 
-def test_a_stream_passes_in_parts(engine: str) -> None:
+def test_a_stream_passes_in_parts(plain_engine: str) -> None:
     headers = {"Content-Type": "application/json", "Authorization": f"Bearer {TOKEN}"}
     body = json.dumps({**CHAT, "stream": True}).encode()
-    with urllib.request.urlopen(urllib.request.Request(engine + "/v1/chat/completions", body, headers)) as response:
+    request = urllib.request.Request(plain_engine + "/v1/chat/completions", body, headers)
+    with urllib.request.urlopen(request) as response:
         assert response.headers["content-type"].startswith("text/event-stream")
         lines = [line for line in response if line.startswith(b"data: ")]
     assert lines[-1].strip() == b"data: [DONE]"

@@ -1,0 +1,59 @@
+"""Files of the format safetensors, without its library, which the unit level does not have."""
+
+import json
+import struct
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from random import Random
+
+Shapes = Mapping[str, Sequence[int]]
+
+
+def write_safetensors(file: Path, shapes: Shapes, seed: int = 0) -> None:
+    """Write tensors of small random numbers in float32."""
+    random, header, data = Random(seed), {}, b""
+    for name, shape in shapes.items():
+        count = 1
+        for size in shape:
+            count *= size
+        values = struct.pack(f"<{count}f", *(random.uniform(-0.05, 0.05) for _ in range(count)))
+        header[name] = {"dtype": "F32", "shape": list(shape), "data_offsets": [len(data), len(data) + len(values)]}
+        data += values
+    head = json.dumps(header).encode()
+    file.write_bytes(struct.pack("<Q", len(head)) + head + data)
+
+
+def write_adapter(folder: Path, config: Mapping[str, int], rank: int, seed: int = 0) -> Path:
+    """Write a LoRA adapter in peft's format for the query projections of a Qwen3 with this `config.json`."""
+    folder.mkdir(parents=True)
+    hidden, width = config["hidden_size"], config["num_attention_heads"] * config["head_dim"]
+    shapes: dict[str, Sequence[int]] = {}
+    for layer in range(config["num_hidden_layers"]):
+        name = f"base_model.model.model.layers.{layer}.self_attn.q_proj"
+        shapes |= {f"{name}.lora_A.weight": (rank, hidden), f"{name}.lora_B.weight": (width, rank)}
+    write_safetensors(folder / "adapter_model.safetensors", shapes, seed)
+    settings = {"peft_type": "LORA", "r": rank, "lora_alpha": 2 * rank, "target_modules": ["q_proj"], "bias": "none"}
+    (folder / "adapter_config.json").write_text(json.dumps(settings))
+    return folder
+
+
+def write_weights(folder: Path, config: Mapping[str, int], seed: int = 0) -> Path:
+    """Write the weights of a Qwen3 with this `config.json` and tied embeddings."""
+    folder.mkdir(parents=True)
+    hidden, inner, head = config["hidden_size"], config["intermediate_size"], config["head_dim"]
+    queries, keys = config["num_attention_heads"] * head, config["num_key_value_heads"] * head
+    shapes: dict[str, Sequence[int]] = {
+        "model.embed_tokens.weight": (config["vocab_size"], hidden),
+        "model.norm.weight": (hidden,),
+    }
+    for layer in range(config["num_hidden_layers"]):
+        parts: dict[str, Sequence[int]] = {
+            "input_layernorm": (hidden,), "post_attention_layernorm": (hidden,),
+            "self_attn.q_proj": (queries, hidden), "self_attn.k_proj": (keys, hidden),
+            "self_attn.v_proj": (keys, hidden), "self_attn.o_proj": (hidden, queries),
+            "self_attn.q_norm": (head,), "self_attn.k_norm": (head,),
+            "mlp.gate_proj": (inner, hidden), "mlp.up_proj": (inner, hidden), "mlp.down_proj": (hidden, inner),
+        }  # fmt: skip
+        shapes |= {f"model.layers.{layer}.{name}.weight": shape for name, shape in parts.items()}
+    write_safetensors(folder / "model.safetensors", shapes, seed)
+    return folder
