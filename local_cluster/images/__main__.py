@@ -12,29 +12,30 @@ from rich.table import Table
 from local_cluster.host.errors import LocalClusterError
 from local_cluster.host.progress import progress
 from local_cluster.images import buildah, containerd, ensure
-from local_cluster.images.catalog import find
+from local_cluster.images.catalog import IMAGES, TEST_IMAGES, find
 from local_cluster.images.run import run_in_image
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__)
-Names = Annotated[list[str] | None, typer.Argument(help="Images (trainer, operator, ...). Default: all.")]
+Names = Annotated[list[str] | None, typer.Argument(help="Images (trainer, operator, ...). Default: the product's.")]
+WithTests = Annotated[bool, typer.Option("--tests", help="Include the images that only tests need.")]
 
 
 @app.command()
-def build(names: Names = None) -> None:
+def build(names: Names = None, tests: WithTests = False) -> None:
     """Build the images whose Dockerfile, locks, code or base changed."""
-    ensure.build_images(find(names or []))
+    ensure.build_images(find(names or [], tests=tests))
 
 
 @app.command("import")
-def import_(names: Names = None) -> None:
+def import_(names: Names = None, tests: WithTests = False) -> None:
     """Import built images into the local cluster, which must be up."""
-    ensure.import_images(find(names or []))
+    ensure.import_images(find(names or [], tests=tests))
 
 
 @app.command("all")
-def all_(names: Names = None) -> None:
+def all_(names: Names = None, tests: WithTests = False) -> None:
     """Build and import the images that changed."""
-    ensure.ensure_images(find(names or []))
+    ensure.ensure_images(find(names or [], tests=tests))
 
 
 @app.command("list")
@@ -45,7 +46,7 @@ def list_() -> None:
         imported = containerd.image_digests()
     except LocalClusterError:  # the cluster is down
         imported = None
-    for image, key in ensure.keys().items():
+    for image, key in ensure.keys((*IMAGES, *TEST_IMAGES)).items():
         present = "cluster down" if imported is None else _yes(image.reference(key) in imported)
         table.add_row(image.name, key, _yes(image.reference(key) in built), present)
     Console().print(table)

@@ -1,4 +1,4 @@
-"""Images of the product and their content keys."""
+"""Images of the product and of its tests, and their content keys."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NOT_CONTENT = ("__pycache__", ".pyc")
 
 @dataclass(frozen=True)
 class ImageSpec:
-    """Image of the product.
+    """Image of the product or of its tests.
 
     Attributes:
         short: Name on the command line.
@@ -48,25 +48,37 @@ CHAINS: tuple[tuple[ImageSpec, ...], ...] = (
         ImageSpec("inference-cpu", "inference_image/Dockerfile", _WITHOUT_GPU),
         ImageSpec("trainer", "trainer_image/Dockerfile", _WITHOUT_GPU),
     ),
-    (ImageSpec("orchestrator", "orchestrator_image/Dockerfile"), ImageSpec("operator", "operator/Dockerfile")),
+    (
+        ImageSpec("orchestrator", "orchestrator_image/Dockerfile"),
+        ImageSpec("operator", "operator/Dockerfile"),
+        ImageSpec("stubs", "tests/support/images/Dockerfile"),
+    ),
 )
-IMAGES: tuple[ImageSpec, ...] = tuple(image for chain in CHAINS for image in chain)
+TEST_IMAGES: tuple[ImageSpec, ...] = (CHAINS[1][-1],)
+"""Images that only tests on a cluster need: built when they are named or requested, never pushed."""
+IMAGES: tuple[ImageSpec, ...] = tuple(image for chain in CHAINS for image in chain if image not in TEST_IMAGES)
+"""Images of the product."""
 
 
-def find(names: Iterable[str]) -> tuple[ImageSpec, ...]:
-    """Return images by short or full name. Without names, return all.
+def find(names: Iterable[str], *, tests: bool = False) -> tuple[ImageSpec, ...]:
+    """Return images by short or full name. Without names, return those of the product.
+
+    Args:
+        names: Names on the command line.
+        tests: Return the images of the tests as well.
 
     Raises:
         LocalClusterError: A name is unknown.
     """
     wanted = list(names)
-    known = {image.short: image for image in IMAGES} | {image.name: image for image in IMAGES}
+    every = (*IMAGES, *TEST_IMAGES)
+    known = {image.short: image for image in every} | {image.name: image for image in every}
     unknown = [name for name in wanted if name not in known]
     if unknown:
-        choices = ", ".join(image.short for image in IMAGES)
+        choices = ", ".join(image.short for image in every)
         raise LocalClusterError(f"There is no image {', '.join(unknown)}. Choose from: {choices}.")
-    chosen = {known[name] for name in wanted}
-    return tuple(image for image in IMAGES if image in chosen or not wanted)
+    chosen = {known[name] for name in wanted} or set(IMAGES)
+    return tuple(image for image in every if image in chosen or (tests and image in TEST_IMAGES))
 
 
 def copied_paths(dockerfile: str, build_args: Iterable[tuple[str, str]]) -> list[str]:

@@ -8,7 +8,8 @@ import pytest
 
 from local_cluster.host.errors import LocalClusterError
 from local_cluster.host.paths import REPOSITORY
-from local_cluster.images.catalog import CHAINS, IMAGES, ImageSpec, content_key, copied_paths, find
+from local_cluster.images.catalog import CHAINS, IMAGES, TEST_IMAGES, ImageSpec, content_key, copied_paths, find
+from local_cluster.images.push import CPU_IMAGES, GPU_IMAGES
 
 IMAGE = ImageSpec("thing", "thing/Dockerfile", (("TORCH", "cpu"),))
 DOCKERFILE = """\
@@ -75,15 +76,25 @@ def test_unknown_image_lists_the_known_ones() -> None:
     assert [image.name for image in find(["rlrun-trainer", "operator"])] == ["rlrun-trainer", "rlrun-operator"]
 
 
+def test_images_of_tests_are_built_on_request_only_and_never_pushed() -> None:
+    assert [image.name for image in TEST_IMAGES] == ["rlrun-stubs"]
+    assert not {*IMAGES, *GPU_IMAGES, *CPU_IMAGES} & {*TEST_IMAGES}
+    assert find(["stubs"]) == find(["rlrun-stubs"]) == TEST_IMAGES
+    assert find([], tests=True) == (*IMAGES, *TEST_IMAGES)
+    assert find(["operator"], tests=True) == (*find(["operator"]), *TEST_IMAGES)
+    assert {image for chain in CHAINS for image in chain} == {*IMAGES, *TEST_IMAGES}, "only images of a chain are built"
+
+
 def test_images_of_one_chain_begin_with_the_same_layers() -> None:
-    """The torch layer is stored and imported once only while its instructions are equal to the letter."""
-    heavy = [(REPOSITORY / image.dockerfile).read_text() for image in CHAINS[0]]
-    common = [text[text.index("ARG BASE_IMAGE") : text.index("# --- end of the common lines")] for text in heavy]
-    assert "torch.lock" in common[0]
-    assert common[0] == common[1]
+    """A heavy layer is stored and imported once only while its instructions are equal to the letter."""
+    for first, other, lock in (("inference-cpu", "trainer", "torch.lock"), ("stubs", "operator", "operator.lock")):
+        begins, shares = ((REPOSITORY / find([name])[0].dockerfile).read_text() for name in (first, other))
+        common = begins[begins.index("ARG BASE_IMAGE") : begins.index("# --- end of the common lines")]
+        assert f"/opt/{lock}" in common
+        assert common in shares
 
 
-@pytest.mark.parametrize("image", IMAGES, ids=lambda image: image.short)
+@pytest.mark.parametrize("image", [*IMAGES, *TEST_IMAGES], ids=lambda image: image.short)
 def test_every_image_runs_as_an_ordinary_user_and_names_no_host(image: ImageSpec) -> None:
     text = (REPOSITORY / image.dockerfile).read_text()
     assert "\nUSER 1000:1000\n" in text
@@ -95,6 +106,7 @@ def test_paths_copied_by_dockerfiles_are_in_the_build_context() -> None:
     """`.dockerignore` names what may enter; a COPY of something else fails only at build time."""
     lines = (REPOSITORY / ".dockerignore").read_text().splitlines()
     allowed = [line[1:] for line in lines if line.startswith("!")]
-    for image in IMAGES:
+    for image in (*IMAGES, *TEST_IMAGES):
         for source in copied_paths((REPOSITORY / image.dockerfile).read_text(), image.build_args):
-            assert any(Path(source).match(pattern) for pattern in allowed), source
+            places = (Path(source), *Path(source).parents)
+            assert any(place.match(pattern) for place in places for pattern in allowed), source
