@@ -8,6 +8,7 @@ from rlrun.protocol.environment import GroupResult
 from rlrun.service.errors import ProblemError
 
 from tests.support.waiting import until
+from tests.support.walks import LOG_PROBABILITY, CallRecorder, deviations, read_walk
 
 GOOD = """
 def match(completion, answer):
@@ -40,6 +41,14 @@ async def test_each_request_carries_the_rollouts_id_and_the_sampling(make_runner
     assert len(sent) == 4
     body = upstream.requests[0][1]
     assert (body["model"], body["temperature"], body["max_completion_tokens"]) == ("policy", 0.7, 32)
+
+
+async def test_a_group_takes_the_environments_part_of_the_walk(make_runner, make_group):
+    walk = [step for step in read_walk(LOG_PROBABILITY) if "rlrun_environment/" in step.text]
+    assert walk
+    with CallRecorder() as calls:
+        await make_runner(GOOD).run(make_group(rollouts=1))
+    assert deviations(walk, calls) == []
 
 
 async def test_eval_split_and_its_fallback(make_runner, make_group, upstream):
