@@ -10,7 +10,7 @@ from demo.run_metrics import mean_of
 from demo.watch import follow
 from tests.e2e.conftest import ENGINES, SECONDS, Platform
 from tests.e2e.judge import SCORE, start_judge
-from tests.e2e.runs import KL_LIMIT, LOG_RATIO_LIMIT, largest_log_ratio, lines_of, metrics_of, rollout_errors
+from tests.e2e.runs import KL_LIMITS, LOG_RATIO_LIMIT, largest_log_ratio, lines_of, metrics_of, rollout_errors
 
 FOLDERS = ("alphabet_sort", "distinct_words", "number_guess", "plain_script")
 ENVIRONMENTS = [
@@ -77,6 +77,7 @@ def test_several_turns_a_plain_script_a_judge_a_hostile_one_and_a_group_reward_i
     # One rollout of all may exceed a time limit while the other lane has the cores. A broken environment fails in each.
     errors = rollout_errors(platform, done)
     assert len(errors) <= 1, errors
+    assert mean_of(lines, "mismatch_kl/all/mean") <= KL_LIMITS[model]
     # The proxy connects to the listed host over TLS, and to nothing else.
     assert mean_of(lines, "reward/judged/mean") == SCORE
     assert mean_of(lines, "metrics/other_host_refused/mean") == 1.0
@@ -89,7 +90,6 @@ def test_several_turns_a_plain_script_a_judge_a_hostile_one_and_a_group_reward_i
     assert evaluated == [0, 3, 4]
     assert {"eval/alphabet-sort/pass@1", "eval/alphabet-sort/pass@2"} <= lines[-1].keys()
     if model == ENGINES:
-        assert mean_of(lines, "mismatch_kl/all/mean") <= KL_LIMIT
         # Evaluation of the base model and validation share the engine with training: no row may get another's weights.
         assert largest_log_ratio(lines[0]) <= LOG_RATIO_LIMIT
         assert max(line.get("mismatch_kl/on_policy/mean", 0.0) for line in lines) <= LOG_RATIO_LIMIT**2

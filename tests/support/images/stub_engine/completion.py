@@ -55,7 +55,7 @@ def complete(
     draws = random.Random(key)
     made = Completion()
     while len(made.token_ids) < parameters.max_tokens:
-        logprobs = _distribution(model.next_token(weights, [*prompt, *made.token_ids]), tokenizer, parameters, made)
+        logprobs = distribution(model.next_token(weights, [*prompt, *made.token_ids]), tokenizer, parameters, made)
         if parameters.temperature == 0:
             token = max(logprobs, key=logprobs.__getitem__)
         else:
@@ -68,7 +68,7 @@ def complete(
     return made
 
 
-def _distribution(
+def distribution(
     found: dict[int, float], tokenizer: CharacterTokenizer, parameters: SamplingParameters, made: Completion
 ) -> dict[int, float]:
     """Return log-probabilities under the request's parameters, which add up to 1."""

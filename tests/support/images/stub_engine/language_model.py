@@ -33,8 +33,9 @@ class LanguageModel:
         at = len(answer)
         if at < len(message):
             copied = self._share_of_copy(weights, message, answer)
-            found[message[at]] += INTENDED * copied
-            found[message[-1 - at]] += INTENDED * (1 - copied)
+            # An id outside of the vocabulary is none of `found` yet.
+            for number, share in ((message[at], copied), (message[-1 - at], 1 - copied)):
+                found[number] = found.get(number, 0.0) + INTENDED * share
         else:
             found[here.end] += INTENDED
         total = sum(found.values())

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from rlrun_trainer.process import exit_with, read_settings, serve
 from rlrun_trainer.runtime.settings import TrainerSettings
 
+from tests.support.images.stub_trainer.agreement import Agreement
 from tests.support.images.stub_trainer.backend import StubBackend
 
 STEP_SECONDS = "RLRUN_STUB_STEP_SECONDS"
@@ -23,6 +24,7 @@ class LoadedStub(StubBackend):
 
     def __init__(self, settings: TrainerSettings, step_seconds: float) -> None:
         super().__init__(settings, step_seconds)
+        self.agreement = Agreement(settings.model_dir)
         self.memory = b"\1" * MODEL_BYTES
 
 

@@ -9,7 +9,7 @@ import struct
 import time
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from rlrun_trainer.optimization.learning_rate import learning_rate
 from rlrun_trainer.runtime.settings import TrainerSettings
 
 from tests.support.images.stub_trainer.adapter import adapter_files, adapter_shapes, adapter_tensors
+from tests.support.images.stub_trainer.agreement import Agreement
 from tests.support.images.stub_trainer.safetensors_file import (
     Tensor,
     copy_with_metadata,
@@ -52,10 +53,15 @@ class Slot:
     kl_beta: float | None = None
     reference: bytes | None = None
     """State that the KL penalty measures the distance from. Empty for the base model, None before it is fixed."""
+    policies: dict[int, str] = field(default_factory=dict)
+    """Digests of the adapters that this process has trained from, by version."""
 
 
 class StubBackend:
     """Backend for the model in a folder, of which it reads only the configuration and, for all weights, the file."""
+
+    agreement: Agreement | None = None
+    """Comparison with the stub engine. Without one the engine is taken to agree."""
 
     def __init__(self, settings: TrainerSettings, step_seconds: float = 0.0) -> None:
         """Read the configuration. `step_seconds` is the shortest time of a step. Raises ProblemError."""
@@ -139,7 +145,7 @@ class StubBackend:
                 slot.kl_beta = beta
                 if slot.reference is None:
                     slot.reference = slot.state if slot.updates else b""
-        metrics = learning_metrics(samples, version, slot.updates, beta)
+        metrics = learning_metrics(samples, version, slot.updates, beta, self._mismatches(slot, samples, version))
         slot.state = _next_state(slot.state, rate, samples)
         slot.updates += 1
         time.sleep(max(0.0, self._step_seconds - (time.perf_counter() - started)))
@@ -184,6 +190,15 @@ class StubBackend:
 
     def stop(self) -> None:
         """There are no other processes."""
+
+    def _mismatches(self, slot: Slot, samples: Sequence[Sample], version: int) -> dict[int, list[float]]:
+        sampling = slot.spec.sampling
+        # The stub engine counts minTokens from the start of a turn, which a sample does not show.
+        if self.agreement is None or slot.spec.kind is PolicyKind.weights or sampling.min_tokens:
+            return {}
+        adapter = adapter_files(self._config, slot.spec, slot.state)[ADAPTER_WEIGHTS]
+        slot.policies[version] = hashlib.sha256(adapter).hexdigest()
+        return self.agreement.mismatches(samples, slot.policies, sampling.temperature)
 
     def _shapes(self, spec: SessionSpec) -> dict[str, list[int]]:
         if spec.kind is PolicyKind.weights:

@@ -1,37 +1,46 @@
 """Metrics of a step that trains nothing: the keys of the real trainer, counts from the batch, plausible numbers."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import chain
+from statistics import fmean
 
 from rlrun.protocol.trainer import Sample, SampleLoss, SessionSpec
 
 ENTROPY = 1.5
-MISMATCH = 1e-6
+KL_PER_UPDATE = 1e-6
 
 
-def learning_metrics(samples: Sequence[Sample], version: int, updates: int, beta: float | None) -> dict[str, float]:
+def learning_metrics(
+    samples: Sequence[Sample],
+    version: int,
+    updates: int,
+    beta: float | None,
+    mismatches: Mapping[int, Sequence[float]],
+) -> dict[str, float]:
     """Return the metrics of the objective after `updates` earlier ones. The loss falls with each update.
 
-    `beta` is the weight of the KL penalty, None without one.
+    `beta` is the weight of the KL penalty, None without one. `mismatches` has those of tokens by policy version.
     """
     loss = 1 / (1 + updates)
     by_policy = [sample for sample in samples if sample.loss is SampleLoss.policy]
     trainable, policy = _trainable_tokens(samples), _trainable_tokens(by_policy)
     metrics = {"loss/mean": loss, "entropy/all/mean": ENTROPY}
+    compared = [*chain.from_iterable(mismatches.values())] or [0.0]
     if policy:
         metrics |= {
-            "mismatch_kl/all/mean": MISMATCH,
-            "mismatch_kl/all/max": 2 * MISMATCH,
+            "mismatch_kl/all/mean": fmean(compared),
+            "mismatch_kl/all/max": max(compared),
             "importance_ratio/mean": 1.0,
             "importance_ratio/max": 1.0,
             "is_masked/mean": 0.0,
         }
         if beta is not None:
-            metrics |= {"kl_penalty/kl": MISMATCH * updates, "kl_penalty/beta": beta}
+            metrics |= {"kl_penalty/kl": KL_PER_UPDATE * updates, "kl_penalty/beta": beta}
         if _trainable_tokens([sample for sample in by_policy if sample.teacher_logprobs is not None]):
             metrics["teacher_kl/mean"] = loss
         if _trainable_tokens([sample for sample in by_policy if sample.policy_version == version]):
-            metrics["mismatch_kl/on_policy/mean"] = MISMATCH
+            metrics["mismatch_kl/on_policy/mean"] = fmean(mismatches.get(version) or [0.0])
     if 0 < policy < trainable:
         metrics |= {"loss/policy/mean": loss, "loss/cross_entropy/mean": loss}
     return metrics

@@ -1,8 +1,10 @@
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 
+from tests.support.engine_wire import MODEL_FOLDER
 from tests.support.images.stub_trainer.safetensors_file import Tensor, encode
 from tests.support.trainer_requests import VOCABULARY
 
@@ -23,7 +25,8 @@ def model_dir(tmp_path: Path) -> Path:
     folder = tmp_path / "model"
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps(CONFIG))
-    (folder / "tokenizer.json").write_text("{}")
+    for file in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(MODEL_FOLDER / file, folder)
     weights = {"model.embed_tokens.weight": Tensor("F32", (VOCABULARY, 64), bytes(VOCABULARY * 64 * 4))}
     (folder / "model.safetensors").write_bytes(encode(weights, {"format": "pt"}))
     return folder

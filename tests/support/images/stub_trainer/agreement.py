@@ -1,0 +1,46 @@
+"""Comparison of the engine's log-probabilities with those of the policy that a sample names.
+
+Stub engine and stub trainer compute them with one language model from the digest of the adapter's file. They are equal
+if the engine drew from that very adapter, and differ if it served another run's or version's.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from rlrun.protocol.trainer import Sample, SampleLoss
+
+from tests.support.images.stub_engine.completion import LOWEST, Completion, SamplingParameters, distribution
+from tests.support.images.stub_engine.language_model import LanguageModel
+from tests.support.images.stub_engine.tokenizer import CharacterTokenizer
+
+
+class Agreement:
+    """Log-probabilities of the stub engine's language model for the tokenizer in a model's folder."""
+
+    def __init__(self, model_dir: Path) -> None:
+        """Read the tokenizer. Raises TokenizerUnsupported or OSError."""
+        self._tokenizer = CharacterTokenizer(model_dir)
+        self._model = LanguageModel(self._tokenizer)
+
+    def mismatches(
+        self, samples: Sequence[Sample], policies: Mapping[int, str], temperature: float
+    ) -> dict[int, list[float]]:
+        """Return r - log r - 1 of each sampled token in nats, by the policy version of its sample.
+
+        `policies` has the digests of adapters by version. Samples of other versions are left out: their adapter was
+        made by an earlier process.
+        """
+        found: dict[int, list[float]] = {}
+        parameters = SamplingParameters(max_tokens=1, temperature=temperature)
+        for sample in samples:
+            digest = policies.get(sample.policy_version)
+            if digest is None or sample.loss is not SampleLoss.policy:
+                continue
+            for at, is_sampled in enumerate(sample.loss_mask):
+                if is_sampled:
+                    probabilities = self._model.next_token(digest, sample.token_ids[:at])
+                    ours = distribution(probabilities, self._tokenizer, parameters, Completion())
+                    ratio = ours.get(sample.token_ids[at], LOWEST) - sample.logprobs[at]
+                    found.setdefault(sample.policy_version, []).append(math.exp(ratio) - ratio - 1)
+        return found
