@@ -33,8 +33,8 @@ from rlrun_operator.resources.engine_access import PROBE_PATHS
 from rlrun_operator.resources.inference import engine_env, lora_args, serve_args
 from rlrun_operator.resources.pod_templates import MODEL_DIR
 
+from tests.support.engine_files import write_adapter, write_weights
 from tests.support.engine_process import VLLM, engine_process
-from tests.support.safetensors_files import write_adapter, write_weights
 from tests.support.source_tree import ROOT
 
 EXPECTED = ROOT / "tests" / "fixtures" / "engine-wire.yaml"

@@ -1,26 +1,15 @@
-"""Files of the format safetensors, without its library, which the unit level does not have."""
+"""Weights and adapters of random numbers that vLLM loads, written without torch."""
 
 import json
-import struct
+from array import array
 from collections.abc import Mapping, Sequence
+from math import prod
 from pathlib import Path
 from random import Random
 
+from tests.support.images.stub_trainer.safetensors_file import encode, floats
+
 Shapes = Mapping[str, Sequence[int]]
-
-
-def write_safetensors(file: Path, shapes: Shapes, seed: int = 0) -> None:
-    """Write tensors of small random numbers in float32."""
-    random, header, data = Random(seed), {}, b""
-    for name, shape in shapes.items():
-        count = 1
-        for size in shape:
-            count *= size
-        values = struct.pack(f"<{count}f", *(random.uniform(-0.05, 0.05) for _ in range(count)))
-        header[name] = {"dtype": "F32", "shape": list(shape), "data_offsets": [len(data), len(data) + len(values)]}
-        data += values
-    head = json.dumps(header).encode()
-    file.write_bytes(struct.pack("<Q", len(head)) + head + data)
 
 
 def write_adapter(folder: Path, config: Mapping[str, int], rank: int, seed: int = 0) -> Path:
@@ -31,7 +20,7 @@ def write_adapter(folder: Path, config: Mapping[str, int], rank: int, seed: int 
     for layer in range(config["num_hidden_layers"]):
         name = f"base_model.model.model.layers.{layer}.self_attn.q_proj"
         shapes |= {f"{name}.lora_A.weight": (rank, hidden), f"{name}.lora_B.weight": (width, rank)}
-    write_safetensors(folder / "adapter_model.safetensors", shapes, seed)
+    _write(folder / "adapter_model.safetensors", shapes, seed)
     settings = {"peft_type": "LORA", "r": rank, "lora_alpha": 2 * rank, "target_modules": ["q_proj"], "bias": "none"}
     (folder / "adapter_config.json").write_text(json.dumps(settings))
     return folder
@@ -55,5 +44,14 @@ def write_weights(folder: Path, config: Mapping[str, int], seed: int = 0) -> Pat
             "mlp.gate_proj": (inner, hidden), "mlp.up_proj": (inner, hidden), "mlp.down_proj": (hidden, inner),
         }  # fmt: skip
         shapes |= {f"model.layers.{layer}.{name}.weight": shape for name, shape in parts.items()}
-    write_safetensors(folder / "model.safetensors", shapes, seed)
+    _write(folder / "model.safetensors", shapes, seed)
     return folder
+
+
+def _write(file: Path, shapes: Shapes, seed: int) -> None:
+    random = Random(seed)
+    tensors = {
+        name: floats(tuple(shape), array("f", (random.uniform(-0.05, 0.05) for _ in range(prod(shape)))))
+        for name, shape in shapes.items()
+    }
+    file.write_bytes(encode(tensors, {"format": "pt"}))
