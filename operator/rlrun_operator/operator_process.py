@@ -9,7 +9,7 @@ import signal
 import socket
 import time
 import uuid
-from collections.abc import Collection, Coroutine
+from collections.abc import Callable, Collection, Coroutine
 from datetime import UTC, datetime
 from itertools import starmap
 from typing import Any
@@ -22,6 +22,7 @@ from rlrun.kube.async_client import AsyncKubeClient
 from rlrun.kube.async_transport import AsyncApiTransport
 from rlrun.kube.errors import ApiError
 from rlrun.kube.kinds import (
+    DEPLOYMENT,
     RLCHECKPOINT,
     RLMODEL,
     RLRUN,
@@ -233,13 +234,20 @@ class Operator:
             if label(obj, SERVING_LABEL):
                 pools.on_change(obj)
 
-        on_open = functools.partial(self._enqueue_changed, pools, reconciler)
+        def on_open_of_pools(_: ResourceKind, namespace: str | None) -> None:
+            pools.queue_all(namespace)
+
+        on_open: Callable[[ResourceKind, str | None], None] = functools.partial(
+            self._enqueue_changed, pools, reconciler
+        )
+        # Serving pools have Deployments, and runs have none.
+        opened = [*((kind, on_open) for kind in children), (DEPLOYMENT, on_open_of_pools)]
         for namespace in namespaces:
             # Changes of pods make the Secrets of their runs be read again; Secrets themselves are not watched.
             self._cache.watch_opened(SECRET, namespace, ())
         return [
-            MetadataWatch(cluster, self._cache, self._index, kind, namespace, on_change, on_open).run()
-            for kind in children
+            MetadataWatch(cluster, self._cache, self._index, kind, namespace, on_change, when_open).run()
+            for kind, when_open in opened
             for namespace in namespaces
         ]
 

@@ -65,12 +65,9 @@ WORKLOAD_PRIORITY_CLASS = ResourceKind(
 
 ARTIFACTS = (RLCHECKPOINT, RLADAPTER)
 """Kinds of the objects that record a run's artifacts."""
-CHILDREN = (JOB, DEPLOYMENT, REPLICA_SET, SERVICE, NETWORK_POLICY, CONFIG_MAP, SECRET, SERVICE_ACCOUNT)
-"""Kinds of a run's children, in the order in which they are deleted: first the Job, whose process writes.
-
-Earlier versions of the operator made Deployments instead of ReplicaSets.
-"""
-POD_CONTROLLERS = (REPLICA_SET.kind, DEPLOYMENT.kind, JOB.kind)
+CHILDREN = (JOB, REPLICA_SET, SERVICE, NETWORK_POLICY, CONFIG_MAP, SECRET, SERVICE_ACCOUNT)
+"""Kinds of a run's children, in the order in which they are deleted: first the Job, whose process writes."""
+POD_CONTROLLERS = (REPLICA_SET.kind, JOB.kind)
 """Kinds of the children that create pods."""
 
 ALL: Mapping[str, ResourceKind] = {
@@ -80,6 +77,7 @@ ALL: Mapping[str, ResourceKind] = {
         RLMODEL,
         *ARTIFACTS,
         *CHILDREN,
+        DEPLOYMENT,
         POD,
         EVENT,
         LEASE,

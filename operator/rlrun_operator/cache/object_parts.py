@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from rlrun.kube.kinds import DEPLOYMENT, JOB, NETWORK_POLICY, POD, REPLICA_SET, SERVICE, ResourceKind
+from rlrun.kube.kinds import JOB, NETWORK_POLICY, POD, REPLICA_SET, SERVICE, ResourceKind
 from rlrun.kube.objects import Obj
 
 WITHOUT_SPEC = frozenset({SERVICE, NETWORK_POLICY})
-WITHOUT_TEMPLATE = frozenset({REPLICA_SET, DEPLOYMENT, JOB})
+WITHOUT_TEMPLATE = frozenset({REPLICA_SET, JOB})
 UNUSED_OF_PODS = ("volumes", "tolerations", "affinity")
 UNUSED_OF_CONTAINERS = (
     "args",

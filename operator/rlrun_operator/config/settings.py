@@ -121,7 +121,7 @@ DEFAULT_SIZES = {
 
 
 def _with_default_limit(size: str, shape: Any) -> Any:
-    """Return the shape with the size's default limit of storage, if it names none: older settings have no limit."""
+    """Return the shape with the size's default limit of storage, if it names none. An empty one is no limit."""
     if not isinstance(shape, dict) or size not in DEFAULT_SIZES or "ephemeral_storage" in shape:
         return shape
     return {"ephemeralStorage": DEFAULT_SIZES[ComputeSize(size)].ephemeral_storage, **shape}
@@ -283,8 +283,8 @@ class OperatorSettings(Schema):
     dns: ClusterDns = Field(default_factory=ClusterDns)
     """DNS servers that NetworkPolicies let environments reach."""
     reserved_secret_names: list[str] = Field(default_factory=lambda: ["*-s3"])
-    """Names of Secrets that spec.envFrom and RLModels must not name; * stands for any characters. Older versions kept
-    copies of the S3 credentials that end in -s3."""
+    """Names of Secrets that spec.envFrom and RLModels must not name; * stands for any characters. The chart gives the
+    Secret with the S3 credentials a name that ends in -s3."""
     priority_classes: list[str] = Field(default_factory=list)
     """PriorityClasses that runs may use; * stands for any characters."""
     environment_owners: dict[str, list[str]] = Field(default_factory=dict)

@@ -130,7 +130,7 @@ class AdmissionQueue:
             stored = None
         has_pods = may_have_pods(observation, now)
         if admitted is None and has_pods:
-            # The run began before there was a queue.
+            # The run began while the platform had no limits.
             admitted = status.attempt_start_time or now
         known = entry.demand if entry is not None else self._stored_demand(stored)
         if admitted is not None and known is not None and has_pods and status.attempt_start_time is not None:

@@ -17,7 +17,6 @@ from rlrun.constants import ATTEMPT_LABEL, FIELD_MANAGER, FINALIZER, MANAGED_BY_
 from rlrun.kube.async_client import AsyncKubeClient
 from rlrun.kube.errors import ApiError
 from rlrun.kube.kinds import (
-    DEPLOYMENT,
     POD,
     RLADAPTER,
     RLCHECKPOINT,
@@ -26,7 +25,7 @@ from rlrun.kube.kinds import (
     SECRET,
     ResourceKind,
 )
-from rlrun.kube.objects import Obj, controller_kind, is_artifact_ready, label
+from rlrun.kube.objects import Obj, is_artifact_ready, label
 from rlrun.kube.pods import role_of
 from rlrun.kube.references import find_model, split_checkpoint_id
 from rlrun.protocol.orchestrator import RunStatus
@@ -110,7 +109,7 @@ class Observer:
         self.storage_key = storage_key
         self._source: tuple[float, dict[str, str] | None] | None = None
         self._selects_runs = True
-        """False if the API server has no such selector: Kubernetes before 1.31, or definitions of an older version."""
+        """False if the API server has no such selector: Kubernetes before 1.31."""
 
     def moment(self) -> int:
         """Return this moment, for `observe`."""
@@ -234,8 +233,7 @@ class Observer:
         # No watch shows Secrets. A creation does not overwrite one of an earlier run or of a user.
         has_none = is_first and all(self._index.has_none(kind, (namespace, name)) for kind in CHILDREN)
         secret = await reader.get(SECRET, namespace, token_secret_name(name), is_known_missing=has_none)
-        # The ReplicaSet of a Deployment has the labels of the pods. Deleted by itself, it would be made again.
-        found = [obj for objects in lists for obj in objects if controller_kind(obj) != DEPLOYMENT.kind]
+        found = [obj for objects in lists for obj in objects]
         if secret is not None and label(secret, RUN_LABEL) == name:
             found.append(secret)
         return found

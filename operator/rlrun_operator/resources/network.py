@@ -55,7 +55,6 @@ def network_policies(
         outside = [{"to": [proxies], "ports": _tcp(EGRESS_PORT)}]
     user_code = _policy(
         identity,
-        # Attempts of earlier versions have a policy <run>-environment with the ports of that time, and keep it.
         identity.child("user-code"),
         [Role.environment],
         [{"from": [orchestrator], "ports": _tcp(ENVIRONMENT_PORT)}],

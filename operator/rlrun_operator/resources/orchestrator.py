@@ -85,7 +85,6 @@ def orchestrator(
             "RLRUN_CONFIG": str(CONFIG_PATH),
             "RLRUN_START_DEADLINE": str(resolved.spec.start_deadline_seconds),
             "RLRUN_CHECKPOINT_INTERVAL": str(settings.defaults.checkpoint_interval),
-            # By default it listens on the ports of its Service, as images of earlier versions do.
             "RLRUN_GATEWAY_PORT": str(GATEWAY_CONTAINER_PORT),
             "RLRUN_STATUS_PORT": str(ORCHESTRATOR_STATUS_CONTAINER_PORT),
             "RLRUN_SPOOL": SPOOL,

@@ -91,11 +91,6 @@ class PoolIdentity:
         return f"{self.name}-api-key"
 
     @property
-    def former_secret(self) -> str:
-        """Name of the Secret with a copy of the S3 credentials, which older versions made."""
-        return f"{self.name}-s3"
-
-    @property
     def desired_config(self) -> str:
         """Name of the ConfigMap with the desired adapters."""
         return f"{self.name}-order"

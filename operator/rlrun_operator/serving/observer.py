@@ -79,7 +79,7 @@ class PoolObserver:
             self._cluster.list(POD, key.namespace, selector),
             *(self._cluster.list(kind, key.namespace, selector) for kind in KINDS),
         )
-        names = (key.identity.token_secret, key.identity.api_key_secret, key.identity.former_secret)
+        names = (key.identity.token_secret, key.identity.api_key_secret)
         found = await asyncio.gather(*(self._cluster.get(SECRET, key.namespace, name) for name in names))
         children = [obj for objects in lists for obj in objects]
         children += [s for s in found if s is not None and label(s, SERVING_LABEL) == key.identity.name]

@@ -72,7 +72,6 @@ def plan_pool(pool: PoolObservation, settings: OperatorSettings, now: datetime) 
         assessments |= {_name(a): deploy_failed(children) for a in wanted if _name(a) not in assessments}
         return _finish(pool, PoolPlan(), assessments, identity, now)
     existing = {(c["kind"], c["metadata"]["name"]): c for c in pool.children}
-    former = tuple(ObjectRef.of(c) for c in pool.children if _name(c) == identity.former_secret)
     applies = tuple(c for c in children if differs(c, existing.get((c["kind"], c["metadata"]["name"]))))
 
     new = frozenset((c["kind"], c["metadata"]["name"]) for c in applies) - existing.keys()
@@ -85,7 +84,7 @@ def plan_pool(pool: PoolObservation, settings: OperatorSettings, now: datetime) 
     )
     return _finish(
         pool,
-        PoolPlan(deletes=former, applies=applies, new=new, desired=wanted_adapters, recipients=recipients),
+        PoolPlan(applies=applies, new=new, desired=wanted_adapters, recipients=recipients),
         assessments,
         identity,
         now,

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 from rlrun.kube.async_client import AsyncKubeClient
 from rlrun.kube.errors import ApiError
-from rlrun.kube.kinds import ALL, POD, RLCHECKPOINT, RLMODEL, RLRUN, WORKLOAD, ResourceKind
+from rlrun.kube.kinds import ALL, DEPLOYMENT, POD, RLCHECKPOINT, RLMODEL, RLRUN, WORKLOAD, ResourceKind
 from rlrun.kube.objects import Labels, Obj
 from rlrun.kube.requests import KubeRequest, Verb
 from rlrun_operator import operator_process
@@ -33,10 +33,10 @@ def finished(name: str) -> Obj:
 
 
 class Watched:
-    """An API server whose watches send some events about pods and then hang."""
+    """An API server whose watches send some events about one kind and then hang."""
 
-    def __init__(self, *events: Obj) -> None:
-        self.events = events
+    def __init__(self, *events: Obj, kind: ResourceKind = POD) -> None:
+        self.events, self.kind = events, kind
         self.kinds: list[tuple[ResourceKind, str | None]] = []
 
     async def list_metadata(
@@ -46,7 +46,7 @@ class Watched:
         return [], "1"
 
     async def watch_metadata(self, kind: ResourceKind, *_: Any) -> AsyncIterator[tuple[str, Obj]]:
-        for event in self.events if kind == POD else ():
+        for event in self.events if kind == self.kind else ():
             yield "MODIFIED", event
         await asyncio.Event().wait()
 
@@ -97,6 +97,23 @@ async def test_when_a_watch_opens_the_runs_with_something_left_are_looked_at() -
     found = await watch(operator_of(), Watched(), pools, Unsettled(RunKey("team", "cleans-up")))
     assert found == {"waits", "trains", "cleans-up"}
     assert None in pools.queued
+
+
+async def test_a_changed_deployment_of_a_pool_is_noticed_and_its_watch_concerns_no_run() -> None:
+    metadata = {"name": "pool", "namespace": "team", "resourceVersion": "2", "labels": {"rlrun.dev/serving": "pool"}}
+    pools, server = Pools(), Watched({"metadata": metadata}, kind=DEPLOYMENT)
+    operator = operator_of()
+    jobs = operator._cache_jobs(cast(AsyncKubeClient, server), pools, cast(Reconciler, Unsettled()))
+    async with asyncio.timeout(20):
+        watch_of_deployments = asyncio.create_task(jobs[-1])
+        while not pools.changed:  # noqa: ASYNC110  # the fake has no event for it
+            await asyncio.sleep(0)
+    watch_of_deployments.cancel()
+    for job in jobs[:-1]:
+        job.close()
+    assert server.kinds == [(DEPLOYMENT, None)]
+    assert (pools.changed, pools.queued) == (["pool"], [None])
+    assert len(operator._queue) == 0
 
 
 async def test_when_a_watch_opens_again_only_runs_that_may_have_changed_are_looked_at() -> None:

@@ -1,6 +1,6 @@
 """Pods of a ReplicaSet that the API server refuses, for example because of a quota on pods or GPUs."""
 
-from rlrun.kube.kinds import DEPLOYMENT, REPLICA_SET
+from rlrun.kube.kinds import REPLICA_SET
 from rlrun.kube.objects import Obj, attempt_of
 from rlrun.kube.pods import component_of, role_of
 from rlrun.kube.refusals import describe_object, explain_refusal
@@ -14,9 +14,7 @@ REPLICA_FAILURE = "ReplicaFailure"
 
 def refused_pods(observation: RunObservation, attempt: int) -> list[PodProblem]:
     """Return the problems of the attempt's ReplicaSets whose pods are refused."""
-    replica_sets = [
-        r for r in observation.owned_children(REPLICA_SET.kind, DEPLOYMENT.kind) if attempt_of(r) == attempt
-    ]
+    replica_sets = [r for r in observation.owned_children(REPLICA_SET.kind) if attempt_of(r) == attempt]
     return [
         PodProblem(
             role_of(r),

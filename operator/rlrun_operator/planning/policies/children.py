@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from rlrun.constants import FIELD_MANAGER, MANAGED_BY_LABEL, RUN_UID_LABEL
-from rlrun.kube.kinds import DEPLOYMENT, REPLICA_SET
+from rlrun.kube.kinds import REPLICA_SET
 from rlrun.kube.objects import Obj, ObjectRef, attempt_of, label
 from rlrun.kube.pods import is_alive, is_leaving, role_of
 from rlrun.protocol.resolved import CONFIG_KEY
@@ -22,7 +22,7 @@ from rlrun_operator.planning.policies.resolution import readable_config
 from rlrun_operator.resources.object_digest import digest_of
 
 COMPARED_DATA = ("ConfigMap", "Secret")
-ENDED_WITH_RUN = (REPLICA_SET.kind, DEPLOYMENT.kind, "Secret")
+ENDED_WITH_RUN = (REPLICA_SET.kind, "Secret")
 ENDED_WITH_PODS = ("ServiceAccount", "Secret", "ConfigMap", "Service", "NetworkPolicy")
 """Children that only pods need, in the order of their deletion. Without the ServiceAccount no pod can be created late;
 the NetworkPolicies of user code go last."""
@@ -44,15 +44,10 @@ def is_complete(desired: Iterable[Obj], observation: RunObservation) -> bool:
 
 def _incomplete(desired: Iterable[Obj], observation: RunObservation) -> list[tuple[Obj, Obj | None]]:
     """Return the children that are not as they are desired, each with the existing one."""
-    existing = {(_kind_of(c), c["metadata"]["name"]): c for c in observation.owned_children()}
+    existing = {(c["kind"], c["metadata"]["name"]): c for c in observation.owned_children()}
     pairs = [(child, existing.get((child["kind"], child["metadata"]["name"]))) for child in desired]
     fitting = [(_in_the_keys_of(child, current), current) for child, current in pairs]
     return [(child, current) for child, current in fitting if _needs_write(child, current)]
-
-
-def _kind_of(existing: Obj) -> str:
-    """Return the kind of the child today. An attempt that began with Deployments goes on with them."""
-    return REPLICA_SET.kind if existing["kind"] == DEPLOYMENT.kind else str(existing["kind"])
 
 
 def _has_orphaned_pod(desired: Obj, observation: RunObservation) -> bool:

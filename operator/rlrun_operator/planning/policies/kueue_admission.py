@@ -24,7 +24,6 @@ from rlrun_operator.planning.plan.actions import ConditionChange, PlanPart, Stat
 from rlrun_operator.planning.plan.admission import Admission, Admitted, Refused, Waiting
 from rlrun_operator.planning.plan.observation import RunObservation
 from rlrun_operator.planning.plan.status_builder import new_status
-from rlrun_operator.planning.policies.kueue_placement import is_queued_by_pods
 from rlrun_operator.planning.policies.place_request import may_have_pods
 from rlrun_operator.planning.policies.resolution import resolve_run
 from rlrun_operator.planning.policies.restart_backoff import remaining_wait
@@ -115,9 +114,9 @@ def stage_of(observation: RunObservation, status: RLRunStatus, spec: RLRunSpec, 
 def _decision(
     observation: RunObservation, status: RLRunStatus, spec: RLRunSpec, settings: OperatorSettings, now: datetime
 ) -> Decision | None:
-    """Return the decision, or None about an attempt that Kueue admitted without a Workload of the run."""
+    """Return the decision, or None without Kueue."""
     stage, kueue = stage_of(observation, status, spec, now), observation.kueue
-    if kueue is None or _is_older(observation, status, stage):
+    if kueue is None:
         return None
     return decide(
         stage,
@@ -142,10 +141,6 @@ def _wanted(
     identity, access = observation.identity(coming.attempt), egress_access(observation, settings, now)
     made = children(identity, settings, resolved, observation.storage_key, egress=access)
     return workload(identity, str(spec.queue_name), made, observation.kueue.priority)
-
-
-def _is_older(observation: RunObservation, status: RLRunStatus, stage: Stage) -> bool:
-    return stage is Stage.ACTIVE and is_queued_by_pods(observation, status.attempt)
 
 
 def _accepted(decision: Decision, status: RLRunStatus) -> StatusChange:

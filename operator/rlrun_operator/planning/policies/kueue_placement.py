@@ -3,23 +3,22 @@
 from collections.abc import Sequence
 
 from rlrun.constants import Reason
-from rlrun.kube.objects import Obj, attempt_of, label
+from rlrun.kube.objects import Obj
 from rlrun.kube.pods import is_leaving
 from rlrun.protocol.problem import Problem
 
 from rlrun_operator.kueue.placement import flavor_names, place, placements
-from rlrun_operator.kueue.workload import QUEUE_LABEL
 from rlrun_operator.kueue.workload_status import holds
 from rlrun_operator.planning.plan.observation import RunObservation
 
 
-def place_children(observation: RunObservation, desired: Sequence[Obj], attempt: int) -> list[Obj] | Problem:
+def place_children(observation: RunObservation, desired: Sequence[Obj]) -> list[Obj] | Problem:
     """Return the children with the placement of their pods, or the reason why it is unknown.
 
     Raises PlacementConflict.
     """
     kueue = observation.kueue
-    if kueue is None or is_queued_by_pods(observation, attempt):
+    if kueue is None:
         return list(desired)
     problem = kueue.problem or kueue.flavor_problem
     if problem is not None:
@@ -39,9 +38,3 @@ def admitted_workload(observation: RunObservation) -> Obj | None:
     workloads = observation.kueue.workloads if observation.kueue else ()
     found = [w for w in workloads if holds(w, "Admitted") and not holds(w, "Finished") and not is_leaving(w)]
     return max(found, key=lambda w: str(w["metadata"].get("creationTimestamp") or ""), default=None)
-
-
-def is_queued_by_pods(observation: RunObservation, attempt: int) -> bool:
-    """True for an attempt that an older version of the operator began: Kueue admitted each of its pods alone."""
-    owned = observation.pod_controllers()
-    return any(attempt_of(c) == attempt and label(c, QUEUE_LABEL) for c in owned)

@@ -3,8 +3,7 @@
 A Job waits 10 s, 20 s, 40 s, ... before it replaces a failed or deleted pod, and the run does not train meanwhile. The
 operator therefore deletes a Job that only waits, and the next reconcile creates it again. The Job's own wait remains
 for orchestrators that end repeatedly or soon after their start, after an upgrade of the operator, whose pods would not
-fit the attempt, and while the operator is down. It remains as well for a Job that an older version of the operator put
-into a queue of Kueue: a new one would have to be admitted again.
+fit the attempt, and while the operator is down.
 """
 
 from dataclasses import replace
@@ -15,13 +14,12 @@ from rlrun.api.run_status import RLRunStatus
 from rlrun.constants import HASH_ANNOTATION, Reason, Role
 from rlrun.kube.conditions import parse_time, seconds
 from rlrun.kube.events import EventRecord
-from rlrun.kube.objects import Obj, ObjectRef, annotation, label
+from rlrun.kube.objects import Obj, ObjectRef, annotation
 from rlrun.kube.pods import is_alive, is_disrupted, is_leaving, role_of, termination_of
 from rlrun.protocol.problem import Problem
 from rlrun.protocol.resolved import ResolvedRun
 
 from rlrun_operator.config.settings import OperatorSettings
-from rlrun_operator.kueue.workload import QUEUE_LABEL
 from rlrun_operator.planning.plan.actions import PlanPart
 from rlrun_operator.planning.plan.observation import RunObservation
 from rlrun_operator.planning.plan.status_builder import is_true
@@ -73,7 +71,6 @@ def _only_waits(job: Obj) -> bool:
     return not (
         is_leaving(job)
         or job["spec"].get("suspend")
-        or label(job, QUEUE_LABEL)
         or status.get("active")
         or status.get("succeeded")
         or any(uncounted.values())

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from rlrun.api.run_status import RLRunStatus
-from rlrun.kube.kinds import DEPLOYMENT, REPLICA_SET
+from rlrun.kube.kinds import REPLICA_SET
 from rlrun.kube.pods import role_of
 from rlrun.protocol.problem import Problem
 
@@ -63,7 +63,7 @@ def may_have_pods(observation: RunObservation, now: datetime) -> bool:
     """True if a pod of the run may still run, or a workload may make one."""
     if any(may_write(pod, now) for pod in observation.own_pods):
         return True
-    if observation.owned_children(REPLICA_SET.kind, DEPLOYMENT.kind):
+    if observation.owned_children(REPLICA_SET.kind):
         return True
     return any(not has_ended(job, observation) for job in observation.owned_children("Job"))
 

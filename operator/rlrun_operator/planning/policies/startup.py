@@ -109,7 +109,7 @@ def create_children(
         trusts_references=trusts,
     )
     try:
-        placed = place_children(observation, desired, status.attempt)
+        placed = place_children(observation, desired)
     except PlacementConflict as conflict:
         return mark_finished(observation, status, settings, now, Phase.failed, conflict.problem)
     applies = missing_children(desired if isinstance(placed, Problem) else placed, observation)

@@ -29,8 +29,7 @@ def source(cluster: FakeCluster) -> ClusterSource:
 
 
 def test_every_kind_of_child_is_listed() -> None:
-    # Earlier versions of the operator made Deployments.
-    assert {kind for kind, _ in build()} == {kind.kind for kind in CHILDREN} - {"Deployment"}
+    assert {kind for kind, _ in build()} == {kind.kind for kind in CHILDREN}
 
 
 def test_children_have_the_labels_that_are_asked_for() -> None:

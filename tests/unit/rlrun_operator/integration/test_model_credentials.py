@@ -97,12 +97,12 @@ async def test_a_pool_that_serves_outlives_the_secret_of_its_model(pools: Pools)
     assert pools.cluster.all("Deployment") == deployment
 
 
-async def test_a_copy_of_the_s3_credentials_by_an_older_version_is_reserved_without_any_pattern(pools: Pools) -> None:
+async def test_the_secret_of_the_pools_users_is_reserved_without_any_pattern(pools: Pools) -> None:
     pools.settings = pools.settings.model_copy(update={"reserved_secret_names": []})
-    name = KEY.identity.former_secret
+    name = KEY.identity.api_key_secret
     copy = {"apiVersion": "v1", "kind": "Secret", "metadata": KEY.identity.metadata(name), "data": {}}
     pools.cluster.put(copy)
-    ref = {"name": name, "key": "AWS_SECRET_ACCESS_KEY", "optional": True}
+    ref = {"name": name, "key": "OPENAI_API_KEY", "optional": True}
     taken = {"env": [{"name": "LICENSE_KEY", "valueFrom": {"secretKeyRef": ref}}]}
     pools.cluster.put(model_object(inference=taken))
     pools.cluster.put(adapter_object())

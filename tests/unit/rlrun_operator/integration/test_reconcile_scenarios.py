@@ -13,9 +13,7 @@ from typing import Any, NoReturn
 import pytest
 from rlrun.constants import CONFIG_ANNOTATION, RUN_UID_LABEL
 from rlrun.kube.errors import ApiError
-from rlrun.kube.kinds import REPLICA_SET
 from rlrun.kube.objects import label
-from rlrun.kube.requests import Verb
 from rlrun.protocol.orchestrator import RunPhase, RunStatus
 from rlrun.protocol.problem import Problem
 from rlrun_operator.cache.object_cache import ObjectCache
@@ -786,27 +784,3 @@ async def test_lost_status_does_not_lose_a_running_run(world: World) -> None:
     await world.reconcile(2)
     assert world.status["phase"] == "Running"
     assert len(world.cluster.all("Pod")) == before
-
-
-async def test_an_attempt_that_began_with_deployments_goes_on_with_them(world: World) -> None:
-    """Earlier versions of the operator made Deployments. An upgrade must not double the pods of running attempts."""
-    await world.start()
-    for made in world.cluster.all("ReplicaSet"):
-        del world.cluster.objects["ReplicaSet", "team", made["metadata"]["name"]]
-        world.cluster.put({**made, "kind": "Deployment"})
-        # Its own one has the labels of the pods.
-        owner = {"kind": "Deployment", "uid": made["metadata"]["uid"], "controller": True}
-        metadata = {"name": f"{made['metadata']['name']}-5c9f", "uid": f"{made['metadata']['uid']}-5c9f"}
-        metadata = {**made["metadata"], **metadata, "ownerReferences": [owner]}
-        world.cluster.put({**made, "metadata": metadata})
-    world.poller.answer = RunStatus(phase=RunPhase.running, step=3, max_steps=10, started_at=START)
-    await world.reconcile(2)
-    assert world.status["phase"] == "Running"
-    assert len(world.cluster.all("ReplicaSet")) == len(world.cluster.all("Deployment")) == 3
-
-    world.cluster.requests.clear()
-    world.change_spec(stop=True)
-    await world.reconcile(2)
-    assert world.cluster.all("Deployment", "ReplicaSet") == []
-    # A Deployment makes another ReplicaSet in place of one that is deleted.
-    assert not [r for r in world.cluster.requests if r.verb is Verb.DELETE and r.kind == REPLICA_SET]

@@ -234,15 +234,6 @@ async def test_new_credentials_of_the_platform_change_nothing(pools: Pools) -> N
     assert [pools.cluster.all(kind) for kind in ("Deployment", "ConfigMap")] == before
 
 
-async def test_a_copy_of_the_credentials_from_an_older_version_is_deleted(pools: Pools) -> None:
-    await pools.deploy(adapter_object())
-    identity = KEY.identity
-    former = {"apiVersion": "v1", "kind": "Secret", "metadata": identity.metadata(identity.former_secret), "data": {}}
-    pools.cluster.put(former)
-    await pools.reconcile()
-    assert pools.cluster.find("Secret", identity.former_secret) is None
-
-
 async def test_the_order_allows_to_read_its_adapters_and_no_others(pools: Pools) -> None:
     await pools.deploy(adapter_object())
     (config,) = pools.cluster.all("ConfigMap")

@@ -546,19 +546,6 @@ async def test_a_finished_run_ends_its_workload_also_if_it_could_not_be_read_bef
     assert holds(kueue.get(NAME), "Finished")
 
 
-async def test_pods_that_kueue_admitted_one_by_one_before_an_upgrade_go_on(world: World, kueue: FakeKueue) -> None:
-    await start(world, kueue)
-    del world.cluster.objects["Workload", "team", NAME]
-    job: Any = world.cluster.find("Job", "reverse-orchestrator-a1")
-    job["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] = "team-a"
-    world.cluster.put(job)
-    del world.cluster.objects["ReplicaSet", "team", "reverse-inference"]
-    await world.reconcile(2)
-    assert world.status["phase"] == "Running"
-    assert world.cluster.all("Workload") == []
-    assert len(world.cluster.all(*WORKLOADS)) == PODS
-
-
 # --- priority ---------------------------------------------------------------------------------------------------------
 
 

@@ -186,10 +186,6 @@ def young(world: World) -> None:
     job_of(world)["metadata"]["creationTimestamp"] = "2026-01-01T00:04:01Z"
 
 
-def queued(world: World) -> None:
-    job_of(world)["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] = "team"
-
-
 def suspended(world: World) -> None:
     job_of(world)["spec"]["suspend"] = True
 
@@ -215,7 +211,6 @@ def reporting(status: Obj) -> Callable[[World], None]:
     "state",
     [
         young,
-        queued,
         suspended,
         leaving,
         upgraded,

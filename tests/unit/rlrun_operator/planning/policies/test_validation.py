@@ -181,7 +181,7 @@ VALIDATIONS: list[tuple[str, Obj, Obj, str | None]] = [
     ("a key that is not needed", {"wandb": {"offline": True}}, {}, None),
     ("own secret", secrets("judge"), {}, None),
     ("tokens of the run", secrets("reverse-rlrun-token"), {}, "SecretReserved"),
-    ("copy of the S3 credentials by an older version", secrets("next-s3", optional=True), {}, "SecretReserved"),
+    ("name of a Secret with S3 credentials", secrets("next-s3", optional=True), {}, "SecretReserved"),
     ("secret of the operator", secrets("odd"), {"operator_secrets": ("odd",)}, "SecretReserved"),
     ("name of the platform's secret in another namespace", secrets("s3"), {}, None),
     ("priority class of the system", {"priorityClassName": "system-node-critical"}, {}, "PriorityClassNotAllowed"),
