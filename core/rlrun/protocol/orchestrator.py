@@ -2,7 +2,7 @@
 
 :8080  GET /healthz /readyz /metrics
        GET /status                    -> RunStatus
-       GET /status?since=V&wait=S     -> RunStatus with its version, when this differs from V or after S seconds
+       GET /status?since=V&wait=S     -> RunStatus when its version differs from V, or after S seconds
 :8000  the rollout gateway: /groups/{group}/v1/chat/completions, /completions and /models of the OpenAI API
 """
 
@@ -46,8 +46,7 @@ class RunStatus(Schema):
     """
 
     version: str | None = None
-    """Digest of the content without estimates and group counts, in responses to requests with `since`. None from
-    orchestrators of older versions."""
+    """Digest of the content without estimates and group counts. The termination message has none."""
     phase: RunPhase
     step: int = 0
     max_steps: int

@@ -3,8 +3,7 @@
 One request per orchestrator hangs until the status has changed, so that a run between two steps costs a request in
 WAIT_SECONDS and no look. An orchestrator that does not answer is asked again here, less often the longer it is silent.
 A look waits for an answer only before a decision, and FIRST_SECONDS for the first one: a lost node has many
-orchestrators, and each would occupy a worker for seconds. Orchestrators of older versions have no versions in their
-answers; these are asked at every look.
+orchestrators, and each would occupy a worker for seconds.
 """
 
 import asyncio
@@ -166,8 +165,6 @@ class HttpOrchestratorClient(OrchestratorClient):
         self._asking_again = HttpClient(LATE_SECONDS, connections=MAX_WATCHES)
         self._hanging = HttpClient(WAIT_SECONDS + LATE_SECONDS, connections=MAX_WATCHES)
         self._watches: dict[RunKey, _Watch] = {}
-        self._without_versions: set[RunKey] = set()
-        """Runs whose orchestrators are of older versions."""
 
     @override
     async def status(self, key: RunKey, token: str | None = None, *, is_fresh: bool = False) -> RunStatus:
@@ -178,7 +175,7 @@ class HttpOrchestratorClient(OrchestratorClient):
             return watch.known()
         if watch is not None:
             self.forget(key)
-        if key in self._without_versions or len(self._watches) >= MAX_WATCHES:
+        if len(self._watches) >= MAX_WATCHES:
             return await self._polled(key, token)
         watch = self._begin(key, token)
         assert watch.first is not None
@@ -212,9 +209,6 @@ class HttpOrchestratorClient(OrchestratorClient):
         """Ask an orchestrator that is not watched. Raises RequestError."""
         asked = _Watch(token)
         await self._read(self._http, self._asking(key), asked)
-        if asked.report is None or asked.report.version:
-            # Watch it from the next look on: it is silent, or is another one.
-            self._without_versions.discard(key)
         return asked.known()
 
     @override
@@ -228,7 +222,6 @@ class HttpOrchestratorClient(OrchestratorClient):
 
     @override
     def forget(self, key: RunKey) -> None:
-        self._without_versions.discard(key)
         watch = self._watches.pop(key, None)
         if watch is not None:
             watch.end()
@@ -243,12 +236,12 @@ class HttpOrchestratorClient(OrchestratorClient):
         await self._hanging.close()
 
     async def _follow(self, key: RunKey, watch: _Watch, first: "asyncio.Task[Priority | None]") -> None:
-        """Keep the report of the watch current while the orchestrator's answers have versions."""
+        """Keep the report of the watch current."""
         try:
             priority = await first
             if priority is not None and watch.is_relied_on:
                 self._changed(key, priority)
-            while watch.report is None or watch.report.version:
+            while True:
                 watch.is_relied_on = True
                 await asyncio.sleep(pause_after(watch.silent_seconds(self._clock()), self._pause))
                 priority = await self._ask(key, watch, WAIT_SECONDS if watch.error is None else 0)
@@ -258,7 +251,6 @@ class HttpOrchestratorClient(OrchestratorClient):
                     priority = Priority.EVENT if later is Priority.EVENT else priority
                 if priority is not None:
                     self._changed(key, priority)
-            self._without_versions.add(key)
         except Exception:
             log.exception("The watch of the orchestrator of %s ended by an error of the operator; it begins anew", key)
         finally:
@@ -271,7 +263,7 @@ class HttpOrchestratorClient(OrchestratorClient):
 
     async def _ask(self, key: RunKey, watch: _Watch, wait: float) -> Priority | None:
         """Ask for a status other than the last one, and wait for it. Returns the priority of a look at the run."""
-        version = "" if watch.report is None else watch.report.version
+        version = "" if watch.report is None else watch.report.version or ""
         http = self._hanging if wait else self._asking_again
         return await self._read(http, f"{self._asking(key)}{version}&{WAIT}={wait:g}", watch, wait)
 

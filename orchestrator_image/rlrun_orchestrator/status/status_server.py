@@ -21,11 +21,8 @@ def status_application(
     ending = asyncio.Event()
 
     async def status(request: web.Request) -> web.Response:
-        if SINCE not in request.query:
-            # Operators of older versions reject a status with a field that they do not know.
-            return json_response(build_status())
         loop = asyncio.get_running_loop()
-        since, end = request.query[SINCE], loop.time() + _wait_of(request)
+        since, end = request.query.get(SINCE), loop.time() + _wait_of(request)
         while (found := with_version(build_status())).version == since and not ending.is_set():
             left = end - loop.time()
             if left <= 0:

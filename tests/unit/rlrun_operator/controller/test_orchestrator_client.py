@@ -240,24 +240,6 @@ async def test_an_orchestrator_that_has_never_answered_is_watched_too(run: Orche
     assert (await run.client.status(KEY, TOKEN)).step == 3
 
 
-async def test_an_older_orchestrator_that_answers_at_last_is_asked_at_each_look(
-    run: Orchestrator, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plain: Callable[[RunStatus], RunStatus] = lambda status: status  # noqa: E731
-    monkeypatch.setattr("rlrun_orchestrator.status.status_server.with_version", plain)
-    run.is_broken = True
-    with pytest.raises(RequestError):
-        await run.client.status(KEY, TOKEN)
-    run.is_broken = False
-    assert await run.changed() == KEY
-    async with asyncio.timeout(20):
-        while run.client.is_watched(KEY):  # noqa: ASYNC110  # nothing tells it
-            await asyncio.sleep(0.01)
-    for step in (4, 5):
-        run.change(step=step)
-        assert (await run.client.status(KEY, TOKEN)).step == step
-
-
 @dataclass
 class Hanging:
     """Orchestrators that answer no request before `released` is set."""
@@ -344,50 +326,6 @@ async def test_many_first_requests_without_an_answer_do_not_delay_that_of_anothe
             await asyncio.sleep(0.01)
 
 
-async def test_an_older_orchestrator_whose_first_answer_is_late_is_asked_at_each_look(hanging: Hanging) -> None:
-    """Looks at it wait as long as a request may take: nothing tells its later answers."""
-    hanging.version = ""
-    assert await hanging.look() is None
-    hanging.released.set()
-    await hanging.unwatched()
-    hanging.released.clear()
-    look = asyncio.create_task(hanging.look())
-    await asyncio.sleep(0.2)
-    hanging.released.set()
-    assert await look == 3
-    assert not hanging.client.is_watched(KEY)
-    assert hanging.changes.empty()
-
-
-async def test_an_older_orchestrator_that_becomes_silent_is_watched_until_it_answers(
-    run: Orchestrator, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plain: Callable[[RunStatus], RunStatus] = lambda status: status  # noqa: E731
-    monkeypatch.setattr("rlrun_orchestrator.status.status_server.with_version", plain)
-    run.client._clock = lambda: run.now
-    await run.client.status(KEY, TOKEN)
-    run.is_broken = True
-    for _ in range(2):
-        with pytest.raises(RequestError):
-            await run.client.status(KEY, TOKEN)
-    assert run.client.is_watched(KEY)
-    run.now = 30.0
-    assert await run.changed() == KEY
-    assert run.client.silent_seconds(KEY) == 30.0
-    run.is_broken = False
-    assert await run.changed() == KEY
-    assert (await run.client.status(KEY, TOKEN)).step == 3
-
-
-async def test_an_older_orchestrator_that_only_a_deciding_look_has_reached_is_asked_again(hanging: Hanging) -> None:
-    """The first answer says nothing that this look has not seen."""
-    hanging.version = ""
-    assert await hanging.look() is None
-    hanging.client._watches[KEY].answered(RunStatus(phase=RunPhase.running, step=3, max_steps=10))
-    hanging.released.set()
-    await hanging.unwatched()
-
-
 async def test_a_deciding_look_without_an_answer_of_its_own_takes_one_that_came_meanwhile(hanging: Hanging) -> None:
     assert await hanging.look() is None
     watch = hanging.client._watches[KEY]
@@ -406,26 +344,6 @@ async def test_a_deciding_look_waits_for_the_first_answer(hanging: Hanging) -> N
     hanging.released.set()
     assert (await look).step == 3
     assert hanging.changes.empty()
-
-
-async def test_an_orchestrator_that_is_not_older_any_more_is_watched(hanging: Hanging) -> None:
-    hanging.version = ""
-    hanging.released.set()
-    assert await hanging.look() == 3
-    hanging.version = "1"
-    assert await hanging.look() == 3
-    assert await hanging.look() == 3
-    assert hanging.client.is_watched(KEY)
-
-
-async def test_the_next_orchestrator_of_a_run_may_be_a_newer_one(hanging: Hanging) -> None:
-    hanging.version = ""
-    hanging.released.set()
-    assert await hanging.look() == 3
-    hanging.client.forget(KEY)
-    hanging.version = "1"
-    assert await hanging.look() == 3
-    assert hanging.client.is_watched(KEY)
 
 
 async def test_a_run_that_is_forgotten_before_its_first_answer_causes_no_look(hanging: Hanging) -> None:
@@ -588,17 +506,6 @@ async def test_orchestrators_beyond_the_limit_are_asked_each_time(
         await run.client.status(KEY, TOKEN)
     assert not run.client.is_watched(KEY)
     run.is_broken = False
-    for step in (3, 4):
-        run.change(step=step)
-        assert (await run.client.status(KEY, TOKEN)).step == step
-        assert not run.client.is_watched(KEY)
-
-
-async def test_orchestrators_without_versions_are_asked_each_time(
-    run: Orchestrator, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plain: Callable[[RunStatus], RunStatus] = lambda status: status  # noqa: E731
-    monkeypatch.setattr("rlrun_orchestrator.status.status_server.with_version", plain)
     for step in (3, 4):
         run.change(step=step)
         assert (await run.client.status(KEY, TOKEN)).step == step
