@@ -46,8 +46,7 @@ ROLLOUTS_EPILOG = """Examples:
   rlrun rollouts reverse-text-x7k2p --split filtered --status errored
   rlrun rollouts reverse-text-x7k2p --split eval --env exam --num 5 -o json
 
-Without -s the newest step is shown. Runs of earlier versions stored the split train only, without rewards by \
-function. Needs `get rlruns/rollouts` in the namespace."""
+Without -s the newest step is shown. Needs `get rlruns/rollouts` in the namespace."""
 DEFAULT_METRICS = ("reward/mean", "loss/mean", "mismatch_kl/all/mean", "completion_len/mean", "error/mean")
 """Columns of the table; those that the run does not have are omitted."""
 MAX_FUNCTIONS = 8

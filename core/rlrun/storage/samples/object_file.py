@@ -3,7 +3,7 @@
     [zstd frame of group 1] [zstd frame of group 2] ... [skippable frame: zstd(index), its length, "RLIX"]
 
 The tail of an object is enough for a list, and one range for the texts of a group. Programs that know nothing of the
-index skip it (RFC 8878, 3.1.2): `zstd -dc` prints all lines. Older objects are one frame without an index.
+index skip it (RFC 8878, 3.1.2): `zstd -dc` prints all lines.
 
 Everything that is read may be damaged or hostile: no size that an object states is believed before it was compared with
 a limit, and no frame is decompressed to more than its limit.
@@ -58,7 +58,7 @@ class ReadLimits:
     rows: int = MAX_ROWS
     """Rollouts and groups of an object together."""
     group: int = MAX_GROUP_BYTES
-    """Lines of a group, or of an object without an index, before compression."""
+    """Lines of a group, or of an object without a usable index, before compression."""
     record: int = MAX_GROUP_BYTES
     """One line."""
     scan: int = MAX_OBJECT_BYTES + MAX_PACKED_INDEX
@@ -115,16 +115,14 @@ def _limited(index: SampleIndex) -> SampleIndex:
     return index.model_copy(update={"groups": groups})
 
 
-def index_size(tail: bytes, limits: ReadLimits = DEFAULT_LIMITS) -> int | None:
-    """Return the number of bytes of the object's tail that hold the index, None for an object without one.
+def index_size(tail: bytes, limits: ReadLimits = DEFAULT_LIMITS) -> int:
+    """Return the number of bytes of the object's tail that hold the index.
 
-    Raises SamplesDamaged for a size above the limit.
+    Raises SamplesDamaged for an object without an index, and for a size above the limit.
     """
-    if len(tail) < FOOTER.size:
-        return None
-    length, mark = FOOTER.unpack(tail[-FOOTER.size :])
+    length, mark = FOOTER.unpack(tail[-FOOTER.size :]) if len(tail) >= FOOTER.size else (0, b"")
     if mark != MARK:
-        return None
+        raise SamplesDamaged("the object ends without an index")
     if length > limits.packed_index:
         raise SamplesDamaged(f"the index has {length} bytes, and at most {limits.packed_index} are read")
     return int(length) + FOOTER.size
@@ -133,7 +131,7 @@ def index_size(tail: bytes, limits: ReadLimits = DEFAULT_LIMITS) -> int | None:
 def decode_index(tail: bytes, limits: ReadLimits = DEFAULT_LIMITS) -> SampleIndex:
     """Return the index at the end of `tail`, which is at least `index_size` bytes long. Raises SamplesDamaged."""
     size = index_size(tail, limits)
-    if size is None or size > len(tail):
+    if size > len(tail):
         raise SamplesDamaged("the index is incomplete")
     text = decompress(tail[len(tail) - size : len(tail) - FOOTER.size], limits.index)
     _check_rows(text, limits.rows)

@@ -80,22 +80,19 @@ class OpenSamples:
 def open_samples(
     read: ReadRange, uri: S3Uri, step: int, split: SampleSplit, limits: ReadLimits = DEFAULT_LIMITS
 ) -> OpenSamples:
-    """Return the object, with its index but no records. `step` and `split` hold for objects without an index.
+    """Return the object, with its index but no records. `step` and `split` hold for objects without a usable index.
 
     Raises what `read` raises.
     """
     tail = read(uri, None, TAIL_BYTES)
     try:
         size = index_size(tail, limits)
-        if size is not None:
-            if size > len(tail) == TAIL_BYTES:
-                tail = read(uri, None, size)
-            return OpenSamples(decode_index(tail, limits), None, uri, read, _limits=limits)
-        damage = None
+        if size > len(tail) == TAIL_BYTES:
+            tail = read(uri, None, size)
+        return OpenSamples(decode_index(tail, limits), None, uri, read, _limits=limits)
     except SamplesDamaged as error:
         damage = str(error)
     data = tail if len(tail) < TAIL_BYTES else read(uri, 0, limits.scan)
     found = scan(data, limits)
-    problem = found.problem or damage
-    message = None if problem is None else f"{uri} is damaged, so some rollouts may be missing: {problem}"
+    message = f"{uri} is damaged, so some rollouts may be missing: {found.problem or damage}"
     return OpenSamples(found.index(step, split), message, uri, read, dict(enumerate(found.groups)), limits)

@@ -1,12 +1,10 @@
-"""Record of one rollout, as a line of JSON in S3. Version 2.
+"""Record of one rollout, as a line of JSON in S3.
 
-`from_line` reads version 1 (without `v`) as well. Texts of a record come from users' data and code: they are text,
-never markup.
+Texts of a record come from users' data and code: they are text, never markup.
 """
 
 import json
 import math
-from collections.abc import Mapping
 from enum import StrEnum
 from typing import Annotated, Any
 
@@ -153,18 +151,18 @@ class SampleRecord(Schema):
 
     @classmethod
     def from_line(cls, line: str | bytes) -> "SampleRecord":
-        """Parse a record of any version. Raises ValueError that names the first invalid field."""
+        """Parse a record. Raises ValueError that names the first invalid field."""
         try:
             found = json.loads(line)
         except (ValueError, RecursionError) as error:
             raise ValueError(f"a record is not JSON ({error})") from error
         if not isinstance(found, dict):
             raise ValueError(f"a record is a {type(found).__name__} instead of an object")
-        version = found.get("v", 1)
-        if not isinstance(version, int) or version > VERSION:
-            raise ValueError(f"a record has version {str(version)[:20]!r}, and this program reads up to {VERSION}")
+        version = found.get("v")
+        if version != VERSION:
+            raise ValueError(f"a record has version {str(version)[:20]!r}, and this program reads {VERSION}")
         try:
-            return cls.model_validate(found if version == VERSION else _upgraded(found))
+            return cls.model_validate(found)
         except ValidationError as error:
             first = error.errors()[0]
             raise ValueError(f"{'.'.join(map(str, first['loc']))[:200]}: {first['msg']}") from error
@@ -183,24 +181,3 @@ def finite_or_none(value: Any) -> float | None:
     """Return the value if it is a finite number."""
     usable = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     return float(value) if usable else None
-
-
-def _upgraded(old: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a record of version 1 in the form of version 2."""
-    tokens = {"prompt": old.get("promptTokens"), "completion": old.get("completionTokens")}
-    kept = ("step", "group", "ordinal", "environment", "example", "policyVersion", "rollout", "metrics", "turns",
-            "isTruncated", "stopCondition", "error")  # fmt: skip
-    found = {key: old[key] for key in kept if old.get(key) is not None}
-    error = old.get("error")
-    return {
-        "group": "",
-        **found,
-        "split": SampleSplit.train,
-        "status": SampleStatus.errored if error else SampleStatus.trained,
-        "cause": str(error.get("reason"))[:64] if isinstance(error, dict) else None,
-        "reward": finite_or_none(old.get("reward")),
-        "advantage": finite_or_none(old.get("advantage")),
-        "tokens": tokens if None not in tokens.values() else None,
-        "stopCondition": str(old["stopCondition"])[:64] if old.get("stopCondition") else None,
-        "completion": messages_of(old.get("completion")),
-    }

@@ -14,7 +14,7 @@ class SampleObject(Schema):
     environment: str | None = None
     """Environment that was measured. Unset for train and filtered, which have several."""
     counts: dict[SampleStatus, int] = Field(default_factory=dict)
-    """Number of rollouts by status. Empty: the run is older than summaries, and the step's list has the numbers."""
+    """Number of rollouts by status. Empty: there is no summary, and the step's list has the numbers."""
     reward: RewardSummary | None = None
     """Rewards of the rollouts that did not fail."""
     size_bytes: int

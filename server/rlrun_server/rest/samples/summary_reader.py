@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 FRESH_SECONDS = 2.0
 """Time for which S3 is not asked again about the summaries of a run."""
 OBJECTS_SECONDS = 60.0
-"""Time for which S3 is not asked again about all objects of a run. Only those of older versions have no summary."""
+"""Time for which S3 is not asked again about all objects of a run. Few have no summary."""
 SUMMARY_BYTES = 48 * 1024**2
 """Bytes of summaries in memory, of all runs."""
 RUN_BYTES = 24 * 1024**2

@@ -55,7 +55,7 @@ def test_zstd_prints_all_lines(tmp_path: Path) -> None:
     assert printed == b"".join(r.to_line() for group in groups() for r in group)
 
 
-def test_readers_of_the_time_before_the_index_read_all_lines() -> None:
+def test_readers_that_do_not_know_the_index_read_all_lines() -> None:
     data = encode_samples(3, SampleSplit.train, groups()).data
     text = zstandard.ZstdDecompressor().stream_reader(data).read()
     assert len(text.splitlines()) == 6
@@ -63,9 +63,11 @@ def test_readers_of_the_time_before_the_index_read_all_lines() -> None:
 
 def test_an_object_of_one_frame_is_scanned() -> None:
     lines = b"".join(r.to_line() for group in groups() for r in group)
-    old = zstandard.compress(lines, 3)
-    assert index_size(old) is None
-    assert scan(old).records == [r for group in groups() for r in group]
+    bare = zstandard.compress(lines, 3)
+    for tail in (bare, b""):
+        with pytest.raises(SamplesDamaged, match="without an index"):
+            index_size(tail)
+    assert scan(bare).records == [r for group in groups() for r in group]
 
 
 @pytest.mark.parametrize("cut", [1, 10, 40])

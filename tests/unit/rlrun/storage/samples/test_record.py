@@ -1,15 +1,11 @@
-"""Lines of records: version 2 and the one before it."""
+"""Lines of records."""
 
 import json
 
 import pytest
-from rlrun.storage.samples.record import SampleRecord, SampleStatus, messages_of
+from rlrun.storage.samples.record import SampleRecord, messages_of
 
 from tests.support.sample_records import record
-
-OLD = {"step": 3, "group": "g-1", "ordinal": 4, "environment": "rev", "example": 7, "policyVersion": 2, "rollout": "r1",
-       "reward": 1.0, "advantage": 0.5, "metrics": {"a": 1.0}, "stopCondition": "done", "isTruncated": True, "turns": 1,
-       "promptTokens": 5, "completionTokens": 9, "error": None, "completion": "olleh"}  # fmt: skip
 
 
 def test_a_line_holds_all_fields_and_reads_back() -> None:
@@ -22,26 +18,13 @@ def test_a_line_holds_all_fields_and_reads_back() -> None:
     assert SampleRecord.from_line(line) == written
 
 
-def test_a_record_of_version_1_becomes_one_of_version_2() -> None:
-    found = SampleRecord.from_line(json.dumps(OLD))
-    assert found.status is SampleStatus.trained
-    assert found.tokens is not None
-    assert (found.tokens.prompt, found.tokens.completion, found.turns, found.is_truncated) == (5, 9, 1, True)
-    assert found.completion == [{"role": "assistant", "content": "olleh"}]
-    assert (found.policy_version, found.ordinal, found.stop_condition) == (2, 4, "done")
-
-
-def test_a_failed_rollout_of_version_1_keeps_its_error() -> None:
-    failed = OLD | {"reward": float("nan"), "error": {"reason": "RolloutFailed", "message": "it broke"}}
-    found = SampleRecord.from_line(json.dumps(failed))
-    assert (found.status, found.cause, found.reward) == (SampleStatus.errored, "RolloutFailed", None)
-
-
 @pytest.mark.parametrize(
     ("line", "told"),
     [
         ("{", "not JSON"),
         ("[1]", "list instead of an object"),
+        ('{"v": 1}', "version '1'"),
+        ('{"step": 3}', "version 'None'"),
         ('{"v": 3}', "version '3'"),
         ('{"v": "2"}', "version '2'"),
         ('{"v": 2, "step": -1}', "step: "),

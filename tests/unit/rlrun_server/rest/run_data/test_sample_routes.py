@@ -115,11 +115,11 @@ async def test_splits_and_environments_of_a_step_are_apart(stored: SampleApi) ->
     assert (await stored.found("steps/3/samples/b0", {"split": "eval"}))["record"]["environment"] == "exam"
 
 
-async def test_objects_of_older_versions_are_listed(stored: SampleApi) -> None:
-    line = {"step": 3, "environment": "reverse", "example": 1, "rollout": "r", "reward": 0.5, "completion": "olleh"}
-    lines = b"".join(json.dumps({**line, "rollout": f"r{n}"}).encode() + b"\n" for n in range(3))
+async def test_objects_without_an_index_are_listed_as_damaged(stored: SampleApi) -> None:
+    lines = b"".join(record("", f"r{n}").to_line() for n in range(3))
     stored.run.put(3, zstandard.compress(lines))
     found = await stored.found("steps/3/samples")
+    assert "ends without an index" in found["problems"][0]
     assert [item["rollout"] for item in found["items"]] == ["r0", "r1", "r2"]
     (group,) = found["groups"]
     assert group["group"].startswith("~"), "a group without an id has one for paths"

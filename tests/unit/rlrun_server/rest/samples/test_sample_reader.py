@@ -67,19 +67,19 @@ async def test_steps_have_a_limit_of_objects(stored: SampleApi, monkeypatch: pyt
     assert "5 objects" in found["problems"][0]
 
 
-@pytest.mark.parametrize("old", [False, True], ids=["with an index", "without an index"])
+@pytest.mark.parametrize("bare", [False, True], ids=["with an index", "without an index"])
 async def test_the_objects_of_a_step_have_a_limit_together(
-    stored: SampleApi, monkeypatch: pytest.MonkeyPatch, old: bool
+    stored: SampleApi, monkeypatch: pytest.MonkeyPatch, bare: bool
 ) -> None:
     monkeypatch.setattr(sample_reader, "LIMITS", ReadLimits(rows=50))
     for n in range(4):
-        records = [[record(f"g{n}", f"r{n}-{r}", info="x" * 10_000) for r in range(3 if old else 30)]]
-        if old:
+        records = [[record(f"g{n}", f"r{n}-{r}", info="x" * 10_000) for r in range(3 if bare else 30)]]
+        if bare:
             stored.run.put(3, zstandard.compress(b"".join(each.to_line() for each in records[0])), f"eval-exam-{n}")
         else:
             stored.run.add(3, records, SampleSplit.eval, f"exam-{n}")
     found = await stored.found("steps/3/samples", {"split": "eval"})
-    assert found["total"] == (6 if old else 42), "of the second object with an index as many rows as are left"
+    assert found["total"] == (6 if bare else 42), "of the second object with an index as many rows as are left"
     assert "too many rollouts" in found["problems"][-1]
 
 
