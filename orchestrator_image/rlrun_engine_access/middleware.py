@@ -7,7 +7,7 @@ rlrun-server has a key of its own for the users' paths. It sends a nonce, and dr
 same key (`rlrun.protocol.engine_proof`): the name of a Service may lead elsewhere.
 
 The operator names the class with vLLM's `--middleware`, and tokens and paths with variables. Without a token all
-requests pass, as for an attempt that began before there were tokens.
+requests pass.
 """
 
 import hashlib

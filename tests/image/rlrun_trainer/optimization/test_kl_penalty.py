@@ -40,7 +40,7 @@ def passes(base: BaseModel, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
 
 
 def k3(logprobs: torch.Tensor, reference: torch.Tensor) -> torch.Tensor:
-    """Schulman's estimator of the value, differentiated through as an earlier version did."""
+    """Schulman's estimator of the value, differentiated through: the gradient of the other direction."""
     return (reference - logprobs).expm1() - (reference - logprobs)
 
 
