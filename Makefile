@@ -194,12 +194,11 @@ pictures: $(VENV)/.complete ## Record the web page and take its pictures on the 
 
 # --- structure -------------------------------------------------------------------------------------------------------
 
-# AGAINST=FILE shows earlier figures beside those of this tree, WRITE=FILE puts them into a Markdown file.
-AGAINST ?= docs/design/structure-before.json
+# AGAINST=FILE shows the figures of another tree beside those of this one.
 
 .PHONY: structure
-structure: $(VENV)/.complete ## Measure folders, imports between them and circles (AGAINST=FILE, WRITE=FILE)
-	@$(PY) docs/design/structure.py --against $(AGAINST) $(if $(WRITE),--write $(WRITE))
+structure: $(VENV)/.complete ## Measure folders, imports between them and circles (AGAINST=FILE)
+	@$(PY) docs/design/structure.py $(if $(AGAINST),--against $(AGAINST))
 
 # --- local cluster ---------------------------------------------------------------------------------------------------
 

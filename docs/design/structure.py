@@ -4,7 +4,6 @@
     python docs/design/structure.py --json FILE            write them to a file too
     python docs/design/structure.py --against FILE         print them beside those of an earlier tree
     python docs/design/structure.py --read FILE            take the figures from a file instead of measuring
-    python docs/design/structure.py --write FILE           put them between the markers of a Markdown file too
     python docs/design/structure.py --check                exit 1 when there is a circle
 
 A module is a Python file, a room a folder with modules, and an arrow an import of one by another, counted once for
@@ -31,8 +30,6 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 TESTS = "tests"
-MARKERS = ("<!-- figures: written by `make structure WRITE=FILE` -->", "<!-- end of figures -->")
-"""Lines of a Markdown file between which the figures stand."""
 Arrow = tuple[str, str]
 
 
@@ -214,16 +211,6 @@ def render(before: Mapping[str, Structure] | None, now: Mapping[str, Structure])
     return "\n".join(lines)
 
 
-def insert(document: str, table: str) -> str:
-    """Return the document with the table between its markers. Raises ValueError if a marker is missing."""
-    start, end = MARKERS
-    before, _, rest = document.partition(start)
-    _, found, after = rest.partition(end)
-    if not found:
-        raise ValueError(f"The document has no lines {start} and {end}. Add them where the figures belong.")
-    return f"{before}{start}\n\n{table}\n\n{end}{after}"
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit status."""
     parser = argparse.ArgumentParser(description="Measure rooms, arrows, circles, lines and repeated class names.")
@@ -232,17 +219,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to this file")
     parser.add_argument("--read", type=Path, metavar="FILE", help="read the figures from this file, do not measure")
     parser.add_argument("--against", type=Path, metavar="FILE", help="earlier figures to compare with")
-    parser.add_argument("--write", type=Path, metavar="FILE", help="put the figures between the markers of this file")
     parser.add_argument("--check", action="store_true", help="exit 1 when there is a circle")
     options = parser.parse_args(arguments)
     now = _read(options.read) if options.read else measure_repository(options.repository, options.root)
     if options.json:
         text = json.dumps({scope: structure.to_json() for scope, structure in now.items()}, indent=1)
         options.json.write_text(text + "\n")
-    table = render(_read(options.against) if options.against else None, now)
-    print(table)
-    if options.write:
-        options.write.write_text(insert(options.write.read_text(), table))
+    print(render(_read(options.against) if options.against else None, now))
     has_circle = any(s.room_circles.members or s.module_circles.members for s in now.values())
     return 1 if options.check and has_circle else 0
 

@@ -24,7 +24,7 @@ MARK = "mutants-result "
 DESCRIPTION = """Mutation tests of the modules that decide (tests/mutants/modules.py). A seeded sample of small changes
 of each module (a comparison, a number, a condition, a statement) is run against the tests of that module, one change
 at a time and in memory only. A change that no test notices is a survivor: it needs a test, or a reason in
-docs/design/020-mutants.md.
+docs/design/019-field-proofs.md.
 
 A module is judged only if its tests pass without a change and execute its code. A change is noticed if a test fails,
 if the tests can no longer be collected, or if they have to be stopped at a deadline; `ways` in the results counts

@@ -121,7 +121,7 @@ DEFAULT_SIZES = {
 
 
 def _with_default_limit(size: str, shape: Any) -> Any:
-    """Return the shape with the size's default limit of storage, if it names none. An empty one is no limit."""
+    """Return the shape with the size's default limit of storage, if it names none. An empty one removes the limit."""
     if not isinstance(shape, dict) or size not in DEFAULT_SIZES or "ephemeral_storage" in shape:
         return shape
     return {"ephemeralStorage": DEFAULT_SIZES[ComputeSize(size)].ephemeral_storage, **shape}

@@ -7,9 +7,7 @@ from pathlib import Path, PurePosixPath
 import pytest
 
 from docs.design.structure import (
-    MARKERS,
     Structure,
-    insert,
     main,
     measure,
     measure_repository,
@@ -111,23 +109,6 @@ def test_figures_of_two_trees_stand_side_by_side(repository: Path, capsys: pytes
     assert "| circles of rooms | 1 | 0 |" in table
     assert "| arrows between rooms | 4 | 3 |" in table
     assert Structure.from_json(json.loads(before.read_text())["project without tests"]) == measured(PLANTED)
-
-
-def test_figures_replace_those_between_the_markers(repository: Path) -> None:
-    document = repository / "014.md"
-    document.write_text(f"# Figures\n\n{MARKERS[0]}\n\nold\n\n{MARKERS[1]}\n\nEnd.\n")
-    assert main(["--repository", str(repository), "--write", str(document)]) == 0
-    first = document.read_text()
-    assert "| modules | 7 |" in first
-    assert "old" not in first
-    assert first.endswith(f"\n\n{MARKERS[1]}\n\nEnd.\n")
-    main(["--repository", str(repository), "--write", str(document)])
-    assert document.read_text() == first
-
-
-def test_document_without_markers_is_rejected() -> None:
-    with pytest.raises(ValueError, match="has no lines"):
-        insert(f"# Figures\n\n{MARKERS[0]}\n", "table")
 
 
 @pytest.mark.parametrize("part", ["product", "project without tests"])

@@ -5,7 +5,7 @@ distribution would silently make its importance ratios wrong. Each field of a re
 with an explanation, or (all others) replaced by the run's value or dropped.
 
 Several fields make the engine restrict tokens to a grammar, which renormalizes its distribution and its
-log-probabilities. docs/design/018 lists them all, with the decision on each.
+log-probabilities. docs/design/010 lists them all, with the decision on each.
 """
 
 import hashlib
