@@ -61,11 +61,9 @@ def wandb_log(run: ResolvedRun, store: Store, layout: RunLayout) -> "WandbLog | 
     wandb = run.spec.wandb
     if wandb is None:
         return None
-    # The operator has written the project into the configuration; one of another version may lack it.
-    names = wandb.model_copy(update={"project": wandb.project or run.run.namespace})
     config = {"spec": run.spec.to_json_dict(), "attempt": run.run.attempt}
     name = run.spec.name or run.run.name
-    return WandbLog(names, run_id=run.run.uid, run_name=name, config=config, store=store, layout=layout)
+    return WandbLog(wandb, run_id=run.run.uid, run_name=name, config=config, store=store, layout=layout)
 
 
 def api_key(environment: Mapping[str, str]) -> str | None:
