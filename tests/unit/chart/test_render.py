@@ -230,6 +230,7 @@ def allowed(rules: list[Object], group: str, resource: str, verb: str) -> bool:
 FEWER_VERBS = {
     "RLRun": ("get", "list", "watch", "patch", "delete"),
     "RLModel": ("list", "watch"),
+    "Deployment": ("list", "create", "patch", "delete"),
     "Namespace": ("get",),
     "PriorityClass": (),
     "Workload": (),
@@ -238,8 +239,8 @@ FEWER_VERBS = {
     "ResourceQuota": (),
     "SelfSubjectAccessReview": (),
 }
-"""Verbs for kinds that the operator does not make, or, as those of Kueue, only with another value. The last two are
-read by the command line."""
+"""Verbs for kinds that the operator does not make, or, as those of Kueue, only with another value; and
+of Deployments, which are listed. The last two are read by the command line."""
 READ_BY_NAME = ("RLRun", "RLCheckpoint", "Namespace")
 """Kinds of which the operator gets single objects. It lists the others."""
 
@@ -275,6 +276,7 @@ def test_operator_roles_allow_the_requests_of_the_operator_and_few_others(render
         else:
             verbs = FEWER_VERBS.get(kind.kind, ("list", "watch", "create", "patch", "delete"))
             assert all(allowed(rules, group, kind.plural, verb) for verb in verbs), kind
+            assert allowed(rules, group, kind.plural, "watch") is ("watch" in verbs), kind
             assert allowed(rules, group, kind.plural, "get") is (kind.kind in READ_BY_NAME), kind
             assert not allowed(rules, group, kind.plural, "update"), kind
     for plural in ("rlruns", "rlcheckpoints", "rladapters", "rlmodels"):

@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 
 import pytest
-import zstandard
 from rlrun.kube.kinds import RLADAPTER, RLCHECKPOINT, RLRUN
 from rlrun.storage.layout import RunLayout, S3Uri
 from rlrun.storage.manifest import ArtifactKind
@@ -34,16 +33,31 @@ def layout(api: FakeCluster, store: Store, bucket: str, prefix: str) -> RunLayou
         layout.metrics("part-2-00000"),
         (line(2, **{"reward/mean": 0.25, "loss/mean": 1.5}) + line(3, **{"reward/mean": 0.5})).encode(),
     )
-    rollouts = [
-        {"step": 3, "group": "g-1", "environment": "rev", "example": 7, "rollout": "r1", "reward": 1.0,
-         "advantage": 0.5, "promptTokens": 5, "completionTokens": 9, "stopCondition": "done", "error": None,
-         "completion": [{"role": "assistant", "content": "olleh\n[/b]"}]},
-        {"step": 3, "group": "g-1", "environment": "rev", "example": 7, "rollout": "r2", "reward": 0.0,
-         "advantage": -0.5, "promptTokens": 5, "completionTokens": 0, "stopCondition": None, "completion": None,
-         "error": {"reason": "RolloutFailed", "message": "it broke"}},
-    ]  # fmt: skip
-    text = "".join(json.dumps(r) + "\n" for r in rollouts)
-    store.put_bytes(layout.rollouts(3), zstandard.compress(text.encode(), 3))
+    group = [
+        record(
+            "g-1",
+            "r1",
+            environment="rev",
+            reward=1.0,
+            advantage=0.5,
+            rewards={},
+            completion=[{"role": "assistant", "content": "olleh\n[/b]"}],
+        ),
+        record(
+            "g-1",
+            "r2",
+            environment="rev",
+            reward=0.0,
+            advantage=-0.5,
+            rewards={},
+            status=SampleStatus.errored,
+            cause="RolloutFailed",
+            stop_condition=None,
+            completion=[],
+            error={"reason": "RolloutFailed", "message": "it broke"},
+        ),
+    ]
+    store.put_bytes(layout.rollouts(3), encode_samples(3, SampleSplit.train, [group]).data)
     store.upload_artifact({"adapter_model.safetensors": b"x" * 100}, layout.adapter(3), ArtifactKind.adapter, step=3)
     return layout
 

@@ -172,7 +172,7 @@ async def test_without_watches_everything_is_read(ended: World) -> None:
     ended.feed = CacheFeed(ended.cluster, ended.cache or ObjectCache(lambda: 0.0))
     ended.feed.index.watch_closed(SERVICE, None)
     await ended.reconcile()
-    assert len(requests(ended)) == 12
+    assert len(requests(ended)) == 11
 
 
 @pytest.mark.parametrize(
@@ -224,7 +224,7 @@ async def test_a_run_is_deleted_after_its_time_to_live_only_with_all_of_it_read(
     found = requests(ended)
     reads = [call for call in found if call.startswith(("get", "list"))]
     assert found[-1] == "delete RLRun team/reverse"
-    assert found[:12] == reads, "all is read before the first write"
+    assert found[:11] == reads, "all is read before the first write"
     assert "list pods in namespace team" in reads
 
 
