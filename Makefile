@@ -63,15 +63,15 @@ venv: $(VENV)/.complete ## Make the Python environment; prints where it is
 # --- the two commands ------------------------------------------------------------------------------------------------
 
 .PHONY: demo
-demo: $(VENV)/.complete ## Train a real RLRun on a real local cluster and prove the adapter (KEEP=1: leave it up; CONTROL=1: and once without learning)
+demo: machine $(VENV)/.complete ## Train a real RLRun on a real local cluster and prove the adapter (KEEP=1: leave it up; CONTROL=1: and once without learning)
 	@KEEP=$(KEEP) CONTROL=$(CONTROL) PY=$(PY) demo/run.sh
 
 .PHONY: test
-test: $(VENV)/.complete ## All that a change must pass, runs on the local cluster among it (KEEP=1: leave the cluster up)
+test: machine $(VENV)/.complete ## All that a change must pass, runs on the local cluster among it (KEEP=1: leave the cluster up)
 	@KEEP=$(KEEP) WORKERS=$(WORKERS) PY=$(PY) tests/run.sh
 
 .PHONY: test-all
-test-all: $(VENV)/.complete ## Everything: also all runs with torch and vLLM, Kueue, the whole page, the laboratory (KEEP=1)
+test-all: machine $(VENV)/.complete ## Everything: also all runs with torch and vLLM, Kueue, the whole page, the laboratory (KEEP=1)
 	@ALL=1 KEEP=$(KEEP) WORKERS=$(WORKERS) PY=$(PY) tests/run.sh
 
 # --- between two edits -----------------------------------------------------------------------------------------------
@@ -202,8 +202,12 @@ structure: $(VENV)/.complete ## Measure folders, imports between them and circle
 
 # --- local cluster ---------------------------------------------------------------------------------------------------
 
+.PHONY: machine
+machine: # Stops where the local cluster cannot run, before anything is built
+	@$(PYTHON3) -m local_cluster.host.machine
+
 .PHONY: up
-up: $(VENV)/.complete ## Bring up the local cluster with all images; safe to repeat
+up: machine $(VENV)/.complete ## Bring up the local cluster with all images; safe to repeat
 	@$(PY) -m local_cluster up
 	@$(PY) -m local_cluster.images all
 

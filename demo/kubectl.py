@@ -45,7 +45,7 @@ class Kubectl:
 
     def _run(self, argv: list[str], stdin: str | None, timeout: float) -> str:
         if not (shutil.which(argv[0])):
-            raise CommandFailed(f"{argv[0]} is not on this machine. `make up` builds it.")
+            raise CommandFailed(f"{argv[0]} is not on this machine. `make up` builds it or says how to install it.")
         env = os.environ | {"KUBECONFIG": str(self.kubeconfig)}
         done = subprocess.run(argv, input=stdin, capture_output=True, text=True, timeout=timeout, env=env, check=False)
         if done.returncode:

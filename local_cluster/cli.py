@@ -10,9 +10,10 @@ import typer
 
 from local_cluster.control_plane.without_nodes import GARBAGE_COLLECTION, ControlPlane
 from local_cluster.host.locks import file_lock
+from local_cluster.host.machine import require_supported_machine
 from local_cluster.host.paths import paths
 from local_cluster.host.progress import progress
-from local_cluster.providers.embedded_cluster import EmbeddedCluster
+from local_cluster.host.provider_choice import provider_choice
 from local_cluster.providers.selection import provider
 from local_cluster.tools.binaries import ensure_program
 
@@ -21,15 +22,18 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
     help="A real single-node Kubernetes on this machine, for development and CI.\n\n"
-    "RLRUN_STATE (/var/lib/rlrun-local) is the directory of the cluster, RLRUN_CACHE (~/.cache/rlrun) that of "
-    "binaries and images. RLRUN_CLUSTER=embedded|kind selects between plain processes and kind.",
+    "RLRUN_CLUSTER=embedded|kind selects between plain processes, as root, and kind with Docker. RLRUN_CACHE "
+    "(~/.cache/rlrun) is the directory of binaries, images and the kind cluster, RLRUN_STATE (/var/lib/rlrun-local) "
+    "that of the embedded cluster.",
 )
 
 
 @app.command()
 def up() -> None:
     """Bring the cluster up. Safe to repeat, also after parts of it were killed. The first time takes minutes."""
-    chosen = provider()
+    require_supported_machine()
+    chosen, reason = provider(), provider_choice().reason
+    progress.say(f"      cluster: {chosen.name} ({reason})")
     with progress.step(f"up ({chosen.name})"):
         chosen.up()
     progress.save()
@@ -90,8 +94,8 @@ def import_images(
 
 @app.command()
 def binaries() -> None:
-    """Install packages and build binaries, all steps that need a network, without starting anything."""
-    EmbeddedCluster(paths()).prepare()
+    """Install packages and build or check binaries, without starting anything."""
+    provider().prepare()
     progress.save()
 
 

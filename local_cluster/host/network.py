@@ -56,3 +56,10 @@ def free_ports() -> Ports:
         for probe in probes:
             probe.close()
     return Ports(api, etcd, etcd_peer, controller_manager, scheduler)
+
+
+def free_port() -> int:
+    """Return a port of the loopback address that is free at this moment."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

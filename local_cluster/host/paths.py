@@ -19,10 +19,10 @@ _GROUP = "rlrun-local"
 
 @dataclass(frozen=True)
 class Paths:
-    """Directories of the embedded cluster.
+    """Directories of the local cluster.
 
     Attributes:
-        state: kubeconfig, keys, etcd's data, logs, the kubelet's root. `down` removes it.
+        state: Of the embedded cluster: kubeconfig, keys, etcd's data, logs, the kubelet's root. `down` removes it.
         cache: Built binaries and imported images. `down --purge` removes the images only.
     """
 
@@ -31,7 +31,7 @@ class Paths:
 
     @property
     def kubeconfig(self) -> Path:
-        """kubeconfig of the administrator."""
+        """kubeconfig of the administrator of the embedded cluster."""
         return self.state / "kubeconfig"
 
     @property
@@ -90,6 +90,16 @@ class Paths:
     def bin(self) -> Path:
         """Built binaries, one folder per content key."""
         return self.cache / "bin"
+
+    @property
+    def kind(self) -> Path:
+        """State of the kind cluster, in the cache because its owner need not be root. `down` removes it."""
+        return self.cache / "kind"
+
+    @property
+    def kind_config(self) -> Path:
+        """Configuration of the kind cluster. It exists as long as the cluster."""
+        return self.kind / "cluster.yaml"
 
     @property
     def lock(self) -> Path:

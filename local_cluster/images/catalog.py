@@ -81,6 +81,12 @@ def find(names: Iterable[str], *, tests: bool = False) -> tuple[ImageSpec, ...]:
     return tuple(image for image in every if image in chosen or (tests and image in TEST_IMAGES))
 
 
+def earlier_references(image: ImageSpec, key: str, references: Iterable[str]) -> list[str]:
+    """Return the references that belong to earlier builds of an image."""
+    keep = (image.reference(key), image.reference(LOCAL_TAG))
+    return [name for name in references if name.startswith(image.reference("")) and name not in keep]
+
+
 def copied_paths(dockerfile: str, build_args: Iterable[tuple[str, str]]) -> list[str]:
     """Return the sources of the COPY lines of a Dockerfile, with ARGs filled in."""
     sources: list[str] = []

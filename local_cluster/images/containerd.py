@@ -14,7 +14,7 @@ from collections.abc import Container, Mapping, Sequence
 from local_cluster.host.errors import LocalClusterError
 from local_cluster.host.progress import progress
 from local_cluster.host.shell import run, tail
-from local_cluster.images.catalog import LOCAL_TAG, ImageSpec
+from local_cluster.images.catalog import LOCAL_TAG, ImageSpec, earlier_references
 from local_cluster.images.oci_archive import StoredImage, open_stored_layer, stored_image, write_archive
 from local_cluster.node.containers import ctr_command
 
@@ -22,11 +22,22 @@ _IMPORT_SECONDS = 1800.0
 _CLUSTER_HINT = "Check that the cluster is up: `python -m local_cluster status`."
 
 
-def image_digests() -> dict[str, str]:
-    """Return the images in containerd: name to digest of the manifest."""
-    rows = run([*ctr_command(), "images", "list"], next_step=_CLUSTER_HINT).stdout.splitlines()[1:]
+def image_digests(ctr: Sequence[str]) -> dict[str, str]:
+    """Return the images in a containerd: name to digest of the manifest. `ctr`: argv prefix of its client."""
+    rows = run([*ctr, "images", "list"], next_step=_CLUSTER_HINT).stdout.splitlines()[1:]
     cells = [row.split() for row in rows]
     return {row[0]: row[2] for row in cells if len(row) > 2}
+
+
+def forget_earlier(ctr: Sequence[str], image: ImageSpec, key: str) -> None:
+    """Remove the names of earlier builds. containerd then deletes layers that only they used."""
+    digests = image_digests(ctr)
+    earlier = earlier_references(image, key, digests)
+    # The plugin of the kubelet and `kind load` add names that are digests. Each of them keeps the layers.
+    unused = {digests[name] for name in earlier} - {digests.get(image.reference(key))}
+    names = [name for name, digest in digests.items() if name in earlier or digest in unused]
+    if names:
+        run([*ctr, "images", "remove", *names], next_step=_CLUSTER_HINT)
 
 
 def import_image(image: ImageSpec, key: str) -> None:
@@ -37,19 +48,11 @@ def import_image(image: ImageSpec, key: str) -> None:
     """
     names = (image.reference(key), image.reference(LOCAL_TAG))
     stored = stored_image(image.reference(key))
-    known = known_layers(image_digests())
+    known = known_layers(image_digests(ctr_command()))
     new = sum(size for digest, size in stored.layers.items() if digest not in known)
     with progress.step(f"import {image.name}"):
         progress.say(f"      {new >> 20} MiB to import")
         _stream(stored, names, known)
-
-
-def forget_earlier(image: ImageSpec, key: str) -> None:
-    """Remove the names of earlier builds. containerd then deletes layers that only they used."""
-    keep = (image.reference(key), image.reference(LOCAL_TAG))
-    earlier = [name for name in image_digests() if name.startswith(image.reference("")) and name not in keep]
-    if earlier:
-        run([*ctr_command(), "images", "remove", *earlier], next_step=_CLUSTER_HINT)
 
 
 def known_layers(images: Mapping[str, str]) -> set[str]:

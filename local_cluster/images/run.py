@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from local_cluster.host.errors import LocalClusterError
 from local_cluster.host.locks import file_lock
 from local_cluster.host.paths import REPOSITORY, paths
 from local_cluster.host.progress import progress
-from local_cluster.images.buildah import ISOLATION, buildah
+from local_cluster.images.backend import ImageBackend
 from local_cluster.images.catalog import ImageSpec
 from local_cluster.images.ensure import build_images
 
@@ -39,7 +37,6 @@ def run_in_image(
     *,
     environment: Mapping[str, str] | None = None,
     volumes: Sequence[str] = (),
-    as_root: bool = False,
 ) -> int:
     """Run a command in a temporary container of an image. Builds the image first if necessary.
 
@@ -48,13 +45,12 @@ def run_in_image(
         command: The argv.
         environment: Additional variables.
         volumes: Additional mounts, `source:target[:ro]`.
-        as_root: Run as root instead of the user of the image.
 
     Returns:
         Exit status of the command.
     """
-    build_images([image])
-    tools = _ensure_test_tools(image)
+    backend = build_images([image])
+    tools = _ensure_test_tools(backend, image)
     variables = {
         "PYTHONPATH": ":".join([*module_path((REPOSITORY / "pyproject.toml").read_text()), _TOOLS_AT]),
         "PYTHONDONTWRITEBYTECODE": "1",
@@ -63,8 +59,9 @@ def run_in_image(
         **(environment or {}),
     }
     mounts = [f"{REPOSITORY}:{MOUNTED_AT}:ro", f"{tools}:{_TOOLS_AT}:ro", *volumes]
-    with _container(image) as container:
-        return _run(container, [*_WITH_TOOLS, *command], variables, mounts, MOUNTED_AT, as_root)
+    return backend.run(
+        image, [*_WITH_TOOLS, *command], variables=variables, mounts=mounts, cwd=MOUNTED_AT, as_caller=False
+    )
 
 
 def module_path(pyproject: str) -> list[str]:
@@ -88,30 +85,7 @@ def pinned(lock: str, names: Sequence[str]) -> list[str]:
     return [f"{name}=={pins[name]}" for name in names]
 
 
-@contextmanager
-def _container(image: ImageSpec) -> Iterator[str]:
-    name = buildah("from", "--pull-never", image.reference()).strip()
-    try:
-        yield name
-    finally:
-        buildah("rm", name)
-
-
-def _run(
-    container: str, command: Sequence[str], variables: Mapping[str, str], mounts: Sequence[str], cwd: str, as_root: bool
-) -> int:
-    argv = ["buildah", "run", *ISOLATION, "--network", "host", "--workingdir", cwd]
-    for name, value in variables.items():
-        argv += ["--env", f"{name}={value}"]
-    for mount in mounts:
-        argv += ["--volume", mount]
-    if as_root:
-        argv += ["--user", "0:0"]
-    # Output is not captured: the user may watch pytest or use a shell.
-    return subprocess.run([*argv, container, "--", *command], check=False).returncode
-
-
-def _ensure_test_tools(image: ImageSpec) -> Path:
+def _ensure_test_tools(backend: ImageBackend, image: ImageSpec) -> Path:
     """Return a folder with pytest for the Python of the image, installed by its pip so that the wheels fit."""
     requirements = pinned((REPOSITORY / "requirements" / "dev.lock").read_text(), TEST_TOOLS)
     folder = paths().cache / "images" / "test-tools"
@@ -124,8 +98,9 @@ def _ensure_test_tools(image: ImageSpec) -> Path:
         folder.mkdir(parents=True)
         os.chmod(folder, 0o755)
         pip = ["pip", "install", "--quiet", "--no-deps", "--target", _TOOLS_AT, "--root-user-action", "ignore"]
-        with progress.step(f"test tools for {image.name}"), _container(image) as container:
-            if _run(container, [*pip, *requirements], {}, [f"{folder}:{_TOOLS_AT}"], "/tmp", True) != 0:
+        mounts = [f"{folder}:{_TOOLS_AT}"]
+        with progress.step(f"test tools for {image.name}"):
+            if backend.run(image, [*pip, *requirements], variables={}, mounts=mounts, cwd="/tmp", as_caller=True) != 0:
                 raise LocalClusterError(
                     "pip could not install pytest beside the image. Its output above gives the cause."
                 )

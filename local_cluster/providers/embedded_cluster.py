@@ -179,5 +179,5 @@ def _require_root() -> None:
     if os.geteuid() != 0:
         raise LocalClusterError(
             "The embedded cluster needs root (namespaces, mounts, iptables). Run it as root, "
-            "or install Docker and kind and set RLRUN_CLUSTER=kind."
+            "or install Docker, kind, kubectl and helm, which need none."
         )

@@ -1,33 +1,44 @@
 """Cluster in a container, made by kind, for machines with a Docker engine.
 
-Not verified: the development machines have no Docker engine, so this module has never run against a real kind. It is
-small for that reason. The tests exercise the embedded provider.
+Needs no root, and builds no program: docker, kind, kubectl and helm are those of the user. The node image comes from
+kind. The object store runs in a pod, from an image that is made here, and keeps its data in the node container.
 
-The node image comes from kind. The image of the object store is made here and loaded, as for the embedded cluster.
+docs/design/006-local-cluster.md says what was seen with the real programs, and what was not.
 """
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import yaml
 
 from local_cluster.addons.kubectl import Kubectl
-from local_cluster.addons.object_store import PORT, S3
+from local_cluster.addons.object_store import S3
 from local_cluster.addons.workloads import install_object_store
+from local_cluster.host.docker_engine import docker_problem
 from local_cluster.host.errors import LocalClusterError
-from local_cluster.host.paths import MARKER, Paths
+from local_cluster.host.locks import file_lock
+from local_cluster.host.network import free_port
+from local_cluster.host.paths import Paths
 from local_cluster.host.progress import progress
 from local_cluster.host.shell import run
+from local_cluster.node.kind_node import cluster_name, kind_ctr_command
 from local_cluster.node.static_images import BinaryImage
 from local_cluster.providers.provider import ClusterStatus
-from local_cluster.tools.binaries import ensure_program
+from local_cluster.tools.host_packages import weed
+from local_cluster.tools.user_programs import HELM, KIND, KUBECTL, find_user_program
 
-NAME = "rlrun-local"
-# Node port of the object store (manifests/s3.yaml), published on the loopback address.
+# Node port of the object store (manifests/s3.yaml), published on a port of the loopback address.
 _NODE_PORT = 30833
-_ENDPOINT = f"http://127.0.0.1:{PORT}"
+_DATA_ON_NODE = "/var/lib/rlrun-s3"
+_CREATE_SECONDS = 900.0
+_LOAD_SECONDS = 300.0
+_DELETE_SECONDS = 600.0
+_ANSWER_SECONDS = 15.0
+_HINT = "RLRUN_CLUSTER=embedded does without Docker and kind, as root."
 
 
 class KindCluster:
@@ -37,47 +48,50 @@ class KindCluster:
 
     def __init__(self, paths: Paths) -> None:
         self.paths = paths
+        self.cluster = cluster_name(paths)
 
     @property
     def kubeconfig(self) -> Path:
         """kubeconfig of the cluster."""
-        return self.paths.kubeconfig
+        return self.paths.kind / "kubeconfig"
 
-    def exists(self) -> bool:
-        """True if this state directory belongs to a kind cluster."""
-        return self._config_file.exists()
+    def prepare(self) -> None:
+        """Check the programs of the user, and download the object store.
+
+        Raises:
+            LocalClusterError: A program is missing or too old, or no Docker engine answers.
+        """
+        self._check_programs()
+        weed(self.paths)
 
     def up(self) -> None:
-        """Create the cluster if kind does not list it, then install the object store."""
-        self.paths.state.mkdir(parents=True, exist_ok=True)
-        (self.paths.state / MARKER).touch()
-        self._config_file.write_text(yaml.safe_dump(_config()))
-        if NAME not in run(["kind", "get", "clusters"]).stdout.split():
-            with progress.step("kind create cluster"):
-                hint = "`docker info` and `kind create cluster` show more. RLRUN_CLUSTER=embedded does without Docker."
-                command = ["kind", "create", "cluster", "--name", NAME, "--wait", "180s"]
-                run([*command, "--config", self._config_file, "--kubeconfig", self.kubeconfig], next_step=hint)
-        image = BinaryImage("weed", ensure_program("weed", self.paths))
-        archive = self.paths.state / "weed.tar"
-        try:
-            self.import_images([self._written(image, archive)])
-        finally:
-            archive.unlink(missing_ok=True)
-        install_object_store(self._kubectl(), image.reference, "/var/lib/rlrun-s3", _ENDPOINT)
+        """Create the cluster unless one answers, then install the object store."""
+        self.prepare()
+        with file_lock(self.paths.kind.with_suffix(".lock")):
+            if not self._can_continue():
+                self._delete()
+                self._create()
+            store = BinaryImage("weed", weed(self.paths))
+            self._ensure_on_node(store)
+            install_object_store(self._kubectl(), store.reference, _DATA_ON_NODE, self._s3_endpoint())
 
     def down(self, purge: bool = False) -> None:
         """Delete the cluster. Its container holds the images, so `purge` has nothing more to remove."""
-        with progress.step("kind delete cluster"):
-            run(["kind", "delete", "cluster", "--name", NAME, "--kubeconfig", self.kubeconfig])
-        for file in (self._config_file, self.kubeconfig, self.paths.state / MARKER):
-            file.unlink(missing_ok=True)
+        with file_lock(self.paths.kind.with_suffix(".lock")):
+            self._delete()
 
     def status(self) -> ClusterStatus:
-        """Return the state of API server and object store."""
+        """Return the state of node and object store."""
         problems = []
         s3 = None
         try:
-            s3 = S3.of(self._kubectl(), _ENDPOINT)
+            self._check_programs()
+            if not self.paths.kind_config.exists():
+                raise LocalClusterError(f"There is no kind cluster {self.cluster}.")
+            ready = self._kubectl()("get", "nodes", "--no-headers", timeout=_ANSWER_SECONDS)
+            if " Ready" not in ready:
+                problems.append(f"the node is not ready: {ready.strip() or 'none registered'}")
+            s3 = S3.of(self._kubectl(), self._s3_endpoint())
         except LocalClusterError as error:
             problems.append(str(error))
         return ClusterStatus(
@@ -85,8 +99,8 @@ class KindCluster:
             healthy=not problems,
             problems=problems,
             kubeconfig=str(self.kubeconfig),
-            kubectl=str(ensure_program("kubectl", self.paths)),
-            helm=str(ensure_program("helm", self.paths)),
+            kubectl=shutil.which("kubectl") or "kubectl",
+            helm=shutil.which("helm") or "helm",
             s3=s3,
         )
 
@@ -94,27 +108,78 @@ class KindCluster:
         """Load each archive with `kind load image-archive`."""
         for archive in archives:
             with progress.step(f"load {archive.name}"):
-                run(["kind", "load", "image-archive", archive, "--name", NAME])
+                run(["kind", "load", "image-archive", archive, "--name", self.cluster], timeout=_LOAD_SECONDS)
 
     def leftovers(self) -> list[str]:
-        """Return the cluster, if kind still lists it."""
-        listed = run(["kind", "get", "clusters"], check=False).stdout.split()
-        return [f"kind cluster {NAME}"] if NAME in listed else []
+        """Return the cluster, if kind still lists it, and its directory."""
+        found = [f"kind cluster {self.cluster}"] if self._is_listed() else []
+        return [*found, str(self.paths.kind)] if self.paths.kind.exists() else found
 
-    @property
-    def _config_file(self) -> Path:
-        return self.paths.state / "kind.yaml"
+    def _check_programs(self) -> None:
+        problem = docker_problem()
+        if problem is not None:
+            raise LocalClusterError(f"The kind cluster needs Docker, but {problem}\n{_HINT}")
+        for program in (KIND, KUBECTL, HELM):
+            find_user_program(program)
+
+    def _is_listed(self) -> bool:
+        return self.cluster in run(["kind", "get", "clusters"], timeout=_ANSWER_SECONDS, next_step=_HINT).stdout.split()
+
+    def _can_continue(self) -> bool:
+        """True if there is a cluster of this directory whose node is ready."""
+        if not self.paths.kind_config.exists() or not self._is_listed():
+            return False
+        arguments = ("wait", "--for=condition=Ready", "node", "--all", f"--timeout={_ANSWER_SECONDS:.0f}s")
+        try:
+            self._kubectl()(*arguments, timeout=2 * _ANSWER_SECONDS)
+        except LocalClusterError:
+            return False
+        return True
+
+    def _create(self) -> None:
+        self.paths.kind.mkdir(parents=True, exist_ok=True)
+        self.paths.kind_config.write_text(yaml.safe_dump(kind_config(free_port())))
+        command = ("kind", "create", "cluster", "--name", self.cluster, "--wait", "180s")
+        files = ("--config", self.paths.kind_config, "--kubeconfig", self.kubeconfig)
+        try:
+            with progress.step("kind create cluster"):
+                run((*command, *files), timeout=_CREATE_SECONDS, next_step=_HINT)
+        except LocalClusterError:
+            # kind has removed its containers. The directory would make the next command choose kind again.
+            shutil.rmtree(self.paths.kind)
+            raise
+
+    def _delete(self) -> None:
+        # A kind that was killed leaves its lock, at which the next one fails. `up` and `down` hold a lock of their own.
+        self.kubeconfig.with_suffix(".lock").unlink(missing_ok=True)
+        if self._is_listed():
+            with progress.step("kind delete cluster"):
+                command = ("kind", "delete", "cluster", "--name", self.cluster, "--kubeconfig", self.kubeconfig)
+                run(command, timeout=_DELETE_SECONDS)
+        shutil.rmtree(self.paths.kind, ignore_errors=True)
+
+    def _ensure_on_node(self, image: BinaryImage) -> None:
+        listing = run([*kind_ctr_command(self.paths), "images", "list", "--quiet"], timeout=_LOAD_SECONDS)
+        if image.reference in listing.stdout.split():
+            return
+        archive = self.paths.kind / f"{image.name}.tar"
+        try:
+            image.write(archive)
+            self.import_images([archive])
+        finally:
+            archive.unlink(missing_ok=True)
+
+    def _s3_endpoint(self) -> str:
+        config: dict[str, Any] = yaml.safe_load(self.paths.kind_config.read_text())
+        return f"http://127.0.0.1:{config['nodes'][0]['extraPortMappings'][0]['hostPort']}"
 
     def _kubectl(self) -> Kubectl:
-        return Kubectl(ensure_program("kubectl", self.paths), self.kubeconfig)
-
-    def _written(self, image: BinaryImage, archive: Path) -> Path:
-        image.write(archive)
-        return archive
+        return Kubectl("kubectl", self.kubeconfig)
 
 
-def _config() -> dict[str, object]:
-    mapping = {"containerPort": _NODE_PORT, "hostPort": PORT, "listenAddress": "127.0.0.1"}
+def kind_config(s3_port: int) -> dict[str, Any]:
+    """Return the configuration of the cluster: one node, whose object store has a port of the loopback address."""
+    mapping = {"containerPort": _NODE_PORT, "hostPort": s3_port, "listenAddress": "127.0.0.1"}
     return {
         "kind": "Cluster",
         "apiVersion": "kind.x-k8s.io/v1alpha4",

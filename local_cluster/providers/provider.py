@@ -19,7 +19,7 @@ class ClusterStatus:
         healthy: True if everything that `up` starts runs and answers.
         problems: Parts that do not run or answer, and why.
         kubeconfig: Path of the kubeconfig.
-        kubectl: Path of a kubectl with the version of the cluster.
+        kubectl: Path of a kubectl for the cluster.
         helm: Path of helm.
         daemons: Process ids by daemon. Empty if the provider does not run them itself.
         s3: The object store. None if it cannot be reached.
@@ -47,6 +47,10 @@ class Provider(Protocol):
     @property
     def kubeconfig(self) -> Path:
         """kubeconfig of the cluster, separate from that of the user."""
+        ...
+
+    def prepare(self) -> None:
+        """Get or check the programs that `up` needs."""
         ...
 
     def up(self) -> None:

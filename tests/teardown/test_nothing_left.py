@@ -7,8 +7,15 @@ import json
 import subprocess
 import sys
 
+import pytest
+
 from local_cluster.host.paths import paths
+from local_cluster.host.provider_choice import provider_choice
 from local_cluster.node.cleanup import kill_processes
+
+embedded_only = pytest.mark.skipif(
+    provider_choice().name != "embedded", reason="the processes of a kind cluster belong to Docker"
+)
 
 
 def cluster(*args: str, check: bool = True) -> subprocess.CompletedProcess[str]:
@@ -48,6 +55,7 @@ def test_down_leaves_nothing_and_up_works_again() -> None:
     assert_up()
 
 
+@embedded_only
 def test_up_works_after_everything_was_killed() -> None:
     cluster("up")
     assert kill_everything() >= 8
@@ -55,6 +63,7 @@ def test_up_works_after_everything_was_killed() -> None:
     assert_up()
 
 
+@embedded_only
 def test_down_works_after_everything_was_killed() -> None:
     cluster("up")
     kill_everything()

@@ -1,0 +1,74 @@
+"""Interface of a builder of images together with the node that gets them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from local_cluster.images.catalog import ImageSpec
+
+
+class ImageBackend(Protocol):
+    """Builder and node of one provider. Images have the same names in both."""
+
+    def prepare(self) -> None:
+        """Check or install what the builder needs."""
+        ...
+
+    def base_key(self) -> str:
+        """Return a hash of the base image. It is part of the key of each image."""
+        ...
+
+    def ensure_base(self) -> None:
+        """Make the base image, unless the builder fetches it."""
+        ...
+
+    def built(self) -> dict[str, str]:
+        """Return the built images: name to id."""
+        ...
+
+    def build(self, image: ImageSpec, key: str, root: Path) -> None:
+        """Build an image from the repository at `root`; tag it with its key and `local`."""
+        ...
+
+    def retag(self, image: ImageSpec, key: str, tags: Mapping[str, str]) -> None:
+        """Point `local` to the key and remove the names of earlier builds. `tags`: as returned by `built`."""
+        ...
+
+    def on_node(self) -> dict[str, str]:
+        """Return the images on the node: name to digest. Raises LocalClusterError while the cluster is down."""
+        ...
+
+    def load(self, image: ImageSpec, key: str) -> None:
+        """Copy a built image to the node, with its key and `local` as tags; forget earlier builds there."""
+        ...
+
+    def run(
+        self,
+        image: ImageSpec,
+        command: Sequence[str],
+        *,
+        variables: Mapping[str, str],
+        mounts: Sequence[str],
+        cwd: str,
+        as_caller: bool,
+    ) -> int:
+        """Run a command in a temporary container of the tag `local`, in the network of this machine.
+
+        Args:
+            image: A built image.
+            command: The argv.
+            variables: Additional variables.
+            mounts: `source:target[:ro]`.
+            cwd: Working directory.
+            as_caller: Run as the user of this process, who owns the mounted folders, instead of that of the image.
+
+        Returns:
+            Exit status of the command. Its output is not captured.
+        """
+        ...
+
+    def prune(self) -> None:
+        """Remove layers that no named image uses. Raises LocalClusterError if that is not for this program to do."""
+        ...

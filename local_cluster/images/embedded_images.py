@@ -1,0 +1,90 @@
+"""Images of the embedded cluster: buildah builds them, its containerd gets them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from local_cluster.host.paths import Paths
+from local_cluster.images import base, buildah, containerd
+from local_cluster.images.catalog import ImageSpec
+from local_cluster.node.containers import ctr_command
+from local_cluster.tools.host_packages import ensure_system_packages
+
+
+class EmbeddedImages:
+    """Backend without Docker and without a registry. Needs root."""
+
+    def __init__(self, paths: Paths) -> None:
+        self._paths = paths
+
+    def prepare(self) -> None:
+        """Install buildah and debootstrap."""
+        ensure_system_packages(self._paths.cache)
+
+    def base_key(self) -> str:
+        """Return a hash of what the base image is made from."""
+        return base.base_key()
+
+    def ensure_base(self) -> None:
+        """Build the base image from Debian packages if it is missing."""
+        base.ensure_base()
+
+    def built(self) -> dict[str, str]:
+        """Return the named images in the storage of buildah."""
+        return buildah.local_tags()
+
+    def build(self, image: ImageSpec, key: str, root: Path) -> None:
+        """Build an image with buildah."""
+        buildah.build(image, key, root)
+
+    def retag(self, image: ImageSpec, key: str, tags: Mapping[str, str]) -> None:
+        """Point `local` to the key."""
+        buildah.retag(image, key, tags)
+
+    def on_node(self) -> dict[str, str]:
+        """Return the images in containerd."""
+        return containerd.image_digests(ctr_command())
+
+    def load(self, image: ImageSpec, key: str) -> None:
+        """Import the layers that containerd lacks."""
+        containerd.import_image(image, key)
+        containerd.forget_earlier(ctr_command(), image, key)
+
+    def run(
+        self,
+        image: ImageSpec,
+        command: Sequence[str],
+        *,
+        variables: Mapping[str, str],
+        mounts: Sequence[str],
+        cwd: str,
+        as_caller: bool,
+    ) -> int:
+        """Run a command with `buildah run`, which ignores the entry point of the image."""
+        argv = ["buildah", "run", *buildah.ISOLATION, "--network", "host", "--workingdir", cwd]
+        for name, value in variables.items():
+            argv += ["--env", f"{name}={value}"]
+        for mount in mounts:
+            argv += ["--volume", mount]
+        if as_caller:
+            argv += ["--user", f"{os.getuid()}:{os.getgid()}"]
+        with _container(image) as container:
+            # Output is not captured: the user may watch pytest or use a shell.
+            return subprocess.run([*argv, container, "--", *command], check=False).returncode
+
+    def prune(self) -> None:
+        """Remove layers of earlier builds from the storage of buildah."""
+        buildah.prune()
+
+
+@contextmanager
+def _container(image: ImageSpec) -> Iterator[str]:
+    name = buildah.buildah("from", "--pull-never", image.reference()).strip()
+    try:
+        yield name
+    finally:
+        buildah.buildah("rm", name)

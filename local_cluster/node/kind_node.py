@@ -1,0 +1,17 @@
+"""The node of the kind cluster: a container with a containerd of its own."""
+
+from __future__ import annotations
+
+import hashlib
+
+from local_cluster.host.paths import Paths
+
+
+def cluster_name(paths: Paths) -> str:
+    """Return the name of the cluster in kind. It is unique to the cache directory: users may share a Docker engine."""
+    return f"rlrun-{hashlib.sha256(str(paths.cache).encode()).hexdigest()[:8]}"
+
+
+def kind_ctr_command(paths: Paths) -> list[str]:
+    """Return the argv prefix of `ctr` in the node, for the namespace of the kubelet."""
+    return ["docker", "exec", f"{cluster_name(paths)}-control-plane", "ctr", "--namespace=k8s.io"]
