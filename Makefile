@@ -49,12 +49,8 @@ help: ## List every target
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  \033[36m%-16s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 $(VENV)/.complete:
-	@echo "==> Python environment (once per requirements/dev.lock)"
-	@rm -rf $(VENV) && mkdir -p $(dir $(VENV))
 	@$(PYTHON3) -c 'import sys; assert sys.version_info >= (3, 11), "Python 3.11 or newer is needed: set PYTHON3=..."'
-	@$(PYTHON3) -m venv $(VENV)
-	@$(VENV)/bin/pip install --quiet --no-compile -r requirements/dev.lock
-	@touch $@
+	@$(PYTHON3) -m local_cluster.tools.python_environment $(VENV) requirements/dev.lock
 
 .PHONY: venv
 venv: $(VENV)/.complete ## Make the Python environment; prints where it is
