@@ -94,6 +94,23 @@ def test_images_of_one_chain_begin_with_the_same_layers() -> None:
         assert common in shares
 
 
+def first_instruction(image: ImageSpec) -> str:
+    text = (REPOSITORY / image.dockerfile).read_text()
+    return next(line for line in text[text.index("FROM ") :].splitlines()[1:] if line and not line.startswith("#"))
+
+
+def test_no_other_chain_begins_like_that_with_the_torch_layer() -> None:
+    """buildah finds a cached step by the steps before it, their times of creation included.
+
+    Chains are built beside each other. If two made an equal first step, the trainer's image may find that of the other
+    chain, and nothing that follows it.
+    """
+    torch, *others = CHAINS
+    begins = {first_instruction(image) for image in torch}
+    assert len(begins) == 1
+    assert begins.isdisjoint(first_instruction(image) for chain in others for image in chain)
+
+
 @pytest.mark.parametrize("image", [*IMAGES, *TEST_IMAGES], ids=lambda image: image.short)
 def test_every_image_runs_as_an_ordinary_user_and_names_no_host(image: ImageSpec) -> None:
     text = (REPOSITORY / image.dockerfile).read_text()
