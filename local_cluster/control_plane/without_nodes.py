@@ -21,7 +21,7 @@ from local_cluster.control_plane.control_plane_daemons import LOCALHOST, Control
 from local_cluster.host.daemons import Supervisor
 from local_cluster.host.network import Ports, free_ports
 from local_cluster.host.paths import Paths, paths
-from local_cluster.tools.binaries import CONTROL_PLANE_BUILDS, ensure_builds
+from local_cluster.tools.binaries import CLUSTER_BUILDS, ensure_builds
 
 GARBAGE_COLLECTION = ("garbage-collector-controller", "namespace-controller")
 ALL_CONTROLLERS = ("*",)
@@ -81,7 +81,7 @@ class ControlPlane:
 
     def start(self) -> ControlPlane:
         """Start the daemons that are not running and wait until the API server is ready."""
-        ensure_builds(CONTROL_PLANE_BUILDS, self._paths)
+        ensure_builds(CLUSTER_BUILDS, self._paths)
         daemons = ControlPlaneDaemons(self._paths, self.state, self._ports(), LOCALHOST)
         daemons.prepare()
         self._supervisor.start(daemons.etcd())

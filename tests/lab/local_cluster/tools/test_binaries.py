@@ -6,7 +6,7 @@ import pytest
 
 from local_cluster.host.errors import LocalClusterError
 from local_cluster.host.paths import REPOSITORY, Paths
-from local_cluster.tools.binaries import BUILDS, PROGRAMS, Build, cache_key, program
+from local_cluster.tools.binaries import BUILDS, PROGRAMS, Build, cache_key, missing_builds, program
 
 
 @pytest.fixture
@@ -19,38 +19,60 @@ def sources(tmp_path: Path) -> Path:
 
 
 def test_key_changes_with_the_sources_only(sources: Path) -> None:
-    build = Build("thing")
+    build = Build("thing", (".",))
     first = cache_key(build, sources)
     (sources / "thing" / "README").write_text("not built")
     assert cache_key(build, sources) == first
     (sources / "thing" / "go.mod").write_text("module thing\n\ngo 1.26\n")
-    assert cache_key(build, sources) != first
+    second = cache_key(build, sources)
+    (sources / "thing" / "other").mkdir()
+    (sources / "thing" / "other" / "main.go").write_text("package main\n")
+    assert len({first, second, cache_key(build, sources)}) == 3
 
 
 def test_key_changes_with_the_flags(sources: Path) -> None:
     keys = {
-        cache_key(Build("thing"), sources),
-        cache_key(Build("thing", stamps=("a.b=1",)), sources),
-        cache_key(Build("thing", stamps=("a.b=2",)), sources),
-        cache_key(Build("thing", package="./cmd"), sources),
-        cache_key(Build("thing", links=("other",)), sources),
+        cache_key(Build("thing", (".",)), sources),
+        cache_key(Build("thing", (".",), stamps=("a.b=1",)), sources),
+        cache_key(Build("thing", (".",), stamps=("a.b=2",)), sources),
+        cache_key(Build("thing", ("./cmd",)), sources),
+        cache_key(Build("thing", ("./cmd", "./other")), sources),
+        cache_key(Build("thing", (".",), links=(("other", "thing"),)), sources),
     }
-    assert len(keys) == 5
+    assert len(keys) == 6
 
 
 def test_every_build_has_pinned_sources() -> None:
     folder = REPOSITORY / "local_cluster" / "go"
     assert {build.name for build in BUILDS} == {module.parent.name for module in folder.glob("*/go.mod")}
     for build in BUILDS:
-        if build.name != "pause":  # it has no dependencies
-            assert (folder / build.name / "go.sum").exists()
+        assert (folder / build.name / "go.sum").exists()
+        for package in build.packages:
+            if package.startswith("./"):
+                assert list((folder / build.name / package).glob("*.go")), package
 
 
 def test_linked_program_is_in_the_folder_of_its_binary(tmp_path: Path) -> None:
     paths = Paths(state=tmp_path / "state", cache=tmp_path / "cache")
     assert program("kubelet", paths).parent == program("kubectl", paths).parent
     assert program("kubelet", paths).name == "kubelet"
+    assert {"etcd", "coredns", "pause", "helm"} <= PROGRAMS.keys()
     assert "kubernetes" not in PROGRAMS
+
+
+def test_cluster_is_one_build(tmp_path: Path) -> None:
+    """Its programs share packages, and a build that is not one build compiles these again."""
+    assert [build.name for build in BUILDS if build.in_cluster] == ["cluster"]
+
+
+def test_missing_until_every_program_is_there(tmp_path: Path) -> None:
+    paths = Paths(state=tmp_path / "state", cache=tmp_path / "cache")
+    build = PROGRAMS["kubelet"]
+    for name in build.programs:
+        assert missing_builds(["cluster"], paths) == [build]
+        program(name, paths).parent.mkdir(parents=True, exist_ok=True)
+        program(name, paths).touch()
+    assert missing_builds(["cluster"], paths) == []
 
 
 def test_unknown_program_is_rejected_with_the_known_ones(tmp_path: Path) -> None:

@@ -1,3 +1,0 @@
-module rlrun.dev/local-cluster/pause
-
-go 1.25.0
