@@ -204,8 +204,7 @@ machine: # Stops where the local cluster cannot run, before anything is built
 
 .PHONY: up
 up: machine $(VENV)/.complete ## Bring up the local cluster with all images; safe to repeat
-	@$(PY) -m local_cluster up
-	@$(PY) -m local_cluster.images all
+	@$(PY) -m local_cluster up --images
 
 .PHONY: down
 down: $(VENV)/.complete ## Remove all that the local cluster made on this machine, caches aside

@@ -33,7 +33,7 @@ wanted=" ${*:-control trainer gateway samples publish checkpoint recovery fairne
 if [[ $wanted == " server " ]]; then
     KEEP=1 # it has an API server of its own, and leaves a cluster as it is
 else
-    "$PY" -m local_cluster up && "$PY" -m local_cluster.images all || exit 1
+    "$PY" -m local_cluster up --images || exit 1
     # Prepare what is cached before anything is timed.
     "$PY" -m bench.prepare || failed+=(prepare)
 fi

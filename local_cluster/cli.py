@@ -29,13 +29,13 @@ app = typer.Typer(
 
 
 @app.command()
-def up() -> None:
+def up(images: Annotated[bool, typer.Option("--images", help="Build and import the images too.")] = False) -> None:
     """Bring the cluster up. Safe to repeat, also after parts of it were killed. The first time takes minutes."""
     require_supported_machine()
     chosen, reason = provider(), provider_choice().reason
     progress.say(f"      cluster: {chosen.name} ({reason})")
     with progress.step(f"up ({chosen.name})"):
-        chosen.up()
+        chosen.up(images)
     progress.save()
     progress.say(f"The cluster is up: export KUBECONFIG={chosen.kubeconfig}")
 

@@ -20,7 +20,7 @@ def file_lock(path: Path) -> Iterator[None]:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            progress.say(f"      waiting for another local_cluster command ({path})")
+            progress.say(f"      waiting for {path}, which another command or step holds")
             fcntl.flock(handle, fcntl.LOCK_EX)
         yield
     finally:

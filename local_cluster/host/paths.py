@@ -1,7 +1,6 @@
 """Directories of the local cluster: a state that `down` removes and a cache that survives it.
 
-The cluster writes nothing into the source tree, except timings in `build/`, and never changes a file of the user, such
-as `~/.kube/config`.
+The cluster writes nothing into the source tree and never changes a file of the user, such as `~/.kube/config`.
 """
 
 from __future__ import annotations

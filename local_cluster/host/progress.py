@@ -1,7 +1,7 @@
-"""Log of long steps with their durations, also written to a file for CI.
+"""Log of long steps with their durations, which the cache keeps for the forecasts of later commands.
 
 Steps may run in parallel threads. Running steps are repeated twice a minute, because a silent five-minute build looks
-like a hang.
+like a hang. If the steps ahead are known, the same line says how long they still take.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ import json
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from local_cluster.host.paths import REPOSITORY
+from local_cluster.host.forecast import Plan, in_words, seconds_left
+from local_cluster.host.paths import paths
 
-TIMINGS = REPOSITORY / "build" / "local-cluster-timings.json"
 HEARTBEAT_SECONDS = 30.0
 
 
@@ -28,11 +28,25 @@ class StepLog:
         self._running: dict[str, float] = {}
         self._seconds: dict[str, float] = {}
         self._heart: threading.Thread | None = None
+        self._plan = Plan(())
+        self._expected: Mapping[str, float] = {}
 
     def say(self, text: str) -> None:
         """Print one line."""
         with self._lock:
             print(text, file=sys.stderr, flush=True)
+
+    def expect(self, plan: Plan, expected: Mapping[str, float], file: Path | None = None) -> None:
+        """Announce the steps ahead and how long they take together.
+
+        Args:
+            plan: Steps ahead.
+            expected: Seconds of each step on a machine with two cores. The times of earlier commands replace them.
+            file: File with these times. Default: the file in the cache.
+        """
+        with self._lock:
+            self._plan, self._expected = plan, {**expected, **_known(file or _file())}
+        self.say(f"      {len(plan.steps)} long steps ahead, done once: {self._left()}")
 
     @contextmanager
     def step(self, name: str) -> Iterator[None]:
@@ -53,19 +67,20 @@ class StepLog:
                 self._seconds[name] = round(seconds, 1)
             self.say(f"{seconds:5.1f}s {name}: {outcome}")
 
-    def save(self, file: Path = TIMINGS) -> None:
-        """Merge the step times of this process into the timings file."""
-        known: dict[str, float] = {}
-        if file.exists():
-            try:
-                known = json.loads(file.read_text())
-            except ValueError:
-                known = {}
+    def save(self, file: Path | None = None) -> None:
+        """Merge the step times of this process into a file. Default: the file in the cache."""
+        target = file or _file()
         try:
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text(json.dumps(known | self._seconds, indent=2, sort_keys=True) + "\n")
-        except OSError as error:  # a read-only checkout must not fail the cluster
-            self.say(f"      timings not written: {error}")
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_text(json.dumps(_known(target) | self._seconds, indent=2, sort_keys=True) + "\n")
+        except OSError as error:  # a full disk must not fail the cluster
+            self.say(f"      step times not written: {error}")
+
+    def _left(self) -> str:
+        now = time.monotonic()
+        with self._lock:
+            running = {name: now - start for name, start in self._running.items()}
+            return in_words(seconds_left(self._plan, self._expected, running, self._seconds)) + " left"
 
     def _start_heart(self) -> None:
         with self._lock:
@@ -79,8 +94,21 @@ class StepLog:
             now = time.monotonic()
             with self._lock:
                 running = [f"{name} ({now - start:.0f}s)" for name, start in self._running.items()]
+                ahead = any(step not in self._seconds for step in self._plan.steps)
             if running:
-                self.say("      still running: " + ", ".join(running))
+                self.say("      still running: " + ", ".join(running) + (f"; {self._left()}" if ahead else ""))
+
+
+def _file() -> Path:
+    return paths().cache / "step-seconds.json"
+
+
+def _known(file: Path) -> dict[str, float]:
+    try:
+        known: dict[str, float] = json.loads(file.read_text())
+    except (OSError, ValueError):
+        return {}
+    return known
 
 
 progress = StepLog()

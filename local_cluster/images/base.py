@@ -19,6 +19,7 @@ from local_cluster.host.shell import run
 from local_cluster.images.buildah import buildah, local_tags
 from local_cluster.images.catalog import BASE_REFERENCE
 
+BASE_STEPS = ("base image: debootstrap", "base image: commit")
 _KEYED_REFERENCE = "localhost/rlrun-base"
 _RECIPE = "1"  # raise it when this module changes the image without a change of its inputs
 _SUITE = "bookworm"
@@ -72,12 +73,12 @@ def ensure_base() -> None:
     # Not /tmp, which may be small or mounted noexec; debootstrap needs device nodes.
     with tempfile.TemporaryDirectory(dir="/var/tmp", prefix="rlrun-base-") as folder:
         root = Path(folder, "root")
-        with progress.step("base image: debootstrap"):
+        with progress.step(BASE_STEPS[0]):
             run(
                 ["debootstrap", "--variant=minbase", f"--include={','.join(_PACKAGES)}", _SUITE, root],
                 next_step="debootstrap needs root and a Debian mirror. Check that `apt-get update` works.",
             )
-        with progress.step("base image: commit"):
+        with progress.step(BASE_STEPS[1]):
             _shape(root)
             _commit(root, Path(folder, "root.tar"), keyed)
 

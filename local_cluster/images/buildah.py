@@ -46,15 +46,20 @@ def _list() -> dict[str, str]:
     return {name: entry["id"] for entry in listing or [] for name in entry.get("names") or []}
 
 
+def build_step(image: ImageSpec) -> str:
+    """Return the name of the step that builds an image, for the log and forecasts."""
+    return f"build {image.name}"
+
+
 def build(image: ImageSpec, key: str, root: Path) -> None:
     """Build an image and tag it with its key and `local`. Unchanged layers come from the layer cache."""
     arguments: list[str | Path] = ["bud", *ISOLATION, "--network", "host", "--layers", "--pull-never"]
     for name, value in (*image.build_args, ("BASE_IMAGE", BASE_REFERENCE)):
         arguments += ["--build-arg", f"{name}={value}"]
     arguments += ["--file", root / image.dockerfile, "--tag", image.reference(key), root]
-    with progress.step(f"build {image.name}"):
-        buildah(
-            *arguments,
+    with progress.step(build_step(image)):
+        run(
+            ["nice", "buildah", *arguments],  # daemons of the cluster may start beside it
             timeout=_BUILD_SECONDS,
             next_step="Check that the package index is reachable and that /var has space.",
         )

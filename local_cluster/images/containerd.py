@@ -40,6 +40,11 @@ def forget_earlier(ctr: Sequence[str], image: ImageSpec, key: str) -> None:
         run([*ctr, "images", "remove", *names], next_step=_CLUSTER_HINT)
 
 
+def import_step(image: ImageSpec) -> str:
+    """Return the name of the step that imports an image, for the log and forecasts."""
+    return f"import {image.name}"
+
+
 def import_image(image: ImageSpec, key: str) -> None:
     """Copy a built image into containerd, with its key and `local` as tags.
 
@@ -50,7 +55,7 @@ def import_image(image: ImageSpec, key: str) -> None:
     stored = stored_image(image.reference(key))
     known = known_layers(image_digests(ctr_command()))
     new = sum(size for digest, size in stored.layers.items() if digest not in known)
-    with progress.step(f"import {image.name}"):
+    with progress.step(import_step(image)):
         progress.say(f"      {new >> 20} MiB to import")
         _stream(stored, names, known)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -34,8 +35,8 @@ class EmbeddedImages:
         base.ensure_base()
 
     def built(self) -> dict[str, str]:
-        """Return the named images in the storage of buildah."""
-        return buildah.local_tags()
+        """Return the named images in the storage of buildah. None before buildah is installed."""
+        return buildah.local_tags() if shutil.which("buildah") else {}
 
     def build(self, image: ImageSpec, key: str, root: Path) -> None:
         """Build an image with buildah."""

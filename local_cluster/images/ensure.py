@@ -30,6 +30,13 @@ def keys(backend: ImageBackend, images: Sequence[ImageSpec] = IMAGES) -> dict[Im
     return {image: content_key(image, REPOSITORY, base) for image in images}
 
 
+def missing_images(images: Sequence[ImageSpec] = IMAGES) -> list[ImageSpec]:
+    """Return the images that `build_images` would build."""
+    backend = image_backend()
+    tags = backend.built()
+    return [image for image, key in keys(backend, images).items() if image.reference(key) not in tags]
+
+
 def build_images(images: Sequence[ImageSpec] = IMAGES) -> ImageBackend:
     """Build the images whose key the builder does not have. Returns the backend that has them."""
     backend = _prepared_backend()

@@ -21,12 +21,14 @@ from local_cluster.host.locks import file_lock
 from local_cluster.host.network import Ports, node_address
 from local_cluster.host.paths import MARKER, Paths
 from local_cluster.host.progress import progress
+from local_cluster.images.ensure import build_images, ensure_images
 from local_cluster.node import cleanup, host_leftovers
 from local_cluster.node.containers import ensure_binary_images, import_archives, remove_containers
 from local_cluster.node.node_daemons import NodeDaemons
 from local_cluster.node.static_images import BinaryImage
+from local_cluster.providers.first_start import SECONDS, steps_ahead
 from local_cluster.providers.provider import ClusterStatus
-from local_cluster.tools.binaries import BUILDS, ensure_builds, program
+from local_cluster.tools.binaries import CLUSTER_BUILDS, ensure_builds, missing_builds, program
 from local_cluster.tools.host_packages import ensure_system_packages, weed
 
 DAEMONS = (
@@ -59,31 +61,37 @@ class EmbeddedCluster:
         with ThreadPoolExecutor(max_workers=3) as pool:
             jobs: list[Future[None] | Future[Path]] = [
                 pool.submit(ensure_system_packages, self.paths.cache),
-                pool.submit(ensure_builds, [build.name for build in BUILDS if build.in_cluster], self.paths),
+                pool.submit(ensure_builds, CLUSTER_BUILDS, self.paths),
                 pool.submit(weed, self.paths),
             ]
         for job in jobs:
             job.result()
 
-    def up(self) -> None:
-        """Bring the cluster up: a new one, in place of a dead one, or the missing parts of a running one."""
+    def up(self, images: bool = False) -> None:
+        """Bring the cluster up: a new one, in place of a dead one, or the missing parts of a running one.
+
+        Args:
+            images: Build and import the images of the product too.
+        """
         _require_root()
-        with file_lock(self.paths.lock):
-            self.prepare()
-            address = node_address()
-            if not self._can_continue(address):
-                self._clear()
-                self._make_state(address)
-            control_plane = ControlPlaneDaemons(self.paths, self.paths.state, Ports(), address)
-            control_plane.prepare()
-            self.supervisor.start(control_plane.etcd())
-            self.supervisor.start(control_plane.api_server_with_nodes())
-            self.supervisor.start(control_plane.controller_manager())
-            self.supervisor.start(control_plane.scheduler())
-            self._start_node(control_plane)
-            kubectl = self._kubectl()
-            install_dns(kubectl, self._image("coredns").reference)
-            install_object_store(kubectl, self._image("weed").reference, str(self.paths.s3_data))
+        with file_lock(self.paths.lock), ThreadPoolExecutor(max_workers=1) as pool:
+            if ahead := steps_ahead(self.paths, images):
+                progress.expect(ahead, SECONDS)
+            # With the programs at hand, the images follow the start: one that the node has is not built again, and only
+            # its containerd can say so.
+            beside = images and missing_builds(CLUSTER_BUILDS, self.paths)
+            building = pool.submit(build_images) if beside else None
+            try:
+                self.prepare()
+                self._start()
+            except BaseException:
+                if building and not building.done():
+                    progress.say("      failed; waiting for the image builds that have begun")
+                raise
+            if building:
+                building.result()
+            if images:
+                ensure_images()
 
     def down(self, purge: bool = False) -> None:
         """Remove processes, mounts and the state directory of this cluster."""
@@ -125,6 +133,22 @@ class EmbeddedCluster:
     def leftovers(self) -> list[str]:
         """Return what this cluster still has on the machine."""
         return host_leftovers.find(self.paths).lines()
+
+    def _start(self) -> None:
+        address = node_address()
+        if not self._can_continue(address):
+            self._clear()
+            self._make_state(address)
+        control_plane = ControlPlaneDaemons(self.paths, self.paths.state, Ports(), address)
+        control_plane.prepare()
+        self.supervisor.start(control_plane.etcd())
+        self.supervisor.start(control_plane.api_server_with_nodes())
+        self.supervisor.start(control_plane.controller_manager())
+        self.supervisor.start(control_plane.scheduler())
+        self._start_node(control_plane)
+        kubectl = self._kubectl()
+        install_dns(kubectl, self._image("coredns").reference)
+        install_object_store(kubectl, self._image("weed").reference, str(self.paths.s3_data))
 
     def _can_continue(self, address: str) -> bool:
         """True if there is a cluster to keep: etcd and API server run, and the machine still has its address."""

@@ -25,6 +25,7 @@ from local_cluster.host.network import free_port
 from local_cluster.host.paths import Paths
 from local_cluster.host.progress import progress
 from local_cluster.host.shell import run
+from local_cluster.images.ensure import ensure_images
 from local_cluster.node.kind_node import cluster_name, kind_ctr_command
 from local_cluster.node.static_images import BinaryImage
 from local_cluster.providers.provider import ClusterStatus
@@ -64,8 +65,8 @@ class KindCluster:
         self._check_programs()
         weed(self.paths)
 
-    def up(self) -> None:
-        """Create the cluster unless one answers, then install the object store."""
+    def up(self, images: bool = False) -> None:
+        """Create the cluster unless one answers, then install the object store, then build and load `images`."""
         self.prepare()
         with file_lock(self.paths.kind.with_suffix(".lock")):
             if not self._can_continue():
@@ -74,6 +75,8 @@ class KindCluster:
             store = BinaryImage("weed", weed(self.paths))
             self._ensure_on_node(store)
             install_object_store(self._kubectl(), store.reference, _DATA_ON_NODE, self._s3_endpoint())
+        if images:
+            ensure_images()
 
     def down(self, purge: bool = False) -> None:
         """Delete the cluster. Its container holds the images, so `purge` has nothing more to remove."""

@@ -53,8 +53,8 @@ class Provider(Protocol):
         """Get or check the programs that `up` needs."""
         ...
 
-    def up(self) -> None:
-        """Bring the cluster up. A healthy cluster stays as it is."""
+    def up(self, images: bool = False) -> None:
+        """Bring the cluster up, with `images` including those of the product. A healthy cluster stays as it is."""
         ...
 
     def down(self, purge: bool = False) -> None:

@@ -19,6 +19,8 @@ from local_cluster.host.paths import Paths
 from local_cluster.host.progress import progress
 from local_cluster.host.shell import run
 
+INSTALL_STEP = "install system packages"
+
 
 def missing_system_packages(packages: Mapping[str, str] = versions.APT_PACKAGES) -> list[str]:
     """Return the Debian packages whose files are not on this machine."""
@@ -36,7 +38,8 @@ def ensure_system_packages(cache: Path, packages: Mapping[str, str] = versions.A
         missing = missing_system_packages(packages)
         if not missing:
             return
-        with progress.step(f"install system packages ({' '.join(missing)})"):
+        progress.say(f"      system packages: {' '.join(missing)}")
+        with progress.step(INSTALL_STEP):
             quiet = {"DEBIAN_FRONTEND": "noninteractive"}
             hint = "Install the packages with apt-get, then repeat the command."
             # A stale package list names files that the mirror has removed.

@@ -40,7 +40,7 @@ def ensure_environment(folder: Path, lock: Path, install: Install = install) -> 
     with file_lock(folder.with_name(folder.name + ".lock")):
         if mark.exists():
             return
-        with progress.step("Python environment (once per requirements/dev.lock)"):
+        with progress.step("Python environment (once per requirements/dev.lock, about 2 min)"):
             if folder.exists():
                 shutil.rmtree(folder)
             install(folder, lock)

@@ -16,7 +16,6 @@ if [[ "$wants" != *" --list "* && "$wants" != *" --self-test "* && "$wants" != *
     }
     trap finish EXIT
     trap 'exit 130' INT TERM
-    "$PY" -m local_cluster up || exit 1
-    "$PY" -m local_cluster.images all || exit 1
+    "$PY" -m local_cluster up --images || exit 1
 fi
 "$PY" -m tests.chaos "${options[@]}"

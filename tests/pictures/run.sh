@@ -12,6 +12,5 @@ finish() {
 trap finish EXIT
 trap 'exit 130' INT TERM
 
-"$PY" -m local_cluster up
-"$PY" -m local_cluster.images all
+"$PY" -m local_cluster up --images
 "$PY" -m tests.pictures

@@ -1,0 +1,60 @@
+"""Forecast of the time that a command still needs.
+
+A plan says which steps are ahead. How long each takes is known from earlier commands of this machine, or from a first
+start on two cores, whose steps ran beside each other as they do in the plan.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+# So many seconds of finished steps show how fast this machine is, compared with the expectation.
+_ENOUGH_SECONDS = 60.0
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Steps of a command.
+
+    Attributes:
+        tracks: Steps that follow each other, for each of the tracks that run side by side.
+        then: Steps after all tracks.
+    """
+
+    tracks: tuple[tuple[str, ...], ...]
+    then: tuple[str, ...] = ()
+
+    @property
+    def steps(self) -> tuple[str, ...]:
+        """All steps once, those of the tracks first. Tracks may share steps."""
+        return tuple(dict.fromkeys((*(step for track in self.tracks for step in track), *self.then)))
+
+
+def seconds_left(
+    plan: Plan, expected: Mapping[str, float], running: Mapping[str, float], done: Mapping[str, float]
+) -> float:
+    """Return the time until the end of a plan.
+
+    Args:
+        plan: The steps.
+        expected: Seconds that each step should take. A step that is not listed takes none.
+        running: Seconds since the start of each step that runs.
+        done: Seconds that each finished step took.
+    """
+    finished = [step for step in plan.steps if step in done]
+    foreseen = sum(expected.get(step, 0.0) for step in finished)
+    pace = sum(done[step] for step in finished) / foreseen if foreseen >= _ENOUGH_SECONDS else 1.0
+
+    def left(steps: Iterable[str]) -> float:
+        open_steps = [step for step in steps if step not in done]
+        return sum(max(0.0, expected.get(step, 0.0) * pace - running.get(step, 0.0)) for step in open_steps)
+
+    return max((left(track) for track in plan.tracks), default=0.0) + left(plan.then)
+
+
+def in_words(seconds: float) -> str:
+    """Return a duration as text, in whole minutes."""
+    minutes = math.ceil(seconds / 60)
+    return f"about {minutes} min" if minutes > 1 else "about a minute"

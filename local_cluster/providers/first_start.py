@@ -1,0 +1,43 @@
+"""Steps of `up` whose results the cache lacks, and how long they take on two cores."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from local_cluster.host.forecast import Plan
+from local_cluster.host.paths import Paths
+from local_cluster.images.base import BASE_STEPS
+from local_cluster.images.buildah import build_step
+from local_cluster.images.catalog import CHAINS
+from local_cluster.images.containerd import import_step
+from local_cluster.images.ensure import missing_images
+from local_cluster.tools.binaries import CLUSTER_BUILDS, missing_builds
+from local_cluster.tools.binaries import build_step as program_step
+from local_cluster.tools.host_packages import INSTALL_STEP, missing_system_packages
+
+SECONDS: Mapping[str, float] = {
+    "build kubernetes, etcd, coredns, pause, helm": 500,
+    "install system packages": 25,
+    "base image: debootstrap": 100,
+    "base image: commit": 15,
+    "build rlrun-inference-cpu": 350,
+    "build rlrun-trainer": 130,
+    "build rlrun-orchestrator": 220,
+    "build rlrun-operator": 110,
+    "import rlrun-inference-cpu": 120,
+    "import rlrun-trainer": 15,
+    "import rlrun-orchestrator": 25,
+    "import rlrun-operator": 10,
+}
+"""Seconds of each step in a first start on two cores, where the tracks run side by side."""
+
+
+def steps_ahead(paths: Paths, images: bool) -> Plan | None:
+    """Return the long steps that `up` has to do now. None if there are none."""
+    install = (INSTALL_STEP,) if missing_system_packages() else ()
+    programs = tuple(program_step(build) for build in missing_builds(CLUSTER_BUILDS, paths))
+    missing = missing_images() if images else []
+    chains = [[image for image in chain if image in missing] for chain in CHAINS]
+    tracks = [programs, *((*install, *BASE_STEPS, *map(build_step, chain)) for chain in chains if chain)]
+    plan = Plan(tuple(tracks), tuple(import_step(image) for image in missing))
+    return plan if plan.steps else None
