@@ -78,12 +78,6 @@ def of_requests(
     )
 
 
-def request_sample(seconds: Sequence[float]) -> dict[str, float]:
-    """Return the sample of one repetition."""
-    found = {f"p{percent}_ms": 1000 * percentile(seconds, percent) for percent in (50, 99)}
-    return {**found, "requests": len(seconds)}
-
-
 def of_streams(pairs: Sequence[tuple[Usage, Usage]], count: int, load: Sequence[float]) -> list[Result]:
     """Return the rows of open streams. `pairs`: usage before and with them, by repetition."""
     memory, cores = [during.resident_mb for _, during in pairs], [during.cores for _, during in pairs]

@@ -3,7 +3,8 @@
 import math
 
 from rlrun.storage.layout import RunLayout
-from rlrun_cli.remote.stored_rollouts import read_rollouts
+from rlrun.storage.samples.record import SampleSplit
+from rlrun_cli.remote.stored_rollouts import open_step
 
 from demo.install import BUCKET
 from demo.kubectl import Object
@@ -34,7 +35,9 @@ def rollout_errors(platform: Platform, run: Object) -> list[str]:
     """Environment, reason and message of each rollout that failed, of all steps."""
     layout = RunLayout.of(BUCKET, "", run["metadata"]["namespace"], run["metadata"]["uid"])
     store = platform.s3.store()
-    records = [record for line in metrics_of(platform, run) for record in read_rollouts(store, layout, line["step"])]
+    steps = [line["step"] for line in metrics_of(platform, run)]
+    stored = [samples for step in steps for samples in open_step(store, layout, step, SampleSplit.train, None)]
+    records = [r for samples in stored for group in samples.index.groups for r in samples.records(group)]
     return [f"{r.environment}: {r.error.reason}: {r.error.message}" for r in records if r.error]
 
 

@@ -16,7 +16,7 @@ from rlrun.api.run_status import EnvironmentPackage
 from rlrun.protocol.orchestrator import RunStatus
 from rlrun.protocol.resolved import ResolvedRun
 from rlrun.storage.layout import rollouts_name
-from rlrun.storage.samples.summary import StepSamples, parse_summaries
+from rlrun.storage.samples.summary import StepSamples
 from rlrun_orchestrator.app import attempt
 from rlrun_orchestrator.config import OrchestratorSettings
 from rlrun_orchestrator.inference.replica_pool import Endpoint
@@ -200,7 +200,9 @@ class World:
     def summaries(self) -> list[StepSamples]:
         """The summaries of the stored rollouts."""
         parts = sorted(key for key in self.store.objects if "/rollouts/steps/part-" in key)
-        return parse_summaries(self.store.objects[part] for part in parts)
+        lines = [line for part in parts for line in self.store.objects[part].splitlines()]
+        newest = {s.key: s for s in map(StepSamples.model_validate_json, lines)}
+        return [newest[key] for key in sorted(newest)]
 
     async def until(self, condition: Callable[[], bool], timeout: float = 60.0) -> None:
         """Returns when the condition holds."""

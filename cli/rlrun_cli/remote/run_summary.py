@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 
 from rlrun.api.base.phases import Phase
-from rlrun.constants import START_CONDITIONS, Reason
+from rlrun.constants import Reason
+from rlrun.kube.conditions import explain_phase
 from rlrun.kube.objects import Obj
 
 from rlrun_cli.terminal.output import duration
@@ -37,23 +38,12 @@ class RunSummary:
         return "" if self.eta is None or self.finished else f"about {duration(self.eta)} left"
 
 
-def _why(status: Obj) -> tuple[str, str]:
-    if status.get("reason"):
-        return str(status["reason"]), str(status.get("message") or "")
-    conditions = {c.get("type"): c for c in status.get("conditions") or []}
-    for kind in START_CONDITIONS:
-        found = conditions.get(kind)
-        if found and found.get("status") != "True":
-            return str(found.get("reason") or ""), str(found.get("message") or "")
-    return "", ""
-
-
 def summarize(run: Obj) -> RunSummary:
     """Summarize an RLRun object. A run without a status is Pending."""
     status = run.get("status") or {}
     progress = status.get("progress") or {}
     spec = run.get("spec") or {}
-    reason, message = _why(status)
+    reason, message = explain_phase(status)
     if not status.get("phase") and not reason:
         reason, message = Reason.NOT_SEEN_YET, "the operator has not processed the run yet"
     return RunSummary(

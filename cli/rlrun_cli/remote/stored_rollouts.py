@@ -44,15 +44,6 @@ def open_step(
     return [open_samples(store.get_range, layout.rollouts(wanted, use), wanted, split) for use in uses]
 
 
-def read_rollouts(store: Store, layout: RunLayout, step: int | None) -> list[SampleRecord]:
-    """Return the rollouts that a step was trained on, by default the newest. Raises StoreError, CliError.
-
-    Raises SamplesDamaged if one of its groups cannot be read.
-    """
-    opened = open_step(store, layout, step, SampleSplit.train, None)
-    return [record for samples in opened for group in samples.index.groups for record in samples.records(group)]
-
-
 def listed(opened: Iterable[OpenSamples], wanted: SampleFilter) -> list[ListedRollout]:
     """Return the rollouts that satisfy the filter. The group of the filter may be the beginning of its id.
 

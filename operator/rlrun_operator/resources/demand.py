@@ -53,15 +53,6 @@ def pod_sets(identity: RunIdentity, settings: OperatorSettings, resolved: Resolv
     ]
 
 
-def total_requests(sets: Iterable[PodSet]) -> dict[str, int]:
-    """Return what all pods request together, by resource in thousandths."""
-    total: Counter[str] = Counter()
-    for pods in sets:
-        for name, millis in pod_requests(pods.template["spec"]).items():
-            total[name] += pods.count * millis
-    return dict(total)
-
-
 def pod_requests(spec: Mapping[str, Any]) -> dict[str, int]:
     """Return what the scheduler counts for a pod, by resource in thousandths.
 

@@ -187,11 +187,6 @@ def _checked(records: Iterable[SampleRecord], entry: SampleGroup) -> Iterator[Sa
         raise SamplesDamaged("the records are not those that the index names")
 
 
-def decode_lines(text: bytes, limits: ReadLimits = DEFAULT_LIMITS) -> list[SampleRecord]:
-    """Parse the lines of a frame. Raises SamplesDamaged."""
-    return list(iterate_records(text, limits))
-
-
 def iterate_records(text: bytes, limits: ReadLimits) -> Iterator[SampleRecord]:
     """Yield the records of a frame's lines. Raises SamplesDamaged."""
     for count, line in enumerate(lines_of(text), 1):

@@ -6,10 +6,10 @@ lines again, and later lines win.
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from statistics import fmean, stdev
 
-from pydantic import ConfigDict, Field, ValidationError
+from pydantic import ConfigDict, Field
 
 from rlrun.api.base.schema import Schema
 from rlrun.storage.samples.index import SampleIndex
@@ -91,19 +91,3 @@ def quantile(ordered: Sequence[float], share: float) -> float:
     low = math.floor(position)
     high = min(low + 1, len(ordered) - 1)
     return ordered[low] + (ordered[high] - ordered[low]) * (position - low)
-
-
-def parse_summaries(parts: Iterable[str | bytes]) -> list[StepSamples]:
-    """Return the newest line of each object, ordered by step. `parts` are the files in order of their names.
-
-    Lines that are damaged or of a later version are left out.
-    """
-    found: dict[tuple[int, str, str], StepSamples] = {}
-    for part in parts:
-        for line in part.splitlines():
-            try:
-                summary = StepSamples.model_validate_json(line)
-            except ValidationError:
-                continue
-            found[summary.key] = summary
-    return [found[key] for key in sorted(found)]

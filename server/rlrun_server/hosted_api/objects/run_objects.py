@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from rlrun.api.base.phases import Phase
-from rlrun.constants import COMPONENT_LABEL, START_CONDITIONS
+from rlrun.constants import COMPONENT_LABEL
+from rlrun.kube.conditions import first_unmet_start_condition
 from rlrun.kube.objects import Obj, label
 
 from rlrun_server.hosted_api.base.wire import Json, plain, plain_values, upper_snake, whole
@@ -115,11 +116,8 @@ def waiting_reason(phase: Phase, status: Mapping[str, Any]) -> str | None:
         return None
     if status.get("message"):
         return optional_text(status["message"])
-    conditions = {c.get("type"): c for c in status.get("conditions") or [] if isinstance(c, Mapping)}
-    waiting = (
-        conditions[kind] for kind in START_CONDITIONS if conditions.get(kind, {}).get("status", "True") != "True"
-    )
-    return next((optional_text(c.get("message") or c.get("reason")) for c in waiting), None)
+    unmet = first_unmet_start_condition(status.get("conditions") or ())
+    return optional_text(unmet.get("message") or unmet.get("reason")) if unmet else None
 
 
 def error_message(phase: Phase, status: Mapping[str, Any]) -> str | None:

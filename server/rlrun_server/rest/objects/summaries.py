@@ -5,7 +5,8 @@ from typing import Any
 
 from rlrun.api.base.phases import Phase
 from rlrun.api.base.schema import Schema
-from rlrun.constants import START_CONDITIONS, Reason
+from rlrun.constants import Reason
+from rlrun.kube.conditions import explain_phase
 from rlrun.kube.objects import Obj
 
 
@@ -81,7 +82,7 @@ def summarize_run(run: Obj) -> RunSummary:
     """Return the summary of an RLRun. A run without a status is Pending."""
     metadata, spec, status = _parts(run)
     progress = status.get("progress") or {}
-    reason, message = _why(status)
+    reason, message = explain_phase(status)
     if not status.get("phase") and not reason:
         reason, message = Reason.NOT_SEEN_YET, "the operator has not processed the run yet"
     return RunSummary(
@@ -147,14 +148,3 @@ def summarize_model(model: Obj) -> ModelSummary:
 
 def _parts(obj: Obj) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
     return obj["metadata"], obj.get("spec") or {}, obj.get("status") or {}
-
-
-def _why(status: dict[str, Any]) -> tuple[str, str]:
-    if status.get("reason"):
-        return str(status["reason"]), str(status.get("message") or "")
-    conditions = {c.get("type"): c for c in status.get("conditions") or []}
-    for kind in START_CONDITIONS:
-        found = conditions.get(kind)
-        if found and found.get("status") != "True":
-            return str(found.get("reason") or ""), str(found.get("message") or "")
-    return "", ""

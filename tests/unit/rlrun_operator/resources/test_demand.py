@@ -1,9 +1,10 @@
 """What a run's pods request, as the scheduler counts it."""
 
+from collections import Counter
 from typing import Any
 
 from rlrun.api.model import RLModelSpec
-from rlrun_operator.resources.demand import pod_requests, pod_sets, total_requests
+from rlrun_operator.resources.demand import pod_requests, pod_sets
 from rlrun_operator.resources.naming import RunIdentity
 from rlrun_operator.resources.platform import resolve
 
@@ -20,7 +21,10 @@ def demand(model: dict[str, Any], **spec: Any) -> tuple[dict[str, int], dict[str
     parsed = RLModelSpec.model_validate(model_object(**model)["spec"], by_alias=True, by_name=False)
     resolved = resolve(IDENTITY, SETTINGS, run_spec(**spec), parsed, None)
     sets = pod_sets(IDENTITY, SETTINGS, resolved)
-    return {s.component: s.count for s in sets}, total_requests(sets)
+    total: Counter[str] = Counter()
+    for pods in sets:
+        total.update({name: pods.count * millis for name, millis in pod_requests(pods.template["spec"]).items()})
+    return {s.component: s.count for s in sets}, dict(total)
 
 
 def test_all_replicas_nodes_and_environments_count() -> None:

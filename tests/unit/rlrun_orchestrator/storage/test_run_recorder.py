@@ -13,7 +13,7 @@ from rlrun.protocol.problem import Problem
 from rlrun.storage.layout import RunLayout, S3Uri
 from rlrun.storage.metric_files import merge_lines
 from rlrun.storage.samples.scan import scan
-from rlrun.storage.samples.summary import parse_summaries
+from rlrun.storage.samples.summary import StepSamples
 from rlrun.storage.store import Unreachable
 from rlrun_orchestrator.storage import run_recorder
 from rlrun_orchestrator.storage.run_recorder import RunRecorder, saved_state, state_uri
@@ -97,7 +97,7 @@ async def test_run_survives_an_s3_outage_of_any_length(desk: Desk) -> None:
     assert json.loads(desk.store.objects[STATE]) == {"step": 100}
     assert sum("/rollouts/step-" in key for key in desk.store.objects) == 2
     (summaries,) = (data for key, data in desk.store.objects.items() if "/rollouts/steps/" in key)
-    assert [summary.step for summary in parse_summaries([summaries])] == [1, 2]
+    assert [StepSamples.model_validate_json(line).step for line in summaries.splitlines()] == [1, 2]
 
 
 async def test_objects_that_exceed_the_spool_limit_are_dropped_and_counted(tmp_path: Path) -> None:

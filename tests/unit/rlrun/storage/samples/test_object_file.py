@@ -15,10 +15,10 @@ from rlrun.storage.samples.object_file import (
     SamplesDamaged,
     decode_group,
     decode_index,
-    decode_lines,
     decompress,
     encode_samples,
     index_size,
+    iterate_records,
 )
 from rlrun.storage.samples.record import SampleSplit
 from rlrun.storage.samples.scan import scan
@@ -171,7 +171,7 @@ def test_rollouts_beyond_the_largest_number_are_counted(monkeypatch: pytest.Monk
     found = encode_samples(3, SampleSplit.train, groups())
     assert (len(found.index.groups), found.omitted) == (2, 2)
     with pytest.raises(SamplesDamaged, match="at most 4"):
-        decode_lines(b"".join(r.to_line() for group in groups() for r in group), ReadLimits(rows=4))
+        list(iterate_records(b"".join(r.to_line() for group in groups() for r in group), ReadLimits(rows=4)))
 
 
 def test_an_index_of_very_many_rows_has_short_ones(monkeypatch: pytest.MonkeyPatch) -> None:

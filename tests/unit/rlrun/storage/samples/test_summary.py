@@ -3,7 +3,7 @@
 import pytest
 from rlrun.storage.samples.object_file import encode_samples
 from rlrun.storage.samples.record import SampleSplit, SampleStatus
-from rlrun.storage.samples.summary import StepSamples, parse_summaries, quantile, summarize
+from rlrun.storage.samples.summary import StepSamples, quantile, summarize
 
 from tests.support.sample_records import record
 
@@ -42,10 +42,3 @@ def test_a_step_without_rewards() -> None:
 def test_quantiles_are_interpolated() -> None:
     assert quantile([0.0, 1.0, 2.0, 3.0], 0.5) == 1.5
     assert quantile([4.0], 0.95) == 4.0
-
-
-def test_the_later_line_of_a_step_wins_and_damaged_lines_are_left_out() -> None:
-    one, two, again = summary(2, g0=[0.0]), summary(3, g0=[0.5]), summary(2, g0=[1.0])
-    lines = [s.model_dump_json(by_alias=True) for s in (two, one)]
-    found = parse_summaries(["\n".join([*lines, '{"step": 4', ""]), again.model_dump_json(by_alias=True).encode()])
-    assert found == [again, two]
