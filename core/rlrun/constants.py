@@ -57,8 +57,6 @@ SERVING_FIELD_MANAGER = "rlrun-serving"
 CLI_FIELD_MANAGER = "rlrun-cli"
 SERVER_FIELD_MANAGER = "rlrun-server"
 
-LEASE_NAME = "rlrun-operator"
-
 # --- ports ----------------------------------------------------------------------------------------------------------
 
 TRAINER_PORT = 8080

@@ -54,7 +54,6 @@ INFO_EPILOG = """Examples:
 Shows the versions that runs can name in env.version. Packages of owners that the platform team has given to \
 namespaces need `get rlenvironments` there."""
 BASELINE = "Baseline"
-ARGS_HINT = """write --args '{"split": "train"}'"""
 NAME = re.compile(r"[a-z]([a-z0-9-]*[a-z0-9])?")
 PYPROJECT = """\
 [build-system]

@@ -16,7 +16,6 @@ from rlrun_server.inference.deployed_models import DeployedModel
 from rlrun_server.inference.errors import InferenceError
 
 CONNECT_SECONDS = 5.0
-CHUNK_BYTES = 64 * 1024
 NONCE_BYTES = 16
 
 Address = Callable[[str, str], str]

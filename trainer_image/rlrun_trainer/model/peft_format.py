@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from peft import LoraConfig
 from rlrun.storage.layout import ADAPTER_WEIGHTS
-from safetensors.torch import load, save
+from safetensors.torch import save
 
 CONFIG = "adapter_config.json"
 
@@ -48,12 +48,6 @@ def adapter_files(tensors: Mapping[str, torch.Tensor], config: LoraConfig, model
     # safetensors rejects shared and strided memory: contiguous copies on the CPU.
     weights = save({name: t.detach().cpu().contiguous() for name, t in tensors.items()}, metadata={"format": "pt"})
     return {ADAPTER_WEIGHTS: weights, CONFIG: (json.dumps(facts, indent=2, sort_keys=True) + "\n").encode()}
-
-
-def read_weights(data: bytes) -> dict[str, torch.Tensor]:
-    """Return the tensors of an adapter_model.safetensors file."""
-    tensors: dict[str, torch.Tensor] = load(data)
-    return tensors
 
 
 def digest(files: Mapping[str, bytes]) -> str:

@@ -166,11 +166,6 @@ def _check_rows(text: bytes, limit: int) -> None:
         raise SamplesDamaged(f"the index has {count} rollouts and groups, and at most {limit} are read")
 
 
-def decode_group(frame: bytes, entry: SampleGroup) -> list[SampleRecord]:
-    """Return the records of a group from its frame. Raises SamplesDamaged."""
-    return list(iterate_group(frame, entry))
-
-
 def iterate_group(frame: bytes, entry: SampleGroup, limits: ReadLimits = DEFAULT_LIMITS) -> Iterator[SampleRecord]:
     """Yield the records of a group from its frame, one after the other. Raises SamplesDamaged."""
     return _checked(iterate_records(decompress(frame, limits.group), limits), entry)

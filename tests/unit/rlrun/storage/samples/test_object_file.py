@@ -13,11 +13,11 @@ from rlrun.storage.samples.object_file import (
     MAX_INDEX_BYTES,
     ReadLimits,
     SamplesDamaged,
-    decode_group,
     decode_index,
     decompress,
     encode_samples,
     index_size,
+    iterate_group,
     iterate_records,
 )
 from rlrun.storage.samples.record import SampleSplit
@@ -43,7 +43,7 @@ def test_what_is_written_reads_back(answers: list[list[str]], reward: float, spl
     data = encode_samples(3, split, written).data
     index = decode_index(data)
     assert (index.step, index.split, len(index.groups)) == (3, split, len(written))
-    assert [decode_group(data[g.offset : g.offset + g.size], g) for g in index.groups] == written
+    assert [list(iterate_group(data[g.offset : g.offset + g.size], g)) for g in index.groups] == written
     assert scan(data).records == [r for group in written for r in group]
     assert scan(data).problem is None
 
@@ -98,7 +98,7 @@ def test_damage_is_reported_and_never_raises_anything_else(data: st.DataObject) 
         return
     for group in index.groups:
         try:
-            decode_group(damaged[group.offset : group.offset + group.size], group)
+            list(iterate_group(damaged[group.offset : group.offset + group.size], group))
         except SamplesDamaged:
             continue
 
@@ -155,7 +155,7 @@ def test_records_that_the_index_does_not_name_are_refused() -> None:
     encoded = encode_samples(3, SampleSplit.train, groups())
     one, other = encoded.index.groups[:2]
     with pytest.raises(SamplesDamaged, match="not those"):
-        decode_group(encoded.data[one.offset : one.offset + one.size], other)
+        list(iterate_group(encoded.data[one.offset : one.offset + one.size], other))
 
 
 def test_groups_beyond_the_limit_of_an_object_keep_their_rows(monkeypatch: pytest.MonkeyPatch) -> None:
