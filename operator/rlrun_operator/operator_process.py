@@ -53,7 +53,7 @@ from rlrun_operator.controller.reconciler import Reconciler
 from rlrun_operator.controller.run_list import list_runs
 from rlrun_operator.planning.plan.observation import RunKey
 from rlrun_operator.planning.plan.stored_status import is_finished, stored_phase
-from rlrun_operator.planning.policies.resync_schedule import resync_schedule
+from rlrun_operator.planning.policies.ending.resync_schedule import resync_schedule
 from rlrun_operator.probes import EventLoopWatchdog, web_app
 from rlrun_operator.resources.run_tokens import key_secret_name
 from rlrun_operator.resources.storage_access import grant_key_secret_name

@@ -11,22 +11,30 @@ OPERATOR, ORCHESTRATOR, TRAINER = (
 )
 
 UNIT: dict[str, list[str]] = {
-    f"{OPERATOR}/policies/deadlines.py": [],
-    f"{OPERATOR}/policies/failure_policy.py": [],
-    f"{OPERATOR}/policies/restart_backoff.py": ["tests/unit/rlrun_operator/planning/policies/test_failure_policy.py"],
-    f"{OPERATOR}/policies/attempts.py": [],
-    f"{OPERATOR}/policies/requeue.py": [],
-    f"{OPERATOR}/policies/artifacts.py": ["tests/unit/rlrun_operator/planning/plan/test_artifact_catalog.py"],
-    f"{OPERATOR}/plan/artifact_catalog.py": ["tests/unit/rlrun_operator/planning/policies/test_artifacts.py"],
-    f"{OPERATOR}/diagnosis/crash_counter.py": ["tests/unit/rlrun_operator/planning/policies/test_failure_policy.py"],
+    f"{OPERATOR}/policies/running/deadlines.py": [],
+    f"{OPERATOR}/policies/running/failure_policy.py": [],
+    f"{OPERATOR}/policies/running/restart_backoff.py": [
+        "tests/unit/rlrun_operator/planning/policies/running/test_failure_policy.py"
+    ],
+    f"{OPERATOR}/policies/running/attempts.py": [],
+    f"{OPERATOR}/policies/ending/requeue.py": [],
+    f"{OPERATOR}/policies/artifacts/artifact_objects.py": [
+        "tests/unit/rlrun_operator/planning/plan/test_artifact_catalog.py"
+    ],
+    f"{OPERATOR}/plan/artifact_catalog.py": [
+        "tests/unit/rlrun_operator/planning/policies/artifacts/test_artifact_objects.py"
+    ],
+    f"{OPERATOR}/diagnosis/crash_counter.py": [
+        "tests/unit/rlrun_operator/planning/policies/running/test_failure_policy.py"
+    ],
     f"{OPERATOR}/diagnosis/startup_failures.py": [],
     f"{OPERATOR}/diagnosis/run_outcome.py": [],
     f"{OPERATOR}/plan/checkpoint_references.py": ["tests/unit/rlrun_operator/planning/plan/test_artifact_catalog.py"],
     f"{OPERATOR}/plan/plan_builder.py": [],
-    f"{OPERATOR}/policies/deletion.py": [],
-    f"{OPERATOR}/policies/run_endings.py": [],
-    f"{OPERATOR}/policies/queue_order.py": [],
-    f"{OPERATOR}/policies/kueue_admission.py": [],
+    f"{OPERATOR}/policies/ending/deletion.py": [],
+    f"{OPERATOR}/policies/ending/run_endings.py": [],
+    f"{OPERATOR}/policies/queue/queue_order.py": [],
+    f"{OPERATOR}/policies/queue/kueue_admission.py": [],
     "server/rlrun_server/signing/permissions.py": [],
     "server/rlrun_server/signing/user_permissions.py": [],
     "server/rlrun_server/signing/s3_request.py": [],

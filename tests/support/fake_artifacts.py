@@ -9,7 +9,7 @@ from rlrun.storage.manifest import ArtifactKind, FileEntry, Manifest
 from rlrun_operator.controller.artifact_store import Sizes
 from rlrun_operator.planning.plan.actions import RunFilesDeletion
 from rlrun_operator.planning.plan.artifact_catalog import ObservedArtifact
-from rlrun_operator.planning.policies.artifacts import FOLDER_KINDS
+from rlrun_operator.planning.policies.artifacts.artifact_objects import FOLDER_KINDS
 
 from tests.support.clocks import START
 

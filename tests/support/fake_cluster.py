@@ -16,7 +16,7 @@ from rlrun.kube.async_client import AsyncKubeClient
 from rlrun.kube.errors import ApiError
 from rlrun.kube.objects import Obj
 from rlrun.kube.requests import KubeRequest
-from rlrun_operator.planning.policies.artifacts import FOLDER_KINDS
+from rlrun_operator.planning.policies.artifacts.artifact_objects import FOLDER_KINDS
 
 from tests.support.clocks import START
 

@@ -27,10 +27,11 @@ from rlrun_operator.config.settings import OperatorSettings
 from rlrun_operator.planning.plan.admission import Admission, Admitted, Refused, Waiting
 from rlrun_operator.planning.plan.observation import RunKey, RunObservation
 from rlrun_operator.planning.plan.stored_status import is_finished
-from rlrun_operator.planning.policies.admission import EXACT_RUNS_AHEAD
-from rlrun_operator.planning.policies.place_request import may_have_pods, place_request, requests_of_pods
-from rlrun_operator.planning.policies.queue_messages import exceeding_problem, waiting_problem
-from rlrun_operator.planning.policies.queue_order import (
+from rlrun_operator.planning.policies.beginning.admission import EXACT_RUNS_AHEAD
+from rlrun_operator.planning.policies.ending.requeue import may_write
+from rlrun_operator.planning.policies.queue.place_request import may_have_pods, place_request, requests_of_pods
+from rlrun_operator.planning.policies.queue.queue_messages import exceeding_problem, waiting_problem
+from rlrun_operator.planning.policies.queue.queue_order import (
     Demand,
     Limits,
     PlacedRun,
@@ -40,7 +41,6 @@ from rlrun_operator.planning.policies.queue_order import (
     next_change,
     take_turns,
 )
-from rlrun_operator.planning.policies.requeue import may_write
 
 log = logging.getLogger(__name__)
 

@@ -30,8 +30,8 @@ from rlrun_operator.kueue.workload_status import WorkloadStatus
 from rlrun_operator.planning.plan.actions import ArtifactDeletion, ConfigRefresh, Plan
 from rlrun_operator.planning.plan.observation import RunObservation
 from rlrun_operator.planning.plan.transitions import transitions
-from rlrun_operator.planning.policies.artifacts import failed_deletion_status
-from rlrun_operator.planning.policies.refusal_report import report_artifacts, report_children
+from rlrun_operator.planning.policies.artifacts.artifact_objects import failed_deletion_status
+from rlrun_operator.planning.policies.children.refusal_report import report_artifacts, report_children
 from rlrun_operator.runtime.metrics import ERRORS, RUN_PHASES, STATUS_WRITES
 from rlrun_operator.runtime.side_by_side import side_by_side
 

@@ -19,7 +19,7 @@ from rlrun_operator.config.settings import OperatorSettings
 from rlrun_operator.controller.artifact_store import ArtifactStore
 from rlrun_operator.planning.plan.artifact_catalog import ArtifactCatalog, ObservedArtifact
 from rlrun_operator.planning.plan.observation import RunKey
-from rlrun_operator.planning.policies.upload_schedule import UploadSchedule
+from rlrun_operator.planning.policies.artifacts.upload_schedule import UploadSchedule
 from rlrun_operator.resources.platform import run_layout
 from rlrun_operator.runtime.metrics import S3_LISTINGS
 

@@ -30,7 +30,7 @@ from rlrun_operator.controller.store_call import (
 )
 from rlrun_operator.planning.plan.actions import RunFilesDeletion
 from rlrun_operator.planning.plan.artifact_catalog import ArtifactObjectKind, ObservedArtifact
-from rlrun_operator.planning.policies.artifacts import FOLDER_KINDS
+from rlrun_operator.planning.policies.artifacts.artifact_objects import FOLDER_KINDS
 from rlrun_operator.runtime.circuit_breaker import CircuitBreaker, Permit
 from rlrun_operator.runtime.metrics import S3_BREAKER_OPEN, S3_CALLS
 

@@ -12,7 +12,7 @@ from rlrun.kube.objects import Obj
 
 from rlrun_operator.cache.child_kinds import PODS_AND_CHILDREN
 from rlrun_operator.cache.run_index import RunIndex
-from rlrun_operator.planning.policies.resync_schedule import long_ago
+from rlrun_operator.planning.policies.ending.resync_schedule import long_ago
 
 KEPT = (JOB, POD)
 """Kinds of which a run that is cleaned up keeps those of its orchestrator."""

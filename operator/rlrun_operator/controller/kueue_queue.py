@@ -9,7 +9,7 @@ from rlrun_operator.config.settings import OperatorSettings
 from rlrun_operator.controller.reconciler import AdmissionSource
 from rlrun_operator.planning.plan.admission import Admission
 from rlrun_operator.planning.plan.observation import RunKey, RunObservation
-from rlrun_operator.planning.policies.kueue_admission import kueue_answer
+from rlrun_operator.planning.policies.queue.kueue_admission import kueue_answer
 
 
 class KueueQueue:

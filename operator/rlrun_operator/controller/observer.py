@@ -48,9 +48,9 @@ from rlrun_operator.controller.orchestrator_client import OrchestratorClient
 from rlrun_operator.controller.priority_classes import PriorityClasses
 from rlrun_operator.planning.plan.artifact_catalog import ArtifactCatalog
 from rlrun_operator.planning.plan.observation import RunKey, RunObservation
-from rlrun_operator.planning.policies.resolution import attempt_config
-from rlrun_operator.planning.policies.upload_schedule import UploadSchedule
-from rlrun_operator.planning.policies.validation import parse_spec
+from rlrun_operator.planning.policies.artifacts.upload_schedule import UploadSchedule
+from rlrun_operator.planning.policies.spec.resolution import attempt_config
+from rlrun_operator.planning.policies.spec.validation import parse_spec
 from rlrun_operator.resources.environment import wants_egress
 from rlrun_operator.resources.model_secrets import ObservedSecret, secret_names
 from rlrun_operator.resources.model_variables import run_variables

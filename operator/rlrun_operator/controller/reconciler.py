@@ -21,8 +21,8 @@ from rlrun_operator.planning.plan.admission import Admission
 from rlrun_operator.planning.plan.observation import RunKey, RunObservation
 from rlrun_operator.planning.plan.status_builder import to_clock
 from rlrun_operator.planning.plan_run import plan_run
-from rlrun_operator.planning.policies.log_copies import pod_logs
-from rlrun_operator.planning.policies.refusal_report import report_unread
+from rlrun_operator.planning.policies.children.refusal_report import report_unread
+from rlrun_operator.planning.policies.ending.log_copies import pod_logs
 from rlrun_operator.resources.platform import credentials_problem, run_layout, s3_variables
 from rlrun_operator.runtime.metrics import RunPhaseCollector
 

@@ -13,41 +13,41 @@ from rlrun_operator.planning.plan.actions import Plan, PlanPart
 from rlrun_operator.planning.plan.observation import RunObservation
 from rlrun_operator.planning.plan.plan_builder import PlanBuilder
 from rlrun_operator.planning.plan.status_builder import to_clock
-from rlrun_operator.planning.policies.admission import (
+from rlrun_operator.planning.policies.artifacts.artifact_objects import list_artifacts
+from rlrun_operator.planning.policies.beginning.admission import (
     end_attempt_without_place,
     report_place,
     wait_for_place,
     wait_with_refused_place,
 )
-from rlrun_operator.planning.policies.artifacts import list_artifacts
-from rlrun_operator.planning.policies.attempts import (
-    begin_attempt,
-    plan_restart_wait,
-    restart_with_unreadable_configuration,
-)
-from rlrun_operator.planning.policies.deadlines import enforce_deadlines
-from rlrun_operator.planning.policies.deletion import plan_deletion
-from rlrun_operator.planning.policies.environment_record import record_environments
-from rlrun_operator.planning.policies.failure_policy import apply_failure_policy
-from rlrun_operator.planning.policies.kueue_admission import update_workload
-from rlrun_operator.planning.policies.log_copies import copy_ended_logs
-from rlrun_operator.planning.policies.orchestrator_replacement import replace_orchestrator
-from rlrun_operator.planning.policies.phase import report_phase, report_progress
-from rlrun_operator.planning.policies.refusal_report import report_read
-from rlrun_operator.planning.policies.run_endings import (
-    plan_finished,
-    plan_outcome,
-    plan_stopped,
-    plan_suspended,
-)
-from rlrun_operator.planning.policies.startup import (
+from rlrun_operator.planning.policies.beginning.environment_record import record_environments
+from rlrun_operator.planning.policies.beginning.startup import (
     create_children,
     plan_invalid_spec,
     report_readiness,
     validate_references,
     wait_for_previous_pods,
 )
-from rlrun_operator.planning.policies.validation import parse_spec
+from rlrun_operator.planning.policies.children.refusal_report import report_read
+from rlrun_operator.planning.policies.ending.deletion import plan_deletion
+from rlrun_operator.planning.policies.ending.log_copies import copy_ended_logs
+from rlrun_operator.planning.policies.ending.run_endings import (
+    plan_finished,
+    plan_outcome,
+    plan_stopped,
+    plan_suspended,
+)
+from rlrun_operator.planning.policies.queue.kueue_admission import update_workload
+from rlrun_operator.planning.policies.running.attempts import (
+    begin_attempt,
+    plan_restart_wait,
+    restart_with_unreadable_configuration,
+)
+from rlrun_operator.planning.policies.running.deadlines import enforce_deadlines
+from rlrun_operator.planning.policies.running.failure_policy import apply_failure_policy
+from rlrun_operator.planning.policies.running.orchestrator_replacement import replace_orchestrator
+from rlrun_operator.planning.policies.running.phase import report_phase, report_progress
+from rlrun_operator.planning.policies.spec.validation import parse_spec
 
 
 class Policy(Protocol):

@@ -1,7 +1,7 @@
 """Answer of a queue to a run: admitted, waiting or refused.
 
 A source of admissions, such as the built-in queue, gives one of these answers in every reconcile. It is in
-`RunObservation.admission`, and the policies in `planning/policies/admission.py` turn it into status and actions.
+`RunObservation.admission`, and `planning/policies/beginning/admission.py` turns it into status and actions.
 """
 
 from dataclasses import dataclass

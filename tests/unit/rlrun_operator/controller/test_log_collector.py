@@ -13,7 +13,7 @@ from rlrun.storage.store import Unreachable
 from rlrun_operator.controller.log_collector import LIMIT_BYTES, LogCollector
 from rlrun_operator.planning.diagnosis.crash_counter import count_restarts
 from rlrun_operator.planning.plan.actions import LogCopy
-from rlrun_operator.planning.policies.log_copies import crash_logs, ended_container_logs, pod_logs
+from rlrun_operator.planning.policies.ending.log_copies import crash_logs, ended_container_logs, pod_logs
 
 from tests.support.cluster_objects import pod, terminated
 from tests.support.fake_artifacts import FakeArtifacts

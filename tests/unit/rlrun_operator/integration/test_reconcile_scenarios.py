@@ -17,7 +17,7 @@ from rlrun.kube.objects import label
 from rlrun.protocol.orchestrator import RunPhase, RunStatus
 from rlrun.protocol.problem import Problem
 from rlrun_operator.cache.object_cache import ObjectCache
-from rlrun_operator.planning.policies.artifacts import FOLDER_KINDS
+from rlrun_operator.planning.policies.artifacts.artifact_objects import FOLDER_KINDS
 
 from tests.support.clocks import START
 from tests.support.cluster_objects import NODE_FULL, OUT_OF_DISK, evict, model_object, pod, source_secret

@@ -14,8 +14,8 @@ from rlrun_operator.planning.plan.artifact_catalog import (
     expired_steps,
 )
 from rlrun_operator.planning.plan.observation import RunObservation
-from rlrun_operator.planning.policies.artifacts import plan_artifacts
-from rlrun_operator.planning.policies.validation import parse_spec
+from rlrun_operator.planning.policies.artifacts.artifact_objects import plan_artifacts
+from rlrun_operator.planning.policies.spec.validation import parse_spec
 
 from tests.support.cluster_objects import run_object
 from tests.support.fake_artifacts import manifest

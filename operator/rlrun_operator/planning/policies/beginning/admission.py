@@ -1,0 +1,146 @@
+"""Consequences of a queue's answer: no attempt begins and no child is created before the run is admitted.
+
+The time in the queue counts toward no deadline: an attempt begins with the admission. A run that loses its place ends
+its attempt, and its pods write a last checkpoint; that does not count toward `maxRestarts`.
+"""
+
+from datetime import datetime
+
+from rlrun.api.base.phases import Phase
+from rlrun.api.run import RLRunSpec
+from rlrun.api.run_status import RLRunStatus, RunQueue
+from rlrun.constants import ConditionType, Reason
+from rlrun.kube.conditions import find_condition
+from rlrun.kube.objects import attempt_of
+
+from rlrun_operator.config.settings import OperatorSettings
+from rlrun_operator.planning.diagnosis.readiness import closed_readiness
+from rlrun_operator.planning.plan.actions import ConditionChange, PlanPart, StatusChange
+from rlrun_operator.planning.plan.admission import Admitted, Refused, Waiting
+from rlrun_operator.planning.plan.observation import RunObservation
+from rlrun_operator.planning.plan.status_builder import reason_fields
+from rlrun_operator.planning.policies.children.child_selection import active_workloads, workloads_to_delete_after_pause
+from rlrun_operator.planning.policies.ending.requeue import requeue_after_finish
+from rlrun_operator.planning.policies.ending.run_endings import (
+    NOT_FINISHED,
+    attempt_end,
+    delete_children,
+    delete_workloads,
+)
+from rlrun_operator.planning.policies.running.attempts import attempt_withdrawn
+from rlrun_operator.planning.policies.running.deadlines import plan_waiting
+
+EXACT_RUNS_AHEAD = 10
+"""Number of runs ahead up to which every change is written to the status. Larger ones may be off by a tenth."""
+
+
+def report_place(observation: RunObservation, status: RLRunStatus) -> PlanPart:
+    """Write the queue's answer into the status, in every phase. An admission is written before anything else is done.
+
+    `status` is the stored one.
+    """
+    admission = observation.admission
+    if isinstance(admission, Admitted):
+        is_new = status.queue is None or status.queue.admitted_time is None
+        change = ConditionChange(ConditionType.ADMITTED, True, Reason.ADMITTED)
+        return PlanPart(status=StatusChange((change,), {"queue": admission.queue}), status_first=is_new)
+    if isinstance(admission, Waiting):
+        problem, queue = admission.problem, _with_known_number(admission.queue, status.queue)
+        change = ConditionChange(ConditionType.ADMITTED, False, problem.reason, problem.message)
+        return PlanPart(status=StatusChange((change,), {"queue": queue}))
+    if isinstance(admission, Refused):
+        problem = admission.problem
+        change = ConditionChange(ConditionType.ADMITTED, False, problem.reason, problem.message)
+        return PlanPart(status=StatusChange((change,), {"queue": None}))
+    if find_condition(status, ConditionType.ADMITTED) is None:
+        return PlanPart()
+    change = ConditionChange(ConditionType.ADMITTED, False, Reason.NOT_QUEUED)
+    return PlanPart(status=StatusChange((change,), {"queue": None}))
+
+
+def may_have_children(observation: RunObservation) -> bool:
+    """True if no queue decides about the run, or it has its place."""
+    return observation.admission is None or isinstance(observation.admission, Admitted)
+
+
+def wait_for_place(
+    observation: RunObservation, status: RLRunStatus, spec: RLRunSpec, settings: OperatorSettings, now: datetime
+) -> PlanPart | None:
+    """Keep a run without a place from beginning an attempt, and delete what is left of its last one.
+
+    An attempt that began before the admission and has created nothing begins again: its start deadline would count the
+    time in the queue. A run that waited for its references has such an attempt.
+    """
+    admission = observation.admission
+    if status.attempt_start_time is not None and _has_workloads(observation, status.attempt):
+        return None
+    began = status.attempt_start_time
+    if isinstance(admission, Admitted):
+        admitted = admission.queue.admitted_time
+        is_early = began is not None and admitted is not None and began < admitted
+        return PlanPart(status=attempt_withdrawn(status)) if is_early else None
+    if not isinstance(admission, Waiting):
+        return None
+    problem = admission.problem
+    queued = PlanPart(
+        status=(StatusChange() if began is None else attempt_withdrawn(status)).then(
+            StatusChange(
+                (
+                    ConditionChange("Running", False, problem.reason),
+                    *closed_readiness(status, Reason.NOT_STARTED, None),
+                    *NOT_FINISHED,
+                ),
+                {"phase": Phase.queued, **reason_fields(problem)},
+            )
+        ),
+        requeue_after=requeue_after_finish(observation, now, settings.poll_seconds),
+        final=True,
+    )
+    return delete_children(observation, settings, workloads_to_delete_after_pause(observation)).then(queued)
+
+
+def end_attempt_without_place(
+    observation: RunObservation, status: RLRunStatus, spec: RLRunSpec, settings: OperatorSettings, now: datetime
+) -> PlanPart | None:
+    """End the attempt of a run that has lost its place, unless its orchestrator has ended with an outcome."""
+    admission = observation.admission
+    if not isinstance(admission, Waiting | Refused) or not _has_workloads(observation, status.attempt):
+        return None
+    problem = admission.problem
+    ended = PlanPart(
+        status=StatusChange(
+            (
+                ConditionChange("Running", False, problem.reason),
+                *closed_readiness(status, Reason.NOT_STARTED, None),
+                *NOT_FINISHED,
+            ),
+            {"phase": Phase.queued, **attempt_end(status, now), **reason_fields(problem)},
+        ),
+        requeue_after=settings.poll_seconds,
+        status_first=True,
+        discard_writes=True,
+        final=True,
+    )
+    return delete_workloads(observation, settings, active_workloads(observation)).then(ended)
+
+
+def wait_with_refused_place(
+    observation: RunObservation, status: RLRunStatus, spec: RLRunSpec, settings: OperatorSettings, now: datetime
+) -> PlanPart | None:
+    """Let a refused run wait until something is changed, or its start deadline expires."""
+    if not isinstance(observation.admission, Refused):
+        return None
+    return plan_waiting(observation, status, spec, settings, now, observation.admission.problem)
+
+
+def _has_workloads(observation: RunObservation, attempt: int) -> bool:
+    workloads = [c for c in observation.pod_controllers() if attempt_of(c) == attempt]
+    return bool(workloads or observation.pods_of(attempt))
+
+
+def _with_known_number(queue: RunQueue, stored: RunQueue | None) -> RunQueue:
+    """Return the section with the stored number of runs ahead if it is about right, which saves a write."""
+    ahead, known = queue.runs_ahead, None if stored is None else stored.runs_ahead
+    if ahead is None or known is None or min(ahead, known) <= EXACT_RUNS_AHEAD or 10 * abs(known - ahead) > known:
+        return queue
+    return queue.model_copy(update={"runs_ahead": known})

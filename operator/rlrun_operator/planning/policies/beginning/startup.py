@@ -1,0 +1,172 @@
+"""Startup of an attempt: validation, creation of children, readiness."""
+
+from datetime import datetime
+
+from rlrun.api.base.phases import Phase
+from rlrun.api.run import RLRunSpec
+from rlrun.api.run_status import RLRunStatus
+from rlrun.constants import ConditionType, Reason
+from rlrun.kube.conditions import find_condition, seconds
+from rlrun.kube.kinds import POD_CONTROLLERS
+from rlrun.kube.objects import attempt_of
+from rlrun.kube.pods import is_alive, ready_since, role_of
+from rlrun.protocol.access import TOKEN_VARIABLE
+from rlrun.protocol.problem import Problem
+
+from rlrun_operator.config.settings import OperatorSettings
+from rlrun_operator.kueue.placement import PlacementConflict
+from rlrun_operator.planning.diagnosis.pod_diagnostics import pod_problems
+from rlrun_operator.planning.diagnosis.readiness import expected_pods, readiness_conditions, shown_wait, silence
+from rlrun_operator.planning.diagnosis.refused_pods import refused_pods
+from rlrun_operator.planning.plan.actions import ConditionChange, PlanPart, StatusChange
+from rlrun_operator.planning.plan.observation import RunObservation
+from rlrun_operator.planning.plan.status_builder import apply_change, reason_fields
+from rlrun_operator.planning.policies.beginning.admission import may_have_children
+from rlrun_operator.planning.policies.beginning.kueue_placement import place_children
+from rlrun_operator.planning.policies.children.child_selection import (
+    is_complete,
+    missing_children,
+    refreshes,
+    stale_children,
+)
+from rlrun_operator.planning.policies.children.complete_attempts import ChildrenInputs, CompleteAttempts
+from rlrun_operator.planning.policies.ending.run_endings import clean_up, mark_finished
+from rlrun_operator.planning.policies.running.attempts import attempt_start
+from rlrun_operator.planning.policies.running.deadlines import plan_waiting
+from rlrun_operator.planning.policies.spec.resolution import has_signed_references, resolve_run, resolved_values
+from rlrun_operator.resources.children import children
+from rlrun_operator.resources.egress import EgressAccess
+
+DEFAULT_START_DEADLINE = 3600
+_COMPLETE = CompleteAttempts()
+
+
+def plan_invalid_spec(
+    observation: RunObservation, status: RLRunStatus, problem: Problem, settings: OperatorSettings, now: datetime
+) -> PlanPart:
+    """Wait until the spec is corrected. A running or finished run was valid before and keeps its phase."""
+    invalid = StatusChange((ConditionChange(ConditionType.VALIDATED, False, problem.reason, problem.message),))
+    if status.phase is not None and status.phase.finished:
+        return clean_up(observation, settings).then(PlanPart(status=invalid, final=True))
+    if status.phase is Phase.running:
+        return PlanPart(status=invalid, final=True)
+    if status.attempt_start_time is None:
+        invalid = invalid.then(attempt_start(status, now))
+    status = apply_change(status, invalid, now)
+    limit = observation.run.get("spec", {}).get("startDeadlineSeconds")
+    limit = limit if isinstance(limit, int) and limit > 0 else DEFAULT_START_DEADLINE
+    waited = seconds(status.attempt_start_time, now)
+    if waited >= limit:
+        failed = mark_finished(observation, status, settings, now, Phase.failed, problem)
+        return PlanPart(status=invalid).then(failed)
+    waiting = StatusChange(fields={"phase": Phase.pending, **reason_fields(problem)})
+    return PlanPart(status=invalid.then(waiting), requeue_after=limit - waited, final=True)
+
+
+def wait_for_previous_pods(
+    observation: RunObservation, status: RLRunStatus, spec: RLRunSpec, settings: OperatorSettings, now: datetime
+) -> PlanPart | None:
+    """Delete the children of earlier attempts, and wait until their pods have terminated."""
+    refs, wait = stale_children(observation, status.attempt)
+    if not wait:
+        return None
+    problem = Problem(
+        reason=Reason.WAITING_FOR_PREVIOUS_PODS,
+        message=_previous_pods_message(observation, status.attempt),
+    )
+    return PlanPart(deletes=tuple(refs)).then(plan_waiting(observation, status, spec, settings, now, problem))
+
+
+def validate_references(
+    observation: RunObservation, status: RLRunStatus, spec: RLRunSpec, settings: OperatorSettings, now: datetime
+) -> PlanPart | None:
+    """Wait until all references of the spec are valid."""
+    resolved = resolve_run(observation, status, spec, settings)
+    if not isinstance(resolved, Problem):
+        valid = ConditionChange(ConditionType.VALIDATED, True, Reason.VALID)
+        return PlanPart(status=StatusChange((valid,), {"resolved": resolved_values(resolved)}))
+    invalid = StatusChange((ConditionChange(ConditionType.VALIDATED, False, resolved.reason, resolved.message),))
+    return PlanPart(status=invalid).then(plan_waiting(observation, status, spec, settings, now, resolved))
+
+
+def create_children(
+    observation: RunObservation, status: RLRunStatus, spec: RLRunSpec, settings: OperatorSettings, now: datetime
+) -> PlanPart | None:
+    """Create the missing children of the attempt."""
+    resolved = resolve_run(observation, status, spec, settings)
+    if isinstance(resolved, Problem) or not may_have_children(observation):
+        return None
+    identity, key = observation.identity(status.attempt), token_key_of(observation, status.attempt)
+    access = egress_access(observation, settings, status.attempt_start_time or now)
+    trusts = has_signed_references(observation, status.attempt, resolved)
+    inputs = ChildrenInputs(identity, settings, resolved, observation.storage_key, access, key, trusts)
+    # Kueue may refuse the placement of pods that exist.
+    digest = inputs.digest(observation.owned_children()) if observation.kueue is None else None
+    if digest is not None and digest in _COMPLETE:
+        return PlanPart(writes_children=True)
+    desired = children(
+        identity,
+        settings,
+        resolved,
+        observation.storage_key,
+        egress=access,
+        token_key=key,
+        trusts_references=trusts,
+    )
+    try:
+        placed = place_children(observation, desired)
+    except PlacementConflict as conflict:
+        return mark_finished(observation, status, settings, now, Phase.failed, conflict.problem)
+    applies = missing_children(desired if isinstance(placed, Problem) else placed, observation)
+    if isinstance(placed, Problem) and any(child["kind"] in POD_CONTROLLERS for child in applies):
+        return plan_waiting(observation, status, spec, settings, now, placed)
+    if digest is not None and is_complete(desired, observation):
+        _COMPLETE.add(digest)
+    return PlanPart(applies=tuple(applies), refreshes=tuple(refreshes(applies, observation)), writes_children=True)
+
+
+def report_readiness(
+    observation: RunObservation, status: RLRunStatus, spec: RLRunSpec, settings: OperatorSettings, now: datetime
+) -> PlanPart | None:
+    """Report the readiness of every role and what it waits for."""
+    resolved = resolve_run(observation, status, spec, settings)
+    if isinstance(resolved, Problem):
+        return None
+    pods = observation.pods_of(status.attempt)
+    waiting_for = observation.poll.waiting_for if observation.poll else None
+    wanted = expected_pods(spec, resolved.model)
+    problems = [*pod_problems(pods), *refused_pods(observation, status.attempt)]
+    shown = find_condition(status, ConditionType.ORCHESTRATOR_READY)
+    # A pod that is not ready does not answer, which says nothing about it later.
+    since = [at for pod in pods if role_of(pod) == "orchestrator" and (at := ready_since(pod)) is not None]
+    silent_seconds = min([observation.silent_seconds, *(seconds(at, now) for at in since)])
+    unreachable = silence(observation.poll_error, silent_seconds, shown)
+    if observation.poll_error is not None and unreachable is None:
+        # An answer that is missing says nothing yet: what the run waits for stays shown.
+        waiting_for = shown_wait(status)
+    return PlanPart(status=StatusChange(readiness_conditions(wanted, pods, problems, waiting_for, unreachable)))
+
+
+def egress_access(
+    observation: RunObservation, settings: OperatorSettings, attempt_start: datetime
+) -> EgressAccess | None:
+    """Return what signs grants for the egress proxy, or None without a proxy or its key."""
+    if settings.egress is None or observation.egress_key is None:
+        return None
+    return EgressAccess(settings.egress, observation.egress_hosts, observation.egress_key, attempt_start)
+
+
+def token_key_of(observation: RunObservation, attempt: int) -> bytes | None:
+    """Return the key of the run's tokens, or None for an attempt that began without tokens: its processes have none."""
+    existing = [s for s in observation.owned_children("Secret") if attempt_of(s) == attempt]
+    began_without = any(TOKEN_VARIABLE not in (secret.get("data") or {}) for secret in existing)
+    return None if began_without else observation.token_key
+
+
+def _previous_pods_message(observation: RunObservation, attempt: int) -> str:
+    active = [*(p for p in observation.own_pods if is_alive(p)), *observation.pod_controllers()]
+    earlier = {attempt_of(o) for o in active} - {attempt}
+    if not earlier:
+        return f"Waiting for pods of an earlier run named {observation.name} to terminate. No action needed."
+    numbers = ", ".join(map(str, sorted(earlier)))
+    return f"Waiting for pods of attempt {numbers} to terminate. No action needed."

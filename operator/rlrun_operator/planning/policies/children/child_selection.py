@@ -1,0 +1,167 @@
+"""Selection of the children to write and to delete.
+
+An attempt's children are built once. The operator writes a child that is missing or belongs to an older attempt, and a
+ConfigMap or Secret whose data changed. It compares nothing else, so that a new version of the operator or of the
+RLModel does not restart training pods. Manual changes stay until the object is deleted; the operator then creates it
+again.
+"""
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+from rlrun.constants import FIELD_MANAGER, MANAGED_BY_LABEL, RUN_UID_LABEL
+from rlrun.kube.kinds import REPLICA_SET
+from rlrun.kube.objects import Obj, ObjectRef, attempt_of, label
+from rlrun.kube.pods import is_alive, is_leaving, role_of
+from rlrun.protocol.resolved import CONFIG_KEY
+
+from rlrun_operator.planning.plan.actions import ConfigRefresh
+from rlrun_operator.planning.plan.observation import RunObservation
+from rlrun_operator.planning.policies.spec.resolution import readable_config
+from rlrun_operator.resources.object_digest import digest_of
+
+COMPARED_DATA = ("ConfigMap", "Secret")
+ENDED_WITH_RUN = (REPLICA_SET.kind, "Secret")
+ENDED_WITH_PODS = ("ServiceAccount", "Secret", "ConfigMap", "Service", "NetworkPolicy")
+"""Children that only pods need, in the order of their deletion. Without the ServiceAccount no pod can be created late;
+the NetworkPolicies of user code go last."""
+
+
+def missing_children(desired: Iterable[Obj], observation: RunObservation) -> list[Obj]:
+    """Return the children to apply, in the given order."""
+    return [
+        child
+        for child, current in _incomplete(desired, observation)
+        if current is not None or not _has_orphaned_pod(child, observation)
+    ]
+
+
+def is_complete(desired: Iterable[Obj], observation: RunObservation) -> bool:
+    """Return whether all children exist as they are desired: none has to be applied now or later."""
+    return not _incomplete(desired, observation)
+
+
+def _incomplete(desired: Iterable[Obj], observation: RunObservation) -> list[tuple[Obj, Obj | None]]:
+    """Return the children that are not as they are desired, each with the existing one."""
+    existing = {(c["kind"], c["metadata"]["name"]): c for c in observation.owned_children()}
+    pairs = [(child, existing.get((child["kind"], child["metadata"]["name"]))) for child in desired]
+    fitting = [(_in_the_keys_of(child, current), current) for child, current in pairs]
+    return [(child, current) for child, current in fitting if _needs_write(child, current)]
+
+
+def _has_orphaned_pod(desired: Obj, observation: RunObservation) -> bool:
+    """True if a pod of the orchestrator's deleted Job has not terminated. Two orchestrators must not overlap."""
+    if desired["kind"] != "Job" or role_of(desired) != "orchestrator":
+        return False
+    return any(role_of(p) == "orchestrator" and is_alive(p) for p in observation.pods_of(attempt_of(desired)))
+
+
+def _needs_write(desired: Obj, existing: Obj | None) -> bool:
+    if existing is None or attempt_of(existing) != attempt_of(desired):
+        return True
+    return desired["kind"] in COMPARED_DATA and (existing.get("data") or {}) != desired["data"]
+
+
+def _in_the_keys_of(desired: Obj, existing: Obj | None) -> Obj:
+    """Return the ConfigMap with the keys that the attempt's configuration was started with, and with their new values.
+
+    The images of a running attempt may be older than this operator, and their processes reject keys that they do not
+    know. A configuration that cannot be read is written as a whole.
+    """
+    if existing is None or desired["kind"] != "ConfigMap" or attempt_of(existing) != attempt_of(desired):
+        return desired
+    if readable_config(existing) is None:
+        return desired
+    old_text = existing["data"][CONFIG_KEY]
+    old = json.loads(old_text)
+    new = _known(json.loads(desired["data"][CONFIG_KEY]), old)
+    text = old_text if new == old else json.dumps(new, indent=1, ensure_ascii=False)
+    return {**desired, "data": {**desired["data"], CONFIG_KEY: text}}
+
+
+def _known(new: Any, old: Any) -> Any:
+    if isinstance(new, dict) and isinstance(old, dict):
+        return {key: _known(value, old[key]) for key, value in new.items() if key in old}
+    if isinstance(new, list) and isinstance(old, list) and len(new) == len(old):
+        return [_known(*pair) for pair in zip(new, old, strict=True)]
+    return new
+
+
+def refreshes(applies: Iterable[Obj], observation: RunObservation) -> list[ConfigRefresh]:
+    """Return the refreshes of the pods that mount a ConfigMap about to change."""
+    changed = (c for c in applies if c["kind"] == "ConfigMap" and _exists(c, observation))
+    return [
+        ConfigRefresh(pod["metadata"]["name"], pod["metadata"]["uid"], digest_of(config["data"]))
+        for config in changed
+        for pod in observation.pods_of(attempt_of(config))
+        if role_of(pod) == "orchestrator" and is_alive(pod)
+    ]
+
+
+def _exists(config: Obj, observation: RunObservation) -> bool:
+    name, attempt = config["metadata"]["name"], attempt_of(config)
+    return any(
+        c["metadata"]["name"] == name and attempt_of(c) == attempt for c in observation.owned_children("ConfigMap")
+    )
+
+
+def stale_children(observation: RunObservation, attempt: int) -> tuple[list[ObjectRef], bool]:
+    """Return the children to delete of earlier attempts or runs of the same name, and True if the attempt must wait.
+
+    Processes of two attempts must not overlap, because both would write to the same S3 folders.
+    """
+    foreign = [
+        c
+        for c in observation.children
+        if label(c, RUN_UID_LABEL) != observation.uid and label(c, MANAGED_BY_LABEL) == FIELD_MANAGER
+    ]
+    old = [c for c in observation.pod_controllers() if attempt_of(c) != attempt]
+    ours = {id(p) for p in observation.pods_of(attempt)}
+    old_pods = [p for p in observation.pods if id(p) not in ours and is_alive(p)]
+    return [ObjectRef.of(c) for c in (*foreign, *old)], bool(foreign or old or old_pods)
+
+
+def active_workloads(observation: RunObservation) -> list[ObjectRef]:
+    """Return the ReplicaSets and Jobs that keep pods running."""
+    return [ObjectRef.of(c) for c in observation.pod_controllers()]
+
+
+def workloads_to_delete_after_pause(observation: RunObservation) -> list[ObjectRef]:
+    """Return the workloads of a suspended run that are not being deleted yet, the orchestrator's Job first.
+
+    It saves where the run is. Groups that fail because their environment ended earlier could count as tried before
+    that, and the run would go on with other examples.
+    """
+    return _deletable(sorted(observation.pod_controllers(), key=lambda child: role_of(child) != "orchestrator"))
+
+
+def workloads_to_delete_after_finish(observation: RunObservation) -> list[ObjectRef]:
+    """Return the children that a finished run does not need at once: active workloads and the Secret with its tokens.
+
+    A finished Job of the orchestrator is kept for its pod's log and termination message.
+    """
+    active_jobs = [j for j in observation.owned_children("Job") if not has_ended(j, observation)]
+    return _deletable((*observation.owned_children(*ENDED_WITH_RUN), *active_jobs))
+
+
+def children_to_delete_after_pods(observation: RunObservation) -> list[ObjectRef]:
+    """Return the children that only pods need, once the run has no pod that may run. Nothing before."""
+    if any(is_alive(pod) for pod in observation.own_pods):
+        return []
+    return _deletable(child for kind in ENDED_WITH_PODS for child in observation.owned_children(kind))
+
+
+def _deletable(children: Iterable[Obj]) -> list[ObjectRef]:
+    return [ObjectRef.of(child) for child in children if not is_leaving(child)]
+
+
+def has_ended(job: Obj, observation: RunObservation) -> bool:
+    """True for the Job of an orchestrator that has ended. It is kept for its log, and makes no more pods."""
+    if role_of(job) != "orchestrator":
+        return False
+    conditions = job.get("status", {}).get("conditions") or []
+    if any(c["type"] in ("Complete", "Failed") and c.get("status") == "True" for c in conditions):
+        return True
+    pods = [p for p in observation.pods_of(attempt_of(job)) if role_of(p) == "orchestrator"]
+    return bool(pods) and all(p.get("status", {}).get("phase") == "Succeeded" for p in pods)

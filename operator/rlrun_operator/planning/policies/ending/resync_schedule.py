@@ -1,0 +1,58 @@
+"""Times of the looks at all runs of a list: thousands of runs that ended long ago must not delay those that train."""
+
+from collections.abc import Iterable, Iterator
+from datetime import datetime, timedelta
+
+from rlrun.kube.objects import Obj
+
+from rlrun_operator.planning.plan.observation import RunKey
+from rlrun_operator.planning.plan.stored_status import completion_time, is_finished, stored_phase
+from rlrun_operator.planning.policies.ending.requeue import time_to_live
+
+LATELY = timedelta(hours=1)
+"""Time after its end in which a run may have pods or files that an operator has not cleaned up yet."""
+ACTIVE_PAUSE_SECONDS = 0.01
+"""Pause between two looks at active runs, which have looks of their own besides. All at once, a thousand of them take
+seconds, and an event that comes meanwhile waits for them."""
+OLD_PAUSE_SECONDS = 0.1
+"""Pause between two looks at runs that ended earlier. A look costs three requests and two lists of S3."""
+
+
+def long_ago(run: Obj, now: datetime) -> datetime | None:
+    """Return the time at which the run ended, if that was long ago and it is not being deleted."""
+    ended = completion_time(run) if is_finished(run) else None
+    is_old = ended is not None and now - ended > LATELY and not run["metadata"].get("deletionTimestamp")
+    return ended if is_old else None
+
+
+def is_active(run: Obj) -> bool:
+    """Return whether an operator has looked at the run, and it neither has ended nor is being deleted."""
+    return stored_phase(run) is not None and not is_finished(run) and not run["metadata"].get("deletionTimestamp")
+
+
+def resync_schedule(runs: Iterable[Obj], now: datetime) -> Iterator[tuple[RunKey, float]]:
+    """Yield each run with the seconds until its look.
+
+    It is 0 for runs that are new, are being deleted or have ended lately. Active ones follow one after the other, and
+    so do old ones, the newest first.
+    """
+    old: list[tuple[datetime, Obj]] = []
+    active = 0
+    for run in runs:
+        ended = long_ago(run, now)
+        if ended is not None:
+            old.append((ended, run))
+        elif is_active(run):
+            yield _key(run), active * ACTIVE_PAUSE_SECONDS
+            active += 1
+        else:
+            yield _key(run), 0.0
+    old.sort(key=lambda found: found[0], reverse=True)
+    for index, (ended, run) in enumerate(old):
+        pause, ttl = index * OLD_PAUSE_SECONDS, (run.get("spec") or {}).get("ttlSecondsAfterFinished")
+        left = time_to_live(ttl if isinstance(ttl, int) else None, ended, now)
+        yield _key(run), pause if left is None else min(pause, max(0.0, left))
+
+
+def _key(run: Obj) -> RunKey:
+    return RunKey(run["metadata"]["namespace"], run["metadata"]["name"])

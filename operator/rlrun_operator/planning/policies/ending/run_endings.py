@@ -1,0 +1,226 @@
+"""Ends and pauses of a run: completed, failed, stopped, suspended."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from datetime import datetime
+
+from rlrun.api.base.phases import Phase
+from rlrun.api.run import RLRunSpec
+from rlrun.api.run_status import RLRunStatus
+from rlrun.constants import Reason
+from rlrun.kube.conditions import seconds
+from rlrun.kube.objects import Obj, ObjectRef, attempt_of
+from rlrun.kube.pods import role_of
+from rlrun.protocol.problem import Problem
+
+from rlrun_operator.config.settings import OperatorSettings
+from rlrun_operator.planning.diagnosis.environment_packages import merged_packages
+from rlrun_operator.planning.diagnosis.readiness import closed_readiness
+from rlrun_operator.planning.diagnosis.run_outcome import RunOutcome, find_outcome
+from rlrun_operator.planning.diagnosis.run_progress import progress_change, warning_conditions
+from rlrun_operator.planning.plan.actions import ConditionChange, PlanPart, StatusChange, StatusFields
+from rlrun_operator.planning.plan.observation import RunObservation
+from rlrun_operator.planning.plan.status_builder import apply_change, reason_fields
+from rlrun_operator.planning.policies.children.child_selection import (
+    children_to_delete_after_pods,
+    workloads_to_delete_after_finish,
+    workloads_to_delete_after_pause,
+)
+from rlrun_operator.planning.policies.ending.log_copies import pod_logs
+from rlrun_operator.planning.policies.ending.requeue import requeue_after_finish, time_to_live
+from rlrun_operator.resources.platform import run_layout
+
+FINISH_SECONDS = 120.0
+"""Time for which the end of a run waits for S3 to list its last artifacts."""
+NOT_FINISHED = (
+    ConditionChange("Completed", False, Reason.NOT_COMPLETED),
+    ConditionChange("Failed", False, Reason.NOT_FAILED),
+)
+"""Conditions Completed and Failed of an unfinished run. Tools wait for them with `kubectl wait`."""
+
+
+def plan_finished(
+    observation: RunObservation, status: RLRunStatus, spec: RLRunSpec, settings: OperatorSettings, now: datetime
+) -> PlanPart | None:
+    """List the last artifacts of a finished run, delete its children, and after its time to live the run itself."""
+    if status.phase is None or not status.phase.finished:
+        return None
+    again = requeue_after_finish(observation, now, settings.poll_seconds)
+    left = time_to_live(spec.ttl_seconds_after_finished, status.completion_time, now)
+    times = [again, left if left is not None and left > 0 else None]
+    # Delete the run only after the last checkpoint has its object, unless pods take too long to end. While S3 cannot be
+    # listed, a checkpoint may have none, and its files would be unreferenced without the run.
+    is_listed = observation.artifacts_problem is None
+    rest = PlanPart(
+        delete_run=is_listed and left is not None and left <= 0 and (again is None or left <= -FINISH_SECONDS),
+        requeue_after=min((t for t in times if t is not None), default=None),
+        final=True,
+    )
+    return clean_up(observation, settings).then(rest)
+
+
+def plan_stopped(
+    observation: RunObservation, status: RLRunStatus, spec: RLRunSpec, settings: OperatorSettings, now: datetime
+) -> PlanPart | None:
+    """End a run with `spec.stop`."""
+    if not spec.stop:
+        return None
+    problem = Problem(reason=Reason.STOPPED, message="The run was stopped; its artifacts are kept.")
+    return mark_finished(observation, status, settings, now, Phase.stopped, problem)
+
+
+def plan_suspended(
+    observation: RunObservation, status: RLRunStatus, spec: RLRunSpec, settings: OperatorSettings, now: datetime
+) -> PlanPart | None:
+    """Delete the children of a suspended run, and list the artifacts that its pods still write."""
+    if not spec.suspend:
+        return None
+    problem = Problem(
+        reason=Reason.SUSPENDED,
+        message="`spec.suspend` is true. Set it to false to continue from the newest checkpoint.",
+    )
+    suspended = PlanPart(
+        status=StatusChange(
+            (
+                ConditionChange("Running", False, Reason.SUSPENDED),
+                *closed_readiness(status, Reason.SUSPENDED, None),
+                *NOT_FINISHED,
+            ),
+            {"phase": Phase.suspended, **attempt_end(status, now), **reason_fields(problem)},
+        ),
+        requeue_after=requeue_after_finish(observation, now, settings.poll_seconds),
+        final=True,
+    )
+    workloads = workloads_to_delete_after_pause(observation)
+    return delete_children(observation, settings, workloads).then(suspended)
+
+
+def plan_outcome(
+    observation: RunObservation, status: RLRunStatus, spec: RLRunSpec, settings: OperatorSettings, now: datetime
+) -> PlanPart | None:
+    """End the run with the outcome of its orchestrator."""
+    outcome = find_outcome(orchestrator_job(observation, status.attempt), observation.pods_of(status.attempt))
+    if outcome is None:
+        return None
+    last = _final_change(status, spec, outcome)
+    status = apply_change(status, last, now)
+    if outcome.problem is not None:
+        end = mark_finished(observation, status, settings, now, Phase.failed, outcome.problem)
+    elif not observation.catalog.is_listed and seconds(outcome.finished_at, now) < FINISH_SECONDS:
+        waiting = Problem(
+            reason=Reason.FINISHING, message="Waiting until the last artifacts are listed in S3. No action needed."
+        )
+        change = StatusChange(fields=reason_fields(waiting))
+        end = PlanPart(status=change, requeue_after=settings.poll_seconds, final=True)
+    else:
+        end = _complete(observation, status, spec, settings, now, outcome)
+    return PlanPart(status=last).then(end)
+
+
+def mark_finished(
+    observation: RunObservation,
+    status: RLRunStatus,
+    settings: OperatorSettings,
+    now: datetime,
+    phase: Phase,
+    problem: Problem,
+) -> PlanPart:
+    """End the run in a final phase."""
+    failed, completed = phase is Phase.failed, phase is Phase.completed
+    finished = PlanPart(
+        status=StatusChange(
+            (
+                ConditionChange("Running", False, phase.value, "" if completed else problem.message),
+                *closed_readiness(status, Reason.RUN_FINISHED, problem if failed else None),
+                ConditionChange("Completed", completed, problem.reason, problem.message),
+                ConditionChange(
+                    "Failed", failed, problem.reason if failed else Reason.NOT_FAILED, problem.message if failed else ""
+                ),
+            ),
+            {
+                "phase": phase,
+                "completion_time": status.completion_time or now,
+                **attempt_end(status, now),
+                **reason_fields(problem),
+            },
+        ),
+        requeue_after=settings.poll_seconds,
+        status_first=failed,
+        final=True,
+    )
+    return delete_workloads(observation, settings, workloads_to_delete_after_finish(observation)).then(finished)
+
+
+def clean_up(observation: RunObservation, settings: OperatorSettings) -> PlanPart:
+    """Delete all children of a finished run but the orchestrator's ended Job."""
+    return delete_children(observation, settings, workloads_to_delete_after_finish(observation))
+
+
+def delete_workloads(observation: RunObservation, settings: OperatorSettings, refs: Iterable[ObjectRef]) -> PlanPart:
+    """Delete workloads after copying the logs of all pods."""
+    deletes = tuple(refs)
+    if not deletes:
+        return PlanPart()
+    layout = run_layout(settings, observation.namespace, observation.uid)
+    return PlanPart(deletes=deletes, logs=tuple(pod_logs(layout, observation.own_pods)))
+
+
+def orchestrator_job(observation: RunObservation, attempt: int) -> Obj | None:
+    """Return the Job of the attempt's orchestrator, or None."""
+    jobs = (j for j in observation.owned_children("Job") if role_of(j) == "orchestrator")
+    return next((j for j in jobs if attempt_of(j) == attempt), None)
+
+
+def delete_children(
+    observation: RunObservation, settings: OperatorSettings, workloads: Iterable[ObjectRef]
+) -> PlanPart:
+    """Delete the workloads, and in a later reconcile, when their pods have ended, the children that only pods need."""
+    part = delete_workloads(observation, settings, workloads)
+    if part.deletes:
+        # The deletion of the Secret alone would cause no later reconcile.
+        return replace(part, requeue_after=settings.poll_seconds)
+    return PlanPart(deletes=tuple(children_to_delete_after_pods(observation)))
+
+
+def _final_change(status: RLRunStatus, spec: RLRunSpec, outcome: RunOutcome) -> StatusChange:
+    if outcome.last is None:
+        return StatusChange()
+    packages: StatusFields = {"environments": merged_packages(status, spec, outcome.last)}
+    return StatusChange(warning_conditions(status, outcome.last), {**progress_change(status, outcome.last), **packages})
+
+
+def _complete(
+    observation: RunObservation,
+    status: RLRunStatus,
+    spec: RLRunSpec,
+    settings: OperatorSettings,
+    now: datetime,
+    outcome: RunOutcome,
+) -> PlanPart:
+    progress, steps = status.progress, spec.max_steps
+    if progress is not None:
+        # Without a final status all steps are known to be done, since the orchestrator ended with exit code 0.
+        steps = progress.step if outcome.last is not None else progress.max_steps or progress.step
+        progress = progress.model_copy(update={"step": steps, "eta_seconds": 0.0})
+    done = PlanPart(status=StatusChange(fields={"progress": progress}))
+    problem = Problem(reason=Reason.COMPLETED, message=f"All {steps} steps are done.")
+    return done.then(mark_finished(observation, status, settings, now, Phase.completed, problem))
+
+
+def attempt_end(status: RLRunStatus, now: datetime) -> StatusFields:
+    """Return the fields of the status that end its attempt."""
+    fields: StatusFields = {"next_restart_time": None}
+    if status.attempt_start_time is not None:
+        fields |= with_active_time(status, now)
+        fields["attempt_start_time"] = None
+    return fields
+
+
+def with_active_time(status: RLRunStatus, now: datetime) -> StatusFields:
+    """Return the total times with that of the current attempt."""
+    active = int(seconds(status.attempt_start_time, now))
+    gpus = (status.resolved.gpus if status.resolved else None) or 0
+    return {
+        "past_active_seconds": status.past_active_seconds + active,
+        "past_gpu_seconds": status.past_gpu_seconds + active * gpus,
+    }

@@ -1,0 +1,188 @@
+"""Admission of a run by Kueue: the answer of its queue, and what is written to its Workload.
+
+Both follow from the same decision (`rlrun_operator.kueue.transitions`). A run whose Workload cannot be read is not
+started, and one that was admitted before goes on.
+"""
+
+from datetime import datetime
+
+from rlrun.api.base.kubernetes_types import ConditionStatus
+from rlrun.api.base.phases import Phase
+from rlrun.api.run import RLRunSpec
+from rlrun.api.run_status import RLRunStatus, RunQueue
+from rlrun.constants import ConditionType, Reason
+from rlrun.kube.conditions import find_condition, parse_time
+from rlrun.kube.objects import Obj, attempt_of, label
+from rlrun.protocol.problem import Problem
+
+from rlrun_operator.config.settings import OperatorSettings
+from rlrun_operator.kueue.transitions import Action, Decision, Stage, decide
+from rlrun_operator.kueue.workload import QUEUE_LABEL, workload
+from rlrun_operator.kueue.workload_status import find, holds
+from rlrun_operator.planning.diagnosis.readiness import CONDITION_OF, has_ready_pods
+from rlrun_operator.planning.plan.actions import ConditionChange, PlanPart, StatusChange
+from rlrun_operator.planning.plan.admission import Admission, Admitted, Refused, Waiting
+from rlrun_operator.planning.plan.observation import RunObservation
+from rlrun_operator.planning.plan.status_builder import new_status
+from rlrun_operator.planning.policies.beginning.startup import egress_access
+from rlrun_operator.planning.policies.queue.place_request import may_have_pods
+from rlrun_operator.planning.policies.running.restart_backoff import remaining_wait
+from rlrun_operator.planning.policies.spec.resolution import resolve_run
+from rlrun_operator.planning.policies.spec.validation import parse_spec
+from rlrun_operator.resources.children import children
+
+POLL_SECONDS = 10.0
+"""Seconds between two looks at a Workload that Kueue must change. A watch tells sooner, where its kind is served."""
+
+
+def kueue_answer(observation: RunObservation, settings: OperatorSettings, now: datetime) -> Admission | None:
+    """Return the answer of Kueue to a run with a queue (`observation.kueue`). None: the run needs no place now."""
+    kueue, status = observation.kueue, _status(observation)
+    if kueue is None:
+        return None
+    spec = parse_spec(observation.run)
+    if isinstance(spec, Problem):
+        return _kept(status)
+    stage = stage_of(observation, status, spec, now)
+    if kueue.problem is not None:
+        kept = None if stage is Stage.QUEUED else _kept(status)
+        return kept if kept is not None or stage is Stage.ACTIVE else Refused(kueue.problem)
+    decision = _decision(observation, status, spec, settings, now)
+    if decision is None:
+        return None
+    if stage is Stage.QUEUED and decision.action is Action.WAIT and kueue.priority_problem is not None:
+        return Refused(kueue.priority_problem)
+    if decision.action is Action.START and decision.workload is not None:
+        return Admitted(_place(decision.workload, status, now))
+    if decision.problem is not None:
+        return Waiting(decision.problem, _queue(decision.workload, status, now))
+    held = decision.workload
+    if stage in (Stage.QUEUED, Stage.PAUSED) or held is None:
+        return None
+    if holds(held, "QuotaReserved"):
+        return Admitted(_place(held, status, now))
+    ending = Problem(reason=Reason.RUN_FINISHED, message="The run's Workload ends with the run.")
+    return Waiting(ending, _queue(held, status, now))
+
+
+def update_workload(
+    observation: RunObservation, status: RLRunStatus, settings: OperatorSettings, now: datetime
+) -> PlanPart:
+    """Return the writes to the run's Workload. `status` is the stored one with the answer of the queue."""
+    kueue, spec = observation.kueue, parse_spec(observation.run)
+    if kueue is None or isinstance(spec, Problem):
+        return PlanPart()
+    is_finished = status.phase is not None and status.phase.finished
+    if kueue.problem is not None:
+        change = StatusChange()
+        if isinstance(observation.admission, Admitted):
+            known = ConditionChange(ConditionType.ADMITTED, True, kueue.problem.reason, kueue.problem.message)
+            change = StatusChange((known,))
+        return PlanPart(status=change, requeue_after=None if is_finished else POLL_SECONDS)
+    decision = _decision(observation, _status(observation), spec, settings, now)
+    if decision is None:
+        return PlanPart()
+    create = decision.create if kueue.priority_problem is None else None
+    writes = bool(create or decision.deletes or decision.status)
+    waits = isinstance(observation.admission, Waiting | Refused)
+    queue = str(spec.queue_name)
+    is_wanted = create is not None or decision.action is Action.START
+    return PlanPart(
+        status=_accepted(decision, status).then(_kept_place(observation, decision)),
+        applies=(create,) if create is not None else (),
+        deletes=decision.deletes,
+        workload_status=decision.status,
+        queue_label=queue if is_wanted and label(observation.run, QUEUE_LABEL) != queue else None,
+        requeue_after=settings.poll_seconds if writes else POLL_SECONDS if waits else None,
+    )
+
+
+def stage_of(observation: RunObservation, status: RLRunStatus, spec: RLRunSpec, now: datetime) -> Stage:
+    """Return the stage of the run as far as its quota is concerned."""
+    if status.phase is not None and status.phase.finished:
+        return Stage.COMPLETED if status.phase is Phase.completed else Stage.ENDED
+    if spec.stop:
+        return Stage.ENDED
+    if spec.suspend or observation.run["metadata"].get("deletionTimestamp"):
+        return Stage.SUSPENDED
+    if status.attempt_start_time is None:
+        return Stage.PAUSED if remaining_wait(status, now) > 0 else Stage.QUEUED
+    owned = [c for c in observation.pod_controllers() if attempt_of(c) == status.attempt]
+    return Stage.ACTIVE if owned or observation.pods_of(status.attempt) else Stage.QUEUED
+
+
+def _decision(
+    observation: RunObservation, status: RLRunStatus, spec: RLRunSpec, settings: OperatorSettings, now: datetime
+) -> Decision | None:
+    """Return the decision, or None without Kueue."""
+    stage, kueue = stage_of(observation, status, spec, now), observation.kueue
+    if kueue is None:
+        return None
+    return decide(
+        stage,
+        kueue.workloads,
+        _wanted(observation, status, spec, settings, now) if stage is Stage.QUEUED else None,
+        now,
+        has_pods=may_have_pods(observation, now),
+        is_ready=all(has_ready_pods(status, kind) for kind in CONDITION_OF.values()),
+        outcome=status.message or "",
+    )
+
+
+def _wanted(
+    observation: RunObservation, status: RLRunStatus, spec: RLRunSpec, settings: OperatorSettings, now: datetime
+) -> Obj | None:
+    """Return the Workload for the attempt that begins next, or None while the spec's references are not valid."""
+    begins = status.attempt_start_time is None and status.start_time is not None
+    coming = status.model_copy(update={"attempt": status.attempt + begins})
+    resolved = resolve_run(observation, coming, spec, settings)
+    if isinstance(resolved, Problem) or observation.kueue is None:
+        return None
+    identity, access = observation.identity(coming.attempt), egress_access(observation, settings, now)
+    made = children(identity, settings, resolved, observation.storage_key, egress=access)
+    return workload(identity, str(spec.queue_name), made, observation.kueue.priority)
+
+
+def _accepted(decision: Decision, status: RLRunStatus) -> StatusChange:
+    """Return the end of an earlier refusal of the Workload, which the API server has accepted meanwhile."""
+    known = find_condition(status, ConditionType.CHILDREN_APPLIED)
+    if decision.action is not Action.WAIT or decision.create is not None or known is None:
+        return StatusChange()
+    if known.status is ConditionStatus.true:
+        return StatusChange()
+    return StatusChange((ConditionChange(ConditionType.CHILDREN_APPLIED, True, Reason.APPLIED),))
+
+
+def _kept_place(observation: RunObservation, decision: Decision) -> StatusChange:
+    """Return the condition of a run that waits for its references while its Workload keeps its place.
+
+    NotQueued would say that the run has no Workload, and the Workload of a finished run would be forgotten.
+    """
+    if observation.admission is not None or decision.workload is None:
+        return StatusChange()
+    message = f"The Workload {decision.workload['metadata']['name']} keeps the run's place in the queue."
+    return StatusChange((ConditionChange(ConditionType.ADMITTED, False, Reason.WAITING_FOR_QUOTA, message),))
+
+
+def _status(observation: RunObservation) -> RLRunStatus:
+    return new_status(observation.run.get("status"), observation.generation)
+
+
+def _kept(status: RLRunStatus) -> Admission | None:
+    """Return the place that the run had when its Workload could be read."""
+    return Admitted(status.queue) if status.queue is not None and status.queue.admitted_time is not None else None
+
+
+def _place(held: Obj, status: RLRunStatus, now: datetime) -> RunQueue:
+    admission = find(held, "Admitted") or find(held, "QuotaReserved") or {}
+    since = _queue(held, status, now)
+    return since.model_copy(update={"admitted_time": parse_time(admission.get("lastTransitionTime")) or now})
+
+
+def _queue(held: Obj | None, status: RLRunStatus, now: datetime) -> RunQueue:
+    metadata = (held or {}).get("metadata") or {}
+    evicted = find(held, "Evicted") if held is not None and holds(held, "Evicted") else None
+    text = evicted.get("lastTransitionTime") if evicted else metadata.get("creationTimestamp")
+    known = status.queue.since if status.queue is not None else None
+    priority = int(((held or {}).get("spec") or {}).get("priority") or 0)
+    return RunQueue(since=parse_time(text) or known or now, priority=priority)

@@ -1,0 +1,77 @@
+"""Request of a run for a place: whether it wants one now, what its pods request, and whether it may have pods yet."""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from rlrun.api.run_status import RLRunStatus
+from rlrun.kube.kinds import REPLICA_SET
+from rlrun.kube.pods import role_of
+from rlrun.protocol.problem import Problem
+
+from rlrun_operator.config.settings import OperatorSettings
+from rlrun_operator.planning.plan.observation import RunObservation
+from rlrun_operator.planning.plan.status_builder import apply_change
+from rlrun_operator.planning.policies.children.child_selection import has_ended
+from rlrun_operator.planning.policies.ending.requeue import may_write
+from rlrun_operator.planning.policies.running.attempts import attempt_start
+from rlrun_operator.planning.policies.spec.resolution import resolve_run
+from rlrun_operator.planning.policies.spec.validation import parse_spec
+from rlrun_operator.resources.demand import pod_requests, pod_sets
+
+
+@dataclass(frozen=True)
+class PlaceRequest:
+    """Demand of a run for its next or current attempt."""
+
+    components: Mapping[str, Mapping[str, int]]
+    """Requests of the pods of each component, by resource in thousandths."""
+
+    @property
+    def total(self) -> dict[str, int]:
+        """Requests of all pods."""
+        total: Counter[str] = Counter()
+        for requests in self.components.values():
+            total.update(requests)
+        return dict(total)
+
+
+def place_request(
+    observation: RunObservation, status: RLRunStatus, settings: OperatorSettings, now: datetime
+) -> PlaceRequest | None:
+    """Return the run's request, or None if it wants no place now: it has ended, pauses, or cannot begin as it is."""
+    if observation.run["metadata"].get("deletionTimestamp") or (status.phase is not None and status.phase.finished):
+        return None
+    spec = parse_spec(observation.run)
+    if isinstance(spec, Problem) or spec.stop or spec.suspend:
+        return None
+    if status.attempt_start_time is None:
+        status = apply_change(status, attempt_start(status, now), now)
+    resolved = resolve_run(observation, status, spec, settings)
+    if isinstance(resolved, Problem):
+        return None
+    components: dict[str, Counter[str]] = {}
+    for pods in pod_sets(observation.identity(status.attempt), settings, resolved):
+        found = components.setdefault(pods.component, Counter())
+        for name, millis in pod_requests(pods.template["spec"]).items():
+            found[name] += pods.count * millis
+    return PlaceRequest(components)
+
+
+def may_have_pods(observation: RunObservation, now: datetime) -> bool:
+    """True if a pod of the run may still run, or a workload may make one."""
+    if any(may_write(pod, now) for pod in observation.own_pods):
+        return True
+    if observation.owned_children(REPLICA_SET.kind):
+        return True
+    return any(not has_ended(job, observation) for job in observation.owned_children("Job"))
+
+
+def requests_of_pods(observation: RunObservation, now: datetime) -> dict[str, int]:
+    """Return what the run's existing pods request, for a run whose configuration cannot be read."""
+    total: Counter[str] = Counter()
+    for pod in observation.own_pods:
+        if may_write(pod, now) and role_of(pod):
+            total.update(pod_requests(pod["spec"]))
+    return dict(total)

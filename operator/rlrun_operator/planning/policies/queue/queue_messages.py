@@ -1,0 +1,58 @@
+"""Messages of the queue to users. They name limits, never what is free now: each change would be a write."""
+
+from collections.abc import Sequence
+
+from rlrun.constants import Reason
+from rlrun.protocol.problem import Problem
+
+from rlrun_operator.config.quantities import from_millis
+from rlrun_operator.planning.policies.queue.place_request import PlaceRequest
+from rlrun_operator.planning.policies.queue.queue_order import Demand, Limits
+
+
+def waiting_problem(reason: Reason, namespace: str, demand: Demand, limits: Limits) -> Problem:
+    """Return what a waiting run waits for."""
+    return Problem(reason=reason, message=_waiting_message(reason, namespace, demand, limits))
+
+
+def exceeding_problem(exceeded: Sequence[str], request: PlaceRequest, limits: Limits) -> Problem:
+    """Return why the run can never get a place: which of its components need how much of each exceeded resource."""
+    total = request.total
+    parts = []
+    for name in exceeded:
+        needs = ", ".join(
+            f"{component} {from_millis(requests[name])}"
+            for component, requests in request.components.items()
+            if requests.get(name)
+        )
+        parts.append(
+            f"{from_millis(total[name])} {name} ({needs}), but this platform has "
+            f"{from_millis(limits.capacity[name])} for all runs"
+        )
+    return Problem(
+        reason=Reason.EXCEEDS_CAPACITY,
+        message=f"The pods of the run request {'; '.join(parts)}. Start a new run with a smaller RLModel or fewer "
+        "environments, or ask the platform team to raise `queue.capacity` or to make the RLModel smaller.",
+    )
+
+
+def _waiting_message(reason: Reason, namespace: str, demand: Demand, limits: Limits) -> str:
+    if reason is Reason.NAMESPACE_LIMIT_REACHED:
+        limit = limits.runs_of(namespace)
+        if limit == 0:
+            return f"The platform team lets no run of namespace {namespace} begin now (`queue.namespaces`)."
+        return (
+            f"Namespace {namespace} may have {limit} runs with pods at a time, and has them. The run begins in its "
+            "turn, when one of them ends or is suspended."
+        )
+    if reason is Reason.RUN_LIMIT_REACHED:
+        return (
+            f"This platform may have {limits.settings.max_runs} runs with pods at a time, and has them or keeps the "
+            "next place for a run ahead of this one. The run begins in its turn."
+        )
+    needed = ", ".join(f"{from_millis(demand[name])} {name}" for name in sorted(limits.capacity) if demand.get(name))
+    whole = ", ".join(f"{from_millis(amount)} {name}" for name, amount in sorted(limits.capacity.items()))
+    return (
+        f"The run needs {needed or 'a place'}, which is in use or kept for a run ahead of this one; this platform has "
+        f"{whole} for all runs. The run begins in its turn."
+    )

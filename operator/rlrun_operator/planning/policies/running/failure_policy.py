@@ -1,0 +1,138 @@
+"""Decisions about crashes: the run's failure policy and the limit `maxRestarts`."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Literal
+
+from rlrun.api.base.patterns import occurs
+from rlrun.api.base.phases import Phase
+from rlrun.api.run import RLRunSpec
+from rlrun.api.run_sections.failure_policy import FailureAction, FailureRule
+from rlrun.api.run_status import RLRunStatus
+from rlrun.constants import Reason
+from rlrun.protocol.problem import Problem
+
+from rlrun_operator.config.settings import OperatorSettings
+from rlrun_operator.planning.diagnosis.crash_counter import Crash, CrashCount, count_restarts
+from rlrun_operator.planning.diagnosis.pod_diagnostics import PodProblem, pod_problems
+from rlrun_operator.planning.diagnosis.startup_failures import record_startup_failures
+from rlrun_operator.planning.plan.actions import PlanPart, StatusChange
+from rlrun_operator.planning.plan.observation import RunObservation
+from rlrun_operator.planning.plan.status_builder import apply_change
+from rlrun_operator.planning.policies.ending.log_copies import crash_logs
+from rlrun_operator.planning.policies.ending.run_endings import mark_finished
+from rlrun_operator.planning.policies.running.attempts import plan_restart
+from rlrun_operator.resources.platform import run_layout
+
+ROLE_ACTIONS = (FailureAction.restart_role, FailureAction.restart_role_ignore_max)
+
+
+@dataclass(frozen=True)
+class FailureDecision:
+    """Decision to end the run or to start a new attempt."""
+
+    action: Literal["fail", "restart"]
+    problem: Problem
+    counts_toward_max: bool = True
+    """True if the new attempt counts toward maxRestarts."""
+
+
+def apply_failure_policy(
+    observation: RunObservation, status: RLRunStatus, spec: RLRunSpec, settings: OperatorSettings, now: datetime
+) -> PlanPart:
+    """Count restarts and crashes, and end the run or the attempt if the failure policy requires it."""
+    pods = observation.pods_of(status.attempt)
+    counted = discount_ignored_crashes(spec, count_restarts(status.components, pods))
+    change = StatusChange(
+        fields={
+            "components": record_startup_failures(counted.components, pods, now),
+            "restarts": status.restarts + counted.restarts,
+        }
+    )
+    layout = run_layout(settings, observation.namespace, observation.uid)
+    part = PlanPart(status=change, logs=tuple(crash_logs(layout, status.attempt, counted.crashes)))
+    decision = decide(spec, status.run_restarts_toward_max, counted, pod_problems(pods))
+    if decision is None:
+        return part
+    status = apply_change(status, change, now)
+    if decision.action == "fail":
+        failed = mark_finished(observation, status, settings, now, Phase.failed, decision.problem)
+        return part.then(replace(failed, discard_writes=True))
+    return part.then(
+        plan_restart(observation, status, settings, now, decision.problem, counts_toward_max=decision.counts_toward_max)
+    )
+
+
+def discount_ignored_crashes(spec: RLRunSpec, counted: CrashCount) -> CrashCount:
+    """Return the count without the new crashes that the policy does not count toward maxRestarts."""
+    ignored = Counter(
+        crash.component
+        for crash in counted.crashes
+        if (rule := rule_for(spec, crash)) and rule.action is FailureAction.restart_role_ignore_max
+    )
+    components = [c.model_copy(update={"crashes": c.crashes - ignored[c.name]}) for c in counted.components]
+    return replace(counted, components=components)
+
+
+def decide(
+    spec: RLRunSpec, run_restarts: int, counted: CrashCount, problems: Sequence[PodProblem]
+) -> FailureDecision | None:
+    """Return the decision, or None if Kubernetes' own restarts of containers suffice.
+
+    `run_restarts` are the restarts of the whole run so far that count toward maxRestarts. `counted.crashes` has new
+    crashes only, so that no rule applies to the same crash twice.
+    """
+    for crash in counted.crashes:
+        rule = rule_for(spec, crash)
+        if rule is None or rule.action in ROLE_ACTIONS:
+            continue
+        if rule.action is FailureAction.fail:
+            return FailureDecision("fail", crash.problem)
+        if rule.action is FailureAction.restart_run_ignore_max:
+            return FailureDecision("restart", crash.problem, counts_toward_max=False)
+        if run_restarts < spec.max_restarts:
+            return FailureDecision("restart", crash.problem)
+        count = "1 restart" if run_restarts == 1 else f"{run_restarts} restarts"
+        when = f"after {count} of the run (`spec.maxRestarts` {spec.max_restarts})"
+        return FailureDecision("fail", _exhausted(crash.problem, when))
+    final = next((p for p in problems if p.final), None)
+    if final:
+        return FailureDecision("fail", final.problem)
+    for component in counted.components:
+        if component.crashes > spec.max_restarts:
+            problem = next((c.problem for c in counted.crashes if c.component == component.name), None)
+            problem = problem or next((p.problem for p in problems if p.component == component.name), None)
+            problem = problem or Problem(
+                reason=Reason.TOO_MANY_RESTARTS,
+                message=f"{component.name} crashed too often. See the logs of its pods.",
+            )
+            count = "1 crash" if component.crashes == 1 else f"{component.crashes} crashes"
+            return FailureDecision(
+                "fail", _exhausted(problem, f"after {count} (`spec.maxRestarts` {spec.max_restarts})")
+            )
+    return None
+
+
+def rule_for(spec: RLRunSpec, crash: Crash) -> FailureRule | None:
+    """Return the first rule that matches the crash."""
+    return next((r for r in spec.failure_policy.rules if matches(r, crash)), None)
+
+
+def matches(rule: FailureRule, crash: Crash) -> bool:
+    """True if the rule matches the crash. An absent field of the rule matches everything."""
+    return (
+        (not rule.roles or crash.role in [r.value for r in rule.roles])
+        and (not rule.exit_codes or crash.exit_code in rule.exit_codes)
+        and (not rule.reasons or crash.reason in rule.reasons or crash.problem.reason in rule.reasons)
+        and (
+            rule.message_pattern is None
+            or occurs(rule.message_pattern, crash.message)
+            or occurs(rule.message_pattern, crash.problem.message)
+        )
+    )
+
+
+def _exhausted(problem: Problem, when: str) -> Problem:
+    return Problem(reason=problem.reason, message=f"Failed {when}: {problem.message}")

@@ -1,0 +1,99 @@
+"""Immediate replacement of an orchestrator that ended.
+
+A Job waits 10 s, 20 s, 40 s, ... before it replaces a failed or deleted pod, and the run does not train meanwhile. The
+operator therefore deletes a Job that only waits, and the next reconcile creates it again. The Job's own wait remains
+for orchestrators that end repeatedly or soon after their start, after an upgrade of the operator, whose pods would not
+fit the attempt, and while the operator is down.
+"""
+
+from dataclasses import replace
+from datetime import datetime
+
+from rlrun.api.run import RLRunSpec
+from rlrun.api.run_status import RLRunStatus
+from rlrun.constants import HASH_ANNOTATION, Reason, Role
+from rlrun.kube.conditions import parse_time, seconds
+from rlrun.kube.events import EventRecord
+from rlrun.kube.objects import Obj, ObjectRef, annotation
+from rlrun.kube.pods import is_alive, is_disrupted, is_leaving, role_of, termination_of
+from rlrun.protocol.problem import Problem
+from rlrun.protocol.resolved import ResolvedRun
+
+from rlrun_operator.config.settings import OperatorSettings
+from rlrun_operator.planning.plan.actions import PlanPart
+from rlrun_operator.planning.plan.observation import RunObservation
+from rlrun_operator.planning.plan.status_builder import is_true
+from rlrun_operator.planning.policies.ending.log_copies import pod_logs
+from rlrun_operator.planning.policies.ending.run_endings import orchestrator_job
+from rlrun_operator.planning.policies.spec.resolution import resolve_run
+from rlrun_operator.resources.orchestrator import orchestrator
+from rlrun_operator.resources.platform import run_layout
+from rlrun_operator.resources.storage_access import StorageAccess
+
+STABLE_SECONDS = 60.0
+"""Age of a Job, and running time of a process, after which its end is not part of a loop of restarts."""
+ENDING_CONDITIONS = ("Complete", "Failed", "SuccessCriteriaMet", "FailureTarget")
+
+
+def replace_orchestrator(
+    observation: RunObservation, status: RLRunStatus, spec: RLRunSpec, settings: OperatorSettings, now: datetime
+) -> PlanPart | None:
+    """Delete the Job of an orchestrator that ended, if the Job would only wait before it starts the next pod."""
+    job = orchestrator_job(observation, status.attempt)
+    if job is None or not is_true(status, "Running") or not _only_waits(job):
+        return None
+    if seconds(parse_time(job["metadata"].get("creationTimestamp")), now) < STABLE_SECONDS:
+        return None
+    pods = [p for p in observation.pods_of(status.attempt) if role_of(p) == Role.orchestrator]
+    newest = max(pods, key=_creation, default=None)
+    if any(is_alive(p) for p in pods) or (newest is not None and not _was_stable(newest)):
+        return None
+    resolved = resolve_run(observation, status, spec, settings)
+    if isinstance(resolved, Problem) or not _builds(observation, status, settings, resolved, job):
+        return None
+    # If the Job has changed meanwhile, it may have a new pod.
+    ref = replace(ObjectRef.of(job), resource_version=job["metadata"].get("resourceVersion"))
+    message = "The orchestrator ended. Its Job is created again, because it would wait before it starts the next pod."
+    return PlanPart(
+        deletes=(ref,),
+        logs=tuple(pod_logs(run_layout(settings, observation.namespace, observation.uid), [newest] if newest else [])),
+        events=(EventRecord(Reason.ORCHESTRATOR_REPLACED, message),),
+        # Kubernetes deletes the pods with their Job; their crashes must be counted before.
+        status_first=True,
+    )
+
+
+def _only_waits(job: Obj) -> bool:
+    """True if the Job has no pod, has not ended, and has nothing left to count."""
+    status = job.get("status") or {}
+    uncounted = status.get("uncountedTerminatedPods") or {}
+    ends = any(c["type"] in ENDING_CONDITIONS and c.get("status") == "True" for c in status.get("conditions") or [])
+    return not (
+        is_leaving(job)
+        or job["spec"].get("suspend")
+        or status.get("active")
+        or status.get("succeeded")
+        or any(uncounted.values())
+        or ends
+    )
+
+
+def _builds(
+    observation: RunObservation, status: RLRunStatus, settings: OperatorSettings, resolved: ResolvedRun, job: Obj
+) -> bool:
+    """True if the operator would build the same Job. Another version or other settings belong to the next attempt."""
+    identity = observation.identity(status.attempt)
+    storage = StorageAccess.of_run(identity, settings, resolved, observation.storage_key)
+    built = orchestrator(identity, settings, resolved, storage)[0]
+    return annotation(built, HASH_ANNOTATION) == annotation(job, HASH_ANNOTATION)
+
+
+def _creation(pod: Obj) -> str:
+    return str(pod["metadata"].get("creationTimestamp") or "")
+
+
+def _was_stable(pod: Obj) -> bool:
+    """True if the cluster ended the pod, or if its process ran for a long time."""
+    end = termination_of(pod, Role.orchestrator)
+    ran = 0.0 if end is None or end.finished_at is None else seconds(end.started_at, end.finished_at)
+    return is_disrupted(pod) or ran >= STABLE_SECONDS

@@ -1,0 +1,111 @@
+"""Resolved spec of an attempt: its references are resolved once and then frozen in a ConfigMap."""
+
+import hmac
+from collections.abc import Iterable
+from functools import lru_cache
+
+from pydantic import ValidationError
+from rlrun.api.run import RLRunSpec
+from rlrun.api.run_status import ResolvedValues, RLRunStatus
+from rlrun.constants import REFERENCES_ANNOTATION, RUN_UID_LABEL
+from rlrun.kube.objects import Obj, annotation, attempt_of, label
+from rlrun.kube.references import checkpoint_id, split_checkpoint_id
+from rlrun.protocol.problem import Problem
+from rlrun.protocol.resolved import CONFIG_KEY, ResolvedRun
+
+from rlrun_operator.config.settings import OperatorSettings
+from rlrun_operator.planning.diagnosis.environment_packages import recorded_packages
+from rlrun_operator.planning.plan.observation import RunObservation
+from rlrun_operator.planning.policies.spec.validation import check_priority, resolve_references
+from rlrun_operator.resources.platform import resolve
+from rlrun_operator.resources.storage_access import sign_references
+
+
+def resolve_run(
+    observation: RunObservation, status: RLRunStatus, spec: RLRunSpec, settings: OperatorSettings
+) -> ResolvedRun | Problem:
+    """Return the resolved spec of the current attempt, or the reason why it cannot be resolved."""
+    identity = observation.identity(status.attempt)
+    packages = recorded_packages(status, spec)
+    frozen = frozen_config(observation, status.attempt)
+    if frozen is not None:
+        spec = _with_allowed_priority(_frozen_defaults(spec, frozen), settings)
+        return resolve(identity, settings, spec, frozen.model, frozen.warm_start_from, packages)
+    found = resolve_references(spec, observation, settings)
+    if isinstance(found, Problem):
+        return found
+    return resolve(identity, settings, spec, found.model, found.warm_start_from, packages)
+
+
+def resolved_values(resolved: ResolvedRun) -> ResolvedValues:
+    """Return the values that the status shows of an attempt's configuration."""
+    spec, reference = resolved.spec, resolved.spec.checkpoint_id
+    trainer, inference = resolved.model.trainer, resolved.model.inference
+    return ResolvedValues(
+        max_tokens=resolved.max_tokens,
+        checkpoint_interval=spec.checkpoints.interval,
+        checkpoint_id=checkpoint_id(*split_checkpoint_id(reference, resolved.run.namespace)) if reference else None,
+        wandb_project=spec.wandb.project if spec.wandb else None,
+        gpus=trainer.nodes * trainer.gpus + inference.replicas * inference.gpus,
+    )
+
+
+def frozen_config(observation: RunObservation, attempt: int) -> ResolvedRun | None:
+    """Return the attempt's configuration from its ConfigMap, or None without a readable one."""
+    return attempt_config(observation.children, observation.uid, attempt)
+
+
+def attempt_config(children: Iterable[Obj], uid: str, attempt: int) -> ResolvedRun | None:
+    """Return the configuration of an attempt of the run with this uid, or None without a readable ConfigMap."""
+    for obj in children:
+        if obj["kind"] == "ConfigMap" and label(obj, RUN_UID_LABEL) == uid and attempt_of(obj) == attempt:
+            return readable_config(obj)
+    return None
+
+
+def has_signed_references(observation: RunObservation, attempt: int, resolved: ResolvedRun) -> bool:
+    """Return whether base model and checkpoint are those that the operator has resolved for the attempt.
+
+    They are if they have just been resolved; later they are read from a ConfigMap that users can change.
+    """
+    objects = [obj for obj in observation.owned_children("ConfigMap") if attempt_of(obj) == attempt]
+    if not objects or readable_config(objects[0]) is None:
+        return True
+    signature = sign_references(observation.storage_key, observation.identity(attempt), resolved)
+    return hmac.compare_digest(annotation(objects[0], REFERENCES_ANNOTATION), signature)
+
+
+def readable_config(config_map: Obj) -> ResolvedRun | None:
+    """Return the configuration in a run's ConfigMap, or None if it cannot be read. Do not change the result."""
+    return _parse((config_map.get("data") or {}).get(CONFIG_KEY, ""))
+
+
+# A look reads the configuration several times. One takes 20 kB, and 0.1 ms to parse.
+@lru_cache(maxsize=128)
+def _parse(text: str) -> ResolvedRun | None:
+    try:
+        return ResolvedRun.parse(text)
+    except ValidationError:
+        return None
+
+
+def _with_allowed_priority(spec: RLRunSpec, settings: OperatorSettings) -> RLRunSpec:
+    """Return the spec without a PriorityClass that runs must not use.
+
+    The class may be changed during an attempt, and pods of the attempt that are lost then are made from the new spec.
+    """
+    if check_priority(spec, settings) is None:
+        return spec
+    return spec.model_copy(update={"priority_class_name": None})
+
+
+def _frozen_defaults(spec: RLRunSpec, frozen: ResolvedRun) -> RLRunSpec:
+    # The defaults of platform and model may have changed; an attempt keeps those of its start.
+    interval = spec.checkpoints.interval or frozen.spec.checkpoints.interval
+    max_tokens = spec.sampling.max_tokens or frozen.spec.sampling.max_tokens
+    return spec.model_copy(
+        update={
+            "checkpoints": spec.checkpoints.model_copy(update={"interval": interval}),
+            "sampling": spec.sampling.model_copy(update={"max_tokens": max_tokens}),
+        }
+    )

@@ -1,0 +1,281 @@
+"""Validation of a run against other objects: its model, its checkpoint and its Secrets.
+
+Each check returns a `Problem` with a remedy. None of them is final, because a missing object may be created later.
+"""
+
+import json
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import lru_cache
+
+from pydantic import ValidationError
+from rlrun.api.base.address_rules import AddressRules, refusal_message
+from rlrun.api.base.phases import ArtifactPhase
+from rlrun.api.checkpoint import RLCheckpoint
+from rlrun.api.model import RLModelSpec
+from rlrun.api.run import RLRunSpec
+from rlrun.constants import Reason
+from rlrun.kube.objects import Obj
+from rlrun.kube.references import find_model, split_checkpoint_id
+from rlrun.protocol.problem import Problem
+from rlrun.storage.layout import SHARED_FOLDERS
+
+from rlrun_operator.config.settings import OperatorSettings
+from rlrun_operator.planning.plan.observation import RunObservation
+from rlrun_operator.planning.policies.spec.environment_checks import check_arguments, check_egress, check_packages
+from rlrun_operator.resources.model_secrets import secrets_problem
+from rlrun_operator.resources.model_variables import run_variables
+from rlrun_operator.resources.naming import token_secret_name
+from rlrun_operator.resources.orchestrator import WANDB_KEY
+from rlrun_operator.resources.platform import is_in_own_folder
+from rlrun_operator.resources.reserved_secrets import why_reserved
+
+MAX_KEPT = 8192
+"""Characters of the longest spec that is kept parsed: 2,048 of these take at most 100 MB."""
+ALL = "all-linear"
+"""Value of an RLModel's targetModules that allows every name. The trainer refuses those that it cannot adapt."""
+
+
+@dataclass(frozen=True)
+class Resolution:
+    """Objects that the spec refers to."""
+
+    model: RLModelSpec
+    warm_start_from: str | None = None
+
+
+def parse_spec(run: Obj) -> RLRunSpec | Problem:
+    """Return the typed spec, or a problem that lists every invalid field. Do not change the result."""
+    text = json.dumps(run.get("spec") or {})
+    return _kept(text) if len(text) <= MAX_KEPT else _parse(text)
+
+
+# A look reads the spec several times. One takes 8 kB, and 0.1 ms to parse.
+@lru_cache(maxsize=128)
+def _kept(text: str) -> RLRunSpec | Problem:
+    return _parse(text)
+
+
+def _parse(text: str) -> RLRunSpec | Problem:
+    try:
+        return RLRunSpec.model_validate(json.loads(text), by_alias=True, by_name=False)
+    except ValidationError as error:
+        found = [f"spec.{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()]
+        return Problem(reason=Reason.INVALID_SPEC, message="; ".join(found) + ". Correct these fields and apply again.")
+
+
+def resolve_references(
+    spec: RLRunSpec, observation: RunObservation, settings: OperatorSettings
+) -> Resolution | Problem:
+    """Return the resolved references, or the first problem found."""
+    problem = check_namespace(observation.namespace)
+    if problem:
+        return problem
+    model = find_model(spec.model, observation.models)
+    if isinstance(model, Problem):
+        return model
+    problem = check_lengths(spec, model) or check_training(spec, model) or check_arguments(spec)
+    if problem:
+        return problem
+    warm_start = find_warm_start(spec, observation, settings)
+    if isinstance(warm_start, Problem):
+        return warm_start
+    problem = (
+        check_secrets(spec, observation, settings)
+        or check_wandb(spec, observation)
+        or check_model_secrets(model, observation, settings)
+        or check_priority(spec, settings)
+        or check_urls(spec, settings)
+        or check_packages(spec, observation.namespace, settings)
+        or check_egress(spec, observation, settings)
+        or observation.s3_problem
+    )
+    if problem:
+        return problem
+    return Resolution(model, warm_start)
+
+
+def check_namespace(namespace: str) -> Problem | None:
+    """Return a problem if the folder of the namespace would be one that all tenants share."""
+    if namespace not in SHARED_FOLDERS:
+        return None
+    return Problem(
+        reason=Reason.NAMESPACE_RESERVED,
+        message=f"The files of runs in namespace {namespace} would be in the folder of that name, which all tenants "
+        "share. Start the run in a namespace of another name.",
+    )
+
+
+def check_lengths(spec: RLRunSpec, model: RLModelSpec) -> Problem | None:
+    """Return a problem if maxTokens leaves no tokens for a prompt, or the model's default is below minTokens."""
+    wanted, shortest = spec.sampling.max_tokens, spec.sampling.min_tokens or 0
+    if wanted is None and shortest > model.max_tokens_of_runs:
+        return Problem(
+            reason=Reason.INVALID_SPEC,
+            message=f"`spec.sampling.minTokens` is {shortest}, but runs of {model.id} that set no maxTokens have "
+            f"{model.max_tokens_of_runs} tokens per turn. Start a new run with `spec.sampling.maxTokens` of at least "
+            f"{shortest}.",
+        )
+    if wanted is None or wanted < model.seq_len:
+        return None
+    return Problem(
+        reason=Reason.MAX_TOKENS_TOO_LARGE,
+        message=f"`spec.sampling.maxTokens` is {wanted}, but {model.id} has a seqLen of {model.seq_len} tokens for "
+        f"prompt and answer. Set maxTokens below {model.seq_len}.",
+    )
+
+
+def check_training(spec: RLRunSpec, model: RLModelSpec) -> Problem | None:
+    """Return a problem if the RLModel does not allow the adapter, or the engines cannot serve it."""
+    wanted, allowed = spec.lora, model.lora
+    if not wanted.enabled and not model.trainer.full_fine_tuning:
+        return Problem(
+            reason=Reason.FULL_FINE_TUNING_NOT_ALLOWED,
+            message=f"`spec.lora.enabled` is false, but RLModel {model.id} allows LoRA training only. Remove the "
+            "field, or ask the platform team to set `trainer.fullFineTuning` in the RLModel.",
+        )
+    if wanted.rank is not None and wanted.rank > allowed.rank:
+        return Problem(
+            reason=Reason.LORA_RANK_TOO_HIGH,
+            message=f"`spec.lora.rank` is {wanted.rank}, but RLModel {model.id} allows at most {allowed.rank}. Set it "
+            f"to {allowed.rank} or lower.",
+        )
+    unknown = [target for target in wanted.target_modules if target not in allowed.target_modules]
+    if unknown and ALL not in allowed.target_modules:
+        return Problem(
+            reason=Reason.LORA_TARGETS_UNKNOWN,
+            message=f"`spec.lora.targetModules` has {', '.join(unknown)}, which RLModel {model.id} does not allow. "
+            f"Choose from {', '.join(allowed.target_modules)}.",
+        )
+    return None
+
+
+def find_warm_start(spec: RLRunSpec, observation: RunObservation, settings: OperatorSettings) -> str | Problem | None:
+    """Return the URI of the checkpoint to start from, or None without spec.checkpointId."""
+    if spec.checkpoint_id is None:
+        return None
+    namespace, name = split_checkpoint_id(spec.checkpoint_id, observation.namespace)
+    what = f"`spec.checkpointId`: RLCheckpoint {namespace}/{name}"
+    if observation.warm_start is None:
+        return Problem(
+            reason=Reason.CHECKPOINT_NOT_FOUND,
+            message=f"{what} does not exist. List checkpoints with `kubectl get rlcheckpoints -n {namespace}`.",
+        )
+    try:
+        checkpoint = RLCheckpoint.from_object(observation.warm_start)
+    except ValidationError:
+        return Problem(reason=Reason.CHECKPOINT_NOT_READY, message=f"{what} is not a valid object. Choose another one.")
+    if namespace != observation.namespace and observation.namespace not in checkpoint.spec.shared_with:
+        return Problem(
+            reason=Reason.CHECKPOINT_NOT_SHARED,
+            message=f"{what} is not shared with namespace {observation.namespace}. Ask its owner to add "
+            f"{observation.namespace} to its spec.sharedWith.",
+        )
+    if not is_in_own_folder(observation.warm_start, settings):
+        return Problem(
+            reason=Reason.ARTIFACT_NOT_OWNED,
+            message=f"{what} has the URI {checkpoint.spec.uri}, which is not in the folder of its run. Choose a "
+            "checkpoint that the operator has created.",
+        )
+    if checkpoint.status.phase is not ArtifactPhase.ready:
+        return Problem(
+            reason=Reason.CHECKPOINT_NOT_READY,
+            message=f"{what} is {checkpoint.status.phase or 'Pending'}, not Ready"
+            f"{f' ({checkpoint.status.message})' if checkpoint.status.message else ''}. Wait for its upload, or choose "
+            "another one.",
+        )
+    if observation.warm_start_problem:
+        return Problem(
+            reason=Reason.CHECKPOINT_INCOMPLETE,
+            message=f"{what} is incomplete ({observation.warm_start_problem}). Choose another one.",
+        )
+    if checkpoint.spec.model != spec.model:
+        return Problem(
+            reason=Reason.CHECKPOINT_MODEL_MISMATCH,
+            message=f"{what} was trained from {checkpoint.spec.model}, but this run trains {spec.model}. Choose a "
+            "checkpoint of the same model.",
+        )
+    return checkpoint.spec.uri
+
+
+def check_secrets(spec: RLRunSpec, observation: RunObservation, settings: OperatorSettings) -> Problem | None:
+    """Return a problem if spec.envFrom names a Secret that environments must not read, or that does not exist."""
+    for name in (entry.secret_ref.name for entry in spec.env_from):
+        why = _why_reserved(name, observation, settings)
+        if why:
+            return Problem(
+                reason=Reason.SECRET_RESERVED,
+                message=f"`spec.envFrom`: environments must not read Secret {name}: {why}. Start a new run that names "
+                "a Secret of your own.",
+            )
+    if not observation.missing_secrets:
+        return None
+    names = ", ".join(observation.missing_secrets)
+    return Problem(
+        reason=Reason.SECRETS_MISSING,
+        message=f"`spec.envFrom`: Secret {names} does not exist in namespace {observation.namespace}. Create it with "
+        f"`kubectl create secret generic {observation.missing_secrets[0]} -n {observation.namespace} "
+        "--from-literal=NAME=value`.",
+    )
+
+
+def check_wandb(spec: RLRunSpec, observation: RunObservation) -> Problem | None:
+    """Return a problem if metrics go to Weights & Biases and no Secret of spec.envFrom has the API key."""
+    if spec.wandb is None or spec.wandb.offline or WANDB_KEY in observation.secret_keys:
+        return None
+    namespace, names = observation.namespace, [entry.secret_ref.name for entry in spec.env_from]
+    if names:
+        remedy = f"Add the entry to one of them: `kubectl edit secret {names[-1]} -n {namespace}`"
+    else:
+        remedy = (
+            f"Create one with `kubectl create secret generic wandb -n {namespace} --from-literal={WANDB_KEY}=KEY`, and "
+            "start a new run that lists it in `spec.envFrom`"
+        )
+    return Problem(
+        reason=Reason.WANDB_KEY_MISSING,
+        message=f"`spec.wandb` needs an API key, but no Secret of `spec.envFrom` ({', '.join(names) or 'empty'}) has "
+        f"an entry {WANDB_KEY}. {remedy}. `rlrun run FILE -e {WANDB_KEY}` does both; a run with "
+        "`spec.wandb.offline` needs no key.",
+    )
+
+
+def check_model_secrets(model: RLModelSpec, observation: RunObservation, settings: OperatorSettings) -> Problem | None:
+    """Return a problem if the RLModel names a Secret that is reserved, or a Secret or key that does not exist."""
+    return secrets_problem(
+        model,
+        run_variables(model),
+        observation.model_secrets,
+        settings,
+        namespace=observation.namespace,
+        token_secret=token_secret_name(observation.name),
+    )
+
+
+def check_priority(spec: RLRunSpec, settings: OperatorSettings) -> Problem | None:
+    """Return a problem if runs must not use the PriorityClass of the spec."""
+    name, allowed = spec.priority_class_name, settings.priority_classes
+    if name is None or any(fnmatchcase(name, pattern) for pattern in allowed):
+        return None
+    choice = f"Choose from {', '.join(allowed)}" if allowed else "Remove the field"
+    return Problem(
+        reason=Reason.PRIORITY_CLASS_NOT_ALLOWED,
+        message=f"`spec.priorityClassName` is {name}, which this platform does not allow for runs. {choice}, or ask "
+        "the platform team to allow it.",
+    )
+
+
+def check_urls(spec: RLRunSpec, settings: OperatorSettings) -> Problem | None:
+    """Return a problem if a URL of the spec is refused for its text. The processes that call it check its addresses."""
+    teacher = spec.algorithm.teacher
+    if teacher is None:
+        return None
+    why = AddressRules.parse(settings.private_addresses).url_refusal(teacher.url)
+    if why is None:
+        return None
+    return Problem(reason=Reason.ADDRESS_NOT_ALLOWED, message=refusal_message("spec.algorithm.teacher.url", why))
+
+
+def _why_reserved(name: str, observation: RunObservation, settings: OperatorSettings) -> str | None:
+    """Return the reason why environments must not read the Secret, whether it exists or not."""
+    operator_owned = name == token_secret_name(observation.name) or name in observation.operator_secrets
+    return why_reserved(observation.namespace, name, settings, operator_owned=operator_owned)

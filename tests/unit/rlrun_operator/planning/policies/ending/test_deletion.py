@@ -1,0 +1,151 @@
+"""Deletion of a run, with its artifacts or without."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from rlrun.kube.objects import Obj
+from rlrun.storage.store import Unreachable
+from rlrun_operator.planning.plan.actions import Plan, RunFilesDeletion
+from rlrun_operator.planning.plan.artifact_catalog import ArtifactCatalog, KindCatalog
+from rlrun_operator.planning.plan.observation import RunObservation
+from rlrun_operator.planning.policies.ending.deletion import RETRY_SECONDS, plan_deletion
+
+from tests.support.cluster_objects import pod, run_object
+from tests.support.fake_artifacts import manifest
+from tests.support.fake_cluster import Crash
+from tests.support.operator_world import SETTINGS, World
+from tests.support.run_states import at
+
+ROOT = "s3://rlrun/team/uid-1"
+
+
+async def delete(world: World) -> None:
+    """With artifactPolicy Delete, and an S3 that does not answer."""
+    await world.start()
+    world.cluster.request_deletion(world.run)
+    await world.reconcile()
+
+    async def fail(*_: object) -> None:
+        raise Unreachable("no answer")
+
+    world.artifacts.purge = fail  # type: ignore[method-assign, assignment]
+
+
+@pytest.mark.proves("artifactPolicy")
+async def test_deletion_message_names_the_folder_and_the_annotation_that_skips_it(
+    make_world: Callable[..., World],
+) -> None:
+    world = make_world(artifactPolicy="Delete")
+    await delete(world)
+    with pytest.raises(Unreachable):
+        await world.reconcile()
+    assert world.status["reason"] == "DeletingArtifacts"
+    assert "rlrun.dev/skip-artifact-deletion=true" in world.status["message"]
+    assert f"{ROOT}" in world.status["message"]
+
+
+@pytest.mark.parametrize(("value", "goes"), [("true", True), ("false", False)])
+async def test_annotation_skips_the_deletion_of_artifacts(
+    make_world: Callable[..., World], value: str, goes: bool
+) -> None:
+    world = make_world(artifactPolicy="Delete")
+    await delete(world)
+    world.run["metadata"]["annotations"] = {"rlrun.dev/skip-artifact-deletion": value}
+    if not goes:
+        with pytest.raises(Unreachable):
+            await world.reconcile()
+        assert world.run
+        return
+    await world.reconcile()
+    assert world.cluster.find("RLRun", "reverse") is None
+    assert any(e["reason"] == "ArtifactsNotDeleted" for e in world.cluster.events)
+
+
+async def test_annotation_skips_the_wait_for_pods(make_world: Callable[..., World]) -> None:
+    world = make_world(artifactPolicy="Delete")
+    await world.start()
+    world.run["metadata"]["annotations"] = {"rlrun.dev/skip-artifact-deletion": "true"}
+    world.cluster.request_deletion(world.run)
+    await world.reconcile()
+    assert world.cluster.find("RLRun", "reverse") is None
+
+
+async def test_checkpoint_objects_are_deleted_before_their_files(
+    make_world: Callable[..., World],
+) -> None:
+    world = make_world(artifactPolicy="Delete")
+    await world.start()
+    world.artifacts.folders[f"{ROOT}/checkpoints/step-000001"] = manifest(1)
+    await world.reconcile()
+    world.cluster.request_deletion(world.run)
+    await world.reconcile()
+    assert world.cluster.all("RLCheckpoint")
+
+    async def die(*_: object) -> None:
+        raise Crash
+
+    world.artifacts.purge = die  # type: ignore[method-assign, assignment]
+    with pytest.raises(Crash):
+        await world.reconcile()
+    assert world.cluster.all("RLCheckpoint") == []
+
+
+def deleted(finalizers: tuple[str, ...] = ("rlrun.dev/artifacts",), policy: str = "Delete") -> Obj:
+    run = run_object(artifactPolicy=policy)
+    run["metadata"] |= {"finalizers": list(finalizers), "deletionTimestamp": "2026-01-01T00:00:00Z"}
+    return run
+
+
+def planned(after: float = 1, run: Obj | None = None, **observed: Any) -> Plan:
+    return plan_deletion(RunObservation(run or deleted(), **observed), SETTINGS, at(after))
+
+
+def checkpoints(*steps: int, owned: bool = False) -> dict[int, Obj]:
+    owner = {"ownerReferences": [{"kind": "RLRun", "uid": "uid-1"}]} if owned else {}
+    return {
+        step: {
+            "apiVersion": "rlrun.dev/v1alpha1",
+            "kind": "RLCheckpoint",
+            "metadata": {"name": f"step-{step}", "namespace": "team", **owner},
+            "spec": {"step": step, "uri": f"{ROOT}/checkpoints/step-{step:06d}"},
+        }
+        for step in steps
+    }
+
+
+def test_run_without_the_finalizer_needs_nothing() -> None:
+    assert planned(run=deleted(())) == Plan()
+
+
+def test_run_that_retains_its_artifacts_by_now_only_loses_its_finalizer() -> None:
+    assert planned(run=deleted(policy="Retain")) == Plan(remove_finalizer=True)
+
+
+def test_files_are_deleted_with_their_objects_and_then_the_finalizer() -> None:
+    kind = KindCatalog(objects=checkpoints(1, 2, owned=True), referenced=frozenset({2}))
+    plan = planned(catalog=ArtifactCatalog(checkpoints=kind, has_references=True))
+    assert plan.purge == RunFilesDeletion(ROOT, (f"{ROOT}/checkpoints/step-000002",))
+    assert [ref.name for ref in plan.deletes] == ["step-1"]
+    assert [(o["metadata"]["name"], o["metadata"]["ownerReferences"]) for o in plan.artifact_applies] == [
+        ("step-2", [])
+    ]
+    assert plan.remove_finalizer
+    assert plan.requeue_after == RETRY_SECONDS
+    assert plan.status is not None
+    assert plan.status.reason == "DeletingArtifacts"
+
+
+@pytest.mark.parametrize("with_pod", [True, False])
+def test_files_stay_while_a_pod_may_write_or_references_are_unknown(with_pod: bool) -> None:
+    pods = (pod("trainer", phase="Succeeded"),) if with_pod else ()
+    plan = planned(pods=pods, catalog=ArtifactCatalog(has_references=with_pod))
+    assert (plan.purge, plan.remove_finalizer, plan.requeue_after) == (None, False, RETRY_SECONDS)
+
+
+def test_deletion_of_files_ends_at_its_limit_with_a_warning() -> None:
+    limit = SETTINGS.artifact_deletion_seconds
+    assert not planned(limit - 1).remove_finalizer
+    plan = planned(limit)
+    assert (plan.purge, plan.remove_finalizer) == (None, True)
+    assert [(event.reason, event.warning) for event in plan.events] == [("ArtifactsNotDeleted", True)]

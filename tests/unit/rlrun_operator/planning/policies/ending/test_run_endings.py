@@ -1,0 +1,282 @@
+"""How a run ends or pauses: what its status says, what is deleted, and when it is looked at again."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from rlrun.api.base.phases import Phase
+from rlrun.api.run_status import Progress, ResolvedValues, RLRunStatus
+from rlrun.kube.objects import Obj
+from rlrun.protocol.orchestrator import RunPhase, RunStatus
+from rlrun.protocol.problem import Problem
+from rlrun_operator.planning.plan.actions import ConditionChange, PlanPart
+from rlrun_operator.planning.plan.artifact_catalog import ArtifactCatalog
+from rlrun_operator.planning.plan.observation import RunObservation
+from rlrun_operator.planning.plan.status_builder import apply_change
+from rlrun_operator.planning.policies.ending.run_endings import (
+    mark_finished,
+    plan_finished,
+    plan_outcome,
+    plan_stopped,
+    plan_suspended,
+)
+
+from tests.support.clocks import START
+from tests.support.cluster_objects import pod, run_object, terminated
+from tests.support.operator_world import SETTINGS
+from tests.support.run_states import at, run_spec, started
+
+LISTED = ArtifactCatalog(is_listed=True)
+
+
+def child(kind: str, role: str, conditions: list[Obj] | None = None, attempt: int = 1) -> Obj:
+    labels = {"rlrun.dev/run-uid": "uid-1", "rlrun.dev/role": role, "rlrun.dev/attempt": str(attempt)}
+    metadata = {"name": f"reverse-{role}", "namespace": "team", "uid": f"{role}-{attempt}", "labels": labels}
+    return {"apiVersion": "v1", "kind": kind, "metadata": metadata, "status": {"conditions": conditions or []}}
+
+
+def observed(*children: Obj, pods: tuple[Obj, ...] = (), catalog: ArtifactCatalog = LISTED) -> RunObservation:
+    return RunObservation(run_object(), children=children, pods=pods, catalog=catalog)
+
+
+def conditions(status: RLRunStatus) -> dict[str, tuple[str, str | None, str | None]]:
+    return {c.type: (c.status.value, c.reason, c.message) for c in status.conditions}
+
+
+def running(**fields: Any) -> RLRunStatus:
+    status = started(ConditionChange("Running", True, "Running"), ConditionChange("TrainerReady", True, "Ready"))
+    return status.model_copy(update={"past_active_seconds": 50, "resolved": ResolvedValues(gpus=2), **fields})
+
+
+FAILURE = Problem(reason="TrainerCrashed", message="exit code 1")
+
+
+@pytest.mark.parametrize(
+    ("phase", "failed", "completed", "why"),
+    [
+        (Phase.failed, ("True", "TrainerCrashed", "exit code 1"), "False", "exit code 1"),
+        (Phase.stopped, ("False", "NotFailed", ""), "False", "exit code 1"),
+        (Phase.completed, ("False", "NotFailed", ""), "True", ""),
+    ],
+)
+def test_finished_run_says_how_it_ended(phase: Phase, failed: tuple[str, str, str], completed: str, why: str) -> None:
+    part = mark_finished(observed(), running(), SETTINGS, at(30), phase, FAILURE)
+    status = apply_change(running(), part.status, at(30))
+    assert (status.phase, status.reason, status.message) == (phase, "TrainerCrashed", "exit code 1")
+    found = conditions(status)
+    assert found["Failed"] == failed
+    assert found["Completed"] == (completed, "TrainerCrashed", "exit code 1")
+    assert found["Running"] == ("False", phase.value, why)
+    role = ("False", "TrainerCrashed", "exit code 1") if phase is Phase.failed else ("False", "RunFinished", "")
+    assert found["TrainerReady"] == role
+    assert (status.completion_time, status.past_active_seconds, status.attempt_start_time) == (at(30), 80, None)
+    assert status.past_gpu_seconds == 60
+    assert part.status_first is (phase is Phase.failed), "the reason of a failure is in pods that are deleted"
+    assert part.final
+    assert part.requeue_after == SETTINGS.poll_seconds
+
+
+def test_end_of_a_run_that_had_ended_before_keeps_its_time() -> None:
+    part = mark_finished(observed(), running(completion_time=START), SETTINGS, at(30), Phase.stopped, FAILURE)
+    assert part.status.fields["completion_time"] == START
+
+
+def test_only_workloads_are_deleted_and_their_logs_are_kept() -> None:
+    children = (child("ReplicaSet", "trainer"), child("ConfigMap", "config"))
+    part = mark_finished(
+        observed(*children, pods=(pod("trainer"),)), running(), SETTINGS, at(30), Phase.failed, FAILURE
+    )
+    assert [(ref.kind, ref.name) for ref in part.deletes] == [("ReplicaSet", "reverse-trainer")]
+    assert [log.pod for log in part.logs] == ["reverse-trainer-x"]
+    bare = mark_finished(observed(pods=(pod("trainer"),)), running(), SETTINGS, at(30), Phase.failed, FAILURE)
+    assert (bare.deletes, bare.logs) == ((), ())
+
+
+@pytest.mark.parametrize(
+    ("after", "writing", "requeue", "delete"),
+    [
+        (4, False, 6.0, False),
+        (4, True, SETTINGS.poll_seconds, False),
+        (10, False, None, True),
+        (10, True, SETTINGS.poll_seconds, False),
+        (129, True, SETTINGS.poll_seconds, False),
+        (130, True, SETTINGS.poll_seconds, True),
+    ],
+)
+def test_finished_run_is_deleted_after_its_time_to_live(
+    after: float, writing: bool, requeue: float | None, delete: bool
+) -> None:
+    status = running(phase=Phase.completed, completion_time=START)
+    pods = (pod("trainer"),) if writing else ()
+    part = plan_finished(observed(pods=pods), status, run_spec(ttlSecondsAfterFinished=10), SETTINGS, at(after))
+    assert part is not None
+    assert part.final
+    assert (part.requeue_after, part.delete_run) == (requeue, delete)
+
+
+def test_finished_run_without_a_time_to_live_stays() -> None:
+    status = running(phase=Phase.completed, completion_time=START)
+    part = plan_finished(observed(child("ReplicaSet", "trainer")), status, run_spec(), SETTINGS, at(1e6))
+    assert part is not None
+    assert (part.delete_run, part.requeue_after) == (False, SETTINGS.poll_seconds), "other children follow"
+    assert [ref.name for ref in part.deletes] == ["reverse-trainer"]
+
+
+@pytest.mark.parametrize("policy", [plan_finished, plan_stopped, plan_suspended, plan_outcome])
+def test_run_that_trains_is_not_ended(policy: Callable[..., PlanPart | None]) -> None:
+    job = child("Job", "orchestrator")
+    observation = observed(job, pods=(pod("orchestrator"),))
+    assert policy(observation, running(phase=Phase.running), run_spec(), SETTINGS, at(1)) is None
+
+
+def test_stopped_run_ends_and_keeps_its_artifacts() -> None:
+    part = plan_stopped(observed(child("ReplicaSet", "trainer")), running(), run_spec(stop=True), SETTINGS, at(30))
+    assert part is not None
+    assert (part.status.fields["phase"], part.status.fields["reason"]) == (Phase.stopped, "Stopped")
+    assert [(ref.kind, ref.name) for ref in part.deletes] == [("ReplicaSet", "reverse-trainer")]
+
+
+def test_suspended_run_has_no_workloads_and_no_active_attempt() -> None:
+    observation = observed(child("ReplicaSet", "trainer"), pods=(pod("trainer"),))
+    part = plan_suspended(observation, running(), run_spec(suspend=True), SETTINGS, at(30))
+    assert part is not None
+    status = apply_change(running(), part.status, at(30))
+    assert (status.phase, status.reason, status.completion_time) == (Phase.suspended, "Suspended", None)
+    assert {kind: found[:2] for kind, found in conditions(status).items() if kind in ("Running", "TrainerReady")} == {
+        "Running": ("False", "Suspended"),
+        "TrainerReady": ("False", "Suspended"),
+    }
+    assert conditions(status)["Failed"][0] == conditions(status)["Completed"][0] == "False"
+    assert (status.attempt_start_time, status.past_active_seconds) == (None, 80)
+    assert [ref.name for ref in part.deletes] == ["reverse-trainer"]
+    assert part.final
+    assert part.requeue_after == SETTINGS.poll_seconds, "the pod may still write"
+
+
+def test_the_orchestrator_of_a_suspended_run_is_deleted_before_what_it_works_with() -> None:
+    children = (child("ReplicaSet", "env-0"), child("ReplicaSet", "trainer"), child("Job", "orchestrator"))
+    part = plan_suspended(observed(*children), running(), run_spec(suspend=True), SETTINGS, at(30))
+    assert part is not None
+    assert [ref.name for ref in part.deletes] == ["reverse-orchestrator", "reverse-env-0", "reverse-trainer"]
+
+
+def test_time_of_a_suspended_run_is_not_counted_twice() -> None:
+    status = running(attempt_start_time=None, next_restart_time=at(5))
+    part = plan_suspended(observed(), status, run_spec(suspend=True), SETTINGS, at(30))
+    assert part is not None
+    after = apply_change(status, part.status, at(30))
+    assert (after.past_active_seconds, after.next_restart_time, part.requeue_after) == (50, None, None)
+
+
+def ended(*, catalog: ArtifactCatalog = LISTED, after: float = 0, message: str = "", **fields: Any) -> RLRunStatus:
+    """The status after the orchestrator ended with exit code 0, `after` seconds ago."""
+    done = pod("orchestrator", phase="Succeeded", state=terminated(0, message=message))
+    observation = observed(child("Job", "orchestrator"), pods=(done,), catalog=catalog)
+    part = plan_outcome(observation, running(**fields), run_spec(maxSteps=10), SETTINGS, at(after))
+    assert part is not None
+    assert part.final
+    return apply_change(running(**fields), part.status, at(after))
+
+
+def test_last_artifacts_are_waited_for_and_then_the_run_is_completed() -> None:
+    unlisted = ArtifactCatalog()
+    assert ended(catalog=unlisted, after=119).reason == "Finishing"
+    for status in (ended(catalog=unlisted, after=120), ended()):
+        assert (status.phase, status.message) == (Phase.completed, "All 10 steps are done.")
+
+
+def test_completed_run_shows_the_steps_that_were_made() -> None:
+    progress = Progress(step=7, max_steps=12, eta_seconds=90)
+    status = ended(progress=progress)
+    assert status.progress is not None
+    assert (status.progress.step, status.progress.eta_seconds) == (12, 0.0), "exit code 0 means all"
+    assert status.message == "All 12 steps are done."
+    last = RunStatus(phase=RunPhase.completed, step=11, max_steps=12).model_dump_json(by_alias=True)
+    status = ended(progress=progress, message=last)
+    assert status.progress is not None
+    assert (status.progress.step, status.message) == (11, "All 11 steps are done.")
+
+
+def test_outcome_is_that_of_the_orchestrator_of_this_attempt() -> None:
+    complete = [{"type": "Complete", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"}]
+
+    def phase(*children: Obj) -> Phase | None:
+        part = plan_outcome(observed(*children), running(), run_spec(), SETTINGS, at(1))
+        return part.status.fields.get("phase") if part is not None else None
+
+    assert phase(child("Job", "trainer", complete)) is None
+    assert phase(child("Job", "orchestrator", complete, attempt=2)) is None
+    assert phase(child("Job", "trainer"), child("Job", "orchestrator", complete)) is Phase.completed
+
+
+def test_failed_orchestrator_fails_the_run() -> None:
+    failed = [{"type": "Failed", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z", "message": "m"}]
+    part = plan_outcome(observed(child("Job", "orchestrator", failed)), running(), run_spec(), SETTINGS, at(1))
+    assert part is not None
+    assert (part.status.fields["phase"], part.status.fields["reason"]) == (Phase.failed, "OrchestratorFailed")
+
+
+COMPLETE = [{"type": "Complete", "status": "True"}]
+ONLY_FOR_PODS = ("NetworkPolicy", "Service", "ConfigMap", "Secret", "ServiceAccount")
+WITHOUT_WORK: dict[str, tuple[Callable[..., PlanPart | None], RLRunStatus, dict[str, Any]]] = {
+    "Completed": (plan_finished, running(phase=Phase.completed, completion_time=START), {}),
+    "Failed": (plan_finished, running(phase=Phase.failed, completion_time=START), {}),
+    "Stopped": (plan_finished, running(phase=Phase.stopped, completion_time=START), {"stop": True}),
+    "Suspended": (plan_suspended, running(), {"suspend": True}),
+}
+
+
+def planned(end: str, observation: RunObservation) -> tuple[list[str], float | None]:
+    """Kinds that are deleted, in order, and the time of the next reconcile."""
+    policy, status, spec = WITHOUT_WORK[end]
+    part = policy(observation, status, run_spec(**spec), SETTINGS, at(1))
+    assert part is not None
+    return [ref.kind for ref in part.deletes], part.requeue_after
+
+
+@pytest.mark.parametrize("end", ["Completed", "Failed", "Stopped"])
+def test_children_of_a_finished_run_are_deleted_once_its_pods_have_ended(end: str) -> None:
+    job, rest = child("Job", "orchestrator", COMPLETE), [child(kind, "x") for kind in ONLY_FOR_PODS]
+    pods = (pod("orchestrator", phase="Succeeded", state=terminated(0)), pod("env", phase="Failed"))
+    workload = child("ReplicaSet", "trainer")
+    assert planned(end, observed(workload, job, *rest, pods=pods)) == (["ReplicaSet", "Secret"], SETTINGS.poll_seconds)
+    rest = [obj for obj in rest if obj["kind"] != "Secret"]
+    assert planned(end, observed(job, *rest, pods=pods)) == (
+        ["ServiceAccount", "ConfigMap", "Service", "NetworkPolicy"],
+        None,
+    )
+    assert planned(end, observed(job, pods=pods)) == ([], None), "the Job has the last log and stays"
+
+
+def test_children_of_a_suspended_run_are_deleted_once_its_pods_have_ended() -> None:
+    job, rest = child("Job", "orchestrator"), [child(kind, "x") for kind in ONLY_FOR_PODS]
+    assert planned("Suspended", observed(job, *rest)) == (["Job"], SETTINGS.poll_seconds)
+    assert planned("Suspended", observed(*rest)) == (
+        ["ServiceAccount", "Secret", "ConfigMap", "Service", "NetworkPolicy"],
+        None,
+    )
+    assert planned("Suspended", observed()) == ([], None)
+
+
+@pytest.mark.parametrize("end", WITHOUT_WORK)
+@pytest.mark.parametrize("alive", [pod("trainer"), pod("trainer", phase="Pending"), pod("trainer", deleting=True)])
+def test_pods_keep_what_they_need_until_they_end(end: str, alive: Obj) -> None:
+    rest = [child(kind, "x") for kind in ONLY_FOR_PODS if kind != "Secret"]
+    deleted, again = planned(end, observed(*rest, pods=(alive,)))
+    assert deleted == [], "user code without its NetworkPolicy would reach the whole network"
+    assert again == SETTINGS.poll_seconds
+
+
+@pytest.mark.parametrize("end", WITHOUT_WORK)
+def test_children_that_are_being_deleted_are_not_deleted_again(end: str) -> None:
+    leaving = [child(kind, "x") for kind in ("ReplicaSet", "Secret", "Service")]
+    for obj in leaving:
+        obj["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    assert planned(end, observed(*leaving)) == ([], None)
+
+
+@pytest.mark.parametrize("end", WITHOUT_WORK)
+def test_objects_of_others_with_the_name_of_the_run_stay(end: str) -> None:
+    foreign = child("Service", "trainer")
+    foreign["metadata"]["labels"]["rlrun.dev/run-uid"] = "uid-2"
+    assert planned(end, observed(foreign)) == ([], None)

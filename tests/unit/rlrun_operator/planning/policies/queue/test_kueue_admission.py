@@ -1,0 +1,711 @@
+"""A run with a LocalQueue: no pod before Kueue admits it, none after an eviction, and quota that goes back."""
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from rlrun.kube.errors import ApiError
+from rlrun.kube.objects import Obj
+from rlrun.protocol.orchestrator import RunPhase, RunStatus
+from rlrun.storage.store import StoreError
+from rlrun_operator.config.settings import KueueSettings, OperatorSettings
+from rlrun_operator.kueue.workload_status import find, holds
+from rlrun_operator.planning.policies.ending.requeue import may_write
+
+from tests.support.clocks import START
+from tests.support.cluster_objects import model_object, run_object, source_secret
+from tests.support.fake_cluster import Crash, FakeCluster
+from tests.support.fake_kubelet import end_orchestrator, step_kubelet
+from tests.support.fake_kueue import FakeKueue, admitted, evicted, flavor, pending, reserved
+from tests.support.operator_world import SETTINGS, World
+
+NAME = "rlrun-reverse-uid1-1"
+PODS = 4
+"""Pods of the run: trainer, inference, one environment, orchestrator."""
+WORKLOADS = ("ReplicaSet", "Job")
+
+
+def with_kueue(**kueue: Any) -> OperatorSettings:
+    return SETTINGS.model_copy(update={"kueue": KueueSettings(**kueue)})
+
+
+@pytest.fixture
+def world(make_world: Callable[..., World]) -> World:
+    made = make_world(queueName="team-a")
+    made.settings = with_kueue()
+    return made
+
+
+@pytest.fixture
+def kueue(world: World) -> FakeKueue:
+    return FakeKueue(world.cluster)
+
+
+async def start(world: World, kueue: FakeKueue) -> None:
+    """The run is admitted, and its orchestrator trains."""
+    await world.reconcile()
+    kueue.schedule(world.clock.now)
+    await world.start()
+    world.poller.answer = RunStatus(phase=RunPhase.running, step=3, max_steps=10, started_at=START)
+    await world.reconcile()
+    assert world.status["phase"] == "Running"
+
+
+def hold_pods(world: World) -> None:
+    """Pods that are deleted take their time to end."""
+    for pod in world.cluster.all("Pod"):
+        pod["metadata"]["finalizers"] = ["test/ends-slowly"]
+        world.cluster.put(pod)
+
+
+def end_pods(world: World) -> None:
+    for pod in world.cluster.all("Pod"):
+        pod["metadata"]["finalizers"] = []
+        world.cluster.put(pod)
+        world.cluster.request_deletion(world.cluster.find("Pod", pod["metadata"]["name"]) or pod)
+
+
+def reason(world: World, kind: str = "Admitted") -> str:
+    return str(world.condition(kind)["reason"])
+
+
+# --- before the admission ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.proves("queueName")
+async def test_a_run_with_a_queue_gets_a_workload_and_no_child(world: World, kueue: FakeKueue) -> None:
+    again = await world.reconcile(3)
+    assert (world.status["phase"], world.status["reason"]) == ("Queued", "WaitingForQuota")
+    assert "LocalQueue team-a" in world.status["message"]
+    (workload,) = world.cluster.all("Workload")
+    assert (workload["metadata"]["name"], workload["spec"]["queueName"]) == (NAME, "team-a")
+    assert world.cluster.all(*WORKLOADS, "ConfigMap", "Service", "ServiceAccount") == []
+    assert "startTime" not in world.status
+    assert again is not None
+    assert again <= 10, "also if no watch tells about the Workload"
+    assert world.status["queue"]["priority"] == 0
+
+
+async def test_the_run_has_the_label_of_its_queue_before_its_workload_and_its_children_never(
+    world: World, kueue: FakeKueue
+) -> None:
+    await world.reconcile()
+    writes = [str(r) for r in world.cluster.requests if r.method != "GET"]
+    assert writes.index("change RLRun team/reverse") < writes.index(f"apply Workload team/{NAME}")
+    assert world.run["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "team-a"
+    kueue.schedule()
+    await world.start()
+    assert world.cluster.all(*WORKLOADS)
+    for child in world.cluster.all(*WORKLOADS, "Pod"):
+        assert "kueue.x-k8s.io/queue-name" not in child["metadata"]["labels"]
+
+
+async def test_a_quiet_queue_costs_no_write(world: World, kueue: FakeKueue) -> None:
+    await world.reconcile(2)
+    kueue.pods = 0
+    kueue.schedule()
+    await world.reconcile()
+    assert "insufficient quota" in world.status["message"]
+    writes = world.cluster.writes
+    await world.reconcile(3)
+    assert world.cluster.writes == writes
+
+
+async def test_a_run_without_a_queue_asks_nothing_of_kueue(make_world: Callable[..., World]) -> None:
+    world = make_world()
+    world.settings = with_kueue()
+    await world.start()
+    assert world.cluster.all(*WORKLOADS)
+    assert not [call for call in world.cluster.calls if "orkload" in call or "Flavor" in call or "PriorityCl" in call]
+    assert "kueue.x-k8s.io/queue-name" not in (world.run["metadata"].get("labels") or {})
+
+
+async def test_no_workload_is_created_before_the_references_are_valid(world: World, kueue: FakeKueue) -> None:
+    del world.cluster.objects["RLModel", "", "tiny-model"]
+    await world.reconcile(2)
+    assert (world.status["phase"], world.status["reason"]) == ("Pending", "ModelNotFound")
+    assert world.cluster.all("Workload") == []
+    world.cluster.put(model_object())
+    await world.reconcile()
+    assert world.status["phase"] == "Queued"
+    assert world.cluster.all("Workload")
+
+
+async def test_a_model_that_is_changed_while_the_run_waits_is_what_quota_is_asked_for(
+    world: World, kueue: FakeKueue
+) -> None:
+    await world.reconcile()
+    world.cluster.put(model_object(trainer={"gpus": 8}))
+    await world.reconcile(2)
+    (workload,) = world.cluster.all("Workload")
+    trainer = workload["spec"]["podSets"][0]["template"]["spec"]["containers"][0]
+    assert trainer["resources"]["limits"]["nvidia.com/gpu"] == "8"
+    assert world.status["phase"] == "Queued"
+
+
+@pytest.mark.parametrize(
+    ("seen", "expected"),
+    [
+        (lambda w: pending(w, "Inadmissible", "LocalQueue team-a doesn't exist"), "QueueMisconfigured"),
+        (lambda w: reserved(w), "WaitingForAdmissionChecks"),
+    ],
+)
+async def test_the_status_says_what_kueue_says(
+    world: World, kueue: FakeKueue, seen: Callable[[Obj], Obj], expected: str
+) -> None:
+    await world.reconcile()
+    kueue.write(seen(kueue.get(NAME)))
+    await world.reconcile()
+    assert (world.status["phase"], world.status["reason"], reason(world)) == ("Queued", expected, expected)
+    assert world.cluster.all(*WORKLOADS) == []
+
+
+# --- the admission ----------------------------------------------------------------------------------------------------
+
+
+async def test_admission_starts_all_pods_on_the_nodes_of_their_flavor(world: World, kueue: FakeKueue) -> None:
+    kueue.cluster.put(flavor("default", {"pool": "a"}, [{"key": "pool", "operator": "Exists"}]))
+    await world.reconcile()
+    kueue.schedule()
+    await world.start()
+    assert world.status["phase"] == "Pending"
+    assert reason(world) == "Admitted"
+    assert len(world.cluster.all("Pod")) == PODS
+    for pod in world.cluster.all("Pod"):
+        assert pod["spec"]["nodeSelector"] == {"pool": "a"}
+        assert pod["spec"]["tolerations"] == [{"key": "pool", "operator": "Exists"}]
+    assert world.status["queue"]["admittedTime"] == "2026-01-01T00:00:00Z"
+
+
+@pytest.mark.proves("startDeadlineSeconds")
+async def test_time_in_the_queue_counts_toward_no_deadline(make_world: Callable[..., World]) -> None:
+    world = make_world(queueName="team-a", startDeadlineSeconds=60, activeDeadlineSeconds=300)
+    world.settings = with_kueue()
+    kueue = FakeKueue(world.cluster)
+    await world.reconcile()
+    world.clock.advance(5000)
+    await world.reconcile()
+    assert world.status["phase"] == "Queued"
+    kueue.schedule(world.clock.now)
+    await world.reconcile()
+    assert (world.status["phase"], world.status["attempt"]) == ("Pending", 1)
+    world.clock.advance(59)
+    await world.reconcile()
+    assert world.status["phase"] == "Pending"
+    world.clock.advance(1)
+    await world.reconcile()
+    assert world.status["phase"] == "Failed"
+
+
+async def test_pods_that_cannot_be_placed_fail_the_run_and_give_the_quota_back(world: World, kueue: FakeKueue) -> None:
+    world.cluster.put(model_object(trainer={"gpus": 0, "nodeSelector": {"pool": "b"}}))
+    kueue.cluster.put(flavor("default", {"pool": "a"}))
+    await world.reconcile()
+    kueue.schedule()
+    await world.reconcile(2)
+    assert (world.status["phase"], world.status["reason"]) == ("Failed", "PlacementConflict")
+    assert world.cluster.all(*WORKLOADS) == []
+    assert holds(kueue.get(NAME), "Finished")
+
+
+@pytest.mark.parametrize("status", [403, None])
+async def test_no_pod_is_created_without_the_flavor_that_places_it(
+    world: World, kueue: FakeKueue, status: int | None
+) -> None:
+    if status is None:
+        del world.cluster.objects["ResourceFlavor", "", "default"]
+    else:
+        world.cluster.answers["get ResourceFlavor default"] = [ApiError(status, "Forbidden", "no")]
+    await world.reconcile()
+    kueue.schedule()
+    await world.reconcile(2)
+    assert (world.status["phase"], world.status["reason"]) == ("Pending", "KueueUnavailable")
+    assert "ResourceFlavor" in world.status["message"]
+    assert world.cluster.all(*WORKLOADS) == []
+    world.cluster.answers.clear()
+    world.cluster.put(flavor("default", {"pool": "a"}))
+    await world.start()
+    assert len(world.cluster.all("Pod")) == PODS
+
+
+async def test_a_child_that_is_deleted_is_created_again_in_its_place(world: World, kueue: FakeKueue) -> None:
+    kueue.cluster.put(flavor("default", {"pool": "a"}))
+    await start(world, kueue)
+    del world.cluster.objects["ReplicaSet", "team", "reverse-inference"]
+    await world.reconcile()
+    again = world.cluster.find("ReplicaSet", "reverse-inference")
+    assert again is not None
+    assert again["spec"]["template"]["spec"]["nodeSelector"] == {"pool": "a"}
+
+
+async def test_kueue_hears_when_all_pods_are_ready(world: World, kueue: FakeKueue) -> None:
+    await world.reconcile()
+    kueue.schedule()
+    await world.reconcile(2)
+    condition = find(kueue.get(NAME), "PodsReady")
+    assert condition is not None
+    assert (condition["status"], condition["reason"]) == ("False", "WaitForStart")
+    step_kubelet(world.cluster)
+    await world.reconcile(2)
+    assert holds(kueue.get(NAME), "PodsReady")
+    assert holds(kueue.get(NAME), "Admitted"), "Kueue's own conditions stay"
+    writes = world.cluster.writes
+    await world.reconcile(3)
+    assert world.cluster.writes == writes
+
+
+async def test_an_orchestrator_that_does_not_answer_has_ready_pods(world: World, kueue: FakeKueue) -> None:
+    """Kueue evicts runs whose pods are not ready for long."""
+    await start(world, kueue)
+    world.poller.answer, world.poller.silent = None, 60.0
+    await world.reconcile(2)
+    assert reason(world, "OrchestratorReady") == "OrchestratorUnreachable"
+    assert holds(kueue.get(NAME), "PodsReady")
+
+
+# --- the eviction -----------------------------------------------------------------------------------------------------
+
+
+async def test_an_evicted_run_stops_releases_its_quota_and_continues_without_counting(
+    make_world: Callable[..., World],
+) -> None:
+    world = make_world(queueName="team-a", maxRestarts=0)
+    world.settings = with_kueue()
+    kueue = FakeKueue(world.cluster)
+    await start(world, kueue)
+    world.clock.advance(30)
+    hold_pods(world)
+    kueue.evict(NAME, "Preempted", world.clock.now)
+    await world.reconcile()
+    assert world.cluster.all(*WORKLOADS) == []
+    assert (world.status["phase"], world.status["reason"]) == ("Queued", "WorkloadEvicted")
+    assert "Preempted: to admit another" in world.status["message"]
+    assert world.status["pastActiveSeconds"] == 30
+    await world.reconcile(3)
+    assert holds(kueue.get(NAME), "QuotaReserved"), "pods are still there"
+    end_pods(world)
+    await world.reconcile()
+    released = kueue.get(NAME)
+    assert not holds(released, "QuotaReserved")
+    assert not holds(released, "Admitted")
+    assert holds(released, "Requeued")
+    assert "admission" not in released["status"]
+    await world.reconcile()
+    assert (world.status["phase"], world.status["reason"]) == ("Queued", "WaitingForQuota")
+    kueue.schedule(world.clock.now)
+    world.clock.advance(5)
+    world.poller.answer = None
+    await world.reconcile(2)
+    assert (world.status["phase"], world.status["attempt"]) == ("Pending", 2)
+    assert (world.status.get("runRestarts", 0), world.status.get("runRestartsTowardMax", 0)) == (0, 0)
+    assert [w["metadata"]["name"] for w in world.cluster.all("Workload")] == [NAME]
+    assert len(world.cluster.all(*WORKLOADS)) == PODS
+
+
+async def test_quota_is_not_released_while_a_replica_set_could_create_a_pod(world: World, kueue: FakeKueue) -> None:
+    """The operator dies after it has written that the run is evicted, and no pod of it exists yet."""
+    await world.reconcile()
+    kueue.schedule()
+    await world.reconcile()
+    kueue.evict(NAME)
+    world.cluster.crash_after = 1
+    with pytest.raises(Crash):
+        await world.reconcile()
+    world.cluster.crash_after = None
+    assert world.status["phase"] == "Queued"
+    assert world.cluster.all("ReplicaSet")
+    await world.reconcile()
+    assert world.cluster.all(*WORKLOADS) == []
+    assert holds(kueue.get(NAME), "QuotaReserved")
+    await world.reconcile()
+    assert not holds(kueue.get(NAME), "QuotaReserved")
+
+
+async def test_a_pod_that_a_lost_node_never_ends_does_not_hold_quota_for_ever(world: World, kueue: FakeKueue) -> None:
+    await start(world, kueue)
+    hold_pods(world)
+    kueue.evict(NAME)
+    await world.reconcile(2)
+    assert holds(kueue.get(NAME), "QuotaReserved")
+    world.clock.advance(61)
+    await world.reconcile()
+    assert not holds(kueue.get(NAME), "QuotaReserved")
+
+
+async def test_a_workload_that_somebody_deletes_stops_the_run_which_queues_again(
+    world: World, kueue: FakeKueue
+) -> None:
+    await start(world, kueue)
+    del world.cluster.objects["Workload", "team", NAME]
+    await world.reconcile()
+    assert (world.status["phase"], world.status["reason"]) == ("Queued", "WorkloadEvicted")
+    assert world.cluster.all(*WORKLOADS) == []
+    await world.reconcile(2)
+    assert [w["metadata"]["name"] for w in world.cluster.all("Workload")] == ["rlrun-reverse-uid1-2"]
+    assert world.status["reason"] == "WaitingForQuota"
+
+
+async def test_the_outcome_of_a_run_comes_before_its_eviction(world: World, kueue: FakeKueue) -> None:
+    await start(world, kueue)
+    world.artifacts.folders = {}
+    end_orchestrator(world.cluster, 0, "")
+    kueue.evict(NAME)
+    await world.reconcile()
+    assert world.status["phase"] == "Completed"
+
+
+async def test_a_status_that_kueue_has_changed_meanwhile_is_not_overwritten(world: World, kueue: FakeKueue) -> None:
+    await start(world, kueue)
+    kueue.evict(NAME)
+    await world.reconcile()
+    request = f"apply the status of Workload team/{NAME}"
+    world.cluster.answers[request] = [ApiError(409, "Conflict", "modified")]
+    again = await world.reconcile()
+    assert again is not None
+    assert again <= world.settings.poll_seconds
+    assert holds(kueue.get(NAME), "QuotaReserved")
+    del world.cluster.answers[request]
+    await world.reconcile()
+    assert not holds(kueue.get(NAME), "QuotaReserved")
+
+
+async def test_a_right_to_release_quota_that_is_missing_is_reported(world: World, kueue: FakeKueue) -> None:
+    await start(world, kueue)
+    kueue.evict(NAME)
+    await world.reconcile()
+    world.cluster.answers[f"apply the status of Workload team/{NAME}"] = [ApiError(403, "Forbidden", "not allowed")]
+    await world.reconcile()
+    assert reason(world, "ChildrenApplied") == "ObjectRefused"
+    assert NAME in world.condition("ChildrenApplied")["message"]
+    world.cluster.answers.clear()
+    await world.reconcile(2)
+    assert not holds(kueue.get(NAME), "QuotaReserved")
+    assert (world.condition("ChildrenApplied")["status"], reason(world, "ChildrenApplied")) == ("True", "Applied")
+
+
+# --- suspension, end, deletion ----------------------------------------------------------------------------------------
+
+
+async def test_a_suspended_run_gives_its_workload_up_and_queues_at_the_end_when_it_resumes(
+    world: World, kueue: FakeKueue
+) -> None:
+    await start(world, kueue)
+    hold_pods(world)
+    world.change_spec(suspend=True)
+    await world.reconcile(2)
+    assert world.status["phase"] == "Suspended"
+    assert holds(kueue.get(NAME), "QuotaReserved"), "pods are still there"
+    end_pods(world)
+    await world.reconcile(3)
+    assert world.cluster.all("Workload") == []
+    assert reason(world) == "NotQueued"
+    world.change_spec(suspend=False)
+    await world.reconcile()
+    assert [w["metadata"]["name"] for w in world.cluster.all("Workload")] == ["rlrun-reverse-uid1-2"]
+    assert world.status["phase"] == "Queued"
+
+
+async def test_a_run_that_is_suspended_in_the_queue_leaves_it(world: World, kueue: FakeKueue) -> None:
+    await world.reconcile()
+    world.change_spec(suspend=True)
+    await world.reconcile()
+    assert world.cluster.all("Workload") == []
+    world.change_spec(suspend=False)
+    await world.reconcile()
+    assert world.status["phase"] == "Queued"
+    assert world.cluster.all("Workload")
+
+
+@pytest.mark.parametrize(("code", "expected"), [(0, "Succeeded"), (64, "Failed")])
+async def test_the_workload_of_a_run_ends_with_it_after_its_pods(
+    world: World, kueue: FakeKueue, code: int, expected: str
+) -> None:
+    await start(world, kueue)
+    world.artifacts.folders = {}
+    end_orchestrator(world.cluster, code, "")
+    hold_pods(world)
+    await world.reconcile(2)
+    assert world.status["phase"] == ("Failed" if code else "Completed")
+    assert not holds(kueue.get(NAME), "Finished"), "pods are still there"
+    assert reason(world) == "Admitted"
+    end_pods(world)
+    await world.reconcile(2)
+    condition = find(kueue.get(NAME), "Finished")
+    assert condition is not None
+    assert (condition["status"], condition["reason"]) == ("True", expected)
+    await world.reconcile()
+    assert reason(world) == "NotQueued"
+    before = len(world.cluster.requests)
+    await world.reconcile(2)
+    assert not [call for call in world.cluster.calls[before:] if "orkload" in call], "nothing is asked for any more"
+
+
+async def test_a_run_that_is_stopped_in_the_queue_ends_its_workload(world: World, kueue: FakeKueue) -> None:
+    await world.reconcile()
+    world.change_spec(stop=True)
+    await world.reconcile(3)
+    assert world.status["phase"] == "Stopped"
+    assert holds(kueue.get(NAME), "Finished")
+    assert reason(world) == "NotQueued"
+
+
+async def test_a_run_that_fails_while_its_workload_waits_ends_it(make_world: Callable[..., World]) -> None:
+    """S3 fails while the run waits: the run fails after its start deadline, and its Workload must not be admitted."""
+    world = make_world(queueName="team-a", startDeadlineSeconds=60)
+    world.settings = with_kueue()
+    kueue = FakeKueue(world.cluster)
+    await world.reconcile()
+    del world.cluster.objects["RLModel", "", "tiny-model"]
+    await world.reconcile()
+    assert (world.status["phase"], world.status["reason"]) == ("Pending", "ModelNotFound")
+    world.clock.advance(60)
+    await world.reconcile()
+    assert world.status["phase"] == "Failed"
+    await world.reconcile(3)
+    assert holds(kueue.get(NAME), "Finished")
+
+
+async def test_a_run_whose_files_cannot_be_deleted_now_holds_no_quota(
+    make_world: Callable[..., World], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = make_world(queueName="team-a", artifactPolicy="Delete")
+    world.settings = with_kueue()
+    kueue = FakeKueue(world.cluster)
+    await start(world, kueue)
+
+    async def fail(*_: Any) -> None:
+        raise StoreError("no answer")
+
+    monkeypatch.setattr(world.artifacts, "purge", fail)
+    world.cluster.request_deletion(world.run)
+    await world.reconcile()
+    assert holds(kueue.get(NAME), "QuotaReserved")
+    with pytest.raises(StoreError):
+        await world.reconcile()
+    assert world.run["metadata"]["finalizers"]
+    assert world.cluster.all("Workload") == []
+
+
+# --- Kueue is missing -------------------------------------------------------------------------------------------------
+
+NO_RIGHT = ApiError(403, "Forbidden", "workloads is forbidden")
+NO_KIND = ApiError(404, "NotFound", "the server could not find the requested resource")
+LIST = "list workloads in namespace team"
+
+
+@pytest.mark.parametrize("error", [NO_RIGHT, NO_KIND])
+async def test_a_missing_kind_or_right_is_reported_at_once_and_fails_the_run_after_its_start_deadline(
+    make_world: Callable[..., World], error: ApiError
+) -> None:
+    world = make_world(queueName="team-a", startDeadlineSeconds=60)
+    world.settings = with_kueue()
+    world.cluster.answers[LIST] = [error]
+    await world.reconcile()
+    assert (world.status["phase"], world.status["reason"]) == ("Pending", "KueueUnavailable")
+    assert reason(world) == "KueueUnavailable"
+    assert world.cluster.all(*WORKLOADS, "Workload") == []
+    world.clock.advance(60)
+    await world.reconcile()
+    assert (world.status["phase"], world.status["reason"]) == ("Failed", "KueueUnavailable")
+
+
+async def test_a_platform_without_kueue_refuses_a_run_with_a_queue(make_world: Callable[..., World]) -> None:
+    world = make_world(queueName="team-a")
+    await world.reconcile()
+    assert (world.status["phase"], world.status["reason"]) == ("Pending", "KueueUnavailable")
+    assert "kueue.enabled" in world.status["message"]
+    assert world.cluster.all(*WORKLOADS) == []
+
+
+async def test_a_running_run_goes_on_while_its_workload_cannot_be_read(world: World, kueue: FakeKueue) -> None:
+    await start(world, kueue)
+    world.cluster.answers[LIST] = [NO_RIGHT]
+    await world.reconcile(2)
+    assert world.status["phase"] == "Running"
+    assert (world.condition("Admitted")["status"], reason(world)) == ("True", "KueueUnavailable")
+    assert len(world.cluster.all(*WORKLOADS)) == PODS
+    world.cluster.answers.clear()
+    await world.reconcile()
+    assert reason(world) == "Admitted"
+
+
+async def test_a_finished_run_ends_its_workload_also_if_it_could_not_be_read_before(
+    world: World, kueue: FakeKueue
+) -> None:
+    await start(world, kueue)
+    world.artifacts.folders = {}
+    world.cluster.answers[LIST] = [NO_RIGHT]
+    end_orchestrator(world.cluster, 0, "")
+    await world.reconcile(3)
+    assert world.status["phase"] == "Completed"
+    world.cluster.answers.clear()
+    await world.reconcile(2)
+    assert holds(kueue.get(NAME), "Finished")
+
+
+# --- priority ---------------------------------------------------------------------------------------------------------
+
+
+def priority_class(kind: str, name: str, value: int) -> Obj:
+    api = "kueue.x-k8s.io/v1beta2" if kind == "WorkloadPriorityClass" else "scheduling.k8s.io/v1"
+    return {"apiVersion": api, "kind": kind, "metadata": {"name": name}, "value": value}
+
+
+async def test_the_priority_comes_from_the_priority_class_of_the_pods(make_world: Callable[..., World]) -> None:
+    world = make_world(queueName="team-a", priorityClassName="high")
+    world.settings = with_kueue().model_copy(update={"priority_classes": ["high"]})
+    world.cluster.put(priority_class("PriorityClass", "high", 1000))
+    await world.reconcile()
+    (workload,) = world.cluster.all("Workload")
+    assert workload["spec"]["priority"] == 1000
+    assert workload["spec"]["priorityClassRef"]["kind"] == "PriorityClass"
+    await world.reconcile()
+    assert world.status["queue"]["priority"] == 1000
+
+
+async def test_a_priority_class_that_runs_must_not_use_is_not_read(make_world: Callable[..., World]) -> None:
+    world = make_world(queueName="team-a", priorityClassName="system-node-critical")
+    world.settings = with_kueue()
+    await world.reconcile()
+    assert (world.status["phase"], world.status["reason"]) == ("Pending", "PriorityClassNotAllowed")
+    assert "get PriorityClass system-node-critical" not in world.cluster.calls
+
+
+async def test_the_label_of_the_run_names_a_class_of_kueue_that_the_platform_allows(
+    make_world: Callable[..., World],
+) -> None:
+    world = make_world(queueName="team-a")
+    world.settings = with_kueue(priority_classes=["team-*"])
+    run = world.run
+    run["metadata"]["labels"] = {"kueue.x-k8s.io/priority-class": "urgent"}
+    world.cluster.put(run)
+    await world.reconcile()
+    assert (world.status["phase"], world.status["reason"]) == ("Pending", "PriorityClassNotAllowed")
+    assert world.cluster.all("Workload") == []
+    run["metadata"]["labels"] = {"kueue.x-k8s.io/priority-class": "team-high"}
+    world.cluster.put({**world.run, "metadata": {**world.run["metadata"], "labels": run["metadata"]["labels"]}})
+    await world.reconcile()
+    assert world.status["reason"] == "QueueMisconfigured", "the class does not exist"
+    world.cluster.put(priority_class("WorkloadPriorityClass", "team-high", 7))
+    await world.reconcile()
+    (workload,) = world.cluster.all("Workload")
+    assert workload["spec"]["priorityClassRef"] == {
+        "group": "kueue.x-k8s.io",
+        "kind": "WorkloadPriorityClass",
+        "name": "team-high",
+    }
+
+
+async def test_a_label_that_is_not_allowed_does_not_hide_an_eviction(world: World, kueue: FakeKueue) -> None:
+    await start(world, kueue)
+    run = world.run
+    run["metadata"]["labels"] = {**run["metadata"]["labels"], "kueue.x-k8s.io/priority-class": "urgent"}
+    world.cluster.put(run)
+    kueue.evict(NAME)
+    await world.reconcile(3)
+    assert world.cluster.all(*WORKLOADS) == []
+    assert not holds(kueue.get(NAME), "QuotaReserved")
+
+
+# --- any order of events ----------------------------------------------------------------------------------------------
+
+STEPS = st.lists(
+    st.sampled_from(
+        [
+            "schedule",
+            "evict",
+            "stop-queue",
+            "delete",
+            "pods",
+            "hold",
+            "end",
+            "crash",
+            "suspend",
+            "resume",
+            "fail",
+            "wait",
+        ]
+    ),
+    max_size=25,
+)
+
+
+@pytest.mark.slow
+@settings(max_examples=150, deadline=None)
+@given(STEPS)
+@example(["wait", "schedule", "pods", "hold", "evict", "schedule"])
+@example(["schedule", "pods", "hold", "evict", "wait"])
+async def test_quota_and_pods_go_together(steps: list[str]) -> None:
+    """Whatever Kueue and users do, and wherever the operator dies.
+
+    No ReplicaSet or Job is created without an admitted Workload, quota goes back only without pods, and in the end a
+    run that waits is admitted, or the quota of one that does not is free.
+    """
+    world = World(FakeCluster(run_object(queueName="team-a"), model_object(), source_secret()), settings=with_kueue())
+    world.cluster.time = world.clock
+    kueue = FakeKueue(world.cluster)
+    for step in steps:
+        world.clock.advance(5)
+        current = kueue.workloads()
+        held = [w for w in current if holds(w, "QuotaReserved") and not holds(w, "Evicted")]
+        if step == "schedule":
+            kueue.schedule(world.clock.now)
+        elif step in ("evict", "stop-queue") and held:
+            reason = "Preempted" if step == "evict" else "ClusterQueueStopped"
+            kueue.write(evicted(held[0], reason, now=world.clock.now))
+        elif step == "delete" and current:
+            world.cluster.request_deletion(current[0])
+        elif step == "pods":
+            step_kubelet(world.cluster)
+        elif step == "hold":
+            hold_pods(world)
+        elif step == "end":
+            for pod in world.cluster.all("Pod"):
+                if pod["metadata"].get("deletionTimestamp"):
+                    pod["metadata"]["finalizers"] = []
+                    world.cluster.put(pod)
+                    world.cluster.request_deletion(pod)
+        elif step in ("suspend", "resume"):
+            world.change_spec(suspend=step == "suspend")
+        elif step == "fail":
+            end_orchestrator(world.cluster, 1, "")
+        elif step == "wait":
+            world.clock.advance(400)
+        before = {w["metadata"]["uid"]: holds(w, "QuotaReserved") for w in kueue.workloads()}
+        is_admitted = any(holds(w, "Admitted") and not holds(w, "Evicted") for w in kueue.workloads())
+        had = {o["metadata"]["uid"] for o in world.cluster.all(*WORKLOADS)}
+        # A pod that had to end minutes ago counts as lost with its node.
+        pods = [p["metadata"]["name"] for p in world.cluster.all("Pod") if may_write(p, world.clock.now)]
+        world.cluster.crash_after = 2 if step == "crash" else None
+        with contextlib.suppress(Crash):
+            await world.reconcile()
+        world.cluster.crash_after = None
+        new = {o["metadata"]["uid"] for o in world.cluster.all(*WORKLOADS)} - had
+        assert is_admitted or not new, f"{step}: pods without quota"
+        after = {w["metadata"]["uid"]: holds(w, "QuotaReserved") for w in kueue.workloads()}
+        lost = [uid for uid, value in before.items() if value and uid in after and not after[uid]]
+        assert not (lost and pods), f"{step}: quota was released while {pods} ran"
+    end_pods(world)
+    for _ in range(8):
+        world.clock.advance(310)
+        kueue.schedule(world.clock.now)
+        await world.reconcile()
+        if not world.cluster.all(*WORKLOADS):
+            end_pods(world)
+    if world.status.get("phase") in ("Completed", "Failed"):
+        # Without pods for an hour, the run fails at its start deadline.
+        return
+    if world.run["spec"].get("suspend"):
+        assert kueue.used() == 0
+    else:
+        assert kueue.used() == PODS
+        assert len(world.cluster.all(*WORKLOADS)) == PODS
+
+
+def test_the_fake_evicts_only_what_it_admitted() -> None:
+    workload = {"kind": "Workload", "metadata": {"name": "w"}, "spec": {"podSets": []}}
+    assert holds(evicted(admitted(workload)), "QuotaReserved")
+    assert not holds(admitted(evicted(workload)), "Evicted")

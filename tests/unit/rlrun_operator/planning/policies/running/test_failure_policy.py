@@ -1,0 +1,303 @@
+"""The failure policy: rules, and crashes that count toward maxRestarts."""
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from rlrun.api.base.patterns import MAX_TEXT, occurs
+from rlrun.api.run import RLRunSpec
+from rlrun.api.run_sections.failure_policy import FailureRule
+from rlrun.api.run_status import ComponentStatus, RLRunStatus
+from rlrun.protocol.orchestrator import RunPhase, RunStatus
+from rlrun.protocol.problem import Problem
+from rlrun_operator.planning.diagnosis.crash_counter import Crash, CrashCount, count_restarts
+from rlrun_operator.planning.plan.observation import RunObservation
+from rlrun_operator.planning.policies.running.failure_policy import (
+    apply_failure_policy,
+    decide,
+    discount_ignored_crashes,
+    matches,
+)
+from rlrun_operator.planning.policies.running.restart_backoff import next_backoff
+from rlrun_operator.planning.policies.spec.validation import parse_spec
+
+from tests.support.clocks import START
+from tests.support.cluster_objects import pod, run_object, terminated
+from tests.support.fake_kubelet import step_kubelet
+from tests.support.operator_world import SETTINGS, World
+from tests.support.run_states import run_spec
+
+Obj = dict[str, Any]
+
+
+def spec(*rules: Obj, **more: Any) -> RLRunSpec:
+    found = parse_spec(run_object(failurePolicy={"rules": list(rules)}, **more))
+    assert isinstance(found, RLRunSpec), found
+    return found
+
+
+def crash(message: str = "", told: str = "m", role: str = "trainer") -> Crash:
+    return Crash(role, role, 1, "Error", Problem(reason="TrainerCrashed", message=told), message)
+
+
+@pytest.mark.proves("failurePolicy.rules.messagePattern")
+@pytest.mark.parametrize(
+    ("pattern", "message", "told", "expected"),
+    [
+        (None, "", "", True),
+        ("NCCL", "NCCL timeout", "m", True),
+        ("NCCL", "CUDA", "m", False),
+        ("^NCCL (error|timeout)$", "NCCL timeout", "m", True),
+        ("^timeout", "NCCL timeout", "m", False),
+        ("out of memory", "", "trainer: needed more, out of memory", True),
+    ],
+)
+def test_message_pattern(pattern: str | None, message: str, told: str, expected: bool) -> None:
+    rule: Obj = {"action": "Fail"} | ({"messagePattern": pattern} if pattern else {})
+    assert matches(spec(rule).failure_policy.rules[0], crash(message, told)) is expected
+
+
+def test_message_pattern_joins_the_other_criteria() -> None:
+    rule = FailureRule.model_validate({"action": "Fail", "roles": ["inference"], "messagePattern": "CUDA"})
+    assert matches(rule, crash("CUDA error", role="inference"))
+    assert not matches(rule, crash("CUDA error", role="trainer"))
+    assert not matches(rule, crash("killed", role="inference"))
+
+
+def test_patterns_that_ruin_a_backtracking_engine_are_harmless() -> None:
+    # 2 ** 8000 steps for Python's own engine.
+    assert not occurs("(a+)+$", "a" * (MAX_TEXT - 1) + "!")
+
+
+@pytest.mark.parametrize("pattern", ["(?=x)", r"(a)\1", "(", "[", "a" * 257, ""])
+def test_patterns_that_cannot_be_matched_in_linear_time_are_refused(pattern: str) -> None:
+    found = parse_spec(run_object(failurePolicy={"rules": [{"action": "Fail", "messagePattern": pattern}]}))
+    assert isinstance(found, Problem)
+    assert found.reason == "InvalidSpec"
+    assert "messagePattern" in found.message
+
+
+@pytest.mark.proves("failurePolicy.rules.action", "maxRestarts")
+def test_ignored_crashes_do_not_count_toward_max_restarts() -> None:
+    forgiving = spec({"action": "RestartRoleIgnoreMax", "messagePattern": "spot"}, maxRestarts=1)
+    memory: list[ComponentStatus] = []
+    for restarts in range(1, 6):
+        obj = pod("trainer", restarts=restarts, last=terminated(1, message="spot reclaimed"))
+        counted = discount_ignored_crashes(forgiving, count_restarts(memory, [obj]))
+        assert decide(forgiving, 0, counted, []) is None
+        memory = counted.components
+    assert memory[0].crashes == 0
+    for restarts, expected in ((6, None), (7, "fail")):
+        obj = pod("trainer", restarts=restarts, last=terminated(1, message="a bug"))
+        counted = discount_ignored_crashes(forgiving, count_restarts(memory, [obj]))
+        verdict = decide(forgiving, 0, counted, [])
+        assert (verdict.action if verdict else None) == expected
+        memory = counted.components
+
+
+@pytest.mark.proves("failurePolicy.rules.action")
+@pytest.mark.parametrize(("action", "counts"), [("RestartRun", True), ("RestartRunIgnoreMax", False)])
+def test_restarts_of_the_run_say_whether_they_count(action: str, counts: bool) -> None:
+    verdict = decide(spec({"action": action}), 0, CrashCount([ComponentStatus(name="trainer")], 1, [crash()]), [])
+    assert verdict
+    assert (verdict.action, verdict.counts_toward_max) == ("restart", counts)
+
+
+@pytest.mark.parametrize(
+    "gone",
+    [
+        pod("trainer", deleting=True, state=terminated(137)),
+        pod(
+            "trainer",
+            phase="Failed",
+            state=terminated(137),
+            conditions=[{"type": "DisruptionTarget", "status": "True"}],
+        ),
+    ],
+    ids=["deleted", "preempted"],
+)
+def test_deletion_and_preemption_do_not_match_failure_rules(gone: Obj) -> None:
+    counted = count_restarts([], [gone])
+    assert counted.crashes == []
+    assert decide(spec({"action": "Fail"}, maxRestarts=0), 0, counted, []) is None
+
+
+@pytest.mark.parametrize(
+    ("newest", "ran", "expected"),
+    [(0, 0, 10), (10, 5, 20), (160, 5, 300), (300, 5, 300), (300, 599, 300), (300, 600, 10)],
+)
+def test_backoff(newest: int, ran: float, expected: int) -> None:
+    assert next_backoff(newest, ran) == expected
+
+
+def crash_trainer(world: World, restarts: int = 1) -> None:
+    trainer = world.cluster.find("Pod", "reverse-trainer-0")
+    assert trainer
+    trainer["status"]["containerStatuses"][0] |= {"restartCount": restarts, "lastState": terminated(1, message="bug")}
+    world.cluster.put(trainer)
+
+
+async def test_restarts_of_the_run_wait_longer_and_longer_and_then_end_it(make_world: Callable[..., World]) -> None:
+    world = make_world(maxRestarts=2, failurePolicy={"rules": [{"action": "RestartRun"}]})
+    await world.start()
+    for number, wait in ((1, 10), (2, 20)):
+        world.cluster.events.clear()
+        crash_trainer(world)
+        await world.reconcile()
+        assert world.status["runRestarts"] == world.status["runRestartsTowardMax"] == number
+        assert world.status["restarts"] == 2 * number, "the container's restart and the run's"
+        due = (world.clock.now + timedelta(seconds=wait)).strftime("%Y-%m-%dT%H:%M:%SZ")
+        assert world.status["nextRestartTime"] == due
+        assert world.status["reason"] == "Restarting"
+        assert due in world.status["message"]
+        reasons = [e["reason"] for e in world.cluster.events]
+        assert reasons.count("RunRestarting") == 1
+        assert "Restarting" not in reasons, "one Event for the run, none for each of its roles"
+        # Each reconcile is another operator: nobody begins early, and nobody begins the wait anew.
+        world.clock.advance(wait - 1)
+        assert await world.reconcile() == 1
+        assert world.cluster.all("ReplicaSet", "Job", "Pod") == []
+        assert world.status["nextRestartTime"] == due
+        world.clock.advance(1)
+        await world.start()
+        assert world.status["attempt"] == number + 1
+        assert "nextRestartTime" not in world.status
+    crash_trainer(world)
+    await world.reconcile()
+    assert world.status["phase"] == "Failed"
+    assert "2 restarts of the run (`spec.maxRestarts` 2)" in world.condition("Failed")["message"]
+
+
+async def test_suspending_costs_none_of_the_restarts(make_world: Callable[..., World]) -> None:
+    world = make_world(maxRestarts=1, failurePolicy={"rules": [{"action": "RestartRun"}]})
+    await world.start()
+    for _ in range(3):
+        world.change_spec(suspend=True)
+        await world.reconcile()
+        world.change_spec(suspend=False)
+        await world.start()
+    crash_trainer(world)
+    await world.reconcile()
+    assert world.status["reason"] == "Restarting"
+
+
+async def test_a_run_that_waits_to_restart_can_be_suspended_and_goes_on_at_once(
+    make_world: Callable[..., World],
+) -> None:
+    world = make_world(failurePolicy={"rules": [{"action": "RestartRun"}]})
+    await world.start()
+    crash_trainer(world)
+    await world.reconcile()
+    world.change_spec(suspend=True)
+    await world.reconcile()
+    assert world.status["phase"] == "Suspended"
+    world.change_spec(suspend=False)
+    await world.start()
+    assert world.status["attempt"] == 2
+
+
+async def test_an_attempt_that_ran_long_makes_the_next_wait_short(make_world: Callable[..., World]) -> None:
+    world = make_world(failurePolicy={"rules": [{"action": "RestartRunIgnoreMax"}]})
+    await world.start()
+    waits = []
+    for ran in (1, 1, 601):
+        world.poller.answer = RunStatus(phase=RunPhase.running, step=1, max_steps=10, started_at=START)
+        await world.reconcile()
+        world.clock.advance(ran)
+        crash_trainer(world)
+        await world.reconcile()
+        waits.append(world.status["restartBackoffSeconds"])
+        world.clock.advance(waits[-1])
+        await world.start()
+    assert waits == [10, 20, 10]
+    assert world.status["runRestarts"] == 3
+    assert world.status.get("runRestartsTowardMax", 0) == 0
+
+
+async def test_pods_left_by_a_crash_of_the_operator_go_during_the_wait(make_world: Callable[..., World]) -> None:
+    world = make_world(failurePolicy={"rules": [{"action": "RestartRun"}]})
+    await world.start()
+    kept = world.cluster.find("ReplicaSet", "reverse-inference")
+    assert kept
+    crash_trainer(world)
+    await world.reconcile()
+    world.cluster.put(kept)
+    step_kubelet(world.cluster)
+    await world.reconcile()
+    assert world.cluster.all("ReplicaSet", "Pod") == []
+
+
+def trainer_crash(role: str = "trainer", code: int = 1, reason: str = "Error") -> Crash:
+    return Crash(role, role, code, reason, Problem(reason="TrainerCrashed", message="m"))
+
+
+@pytest.mark.proves(
+    "failurePolicy.rules.action",
+    "failurePolicy.rules.roles",
+    "failurePolicy.rules.exitCodes",
+    "failurePolicy.rules.reasons",
+    "maxRestarts",
+)
+@pytest.mark.parametrize(
+    ("rules", "crashes", "run_restarts", "expected"),
+    [
+        ([], 1, 0, None),
+        ([], 3, 0, None),
+        ([], 4, 0, "fail"),
+        ([{"action": "Fail"}], 1, 1, "fail"),
+        ([{"action": "Fail", "roles": ["inference"]}], 1, 1, None),
+        ([{"action": "Fail", "roles": ["trainer"]}], 1, 1, "fail"),
+        ([{"action": "Fail", "exitCodes": [2]}], 1, 1, None),
+        ([{"action": "Fail", "exitCodes": [1, 2]}], 1, 1, "fail"),
+        ([{"action": "Fail", "reasons": ["OOMKilled"]}], 1, 1, None),
+        ([{"action": "Fail", "reasons": ["Error"]}], 1, 1, "fail"),
+        ([{"action": "Fail", "reasons": ["TrainerCrashed"]}], 1, 1, "fail"),
+        ([{"action": "RestartRole"}, {"action": "Fail"}], 1, 1, None),
+        ([{"action": "RestartRun"}], 1, 1, "restart"),
+        ([{"action": "RestartRun"}], 1, 3, "fail"),
+        ([{"action": "RestartRunIgnoreMax"}], 1, 99, "restart"),
+    ],
+)
+def test_failure_policy(rules: list[Obj], crashes: int, run_restarts: int, expected: str | None) -> None:
+    counted = CrashCount([ComponentStatus(name="trainer", crashes=crashes)], 1, [trainer_crash()])
+    verdict = decide(run_spec(failurePolicy={"rules": rules}), run_restarts, counted, [])
+    assert (verdict.action if verdict else None) == expected
+
+
+@pytest.mark.proves("maxRestarts")
+def test_max_restarts_zero_fails_at_the_first_crash() -> None:
+    counted = CrashCount([ComponentStatus(name="trainer", crashes=1)], 1, [trainer_crash()])
+    verdict = decide(run_spec(maxRestarts=0), 0, counted, [])
+    assert verdict
+    assert verdict.problem.reason == "TrainerCrashed"
+    assert "`spec.maxRestarts` 0" in verdict.problem.message
+
+
+@pytest.mark.parametrize(
+    ("most", "rules", "crashes", "run_restarts", "message"),
+    [
+        (0, [], 1, 0, "Failed after 1 crash (`spec.maxRestarts` 0): m"),
+        (1, [], 2, 0, "Failed after 2 crashes (`spec.maxRestarts` 1): m"),
+        (1, [{"action": "RestartRun"}], 1, 1, "Failed after 1 restart of the run (`spec.maxRestarts` 1): m"),
+        (1, [{"action": "RestartRun"}], 1, 2, "Failed after 2 restarts of the run (`spec.maxRestarts` 1): m"),
+    ],
+)
+def test_exhausted_restarts_are_told_with_their_number(
+    most: int, rules: list[Obj], crashes: int, run_restarts: int, message: str
+) -> None:
+    counted = CrashCount([ComponentStatus(name="trainer", crashes=crashes)], 1, [trainer_crash()])
+    verdict = decide(run_spec(maxRestarts=most, failurePolicy={"rules": rules}), run_restarts, counted, [])
+    assert verdict
+    assert (verdict.action, verdict.problem.message) == ("fail", message)
+
+
+def test_crash_that_ends_nothing_is_counted_and_its_log_is_kept() -> None:
+    observation = RunObservation(run_object(), pods=(pod("trainer", restarts=1, last=terminated(1)),))
+    status = RLRunStatus(attempt=1, restarts=4, attempt_start_time=START)
+    part = apply_failure_policy(observation, status, run_spec(), SETTINGS, START)
+    assert part.status.fields["restarts"] == 5
+    assert [(c.name, c.crashes) for c in part.status.fields["components"]] == [("trainer", 1)]
+    assert [(log.pod, log.previous) for log in part.logs] == [("reverse-trainer-x", True)]
+    assert "phase" not in part.status.fields
+    assert not part.final

@@ -1,0 +1,310 @@
+"""What the spec refers to: the model, the checkpoint, Secrets and S3."""
+
+import json
+from typing import Any
+
+import pytest
+from rlrun.protocol.problem import Problem
+from rlrun_operator.config.settings import EgressSettings, SecretRef, ServerCertificate
+from rlrun_operator.planning.plan.observation import RunObservation
+from rlrun_operator.planning.policies.spec.validation import MAX_KEPT, parse_spec, resolve_references
+
+from tests.support.cluster_objects import model_object, run_object
+from tests.support.operator_world import SETTINGS
+from tests.support.run_states import run_spec
+
+Obj = dict[str, Any]
+
+
+def checkpoint_object(**more: Any) -> Obj:
+    return {
+        "apiVersion": "rlrun.dev/v1alpha1",
+        "kind": "RLCheckpoint",
+        "metadata": {"name": "old", "namespace": "team"},
+        "spec": {
+            "runName": "old-run",
+            "runUid": "u",
+            "model": "tiny/model",
+            "step": 5,
+            "uri": "s3://rlrun/team/u/checkpoints/step-000005",
+            **more.pop("spec", {}),
+        },
+        "status": {"phase": "Ready", **more},
+    }
+
+
+OTHER = {"name": "old", "namespace": "other"}
+EGRESS = EgressSettings(
+    host="proxy", allowed=["*.example.com"], key_secret=SecretRef(namespace="rlrun-system", name="egress")
+)
+SETTINGS_WITH_RULES = SETTINGS.model_copy(
+    update={
+        "priority_classes": ["training-*"],
+        "environment_owners": {"own": ["team", "lab-*"], "hidden": ["lab-*"], "nobody": []},
+        "egress": EGRESS,
+        "storage_server_certificate": ServerCertificate(
+            secret=SecretRef(namespace="rlrun-system", name="rlrun-operator-server-certificate")
+        ),
+        "private_addresses": ["teacher.models.svc"],
+    }
+)
+SIGNING = {"egress_key": b"k" * 32}
+
+
+def shared_checkpoint() -> Obj:
+    return checkpoint_object(spec={"sharedWith": ["team"], "uri": "s3://rlrun/other/u/checkpoints/step-000005"})
+
+
+def teacher(url: str) -> Obj:
+    return {"algorithm": {"name": "distillation", "teacher": {"url": url, "model": "a/b"}}}
+
+
+def secrets(name: str, optional: bool = False) -> Obj:
+    return {"envFrom": [{"secretRef": {"name": name, "optional": optional}}]}
+
+
+def judged(*hosts: str) -> Obj:
+    return {"env": [{"id": "o/e"}, {"id": "o/judge", "egress": list(hosts)}]}
+
+
+def arguments(field: str, size: int, character: str = "x") -> Obj:
+    """An environment with so many bytes of arguments."""
+    empty, each = len(json.dumps({"rows": ""})), len(json.dumps(character)) - 2
+    return {"env": [{"id": "me/first"}, {"id": "me/second", field: {"rows": character * ((size - empty) // each)}}]}
+
+
+VALIDATIONS: list[tuple[str, Obj, Obj, str | None]] = [
+    ("all is there", {}, {}, None),
+    ("no models at all", {}, {"models": ()}, "ModelNotFound"),
+    ("another model", {"model": "x/y"}, {}, "ModelNotFound"),
+    ("too many tokens", {"sampling": {"maxTokens": 256}}, {}, "MaxTokensTooLarge"),
+    ("just enough tokens", {"sampling": {"maxTokens": 255}}, {}, None),
+    ("tokens of the model, half of its sequences", {"sampling": {"minTokens": 128}}, {}, None),
+    ("more than those at least", {"sampling": {"minTokens": 129}}, {}, "InvalidSpec"),
+    (
+        "more than the model's default at least",
+        {"sampling": {"minTokens": 33}},
+        {"models": (model_object(defaultMaxTokens=32),)},
+        "InvalidSpec",
+    ),
+    ("several nodes", {}, {"models": (model_object(trainer={"gpus": 8, "nodes": 2}),)}, None),
+    ("all weights", {"lora": {"enabled": False}}, {}, "FullFineTuningNotAllowed"),
+    (
+        "all weights, allowed",
+        {"lora": {"enabled": False}},
+        {"models": (model_object(trainer={"fullFineTuning": True}),)},
+        None,
+    ),
+    ("rank above the engine's", {"lora": {"rank": 17}}, {}, "LoraRankTooHigh"),
+    ("rank of the engine", {"lora": {"rank": 16}}, {}, None),
+    (
+        "unknown targets",
+        {"lora": {"targetModules": ["q_proj", "lm_head"]}},
+        {"models": (model_object(lora={"targetModules": ["q_proj", "v_proj"]}),)},
+        "LoraTargetsUnknown",
+    ),
+    (
+        "all targets of a model that lists some",
+        {"lora": {"targetModules": ["all-linear"]}},
+        {"models": (model_object(lora={"targetModules": ["q_proj", "v_proj"]}),)},
+        "LoraTargetsUnknown",
+    ),
+    (
+        "some of the targets",
+        {"lora": {"targetModules": ["q_proj"]}},
+        {"models": (model_object(lora={"targetModules": ["q_proj", "v_proj"]}),)},
+        None,
+    ),
+    (
+        "any target",
+        {"lora": {"targetModules": ["lm_head"]}},
+        {"models": (model_object(lora={"targetModules": ["all-linear"]}),)},
+        None,
+    ),
+    ("any target of the default", {"lora": {"targetModules": ["q_proj"]}}, {}, None),
+    ("broken model", {}, {"models": (model_object(seqLen="long"),)}, "ModelInvalid"),
+    ("no checkpoint", {"checkpointId": "old"}, {}, "CheckpointNotFound"),
+    ("checkpoint", {"checkpointId": "old"}, {"warm_start": checkpoint_object()}, None),
+    (
+        "uploading",
+        {"checkpointId": "old"},
+        {"warm_start": checkpoint_object(phase="Uploading")},
+        "CheckpointNotReady",
+    ),
+    (
+        "other model",
+        {"checkpointId": "old"},
+        {"warm_start": checkpoint_object(spec={"model": "x/y"})},
+        "CheckpointModelMismatch",
+    ),
+    ("not shared", {"checkpointId": "other/old"}, {"warm_start": checkpoint_object()}, "CheckpointNotShared"),
+    (
+        "shared",
+        {"checkpointId": "other/old"},
+        {"warm_start": {**shared_checkpoint(), "metadata": OTHER}},
+        None,
+    ),
+    (
+        "not shared, by its id",
+        {"checkpointId": "cp_other.old"},
+        {"warm_start": checkpoint_object()},
+        "CheckpointNotShared",
+    ),
+    ("by its id", {"checkpointId": "cp_team.old"}, {"warm_start": checkpoint_object()}, None),
+    ("unknown id", {"checkpointId": "cp_abc123"}, {}, "CheckpointNotFound"),
+    (
+        "URI of another namespace",
+        {"checkpointId": "old"},
+        {"warm_start": checkpoint_object(spec={"uri": "s3://rlrun/other/u/checkpoints/step-000005"})},
+        "ArtifactNotOwned",
+    ),
+    (
+        "run uid that leads into another namespace",
+        {"checkpointId": "old"},
+        {
+            "warm_start": checkpoint_object(
+                spec={"runUid": "../other/u", "uri": "s3://rlrun/team/../other/u/checkpoints/step-000005"}
+            )
+        },
+        "ArtifactNotOwned",
+    ),
+    (
+        "shared by another namespace with a URI of a third",
+        {"checkpointId": "other/old"},
+        {"warm_start": {**checkpoint_object(spec={"sharedWith": ["team"]}), "metadata": OTHER}},
+        "ArtifactNotOwned",
+    ),
+    ("secrets", {}, {"missing_secrets": ("judge",)}, "SecretsMissing"),
+    ("no key of Weights & Biases", {"wandb": {}}, {}, "WandbKeyMissing"),
+    ("no such entry", {"wandb": {}, **secrets("judge")}, {"secret_keys": frozenset({"KEY"})}, "WandbKeyMissing"),
+    ("a key", {"wandb": {}, **secrets("judge")}, {"secret_keys": frozenset({"WANDB_API_KEY"})}, None),
+    ("a key that is not needed", {"wandb": {"offline": True}}, {}, None),
+    ("own secret", secrets("judge"), {}, None),
+    ("tokens of the run", secrets("reverse-rlrun-token"), {}, "SecretReserved"),
+    ("name of a Secret with S3 credentials", secrets("next-s3", optional=True), {}, "SecretReserved"),
+    ("secret of the operator", secrets("odd"), {"operator_secrets": ("odd",)}, "SecretReserved"),
+    ("name of the platform's secret in another namespace", secrets("s3"), {}, None),
+    ("priority class of the system", {"priorityClassName": "system-node-critical"}, {}, "PriorityClassNotAllowed"),
+    ("allowed priority class", {"priorityClassName": "training-low"}, {}, None),
+    ("package of an own owner", {"env": [{"id": "own/e"}]}, {}, None),
+    ("package of a public owner", {"env": [{"id": "other/e"}]}, {}, None),
+    ("package of another tenant", {"env": [{"id": "o/e"}, {"id": "hidden/f"}]}, {}, "EnvironmentNotAllowed"),
+    ("package of another tenant to evaluate on", {"eval": {"env": [{"id": "hidden/e"}]}}, {}, "EnvironmentNotAllowed"),
+    ("package that nobody may use", {"env": [{"id": "nobody/e"}]}, {}, "EnvironmentNotAllowed"),
+    ("no egress, no key", {}, {}, None),
+    ("an allowed host", judged("judge.example.com"), SIGNING, None),
+    ("a host of the namespace", judged("a.org:8443"), {**SIGNING, "egress_hosts": ("a.org:8443",)}, None),
+    ("another port", judged("judge.example.com:22"), SIGNING, "EgressNotAllowed"),
+    ("a host that is not allowed", judged("judge.example.com", "evil.org"), SIGNING, "EgressNotAllowed"),
+    ("all hosts of a domain", judged("*.example.org"), SIGNING, "EgressNotAllowed"),
+    ("of an evaluation", {"eval": {"env": judged("evil.org")["env"]}}, SIGNING, "EgressNotAllowed"),
+    (
+        "no signing key",
+        judged("judge.example.com"),
+        {"egress_problem": Problem(reason="EgressUnavailable", message="The platform team must create the Secret.")},
+        "EgressUnavailable",
+    ),
+    ("teacher on the internet", teacher("https://teacher.example.com/v1"), {}, None),
+    ("teacher that the platform allows", teacher("http://teacher.models.svc:8000/v1"), {}, None),
+    ("teacher inside the cluster", teacher("http://kubernetes.default.svc/v1"), {}, "AddressNotAllowed"),
+    ("teacher at a private address", teacher("http://10.0.0.5:8000/v1"), {}, "AddressNotAllowed"),
+    ("teacher on the node", teacher("http://localhost:10255/v1"), {}, "AddressNotAllowed"),
+    ("metadata of the cloud", teacher("http://169.254.169.254/latest"), {}, "AddressNotAllowed"),
+    ("arguments beyond the size of a variable", arguments("args", 127 * 1024 + 1), {}, "EnvironmentArgsTooLarge"),
+    ("the largest arguments", arguments("args", 127 * 1024), {}, None),
+    ("a taskset beyond it", arguments("taskset", 127 * 1024 + 1), {}, "EnvironmentArgsTooLarge"),
+    ("a harness beyond it", arguments("harness", 127 * 1024 + 1), {}, "EnvironmentArgsTooLarge"),
+    ("S3", {}, {"s3_problem": Problem(reason="S3Unreachable", message="m")}, "S3Unreachable"),
+]
+
+
+@pytest.mark.proves("model", "checkpointId", "lora.enabled", "lora.rank", "lora.targetModules", "sampling.maxTokens")
+@pytest.mark.parametrize(("what", "run", "seen", "reason"), VALIDATIONS, ids=[v[0] for v in VALIDATIONS])
+def test_validation(what: str, run: Obj, seen: Obj, reason: str | None) -> None:
+    obj = run_object(**run)
+    observation = RunObservation(**{"run": obj, "models": (model_object(),), **seen})
+    found = resolve_references(run_spec(**run), observation, SETTINGS_WITH_RULES)
+    assert (found.reason if isinstance(found, Problem) else None) == reason
+    if isinstance(found, Problem) and what != "S3":
+        assert len(found.message) > 40, "the message has to say what to do"
+
+
+@pytest.mark.parametrize("namespace", ["environments", "models"])
+def test_namespace_with_the_name_of_a_shared_folder_is_refused(namespace: str) -> None:
+    """Its runs would write what others take for a package or a base model."""
+    run = run_object(namespace=namespace)
+    found = resolve_references(run_spec(), RunObservation(run=run, models=(model_object(),)), SETTINGS)
+    assert isinstance(found, Problem)
+    assert found.reason == "NamespaceReserved"
+
+
+@pytest.mark.parametrize("name", ["rlrun-operator-run-tokens", "egress", "rlrun-operator-server-certificate"])
+def test_keys_of_the_platform_are_reserved_in_its_namespace(name: str) -> None:
+    run = run_object(**secrets(name, optional=True))
+    for namespace, reason in (("rlrun-system", "SecretReserved"), ("team", None)):
+        run["metadata"]["namespace"] = namespace
+        observation = RunObservation(run=run, models=(model_object(),))
+        found = resolve_references(run_spec(**secrets(name, optional=True)), observation, SETTINGS_WITH_RULES)
+        assert (found.reason if isinstance(found, Problem) else None) == reason
+
+
+@pytest.mark.proves("env.egress", "eval.env.egress")
+def test_a_platform_without_a_proxy_allows_no_host() -> None:
+    for run, field in ((judged("a.org"), "env[1]"), ({"eval": {"env": judged("a.org")["env"]}}, "eval.env[1]")):
+        observation = RunObservation(run=run_object(**run), models=(model_object(),), **SIGNING)
+        found = resolve_references(run_spec(**run), observation, SETTINGS)
+        assert isinstance(found, Problem)
+        assert (found.reason, "no egress proxy" in found.message) == ("EgressNotAllowed", True)
+        found = resolve_references(run_spec(**run), observation, SETTINGS_WITH_RULES)
+        assert isinstance(found, Problem)
+        assert f"`spec.{field}.egress` lists a.org" in found.message
+
+
+@pytest.mark.parametrize("name", ["s3", "reverse-rlrun-token"])
+def test_credentials_and_tokens_are_reserved_without_any_pattern(name: str) -> None:
+    settings = SETTINGS.model_copy(update={"reserved_secret_names": []})
+    run = run_object(**secrets(name))
+    run["metadata"]["namespace"] = settings.s3.credentials_secret.namespace
+    observation = RunObservation(run=run, models=(model_object(),))
+    found = resolve_references(run_spec(**secrets(name)), observation, settings)
+    assert isinstance(found, Problem)
+    assert found.reason == "SecretReserved"
+
+
+@pytest.mark.parametrize("url", ["http://10.0.0.5:8000/v1", "http://teacher:8000/v1"])
+def test_a_refused_address_is_named_with_its_field_and_the_remedy(url: str) -> None:
+    observation = RunObservation(run=run_object(**teacher(url)), models=(model_object(),))
+    found = resolve_references(run_spec(**teacher(url)), observation, SETTINGS)
+    assert isinstance(found, Problem)
+    for part in ("`spec.algorithm.teacher.url`", url.split("/")[2].split(":")[0], "runs.privateAddresses"):
+        assert part in found.message
+
+
+@pytest.mark.parametrize(
+    ("spec", "names"),
+    [
+        (arguments("args", 300_000), ("`spec.env[1].args` has 300000 bytes", "300000 bytes together")),
+        (arguments("args", 150_000, "ü"), ("`spec.env[1].args` has 150000 bytes", "150000 bytes together")),
+        (
+            {"eval": {"env": [{"id": "me/exam", "args": {"a": "x" * 70_000}, "harness": {"h": "x" * 80_000}}]}},
+            ("`spec.eval.env[0].harness` has 80009 bytes", "150018 bytes together"),
+        ),
+    ],
+    ids=["args", "letters that JSON escapes", "sum"],
+)
+def test_arguments_that_no_process_can_get_are_named_with_size_and_limit(spec: Obj, names: tuple[str, ...]) -> None:
+    observation = RunObservation(run=run_object(**spec), models=(model_object(),))
+    found = resolve_references(run_spec(**spec), observation, SETTINGS)
+    assert isinstance(found, Problem)
+    for part in (*names, "130048 bytes"):
+        assert part in found.message
+
+
+def test_only_small_specs_are_kept_parsed() -> None:
+    """The operator's memory must not depend on what tenants write."""
+    small, large = (
+        {"spec": {"model": "a/b", "env": [{"id": "o/e", "args": {"text": "x" * size}}]}} for size in (10, MAX_KEPT)
+    )
+    assert parse_spec(small) is parse_spec(small)
+    assert parse_spec(large) is not parse_spec(large)
+    assert parse_spec(large) == parse_spec(large)
