@@ -7,7 +7,7 @@ import logging
 import sys
 
 from rlrun.constants import ExitCode
-from rlrun.kube.official_client import import_lazily
+from rlrun.kube.connection.official_client import import_lazily
 
 # Before anything imports the client, kopf included.
 import_lazily()

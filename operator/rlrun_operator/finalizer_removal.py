@@ -17,9 +17,9 @@ import sys
 from collections.abc import Sequence
 
 from rlrun.constants import FINALIZER
-from rlrun.kube.api_configuration import load_configuration
 from rlrun.kube.async_client import AsyncKubeClient
 from rlrun.kube.async_transport import AsyncApiTransport
+from rlrun.kube.connection.api_configuration import load_configuration
 from rlrun.kube.errors import ApiError
 from rlrun.kube.kinds import RLRUN
 from rlrun.kube.objects import Obj

@@ -17,9 +17,9 @@ from typing import Any
 from aiohttp import web
 from rlrun.api.base.phases import Phase
 from rlrun.constants import SERVING_LABEL
-from rlrun.kube.api_configuration import load_configuration
 from rlrun.kube.async_client import AsyncKubeClient
 from rlrun.kube.async_transport import AsyncApiTransport
+from rlrun.kube.connection.api_configuration import load_configuration
 from rlrun.kube.errors import ApiError
 from rlrun.kube.kinds import (
     DEPLOYMENT,
@@ -44,7 +44,6 @@ from rlrun_operator.cache.run_index import RunIndex
 from rlrun_operator.config.settings import OperatorSettings
 from rlrun_operator.controller.admission_queue import AdmissionQueue
 from rlrun_operator.controller.applier import Applier
-from rlrun_operator.controller.artifact_store import S3ArtifactStore
 from rlrun_operator.controller.kueue_queue import KueueQueue, names_local_queue
 from rlrun_operator.controller.model_status import ModelStatusWriter
 from rlrun_operator.controller.observer import Observer
@@ -55,8 +54,8 @@ from rlrun_operator.planning.plan.observation import RunKey
 from rlrun_operator.planning.plan.stored_status import is_finished, stored_phase
 from rlrun_operator.planning.policies.ending.resync_schedule import resync_schedule
 from rlrun_operator.probes import EventLoopWatchdog, web_app
-from rlrun_operator.resources.run_tokens import key_secret_name
-from rlrun_operator.resources.storage_access import grant_key_secret_name
+from rlrun_operator.resources.access.run_tokens import key_secret_name
+from rlrun_operator.resources.access.storage_access import grant_key_secret_name
 from rlrun_operator.runtime.in_turns import in_turns
 from rlrun_operator.runtime.leader_election import LeaderElection, LeaseLost
 from rlrun_operator.runtime.metrics import CACHE_BYTES, LEADING, REGISTRY, RunPhaseCollector
@@ -65,6 +64,7 @@ from rlrun_operator.runtime.rate_limit import RateLimit, RateLimitedTransport
 from rlrun_operator.runtime.server_certificate import ensure_authority
 from rlrun_operator.runtime.work_queue import Priority, WorkQueue, namespace_limit, work
 from rlrun_operator.serving.reconciler import ServingController
+from rlrun_operator.storage.artifact_store import S3ArtifactStore
 
 log = logging.getLogger(__name__)
 

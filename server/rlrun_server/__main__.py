@@ -8,15 +8,15 @@ import time
 from datetime import UTC, datetime
 
 from rlrun.constants import ExitCode, Reason
-from rlrun.kube.official_client import import_lazily
+from rlrun.kube.connection.official_client import import_lazily
 
 # Before anything imports the client.
 import_lazily()
 
 from kubernetes.aio.config.config_exception import ConfigException
-from rlrun.kube.api_configuration import load_configuration, without_credentials
 from rlrun.kube.async_client import AsyncKubeClient
 from rlrun.kube.async_transport import AsyncApiTransport
+from rlrun.kube.connection.api_configuration import load_configuration, without_credentials
 from rlrun.protocol.problem import Problem
 from rlrun.service.errors import FatalError
 from rlrun.service.run_service import run_service

@@ -19,7 +19,7 @@ from rlrun.api.base.phases import Phase
 from rlrun.storage.layout import MANIFEST, S3Uri
 from rlrun.storage.manifest import ArtifactKind, Manifest
 from rlrun.storage.store import Store, build_manifest
-from rlrun_operator.controller import artifact_store, reconciler
+from rlrun_operator.controller import reconciler
 from rlrun_operator.controller.applier import Applier
 from rlrun_operator.planning import plan_run as planner
 from rlrun_operator.planning.diagnosis import crash_counter
@@ -34,6 +34,7 @@ from rlrun_operator.planning.policies.children.child_selection import child_sele
 from rlrun_operator.planning.policies.ending import deletion, run_endings
 from rlrun_operator.planning.policies.running import attempts, failure_policy
 from rlrun_operator.resources import children as builders
+from rlrun_operator.storage import artifact_store
 
 from tests.chaos.runner import run_one
 from tests.chaos.scenario import Outcome, Scenario

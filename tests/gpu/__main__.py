@@ -31,7 +31,7 @@ from rlrun.storage.layout import environment_package
 from rlrun.storage.store import Store
 from rlrun_cli.inputs.wheel_builder import build_wheel
 from rlrun_operator.config.settings import OperatorSettings
-from rlrun_operator.resources.naming import RunIdentity
+from rlrun_operator.resources.base.naming import RunIdentity
 from rlrun_operator.resources.platform import resolve, run_layout
 
 from demo.reward_curve import sparkline

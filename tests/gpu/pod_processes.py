@@ -21,9 +21,9 @@ from rlrun.protocol.resolved import CONFIG_KEY, CONFIG_PATH, Endpoints, Resolved
 from rlrun.protocol.storage_access import GRANT_VARIABLE, SERVER_VARIABLE, TOKEN_FILE_VARIABLE
 from rlrun.service.exit import TERMINATION_LOG_VARIABLE
 from rlrun_operator.config.settings import OperatorSettings
+from rlrun_operator.resources.base.naming import RunIdentity
+from rlrun_operator.resources.base.pod_templates import MODEL_DIR
 from rlrun_operator.resources.children import children
-from rlrun_operator.resources.naming import RunIdentity
-from rlrun_operator.resources.pod_templates import MODEL_DIR
 
 from tests.support.source_tree import PYTHONPATH, ROOT
 

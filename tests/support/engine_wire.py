@@ -29,9 +29,9 @@ import yaml
 from rlrun.api.model import RLModelSpec
 from rlrun.constants import INFERENCE_PORT
 from rlrun.protocol.policy import PolicyKind
-from rlrun_operator.resources.engine_access import PROBE_PATHS
+from rlrun_operator.resources.access.engine_access import PROBE_PATHS
+from rlrun_operator.resources.base.pod_templates import MODEL_DIR
 from rlrun_operator.resources.inference import engine_env, lora_args, serve_args
-from rlrun_operator.resources.pod_templates import MODEL_DIR
 
 from tests.support.engine_files import write_adapter, write_weights
 from tests.support.engine_process import VLLM, engine_process

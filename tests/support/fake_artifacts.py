@@ -6,10 +6,10 @@ from typing import Any
 from rlrun.protocol.problem import Problem
 from rlrun.storage.layout import RunLayout
 from rlrun.storage.manifest import ArtifactKind, FileEntry, Manifest
-from rlrun_operator.controller.artifact_store import Sizes
 from rlrun_operator.planning.plan.actions import RunFilesDeletion
 from rlrun_operator.planning.plan.artifact_catalog import ObservedArtifact
 from rlrun_operator.planning.policies.artifacts.artifact_objects import FOLDER_KINDS
+from rlrun_operator.storage.artifact_store import Sizes
 
 from tests.support.clocks import START
 

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 from rlrun.constants import CLI_FIELD_MANAGER, GROUP
 from rlrun.kube import requests
+from rlrun.kube.connection.official_client import import_lazily
 from rlrun.kube.errors import ApiError
 from rlrun.kube.kinds import SELF_ACCESS_REVIEW, ResourceKind
 from rlrun.kube.objects import Labels, Obj
-from rlrun.kube.official_client import import_lazily
 from rlrun.kube.sync_client import RESPONSE_SECONDS, SyncApiTransport, SyncKubeClient, SyncTransport
 from typing_extensions import override
 

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 import typer
 import urllib3
 from rlrun.constants import Reason
-from rlrun.kube.connection_causes import cause_of
+from rlrun.kube.connection.connection_causes import cause_of
 from rlrun.kube.errors import ApiError
 from rlrun.kube.kinds import CONFIG_MAP
 from rlrun.protocol.user_storage import LOCATION_PATH, USER_SIGN_PATH

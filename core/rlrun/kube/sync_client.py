@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from typing_extensions import override
 
 from rlrun.kube import requests
-from rlrun.kube.connection_causes import cause_of
+from rlrun.kube.connection.connection_causes import cause_of
 from rlrun.kube.errors import FAILED, UNREACHABLE, ApiError
 from rlrun.kube.kinds import ResourceKind
 from rlrun.kube.objects import Labels, Obj

@@ -23,7 +23,6 @@ from rlrun.kube.objects import Obj, ObjectRef
 from rlrun.kube.refusals import ObjectRefused, find_refusal
 from rlrun.storage.store import StoreError
 
-from rlrun_operator.controller.artifact_store import ArtifactStore
 from rlrun_operator.controller.log_collector import LogCollector
 from rlrun_operator.kueue.workload import QUEUE_LABEL
 from rlrun_operator.kueue.workload_status import WorkloadStatus
@@ -34,6 +33,7 @@ from rlrun_operator.planning.policies.artifacts.artifact_objects import failed_d
 from rlrun_operator.planning.policies.children.refusal_report import report_artifacts, report_children
 from rlrun_operator.runtime.metrics import ERRORS, RUN_PHASES, STATUS_WRITES
 from rlrun_operator.runtime.side_by_side import side_by_side
+from rlrun_operator.storage.artifact_store import ArtifactStore
 
 log = logging.getLogger(__name__)
 

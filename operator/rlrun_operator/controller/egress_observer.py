@@ -14,7 +14,7 @@ from rlrun.protocol.problem import Problem
 from rlrun.protocol.signed_text import MIN_KEY_BYTES
 
 from rlrun_operator.config.settings import EgressSettings, SecretRef
-from rlrun_operator.resources.egress import KEY
+from rlrun_operator.resources.access.egress import KEY
 from rlrun_operator.resources.platform import decode_secret
 
 CACHE_SECONDS = 10.0

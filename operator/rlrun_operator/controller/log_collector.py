@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from rlrun.kube.async_client import AsyncKubeClient
 
-from rlrun_operator.controller.artifact_store import ArtifactStore
 from rlrun_operator.planning.plan.actions import LogCopy
+from rlrun_operator.storage.artifact_store import ArtifactStore
 
 log = logging.getLogger(__name__)
 

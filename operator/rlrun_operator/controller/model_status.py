@@ -20,7 +20,7 @@ from rlrun_operator.controller.run_list import list_runs
 from rlrun_operator.planning.plan.actions import ConditionChange
 from rlrun_operator.planning.plan.status_builder import changed_condition, to_clock
 from rlrun_operator.planning.plan.stored_status import is_finished, stored_phase
-from rlrun_operator.resources.model_variables import clear_text_credentials
+from rlrun_operator.resources.models.model_variables import clear_text_credentials
 
 log = logging.getLogger(__name__)
 

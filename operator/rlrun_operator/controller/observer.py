@@ -39,8 +39,6 @@ from rlrun_operator.cache.new_runs import NewRuns
 from rlrun_operator.cache.object_cache import ObjectCache
 from rlrun_operator.cache.run_index import RunIndex
 from rlrun_operator.config.settings import OperatorSettings
-from rlrun_operator.controller.artifact_listings import ArtifactListings, Listing, ListingRequest
-from rlrun_operator.controller.artifact_store import ArtifactStore
 from rlrun_operator.controller.cleaned_up_runs import is_cleaned_up
 from rlrun_operator.controller.egress_observer import EgressObserver
 from rlrun_operator.controller.kueue_observer import KueueObserver
@@ -51,16 +49,18 @@ from rlrun_operator.planning.plan.observation import RunKey, RunObservation
 from rlrun_operator.planning.policies.artifacts.upload_schedule import UploadSchedule
 from rlrun_operator.planning.policies.spec.resolution import attempt_config
 from rlrun_operator.planning.policies.spec.validation import parse_spec
+from rlrun_operator.resources.access.run_tokens import run_token
+from rlrun_operator.resources.base.naming import token_secret_name
 from rlrun_operator.resources.environment import wants_egress
-from rlrun_operator.resources.model_secrets import ObservedSecret, secret_names
-from rlrun_operator.resources.model_variables import run_variables
-from rlrun_operator.resources.naming import token_secret_name
+from rlrun_operator.resources.models.model_secrets import ObservedSecret, secret_names
+from rlrun_operator.resources.models.model_variables import run_variables
 from rlrun_operator.resources.platform import (
     credentials_problem,
     decode_secret,
     s3_variables,
 )
-from rlrun_operator.resources.run_tokens import run_token
+from rlrun_operator.storage.artifact_listings import ArtifactListings, Listing, ListingRequest
+from rlrun_operator.storage.artifact_store import ArtifactStore
 
 log = logging.getLogger(__name__)
 

@@ -13,8 +13,8 @@ from rlrun.kube.kinds import JOB, POD_CONTROLLERS, WORKLOAD
 from rlrun.kube.objects import Obj
 from rlrun.kube.pods import role_of
 
-from rlrun_operator.resources.naming import RunIdentity
-from rlrun_operator.resources.object_digest import digest_of
+from rlrun_operator.resources.base.naming import RunIdentity
+from rlrun_operator.resources.base.object_digest import digest_of
 
 POD_SETS = {
     Role.trainer: "trainer",

@@ -6,15 +6,15 @@ from rlrun.protocol.access import ENVIRONMENT_TOKEN_VARIABLE
 from rlrun.protocol.resolved import ResolvedRun
 
 from rlrun_operator.config.settings import OperatorSettings
-from rlrun_operator.resources.egress import EgressAccess
+from rlrun_operator.resources.access.egress import EgressAccess
+from rlrun_operator.resources.access.run_tokens import token_variables
+from rlrun_operator.resources.access.storage_access import StorageAccess, sign_references
+from rlrun_operator.resources.base.naming import RunIdentity
 from rlrun_operator.resources.environment import environment, environment_entries, wants_egress
 from rlrun_operator.resources.inference import inference
-from rlrun_operator.resources.naming import RunIdentity
 from rlrun_operator.resources.network import network_policies
 from rlrun_operator.resources.orchestrator import orchestrator
 from rlrun_operator.resources.platform import config_map, secret, service_account
-from rlrun_operator.resources.run_tokens import token_variables
-from rlrun_operator.resources.storage_access import StorageAccess, sign_references
 from rlrun_operator.resources.trainer import trainer
 
 Obj = dict[str, Any]

@@ -11,11 +11,11 @@ from rlrun.protocol.resolved import ResolvedRun
 
 from rlrun_operator.config.quantities import to_millis
 from rlrun_operator.config.settings import OperatorSettings
+from rlrun_operator.resources.access.storage_access import StorageAccess
+from rlrun_operator.resources.base.naming import RunIdentity
 from rlrun_operator.resources.environment import environment, environment_entries
 from rlrun_operator.resources.inference import inference
-from rlrun_operator.resources.naming import RunIdentity
 from rlrun_operator.resources.orchestrator import orchestrator
-from rlrun_operator.resources.storage_access import StorageAccess
 from rlrun_operator.resources.trainer import trainer
 
 Obj = dict[str, Any]

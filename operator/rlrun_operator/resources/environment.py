@@ -12,10 +12,10 @@ from rlrun.protocol.environment import VARIABLE, EnvironmentConfig, linked_secre
 from rlrun.protocol.resolved import ResolvedRun
 
 from rlrun_operator.config.settings import ComputeShape, EnvironmentPods, OperatorSettings
-from rlrun_operator.resources.egress import EgressAccess
-from rlrun_operator.resources.naming import RunIdentity, environment_component
-from rlrun_operator.resources.orchestrator import WANDB_KEY
-from rlrun_operator.resources.pod_templates import (
+from rlrun_operator.resources.access.egress import EgressAccess
+from rlrun_operator.resources.access.reserved_secrets import why_reserved
+from rlrun_operator.resources.base.naming import RunIdentity, environment_component
+from rlrun_operator.resources.base.pod_templates import (
     container,
     disk_volume,
     http_probes,
@@ -23,7 +23,7 @@ from rlrun_operator.resources.pod_templates import (
     replica_set,
     service,
 )
-from rlrun_operator.resources.reserved_secrets import why_reserved
+from rlrun_operator.resources.orchestrator import WANDB_KEY
 
 Obj = dict[str, Any]
 

@@ -10,11 +10,10 @@ from rlrun.protocol.resolved import ResolvedRun
 from rlrun.protocol.storage_access import StorageRole
 
 from rlrun_operator.config.settings import OperatorSettings
-from rlrun_operator.resources.engine_access import MIDDLEWARE, access_volume, installer, run_engine_with_access
-from rlrun_operator.resources.model_variables import role_variables
-from rlrun_operator.resources.model_volumes import model_storage, weights
-from rlrun_operator.resources.naming import RunIdentity
-from rlrun_operator.resources.pod_templates import (
+from rlrun_operator.resources.access.engine_access import MIDDLEWARE, access_volume, installer, run_engine_with_access
+from rlrun_operator.resources.access.storage_access import StorageAccess
+from rlrun_operator.resources.base.naming import RunIdentity
+from rlrun_operator.resources.base.pod_templates import (
     MODEL_DIR,
     container,
     disk_volume,
@@ -25,7 +24,8 @@ from rlrun_operator.resources.pod_templates import (
     service,
     token_env_from,
 )
-from rlrun_operator.resources.storage_access import StorageAccess
+from rlrun_operator.resources.models.model_variables import role_variables
+from rlrun_operator.resources.models.model_volumes import model_storage, weights
 
 Obj = dict[str, Any]
 

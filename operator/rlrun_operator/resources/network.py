@@ -20,7 +20,7 @@ from rlrun.constants import (
 )
 
 from rlrun_operator.config.settings import ClusterDns, EgressSettings
-from rlrun_operator.resources.naming import RunIdentity
+from rlrun_operator.resources.base.naming import RunIdentity
 
 Obj = dict[str, Any]
 

@@ -19,9 +19,10 @@ from rlrun.protocol.resolved import CONFIG_KEY, CONFIG_PATH, ResolvedRun
 from rlrun.protocol.storage_access import StorageRole
 
 from rlrun_operator.config.settings import OperatorSettings
-from rlrun_operator.resources.naming import RunIdentity
-from rlrun_operator.resources.object_digest import digest_of
-from rlrun_operator.resources.pod_templates import (
+from rlrun_operator.resources.access.storage_access import StorageAccess
+from rlrun_operator.resources.base.naming import RunIdentity
+from rlrun_operator.resources.base.object_digest import digest_of
+from rlrun_operator.resources.base.pod_templates import (
     container,
     http_probes,
     pod_template,
@@ -30,7 +31,6 @@ from rlrun_operator.resources.pod_templates import (
     storage_limit,
     token_env_from,
 )
-from rlrun_operator.resources.storage_access import StorageAccess
 
 Obj = dict[str, Any]
 

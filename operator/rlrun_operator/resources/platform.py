@@ -22,8 +22,8 @@ from rlrun.protocol.resolved import (
 from rlrun.storage.layout import RunLayout, S3Uri
 
 from rlrun_operator.config.settings import OperatorSettings
+from rlrun_operator.resources.base.naming import Identity, RunIdentity
 from rlrun_operator.resources.environment import EnvironmentEntry, environment_entries
-from rlrun_operator.resources.naming import Identity, RunIdentity
 
 REQUIRED_KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
 CREDENTIAL_KEYS = (*REQUIRED_KEYS, "AWS_SESSION_TOKEN")

@@ -30,7 +30,17 @@ from rlrun.protocol.serving import ORDER_DIR, ORDER_KEY, DesiredAdapters
 from rlrun.protocol.storage_access import StorageRole
 
 from rlrun_operator.config.settings import OperatorSettings
-from rlrun_operator.resources.engine_access import installer, pool_engine_with_access, token_variable
+from rlrun_operator.resources.access.engine_access import installer, pool_engine_with_access, token_variable
+from rlrun_operator.resources.access.storage_access import StorageAccess
+from rlrun_operator.resources.base.naming import token_secret_name
+from rlrun_operator.resources.base.object_digest import digest_of
+from rlrun_operator.resources.base.pod_templates import (
+    container,
+    http_probes,
+    pod_template,
+    resources_of,
+    service,
+)
 from rlrun_operator.resources.inference import (
     ADAPTERS_DIR,
     SIDECAR_STARTUP_SECONDS,
@@ -40,18 +50,8 @@ from rlrun_operator.resources.inference import (
     lora_args,
     serve_args,
 )
-from rlrun_operator.resources.model_volumes import model_storage, weights
-from rlrun_operator.resources.naming import token_secret_name
-from rlrun_operator.resources.object_digest import digest_of
+from rlrun_operator.resources.models.model_volumes import model_storage, weights
 from rlrun_operator.resources.platform import secret, service_account
-from rlrun_operator.resources.pod_templates import (
-    container,
-    http_probes,
-    pod_template,
-    resources_of,
-    service,
-)
-from rlrun_operator.resources.storage_access import StorageAccess
 
 Obj = dict[str, Any]
 

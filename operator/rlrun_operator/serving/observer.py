@@ -29,10 +29,10 @@ from rlrun.protocol.serving import ServingReport
 from rlrun.service.errors import RequestError
 
 from rlrun_operator.config.settings import OperatorSettings
-from rlrun_operator.resources.model_secrets import ObservedSecret, secret_names
-from rlrun_operator.resources.model_variables import pool_variables
+from rlrun_operator.resources.access.run_tokens import pool_token
+from rlrun_operator.resources.models.model_secrets import ObservedSecret, secret_names
+from rlrun_operator.resources.models.model_variables import pool_variables
 from rlrun_operator.resources.platform import credentials_problem
-from rlrun_operator.resources.run_tokens import pool_token
 from rlrun_operator.serving.deployment_state import is_wanted, running_pods
 from rlrun_operator.serving.observation import PoolKey, PoolObservation
 from rlrun_operator.serving.sidecar_client import Sidecars, address

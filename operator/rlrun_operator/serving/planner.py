@@ -15,8 +15,9 @@ from rlrun.protocol.serving import DesiredAdapters, ServedAdapter, served_name
 from rlrun.protocol.storage_access import StorageRole
 
 from rlrun_operator.config.settings import OperatorSettings
-from rlrun_operator.resources.model_secrets import secrets_problem
-from rlrun_operator.resources.model_variables import pool_variables
+from rlrun_operator.resources.access.storage_access import StorageAccess
+from rlrun_operator.resources.models.model_secrets import secrets_problem
+from rlrun_operator.resources.models.model_variables import pool_variables
 from rlrun_operator.resources.serving_pool import (
     PoolCredentials,
     PoolIdentity,
@@ -24,7 +25,6 @@ from rlrun_operator.resources.serving_pool import (
     differs,
     pool_children,
 )
-from rlrun_operator.resources.storage_access import StorageAccess
 from rlrun_operator.serving.deployment_state import (
     ACCEPTED,
     DeploymentAssessment,

@@ -9,7 +9,7 @@ from rlrun.protocol.serving import DesiredAdapters, ServingReport
 from rlrun.service.client import HttpClient
 from typing_extensions import override
 
-from rlrun_operator.resources.run_tokens import pool_token
+from rlrun_operator.resources.access.run_tokens import pool_token
 
 
 class Sidecars(Protocol):

@@ -21,7 +21,7 @@ from rlrun.storage.layout import RunLayout
 from rlrun.storage.manifest import ArtifactKind
 from rlrun.storage.store import Store
 from rlrun_cli.main import app
-from rlrun_operator.resources.naming import RunIdentity
+from rlrun_operator.resources.base.naming import RunIdentity
 from typer.testing import CliRunner
 
 from local_cluster.control_plane.without_nodes import ControlPlane

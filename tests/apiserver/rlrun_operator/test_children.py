@@ -8,8 +8,8 @@ from kubernetes import client
 from rlrun.api.model import RLModelSpec
 from rlrun.api.run import RLRunSpec
 from rlrun_operator.config.settings import ClusterDns, EnvironmentPods, OperatorSettings
+from rlrun_operator.resources.base.naming import RunIdentity
 from rlrun_operator.resources.children import children
-from rlrun_operator.resources.naming import RunIdentity
 from rlrun_operator.resources.platform import resolve
 
 STORAGE_KEY = b"a key that signs grants"

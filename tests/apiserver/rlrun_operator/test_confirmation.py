@@ -7,9 +7,9 @@ import pytest
 from kubernetes import client
 from rlrun.constants import RUN_LABEL
 from rlrun.kube import requests
-from rlrun.kube.api_configuration import load_configuration
 from rlrun.kube.async_client import AsyncKubeClient
 from rlrun.kube.async_transport import AsyncApiTransport
+from rlrun.kube.connection.api_configuration import load_configuration
 from rlrun.kube.kinds import CONFIG_MAP
 from rlrun_operator.cache.cached_reader import CachedReader
 from rlrun_operator.cache.confirmation import ANSWERS_PER_PAGE, ROUND_SECONDS, confirm_answers

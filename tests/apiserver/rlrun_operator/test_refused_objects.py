@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 from rlrun.constants import FIELD_MANAGER, MANAGED_BY_LABEL, RUN_LABEL, RUN_UID_LABEL
-from rlrun.kube.api_configuration import load_configuration
 from rlrun.kube.async_client import AsyncKubeClient
 from rlrun.kube.async_transport import AsyncApiTransport
+from rlrun.kube.connection.api_configuration import load_configuration
 from rlrun.kube.kinds import ALL
 from rlrun.kube.refusals import ObjectRefused
 

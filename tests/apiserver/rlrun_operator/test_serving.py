@@ -8,8 +8,8 @@ from rlrun.api.model import RLModelSpec
 from rlrun.protocol.serving import DesiredAdapters, ServedAdapter
 from rlrun.storage.layout import S3Uri
 from rlrun_operator.config.settings import OperatorSettings
+from rlrun_operator.resources.access.storage_access import StorageAccess
 from rlrun_operator.resources.serving_pool import PoolCredentials, PoolIdentity, pool_children
-from rlrun_operator.resources.storage_access import StorageAccess
 
 from tests.apiserver.rlrun_operator.conftest import Bench
 from tests.apiserver.rlrun_operator.test_children import FULL_MODEL, apply

@@ -8,9 +8,9 @@ import httpx
 import pytest
 from kubernetes import client
 from kubernetes.aio import client as aio_client
-from rlrun.kube.api_configuration import without_credentials
 from rlrun.kube.async_client import AsyncKubeClient
 from rlrun.kube.async_transport import AsyncApiTransport
+from rlrun.kube.connection.api_configuration import without_credentials
 from rlrun.storage.layout import S3Uri
 from rlrun_server.authentication.identification import Identification
 from rlrun_server.authentication.users import Users

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 from kubernetes import client
-from rlrun.kube.api_configuration import load_configuration
 from rlrun.kube.async_client import AsyncKubeClient
 from rlrun.kube.async_transport import AsyncApiTransport
+from rlrun.kube.connection.api_configuration import load_configuration
 from rlrun.protocol.storage_access import StorageGrant, StorageRole
 from rlrun_server.authentication.token_reviews import TokenReviews
 

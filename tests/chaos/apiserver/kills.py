@@ -12,11 +12,11 @@ from rlrun.kube.async_client import AsyncKubeClient
 from rlrun.kube.errors import ApiError
 from rlrun.storage.store import StoreError
 from rlrun_operator.controller.applier import Applier
-from rlrun_operator.controller.artifact_store import S3ArtifactStore
 from rlrun_operator.controller.observer import Observer
 from rlrun_operator.controller.reconciler import Reconciler
 from rlrun_operator.planning.plan.observation import RunKey
 from rlrun_operator.runtime.metrics import RunPhaseCollector
+from rlrun_operator.storage.artifact_store import S3ArtifactStore
 
 from tests.chaos.apiserver.life import Life, new_site
 from tests.chaos.apiserver.place import Place

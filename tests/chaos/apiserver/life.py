@@ -10,8 +10,8 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from rlrun.kube.api_configuration import load_configuration
 from rlrun.kube.async_transport import AsyncApiTransport
+from rlrun.kube.connection.api_configuration import load_configuration
 from rlrun.kube.kinds import RLRUN
 from rlrun.protocol.orchestrator import RunPhase, RunStatus
 from rlrun.storage.errors import NotFound

@@ -8,7 +8,7 @@ from pydantic import ValidationError
 from rlrun.storage.layout import MANIFEST
 from rlrun.storage.manifest import Manifest
 from rlrun.storage.store import Store
-from rlrun_operator.controller.artifact_store import S3ArtifactStore
+from rlrun_operator.storage.artifact_store import S3ArtifactStore
 
 from tests.chaos.invariants import Stored
 from tests.chaos.unit.faults import FaultyBucket, Gate

@@ -13,7 +13,7 @@ from rlrun.storage.layout import MANIFEST, S3Uri
 from rlrun.storage.manifest import ArtifactKind
 from rlrun.storage.store import Store, StoreError
 from rlrun.storage.transfer import PART_BYTES
-from rlrun_operator.controller.artifact_store import _purge
+from rlrun_operator.storage.artifact_store import _purge
 
 from tests.chaos.invariants import Picture, promised_too_much
 from tests.chaos.scenario import Lost, Scenario, require, require_strike

@@ -8,7 +8,7 @@ from rlrun.protocol.access import TOKEN_VARIABLE
 from rlrun.protocol.resolved import ResolvedRun
 from rlrun.protocol.storage_access import SERVER_VARIABLE
 from rlrun_operator.config.settings import OperatorSettings
-from rlrun_operator.resources.naming import RunIdentity
+from rlrun_operator.resources.base.naming import RunIdentity
 from rlrun_operator.resources.platform import resolve
 
 from tests.gpu.pod_processes import Machine, Planned, Ports, plan, token_of

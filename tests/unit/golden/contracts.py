@@ -62,11 +62,11 @@ from rlrun_cli.terminal.errors import FAILED, INVALID
 from rlrun_cli.terminal.output import Format, emit
 from rlrun_environment.settings import EnvironmentProcessSettings
 from rlrun_operator.config.settings import OperatorSettings
+from rlrun_operator.resources.access.storage_access import StorageAccess
+from rlrun_operator.resources.base.naming import RunIdentity
 from rlrun_operator.resources.children import children
-from rlrun_operator.resources.naming import RunIdentity
 from rlrun_operator.resources.platform import resolve
 from rlrun_operator.resources.serving_pool import PoolCredentials, PoolIdentity, pool_children
-from rlrun_operator.resources.storage_access import StorageAccess
 from rlrun_orchestrator.config import OrchestratorSettings
 from rlrun_orchestrator.storage.upload_spool import UploadPriority
 from rlrun_trainer.runtime.settings import TrainerSettings

@@ -12,8 +12,8 @@ from rlrun.protocol.problem import Problem
 from rlrun_operator.kueue.observation import KueueObservation
 from rlrun_operator.planning.plan.admission import Admission
 from rlrun_operator.planning.plan.artifact_catalog import ArtifactCatalog
-from rlrun_operator.resources.model_secrets import ObservedSecret
-from rlrun_operator.resources.naming import RunIdentity
+from rlrun_operator.resources.base.naming import RunIdentity
+from rlrun_operator.resources.models.model_secrets import ObservedSecret
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from fastapi import FastAPI
-from rlrun_operator.resources.engine_access import MIDDLEWARE, PROBE_PATHS, USER_PATHS
+from rlrun_operator.resources.access.engine_access import MIDDLEWARE, PROBE_PATHS, USER_PATHS
 from starlette.routing import BaseRoute, Mount, WebSocketRoute
 from starlette.testclient import TestClient, WebSocketDenialResponse
 from starlette.websockets import WebSocketDisconnect

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from kubernetes.aio import client
 from rlrun.kube import async_client, async_transport
-from rlrun.kube.api_configuration import without_credentials
 from rlrun.kube.async_client import AsyncKubeClient
 from rlrun.kube.async_transport import AsyncApiTransport
+from rlrun.kube.connection.api_configuration import without_credentials
 from rlrun.kube.errors import ApiError
 from rlrun.kube.kinds import LEASE, POD, RLRUN
 

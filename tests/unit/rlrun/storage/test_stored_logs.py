@@ -3,7 +3,7 @@
 import pytest
 from rlrun.storage.layout import RunLayout
 from rlrun.storage.stored_logs import MAIN_CONTAINERS, parse_log_path, select_logs
-from rlrun_operator.resources.naming import RunIdentity
+from rlrun_operator.resources.base.naming import RunIdentity
 
 
 def test_stored_logs_are_selected_by_the_operators_names_and_paths() -> None:

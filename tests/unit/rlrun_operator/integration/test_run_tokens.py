@@ -7,7 +7,7 @@ from rlrun_operator.controller.applier import Applier
 from rlrun_operator.controller.observer import Observer
 from rlrun_operator.controller.reconciler import Reconciler
 from rlrun_operator.planning.plan.observation import RunKey
-from rlrun_operator.resources.run_tokens import run_token
+from rlrun_operator.resources.access.run_tokens import run_token
 from rlrun_operator.runtime.metrics import RunPhaseCollector
 
 from tests.support.operator_world import World

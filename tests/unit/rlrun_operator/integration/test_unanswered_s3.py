@@ -13,16 +13,16 @@ from rlrun.storage.layout import RunLayout, S3Uri
 from rlrun.storage.store import Store, Unreachable
 from rlrun_operator.config.settings import OperatorSettings
 from rlrun_operator.controller.applier import Applier
-from rlrun_operator.controller.artifact_store import CircuitOpen, S3ArtifactStore
 from rlrun_operator.controller.observer import Observer
 from rlrun_operator.controller.reconciler import Reconciler
-from rlrun_operator.controller.store_call import CallLimits, StoreTimeout
 from rlrun_operator.planning.plan.actions import RunFilesDeletion
 from rlrun_operator.planning.plan.observation import RunKey
 from rlrun_operator.runtime.circuit_breaker import BreakerLimits, CircuitBreaker
 from rlrun_operator.runtime.leader_election import LeaseLost
 from rlrun_operator.runtime.metrics import REGISTRY, RunPhaseCollector
 from rlrun_operator.runtime.work_queue import WorkQueue, work
+from rlrun_operator.storage.artifact_store import CircuitOpen, S3ArtifactStore
+from rlrun_operator.storage.store_call import CallLimits, StoreTimeout
 
 from tests.support.clocks import Clock
 from tests.support.cluster_objects import model_object, run_object, source_secret

@@ -6,7 +6,7 @@ import pytest
 from rlrun.storage.layout import RunLayout
 from rlrun.storage.manifest import ArtifactKind
 from rlrun_operator.config.settings import OperatorSettings
-from rlrun_operator.controller.artifact_store import S3ArtifactStore
+from rlrun_operator.storage.artifact_store import S3ArtifactStore
 
 from tests.support.cluster_objects import model_object, run_object
 from tests.support.fake_cluster import FakeCluster

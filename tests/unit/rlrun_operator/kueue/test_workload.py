@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 from rlrun.kube.objects import Obj
 from rlrun_operator.kueue.workload import WorkloadPriority, workload, workload_name
-from rlrun_operator.resources.naming import RunIdentity
+from rlrun_operator.resources.base.naming import RunIdentity
 
 from tests.unit.rlrun_operator.resources.test_children import IDENTITY, build
 

@@ -12,12 +12,12 @@ from rlrun.protocol.egress import GrantError, verify
 from rlrun.protocol.resolved import ResolvedRun
 from rlrun.protocol.storage_access import StorageGrant, StorageRole
 from rlrun_operator.config.settings import EgressSettings, OperatorSettings, SecretRef
+from rlrun_operator.resources.access.egress import EgressAccess
+from rlrun_operator.resources.access.run_tokens import environment_token, run_token
+from rlrun_operator.resources.base.naming import RunIdentity
 from rlrun_operator.resources.children import children
-from rlrun_operator.resources.egress import EgressAccess
 from rlrun_operator.resources.inference import allowed_rank, engine_args
-from rlrun_operator.resources.naming import RunIdentity
 from rlrun_operator.resources.platform import resolve, s3_variables
-from rlrun_operator.resources.run_tokens import environment_token, run_token
 
 Obj = dict[str, Any]
 IDENTITY = RunIdentity("team", "reverse", "uid-1", 2, 7)

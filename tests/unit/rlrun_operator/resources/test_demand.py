@@ -4,8 +4,8 @@ from collections import Counter
 from typing import Any
 
 from rlrun.api.model import RLModelSpec
+from rlrun_operator.resources.base.naming import RunIdentity
 from rlrun_operator.resources.demand import pod_requests, pod_sets
-from rlrun_operator.resources.naming import RunIdentity
 from rlrun_operator.resources.platform import resolve
 
 from tests.support.cluster_objects import model_object

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from tests.unit.rlrun_operator.resources.base.test_pod_templates import pods
 from tests.unit.rlrun_operator.resources.test_children import build, containers, templates
-from tests.unit.rlrun_operator.resources.test_pod_templates import pods
 
 
 @pytest.mark.proves("eval.env.id", "eval.env.version", "eval.env.args", "eval.env.taskset", "eval.env.harness")

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 from rlrun_operator.config.settings import OperatorSettings
+from rlrun_operator.resources.access.storage_access import StorageAccess
+from rlrun_operator.resources.base.naming import RunIdentity
 from rlrun_operator.resources.children import children
-from rlrun_operator.resources.naming import RunIdentity
 from rlrun_operator.resources.serving_pool import PoolCredentials, pool_children
-from rlrun_operator.resources.storage_access import StorageAccess
 
 from tests.support.network_policies import Endpoint, Outside, Pod, is_allowed
 from tests.unit.rlrun_operator.resources.test_children import STORAGE_KEY, Obj, resolved

@@ -3,8 +3,8 @@
 from typing import Any
 
 import pytest
+from rlrun_operator.resources.access.storage_access import StorageAccess
 from rlrun_operator.resources.orchestrator import orchestrator
-from rlrun_operator.resources.storage_access import StorageAccess
 from rlrun_orchestrator.config import OrchestratorSettings
 
 from tests.unit.rlrun_operator.resources.test_children import (

@@ -8,8 +8,8 @@ from rlrun.api.model import RLModelSpec
 from rlrun.constants import RUN_LABEL
 from rlrun.protocol.serving import DesiredAdapters, ServedAdapter
 from rlrun_operator.config.settings import OperatorSettings
+from rlrun_operator.resources.access.storage_access import StorageAccess
 from rlrun_operator.resources.serving_pool import PoolCredentials, PoolIdentity, differs, pool_children
-from rlrun_operator.resources.storage_access import StorageAccess
 
 Obj = dict[str, Any]
 IDENTITY = PoolIdentity("team", "a/b")

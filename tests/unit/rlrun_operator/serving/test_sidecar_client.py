@@ -8,7 +8,7 @@ from rlrun.protocol.serving import DesiredAdapters, ServingReport
 from rlrun.service.access import token_middleware
 from rlrun.service.errors import RequestRejected
 from rlrun.service.server import json_response
-from rlrun_operator.resources.run_tokens import pool_token, run_token
+from rlrun_operator.resources.access.run_tokens import pool_token, run_token
 from rlrun_operator.resources.serving_pool import PoolIdentity
 from rlrun_operator.serving.sidecar_client import HttpSidecars
 

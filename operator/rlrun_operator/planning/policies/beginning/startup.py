@@ -34,8 +34,8 @@ from rlrun_operator.planning.policies.ending.run_endings import clean_up, mark_f
 from rlrun_operator.planning.policies.running.attempts import attempt_start
 from rlrun_operator.planning.policies.running.deadlines import plan_waiting
 from rlrun_operator.planning.policies.spec.resolution import has_signed_references, resolve_run, resolved_values
+from rlrun_operator.resources.access.egress import EgressAccess
 from rlrun_operator.resources.children import children
-from rlrun_operator.resources.egress import EgressAccess
 
 DEFAULT_START_DEADLINE = 3600
 _COMPLETE = CompleteAttempts()

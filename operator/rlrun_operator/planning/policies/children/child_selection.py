@@ -19,7 +19,7 @@ from rlrun.protocol.resolved import CONFIG_KEY
 from rlrun_operator.planning.plan.actions import ConfigRefresh
 from rlrun_operator.planning.plan.observation import RunObservation
 from rlrun_operator.planning.policies.spec.resolution import readable_config
-from rlrun_operator.resources.object_digest import digest_of
+from rlrun_operator.resources.base.object_digest import digest_of
 
 COMPARED_DATA = ("ConfigMap", "Secret")
 ENDED_WITH_RUN = (REPLICA_SET.kind, "Secret")

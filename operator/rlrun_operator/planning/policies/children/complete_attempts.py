@@ -15,8 +15,8 @@ from rlrun.kube.objects import Obj, attempt_of
 from rlrun.protocol.resolved import ResolvedRun
 
 from rlrun_operator.config.settings import OperatorSettings
-from rlrun_operator.resources.egress import EgressAccess
-from rlrun_operator.resources.naming import RunIdentity
+from rlrun_operator.resources.access.egress import EgressAccess
+from rlrun_operator.resources.base.naming import RunIdentity
 
 REMEMBERED = 4096
 """Number of attempts, 200 bytes each."""

@@ -26,9 +26,9 @@ from rlrun_operator.planning.plan.status_builder import is_true
 from rlrun_operator.planning.policies.ending.log_copies import pod_logs
 from rlrun_operator.planning.policies.ending.run_endings import orchestrator_job
 from rlrun_operator.planning.policies.spec.resolution import resolve_run
+from rlrun_operator.resources.access.storage_access import StorageAccess
 from rlrun_operator.resources.orchestrator import orchestrator
 from rlrun_operator.resources.platform import run_layout
-from rlrun_operator.resources.storage_access import StorageAccess
 
 STABLE_SECONDS = 60.0
 """Age of a Job, and running time of a process, after which its end is not part of a loop of restarts."""

@@ -10,7 +10,7 @@ from rlrun.protocol.problem import Problem
 
 from rlrun_operator.config.settings import OperatorSettings
 from rlrun_operator.planning.plan.observation import RunObservation
-from rlrun_operator.resources.egress import is_allowed
+from rlrun_operator.resources.access.egress import is_allowed
 from rlrun_operator.resources.environment import environment_entries, wants_egress
 
 

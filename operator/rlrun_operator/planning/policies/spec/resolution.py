@@ -17,8 +17,8 @@ from rlrun_operator.config.settings import OperatorSettings
 from rlrun_operator.planning.diagnosis.environment_packages import recorded_packages
 from rlrun_operator.planning.plan.observation import RunObservation
 from rlrun_operator.planning.policies.spec.validation import check_priority, resolve_references
+from rlrun_operator.resources.access.storage_access import sign_references
 from rlrun_operator.resources.platform import resolve
-from rlrun_operator.resources.storage_access import sign_references
 
 
 def resolve_run(

@@ -23,12 +23,12 @@ from rlrun.storage.layout import SHARED_FOLDERS
 from rlrun_operator.config.settings import OperatorSettings
 from rlrun_operator.planning.plan.observation import RunObservation
 from rlrun_operator.planning.policies.spec.environment_checks import check_arguments, check_egress, check_packages
-from rlrun_operator.resources.model_secrets import secrets_problem
-from rlrun_operator.resources.model_variables import run_variables
-from rlrun_operator.resources.naming import token_secret_name
+from rlrun_operator.resources.access.reserved_secrets import why_reserved
+from rlrun_operator.resources.base.naming import token_secret_name
+from rlrun_operator.resources.models.model_secrets import secrets_problem
+from rlrun_operator.resources.models.model_variables import run_variables
 from rlrun_operator.resources.orchestrator import WANDB_KEY
 from rlrun_operator.resources.platform import is_in_own_folder
-from rlrun_operator.resources.reserved_secrets import why_reserved
 
 MAX_KEPT = 8192
 """Characters of the longest spec that is kept parsed: 2,048 of these take at most 100 MB."""

@@ -8,7 +8,7 @@ from rlrun.api.model import Pods
 from rlrun.constants import ATTEMPT_LABEL, Role
 
 from rlrun_operator.config.settings import Image, OperatorSettings
-from rlrun_operator.resources.naming import Identity, RunIdentity
+from rlrun_operator.resources.base.naming import Identity, RunIdentity
 
 Obj = dict[str, Any]
 

@@ -23,7 +23,7 @@ from rlrun.protocol.storage_access import (
 )
 
 from rlrun_operator.config.settings import OperatorSettings
-from rlrun_operator.resources.naming import RunIdentity
+from rlrun_operator.resources.base.naming import RunIdentity
 
 Obj = dict[str, Any]
 

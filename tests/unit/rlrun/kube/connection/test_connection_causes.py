@@ -2,7 +2,7 @@ import socket
 import ssl
 
 import pytest
-from rlrun.kube.connection_causes import cause_of
+from rlrun.kube.connection.connection_causes import cause_of
 from urllib3.connection import HTTPConnection
 from urllib3.connectionpool import HTTPConnectionPool
 from urllib3.exceptions import MaxRetryError, NewConnectionError, ReadTimeoutError, SSLError

@@ -19,7 +19,7 @@ from rlrun.protocol.access import (
 from rlrun.protocol.engine_proof import POOL_SERVER_KEY_VARIABLE
 
 from rlrun_operator.config.settings import OperatorSettings
-from rlrun_operator.resources.pod_templates import container, resources_of
+from rlrun_operator.resources.base.pod_templates import container, resources_of
 
 Obj = dict[str, Any]
 

@@ -3,12 +3,12 @@
 import pytest
 from rlrun.api.model import RLModelSpec
 from rlrun.protocol.problem import Problem
-from rlrun_operator.resources.model_secrets import ObservedSecret, secret_names, secrets_problem
-from rlrun_operator.resources.model_variables import pool_variables, run_variables
+from rlrun_operator.resources.models.model_secrets import ObservedSecret, secret_names, secrets_problem
+from rlrun_operator.resources.models.model_variables import pool_variables, run_variables
 
 from tests.support.cluster_objects import hub_secret
 from tests.support.operator_world import SETTINGS
-from tests.unit.rlrun_operator.resources.test_model_variables import Obj, from_secret
+from tests.unit.rlrun_operator.resources.models.test_model_variables import Obj, from_secret
 
 OF_OPERATOR = {"app.kubernetes.io/managed-by": "rlrun-operator"}
 

@@ -3,8 +3,8 @@
 from fnmatch import fnmatchcase
 
 from rlrun_operator.config.settings import OperatorSettings
-from rlrun_operator.resources.run_tokens import key_secret_name
-from rlrun_operator.resources.storage_access import grant_key_secret_name
+from rlrun_operator.resources.access.run_tokens import key_secret_name
+from rlrun_operator.resources.access.storage_access import grant_key_secret_name
 
 
 def why_reserved(namespace: str, name: str, settings: OperatorSettings, *, operator_owned: bool) -> str | None:

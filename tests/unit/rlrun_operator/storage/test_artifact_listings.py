@@ -13,8 +13,8 @@ from rlrun.kube.objects import Obj
 from rlrun.protocol.orchestrator import RunPhase, RunStatus
 from rlrun.protocol.problem import Problem
 from rlrun.storage.store import StoreError
-from rlrun_operator.controller.artifact_listings import ArtifactListings, ListingRequest
 from rlrun_operator.planning.policies.artifacts.upload_schedule import UploadSchedule
+from rlrun_operator.storage.artifact_listings import ArtifactListings, ListingRequest
 
 from tests.support.cluster_objects import run_object
 from tests.support.fake_artifacts import FakeArtifacts, manifest

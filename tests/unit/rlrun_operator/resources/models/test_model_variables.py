@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 from rlrun.api.model import RLModelSpec
-from rlrun_operator.resources.model_variables import clear_text_credentials, run_variables, secret_variables
+from rlrun_operator.resources.models.model_variables import clear_text_credentials, run_variables, secret_variables
 
 from tests.unit.rlrun_operator.resources.test_children import Obj, build, containers, templates
 from tests.unit.rlrun_operator.resources.test_serving_pool import build as build_pool

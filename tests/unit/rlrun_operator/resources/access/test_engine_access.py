@@ -16,7 +16,7 @@ from rlrun.protocol.access import (
     USER_API_KEY,
     USER_PATHS_VARIABLE,
 )
-from rlrun_operator.resources.engine_access import MIDDLEWARE
+from rlrun_operator.resources.access.engine_access import MIDDLEWARE
 
 from tests.unit.rlrun_operator.resources.test_children import build as build_run
 from tests.unit.rlrun_operator.resources.test_serving_pool import API_KEY, SERVER_KEY, TOKEN

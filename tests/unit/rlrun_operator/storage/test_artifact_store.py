@@ -7,7 +7,7 @@ import pytest
 from rlrun.storage.layout import MANIFEST, RunLayout
 from rlrun.storage.manifest import ArtifactKind
 from rlrun.storage.store import Store
-from rlrun_operator.controller.artifact_store import S3ArtifactStore
+from rlrun_operator.storage.artifact_store import S3ArtifactStore
 
 from tests.support.seaweedfs import S3Server
 

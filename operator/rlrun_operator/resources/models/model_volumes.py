@@ -7,15 +7,15 @@ from rlrun.api.model import Pods
 from rlrun.protocol.storage_access import StorageRole
 
 from rlrun_operator.config.settings import OperatorSettings
-from rlrun_operator.resources.model_variables import fetcher_variables
-from rlrun_operator.resources.pod_templates import (
+from rlrun_operator.resources.access.storage_access import StorageAccess, StorageClient
+from rlrun_operator.resources.base.pod_templates import (
     MODEL_DIR,
     container,
     disk_volume,
     resources_of,
     storage_limit,
 )
-from rlrun_operator.resources.storage_access import StorageAccess, StorageClient
+from rlrun_operator.resources.models.model_variables import fetcher_variables
 
 Obj = dict[str, Any]
 

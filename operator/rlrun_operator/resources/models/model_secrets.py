@@ -12,8 +12,8 @@ from rlrun.kube.objects import Obj, label
 from rlrun.protocol.problem import Problem
 
 from rlrun_operator.config.settings import OperatorSettings
-from rlrun_operator.resources.model_variables import SecretVariable, Variables, secret_variables
-from rlrun_operator.resources.reserved_secrets import why_reserved
+from rlrun_operator.resources.access.reserved_secrets import why_reserved
+from rlrun_operator.resources.models.model_variables import SecretVariable, Variables, secret_variables
 
 
 @dataclass(frozen=True)

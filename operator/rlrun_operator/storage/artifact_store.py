@@ -20,7 +20,12 @@ from rlrun.storage.manifest import Manifest
 from rlrun.storage.store import Corrupt, Store, StoreError, Unreachable
 from typing_extensions import override
 
-from rlrun_operator.controller.store_call import (
+from rlrun_operator.planning.plan.actions import RunFilesDeletion
+from rlrun_operator.planning.plan.artifact_catalog import ArtifactObjectKind, ObservedArtifact
+from rlrun_operator.planning.policies.artifacts.artifact_objects import FOLDER_KINDS
+from rlrun_operator.runtime.circuit_breaker import CircuitBreaker, Permit
+from rlrun_operator.runtime.metrics import S3_BREAKER_OPEN, S3_CALLS
+from rlrun_operator.storage.store_call import (
     DEFAULT_LIMITS,
     REQUEST_LIMITS,
     CallLimits,
@@ -28,11 +33,6 @@ from rlrun_operator.controller.store_call import (
     StoreCall,
     StoreTimeout,
 )
-from rlrun_operator.planning.plan.actions import RunFilesDeletion
-from rlrun_operator.planning.plan.artifact_catalog import ArtifactObjectKind, ObservedArtifact
-from rlrun_operator.planning.policies.artifacts.artifact_objects import FOLDER_KINDS
-from rlrun_operator.runtime.circuit_breaker import CircuitBreaker, Permit
-from rlrun_operator.runtime.metrics import S3_BREAKER_OPEN, S3_CALLS
 
 log = logging.getLogger(__name__)
 

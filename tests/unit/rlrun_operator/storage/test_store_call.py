@@ -4,8 +4,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from rlrun.storage.store import Unreachable
-from rlrun_operator.controller.store_call import CallEnded, CallLimits, CurrentCall, StoreCall, StoreTimeout
 from rlrun_operator.runtime.leader_election import LeaseLost
+from rlrun_operator.storage.store_call import CallEnded, CallLimits, CurrentCall, StoreCall, StoreTimeout
 
 ENDPOINT = "http://s3.test"
 

@@ -9,7 +9,7 @@ from rlrun.constants import EGRESS_PORT
 from rlrun.protocol.egress import USER, Destination, EgressGrant, is_listed, sign
 
 from rlrun_operator.config.settings import EgressSettings
-from rlrun_operator.resources.naming import RunIdentity
+from rlrun_operator.resources.base.naming import RunIdentity
 
 KEY = "key"
 """Key of the Secret whose value signs grants. The proxy accepts those of all keys of the Secret."""

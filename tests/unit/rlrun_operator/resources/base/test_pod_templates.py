@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 from rlrun_operator.config.settings import OperatorSettings
+from rlrun_operator.resources.access.storage_access import StorageAccess
 from rlrun_operator.resources.children import children
 from rlrun_operator.resources.serving_pool import PoolCredentials, pool_children
-from rlrun_operator.resources.storage_access import StorageAccess
 
 from tests.unit.rlrun_operator.resources.test_children import IDENTITY, STORAGE_KEY, Obj, containers, resolved
 from tests.unit.rlrun_operator.resources.test_serving_pool import BASE, ORDER

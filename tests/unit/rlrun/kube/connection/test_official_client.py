@@ -9,7 +9,7 @@ from tests.support.source_tree import PYTHONPATH
 
 USED = """
 import sys
-from rlrun.kube.official_client import import_lazily
+from rlrun.kube.connection.official_client import import_lazily
 import_lazily()
 import_lazily()
 from kubernetes import client, config
@@ -38,7 +38,7 @@ for made_up in (client, kubernetes):
 """
 BEFORE = """
 import kubernetes
-from rlrun.kube.official_client import import_lazily
+from rlrun.kube.connection.official_client import import_lazily
 before = kubernetes.client
 import_lazily()
 assert sys.modules["kubernetes.client"] is before

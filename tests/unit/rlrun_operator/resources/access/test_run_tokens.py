@@ -1,4 +1,4 @@
-from rlrun_operator.resources.run_tokens import environment_token, run_token, token_variables
+from rlrun_operator.resources.access.run_tokens import environment_token, run_token, token_variables
 
 KEY = b"k" * 32
 
