@@ -7,110 +7,118 @@ COMMANDS = "rlrun_cli.commands"
 
 CHECKPOINTS = {
     "list": CommandEntry(
-        f"{COMMANDS}.artifacts:list_checkpoints",
+        f"{COMMANDS}.artifacts.artifacts:list_checkpoints",
         "List the checkpoints of a run or namespace. `list` may be left out.",
         epilog="CHECKPOINTS_EPILOG",
     ),
-    "get": CommandEntry(f"{COMMANDS}.artifacts:get_checkpoint", "Show one checkpoint.", epilog="GET_CHECKPOINT_EPILOG"),
+    "get": CommandEntry(
+        f"{COMMANDS}.artifacts.artifacts:get_checkpoint", "Show one checkpoint.", epilog="GET_CHECKPOINT_EPILOG"
+    ),
     "delete": CommandEntry(
-        f"{COMMANDS}.artifacts:delete_checkpoint",
+        f"{COMMANDS}.artifacts.artifacts:delete_checkpoint",
         "Delete a checkpoint whose run is deleted.",
         epilog="DELETE_CHECKPOINT_EPILOG",
     ),
 }
 ADAPTERS = {
     "list": CommandEntry(
-        f"{COMMANDS}.artifacts:list_adapters",
+        f"{COMMANDS}.artifacts.artifacts:list_adapters",
         "List the adapters of a run or namespace. `list` may be left out.",
         epilog="ADAPTERS_EPILOG",
     ),
     "get": CommandEntry(
-        f"{COMMANDS}.artifacts:get_adapter",
+        f"{COMMANDS}.artifacts.artifacts:get_adapter",
         "Show one adapter, and where it is served.",
         epilog="GET_ADAPTER_EPILOG",
     ),
     "deploy": CommandEntry(
-        f"{COMMANDS}.deployments:deploy_adapter",
+        f"{COMMANDS}.artifacts.deployments:deploy_adapter",
         "Serve an adapter with an OpenAI-compatible API.",
         epilog="DEPLOY_EPILOG",
     ),
     "undeploy": CommandEntry(
-        f"{COMMANDS}.deployments:undeploy_adapter", "End the serving of an adapter.", epilog="UNDEPLOY_EPILOG"
+        f"{COMMANDS}.artifacts.deployments:undeploy_adapter", "End the serving of an adapter.", epilog="UNDEPLOY_EPILOG"
     ),
     "delete": CommandEntry(
-        f"{COMMANDS}.artifacts:delete_adapter",
+        f"{COMMANDS}.artifacts.artifacts:delete_adapter",
         "Delete an adapter whose run is deleted.",
         epilog="DELETE_ADAPTER_EPILOG",
     ),
 }
 MODELS = {
     "list": CommandEntry(
-        f"{COMMANDS}.models:list_models",
+        f"{COMMANDS}.models.models:list_models",
         "List the models that runs can train. `list` may be left out.",
         epilog="LIST_EPILOG",
     ),
-    "get": CommandEntry(f"{COMMANDS}.models:get_model", "Show one model.", epilog="GET_EPILOG"),
+    "get": CommandEntry(f"{COMMANDS}.models.models:get_model", "Show one model.", epilog="GET_EPILOG"),
     "add": CommandEntry(
-        f"{COMMANDS}.model_manifests:add_model",
+        f"{COMMANDS}.models.model_manifests:add_model",
         "Print the manifest of a model, with an estimate of the GPUs that it needs.",
         epilog="ADD_EPILOG",
     ),
     "push": CommandEntry(
-        f"{COMMANDS}.model_upload:push_model",
+        f"{COMMANDS}.models.model_upload:push_model",
         "Upload the files of a model to the platform's bucket.",
         epilog="PUSH_EPILOG",
     ),
     "check": CommandEntry(
-        f"{COMMANDS}.model_manifests:check_model", "Check the manifest of a model.", epilog="CHECK_EPILOG"
+        f"{COMMANDS}.models.model_manifests:check_model", "Check the manifest of a model.", epilog="CHECK_EPILOG"
     ),
 }
 ENV = {
     "init": CommandEntry(
-        f"{COMMANDS}.environment_projects:init_environment", "Write a new environment package.", epilog="INIT_EPILOG"
+        f"{COMMANDS}.environments.environment_projects:init_environment",
+        "Write a new environment package.",
+        epilog="INIT_EPILOG",
     ),
     "check": CommandEntry(
-        f"{COMMANDS}.environment_projects:check_environment",
+        f"{COMMANDS}.environments.environment_projects:check_environment",
         "Check an environment package before it is pushed.",
         epilog="CHECK_EPILOG",
     ),
     "list": CommandEntry(
-        f"{COMMANDS}.environments:list_environments",
+        f"{COMMANDS}.environments.environments:list_environments",
         "List the environment packages that runs of the namespace may use.",
         epilog="LIST_EPILOG",
     ),
     "info": CommandEntry(
-        f"{COMMANDS}.environment_projects:show_environment",
+        f"{COMMANDS}.environments.environment_projects:show_environment",
         "Show the versions of an environment package and their files.",
         epilog="INFO_EPILOG",
     ),
     "push": CommandEntry(
-        f"{COMMANDS}.environments:push",
+        f"{COMMANDS}.environments.environments:push",
         "Build a wheel from DIR and upload it to S3, where runs find it. Prints the id for env.id of a run.",
         epilog="EPILOG",
     ),
 }
 KEY = {
     "create": CommandEntry(
-        f"{COMMANDS}.keys:create_key", "Create an API key of the namespace and print it.", epilog="CREATE_EPILOG"
+        f"{COMMANDS}.account.keys:create_key",
+        "Create an API key of the namespace and print it.",
+        epilog="CREATE_EPILOG",
     ),
-    "list": CommandEntry(f"{COMMANDS}.keys:list_keys", "List the API keys of the namespace.", epilog="LIST_EPILOG"),
+    "list": CommandEntry(
+        f"{COMMANDS}.account.keys:list_keys", "List the API keys of the namespace.", epilog="LIST_EPILOG"
+    ),
     "delete": CommandEntry(
-        f"{COMMANDS}.keys:delete_key", "Delete an API key of the namespace.", epilog="DELETE_EPILOG"
+        f"{COMMANDS}.account.keys:delete_key", "Delete an API key of the namespace.", epilog="DELETE_EPILOG"
     ),
 }
 SECRETS = {
     "list": CommandEntry(
-        f"{COMMANDS}.secrets:list_secrets",
+        f"{COMMANDS}.account.secrets:list_secrets",
         "List the Secrets for environments of runs, without their values.",
         epilog="LIST_EPILOG",
     ),
     "set": CommandEntry(
-        f"{COMMANDS}.secrets:set_secret",
+        f"{COMMANDS}.account.secrets:set_secret",
         "Set variables of a Secret, from a prompt, standard input or files.",
         epilog="SET_EPILOG",
     ),
     "delete": CommandEntry(
-        f"{COMMANDS}.secrets:delete_secret", "Delete a Secret, or variables of it.", epilog="DELETE_EPILOG"
+        f"{COMMANDS}.account.secrets:delete_secret", "Delete a Secret, or variables of it.", epilog="DELETE_EPILOG"
     ),
 }
 ROOT: dict[str, Entry] = {
@@ -204,35 +212,38 @@ ROOT: dict[str, Entry] = {
     ),
     "adapters": GroupEntry("List, show, deploy and delete adapters.", ADAPTERS, default="list", panel=CATALOG),
     "download": CommandEntry(
-        f"{COMMANDS}.download:download",
+        f"{COMMANDS}.artifacts.download:download",
         "Download an adapter or a checkpoint and verify it against its manifest.",
         epilog="EPILOG",
         panel=CATALOG,
     ),
     "chat": CommandEntry(
-        f"{COMMANDS}.chat:chat",
+        f"{COMMANDS}.artifacts.chat:chat",
         "Ask a deployed adapter, and print its answer as it comes.",
         epilog="EPILOG",
         panel=CATALOG,
     ),
     "env": GroupEntry("Manage environment packages, the code that runs train on.", ENV, panel=CATALOG),
     "login": CommandEntry(
-        f"{COMMANDS}.logins:login",
+        f"{COMMANDS}.account.logins:login",
         "Log in to rlrun-server and keep the login on this machine.",
         epilog="LOGIN_EPILOG",
         panel=PLATFORM,
     ),
     "logout": CommandEntry(
-        f"{COMMANDS}.logins:logout",
+        f"{COMMANDS}.account.logins:logout",
         "Remove the login from this machine, and delete the key that it made.",
         epilog="LOGOUT_EPILOG",
         panel=PLATFORM,
     ),
     "whoami": CommandEntry(
-        f"{COMMANDS}.logins:whoami", "Show who you are for rlrun-server.", epilog="WHOAMI_EPILOG", panel=PLATFORM
+        f"{COMMANDS}.account.logins:whoami",
+        "Show who you are for rlrun-server.",
+        epilog="WHOAMI_EPILOG",
+        panel=PLATFORM,
     ),
     "open": CommandEntry(
-        f"{COMMANDS}.open_page:open_page",
+        f"{COMMANDS}.account.open_page:open_page",
         "Print the address of the web page with a login, and open it.",
         epilog="EPILOG",
         panel=PLATFORM,
@@ -250,7 +261,7 @@ ROOT: dict[str, Entry] = {
         panel=PLATFORM,
     ),
     "usage": CommandEntry(
-        f"{COMMANDS}.usage:show_usage",
+        f"{COMMANDS}.account.usage:show_usage",
         "Show the GPU hours of runs, namespaces or models.",
         epilog="EPILOG",
         panel=PLATFORM,

@@ -4,7 +4,7 @@ import math
 
 from rlrun.storage.layout import RunLayout
 from rlrun.storage.samples.record import SampleSplit
-from rlrun_cli.remote.stored_rollouts import open_step
+from rlrun_cli.remote.run_data.stored_rollouts import open_step
 
 from demo.install import BUCKET
 from demo.kubectl import Object

@@ -19,7 +19,7 @@ from typing_extensions import override
 from rlrun_cli.commands.runs import Name
 from rlrun_cli.remote.cluster import RemoteCluster
 from rlrun_cli.remote.context import Context, Kubeconfig, Namespace, cli_context, cluster
-from rlrun_cli.remote.run_summary import RunSummary, sparkline, summarize
+from rlrun_cli.remote.run_data.run_summary import RunSummary, sparkline, summarize
 from rlrun_cli.terminal import output
 from rlrun_cli.terminal.errors import CliError, NotFoundError, UnreachableError
 

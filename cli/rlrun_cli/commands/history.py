@@ -17,8 +17,8 @@ from rlrun.storage.samples.selection import SampleFilter
 from rlrun.storage.store import Store
 
 from rlrun_cli.commands.runs import Name, Output
+from rlrun_cli.remote.run_data.stored_rollouts import ListedRollout, listed, open_step, records_of
 from rlrun_cli.remote.run_storage import RunFiles, s3_operation, with_run_files
-from rlrun_cli.remote.stored_rollouts import ListedRollout, listed, open_step, records_of
 from rlrun_cli.terminal import output
 from rlrun_cli.terminal.errors import INVALID, CliError
 from rlrun_cli.terminal.plot import plot

@@ -10,7 +10,7 @@ from rlrun.kube.objects import Obj
 from rlrun_cli.commands.runs import Name
 from rlrun_cli.remote.cluster import RemoteCluster
 from rlrun_cli.remote.context import Context, Kubeconfig, Namespace, cli_context, cluster
-from rlrun_cli.remote.run_summary import RunSummary, summarize
+from rlrun_cli.remote.run_data.run_summary import RunSummary, summarize
 from rlrun_cli.remote.waiting import DEFAULT_SECONDS, Timeout, Wait, wait_for
 from rlrun_cli.terminal import output
 from rlrun_cli.terminal.confirmation import Yes, confirm

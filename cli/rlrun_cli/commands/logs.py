@@ -20,10 +20,10 @@ from rlrun_cli.commands.runs import Name
 from rlrun_cli.remote.cluster import RemoteCluster
 from rlrun_cli.remote.context import Context, Kubeconfig, Namespace, cli_context, cluster
 from rlrun_cli.remote.pod_logs import Selection, components_of, parse_seconds, pods_of, sources
+from rlrun_cli.remote.run_data.run_summary import summarize
+from rlrun_cli.remote.run_data.stored_logs import read_stored_logs
 from rlrun_cli.remote.run_storage import find_run_uid, open_user_storage, run_layout, s3_operation
-from rlrun_cli.remote.run_summary import summarize
 from rlrun_cli.remote.server import Server
-from rlrun_cli.remote.stored_logs import read_stored_logs
 from rlrun_cli.terminal import output
 from rlrun_cli.terminal.errors import INVALID, CliError, NotFoundError, NotReadyError, UnreachableError
 

@@ -20,7 +20,7 @@ from rlrun_cli.commands.listing import (
     show_one,
 )
 from rlrun_cli.remote.context import Context, Kubeconfig, Namespace, cluster
-from rlrun_cli.remote.run_summary import FINISHED, summarize
+from rlrun_cli.remote.run_data.run_summary import FINISHED, summarize
 from rlrun_cli.terminal import output
 from rlrun_cli.terminal.columns import Column
 

@@ -12,7 +12,7 @@ from rlrun.kube.objects import Obj
 from rlrun.protocol.user_storage import LOCATION_PATH
 
 from rlrun_cli.remote.cluster import RemoteCluster
-from rlrun_cli.remote.run_summary import summarize
+from rlrun_cli.remote.run_data.run_summary import summarize
 from rlrun_cli.remote.server import find_server
 from rlrun_cli.terminal.errors import CliError, to_cli_error
 

@@ -1,7 +1,7 @@
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from rlrun_cli.remote.run_summary import sparkline, summarize
+from rlrun_cli.remote.run_data.run_summary import sparkline, summarize
 from rlrun_cli.terminal.output import age, duration, size, table
 
 

@@ -4,7 +4,7 @@ import typer
 from rlrun.kube.kinds import RLADAPTER
 from rlrun.kube.objects import Obj
 
-from rlrun_cli.commands.artifacts import ArtifactName, deployment_state, status_of
+from rlrun_cli.commands.artifacts.artifacts import ArtifactName, deployment_state, status_of
 from rlrun_cli.remote.cluster import RemoteCluster
 from rlrun_cli.remote.context import Context, Kubeconfig, Namespace, cli_context, cluster
 from rlrun_cli.remote.waiting import DEFAULT_SECONDS, Timeout, Wait, wait_for

@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from rlrun_cli.commands import usage
+from rlrun_cli.commands.account import usage
 
 ROW = {"namespace": "team", "run": "a", "uid": "u", "model": "m", "runs": 1, "gpus": 2}
 USAGE = {

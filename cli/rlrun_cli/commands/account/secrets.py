@@ -17,7 +17,7 @@ from rlrun_cli.commands.runs import Output
 from rlrun_cli.inputs.variables import MAX_SECRET_BYTES, NAME, read_files
 from rlrun_cli.remote.cluster import RemoteCluster
 from rlrun_cli.remote.context import Context, Kubeconfig, Namespace, cluster
-from rlrun_cli.remote.run_summary import summarize
+from rlrun_cli.remote.run_data.run_summary import summarize
 from rlrun_cli.terminal import output
 from rlrun_cli.terminal.confirmation import Yes, confirm
 from rlrun_cli.terminal.errors import INVALID, CliError, NotFoundError
