@@ -57,13 +57,13 @@ class PlainLoop:
     def _backward(self, samples: Sequence[Sample], trainable: int) -> float:
         width = max(len(s.token_ids) for s in samples)
 
-        def padded(rows: list[list[Any]], kind: torch.dtype) -> torch.Tensor:
+        def pad(rows: list[list[Any]], kind: torch.dtype) -> torch.Tensor:
             return torch.tensor([row + [0] * (width - len(row)) for row in rows], dtype=kind, device=self.device)
 
-        ids = padded([s.token_ids for s in samples], torch.long)
-        attention = padded([[1] * len(s.token_ids) for s in samples], torch.long)
-        mask = padded([[float(m) for m in s.loss_mask] for s in samples], torch.float32)[:, 1:]
-        sampled = padded([s.logprobs for s in samples], torch.float32)[:, 1:]
+        ids = pad([s.token_ids for s in samples], torch.long)
+        attention = pad([[1] * len(s.token_ids) for s in samples], torch.long)
+        mask = pad([[float(m) for m in s.loss_mask] for s in samples], torch.float32)[:, 1:]
+        sampled = pad([s.logprobs for s in samples], torch.float32)[:, 1:]
         advantages = torch.tensor([s.advantage for s in samples], device=self.device)[:, None]
         logits = self.model(input_ids=ids, attention_mask=attention, use_cache=False).logits[:, :-1]
         logprobs = torch.log_softmax(logits.float(), dim=-1).gather(-1, ids[:, 1:, None]).squeeze(-1)

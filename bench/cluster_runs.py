@@ -11,7 +11,7 @@ from rlrun.storage.layout import RunLayout
 from rlrun.storage.metric_files import TRAINED, Line
 from rlrun.storage.store import StoreError
 
-from bench.cpu_shares import Reading, read, spent
+from bench.cpu_shares import Reading, cpu_seconds_between, read
 from bench.prepare import ensure_in_s3
 from bench.reward_curves import Step, Trace, arrival
 from bench.tasks import Task
@@ -97,7 +97,7 @@ class BenchmarkCluster:
         def usage() -> dict[str, Any]:
             if began is None or step <= began[0]:
                 return {}
-            seconds = spent(began[1], read())
+            seconds = cpu_seconds_between(began[1], read())
             return {"cpu_seconds_per_step": {part: used / (step - began[0]) for part, used in seconds.items()}}
 
         while True:

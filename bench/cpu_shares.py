@@ -55,7 +55,7 @@ def read(proc: Path = Path("/proc")) -> Reading:
     return found
 
 
-def spent(before: Reading, after: Reading) -> dict[str, float]:
+def cpu_seconds_between(before: Reading, after: Reading) -> dict[str, float]:
     """Return CPU seconds between two readings by part, largest first. Processes that ended in between do not count."""
     seconds: dict[str, float] = {}
     for pid, process in after.items():

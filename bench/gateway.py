@@ -184,7 +184,7 @@ async def measure_latency(url: str, model: str, pairs: int) -> Result:
                 address, request = ways[name]
                 # The server of the engine closes connections that are idle for some seconds.
                 if name not in clients or clients[name].transport.is_closing():
-                    clients[name] = await stub_engine.Client.connected(*address)
+                    clients[name] = await stub_engine.Client.connect(*address)
                 began = time.perf_counter()
                 status, answer = await asyncio.wait_for(clients[name].post(request), REQUEST_SECONDS)
                 took[name] = 1000 * (time.perf_counter() - began)

@@ -80,10 +80,10 @@ def copy_cold(s3: S3Access, source: str, target: str) -> ColdCopy:
     seconds = time.perf_counter() - began
     if done.returncode:
         raise RcloneFailed(f"rclone copy failed:\n{done.stderr[-1000:]}")
-    return ColdCopy(seconds, elapsed(done.stderr))
+    return ColdCopy(seconds, elapsed_seconds(done.stderr))
 
 
-def elapsed(log: str) -> float:
+def elapsed_seconds(log: str) -> float:
     """Return the elapsed seconds from the JSON log of rclone. Raises ValueError if it has no statistics."""
     for line in reversed(log.splitlines()):
         entry: Mapping[str, Any] = json.loads(line) if line.startswith("{") else {}

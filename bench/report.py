@@ -160,15 +160,15 @@ def record(benchmark: str, result: Result, folder: Path = BUILD) -> Path:
         "samples": [dict(sample) for sample in result.samples],
     }
     names = [old["name"] for old in older]
-    results = [_rounded(entry) if old["name"] == result.name else old for old in older]
+    results = [_round(entry) if old["name"] == result.name else old for old in older]
     if result.name not in names:
-        results.append(_rounded(entry))
+        results.append(_round(entry))
     folder.mkdir(parents=True, exist_ok=True)
     # Atomic, because another part of the benchmark may read the file.
     draft = path.with_suffix(".tmp")
     draft.write_text(json.dumps({"name": benchmark, "results": results}, indent=1) + "\n")
     draft.replace(path)
-    print(f"{benchmark} / {result.name}: {line(entry)}  -> {_shown(path)}", flush=True)
+    print(f"{benchmark} / {result.name}: {line(entry)}  -> {_relative_path(path)}", flush=True)
     return path
 
 
@@ -220,13 +220,13 @@ def _cpu() -> str:
     return platform.machine()
 
 
-def _rounded(value: Any) -> Any:
+def _round(value: Any) -> Any:
     if isinstance(value, float):
         return float(f"{value:.{DIGITS}g}") if math.isfinite(value) else str(value)
     if isinstance(value, dict):
-        return {key: _rounded(item) for key, item in value.items()}
-    return [_rounded(item) for item in value] if isinstance(value, list | tuple) else value
+        return {key: _round(item) for key, item in value.items()}
+    return [_round(item) for item in value] if isinstance(value, list | tuple) else value
 
 
-def _shown(path: Path) -> str:
+def _relative_path(path: Path) -> str:
     return str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else str(path)

@@ -73,11 +73,11 @@ def keep(new: Path, kept: Path) -> None:
     """Put the results of a file into the one that is kept. Rows that were not measured again stay."""
     found = json.loads(new.read_text())
     if kept.exists():
-        found["results"] = merged(json.loads(kept.read_text())["results"], found["results"])
+        found["results"] = merge_entries(json.loads(kept.read_text())["results"], found["results"])
     kept.write_text(json.dumps(found, indent=1) + "\n")
 
 
-def merged(old: Sequence[Entry], new: Sequence[Entry]) -> list[Entry]:
+def merge_entries(old: Sequence[Entry], new: Sequence[Entry]) -> list[Entry]:
     """Return the old rows with those of the same names replaced, all new ones together at the place of the first."""
     names = {entry["name"] for entry in new}
     place = next((i for i, entry in enumerate(old) if entry["name"] in names), len(old))

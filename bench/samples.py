@@ -110,9 +110,9 @@ def measure(groups: list[list[SampleRecord]], repeats: int, busy: Sequence[float
     def list_plain() -> object:
         return scan(plain)
 
-    write = paired(lambda: encode_samples(40, SampleSplit.train, groups), lambda: one_frame(groups), repeats)
-    lists = paired(list_step, list_plain, repeats)
-    group = paired(lambda: opened.records(opened.index.groups[0]), list_plain, repeats)
+    write = measure_pairs(lambda: encode_samples(40, SampleSplit.train, groups), lambda: one_frame(groups), repeats)
+    lists = measure_pairs(list_step, list_plain, repeats)
+    group = measure_pairs(lambda: opened.records(opened.index.groups[0]), list_plain, repeats)
     count = sum(map(len, groups))
 
     def row(name: str, what: str, ratios: list[float], unit: str, aim: Any, samples: list[dict[str, float]]) -> Result:
@@ -149,7 +149,7 @@ def one_frame(groups: Sequence[Sequence[SampleRecord]]) -> bytes:
     return zstandard.compress(b"".join(entry.to_line() for group in groups for entry in group), LEVEL)
 
 
-def paired(ours: Callable[[], object], plain: Callable[[], object], repeats: int) -> list[tuple[float, float]]:
+def measure_pairs(ours: Callable[[], object], plain: Callable[[], object], repeats: int) -> list[tuple[float, float]]:
     """Return the seconds of CPU time of both sides, for each repetition, after one that does not count."""
     found: list[tuple[float, float]] = []
     for repetition in range(repeats + 1):

@@ -85,7 +85,7 @@ class Client(_Messages):
         self._waiting: asyncio.Future[tuple[int, bytes]] | None = None
 
     @classmethod
-    async def connected(cls, host: str, port: int) -> "Client":
+    async def connect(cls, host: str, port: int) -> "Client":
         """Open a connection and return its client."""
         _, client = await asyncio.get_running_loop().create_connection(cls, host, port)
         return client
@@ -128,7 +128,7 @@ def request(host: str, path: str, body: dict[str, Any], **headers: str) -> bytes
 
 async def throughput(host: str, port: int, requests: list[bytes], connections: int) -> tuple[float, list[float]]:
     """Send all requests. Returns total seconds and latencies. Raises RuntimeError for a status other than 200."""
-    clients = [await Client.connected(host, port) for _ in range(connections)]
+    clients = [await Client.connect(host, port) for _ in range(connections)]
     queue, latencies = iter(requests), []
 
     async def work(client: Client) -> None:

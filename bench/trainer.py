@@ -80,11 +80,11 @@ def in_image(arguments: list[str], folder: Path) -> int:
         if at < 0:
             print(line, end="", flush=True)
             continue
-        record("trainer", parsed(json.loads(line[at + len(MARK) :])), folder)
+        record("trainer", parse_result(json.loads(line[at + len(MARK) :])), folder)
     return process.wait()
 
 
-def parsed(values: dict[str, Any]) -> Result:
+def parse_result(values: dict[str, Any]) -> Result:
     """Return the result that `asdict` has serialized."""
     sequences = {name: tuple(values.get(name, ())) for name in ("repetitions", "cores_busy")}
     return Result(**(values | sequences | {"aim": Target(**values["aim"]) if values["aim"] else None}))

@@ -61,7 +61,7 @@ def side_by_side(batches: Sequence[MicroBatch]) -> MicroBatch:
         parts = [getattr(batch, name) for batch in batches]
         return torch.cat([F.pad(part, (0, width - part.shape[1])) for part in parts])
 
-    def joined(name: str) -> torch.Tensor:
+    def concatenate(name: str) -> torch.Tensor:
         return torch.cat([getattr(batch, name) for batch in batches])
 
     counts = torch.tensor([0] + [batch.samples for batch in batches]).cumsum(0).tolist()
@@ -72,7 +72,7 @@ def side_by_side(batches: Sequence[MicroBatch]) -> MicroBatch:
         "sample_of": torch.cat([batch.sample_of + counts[i] for i, batch in enumerate(batches)]),
     }
     values = {
-        name: joined(name)
+        name: concatenate(name)
         for name, value in vars(batches[0]).items()
         if isinstance(value, torch.Tensor) and name not in places
     }
@@ -85,7 +85,7 @@ def side_by_side(batches: Sequence[MicroBatch]) -> MicroBatch:
     return replace(batches[0], **changes)
 
 
-def unpacked(samples: Sequence[Sample], budget: int, *more: Any) -> list[MicroBatch]:
+def keep_apart(samples: Sequence[Sample], budget: int, *more: Any) -> list[MicroBatch]:
     """Replace `pack`: keep the samples in order, each in a row of its own."""
     rows = max(1, budget // max(len(s.token_ids) for s in samples))
     single = [pack([sample], budget, *more) for sample in samples]
@@ -103,7 +103,7 @@ def _clock(device: torch.device) -> float:
 def _packing_off() -> Iterator[None]:
     name = "pack"
     before = getattr(trainer_step, name)
-    setattr(trainer_step, name, unpacked)
+    setattr(trainer_step, name, keep_apart)
     try:
         yield
     finally:

@@ -137,7 +137,7 @@ def results_of(
     figures: dict[str, Any] = {
         "target": task.target,
         "trl_options": next((trace.facts.get("options") for trace in theirs), None),
-        "trl_options_tried": calibration.shown() if calibration else {},
+        "trl_options_tried": calibration.to_record() if calibration else {},
         "steps": {side: [a and a.steps for a in found] for side, found in arrivals.items()},
         "seconds": {side: [a and a.seconds for a in found] for side, found in arrivals.items()},
         "rollouts": {side: [a and a.rollouts for a in found] for side, found in arrivals.items()},
@@ -207,7 +207,7 @@ def _cpu_seconds(traces: Sequence[Trace]) -> dict[str, float]:
 
 
 def _story(task: Task, figures: dict[str, Any], calibrated: bool) -> list[str]:
-    def shown(side: str) -> str:
+    def totals(side: str) -> str:
         runs = zip(*(figures[name][side] for name in ("seconds", "steps", "rollouts", "drawn")), strict=True)
         found = [run for run in runs if run[0] is not None]
         if not found:
@@ -220,7 +220,7 @@ def _story(task: Task, figures: dict[str, Any], calibrated: bool) -> list[str]:
     startup = {side: ", ".join(f"{s:.0f}" for s in values) for side, values in figures["startup_seconds"].items()}
     chosen = "the fastest of what it offers without a GPU" if calibrated else "as named on the command line"
     notes = [
-        f"ours {shown('ours')}, TRL {shown('trl')}; start-up, counted in its own column: ours {startup['ours']} s "
+        f"ours {totals('ours')}, TRL {totals('trl')}; start-up, counted in its own column: ours {startup['ours']} s "
         f"(pods of trainer, engine and environment), TRL {startup['trl']} s (imports and model)",
         f"TRL generates with transformers ({figures['trl_options']}, {chosen}), "
         "alone on the two cores but for the idle cluster; ours shares them with its cluster",

@@ -80,7 +80,7 @@ class Calibration:
     cores_busy: Sequence[float] = ()
     """Busy cores before each of them."""
 
-    def shown(self) -> dict[str, float | str]:
+    def to_record(self) -> dict[str, float | str]:
         """Return the seconds per step by options, for the file of results."""
         return {
             str(pace.options): f"> {pace.at_least:.0f}" if pace.seconds is None else pace.seconds for pace in self.paces
@@ -111,7 +111,7 @@ def fastest(task: Task, say: Say = print, load: Callable[[], float] = settled_lo
         attempt(Options(threads))
     attempt(replace(choose(paces), continuous=True))
     found = Calibration(choose(paces), paces, busy)
-    say(f"TRL, {task.name}: seconds a step {found.shown()}; using {found.best}")
+    say(f"TRL, {task.name}: seconds a step {found.to_record()}; using {found.best}")
     return found
 
 

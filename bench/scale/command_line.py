@@ -28,7 +28,7 @@ from typing import Any
 from bench import machine_load
 from bench.report import BUILD, record
 from bench.scale.results.comparison import Verdict, compare
-from bench.scale.scenarios.catalog import NAMES, SCENARIOS, Scenario, chosen
+from bench.scale.scenarios.catalog import NAMES, SCENARIOS, Scenario, choose_scenarios
 from bench.scale.scenarios.options import Options
 
 
@@ -41,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if args.compare:
         return gate(*args.compare)
     machine_load.require_idle(args.busy)
-    failed = [scenario.name for scenario in chosen(args.scenario) if not measure(scenario, args)]
+    failed = [scenario.name for scenario in choose_scenarios(args.scenario) if not measure(scenario, args)]
     if failed:
         print(f"FAILED: {', '.join(failed)}; the errors are above", flush=True)
     return int(bool(failed))

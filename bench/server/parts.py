@@ -75,7 +75,7 @@ class Bench:
     def open_streams(self) -> list[Result]:
         """Measure memory and CPU time of the server with open streams."""
         if STREAM_ROUTE not in self.routes:
-            return [results.skipped("streams", "open streams of events of runs", NO_ROUTE)]
+            return [results.skipped_row("streams", "open streams of events of runs", NO_ROUTE)]
         names = list(self.deployment.uids)
         headers = [self.deployment.headers(number) for number in range(CLIENTS)]
         urls = [
@@ -91,7 +91,7 @@ class Bench:
     def samples(self) -> list[Result]:
         """Measure lists of steps that the server has not read before."""
         if SAMPLES_ROUTE not in self.routes:
-            return [results.skipped("samples", "list of a step that was not read before", NO_ROUTE)]
+            return [results.skipped_row("samples", "list of a step that was not read before", NO_ROUTE)]
         name, layout, store = "run-0000", self.layout("run-0000"), self.deployment.s3.store()
         groups = step_of_rollouts(GROUPS, ROLLOUTS)
         steps = range(self.repeats + 1)
@@ -109,7 +109,7 @@ class Bench:
     def page(self) -> list[Result]:
         """Measure the comparison of runs on the page."""
         if not {COMPARE_ROUTE, SESSION_ROUTE} <= self.routes:
-            return [results.skipped("page", "comparison of runs in headless Chromium", NO_ROUTE)]
+            return [results.skipped_row("page", "comparison of runs in headless Chromium", NO_ROUTE)]
         names = list(self.deployment.uids)[:COMPARED_RUNS]
         for seed, name in enumerate(names):
             write_metrics(self.deployment.s3.store(), self.layout(name), STEPS, seed)

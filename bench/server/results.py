@@ -141,7 +141,7 @@ def of_page(seconds: Sequence[float], runs: int, steps: int, charts: int, load: 
     )
 
 
-def skipped(name: str, what: str, cause: str) -> Result:
+def skipped_row(name: str, what: str, cause: str) -> Result:
     """Return a row that was not measured."""
     return Result(name=name, what=what, ratio=None, aim=None, notes=[f"not measured: {cause}"])
 

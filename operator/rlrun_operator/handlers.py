@@ -102,7 +102,7 @@ def take_run(
     The first look at a new run does not read it again: the event has brought it.
     """
 
-    def changed() -> None:
+    def on_changed() -> None:
         is_news = cache.changed(RLRUN, run, deleted=event == "DELETED")
         key = RunKey(run["metadata"]["namespace"], run["metadata"]["name"])
         if new_runs.see_event(event, run):
@@ -110,7 +110,7 @@ def take_run(
         if is_news or has_new_spec(run):
             enqueue(key, Priority.EVENT)
 
-    cache.after_own_write(RLRUN, run, changed)
+    cache.after_own_write(RLRUN, run, on_changed)
 
 
 def take_event(

@@ -349,7 +349,7 @@ class Operator:
         namespaces. Finished runs that no look has seen yet wait for their turn, see `resync_schedule`.
         """
         pending = {*starmap(RunKey, self._phases.pending())}
-        for key in {*starmap(RunKey, self._phases.unfinished()), *reconciler.unsettled()}:
+        for key in {*starmap(RunKey, self._phases.unfinished_runs()), *reconciler.unsettled_runs()}:
             if key in pending:
                 is_needed = kind == RLCHECKPOINT or namespace in (None, key.namespace)
             else:

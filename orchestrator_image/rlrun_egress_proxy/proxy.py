@@ -97,7 +97,7 @@ class EgressProxy:
 
     async def _tunnel(self, client: Streams) -> None:
         request = await self._read_request(client[0])
-        grant = self._verified(request)
+        grant = self._verify_grant(request)
         with self._limits.tunnel(grant):
             upstream = await self._connect(request.destination)
             try:
@@ -123,7 +123,7 @@ class EgressProxy:
             ) from error
         return parse_request(head)
 
-    def _verified(self, request: ConnectRequest) -> EgressGrant:
+    def _verify_grant(self, request: ConnectRequest) -> EgressGrant:
         try:
             grant = verify(request.grant, self._config.keys(), datetime.now(UTC))
         except GrantError as error:

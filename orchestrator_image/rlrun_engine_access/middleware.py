@@ -40,8 +40,8 @@ class EngineAccess:
 
     def __init__(self, app: App) -> None:
         self._app = app
-        self._token = _expected(TOKEN_VARIABLE)
-        self._api_key = _expected(POOL_API_KEY_VARIABLE)
+        self._token = _read_digest(TOKEN_VARIABLE)
+        self._api_key = _read_digest(POOL_API_KEY_VARIABLE)
         self._server_key = os.environ.get(POOL_SERVER_KEY_VARIABLE, "").encode()
         self._secret = os.environ.get(POOL_API_KEY_SECRET_VARIABLE, "")
         self._open = _paths(OPEN_PATHS_VARIABLE)
@@ -113,7 +113,7 @@ def _authorizations(scope: Message) -> list[bytes]:
     return [value for name, value in scope["headers"] if name == b"authorization"]
 
 
-def _expected(variable: str) -> bytes | None:
+def _read_digest(variable: str) -> bytes | None:
     secret = os.environ.get(variable, "")
     return f"Bearer {secret}".encode() if secret else None
 

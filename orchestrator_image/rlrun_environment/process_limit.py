@@ -60,7 +60,7 @@ def count_tasks(processes: Iterable[Process], first: int = FIRST) -> int:
     return sum(process.threads for process in processes if not (process.ended and process.parent == first))
 
 
-def abandoned(processes: Iterable[Process], children: Collection[int], first: int = FIRST) -> set[int]:
+def abandoned_processes(processes: Iterable[Process], children: Collection[int], first: int = FIRST) -> set[int]:
     """Return the ended processes that only the first process can collect and that are none of its own `children`."""
     return {p.pid for p in processes if p.ended and p.parent == first and p.pid not in children}
 
@@ -90,7 +90,7 @@ class ProcessLimit:
     def look(self, children: Collection[int], on_excess: Callable[[int], None]) -> None:
         """Look once."""
         processes = read_processes()
-        left = abandoned(processes, children)
+        left = abandoned_processes(processes, children)
         for pid in left & self._seen:
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(pid, os.WNOHANG)

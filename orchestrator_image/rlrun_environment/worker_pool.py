@@ -212,8 +212,8 @@ class WorkerPool:
                 log.exception("Could not start worker %d of the environment", worker.index)
             await self._end(worker)
             if time.monotonic() - started > HEALTHY_SECONDS:
-                worker.backoff.succeeded()
-            worker.backoff.failed(time.monotonic())
+                worker.backoff.record_success()
+            worker.backoff.record_failure(time.monotonic())
             log.info("Restarting worker %d in %.0f s", worker.index, worker.backoff.pause)
             await asyncio.sleep(worker.backoff.pause)
             worker.restarts += 1
@@ -230,7 +230,7 @@ class WorkerPool:
                 stdin=asyncio.subprocess.PIPE,
                 stdout=descriptor,
                 stderr=descriptor,
-                env={**_inherited(os.environ), VARIABLE: self._config.to_variable()},
+                env={**_worker_variables(os.environ), VARIABLE: self._config.to_variable()},
                 start_new_session=True,
             )
         finally:
@@ -366,6 +366,6 @@ def _kill_group(pid: int) -> None:
         os.killpg(pid, signal.SIGKILL)
 
 
-def _inherited(environ: Mapping[str, str]) -> dict[str, str]:
+def _worker_variables(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the variables for a worker: user code has no use for the token of its pod."""
     return {name: value for name, value in environ.items() if name != TOKEN_VARIABLE}

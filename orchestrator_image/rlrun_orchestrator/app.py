@@ -253,7 +253,7 @@ class Orchestrator:
             self._conditions,
             self._schedule,
             config_mapping.evaluation(run),
-            self._reporter.measured,
+            self._reporter.record_evaluation,
             self._recorder.rollouts,
             save_state,
         )

@@ -65,7 +65,7 @@ def server_app(
         sessions: Logins of the web page, whose cookies the REST API and that of adapters accept.
     """
 
-    async def signed(request: Request, grant: str, requests: Sequence[RequestToSign]) -> list[SignedHeaders]:
+    async def sign_requests(request: Request, grant: str, requests: Sequence[RequestToSign]) -> list[SignedHeaders]:
         started = time.monotonic()
         try:
             return await signing.sign(bearer_of(request), grant, requests)
@@ -74,12 +74,12 @@ def server_app(
 
     async def sign(request: Request) -> Response:
         asked = SignRequest.model_validate_json(await read_body(request, MAX_BODY))
-        (headers,) = await signed(request, asked.grant, [asked])
+        (headers,) = await sign_requests(request, asked.grant, [asked])
         return json_response(headers)
 
     async def sign_batch(request: Request) -> Response:
         asked = SignBatchRequest.model_validate_json(await read_body(request, MAX_BODY))
-        return json_response(SignedBatch(signed=await signed(request, asked.grant, asked.requests)))
+        return json_response(SignedBatch(signed=await sign_requests(request, asked.grant, asked.requests)))
 
     async def sign_for_user(request: Request) -> Response:
         asked = UserSignRequest.model_validate_json(await read_body(request, MAX_BODY))

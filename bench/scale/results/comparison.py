@@ -41,27 +41,27 @@ def compare(recorded: Sequence[Entry], new: Sequence[Entry]) -> list[Verdict]:
     now = {entry["name"]: entry for entry in new}
     known = {entry["name"] for entry in recorded}
     found = [_verdict(entry, now.get(entry["name"]), recorded, new) for entry in recorded]
-    return [*found, *(_skipped(name, "there is no recorded range") for name in now if name not in known)]
+    return [*found, *(_skip(name, "there is no recorded range") for name in now if name not in known)]
 
 
 def _verdict(recorded: Entry, new: Entry | None, all_recorded: Sequence[Entry], others: Sequence[Entry]) -> Verdict:
     name = recorded["name"]
     if new is None:
-        return _skipped(name, "not measured")
+        return _skip(name, "not measured")
     if recorded["ratio"] is None:
-        return _skipped(name, "the recorded row has no number")
+        return _skip(name, "the recorded row has no number")
     if validity(recorded, all_recorded).valid is False:
-        return _skipped(name, "the range was recorded on a busy machine")
+        return _skip(name, "the range was recorded on a busy machine")
     if new["ratio"] is None:
         return Verdict(name, "worse", f"could not be measured: {'; '.join(new['notes'])}")
     found = validity(new, others)
     if found.valid is False:
         return Verdict(name, "invalid", found.explanation())
     if differing := _differing(recorded, new):
-        return _skipped(name, differing)
+        return _skip(name, differing)
     better = new["figures"].get("better") or _better(recorded)
     if better is None:
-        return _skipped(name, "neither row says which direction is better")
+        return _skip(name, "neither row says which direction is better")
     low, high = _range(recorded)
     number, unit = float(new["ratio"]), new["unit"]
     limit = low * (1 - TOLERANCE) if better == HIGHER else high * (1 + TOLERANCE)
@@ -72,7 +72,7 @@ def _verdict(recorded: Entry, new: Entry | None, all_recorded: Sequence[Entry], 
     return Verdict(name, "ok" if is_ok else "worse", text)
 
 
-def _skipped(name: str, why: str) -> Verdict:
+def _skip(name: str, why: str) -> Verdict:
     return Verdict(name, "not compared", why)
 
 

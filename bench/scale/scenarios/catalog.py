@@ -126,6 +126,6 @@ SCENARIOS = (
 NAMES = tuple(scenario.name for scenario in SCENARIOS)
 
 
-def chosen(names: Sequence[str]) -> list[Scenario]:
+def choose_scenarios(names: Sequence[str]) -> list[Scenario]:
     """Return the scenarios of these names in the order of SCENARIOS; all without a name."""
     return [scenario for scenario in SCENARIOS if not names or scenario.name in names]

@@ -33,7 +33,7 @@ def play(options: Options) -> Repetition:
         wait_for("an operator that leads", operator.is_ready)
         steps.create_namespaces(cluster, "churn")
         cluster.set_pace(STEP_SECONDS)
-        first = steps.settled(operator)
+        first = steps.wait_until_settled(operator)
 
         def on_status(run: str, status: events.Status, now: float) -> None:
             if status.get("phase") == "Running":
@@ -47,11 +47,11 @@ def play(options: Options) -> Repetition:
         ended = time.time()
         places = objects.namespaces("churn")
 
-        def left() -> int:
+        def runs_left() -> int:
             return sum(cluster.count(f"/{objects.RLRUNS}/namespaces/{place}/rlruns") for place in places)
 
-        wait_for("the end of the runs", lambda: not left(), GONE_SECONDS, pause=1.0, shown=left)
-        last = steps.settled(operator)
+        wait_for("the end of the runs", lambda: not runs_left(), GONE_SECONDS, pause=1.0, shown=runs_left)
+        last = steps.wait_until_settled(operator)
         left_over = _left_over(cluster, places)
     return Repetition(
         runs=len(actions) // 3,

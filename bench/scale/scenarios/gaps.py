@@ -42,7 +42,7 @@ def _start_changed(cluster: ScaleCluster, operator: OperatorProcess) -> None:
     with NewPods(cluster.api, "Running") as pods:
         cluster.bulk.send([Call("POST", path, objects.run(number))] for number in range(CHANGES))
         wait_for("the pods of the runs that change", lambda: pods.count >= CHANGES * objects.PODS_PER_RUN)
-    steps.settled(operator)
+    steps.wait_until_settled(operator)
 
 
 def _gap(
@@ -83,6 +83,6 @@ def _gap(
             shown=lambda: f"{shown.missing} missing",
         )
         delays = shown.since(ended)
-    steps.settled(operator)
+    steps.wait_until_settled(operator)
     requests = proxy.requests[first:]
     return Gap(delays[to_stop], delays[to_crash], len(requests), needless_writes(requests, CHANGED))

@@ -16,7 +16,7 @@ def play(options: Options) -> Repetition:
         print(f"{options.runs} runs without a delay", flush=True)
         plain = steps.burst_of_runs(cluster, operator, "plain", options.runs)
         steps.clear(cluster, "plain", objects.RLRUNS, "rlruns")
-        steps.settled(operator)
+        steps.wait_until_settled(operator)
         print(f"{options.runs} runs with {1000 * options.delay_seconds:g} ms", flush=True)
         proxy.decide = lambda _: Answer(delay=options.delay_seconds)
         delayed = steps.burst_of_runs(cluster, operator, "delayed", options.runs)

@@ -36,7 +36,7 @@ def play(options: Options) -> Repetition:
         quiet = steps.rest(operator, options.rest_seconds)
         print(f"a step of each run every {options.step_seconds:g} s", flush=True)
         training = steps.training(cluster, operator, "runs", options.step_seconds, options.rest_seconds)
-        after = steps.settled(operator)
+        after = steps.wait_until_settled(operator)
         print(f"another operator takes over, with {finished} finished runs more", flush=True)
         template = steps.finished_template(cluster, operator)
         steps.create_namespaces(cluster, "finished")
@@ -44,7 +44,7 @@ def play(options: Options) -> Repetition:
         few.send(objects.finished_runs("finished", finished, template))
         operator, start = steps.take_over(cluster, operator, runs)
         # It looks at the finished runs one after the other.
-        steps.settled(operator)
+        steps.wait_until_settled(operator)
         print(f"{WAITING_RUNS} runs without a node", flush=True)
         cluster.set_schedulable(False)
         steps.burst_of_runs(cluster, operator, "waiting", WAITING_RUNS, "Pending")

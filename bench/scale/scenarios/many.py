@@ -45,7 +45,7 @@ def play(options: Options) -> Repetition:
         wait_for(f"looks at {options.runs} runs", has_looked, shown=lambda: after.looks)
         sweep = steps.rest(operator, options.rest_seconds)
         print("the finished runs are looked at", flush=True)
-        quiet_from = steps.settled(operator, SWEEP_SECONDS)
+        quiet_from = steps.wait_until_settled(operator, SWEEP_SECONDS)
         print(f"{options.rest_seconds:.0f} s without a step", flush=True)
         quiet = steps.rest(operator, options.rest_seconds)
         return Repetition(

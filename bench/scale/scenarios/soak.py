@@ -38,7 +38,7 @@ def play(options: Options) -> Repetition:
         used = usage(before, last)
         # No run has made a later step, so that none goes back.
         cluster.set_pace(0, first=2 + int((time.monotonic() - before.at) / options.step_seconds))
-        steps.settled(operator)
+        steps.wait_until_settled(operator)
         print(f"{options.quiet_seconds:.0f} s without a step", flush=True)
         quiet = steps.rest(operator, options.quiet_seconds)
     return Repetition(options.runs, options.step_seconds, samples, used, quiet)

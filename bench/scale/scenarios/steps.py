@@ -47,7 +47,7 @@ def burst_of_runs(
     before = read(operator)
     chains = objects.runs(prefix, runs)
     seconds = _burst(cluster, prefix, chains, PODS_PER_RUN * runs, phase, operator.require_running)
-    return Burst(seconds, usage(before, settled(operator)))
+    return Burst(seconds, usage(before, wait_until_settled(operator)))
 
 
 def _burst(
@@ -85,10 +85,10 @@ def finished_template(cluster: ScaleCluster, operator: OperatorProcess) -> dict[
     changes = {"spec": {"stop": True}}
     runs.patch_namespaced_custom_object(*objects.RUNS, place, "rlruns", name, changes)
     wait_for("its end", lambda: phase() == "Stopped", shown=phase)
-    settled(operator)
+    wait_until_settled(operator)
     found: dict[str, Any] = runs.get_namespaced_custom_object(*objects.RUNS, place, "rlruns", name)
     runs.delete_namespaced_custom_object(*objects.RUNS, place, "rlruns", name)
-    settled(operator)
+    wait_until_settled(operator)
     return found
 
 
@@ -201,7 +201,7 @@ def busy_cores() -> Iterator[None]:
             process.wait(30)
 
 
-def settled(operator: OperatorProcess, seconds: float = DEADLINE_SECONDS) -> Reading:
+def wait_until_settled(operator: OperatorProcess, seconds: float = DEADLINE_SECONDS) -> Reading:
     """Wait until the operator makes only the requests that all runs share. Returns its counters then.
 
     Raises SystemExit after `seconds`.

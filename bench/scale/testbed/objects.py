@@ -48,7 +48,7 @@ def finished_runs(prefix: str, count: int, template: dict[str, Any]) -> Chains:
     conditions = [{**condition, "observedGeneration": 1} for condition in template["status"].get("conditions") or []]
     status = {**template["status"], **LONG_AGO, "conditions": conditions}
 
-    def ended(made: dict[str, Any]) -> dict[str, Any]:
+    def end(made: dict[str, Any]) -> dict[str, Any]:
         # It conflicts if an operator has written the run since its creation.
         return {"metadata": {"resourceVersion": made["metadata"]["resourceVersion"]}, "status": status}
 
@@ -57,7 +57,7 @@ def finished_runs(prefix: str, count: int, template: dict[str, Any]) -> Chains:
         body = {**run(index), "metadata": metadata, "spec": template["spec"]}
         path = f"/{RLRUNS}/namespaces/{place_of(prefix, index)}/rlruns"
         place = f"{path}/{metadata['name']}/status"
-        yield [Call("POST", path, body), Call("PATCH", place, None, MERGE_PATCH, ended)]
+        yield [Call("POST", path, body), Call("PATCH", place, None, MERGE_PATCH, end)]
 
 
 def jobs(prefix: str, count: int) -> Chains:

@@ -70,7 +70,7 @@ def read(operator: OperatorProcess) -> Reading:
         resident_bytes=int(stat[21]) * PAGE_BYTES,
         cache_bytes=metric(text, "rlrun_cache_bytes"),
         waiting=metric(text, "rlrun_queue_depth"),
-        written=written(text),
+        written=count_writes(text),
     )
 
 
@@ -87,7 +87,7 @@ def usage(before: Reading, after: Reading) -> Usage:
     )
 
 
-def written(text: str) -> dict[str, float]:
+def count_writes(text: str) -> dict[str, float]:
     """Return the writes of metrics in Prometheus' text format, by verb and kind."""
     found: defaultdict[str, float] = defaultdict(float)
     for labels, value in re.findall(r"^rlrun_api_requests_total\{([^}]*)\} (\S+)$", text, re.M):

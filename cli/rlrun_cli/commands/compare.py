@@ -48,8 +48,8 @@ def compare(
     if fmt:
         output.emit_document(found, fmt)
         return
-    rows = [[label, *(_shown(run.get(key)) for run in found["runs"])] for label, key in FACTS]
-    rows += [[each["path"], *(_shown(value) for value in each["values"])] for each in found["differences"]]
+    rows = [[label, *(_format_value(run.get(key)) for run in found["runs"])] for label, key in FACTS]
+    rows += [[each["path"], *(_format_value(value) for value in each["values"])] for each in found["differences"]]
     output.print_table(["FIELD", *names], rows)
     for problem in found.get("problems") or []:
         output.notice(problem)
@@ -57,7 +57,7 @@ def compare(
         output.notice(f"{left} more differences are not shown.")
 
 
-def _shown(value: Any) -> str:
+def _format_value(value: Any) -> str:
     if value is None:
         return "-"
     if isinstance(value, float):

@@ -17,7 +17,7 @@ from rlrun.storage.samples.selection import SampleFilter
 from rlrun.storage.store import Store
 
 from rlrun_cli.commands.runs import Name, Output
-from rlrun_cli.remote.run_data.stored_rollouts import ListedRollout, listed, open_step, records_of
+from rlrun_cli.remote.run_data.stored_rollouts import ListedRollout, list_rollouts, open_step, records_of
 from rlrun_cli.remote.run_storage import RunFiles, s3_operation, with_run_files
 from rlrun_cli.terminal import output
 from rlrun_cli.terminal.errors import INVALID, CliError
@@ -161,7 +161,7 @@ def rollouts(
     wanted = SampleFilter(environment, status, min_reward, max_reward, group)
     with s3_operation(f"read the rollouts of {name}"):
         opened = open_step(files.store, files.layout, step, split, environment)
-        found = listed(opened, wanted)
+        found = list_rollouts(opened, wanted)
         shown = found[(page - 1) * count : page * count]
         needs_texts = fmt in (output.Format.json, output.Format.yaml) or (group is not None and fmt is None)
         texts = list(records_of(shown)) if needs_texts else []

@@ -134,7 +134,7 @@ async def _run_plain(environment: Any, row: dict[str, Any], request: BaselineReq
         }
         if not inspect.iscoroutinefunction(environment.rollout):
             # Its time begins in the thread, not when it waits for one.
-            return await asyncio.to_thread(_timed, lambda: environment.rollout(dict(row), **options))
+            return await asyncio.to_thread(_time_call, lambda: environment.rollout(dict(row), **options))
         began = time.monotonic()
         try:
             returned = await environment.rollout(dict(row), **options)
@@ -145,14 +145,14 @@ async def _run_plain(environment: Any, row: dict[str, Any], request: BaselineReq
     found = await asyncio.gather(*(one() for _ in range(request.rollouts)))
     sound = [_as_dict(value) for value, _ in found if not isinstance(value, Exception)]
     score = getattr(environment, "score_group", None)
-    rewards = iter(await _scored(score, dict(row), sound) if score and sound else [r.get("reward") for r in sound])
+    rewards = iter(await _await_score(score, dict(row), sound) if score and sound else [r.get("reward") for r in sound])
     return [
         (None, seconds, _text(value)) if isinstance(value, Exception) else _of_reward(next(rewards), seconds)
         for value, seconds in found
     ]
 
 
-def _timed(call: Callable[[], Any]) -> tuple[Any, float]:
+def _time_call(call: Callable[[], Any]) -> tuple[Any, float]:
     """Return the result of the call, or its exception, and its seconds."""
     began = time.monotonic()
     try:
@@ -162,7 +162,7 @@ def _timed(call: Callable[[], Any]) -> tuple[Any, float]:
     return returned, time.monotonic() - began
 
 
-async def _scored(score: Callable[..., Any], row: dict[str, Any], results: list[dict[str, Any]]) -> Sequence[Any]:
+async def _await_score(score: Callable[..., Any], row: dict[str, Any], results: list[dict[str, Any]]) -> Sequence[Any]:
     found = score(row, results)
     rewards: Sequence[Any] = await found if inspect.isawaitable(found) else found
     if len(rewards) != len(results):

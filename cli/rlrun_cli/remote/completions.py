@@ -47,7 +47,7 @@ def ask(
     for data in _data(server.stream(CHAT_PATH, body)):
         if data == DONE:
             return
-        event = _parsed(data)
+        event = _parse(data)
         if isinstance(event.get("error"), dict):
             raise CliError(f"the answer ended: {event['error'].get('message') or 'no cause is given'}")
         for choice in event.get("choices") or []:
@@ -66,7 +66,7 @@ def _data(chunks: Iterator[bytes]) -> Iterator[bytes]:
         yield from (line.removeprefix(DATA).strip() for line in lines if line.startswith(DATA))
 
 
-def _parsed(data: bytes) -> dict[str, Any]:
+def _parse(data: bytes) -> dict[str, Any]:
     try:
         found = json.loads(data)
     except ValueError:

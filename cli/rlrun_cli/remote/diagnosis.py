@@ -133,7 +133,7 @@ def check_capacity(api: RemoteCluster, server: str | None) -> Finding:
     """Check the quotas of the namespace and the runs that wait. Raises CliError."""
     runs = [summarize(run) for run in api.list(RLRUN)]
     waiting = [run for run in runs if run.phase == "Queued"]
-    used_up = [text for quota in api.list(RESOURCE_QUOTA) for text in exhausted(quota)]
+    used_up = [text for quota in api.list(RESOURCE_QUOTA) for text in exhausted_resources(quota)]
     if used_up:
         return Finding(
             "capacity",
@@ -144,7 +144,7 @@ def check_capacity(api: RemoteCluster, server: str | None) -> Finding:
     return Finding("capacity", f"{active} unfinished runs, {len(waiting)} of them queued; no quota is used up")
 
 
-def exhausted(quota: Obj) -> list[str]:
+def exhausted_resources(quota: Obj) -> list[str]:
     """Return the resources of a ResourceQuota that are used up, as `name used/hard`."""
     status = quota.get("status") or {}
     used = status.get("used") or {}

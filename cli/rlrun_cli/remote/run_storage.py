@@ -64,17 +64,17 @@ def with_run_files(command: Callable[..., None]) -> Callable[..., None]:
     own = [parameter for parameter in _signature(command) if parameter.name != "files"]
     shared = [parameter for parameter in _signature(_find_run_files) if parameter.name != "name"]
 
-    def extended(**given: Any) -> None:
+    def call_with_files(**given: Any) -> None:
         selection = {parameter.name: given.pop(parameter.name) for parameter in shared}
         command(files=_find_run_files(name=given["name"], **selection), **given)
 
     # Typer reads the options of a command from its signature.
     context, *options = shared
     parameters = [context, *own, *options]
-    extended.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    extended.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    extended.__name__, extended.__doc__ = command.__name__, command.__doc__
-    return extended
+    call_with_files.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    call_with_files.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    call_with_files.__name__, call_with_files.__doc__ = command.__name__, command.__doc__
+    return call_with_files
 
 
 def _signature(function: Callable[..., Any]) -> list[inspect.Parameter]:

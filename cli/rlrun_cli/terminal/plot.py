@@ -34,9 +34,7 @@ def plot(title: str, points: Sequence[tuple[float, float]], width: int = WIDTH, 
 def _dots(points: Sequence[tuple[float, float]], width: int, height: int) -> set[tuple[int, int]]:
     """Return the dots, by column and row from the top, of the line through the points."""
     xs, ys = [x for x, _ in points], [y for _, y in points]
-    placed = [
-        (_scaled(x, min(xs), max(xs), width), height - 1 - _scaled(y, min(ys), max(ys), height)) for x, y in points
-    ]
+    placed = [(_scale(x, min(xs), max(xs), width), height - 1 - _scale(y, min(ys), max(ys), height)) for x, y in points]
     found = set(placed)
     for (left, start), (right, end) in itertools.pairwise(placed):
         steps = max(abs(right - left), abs(end - start))
@@ -45,7 +43,7 @@ def _dots(points: Sequence[tuple[float, float]], width: int, height: int) -> set
     return found
 
 
-def _scaled(value: float, low: float, high: float, count: int) -> int:
+def _scale(value: float, low: float, high: float, count: int) -> int:
     return round((value - low) / (high - low) * (count - 1)) if high > low else count // 2
 
 

@@ -68,7 +68,7 @@ def artifact(item: Obj) -> Artifact:
         str(meta["name"]),
         str(spec["runUid"]),
         str(spec["uri"]),
-        _created(meta),
+        _creation_time(meta),
         bool(spec.get("deployed")),
     )
 
@@ -77,7 +77,7 @@ def child(item: Obj) -> Child:
     """Return the child of a run for its object."""
     meta = item["metadata"]
     return Child(
-        str(item["kind"]), str(meta["namespace"]), str(meta["name"]), label(item, RUN_UID_LABEL), _created(meta)
+        str(item["kind"]), str(meta["namespace"]), str(meta["name"]), label(item, RUN_UID_LABEL), _creation_time(meta)
     )
 
 
@@ -87,7 +87,7 @@ def is_of_a_run(item: Obj) -> bool:
     return all(o.get("kind") == "RLRun" for o in owners)
 
 
-def _created(metadata: Obj) -> datetime:
+def _creation_time(metadata: Obj) -> datetime:
     text = metadata.get("creationTimestamp")
     # Without a time the object counts as new, because objects of unknown age must not be deleted.
     return datetime.fromisoformat(str(text)) if text else datetime.max.replace(tzinfo=UTC)

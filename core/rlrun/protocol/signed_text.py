@@ -19,17 +19,17 @@ M = TypeVar("M", bound=Schema)
 
 def sign(content: Schema, key: bytes) -> str:
     """Return the content as signed text."""
-    payload = _encoded(content.model_dump_json(by_alias=True).encode())
-    return f"{payload}.{_encoded(_signature(payload, key))}"
+    payload = _encode(content.model_dump_json(by_alias=True).encode())
+    return f"{payload}.{_encode(_signature(payload, key))}"
 
 
 def verify(text: str, keys: Sequence[bytes], model: type[M]) -> M | None:
     """Return the content, or None if none of the keys has signed it."""
     payload, _, signature = text.partition(".")
     try:
-        given = _decoded(signature)
+        given = _decode(signature)
         matches = [hmac.compare_digest(given, _signature(payload, key)) for key in keys]
-        return model.model_validate_json(_decoded(payload)) if any(matches) else None
+        return model.model_validate_json(_decode(payload)) if any(matches) else None
     except ValueError:
         return None
 
@@ -38,9 +38,9 @@ def _signature(payload: str, key: bytes) -> bytes:
     return hmac.digest(key, payload.encode(), hashlib.sha256)
 
 
-def _encoded(data: bytes) -> str:
+def _encode(data: bytes) -> str:
     return base64.urlsafe_b64encode(data).decode().rstrip("=")
 
 
-def _decoded(text: str) -> bytes:
+def _decode(text: str) -> bytes:
     return base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)

@@ -18,12 +18,12 @@ def token_middleware(token: str | None) -> Middleware:
     async def check_token(request: web.Request, handler: Handler) -> web.StreamResponse:
         if is_allowed(request.path, request.headers, token):
             return await handler(request)
-        return unauthorized()
+        return unauthorized_response()
 
     return check_token
 
 
-def unauthorized() -> web.Response:
+def unauthorized_response() -> web.Response:
     """Return the response to a request without the token."""
     message = "The request does not have the token of this run. Only processes of the same run may send it."
     response = json_response(Problem(reason=Reason.TOKEN_INVALID, message=message), UNAUTHORIZED)

@@ -17,7 +17,7 @@ class Backoff:
     """Time before which no try is allowed."""
     _since: float = float("-inf")
 
-    def failed(self, now: float, started: float | None = None) -> None:
+    def record_failure(self, now: float, started: float | None = None) -> None:
         """Record that a try that began at `started` failed at `now`.
 
         Tries that were in progress when the last pause was set do not count: thirty requests that die with one server
@@ -29,7 +29,7 @@ class Backoff:
         self._since = now
         self.until = now + self.pause
 
-    def succeeded(self) -> None:
+    def record_success(self) -> None:
         """Record a success: the next failure starts from the shortest pause."""
         self.failures = 0
         self.until = 0.0

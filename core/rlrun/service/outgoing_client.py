@@ -74,7 +74,7 @@ class OutgoingClient:
 
         Raises AddressRefused, ServiceUnavailable if a retry may help, and RequestRejected.
         """
-        target = self._checked(url)
+        target = self._check_url(url)
         limits = aiohttp.ClientTimeout(total=timeout, sock_connect=min(CONNECT_SECONDS, timeout))
         try:
             async with self._open_session().post(
@@ -94,7 +94,7 @@ class OutgoingClient:
         if self._resolver is not None:
             await self._resolver.close()
 
-    def _checked(self, url: str) -> URL:
+    def _check_url(self, url: str) -> URL:
         try:
             target = URL(url)
         except ValueError as error:
@@ -122,11 +122,11 @@ def _error_of(response: aiohttp.ClientResponse, host: str) -> RequestError:
     status = response.status
     if status < 400:
         return RequestRejected(redirect_problem(response, host), status)
-    problem = Problem(reason=f"HTTP{status}", message=f"{host} responded with {_named(status)}")
+    problem = Problem(reason=f"HTTP{status}", message=f"{host} responded with {_describe_status(status)}")
     return ServiceUnavailable(problem, status) if status in RETRYABLE_STATUSES else RequestRejected(problem, status)
 
 
-def _named(status: int) -> str:
+def _describe_status(status: int) -> str:
     """Return the status with its standard name. The server's own phrase is text of the server."""
     try:
         return f"{status} ({HTTPStatus(status).phrase})"

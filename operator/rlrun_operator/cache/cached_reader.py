@@ -68,7 +68,7 @@ class CachedReader:
 
         `is_known_empty`: there are none but those that this process has written, so that nothing is asked.
         """
-        question = Question.labelled(kind, namespace, labels)
+        question = Question.of_labels(kind, namespace, labels)
         kept = self._find(question)
         if kept is not None:
             return kept

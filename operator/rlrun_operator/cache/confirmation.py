@@ -97,7 +97,7 @@ class _Confirmation:
                 self._rounds_without = ROUNDS_WITHOUT
                 return
             for obj in page:
-                question = Question.labelled(self.kind, obj["metadata"].get("namespace"), {key: label(obj, key)})
+                question = Question.of_labels(self.kind, obj["metadata"].get("namespace"), {key: label(obj, key)})
                 if question in versions:
                     versions[question].update([listed_version(obj)])
         for question, listed in versions.items():

@@ -99,7 +99,7 @@ class _Lists:
     async def read(self, cluster: AsyncKubeClient, cache: ObjectCache) -> None:
         """Keep the answers to all of these lists, unless one list of all takes more pages than they are worth."""
         questions = {
-            (run[0], value): Question.labelled(self.kind, run[0], {self.key: value})
+            (run[0], value): Question.of_labels(self.kind, run[0], {self.key: value})
             for run, value in self.values.items()
         }
         found: defaultdict[tuple[str, str], list[str]] = defaultdict(list)

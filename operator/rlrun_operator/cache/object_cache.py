@@ -53,7 +53,7 @@ class Question:
         return cls(kind, namespace, f"name={name}")
 
     @classmethod
-    def labelled(cls, kind: ResourceKind, namespace: str | None, labels: Labels | None) -> "Question":
+    def of_labels(cls, kind: ResourceKind, namespace: str | None, labels: Labels | None) -> "Question":
         """Return the read of a list."""
         return cls(kind, namespace, label_selector(labels or {}))
 
@@ -257,7 +257,7 @@ class ObjectCache:
         """Take notice of an event. Returns False if this version of the object is known already."""
         uid, version = str((obj.get("metadata") or {}).get("uid", "")), _version(obj)
         is_known = has_forgotten = False
-        for question in {*self._affected(kind, obj), *self._answers_with(kind, obj, uid)}:
+        for question in {*self._affected_questions(kind, obj), *self._answers_with(kind, obj, uid)}:
             _outdate(self._pending.get(question, ()))
             answer = self._answers[question.kind].get(question)
             if answer is None:
@@ -315,7 +315,7 @@ class ObjectCache:
         until = self._expiry(self._clock())
         places = {_place(question.kind, o["metadata"]) for o in stripped}
         self._drop(question)
-        data = _packed(stripped)
+        data = _pack(stripped)
         if len(data) > LARGEST_ANSWER:
             return
         self._answers[question.kind][question] = _Answer(data, versions, places, read.began, read.began, until)
@@ -379,7 +379,7 @@ class ObjectCache:
         known = (self._answers[kind][question].versions[uid] for question in self._answers_with(kind, obj, uid))
         return version is not None and any(found >= version for found in known)
 
-    def written(self, kind: ResourceKind, obj: Obj, began: int) -> None:
+    def store_written(self, kind: ResourceKind, obj: Obj, began: int) -> None:
         """Put the API server's answer to an own write into the kept answers. `began`: moment before the request."""
         metadata, version = obj.get("metadata") or {}, _version(obj)
         place = _place(kind, metadata)
@@ -390,7 +390,7 @@ class ObjectCache:
             self.changed(kind, obj, deleted=True)
             self.forget_object(kind, metadata.get("namespace"), str(metadata.get("name", "")))
             return
-        for question in self._affected(kind, obj):
+        for question in self._affected_questions(kind, obj):
             _outdate(self._pending.get(question, ()))
             answer = self._answers[question.kind].get(question)
             if answer is None or question.kind != kind:
@@ -427,7 +427,7 @@ class ObjectCache:
         answer.versions[uid] = _version(obj) or 0
         answer.unconfirmed |= {uid}
         answer.places.add(place)
-        answer.data = _packed([*answer.objects(), used_parts(question.kind, obj)])
+        answer.data = _pack([*answer.objects(), used_parts(question.kind, obj)])
         self._with_object[place].add(question)
 
     def _put(self, answer: _Answer, obj: Obj) -> None:
@@ -438,7 +438,7 @@ class ObjectCache:
         if answer.versions.get(uid) != version:
             answer.unconfirmed |= {uid}
         answer.versions[uid] = version
-        answer.data = _packed([obj if known["metadata"].get("uid") == uid else known for known in objects])
+        answer.data = _pack([obj if known["metadata"].get("uid") == uid else known for known in objects])
 
     def _answers_with(self, kind: ResourceKind, obj: Mapping[str, Any], uid: str) -> Iterator[Question]:
         """Return the kept answers that have the object, also if its labels were others then."""
@@ -446,7 +446,7 @@ class ObjectCache:
             if uid in self._answers[kind][question].versions:
                 yield question
 
-    def _affected(self, kind: ResourceKind, obj: Mapping[str, Any]) -> Iterator[Question]:
+    def _affected_questions(self, kind: ResourceKind, obj: Mapping[str, Any]) -> Iterator[Question]:
         yield from _questions_about(kind, obj)
         if kind == POD:
             # Secrets are not watched. One that is missing shows at the pods that need it.
@@ -459,10 +459,10 @@ def _questions_about(kind: ResourceKind, obj: Mapping[str, Any]) -> Iterator[Que
     metadata = obj.get("metadata") or {}
     namespace = metadata.get("namespace") if kind.namespaced else None
     yield Question.one(kind, namespace, str(metadata.get("name", "")))
-    yield Question.labelled(kind, namespace, None)
+    yield Question.of_labels(kind, namespace, None)
     for key in (RUN_LABEL, RUN_UID_LABEL):
         if label(obj, key):
-            yield Question.labelled(kind, namespace, {key: label(obj, key)})
+            yield Question.of_labels(kind, namespace, {key: label(obj, key)})
 
 
 def _place(kind: ResourceKind, metadata: Mapping[str, Any]) -> _Place:
@@ -479,7 +479,7 @@ def listed_version(obj: Obj) -> tuple[str, int]:
     return str(obj["metadata"].get("uid", "")), _version(obj) or 0
 
 
-def _packed(objects: list[Obj]) -> bytes:
+def _pack(objects: list[Obj]) -> bytes:
     # Level 1 makes JSON a fifth of its length.
     return zlib.compress(json.dumps(objects).encode(), 1)
 

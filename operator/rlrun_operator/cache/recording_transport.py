@@ -46,7 +46,7 @@ class RecordingTransport(AsyncTransport):
 
     def _record(self, request: KubeRequest, answer: Obj | None, began: int) -> None:
         if answer is not None and answer.get("kind") == request.kind.kind and request.verb is not Verb.DELETE:
-            self._cache.written(request.kind, answer, began)
+            self._cache.store_written(request.kind, answer, began)
             return
         # An object that did not exist before is in no answer by its name, but may be missing in one by its labels.
         self._cache.changed(request.kind, request.body or {}, deleted=True)

@@ -10,11 +10,11 @@ def to_millis(quantity: str) -> int:
     """Return a valid quantity, such as `500m`, `4` or `16Gi`, in thousandths, rounded up."""
     for suffix, factor in BINARY.items():
         if quantity.endswith(suffix):
-            return _rounded(Decimal(quantity.removesuffix(suffix)) * factor)
+            return _round_up(Decimal(quantity.removesuffix(suffix)) * factor)
     # `1E` is an exa, `1E3` and `1e3` have an exponent.
     if quantity[-1] in DECIMAL:
-        return _rounded(Decimal(quantity[:-1]).scaleb(DECIMAL[quantity[-1]]))
-    return _rounded(Decimal(quantity))
+        return _round_up(Decimal(quantity[:-1]).scaleb(DECIMAL[quantity[-1]]))
+    return _round_up(Decimal(quantity))
 
 
 def from_millis(millis: int) -> str:
@@ -28,5 +28,5 @@ def from_millis(millis: int) -> str:
     return str(whole)
 
 
-def _rounded(value: Decimal) -> int:
+def _round_up(value: Decimal) -> int:
     return int((value * 1000).to_integral_value(rounding=ROUND_CEILING))

@@ -98,13 +98,13 @@ class AdmissionQueue:
         self._refresh(now)
         return found
 
-    def gone(self, key: RunKey, pods: Iterable[Obj], now: datetime) -> bool:
+    def on_run_deleted(self, key: RunKey, pods: Iterable[Obj], now: datetime) -> bool:
         """Forget a run that does not exist, except while its pods may run. Returns True if they may."""
         self._keep(key, _uids_of_pods(pods, now))
         self._refresh(now)
         return any(entry.key == key for entry in self._entries.values())
 
-    def failed(self, key: RunKey, run: Obj | None, error: Exception, now: datetime) -> None:
+    def on_reconcile_failed(self, key: RunKey, run: Obj | None, error: Exception, now: datetime) -> None:
         """Give the place of a run that cannot be reconciled to the next one, unless it may be in its status already.
 
         After a temporary error the run keeps its turn: it is reconciled again at once, and its turn ends by itself
@@ -135,19 +135,19 @@ class AdmissionQueue:
         known = entry.demand if entry is not None else self._stored_demand(stored)
         if admitted is not None and known is not None and has_pods and status.attempt_start_time is not None:
             # An attempt with pods keeps its shape.
-            return self._placed(key, uid, status, admitted, known, is_confirmed, observation.priority)
+            return self._admit(key, uid, status, admitted, known, is_confirmed, observation.priority)
         request = place_request(observation, status, self._settings, now)
         if request is None:
             if admitted is not None and has_pods:
-                known = self._limited(requests_of_pods(observation, now)) if known is None else known
-                return self._placed(key, uid, status, admitted, known, is_confirmed, observation.priority)
+                known = self._limited_resources(requests_of_pods(observation, now)) if known is None else known
+                return self._admit(key, uid, status, admitted, known, is_confirmed, observation.priority)
             self._remove(uid)
             return None
-        demand = self._limited(request.total)
+        demand = self._limited_resources(request.total)
         grew = known is not None and any(demand[name] > known.get(name, 0) for name in demand)
         if admitted is not None and (has_pods or not grew):
             kept = known if has_pods and known is not None else demand
-            return self._placed(key, uid, status, admitted, kept, is_confirmed, observation.priority)
+            return self._admit(key, uid, status, admitted, kept, is_confirmed, observation.priority)
         exceeded = exceeded_capacity(demand, self._limits)
         if exceeded:
             self._remove(uid)
@@ -188,7 +188,7 @@ class AdmissionQueue:
         log.info("%s has its place after %.0f s", key, seconds(entry.since, now))
         return Admitted(self._record(entry, None))
 
-    def _placed(
+    def _admit(
         self,
         key: RunKey,
         uid: str,
@@ -263,7 +263,7 @@ class AdmissionQueue:
             if entry.uid != waiting if entry.admitted_time is None else entry.uid not in placed:
                 self._remove(entry.uid)
 
-    def _limited(self, requests: Demand) -> dict[str, int]:
+    def _limited_resources(self, requests: Demand) -> dict[str, int]:
         return {name: requests.get(name, 0) for name in self._limits.capacity}
 
     def _record(self, entry: _Entry, ahead: int | None) -> RunQueue:

@@ -65,7 +65,7 @@ class KueueObserver:
         found: dict[str, Obj] = {}
         try:
             for name in flavor_names(workload):
-                flavor = await self._cached(RESOURCE_FLAVOR, name)
+                flavor = await self._read_cached(RESOURCE_FLAVOR, name)
                 if flavor is None:
                     return {
                         "flavor_problem": _unavailable(
@@ -95,7 +95,7 @@ class KueueObserver:
             # A class that runs must not use is a problem of the spec, which is found with its other references.
             return {}
         try:
-            found = await self._cached(kind, name)
+            found = await self._read_cached(kind, name)
         except ApiError as error:
             return {"priority_problem": _explain(error, kind.kind)}
         if found is None:
@@ -108,7 +108,7 @@ class KueueObserver:
             }
         return {"priority": WorkloadPriority(kind.kind, name, int(found.get("value") or 0))}
 
-    async def _cached(self, kind: ResourceKind, name: str) -> Obj | None:
+    async def _read_cached(self, kind: ResourceKind, name: str) -> Obj | None:
         known = self._known.get((kind.kind, name))
         if known is not None and time.monotonic() - known[0] < CACHE_SECONDS:
             return known[1]

@@ -26,14 +26,14 @@ class KueueQueue:
             return kueue_answer(observation, self._settings, now)
         return None if self._other is None else self._other.answer(observation, now)
 
-    def gone(self, key: RunKey, pods: Iterable[Obj], now: datetime) -> bool:
+    def on_run_deleted(self, key: RunKey, pods: Iterable[Obj], now: datetime) -> bool:
         """Take notice that the run does not exist. Its Workload has gone with it."""
-        return self._other is not None and self._other.gone(key, pods, now)
+        return self._other is not None and self._other.on_run_deleted(key, pods, now)
 
-    def failed(self, key: RunKey, run: Obj | None, error: Exception, now: datetime) -> None:
+    def on_reconcile_failed(self, key: RunKey, run: Obj | None, error: Exception, now: datetime) -> None:
         """Take notice that a reconcile failed. Nothing about Kueue is remembered."""
         if self._other is not None:
-            self._other.failed(key, run, error, now)
+            self._other.on_reconcile_failed(key, run, error, now)
 
 
 def names_local_queue(run: Obj) -> bool:

@@ -142,7 +142,7 @@ class Observer:
         rests_on_index = now is not None and is_cleaned_up(self._index, run, now)
         children, pods, artifact_objects = await asyncio.gather(
             _nothing() if rests_on_index else self._children(reader, namespace, name, is_new, is_first),
-            _nothing() if rests_on_index else self._labelled(reader, POD, namespace, name, is_first),
+            _nothing() if rests_on_index else self._list_labelled(reader, POD, namespace, name, is_first),
             self._artifact_objects(reader, namespace, uid, is_new),
         )
         variables, s3_problem = await self._s3(status)
@@ -217,7 +217,7 @@ class Observer:
                 self._selects_runs = False
         return await self._cluster.list(RLRUN)
 
-    async def _labelled(
+    async def _list_labelled(
         self, reader: CachedReader, kind: ResourceKind, namespace: str, name: str, is_new: bool
     ) -> list[Obj]:
         """Return the objects with the run's label: of a new run those of an earlier one with its name."""
@@ -228,7 +228,7 @@ class Observer:
         self, reader: CachedReader, namespace: str, name: str, is_new: bool, is_first: bool
     ) -> list[Obj]:
         lists = await asyncio.gather(
-            *(self._labelled(reader, kind, namespace, name, is_new) for kind in CHILDREN),
+            *(self._list_labelled(reader, kind, namespace, name, is_new) for kind in CHILDREN),
         )
         # No watch shows Secrets. A creation does not overwrite one of an earlier run or of a user.
         has_none = is_first and all(self._index.has_none(kind, (namespace, name)) for kind in CHILDREN)

@@ -90,7 +90,7 @@ class _Watch:
             if task is not None:
                 task.cancel()
 
-    def answered(self, report: RunStatus) -> Priority | None:
+    def on_answer(self, report: RunStatus) -> Priority | None:
         """Take notice of an answer. Returns the priority of a look at the run; None: nothing is new."""
         before, was_silent = self.report, self.is_silent
         self.report, self.error, self.is_silent = report, None, False
@@ -98,7 +98,7 @@ class _Watch:
             return None
         return Priority.ROUTINE if is_progress(before, report) else Priority.EVENT
 
-    def failed(self, error: RequestError, due: float, now: float) -> Priority | None:
+    def on_failure(self, error: RequestError, due: float, now: float) -> Priority | None:
         """Take notice of a request without an answer. Returns the priority of a look at the run; None: nothing is new.
 
         One failure is not shown, but a silence. `due`: time at which the answer should have come.
@@ -112,7 +112,7 @@ class _Watch:
     def silent_seconds(self, now: float) -> float:
         return 0.0 if self.error is None else now - self.silent_since
 
-    def known(self) -> RunStatus:
+    def last_answer(self) -> RunStatus:
         """Return the last answer. Raises RequestError without one, or after SILENT_SECONDS."""
         if self.error is not None and (self.report is None or self.is_silent):
             raise self.error.with_traceback(None)
@@ -172,11 +172,11 @@ class HttpOrchestratorClient(OrchestratorClient):
         if watch is not None and watch.token == token:
             if is_fresh:
                 await self._refresh(key, watch)
-            return watch.known()
+            return watch.last_answer()
         if watch is not None:
             self.forget(key)
         if len(self._watches) >= MAX_WATCHES:
-            return await self._polled(key, token)
+            return await self._poll_once(key, token)
         watch = self._begin(key, token)
         assert watch.first is not None
         await asyncio.wait({watch.first}, timeout=None if is_fresh else FIRST_SECONDS)
@@ -184,7 +184,7 @@ class HttpOrchestratorClient(OrchestratorClient):
             watch.is_relied_on = True
         elif not watch.first.cancelled():
             watch.first.result()  # raises an error of the operator itself
-        return watch.known()
+        return watch.last_answer()
 
     def _begin(self, key: RunKey, token: str | None) -> _Watch:
         watch = self._watches[key] = _Watch(token)
@@ -200,16 +200,16 @@ class HttpOrchestratorClient(OrchestratorClient):
         """
         before = watch.report
         try:
-            watch.answered(await self._http.call("GET", self._asking(key), RunStatus, headers=bearer(watch.token)))
+            watch.on_answer(await self._http.call("GET", self._asking(key), RunStatus, headers=bearer(watch.token)))
         except RequestError:
             if watch.report is before:
                 raise
 
-    async def _polled(self, key: RunKey, token: str | None) -> RunStatus:
+    async def _poll_once(self, key: RunKey, token: str | None) -> RunStatus:
         """Ask an orchestrator that is not watched. Raises RequestError."""
         asked = _Watch(token)
         await self._read(self._http, self._asking(key), asked)
-        return asked.known()
+        return asked.last_answer()
 
     @override
     def is_watched(self, key: RunKey) -> bool:
@@ -270,10 +270,10 @@ class HttpOrchestratorClient(OrchestratorClient):
     async def _read(self, http: HttpClient, url: str, watch: _Watch, wait: float = 0) -> Priority | None:
         due = self._clock() + wait
         try:
-            return watch.answered(await http.call("GET", url, RunStatus, headers=bearer(watch.token)))
+            return watch.on_answer(await http.call("GET", url, RunStatus, headers=bearer(watch.token)))
         except RequestError as error:
             log.debug("No status from %s: %s", url, error)
-            return watch.failed(error, due, self._clock())
+            return watch.on_failure(error, due, self._clock())
 
     def _asking(self, key: RunKey) -> str:
         return f"{self._url(key)}?{SINCE}="

@@ -36,11 +36,11 @@ class AdmissionSource(Protocol):
         """Return the answer to the observed run; None: no queue decides about it, or it does not ask for a place."""
         ...
 
-    def gone(self, key: RunKey, pods: Iterable[Obj], now: datetime) -> bool:
+    def on_run_deleted(self, key: RunKey, pods: Iterable[Obj], now: datetime) -> bool:
         """Take notice that the run does not exist. Returns True while its place is kept for its pods."""
         ...
 
-    def failed(self, key: RunKey, run: Obj | None, error: Exception, now: datetime) -> None:
+    def on_reconcile_failed(self, key: RunKey, run: Obj | None, error: Exception, now: datetime) -> None:
         """Take notice that a reconcile failed. `run`: as it is known then, None if it could not be read."""
         ...
 
@@ -75,7 +75,7 @@ class Reconciler:
         """Return whether nothing is left to do for this version of a finished run. A change of it is an event."""
         return self._settled.get(key) == version
 
-    def unsettled(self) -> Collection[RunKey]:
+    def unsettled_runs(self) -> Collection[RunKey]:
         """Return the runs that were looked at and in which something is left to do, finished ones too."""
         return self._unsettled
 
@@ -105,7 +105,7 @@ class Reconciler:
         except Exception as error:
             if self._queue is not None:
                 run = None if observation is None else observation.run
-                self._queue.failed(key, run, error, to_clock(self._clock()))
+                self._queue.on_reconcile_failed(key, run, error, to_clock(self._clock()))
             if isinstance(error, ApiError) and error.reason == TOO_LARGE:
                 await self._report_unread(key, error)
             raise
@@ -146,7 +146,7 @@ class Reconciler:
     async def _end(self, key: RunKey) -> float | None:
         """Give the place of a deleted run back and copy the logs of its terminating pods."""
         pods = [p for p in await self._observer.pods(key.namespace, key.name) if label(p, RUN_UID_LABEL)]
-        keeps_place = self._queue is not None and self._queue.gone(key, pods, to_clock(self._clock()))
+        keeps_place = self._queue is not None and self._queue.on_run_deleted(key, pods, to_clock(self._clock()))
         copies = [
             copy
             for uid in sorted({label(p, RUN_UID_LABEL) for p in pods})

@@ -26,15 +26,15 @@ async def list_runs(cluster: AsyncKubeClient, namespaces: Sequence[str], *, for_
     `for_admission`: all fields of runs that may have a place in the queue or wait for one.
     """
     places: list[str | None] = [*namespaces] or [None]
-    keep = _kept_for_admission if for_admission else _kept
+    keep = _kept_for_admission if for_admission else _trim
     return [run for place in places for run in await cluster.list(RLRUN, place, keep=keep)]
 
 
 def _kept_for_admission(run: Obj) -> Obj:
-    return _kept(run) if is_finished(run) and not run["status"].get("queue") else run
+    return _trim(run) if is_finished(run) and not run["status"].get("queue") else run
 
 
-def _kept(run: Obj) -> Obj:
+def _trim(run: Obj) -> Obj:
     return {
         part: {key: run[part][key] for key in keys if key in run[part]} for part, keys in KEPT.items() if part in run
     }

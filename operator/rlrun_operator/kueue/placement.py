@@ -115,14 +115,14 @@ def _merge(name: str, parts: Sequence[Placement]) -> Placement:
     for part in parts:
         tolerations += [t for t in part.tolerations if t not in tolerations]
     return Placement(
-        _joined(name, "nodeSelector", [p.node_selector for p in parts]),
+        _join(name, "nodeSelector", [p.node_selector for p in parts]),
         tuple(tolerations),
-        _joined(name, "label", [p.labels for p in parts]),
-        _joined(name, "annotation", [p.annotations for p in parts]),
+        _join(name, "label", [p.labels for p in parts]),
+        _join(name, "annotation", [p.annotations for p in parts]),
     )
 
 
-def _joined(name: str, what: str, parts: Sequence[Mapping[str, str]]) -> dict[str, str]:
+def _join(name: str, what: str, parts: Sequence[Mapping[str, str]]) -> dict[str, str]:
     found: dict[str, str] = {}
     for part in parts:
         for key, value in part.items():

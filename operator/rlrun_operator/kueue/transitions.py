@@ -15,7 +15,7 @@ from rlrun.kube.objects import Obj, ObjectRef, annotation
 from rlrun.kube.pods import is_leaving
 from rlrun.protocol.problem import Problem
 
-from rlrun_operator.kueue.workload_status import WorkloadStatus, find, finished, holds, pods_ready, released
+from rlrun_operator.kueue.workload_status import WorkloadStatus, find, finish_workload, holds, pods_ready, release_quota
 
 MISCONFIGURED = ("Misconfigured", "Inadmissible")
 """Kueue's reasons for a Workload that cannot be admitted before the queue is changed: it is missing or inactive."""
@@ -98,15 +98,19 @@ def decide(
         if current is None or has_pods:
             return Decision(Action.NOTHING, current)
         succeeded = stage is Stage.COMPLETED
-        return Decision(Action.NOTHING, current, status=finished(current, now, succeeded=succeeded, message=outcome))
+        return Decision(
+            Action.NOTHING, current, status=finish_workload(current, now, succeeded=succeeded, message=outcome)
+        )
     if stage is Stage.ACTIVE:
         return _active(current, now, is_ready=is_ready)
     if current is not None and holds(current, "Evicted") and holds(current, "QuotaReserved"):
-        return Decision(Action.WAIT, current, _lost(current), status=None if has_pods else released(current, now))
+        return Decision(
+            Action.WAIT, current, _admission_problem(current), status=None if has_pods else release_quota(current, now)
+        )
     if stage is Stage.PAUSED:
         is_admitted = current is not None and holds(current, "Admitted")
         return Decision(Action.START if is_admitted else Action.NOTHING, current)
-    return _queued(known, current, wanted, has_pods=has_pods)
+    return _plan_queued(known, current, wanted, has_pods=has_pods)
 
 
 def _active(current: Obj | None, now: datetime, *, is_ready: bool) -> Decision:
@@ -117,13 +121,13 @@ def _active(current: Obj | None, now: datetime, *, is_ready: bool) -> Decision:
             "continues from its newest checkpoint.",
         )
         return Decision(Action.STOP, problem=problem)
-    lost = _lost(current)
+    lost = _admission_problem(current)
     if lost is not None:
         return Decision(Action.STOP, current, lost)
     return Decision(Action.START, current, status=pods_ready(current, is_ready, now))
 
 
-def _queued(known: Sequence[Obj], current: Obj | None, wanted: Obj | None, *, has_pods: bool) -> Decision:
+def _plan_queued(known: Sequence[Obj], current: Obj | None, wanted: Obj | None, *, has_pods: bool) -> Decision:
     if wanted is None:
         # The references of the spec are not valid now, so the shape of the run is unknown. A Workload keeps its place.
         is_admitted = current is not None and holds(current, "Admitted")
@@ -148,7 +152,7 @@ def _queued(known: Sequence[Obj], current: Obj | None, wanted: Obj | None, *, ha
     return Decision(Action.START, current)
 
 
-def _lost(workload: Obj) -> Problem | None:
+def _admission_problem(workload: Obj) -> Problem | None:
     """Return why an attempt may not go on, or None if its Workload is admitted."""
     evicted = find(workload, "Evicted")
     if evicted is not None and evicted.get("status") == "True":

@@ -55,12 +55,12 @@ def holds(workload: Obj, kind: str) -> bool:
     return found is not None and found.get("status") == "True"
 
 
-def released(workload: Obj, now: datetime) -> WorkloadStatus:
+def release_quota(workload: Obj, now: datetime) -> WorkloadStatus:
     """Return the status that gives the quota of an evicted Workload back and leaves it in its queue."""
     evicted = find(workload, "Evicted") or {}
     reason, message = str(evicted.get("reason") or "Evicted"), str(evicted.get("message") or "")
     requeued = reason in REQUEUED_AT_ONCE
-    status = _copied(workload)
+    status = _copy_status(workload)
     if holds(workload, "Admitted"):
         since = parse_time((find(workload, "Admitted") or {}).get("lastTransitionTime")) or now
         past = int(status.get("accumulatedPastExecutionTimeSeconds") or 0)
@@ -71,17 +71,17 @@ def released(workload: Obj, now: datetime) -> WorkloadStatus:
         ("Admitted", False, "NoReservation", "The workload has no reservation"),
     ):
         _set(status, workload, kind, value, why, text, now)
-    return _applied(workload, status, ADMISSION_MANAGER)
+    return _apply_status(workload, status, ADMISSION_MANAGER)
 
 
-def finished(workload: Obj, now: datetime, *, succeeded: bool, message: str) -> WorkloadStatus:
+def finish_workload(workload: Obj, now: datetime, *, succeeded: bool, message: str) -> WorkloadStatus:
     """Return the status that ends the Workload and gives its quota back."""
-    status = _copied(workload)
+    status = _copy_status(workload)
     if admission := (workload.get("status") or {}).get("admission"):
         status["admission"] = admission
         status.pop("resourceRequests", None)
     _set(status, workload, "Finished", True, FINISHED_REASONS[succeeded], message, now)
-    return _applied(workload, status, ADMISSION_MANAGER)
+    return _apply_status(workload, status, ADMISSION_MANAGER)
 
 
 def pods_ready(workload: Obj, ready: bool, now: datetime) -> WorkloadStatus | None:
@@ -102,10 +102,10 @@ def pods_ready(workload: Obj, ready: bool, now: datetime) -> WorkloadStatus | No
         return None
     status: Obj = {"conditions": []}
     _set(status, workload, "PodsReady", ready, reason, message, now)
-    return _applied(workload, status, PODS_READY_MANAGER)
+    return _apply_status(workload, status, PODS_READY_MANAGER)
 
 
-def _copied(workload: Obj) -> Obj:
+def _copy_status(workload: Obj) -> Obj:
     """Return what the admission's manager owns, without the admission itself."""
     old: Mapping[str, Any] = workload.get("status") or {}
     status = {key: old[key] for key in COPIED_FIELDS if old.get(key) not in (None, [], {})}
@@ -135,7 +135,7 @@ def _stamp(now: datetime) -> str:
     return f"{now:%Y-%m-%dT%H:%M:%SZ}"
 
 
-def _applied(workload: Obj, status: Obj, manager: str) -> WorkloadStatus:
+def _apply_status(workload: Obj, status: Obj, manager: str) -> WorkloadStatus:
     metadata = workload["metadata"]
     # The version makes the API server reject the status if Kueue has changed the Workload meanwhile.
     keys = ("name", "namespace", "uid", "resourceVersion")

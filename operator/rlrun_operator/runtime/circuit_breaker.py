@@ -85,7 +85,7 @@ class CircuitBreaker:
             return None
         return Permit(now, self._changes)
 
-    def succeeded(self, permit: Permit) -> None:
+    def record_success(self, permit: Permit) -> None:
         """Record that the service answered the call."""
         if not self._counts(permit):
             return
@@ -94,7 +94,7 @@ class CircuitBreaker:
             self._pauses = 0
             self._change(BreakerState.CLOSED)
 
-    def failed(self, permit: Permit) -> None:
+    def record_failure(self, permit: Permit) -> None:
         """Record that the service did not answer the call."""
         if not self._counts(permit):
             return
@@ -103,7 +103,7 @@ class CircuitBreaker:
         if is_slow or self._failures >= self._limits.failures or not self.is_closed:
             self._open()
 
-    def abandoned(self, permit: Permit) -> None:
+    def abandon(self, permit: Permit) -> None:
         """Record that the call ended without showing whether the service answers. The next call may probe."""
         if self._counts(permit) and self.state is BreakerState.HALF_OPEN:
             self._change(BreakerState.OPEN)

@@ -70,7 +70,7 @@ class RunPhaseCollector(Collector):
         """Return the runs in phase Pending."""
         return [key for key, phase in self._phases.items() if phase == Phase.pending.value]
 
-    def unfinished(self) -> list[tuple[str, str]]:
+    def unfinished_runs(self) -> list[tuple[str, str]]:
         """Return the runs that have not finished."""
         return [key for key, phase in self._phases.items() if not Phase(phase).finished]
 

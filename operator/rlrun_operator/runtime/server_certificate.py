@@ -47,7 +47,7 @@ async def ensure_authority(cluster: AsyncKubeClient, settings: OperatorSettings,
         return ""
     host = urlsplit(settings.storage_server).hostname or ""
     where = wanted.secret
-    data = _decoded(await cluster.get(SECRET, where.namespace, where.name))
+    data = _decode(await cluster.get(SECRET, where.namespace, where.name))
     if not wanted.create:
         if CERTIFICATE not in data:
             raise CertificateMissing(
@@ -135,7 +135,7 @@ def _is_usable(data: Mapping[str, bytes], host: str, now: datetime) -> bool:
     return ends_late and host in names.get_values_for_type(x509.DNSName)
 
 
-def _decoded(secret: Obj | None) -> dict[str, bytes]:
+def _decode(secret: Obj | None) -> dict[str, bytes]:
     found = {}
     for name, value in ((secret or {}).get("data") or {}).items():
         try:

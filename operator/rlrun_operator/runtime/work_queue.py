@@ -143,7 +143,7 @@ class WorkQueue(Generic[K]):
                 raise
         return key
 
-    def done(self, key: K) -> None:
+    def finish(self, key: K) -> None:
         """End the processing of the key, after success or failure."""
         self._processing.discard(key)
         self._busy[key.namespace] -= 1
@@ -239,7 +239,7 @@ async def work(queue: WorkQueue[K], reconcile: Callable[[K], Awaitable[float | N
             async with asyncio.timeout(RECONCILE_DEADLINE):
                 again = await reconcile(key)
         except asyncio.CancelledError:
-            queue.done(key)
+            queue.finish(key)
             raise
         except Exception as error:
             reason = error_reason(error)
@@ -260,7 +260,7 @@ async def work(queue: WorkQueue[K], reconcile: Callable[[K], Awaitable[float | N
                 queue.add_after(key, again, Priority.ROUTINE)
         finally:
             RECONCILE_SECONDS.observe(time.monotonic() - started)
-        queue.done(key)
+        queue.finish(key)
 
 
 def error_reason(error: Exception) -> str:

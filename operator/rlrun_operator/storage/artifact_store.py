@@ -222,11 +222,11 @@ class S3ArtifactStore(ArtifactStore):
         breaker = self._breakers[endpoint]
         was_closed = breaker.is_closed
         if outcome is CallOutcome.ANSWERED:
-            breaker.succeeded(permit)
+            breaker.record_success(permit)
         elif outcome is CallOutcome.FAILED:
-            breaker.failed(permit)
+            breaker.record_failure(permit)
         else:
-            breaker.abandoned(permit)
+            breaker.abandon(permit)
         S3_CALLS.labels(outcome).inc()
         S3_BREAKER_OPEN.labels(endpoint).set(not breaker.is_closed)
         if was_closed and not breaker.is_closed:

@@ -54,20 +54,22 @@ class PolicyFiles:
             with self._metrics.download_seconds.time():
                 manifest = await asyncio.wait_for(self._bring(policy, uri, dest), self._deadline)
         except ValueError as error:
-            raise _failed(422, str(error)) from error
+            raise _download_failure(422, str(error)) from error
         except TimeoutError as error:
-            raise _failed(504, f"{policy.uri} took longer than {self._deadline:g} s") from error
+            raise _download_failure(504, f"{policy.uri} took longer than {self._deadline:g} s") from error
         except StoreError as error:
             status = 503 if isinstance(error, Unreachable) else 424
-            raise _failed(status, f"{error.problem.reason}: {error.problem.message}") from error
+            raise _download_failure(status, f"{error.problem.reason}: {error.problem.message}") from error
         except PolicyUnavailable as error:
-            raise _failed(503, str(error)) from error
+            raise _download_failure(503, str(error)) from error
         except OSError as error:
-            raise _failed(507, f"{dest} cannot be written: {error}") from error
+            raise _download_failure(507, f"{dest} cannot be written: {error}") from error
         self._metrics.bytes.inc(manifest.size)
         if not _promises(manifest, policy):
             await asyncio.to_thread(shutil.rmtree, dest, True)
-            raise _failed(424, f"{policy.uri} holds other weights than {policy.name}: publish the policy again")
+            raise _download_failure(
+                424, f"{policy.uri} holds other weights than {policy.name}: publish the policy again"
+            )
         return dest
 
     async def _bring(self, policy: PolicyRef, uri: S3Uri, dest: Path) -> Manifest:
@@ -116,5 +118,5 @@ def _is_whole(folder: Path, policy: PolicyRef) -> bool:
     return _promises(manifest, policy) and all(path.is_file() and path.stat().st_size == size for path, size in files)
 
 
-def _failed(status: int, message: str) -> ProblemError:
+def _download_failure(status: int, message: str) -> ProblemError:
     return ProblemError.of(status, Reason.ADAPTER_DOWNLOAD_FAILED, message)

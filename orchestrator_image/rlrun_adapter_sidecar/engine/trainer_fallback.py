@@ -63,7 +63,7 @@ class TrainerFallback:
         """
         try:
             manifest = await self._read_manifest(uri)
-            self._pause.succeeded()
+            self._pause.record_success()
             if manifest is None:
                 raise NotFound(f"{uri} is not in S3 yet")
             return await asyncio.to_thread(self._source.download, uri, dest, manifest)
@@ -80,12 +80,12 @@ class TrainerFallback:
         temporary = Path(await asyncio.to_thread(tempfile.mkdtemp, prefix=f".{dest.name}-", dir=dest.parent))
         try:
             async with self._http.get(f"{url}/{MANIFEST}", timeout=limits, allow_redirects=False) as answer:
-                manifest = Manifest.model_validate_json(await _checked(answer).read())
+                manifest = Manifest.model_validate_json(await _check_status(answer).read())
             if not fits(manifest):
                 raise PolicyUnavailable(f"{url} holds other weights than its name says")
             for entry in manifest.files:
                 async with self._http.get(f"{url}/{entry.name}", timeout=limits, allow_redirects=False) as answer:
-                    await _save(_checked(answer), entry, _place(entry, temporary))
+                    await _save(_check_status(answer), entry, _place(entry, temporary))
             await asyncio.to_thread(_put_in_place, temporary, dest, manifest)
         except (TimeoutError, aiohttp.ClientError, ValidationError) as error:
             raise PolicyUnavailable(f"{url}: {error or type(error).__name__}") from error
@@ -107,10 +107,10 @@ class TrainerFallback:
     def _late(self, request: "asyncio.Future[Manifest | None]") -> None:
         self._pending_request = None
         if not request.cancelled() and request.exception() is None:
-            self._pause.succeeded()
+            self._pause.record_success()
 
     def _record_failure(self) -> None:
-        self._pause.failed(self._clock())
+        self._pause.record_failure(self._clock())
         log.warning("S3 is unreachable. Retrying in %.0f s.", self._pause.pause)
 
 
@@ -125,7 +125,7 @@ async def _save(answer: aiohttp.ClientResponse, entry: FileEntry, path: Path) ->
         raise PolicyUnavailable(f"{answer.url} is not what its manifest says")
 
 
-def _checked(answer: aiohttp.ClientResponse) -> aiohttp.ClientResponse:
+def _check_status(answer: aiohttp.ClientResponse) -> aiohttp.ClientResponse:
     if answer.status != 200:
         raise PolicyUnavailable(f"{answer.url} answered {answer.status}")
     return answer

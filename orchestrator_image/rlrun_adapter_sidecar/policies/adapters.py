@@ -73,7 +73,7 @@ class AdapterLoader:
 
     async def list(self) -> AdapterList:
         """Return what the engine serves, by its own list. Raises ProblemError."""
-        return AdapterList(adapters=await self._listed())
+        return AdapterList(adapters=await self._list_adapters())
 
     async def load(self, policy: PolicyRef) -> AdapterList:
         """Make the engine serve the policy under its name and return once the engine lists it. Raises ProblemError."""
@@ -116,7 +116,7 @@ class AdapterLoader:
         try:
             path = await self._files.fetch(policy)
             await self._engine.load(policy.name, str(path))
-            names = await self._confirmed(policy.name)
+            names = await self._confirm_loaded(policy.name)
         except ProblemError as error:
             self.metrics.loads.labels(error.problem.reason).inc()
             log.error("load of %s: %s", policy.name, error)
@@ -127,16 +127,16 @@ class AdapterLoader:
         log.info("loaded %s in %.2f s", policy.name, seconds)
         return names, seconds
 
-    async def _confirmed(self, name: str) -> Names:
+    async def _confirm_loaded(self, name: str) -> Names:
         ends = time.monotonic() + CONFIRM_SECONDS
-        while name not in (names := await self._listed()):
+        while name not in (names := await self._list_adapters()):
             if time.monotonic() > ends:
                 message = f"the engine accepted {name} but does not list it: check the engine's log"
                 raise ProblemError.of(502, Reason.ADAPTER_LOAD_REJECTED, message)
             await asyncio.sleep(CONFIRM_PAUSE)
         return names
 
-    async def _listed(self) -> Names:
+    async def _list_adapters(self) -> Names:
         names = await self._engine.adapters()
         self._last_listed = frozenset(names)
         self.metrics.adapters.set(len(names))

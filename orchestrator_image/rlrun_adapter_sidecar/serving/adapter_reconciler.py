@@ -51,10 +51,10 @@ class ManagedAdapter:
         """True while a load is in progress."""
         return self.task is not None and not self.task.done()
 
-    def failed(self, problem: Problem, now: float) -> None:
+    def record_failure(self, problem: Problem, now: float) -> None:
         """Record a failed try."""
         self.problem = problem
-        self.backoff.failed(now)
+        self.backoff.record_failure(now)
 
     def report(self) -> AdapterReport:
         """Return the adapter's part of the report."""
@@ -123,7 +123,7 @@ class AdapterReconciler:
         for adapter in order.adapters:
             slot = kept[adapter.name]
             slots[adapter.name] = slot if slot is not None and slot.adapter == adapter else ManagedAdapter(adapter)
-            slots[adapter.name].backoff.succeeded()
+            slots[adapter.name].backoff.record_success()
         for name, slot in self._slots.items():
             # In the engine, or being loaded: the next check finds out.
             if name not in slots and (slot.state is LoadState.loaded or slot.busy):
@@ -168,7 +168,7 @@ class AdapterReconciler:
     def _reconcile_adapter(self, slot: ManagedAdapter, held: bool, now: float) -> None:
         if held:
             slot.state, slot.problem, slot.was_loaded = LoadState.loaded, None, True
-            slot.backoff.succeeded()
+            slot.backoff.record_success()
             return
         if slot.state is LoadState.loaded:
             log.warning("%s is missing in the engine: loading it again", slot.adapter.name)
@@ -184,11 +184,11 @@ class AdapterReconciler:
             path = await self._files(adapter).fetch(policy)
             await self._engine.load(adapter.name, str(path))
         except ProblemError as error:
-            self._failed(slot, error.problem)
+            self._record_failure(slot, error.problem)
         except Exception as error:
             log.exception("load of %s", adapter.name)
             message = f"{type(error).__name__}: {error}. This is a bug of the sidecar: see its log"
-            self._failed(slot, Problem(reason=Reason.INTERNAL_ERROR, message=message))
+            self._record_failure(slot, Problem(reason=Reason.INTERNAL_ERROR, message=message))
         else:
             self.metrics.loads.labels("ok").inc()
             self.metrics.seconds.observe(time.monotonic() - started)
@@ -196,10 +196,10 @@ class AdapterReconciler:
         finally:
             self._changed.set()
 
-    def _failed(self, slot: ManagedAdapter, problem: Problem) -> None:
+    def _record_failure(self, slot: ManagedAdapter, problem: Problem) -> None:
         self.metrics.loads.labels(problem.reason).inc()
         log.error("load of %s: %s: %s", slot.adapter.name, problem.reason, problem.message)
-        slot.failed(problem, self._clock())
+        slot.record_failure(problem, self._clock())
         # An unreachable engine says nothing about the adapter.
         slot.state = LoadState.loading if problem.reason == UNREACHABLE else LoadState.failed
 
@@ -215,7 +215,7 @@ class AdapterReconciler:
                 await self._engine.unload(name)
             except ProblemError as error:
                 log.error("unload of %s: %s", name, error)
-                slot.failed(error.problem, now)
+                slot.record_failure(error.problem, now)
             else:
                 log.info("unloaded %s", name)
                 self.metrics.unloads.inc()

@@ -35,7 +35,7 @@ def load(config: EnvironmentConfig, folder: Path) -> Loaded:
     """
     _prepare_process(folder)
     try:
-        loaded = _loaded(config)
+        loaded = _load(config)
     except KeyboardInterrupt:
         raise
     except BaseException as error:
@@ -46,7 +46,7 @@ def load(config: EnvironmentConfig, folder: Path) -> Loaded:
             names = ", ".join(map(str, getattr(missing, "keys", None) or [missing]))
             raise LoadError(
                 Reason.SECRETS_MISSING,
-                f"{config.id} needs the variables {names}. Store them in {_linked(config)}a Secret that the run's "
+                f"{config.id} needs the variables {names}. Store them in {_secret_hint(config)}a Secret that the run's "
                 "envFrom lists.",
             ) from error
         raise LoadError(Reason.ENVIRONMENT_LOAD_FAILED, _load_failure(config, error, folder)) from error
@@ -55,13 +55,13 @@ def load(config: EnvironmentConfig, folder: Path) -> Loaded:
     return loaded
 
 
-def _linked(config: EnvironmentConfig) -> str:
+def _secret_hint(config: EnvironmentConfig) -> str:
     if config.owner is None:
         return ""
     return f"Secret {linked_secret(f'{config.owner}/{config.package}')} of the run's namespace, or in "
 
 
-def _loaded(config: EnvironmentConfig) -> Loaded:
+def _load(config: EnvironmentConfig) -> Loaded:
     module = importlib.import_module(config.package.replace("-", "_"))
     if not hasattr(module, "load_environment"):
         where = getattr(module, "__file__", None)

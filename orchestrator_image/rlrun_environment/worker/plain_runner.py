@@ -80,7 +80,7 @@ class PlainRunner:
         found = await asyncio.gather(*[self._rollout(request, copy.deepcopy(row), rollout, limits) for rollout in ids])
         sound = [entry for entry in found if isinstance(entry, dict)]
         if self._score is not None and request.score and sound:
-            scored = iter(await self._scored(self._score, row, sound))
+            scored = iter(await self._score_rollouts(self._score, row, sound))
             found = [next(scored) if isinstance(entry, dict) else entry for entry in found]
         return [_result(rollout, entry, request.score) for rollout, entry in zip(ids, found, strict=True)]
 
@@ -88,7 +88,7 @@ class PlainRunner:
         self, request: GroupRequest, row: dict[str, Any], rollout: str, limits: GroupLimits
     ) -> dict[str, Any] | Problem:
         base = request.base_url.rstrip("/").removesuffix("/v1")
-        work = called(
+        work = call_function(
             self.loaded.environment.rollout,
             row,
             base_url=f"{base}/rollouts/{rollout}/v1",
@@ -110,11 +110,11 @@ class PlainRunner:
             )
         return dict(returned)
 
-    async def _scored(
+    async def _score_rollouts(
         self, score: Score, row: dict[str, Any], sound: list[dict[str, Any]]
     ) -> list[dict[str, Any] | Problem]:
         try:
-            rewards = await called(score, row, sound)
+            rewards = await call_function(score, row, sound)
         except GeneratorExit:
             raise
         except BaseException as error:
@@ -132,7 +132,7 @@ class PlainRunner:
         ]
 
 
-async def called(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+async def call_function(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Call the function and return its result: awaited if it is async, else in a new thread.
 
     A thread cannot be stopped from outside. One that hangs is abandoned: it is a daemon, so the process can end, and

@@ -77,7 +77,7 @@ def _individual(rubric: Any, original: Callable[..., Any], folder: Path) -> Call
             return number
 
         def fail(error: BaseException) -> float:
-            record_first_problem(state, _raised(func, error, folder))
+            record_first_problem(state, _exception_problem(func, error, folder))
             return 0.0
 
         result: float = await original(func=_shell(func, check, fail), state=state)
@@ -105,7 +105,7 @@ def _group(rubric: Any, original: Callable[..., Any], folder: Path) -> Callable[
 
         def fail(error: BaseException) -> list[float]:
             for state in states:
-                record_first_problem(state, _raised(func, error, folder))
+                record_first_problem(state, _exception_problem(func, error, folder))
             return [0.0] * len(states)
 
         result: list[float] = await original(func=_shell(func, check, fail), states=states)
@@ -138,7 +138,7 @@ def _shell(
     return shell
 
 
-def _raised(func: Callable[..., Any], error: BaseException, folder: Path) -> Problem:
+def _exception_problem(func: Callable[..., Any], error: BaseException, folder: Path) -> Problem:
     return user_code_problem(Reason.REWARD_FUNCTION_ERROR, f"Reward function {_name(func)} raised ", error, folder)
 
 

@@ -16,7 +16,7 @@ class EndedGroup:
     cause: str | None = None
 
     @classmethod
-    def untrained(cls, group: Group) -> "EndedGroup":
+    def from_untrained(cls, group: Group) -> "EndedGroup":
         """Return a group that no step trains on. A usable one has become stale."""
         if group.outcome is GroupOutcome.filtered:
             return cls(group, SampleStatus.filtered, group.filter_reason)
@@ -39,7 +39,7 @@ class UntrainedGroups:
         if not group.rollouts:
             return
         if len(self._groups) < self._limit:
-            self._groups.append(EndedGroup.untrained(group))
+            self._groups.append(EndedGroup.from_untrained(group))
         else:
             self._omitted += len(group.rollouts)
 

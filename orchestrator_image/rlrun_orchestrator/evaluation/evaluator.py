@@ -188,11 +188,11 @@ class Evaluator:
 
     def after_step(self, step: int, policy: PolicyRef) -> None:
         """Start what is due with the policy after `step` steps."""
-        self._start(self._due(step), step, EvaluatedPolicy(policy))
+        self._start(self._due_tasks(step), step, EvaluatedPolicy(policy))
 
     def has_unfinished(self, step: int, policy: PolicyRef) -> bool:
         """Return whether an evaluation that is due at `step` has not been completed."""
-        return any(self._is_new(m, EvaluatedPolicy(policy)) for m in self._due(step))
+        return any(self._is_new(m, EvaluatedPolicy(policy)) for m in self._due_tasks(step))
 
     async def finish(self, deadline: float) -> None:
         """Wait for running evaluations for at most `deadline` seconds, and cancel the rest with a warning."""
@@ -236,7 +236,7 @@ class Evaluator:
 
     # --- rounds -------------------------------------------------------------------------------------------------------
 
-    def _due(self, step: int) -> list[EvaluationTask]:
+    def _due_tasks(self, step: int) -> list[EvaluationTask]:
         return [m for m in self._evaluation_tasks if m.due(step, self._schedule.max_steps)]
 
     def _is_new(self, measurement: EvaluationTask, evaluated: EvaluatedPolicy) -> bool:
@@ -262,9 +262,9 @@ class Evaluator:
             task = asyncio.create_task(round, name=f"{kind} of step {step}")
             self._rounds[use] = task
             self._tasks.add(task)
-            task.add_done_callback(self._ended)
+            task.add_done_callback(self._on_task_done)
 
-    def _ended(self, task: "asyncio.Task[None]") -> None:
+    def _on_task_done(self, task: "asyncio.Task[None]") -> None:
         self._tasks.discard(task)
         error = None if task.cancelled() else task.exception()
         if error is not None:
@@ -343,7 +343,7 @@ class Evaluator:
                     problem = error.problem
                     self._environments[measurement.use].mark_unreachable(member.name, problem)
                 except (RequestError, ValueError) as error:
-                    problem = error.problem if isinstance(error, RequestError) else _unexpected(error)
+                    problem = error.problem if isinstance(error, RequestError) else _unexpected_problem(error)
                     break
             message = f"an example of {measurement.environment} could not be evaluated: {problem.message}"
             self._conditions.add_warning(Problem(reason=Reason.EVALUATION_ERRORS, message=message[:MESSAGE_LIMIT]))
@@ -381,5 +381,5 @@ def _ordinal(measurement: EvaluationTask, index: int) -> int:
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=6).digest(), "big")
 
 
-def _unexpected(error: Exception) -> Problem:
+def _unexpected_problem(error: Exception) -> Problem:
     return Problem(reason=Reason.EVALUATION_FAILED, message=f"{type(error).__name__}: {error}")

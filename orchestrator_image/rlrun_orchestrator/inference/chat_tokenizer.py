@@ -46,7 +46,7 @@ class ChatTokenizer:
             able = [replica for replica in self._pool.replicas.values() if replica.is_answering]
             if not able:
                 problem = self._pool.problem()
-                await self._pool.changed(0.5)
+                await self._pool.wait_for_change(0.5)
                 continue
             replica = min(able, key=lambda replica: replica.requests)
             try:

@@ -156,7 +156,7 @@ class ReplicaPool:
         """Return the number of replicas that serve a policy, or the base model (None)."""
         return sum(replica.serves(policy) for replica in self.replicas.values())
 
-    async def changed(self, timeout: float) -> None:
+    async def wait_for_change(self, timeout: float) -> None:
         """Wait until the state of any replica may have changed, `timeout` seconds at most."""
         event = self._changed
         with contextlib.suppress(TimeoutError):
@@ -197,7 +197,7 @@ class ReplicaPool:
                 raise ServiceUnavailable(self.problem(policy))
             if not serving and now - start > REPORT_AFTER:
                 report(self.problem(policy))
-            await self.changed(min(self._poll, max(0.01, grace)))
+            await self.wait_for_change(min(self._poll, max(0.01, grace)))
         report(None)
         if self.current is not None and self.current.name != policy.name:
             self.previous = self.current
@@ -273,9 +273,9 @@ class ReplicaPool:
                 responded = True
                 await self._reconcile(replica)
                 replica.problem = None
-                replica.backoff.succeeded()
+                replica.backoff.record_success()
             except RequestError as error:
-                replica.backoff.failed(time.monotonic())
+                replica.backoff.record_failure(time.monotonic())
                 if error.problem.reason == DOWNLOAD_FAILED:
                     # The engine works: it continues with the policies that it has.
                     replica.problem = error.problem

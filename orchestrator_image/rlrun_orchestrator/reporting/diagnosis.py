@@ -74,7 +74,7 @@ def diagnose(history: Sequence[Metrics], *, rewards: bool = True) -> list[Proble
     found = [problem for rule in rules if (problem := rule(history)) is not None]
     if not found:
         # Show no throughput hint while a problem is reported.
-        return [hint for hint in (bound(history),) if hint is not None]
+        return [hint for hint in (find_bottleneck(history),) if hint is not None]
     # Flat rewards have no diversity either: report them once.
     if any(p.reason in (TrainingIssue.reward_flat_at_zero, TrainingIssue.reward_flat_at_one) for p in found):
         found = [p for p in found if p.reason != TrainingIssue.no_reward_diversity]
@@ -136,7 +136,7 @@ def most_filtered(history: Sequence[Metrics]) -> Problem | None:
     )
 
 
-def collapsed(history: Sequence[Metrics]) -> Problem | None:
+def reward_collapsed(history: Sequence[Metrics]) -> Problem | None:
     """Detect that a good reward was lost."""
     rewards = [m["reward/mean"] for m in history if "reward/mean" in m]
     if len(rewards) < 2 * COLLAPSE_STEPS:
@@ -166,7 +166,7 @@ def mismatch(history: Sequence[Metrics]) -> Problem | None:
     )
 
 
-def masked(history: Sequence[Metrics]) -> Problem | None:
+def tokens_masked(history: Sequence[Metrics]) -> Problem | None:
     """Detect that much of the batch is excluded from the loss."""
     newest = _newest(history, "is_masked/mean", MISMATCH_STEPS)
     if not all(value >= MASKED_SHARE for value in newest):
@@ -196,7 +196,7 @@ def entropy(history: Sequence[Metrics]) -> Problem | None:
     )
 
 
-def stalled(history: Sequence[Metrics]) -> Problem | None:
+def steps_stalled(history: Sequence[Metrics]) -> Problem | None:
     """Detect that steps take much longer than before."""
     seconds = [m["time/step"] for m in history if "time/step" in m]
     before, newest = seconds[:-STALL_STEPS], seconds[-STALL_STEPS:]
@@ -219,7 +219,7 @@ def stalled(history: Sequence[Metrics]) -> Problem | None:
     )
 
 
-def bound(history: Sequence[Metrics]) -> Problem | None:
+def find_bottleneck(history: Sequence[Metrics]) -> Problem | None:
     """Return a hint on which side waits for the other."""
     newest = history[-BOUND_STEPS:]
     total = math.fsum(m.get("time/step", 0.0) for m in newest)
@@ -244,8 +244,8 @@ def bound(history: Sequence[Metrics]) -> Problem | None:
     return None
 
 
-REWARD_RULES: tuple[Rule, ...] = (flat_at_zero, flat_at_one, no_diversity, most_filtered, collapsed)
-RULES: tuple[Rule, ...] = (*REWARD_RULES, mismatch, masked, entropy, stalled)
+REWARD_RULES: tuple[Rule, ...] = (flat_at_zero, flat_at_one, no_diversity, most_filtered, reward_collapsed)
+RULES: tuple[Rule, ...] = (*REWARD_RULES, mismatch, tokens_masked, entropy, steps_stalled)
 
 
 def _newest(history: Sequence[Metrics], name: str, steps: int) -> list[float]:

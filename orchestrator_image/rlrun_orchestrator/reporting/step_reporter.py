@@ -156,7 +156,7 @@ class StepReporter:
         self._progress.record_step(result.step, batch.reward if batch else None, None, now)
         self._write(result.step, now, finite(values))
 
-    def measured(self, step: int, values: dict[str, float]) -> None:
+    def record_evaluation(self, step: int, values: dict[str, float]) -> None:
         """Report an evaluation of the policy after `step` steps."""
         self._evaluation_metrics |= values
         if values:

@@ -36,7 +36,7 @@ class Header:
         return json.dumps(asdict(self)).encode() + b"\n"
 
 
-def logged(values: Mapping[str, Any], histogram: Any) -> dict[str, Any]:
+def to_wandb_values(values: Mapping[str, Any], histogram: Any) -> dict[str, Any]:
     """Return the values as the client accepts them. `histogram(counts, edges)` creates its histogram type.
 
     Its edges must be finite: the outer buckets are drawn one unit wide.
@@ -112,7 +112,7 @@ def main() -> int:
 
     for line in sys.stdin:
         entry = json.loads(line)
-        run.log({"step": entry["step"], **logged(entry["values"], histogram)})
+        run.log({"step": entry["step"], **to_wandb_values(entry["values"], histogram)})
     run.finish()
     return 0
 

@@ -279,7 +279,7 @@ class Dispatcher:
 
     def _environment_failed(self, member: PooledEnvironment, problem: Problem, started: float) -> None:
         self._empty_batches.last_error = problem
-        member.backoff.failed(self._clock(), started)
+        member.backoff.record_failure(self._clock(), started)
         self._conditions.add_warning(problem)
 
     def _finish(self, group: Group, live_group: LiveGroup, answered: bool, started: float) -> None:
@@ -291,11 +291,11 @@ class Dispatcher:
             self.untrained.add(group)
         self._empty_batches.last_error = group.first_error or self._empty_batches.last_error
         if group.outcome is not GroupOutcome.errored:
-            self._environments.environments[group.example.environment].backoff.succeeded()
+            self._environments.environments[group.example.environment].backoff.record_success()
             if self._scoring.verify:
                 self.sampler.add_score(tracked.example, group.mean_reward)
         elif group.rollouts:
-            self._environments.environments[group.example.environment].backoff.failed(self._clock(), started)
+            self._environments.environments[group.example.environment].backoff.record_failure(self._clock(), started)
         if group.filter_reason is not None:
             self.filtered += 1
             self._filter_reasons[group.filter_reason] += 1

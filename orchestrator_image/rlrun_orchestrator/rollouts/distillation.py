@@ -111,7 +111,7 @@ class DistillationTeacher:
             first_failure = now if first_failure is None else first_failure
             if now - first_failure >= self._deadline:
                 raise FatalError(problem, ExitCode.RESTART)
-            backoff.failed(now)
+            backoff.record_failure(now)
             await asyncio.sleep(backoff.pause)
 
     def _parse(self, answer: bytes, token_ids: Sequence[int]) -> list[float]:

@@ -44,7 +44,7 @@ class EmptyBatchMonitor:
         if outcome is GroupOutcome.usable:
             self._unusable = self._errors = self._empty_batches = 0
             self._filter_reasons.clear()
-            self._pause.succeeded()
+            self._pause.record_success()
             self.problem = None
             return
         self._unusable += 1
@@ -59,7 +59,7 @@ class EmptyBatchMonitor:
         if self._empty_batches >= EMPTY_BATCHES:
             self.failure = FatalError(self.problem, ExitCode.CONFIGURATION)
         elif 2 * errors >= self._size:
-            self._pause.failed(now)
+            self._pause.record_failure(now)
             log.warning("%s. Retrying in %.0f s.", self.problem.message, self._pause.pause)
 
     def _describe(self) -> Problem:

@@ -129,13 +129,13 @@ class RunRecorder:
         uri = self._layout.rollouts(rollouts.step, rollouts.use)
 
         # In the thread of the spool, one at a time: it takes as long as sending the batch to the trainer.
-        def encoded() -> Iterable[_NewObject]:
+        def encode() -> Iterable[_NewObject]:
             data, summary = encode_rollouts(rollouts, self._redact)
             yield _NewObject(uri, UploadPriority.rollouts, data)
             part, lines = self._summary_lines.add(summary.model_dump_json(by_alias=True, exclude_none=True))
             yield _NewObject(self._layout.rollout_summaries(part), UploadPriority.metrics, lines)
 
-        self._put(_SpoolJob(str(uri), encoded, rollouts.count))
+        self._put(_SpoolJob(str(uri), encode, rollouts.count))
 
     def save_state(self, state: dict[str, Any]) -> None:
         """Write the orchestrator's state for its next process."""
@@ -242,13 +242,13 @@ class RunRecorder:
                 continue
             try:
                 await self._write_one(waiting)
-                backoff.succeeded()
+                backoff.record_success()
                 self._report_problem(priorities[0], None)
                 last = waiting.priority
             except StoreError as error:
                 log.warning("could not upload %s: %s", waiting.uri, error)
                 self._report_problem(priorities[0], error.problem)
-                backoff.failed(time.monotonic())
+                backoff.record_failure(time.monotonic())
                 await self._notify()
                 await self._pause(backoff.pause)
             except Exception:

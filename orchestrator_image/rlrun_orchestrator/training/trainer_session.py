@@ -141,7 +141,7 @@ class TrainerSession:
                 "opening the session; a new one starts from %s", checkpoint or self._run.warm_start_from or "the base"
             )
             try:
-                state = await self._published(await self._open(spec, deadline), deadline)
+                state = await self._wait_until_published(await self._open(spec, deadline), deadline)
                 for warning in state.warnings:
                     self._conditions.add_warning(warning)
                 return state
@@ -174,7 +174,7 @@ class TrainerSession:
             await self._with_retries(self._client.delete, deadline)
         return await self._with_retries(put, deadline)
 
-    async def _published(self, state: SessionState, deadline: float) -> SessionState:
+    async def _wait_until_published(self, state: SessionState, deadline: float) -> SessionState:
         """Return the state once the policy of its step is published. While the trainer still works on the step that an
         earlier process requested, it shows the previous policy, which no rollout of the next step may come from.
         """
@@ -307,7 +307,7 @@ class TrainerSession:
             first_failure = now if first_failure is None else first_failure
             if now - first_failure > deadline:
                 raise failure
-            backoff.failed(now)
+            backoff.record_failure(now)
             await asyncio.sleep(min(backoff.pause, STARTING_SECONDS) if unreachable else backoff.pause)
 
 

@@ -68,11 +68,11 @@ class AccountTokens:
             answer = await self._send(requests.create_token(user.namespace, ACCOUNT, TOKEN_SECONDS))
         except ApiError as error:
             log.warning("no token for API key %s of namespace %s: %s", user.api_key, user.namespace, error)
-            raise _refused(error, user.namespace) from error
+            raise _refusal_problem(error, user.namespace) from error
         token = str((answer.get("status") or {}).get("token") or "")
         if account_uid_of(token) != user.uid:
             # The account was deleted and made again since the key was looked at.
-            raise _ended()
+            raise _account_deleted()
         return token
 
 
@@ -86,9 +86,9 @@ def account_uid_of(token: str) -> str | None:
         return None
 
 
-def _refused(error: ApiError, namespace: str) -> ProblemError:
+def _refusal_problem(error: ApiError, namespace: str) -> ProblemError:
     if error.status == 404:
-        return _ended()
+        return _account_deleted()
     if error.status == 403:
         message = (
             f"rlrun-server may not create tokens of ServiceAccount {ACCOUNT} in namespace {namespace}, with which an "
@@ -99,6 +99,6 @@ def _refused(error: ApiError, namespace: str) -> ProblemError:
     return ProblemError.of(503, Reason.STORAGE_SERVER_UNAVAILABLE, message)
 
 
-def _ended() -> ProblemError:
+def _account_deleted() -> ProblemError:
     message = "The API key has ended with its ServiceAccount. Create another key."
     return ProblemError.of(401, Reason.TOKEN_INVALID, message)

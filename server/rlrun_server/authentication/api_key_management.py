@@ -55,7 +55,7 @@ class ApiKeyManagement:
 
     async def create(self, token: str, client: str, namespace: str, asked: NewApiKey) -> CreatedApiKey:
         """Create a key of the namespace. Deletes those of all that have ended. Raises ProblemError."""
-        store, user = await self._allowed(token, client, namespace)
+        store, user = await self._authorize(token, client, namespace)
         with _problems():
             account_uid = await store.account_uid(namespace)
             if account_uid is None:
@@ -69,14 +69,14 @@ class ApiKeyManagement:
 
     async def list(self, token: str, client: str, namespace: str) -> ApiKeyList:
         """Return the keys of the namespace, oldest first, also those that have ended. Raises ProblemError."""
-        store, _ = await self._allowed(token, client, namespace)
+        store, _ = await self._authorize(token, client, namespace)
         with _problems():
             keys = [key for key in (await store.keys()).values() if key.namespace == namespace]
         return ApiKeyList(keys=[key.info for key in sorted(keys, key=lambda key: (key.created, key.id))])
 
     async def delete(self, token: str, client: str, namespace: str, key_id: str) -> ApiKeyInfo:
         """Delete a key of the namespace. It ends within seconds. Raises ProblemError."""
-        store, user = await self._allowed(token, client, namespace)
+        store, user = await self._authorize(token, client, namespace)
         deleted: dict[str, ApiKey] = {}
 
         def without(keys: Keys) -> Keys:
@@ -94,7 +94,7 @@ class ApiKeyManagement:
         log.info("%s deleted API key %s of namespace %s", user, key_id, namespace)
         return deleted[key_id].info
 
-    async def _allowed(self, token: str, client: str, namespace: str) -> tuple[ApiKeyStore, str]:
+    async def _authorize(self, token: str, client: str, namespace: str) -> tuple[ApiKeyStore, str]:
         """Return the store, and the name of the user, who may manage the keys of the namespace."""
         if self._store is None:
             message = "API keys are turned off: the chart has users.apiKeys=false. Ask the platform team."

@@ -55,8 +55,8 @@ class ApiKeyStore:
 
     async def find(self, key_id: str) -> ApiKey | None:
         """Return the key with this id. Costs a request in KEPT_SECONDS, or UNKNOWN_SECONDS for unknown keys."""
-        found = (await self._kept(KEPT_SECONDS)).get(key_id)
-        return found or (await self._kept(UNKNOWN_SECONDS)).get(key_id)
+        found = (await self._read_recent(KEPT_SECONDS)).get(key_id)
+        return found or (await self._read_recent(UNKNOWN_SECONDS)).get(key_id)
 
     async def keys(self) -> Keys:
         """Return all keys as they are now, also those that have ended."""
@@ -84,7 +84,7 @@ class ApiKeyStore:
         account = await self._cluster.get(SERVICE_ACCOUNT, namespace, ACCOUNT)
         return None if account is None else str(account["metadata"]["uid"])
 
-    async def _kept(self, seconds: float) -> Keys:
+    async def _read_recent(self, seconds: float) -> Keys:
         if self._table is not None and self._clock() < self._table[0] + seconds:
             return self._table[1]
         if self._reading is None:

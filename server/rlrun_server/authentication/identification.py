@@ -38,7 +38,7 @@ class Identification:
             raise not_reviewed(error) from error
         USER_REVIEWS.labels("refused" if user is None else "accepted").inc()
         if user is None:
-            raise _unauthorized()
+            raise _unauthorized_problem()
         self._log_use(user)
         return user
 
@@ -52,7 +52,7 @@ class Identification:
 
     def _limit(self, token: str, client: str) -> None:
         if not token:
-            raise _unauthorized()
+            raise _unauthorized_problem()
         # The user is not known yet, so that the limit is one of the connection's address. Who was accepted before is
         # not limited: behind an Ingress all users have one address.
         if not self._users.knows(token) and not self._new.allow(client, self._clock()):
@@ -80,7 +80,7 @@ def not_reviewed(error: Exception) -> ProblemError:
     return ProblemError.of(503, Reason.STORAGE_SERVER_UNAVAILABLE, message)
 
 
-def _unauthorized() -> ProblemError:
+def _unauthorized_problem() -> ProblemError:
     message = (
         "The API server does not accept the token, or the API key does not exist or has ended. Log in to the cluster "
         "again, or create another key."

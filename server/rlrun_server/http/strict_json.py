@@ -36,7 +36,7 @@ def read_json(body: bytes) -> Any:
         raise _too_long() from None
     except RecursionError:
         raise _too_deep() from None
-    return _checked(found)
+    return _check_value(found)
 
 
 def read_yaml(body: bytes) -> Any:
@@ -49,7 +49,7 @@ def read_yaml(body: bytes) -> Any:
         if isinstance(error, TextInvalid):
             raise
         raise TextInvalid("The body is not YAML: it is nested too deep, or a value is out of range.") from None
-    return _checked(found)
+    return _check_value(found)
 
 
 def check_toml(body: bytes) -> str:
@@ -59,7 +59,7 @@ def check_toml(body: bytes) -> str:
     if any(part.count(".") > MAX_DEPTH for part in TOML_SEPARATOR.split(TOML_TEXT.sub("", text))):
         raise _too_deep()
     try:
-        _checked(tomllib.loads(text))
+        _check_value(tomllib.loads(text))
     except TextInvalid:
         raise
     except tomllib.TOMLDecodeError as error:
@@ -109,7 +109,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _checked(found: Any) -> Any:
+def _check_value(found: Any) -> Any:
     """Return the value if all of it can be sent to the API server as JSON. Raises TextInvalid."""
     level: list[Any] = [found]
     for _ in range(MAX_DEPTH):

@@ -118,7 +118,7 @@ class Completions:
         self, user: User, model: DeployedModel, answer: EngineAnswer, held: HeldBytes, record: RequestRecord
     ) -> bytes:
         content = await _read(model, answer, MAX_ANSWER, held)
-        found = await self._run(user, len(content), _parsed, content)
+        found = await self._run(user, len(content), _parse, content)
         if not isinstance(found, dict):
             raise engine_failed(model, "does not answer with JSON")
         record.outcome, record.usage = "ok", read_usage(found)
@@ -132,7 +132,7 @@ class Completions:
         if answer.status not in PASSED_STATUSES:
             return engine_failed(model, f"answers with status {answer.status}")
         record.outcome = "refused"
-        found = _parsed(await _read(model, answer, MAX_REFUSAL))
+        found = _parse(await _read(model, answer, MAX_REFUSAL))
         error = found.get("error") if isinstance(found, dict) else None
         fields = error if isinstance(error, dict) else found if isinstance(found, dict) else {}
         message = str(fields.get("message") or "The engine refuses the request.")[:MAX_MESSAGE]
@@ -178,7 +178,7 @@ async def _read(model: DeployedModel, answer: EngineAnswer, limit: int, held: He
     return bytes(data)
 
 
-def _parsed(content: bytes) -> Any:
+def _parse(content: bytes) -> Any:
     try:
         return json.loads(content)
     except (ValueError, RecursionError):

@@ -55,12 +55,12 @@ class DeployedModels:
         self._update()
         return self._models
 
-    def named(self, name: str) -> Sequence[DeployedModel]:
+    def find_named(self, name: str) -> Sequence[DeployedModel]:
         """Return those that a request may mean by this name."""
         self._update()
         return self._by_name.get(name, ())
 
-    def undeployed(self, name: str) -> Iterator[DeployedModel]:
+    def find_undeployed(self, name: str) -> Iterator[DeployedModel]:
         """Yield adapters of this name that are not deployed."""
         for kept in self._adapters.all():
             if not kept.summary.deployed and name.endswith(kept.name):

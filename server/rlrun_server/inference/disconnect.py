@@ -20,7 +20,7 @@ async def until_left(receive: Receive, work: Coroutine[Any, Any, T], deadline: f
     which raises TimeoutError.
     """
     task = asyncio.create_task(work)
-    left = asyncio.create_task(_left(receive))
+    left = asyncio.create_task(_wait_for_disconnect(receive))
     try:
         async with asyncio.timeout_at(deadline):
             await asyncio.wait({task, left}, return_when=asyncio.FIRST_COMPLETED)
@@ -33,6 +33,6 @@ async def until_left(receive: Receive, work: Coroutine[Any, Any, T], deadline: f
         await asyncio.gather(task, left, return_exceptions=True)
 
 
-async def _left(receive: Receive) -> None:
+async def _wait_for_disconnect(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass

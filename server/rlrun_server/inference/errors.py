@@ -98,7 +98,7 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(HTTPException, on_http)
 
 
-def unexpected(request: Request) -> Response:
+def unexpected_response(request: Request) -> Response:
     """Return the answer for an unexpected exception, which is in the log with the id of the request."""
     message = (
         f"rlrun-server failed. Tell the platform team the request id {request_id_of(request)}, which is in its log."

@@ -137,7 +137,7 @@ async def list_models(request: Request, caller: Caller = IDENTIFIED) -> Response
             adapter=model.adapter or None,
             ready=model.is_ready,
         )
-        for name, model in await _completions(request).access.permitted(caller.user)
+        for name, model in await _completions(request).access.list_permitted(caller.user)
     ]
     return Response(ModelList(data=models).model_dump_json(), media_type="application/json")
 
@@ -158,7 +158,7 @@ def inference_app(
     app.include_router(router, prefix=PREFIX, responses={"4XX": {"model": Failure}, "5XX": {"model": Failure}})
     app.openapi().setdefault("components", {})["securitySchemes"] = SCHEMES
     errors.install(app)
-    app.add_middleware(Guard, internal_error=errors.unexpected, respond=errors.rest_error_response)
+    app.add_middleware(Guard, internal_error=errors.unexpected_response, respond=errors.rest_error_response)
     if services is not None and pools is not None:
         app.state.services = services
         app.state.access = services.access

@@ -33,18 +33,20 @@ class ModelAccess:
         An adapter comes before a base model, a name with a namespace before one without, and the namespace of the
         user's API key before others.
         """
-        found = sorted(self._models.named(name), key=lambda model: (_rank(model, name, user), model))[:MAX_CANDIDATES]
-        allowed = await self._allowed(user, found)
+        found = sorted(self._models.find_named(name), key=lambda model: (_rank(model, name, user), model))[
+            :MAX_CANDIDATES
+        ]
+        allowed = await self._select_allowed(user, found)
         if not allowed:
             raise await self._not_found(user, name, found)
-        meant = _meant(allowed, name, user)
+        meant = _most_specific(allowed, name, user)
         if len(meant) > 1:
             known = ", ".join(model.own_name for model in meant[:MAX_NAMED])
             message = f"Several namespaces have a model {name}. Name one of them: {known}."
             raise InferenceError(400, "ambiguous_model", message, "model")
         return meant[0]
 
-    async def permitted(self, user: User) -> list[tuple[str, DeployedModel]]:
+    async def list_permitted(self, user: User) -> list[tuple[str, DeployedModel]]:
         """Return the models that the user may ask, each with a name by which `find` returns it."""
         models = self._models.all()
         namespaces = sorted({model.namespace for model in models}, key=lambda name: (name != user.namespace, name))
@@ -60,12 +62,12 @@ class ModelAccess:
     def _name(self, model: DeployedModel, namespaces: Collection[str], user: User) -> str:
         """Return the first name that means this model and no other, empty for a base model that an adapter hides."""
         for name in model.names:
-            found = [other for other in self._models.named(name) if other.namespace in namespaces]
-            if _meant(found, name, user) == [model]:
+            found = [other for other in self._models.find_named(name) if other.namespace in namespaces]
+            if _most_specific(found, name, user) == [model]:
                 return name
         return ""
 
-    async def _allowed(self, user: User, models: Sequence[DeployedModel]) -> list[DeployedModel]:
+    async def _select_allowed(self, user: User, models: Sequence[DeployedModel]) -> list[DeployedModel]:
         answers = await asyncio.gather(*(self._access.may(user, chat_check(model.namespace)) for model in models))
         return [model for model, is_allowed in zip(models, answers, strict=True) if is_allowed]
 
@@ -77,7 +79,7 @@ class ModelAccess:
                     "for this right."
                 )
                 return InferenceError(403, "access_forbidden", message)
-        for model in await self._allowed(user, list(self._models.undeployed(name))[:MAX_CANDIDATES]):
+        for model in await self._select_allowed(user, list(self._models.find_undeployed(name))[:MAX_CANDIDATES]):
             message = (
                 f"Adapter {model.own_name} is not deployed. Deploy it: "
                 f"rlrun adapters deploy {model.adapter} -n {model.namespace}"
@@ -87,7 +89,7 @@ class ModelAccess:
         return InferenceError(404, "model_not_found", message, "model")
 
 
-def _meant(models: Sequence[DeployedModel], name: str, user: User) -> list[DeployedModel]:
+def _most_specific(models: Sequence[DeployedModel], name: str, user: User) -> list[DeployedModel]:
     """Return those that come first: one, or several that the name does not tell apart."""
     first = min((_rank(model, name, user) for model in models), default=None)
     return [model for model in models if _rank(model, name, user) == first]

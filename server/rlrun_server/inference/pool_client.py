@@ -74,7 +74,7 @@ class PoolClient:
         }
         url = f"{self._address(model.namespace, model.base)}{path}"
         try:
-            response = await self._opened().post(url, data=body, headers=headers, allow_redirects=False)
+            response = await self._open_session().post(url, data=body, headers=headers, allow_redirects=False)
         except (TimeoutError, aiohttp.ClientError, OSError, ValueError) as error:
             message = (
                 f"The serving pool {pool} of namespace {model.namespace} does not answer. Repeat the request in a few "
@@ -96,7 +96,7 @@ class PoolClient:
         if self._session is not None:
             await self._session.close()
 
-    def _opened(self) -> aiohttp.ClientSession:
+    def _open_session(self) -> aiohttp.ClientSession:
         if self._session is None:
             # Pods are replaced under the same name and address, so connections and DNS answers are kept only briefly.
             connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=5, ttl_dns_cache=5)

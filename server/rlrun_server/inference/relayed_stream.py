@@ -39,7 +39,7 @@ class RelayedStream(StreamingResponse):
         async with self._stack:
             try:
                 await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-                error = await until_left(receive, self._relayed(send), self._deadline)
+                error = await until_left(receive, self._relay_events(send), self._deadline)
             except ClientLeft:
                 self._record.outcome = "left"
                 return
@@ -55,7 +55,7 @@ class RelayedStream(StreamingResponse):
                 async with asyncio.timeout(ERROR_SECONDS):
                     await send({"type": "http.response.body", "body": b"" if error is None else error.event()})
 
-    async def _relayed(self, send: Send) -> InferenceError | None:
+    async def _relay_events(self, send: Send) -> InferenceError | None:
         """Send all events and return the error with which the stream ends, None after the engine's last event."""
         try:
             async for chunk in self._answer.chunks():

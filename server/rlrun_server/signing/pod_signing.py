@@ -89,7 +89,7 @@ class Signing:
 
     async def _check_token(self, grant: StorageGrant, token: str) -> None:
         if not token:
-            raise _unauthorized()
+            raise _unauthorized_problem()
         if not self._reviews.knows(token, grant.audience) and not self._new_tokens.allow(
             grant.namespace, self._clock()
         ):
@@ -103,7 +103,7 @@ class Signing:
             raise ProblemError.of(503, Reason.STORAGE_SERVER_UNAVAILABLE, message) from error
         REVIEWS.labels("accepted" if review.is_accepted else "refused").inc()
         if review.namespace != grant.namespace:
-            raise _unauthorized()
+            raise _unauthorized_problem()
 
 
 def _bucket_of(grant: StorageGrant, url: str, signer: S3Signer) -> str:
@@ -118,7 +118,7 @@ def _bucket_of(grant: StorageGrant, url: str, signer: S3Signer) -> str:
     raise RequestNotAllowed("the URL is not one of this run's bucket at the platform's S3 endpoint")
 
 
-def _unauthorized() -> ProblemError:
+def _unauthorized_problem() -> ProblemError:
     return ProblemError.of(
         401,
         Reason.TOKEN_INVALID,

@@ -9,7 +9,7 @@ from rlrun_trainer.optimization.mfu import step_flops
 from rlrun_trainer.optimization.packing import pack
 
 from bench.trainer_batches import SHAPES, Shape, uneven_samples
-from bench.trainer_variants import TrainerVariants, unpacked
+from bench.trainer_variants import TrainerVariants, keep_apart
 
 ROOT = Path(__file__).resolve().parents[3]
 sys.path.append(str(ROOT / "bench" / "uneven-text-model"))
@@ -33,7 +33,7 @@ def test_variants_make_the_same_update(tmp_path):
 
 def test_unpacked_batches_have_a_row_per_sample_and_all_tokens():
     samples = uneven_samples(12, 30)
-    padded = unpacked(samples, 256)
+    padded = keep_apart(samples, 256)
     packed = pack(samples, 256)
     assert sum(len(batch.input_ids) for batch in padded) == len(samples)
     for name in ("targets", "advantages", "engine_logprobs"):

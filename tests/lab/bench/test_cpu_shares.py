@@ -2,7 +2,7 @@ import os
 import time
 from pathlib import Path
 
-from bench.cpu_shares import OTHER, Process, part_of, read, spent
+from bench.cpu_shares import OTHER, Process, cpu_seconds_between, part_of, read
 
 
 def test_cpu_time_of_this_process_is_read() -> None:
@@ -24,7 +24,7 @@ def test_cpu_time_is_summed_by_part_largest_first() -> None:
         3: Process("VLLM::EngineCore", 0.5),  # a replica that started in between
         9: Process("sh", 1.0),
     }
-    assert list(spent(before, after).items()) == [("engine", 3.5), ("trainer", 1.0)]
+    assert list(cpu_seconds_between(before, after).items()) == [("engine", 3.5), ("trainer", 1.0)]
 
 
 def test_worker_and_server_are_different_parts() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from bench.rclone import RcloneDaemon, RcloneFailed, elapsed, environment
+from bench.rclone import RcloneDaemon, RcloneFailed, elapsed_seconds, environment
 from demo.install import S3Access
 
 PASSWORD = "planted"
@@ -77,6 +77,6 @@ def test_settings_of_this_machine_do_not_reach_rclone(monkeypatch: pytest.Monkey
 
 def test_elapsed_time_of_rclone_is_read_from_its_last_statistics() -> None:
     log = '{"level":"info"}\n{"stats":{"elapsedTime":9.0}}\n{"stats":{"elapsedTime":1.25}}\nnot JSON\n'
-    assert elapsed(log) == 1.25
+    assert elapsed_seconds(log) == 1.25
     with pytest.raises(ValueError, match="no statistics"):
-        elapsed("rclone: command line is wrong\n")
+        elapsed_seconds("rclone: command line is wrong\n")

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from bench.results_table import keep, merged
+from bench.results_table import keep, merge_entries
 
 
 def row(name: str, ratio: float) -> dict[str, Any]:
@@ -16,11 +16,11 @@ OLD = [row("waiting", 1), row("uneven", 1), row("uneven, samples", 1), row("demo
 
 def test_rows_of_the_same_name_are_replaced_in_their_place() -> None:
     new = [row("uneven", 2), row("uneven, samples", 2), row("uneven, samples drawn", 2)]
-    assert merged(OLD, new) == [OLD[0], *new, OLD[3]]
+    assert merge_entries(OLD, new) == [OLD[0], *new, OLD[3]]
 
 
 def test_rows_with_new_names_come_last() -> None:
-    assert merged(OLD, [row("two replicas", 2)]) == [*OLD, row("two replicas", 2)]
+    assert merge_entries(OLD, [row("two replicas", 2)]) == [*OLD, row("two replicas", 2)]
 
 
 def test_a_part_that_was_measured_again_leaves_the_rest_of_the_file(tmp_path: Path) -> None:

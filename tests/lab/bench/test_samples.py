@@ -5,7 +5,7 @@ from rlrun.storage.samples.scan import scan
 
 from bench import machine_load, samples
 from bench.report import at_least, at_most
-from bench.samples import measure, one_frame, paired, ratios_of, step_of_rollouts
+from bench.samples import measure, measure_pairs, one_frame, ratios_of, step_of_rollouts
 
 
 def test_both_sides_have_the_same_lines() -> None:
@@ -27,7 +27,7 @@ def test_every_number_has_an_aim_and_its_repetitions() -> None:
 
 def test_the_first_pair_does_not_count_and_the_order_alternates() -> None:
     order: list[str] = []
-    assert len(paired(lambda: order.append("ours"), lambda: order.append("plain"), 2)) == 2
+    assert len(measure_pairs(lambda: order.append("ours"), lambda: order.append("plain"), 2)) == 2
     assert order == ["plain", "ours", "ours", "plain", "plain", "ours"]
 
 

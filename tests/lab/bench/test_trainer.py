@@ -11,9 +11,9 @@ from bench.report import Result, at_least, measured, record
 def test_result_survives_serialization_from_the_image() -> None:
     result = Result("28m, packed", "tokens/s", 2.5, at_least(1.0), samples=[{"way": "plain"}], notes=["a"])
     busy = Result("28m, packed", "tokens/s", 2.5, None, repetitions=(2.4, 2.5), cores_busy=(0.1,))
-    assert trainer.parsed(json.loads(json.dumps(asdict(busy)))).cores_busy == (0.1,)
-    assert trainer.parsed(json.loads(json.dumps(asdict(busy)))).repetitions == (2.4, 2.5)
-    assert trainer.parsed(json.loads(json.dumps(asdict(result)))) == Result(
+    assert trainer.parse_result(json.loads(json.dumps(asdict(busy)))).cores_busy == (0.1,)
+    assert trainer.parse_result(json.loads(json.dumps(asdict(busy)))).repetitions == (2.4, 2.5)
+    assert trainer.parse_result(json.loads(json.dumps(asdict(result)))) == Result(
         "28m, packed", "tokens/s", 2.5, at_least(1.0), samples=[{"way": "plain"}], notes=["a"]
     )
 

@@ -37,7 +37,7 @@ def test_fastest_options_are_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch, {Options(1): trace(3.0), Options(2): trace(2.0), Options(2, continuous=True): trace(9.0)}
     )
     assert found.best == Options(2)
-    assert found.shown() == {
+    assert found.to_record() == {
         "static batches, 1 torch thread": 3.0,
         "static batches, 2 torch threads": 2.0,
         "continuous batching, 2 torch threads": 9.0,
@@ -54,7 +54,7 @@ def test_options_that_complete_one_step_are_slower_only_if_the_time_that_the_sec
         monkeypatch, {Options(1): trace(30.0), Options(2): trace(27.0), Options(2, continuous=True): cut}
     )
     assert found.best == Options(2)
-    assert found.shown()["continuous batching, 2 torch threads"] == "> 170"
+    assert found.to_record()["continuous batching, 2 torch threads"] == "> 170"
     with pytest.raises(CalibrationFailed, match=r"continuous batching, 2 torch threads.*more than 170 s.*--threads"):
         calibrated(monkeypatch, {Options(1): trace(300.0), Options(2): trace(200.0), Options(2, continuous=True): cut})
 
@@ -67,7 +67,7 @@ def test_options_without_a_step_are_slower_if_the_first_step_took_longer_than_th
         monkeypatch, {Options(1): trace(30.0), Options(2): trace(27.0), Options(2, continuous=True): slow}
     )
     assert found.best == Options(2)
-    assert found.shown()["continuous batching, 2 torch threads"] == "> 225"
+    assert found.to_record()["continuous batching, 2 torch threads"] == "> 225"
 
 
 def test_failed_options_are_an_error_of_the_benchmark(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,14 @@ from typing import Any
 import aiohttp
 import pytest
 from rlrun.protocol.environment import GroupRequest, GroupResult
-from rlrun_environment.process_limit import Process, ProcessLimit, abandoned, count_tasks, parse_stat, read_processes
+from rlrun_environment.process_limit import (
+    Process,
+    ProcessLimit,
+    abandoned_processes,
+    count_tasks,
+    parse_stat,
+    read_processes,
+)
 
 from tests.support.ports import claimed_ports
 from tests.support.source_tree import PYTHONPATH
@@ -48,7 +55,7 @@ def test_threads_count_and_what_the_server_collects_does_not() -> None:
 def test_own_children_are_collected_by_their_owner() -> None:
     processes = [Process(pid, parent, 1, ended=ended) for pid, parent, ended in [(2, 1, True), (3, 1, True)]]
     processes += [Process(4, 2, 1, ended=True), Process(5, 1, 1, ended=False)]
-    assert abandoned(processes, children={2}) == {3}
+    assert abandoned_processes(processes, children={2}) == {3}
 
 
 def test_nothing_is_killed_where_the_server_is_not_the_first_process(monkeypatch: pytest.MonkeyPatch) -> None:

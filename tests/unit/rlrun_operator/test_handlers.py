@@ -96,9 +96,9 @@ def test_a_changed_artifact_concerns_its_namespace_and_those_it_is_shared_with(
 
 KEPT = {
     RLRUN: Question.one(RLRUN, "team", "first"),
-    RLCHECKPOINT: Question.labelled(RLCHECKPOINT, "team", {"rlrun.dev/run-uid": "uid-1"}),
-    RLADAPTER: Question.labelled(RLADAPTER, "team", {"rlrun.dev/run-uid": "uid-1"}),
-    RLMODEL: Question.labelled(RLMODEL, None, None),
+    RLCHECKPOINT: Question.of_labels(RLCHECKPOINT, "team", {"rlrun.dev/run-uid": "uid-1"}),
+    RLADAPTER: Question.of_labels(RLADAPTER, "team", {"rlrun.dev/run-uid": "uid-1"}),
+    RLMODEL: Question.of_labels(RLMODEL, None, None),
 }
 
 
@@ -251,7 +251,7 @@ async def test_an_event_of_an_own_write_of_a_run_starts_no_look() -> None:
 
     with cache.reading(KEPT[RLRUN]) as read:
         cache.keep(KEPT[RLRUN], read, [run(1)], ("team", "first"))
-    cache.written(RLRUN, run(3), cache.moment())
+    cache.store_written(RLRUN, run(3), cache.moment())
 
     def take(event: str, obj: dict[str, Any]) -> int:
         """Return the number of looks that were queued until now."""
@@ -267,7 +267,7 @@ async def test_an_event_of_an_own_write_of_a_run_starts_no_look() -> None:
     queued.clear()
     with cache.reading(KEPT[RLRUN]) as read:
         cache.keep(KEPT[RLRUN], read, [run(5)], ("team", "first"))
-    cache.written(RLRUN, run(7, generation=2), cache.moment())
+    cache.store_written(RLRUN, run(7, generation=2), cache.moment())
     assert take("MODIFIED", run(6, generation=2)) == 1
 
     # The run is deleted, and made again.
@@ -340,7 +340,7 @@ async def test_the_event_of_an_own_write_waits_for_the_response() -> None:
         cache.keep(KEPT[RLRUN], read, [old], ("team", "first"))
     with cache.writing(RLRUN, "team", "first"):
         take_event(RLRUN, "MODIFIED", run, cache, NewRuns(lambda: 0.0), lambda key, _: queued.append(key))
-        cache.written(RLRUN, {"kind": "RLRun", **run}, cache.moment())
+        cache.store_written(RLRUN, {"kind": "RLRun", **run}, cache.moment())
     assert queued == []
 
 

@@ -67,7 +67,7 @@ class Unsettled:
     def __init__(self, *keys: RunKey) -> None:
         self.keys = keys
 
-    def unsettled(self) -> Iterable[RunKey]:
+    def unsettled_runs(self) -> Iterable[RunKey]:
         return self.keys
 
 
@@ -122,7 +122,7 @@ async def test_when_a_watch_opens_again_only_runs_that_may_have_changed_are_look
     operator._phases.set_phase("team", "trains with pods", "Running")
     operator._cache.watch_opened(POD, None, ())
     for name in ("waits with pods", "trains with pods"):
-        question = Question.labelled(POD, "team", {"rlrun.dev/run": name})
+        question = Question.of_labels(POD, "team", {"rlrun.dev/run": name})
         with operator._cache.reading(question) as read:
             operator._cache.keep(question, read, [], ("team", name))
     operator._enqueue_changed(pools, cast(Reconciler, Unsettled(RunKey("team", "cleans-up"))), POD, None)

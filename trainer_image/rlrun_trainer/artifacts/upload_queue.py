@@ -98,7 +98,7 @@ class UploadQueue:
 
     def check_room(self, kind: ArtifactKind) -> None:
         """Check for space before a snapshot is taken. Raises ProblemError (UploadsBehind)."""
-        staying = [job for job in self._jobs if job not in self._displaced(kind)]
+        staying = [job for job in self._jobs if job not in self._displaced_jobs(kind)]
         size = self._sizes.get(kind, 0)
         room = self.limit_bytes - sum(job.size for job in staying)
         if len(staying) < self.limit and (not staying or size <= room):
@@ -114,7 +114,7 @@ class UploadQueue:
     def submit(self, job: UploadJob, first: bool = False) -> None:
         """Queue the job and return immediately. `first` puts it before all waiting jobs."""
         job = UploadJob(job.kind, job.step, job.uri, job.files, job.reward, size_of(job.files))
-        for older in self._displaced(job.kind):
+        for older in self._displaced_jobs(job.kind):
             log.info("Dropping %s of step %d in favor of step %d", older.kind, older.step, job.step)
             self._jobs.remove(older)
             discard(older.files)
@@ -143,7 +143,7 @@ class UploadQueue:
         self._leaving = False
         return self.pending
 
-    def _displaced(self, kind: ArtifactKind) -> list[UploadJob]:
+    def _displaced_jobs(self, kind: ArtifactKind) -> list[UploadJob]:
         """Return the jobs that a new one replaces: only the newest waiting checkpoint is needed."""
         return [job for job in self._jobs[1:] if job.kind == kind == ArtifactKind.checkpoint]
 

@@ -121,7 +121,7 @@ class BaseModel:
         """Number of rows of the embedding. Token ids must be smaller."""
         return int(self.model.get_input_embeddings().weight.shape[0])
 
-    def hidden(self, input_ids: torch.Tensor, position_ids: torch.Tensor) -> torch.Tensor:
+    def hidden_states(self, input_ids: torch.Tensor, position_ids: torch.Tensor) -> torch.Tensor:
         """Return the last hidden states [rows, width, H] with the active adapter."""
         states: torch.Tensor = getattr(self.model, DECODE)(input_ids, position_ids)
         return states
@@ -362,7 +362,7 @@ def _check_head(base: BaseModel) -> None:
     # The fast path (decoder, then head on selected positions) must equal the architecture's forward pass.
     ids = torch.arange(CHECK_TOKENS, device=base.device)[None] % base.vocab_size
     with torch.no_grad():
-        ours = base.head(base.hidden(ids, torch.arange(CHECK_TOKENS, device=base.device)[None])).float()
+        ours = base.head(base.hidden_states(ids, torch.arange(CHECK_TOKENS, device=base.device)[None])).float()
         theirs = base.model(input_ids=ids, use_cache=False).logits.float()
     if not torch.allclose(ours, theirs, rtol=1e-2, atol=1e-2):
         raise ProblemError.of(
@@ -375,7 +375,7 @@ def _check_head(base: BaseModel) -> None:
 
 def _choose_rows(base: BaseModel) -> None:
     mixing = row_layout.mixing_layers(getattr(base.model.config.get_text_config(), "layer_types", None))
-    found = row_layout.measure(base.hidden, base.head, base.vocab_size, base.device)
+    found = row_layout.measure(base.hidden_states, base.head, base.vocab_size, base.device)
     base.guard.settle()
     # All processes must pack alike: the first one's measurement counts.
     found = base.world.broadcast(found)

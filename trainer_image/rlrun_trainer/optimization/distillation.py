@@ -25,7 +25,9 @@ WEIGHT_LIMIT = 8.0
 """Limit of the weight between the two distributions, equal to the default of `loss.ratioHigh`."""
 
 
-def distilled(logprobs: torch.Tensor, plain: torch.Tensor, teacher: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def distillation_targets(
+    logprobs: torch.Tensor, plain: torch.Tensor, teacher: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Return what `policy_loss` takes as log-probabilities and advantages: [N] each.
 
     `logprobs` are the policy's in the sampling distribution, `plain` in its unmodified one, `teacher` the teacher's.

@@ -10,7 +10,7 @@ import torch
 from rlrun.api.run_sections.training import Loss
 
 from rlrun_trainer.model.base_model import AdapterSlot, BaseModel
-from rlrun_trainer.optimization.distillation import distilled
+from rlrun_trainer.optimization.distillation import distillation_targets
 from rlrun_trainer.optimization.kl_penalty import divergence
 from rlrun_trainer.optimization.packing import MicroBatch
 from rlrun_trainer.optimization.policy_loss import policy_loss
@@ -54,10 +54,10 @@ def backward(
     # Sharded weights need all processes in every pass, even those without policy tokens.
     if objective.beta is not None and (batch.policy_tokens or base.world.size > 1):
         with base.reference(slot):
-            hidden = _hidden(base, batch)
+            hidden = _hidden_states(base, batch)
             with base.guard.attempt():
                 reference, _ = _policy_logprobs(base, hidden, batch, objective.distribution)
-    hidden = _hidden(base, batch)
+    hidden = _hidden_states(base, batch)
     # In two halves: the first one has no collective operations, so that a failure does not block other processes.
     leaf = hidden.detach().requires_grad_()
     figures = tuple(torch.zeros(len(n), dtype=torch.float64, device=base.device) for n in (SUMS, MAXIMA))
@@ -79,7 +79,7 @@ def _backward_to(
         logprobs, entropy = _policy_logprobs(base, hidden, batch, objective.distribution)
         scored, advantages = logprobs, batch.advantages[:n]
         if batch.teacher_logprobs is not None:
-            scored, advantages, taught = _taught(base, hidden, batch, objective.distribution, logprobs)
+            scored, advantages, taught = _score_taught_tokens(base, hidden, batch, objective.distribution, logprobs)
             sums |= {"taught": taught.sum(), "teacher_kl": -advantages[taught].sum()}
         result = policy_loss(
             scored,
@@ -115,7 +115,7 @@ def _backward_to(
     return _stack([sums[name] for name in SUMS]), _stack([maxima[name] for name in MAXIMA])
 
 
-def _taught(
+def _score_taught_tokens(
     base: BaseModel,
     hidden: torch.Tensor,
     batch: MicroBatch,
@@ -130,12 +130,12 @@ def _taught(
     plain = logprobs
     if distribution.temperature != 1 or distribution.needs_token_history:
         plain, _ = token_logprobs(hidden[:n], batch.targets[:n], base.head, PLAIN, _chunk(base))
-    scored, advantages = distilled(logprobs, plain, teacher)
+    scored, advantages = distillation_targets(logprobs, plain, teacher)
     return torch.where(taught, scored, logprobs), torch.where(taught, advantages, batch.advantages[:n]), taught
 
 
-def _hidden(base: BaseModel, batch: MicroBatch) -> torch.Tensor:
-    return base.hidden(batch.input_ids, batch.position_ids).flatten(0, 1)[batch.predicting]
+def _hidden_states(base: BaseModel, batch: MicroBatch) -> torch.Tensor:
+    return base.hidden_states(batch.input_ids, batch.position_ids).flatten(0, 1)[batch.predicting]
 
 
 def _policy_logprobs(

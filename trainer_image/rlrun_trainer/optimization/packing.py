@@ -146,17 +146,17 @@ def _rectangle(rows: list[list[_Arrays]], width: int, history: bool) -> MicroBat
     placed.sort(key=lambda place: not place[1].policy)
     order = [sample for _, sample in placed]
     counts = np.array([len(sample.columns) for sample in order])
-    teacher = _joined([sample.teacher for sample in order])
+    teacher = _concatenate([sample.teacher for sample in order])
     past = HistoryBuilder()
     for sample in order if history else ():
         past.add(sample.token_ids, sample.columns)
     return MicroBatch(
         input_ids=torch.from_numpy(ids),
         position_ids=torch.from_numpy(positions),
-        predicting=_joined([sample.columns + (offset - 1) for offset, sample in placed]),
-        targets=_joined([sample.token_ids[sample.columns] for sample in order]),
-        engine_logprobs=_joined([sample.logprobs for sample in order]),
-        advantages=_joined([sample.advantages for sample in order]),
+        predicting=_concatenate([sample.columns + (offset - 1) for offset, sample in placed]),
+        targets=_concatenate([sample.token_ids[sample.columns] for sample in order]),
+        engine_logprobs=_concatenate([sample.logprobs for sample in order]),
+        advantages=_concatenate([sample.advantages for sample in order]),
         teacher_logprobs=teacher if not teacher.isnan().all() else None,
         versions=torch.from_numpy(np.repeat([sample.version for sample in order], counts)),
         sample_of=torch.from_numpy(np.repeat(np.arange(len(order)), counts)),
@@ -167,7 +167,7 @@ def _rectangle(rows: list[list[_Arrays]], width: int, history: bool) -> MicroBat
     )
 
 
-def _joined(parts: list[np.ndarray]) -> torch.Tensor:
+def _concatenate(parts: list[np.ndarray]) -> torch.Tensor:
     return torch.from_numpy(np.concatenate(parts))
 
 

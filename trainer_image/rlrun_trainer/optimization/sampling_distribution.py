@@ -81,7 +81,7 @@ class History:
         """Return a copy on the device."""
         return replace(self, **{name: value.to(device) for name, value in vars(self).items()})
 
-    def seen(self) -> tuple[torch.Tensor, torch.Tensor]:
+    def seen_tokens(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Return (row, token) of every token that precedes a row: two int64 tensors of equal length."""
         rows = torch.repeat_interleave(self.count)
         within = torch.arange(len(rows), device=rows.device) - (self.count.cumsum(0) - self.count)[rows]
@@ -132,7 +132,7 @@ def token_logprobs(
         history = None
     elif history is None:
         raise ValueError("This distribution needs the tokens' history")
-    score = _differentiable if head(hidden[:1].detach()).requires_grad else _frozen
+    score = _differentiable if head(hidden[:1].detach()).requires_grad else _score_frozen
     values, entropies = [], []
     for i in range(0, max(1, len(targets)), chunk):
         past = history.rows(i, i + chunk) if history is not None else None
@@ -148,20 +148,20 @@ def _differentiable(
     """Score with a head that is trained: the backward pass recomputes the logits."""
 
     def piece(h: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        logp = torch.log_softmax(_processed(head(h), targets, distribution, history), dim=-1)
+        logp = torch.log_softmax(_process_logits(head(h), targets, distribution, history), dim=-1)
         return logp.gather(-1, targets[:, None]).squeeze(-1), _entropy(logp.detach(), logp.detach().exp(), distribution)
 
     result: tuple[torch.Tensor, torch.Tensor] = checkpoint(piece, hidden, use_reentrant=False, preserve_rng_state=False)
     return result
 
 
-def _frozen(
+def _score_frozen(
     hidden: torch.Tensor, targets: torch.Tensor, head: Head, distribution: SamplingDistribution, history: History | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Score with a frozen head: d log p / d hidden is computed while the logits exist."""
     wanted = torch.is_grad_enabled() and hidden.requires_grad
     h = hidden.detach().requires_grad_(wanted)
-    logits = _processed(head(h), targets, distribution, history)
+    logits = _process_logits(head(h), targets, distribution, history)
     with torch.no_grad():
         logp = torch.log_softmax(logits, dim=-1)
         value = logp.gather(-1, targets[:, None]).squeeze(-1)
@@ -191,7 +191,7 @@ class _Known(torch.autograd.Function):  # type: ignore[misc]
         return (gradients[0][:, None] * slopes).to(slopes.dtype), None, None
 
 
-def _processed(
+def _process_logits(
     logits: torch.Tensor, targets: torch.Tensor, distribution: SamplingDistribution, history: History | None
 ) -> torch.Tensor:
     logits = logits.float()
@@ -216,7 +216,7 @@ def _bend(logits: torch.Tensor, targets: torch.Tensor, how: SamplingDistribution
         logits = logits.index_put((rows, stops[which]), logits.new_tensor(-torch.inf))
     if how.penalty is not None:
         with torch.no_grad():
-            seen = history.seen()
+            seen = history.seen_tokens()
             scale = torch.ones_like(logits)
             scale[seen] = torch.where(logits[seen] > 0, 1 / how.penalty, how.penalty)
         logits = logits * scale

@@ -69,11 +69,11 @@ class ProcessGroup:
 
     def all_reduce_sum(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return the sum over all processes."""
-        return self._reduced(tensor, dist.ReduceOp.SUM)
+        return self._all_reduce(tensor, dist.ReduceOp.SUM)
 
     def all_reduce_max(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return the element-wise maximum over all processes."""
-        return self._reduced(tensor, dist.ReduceOp.MAX)
+        return self._all_reduce(tensor, dist.ReduceOp.MAX)
 
     def partition(self, things: Sequence[T]) -> list[T | None]:
         """Return this process's part of the sequence. All parts have the same length, padded with None."""
@@ -113,7 +113,7 @@ class ProcessGroup:
                 "Lower the RLModel's trainer.microBatchTokens or seqLen, or give the trainer more memory.",
             )
 
-    def _reduced(self, tensor: torch.Tensor, operation: Any) -> torch.Tensor:
+    def _all_reduce(self, tensor: torch.Tensor, operation: Any) -> torch.Tensor:
         if self.size == 1:
             return tensor
         result = tensor.clone()

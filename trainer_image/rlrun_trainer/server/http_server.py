@@ -72,7 +72,7 @@ class Server:
     async def _open(self, request: web.Request) -> web.Response:
         name = request.match_info["session"]
         session = await self._ready().open(name, await _body(request, SessionSpec))
-        self.metrics.opened(name, session.state.step)
+        self.metrics.on_session_opened(name, session.state.step)
         return _json(session.state)
 
     async def _state(self, request: web.Request) -> web.Response:
@@ -81,14 +81,14 @@ class Server:
     async def _close(self, request: web.Request) -> web.Response:
         name = request.match_info["session"]
         await self._ready().close(name)
-        self.metrics.closed(name)
+        self.metrics.on_session_closed(name)
         return web.Response(status=204)
 
     async def _step(self, request: web.Request) -> web.Response:
         session = self._ready().get(request.match_info["session"])
         batch = await _body(request, TrainBatch)
         result = await session.train(int(request.match_info["step"]), batch.samples, batch.batch_id)
-        self.metrics.stepped(session.name, result)
+        self.metrics.on_step(session.name, result)
         return _json(result)
 
     async def _checkpoint(self, request: web.Request) -> web.Response:

@@ -38,11 +38,11 @@ class TrainerMetrics:
             name: (key, Gauge(name, text, LABELS, registry=self._registry)) for name, (key, text) in GAUGES.items()
         }
 
-    def opened(self, session: str, step: int) -> None:
+    def on_session_opened(self, session: str, step: int) -> None:
         """Set the step of a session that was opened."""
         self._step.labels(session).set(step)
 
-    def stepped(self, session: str, result: StepResult) -> None:
+    def on_step(self, session: str, result: StepResult) -> None:
         """Record the metrics of a session's step."""
         self._step.labels(session).set(result.step)
         self._time.labels(session).set(time.time())
@@ -53,7 +53,7 @@ class TrainerMetrics:
         if entropy and mismatch is not None:
             self._ratio.labels(session).set(mismatch / entropy)
 
-    def closed(self, session: str) -> None:
+    def on_session_closed(self, session: str) -> None:
         """Remove the series of a closed session."""
         for gauge in (self._step, self._time, self._ratio, *(g for _, g in self._gauges.values())):
             gauge.remove_by_labels({"session": session})

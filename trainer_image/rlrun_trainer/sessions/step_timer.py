@@ -18,7 +18,7 @@ class StepTimer:
         saved, self._saved = self._saved, 0.0
         return {"time/wait_for_batch": max(0.0, self._clock() - self._idle_since - saved), "time/save_ckpt": saved}
 
-    def done(self) -> None:
+    def finish_step(self) -> None:
         """End a step, after its publication."""
         self._idle_since = self._clock()
 

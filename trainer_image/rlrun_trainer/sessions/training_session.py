@@ -238,7 +238,7 @@ class TrainingSession:
             seconds = time.perf_counter() - started
             metrics = waiting.metrics | {"time/broadcast_weights": seconds, "time/step": waiting.seconds + seconds}
             self._policy = policy
-            self._pace.done()
+            self._pace.finish_step()
             self.last = StepResult(step=self._step, policy=policy, metrics=metrics, batch_id=waiting.batch_id)
             self._unpublished = None
         assert self.last is not None

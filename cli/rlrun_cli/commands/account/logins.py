@@ -56,7 +56,7 @@ def login(
     given = _read_key() if key else ""
     before = find_login(api.login_name)
     with s3_operation("log in"):
-        found = Login(server or "", given) if given or api.bearer() else _made(api, server, days)
+        found = Login(server or "", given) if given or api.bearer() else _create_login(api, server, days)
         identity = _identity(api, server, found.key or api.bearer())
     if found.key and not found.key_id:
         found = Login(found.server, found.key, namespace=str(identity.get("namespace") or ""))
@@ -141,7 +141,7 @@ def _read_key() -> str:
     return key
 
 
-def _made(api: RemoteCluster, server: str | None, days: int) -> Login:
+def _create_login(api: RemoteCluster, server: str | None, days: int) -> Login:
     """Make a key of the namespace. Raises CliError, StoreError."""
     asked = NewApiKey(description=f"rlrun login on {socket.gethostname()[:100]}", days=days)
     made = _keys(api, server).create(asked)

@@ -89,7 +89,7 @@ def set_secret(
     """Set variables of a Secret, which is created if it does not exist. Values are never shown."""
     _check_names(names or [])
     values = read_files(env_file or []) | dict(_content(option) for option in from_file or [])
-    values |= _asked(names or [])
+    values |= _ask_for_values(names or [])
     if not values:
         raise CliError("no variable is given", "name one: rlrun secret set SECRET NAME", code=INVALID)
     if sum(len(name) + len(value.encode()) for name, value in values.items()) > MAX_SECRET_BYTES:
@@ -179,7 +179,7 @@ def _content(option: str) -> tuple[str, str]:
         ) from problem
 
 
-def _asked(names: list[str]) -> dict[str, str]:
+def _ask_for_values(names: list[str]) -> dict[str, str]:
     if sys.stdin.isatty():
         return {name: typer.prompt(f"Value of {name}", hide_input=True, err=True) for name in names}
     if len(names) > 1:

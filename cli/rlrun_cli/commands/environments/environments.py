@@ -144,7 +144,13 @@ def list_environments(
     elif packages:
         now = datetime.now(UTC)
         rows = [
-            [p.id, p.version, str(p.versions), "yes" if p.public else "no", output.age(_created(p.pushed), now)]
+            [
+                p.id,
+                p.version,
+                str(p.versions),
+                "yes" if p.public else "no",
+                output.age(_with_creation_time(p.pushed), now),
+            ]
             for p in packages
         ]
         output.print_table(["ID", "NEWEST", "VERSIONS", "PUBLIC", "PUSHED"], rows)
@@ -155,5 +161,5 @@ def list_environments(
         output.notice("The platform has more packages than rlrun-server looks at. Name an owner with --owner.")
 
 
-def _created(time: str) -> dict[str, dict[str, str]]:
+def _with_creation_time(time: str) -> dict[str, dict[str, str]]:
     return {"metadata": {"creationTimestamp": time}}

@@ -44,7 +44,7 @@ def open_step(
     return [open_samples(store.get_range, layout.rollouts(wanted, use), wanted, split) for use in uses]
 
 
-def listed(opened: Iterable[OpenSamples], wanted: SampleFilter) -> list[ListedRollout]:
+def list_rollouts(opened: Iterable[OpenSamples], wanted: SampleFilter) -> list[ListedRollout]:
     """Return the rollouts that satisfy the filter. The group of the filter may be the beginning of its id.
 
     Raises CliError if no or several groups begin so.

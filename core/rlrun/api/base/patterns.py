@@ -20,14 +20,14 @@ VALID = "''.matches(self) || !''.matches(self)"
 
 
 @lru_cache(maxsize=1024)
-def _compiled(pattern: str) -> SchemaValidator:
+def _compile(pattern: str) -> SchemaValidator:
     return SchemaValidator(core_schema.str_schema(pattern=pattern, regex_engine="rust-regex"))
 
 
 def check_pattern(pattern: str) -> str:
     """Return the pattern. Raises PydanticCustomError (a ValueError) if it cannot be compiled."""
     try:
-        _compiled(pattern)
+        _compile(pattern)
     except SchemaError:
         raise PydanticCustomError(
             "pattern",
@@ -40,7 +40,7 @@ def check_pattern(pattern: str) -> str:
 
 def occurs(pattern: str, text: str) -> bool:
     """Return whether the pattern matches anywhere in the first MAX_TEXT characters of the text."""
-    return _compiled(pattern).isinstance_python(text[:MAX_TEXT])
+    return _compile(pattern).isinstance_python(text[:MAX_TEXT])
 
 
 Pattern = Annotated[

@@ -96,7 +96,7 @@ class _Reader:
         table: Table = {key: self.body[key] for key in SAME if key in self.body}
         self._move_sections(table)
         self._translate(table)
-        table = coerced(table, RLRunSpec)
+        table = coerce(table, RLRunSpec)
         self._set_async_level(table)
         secrets = self._secrets()
         if not isinstance(self.body.get("team_id", ""), str):
@@ -250,7 +250,7 @@ def _is_set(value: Any) -> bool:
     return value is not None and value != ""
 
 
-def coerced(value: Any, annotation: Any) -> Any:
+def coerce(value: Any, annotation: Any) -> Any:
     """Return the value with the types of the annotation where the clients' conversions allow it.
 
     Nulls and empty texts are removed from sections. Free-form objects and unknown keys are left as they are.
@@ -259,13 +259,13 @@ def coerced(value: Any, annotation: Any) -> Any:
     if isinstance(value, dict) and section is not None:
         fields: Mapping[str, Any] = section.model_fields
         return {
-            key: coerced(below, fields[key].annotation) if key in fields else below
+            key: coerce(below, fields[key].annotation) if key in fields else below
             for key, below in value.items()
             if _is_set(below)
         }
     if isinstance(value, list):
         items = next((get_args(t)[0] for t in _types(annotation) if get_origin(t) is list), Any)
-        return [coerced(below, items) for below in value]
+        return [coerce(below, items) for below in value]
     plain_type = next((t for t in (bool, int, float) if t in _types(annotation)), None)
     return value if plain_type is None else coerced_value(value, plain_type)
 

@@ -119,8 +119,8 @@ def row_of(record: SampleRecord) -> SampleRow:
 def preview(record: SampleRecord) -> str:
     """Return the beginning of the last answer on one line. A failed rollout shows its error instead."""
     if record.error is not None:
-        return shortened(f"{record.error.reason}: {record.error.message}")
-    return shortened(text_of(record.completion[-1])) if record.completion else ""
+        return shorten(f"{record.error.reason}: {record.error.message}")
+    return shorten(text_of(record.completion[-1])) if record.completion else ""
 
 
 def text_of(message: Message) -> str:
@@ -142,7 +142,7 @@ def _tool_name(call: Any) -> str:
     return name if isinstance(name, str) else ""
 
 
-def shortened(text: str) -> str:
+def shorten(text: str) -> str:
     """Return the text on one line of at most PREVIEW + 1 characters."""
     # Of a long text only its beginning is split into words.
     plain = " ".join(text[: 8 * PREVIEW].split())

@@ -98,14 +98,14 @@ def encode_samples(step: int, split: SampleSplit, groups: Iterable[list[SampleRe
         entries.append(group_of(records, offset if frame else 0, len(frame)))
         frames.append(frame)
         offset += len(frame)
-    index = _limited(SampleIndex(v=VERSION, step=step, split=split, groups=entries))
+    index = _limit_rows(SampleIndex(v=VERSION, step=step, split=split, groups=entries))
     text = index.__pydantic_serializer__.to_json(index, by_alias=True, exclude_none=True, exclude_defaults=True)
     packed = compressor.compress(text)
     frames += [HEADER.pack(SKIPPABLE, len(packed) + FOOTER.size), packed, FOOTER.pack(len(packed), MARK)]
     return EncodedSamples(b"".join(frames), index, omitted)
 
 
-def _limited(index: SampleIndex) -> SampleIndex:
+def _limit_rows(index: SampleIndex) -> SampleIndex:
     if sum(len(group.rows) for group in index.groups) <= FULL_ROWS:
         return index
     groups = [
@@ -168,10 +168,10 @@ def _check_rows(text: bytes, limit: int) -> None:
 
 def iterate_group(frame: bytes, entry: SampleGroup, limits: ReadLimits = DEFAULT_LIMITS) -> Iterator[SampleRecord]:
     """Yield the records of a group from its frame, one after the other. Raises SamplesDamaged."""
-    return _checked(iterate_records(decompress(frame, limits.group), limits), entry)
+    return _check_records(iterate_records(decompress(frame, limits.group), limits), entry)
 
 
-def _checked(records: Iterable[SampleRecord], entry: SampleGroup) -> Iterator[SampleRecord]:
+def _check_records(records: Iterable[SampleRecord], entry: SampleGroup) -> Iterator[SampleRecord]:
     rows = iter(entry.rows)
     for record in records:
         row = next(rows, None)

@@ -21,14 +21,14 @@ def redact(record: SampleRecord, fields: Sequence[str]) -> SampleRecord:
     for field in fields:
         head, *path = field.split(".")
         before = changes.get(head, getattr(record, head))
-        after = _redacted(head, before, path)
+        after = _redact_value(head, before, path)
         if after != before:
             changes[head] = after
     hit = [field for field in fields if field.partition(".")[0] in changes]
     return record.model_copy(update={**changes, "redacted": hit}) if changes else record
 
 
-def _redacted(head: str, value: Any, path: Sequence[str]) -> Any:
+def _redact_value(head: str, value: Any, path: Sequence[str]) -> Any:
     if value is None or value == []:
         return value
     if head in ("prompt", "completion"):

@@ -29,7 +29,7 @@ class EgressAccess:
     key: bytes = field(repr=False)
     attempt_start: datetime
 
-    def allowed(self, hosts: Iterable[str]) -> list[str]:
+    def select_allowed(self, hosts: Iterable[str]) -> list[str]:
         """Return those of the hosts that the platform allows."""
         return [host for host in hosts if is_allowed(host, self.settings, self.namespace_hosts)]
 
@@ -42,7 +42,7 @@ class EgressAccess:
             run=identity.name,
             uid=identity.uid,
             environment=component,
-            hosts=self.allowed(hosts),
+            hosts=self.select_allowed(hosts),
             expires=self.attempt_start + LIFETIME,
         )
         url = f"http://{USER}:{sign(grant, self.key)}@{self.settings.host}:{EGRESS_PORT}"

@@ -13,17 +13,17 @@ def key_secret_name(lease_name: str) -> str:
 
 def run_token(key: bytes, uid: str) -> str:
     """Return the token of the processes of a run, for each other and for the operator: HMAC-SHA256 in hexadecimal."""
-    return _derived(key, f"run/{uid}")
+    return _derive(key, f"run/{uid}")
 
 
 def environment_token(key: bytes, uid: str) -> str:
     """Return the token of the run's environments, which run user code and must not have the run's own."""
-    return _derived(key, f"environments/{uid}")
+    return _derive(key, f"environments/{uid}")
 
 
 def pool_token(key: bytes, namespace: str, pool: str) -> str:
     """Return the token of a serving pool, with which operator and sidecars load adapters."""
-    return _derived(key, f"pools/{namespace}/{pool}")
+    return _derive(key, f"pools/{namespace}/{pool}")
 
 
 def token_variables(key: bytes, uid: str) -> dict[str, str]:
@@ -31,5 +31,5 @@ def token_variables(key: bytes, uid: str) -> dict[str, str]:
     return {TOKEN_VARIABLE: run_token(key, uid), ENVIRONMENT_TOKEN_VARIABLE: environment_token(key, uid)}
 
 
-def _derived(key: bytes, purpose: str) -> str:
+def _derive(key: bytes, purpose: str) -> str:
     return hmac.new(key, purpose.encode(), hashlib.sha256).hexdigest()

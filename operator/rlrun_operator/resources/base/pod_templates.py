@@ -44,7 +44,7 @@ def pod_template(
     `storage` is the limit of what the pod may keep on the disk of its node; None: no limit.
     """
 
-    def limited(made: Sequence[Obj]) -> list[Obj]:
+    def with_limits(made: Sequence[Obj]) -> list[Obj]:
         return [_with_storage(c, settings.ephemeral_storage.request, storage) for c in made]
 
     spec: Obj = {
@@ -60,11 +60,11 @@ def pod_template(
             "fsGroup": UID,
             "seccompProfile": {"type": "RuntimeDefault"},
         },
-        "containers": limited(containers),
+        "containers": with_limits(containers),
         "volumes": [{"name": "tmp", **disk_volume(storage)}, *({"name": k, **v} for k, v in (volumes or {}).items())],
     }
     if init_containers:
-        spec["initContainers"] = limited(init_containers)
+        spec["initContainers"] = with_limits(init_containers)
     if settings.image_pull_secrets:
         spec["imagePullSecrets"] = [{"name": name} for name in settings.image_pull_secrets]
     if priority_class:

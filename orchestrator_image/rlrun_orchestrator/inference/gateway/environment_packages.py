@@ -111,7 +111,7 @@ class Packages:
         versions = self._store.list_folders(folder)
         chosen = recorded.version if recorded else ref.version or newest(versions)
         if recorded and chosen not in versions:
-            raise _gone(ref, recorded, folder)
+            raise _package_removed(ref, recorded, folder)
         if chosen is None or chosen not in versions:
             known = f"; versions there: {', '.join(versions)}" if versions else ""
             wanted = ref.id + (f" {ref.version}" if ref.version else "")
@@ -127,7 +127,7 @@ class Packages:
             message = f"the wheels in {chosen_folder} have {size:,} bytes; {MAX_PACKAGE_BYTES:,} are allowed"
             raise PackageMissing(message, Reason.ENVIRONMENT_INSTALL_FAILED)
         if recorded and not wheels:
-            raise _gone(ref, recorded, folder)
+            raise _package_removed(ref, recorded, folder)
         if not wheels:
             raise PackageMissing(f"{chosen_folder} holds no wheel: upload the environment again with `rlrun env push`")
         target, digests = io.BytesIO(), dict[str, str]()
@@ -144,7 +144,7 @@ class Packages:
         return found, target.getvalue()
 
 
-def _gone(ref: PackageRef, recorded: EnvironmentPackage, folder: S3Uri) -> PackageChanged:
+def _package_removed(ref: PackageRef, recorded: EnvironmentPackage, folder: S3Uri) -> PackageChanged:
     return PackageChanged(
         f"environment package {ref.id} {recorded.version}, with which this run began ({recorded.digest}), is not in "
         f"{folder} any more: start a new run with another version, and checkpointId to continue from the newest "

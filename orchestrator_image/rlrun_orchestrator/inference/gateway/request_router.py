@@ -72,7 +72,7 @@ class RequestRouter:
                 if left <= 0:
                     problem = self._pool.problem(None if group.base else group.policy)
                     break
-                await self._pool.changed(min(left, 1.0))
+                await self._pool.wait_for_change(min(left, 1.0))
                 continue
             group.home = replica
             try:

@@ -20,7 +20,7 @@ from rlrun.constants import CONFLICT, Reason
 from rlrun.protocol.access import is_allowed
 from rlrun.protocol.environment import ROLLOUT_ID_HEADER
 from rlrun.protocol.problem import Problem
-from rlrun.service.access import unauthorized
+from rlrun.service.access import unauthorized_response
 from rlrun.service.errors import ProblemError
 from rlrun.service.server import json_response
 from rlrun.storage.store import StoreError
@@ -189,7 +189,7 @@ class Gateway:
 
     async def _exchange(self, group: LiveGroup, exchange: Exchange) -> web.Response:
         try:
-            answer = await self._bridged(group, exchange)
+            answer = await self._send_bridged(group, exchange)
             bridged = answer is not None
             if answer is None:
                 status, data = await self._send(group, exchange, exchange.kind, exchange.request_body)
@@ -209,7 +209,7 @@ class Gateway:
         outgoing = self._rules.to_engine_request(kind, requested, group.model, seed_key)
         return await self._router.send(group, kind.value, _encode(outgoing).encode())
 
-    async def _bridged(self, group: LiveGroup, exchange: Exchange) -> dict[str, Any] | None:
+    async def _send_bridged(self, group: LiveGroup, exchange: Exchange) -> dict[str, Any] | None:
         """Return the response to a prompt with the exact tokens of the previous turn, None if a chat must be sent."""
         last = exchange.session.conversation
         if exchange.kind is not CompletionKind.chat or last is None or not group.record:
@@ -248,7 +248,7 @@ class Gateway:
 
     async def _environment(self, request: web.Request) -> web.Response:
         if not is_allowed(request.path, request.headers, self._package_token):
-            return unauthorized()
+            return unauthorized_response()
         if self._packages is None:
             return json_response(Problem(reason=Reason.S3_UNREACHABLE, message="this gateway has no S3"), 503)
         names = request.match_info

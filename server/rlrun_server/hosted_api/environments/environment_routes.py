@@ -112,7 +112,7 @@ async def inspect_version(
     caller: HostedCaller = KEY_IDENTIFIED,
 ) -> Response:
     """Return a file or folder of a version's wheel."""
-    stored = _chosen(await _versions(request, caller, owner, name), version, owner, name)
+    stored = _choose_version(await _versions(request, caller, owner, name), version, owner, name)
     file = _own_wheel(stored, name)
     data = await packages_of(request).read_wheel(owner, name, stored.version, file)
     found = await services_of(request).metrics.compute(
@@ -132,7 +132,7 @@ async def get_version(
     caller: HostedCaller = KEY_IDENTIFIED,
 ) -> Response:
     """Return an environment: its id, under which it has secrets."""
-    stored = _chosen(await _versions(request, caller, owner, name), version, owner, name)
+    stored = _choose_version(await _versions(request, caller, owner, name), version, owner, name)
     found = {
         "id": environment_id(owner, name),
         "name": name,
@@ -168,7 +168,7 @@ async def _versions(request: Request, caller: HostedCaller, owner: str, name: st
     return found
 
 
-def _chosen(found: list[StoredVersion], version: str, owner: str, name: str) -> StoredVersion:
+def _choose_version(found: list[StoredVersion], version: str, owner: str, name: str) -> StoredVersion:
     wanted = [each for each in found if each.version == version]
     newest = latest(found) or newest_first(found)[0]
     if version != "latest" and not wanted:

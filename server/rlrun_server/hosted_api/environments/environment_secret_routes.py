@@ -18,7 +18,7 @@ from rlrun_server.hosted_api.secrets.secret_objects import (
     NAME,
     NewSecret,
     SecretChange,
-    encoded,
+    encode_value,
     environment_secret,
     is_global,
     require_users,
@@ -54,7 +54,7 @@ async def create_environment_secret(
     """Set a secret of an environment. Runs that start from now on have it."""
     cluster = await caller_cluster(request, caller.caller)
     asked = await read_model(request, NewSecret)
-    value = encoded(asked.value, is_file=asked.is_file)
+    value = encode_value(asked.value, is_file=asked.is_file)
     held = await _set(cluster, caller.namespace, _secret_of(environment), {asked.name: value})
     return json_object({"data": environment_secret(held, asked.name)}, 201)
 
@@ -103,7 +103,7 @@ async def change_environment_secret(
     cluster = await caller_cluster(request, caller.caller)
     change = await read_model(request, SecretChange)
     held = await _require(cluster, caller.namespace, environment, variable)
-    value = held["data"][variable] if change.value is None else encoded(change.value, is_file=change.is_file)
+    value = held["data"][variable] if change.value is None else encode_value(change.value, is_file=change.is_file)
     name = change.name or variable
     changed = await _set(cluster, caller.namespace, _secret_of(environment), {variable: None} | {name: value})
     return json_object({"data": environment_secret(changed, name)})

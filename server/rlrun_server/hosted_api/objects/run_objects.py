@@ -178,7 +178,7 @@ def pod_status(pod: Obj) -> str:
     )
 
 
-def numbered(servers: list[Json]) -> list[Json]:
+def number_servers(servers: list[Json]) -> list[Json]:
     """Return the servers with their index among those of the same environment."""
     counts: dict[str, int] = {}
     found = []

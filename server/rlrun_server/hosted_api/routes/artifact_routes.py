@@ -80,7 +80,7 @@ async def list_adapters(
     services.objects.require(known)
     kept = [a for a in known.all() if a.namespace == caller.namespace and a.summary.phase != "Deleting"]
     kept.sort(key=lambda adapter: (adapter.summary.created_at, adapter.name), reverse=True)
-    rows = [_shown(services, caller, adapter.read()) for adapter in kept[offset : offset + limit]]
+    rows = [_adapter_answer(services, caller, adapter.read()) for adapter in kept[offset : offset + limit]]
     return json_object({"adapters": rows, "total": len(kept)})
 
 
@@ -89,7 +89,7 @@ async def get_adapter(request: Request, adapter: ArtifactId, caller: HostedCalle
     """Return an adapter."""
     services = services_of(request)
     found = _find(services, services.objects.adapters, caller, adapter)
-    return json_object({"adapter": _shown(services, caller, found.read())})
+    return json_object({"adapter": _adapter_answer(services, caller, found.read())})
 
 
 @router.post("/rft/adapters/{adapter}/deploy")
@@ -143,7 +143,7 @@ async def _set_deployed(request: Request, caller: HostedCaller, adapter: KeptArt
     asked = requests.patch(RLADAPTER, caller.namespace, adapter.name, changes, SERVER_FIELD_MANAGER)
     changed = await cluster.send(asked)
     services.objects.adapters.put(changed)
-    return json_object({"adapter": _shown(services, caller, changed)})
+    return json_object({"adapter": _adapter_answer(services, caller, changed)})
 
 
 def _find(
@@ -157,7 +157,7 @@ def _find(
     return found
 
 
-def _shown(services: Services, caller: HostedCaller, adapter: Obj) -> Json:
+def _adapter_answer(services: Services, caller: HostedCaller, adapter: Obj) -> Json:
     run = services.objects.runs.find_uid(caller.namespace, str(adapter["spec"].get("runUid") or ""))
     return adapter_of(adapter, caller.user_id, run.summary.display_name if run is not None else None)
 

@@ -18,7 +18,13 @@ from rlrun_server.hosted_api.base.caller import HostedCaller, key_requires
 from rlrun_server.hosted_api.base.errors import FieldProblems
 from rlrun_server.hosted_api.base.wire import Json, json_object
 from rlrun_server.hosted_api.environments.environment_checks import environment_problems
-from rlrun_server.hosted_api.objects.run_objects import component_status, listed_run_of, numbered, phase_of, run_of
+from rlrun_server.hosted_api.objects.run_objects import (
+    component_status,
+    listed_run_of,
+    number_servers,
+    phase_of,
+    run_of,
+)
 from rlrun_server.hosted_api.routes.new_runs import (
     owner_patch,
     read_client_run,
@@ -65,11 +71,11 @@ async def list_runs(
     runs = [run for run in services.objects.runs.all() if run.namespace == caller.namespace]
     runs.sort(key=lambda run: (run.summary.created_at, run.name), reverse=True)
     if page is None and limit is None:
-        return json_object({"runs": await _shown(services, caller, runs)})
+        return json_object({"runs": await _run_answers(services, caller, runs)})
     size, number = limit or 20, page or 1
     rows = runs[(number - 1) * size : number * size]
     answer = {"total": len(runs), "page": number, "limit": size, "total_pages": -(-len(runs) // size)}
-    return json_object({"runs": await _shown(services, caller, rows), **answer})
+    return json_object({"runs": await _run_answers(services, caller, rows), **answer})
 
 
 @router.post("/rft/runs")
@@ -162,7 +168,7 @@ async def list_components(request: Request, run: RunId, caller: HostedCaller = L
     page = await cluster.send(requests.list_page(POD, caller.namespace, labels))
     obj = found.read()
     servers = [component_status(obj, pod) for pod in page.get("items") or []]
-    return json_object({"env_servers": numbered(servers)})
+    return json_object({"env_servers": number_servers(servers)})
 
 
 async def _require_run(request: Request, caller: HostedCaller) -> None:
@@ -190,7 +196,7 @@ async def _create(cluster: CallerCluster, asked: ClientRun, namespace: str) -> O
     return created
 
 
-async def _shown(services: Services, caller: HostedCaller, runs: list[KeptRun]) -> list[Json]:
+async def _run_answers(services: Services, caller: HostedCaller, runs: list[KeptRun]) -> list[Json]:
     lengths = _sequence_lengths(services)
 
     def read() -> list[Json]:

@@ -51,7 +51,7 @@ def object_name(variable: str) -> str:
     return f"hosted-{variable.lower().replace('_', '-').strip('-') or 'secret'}"
 
 
-def encoded(value: str, *, is_file: bool) -> str:
+def encode_value(value: str, *, is_file: bool) -> str:
     """Return a value as a Secret has it. Raises RestError for a file that is not base64."""
     if not is_file:
         return base64.b64encode(value.encode()).decode()
@@ -76,7 +76,7 @@ def new_object(namespace: str, asked: NewSecret) -> Obj:
             "annotations": annotations,
         },
         "type": "Opaque",
-        "data": {asked.name: encoded(asked.value, is_file=asked.is_file)},
+        "data": {asked.name: encode_value(asked.value, is_file=asked.is_file)},
     }
 
 
@@ -85,7 +85,7 @@ def changed_object(secret: Obj, change: SecretChange) -> Obj:
     name = change.name or variable_of(secret)
     data = dict(secret.get("data") or {})
     held = data.pop(variable_of(secret), "")
-    value = held if change.value is None else encoded(change.value, is_file=change.is_file)
+    value = held if change.value is None else encode_value(change.value, is_file=change.is_file)
     metadata: dict[str, Any] = dict(secret["metadata"])
     annotations = {**(metadata.get("annotations") or {}), VARIABLE_ANNOTATION: name}
     if change.description is not None:

@@ -109,7 +109,7 @@ def from_api_error(error: ApiError, field: str = "") -> RestError:
         return RestError(503, Reason.API_SERVER_UNAVAILABLE, detail)
     message = _sentence(error.message)
     if error.status == 401:
-        return unauthorized()
+        return unauthorized_error()
     if error.status == 403:
         return RestError(403, Reason.ACCESS_FORBIDDEN, f"The API server refuses: {message}")
     if error.status == 404:
@@ -126,7 +126,7 @@ def from_api_error(error: ApiError, field: str = "") -> RestError:
     return RestError(422, Reason.OBJECT_REFUSED, f"The API server refuses the object: {message}", errors)
 
 
-def unauthorized() -> RestError:
+def unauthorized_error() -> RestError:
     """Return the answer to a request without a valid credential."""
     detail = (
         "The API server does not accept the token, or the API key does not exist or has ended. Log in to the cluster "

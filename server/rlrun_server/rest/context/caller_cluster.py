@@ -50,7 +50,7 @@ class CallerCluster:
     async def send(self, request: KubeRequest, field: str = "") -> Obj:
         """Return the API server's answer. `field`: as for `from_api_error`."""
         try:
-            return await self._transport.send(self._authorized(request))
+            return await self._transport.send(self._authorize(request))
         except ApiError as error:
             self._look_at(error)
             raise from_api_error(error, field) from error
@@ -58,7 +58,7 @@ class CallerCluster:
     async def find(self, request: KubeRequest) -> Obj | None:
         """Return the object, None if there is none."""
         try:
-            return await self._transport.send(self._authorized(request))
+            return await self._transport.send(self._authorize(request))
         except ApiError as error:
             self._look_at(error)
             if error.status == 404:
@@ -68,13 +68,13 @@ class CallerCluster:
     @asynccontextmanager
     async def stream(self, request: KubeRequest) -> AsyncIterator[AsyncIterator[bytes]]:
         """Open the answer as chunks. Raises ApiError, also while it is read."""
-        async with self._transport.stream(self._authorized(request)) as chunks:
+        async with self._transport.stream(self._authorize(request)) as chunks:
             yield chunks
 
     def _look_at(self, error: ApiError) -> None:
         if error.status == 401 and self._on_refused_token is not None:
             self._on_refused_token()
 
-    def _authorized(self, request: KubeRequest) -> KubeRequest:
+    def _authorize(self, request: KubeRequest) -> KubeRequest:
         headers = {**request.extra_headers, "Authorization": f"Bearer {self._token}"}
         return dataclasses.replace(request, extra_headers=headers)

@@ -61,7 +61,7 @@ class ParsedLine(NamedTuple):
     level: LogLevel | None
     message: str
 
-    def shown(self) -> LogLine:
+    def to_log_line(self) -> LogLine:
         """Return the line as the API has it."""
         origin = self.origin
         return LogLine(
@@ -192,7 +192,7 @@ def newest(lines: Iterable[ParsedLine], count: int) -> tuple[Sequence[ParsedLine
     return kept, is_cut
 
 
-def merged(pods: Sequence[Sequence[ParsedLine]], count: int) -> tuple[list[LogLine], bool]:
+def merge_lines(pods: Sequence[Sequence[ParsedLine]], count: int) -> tuple[list[LogLine], bool]:
     """Return the newest lines of all pods in the order of their times, and whether older ones were left out."""
     ordered = sorted((line for lines in pods for line in lines), key=lambda line: line.nanoseconds)
     chosen: list[LogLine] = []
@@ -201,5 +201,5 @@ def merged(pods: Sequence[Sequence[ParsedLine]], count: int) -> tuple[list[LogLi
         left -= len(found.message) + LINE_CHARACTERS
         if left < 0:
             break
-        chosen.append(found.shown())
+        chosen.append(found.to_log_line())
     return chosen[::-1], len(chosen) < len(ordered)

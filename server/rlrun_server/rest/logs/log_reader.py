@@ -20,7 +20,7 @@ from rlrun_server.rest.logs.log_lines import (
     LineFilter,
     LogOrigin,
     compile_pattern,
-    merged,
+    merge_lines,
     newest,
     parse_lines,
     parse_since,
@@ -65,7 +65,7 @@ class LogReader:
                 answer = await self._live(cluster, run, run.summary, wanted, lines, query)
                 if answer is not None:
                     return answer
-            return await self._kept(run, wanted, lines, query)
+            return await self._read_stored(run, wanted, lines, query)
 
     def close(self) -> None:
         """End the threads, without waiting for S3."""
@@ -112,7 +112,7 @@ class LogReader:
             raise _not_available(summary, f"the container of {logs[0].pod.origin.pod} has not started")
         return await self._parsing.run(run.namespace, _answer, run, LogSource.live, logs, lines, query.tail)
 
-    async def _kept(self, run: KnownRun, wanted: PodSelection, lines: LineFilter, query: LogQuery) -> LogAnswer:
+    async def _read_stored(self, run: KnownRun, wanted: PodSelection, lines: LineFilter, query: LogQuery) -> LogAnswer:
         name = None if run.summary is None else run.summary.name
         layout = self._files.layout(run.namespace, run.uid)
         store = self._files.store
@@ -142,7 +142,7 @@ def _answer(
         is_cut = is_cut or has_more or log.is_cut
         if isinstance(log, PodLog):
             problems += problems_of([log])
-    merged_lines, was_cut = merged(chosen, tail)
+    merged_lines, was_cut = merge_lines(chosen, tail)
     return LogAnswer(
         namespace=run.namespace,
         uid=run.uid,

@@ -157,7 +157,7 @@ def select_names(columns: Columns, wanted: Sequence[str]) -> list[str]:
     return [name for name in columns.values if name in exact or (prefixes and name.startswith(prefixes))]
 
 
-def thinned(columns: Columns, names: Sequence[str], min_step: int, max_step: int, points: int) -> MetricsAnswer:
+def thin_columns(columns: Columns, names: Sequence[str], min_step: int, max_step: int, points: int) -> MetricsAnswer:
     """Return the range of steps with at most `points` points. Namespace and uid are the caller's to set."""
     rows = [row for row, step in enumerate(columns.steps) if min_step <= step <= max_step]
     if len(rows) <= points:

@@ -27,7 +27,7 @@ def differences(specs: Sequence[Mapping[str, Any]]) -> list[SpecDifference]:
     fields = [dict(_fields(spec, "")) for spec in specs]
     paths = dict.fromkeys(path for found in fields for path in found)
     return [
-        SpecDifference(path=path, values=[_shown(found.get(path)) for found in fields])
+        SpecDifference(path=path, values=[_shorten_value(found.get(path)) for found in fields])
         for path in paths
         if len({_text(found.get(path)) for found in fields}) > 1
     ]
@@ -56,7 +56,7 @@ def _text(value: Any) -> str:
     return json.dumps(value, sort_keys=True)
 
 
-def _shown(value: Any) -> Any:
+def _shorten_value(value: Any) -> Any:
     text = _text(value)
     if len(text) <= MAX_VALUE:
         return value

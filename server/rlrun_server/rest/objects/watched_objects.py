@@ -118,7 +118,7 @@ class WatchedObjects(Generic[S]):
         while True:
             try:
                 version = await self._list()
-                pauses.succeeded()
+                pauses.record_success()
                 while True:
                     version = await self._watch(version)
                     # An API server that ends each watch at once must not be asked without a pause.
@@ -129,7 +129,7 @@ class WatchedObjects(Generic[S]):
                 log.warning("%s are not up to date: %s", self.kind.plural, error)
             except Exception:
                 log.exception("%s are not up to date", self.kind.plural)
-            pauses.failed(0.0)
+            pauses.record_failure(0.0)
             await asyncio.sleep(pauses.pause)
 
     async def _list(self) -> str:
@@ -183,7 +183,7 @@ class WatchedObjects(Generic[S]):
 
     def put(self, obj: Obj) -> None:
         """Keep an object that was read or written just now, unless a newer version is kept or it was removed."""
-        self._put(self.kept(obj))
+        self._put(self.to_kept(obj))
 
     def _put(self, new: Kept[S]) -> None:
         old = self._by_name.get((new.namespace, new.name))
@@ -219,7 +219,7 @@ class WatchedObjects(Generic[S]):
     def _kept_or_none(self, obj: Obj) -> Kept[S] | None:
         """Return what is kept of an object. None if it has no summary: the others are shown without it."""
         try:
-            return self.kept(obj)
+            return self.to_kept(obj)
         except Exception as error:
             metadata = obj.get("metadata") or {}
             uid = str(metadata.get("uid") or "")
@@ -229,7 +229,7 @@ class WatchedObjects(Generic[S]):
                 log.error("%s %s is not shown, because it cannot be read: %.300s", self.kind.kind, name, error)
             return None
 
-    def kept(self, obj: Obj) -> Kept[S]:
+    def to_kept(self, obj: Obj) -> Kept[S]:
         """Return what would be kept of an object."""
         metadata = {key: value for key, value in obj["metadata"].items() if key != "managedFields"}
         stripped = {**obj, "metadata": metadata}

@@ -241,4 +241,4 @@ def _response(
         if kept is None:
             raise not_found(f"Run {metadata['namespace']}/{metadata['name']}")
         return run_response(kept, status, headers)
-    return run_response(runs.kept(obj), status, headers)
+    return run_response(runs.to_kept(obj), status, headers)

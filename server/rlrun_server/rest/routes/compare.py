@@ -76,7 +76,7 @@ async def compare_runs(
         detail = f"The runs have together more than {MAX_BYTES} bytes of spec and status. Compare fewer runs."
         raise RestError(413, Reason.ANSWER_TOO_LARGE, detail)
     metrics, problems = await _metric_names(services, caller, runs)
-    return await services.bodies.run(caller.user.limited_as, _compared, runs, metrics, problems)
+    return await services.bodies.run(caller.user.limited_as, _compare_runs, runs, metrics, problems)
 
 
 async def _metric_names(services: Services, caller: Caller, runs: Sequence[KeptRun]) -> tuple[list[str], list[str]]:
@@ -103,7 +103,7 @@ async def _metric_names(services: Services, caller: Caller, runs: Sequence[KeptR
     return (common or [])[:MAX_NAMES], problems
 
 
-def _compared(runs: Sequence[KeptRun], metrics: list[str], problems: list[str]) -> Response:
+def _compare_runs(runs: Sequence[KeptRun], metrics: list[str], problems: list[str]) -> Response:
     specs: list[dict[str, Any]] = []
     for run in runs:
         obj = run.read()

@@ -15,7 +15,7 @@ from rlrun_server.http.body import read_body
 from rlrun_server.http.request import SESSIONS, client_of, header_token_of
 from rlrun_server.http.strict_json import TextInvalid, read_json
 from rlrun_server.rest.base.access import ANYONE, IDENTIFIED, Caller
-from rlrun_server.rest.base.problems import RestError, from_field_problems, invalid, unauthorized
+from rlrun_server.rest.base.problems import RestError, from_field_problems, invalid, unauthorized_error
 from rlrun_server.rest.base.responses import JSON, schema_response
 from rlrun_server.rest.routes.identity import Identity, identity_of
 
@@ -95,7 +95,7 @@ async def create_code(request: Request, caller: Caller = IDENTIFIED) -> Response
     """Return a code with which a browser logs in as you within a minute. A cookie does not suffice for this."""
     sessions = _sessions_of(request)
     if not header_token_of(request):
-        raise unauthorized()
+        raise unauthorized_error()
     code, expires = sessions.make_code(caller.token)
     return schema_response(LoginCode(code=code, expires=_time(expires)))
 

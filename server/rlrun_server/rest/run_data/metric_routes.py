@@ -13,7 +13,7 @@ from rlrun_server.rest.base.problems import invalid, not_found
 from rlrun_server.rest.base.responses import JSON, RunName, schema_response
 from rlrun_server.rest.context.services import Services, services_of
 from rlrun_server.rest.context.stored_runs import uid_of_run
-from rlrun_server.rest.metrics.metric_columns import MAX_NAME, MAX_STEP, MetricsAnswer, select_names, thinned
+from rlrun_server.rest.metrics.metric_columns import MAX_NAME, MAX_STEP, MetricsAnswer, select_names, thin_columns
 from rlrun_server.rest.metrics.metric_reader import Metrics
 
 router = APIRouter(tags=["metrics"])
@@ -66,7 +66,7 @@ async def get_metrics(
         )
 
     def answer() -> Response:
-        thin = thinned(found.columns, names, query.min_step, query.max_step, query.points)
+        thin = thin_columns(found.columns, names, query.min_step, query.max_step, query.points)
         return schema_response(thin.model_copy(update={"namespace": namespace, "uid": uid, "is_stale": found.is_stale}))
 
     # Many steps of many metrics take half a second, in which nothing else would be answered.

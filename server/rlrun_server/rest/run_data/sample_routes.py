@@ -31,13 +31,13 @@ from rlrun_server.rest.samples.sample_views import (
     ListedSample,
     function_names,
     histogram,
-    listed,
+    listed_samples,
     mean_of,
     of_group,
     one,
     record_of,
     records_of,
-    selected,
+    select_samples,
 )
 
 router = APIRouter(tags=["samples"], prefix="/namespaces/{namespace}/runs/{run}")
@@ -69,7 +69,7 @@ async def list_samples(
     def answer(uid: str, rollouts: StepRollouts) -> Response:
         scope = {name: getattr(query, name) for name in SampleSelection.model_fields}
         page = page_of(
-            selected(listed(rollouts), wanted, query.group, query.example, query.q),
+            select_samples(listed_samples(rollouts), wanted, query.group, query.example, query.q),
             VALUES[query.sort],
             lambda sample: f"{sample.number:07d}",
             descending=query.order is Order.desc,
@@ -108,7 +108,7 @@ async def get_group(
     """Return all rollouts of a group with their texts."""
 
     def answer(uid: str, rollouts: StepRollouts) -> Response:
-        samples = of_group(listed(rollouts), group, _step_name(step, query.split))
+        samples = of_group(listed_samples(rollouts), group, _step_name(step, query.split))
         records, problem = records_of(rollouts, samples)
         found = SampleGroupDetail(
             namespace=namespace,
@@ -138,7 +138,7 @@ async def get_sample(
     """Return a rollout with its texts."""
 
     def answer(uid: str, rollouts: StepRollouts) -> Response:
-        sample = one(listed(rollouts), rollout, _step_name(step, query.split))
+        sample = one(listed_samples(rollouts), rollout, _step_name(step, query.split))
         record, problem = record_of(rollouts, sample)
         found = SampleDetail(
             namespace=namespace,
@@ -168,7 +168,7 @@ async def get_histogram(
     def answer(uid: str, rollouts: StepRollouts) -> Response:
         rewards = [
             sample.row.reward
-            for sample in selected(listed(rollouts), SampleFilter(query.env), None, None, "")
+            for sample in select_samples(listed_samples(rollouts), SampleFilter(query.env), None, None, "")
             if sample.row.reward is not None and sample.row.status is not SampleStatus.errored
         ]
         found = RewardHistogram(

@@ -116,16 +116,16 @@ class SampleReader:
 
     def _with_step(self, run: Run, step: int, split: SampleSplit, work: Callable[[StepRollouts], T]) -> T:
         files = self._files_of(run, step, may_be_known=True)
-        found = self._opened(run, step, split, files)
+        found = self._open_files(run, step, split, files)
         result = work(found)
         if found.problems:
             # A step that is repeated after a restart replaces its object, of which a part may have been read before.
             fresh = self._files_of(run, step, may_be_known=False)
             if fresh != files:
-                result = work(self._opened(run, step, split, fresh))
+                result = work(self._open_files(run, step, split, fresh))
         return result
 
-    def _opened(self, run: Run, step: int, split: SampleSplit, files: list[File]) -> StepRollouts:
+    def _open_files(self, run: Run, step: int, split: SampleSplit, files: list[File]) -> StepRollouts:
         found = StepRollouts(step, split)
         chosen = [file for file in files if split_of(file[0]) is split]
         if not chosen:

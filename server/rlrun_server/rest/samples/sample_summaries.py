@@ -87,7 +87,7 @@ def parse_part(data: bytes) -> list[KeptSummary]:
     return found[::-1]
 
 
-def merged(newest_first: Iterable[KeptSummary], listed: Mapping[str, int], *, is_complete: bool) -> RunSamples:
+def merge_summaries(newest_first: Iterable[KeptSummary], listed: Mapping[str, int], *, is_complete: bool) -> RunSamples:
     """Return the newest summary of each object, and of objects that have none what their name tells.
 
     `listed`: sizes of objects by name.
@@ -161,10 +161,10 @@ def _parse_line(line: bytes) -> KeptSummary | None:
         and (parsed[1].partition("-")[0] or SampleSplit.train) == found.split
         and ("-" in parsed[1]) == (found.environment is not None)
     )
-    return _kept(found) if is_valid else None
+    return _to_kept_summary(found) if is_valid else None
 
 
-def _kept(found: StepSamples) -> KeptSummary:
+def _to_kept_summary(found: StepSamples) -> KeptSummary:
     item = SampleObject(
         step=found.step,
         split=found.split,

@@ -86,7 +86,7 @@ class ListedSample:
         )
 
 
-def listed(step: StepRollouts) -> list[ListedSample]:
+def listed_samples(step: StepRollouts) -> list[ListedSample]:
     """Return all rollouts of a step, with ids that are possible in paths."""
     groups = [(file, samples, n, g) for file, samples in step.objects for n, g in enumerate(samples.index.groups)]
     of_groups = addresses([(group.group, f"{file}:{number}") for file, _, number, group in groups])
@@ -119,7 +119,7 @@ def _digest(place: str) -> str:
     return f"~{blake2b(place.encode(), digest_size=DIGEST_BYTES).hexdigest()}"
 
 
-def selected(
+def select_samples(
     samples: Sequence[ListedSample], wanted: SampleFilter, group: str | None, example: int | None, text: str
 ) -> list[ListedSample]:
     """Return the rollouts that satisfy all conditions, in their order. `text` is compared in small letters."""

@@ -17,7 +17,7 @@ from rlrun_server.rest.samples.sample_summaries import (
     ENTRY_BYTES,
     KeptSummary,
     RunSamples,
-    merged,
+    merge_summaries,
     parse_part,
     split_of,
 )
@@ -110,7 +110,7 @@ class SummaryReader:
         if known is not None and parts.keys() == known.parts.keys() and listed is known.listed:
             return _Known(known.samples, known.parts, listed, began, listed_at)
         newest_first = itertools.chain.from_iterable(parts.values())
-        return _Known(merged(newest_first, listed, is_complete=is_complete), parts, listed, began, listed_at)
+        return _Known(merge_summaries(newest_first, listed, is_complete=is_complete), parts, listed, began, listed_at)
 
     def _list(self, walk: Callable[[], Iterable[StoredObject]], limit: int) -> list[StoredObject]:
         return self._turn.without(lambda: list(itertools.islice(walk(), limit)))

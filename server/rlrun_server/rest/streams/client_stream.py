@@ -193,7 +193,7 @@ class ClientStream:
             self._checking = None
         elif self._checking is None and now >= self._next_check:
             self._next_check = now + CHECK_SECONDS
-            self._checking = asyncio.create_task(_checked(self._confirm))
+            self._checking = asyncio.create_task(_run_check(self._confirm))
             self._checking.add_done_callback(lambda _: self._wake.set())
 
     def _on_checked(self, check: "asyncio.Task[StreamEnd | Exception | None]", now: float) -> None:
@@ -207,7 +207,7 @@ class ClientStream:
             self.end(ByeReason.unavailable, detail)
 
 
-async def _checked(confirm: Callable[[], Awaitable[None]]) -> StreamEnd | Exception | None:
+async def _run_check(confirm: Callable[[], Awaitable[None]]) -> StreamEnd | Exception | None:
     """Return how the check ended."""
     try:
         await confirm()

@@ -16,7 +16,7 @@ from rlrun.kube.errors import ApiError
 from rlrun_server.rest.base.problems import from_api_error
 from rlrun_server.rest.base.tenant_queue import TenantQueue
 from rlrun_server.rest.logs.live_logs import NO_LOG
-from rlrun_server.rest.logs.log_lines import LineFilter, ParsedLine, merged, parse_lines, time_text
+from rlrun_server.rest.logs.log_lines import LineFilter, ParsedLine, merge_lines, parse_lines, time_text
 from rlrun_server.rest.logs.run_pods import LogCluster, PodSelection, RunPod, list_pods
 from rlrun_server.rest.streams.feed import Feed, StreamEvent, Wake
 from rlrun_server.rest.streams.stream_cursor import not_a_cursor
@@ -98,7 +98,7 @@ class LogFeed(Feed):
         lines = await self._sources.parsing.run(self._namespace, self._parse, read, limit)
         if not lines:
             return []
-        found = LogLines(lines=merged([lines], len(lines))[0])
+        found = LogLines(lines=merge_lines([lines], len(lines))[0])
         return [StreamEvent(Topic.log, found.model_dump_json(by_alias=True, exclude_none=True).encode(), self.position)]
 
     async def _read(self, cluster: LogCluster, pod: RunPod, key: str, limit: int) -> bytes:

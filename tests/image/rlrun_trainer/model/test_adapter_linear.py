@@ -56,7 +56,7 @@ def test_gradients_in_bfloat16_are_nearly_those_in_float32(model_dir: Path) -> N
         base = tiny_model.load(model_dir, dtype=dtype)
         slot = opened(base)
         ids = torch.arange(TOKENS, device=base.device)[None] % tiny_model.VOCABULARY
-        hidden = base.hidden(ids, ids).float()
+        hidden = base.hidden_states(ids, ids).float()
         direction = torch.randn(hidden.shape, generator=torch.Generator().manual_seed(2)).to(base.device)
         (hidden * direction).sum().backward()
         gradients[dtype] = {name: p.grad for name, p in slot.parameters.items()}
@@ -74,7 +74,7 @@ def test_a_change_too_small_for_bfloat16_stays_in_the_weights(model_dir: Path) -
     with torch.no_grad():
         parameter.fill_(1.0).add_(1e-4)
     ids = torch.arange(12, device=base.device)[None]
-    base.hidden(ids, ids).float().sum().backward()
+    base.hidden_states(ids, ids).float().sum().backward()
     assert float(parameter.detach().flatten()[0]) == pytest.approx(1.0001)
 
 

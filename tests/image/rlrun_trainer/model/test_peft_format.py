@@ -276,11 +276,11 @@ def test_the_reference_is_computed_without_dropout_and_leaves_the_adapter(model_
     found = []
     for _ in range(2):
         with base.reference(slot):
-            found.append(base.hidden(ids, ids))
+            found.append(base.hidden_states(ids, ids))
     assert torch.equal(found[0], found[1])
     assert torch.equal(torch.get_rng_state(), state)
     assert slot.files() == before
-    assert not torch.equal(base.hidden(ids, ids), base.hidden(ids, ids)), "the policy keeps its dropout"
+    assert not torch.equal(base.hidden_states(ids, ids), base.hidden_states(ids, ids)), "the policy keeps its dropout"
 
 
 def test_a_mixture_of_experts_trains_and_stock_peft_loads_its_adapter(tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ def test_log_probs_of_a_batch_are_those_of_each_sample_alone(tmp_path: Path, nam
         alone = {tuple(s.token_ids): tiny_model.plain_logprobs(base, s) for s in made}
         for batch in pack(made, 80, base.single_row, share_rows=base.shares_rows):
             moved = batch.to(base.device)
-            hidden = base.hidden(moved.input_ids, moved.position_ids)
+            hidden = base.hidden_states(moved.input_ids, moved.position_ids)
             logp = torch.log_softmax(base.head(hidden).float(), -1).cpu()
             rows = zip(batch.input_ids.tolist(), batch.position_ids.tolist(), logp, strict=True)
             for ids, positions, found in rows:
@@ -106,20 +106,20 @@ def test_the_check_sees_layers_that_mix_samples(tmp_path: Path) -> None:
     # The planted mistake: a hybrid that claims to consist of attention layers only.
     base = load(tmp_path, "lfm2")
     with torch.no_grad():
-        found = measure(base.hidden, base.head, base.vocab_size, base.device)
+        found = measure(base.hidden_states, base.head, base.vocab_size, base.device)
     assert found.shared > 0.3
     assert found.separate < 1e-4
 
 
 def test_a_model_that_mixes_padded_rows_is_refused(model_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # The planted mistake: hidden states that depend on the width of the row.
-    decode = BaseModel.hidden
+    decode = BaseModel.hidden_states
 
     def broken(base: BaseModel, input_ids: torch.Tensor, position_ids: torch.Tensor) -> torch.Tensor:
         states = decode(base, input_ids, position_ids)
         return states * states.shape[0]
 
-    monkeypatch.setattr(BaseModel, "hidden", broken)
+    monkeypatch.setattr(BaseModel, "hidden_states", broken)
     with pytest.raises(ProblemError, match=r"one sample per row.*another model") as caught:
         tiny_model.load(model_dir)
     assert caught.value.problem.reason == "SamplesNotSeparated"

@@ -6,7 +6,7 @@ import pytest
 import torch
 from rlrun.api.run_sections.training import Loss
 from rlrun_trainer.model.base_model import BaseModel
-from rlrun_trainer.optimization.distillation import LIMIT, WEIGHT_LIMIT, distilled
+from rlrun_trainer.optimization.distillation import LIMIT, WEIGHT_LIMIT, distillation_targets
 from rlrun_trainer.optimization.policy_loss import policy_loss
 from rlrun_trainer.optimization.step import StepPlan, train_step
 
@@ -26,7 +26,7 @@ def test_expected_gradient_is_that_of_the_reverse_divergence(temperature: float,
     p, t = logits.log_softmax(-1), TEACHER.log_softmax(-1)
     [exact] = torch.autograd.grad((p.exp() * (p - t)).sum(), logits, retain_graph=True)
     engine = ((POLICY + OLDER if older else POLICY) / temperature).log_softmax(-1)
-    scored, advantages = distilled((logits / temperature).log_softmax(-1), p, t)
+    scored, advantages = distillation_targets((logits / temperature).log_softmax(-1), p, t)
     weights = (p - (logits / temperature).log_softmax(-1)).exp()
     assert advantages.abs().max() < LIMIT
     assert weights.max() < WEIGHT_LIMIT
@@ -46,7 +46,7 @@ def test_expected_gradient_is_that_of_the_reverse_divergence(temperature: float,
 def test_limits_and_impossible_tokens() -> None:
     logprobs = torch.tensor([-1.0, -9.0, -torch.inf, -1.0], requires_grad=True)
     plain = torch.tensor([-1.0, -1.0, -torch.inf, -1.5], requires_grad=True)
-    scored, advantages = distilled(logprobs, plain, torch.tensor([-100.0, -1.25, -1.0, -1.0]))
+    scored, advantages = distillation_targets(logprobs, plain, torch.tensor([-100.0, -1.25, -1.0, -1.0]))
     assert advantages[[0, 1, 3]].tolist() == pytest.approx([-LIMIT, -0.25 * WEIGHT_LIMIT, 0.5 * 0.60653], rel=1e-4)
     result = policy_loss(scored, torch.tensor([-1.0, -9.0, -1.0, -1.0]), advantages, torch.arange(4), 4)
     assert result.kept.tolist() == [True, True, False, True]
@@ -60,7 +60,7 @@ def test_limits_and_impossible_tokens() -> None:
 def test_an_impossible_token_leaves_the_rest_of_its_sample(impossible: str) -> None:
     plain = torch.tensor([-1.0, -torch.inf if impossible == "both" else -2.0], requires_grad=True)
     logprobs = torch.tensor([-1.0, -torch.inf])
-    scored, advantages = distilled(logprobs, plain, torch.tensor([-0.5, -1.0]))
+    scored, advantages = distillation_targets(logprobs, plain, torch.tensor([-0.5, -1.0]))
     assert advantages.tolist() == [0.5, 0.0]
     loss = Loss(sequence_mean_low=0.0)
     result = policy_loss(scored, torch.tensor([-1.0, -1.0]), advantages, torch.tensor([0, 0]), 1, loss)

@@ -29,13 +29,13 @@ OLDER = torch.randn(6, generator=torch.Generator().manual_seed(1), dtype=torch.f
 def passes(base: BaseModel, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Grows by one entry with every forward pass of the model: whether it may have a gradient."""
     seen: list[bool] = []
-    hidden = BaseModel.hidden
+    hidden = BaseModel.hidden_states
 
     def counted(self: BaseModel, *arguments: torch.Tensor) -> torch.Tensor:
         seen.append(torch.is_grad_enabled())
         return hidden(self, *arguments)
 
-    monkeypatch.setattr(BaseModel, "hidden", counted)
+    monkeypatch.setattr(BaseModel, "hidden_states", counted)
     return seen
 
 

@@ -87,7 +87,7 @@ def test_packed_equals_unpacked(base: BaseModel, single_row: bool) -> None:
         compared = 0
         for batch in batches:
             moved = batch.to(base.device)
-            hidden = base.hidden(moved.input_ids, moved.position_ids).flatten(0, 1)
+            hidden = base.hidden_states(moved.input_ids, moved.position_ids).flatten(0, 1)
             logp = torch.log_softmax(base.head(hidden).float(), -1).cpu()
             ids, positions = batch.input_ids.flatten().tolist(), batch.position_ids.flatten().tolist()
             starts = [i for i, p in enumerate(positions) if p == 0] + [len(ids)]

@@ -187,7 +187,7 @@ def test_memory_that_runs_out_is_a_problem_with_advice(
         raise error
 
     monkeypatch.setattr(base.model, "get_decoder", lambda: fail)
-    monkeypatch.setattr(BaseModel, "hidden", fail)
+    monkeypatch.setattr(BaseModel, "hidden_states", fail)
     with pytest.raises(ProblemError) as caught:
         train_step(base, slot, tiny_model.samples(8), PLAN)
     assert caught.value.problem.reason == "TrainerOutOfMemory"

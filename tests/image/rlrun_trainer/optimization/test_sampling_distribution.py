@@ -160,7 +160,7 @@ def test_gradient_is_that_of_the_bent_distribution(base: BaseModel, single_row: 
     got = torch.zeros(())
     for packed in pack(batch, 60, single_row, history=True):
         micro = packed.to(base.device)
-        hidden = base.hidden(micro.input_ids, micro.position_ids).flatten(0, 1)[micro.predicting]
+        hidden = base.hidden_states(micro.input_ids, micro.position_ids).flatten(0, 1)[micro.predicting]
         logp, _ = token_logprobs(hidden, micro.targets, base.head, how, 7, micro.history)
         got = got + (logp * micro.advantages).sum()
     assert float(got.detach()) == pytest.approx(float(wanted.detach()), rel=1e-5)
@@ -209,11 +209,11 @@ def test_history_counts_turns_and_first_appearances() -> None:
     past.add(torch.tensor([4, 4, 9, 4, 3, 9, 1]).numpy(), torch.tensor([2, 3, 5, 6]).numpy())
     history = past.history()
     assert history.drawn.tolist() == [0, 1, 0, 1]
-    rows, tokens = history.seen()
+    rows, tokens = history.seen_tokens()
     seen = [sorted(tokens[rows == row].tolist()) for row in range(4)]
     assert seen == [[4], [4, 9], [3, 4, 9], [3, 4, 9]]
     assert history.rows(2, 4).drawn.tolist() == [0, 1]
-    assert len(history.rows(2, 4).seen()[0]) == 6
+    assert len(history.rows(2, 4).seen_tokens()[0]) == 6
 
 
 def test_stop_tokens_are_those_of_tokenizer_and_generation_config(tmp_path: Path) -> None:

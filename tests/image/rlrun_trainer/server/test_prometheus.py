@@ -61,7 +61,7 @@ def test_step_timer_separates_waiting_from_saving() -> None:
     now[0] = 12.0
     assert pace.begin() == {"time/wait_for_batch": 2.0, "time/save_ckpt": 0.0}
     now[0] = 20.0
-    pace.done()
+    pace.finish_step()
     with pace.saving():
         now[0] = 23.0
     now[0] = 24.0

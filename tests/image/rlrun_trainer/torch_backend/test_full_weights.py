@@ -165,7 +165,9 @@ def test_half_precision_compute_keeps_float32_weights(model_dir: Path, tmp_path:
     base = tiny_model.load(model_dir, dtype="bfloat16", gradient_checkpointing="on")
     slot = base.open_weights("run", tiny_model.MODEL, 0, compared=False)
     assert {p.dtype for p in slot.parameters.values()} == {torch.float32}
-    assert base.hidden(SAMPLE.to(base.device), torch.arange(12, device=base.device)[None]).dtype == torch.bfloat16
+    assert (
+        base.hidden_states(SAMPLE.to(base.device), torch.arange(12, device=base.device)[None]).dtype == torch.bfloat16
+    )
     slow = StepPlan(learning_rate=1e-5, temperature=1.0, micro_batch_tokens=64, max_grad_norm=1.0)
     before = {name: p.to_local().clone() for name, p in slot.parameters.items()}
     train_step(base, slot, tiny_model.samples(8), slow)

@@ -5,7 +5,7 @@ import pytest
 from bench import machine_load
 from bench.server import __main__ as command
 from bench.server.parts import PARTS, RUN, SAMPLES_ROUTE, STREAM_ROUTE, Bench
-from bench.server.results import of_samples, skipped
+from bench.server.results import of_samples, skipped_row
 
 
 def test_a_slow_list_of_a_step_misses_its_aim() -> None:
@@ -34,7 +34,7 @@ def test_the_routes_are_those_of_the_document() -> None:
 
 
 def test_a_part_that_was_not_measured_meets_nothing() -> None:
-    assert skipped("page", "page", "no browser").ratio is None
+    assert skipped_row("page", "page", "no browser").ratio is None
 
 
 def test_a_busy_machine_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

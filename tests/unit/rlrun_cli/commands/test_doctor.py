@@ -9,7 +9,7 @@ from rlrun.kube.errors import ApiError
 from rlrun.kube.kinds import CONFIG_MAP, DEPLOYMENT, RESOURCE_QUOTA, RLMODEL, RLRUN
 from rlrun_cli.remote import diagnosis
 from rlrun_cli.remote.cluster import RemoteCluster
-from rlrun_cli.remote.diagnosis import Finding, exhausted, run_checks
+from rlrun_cli.remote.diagnosis import Finding, exhausted_resources, run_checks
 from rlrun_cli.remote.probe import SERVED_KINDS
 
 from tests.support.command_line import Rlrun, call
@@ -165,7 +165,7 @@ def test_version(rlrun: Rlrun, healthy: FakeCluster) -> None:
 )
 def test_quotas_that_keep_a_run_from_starting(name: str, used: str, hard: str, is_used_up: bool) -> None:
     quota = {"status": {"used": {name: used}, "hard": {name: hard}}}
-    assert exhausted(quota) == ([f"{name} {used}/{hard}"] if is_used_up else [])
+    assert exhausted_resources(quota) == ([f"{name} {used}/{hard}"] if is_used_up else [])
 
 
 def test_the_version_of_the_program_needs_no_kubeconfig(tmp_path: Path) -> None:

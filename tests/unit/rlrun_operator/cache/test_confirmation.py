@@ -160,7 +160,7 @@ async def test_what_has_changed_after_the_list_stays_known(world: World) -> None
 async def test_a_decision_reads_what_was_only_confirmed(world: World) -> None:
     moment = world.cache.moment()
     await world.wait(FIRST_LIST)
-    question = Question.labelled(POD, "team", {RUN_LABEL: "run-1"})
+    question = Question.of_labels(POD, "team", {RUN_LABEL: "run-1"})
     assert world.cache.find(question, RUNS[1]) is not None
     assert world.cache.find(question, RUNS[1], read_after=moment) is None
 

@@ -24,7 +24,7 @@ from typing_extensions import override
 
 RUN = ("team", "first")
 LABELS = {"rlrun.dev/run": "first"}
-SERVICES = Question.labelled(SERVICE, "team", LABELS)
+SERVICES = Question.of_labels(SERVICE, "team", LABELS)
 
 
 def event(kind: str, version: int, name: str = "a") -> bytes:

@@ -14,7 +14,7 @@ from rlrun_operator.cache.object_cache import KEPT_SECONDS, ObjectCache, Pending
 
 RUN = ("team", "first")
 LABELS = {"rlrun.dev/run": "first"}
-PODS = Question.labelled(POD, "team", LABELS)
+PODS = Question.of_labels(POD, "team", LABELS)
 
 
 class Clock:
@@ -54,7 +54,7 @@ def test_an_answer_is_kept_without_what_nobody_reads_and_readers_cannot_change_i
     assert found == [pod()]
     found[0]["metadata"]["name"] = "changed"
     assert cache.find(PODS, RUN) == [pod()]
-    assert cache.find(Question.labelled(POD, "team", {"rlrun.dev/run": "second"}), RUN) is None
+    assert cache.find(Question.of_labels(POD, "team", {"rlrun.dev/run": "second"}), RUN) is None
 
 
 def test_the_moment_of_a_read_stays_when_a_watch_opens_again(cache: ObjectCache) -> None:
@@ -121,7 +121,7 @@ def reopened(cache: ObjectCache, *listed: Obj) -> bool:
 def test_an_own_write_whose_event_was_missed_may_hide_a_change_by_others(cache: ObjectCache, seen: list[int]) -> None:
     """Version 2 is of others, version 3 of the operator."""
     keep(cache, PODS, pod())
-    cache.written(POD, pod(version=3), cache.moment())
+    cache.store_written(POD, pod(version=3), cache.moment())
     for version in seen:
         cache.changed(POD, pod(version=version))
     cache.watch_closed(POD)
@@ -130,10 +130,10 @@ def test_an_own_write_whose_event_was_missed_may_hide_a_change_by_others(cache: 
 
 def test_an_object_of_an_own_write_is_confirmed_by_its_event(cache: ObjectCache) -> None:
     keep(cache, PODS)
-    cache.written(POD, pod(), cache.moment())
+    cache.store_written(POD, pod(), cache.moment())
     assert not reopened(cache, pod())
     keep(cache, PODS)
-    cache.written(POD, pod(), cache.moment())
+    cache.store_written(POD, pod(), cache.moment())
     cache.changed(POD, pod())
     assert reopened(cache, pod())
 
@@ -150,7 +150,7 @@ def test_what_a_look_saw_in_the_gap_alone_is_a_change(cache: ObjectCache) -> Non
 
 def test_an_answer_about_an_earlier_run_of_the_name_is_none_about_this_one(cache: ObjectCache) -> None:
     keep(cache, PODS)
-    keep(cache, other := Question.labelled(POD, "team", {"rlrun.dev/run-uid": "new"}), pod())
+    keep(cache, other := Question.of_labels(POD, "team", {"rlrun.dev/run-uid": "new"}), pod())
     assert reopened(cache) is False
     assert cache.find(PODS, RUN) == []
     assert cache.find(other, RUN) is None
@@ -250,7 +250,7 @@ def test_an_answer_that_was_read_while_something_changed_is_not_kept(cache: Obje
         lambda: cache.watch_opened(POD, None, []),
         lambda: cache.watch_opened(POD, "team", []),
         lambda: cache.forget_object(POD, "team", "x"),
-        lambda: cache.written(POD, pod("b"), cache.moment()),
+        lambda: cache.store_written(POD, pod("b"), cache.moment()),
     ):
         with cache.reading(PODS) as read:
             spoil()
@@ -266,14 +266,14 @@ def test_an_own_write_is_in_the_kept_answers_and_its_event_is_no_news(cache: Obj
     one = Question.one(POD, "team", "a")
     keep(cache, PODS, pod())
     keep(cache, one, pod())
-    cache.written(POD, pod(version=5), cache.moment())
+    cache.store_written(POD, pod(version=5), cache.moment())
     assert cache.find(PODS, RUN) == [pod(version=5)]
     assert cache.find(one, RUN) == [pod(version=5)]
     assert not cache.changed(POD, pod(version=3))
     assert not cache.changed(POD, pod(version=5))
-    cache.written(POD, pod(version=4), cache.moment())
+    cache.store_written(POD, pod(version=4), cache.moment())
     assert cache.find(one, RUN) == [pod(version=5)], "an older answer that came later"
-    cache.written(POD, pod("b", version=6), cache.moment())
+    cache.store_written(POD, pod("b", version=6), cache.moment())
     assert cache.find(PODS, RUN) == [pod(version=5), pod("b", version=6)]
     assert not cache.changed(POD, pod("b", version=6))
     assert cache.changed(POD, pod(version=7))
@@ -282,10 +282,10 @@ def test_an_own_write_is_in_the_kept_answers_and_its_event_is_no_news(cache: Obj
 def test_a_new_object_joins_only_answers_from_before_its_write(cache: ObjectCache) -> None:
     began = cache.moment()
     keep(cache, PODS)
-    cache.written(POD, pod(version=6), began)
+    cache.store_written(POD, pod(version=6), began)
     assert cache.find(PODS, RUN) is None, "it may have been deleted before the read"
     keep(cache, PODS)
-    cache.written(POD, pod(version=7), cache.moment())
+    cache.store_written(POD, pod(version=7), cache.moment())
     assert cache.find(PODS, RUN) == [pod(version=7)]
     cache.forget_object(POD, "team", "a")
     assert cache.find(PODS, RUN) is None
@@ -304,7 +304,7 @@ def test_a_list_of_all_shows_what_events_have_missed(cache: ObjectCache) -> None
 
 
 def test_an_answer_of_another_run_is_forgotten_for_both(cache: ObjectCache) -> None:
-    shared = Question.labelled(POD, "team", None)
+    shared = Question.of_labels(POD, "team", None)
     keep(cache, shared, pod(), run=("team", "second"))
     assert cache.find(shared, RUN) == [pod()]
     cache.forget_run(RUN)
@@ -323,7 +323,7 @@ def test_expired_answers_take_no_memory(cache: ObjectCache, clock: Clock) -> Non
 def test_an_own_write_after_which_the_object_may_be_gone_is_forgotten(cache: ObjectCache, answer: Obj) -> None:
     keep(cache, PODS, pod())
     answer["metadata"].setdefault("namespace", "team")
-    cache.written(POD, answer, cache.moment())
+    cache.store_written(POD, answer, cache.moment())
     assert cache.find(PODS, RUN) is None
 
 
@@ -337,7 +337,7 @@ def test_a_change_of_a_pod_forgets_the_secrets_of_its_run(cache: ObjectCache) ->
 
 
 def test_forgetting_a_run_forgets_its_answers_only(cache: ObjectCache) -> None:
-    other = Question.labelled(POD, "team", {"rlrun.dev/run": "second"})
+    other = Question.of_labels(POD, "team", {"rlrun.dev/run": "second"})
     keep(cache, PODS, pod())
     keep(cache, other, run=("team", "second"))
     cache.forget_run(RUN)
@@ -356,7 +356,7 @@ def test_an_event_that_comes_before_the_answer_to_an_own_write_waits_for_it(
         cache.after_own_write(POD, event, lambda: told.append(cache.changed(POD, event)))
         cache.after_own_write(POD, pod("b"), lambda: told.append(True))
         assert told == [True], "it is about another object"
-        cache.written(POD, pod(version=2), cache.moment())
+        cache.store_written(POD, pod(version=2), cache.moment())
         assert len(told) == 1
     assert told == [True, is_news]
     assert cache.find(PODS, RUN) == (None if is_news else [pod(version=2)])
@@ -371,7 +371,7 @@ def test_a_change_by_others_between_an_own_write_and_its_answer_is_news(cache: O
     with cache.writing(POD, "team", "a"):
         for event in (by_others, own):
             cache.after_own_write(POD, event, lambda event=event: told.append(cache.changed(POD, event)))
-        cache.written(POD, own, cache.moment())
+        cache.store_written(POD, own, cache.moment())
     assert told[0], "the answer to the own write contains the change, but no look has seen it"
     assert cache.find(PODS, RUN) is None
 
@@ -380,11 +380,11 @@ def test_the_event_of_an_earlier_own_write_is_not_news_during_a_later_one(cache:
     keep(cache, PODS, pod())
     told: list[bool] = []
     with cache.writing(POD, "team", "a"):
-        cache.written(POD, pod(version=2), cache.moment())
+        cache.store_written(POD, pod(version=2), cache.moment())
     with cache.writing(POD, "team", "a"):
         cache.after_own_write(POD, pod(version=2), lambda: told.append(cache.changed(POD, pod(version=2))))
         assert told == [False]
-        cache.written(POD, pod(version=3), cache.moment())
+        cache.store_written(POD, pod(version=3), cache.moment())
     assert told == [False]
     assert cache.find(PODS, RUN) == [pod(version=3)]
 
@@ -418,7 +418,7 @@ class Server:
         self.versions = itertools.count(1)
         self.objects: dict[str, Obj] = {}
         self.events: list[tuple[Obj, bool]] = []
-        self.question = Question.labelled(kind, "team", LABELS)
+        self.question = Question.of_labels(kind, "team", LABELS)
         self.reads: list[tuple[Any, PendingRead, list[Obj]]] = []
         self.responses: list[tuple[Obj, int, Any]] = []
         """Responses to own writes, on their way, with the moments before the requests and what these hold back."""
@@ -446,7 +446,7 @@ class Server:
                 self.responses.append((self.objects[name], began, context))
         elif operation == "response" and self.responses:
             obj, before, context = self.responses.pop(0)
-            self.cache.written(self.kind, obj, before)
+            self.cache.store_written(self.kind, obj, before)
             context.__exit__(None, None, None)
         elif operation in ("delete", "own delete") and name in self.objects:
             gone = self.objects.pop(name)

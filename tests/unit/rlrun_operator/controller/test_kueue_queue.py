@@ -25,11 +25,11 @@ class Other:
         self.asked.append("answer")
         return FULL
 
-    def gone(self, key: RunKey, pods: object, now: datetime) -> bool:
+    def on_run_deleted(self, key: RunKey, pods: object, now: datetime) -> bool:
         self.asked.append("gone")
         return True
 
-    def failed(self, key: RunKey, run: Obj | None, error: Exception, now: datetime) -> None:
+    def on_reconcile_failed(self, key: RunKey, run: Obj | None, error: Exception, now: datetime) -> None:
         self.asked.append("failed")
 
 
@@ -45,13 +45,13 @@ def test_all_other_runs_are_the_platforms() -> None:
     other = Other()
     queue = KueueQueue(SETTINGS, other)
     assert queue.answer(RunObservation(run_object()), START) == FULL
-    assert queue.gone(KEY, [], START)
-    queue.failed(KEY, None, ValueError(), START)
+    assert queue.on_run_deleted(KEY, [], START)
+    queue.on_reconcile_failed(KEY, None, ValueError(), START)
     assert other.asked == ["answer", "gone", "failed"]
 
 
 def test_without_a_queue_of_the_platform_all_other_runs_begin_at_once() -> None:
     queue = KueueQueue(SETTINGS)
     assert queue.answer(RunObservation(run_object()), START) is None
-    assert not queue.gone(KEY, [], START)
-    queue.failed(KEY, None, ValueError(), START)
+    assert not queue.on_run_deleted(KEY, [], START)
+    queue.on_reconcile_failed(KEY, None, ValueError(), START)

@@ -331,7 +331,7 @@ async def test_a_deciding_look_without_an_answer_of_its_own_takes_one_that_came_
     watch = hanging.client._watches[KEY]
 
     async def call(*_: object, **__: object) -> None:
-        watch.answered(RunStatus(phase=RunPhase.running, step=3, max_steps=10, version="1"))
+        watch.on_answer(RunStatus(phase=RunPhase.running, step=3, max_steps=10, version="1"))
         raise ServiceUnavailable(PROBLEM)
 
     hanging.client._http.call = call  # type: ignore[method-assign,assignment]

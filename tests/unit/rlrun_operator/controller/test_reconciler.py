@@ -169,15 +169,15 @@ async def test_settled_runs_do_not_delay_one_that_ended_long_ago_and_is_not_sett
 
 async def test_a_finished_run_with_something_left_is_looked_at_when_a_watch_opens(world: World) -> None:
     reconciler = await completed(world)
-    assert list(reconciler.unsettled()) == []
+    assert list(reconciler.unsettled_runs()) == []
     world.artifacts.folders[f"{ROOT}/checkpoints/step-000010"] = manifest(10, size=50)
     await reconciler.reconcile(KEY)
-    assert list(reconciler.unsettled()) == [KEY]
+    assert list(reconciler.unsettled_runs()) == [KEY]
     for _ in range(2):
         await reconciler.reconcile(KEY)
-    assert list(reconciler.unsettled()) == []
+    assert list(reconciler.unsettled_runs()) == []
     await reconciler.reconcile(RunKey("team", "another"))
-    assert list(reconciler.unsettled()) == []
+    assert list(reconciler.unsettled_runs()) == []
 
 
 async def test_a_run_that_has_not_begun_waits_for_its_checkpoint_alone(world: World) -> None:
@@ -478,7 +478,7 @@ async def test_a_run_whose_orchestrator_does_not_answer_is_not_read_again(quiet:
 
 def keep_answers(cache: ObjectCache, pods: list[Obj]) -> None:
     """Make the cache hold these pods beside the others that it has."""
-    question = Question.labelled(POD, "team", {"rlrun.dev/run": "reverse"})
+    question = Question.of_labels(POD, "team", {"rlrun.dev/run": "reverse"})
     with cache.reading(question) as read:
         cache.keep(question, read, pods, ("team", "reverse"))
 

@@ -248,7 +248,7 @@ async def test_a_waiting_run_can_be_suspended_stopped_and_deleted() -> None:
     runs.cluster.request_deletion(runs.run("fourth"), runs.clock.now)
     await runs.look("fourth")
     assert runs.queue is not None
-    assert not runs.queue.gone(RunKey("team", "fourth"), [], runs.clock.now)
+    assert not runs.queue.on_run_deleted(RunKey("team", "fourth"), [], runs.clock.now)
 
 
 async def test_a_run_that_cannot_begin_takes_no_place() -> None:

@@ -3,7 +3,7 @@ from datetime import timedelta
 import pytest
 from rlrun.kube.objects import Obj
 from rlrun_operator.kueue.workload import workload
-from rlrun_operator.kueue.workload_status import find, finished, holds, pods_ready, released
+from rlrun_operator.kueue.workload_status import find, finish_workload, holds, pods_ready, release_quota
 
 from tests.support.clocks import START
 from tests.support.fake_kueue import admitted, evicted, stamp, with_condition
@@ -34,7 +34,7 @@ def running() -> Obj:
 def test_a_release_gives_the_quota_back_and_says_who_puts_it_into_the_queue(
     running: Obj, reason: str, requeued: bool
 ) -> None:
-    made = released(evicted(running, reason, "why"), LATER)
+    made = release_quota(evicted(running, reason, "why"), LATER)
     assert made.manager == "kueue-admission"
     status = made.obj["status"]
     assert "admission" not in status
@@ -54,14 +54,14 @@ def test_a_release_gives_the_quota_back_and_says_who_puts_it_into_the_queue(
 
 
 def test_a_status_applies_to_the_observed_workload_only(running: Obj) -> None:
-    for made in (released(evicted(running), LATER), finished(running, LATER, succeeded=True, message="")):
+    for made in (release_quota(evicted(running), LATER), finish_workload(running, LATER, succeeded=True, message="")):
         expected = {"name": running["metadata"]["name"], "namespace": "team", "uid": "w-1", "resourceVersion": "7"}
         assert made.obj["metadata"] == expected
 
 
 @pytest.mark.parametrize(("succeeded", "reason"), [(True, "Succeeded"), (False, "Failed")])
 def test_the_end_keeps_the_admission_for_the_record(running: Obj, succeeded: bool, reason: str) -> None:
-    made = finished(running, LATER, succeeded=succeeded, message="All 10 steps are done.")
+    made = finish_workload(running, LATER, succeeded=succeeded, message="All 10 steps are done.")
     condition = find(made.obj, "Finished")
     assert condition is not None
     assert (condition["status"], condition["reason"]) == ("True", reason)

@@ -22,7 +22,7 @@ class Bench:
     def fail(self, seconds: float = 0.0) -> None:
         permit = self.begin()
         self.now += seconds
-        self.breaker.failed(permit)
+        self.breaker.record_failure(permit)
 
     def pause(self) -> float:
         """Seconds until a probe is allowed, in steps of half a second."""
@@ -55,7 +55,7 @@ def test_a_success_between_failures_keeps_it_closed(bench: Bench) -> None:
     for _ in range(5):
         bench.fail()
         bench.fail()
-        bench.breaker.succeeded(bench.begin())
+        bench.breaker.record_success(bench.begin())
     assert bench.breaker.is_closed
 
 
@@ -80,7 +80,7 @@ def test_after_the_pause_one_call_probes_and_all_others_wait(bench: Bench) -> No
 def test_an_answered_probe_closes_it(bench: Bench) -> None:
     bench.fail(2.0)
     bench.now += 2.0
-    bench.breaker.succeeded(bench.begin())
+    bench.breaker.record_success(bench.begin())
     assert bench.breaker.is_closed
     assert bench.breaker.acquire() is not None
 
@@ -89,7 +89,7 @@ def test_an_answered_probe_begins_to_count_anew(bench: Bench) -> None:
     for _ in range(3):
         bench.fail()
     bench.now += 2.0
-    bench.breaker.succeeded(bench.begin())
+    bench.breaker.record_success(bench.begin())
     bench.fail()
     bench.fail()
     assert bench.breaker.is_closed
@@ -103,10 +103,10 @@ def test_pauses_double_up_to_the_longest_and_begin_anew_after_an_answer(bench: B
         while (probe := bench.breaker.acquire()) is None:
             bench.now += 0.5
         pauses.append(bench.now - began)
-        bench.breaker.failed(probe)
+        bench.breaker.record_failure(probe)
     assert pauses == [2.0, 4.0, 8.0, 15.0, 15.0]
     bench.now += 15.0
-    bench.breaker.succeeded(bench.begin())
+    bench.breaker.record_success(bench.begin())
     bench.fail(2.0)
     assert bench.pause() == 2.0
 
@@ -124,12 +124,12 @@ def test_a_pause_is_shorter_or_longer_by_chance(bench: Bench, jitter: float, fac
 def test_calls_that_began_before_it_opened_change_nothing(bench: Bench) -> None:
     early = [bench.begin() for _ in range(3)]
     bench.fail(2.0)
-    bench.breaker.succeeded(early[0])
+    bench.breaker.record_success(early[0])
     assert bench.breaker.state is BreakerState.OPEN
-    bench.breaker.failed(early[1])
+    bench.breaker.record_failure(early[1])
     assert bench.pause() == 2.0
     # The pause has led to a probe, which an early call does not end either.
-    bench.breaker.failed(early[2])
+    bench.breaker.record_failure(early[2])
     assert bench.breaker.state is BreakerState.HALF_OPEN
 
 
@@ -137,18 +137,18 @@ def test_calls_that_began_before_an_outage_do_not_open_it_again_after_it(bench: 
     early = [bench.begin() for _ in range(5)]
     bench.fail(2.0)
     bench.now += 2.0
-    bench.breaker.succeeded(bench.begin())
+    bench.breaker.record_success(bench.begin())
     for permit in early:
-        bench.breaker.failed(permit)
+        bench.breaker.record_failure(permit)
     assert bench.breaker.is_closed
 
 
 def test_an_abandoned_probe_lets_the_next_call_probe_at_once(bench: Bench) -> None:
     bench.fail(2.0)
     bench.now += 2.0
-    bench.breaker.abandoned(bench.begin())
+    bench.breaker.abandon(bench.begin())
     assert bench.breaker.state is BreakerState.OPEN
-    bench.breaker.succeeded(bench.begin())
+    bench.breaker.record_success(bench.begin())
     assert bench.breaker.is_closed
 
 
@@ -156,5 +156,5 @@ def test_abandoned_calls_are_no_failures(bench: Bench) -> None:
     for _ in range(10):
         permit = bench.begin()
         bench.now += 10
-        bench.breaker.abandoned(permit)
+        bench.breaker.abandon(permit)
     assert bench.breaker.is_closed

@@ -29,7 +29,7 @@ async def test_key_added_while_worked_on_comes_back_after_it() -> None:
     await queue.get()
     queue.add(A)
     assert len(queue) == 0, "no two workers may have the same key"
-    queue.done(A)
+    queue.finish(A)
     assert await queue.get() == A
 
 
@@ -39,7 +39,7 @@ async def test_earliest_delay_wins_and_add_beats_delays() -> None:
     queue.add_after(A, 0.01)
     queue.add_after(A, 30)
     assert await asyncio.wait_for(queue.get(), 5) == A
-    queue.done(A)
+    queue.finish(A)
     assert queue.delayed == 0
     queue.add_after(B, 60)
     queue.add(B)
@@ -52,7 +52,7 @@ def taken(queue: WorkQueue[RunKey]) -> list[RunKey]:
     found = []
     while (key := queue._take()) is not None:
         found.append(key)
-        queue.done(key)
+        queue.finish(key)
     return found
 
 
@@ -106,7 +106,7 @@ async def test_a_place_that_a_raised_key_has_left_does_not_count_while_the_key_i
     queue.add(A, Priority.RESYNC)
     assert queue._take() == B, "behind it is the place that A has left"
     assert queue._take() is None, "no two workers may have the same key"
-    queue.done(A)
+    queue.finish(A)
     assert taken(queue) == [A]
 
 
@@ -282,7 +282,7 @@ async def test_a_namespace_has_at_most_its_number_of_workers() -> None:
     waiting = asyncio.create_task(queue.get())
     await asyncio.sleep(0)
     assert not waiting.done()
-    queue.done(first)
+    queue.finish(first)
     assert await asyncio.wait_for(waiting, 5) == RunKey("crowded", "r2")
 
 
@@ -293,7 +293,7 @@ async def test_a_key_that_changed_in_processing_wakes_a_worker_at_the_limit() ->
     queue.add(A)
     waiting = asyncio.create_task(queue.get())
     await asyncio.sleep(0)
-    queue.done(A)
+    queue.finish(A)
     assert await asyncio.wait_for(waiting, 5) == A
 
 

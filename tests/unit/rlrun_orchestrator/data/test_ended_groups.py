@@ -19,15 +19,15 @@ from tests.support.ended_groups import group
     ],
 )
 def test_each_outcome_has_a_status(outcome: GroupOutcome, status: SampleStatus) -> None:
-    assert EndedGroup.untrained(group(outcome=outcome)).status is status
+    assert EndedGroup.from_untrained(group(outcome=outcome)).status is status
 
 
 def test_the_cause_is_the_filter_or_the_first_error() -> None:
     filtered, errored = group(outcome=GroupOutcome.filtered), group(outcome=GroupOutcome.errored)
     filtered.filter_reason = FilterReason.low_variance
     errored.rollouts[1].error = Problem(reason="RolloutFailed", message="it broke")
-    assert EndedGroup.untrained(filtered).cause == "low_variance"
-    assert EndedGroup.untrained(errored).cause == "RolloutFailed"
+    assert EndedGroup.from_untrained(filtered).cause == "low_variance"
+    assert EndedGroup.from_untrained(errored).cause == "RolloutFailed"
 
 
 def test_groups_beyond_the_limit_are_counted_until_they_are_taken() -> None:

@@ -187,7 +187,7 @@ class RestartSetup:
     async def until_serving(self, name: str, count: int) -> None:
         async with asyncio.timeout(60):
             while self.pool.serving(name) != count:
-                await self.pool.changed(1.0)
+                await self.pool.wait_for_change(1.0)
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from rlrun.storage.layout import RunLayout, S3Uri
 from rlrun_orchestrator.data.reward_histogram import BOUNDS, histogram_values
 from rlrun_orchestrator.reporting.wandb_client import QUEUE_LENGTH, WandbLog, api_key
 from rlrun_orchestrator.reporting.wandb_client import wandb_log as log_of_run
-from rlrun_orchestrator.reporting.wandb_process import logged
+from rlrun_orchestrator.reporting.wandb_process import to_wandb_values
 
 from tests.support.ports import claimed_ports
 from tests.support.run_processes import RUN_URI, World
@@ -210,7 +210,7 @@ async def test_the_client_sees_neither_credentials_nor_other_secrets() -> None:
 
 def test_histograms_get_finite_edges_and_other_lists_are_left_out() -> None:
     values = {"a": 1.0, "odd": [1.0], **histogram_values({"e": [0.0, 1.0]})}
-    found = logged(values, lambda counts, edges: (counts, edges))
+    found = to_wandb_values(values, lambda counts, edges: (counts, edges))
     counts, edges = found["reward/histogram"]
     assert len(edges) == len(counts) + 1
     assert edges[1:-1] == list(BOUNDS)

@@ -51,7 +51,7 @@ async def test_the_namespace_of_an_api_key_comes_first() -> None:
     user = models.user("a", "b", key_of="b")
     assert await models.find(user, "m:x") == "b m:x"
     assert await models.find(user, "a/x") == "a m:x"
-    assert [name for name, _ in await models.access.permitted(user)] == ["a/m", "a/x", "m", "m:x"]
+    assert [name for name, _ in await models.access.list_permitted(user)] == ["a/m", "a/x", "m", "m:x"]
 
 
 async def test_a_namespace_without_the_right_is_not_meant() -> None:
@@ -59,7 +59,7 @@ async def test_a_namespace_without_the_right_is_not_meant() -> None:
     with pytest.raises(InferenceError) as raised:
         await models.find(models.user("b"), "a/x")
     assert raised.value.status == 404
-    assert [name for name, _ in await models.access.permitted(models.user("b"))] == ["m", "m:x"]
+    assert [name for name, _ in await models.access.list_permitted(models.user("b"))] == ["m", "m:x"]
 
 
 async def test_a_name_with_a_namespace_comes_before_a_base_model_with_a_slash() -> None:
@@ -72,7 +72,7 @@ async def test_a_name_with_a_namespace_comes_before_a_base_model_with_a_slash() 
 async def test_every_listed_name_is_found_again() -> None:
     models = Models(("a", "x", "m"), ("b", "x", "m"), ("m", "y", "m"), ("a", "m", "m"), ("b", "z", "a/m"))
     user = models.user("a", "b", "m")
-    listed = await models.access.permitted(user)
+    listed = await models.access.list_permitted(user)
     assert len(listed) == 8, "all but base model m of a: its names mean the adapter m of a, or that of others"
     for name, model in listed:
         assert await models.access.find(user, name) == model, name

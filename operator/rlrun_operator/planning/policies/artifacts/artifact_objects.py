@@ -129,7 +129,7 @@ class _KindPlanner:
             deployed = step in self.kind.deployed
             advice = "Undeploy the adapter, then delete this object" if deployed else "Delete this object"
             message = f"All files at {obj['spec']['uri']} were deleted from S3. {advice}."
-            plan.statuses.append(_status(obj, _changed(obj, ArtifactPhase.failed, message)))
+            plan.statuses.append(_status(obj, _change_phase(obj, ArtifactPhase.failed, message)))
 
     def _remove(self, plan: ArtifactPlan, obj: Obj | None, folder: ObservedArtifact) -> None:
         if obj is not None and folder.step in self.kind.deleting_steps:
@@ -139,13 +139,13 @@ class _KindPlanner:
         if obj is None:
             obj = artifact_object(self.observation, self.spec, folder)
             plan.applies.append(obj)
-        plan.statuses.append(_status(obj, _changed(obj, ArtifactPhase.deleting, DELETING_MESSAGE)))
+        plan.statuses.append(_status(obj, _change_phase(obj, ArtifactPhase.deleting, DELETING_MESSAGE)))
         plan.marked = True
 
     def _update(self, plan: ArtifactPlan, obj: Obj | None, folder: ObservedArtifact) -> None:
         if obj is not None and not _has_uri_of(obj, folder):
             message = f"This object names {obj['spec'].get('uri')}, but the files of the step are at {folder.uri}."
-            facts = _changed(obj, ArtifactPhase.failed, f"{message} Delete it; the operator makes it again.")
+            facts = _change_phase(obj, ArtifactPhase.failed, f"{message} Delete it; the operator makes it again.")
             if facts != (obj.get("status") or {}):
                 plan.statuses.append(_status(obj, facts))
             return
@@ -156,7 +156,7 @@ class _KindPlanner:
             plan.applies.append(desired)
         held = dict((obj or {}).get("status") or {})
         if folder.problem:
-            facts = _changed(obj or desired, ArtifactPhase.failed, folder.problem)
+            facts = _change_phase(obj or desired, ArtifactPhase.failed, folder.problem)
         elif folder.manifest is not None:
             facts = {k: v for k, v in held.items() if k not in ("message", "conditions")} | _facts(folder, held)
         else:
@@ -270,7 +270,7 @@ def _facts(artifact: ObservedArtifact, held: Obj) -> dict[str, Any]:
     return facts
 
 
-def _changed(obj: Obj, phase: ArtifactPhase, message: str) -> dict[str, Any]:
+def _change_phase(obj: Obj, phase: ArtifactPhase, message: str) -> dict[str, Any]:
     held = {k: v for k, v in (obj.get("status") or {}).items() if k != "conditions"}
     return {**held, "phase": phase.value, "message": message}
 

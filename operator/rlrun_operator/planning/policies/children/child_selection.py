@@ -75,16 +75,16 @@ def _in_the_keys_of(desired: Obj, existing: Obj | None) -> Obj:
         return desired
     old_text = existing["data"][CONFIG_KEY]
     old = json.loads(old_text)
-    new = _known(json.loads(desired["data"][CONFIG_KEY]), old)
+    new = _drop_unknown_fields(json.loads(desired["data"][CONFIG_KEY]), old)
     text = old_text if new == old else json.dumps(new, indent=1, ensure_ascii=False)
     return {**desired, "data": {**desired["data"], CONFIG_KEY: text}}
 
 
-def _known(new: Any, old: Any) -> Any:
+def _drop_unknown_fields(new: Any, old: Any) -> Any:
     if isinstance(new, dict) and isinstance(old, dict):
-        return {key: _known(value, old[key]) for key, value in new.items() if key in old}
+        return {key: _drop_unknown_fields(value, old[key]) for key, value in new.items() if key in old}
     if isinstance(new, list) and isinstance(old, list) and len(new) == len(old):
-        return [_known(*pair) for pair in zip(new, old, strict=True)]
+        return [_drop_unknown_fields(*pair) for pair in zip(new, old, strict=True)]
     return new
 
 

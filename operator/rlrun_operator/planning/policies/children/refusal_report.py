@@ -116,11 +116,11 @@ def _with_reason(status: RLRunStatus, replaced: Collection[str | None], now: dat
 
 
 def _with_listed_artifacts(status: RLRunStatus, observation: RunObservation, *, only_recorded: bool) -> RLRunStatus:
-    def listed(kind: str, artifacts: list[ArtifactSummary]) -> list[ArtifactSummary]:
+    def select_listed(kind: str, artifacts: list[ArtifactSummary]) -> list[ArtifactSummary]:
         recorded = [a for a in artifacts if not only_recorded or observation.has_object(kind, a.name)]
         return recorded[:MAX_LISTED]
 
-    checkpoints = listed("RLCheckpoint", status.checkpoints)
+    checkpoints = select_listed("RLCheckpoint", status.checkpoints)
     last = checkpoints[0].name if checkpoints else None
-    adapters = listed("RLAdapter", status.adapters)
+    adapters = select_listed("RLAdapter", status.adapters)
     return status.model_copy(update={"checkpoints": checkpoints, "adapters": adapters, "last_checkpoint": last})

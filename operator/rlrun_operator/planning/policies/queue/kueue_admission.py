@@ -42,10 +42,10 @@ def kueue_answer(observation: RunObservation, settings: OperatorSettings, now: d
         return None
     spec = parse_spec(observation.run)
     if isinstance(spec, Problem):
-        return _kept(status)
+        return _recorded_admission(status)
     stage = stage_of(observation, status, spec, now)
     if kueue.problem is not None:
-        kept = None if stage is Stage.QUEUED else _kept(status)
+        kept = None if stage is Stage.QUEUED else _recorded_admission(status)
         return kept if kept is not None or stage is Stage.ACTIVE else Refused(kueue.problem)
     decision = _decision(observation, status, spec, settings, now)
     if decision is None:
@@ -88,7 +88,7 @@ def update_workload(
     queue = str(spec.queue_name)
     is_wanted = create is not None or decision.action is Action.START
     return PlanPart(
-        status=_accepted(decision, status).then(_kept_place(observation, decision)),
+        status=_clear_refusal(decision, status).then(_kept_place(observation, decision)),
         applies=(create,) if create is not None else (),
         deletes=decision.deletes,
         workload_status=decision.status,
@@ -121,7 +121,7 @@ def _decision(
     return decide(
         stage,
         kueue.workloads,
-        _wanted(observation, status, spec, settings, now) if stage is Stage.QUEUED else None,
+        _build_workload(observation, status, spec, settings, now) if stage is Stage.QUEUED else None,
         now,
         has_pods=may_have_pods(observation, now),
         is_ready=all(has_ready_pods(status, kind) for kind in CONDITION_OF.values()),
@@ -129,7 +129,7 @@ def _decision(
     )
 
 
-def _wanted(
+def _build_workload(
     observation: RunObservation, status: RLRunStatus, spec: RLRunSpec, settings: OperatorSettings, now: datetime
 ) -> Obj | None:
     """Return the Workload for the attempt that begins next, or None while the spec's references are not valid."""
@@ -143,7 +143,7 @@ def _wanted(
     return workload(identity, str(spec.queue_name), made, observation.kueue.priority)
 
 
-def _accepted(decision: Decision, status: RLRunStatus) -> StatusChange:
+def _clear_refusal(decision: Decision, status: RLRunStatus) -> StatusChange:
     """Return the end of an earlier refusal of the Workload, which the API server has accepted meanwhile."""
     known = find_condition(status, ConditionType.CHILDREN_APPLIED)
     if decision.action is not Action.WAIT or decision.create is not None or known is None:
@@ -168,7 +168,7 @@ def _status(observation: RunObservation) -> RLRunStatus:
     return new_status(observation.run.get("status"), observation.generation)
 
 
-def _kept(status: RLRunStatus) -> Admission | None:
+def _recorded_admission(status: RLRunStatus) -> Admission | None:
     """Return the place that the run had when its Workload could be read."""
     return Admitted(status.queue) if status.queue is not None and status.queue.admitted_time is not None else None
 

@@ -96,7 +96,7 @@ def decide(
             return FailureDecision("restart", crash.problem)
         count = "1 restart" if run_restarts == 1 else f"{run_restarts} restarts"
         when = f"after {count} of the run (`spec.maxRestarts` {spec.max_restarts})"
-        return FailureDecision("fail", _exhausted(crash.problem, when))
+        return FailureDecision("fail", _final_problem(crash.problem, when))
     final = next((p for p in problems if p.final), None)
     if final:
         return FailureDecision("fail", final.problem)
@@ -110,7 +110,7 @@ def decide(
             )
             count = "1 crash" if component.crashes == 1 else f"{component.crashes} crashes"
             return FailureDecision(
-                "fail", _exhausted(problem, f"after {count} (`spec.maxRestarts` {spec.max_restarts})")
+                "fail", _final_problem(problem, f"after {count} (`spec.maxRestarts` {spec.max_restarts})")
             )
     return None
 
@@ -134,5 +134,5 @@ def matches(rule: FailureRule, crash: Crash) -> bool:
     )
 
 
-def _exhausted(problem: Problem, when: str) -> Problem:
+def _final_problem(problem: Problem, when: str) -> Problem:
     return Problem(reason=problem.reason, message=f"Failed {when}: {problem.message}")

@@ -47,12 +47,12 @@ class Resolution:
 def parse_spec(run: Obj) -> RLRunSpec | Problem:
     """Return the typed spec, or a problem that lists every invalid field. Do not change the result."""
     text = json.dumps(run.get("spec") or {})
-    return _kept(text) if len(text) <= MAX_KEPT else _parse(text)
+    return _parse_cached(text) if len(text) <= MAX_KEPT else _parse(text)
 
 
 # A look reads the spec several times. One takes 8 kB, and 0.1 ms to parse.
 @lru_cache(maxsize=128)
-def _kept(text: str) -> RLRunSpec | Problem:
+def _parse_cached(text: str) -> RLRunSpec | Problem:
     return _parse(text)
 
 

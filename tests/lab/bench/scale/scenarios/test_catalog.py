@@ -3,12 +3,12 @@
 import pytest
 
 from bench.report import NAMES as BENCHMARKS
-from bench.scale.scenarios.catalog import NAMES, SCENARIOS, chosen
+from bench.scale.scenarios.catalog import NAMES, SCENARIOS, choose_scenarios
 
 
 def test_without_a_name_all_are_played_and_names_choose() -> None:
-    assert [s.name for s in chosen([])] == list(NAMES)
-    assert [s.name for s in chosen(["soak", "burst"])] == ["burst", "soak"]
+    assert [s.name for s in choose_scenarios([])] == list(NAMES)
+    assert [s.name for s in choose_scenarios(["soak", "burst"])] == ["burst", "soak"]
     assert "scale" in BENCHMARKS
 
 

@@ -2,7 +2,7 @@
 
 from dataclasses import asdict, replace
 
-from bench.scale.testbed.readings import Reading, metric, usage, written
+from bench.scale.testbed.readings import Reading, count_writes, metric, usage
 
 METRICS = """
 # HELP rlrun_api_requests_total Requests
@@ -33,7 +33,7 @@ def test_usage_is_what_came_between_two_readings() -> None:
 
 
 def test_writes_are_told_apart_by_verb_and_kind_without_renewals_of_the_lease() -> None:
-    assert written(METRICS) == {"apply rlmodels": 1}
+    assert count_writes(METRICS) == {"apply rlmodels": 1}
     before = Reading(10.0, 100, 10, 1, 50, 2.0, 1e8, 1e5, 0, {"apply rlmodels": 1, "create events": 2})
     after = replace(before, written={"apply rlmodels": 3, "create events": 2, "delete secrets": 1})
     found = usage(before, after)

@@ -622,7 +622,7 @@ async def test_publishing_waits_for_confirmation_and_not_for_the_failing_one() -
             engines[1].refuses_loads = False
             async with asyncio.timeout(5):
                 while pool.serving(POLICY.name) < 2:
-                    await pool.changed(0.5)
+                    await pool.wait_for_change(0.5)
         finally:
             await pool.close()
     for server in servers:

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from rlrun_server.hosted_api.objects.run_objects import component_status, numbered, pod_status, run_of
+from rlrun_server.hosted_api.objects.run_objects import component_status, number_servers, pod_status, run_of
 
 from tests.support.rest_api import run_object
 
@@ -78,7 +78,7 @@ def pod(name: str, component: str, phase: str = "Running", ready: bool = True, *
 def test_environment_servers() -> None:
     run = run_object("first", env=[{"id": "a/one"}, {"id": "b/two", "name": "one"}], eval={"env": [{"id": "c/exam"}]})
     pods = [pod("p3", "eval-0"), pod("p2", "env-1", "Pending"), pod("p1", "env-0"), pod("p4", "env-9")]
-    found = numbered([component_status(run, each) for each in pods])
+    found = number_servers([component_status(run, each) for each in pods])
     rows = [(row["pod_name"], row["env_name"], row["env_index"], row["status"]) for row in found]
     assert rows == [
         ("p4", "env-9", 0, "RUNNING"), ("p3", "exam", 0, "RUNNING"), ("p1", "one", 0, "RUNNING"),

@@ -11,7 +11,7 @@ from rlrun_server.rest.logs.log_lines import (
     ParsedLine,
     compile_pattern,
     level_of,
-    merged,
+    merge_lines,
     newest,
     parse_lines,
     parse_since,
@@ -44,7 +44,7 @@ def test_lines_of_pods_have_the_times_of_the_api_server() -> None:
     assert (second.level, third.level) == (None, LogLevel.error)
     assert third.time == "2026-01-01T02:00:03.25+02:00"
     assert third.nanoseconds - first.nanoseconds == 1_750_000_000
-    shown = first.shown()
+    shown = first.to_log_line()
     assert (shown.role, shown.pod, shown.attempt) == (Role.trainer, "first-trainer-x", 1)
 
 
@@ -131,9 +131,9 @@ def line(nanoseconds: int, message: str, pod: str = "a") -> ParsedLine:
 
 def test_the_newest_lines_of_all_pods_are_merged_by_time() -> None:
     one, two = [line(1, "a"), line(3, "c"), line(3, "d")], [line(2, "b", "b"), line(4, "e", "b")]
-    found, is_cut = merged([one, two], 4)
+    found, is_cut = merge_lines([one, two], 4)
     assert ([shown.message for shown in found], is_cut) == (["b", "c", "d", "e"], True)
-    assert merged([one, two], 5)[1] is False
+    assert merge_lines([one, two], 5)[1] is False
     kept, has_more = newest(one, 2)
     assert ([shown.message for shown in kept], has_more) == (["c", "d"], True)
     assert newest(one, 3)[1] is False
@@ -141,5 +141,5 @@ def test_the_newest_lines_of_all_pods_are_merged_by_time() -> None:
 
 def test_an_answer_has_a_limit_of_text(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_lines, "MAX_TEXT", 2 * log_lines.LINE_CHARACTERS + 5)
-    found, is_cut = merged([[line(1, "first"), line(2, "ab"), line(3, "cd")]], 10)
+    found, is_cut = merge_lines([[line(1, "first"), line(2, "ab"), line(3, "cd")]], 10)
     assert ([shown.message for shown in found], is_cut) == (["ab", "cd"], True)

@@ -140,7 +140,7 @@ async def test_specs_that_need_the_memory_of_the_server_are_not_compared(
     """A megabyte of small objects needs a hundred times as much while it is compared, and there are up to 20 runs."""
     entry = {"id": "acme/reverse", "args": {"list": [{}] * 200_000}}
     api.add(*(run_object(f"large-{n}", number=n, env=[entry]) for n in range(10, 12)))
-    monkeypatch.setattr(compare, "_compared", None)
+    monkeypatch.setattr(compare, "_compare_runs", None)
     answer = await ask(api, "team/large-10", "team/large-11")
     assert (answer.status_code, answer.json()["reason"]) == (413, "AnswerTooLarge")
     assert "Compare fewer runs" in answer.json()["detail"]

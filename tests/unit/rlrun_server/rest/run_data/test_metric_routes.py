@@ -15,7 +15,13 @@ from rlrun.storage.errors import Unreachable
 from rlrun.storage.metric_files import merge_lines
 from rlrun_server.rest.base.problems import RestError
 from rlrun_server.rest.metrics import metric_columns, metric_reader
-from rlrun_server.rest.metrics.metric_columns import MetricsAnswer, TooManyValues, read_columns, select_names, thinned
+from rlrun_server.rest.metrics.metric_columns import (
+    MetricsAnswer,
+    TooManyValues,
+    read_columns,
+    select_names,
+    thin_columns,
+)
 from rlrun_server.rest.run_data import metric_routes as routes
 from rlrun_server.rest.streams.step_events import metric_event
 
@@ -123,7 +129,7 @@ async def test_answers_are_made_beside_the_event_loop(
 
     def recorded(*args: Any) -> MetricsAnswer:
         threads.append(threading.current_thread().name)
-        return thinned(*args)
+        return thin_columns(*args)
 
     monkeypatch.setattr(routes, "thinned", recorded)
     put(store, 0, trained(1, reward=0.1))
@@ -139,7 +145,7 @@ async def test_answers_of_a_user_that_take_long_delay_no_other(
     def slow(columns: Any, names: Any, first: int, *rest: Any) -> MetricsAnswer:
         if first == 7:
             may_end.wait(0.1)
-        return thinned(columns, names, first, *rest)
+        return thin_columns(columns, names, first, *rest)
 
     monkeypatch.setattr(routes, "thinned", slow)
     put(store, 0, trained(1, reward=0.1))
@@ -349,7 +355,7 @@ def test_names_are_chosen_by_name_and_beginning() -> None:
 def test_the_largest_numbers_stay_finite() -> None:
     largest = sys.float_info.max
     lines = [json.dumps({"step": step, "v": value}) for step, value in enumerate([largest, largest, 1.0, 2.0])]
-    (series,) = thinned(read_columns(["\n".join(lines).encode()]), ["v"], 0, 10, 2).series
+    (series,) = thin_columns(read_columns(["\n".join(lines).encode()]), ["v"], 0, 10, 2).series
     assert series.values == [largest, 1.5]
     assert series.max == [largest, 2.0]
 

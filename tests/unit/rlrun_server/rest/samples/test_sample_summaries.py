@@ -7,7 +7,7 @@ import pytest
 from rlrun.storage.samples.record import SampleSplit
 from rlrun.storage.samples.summary import MAX_GROUPS
 from rlrun_server.rest.samples import sample_summaries
-from rlrun_server.rest.samples.sample_summaries import merged, parse_part, points_of, split_of, without_summary
+from rlrun_server.rest.samples.sample_summaries import merge_summaries, parse_part, points_of, split_of, without_summary
 
 
 def line(**changes: Any) -> bytes:
@@ -52,13 +52,15 @@ def test_a_line_has_a_limit_of_length(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_later_lines_and_files_replace_earlier_ones() -> None:
     old, new = parse_part(line(size=1) + line(size=2)), parse_part(line(size=3))
-    assert [json.loads(s.text)["sizeBytes"] for s in merged([*new, *old], {}, is_complete=True).summaries] == [3]
-    assert [json.loads(s.text)["sizeBytes"] for s in merged(old, {}, is_complete=True).summaries] == [2]
+    assert [json.loads(s.text)["sizeBytes"] for s in merge_summaries([*new, *old], {}, is_complete=True).summaries] == [
+        3
+    ]
+    assert [json.loads(s.text)["sizeBytes"] for s in merge_summaries(old, {}, is_complete=True).summaries] == [2]
 
 
 def test_objects_without_a_summary_are_named_by_their_file() -> None:
     listed = {"step-000003.jsonl.zst": 1, "step-000004.eval-exam.jsonl.zst": 2, "other": 3}
-    found = merged(parse_part(line()), listed, is_complete=True).summaries
+    found = merge_summaries(parse_part(line()), listed, is_complete=True).summaries
     assert [summary.key for summary in found] == [(3, "train", ""), (4, "eval", "exam")]
     assert without_summary("step-123456789.jsonl.zst", 1) is None, "beyond the largest step"
 
@@ -78,7 +80,7 @@ def test_the_split_is_a_part_of_the_name() -> None:
 
 def test_a_summary_of_as_many_groups_as_it_may_have_is_perhaps_not_all() -> None:
     many = [["reverse", number, 0.5] for number in range(MAX_GROUPS)]
-    run = merged(parse_part(line(groups=many)), {}, is_complete=True)
+    run = merge_summaries(parse_part(line(groups=many)), {}, is_complete=True)
     points, is_complete = points_of(run, "reverse", 7, None)
     assert (len(points), is_complete) == (1, False)
     assert points_of(run, "reverse", 7, SampleSplit.val) == ([], True)

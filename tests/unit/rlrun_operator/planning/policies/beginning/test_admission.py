@@ -36,10 +36,10 @@ class Answers:
     def answer(self, observation: RunObservation, now: datetime) -> Admission | None:
         return self.given
 
-    def gone(self, key: RunKey, pods: Iterable[Obj], now: datetime) -> bool:
+    def on_run_deleted(self, key: RunKey, pods: Iterable[Obj], now: datetime) -> bool:
         return False
 
-    def failed(self, key: RunKey, run: Obj | None, error: Exception, now: datetime) -> None:
+    def on_reconcile_failed(self, key: RunKey, run: Obj | None, error: Exception, now: datetime) -> None:
         pass
 
 
