@@ -28,7 +28,7 @@ TICKS = 100
 
 
 @dataclass(frozen=True)
-class Process:
+class ProcessTime:
     """State of a process at one moment."""
 
     command: str
@@ -36,7 +36,7 @@ class Process:
     """CPU time of all its threads in user and kernel mode."""
 
 
-Reading = Mapping[int, Process]
+Reading = Mapping[int, ProcessTime]
 
 
 def read(proc: Path = Path("/proc")) -> Reading:
@@ -51,7 +51,7 @@ def read(proc: Path = Path("/proc")) -> Reading:
             command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
         except (OSError, IndexError):
             continue  # The process has ended.
-        found[int(folder.name)] = Process(command, (int(fields[11]) + int(fields[12])) / TICKS)
+        found[int(folder.name)] = ProcessTime(command, (int(fields[11]) + int(fields[12])) / TICKS)
     return found
 
 

@@ -21,7 +21,7 @@ from rlrun_orchestrator.inference.gateway.live_groups import LiveGroups
 from rlrun_orchestrator.inference.gateway.request_router import RequestRouter
 from rlrun_orchestrator.inference.gateway.sampling_rules import SamplingRules
 from rlrun_orchestrator.inference.gateway.server import Gateway
-from rlrun_orchestrator.inference.replica_pool import Endpoint, Replica, ReplicaPool
+from rlrun_orchestrator.inference.replica_pool import Replica, ReplicaAddresses, ReplicaPool
 from rlrun_orchestrator.inference.sidecar_client import SidecarClient
 
 POLICY = PolicyRef(version=0, digest="0" * 64, uri="s3://bench/policy")
@@ -34,7 +34,7 @@ async def serve(engine: str, model: str, tokens: int) -> None:
     async with aiohttp.ClientSession(connector=connector) as http:
         groups = LiveGroups(model)
         pool = ReplicaPool(http, _no_endpoints, groups.policies, poll_interval=60)
-        replica = Replica(Endpoint(engine, engine), SidecarClient(http, engine), is_answering=True)
+        replica = Replica(ReplicaAddresses(engine, engine), SidecarClient(http, engine), is_answering=True)
         pool.replicas[replica.endpoint] = replica
         router = RequestRouter(http, pool, groups, wait=5, deadline=60)
         rules = SamplingRules(max_tokens=tokens, min_tokens=tokens)
@@ -50,7 +50,7 @@ async def serve(engine: str, model: str, tokens: int) -> None:
         await runner.cleanup()
 
 
-async def _no_endpoints() -> list[Endpoint]:
+async def _no_endpoints() -> list[ReplicaAddresses]:
     return []
 
 

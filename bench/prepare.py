@@ -14,7 +14,7 @@ from pathlib import Path
 from rlrun.storage.manifest import ArtifactKind
 
 from bench import trl_venv
-from bench.tasks import MIDDLE, TINY, Model
+from bench.tasks import MIDDLE, TINY, TaskModel
 from demo.cluster import local_cluster
 from demo.install import CACHE, EXAMPLES, ROOT, S3Access, ensure_model, install_chart, model_files
 
@@ -72,12 +72,12 @@ def tiny_folder(say: Say = print) -> Path:
     return folder
 
 
-def folder_of(model: Model, say: Say = print) -> Path:
+def folder_of(model: TaskModel, say: Say = print) -> Path:
     """Return the Hugging Face folder of a model on this machine."""
     return middle_folder(say) if model == MIDDLE else tiny_folder(say)
 
 
-def ensure_in_s3(model: Model, s3: S3Access, say: Say = print) -> None:
+def ensure_in_s3(model: TaskModel, s3: S3Access, say: Say = print) -> None:
     """Upload the model to the S3 of the cluster if it is missing."""
     if model.uri == TINY.uri:
         kubectl, _ = local_cluster()

@@ -21,7 +21,7 @@ TARGET_MODULES = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj"
 
 
 @dataclass(frozen=True)
-class Model:
+class TaskModel:
     """Base model in the catalog."""
 
     id: str
@@ -57,9 +57,9 @@ class Model:
         return model
 
 
-TINY = Model("rlrun/reverse-text-tiny")
-TINY_TWO_REPLICAS = Model("rlrun/reverse-text-tiny-two-replicas", replicas=2, files_of=TINY.id)
-MIDDLE = Model("rlrun/uneven-text-28m", micro_batch_tokens=1024, kv_cache_bytes=2**28, trainer_memory="5Gi")
+TINY = TaskModel("rlrun/reverse-text-tiny")
+TINY_TWO_REPLICAS = TaskModel("rlrun/reverse-text-tiny-two-replicas", replicas=2, files_of=TINY.id)
+MIDDLE = TaskModel("rlrun/uneven-text-28m", micro_batch_tokens=1024, kv_cache_bytes=2**28, trainer_memory="5Gi")
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Task:
 
     name: str
     title: str
-    model: Model
+    model: TaskModel
     environment: str
     """Id of the environment, as `rlrun env push` prints it."""
     folder: Path

@@ -56,7 +56,7 @@ def main() -> int:
     for task in tasks:
         calibration = None
         if args.threads or args.side == "ours":
-            options = trl_runs.Options(args.threads or trl_runs.CORES)
+            options = trl_runs.TrlOptions(args.threads or trl_runs.CORES)
         else:
             # Tasks of one model differ only in the reward, which does not depend on the options.
             if task.model.id not in calibrations:
@@ -78,7 +78,7 @@ def main() -> int:
 
 
 def measure(
-    cluster: BenchmarkCluster | None, task: Task, repeats: int, options: trl_runs.Options, side: str | None
+    cluster: BenchmarkCluster | None, task: Task, repeats: int, options: trl_runs.TrlOptions, side: str | None
 ) -> tuple[dict[str, list[Trace]], list[str]]:
     """Return traces by side, and problems. A failed run does not end the others."""
     traces: dict[str, list[Trace]] = {name: [] for name in SIDES}

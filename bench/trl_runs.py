@@ -35,7 +35,7 @@ class TrlFailed(RuntimeError):
 
 
 @dataclass(frozen=True)
-class Options:
+class TrlOptions:
     """Options of TRL without a counterpart on the other side. The benchmark uses the fastest ones."""
 
     threads: int = CORES
@@ -61,10 +61,10 @@ class CalibrationFailed(RuntimeError):
 
 
 @dataclass(frozen=True)
-class Pace:
+class TrlPace:
     """Seconds per step of some options: measured, or only a lower bound."""
 
-    options: Options
+    options: TrlOptions
     seconds: float | None = None
     """Mean of the steps after the first. None if fewer than two steps were completed."""
     at_least: float = 0.0
@@ -75,8 +75,8 @@ class Pace:
 class Calibration:
     """Fastest options of TRL, with all that were tried."""
 
-    best: Options
-    paces: Sequence[Pace]
+    best: TrlOptions
+    paces: Sequence[TrlPace]
     cores_busy: Sequence[float] = ()
     """Busy cores before each of them."""
 
@@ -94,28 +94,28 @@ def fastest(task: Task, say: Say = print, load: Callable[[], float] = settled_lo
     cost. Raises CalibrationFailed if TRL fails with any of the options, or if it is unknown which are the fastest.
     """
     short = replace(task, max_steps=CALIBRATION_STEPS, seconds=CALIBRATION_SECONDS, waits=False)
-    paces: list[Pace] = []
+    paces: list[TrlPace] = []
     busy: list[float] = []
 
-    def attempt(options: Options) -> None:
+    def attempt(options: TrlOptions) -> None:
         busy.append(load())
         try:
             trace = run(short, 0, options, target=math.inf, say=say)
             paces.append(pace_of(options, trace, CALIBRATION_SECONDS))
         except TrlTooSlow as error:
-            paces.append(Pace(options, at_least=error.waited))
+            paces.append(TrlPace(options, at_least=error.waited))
         except TrlFailed as error:
             raise CalibrationFailed(f"calibration of TRL for {task.name} failed with {options}: {error}") from error
 
     for threads in range(1, CORES + 1):
-        attempt(Options(threads))
+        attempt(TrlOptions(threads))
     attempt(replace(choose(paces), continuous=True))
     found = Calibration(choose(paces), paces, busy)
     say(f"TRL, {task.name}: seconds a step {found.to_record()}; using {found.best}")
     return found
 
 
-def pace_of(options: Options, trace: Trace, deadline: float) -> Pace:
+def pace_of(options: TrlOptions, trace: Trace, deadline: float) -> TrlPace:
     """Return the pace of a run that was ended by its deadline, in seconds since its start, or by its last step.
 
     Raises CalibrationFailed for a run that ended by itself after one step.
@@ -123,13 +123,13 @@ def pace_of(options: Options, trace: Trace, deadline: float) -> Pace:
     steps = trace.steps
     if len(steps) > 1:
         # The first step includes what is done once.
-        return Pace(options, (steps[-1].seconds - steps[0].seconds) / (len(steps) - 1))
+        return TrlPace(options, (steps[-1].seconds - steps[0].seconds) / (len(steps) - 1))
     if not trace.facts.get("timed_out"):
         raise CalibrationFailed(f"calibration of TRL with {options}: the run ended by itself after 1 step")
-    return Pace(options, at_least=max(0.0, deadline - trace.startup_seconds - steps[0].seconds))
+    return TrlPace(options, at_least=max(0.0, deadline - trace.startup_seconds - steps[0].seconds))
 
 
-def choose(paces: Sequence[Pace]) -> Options:
+def choose(paces: Sequence[TrlPace]) -> TrlOptions:
     """Return the fastest options. Raises CalibrationFailed if options without a measured pace may be faster."""
     measured = {pace.options: pace.seconds for pace in paces if pace.seconds is not None}
     advice = "Raise CALIBRATION_SECONDS in bench/trl_runs.py, or name the number of torch threads with --threads"
@@ -146,13 +146,13 @@ def choose(paces: Sequence[Pace]) -> Options:
 
 
 def run(
-    task: Task, seed: int, options: Options | None = None, *, target: float | None = None, say: Say = print
+    task: Task, seed: int, options: TrlOptions | None = None, *, target: float | None = None, say: Say = print
 ) -> Trace:
     """Train with TRL until the target (by default that of the task), max_steps or the deadline of the task.
 
     Raises TrlFailed.
     """
-    options = options or Options()
+    options = options or TrlOptions()
     threads = options.threads
     folder = BUILD / "work" / f"trl-{task.name}-{seed}"
     folder.mkdir(parents=True, exist_ok=True)

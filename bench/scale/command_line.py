@@ -29,7 +29,7 @@ from bench import machine_load
 from bench.report import BUILD, record
 from bench.scale.results.comparison import Verdict, compare
 from bench.scale.scenarios.catalog import NAMES, SCENARIOS, Scenario, choose_scenarios
-from bench.scale.scenarios.options import Options
+from bench.scale.scenarios.options import ScenarioOptions
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -49,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
-    default = Options(0, 0)
+    default = ScenarioOptions(0, 0)
     made = argparse.ArgumentParser(
         prog="python -m bench.scale", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -97,9 +97,9 @@ def listing() -> str:
     return "\n".join([*lines, f"{'all':10} {'':22} {sum(s.total_minutes for s in SCENARIOS):>7g}"])
 
 
-def options(scenario: Scenario, args: argparse.Namespace) -> Options:
+def options(scenario: Scenario, args: argparse.Namespace) -> ScenarioOptions:
     """Return the sizes of a scenario: those of the command line, or its own."""
-    return Options(
+    return ScenarioOptions(
         runs=scenario.runs if args.runs is None else args.runs,
         finished=scenario.finished if args.finished is None else args.finished,
         step_seconds=args.step_seconds,

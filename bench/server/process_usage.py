@@ -11,7 +11,7 @@ MB = 1_000_000
 
 
 @dataclass(frozen=True)
-class Usage:
+class ProcessUsage:
     """Usage of a process during some seconds."""
 
     resident_mb: float
@@ -35,8 +35,8 @@ def cpu_seconds(pid: int) -> float:
     return (int(stat[11]) + int(stat[12])) / TICKS
 
 
-def usage_during(pid: int, seconds: float, sleep: Callable[[float], None] = time.sleep) -> Usage:
+def usage_during(pid: int, seconds: float, sleep: Callable[[float], None] = time.sleep) -> ProcessUsage:
     """Return the usage during the next `seconds`."""
     before, began = cpu_seconds(pid), time.monotonic()
     sleep(seconds)
-    return Usage(resident_mb(pid), (cpu_seconds(pid) - before) / (time.monotonic() - began))
+    return ProcessUsage(resident_mb(pid), (cpu_seconds(pid) - before) / (time.monotonic() - began))

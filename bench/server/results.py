@@ -6,7 +6,7 @@ from statistics import median
 from bench.repetitions import percentile
 from bench.report import Result, Target, at_most
 from bench.server.commands import CommandPair
-from bench.server.process_usage import Usage
+from bench.server.process_usage import ProcessUsage
 
 
 def of_help(pair: CommandPair, load: Sequence[float]) -> list[Result]:
@@ -78,7 +78,7 @@ def of_requests(
     )
 
 
-def of_streams(pairs: Sequence[tuple[Usage, Usage]], count: int, load: Sequence[float]) -> list[Result]:
+def of_streams(pairs: Sequence[tuple[ProcessUsage, ProcessUsage]], count: int, load: Sequence[float]) -> list[Result]:
     """Return the rows of open streams. `pairs`: usage before and with them, by repetition."""
     memory, cores = [during.resident_mb for _, during in pairs], [during.cores for _, during in pairs]
     before = pairs[0][0]

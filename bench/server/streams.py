@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 import aiohttp
 
-from bench.server.process_usage import Usage, usage_during
+from bench.server.process_usage import ProcessUsage, usage_during
 
 OPEN_SECONDS = 60.0
 TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=30)
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 async def measure_streams(
     urls: Sequence[str], headers: Sequence[Mapping[str, str]], pid: int, seconds: float
-) -> tuple[Usage, Usage]:
+) -> tuple[ProcessUsage, ProcessUsage]:
     """Return the usage of the process before the streams are open, and while they are.
 
     `headers` are those of the users, who take turns on `urls`. Raises RuntimeError for a stream that is refused or

@@ -16,7 +16,7 @@ DRAIN_SECONDS = 1.0
 """Time to read the rest of the output of a worker that ended. Its children may keep the pipe open longer."""
 
 
-class RateLimiter:
+class ByteRateLimiter:
     """Token bucket of `burst` bytes that refills at `rate` bytes per second."""
 
     def __init__(self, burst: int = BURST_BYTES, rate: int = BYTES_PER_SECOND, now: float | None = None) -> None:
@@ -40,7 +40,7 @@ class WorkerLogPipe:
     def __init__(self, who: str, write: Callable[[bytes], object] = lambda data: os.write(1, data)) -> None:
         self._who = who
         self._write = write
-        self._limiter = RateLimiter()
+        self._limiter = ByteRateLimiter()
         self._dropped = 0
         self._task: asyncio.Task[None] | None = None
         self._transport: asyncio.ReadTransport | None = None

@@ -26,7 +26,7 @@ from rlrun_orchestrator.data.example_sampler import ExampleSampler
 from rlrun_orchestrator.data.reward_histogram import RewardHistograms
 from rlrun_orchestrator.evaluation.evaluator import Evaluator, evaluation_tasks
 from rlrun_orchestrator.inference.chat_tokenizer import ChatTokenizer
-from rlrun_orchestrator.inference.gateway.environment_packages import Packages
+from rlrun_orchestrator.inference.gateway.environment_packages import PackageReader
 from rlrun_orchestrator.inference.gateway.live_groups import LiveGroups
 from rlrun_orchestrator.inference.gateway.package_pins import PackagePins, PackageRef
 from rlrun_orchestrator.inference.gateway.request_router import RequestRouter
@@ -90,7 +90,7 @@ class Orchestrator:
             poll_interval=settings.poll_interval,
             fallback_url=f"{run.endpoints.trainer_url}/sessions/{run.run.uid}/policies",
         )
-        self._packages = Packages(
+        self._packages = PackageReader(
             store,
             run.artifacts.environments_uri,
             config_mapping.used_packages(run),

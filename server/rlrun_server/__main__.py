@@ -29,7 +29,7 @@ from rlrun_server.authentication.api_key_management import ApiKeyManagement
 from rlrun_server.authentication.api_key_store import ApiKeyStore
 from rlrun_server.authentication.identification import Identification
 from rlrun_server.authentication.sealed import Sealer
-from rlrun_server.authentication.sessions import Sessions
+from rlrun_server.authentication.sessions import BrowserSessions
 from rlrun_server.authentication.token_reviews import TokenReviews
 from rlrun_server.authentication.users import Users
 from rlrun_server.hosted_api.environments.environment_packages import EnvironmentPackages
@@ -44,8 +44,8 @@ from rlrun_server.rest.metrics.metric_reader import MetricReader
 from rlrun_server.rest.objects.environment_catalog import EnvironmentCatalog
 from rlrun_server.rest.rest_app import rest_app
 from rlrun_server.rest.samples.sample_reader import SampleReader
+from rlrun_server.runtime.cached_value import CachedValue
 from rlrun_server.runtime.certificate import Certificate, CertificateInvalid
-from rlrun_server.runtime.kept import Kept
 from rlrun_server.runtime.log_format import format_lines
 from rlrun_server.runtime.settings import ServerConfig, load_settings
 from rlrun_server.signing.own_signatures import own_store
@@ -76,7 +76,7 @@ async def serve(config: ServerConfig) -> int:
     reviews = TokenReviews(cluster.create, time.monotonic)
     folder = config.settings.credentials
     signer = S3Signer(config.endpoint_url, config.region, folder)
-    keys = Kept(config.keys, KEY_SECONDS, time.monotonic)
+    keys = CachedValue(config.keys, KEY_SECONDS, time.monotonic)
     signing = Signing(config.settings, signer, reviews, keys.value, time.monotonic)
     location = config.location
     endpoints = dict.fromkeys((location.endpoint or None, config.endpoint_url))
@@ -97,7 +97,7 @@ async def serve(config: ServerConfig) -> int:
     services = make_services(
         cluster, callers, identification, users, metrics, samples, time.monotonic, tokens, environments
     )
-    pools = PoolClient(Kept(config.pool_key, KEY_SECONDS, time.monotonic).value)
+    pools = PoolClient(CachedValue(config.pool_key, KEY_SECONDS, time.monotonic).value)
     page, sessions = None, None
     if config.settings.page:
         try:
@@ -105,7 +105,7 @@ async def serve(config: ServerConfig) -> int:
         except (OSError, PageInvalid) as error:
             problem = Problem(reason=Reason.INVALID_CONFIGURATION, message=f"the page cannot be served: {error}")
             raise FatalError(problem, ExitCode.CONFIGURATION) from error
-        sessions = Sessions(Sealer(keys.value), identification, users, time.monotonic, time.time)
+        sessions = BrowserSessions(Sealer(keys.value), identification, users, time.monotonic, time.time)
     key_management = ApiKeyManagement(
         identification, users, key_store, time.monotonic, lambda: datetime.now(UTC), tokens.forget if tokens else None
     )

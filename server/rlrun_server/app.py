@@ -23,10 +23,10 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from rlrun_server.authentication.api_key_management import ApiKeyManagement
-from rlrun_server.authentication.sessions import Sessions
+from rlrun_server.authentication.sessions import BrowserSessions
 from rlrun_server.http.body import read_body
 from rlrun_server.http.client_memory import WithMemory
-from rlrun_server.http.endpoint import Dispatcher, Endpoint, json_response
+from rlrun_server.http.endpoint import Endpoint, PathDispatcher, json_response
 from rlrun_server.http.prefixes import ByPrefix
 from rlrun_server.http.request import SESSIONS, bearer_of, client_of, user_token_of
 from rlrun_server.page.page_app import PageApp
@@ -50,7 +50,7 @@ def server_app(
     hosted: ASGIApp | None = None,
     inference: ASGIApp | None = None,
     page: PageFiles | None = None,
-    sessions: Sessions | None = None,
+    sessions: BrowserSessions | None = None,
 ) -> ASGIApp:
     """Return the application for run pods and users.
 
@@ -101,13 +101,13 @@ def server_app(
         others = PageApp(page, others)
     if hosted is not None:
         others = ByPrefix({HOSTED_PREFIX: hosted}, others)
-    return WithMemory(Dispatcher({path: Endpoint(handler) for path, handler in posts.items()}, others))
+    return WithMemory(PathDispatcher({path: Endpoint(handler) for path, handler in posts.items()}, others))
 
 
 class WithSessions:
     """Application whose requests may have a cookie as credential, unless there are no sessions."""
 
-    def __init__(self, app: ASGIApp, sessions: Sessions | None) -> None:
+    def __init__(self, app: ASGIApp, sessions: BrowserSessions | None) -> None:
         self._app = app
         self._sessions = sessions
 

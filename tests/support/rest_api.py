@@ -14,7 +14,7 @@ from rlrun_server.authentication.api_key import mint
 from rlrun_server.authentication.api_key_store import ApiKeyStore
 from rlrun_server.authentication.identification import Identification
 from rlrun_server.authentication.sealed import Sealer
-from rlrun_server.authentication.sessions import Sessions
+from rlrun_server.authentication.sessions import BrowserSessions
 from rlrun_server.authentication.users import Users, account_name
 from rlrun_server.rest.context.services import Services, make_services
 from rlrun_server.rest.metrics.metric_reader import MetricReader
@@ -129,7 +129,7 @@ def rest_api(
     )
     for kind in services.objects.kinds:
         kind.is_listed = True
-    sessions = Sessions(Sealer(lambda: [KEY]), identification, users, clock, now)
+    sessions = BrowserSessions(Sealer(lambda: [KEY]), identification, users, clock, now)
     transport = httpx.ASGITransport(app=WithSessions(rest_app(services), sessions), raise_app_exceptions=False)
     client = httpx.AsyncClient(transport=transport, base_url="http://server/rlrun/v1")
     return RestApi(api, cluster, services, client, keys)

@@ -19,7 +19,7 @@ from rlrun.storage.layout import rollouts_name
 from rlrun.storage.samples.summary import StepSamples
 from rlrun_orchestrator.app import attempt
 from rlrun_orchestrator.config import OrchestratorSettings
-from rlrun_orchestrator.inference.replica_pool import Endpoint
+from rlrun_orchestrator.inference.replica_pool import ReplicaAddresses
 
 from tests.support.fake_environment import FakeEnvironment
 from tests.support.fake_replica import FakeReplica
@@ -44,7 +44,7 @@ class World:
     spec: dict[str, Any] = field(default_factory=dict)
     settings: dict[str, Any] = field(default_factory=dict)
     stop: asyncio.Event = field(default_factory=asyncio.Event)
-    endpoints: list[Endpoint] = field(default_factory=list)
+    endpoints: list[ReplicaAddresses] = field(default_factory=list)
     """What DNS answers now."""
     servers: list[TestServer] = field(default_factory=list)
     gateway_port: int = 0
@@ -72,7 +72,7 @@ class World:
             self.urls[name] = await self._serve(environment.application())
         for engine in self.engines:
             url = await self._serve(engine.application())
-            self.endpoints.append(Endpoint(url, url))
+            self.endpoints.append(ReplicaAddresses(url, url))
 
     async def _serve(self, app: Any) -> str:
         server = await serve(app)
@@ -155,7 +155,7 @@ class World:
             }
         )
 
-        async def resolve() -> list[Endpoint]:
+        async def resolve() -> list[ReplicaAddresses]:
             return list(self.endpoints)
 
         work = attempt(self.resolved(), settings, self.stop, self.store, resolve)  # type: ignore[arg-type]

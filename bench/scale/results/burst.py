@@ -10,7 +10,7 @@ from bench.scale.results.rows import HIGHER, QUIET_REQUESTS_AIM, Rows
 from bench.scale.results.training import Burst, Training
 from bench.scale.testbed.flags import FLAGS_NOTE
 from bench.scale.testbed.objects import PODS_PER_RUN, RUNTIME
-from bench.scale.testbed.readings import Usage
+from bench.scale.testbed.readings import OperatorUsage
 
 JOBS_AIM = 0.5
 TRAIN_JOBS_AIM = 2.0
@@ -19,7 +19,7 @@ MEMORY_AIM_MIB = 230.0
 
 
 @dataclass(frozen=True)
-class Repetition:
+class BurstRepetition:
     """Figures of one repetition, on a cluster of its own."""
 
     runs: int
@@ -29,7 +29,7 @@ class Repetition:
     train_jobs_seconds: Mapping[int, float]
     """Time until as many pods of TrainJobs ran, by the pods of one. Empty without this peer."""
     burst: Burst
-    quiet: Usage
+    quiet: OperatorUsage
     training: Training
     resident_mib: float
     event_delays: list[float] = field(default_factory=list)
@@ -45,7 +45,7 @@ class Repetition:
         return seconds / self.burst.seconds
 
 
-def results_of(found: Sequence[Repetition], cores_busy: Sequence[float] = ()) -> list[Result]:
+def results_of(found: Sequence[BurstRepetition], cores_busy: Sequence[float] = ()) -> list[Result]:
     """Return the rows."""
     last = found[-1]
     runs = last.runs
@@ -127,7 +127,7 @@ def results_of(found: Sequence[Repetition], cores_busy: Sequence[float] = ()) ->
     ]
 
 
-def _sample(repetition: Repetition) -> dict[str, Any]:
+def _sample(repetition: BurstRepetition) -> dict[str, Any]:
     """Return the repetition with percentiles instead of its thousands of delays."""
     delays, training = repetition.event_delays, repetition.training
     return {

@@ -8,14 +8,14 @@ from bench.repetitions import percentile
 from bench.report import Result, at_most
 from bench.scale.results.rows import Rows, without_delays
 from bench.scale.testbed.flags import FLAGS_NOTE
-from bench.scale.testbed.readings import Usage
+from bench.scale.testbed.readings import OperatorUsage
 
 MEMORY_AIM_MIB = 230.0
 Verb = Literal["create", "stop", "delete"]
 
 
 @dataclass(frozen=True, order=True)
-class Action:
+class UserAction:
     """One action of a user."""
 
     at: float
@@ -25,7 +25,7 @@ class Action:
     verb: Verb = field(compare=False)
 
 
-def schedule(rate: float, seconds: float, stop_after: float, delete_after: float) -> list[Action]:
+def schedule(rate: float, seconds: float, stop_after: float, delete_after: float) -> list[UserAction]:
     """Return all actions in the order of time.
 
     Args:
@@ -36,11 +36,11 @@ def schedule(rate: float, seconds: float, stop_after: float, delete_after: float
     """
     made = [index / rate for index in range(int(rate * seconds))]
     ages: tuple[tuple[Verb, float], ...] = (("create", 0.0), ("stop", stop_after), ("delete", delete_after))
-    return sorted(Action(at + age, index, verb) for index, at in enumerate(made) for verb, age in ages)
+    return sorted(UserAction(at + age, index, verb) for index, at in enumerate(made) for verb, age in ages)
 
 
 @dataclass(frozen=True)
-class Repetition:
+class ChurnRepetition:
     """Figures of one repetition, on a cluster of its own."""
 
     runs: int
@@ -58,10 +58,10 @@ class Repetition:
     """Memory of the operator before the first run."""
     last_mib: float
     """Memory of the operator after the last deletion."""
-    used: Usage
+    used: OperatorUsage
 
 
-def results_of(found: Sequence[Repetition], cores_busy: Sequence[float] = ()) -> list[Result]:
+def results_of(found: Sequence[ChurnRepetition], cores_busy: Sequence[float] = ()) -> list[Result]:
     """Return the rows."""
     last = found[-1]
     rows = Rows(found, {"runs": last.runs, "rate": last.rate}, cores_busy, _sample)
@@ -106,7 +106,7 @@ def results_of(found: Sequence[Repetition], cores_busy: Sequence[float] = ()) ->
     ]
 
 
-def _sample(repetition: Repetition) -> dict[str, Any]:
+def _sample(repetition: ChurnRepetition) -> dict[str, Any]:
     found = without_delays(repetition)
     for name in ("running_delays", "stopped_delays"):
         delays: list[float] = getattr(repetition, name)

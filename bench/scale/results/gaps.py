@@ -54,7 +54,7 @@ class Gap:
 
 
 @dataclass(frozen=True)
-class Repetition:
+class GapsRepetition:
     """Figures of one repetition."""
 
     runs: int
@@ -65,7 +65,7 @@ class Repetition:
     """Watches ended with 410, new ones answered with 410 by their first event."""
 
 
-def results_of(found: Sequence[Repetition], cores_busy: Sequence[float] = ()) -> list[Result]:
+def results_of(found: Sequence[GapsRepetition], cores_busy: Sequence[float] = ()) -> list[Result]:
     """Return the rows."""
     last = found[-1]
     rows = Rows(found, {"runs": last.runs, "gap_seconds": last.gap_seconds}, cores_busy)

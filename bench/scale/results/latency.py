@@ -14,7 +14,7 @@ DELAY_AIM_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
-class Repetition:
+class LatencyRepetition:
     """Figures of one repetition: the same burst without and with the delay, through the same proxy."""
 
     runs: int
@@ -32,7 +32,7 @@ class Repetition:
         return self.plain.seconds / self.delayed.seconds
 
 
-def results_of(found: Sequence[Repetition], cores_busy: Sequence[float] = ()) -> list[Result]:
+def results_of(found: Sequence[LatencyRepetition], cores_busy: Sequence[float] = ()) -> list[Result]:
     """Return the rows."""
     last = found[-1]
     runs, delay = last.runs, f"{1000 * last.delay_seconds:g} ms"
@@ -62,7 +62,7 @@ def results_of(found: Sequence[Repetition], cores_busy: Sequence[float] = ()) ->
     ]
 
 
-def _sample(repetition: Repetition) -> dict[str, Any]:
+def _sample(repetition: LatencyRepetition) -> dict[str, Any]:
     training = repetition.training
     return {
         **asdict(repetition),

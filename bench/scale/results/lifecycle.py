@@ -5,11 +5,11 @@ from dataclasses import asdict, dataclass
 
 from bench.report import Result, at_least, at_most
 from bench.scale.results.rows import HIGHER, MIB, QUIET_REQUESTS_AIM, Rows
-from bench.scale.results.training import Burst, Start, Training
+from bench.scale.results.training import Burst, OperatorStart, Training
 from bench.scale.testbed.api_server_work import ApiServerWork
 from bench.scale.testbed.flags import FLAGS_NOTE
 from bench.scale.testbed.objects import PODS_PER_RUN
-from bench.scale.testbed.readings import Usage
+from bench.scale.testbed.readings import OperatorUsage
 
 WAITING_RUNS = 100
 PODS_AIM = 0.5
@@ -20,7 +20,7 @@ MEMORY_AIM_MIB = 230.0
 
 
 @dataclass(frozen=True)
-class Repetition:
+class LifecycleRepetition:
     """Figures of one repetition, on a cluster of its own."""
 
     runs: int
@@ -35,14 +35,14 @@ class Repetition:
     burst: Burst
     burst_work: ApiServerWork
     """Work of the API server until all pods of the runs ran and the operator was quiet."""
-    quiet: Usage
+    quiet: OperatorUsage
     """Time in which no run made a step."""
     training: Training
     resident_mib: float
     """Memory of the operator afterwards."""
     cache_kib_per_run: float
-    start: Start
-    waiting: Usage
+    start: OperatorStart
+    waiting: OperatorUsage
     """Time with WAITING_RUNS runs more, whose pods find no node."""
 
     @property
@@ -56,7 +56,7 @@ class Repetition:
         return PODS_PER_RUN * self.runs / self.jobs_seconds
 
 
-def results_of(found: Sequence[Repetition], cores_busy: Sequence[float] = ()) -> list[Result]:
+def results_of(found: Sequence[LifecycleRepetition], cores_busy: Sequence[float] = ()) -> list[Result]:
     """Return the rows."""
     last = found[-1]
     runs = last.runs
@@ -152,7 +152,7 @@ def results_of(found: Sequence[Repetition], cores_busy: Sequence[float] = ()) ->
     ]
 
 
-def _sample(repetition: Repetition) -> dict[str, object]:
+def _sample(repetition: LifecycleRepetition) -> dict[str, object]:
     """Return the repetition without its thousands of delays."""
     found = asdict(repetition)
     found["training"] = {

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from bench.report import Result, at_most
 from bench.scale.results.rows import MIB, QUIET_REQUESTS_AIM, Rows
 from bench.scale.testbed.flags import FLAGS_NOTE
-from bench.scale.testbed.readings import Usage
+from bench.scale.testbed.readings import OperatorUsage
 
 START_AIM_SECONDS = 30.0
 MEMORY_AIM_MIB = 300.0
 
 
 @dataclass(frozen=True)
-class Repetition:
+class ManyRepetition:
     """Figures of one repetition."""
 
     runs: int
@@ -24,13 +24,13 @@ class Repetition:
     """From the start of the process until it had the Lease, which was free."""
     start_seconds: float
     """From the start of the process until it had looked at all active runs."""
-    start: Usage
+    start: OperatorUsage
     """Requests from the start of the process until all active runs were looked at."""
-    sweep: Usage
+    sweep: OperatorUsage
     """Time directly after that, in which the operator begins to look at the finished runs."""
-    later: Usage
+    later: OperatorUsage
     """Requests from the start until the operator was quiet."""
-    quiet: Usage
+    quiet: OperatorUsage
     resident_bytes: float
 
     @property
@@ -44,7 +44,7 @@ class Repetition:
         return sum((Counter(usage.written) for usage in (self.start, self.later, self.quiet)), Counter())
 
 
-def results_of(found: Sequence[Repetition], cores_busy: Sequence[float] = ()) -> list[Result]:
+def results_of(found: Sequence[ManyRepetition], cores_busy: Sequence[float] = ()) -> list[Result]:
     """Return the rows."""
     last = found[-1]
     rows = Rows(found, {"runs": last.runs, "finished": last.finished}, cores_busy)

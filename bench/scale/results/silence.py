@@ -7,7 +7,7 @@ from bench.repetitions import percentile
 from bench.report import Result, at_most
 from bench.scale.results.rows import Rows
 from bench.scale.testbed.flags import FLAGS_NOTE
-from bench.scale.testbed.readings import Usage
+from bench.scale.testbed.readings import OperatorUsage
 
 REQUESTS_AIM_PER_100_RUNS = 2.0
 CRASH_AIM_SECONDS = 1.0
@@ -17,7 +17,7 @@ START_AIM_SECONDS = 15.0
 
 
 @dataclass(frozen=True)
-class Repetition:
+class SilenceRepetition:
     """Figures of one repetition."""
 
     runs: int
@@ -25,7 +25,7 @@ class Repetition:
     """Runs whose orchestrators answer."""
     shown_delays: list[float]
     """Seconds from the begin of the silence until the condition of each run said so."""
-    quiet: Usage
+    quiet: OperatorUsage
     """Work of the operator during the silence."""
     waiting: float
     """Runs that wait for a worker then."""
@@ -41,7 +41,7 @@ class Repetition:
         return self.quiet.requests / self.quiet.seconds
 
 
-def results_of(found: Sequence[Repetition], cores_busy: Sequence[float] = ()) -> list[Result]:
+def results_of(found: Sequence[SilenceRepetition], cores_busy: Sequence[float] = ()) -> list[Result]:
     """Return the rows."""
     last = found[-1]
     rows = Rows(found, {"runs": last.runs, "others": last.others}, cores_busy)

@@ -8,7 +8,7 @@ from typing import Any
 from bench.report import Result, at_most
 from bench.scale.results.rows import QUIET_REQUESTS_AIM, Rows
 from bench.scale.testbed.flags import FLAGS_NOTE
-from bench.scale.testbed.readings import Usage
+from bench.scale.testbed.readings import OperatorUsage
 
 GROWTH_AIM_MIB = 5.0
 MEMORY_AIM_MIB = 230.0
@@ -34,15 +34,15 @@ def growth_per_hour(samples: Sequence[tuple[float, float]]) -> float:
 
 
 @dataclass(frozen=True)
-class Repetition:
+class SoakRepetition:
     """Figures of one soak."""
 
     runs: int
     step_seconds: float
     samples: list[tuple[float, float]]
     """Seconds since the begin, and resident memory of the operator in MiB."""
-    used: Usage
-    quiet: Usage
+    used: OperatorUsage
+    quiet: OperatorUsage
     """Time without a step afterwards."""
 
     @property
@@ -51,7 +51,7 @@ class Repetition:
         return growth_per_hour(self.samples)
 
 
-def results_of(found: Sequence[Repetition], cores_busy: Sequence[float] = ()) -> list[Result]:
+def results_of(found: Sequence[SoakRepetition], cores_busy: Sequence[float] = ()) -> list[Result]:
     """Return the rows."""
     last = found[-1]
     seconds, quiet = last.samples[-1][0] - last.samples[0][0], last.quiet.seconds
@@ -94,7 +94,7 @@ def results_of(found: Sequence[Repetition], cores_busy: Sequence[float] = ()) ->
     ]
 
 
-def _sample(repetition: Repetition) -> dict[str, Any]:
+def _sample(repetition: SoakRepetition) -> dict[str, Any]:
     """Return the repetition with some of its readings, the last one among them."""
     pause = -(-len(repetition.samples) // KEPT_SAMPLES)
     kept = list(reversed(repetition.samples[::-1][::pause]))

@@ -1,6 +1,6 @@
 """Delays from the steps of runs to the statuses that show them. Pure."""
 
-from bench.scale.testbed.orchestrators import Pace
+from bench.scale.testbed.orchestrators import StepSchedule
 
 
 class StepDelays:
@@ -10,7 +10,7 @@ class StepDelays:
     its age then: an operator that falls behind must not have the fewest and shortest delays.
     """
 
-    def __init__(self, pace: Pace, began: float) -> None:
+    def __init__(self, pace: StepSchedule, began: float) -> None:
         """`began`: Unix time from which steps count."""
         self._pace = pace
         self._began = began

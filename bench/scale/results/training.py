@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from bench.repetitions import percentile
-from bench.scale.testbed.readings import Usage
+from bench.scale.testbed.readings import OperatorUsage
 
 
 @dataclass(frozen=True)
@@ -12,7 +12,7 @@ class Burst:
 
     seconds: float
     """From the first creation until all pods run."""
-    used: Usage
+    used: OperatorUsage
     """Requests and CPU time of the operator, until it was quiet."""
 
 
@@ -20,7 +20,7 @@ class Burst:
 class Training:
     """Runs that make steps."""
 
-    used: Usage
+    used: OperatorUsage
     delays: list[float] = field(default_factory=list)
     """Seconds from each step until a watch of the runs showed it or a later one."""
 
@@ -30,12 +30,12 @@ class Training:
 
 
 @dataclass(frozen=True)
-class Start:
+class OperatorStart:
     """An operator that started where runs existed already."""
 
     takeover_seconds: float
     """From the end of the operator before it, which was killed, until it had the Lease."""
     seconds: float
     """From holding the Lease until it had looked at all active runs."""
-    used: Usage
+    used: OperatorUsage
     resident_bytes: float

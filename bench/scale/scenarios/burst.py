@@ -2,10 +2,10 @@
 
 from kubernetes import client
 
-from bench.scale.results.burst import Repetition
+from bench.scale.results.burst import BurstRepetition
 from bench.scale.results.rows import MIB
 from bench.scale.scenarios import events, steps
-from bench.scale.scenarios.options import Options
+from bench.scale.scenarios.options import ScenarioOptions
 from bench.scale.testbed import objects
 from bench.scale.testbed.cluster import ScaleCluster, wait_for
 from bench.scale.testbed.readings import read
@@ -20,7 +20,7 @@ CRASH_PAUSE_SECONDS = 0.5
 REGISTER_SECONDS = 120.0
 
 
-def play(options: Options) -> Repetition:
+def play(options: ScenarioOptions) -> BurstRepetition:
     """Measure the peers and then the runs, each on an API server without the objects of those before."""
     runs = options.runs
     pods = objects.PODS_PER_RUN * runs
@@ -44,7 +44,7 @@ def play(options: Options) -> Repetition:
 
         training = steps.training(cluster, operator, "runs", step_seconds, options.rest_seconds, afterwards=crashes)
         resident = read(operator).resident_bytes
-    return Repetition(
+    return BurstRepetition(
         runs=runs,
         step_seconds=step_seconds,
         jobs_seconds=jobs_seconds,

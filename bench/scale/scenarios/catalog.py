@@ -14,7 +14,7 @@ from bench.scale.results import many as many_results
 from bench.scale.results import silence as silence_results
 from bench.scale.results import soak as soak_results
 from bench.scale.scenarios import burst, churn, gaps, latency, lifecycle, many, silence, soak
-from bench.scale.scenarios.options import Options
+from bench.scale.scenarios.options import ScenarioOptions
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Scenario:
     """Repetitions without the option --repeats."""
     minutes: float
     """Expected minutes of one repetition on two cores."""
-    play: Callable[[Options], Any]
+    play: Callable[[ScenarioOptions], Any]
     results: Callable[[Sequence[Any], Sequence[float]], list[Result]]
 
     @property

@@ -6,11 +6,11 @@ from contextlib import ExitStack
 
 from kubernetes import client
 
-from bench.scale.results.churn import Action, Repetition, schedule
+from bench.scale.results.churn import ChurnRepetition, UserAction, schedule
 from bench.scale.results.event_delays import EventDelays
 from bench.scale.results.rows import MIB
 from bench.scale.scenarios import events, steps
-from bench.scale.scenarios.options import Options
+from bench.scale.scenarios.options import ScenarioOptions
 from bench.scale.testbed import objects
 from bench.scale.testbed.cluster import ScaleCluster, wait_for
 from bench.scale.testbed.readings import usage
@@ -24,7 +24,7 @@ STEP_SECONDS = 10.0
 """Time between two steps of each run meanwhile."""
 
 
-def play(options: Options) -> Repetition:
+def play(options: ScenarioOptions) -> ChurnRepetition:
     """Carry out the schedule on a new cluster, and count the children that are left."""
     actions = schedule(options.churn_rate, options.churn_seconds, STOP_AFTER_SECONDS, DELETE_AFTER_SECONDS)
     running, stopped = EventDelays(), EventDelays()
@@ -53,7 +53,7 @@ def play(options: Options) -> Repetition:
         wait_for("the end of the runs", lambda: not runs_left(), GONE_SECONDS, pause=1.0, shown=runs_left)
         last = steps.wait_until_settled(operator)
         left_over = _left_over(cluster, places)
-    return Repetition(
+    return ChurnRepetition(
         runs=len(actions) // 3,
         rate=options.churn_rate,
         late_seconds=late,
@@ -78,7 +78,7 @@ def _left_over(cluster: ScaleCluster, places: list[str]) -> dict[str, int]:
         time.sleep(2.0)
 
 
-def _carry_out(cluster: ScaleCluster, actions: list[Action], running: EventDelays, stopped: EventDelays) -> float:
+def _carry_out(cluster: ScaleCluster, actions: list[UserAction], running: EventDelays, stopped: EventDelays) -> float:
     """Carry out the actions at their times. Returns the largest delay behind the schedule in seconds."""
     runs, late = client.CustomObjectsApi(cluster.api), 0.0
     began = said = time.monotonic()

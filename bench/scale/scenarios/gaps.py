@@ -4,9 +4,9 @@ import time
 from typing import Literal
 
 from bench.scale.results.event_delays import EventDelays
-from bench.scale.results.gaps import Gap, Repetition, needless_writes
+from bench.scale.results.gaps import Gap, GapsRepetition, needless_writes
 from bench.scale.scenarios import events, steps
-from bench.scale.scenarios.options import Options
+from bench.scale.scenarios.options import ScenarioOptions
 from bench.scale.testbed import objects
 from bench.scale.testbed.bulk import Call
 from bench.scale.testbed.cluster import OperatorProcess, ScaleCluster, wait_for
@@ -19,7 +19,7 @@ CHANGES = 4
 How = Literal["cut", "gone"]
 
 
-def play(options: Options) -> Repetition:
+def play(options: ScenarioOptions) -> GapsRepetition:
     """Play both gaps on one cluster, each with two runs of its own that change."""
     with ScaleCluster() as cluster, running(cluster.control_plane.kubeconfig) as proxy:
         operator = cluster.start_operator(proxy.kubeconfig(cluster.folder / "proxy.kubeconfig"))
@@ -32,7 +32,7 @@ def play(options: Options) -> Repetition:
         print(f"{options.gap_seconds:g} s without watches: status 410", flush=True)
         gone = _gap(cluster, operator, proxy, options.gap_seconds, "gone", (2, 3))
         operator.kill()
-    return Repetition(options.runs, options.gap_seconds, cut, gone)
+    return GapsRepetition(options.runs, options.gap_seconds, cut, gone)
 
 
 def _start_changed(cluster: ScaleCluster, operator: OperatorProcess) -> None:

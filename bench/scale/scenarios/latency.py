@@ -1,14 +1,14 @@
 """Scenario `latency`: a proxy between the operator and the API server answers every request later."""
 
-from bench.scale.results.latency import Repetition
+from bench.scale.results.latency import LatencyRepetition
 from bench.scale.scenarios import steps
-from bench.scale.scenarios.options import Options
+from bench.scale.scenarios.options import ScenarioOptions
 from bench.scale.testbed import objects
 from bench.scale.testbed.cluster import ScaleCluster, wait_for
 from tests.support.api_proxy import Answer, passes, running
 
 
-def play(options: Options) -> Repetition:
+def play(options: ScenarioOptions) -> LatencyRepetition:
     """Play the same burst through a proxy without and with the delay, on one cluster."""
     with ScaleCluster() as cluster, running(cluster.control_plane.kubeconfig) as proxy:
         operator = cluster.start_operator(proxy.kubeconfig(cluster.folder / "proxy.kubeconfig"))
@@ -24,4 +24,4 @@ def play(options: Options) -> Repetition:
         training = steps.training(cluster, operator, "delayed", options.step_seconds, options.rest_seconds)
         proxy.decide = passes
         operator.kill()
-    return Repetition(options.runs, options.delay_seconds, options.step_seconds, plain, delayed, training)
+    return LatencyRepetition(options.runs, options.delay_seconds, options.step_seconds, plain, delayed, training)

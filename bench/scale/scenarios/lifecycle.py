@@ -2,10 +2,10 @@
 
 import time
 
-from bench.scale.results.lifecycle import WAITING_RUNS, Repetition
+from bench.scale.results.lifecycle import WAITING_RUNS, LifecycleRepetition
 from bench.scale.results.rows import MIB
 from bench.scale.scenarios import steps
-from bench.scale.scenarios.options import Options
+from bench.scale.scenarios.options import ScenarioOptions
 from bench.scale.testbed import objects
 from bench.scale.testbed.api_server_work import read_work
 from bench.scale.testbed.bulk import BulkClient
@@ -18,7 +18,7 @@ FINISHED_AT_ONCE = 4
 """Fewer than elsewhere: an operator works beside them, and must not see a run before its status is written."""
 
 
-def play(options: Options) -> Repetition:
+def play(options: ScenarioOptions) -> LifecycleRepetition:
     """Play all parts on a new cluster, the later ones beside the objects of the earlier ones."""
     runs, finished = options.runs, options.finished
     with ScaleCluster() as cluster:
@@ -49,7 +49,7 @@ def play(options: Options) -> Repetition:
         cluster.set_schedulable(False)
         steps.burst_of_runs(cluster, operator, "waiting", WAITING_RUNS, "Pending")
         waiting = steps.rest(operator, options.rest_seconds)
-        return Repetition(
+        return LifecycleRepetition(
             runs=runs,
             finished=finished,
             step_seconds=options.step_seconds,

@@ -2,9 +2,9 @@
 
 import time
 
-from bench.scale.results.many import Repetition
+from bench.scale.results.many import ManyRepetition
 from bench.scale.scenarios import steps
-from bench.scale.scenarios.options import Options
+from bench.scale.scenarios.options import ScenarioOptions
 from bench.scale.testbed import objects
 from bench.scale.testbed.cluster import ScaleCluster, wait_for
 from bench.scale.testbed.readings import Reading, read, usage
@@ -13,7 +13,7 @@ SWEEP_SECONDS = 3600.0
 """Deadline for the looks at the finished runs: an operator makes ten of them per second."""
 
 
-def play(options: Options) -> Repetition:
+def play(options: ScenarioOptions) -> ManyRepetition:
     """Let one operator start the active runs, and another one find them beside the finished ones."""
     with ScaleCluster() as cluster:
         first = cluster.start_operator()
@@ -48,7 +48,7 @@ def play(options: Options) -> Repetition:
         quiet_from = steps.wait_until_settled(operator, SWEEP_SECONDS)
         print(f"{options.rest_seconds:.0f} s without a step", flush=True)
         quiet = steps.rest(operator, options.rest_seconds)
-        return Repetition(
+        return ManyRepetition(
             runs=options.runs,
             finished=options.finished,
             leads_seconds=leads,

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Options:
+class ScenarioOptions:
     """Sizes and times of one repetition."""
 
     runs: int

@@ -7,9 +7,9 @@ import time
 
 from bench.scale.results.event_delays import EventDelays
 from bench.scale.results.rows import MIB
-from bench.scale.results.silence import Repetition
+from bench.scale.results.silence import SilenceRepetition
 from bench.scale.scenarios import events, steps
-from bench.scale.scenarios.options import Options
+from bench.scale.scenarios.options import ScenarioOptions
 from bench.scale.testbed import objects
 from bench.scale.testbed.cluster import ScaleCluster, wait_for
 from bench.scale.testbed.readings import Reading, read
@@ -20,7 +20,7 @@ CRASH_PAUSE_SECONDS = 1.0
 REASON = "OrchestratorUnreachable"
 
 
-def play(options: Options) -> Repetition:
+def play(options: ScenarioOptions) -> SilenceRepetition:
     """Play the scenario on a new cluster."""
     with ScaleCluster() as cluster:
         operator = cluster.start_operator()
@@ -58,7 +58,7 @@ def play(options: Options) -> Repetition:
         wait_for("an operator that leads", operator.is_ready, pause=0.1)
         led = time.monotonic()
         wait_for("looks at all runs", lambda: has_looked(read(operator), options.runs + OTHER_RUNS), pause=0.1)
-        return Repetition(
+        return SilenceRepetition(
             runs=options.runs,
             others=OTHER_RUNS,
             shown_delays=shown.until(time.time()),

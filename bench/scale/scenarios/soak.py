@@ -3,9 +3,9 @@
 import time
 
 from bench.scale.results.rows import MIB
-from bench.scale.results.soak import Repetition
+from bench.scale.results.soak import SoakRepetition
 from bench.scale.scenarios import steps
-from bench.scale.scenarios.options import Options
+from bench.scale.scenarios.options import ScenarioOptions
 from bench.scale.testbed.cluster import ScaleCluster, wait_for
 from bench.scale.testbed.readings import read, usage
 
@@ -15,7 +15,7 @@ SHORTEST_PAUSE_SECONDS = 1.0
 SHOWN_SECONDS = 60.0
 
 
-def play(options: Options) -> Repetition:
+def play(options: ScenarioOptions) -> SoakRepetition:
     """Read the memory at regular times while the runs make steps, then count writes while they make none."""
     pause = max(SHORTEST_PAUSE_SECONDS, options.soak_seconds / SAMPLES)
     with ScaleCluster() as cluster:
@@ -41,4 +41,4 @@ def play(options: Options) -> Repetition:
         steps.wait_until_settled(operator)
         print(f"{options.quiet_seconds:.0f} s without a step", flush=True)
         quiet = steps.rest(operator, options.quiet_seconds)
-    return Repetition(options.runs, options.step_seconds, samples, used, quiet)
+    return SoakRepetition(options.runs, options.step_seconds, samples, used, quiet)

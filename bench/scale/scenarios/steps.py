@@ -11,12 +11,12 @@ from typing import Any
 from kubernetes import client
 
 from bench.scale.results.step_delays import StepDelays
-from bench.scale.results.training import Burst, Start, Training
+from bench.scale.results.training import Burst, OperatorStart, Training
 from bench.scale.testbed import objects
 from bench.scale.testbed.cluster import DEADLINE_SECONDS, OperatorProcess, ScaleCluster, wait_for
 from bench.scale.testbed.event_watch import EventWatch, NewPods
 from bench.scale.testbed.objects import PODS_PER_RUN
-from bench.scale.testbed.readings import Reading, Usage, read, usage
+from bench.scale.testbed.readings import OperatorUsage, Reading, read, usage
 
 PRESSURE_SECONDS = 20.0
 """Time for which the operator has to keep its Lease beside processes that want all cores."""
@@ -117,7 +117,7 @@ def clear(cluster: ScaleCluster, prefix: str, api: str, plural: str) -> None:
     wait_for(f"the end of {plural}", lambda: not any(cluster.count(path) for path in left), pause=2.0)
 
 
-def rest(operator: OperatorProcess, seconds: float) -> Usage:
+def rest(operator: OperatorProcess, seconds: float) -> OperatorUsage:
     """Return what the operator does while nothing happens."""
     before = read(operator)
     time.sleep(seconds)
@@ -162,7 +162,7 @@ def training(
     return Training(used, delays)
 
 
-def take_over(cluster: ScaleCluster, leader: OperatorProcess, active: int) -> tuple[OperatorProcess, Start]:
+def take_over(cluster: ScaleCluster, leader: OperatorProcess, active: int) -> tuple[OperatorProcess, OperatorStart]:
     """Kill the operator beside one that stands by, while other processes want all cores, and measure its successor.
 
     The other processes end when the successor has the Lease.
@@ -185,7 +185,7 @@ def take_over(cluster: ScaleCluster, leader: OperatorProcess, active: int) -> tu
         return after.looks - before.looks >= active and not after.waiting
 
     wait_for(f"looks at {active} runs", has_looked)
-    return operator, Start(takeover, after.at - before.at, usage(before, after), after.resident_bytes)
+    return operator, OperatorStart(takeover, after.at - before.at, usage(before, after), after.resident_bytes)
 
 
 @contextmanager

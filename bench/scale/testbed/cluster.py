@@ -25,7 +25,7 @@ from kubernetes import client, config
 from bench.scale.testbed import objects
 from bench.scale.testbed.bulk import BulkClient
 from bench.scale.testbed.flags import CLIENT_FLAGS
-from bench.scale.testbed.orchestrators import Pace
+from bench.scale.testbed.orchestrators import StepSchedule
 from local_cluster.control_plane.kwok import Kwok, node
 from local_cluster.control_plane.without_nodes import ALL_CONTROLLERS, ControlPlane
 from tests.support.api_address import api_address
@@ -120,9 +120,9 @@ class ScaleCluster:
         for index in range(NODES):
             core.patch_node(f"node-{index}", {"spec": {"unschedulable": not schedulable}})
 
-    def set_pace(self, seconds: float, first: int = 1) -> Pace:
+    def set_pace(self, seconds: float, first: int = 1) -> StepSchedule:
         """Let every run make a step each so many seconds; 0: none."""
-        return Pace(**self._put("pace", {"seconds": seconds, "first": first}))
+        return StepSchedule(**self._put("pace", {"seconds": seconds, "first": first}))
 
     def set_silent(self, namespaces: Sequence[str]) -> None:
         """Let the orchestrators of these namespaces answer nothing from now on."""

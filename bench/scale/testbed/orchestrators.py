@@ -25,7 +25,7 @@ PUBLISH_SECONDS = 3.0
 
 
 @dataclass
-class Pace:
+class StepSchedule:
     """Steps of all runs as a function of time."""
 
     seconds: float = 0.0
@@ -64,7 +64,7 @@ class Orchestrators:
     """Server of /NAMESPACE/NAME, with requests that hang until the step is another one."""
 
     def __init__(self) -> None:
-        self._pace = Pace()
+        self._pace = StepSchedule()
         self._changed = asyncio.Event()
         self._silent: frozenset[str] = frozenset()
 
@@ -82,7 +82,7 @@ class Orchestrators:
 
     async def _set_pace(self, request: web.Request) -> web.Response:
         body, now = await request.json(), time.time()
-        self._pace = Pace(float(body["seconds"]), now, int(body.get("first", 1)))
+        self._pace = StepSchedule(float(body["seconds"]), now, int(body.get("first", 1)))
         self._changed.set()
         self._changed = asyncio.Event()
         return web.json_response(vars(self._pace))

@@ -41,7 +41,7 @@ class Reading:
 
 
 @dataclass(frozen=True)
-class Usage:
+class OperatorUsage:
     """Work of the operator between two readings."""
 
     seconds: float
@@ -74,9 +74,9 @@ def read(operator: OperatorProcess) -> Reading:
     )
 
 
-def usage(before: Reading, after: Reading) -> Usage:
+def usage(before: Reading, after: Reading) -> OperatorUsage:
     """Return the differences."""
-    return Usage(
+    return OperatorUsage(
         seconds=after.at - before.at,
         requests=after.requests - before.requests,
         writes=after.writes - before.writes,

@@ -19,7 +19,7 @@ from typing_extensions import override
 from rlrun_cli.commands.runs import Name
 from rlrun_cli.remote.cluster import RemoteCluster
 from rlrun_cli.remote.context import Context, Kubeconfig, Namespace, cli_context, cluster
-from rlrun_cli.remote.run_data.run_summary import RunSummary, sparkline, summarize
+from rlrun_cli.remote.run_data.run_summary import RunState, sparkline, summarize
 from rlrun_cli.terminal import output
 from rlrun_cli.terminal.errors import CliError, NotFoundError, UnreachableError
 
@@ -43,7 +43,7 @@ class RewardHistory:
 
     rewards: dict[int, float] = field(default_factory=dict)
 
-    def add(self, summary: RunSummary) -> None:
+    def add(self, summary: RunState) -> None:
         """Add the newest reward. After a rewind the steps above it are discarded."""
         if summary.reward is not None:
             self.rewards = {s: r for s, r in self.rewards.items() if s < summary.step} | {summary.step: summary.reward}
@@ -54,7 +54,7 @@ class RewardHistory:
         return sparkline([self.rewards[s] for s in sorted(self.rewards)])
 
 
-def describe(summary: RunSummary, history: RewardHistory) -> str:
+def describe(summary: RunState, history: RewardHistory) -> str:
     """Describe a run in one line: phase, step, reward, time left, or what it waits for."""
     parts = [f"{summary.phase:<9}", f"step {summary.step}/{summary.max_steps}"]
     if summary.reward is not None:
@@ -69,7 +69,7 @@ def describe(summary: RunSummary, history: RewardHistory) -> str:
 class Display(Protocol):
     """Output of the command."""
 
-    def show(self, summary: RunSummary, history: RewardHistory) -> None:
+    def show(self, summary: RunState, history: RewardHistory) -> None:
         """Show the current state of the run."""
         ...
 
@@ -89,7 +89,7 @@ class LineDisplay(Display):
         self._last: tuple[str, int, str] | None = None
 
     @override
-    def show(self, summary: RunSummary, history: RewardHistory) -> None:
+    def show(self, summary: RunState, history: RewardHistory) -> None:
         key = (summary.phase, summary.step, summary.reason)
         if key != self._last:
             self._last = key
@@ -120,7 +120,7 @@ class ProgressDisplay(Display):
         self._progress.start()
 
     @override
-    def show(self, summary: RunSummary, history: RewardHistory) -> None:
+    def show(self, summary: RunState, history: RewardHistory) -> None:
         facts = [f"reward {summary.reward:.3f} {history.line}"] if summary.reward is not None else []
         if summary.time_left:
             facts.append(summary.time_left)
@@ -162,7 +162,7 @@ def watch_until_finished(
     clock: Callable[[], float] = time.monotonic,
     *,
     was_found: bool = False,
-) -> RunSummary:
+) -> RunState:
     """Show a run until it is finished and return its final state. `was_found`: the run is known to exist.
 
     Raises CliError if the run is deleted, if the API server does not respond to the first request for an unknown run,

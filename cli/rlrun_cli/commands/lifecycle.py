@@ -10,7 +10,7 @@ from rlrun.kube.objects import Obj
 from rlrun_cli.commands.runs import Name
 from rlrun_cli.remote.cluster import RemoteCluster
 from rlrun_cli.remote.context import Context, Kubeconfig, Namespace, cli_context, cluster
-from rlrun_cli.remote.run_data.run_summary import RunSummary, summarize
+from rlrun_cli.remote.run_data.run_summary import RunState, summarize
 from rlrun_cli.remote.waiting import DEFAULT_SECONDS, Timeout, Wait, wait_for
 from rlrun_cli.terminal import output
 from rlrun_cli.terminal.confirmation import Yes, confirm
@@ -223,7 +223,7 @@ def delete_run(
     typer.echo(f"rlruns.rlrun.dev/{name} deleted")
 
 
-def _delete_question(item: Obj, summary: RunSummary, namespace: str) -> str:
+def _delete_question(item: Obj, summary: RunState, namespace: str) -> str:
     run = f"{namespace}/{item['metadata']['name']} ({summary.phase}, step {summary.step}/{summary.max_steps})"
     if item["spec"].get("artifactPolicy") == "Delete":
         return f"Delete {run} and all its files in S3?"

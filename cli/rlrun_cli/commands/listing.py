@@ -11,7 +11,7 @@ from rlrun.kube.objects import Obj
 
 from rlrun_cli.remote.cluster import RemoteCluster
 from rlrun_cli.remote.context import cli_context
-from rlrun_cli.remote.watching import Selection, watch
+from rlrun_cli.remote.watching import ObjectSelection, watch
 from rlrun_cli.terminal import output
 from rlrun_cli.terminal.columns import NAMESPACE, Column, sort
 from rlrun_cli.terminal.errors import INVALID, CliError, NotFoundError
@@ -72,7 +72,7 @@ def show_list(
     if choice.watch:
         if choice.sort_by:
             raise CliError("--sort-by cannot be used with --watch", "leave out one of the two", code=INVALID)
-        selection = Selection(listing.kind, choice.all_namespaces, choice.selector)
+        selection = ObjectSelection(listing.kind, choice.all_namespaces, choice.selector)
         _print_changes(ctx, api, listing, choice, selection, keep)
         return
     if listing.printed and choice.fmt in (None, TableFormat.table) and not choice.sort_by:
@@ -106,7 +106,7 @@ def show_one(
     """
     item = api.get(listing.kind, name)
     if choice.watch:
-        _print_changes(ctx, api, listing, choice, Selection(listing.kind, name=name), list)
+        _print_changes(ctx, api, listing, choice, ObjectSelection(listing.kind, name=name), list)
     elif choice.fmt is None:
         console = output.out()
         for line in describe(item):
@@ -134,7 +134,7 @@ def _print_changes(
     api: RemoteCluster,
     listing: Listing,
     choice: Choice,
-    selection: Selection,
+    selection: ObjectSelection,
     keep: Callable[[list[Obj]], list[Obj]],
 ) -> None:
     columns = columns_of(listing, choice)

@@ -14,12 +14,12 @@ from typing import Annotated
 import typer
 from rlrun.constants import Role
 from rlrun.kube.kinds import RLRUN
-from rlrun.kube.pod_logs import LogSource
+from rlrun.kube.pod_logs import ContainerStart
 
 from rlrun_cli.commands.runs import Name
 from rlrun_cli.remote.cluster import RemoteCluster
 from rlrun_cli.remote.context import Context, Kubeconfig, Namespace, cli_context, cluster
-from rlrun_cli.remote.pod_logs import Selection, components_of, parse_seconds, pods_of, sources
+from rlrun_cli.remote.pod_logs import LogSelection, components_of, parse_seconds, pods_of, sources
 from rlrun_cli.remote.run_data.run_summary import summarize
 from rlrun_cli.remote.run_data.stored_logs import read_stored_logs
 from rlrun_cli.remote.run_storage import find_run_uid, open_user_storage, run_layout, s3_operation
@@ -45,7 +45,7 @@ START_SECONDS = 600
 POLL_SECONDS = 2.0
 
 
-def read(api: RemoteCluster, run: str, chosen: Selection) -> Iterator[str] | None:
+def read(api: RemoteCluster, run: str, chosen: LogSelection) -> Iterator[str] | None:
     """Return the current lines, or None if the run will have no more pods. Raises CliError if it has none yet."""
     found = sources(pods_of(api, run, chosen))
     if found:
@@ -60,7 +60,7 @@ def read(api: RemoteCluster, run: str, chosen: Selection) -> Iterator[str] | Non
     raise CliError(f"{run} is {state.phase} and has no {chosen.role.value} pod", hint)
 
 
-def _read_pods(api: RemoteCluster, found: list[LogSource], chosen: Selection) -> Iterator[str]:
+def _read_pods(api: RemoteCluster, found: list[ContainerStart], chosen: LogSelection) -> Iterator[str]:
     for each in found:
         prefix = f"[{each.pod}] " if len(found) > 1 else ""
         try:
@@ -82,15 +82,15 @@ def _read_pods(api: RemoteCluster, found: list[LogSource], chosen: Selection) ->
 class LogFollower:
     """Merges the logs of all containers of a role, including restarts, into one stream. One thread per container."""
 
-    def __init__(self, api: RemoteCluster, run: str, chosen: Selection, sleep: Callable[[float], None]):
+    def __init__(self, api: RemoteCluster, run: str, chosen: LogSelection, sleep: Callable[[float], None]):
         self._api, self._run, self._chosen, self._sleep = api, run, chosen, sleep
         self._lines: queue.SimpleQueue[tuple[str, str]] = queue.SimpleQueue()
-        self._threads: dict[LogSource, threading.Thread] = {}
-        self._done: set[LogSource] = set()
-        self._lines_read: dict[LogSource, int] = {}
+        self._threads: dict[ContainerStart, threading.Thread] = {}
+        self._done: set[ContainerStart] = set()
+        self._lines_read: dict[ContainerStart, int] = {}
         self._pods: set[str] = set()
 
-    def _read_log(self, each: LogSource) -> None:
+    def _read_log(self, each: ContainerStart) -> None:
         # After an interruption the log is read from its beginning again, so lines already shown are skipped.
         known = self._lines_read.get(each, 0)
         tail = self._chosen.tail if not known or self._chosen.tail is None else 0
@@ -181,7 +181,7 @@ def logs(
         raise CliError("--env selects environments, not pods of another --role", "leave out --role", code=INVALID)
     components = components_of(api.get(RLRUN, name), env) if env is not None else []
     role = Role.environment if env is not None else role
-    chosen = Selection(role, components, tail, parse_seconds(since), previous)
+    chosen = LogSelection(role, components, tail, parse_seconds(since), previous)
     lines: Iterator[str] | None = None
     if follow and not previous and attempt is None and (pods_of(api, name, chosen) or _may_get_pods(api, name)):
         lines = LogFollower(api, name, chosen, cli_context(ctx).sleep).lines()

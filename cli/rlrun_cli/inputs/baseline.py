@@ -17,7 +17,7 @@ CAUSE_WIDTH = 200
 
 
 @dataclass(frozen=True)
-class Rollout:
+class BaselineRollout:
     """Result of one rollout."""
 
     group: int
@@ -28,7 +28,7 @@ class Rollout:
     error: str = ""
 
 
-def judge(rollouts: Sequence[Rollout]) -> list[Remark]:
+def judge(rollouts: Sequence[BaselineRollout]) -> list[Remark]:
     """Return what the rollouts say about the environment as a task for training."""
     failed = [rollout for rollout in rollouts if rollout.reward is None]
     rewards = [rollout.reward for rollout in rollouts if rollout.reward is not None]
@@ -66,7 +66,7 @@ def judge(rollouts: Sequence[Rollout]) -> list[Remark]:
     return remarks
 
 
-def _groups(rollouts: Sequence[Rollout]) -> list[list[float]]:
+def _groups(rollouts: Sequence[BaselineRollout]) -> list[list[float]]:
     found: dict[int, list[float]] = {}
     for rollout in rollouts:
         if rollout.reward is not None:

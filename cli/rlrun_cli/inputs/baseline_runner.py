@@ -14,7 +14,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from rlrun_cli.inputs.baseline import Rollout
+from rlrun_cli.inputs.baseline import BaselineRollout
 from rlrun_cli.inputs.baseline_process import KEY_VARIABLE, BaselineRequest
 from rlrun_cli.inputs.wheel_builder import Wheel
 from rlrun_cli.terminal.errors import CONTROL_CHARACTERS, CliError
@@ -25,7 +25,7 @@ MAX_RESULTS = 16 * 1024**2
 """Bytes of the results."""
 
 
-def run_baseline(wheels: Sequence[Wheel], request: BaselineRequest, key: str, seconds: float) -> list[Rollout]:
+def run_baseline(wheels: Sequence[Wheel], request: BaselineRequest, key: str, seconds: float) -> list[BaselineRollout]:
     """Return the rollouts. `request.folder` and `.results` are set here; `key` is that of the endpoint.
 
     Raises CliError if the environment cannot be loaded, or not all rollouts end within `seconds`.
@@ -80,11 +80,11 @@ def _run(request: str, key: str, seconds: float, output: Any) -> bool:
     return True
 
 
-def read_results(file: Path) -> tuple[list[Rollout], str]:
+def read_results(file: Path) -> tuple[list[BaselineRollout], str]:
     """Return the rollouts, and why the environment could not be run."""
     if not file.is_file():
         return [], "its process ended"
-    found: list[Rollout] = []
+    found: list[BaselineRollout] = []
     with file.open(encoding="utf-8") as lines:
         for line in lines.read(MAX_RESULTS).splitlines():
             try:
@@ -93,5 +93,5 @@ def read_results(file: Path) -> tuple[list[Rollout], str]:
                 continue  # cut off
             if "problem" in result:
                 return found, str(result["problem"])
-            found.append(Rollout(**{**result, "error": str(result["error"]).translate(CONTROL_CHARACTERS)}))
+            found.append(BaselineRollout(**{**result, "error": str(result["error"]).translate(CONTROL_CHARACTERS)}))
     return found, ""

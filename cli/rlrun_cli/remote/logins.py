@@ -19,7 +19,7 @@ NO_CONTEXT = "without a kubeconfig"
 
 
 @dataclass(frozen=True)
-class Login:
+class StoredLogin:
     """Server and credential of one context."""
 
     server: str = ""
@@ -38,17 +38,17 @@ def logins_file(environ: Mapping[str, str] = os.environ) -> Path:
     return (Path(folder) if folder else Path("~/.config").expanduser()) / "rlrun" / "logins.json"
 
 
-def find_login(name: str) -> Login | None:
+def find_login(name: str) -> StoredLogin | None:
     """Return the login of a context, or None. Raises CliError if the file cannot be read."""
     if not name:
         return None
     found = _read().get(name)
     if not isinstance(found, dict):
         return None
-    return Login(**{field: str(found.get(field) or "") for field in asdict(Login())})
+    return StoredLogin(**{field: str(found.get(field) or "") for field in asdict(StoredLogin())})
 
 
-def keep_login(name: str, login: Login | None) -> None:
+def keep_login(name: str, login: StoredLogin | None) -> None:
     """Keep the login of a context, or remove it with None. Raises CliError if the file cannot be written."""
     found = {key: value for key, value in _read().items() if key != name}
     if login is not None:

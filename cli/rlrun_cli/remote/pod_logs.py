@@ -8,7 +8,7 @@ from rlrun.constants import COMPONENT_LABEL, ROLE_LABEL, RUN_LABEL, Role
 from rlrun.kube import pod_logs
 from rlrun.kube.kinds import POD
 from rlrun.kube.objects import Obj
-from rlrun.kube.pod_logs import LogSource, UnknownEnvironment, oldest_first, source
+from rlrun.kube.pod_logs import ContainerStart, UnknownEnvironment, oldest_first, source
 
 from rlrun_cli.remote.cluster import RemoteCluster
 from rlrun_cli.terminal.errors import INVALID, CliError
@@ -17,7 +17,7 @@ UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
 @dataclass(frozen=True)
-class Selection:
+class LogSelection:
     """Pods and lines that are printed."""
 
     role: Role
@@ -29,12 +29,12 @@ class Selection:
     previous: bool = False
 
 
-def sources(pods: list[Obj]) -> list[LogSource]:
+def sources(pods: list[Obj]) -> list[ContainerStart]:
     """Return one source per pod, oldest pod first."""
     return [source(p) for p in oldest_first(pods)]
 
 
-def pods_of(api: RemoteCluster, run: str, chosen: Selection) -> list[Obj]:
+def pods_of(api: RemoteCluster, run: str, chosen: LogSelection) -> list[Obj]:
     """Return the selected pods."""
     pods = api.list(POD, {RUN_LABEL: run, ROLE_LABEL: chosen.role.value})
     if not chosen.components:

@@ -20,7 +20,7 @@ BOOKMARK, DELETED = "BOOKMARK", "DELETED"
 
 
 @dataclass(frozen=True)
-class Selection:
+class ObjectSelection:
     """Objects that a command shows."""
 
     kind: ResourceKind
@@ -36,7 +36,7 @@ class Selection:
 
 
 def watch(
-    api: RemoteCluster, selection: Selection, sleep: Callable[[float], None], clock: Callable[[], float]
+    api: RemoteCluster, selection: ObjectSelection, sleep: Callable[[float], None], clock: Callable[[], float]
 ) -> Iterator[tuple[list[Obj], bool]]:
     """Yield all objects, then those that changed; True: the objects were deleted. Ends only with an error.
 

@@ -50,7 +50,7 @@ class Groups(Status):
     """Groups in progress."""
 
 
-class ArtifactSummary(Status):
+class ArtifactEntry(Status):
     """Summary of one checkpoint or adapter."""
 
     step: int = Field(ge=0)
@@ -201,11 +201,11 @@ class RLRunStatus(Status):
     """Start time of the first attempt."""
     completion_time: datetime | None = None
     """Time at which the run completed, failed or was stopped."""
-    checkpoints: list[ArtifactSummary] = Field(
+    checkpoints: list[ArtifactEntry] = Field(
         default_factory=list, max_length=MAX_LISTED, json_schema_extra={LIST_MAP_KEYS: ["step"]}
     )
     """Newest Ready checkpoints, newest first."""
-    adapters: list[ArtifactSummary] = Field(
+    adapters: list[ArtifactEntry] = Field(
         default_factory=list, max_length=MAX_LISTED, json_schema_extra={LIST_MAP_KEYS: ["step"]}
     )
     """Newest Ready adapters, newest first."""

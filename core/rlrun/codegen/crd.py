@@ -26,7 +26,7 @@ HEADER = "# Generated from core/rlrun/api by `python -m rlrun.codegen.crd`; chan
 
 
 @dataclass(frozen=True)
-class Column:
+class PrinterColumn:
     """One column of `kubectl get`."""
 
     name: str
@@ -46,7 +46,7 @@ class Column:
         }
 
 
-AGE = Column("Age", ".metadata.creationTimestamp", "Time since the object was created.", "date")
+AGE = PrinterColumn("Age", ".metadata.creationTimestamp", "Time since the object was created.", "date")
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class CrdKind:
     model: type[KubernetesObject]
     plural: str
     short_name: str
-    columns: tuple[Column, ...]
+    columns: tuple[PrinterColumn, ...]
     namespaced: bool = True
     categories: tuple[str, ...] = ("rl",)
     """Categories in kubectl. Must not be the name of a kind: `kubectl get rlrun NAME` would list the category."""
@@ -79,30 +79,34 @@ KINDS = (
         "rlruns",
         "rlr",
         (
-            Column("Phase", ".status.phase", "Phase of the run."),
-            Column("Step", ".status.progress.step", "Number of completed optimizer steps.", "integer"),
-            Column("Max", ".spec.maxSteps", "Requested number of optimizer steps.", "integer"),
-            Column("Reward", ".status.progress.reward", "Mean reward of the newest batch.", "number"),
-            Column("Model", ".spec.model", "Id of the model that is trained."),
-            Column("Display", ".spec.name", "Display name of the run."),
-            Column(
+            PrinterColumn("Phase", ".status.phase", "Phase of the run."),
+            PrinterColumn("Step", ".status.progress.step", "Number of completed optimizer steps.", "integer"),
+            PrinterColumn("Max", ".spec.maxSteps", "Requested number of optimizer steps.", "integer"),
+            PrinterColumn("Reward", ".status.progress.reward", "Mean reward of the newest batch.", "number"),
+            PrinterColumn("Model", ".spec.model", "Id of the model that is trained."),
+            PrinterColumn("Display", ".spec.name", "Display name of the run."),
+            PrinterColumn(
                 "Restarts",
                 ".status.restarts",
                 "Number of container restarts, pod replacements and restarts of the run.",
                 "integer",
             ),
             AGE,
-            Column("Reason", ".status.reason", "Reason for the phase.", wide=True),
-            Column("Ahead", ".status.queue.runsAhead", "Number of runs before it in the queue.", "integer", wide=True),
-            Column("Checkpoint", ".status.lastCheckpoint", "Newest Ready checkpoint.", wide=True),
-            Column(
+            PrinterColumn("Reason", ".status.reason", "Reason for the phase.", wide=True),
+            PrinterColumn(
+                "Ahead", ".status.queue.runsAhead", "Number of runs before it in the queue.", "integer", wide=True
+            ),
+            PrinterColumn("Checkpoint", ".status.lastCheckpoint", "Newest Ready checkpoint.", wide=True),
+            PrinterColumn(
                 "Policy",
                 ".status.progress.policyVersion",
                 "Version of the newest policy that rollouts are sampled from.",
                 "integer",
                 wide=True,
             ),
-            Column("ETA", ".status.progress.etaSeconds", "Estimated seconds until the last step.", "number", wide=True),
+            PrinterColumn(
+                "ETA", ".status.progress.etaSeconds", "Estimated seconds until the last step.", "number", wide=True
+            ),
         ),
         categories=("rl", "all"),
         selectable=(".spec.model", ".spec.checkpointId", ".status.phase"),
@@ -112,14 +116,14 @@ KINDS = (
         "rlcheckpoints",
         "rlc",
         (
-            Column("Run", ".spec.runName", "Name of the run that created it."),
-            Column("Step", ".spec.step", "Number of optimizer steps that it includes.", "integer"),
-            Column("Phase", ".status.phase", "Phase of the artifact."),
-            Column("Size", ".status.sizeBytes", "Size of all files in bytes.", "integer"),
-            Column("Model", ".spec.model", "Id of the base model."),
+            PrinterColumn("Run", ".spec.runName", "Name of the run that created it."),
+            PrinterColumn("Step", ".spec.step", "Number of optimizer steps that it includes.", "integer"),
+            PrinterColumn("Phase", ".status.phase", "Phase of the artifact."),
+            PrinterColumn("Size", ".status.sizeBytes", "Size of all files in bytes.", "integer"),
+            PrinterColumn("Model", ".spec.model", "Id of the base model."),
             AGE,
-            Column("Reward", ".status.reward", "Mean reward of its step.", "number", wide=True),
-            Column("URI", ".spec.uri", "URI of its folder in S3.", wide=True),
+            PrinterColumn("Reward", ".status.reward", "Mean reward of its step.", "number", wide=True),
+            PrinterColumn("URI", ".spec.uri", "URI of its folder in S3.", wide=True),
         ),
         selectable=(".spec.runName", ".spec.model", ".status.phase"),
     ),
@@ -128,13 +132,13 @@ KINDS = (
         "rladapters",
         "rla",
         (
-            Column("Run", ".spec.runName", "Name of the run that created it."),
-            Column("Step", ".spec.step", "Number of optimizer steps that it includes.", "integer"),
-            Column("Phase", ".status.phase", "Phase of the artifact."),
-            Column("Deployed", ".status.deploymentState", "State of its deployment."),
+            PrinterColumn("Run", ".spec.runName", "Name of the run that created it."),
+            PrinterColumn("Step", ".spec.step", "Number of optimizer steps that it includes.", "integer"),
+            PrinterColumn("Phase", ".status.phase", "Phase of the artifact."),
+            PrinterColumn("Deployed", ".status.deploymentState", "State of its deployment."),
             AGE,
-            Column("Reward", ".status.reward", "Mean reward of its step.", "number", wide=True),
-            Column("URI", ".spec.uri", "URI of its folder in S3.", wide=True),
+            PrinterColumn("Reward", ".status.reward", "Mean reward of its step.", "number", wide=True),
+            PrinterColumn("URI", ".spec.uri", "URI of its folder in S3.", wide=True),
         ),
         selectable=(".spec.runName", ".spec.model", ".status.phase"),
     ),
@@ -143,13 +147,13 @@ KINDS = (
         "rlmodels",
         "rlm",
         (
-            Column("Model", ".spec.id", "Id that runs use in spec.model."),
-            Column("SeqLen", ".spec.seqLen", "Maximum sequence length in tokens.", "integer"),
-            Column("Rank", ".spec.lora.rank", "Rank of the adapters.", "integer"),
-            Column("Replicas", ".spec.inference.replicas", "Number of inference engines per run.", "integer"),
-            Column("GPUs", ".spec.trainer.gpus", "Number of GPUs per trainer pod.", "integer"),
+            PrinterColumn("Model", ".spec.id", "Id that runs use in spec.model."),
+            PrinterColumn("SeqLen", ".spec.seqLen", "Maximum sequence length in tokens.", "integer"),
+            PrinterColumn("Rank", ".spec.lora.rank", "Rank of the adapters.", "integer"),
+            PrinterColumn("Replicas", ".spec.inference.replicas", "Number of inference engines per run.", "integer"),
+            PrinterColumn("GPUs", ".spec.trainer.gpus", "Number of GPUs per trainer pod.", "integer"),
             AGE,
-            Column("Source", ".spec.source", "Source of the weights.", wide=True),
+            PrinterColumn("Source", ".spec.source", "Source of the weights.", wide=True),
         ),
         namespaced=False,
         selectable=(".spec.id",),

@@ -17,7 +17,7 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Section:
+class ReasonSection:
     """Group of related reasons."""
 
     title: str
@@ -38,13 +38,13 @@ class ConditionDescription:
     kind: str
     meaning: str
     """Meaning of the condition when it is True."""
-    when_true: tuple[Reason | Section | ConditionType, ...]
-    when_false: tuple[Reason | Section | ConditionType, ...]
+    when_true: tuple[Reason | ReasonSection | ConditionType, ...]
+    when_false: tuple[Reason | ReasonSection | ConditionType, ...]
     """Reasons when False. A condition type stands for its own reasons when True."""
 
 
-def _section(title: str, text: str, *rows: tuple[Reason, str, str]) -> Section:
-    return Section(title, text, tuple(Entry(*row) for row in rows))
+def _section(title: str, text: str, *rows: tuple[Reason, str, str]) -> ReasonSection:
+    return ReasonSection(title, text, tuple(Entry(*row) for row in rows))
 
 
 LIFE = _section(

@@ -18,7 +18,7 @@ from rlrun.api.toml.foreign_keys import HOSTED, SELF_MANAGED, ForeignKey
 from rlrun.codegen.crd import KINDS, CrdKind, crd
 from rlrun.codegen.generated_files import update
 from rlrun.codegen.openapi import INT_OR_STRING, PRESERVE, VALIDATIONS
-from rlrun.codegen.reason_catalog import CONDITIONS, SECTIONS, Entry, Section
+from rlrun.codegen.reason_catalog import CONDITIONS, SECTIONS, Entry, ReasonSection
 from rlrun.constants import GROUP, VERSION, ConditionType, Reason
 
 NOTE = "<!-- Generated from core/rlrun by `python -m rlrun.codegen.reference_pages`; change the schema. -->"
@@ -221,12 +221,12 @@ def conditions_page() -> str:
     return "\n".join(lines) + "\n"
 
 
-def _reasons(named: Sequence[Reason | Section | ConditionType]) -> str:
+def _reasons(named: Sequence[Reason | ReasonSection | ConditionType]) -> str:
     return ", ".join(_reason_words(one) for one in named)
 
 
-def _reason_words(one: Reason | Section | ConditionType) -> str:
-    if isinstance(one, Section):
+def _reason_words(one: Reason | ReasonSection | ConditionType) -> str:
+    if isinstance(one, ReasonSection):
         return f"[{one.title}](#{one.anchor})"
     return f"those of `{one}`" if isinstance(one, ConditionType) else f"`{one}`"
 

@@ -9,7 +9,7 @@ DEFAULT_CONTAINER = "kubectl.kubernetes.io/default-container"
 
 
 @dataclass(frozen=True)
-class LogSource:
+class ContainerStart:
     """One start of one container."""
 
     pod: str
@@ -33,12 +33,12 @@ def main_container(pod: Obj) -> str:
     return str(chosen if chosen in containers else containers[0])
 
 
-def source(pod: Obj) -> LogSource:
+def source(pod: Obj) -> ContainerStart:
     """Return the newest start of the pod's main container."""
     name = main_container(pod)
     statuses = (pod.get("status") or {}).get("containerStatuses") or []
     restarts = next((int(s.get("restartCount") or 0) for s in statuses if s["name"] == name), 0)
-    return LogSource(pod["metadata"]["name"], name, restarts)
+    return ContainerStart(pod["metadata"]["name"], name, restarts)
 
 
 def oldest_first(pods: Iterable[Obj]) -> list[Obj]:

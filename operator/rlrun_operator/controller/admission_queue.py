@@ -33,9 +33,9 @@ from rlrun_operator.planning.policies.queue.place_request import may_have_pods, 
 from rlrun_operator.planning.policies.queue.queue_messages import exceeding_problem, waiting_problem
 from rlrun_operator.planning.policies.queue.queue_order import (
     Demand,
-    Limits,
     PlacedRun,
-    Turn,
+    QueueLimits,
+    QueuePosition,
     WaitingRun,
     exceeded_capacity,
     next_change,
@@ -66,7 +66,7 @@ class _Entry:
     blocked_time: datetime | None = None
     offered_time: datetime | None = None
     """Time since which a waiting run gets a place as soon as it is reconciled."""
-    turn: Turn | None = field(default=None, compare=False)
+    turn: QueuePosition | None = field(default=None, compare=False)
 
 
 class AdmissionQueue:
@@ -75,7 +75,7 @@ class AdmissionQueue:
     def __init__(self, settings: OperatorSettings, wake: Callable[[RunKey], None]) -> None:
         """`wake`: queues the run for its next reconcile."""
         self._settings = settings
-        self._limits = Limits.of(settings.queue)
+        self._limits = QueueLimits.of(settings.queue)
         self._wake = wake
         self._entries: dict[str, _Entry] = {}
         self._is_changed = False
@@ -234,7 +234,7 @@ class AdmissionQueue:
             self._take(self._entries[uid], turn, now, wakes=uid != keep)
         self._changes_at = self._next_change(turns, now)
 
-    def _take(self, entry: _Entry, turn: Turn, now: datetime, *, wakes: bool) -> None:
+    def _take(self, entry: _Entry, turn: QueuePosition, now: datetime, *, wakes: bool) -> None:
         old, entry.turn = entry.turn, turn
         was_blocked, entry.blocked_time = entry.blocked_time, turn.blocked_time or entry.blocked_time
         if turn.waits_for is None:
@@ -248,7 +248,7 @@ class AdmissionQueue:
         if wakes and old is not None and ((is_near and old != turn) or was_blocked != entry.blocked_time):
             self._wake(entry.key)
 
-    def _next_change(self, turns: Mapping[str, Turn], now: datetime) -> datetime | None:
+    def _next_change(self, turns: Mapping[str, QueuePosition], now: datetime) -> datetime | None:
         offers = (e.offered_time for e in self._entries.values() if e.offered_time is not None)
         times = [next_change(turns.values(), self._limits, now), *(offer + OFFER_TIME for offer in offers)]
         return min((time for time in times if time is not None), default=None)

@@ -59,7 +59,7 @@ from rlrun_operator.resources.platform import (
     decode_secret,
     s3_variables,
 )
-from rlrun_operator.storage.artifact_listings import ArtifactListings, Listing, ListingRequest
+from rlrun_operator.storage.artifact_listings import ArtifactListing, ArtifactListings, ListingRequest
 from rlrun_operator.storage.artifact_store import ArtifactStore
 
 log = logging.getLogger(__name__)
@@ -147,7 +147,7 @@ class Observer:
         )
         variables, s3_problem = await self._s3(status)
         parts: dict[str, Any] = {"s3_problem": s3_problem, "kueue": await self._kueue.observe(run, status, reader)}
-        listing = Listing()
+        listing = ArtifactListing()
         spec = parse_spec(run)
         if not deleted:
             if not isinstance(spec, Problem) and wants_egress(spec) and not (status.phase and status.phase.finished):
@@ -316,11 +316,11 @@ class Observer:
 
     async def _list_artifacts(
         self, request: ListingRequest, s3_problem: Problem | None, read_after: int | None
-    ) -> Listing:
+    ) -> ArtifactListing:
         if request.status.start_time is None:
-            return Listing()
+            return ArtifactListing()
         if not request.variables:
-            return Listing(problem=s3_problem)
+            return ArtifactListing(problem=s3_problem)
         return await self._listings.list(request, read_after)
 
     async def _poll(self, run: Obj, pods: list[Obj], status: RLRunStatus, read_after: int | None) -> dict[str, Any]:

@@ -22,14 +22,14 @@ from rlrun.protocol.resolved import (
 from rlrun.storage.layout import RunLayout, S3Uri
 
 from rlrun_operator.config.settings import OperatorSettings
-from rlrun_operator.resources.base.naming import Identity, RunIdentity
+from rlrun_operator.resources.base.naming import OwnerIdentity, RunIdentity
 from rlrun_operator.resources.environment import EnvironmentEntry, environment_entries
 
 REQUIRED_KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
 CREDENTIAL_KEYS = (*REQUIRED_KEYS, "AWS_SESSION_TOKEN")
 
 
-def service_account(identity: Identity) -> Obj:
+def service_account(identity: OwnerIdentity) -> Obj:
     """Return a ServiceAccount without permissions. Its token is mounted only for rlrun-server, which alone takes it."""
     return {
         "apiVersion": "v1",
@@ -52,7 +52,7 @@ def s3_variables(settings: OperatorSettings, source: Mapping[str, str]) -> dict[
     return found
 
 
-def secret(identity: Identity, name: str, variables: Mapping[str, str]) -> Obj:
+def secret(identity: OwnerIdentity, name: str, variables: Mapping[str, str]) -> Obj:
     """Return a Secret of a run or a serving pool with these variables, which hold tokens or keys."""
     return {
         "apiVersion": "v1",

@@ -25,7 +25,7 @@ from rlrun_operator.storage.artifact_store import ArtifactStore
 
 
 @dataclass(frozen=True)
-class Listing:
+class ArtifactListing:
     """Folders of a run in S3."""
 
     folders: list[ObservedArtifact] | None = None
@@ -116,12 +116,12 @@ class ArtifactListings:
         """List S3 at the next look at the run."""
         self._kept.pop(key, None)
 
-    async def list(self, request: ListingRequest, read_after: int | None = None) -> Listing:
+    async def list(self, request: ListingRequest, read_after: int | None = None) -> ArtifactListing:
         """Return the folders of the run, from S3 or from the last listing, if that is from after `read_after`."""
         kept, began = self._kept.get(request.key), self._moment()
         is_recent = kept is not None and (read_after is None or kept.began > read_after)
         if kept is not None and is_recent and self._is_valid(kept, request):
-            return Listing(kept.folders, is_kept=True)
+            return ArtifactListing(kept.folders, is_kept=True)
         self.forget(request.key)
         metadata, ready = request.run["metadata"], request.ready
         layout = run_layout(self._settings, metadata["namespace"], metadata["uid"])
@@ -129,10 +129,10 @@ class ArtifactListings:
         try:
             folders = await self._artifacts.list(request.variables, layout, ready)
         except StoreError as error:
-            return Listing(problem=error.problem)
+            return ArtifactListing(problem=error.problem)
         until = self._clock() + self._settings.artifact_sweep_seconds * self._spread()
         self._kept[request.key] = _Kept(folders, ready, request.signs, request.step, began, until)
-        return Listing(folders)
+        return ArtifactListing(folders)
 
     def _is_valid(self, kept: _Kept, request: ListingRequest) -> bool:
         if self._clock() >= kept.until or kept.signs != request.signs or request.schedule is None:

@@ -42,23 +42,23 @@ AFFINITY_SLACK = 4
 
 
 @dataclass(frozen=True)
-class Endpoint:
+class ReplicaAddresses:
     """Addresses of one replica."""
 
     engine_url: str
     sidecar_url: str
 
 
-Resolver = Callable[[], Awaitable[Iterable[Endpoint]]]
+Resolver = Callable[[], Awaitable[Iterable[ReplicaAddresses]]]
 
 
 def dns_resolver(host: str, engine_port: int, sidecar_port: int) -> Resolver:
     """Return a resolver that finds the addresses of a headless service. It raises OSError if DNS has no answer."""
 
-    async def resolve() -> list[Endpoint]:
+    async def resolve() -> list[ReplicaAddresses]:
         found = await asyncio.get_running_loop().getaddrinfo(host, engine_port, type=socket.SOCK_STREAM)
         hosts = sorted({f"[{a[4][0]}]" if a[0] == socket.AF_INET6 else str(a[4][0]) for a in found})
-        return [Endpoint(f"http://{h}:{engine_port}", f"http://{h}:{sidecar_port}") for h in hosts]
+        return [ReplicaAddresses(f"http://{h}:{engine_port}", f"http://{h}:{sidecar_port}") for h in hosts]
 
     return resolve
 
@@ -67,7 +67,7 @@ def dns_resolver(host: str, engine_port: int, sidecar_port: int) -> Resolver:
 class Replica:
     """One engine with its sidecar."""
 
-    endpoint: Endpoint
+    endpoint: ReplicaAddresses
     sidecar: SidecarClient
     adapters: set[str] = field(default_factory=set)
     """Names of the policies that the replica serves, confirmed by the engine's own list."""
@@ -131,7 +131,7 @@ class ReplicaPool:
         """`in_use`: the policies that open groups are pinned to, by name. `fallback_url`: URL of the newest policies
         at the trainer, used if S3 does not deliver them.
         """
-        self.replicas: dict[Endpoint, Replica] = {}
+        self.replicas: dict[ReplicaAddresses, Replica] = {}
         self.current: PolicyRef | None = None
         self.previous: PolicyRef | None = None
         self._target: PolicyRef | None = None
@@ -241,7 +241,7 @@ class ReplicaPool:
             self._update_replicas(found)
             await asyncio.sleep(self._poll)
 
-    def _update_replicas(self, found: set[Endpoint]) -> None:
+    def _update_replicas(self, found: set[ReplicaAddresses]) -> None:
         for endpoint in found - self.replicas.keys():
             replica = Replica(endpoint, SidecarClient(self._http, endpoint.sidecar_url))
             replica.task = asyncio.create_task(self._maintain(replica), name=f"replica {endpoint.engine_url}")

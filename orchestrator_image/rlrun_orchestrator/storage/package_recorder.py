@@ -13,7 +13,7 @@ from rlrun.constants import ExitCode
 from rlrun.service.errors import FatalError
 from rlrun.storage.store import StoreError
 
-from rlrun_orchestrator.inference.gateway.environment_packages import PackageMissing, Packages
+from rlrun_orchestrator.inference.gateway.environment_packages import PackageMissing, PackageReader
 from rlrun_orchestrator.inference.gateway.package_pins import PackageChanged, PackageRef
 from rlrun_orchestrator.status.status_conditions import StatusConditions
 from rlrun_orchestrator.storage.startup import StartupTimeouts
@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 
 async def record_packages(
-    packages: Packages,
+    packages: PackageReader,
     installed: Mapping[PackageRef, Sequence[str | None]],
     conditions: StatusConditions,
     timeouts: StartupTimeouts,
@@ -47,7 +47,11 @@ async def record_packages(
 
 
 async def _read(
-    packages: Packages, ref: PackageRef, version: str | None, conditions: StatusConditions, timeouts: StartupTimeouts
+    packages: PackageReader,
+    ref: PackageRef,
+    version: str | None,
+    conditions: StatusConditions,
+    timeouts: StartupTimeouts,
 ) -> None:
     start = time.monotonic()
     while True:

@@ -48,7 +48,7 @@ class Credential:
     """Id of a login code."""
 
 
-class Sessions:
+class BrowserSessions:
     """Logs browsers in, and finds the credential of their requests. All rejections are ProblemErrors."""
 
     def __init__(

@@ -43,7 +43,7 @@ class Endpoint:
         await response(scope, receive, send)
 
 
-class Dispatcher:
+class PathDispatcher:
     """Finds the endpoints of a few paths by a table, and passes all other requests on."""
 
     def __init__(self, posts: Mapping[str, ASGIApp], others: ASGIApp) -> None:

@@ -18,7 +18,7 @@ from rlrun_server.inference.completion_request import read_request, rewrite_requ
 from rlrun_server.inference.deployed_models import DeployedModel, DeployedModels
 from rlrun_server.inference.disconnect import ClientLeft, until_left
 from rlrun_server.inference.errors import InferenceError
-from rlrun_server.inference.event_stream import EventStream
+from rlrun_server.inference.event_stream import EventSplitter
 from rlrun_server.inference.model_access import ModelAccess
 from rlrun_server.inference.pool_client import EngineAnswer, PoolClient
 from rlrun_server.inference.relayed_stream import RelayedStream
@@ -80,7 +80,7 @@ class Completions:
                 if answer.media_type != (EVENTS if asked.stream else JSON):
                     raise engine_failed(model, f"answers with type {answer.media_type[:80]!r}")
                 if asked.stream:
-                    events = EventStream(wants_usage=asked.wants_usage)
+                    events = EventSplitter(wants_usage=asked.wants_usage)
                     return RelayedStream(answer, events, record, deadline, stack.pop_all())
                 content = await until_left(request.receive, self._content(user, model, answer, held, record), deadline)
             except ClientLeft:

@@ -4,7 +4,7 @@ import json
 import re
 from typing import Any
 
-from rlrun_server.inference.usage import Usage, read_usage
+from rlrun_server.inference.usage import TokenUsage, read_usage
 
 MAX_EVENT = 1024 * 1024
 MAX_PARSED = 64 * 1024
@@ -18,7 +18,7 @@ class EventTooLarge(Exception):
     """An event has more than MAX_EVENT bytes."""
 
 
-class EventStream:
+class EventSplitter:
     """Splits a stream into events. The event with the usage is left out if the client did not ask for it."""
 
     def __init__(self, *, wants_usage: bool) -> None:
@@ -28,7 +28,7 @@ class EventStream:
         """Bytes of the rest in which no event ends."""
         self.count = 0
         """Number of events for the client."""
-        self.usage: Usage | None = None
+        self.usage: TokenUsage | None = None
         self.is_done = False
         """True after the last event."""
 

@@ -11,10 +11,10 @@ from typing_extensions import override
 
 from rlrun_server.inference.disconnect import ClientLeft, until_left
 from rlrun_server.inference.errors import InferenceError
-from rlrun_server.inference.event_stream import EventStream, EventTooLarge
+from rlrun_server.inference.event_stream import EventSplitter, EventTooLarge
 from rlrun_server.inference.pool_client import EngineAnswer
 from rlrun_server.inference.request_record import RequestRecord
-from rlrun_server.inference.usage import Usage
+from rlrun_server.inference.usage import TokenUsage
 
 ERROR_SECONDS = 5.0
 """Time for the last event of a stream that failed: its client may have stopped reading."""
@@ -24,7 +24,7 @@ class RelayedStream(StreamingResponse):
     """A stream that ends with an error event if the engine fails, and ends the engine's work if the client leaves."""
 
     def __init__(
-        self, answer: EngineAnswer, events: EventStream, record: RequestRecord, deadline: float, stack: AsyncExitStack
+        self, answer: EngineAnswer, events: EventSplitter, record: RequestRecord, deadline: float, stack: AsyncExitStack
     ) -> None:
         """`deadline` is a time of the event loop; `stack` releases what the request has taken."""
         super().__init__((), headers={"X-Accel-Buffering": "no"}, media_type="text/event-stream")
@@ -47,7 +47,7 @@ class RelayedStream(StreamingResponse):
                 error = InferenceError(504, "timeout", "The stream took too long. Ask for fewer tokens (`max_tokens`).")
             finally:
                 # A client that leaves before the last event has used tokens as well: about one for each event.
-                self._record.usage = self._events.usage or Usage(0, self._events.count)
+                self._record.usage = self._events.usage or TokenUsage(0, self._events.count)
             if error is None:
                 self._record.outcome = "ok"
             # A client that has stopped reading gets no end: the connection is closed.

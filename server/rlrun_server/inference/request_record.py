@@ -4,7 +4,7 @@ from collections.abc import Callable
 from types import TracebackType
 
 from rlrun_server.inference.deployed_models import DeployedModel
-from rlrun_server.inference.usage import Usage, count
+from rlrun_server.inference.usage import TokenUsage, count
 
 
 class RequestRecord:
@@ -13,7 +13,7 @@ class RequestRecord:
     def __init__(self, model: DeployedModel, clock: Callable[[], float]) -> None:
         self.model = model
         self.outcome = "failed"
-        self.usage: Usage | None = None
+        self.usage: TokenUsage | None = None
         self._clock = clock
         self._began = clock()
 

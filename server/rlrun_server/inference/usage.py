@@ -30,22 +30,22 @@ IN_PROGRESS = Gauge(
 
 
 @dataclass(frozen=True)
-class Usage:
+class TokenUsage:
     """Tokens of one request."""
 
     prompt: int = 0
     completion: int = 0
 
 
-def read_usage(answer: Any) -> Usage | None:
+def read_usage(answer: Any) -> TokenUsage | None:
     """Return the usage in an answer or an event of the engine, None if it has none."""
     found = answer.get("usage") if isinstance(answer, dict) else None
     if not isinstance(found, dict):
         return None
-    return Usage(_count(found.get("prompt_tokens")), _count(found.get("completion_tokens")))
+    return TokenUsage(_count(found.get("prompt_tokens")), _count(found.get("completion_tokens")))
 
 
-def count(model: DeployedModel, outcome: str, usage: Usage | None, seconds: float) -> None:
+def count(model: DeployedModel, outcome: str, usage: TokenUsage | None, seconds: float) -> None:
     """Count a request. `outcome`: `ok`, `refused` by the engine, `failed`, or `left` by the client."""
     REQUESTS.labels(model.namespace, model.adapter, outcome).inc()
     SECONDS.observe(seconds)

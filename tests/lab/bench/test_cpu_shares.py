@@ -2,7 +2,7 @@ import os
 import time
 from pathlib import Path
 
-from bench.cpu_shares import OTHER, Process, cpu_seconds_between, part_of, read
+from bench.cpu_shares import OTHER, ProcessTime, cpu_seconds_between, part_of, read
 
 
 def test_cpu_time_of_this_process_is_read() -> None:
@@ -17,12 +17,16 @@ def test_cpu_time_of_this_process_is_read() -> None:
 
 
 def test_cpu_time_is_summed_by_part_largest_first() -> None:
-    before = {1: Process("python -m rlrun_trainer", 10.0), 2: Process("VLLM::EngineCore", 5.0), 9: Process("sh", 1.0)}
+    before = {
+        1: ProcessTime("python -m rlrun_trainer", 10.0),
+        2: ProcessTime("VLLM::EngineCore", 5.0),
+        9: ProcessTime("sh", 1.0),
+    }
     after = {
-        1: Process("python -m rlrun_trainer", 11.0),
-        2: Process("VLLM::EngineCore", 8.0),
-        3: Process("VLLM::EngineCore", 0.5),  # a replica that started in between
-        9: Process("sh", 1.0),
+        1: ProcessTime("python -m rlrun_trainer", 11.0),
+        2: ProcessTime("VLLM::EngineCore", 8.0),
+        3: ProcessTime("VLLM::EngineCore", 0.5),  # a replica that started in between
+        9: ProcessTime("sh", 1.0),
     }
     assert list(cpu_seconds_between(before, after).items()) == [("engine", 3.5), ("trainer", 1.0)]
 

@@ -67,7 +67,7 @@ def test_discarded_and_unfinished_rollouts_count_as_drawn() -> None:
 
 def test_load_before_every_run_and_calibration_belongs_to_all_results() -> None:
     ours, theirs = run_of(FAST, 1.0, 0, load=0.1), run_of(SLOW, 2.0, 0, load=1.98)
-    tried = trl_runs.Calibration(trl_runs.Options(), [trl_runs.Pace(trl_runs.Options(), 2.0)], [0.3])
+    tried = trl_runs.Calibration(trl_runs.TrlOptions(), [trl_runs.TrlPace(trl_runs.TrlOptions(), 2.0)], [0.3])
     found = trl.results_of(DEMO, [ours], [theirs], [], tried)
     assert [list(result.cores_busy) for result in found] == [[0.1, 1.98, 0.3]] * 3
 

@@ -4,7 +4,7 @@ import re
 
 from rlrun.api.adapter import DeploymentState
 from rlrun.api.base.phases import Phase
-from rlrun.codegen.reason_catalog import CONDITIONS, SECTIONS, Section
+from rlrun.codegen.reason_catalog import CONDITIONS, SECTIONS, ReasonSection
 from rlrun.constants import ConditionType, Hint, Reason, TrainingIssue
 
 from tests.unit.repository.reasons_in_code import condition_literals, literals, texts, used
@@ -84,5 +84,5 @@ def test_every_condition_type_is_described_once() -> None:
 
 
 def test_every_section_that_a_condition_refers_to_is_in_the_page() -> None:
-    named = {one.title for c in CONDITIONS for one in (*c.when_true, *c.when_false) if isinstance(one, Section)}
+    named = {one.title for c in CONDITIONS for one in (*c.when_true, *c.when_false) if isinstance(one, ReasonSection)}
     assert named <= {section.title for section in SECTIONS}

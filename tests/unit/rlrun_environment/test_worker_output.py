@@ -4,11 +4,11 @@ import asyncio
 import os
 import re
 
-from rlrun_environment.worker_output import RateLimiter, WorkerLogPipe
+from rlrun_environment.worker_output import ByteRateLimiter, WorkerLogPipe
 
 
 def test_rate_limiter_allows_a_burst_and_then_its_rate():
-    allowance = RateLimiter(burst=100, rate=10, now=0.0)
+    allowance = ByteRateLimiter(burst=100, rate=10, now=0.0)
     assert [allowance.take(60, 0.0), allowance.take(60, 0.0), allowance.take(60, 0.0)] == [60, 40, 0]
     assert [allowance.take(60, 3.0), allowance.take(60, 3.0)] == [30, 0]
     assert allowance.take(500, 1000.0) == 100

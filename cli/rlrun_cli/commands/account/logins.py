@@ -11,7 +11,7 @@ from rlrun.protocol.api_keys import DEFAULT_DAYS, KEY_PATTERN, KEYS_AUDIENCE, MA
 from rlrun_cli.remote.api_keys import ApiKeys
 from rlrun_cli.remote.cluster import RemoteCluster
 from rlrun_cli.remote.context import Context, Kubeconfig, Namespace, cli_context, cluster
-from rlrun_cli.remote.logins import Login, find_login, keep_login, logins_file
+from rlrun_cli.remote.logins import StoredLogin, find_login, keep_login, logins_file
 from rlrun_cli.remote.run_storage import s3_operation
 from rlrun_cli.remote.server import Server, find_server, locate_server
 from rlrun_cli.remote.user_token import UserToken
@@ -56,10 +56,10 @@ def login(
     given = _read_key() if key else ""
     before = find_login(api.login_name)
     with s3_operation("log in"):
-        found = Login(server or "", given) if given or api.bearer() else _create_login(api, server, days)
+        found = StoredLogin(server or "", given) if given or api.bearer() else _create_login(api, server, days)
         identity = _identity(api, server, found.key or api.bearer())
     if found.key and not found.key_id:
-        found = Login(found.server, found.key, namespace=str(identity.get("namespace") or ""))
+        found = StoredLogin(found.server, found.key, namespace=str(identity.get("namespace") or ""))
     keep_login(api.login_name, found if found.server or found.key else None)
     typer.echo(f"logged in as {identity['name']}")
     if found.key:
@@ -141,11 +141,11 @@ def _read_key() -> str:
     return key
 
 
-def _create_login(api: RemoteCluster, server: str | None, days: int) -> Login:
+def _create_login(api: RemoteCluster, server: str | None, days: int) -> StoredLogin:
     """Make a key of the namespace. Raises CliError, StoreError."""
     asked = NewApiKey(description=f"rlrun login on {socket.gethostname()[:100]}", days=days)
     made = _keys(api, server).create(asked)
-    return Login(server or "", made.key, made.id, made.namespace)
+    return StoredLogin(server or "", made.key, made.id, made.namespace)
 
 
 def _keys(api: RemoteCluster, server: str | None) -> ApiKeys:
@@ -158,7 +158,7 @@ def _identity(api: RemoteCluster, server: str | None, credential: str) -> dict[s
     return found
 
 
-def _forget(api: RemoteCluster, server: str, login: Login) -> None:
+def _forget(api: RemoteCluster, server: str, login: StoredLogin) -> None:
     """Delete the key that a login made. Only warns if that fails: the key ends by itself."""
     from rlrun.storage.errors import StoreError
 

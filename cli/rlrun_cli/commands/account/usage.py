@@ -25,7 +25,7 @@ Deleted runs are not included."""
 DAY = re.compile(r"\d{4}-\d{2}-\d{2}(T\d{2}:\d{2}:\d{2}(Z|[+-]\d{2}:\d{2})?)?")
 
 
-class UsageGroup(StrEnum):
+class UsageGrouping(StrEnum):
     """Values of --by."""
 
     run = "run"
@@ -33,16 +33,16 @@ class UsageGroup(StrEnum):
     model = "model"
 
 
-HEADINGS: dict[UsageGroup, tuple[tuple[str, str], ...]] = {
-    UsageGroup.run: (("NAMESPACE", "namespace"), ("RUN", "run"), ("MODEL", "model")),
-    UsageGroup.namespace: (("NAMESPACE", "namespace"),),
-    UsageGroup.model: (("MODEL", "model"),),
+HEADINGS: dict[UsageGrouping, tuple[tuple[str, str], ...]] = {
+    UsageGrouping.run: (("NAMESPACE", "namespace"), ("RUN", "run"), ("MODEL", "model")),
+    UsageGrouping.namespace: (("NAMESPACE", "namespace"),),
+    UsageGrouping.model: (("MODEL", "model"),),
 }
 
 
 def show_usage(
     ctx: typer.Context,
-    by: Annotated[UsageGroup, typer.Option(help="What each row is about.")] = UsageGroup.run,
+    by: Annotated[UsageGrouping, typer.Option(help="What each row is about.")] = UsageGrouping.run,
     since: Annotated[
         str | None, typer.Option(metavar="TIME", help="Only runs created since then, as in 2026-01-31.")
     ] = None,
@@ -77,7 +77,7 @@ def show_usage(
     _print(found, by)
 
 
-def _print(usage: dict[str, Any], by: UsageGroup) -> None:
+def _print(usage: dict[str, Any], by: UsageGrouping) -> None:
     headings = HEADINGS[by]
     rows = [[*(row.get(key) for _, key in headings), *_numbers(row)] for row in usage["rows"]]
     if len(rows) < usage["total"]["runs"] or len(rows) > 1:

@@ -13,7 +13,7 @@ FINISHED = frozenset(p.value for p in Phase if p.finished)
 
 
 @dataclass(frozen=True)
-class RunSummary:
+class RunState:
     """State of a run at one time."""
 
     phase: str
@@ -38,7 +38,7 @@ class RunSummary:
         return "" if self.eta is None or self.finished else f"about {duration(self.eta)} left"
 
 
-def summarize(run: Obj) -> RunSummary:
+def summarize(run: Obj) -> RunState:
     """Summarize an RLRun object. A run without a status is Pending."""
     status = run.get("status") or {}
     progress = status.get("progress") or {}
@@ -46,7 +46,7 @@ def summarize(run: Obj) -> RunSummary:
     reason, message = explain_phase(status)
     if not status.get("phase") and not reason:
         reason, message = Reason.NOT_SEEN_YET, "the operator has not processed the run yet"
-    return RunSummary(
+    return RunState(
         phase=status.get("phase") or Phase.pending.value,
         reason=reason,
         message=message,

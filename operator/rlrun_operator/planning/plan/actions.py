@@ -6,7 +6,7 @@ from typing import TypedDict
 
 from rlrun.api.base.phases import Phase
 from rlrun.api.run_status import (
-    ArtifactSummary,
+    ArtifactEntry,
     ComponentStatus,
     EnvironmentPackage,
     Groups,
@@ -69,8 +69,8 @@ class ArtifactPlan:
     deletes: list[ObjectRef] = field(default_factory=list)
     applies: list[Obj] = field(default_factory=list)
     statuses: list[Obj] = field(default_factory=list)
-    checkpoints: list[ArtifactSummary] = field(default_factory=list)
-    adapters: list[ArtifactSummary] = field(default_factory=list)
+    checkpoints: list[ArtifactEntry] = field(default_factory=list)
+    adapters: list[ArtifactEntry] = field(default_factory=list)
     marked: bool = False
     """True if an object enters phase Deleting: the next reconcile, which deletes the files, should follow soon."""
     deletion_problem: Problem | None = None
@@ -100,8 +100,8 @@ class StatusFields(TypedDict, total=False):
     environments: list[EnvironmentPackage]
     start_time: datetime | None
     completion_time: datetime | None
-    checkpoints: list[ArtifactSummary]
-    adapters: list[ArtifactSummary]
+    checkpoints: list[ArtifactEntry]
+    adapters: list[ArtifactEntry]
     last_checkpoint: str | None
 
 

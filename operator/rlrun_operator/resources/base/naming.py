@@ -22,7 +22,7 @@ from rlrun.constants import (
 )
 
 
-class Identity(Protocol):
+class OwnerIdentity(Protocol):
     """Identity of a run or a serving pool, for the builders of its pods."""
 
     @property

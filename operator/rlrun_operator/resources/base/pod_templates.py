@@ -8,7 +8,7 @@ from rlrun.api.model import Pods
 from rlrun.constants import ATTEMPT_LABEL, Role
 
 from rlrun_operator.config.settings import Image, OperatorSettings
-from rlrun_operator.resources.base.naming import Identity, RunIdentity
+from rlrun_operator.resources.base.naming import OwnerIdentity, RunIdentity
 
 Obj = dict[str, Any]
 
@@ -25,7 +25,7 @@ SECURITY_CONTEXT: Obj = {
 
 
 def pod_template(
-    identity: Identity,
+    identity: OwnerIdentity,
     settings: OperatorSettings,
     role: Role,
     component: str,
@@ -188,7 +188,7 @@ def http_probes(port: str, *, startup_seconds: int, ready_path: str = "/readyz",
     }
 
 
-def token_env_from(identity: Identity) -> list[Obj]:
+def token_env_from(identity: OwnerIdentity) -> list[Obj]:
     """Return the `envFrom` of the run's tokens. Not optional: a process without a token would accept all requests."""
     return [{"secretRef": {"name": identity.token_secret}}]
 
@@ -211,7 +211,7 @@ def replica_set(identity: RunIdentity, name: str, role: Role, component: str, re
 
 
 def service(
-    identity: Identity,
+    identity: OwnerIdentity,
     name: str,
     role: Role,
     component: str,

@@ -54,7 +54,7 @@ def package_digest(wheels: Mapping[str, str]) -> str:
     return f"sha256:{hashlib.sha256(''.join(lines).encode()).hexdigest()}"
 
 
-class Packages:
+class PackageReader:
     """Reads wheels below `environments_uri`/{owner}/{name}/{version}/.
 
     Only packages in `used` are served: user code can ask for others, which may belong to other tenants. `pins` has

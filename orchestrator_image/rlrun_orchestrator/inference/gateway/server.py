@@ -25,7 +25,7 @@ from rlrun.service.errors import ProblemError
 from rlrun.service.server import json_response
 from rlrun.storage.store import StoreError
 
-from rlrun_orchestrator.inference.gateway.environment_packages import PackageMissing, Packages
+from rlrun_orchestrator.inference.gateway.environment_packages import PackageMissing, PackageReader
 from rlrun_orchestrator.inference.gateway.limits import ROLLOUT_ID, Limits
 from rlrun_orchestrator.inference.gateway.live_groups import LiveGroup, LiveGroups, RolloutSession
 from rlrun_orchestrator.inference.gateway.package_pins import PackageChanged
@@ -74,7 +74,7 @@ class Gateway:
         groups: LiveGroups,
         rules: SamplingRules,
         router: RequestRouter,
-        packages: Packages | None,
+        packages: PackageReader | None,
         *,
         limits: Limits | None = None,
         exact_prefixes: bool = True,

@@ -18,7 +18,7 @@ from rlrun_server.rest.base.problems import RestError, not_found
 from rlrun_server.rest.context.caller_cluster import caller_cluster
 from rlrun_server.rest.context.services import Services, services_of
 from rlrun_server.rest.objects.summaries import ArtifactSummary
-from rlrun_server.rest.objects.watched_objects import Kept, WatchedObjects
+from rlrun_server.rest.objects.watched_objects import KeptObject, WatchedObjects
 from rlrun_server.rest.routes.runs import find_run
 
 router = APIRouter(tags=["artifacts"])
@@ -29,7 +29,7 @@ LIST_RLADAPTERS = key_requires("list", "rladapters")
 GET_RLADAPTERS = key_requires("get", "rladapters")
 PATCH_RLADAPTERS = key_requires("patch", "rladapters")
 ArtifactId = Annotated[str, Path(min_length=1, max_length=320)]
-KeptArtifact = Kept[ArtifactSummary]
+KeptArtifact = KeptObject[ArtifactSummary]
 
 
 @router.get("/rft/models")

@@ -28,7 +28,7 @@ from rlrun_server.rest.objects.summaries import (
     summarize_run,
 )
 from rlrun_server.rest.objects.visible_namespaces import VisibleNamespaces
-from rlrun_server.rest.objects.watched_objects import Kept, ListingCluster, WatchedObjects
+from rlrun_server.rest.objects.watched_objects import KeptObject, ListingCluster, WatchedObjects
 from rlrun_server.rest.samples.sample_reader import SampleReader
 from rlrun_server.rest.streams.stream_hub import StreamHub
 
@@ -90,7 +90,9 @@ class Services:
     environments: EnvironmentCatalog | None = None
     """None: the server does not list packages."""
 
-    async def show(self, caller: str, kept: Kept[Any], call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    async def show(
+        self, caller: str, kept: KeptObject[Any], call: Callable[P, T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
         """Return the result of work with an object: in the thread for answers, if the object is a large one."""
         if kept.size <= LARGE_OBJECT:
             return call(*args, **kwargs)

@@ -88,7 +88,7 @@ class TooSlow(Exception):
 
 
 @dataclass(frozen=True)
-class Failure:
+class FailedRead:
     """A read that failed."""
 
     error: Exception
@@ -116,7 +116,7 @@ class MetricReader:
         self._runs: BoundedCache[RunKey, Metrics] = BoundedCache(COLUMN_BYTES)
         self._parts: BoundedCache[PartKey, bytes] = BoundedCache(PART_BYTES)
         self._reading: dict[RunKey, asyncio.Task[Metrics]] = {}
-        self._failures: BoundedCache[RunKey, Failure] = BoundedCache(MAX_FAILURES)
+        self._failures: BoundedCache[RunKey, FailedRead] = BoundedCache(MAX_FAILURES)
 
     async def read(self, namespace: str, uid: str) -> Metrics:
         """Return the metrics of a run, without steps if it has no files. Raises RestError."""
@@ -215,6 +215,6 @@ class MetricReader:
         error = task.exception()
         if isinstance(error, TooLarge | TooManyValues | StoreError | CredentialsMissing | TooSlow):
             seconds = REFUSED_SECONDS if isinstance(error, TooLarge | TooManyValues) else FAILED_SECONDS
-            self._failures.put(key, Failure(error, self._clock() + seconds), 1)
+            self._failures.put(key, FailedRead(error, self._clock() + seconds), 1)
         else:
             self._failures.remove(key)

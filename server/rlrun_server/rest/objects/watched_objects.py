@@ -46,7 +46,7 @@ class ListingCluster(Protocol):
 
 
 @dataclass(frozen=True)
-class Kept(Generic[S]):
+class KeptObject(Generic[S]):
     """One object."""
 
     namespace: str
@@ -70,7 +70,7 @@ class Kept(Generic[S]):
 class Change(Generic[S]):
     """An object is new, has changed, or is deleted."""
 
-    kept: Kept[S]
+    kept: KeptObject[S]
     """The object as it is now, or as it was before it was deleted."""
     is_deleted: bool
 
@@ -82,8 +82,8 @@ class WatchedObjects(Generic[S]):
         self.kind = kind
         self._cluster = cluster
         self._summarize = summarize
-        self._by_name: dict[tuple[str, str], Kept[S]] = {}
-        self._by_uid: dict[str, Kept[S]] = {}
+        self._by_name: dict[tuple[str, str], KeptObject[S]] = {}
+        self._by_uid: dict[str, KeptObject[S]] = {}
         self._removed: OrderedDict[str, None] = OrderedDict()
         """Uids. No object has that of an earlier one."""
         self._unreadable: set[str] = set()
@@ -99,15 +99,15 @@ class WatchedObjects(Generic[S]):
         self.listeners: list[Callable[[Change[S]], None]] = []
         """Called after each change. They must not wait."""
 
-    def all(self) -> Iterable[Kept[S]]:
+    def all(self) -> Iterable[KeptObject[S]]:
         """Return all objects, in no order."""
         return self._by_name.values()
 
-    def find(self, namespace: str, name: str) -> Kept[S] | None:
+    def find(self, namespace: str, name: str) -> KeptObject[S] | None:
         """Return the object with this name."""
         return self._by_name.get((namespace, name))
 
-    def find_uid(self, namespace: str, uid: str) -> Kept[S] | None:
+    def find_uid(self, namespace: str, uid: str) -> KeptObject[S] | None:
         """Return the object with this uid, if it is in the namespace."""
         found = self._by_uid.get(uid)
         return found if found is not None and found.namespace == namespace else None
@@ -158,7 +158,7 @@ class WatchedObjects(Generic[S]):
                 self._tell(new)
         return version
 
-    async def _convert(self, objects: Sequence[Obj]) -> dict[str, Kept[S]]:
+    async def _convert(self, objects: Sequence[Obj]) -> dict[str, KeptObject[S]]:
         found = {}
         for number, obj in enumerate(objects, 1):
             kept = self._kept_or_none(obj)
@@ -185,7 +185,7 @@ class WatchedObjects(Generic[S]):
         """Keep an object that was read or written just now, unless a newer version is kept or it was removed."""
         self._put(self.to_kept(obj))
 
-    def _put(self, new: Kept[S]) -> None:
+    def _put(self, new: KeptObject[S]) -> None:
         old = self._by_name.get((new.namespace, new.name))
         if new.uid in self._removed or (old is not None and old.version > new.version):
             return
@@ -206,7 +206,7 @@ class WatchedObjects(Generic[S]):
             self.changes += 1
             self._tell(old, is_deleted=True)
 
-    def _tell(self, kept: Kept[S], *, is_deleted: bool = False) -> None:
+    def _tell(self, kept: KeptObject[S], *, is_deleted: bool = False) -> None:
         for listener in self.listeners:
             listener(Change(kept, is_deleted))
 
@@ -216,7 +216,7 @@ class WatchedObjects(Generic[S]):
         while len(self._removed) > MAX_REMOVED:
             self._removed.popitem(last=False)
 
-    def _kept_or_none(self, obj: Obj) -> Kept[S] | None:
+    def _kept_or_none(self, obj: Obj) -> KeptObject[S] | None:
         """Return what is kept of an object. None if it has no summary: the others are shown without it."""
         try:
             return self.to_kept(obj)
@@ -229,14 +229,14 @@ class WatchedObjects(Generic[S]):
                 log.error("%s %s is not shown, because it cannot be read: %.300s", self.kind.kind, name, error)
             return None
 
-    def to_kept(self, obj: Obj) -> Kept[S]:
+    def to_kept(self, obj: Obj) -> KeptObject[S]:
         """Return what would be kept of an object."""
         metadata = {key: value for key, value in obj["metadata"].items() if key != "managedFields"}
         stripped = {**obj, "metadata": metadata}
         # Level 1 makes 60 kB of JSON 13 kB in 0.4 ms.
         text = json.dumps(stripped).encode()
         summary = self._summarize(stripped)
-        return Kept(
+        return KeptObject(
             str(metadata.get("namespace") or ""),
             str(metadata["name"]),
             str(metadata.get("uid") or ""),

@@ -15,7 +15,7 @@ from rlrun_server.rest.base.problems import not_found
 from rlrun_server.rest.base.responses import JSON, ArtifactName, list_response, schema_response
 from rlrun_server.rest.context.services import Services, services_of
 from rlrun_server.rest.objects.summaries import ArtifactSummary
-from rlrun_server.rest.objects.watched_objects import Kept, WatchedObjects
+from rlrun_server.rest.objects.watched_objects import KeptObject, WatchedObjects
 
 router = APIRouter(tags=["artifacts"])
 
@@ -121,7 +121,7 @@ def _list(request: Request, known: WatchedObjects[ArtifactSummary], namespace: s
 
 def find_artifact(
     services: Services, known: WatchedObjects[ArtifactSummary], namespace: str, name: str
-) -> Kept[ArtifactSummary]:
+) -> KeptObject[ArtifactSummary]:
     """Return the checkpoint or adapter. Raises RestError."""
     services.objects.require(known)
     found = known.find(namespace, name)
@@ -130,7 +130,7 @@ def find_artifact(
     return found
 
 
-def artifact_response(artifact: Kept[ArtifactSummary]) -> Response:
+def artifact_response(artifact: KeptObject[ArtifactSummary]) -> Response:
     """Return the response with a checkpoint or adapter."""
     obj = artifact.read()
     detail = ArtifactDetail(summary=artifact.summary, spec=obj.get("spec") or {}, status=obj.get("status") or {})

@@ -21,11 +21,11 @@ from rlrun_server.rest.base.problems import not_found
 from rlrun_server.rest.base.responses import JSON, RunName, list_response, schema_response
 from rlrun_server.rest.context.services import Services, services_of
 from rlrun_server.rest.objects.summaries import RunSummary
-from rlrun_server.rest.objects.watched_objects import Kept
+from rlrun_server.rest.objects.watched_objects import KeptObject
 
 router = APIRouter(tags=["runs"])
 
-KeptRun = Kept[RunSummary]
+KeptRun = KeptObject[RunSummary]
 
 
 class RunOrder(StrEnum):

@@ -10,7 +10,7 @@ from rlrun.api.base.schema import Schema
 from rlrun.constants import Reason
 from starlette.responses import Response
 
-from rlrun_server.authentication.sessions import MAX_CREDENTIAL, Sessions, refuse_other_sites
+from rlrun_server.authentication.sessions import MAX_CREDENTIAL, BrowserSessions, refuse_other_sites
 from rlrun_server.http.body import read_body
 from rlrun_server.http.request import SESSIONS, client_of, header_token_of
 from rlrun_server.http.strict_json import TextInvalid, read_json
@@ -74,7 +74,7 @@ async def log_in(request: Request, _: None = ANYONE) -> Response:
 @router.get("/session", responses={200: {"model": SessionInfo}}, response_class=JSON)
 async def read_session(request: Request, caller: Caller = IDENTIFIED) -> Response:
     """Return who you are, and when the session ends."""
-    sessions: Sessions | None = request.scope.get(SESSIONS)
+    sessions: BrowserSessions | None = request.scope.get(SESSIONS)
     of_cookie = None if sessions is None or header_token_of(request) else sessions.find(request)
     expires = None if of_cookie is None else _time(of_cookie.expires)
     return schema_response(SessionInfo(identity=identity_of(caller.user), expires=expires))
@@ -115,8 +115,8 @@ def read_login(body: bytes) -> Login:
     return login
 
 
-def _sessions_of(request: Request) -> Sessions:
-    sessions: Sessions | None = request.scope.get(SESSIONS)
+def _sessions_of(request: Request) -> BrowserSessions:
+    sessions: BrowserSessions | None = request.scope.get(SESSIONS)
     if sessions is None:
         detail = "This server has no page, so that there are no logins: server.page of the chart is false."
         raise RestError(404, Reason.OBJECT_NOT_FOUND, detail)

@@ -26,7 +26,7 @@ from rlrun_server.rest.samples.sample_queries import (
     SplitQuery,
     Step,
 )
-from rlrun_server.rest.samples.sample_reader import StepRollouts
+from rlrun_server.rest.samples.sample_reader import OpenedStep
 from rlrun_server.rest.samples.sample_views import (
     ListedSample,
     function_names,
@@ -66,7 +66,7 @@ async def list_samples(
     """List the rollouts of a step, without their texts."""
     wanted = SampleFilter(query.env, query.status, query.min_reward, query.max_reward)
 
-    def answer(uid: str, rollouts: StepRollouts) -> Response:
+    def answer(uid: str, rollouts: OpenedStep) -> Response:
         scope = {name: getattr(query, name) for name in SampleSelection.model_fields}
         page = page_of(
             select_samples(listed_samples(rollouts), wanted, query.group, query.example, query.q),
@@ -107,7 +107,7 @@ async def get_group(
 ) -> Response:
     """Return all rollouts of a group with their texts."""
 
-    def answer(uid: str, rollouts: StepRollouts) -> Response:
+    def answer(uid: str, rollouts: OpenedStep) -> Response:
         samples = of_group(listed_samples(rollouts), group, _step_name(step, query.split))
         records, problem = records_of(rollouts, samples)
         found = SampleGroupDetail(
@@ -137,7 +137,7 @@ async def get_sample(
 ) -> Response:
     """Return a rollout with its texts."""
 
-    def answer(uid: str, rollouts: StepRollouts) -> Response:
+    def answer(uid: str, rollouts: OpenedStep) -> Response:
         sample = one(listed_samples(rollouts), rollout, _step_name(step, query.split))
         record, problem = record_of(rollouts, sample)
         found = SampleDetail(
@@ -165,7 +165,7 @@ async def get_histogram(
 ) -> Response:
     """Return the distribution of the rewards of a step."""
 
-    def answer(uid: str, rollouts: StepRollouts) -> Response:
+    def answer(uid: str, rollouts: OpenedStep) -> Response:
         rewards = [
             sample.row.reward
             for sample in select_samples(listed_samples(rollouts), SampleFilter(query.env), None, None, "")
@@ -193,7 +193,7 @@ async def _of_step(
     run: str,
     step: int,
     split: SampleSplit,
-    answer: Callable[[str, StepRollouts], Response],
+    answer: Callable[[str, OpenedStep], Response],
 ) -> Response:
     services = services_of(request)
     uid, _ = uid_of_run(services.objects, namespace, run)

@@ -48,7 +48,7 @@ T = TypeVar("T")
 
 
 @dataclass
-class StepRollouts:
+class OpenedStep:
     """Rollouts of one step and split, opened."""
 
     step: int
@@ -89,7 +89,7 @@ class SampleReader:
 
         return await self._in_thread(caller, run, call)
 
-    async def step(self, caller: str, run: Run, step: int, split: SampleSplit, work: Callable[[StepRollouts], T]) -> T:
+    async def step(self, caller: str, run: Run, step: int, split: SampleSplit, work: Callable[[OpenedStep], T]) -> T:
         """Return the result of work with the rollouts of a step. Raises RestError, and what the work raises."""
 
         def call() -> T:
@@ -114,7 +114,7 @@ class SampleReader:
 
     # --- one step ---------------------------------------------------------------------------------------------------
 
-    def _with_step(self, run: Run, step: int, split: SampleSplit, work: Callable[[StepRollouts], T]) -> T:
+    def _with_step(self, run: Run, step: int, split: SampleSplit, work: Callable[[OpenedStep], T]) -> T:
         files = self._files_of(run, step, may_be_known=True)
         found = self._open_files(run, step, split, files)
         result = work(found)
@@ -125,8 +125,8 @@ class SampleReader:
                 result = work(self._open_files(run, step, split, fresh))
         return result
 
-    def _open_files(self, run: Run, step: int, split: SampleSplit, files: list[File]) -> StepRollouts:
-        found = StepRollouts(step, split)
+    def _open_files(self, run: Run, step: int, split: SampleSplit, files: list[File]) -> OpenedStep:
+        found = OpenedStep(step, split)
         chosen = [file for file in files if split_of(file[0]) is split]
         if not chosen:
             detail = (

@@ -18,7 +18,7 @@ from rlrun.storage.samples.selection import SampleFilter
 
 from rlrun_server.rest.base.problems import not_found
 from rlrun_server.rest.samples.sample_models import RewardBin, SampleGroupInfo, SampleItem
-from rlrun_server.rest.samples.sample_reader import StepRollouts, cut
+from rlrun_server.rest.samples.sample_reader import OpenedStep, cut
 
 ADDRESS = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 """Ids that are possible as a segment of a path."""
@@ -86,7 +86,7 @@ class ListedSample:
         )
 
 
-def listed_samples(step: StepRollouts) -> list[ListedSample]:
+def listed_samples(step: OpenedStep) -> list[ListedSample]:
     """Return all rollouts of a step, with ids that are possible in paths."""
     groups = [(file, samples, n, g) for file, samples in step.objects for n, g in enumerate(samples.index.groups)]
     of_groups = addresses([(group.group, f"{file}:{number}") for file, _, number, group in groups])
@@ -156,7 +156,7 @@ def one(samples: Sequence[ListedSample], address: str, what: str) -> ListedSampl
     raise not_found(f"Rollout {address} of {what}")
 
 
-def records_of(step: StepRollouts, group: Sequence[ListedSample]) -> tuple[list[bytes], str | None]:
+def records_of(step: OpenedStep, group: Sequence[ListedSample]) -> tuple[list[bytes], str | None]:
     """Return the records of a group as JSON, and the reason for which some are missing."""
     found: list[bytes] = []
     left = RECORDS_BYTES
@@ -175,7 +175,7 @@ def records_of(step: StepRollouts, group: Sequence[ListedSample]) -> tuple[list[
     return found, None
 
 
-def record_of(step: StepRollouts, sample: ListedSample) -> tuple[bytes | None, str | None]:
+def record_of(step: OpenedStep, sample: ListedSample) -> tuple[bytes | None, str | None]:
     """Return the record of a rollout as JSON, or the reason for which there is none."""
     place = next(n for n, row in enumerate(sample.group.entry.rows) if row is sample.row)
     try:

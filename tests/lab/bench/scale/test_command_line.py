@@ -9,7 +9,7 @@ import pytest
 from bench.report import Result
 from bench.scale import command_line as command
 from bench.scale.scenarios.catalog import SCENARIOS, Scenario
-from bench.scale.scenarios.options import Options
+from bench.scale.scenarios.options import ScenarioOptions
 from tests.lab.bench.scale.results.test_comparison import entry
 
 
@@ -52,9 +52,9 @@ def test_the_list_names_all_scenarios_and_the_minutes_of_all(capsys: pytest.Capt
 
 
 def test_repetitions_before_a_failure_are_recorded(written: list[tuple[str, Result]]) -> None:
-    played: list[Options] = []
+    played: list[ScenarioOptions] = []
 
-    def play(options: Options) -> int:
+    def play(options: ScenarioOptions) -> int:
         played.append(options)
         if len(played) == 2:
             raise SystemExit("not within 1800 s: 40 pods Running")
@@ -67,7 +67,7 @@ def test_repetitions_before_a_failure_are_recorded(written: list[tuple[str, Resu
 def test_a_failure_does_not_end_the_other_scenarios(
     written: list[tuple[str, Result]], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def fail(_: Options) -> int:
+    def fail(_: ScenarioOptions) -> int:
         raise RuntimeError("planted")
 
     monkeypatch.setattr(command, "chosen", lambda _: [scenario(fail), scenario(lambda _: 1)])

@@ -7,7 +7,7 @@ import sys
 import pytest
 from aiohttp import web
 
-from bench.server.process_usage import Usage, cpu_seconds, resident_mb, usage_during
+from bench.server.process_usage import ProcessUsage, cpu_seconds, resident_mb, usage_during
 from bench.server.results import of_streams
 from bench.server.streams import measure_streams
 from tests.lab.bench.server.served import served
@@ -57,8 +57,8 @@ def test_memory_and_cpu_time_of_a_wasteful_server_are_seen() -> None:
 
 
 def test_the_aim_is_that_of_all_memory() -> None:
-    idle = Usage(60.0, 0.01)
-    (row, _) = of_streams([(idle, Usage(megabytes, 0.1)) for megabytes in (140.0, 160.0, 170.0)], 200, [0.1])
+    idle = ProcessUsage(60.0, 0.01)
+    (row, _) = of_streams([(idle, ProcessUsage(megabytes, 0.1)) for megabytes in (140.0, 160.0, 170.0)], 200, [0.1])
     assert row.aim is not None
     assert row.ratio == 160.0
     assert not row.aim.met_by(row.ratio)

@@ -6,7 +6,7 @@ from rlrun.kube.errors import UNREACHABLE, ApiError
 from rlrun.kube.objects import Obj
 from rlrun_cli.commands.follow import MAX_OUTAGE_SECONDS, ProgressDisplay, RewardHistory, describe, watch_until_finished
 from rlrun_cli.remote.cluster import RemoteCluster
-from rlrun_cli.remote.run_data.run_summary import RunSummary, summarize
+from rlrun_cli.remote.run_data.run_summary import RunState, summarize
 from rlrun_cli.terminal.errors import CliError, UnreachableError
 
 from tests.support.command_line import Rlrun
@@ -74,10 +74,10 @@ def test_an_unknown_run_is_an_error(rlrun: Rlrun) -> None:
 
 class RecordingDisplay:
     def __init__(self) -> None:
-        self.summaries: list[RunSummary] = []
+        self.summaries: list[RunState] = []
         self.notes: list[str] = []
 
-    def show(self, summary: RunSummary, history: RewardHistory) -> None:
+    def show(self, summary: RunState, history: RewardHistory) -> None:
         self.summaries.append(summary)
 
     def note(self, text: str) -> None:

@@ -9,7 +9,7 @@ from rlrun.kube.objects import Obj
 from rlrun_cli.commands import logs
 from rlrun_cli.commands.logs import LogFollower
 from rlrun_cli.remote.cluster import RemoteCluster
-from rlrun_cli.remote.pod_logs import Selection
+from rlrun_cli.remote.pod_logs import LogSelection
 from rlrun_cli.terminal.errors import CliError
 
 from tests.support.command_line import Rlrun
@@ -146,7 +146,7 @@ def test_a_missing_copy_is_an_error(rlrun: Rlrun, ended: FakeCluster) -> None:
 def follow(remote: RemoteCluster, monkeypatch: pytest.MonkeyPatch, **options: Any) -> list[str]:
     monkeypatch.setattr(logs, "POLL_SECONDS", 0.05)
     follower = LogFollower(
-        remote, "first", Selection(Role.trainer, tail=options.get("tail")), lambda seconds: time.sleep(0.01)
+        remote, "first", LogSelection(Role.trainer, tail=options.get("tail")), lambda seconds: time.sleep(0.01)
     )
     return list(follower.lines())
 

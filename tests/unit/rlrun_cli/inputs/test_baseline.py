@@ -1,11 +1,13 @@
 """What a baseline says about an environment."""
 
 import pytest
-from rlrun_cli.inputs.baseline import SLOW_SECONDS, Rollout, judge
+from rlrun_cli.inputs.baseline import SLOW_SECONDS, BaselineRollout, judge
 
 
-def rollouts(*groups: list[float | None], seconds: float = 1.0, error: str = "") -> list[Rollout]:
-    return [Rollout(number, reward, seconds, error) for number, rewards in enumerate(groups) for reward in rewards]
+def rollouts(*groups: list[float | None], seconds: float = 1.0, error: str = "") -> list[BaselineRollout]:
+    return [
+        BaselineRollout(number, reward, seconds, error) for number, rewards in enumerate(groups) for reward in rewards
+    ]
 
 
 @pytest.mark.parametrize(
@@ -24,7 +26,7 @@ def rollouts(*groups: list[float | None], seconds: float = 1.0, error: str = "")
         (rollouts([None, None], error="x"), ["2 of 2 rollouts failed"]),
     ],
 )
-def test_what_keeps_a_run_from_learning_is_said(found: list[Rollout], wrong: list[str]) -> None:
+def test_what_keeps_a_run_from_learning_is_said(found: list[BaselineRollout], wrong: list[str]) -> None:
     remarks = [remark for remark in judge(found) if remark.hint]
     assert len(remarks) == len(wrong)
     for remark, text in zip(remarks, wrong, strict=True):

@@ -10,7 +10,7 @@ from aiohttp import web
 from rlrun.protocol.inference import LoadRequest
 from rlrun.protocol.policy import PolicyKind, PolicyRef
 from rlrun_orchestrator.inference.gateway.live_groups import LiveGroups
-from rlrun_orchestrator.inference.replica_pool import Endpoint, Replica, ReplicaPool
+from rlrun_orchestrator.inference.replica_pool import Replica, ReplicaAddresses, ReplicaPool
 
 from tests.support.fake_replica import FakeReplica
 from tests.support.policy_refs import policy
@@ -75,9 +75,9 @@ class Setup:
 async def setup() -> AsyncIterator[Setup]:
     sidecars = [WeightsSidecar(), WeightsSidecar()]
     servers = [await serve(sidecar.application()) for sidecar in sidecars]
-    endpoints = [Endpoint(*[str(server.make_url("")).rstrip("/")] * 2) for server in servers]
+    endpoints = [ReplicaAddresses(*[str(server.make_url("")).rstrip("/")] * 2) for server in servers]
 
-    async def resolve() -> list[Endpoint]:
+    async def resolve() -> list[ReplicaAddresses]:
         return endpoints
 
     async with aiohttp.ClientSession() as http:
@@ -182,7 +182,7 @@ class RestartSetup:
     groups: LiveGroups
     pool: ReplicaPool
     engines: list[HeldReplica]
-    endpoints: list[Endpoint]
+    endpoints: list[ReplicaAddresses]
 
     async def until_serving(self, name: str, count: int) -> None:
         async with asyncio.timeout(60):
@@ -194,9 +194,9 @@ class RestartSetup:
 async def restarting() -> AsyncIterator[RestartSetup]:
     engines = [HeldReplica(), HeldReplica()]
     servers = [await serve(engine.application()) for engine in engines]
-    endpoints = [Endpoint(*[str(server.make_url("")).rstrip("/")] * 2) for server in servers]
+    endpoints = [ReplicaAddresses(*[str(server.make_url("")).rstrip("/")] * 2) for server in servers]
 
-    async def resolve() -> list[Endpoint]:
+    async def resolve() -> list[ReplicaAddresses]:
         return endpoints
 
     async with aiohttp.ClientSession() as http:

@@ -13,7 +13,7 @@ from rlrun_operator.runtime.server_certificate import make_certificate
 from rlrun_server.http import connection
 from rlrun_server.http.body import read_body
 from rlrun_server.http.connection import MAX_HEADER_BYTES
-from rlrun_server.http.endpoint import Dispatcher, Endpoint
+from rlrun_server.http.endpoint import Endpoint, PathDispatcher
 from rlrun_server.http.serving import listen, serving, serving_on
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -42,7 +42,7 @@ async def fail(_: Request) -> Response:
     raise RuntimeError("with a secret")
 
 
-application: ASGIApp = Dispatcher({"/echo": Endpoint(echo), "/fail": Endpoint(fail)}, Starlette())
+application: ASGIApp = PathDispatcher({"/echo": Endpoint(echo), "/fail": Endpoint(fail)}, Starlette())
 
 
 @pytest.fixture
@@ -179,7 +179,7 @@ async def test_requests_in_progress_end_before_the_server_does(ports: tuple[int,
         await may_end.wait()
         return PlainTextResponse("done")
 
-    async with serving(Dispatcher({"/slow": Endpoint(slow)}, Starlette()), ports[0]):
+    async with serving(PathDispatcher({"/slow": Endpoint(slow)}, Starlette()), ports[0]):
         asked = asyncio.create_task(exchange(ports[0], post("/slow", "Content-Length: 0")))
         await entered.wait()
         asyncio.get_running_loop().call_later(0.05, may_end.set)
@@ -197,7 +197,7 @@ async def test_a_request_that_outlasts_the_end_is_cut_off(ports: tuple[int, int]
             cancelled.set()
         raise AssertionError
 
-    app = Dispatcher({"/endless": Endpoint(endless)}, Starlette())
+    app = PathDispatcher({"/endless": Endpoint(endless)}, Starlette())
     async with asyncio.timeout(10):
         async with serving(app, ports[0], drain_seconds=0.05):
             asked = asyncio.create_task(exchange(ports[0], post("/endless", "Content-Length: 0")))

@@ -14,7 +14,7 @@ from rlrun.api.adapter import DeploymentState
 from rlrun.api.base.phases import ArtifactPhase
 from rlrun.api.run import RLRunSpec
 from rlrun.api.run_sections.retention import ArtifactPolicy
-from rlrun.api.run_status import ArtifactSummary, RLRunStatus
+from rlrun.api.run_status import ArtifactEntry, RLRunStatus
 from rlrun.constants import API_VERSION, RUN_LABEL, RUN_UID_LABEL, STEP_LABEL, ConditionType, Reason
 from rlrun.kube.conditions import find_condition
 from rlrun.kube.objects import Obj, ObjectRef, artifact_name, phase_of
@@ -101,7 +101,7 @@ class _KindPlanner:
         self.observation, self.spec, self.kind = observation, spec, kind
         self.references_known = observation.catalog.has_references
 
-    def plan(self, plan: ArtifactPlan) -> list[ArtifactSummary]:
+    def plan(self, plan: ArtifactPlan) -> list[ArtifactEntry]:
         """Add the actions to `plan` and return the complete artifacts that stay, newest first."""
         surplus = self.kind.surplus_steps if self.references_known else frozenset()
         for step in sorted({*self.kind.objects, *self.kind.folders}):
@@ -164,12 +164,12 @@ class _KindPlanner:
         if facts != held:
             plan.statuses.append(_status(obj or desired, facts))
 
-    def _summary(self, step: int) -> ArtifactSummary:
+    def _summary(self, step: int) -> ArtifactEntry:
         folder, held = self.kind.folders[step], (self.kind.objects.get(step) or {}).get("status") or {}
         facts = _facts(folder, held) if folder.manifest else held
         created = facts.get("createdAt")
         name, namespace = self.kind.names[step], self.observation.namespace
-        return ArtifactSummary(
+        return ArtifactEntry(
             step=step,
             name=name,
             id=checkpoint_id(namespace, name) if folder.kind == "RLCheckpoint" else None,

@@ -9,7 +9,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from rlrun.api.base.phases import Phase
-from rlrun.api.run_status import MAX_LISTED, ArtifactSummary, RLRunStatus
+from rlrun.api.run_status import MAX_LISTED, ArtifactEntry, RLRunStatus
 from rlrun.constants import ConditionType, Reason
 from rlrun.kube.conditions import find_condition, seconds
 from rlrun.kube.errors import ApiError
@@ -116,7 +116,7 @@ def _with_reason(status: RLRunStatus, replaced: Collection[str | None], now: dat
 
 
 def _with_listed_artifacts(status: RLRunStatus, observation: RunObservation, *, only_recorded: bool) -> RLRunStatus:
-    def select_listed(kind: str, artifacts: list[ArtifactSummary]) -> list[ArtifactSummary]:
+    def select_listed(kind: str, artifacts: list[ArtifactEntry]) -> list[ArtifactEntry]:
         recorded = [a for a in artifacts if not only_recorded or observation.has_object(kind, a.name)]
         return recorded[:MAX_LISTED]
 

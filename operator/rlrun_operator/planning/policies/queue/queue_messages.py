@@ -7,15 +7,15 @@ from rlrun.protocol.problem import Problem
 
 from rlrun_operator.config.quantities import from_millis
 from rlrun_operator.planning.policies.queue.place_request import PlaceRequest
-from rlrun_operator.planning.policies.queue.queue_order import Demand, Limits
+from rlrun_operator.planning.policies.queue.queue_order import Demand, QueueLimits
 
 
-def waiting_problem(reason: Reason, namespace: str, demand: Demand, limits: Limits) -> Problem:
+def waiting_problem(reason: Reason, namespace: str, demand: Demand, limits: QueueLimits) -> Problem:
     """Return what a waiting run waits for."""
     return Problem(reason=reason, message=_waiting_message(reason, namespace, demand, limits))
 
 
-def exceeding_problem(exceeded: Sequence[str], request: PlaceRequest, limits: Limits) -> Problem:
+def exceeding_problem(exceeded: Sequence[str], request: PlaceRequest, limits: QueueLimits) -> Problem:
     """Return why the run can never get a place: which of its components need how much of each exceeded resource."""
     total = request.total
     parts = []
@@ -36,7 +36,7 @@ def exceeding_problem(exceeded: Sequence[str], request: PlaceRequest, limits: Li
     )
 
 
-def _waiting_message(reason: Reason, namespace: str, demand: Demand, limits: Limits) -> str:
+def _waiting_message(reason: Reason, namespace: str, demand: Demand, limits: QueueLimits) -> str:
     if reason is Reason.NAMESPACE_LIMIT_REACHED:
         limit = limits.runs_of(namespace)
         if limit == 0:

@@ -25,14 +25,14 @@ Demand = Mapping[str, int]
 
 
 @dataclass(frozen=True)
-class Limits:
+class QueueLimits:
     """Settings of the queue, with the capacity in thousandths."""
 
     settings: QueueSettings
     capacity: Demand
 
     @classmethod
-    def of(cls, settings: QueueSettings) -> "Limits":
+    def of(cls, settings: QueueSettings) -> "QueueLimits":
         """Return the limits of these settings."""
         return cls(settings, {name: to_millis(quantity) for name, quantity in settings.capacity.items()})
 
@@ -77,7 +77,7 @@ class WaitingRun:
 
 
 @dataclass(frozen=True)
-class Turn:
+class QueuePosition:
     """Result for one waiting run."""
 
     runs_ahead: int
@@ -91,7 +91,7 @@ class Turn:
 class _Usage:
     """Places and resources in use or kept for a run."""
 
-    limits: Limits
+    limits: QueueLimits
     runs: Counter[str] = field(default_factory=Counter)
     total: int = 0
     free: dict[str, int] = field(default_factory=dict)
@@ -118,7 +118,7 @@ class _Usage:
 class _Shares:
     """Shares of the namespaces."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: QueueLimits) -> None:
         self._limits = limits
         self._used: defaultdict[str, Counter[str]] = defaultdict(Counter)
         maximum = limits.settings.max_runs
@@ -138,51 +138,53 @@ class _Shares:
 
 
 def take_turns(
-    placed: Iterable[PlacedRun], waiting: Iterable[WaitingRun], limits: Limits, now: datetime
-) -> dict[str, Turn]:
+    placed: Iterable[PlacedRun], waiting: Iterable[WaitingRun], limits: QueueLimits, now: datetime
+) -> dict[str, QueuePosition]:
     """Return the turn of each waiting run by its uid, in order. Pure, and independent of the order of its arguments."""
     usage, shares = _Usage(limits, free=dict(limits.capacity)), _Shares(limits)
     for one in placed:
         usage.add(one.namespace, one.demand)
         shares.add(one.namespace, one.demand)
-    turns: dict[str, Turn] = {}
+    turns: dict[str, QueuePosition] = {}
     ahead, has_first_blocked = 0, False
     for run in _in_order(waiting, shares, limits, now):
         lacks = usage.what_lacks(run)
         blocked_time = run.blocked_time
         if lacks is None:
             usage.add(run.namespace, run.demand)
-            turns[run.uid] = Turn(ahead, None)
+            turns[run.uid] = QueuePosition(ahead, None)
             continue
         if lacks is Reason.WAITING_FOR_CAPACITY and usage.is_known and not has_first_blocked:
             blocked_time, has_first_blocked = blocked_time or now, True
         keeps = not limits.settings.backfill_seconds or _is_first_of_its_priority(blocked_time, limits, now)
         if keeps and lacks is not Reason.NAMESPACE_LIMIT_REACHED:
             usage.add(run.namespace, run.demand)
-        turns[run.uid] = Turn(ahead, lacks, blocked_time)
+        turns[run.uid] = QueuePosition(ahead, lacks, blocked_time)
         ahead += 1
     return turns
 
 
-def next_change(turns: Iterable[Turn], limits: Limits, now: datetime) -> datetime | None:
+def next_change(turns: Iterable[QueuePosition], limits: QueueLimits, now: datetime) -> datetime | None:
     """Return the time at which the order changes by itself, None without one."""
     times = (turn.blocked_time + limits.backfill for turn in turns if turn.blocked_time is not None)
     return min((time for time in times if time > now), default=None)
 
 
-def exceeded_capacity(demand: Demand, limits: Limits) -> list[str]:
+def exceeded_capacity(demand: Demand, limits: QueueLimits) -> list[str]:
     """Return the resources of which the demand is more than there is in all."""
     return sorted(name for name, whole in limits.capacity.items() if demand.get(name, 0) > whole)
 
 
-def _is_first_of_its_priority(blocked_time: datetime | None, limits: Limits, now: datetime) -> bool:
+def _is_first_of_its_priority(blocked_time: datetime | None, limits: QueueLimits, now: datetime) -> bool:
     return blocked_time is not None and now - blocked_time >= limits.backfill
 
 
 _Rank = tuple[int, int, datetime, datetime, str]
 
 
-def _in_order(waiting: Iterable[WaitingRun], shares: _Shares, limits: Limits, now: datetime) -> Iterable[WaitingRun]:
+def _in_order(
+    waiting: Iterable[WaitingRun], shares: _Shares, limits: QueueLimits, now: datetime
+) -> Iterable[WaitingRun]:
     """Yield the runs in their order. Each one yielded counts toward the share of its namespace."""
 
     def rank(run: WaitingRun) -> _Rank:

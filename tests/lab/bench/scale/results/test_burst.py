@@ -2,11 +2,11 @@
 
 from dataclasses import replace
 
-from bench.scale.results.burst import Repetition, results_of
+from bench.scale.results.burst import BurstRepetition, results_of
 from bench.scale.results.training import Burst, Training
 from tests.lab.bench.scale.results.samples import BUSY, IDLE
 
-FOUND = Repetition(
+FOUND = BurstRepetition(
     runs=1000,
     step_seconds=10,
     jobs_seconds=60,

@@ -6,10 +6,10 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.scale.results.churn import Repetition, results_of, schedule
+from bench.scale.results.churn import ChurnRepetition, results_of, schedule
 from tests.lab.bench.scale.results.samples import BUSY
 
-FOUND = Repetition(
+FOUND = ChurnRepetition(
     runs=150,
     rate=0.5,
     late_seconds=0.1,

@@ -1,26 +1,28 @@
 """Rows of many runs from their repetitions."""
 
-from bench.scale.results.lifecycle import Repetition, results_of
-from bench.scale.results.training import Burst, Start, Training
+from bench.scale.results.lifecycle import LifecycleRepetition, results_of
+from bench.scale.results.training import Burst, OperatorStart, Training
 from bench.scale.testbed.api_server_work import ApiServerWork
-from bench.scale.testbed.readings import Usage
+from bench.scale.testbed.readings import OperatorUsage
 
 
-def repetition(seconds: float, requests: float, delays: list[float]) -> Repetition:
-    quiet = Usage(seconds=60, requests=requests, writes=0, listings=0, looks=1, cpu_seconds=3)
-    return Repetition(
+def repetition(seconds: float, requests: float, delays: list[float]) -> LifecycleRepetition:
+    quiet = OperatorUsage(seconds=60, requests=requests, writes=0, listings=0, looks=1, cpu_seconds=3)
+    return LifecycleRepetition(
         runs=100,
         finished=900,
         step_seconds=10,
         jobs_seconds=8,
         jobs_work=ApiServerWork(10, {"POST jobs": 400, "POST pods": 400}),
-        burst=Burst(seconds, Usage(seconds=seconds, requests=4000, writes=1, listings=1, looks=200, cpu_seconds=17)),
+        burst=Burst(
+            seconds, OperatorUsage(seconds=seconds, requests=4000, writes=1, listings=1, looks=200, cpu_seconds=17)
+        ),
         burst_work=ApiServerWork(30, {"APPLY services": 400, "POST pods": 2000}),
         quiet=quiet,
         training=Training(quiet, delays),
         resident_mib=220,
         cache_kib_per_run=17,
-        start=Start(9, 12, quiet, 2.2e8),
+        start=OperatorStart(9, 12, quiet, 2.2e8),
         waiting=quiet,
     )
 

@@ -2,12 +2,12 @@
 
 from dataclasses import replace
 
-from bench.scale.results.many import Repetition, results_of
+from bench.scale.results.many import ManyRepetition, results_of
 from bench.scale.results.rows import MIB
 from tests.lab.bench.scale.results.samples import IDLE
 
 SWEEP = replace(IDLE, requests=3000)
-FOUND = Repetition(1000, 9000, 4.0, 25.0, IDLE, SWEEP, IDLE, IDLE, 290 * MIB)
+FOUND = ManyRepetition(1000, 9000, 4.0, 25.0, IDLE, SWEEP, IDLE, IDLE, 290 * MIB)
 
 
 def test_the_aims_of_ten_thousand_runs() -> None:

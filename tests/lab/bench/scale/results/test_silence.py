@@ -1,11 +1,11 @@
 """Rows of runs whose orchestrators do not answer."""
 
-from bench.scale.results.silence import Repetition, results_of
-from bench.scale.testbed.readings import Usage
+from bench.scale.results.silence import SilenceRepetition, results_of
+from bench.scale.testbed.readings import OperatorUsage
 
 
-def repetition(**changes: object) -> Repetition:
-    usage = Usage(seconds=10.0, requests=15.0, writes=0, listings=0, looks=20, cpu_seconds=0.1)
+def repetition(**changes: object) -> SilenceRepetition:
+    usage = OperatorUsage(seconds=10.0, requests=15.0, writes=0, listings=0, looks=20, cpu_seconds=0.1)
     fields = {
         "runs": 100,
         "others": 2,
@@ -16,7 +16,7 @@ def repetition(**changes: object) -> Repetition:
         "resident_mib": 150.0,
         "start_seconds": 8.0,
     }
-    return Repetition(**{**fields, **changes})  # type: ignore[arg-type]
+    return SilenceRepetition(**{**fields, **changes})  # type: ignore[arg-type]
 
 
 def test_all_aims_are_met_by_an_operator_that_goes_on() -> None:
@@ -27,7 +27,7 @@ def test_all_aims_are_met_by_an_operator_that_goes_on() -> None:
 
 
 def test_an_operator_whose_workers_wait_misses_them() -> None:
-    busy = Usage(seconds=10.0, requests=170.0, writes=0, listings=0, looks=12, cpu_seconds=0.5)
+    busy = OperatorUsage(seconds=10.0, requests=170.0, writes=0, listings=0, looks=12, cpu_seconds=0.5)
     delays = {"crash_delays": [3.0, 40.0], "shown_delays": [95.0, 200.0], "start_seconds": 37.0}
     rows = results_of([repetition(quiet=busy, waiting=92.0, **delays)])
     assert [row.aim.met_by(row.ratio) for row in rows if row.aim] == [False] * 4

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from bench.scale.results.soak import Repetition, growth_per_hour, results_of
+from bench.scale.results.soak import SoakRepetition, growth_per_hour, results_of
 from tests.lab.bench.scale.results.samples import IDLE
 
 HOUR = range(0, 3601, 15)
@@ -38,14 +38,14 @@ def test_too_few_samples_are_an_error() -> None:
 
 
 def test_a_file_has_some_of_the_readings_and_the_last_one() -> None:
-    sample = results_of([Repetition(100, 10, line(6.0), IDLE, IDLE)])[0].samples[0]
+    sample = results_of([SoakRepetition(100, 10, line(6.0), IDLE, IDLE)])[0].samples[0]
     assert sample["samples"] == 241
     assert len(sample["memory_mib"]) == len(sample["at_seconds"]) <= 40
     assert (sample["at_seconds"][-1], sample["memory_mib"][-1]) == (3600, pytest.approx(206.0))
 
 
 def test_a_leak_and_a_write_miss_the_aims() -> None:
-    leaking = Repetition(100, 10, line(6.0), IDLE, replace(IDLE, writes=1, requests=201, seconds=100))
+    leaking = SoakRepetition(100, 10, line(6.0), IDLE, replace(IDLE, writes=1, requests=201, seconds=100))
     rows = results_of([leaking])
     assert [row.aim.met_by(row.ratio) for row in rows if row.aim] == [False, True, False, False]
     assert rows[0].notes[0].startswith("200.0 MiB at the begin, 206.0 at the end")

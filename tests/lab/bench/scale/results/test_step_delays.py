@@ -3,10 +3,10 @@
 import pytest
 
 from bench.scale.results.step_delays import StepDelays
-from bench.scale.testbed.orchestrators import Pace
+from bench.scale.testbed.orchestrators import StepSchedule
 
 RUN = "team/first"
-PACE = Pace(10.0, 1000.0)
+PACE = StepSchedule(10.0, 1000.0)
 FIRST = PACE.made_at(RUN, 2)
 """Time of the first step: 2 follows `first`. The others follow every 10 s."""
 

@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rlrun.protocol.orchestrator import RunStatus
 
-from bench.scale.testbed.orchestrators import PUBLISH_SECONDS, Orchestrators, Pace
+from bench.scale.testbed.orchestrators import PUBLISH_SECONDS, Orchestrators, StepSchedule
 
 
 @given(st.text(min_size=1), st.floats(0.1, 100), st.integers(1, 50), st.floats(0, 1000))
 def test_a_step_is_made_at_its_time_and_not_before(run: str, seconds: float, first: int, after: float) -> None:
-    pace = Pace(seconds, 1000.0, first)
+    pace = StepSchedule(seconds, 1000.0, first)
     step = pace.step(run, 1000 + after)
     assert first <= step <= first + after / seconds + 1
     made = pace.made_at(run, step + 1)
@@ -26,7 +26,7 @@ def test_a_step_is_made_at_its_time_and_not_before(run: str, seconds: float, fir
 
 @given(st.text(min_size=1), st.floats(0.1, 100), st.floats(0, 1000))
 def test_a_change_is_the_next_step_or_the_publication_of_the_last_one(run: str, seconds: float, after: float) -> None:
-    pace, now = Pace(seconds, 1000.0), 1000 + after
+    pace, now = StepSchedule(seconds, 1000.0), 1000 + after
     change = pace.next_change(run, now)
     assert now - 1e-6 < change <= pace.made_at(run, pace.step(run, now) + 1)
     seen = [(pace.step(run, at), pace.step(run, at - PUBLISH_SECONDS)) for at in (now, change + 1e-3)]
@@ -35,7 +35,7 @@ def test_a_change_is_the_next_step_or_the_publication_of_the_last_one(run: str, 
 
 @given(st.text(min_size=1), st.floats(0.1, 100), st.floats(0, 1000))
 def test_the_last_step_is_the_one_before_the_next(run: str, seconds: float, after: float) -> None:
-    pace, now = Pace(seconds, 1000.0), 1000 + after
+    pace, now = StepSchedule(seconds, 1000.0), 1000 + after
     last, step = pace.last_step_at(run, now), pace.step(run, now)
     assert last is not None
     assert 1000 <= last <= now + 1e-6
@@ -43,7 +43,7 @@ def test_the_last_step_is_the_one_before_the_next(run: str, seconds: float, afte
 
 
 def test_without_a_pace_no_run_makes_steps() -> None:
-    assert Pace(0, 1000.0, 7).step("a/b", 5000.0) == 7
+    assert StepSchedule(0, 1000.0, 7).step("a/b", 5000.0) == 7
 
 
 @asynccontextmanager

@@ -1,7 +1,7 @@
 """Events for the changes of a run's status."""
 
 from rlrun.api.base.phases import Phase
-from rlrun.api.run_status import ArtifactSummary, RLRunStatus
+from rlrun.api.run_status import ArtifactEntry, RLRunStatus
 from rlrun.kube.events import EventRecord
 from rlrun_operator.planning.plan.actions import ConditionChange
 from rlrun_operator.planning.plan.transitions import transitions
@@ -29,7 +29,7 @@ def test_problem_is_recorded_as_one_event() -> None:
 
 def test_events_tell_of_a_new_attempt_and_of_new_checkpoints_oldest_first() -> None:
     def status(attempt: int, *steps: int) -> RLRunStatus:
-        listed = [ArtifactSummary(step=step, name=f"step-{step}", uri=f"s3://rlrun/{step}") for step in steps]
+        listed = [ArtifactEntry(step=step, name=f"step-{step}", uri=f"s3://rlrun/{step}") for step in steps]
         return RLRunStatus(attempt=attempt, checkpoints=listed)
 
     assert [(e.reason, e.message) for e in transitions(status(1, 2, 1), status(2, 4, 3, 2, 1))] == [

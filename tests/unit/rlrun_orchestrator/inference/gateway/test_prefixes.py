@@ -24,7 +24,7 @@ from rlrun_orchestrator.inference.gateway.prefixes import (
 from rlrun_orchestrator.inference.gateway.request_router import RequestRouter
 from rlrun_orchestrator.inference.gateway.sampling_rules import SamplingRules
 from rlrun_orchestrator.inference.gateway.server import Gateway
-from rlrun_orchestrator.inference.replica_pool import Endpoint, Replica, ReplicaPool
+from rlrun_orchestrator.inference.replica_pool import Replica, ReplicaAddresses, ReplicaPool
 from rlrun_orchestrator.inference.sidecar_client import SidecarClient
 
 from tests.support.policy_refs import policy
@@ -161,12 +161,14 @@ async def setup() -> AsyncIterator[Setup]:
     async with aiohttp.ClientSession() as http:
         groups = LiveGroups()
 
-        async def nobody() -> list[Endpoint]:
+        async def nobody() -> list[ReplicaAddresses]:
             return []
 
         pool = ReplicaPool(http, nobody, groups.policies, poll_interval=0.05)
         url = str(server.make_url("")).rstrip("/")
-        replica = Replica(Endpoint(url, url), SidecarClient(http, url), adapters={POLICY.name}, is_answering=True)
+        replica = Replica(
+            ReplicaAddresses(url, url), SidecarClient(http, url), adapters={POLICY.name}, is_answering=True
+        )
         pool.replicas[replica.endpoint] = replica
         router = RequestRouter(http, pool, groups, wait=0.3, deadline=10)
         gateway = Gateway(groups, SamplingRules(max_tokens=64, stop=["END"], seed=1), router, None)

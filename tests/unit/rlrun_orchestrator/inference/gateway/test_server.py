@@ -22,7 +22,7 @@ from rlrun.service.errors import FatalError
 from rlrun.storage.layout import S3Uri
 from rlrun.storage.store import AccessDenied
 from rlrun_orchestrator.inference.gateway import environment_packages
-from rlrun_orchestrator.inference.gateway.environment_packages import Packages, newest, package_digest
+from rlrun_orchestrator.inference.gateway.environment_packages import PackageReader, newest, package_digest
 from rlrun_orchestrator.inference.gateway.limits import Limits
 from rlrun_orchestrator.inference.gateway.live_groups import LiveGroup, LiveGroups
 from rlrun_orchestrator.inference.gateway.package_pins import PackagePins, PackageRef
@@ -35,7 +35,7 @@ from rlrun_orchestrator.inference.gateway.sampling_rules import (
     SamplingSeedKey,
 )
 from rlrun_orchestrator.inference.gateway.server import Gateway
-from rlrun_orchestrator.inference.replica_pool import Endpoint, Replica, ReplicaPool, choose
+from rlrun_orchestrator.inference.replica_pool import Replica, ReplicaAddresses, ReplicaPool, choose
 from rlrun_orchestrator.inference.sidecar_client import SidecarClient
 from yarl import URL
 
@@ -138,7 +138,7 @@ async def setup() -> AsyncIterator[Setup]:
     async with aiohttp.ClientSession() as http:
         groups = LiveGroups(BASE_MODEL)
 
-        async def nobody() -> list[Endpoint]:
+        async def nobody() -> list[ReplicaAddresses]:
             return []
 
         pool = ReplicaPool(http, nobody, groups.policies, poll_interval=0.05)
@@ -147,7 +147,9 @@ async def setup() -> AsyncIterator[Setup]:
             await server.start_server()
             servers.append(server)
             url = str(server.make_url("")).rstrip("/")
-            replica = Replica(Endpoint(url, url), SidecarClient(http, url), adapters={POLICY.name}, is_answering=True)
+            replica = Replica(
+                ReplicaAddresses(url, url), SidecarClient(http, url), adapters={POLICY.name}, is_answering=True
+            )
             pool.replicas[replica.endpoint] = replica
         router = RequestRouter(http, pool, groups, wait=0.3, deadline=10)
         rules = SamplingRules(max_tokens=64, temperature=0.8, stop=["END"], seed=7)
@@ -582,7 +584,7 @@ def test_turns_are_ordered_by_arrival_not_by_answer() -> None:
 def replicas(*loads: int) -> list[Replica]:
     found = []
     for number, load in enumerate(loads):
-        endpoint = Endpoint(f"http://e{number}", f"http://s{number}")
+        endpoint = ReplicaAddresses(f"http://e{number}", f"http://s{number}")
         found.append(Replica(endpoint, NOBODY, {"p"}, is_answering=True, requests=load))
     return found
 
@@ -607,9 +609,9 @@ def test_a_new_group_goes_to_the_idlest_that_has_the_policy() -> None:
 async def test_publishing_waits_for_confirmation_and_not_for_the_failing_one() -> None:
     engines = [FakeReplica(), FakeReplica(refuses_loads=True)]
     servers = [await serve(engine.application()) for engine in engines]
-    endpoints = [Endpoint(*[str(s.make_url("")).rstrip("/")] * 2) for s in servers]
+    endpoints = [ReplicaAddresses(*[str(s.make_url("")).rstrip("/")] * 2) for s in servers]
 
-    async def resolve() -> list[Endpoint]:
+    async def resolve() -> list[ReplicaAddresses]:
         return endpoints
 
     async with aiohttp.ClientSession() as http:
@@ -656,7 +658,7 @@ async def test_packages_come_as_a_tar_of_wheels(monkeypatch: pytest.MonkeyPatch)
     store.put_bytes(root / "me/empty/1.0/README.md", b"no wheel")
     store.put_bytes(root / "other/secret/1.0/secret-1.0-py3-none-any.whl", b"of another tenant")
     used = [("me/words", None), ("me/words", "0.9.0"), ("me/words", "9"), ("me/other", None), ("me/empty", None)]
-    packages = Packages(store, str(root), [PackageRef.of(*entry) for entry in used])
+    packages = PackageReader(store, str(root), [PackageRef.of(*entry) for entry in used])
     router = RequestRouter(NOBODY, NOBODY, LiveGroups(), wait=1, deadline=1)
     server = await serve(Gateway(LiveGroups(), SamplingRules(max_tokens=1), router, packages).application())
     async with aiohttp.ClientSession() as http:
@@ -719,10 +721,10 @@ async def test_a_run_gets_the_package_that_it_began_with_or_none(
     store: Any = RunStore()
     root = S3Uri.parse("s3://bucket/environments")
     store.put_bytes(root / WHEEL, b"wheel")
-    first = Packages(store, str(root), [WORDS])
+    first = PackageReader(store, str(root), [WORDS])
     await first.tar(*WORDS)
     first.pins.confirm({WORDS: 1})
-    later = Packages(store, str(root), [WORDS], PackagePins(first.pins.packages))
+    later = PackageReader(store, str(root), [WORDS], PackagePins(first.pins.packages))
     for key, data in change.items():
         if data is None:
             del store.objects[str(root / key)]
@@ -753,7 +755,7 @@ async def test_the_record_costs_no_request_beyond_those_of_a_delivery() -> None:
     store: Any = RunStore()
     root = S3Uri.parse("s3://bucket/environments")
     store.put_bytes(root / WHEEL, b"wheel")
-    packages = Packages(store, str(root), [WORDS])
+    packages = PackageReader(store, str(root), [WORDS])
     await packages.tar(*WORDS)
     store.list_folders = store.list_files = store.get_bytes = _denied
     packages.pins.confirm({WORDS: 1})
@@ -764,7 +766,7 @@ async def test_packages_need_the_token_of_environments() -> None:
     store: Any = RunStore()
     root = S3Uri.parse("s3://bucket/environments")
     store.put_bytes(root / "me/words/1.0/words-1.0-py3-none-any.whl", b"wheel")
-    packages = Packages(store, str(root), [PackageRef("me", "words", None)])
+    packages = PackageReader(store, str(root), [PackageRef("me", "words", None)])
     router = RequestRouter(NOBODY, NOBODY, LiveGroups(), wait=1, deadline=1)
     gateway = Gateway(LiveGroups(), SamplingRules(max_tokens=1), router, packages, package_token="secret")
     server = await serve(gateway.application())

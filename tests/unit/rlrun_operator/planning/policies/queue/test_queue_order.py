@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rlrun_operator.config.settings import QueueSettings
 from rlrun_operator.planning.policies.queue.queue_order import (
-    Limits,
     PlacedRun,
-    Turn,
+    QueueLimits,
+    QueuePosition,
     WaitingRun,
     exceeded_capacity,
     next_change,
@@ -24,10 +24,10 @@ from tests.support.run_states import at
 GPU = "nvidia.com/gpu"
 
 
-def limits(gpus: int | None = None, **fields: Any) -> Limits:
+def limits(gpus: int | None = None, **fields: Any) -> QueueLimits:
     if gpus is not None:
         fields["capacity"] = {GPU: str(gpus), **fields.get("capacity", {})}
-    return Limits.of(QueueSettings.model_validate(fields, by_alias=True, by_name=False))
+    return QueueLimits.of(QueueSettings.model_validate(fields, by_alias=True, by_name=False))
 
 
 def gpus(count: int) -> dict[str, int]:
@@ -42,12 +42,14 @@ def placed(count: int = 1, namespace: str = "a", times: int = 1) -> list[PlacedR
     return [PlacedRun(namespace, gpus(count))] * times
 
 
-def turns(in_use: list[PlacedRun], waiting: list[WaitingRun], limited: Limits, now: float = 100) -> dict[str, Turn]:
+def turns(
+    in_use: list[PlacedRun], waiting: list[WaitingRun], limited: QueueLimits, now: float = 100
+) -> dict[str, QueuePosition]:
     names = {one.uid: one.name for one in waiting}
     return {names[uid]: turn for uid, turn in take_turns(in_use, waiting, limited, at(now)).items()}
 
 
-def admitted(found: dict[str, Turn]) -> list[str]:
+def admitted(found: dict[str, QueuePosition]) -> list[str]:
     return [name for name, turn in found.items() if turn.waits_for is None]
 
 
@@ -165,7 +167,7 @@ def test_what_no_capacity_has_room_for_is_named() -> None:
 
 
 @st.composite
-def queues(draw: st.DrawFn) -> tuple[Limits, list[PlacedRun], list[WaitingRun]]:
+def queues(draw: st.DrawFn) -> tuple[QueueLimits, list[PlacedRun], list[WaitingRun]]:
     number = st.integers(1, 6)
     namespace = st.sampled_from("abc")
     fields: dict[str, Any] = {"backfillSeconds": draw(st.sampled_from([0, 30, 10**5]))}
@@ -203,7 +205,7 @@ def demand_of(in_use: list[PlacedRun]) -> int:
 @settings(max_examples=400, deadline=None)
 @given(queues(), st.randoms(use_true_random=False))
 def test_no_limit_is_exceeded_and_the_order_of_arguments_means_nothing(
-    queue: tuple[Limits, list[PlacedRun], list[WaitingRun]], shuffled: random.Random
+    queue: tuple[QueueLimits, list[PlacedRun], list[WaitingRun]], shuffled: random.Random
 ) -> None:
     limited, in_use, waiting = queue
     found = take_turns(in_use, waiting, limited, at(100))
@@ -227,7 +229,7 @@ def test_no_limit_is_exceeded_and_the_order_of_arguments_means_nothing(
 @settings(max_examples=400, deadline=None)
 @given(queues())
 def test_no_run_takes_what_an_earlier_one_waits_for_unless_it_may_pass(
-    queue: tuple[Limits, list[PlacedRun], list[WaitingRun]],
+    queue: tuple[QueueLimits, list[PlacedRun], list[WaitingRun]],
 ) -> None:
     limited, in_use, waiting = queue
     if not limited.capacity:

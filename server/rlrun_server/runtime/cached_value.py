@@ -6,7 +6,7 @@ from typing import Generic, TypeVar
 V = TypeVar("V")
 
 
-class Kept(Generic[V]):
+class CachedValue(Generic[V]):
     """Value of `read`, which is called again when `seconds` have passed."""
 
     def __init__(self, read: Callable[[], V], seconds: float, clock: Callable[[], float]) -> None:
