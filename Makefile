@@ -123,10 +123,11 @@ mutants: $(VENV)/.complete ## Change the modules that decide and require that th
 # --- one level at a time ---------------------------------------------------------------------------------------------
 
 .PHONY: lint
-lint: $(VENV)/.complete ## Style, format and the layers between packages
+lint: $(VENV)/.complete ## Style, format, names, folders and the layers between packages
 	@$(PY) -m ruff check $(CODE)
 	@$(PY) -m ruff format --check $(CODE)
 	@PYTHONPATH=$(PYTHONPATH) $(VENV)/bin/lint-imports
+	@$(PY) -m tests.support.names
 
 .PHONY: format
 format: $(VENV)/.complete ## Rewrite the code in the project's format
