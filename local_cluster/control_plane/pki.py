@@ -69,7 +69,7 @@ class CertificateAuthority:
         if organization:
             subject.insert(0, x509.NameAttribute(NameOID.ORGANIZATION_NAME, organization))
         builder = (
-            _dated(x509.CertificateBuilder())
+            _with_validity(x509.CertificateBuilder())
             .subject_name(x509.Name(subject))
             .issuer_name(self._certificate.subject)
             .public_key(key.public_key())
@@ -102,7 +102,7 @@ class CertificateAuthority:
             decipher_only=False,
         )
         return (
-            _dated(x509.CertificateBuilder())
+            _with_validity(x509.CertificateBuilder())
             .subject_name(name)
             .issuer_name(name)
             .public_key(self._key.public_key())
@@ -143,7 +143,7 @@ def write_kubeconfig(file: Path, server: str, authority: CertificateAuthority, u
     write(file, yaml.safe_dump(config, sort_keys=False), mode=0o600)
 
 
-def _dated(builder: x509.CertificateBuilder) -> x509.CertificateBuilder:
+def _with_validity(builder: x509.CertificateBuilder) -> x509.CertificateBuilder:
     now = datetime.datetime.now(datetime.UTC)
     return (
         builder.serial_number(x509.random_serial_number())

@@ -70,7 +70,7 @@ def module_path(pyproject: str) -> list[str]:
     return [os.path.normpath(f"{MOUNTED_AT}/{folder}") for folder in folders]
 
 
-def pinned(lock: str, names: Sequence[str]) -> list[str]:
+def pinned_lines(lock: str, names: Sequence[str]) -> list[str]:
     """Return the lines of a lock that pin the given packages.
 
     Raises:
@@ -87,7 +87,7 @@ def pinned(lock: str, names: Sequence[str]) -> list[str]:
 
 def _ensure_test_tools(backend: ImageBackend, image: ImageSpec) -> Path:
     """Return a folder with pytest for the Python of the image, installed by its pip so that the wheels fit."""
-    requirements = pinned((REPOSITORY / "requirements" / "dev.lock").read_text(), TEST_TOOLS)
+    requirements = pinned_lines((REPOSITORY / "requirements" / "dev.lock").read_text(), TEST_TOOLS)
     folder = paths().cache / "images" / "test-tools"
     done = folder / "requirements.txt"
     wanted = "\n".join(requirements) + "\n"

@@ -105,11 +105,11 @@ async def _shut_down(sessions: Sessions, settings: TrainerSettings) -> None:
     log.info("Shutting down: up to %.0f s for last checkpoints and uploads", settings.shutdown_seconds)
     started = time.monotonic()
 
-    def left() -> float:
+    def seconds_left() -> float:
         return settings.shutdown_seconds - (time.monotonic() - started)
 
-    await sessions.rescue(left())
-    lost = await sessions.drain(left())
+    await sessions.rescue(seconds_left())
+    lost = await sessions.drain(seconds_left())
     await sessions.stop(1.0)
     if lost:
         log.warning("%d uploads are incomplete. The run resumes from the newest complete checkpoint.", lost)

@@ -6,14 +6,14 @@ import pytest
 
 from local_cluster.host.errors import LocalClusterError
 from local_cluster.host.paths import REPOSITORY
-from local_cluster.images.run import TEST_TOOLS, module_path, pinned
+from local_cluster.images.run import TEST_TOOLS, module_path, pinned_lines
 
 
 def test_test_tools_have_the_versions_of_the_development_lock() -> None:
     lock = (REPOSITORY / "requirements/dev.lock").read_text()
-    assert [line.split("==")[0] for line in pinned(lock, TEST_TOOLS)] == list(TEST_TOOLS)
+    assert [line.split("==")[0] for line in pinned_lines(lock, TEST_TOOLS)] == list(TEST_TOOLS)
     with pytest.raises(LocalClusterError, match="nosuchpackage"):
-        pinned(lock, ["pytest", "nosuchpackage"])
+        pinned_lines(lock, ["pytest", "nosuchpackage"])
 
 
 def test_module_path_of_the_image_is_that_of_pytest() -> None:
