@@ -110,7 +110,7 @@ async def _remove(cluster: AsyncKubeClient, run: Obj, bucket: str, prefix: str) 
     try:
         await cluster.patch(RLRUN, namespace, name, {"metadata": change})
     except ApiError as error:
-        # 404: the run is gone; 409: it has changed. The next pass looks again.
+        # 404: the run is gone; 409: it has changed. The next pass tries again.
         if error.status not in (404, 409):
             log.warning("The finalizer of run %s/%s was not removed: %s", namespace, name, error)
         return False

@@ -51,7 +51,7 @@ class Pools(Protocol):
         """Handle a change of an RLAdapter or of a pool's object."""
 
     def queue_all(self, namespace: str | None = None) -> None:
-        """Look at all known pools, of one or of all namespaces."""
+        """Reconcile all known pools, of one or of all namespaces."""
 
 
 def run_key(obj: Mapping[str, Any]) -> RunKey | None:
@@ -77,11 +77,12 @@ def has_new_spec(run: Mapping[str, Any]) -> bool:
 
 
 def take_listed(kind: ResourceKind, listed: Mapping[str, Any], cache: ObjectCache, enqueue: PriorityEnqueue) -> bool:
-    """Queue a listed run that has not finished, unless a look has seen it so. Return whether kopf needs the object.
+    """Queue a listed run that has not finished, unless a reconcile has seen it so. Return whether kopf needs the
+    object.
 
-    The list of all runs looks at finished ones, one after the other. Runs that wait for a checkpoint are queued when
-    the list of checkpoints is complete. An artifact that is being deleted waits for a look at its run, also if the run
-    has finished.
+    The list of all runs reconciles finished ones, one after the other. Runs that wait for a checkpoint are queued when
+    the list of checkpoints is complete. An artifact that is being deleted waits for a reconcile of its run, also if the
+    run has finished.
     """
     if kind == RLRUN:
         if not has_ended(listed) and (has_new_spec(listed) or not cache.knows(RLRUN, listed)):
@@ -99,7 +100,7 @@ def take_run(
 ) -> None:
     """Take notice of an event of a run, and queue the run unless it is the event of an own write.
 
-    The first look at a new run does not read it again: the event has brought it.
+    The first reconcile of a new run does not read it again: the event has brought it.
     """
 
     def on_changed() -> None:

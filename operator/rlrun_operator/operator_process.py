@@ -69,7 +69,7 @@ from rlrun_operator.storage.artifact_store import S3ArtifactStore
 log = logging.getLogger(__name__)
 
 SWEEP_SECONDS = 3600.0
-"""Pause between two looks at finished runs in which nothing is left to do."""
+"""Pause between two reconciles of finished runs in which nothing is left to do."""
 STOP_SECONDS = 3.0
 """Time for kopf to close its streams before the process exits."""
 
@@ -279,7 +279,7 @@ class Operator:
     ) -> None:
         """List all runs periodically, to find changes that a watch has missed.
 
-        Finished runs in which nothing is left to do are looked at in a slow sweep only: for example for files that
+        Finished runs in which nothing is left to do are reconciled in a slow sweep only: for example for files that
         were deleted in S3.
         """
         clock = asyncio.get_running_loop().time
@@ -346,7 +346,7 @@ class Operator:
         """Queue the runs in one or in all namespaces of which no answer of the kind is kept: it may have changed.
 
         Pending runs wait for objects that are not kept, and only they for models and for checkpoints of other
-        namespaces. Finished runs that no look has seen yet wait for their turn, see `resync_schedule`.
+        namespaces. Finished runs that no reconcile has seen yet wait for their turn, see `resync_schedule`.
         """
         pending = {*starmap(RunKey, self._phases.pending())}
         for key in {*starmap(RunKey, self._phases.unfinished_runs()), *reconciler.unsettled_runs()}:

@@ -85,9 +85,9 @@ class ProcessLimit:
         """
         while True:
             await asyncio.sleep(POLL_SECONDS)
-            self.look(children(), on_excess)
+            self.check_once(children(), on_excess)
 
-    def look(self, children: Collection[int], on_excess: Callable[[int], None]) -> None:
+    def check_once(self, children: Collection[int], on_excess: Callable[[int], None]) -> None:
         """Look once."""
         processes = read_processes()
         left = abandoned_processes(processes, children)

@@ -1,4 +1,4 @@
-"""Reads of one look at a run, answered from the cache where it has an answer."""
+"""Reads of one reconcile of a run, answered from the cache where it has an answer."""
 
 import builtins
 
@@ -11,7 +11,7 @@ from rlrun_operator.cache.object_parts import used_parts
 
 
 class CachedReader:
-    """Reader for one look. Methods raise ApiError."""
+    """Reader for one reconcile. Methods raise ApiError."""
 
     def __init__(
         self, cluster: AsyncKubeClient, cache: ObjectCache, run: RunName, read_after: int | None = None
@@ -22,14 +22,14 @@ class CachedReader:
         self._cache = cache
         self._run = run
         self.has_kept_answers = False
-        """True if an answer was not read in this look, unless the look rests on an object (`rest_on`)."""
+        """True if an answer was not read in this reconcile, unless it rests on an object (`rest_on`)."""
         self._rests_on_object = False
 
     def rest_on(self, kind: ResourceKind, namespace: str | None, name: str) -> None:
         """Take the kept answer about an object for current, and from here on all that are at least as new.
 
-        Older ones are read again. For the first look at a new object: if it is late, it sees what it would have seen
-        when the object appeared.
+        Older ones are read again. For the first reconcile of a new object: if it is late, it sees what it would have
+        seen when the object appeared.
         """
         began = self._cache.read_at(Question.one(kind, namespace, name))
         if began is not None:
@@ -53,7 +53,7 @@ class CachedReader:
         with self._cache.reading(question) as read:
             found = await self._cluster.get(kind, namespace, name)
             self._cache.keep(question, read, [] if found is None else [found], self._run)
-        # The same parts as a kept answer has: a look must not depend on where an object comes from.
+        # The same parts as a kept answer has: a reconcile must not depend on where an object comes from.
         return None if found is None else used_parts(kind, found)
 
     async def list(

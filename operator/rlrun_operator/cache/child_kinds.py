@@ -1,4 +1,4 @@
-"""Kinds of the objects that a run consists of: looks list them, watches tell of their changes."""
+"""Kinds of the objects that a run consists of: reconciles list them, watches report their changes."""
 
 from rlrun.kube.kinds import CONFIG_MAP, JOB, NETWORK_POLICY, POD, REPLICA_SET, SERVICE, SERVICE_ACCOUNT
 

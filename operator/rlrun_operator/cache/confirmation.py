@@ -23,7 +23,7 @@ from rlrun_operator.cache.object_cache import ObjectCache, Question, listed_vers
 log = logging.getLogger(__name__)
 
 LABELS = dict.fromkeys(BY_NAME, RUN_LABEL) | dict.fromkeys((*BY_UID, WORKLOAD), RUN_UID_LABEL)
-"""Label by which a look lists the objects of a run."""
+"""Label by which a reconcile lists the objects of a run."""
 ROUND_SECONDS = 600.0
 """Time in which each kind is listed once. Answers are kept for at least 960 s, so that one list may fail."""
 DEADLINE_SECONDS = 60.0

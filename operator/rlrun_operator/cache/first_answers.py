@@ -1,4 +1,4 @@
-"""Answers for the first looks of a process: one list of each kind for all runs replaces one list for each run.
+"""Answers for the first reconciles of a process: one list of each kind for all runs replaces one list for each run.
 
 A list for one run costs the API server a request, and this process 2 ms. A thousand runs have ten thousand of them.
 """
@@ -26,18 +26,18 @@ from rlrun_operator.runtime.in_turns import in_turns
 log = logging.getLogger(__name__)
 
 BY_NAME = PODS_AND_CHILDREN
-"""Kinds whose objects a look finds by the name of the run."""
+"""Kinds whose objects a reconcile finds by the name of the run."""
 BY_UID = (RLCHECKPOINT, RLADAPTER)
-"""Kinds whose objects a look finds by the uid of the run."""
+"""Kinds whose objects a reconcile finds by the uid of the run."""
 FEWEST_RUNS = 10
-"""Runs of a namespace below which their looks read by themselves: they need not wait for each other."""
+"""Runs of a namespace below which their reconciles read by themselves: they need not wait for each other."""
 RUNS_PER_PAGE = 10
 """So many lists of single runs take as long as one page: a list with more pages is given up. Runs that have ended keep
 checkpoints, adapters and an ended Job each."""
 LARGEST_LIST = 128 << 20
 """Bytes of the objects of a list after which it is given up. Those of a thousand runs are a tenth of it."""
 DEADLINE_SECONDS = 20.0
-"""Time for all of it. Looks read what is missing then."""
+"""Time for all of it. Reconciles read what is missing then."""
 WATCH_SECONDS = 5.0
 """Time in which the watches must open, together. Nothing is kept of a kind that is not watched."""
 
@@ -51,7 +51,7 @@ async def read_first_answers(
     seconds: float = DEADLINE_SECONDS,
     watch_seconds: float = WATCH_SECONDS,
 ) -> None:
-    """Keep the answers that the first looks at these runs ask for, as far as they can be read within `seconds`.
+    """Keep the answers that the first reconciles of these runs ask for, as far as they can be read within `seconds`.
 
     `namespaces`: those that are watched, or None for all. `runs`: uid of each run by its name. `watch_seconds`: time
     in which the watches must open.

@@ -1,7 +1,7 @@
-"""Runs whose names are new to this process: only their first looks may rest on what watches have told.
+"""Runs whose names are new to this process: only their first reconciles may rest on what watches have told.
 
 A watch may lag behind, and pods of an earlier run with the name may exist that it has not shown. So a name is new only
-once, and not new if the process has listed or looked at a run with it, or has seen one end lately.
+once, and not new if the process has listed or reconciled a run with it, or has seen one end lately.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -16,7 +16,7 @@ GONE_SECONDS = 3600.0
 
 
 class NewRuns:
-    """Names of runs that this process knows, and the runs that wait for their first look."""
+    """Names of runs that this process knows, and the runs that wait for their first reconcile."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -45,7 +45,7 @@ class NewRuns:
         return is_new
 
     def take(self, name: RunName, uid: str) -> bool:
-        """Return whether a look is the first at a new run. The next one is not, also if this one fails."""
+        """Return whether a reconcile is the first of a new run. The next one is not, also if this one fails."""
         self._ended_at[name] = None
         return self._waiting.pop(name, None) == uid
 

@@ -87,7 +87,7 @@ class _Answer:
     """Moment from which no event was missed: that of the read, or of the list that it was compared with."""
     until: float
     is_in_use: bool = False
-    """True if a look has asked for it since it was read or compared with a list."""
+    """True if a reconcile has asked for it since it was read or compared with a list."""
     unconfirmed: frozenset[str] = frozenset()
     """Uids of objects that an own write has changed, and no event yet. A change by others may have come before it."""
 
@@ -194,7 +194,7 @@ class ObjectCache:
                 _outdate(reads)
 
     def has_answer(self, kind: ResourceKind, run: RunName) -> bool:
-        """Return whether looks at the run have read something of the kind, and all of it is kept."""
+        """Return whether reconciles of the run have read something of the kind, and all of it is kept."""
         asked = [question for question in self._of_run.get(run, ()) if question.kind == kind]
         return bool(asked) and all(question in self._answers[kind] for question in asked)
 
@@ -223,7 +223,7 @@ class ObjectCache:
         """Keep an answer for longer if a list has found the same objects in the same versions, or else forget it.
 
         `versions`: by uid, of the objects in the list that answer the question. `listed_at`: time before the list was
-        read. An answer that no look has asked for since it was read or compared is not kept for longer. One with a
+        read. An answer that no reconcile has asked for since it was read or compared is not kept for longer. One with a
         newer version of an object stays: it has changed after the list.
         """
         answer = self._answers[question.kind].get(question)
@@ -247,7 +247,7 @@ class ObjectCache:
             self._drop(question)
 
     def drop_expired(self) -> None:
-        """Free the memory of answers that no look has asked for since they expired."""
+        """Free the memory of answers that no reconcile has asked for since they expired."""
         now = self._clock()
         for answers in self._answers.values():
             for question in [q for q, answer in answers.items() if now >= answer.until]:
@@ -275,7 +275,7 @@ class ObjectCache:
     # --- reads --------------------------------------------------------------------------------------------------------
 
     def find(self, question: Question, run: RunName, read_after: int | None = None) -> list[Obj] | None:
-        """Return a copy of the kept answer for a look at the run, or None.
+        """Return a copy of the kept answer for a reconcile of the run, or None.
 
         `read_after`: None also if the answer was not read after this moment.
         """
@@ -309,7 +309,7 @@ class ObjectCache:
         if not self.is_watched(question.kind, question.namespace) or read.is_outdated:
             earlier = self._answers[question.kind].get(question)
             if earlier is not None and earlier.versions != versions:
-                # A look has seen what may be gone again when the watch opens.
+                # A reconcile has seen what may be gone again when the watch opens.
                 self._drop(question)
             return
         until = self._expiry(self._clock())
@@ -365,7 +365,7 @@ class ObjectCache:
     def after_own_write(self, kind: ResourceKind, obj: Mapping[str, Any], action: Callable[[], None]) -> None:
         """Call `action`: at once, or when the answer to an own write of the object has arrived.
 
-        The event of a write often comes before its answer. Without the answer it looks like a change by others.
+        The event of a write often comes before its answer. Without the answer it seems to be a change by others.
         """
         place = _place(kind, obj.get("metadata") or {})
         if place in self._writing and not self.knows(kind, obj):

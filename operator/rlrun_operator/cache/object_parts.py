@@ -1,4 +1,4 @@
-"""Parts of objects that looks at runs use. The others are most of the JSON that would be kept and decoded."""
+"""Parts of objects that reconciles of runs use. The others are most of the JSON that would be kept and decoded."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ UNUSED_OF_CONTAINERS = (
 
 
 def used_parts(kind: ResourceKind, obj: Obj) -> Obj:
-    """Return the object without the list of who set which field, and without what no look uses."""
+    """Return the object without the list of who set which field, and without what no reconcile uses."""
     found = {**obj, "metadata": _without(obj["metadata"], ("managedFields",))}
     if kind in WITHOUT_SPEC:
         found = _without(found, ("spec", "status"))

@@ -1,7 +1,7 @@
 """Finished runs whose cleanup is known to be complete from the watches of their objects.
 
-A finished run first loses what makes pods and the Secret with its tokens, then, when no pod can run, what only
-pods need. So a look that found no pod and no Secret came before the last of the latter were deleted. The ended Job of
+A finished run first loses what makes pods and the Secret with its tokens, then, when no pod can run, what only pods
+need. So a reconcile that found no pod and no Secret came before the last of the latter were deleted. The ended Job of
 the orchestrator and its pod are kept for their log, which was copied when the run ended.
 """
 

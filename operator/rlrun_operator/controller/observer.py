@@ -1,8 +1,8 @@
 """Observation of a run: the planner's input, read from the API server, S3 and the orchestrator.
 
 Objects of the run come from the cache while no change of them was noticed, and the list of its files from S3 while none
-can have been written; `forget` has both read again. Everything else is read at each look. Secrets are read by name,
-never listed. Requests that the run's phase does not need are skipped.
+can have been written; `forget` has both read again. Everything else is read in each reconcile. Secrets are read by
+name, never listed. Requests that the run's phase does not need are skipped.
 """
 
 import asyncio
@@ -90,7 +90,7 @@ class Observer:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`token_key`: key of the tokens of runs. None: the processes of runs ask for none. `storage_key`: key of the
-        grants for rlrun-server. `cache`: None reads all objects at each look. `index`: None reads those of
+        grants for rlrun-server. `cache`: None reads all objects in each reconcile. `index`: None reads those of
         new runs, too. `new_runs`: None reads their pods as well.
         """
         self._cluster = cluster
@@ -135,7 +135,7 @@ class Observer:
         # Only objects of an earlier run of this name can exist, which the index knows, and those that this process has
         # written. If an answer lacks one of these, it is applied again.
         is_new = status.start_time is None
-        # All other looks read the pods: two attempts, or two runs of the same name, must not overlap.
+        # All other reconciles read the pods: two attempts, or two runs of the same name, must not overlap.
         is_first = self._new_runs.take((namespace, name), uid) and status.phase is None and not deleted
         if is_first:
             reader.rest_on(RLRUN, namespace, name)
@@ -185,7 +185,7 @@ class Observer:
         )
 
     def forget(self, key: RunKey) -> None:
-        """Read everything about the run at its next look."""
+        """Read everything about the run in its next reconcile."""
         self._cache.forget_run((key.namespace, key.name))
         self._listings.forget(key)
 

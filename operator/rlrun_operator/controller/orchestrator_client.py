@@ -1,9 +1,9 @@
 """Client of the orchestrators' /status.
 
 One request per orchestrator hangs until the status has changed, so that a run between two steps costs a request in
-WAIT_SECONDS and no look. An orchestrator that does not answer is asked again here, less often the longer it is silent.
-A look waits for an answer only before a decision, and FIRST_SECONDS for the first one: a lost node has many
-orchestrators, and each would occupy a worker for seconds.
+WAIT_SECONDS and no reconcile. An orchestrator that does not answer is asked again here, less often the longer it is
+silent. A reconcile waits for an answer only before a decision, and FIRST_SECONDS for the first one: a lost node has
+many orchestrators, and each would occupy a worker for seconds.
 """
 
 import asyncio
@@ -30,17 +30,17 @@ from rlrun_operator.runtime.work_queue import Priority
 log = logging.getLogger(__name__)
 
 FIRST_SECONDS = 0.5
-"""Time for which a look waits for the first answer of an orchestrator. A later answer causes another look."""
+"""Time for which a reconcile waits for the first answer of an orchestrator. A later answer causes another reconcile."""
 WAIT_SECONDS = 25.0
 LATE_SECONDS = 10.0
 """Time after WAIT_SECONDS in which the answer must come. An operator that lacks CPU time reads it late."""
 LONGEST_PAUSE = 20.0
 """Maximum pause between two requests to an orchestrator that does not answer."""
 MAX_WATCHES = 2000
-"""Maximum number of orchestrators that are watched. Further ones are asked at every look, answers or none."""
+"""Maximum number of orchestrators that are watched. Further ones are asked in every reconcile, answers or none."""
 CHANGES_PER_SECOND = 50.0
-"""Maximum rate of the progress of all runs together. Each change costs a look and a write of the status: about 10 ms of
-CPU. A step makes two: one when it is done, and one when its policy is published."""
+"""Maximum rate of the progress of all runs together. Each change costs a reconcile and a write of the status: about 10
+ms of CPU. A step makes two: one when it is done, and one when its policy is published."""
 BURST_OF_CHANGES = 50
 
 
@@ -55,7 +55,7 @@ class OrchestratorClient(Protocol):
         """
 
     def is_watched(self, key: RunKey) -> bool:
-        """Return whether changes of this run's status, or its first one, are noticed without a look at the run."""
+        """Return whether changes of this run's status, or its first one, are noticed without a reconcile of the run."""
 
     def silent_seconds(self, key: RunKey) -> float:
         """Return for how long no request to the run's orchestrator has been answered. 0: the last one was."""
@@ -80,7 +80,7 @@ class _Watch:
     first: "asyncio.Task[Priority | None] | None" = None
     """The first request."""
     is_relied_on: bool = False
-    """True once a look has not waited for the end of a request: what changes must cause another."""
+    """True once a reconcile has not waited for the end of a request: what changes must cause another."""
     task: "asyncio.Task[None] | None" = None
     """The first request and all later ones."""
 
@@ -91,7 +91,7 @@ class _Watch:
                 task.cancel()
 
     def on_answer(self, report: RunStatus) -> Priority | None:
-        """Take notice of an answer. Returns the priority of a look at the run; None: nothing is new."""
+        """Take notice of an answer. Returns the priority of a reconcile of the run; None: nothing is new."""
         before, was_silent = self.report, self.is_silent
         self.report, self.error, self.is_silent = report, None, False
         if before is not None and before.version == report.version and not was_silent:
@@ -99,7 +99,8 @@ class _Watch:
         return Priority.ROUTINE if is_progress(before, report) else Priority.EVENT
 
     def on_failure(self, error: RequestError, due: float, now: float) -> Priority | None:
-        """Take notice of a request without an answer. Returns the priority of a look at the run; None: nothing is new.
+        """Take notice of a request without an answer. Returns the priority of a reconcile of the run; None: nothing is
+        new.
 
         One failure is not shown, but a silence. `due`: time at which the answer should have come.
         """
@@ -141,7 +142,7 @@ class HttpOrchestratorClient(OrchestratorClient):
     """`OrchestratorClient` over HTTP.
 
     `changed` is called with each run whose status has changed, has been unknown for SILENT_SECONDS or is known again,
-    and the priority of a look at it.
+    and the priority of a reconcile of it.
     """
 
     def __init__(
@@ -258,11 +259,11 @@ class HttpOrchestratorClient(OrchestratorClient):
                 del self._watches[key]
                 WATCHED_ORCHESTRATORS.set(len(self._watches))
                 if watch.is_relied_on:
-                    # Look at the run now: the look asks the orchestrator itself.
+                    # Reconcile the run now: the reconcile asks the orchestrator itself.
                     self._changed(key, Priority.EVENT)
 
     async def _ask(self, key: RunKey, watch: _Watch, wait: float) -> Priority | None:
-        """Ask for a status other than the last one, and wait for it. Returns the priority of a look at the run."""
+        """Ask for a status other than the last one, and wait for it. Returns the priority of a reconcile of the run."""
         version = "" if watch.report is None else watch.report.version or ""
         http = self._hanging if wait else self._asking_again
         return await self._read(http, f"{self._asking(key)}{version}&{WAIT}={wait:g}", watch, wait)

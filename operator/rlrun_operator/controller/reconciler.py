@@ -65,9 +65,9 @@ class Reconciler:
         self._clock = clock
         self._queue = queue
         self._settled: dict[RunKey, str] = {}
-        """Finished runs in which nothing is left to do, with the version of the object that was looked at."""
+        """Finished runs in which nothing is left to do, with the version of the object that was reconciled."""
         self._unsettled: set[RunKey] = set()
-        """Other runs that were looked at."""
+        """Other runs that were reconciled."""
         self._warm_starts: dict[RunKey, tuple[str, str]] = {}
         """Runs that have not begun, with namespace and name of the checkpoint that they start from."""
 
@@ -76,7 +76,7 @@ class Reconciler:
         return self._settled.get(key) == version
 
     def unsettled_runs(self) -> Collection[RunKey]:
-        """Return the runs that were looked at and in which something is left to do, finished ones too."""
+        """Return the runs that were reconciled and in which something is left to do, finished ones too."""
         return self._unsettled
 
     def warm_starts(self, namespace: str, checkpoint: str) -> list[RunKey]:
@@ -163,7 +163,7 @@ class Reconciler:
 
 
 def must_read_again(observation: RunObservation, plan: Plan) -> bool:
-    """Return whether the plan needs more than the observation, because a part of it was not read in this look.
+    """Return whether the plan needs more than the observation, because a part of it was not read in this reconcile.
 
     A decision rests on what is true now. The cache may delay it, never cause it. What the index does not know of a
     finished run causes an event when it appears, so that nothing is left to do until then.

@@ -48,9 +48,9 @@ class Priority(Enum):
 
     EVENT = 0.0
     ROUTINE = 30.0
-    """A run that trains has made a step, or a time has come at which a run is looked at anyway."""
+    """A run that trains has made a step, or a time has come at which a run is reconciled anyway."""
     RESYNC = 60.0
-    """Nothing is known to have changed: all runs are looked at, in case an event was missed."""
+    """Nothing is known to have changed: all runs are reconciled, in case an event was missed."""
 
 
 def namespace_limit(workers: int) -> int:

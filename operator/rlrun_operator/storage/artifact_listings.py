@@ -1,7 +1,7 @@
 """Checkpoints and adapters of runs in S3, listed when something says that files may have been written.
 
 S3 sends no events. A listing is used again while no upload is due, nothing about the run's attempt, pods and reports
-has changed, and it is younger than `artifactSweepSeconds`. `forget` has S3 listed at the next look.
+has changed, and it is younger than `artifactSweepSeconds`. `forget` has S3 listed in the next reconcile.
 """
 
 import random
@@ -32,12 +32,12 @@ class ArtifactListing:
     """None: unknown."""
     problem: Problem | None = None
     is_kept: bool = False
-    """True if S3 was not asked in this look."""
+    """True if S3 was not asked in this reconcile."""
 
 
 @dataclass(frozen=True)
 class ListingRequest:
-    """State of a run in a look: it tells where its files are and whether some may have been written."""
+    """State of a run in a reconcile: it tells where its files are and whether some may have been written."""
 
     run: Obj
     status: RLRunStatus
@@ -113,7 +113,7 @@ class ArtifactListings:
         self._kept: dict[RunKey, _Kept] = {}
 
     def forget(self, key: RunKey) -> None:
-        """List S3 at the next look at the run."""
+        """List S3 in the next reconcile of the run."""
         self._kept.pop(key, None)
 
     async def list(self, request: ListingRequest, read_after: int | None = None) -> ArtifactListing:

@@ -209,7 +209,7 @@ class S3ArtifactStore(ArtifactStore):
         with self._stores_lock:
             if key not in self._stores:
                 store = Store.from_variables(variables, REQUEST_LIMITS)
-                # boto3 looks for the credentials of a workload identity once per client.
+                # boto3 searches for the credentials of a workload identity once per client.
                 store.require_credentials()
                 store.watch_requests(self._current.before_request, self._current.after_response)
                 # The Secret has changed, so the old credentials are obsolete.

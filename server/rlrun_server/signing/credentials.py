@@ -27,20 +27,20 @@ class CredentialSource:
         self._clock = clock
         self._held: ReadOnlyCredentials | None = None
         self._held_at = -math.inf
-        self._looked_at = -math.inf
-        self._look: asyncio.Task[ReadOnlyCredentials] | None = None
-        self._look_began = -math.inf
+        self._read_at = -math.inf
+        self._reading: asyncio.Task[ReadOnlyCredentials] | None = None
+        self._reading_since = -math.inf
         self._failure: BaseException | None = None
 
     async def renew(self) -> None:
         """Look for new credentials, if the last look is some seconds old. Raises CredentialsMissing."""
-        if self._clock() >= self._looked_at + KEPT_SECONDS:
-            if self._look is None:
-                self._look, self._look_began = asyncio.create_task(asyncio.to_thread(self._read)), self._clock()
-                self._look.add_done_callback(self._keep)
-            left = self._look_began + WAIT_SECONDS - self._clock()
+        if self._clock() >= self._read_at + KEPT_SECONDS:
+            if self._reading is None:
+                self._reading, self._reading_since = asyncio.create_task(asyncio.to_thread(self._read)), self._clock()
+                self._reading.add_done_callback(self._keep)
+            left = self._reading_since + WAIT_SECONDS - self._clock()
             # Requests that come while a look takes long use what there is.
-            await asyncio.wait({self._look}, timeout=max(0.0, left))
+            await asyncio.wait({self._reading}, timeout=max(0.0, left))
         self.current()
 
     def current(self) -> ReadOnlyCredentials:
@@ -51,8 +51,8 @@ class CredentialSource:
             raise CredentialsMissing(f"rlrun-server waits for S3 credentials for more than {WAIT_SECONDS:.0f} s")
         return self._held
 
-    def _keep(self, look: "asyncio.Task[ReadOnlyCredentials]") -> None:
-        self._look, self._looked_at = None, self._clock()
-        self._failure = asyncio.CancelledError() if look.cancelled() else look.exception()
+    def _keep(self, reading: "asyncio.Task[ReadOnlyCredentials]") -> None:
+        self._reading, self._read_at = None, self._clock()
+        self._failure = asyncio.CancelledError() if reading.cancelled() else reading.exception()
         if self._failure is None:
-            self._held, self._held_at = look.result(), self._looked_at
+            self._held, self._held_at = reading.result(), self._read_at

@@ -62,7 +62,7 @@ def test_nothing_is_killed_where_the_server_is_not_the_first_process(monkeypatch
     killed: list[Any] = []
     monkeypatch.setattr(os, "kill", lambda *arguments: killed.append(arguments))
     limit = ProcessLimit(0)
-    limit.look([], killed.append)
+    limit.check_once([], killed.append)
     assert (limit.applies, killed) == (False, [])
 
 

@@ -73,7 +73,7 @@ class RunObservation:
     silent_seconds: float = 0.0
     """Time for which no request to the orchestrator has been answered."""
     is_watched: bool = False
-    """True if changes of the orchestrator's status, or its first one, are noticed without a look at the run."""
+    """True if changes of the orchestrator's status, or its first one, are noticed without a reconcile of the run."""
     has_kept_answers: bool = False
     """True if a part was read earlier and no change of it has been noticed since."""
     rests_on_index: bool = False

@@ -52,7 +52,7 @@ class CallerCluster:
         try:
             return await self._transport.send(self._authorize(request))
         except ApiError as error:
-            self._look_at(error)
+            self._report_refused_token(error)
             raise from_api_error(error, field) from error
 
     async def find(self, request: KubeRequest) -> Obj | None:
@@ -60,7 +60,7 @@ class CallerCluster:
         try:
             return await self._transport.send(self._authorize(request))
         except ApiError as error:
-            self._look_at(error)
+            self._report_refused_token(error)
             if error.status == 404:
                 return None
             raise from_api_error(error) from error
@@ -71,7 +71,7 @@ class CallerCluster:
         async with self._transport.stream(self._authorize(request)) as chunks:
             yield chunks
 
-    def _look_at(self, error: ApiError) -> None:
+    def _report_refused_token(self, error: ApiError) -> None:
         if error.status == 401 and self._on_refused_token is not None:
             self._on_refused_token()
 

@@ -134,7 +134,7 @@ class ClientStream:
             self.end(ByeReason.slow, f"The client did not take an event for {SLOW_SECONDS:.0f} s.")
         self._sent = self._clock()
         while not self._is_over:
-            self._look_at_time()
+            self._check_time()
             self._collect()
             if self._bye is not None:
                 self._is_over = True
@@ -184,7 +184,7 @@ class ClientStream:
             if not events:
                 collecting.begin(now)
 
-    def _look_at_time(self) -> None:
+    def _check_time(self) -> None:
         now = self._clock()
         if now >= self._began + MAX_SECONDS:
             self.end(ByeReason.reconnect, "The stream is an hour old. Open it again with the id of the last event.")

@@ -1,6 +1,6 @@
-"""Memory of attempts whose children were complete, so that looks at them build no children.
+"""Memory of attempts whose children were complete, so that reconciling them builds no children.
 
-Building all children takes a third of the CPU time of a look, and almost always shows that none is missing. Which
+Building all children takes a third of the CPU time of a reconcile, and almost always shows that none is missing. Which
 children an attempt needs follows from the facts in the digest, and so does whether all of them exist.
 """
 

@@ -52,7 +52,7 @@ def report_unread(run: Obj, error: ApiError, now: datetime) -> RLRunStatus:
     status = RLRunStatus.parse(run.get("status"))
     known = find_condition(status, ConditionType.CHILDREN_APPLIED)
     if known is not None and known.reason == Reason.OBJECTS_TOO_LARGE:
-        # Several lists are read at a time, and each may be the first to fail. Each write causes a look.
+        # Several lists are read at a time, and each may be the first to fail. Each write causes a reconcile.
         return status
     replaced = {None, Reason.STARTING, None if known is None else known.reason}
     if status.phase is None:
@@ -62,7 +62,7 @@ def report_unread(run: Obj, error: ApiError, now: datetime) -> RLRunStatus:
 
 
 def report_read(status: RLRunStatus) -> PlanPart:
-    """Report that the objects of the run, which were too large before, have been read for this look."""
+    """Report that the objects of the run, which were too large before, have been read for this reconcile."""
     known = find_condition(status, ConditionType.CHILDREN_APPLIED)
     if known is None or known.reason != Reason.OBJECTS_TOO_LARGE:
         return PlanPart()

@@ -1,4 +1,5 @@
-"""Times of the looks at all runs of a list: thousands of runs that ended long ago must not delay those that train."""
+"""Times at which the runs of a list are reconciled: thousands of runs that ended long ago must not delay those that
+train."""
 
 from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
@@ -12,10 +13,10 @@ from rlrun_operator.planning.policies.ending.requeue import time_to_live
 LATELY = timedelta(hours=1)
 """Time after its end in which a run may have pods or files that an operator has not cleaned up yet."""
 ACTIVE_PAUSE_SECONDS = 0.01
-"""Pause between two looks at active runs, which have looks of their own besides. All at once, a thousand of them take
-seconds, and an event that comes meanwhile waits for them."""
+"""Pause between two reconciles of active runs, which have reconciles of their own besides. All at once, a thousand of
+them take seconds, and an event that comes meanwhile waits for them."""
 OLD_PAUSE_SECONDS = 0.1
-"""Pause between two looks at runs that ended earlier. A look costs three requests and two lists of S3."""
+"""Pause between two reconciles of runs that ended earlier. A reconcile costs three requests and two lists of S3."""
 
 
 def long_ago(run: Obj, now: datetime) -> datetime | None:
@@ -26,12 +27,12 @@ def long_ago(run: Obj, now: datetime) -> datetime | None:
 
 
 def is_active(run: Obj) -> bool:
-    """Return whether an operator has looked at the run, and it neither has ended nor is being deleted."""
+    """Return whether an operator has reconciled the run, and it neither has ended nor is being deleted."""
     return stored_phase(run) is not None and not is_finished(run) and not run["metadata"].get("deletionTimestamp")
 
 
 def resync_schedule(runs: Iterable[Obj], now: datetime) -> Iterator[tuple[RunKey, float]]:
-    """Yield each run with the seconds until its look.
+    """Yield each run with the seconds until its reconcile.
 
     It is 0 for runs that are new, are being deleted or have ended lately. Active ones follow one after the other, and
     so do old ones, the newest first.

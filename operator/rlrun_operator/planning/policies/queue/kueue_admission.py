@@ -32,7 +32,8 @@ from rlrun_operator.planning.policies.spec.validation import parse_spec
 from rlrun_operator.resources.children import children
 
 POLL_SECONDS = 10.0
-"""Seconds between two looks at a Workload that Kueue must change. A watch tells sooner, where its kind is served."""
+"""Seconds between two reconciles of a Workload that Kueue must change. A watch tells sooner, where its kind is
+served."""
 
 
 def kueue_answer(observation: RunObservation, settings: OperatorSettings, now: datetime) -> Admission | None:

@@ -23,7 +23,7 @@ from rlrun_operator.planning.plan.status_builder import is_true, reason_fields, 
 from rlrun_operator.planning.policies.ending.run_endings import NOT_FINISHED, mark_finished
 
 WAITING_SECONDS = 20.0
-"""Longest pause between two looks at a run that does not start."""
+"""Longest pause between two reconciles of a run that does not start."""
 WAITING_SHARE = 0.1
 """Share of the time since the begin of the attempt for which such a run is left alone. Limits of the failure policy are
 noticed late by at most this share."""
@@ -63,7 +63,7 @@ def plan_waiting(
 
 
 def waiting_pause(status: RLRunStatus, spec: RLRunSpec, settings: OperatorSettings, now: datetime) -> float:
-    """Return the seconds until the next look at an attempt that has not trained yet: more, the longer it waits."""
+    """Return the seconds until the next reconcile of an attempt that has not trained yet: more, the longer it waits."""
     waited = seconds(status.attempt_start_time, now)
     left = min(spec.start_deadline_seconds - waited, _active_seconds_left(status, spec, now))
     return max(settings.poll_seconds, min(WAITING_SECONDS, WAITING_SHARE * waited, left))

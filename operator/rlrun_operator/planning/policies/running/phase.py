@@ -14,7 +14,7 @@ from rlrun_operator.planning.plan.actions import ConditionChange, PlanPart, Stat
 from rlrun_operator.planning.plan.observation import RunObservation
 from rlrun_operator.planning.plan.status_builder import is_true, reason_fields
 from rlrun_operator.planning.policies.ending.run_endings import NOT_FINISHED
-from rlrun_operator.planning.policies.running.quiet_runs import seconds_to_next_look
+from rlrun_operator.planning.policies.running.quiet_runs import seconds_to_next_reconcile
 
 
 def report_progress(
@@ -38,5 +38,5 @@ def report_phase(
     blocking = blocking_problem(status)
     phase = Phase.running if is_true(status, "Running") else Phase.pending
     change = StatusChange(NOT_FINISHED, {"phase": phase, **reason_fields(blocking)})
-    again = seconds_to_next_look(observation, status, spec, settings, now)
+    again = seconds_to_next_reconcile(observation, status, spec, settings, now)
     return PlanPart(status=change, requeue_after=again, final=True)

@@ -1,7 +1,7 @@
 """Time of the next reconcile of a run with an attempt.
 
 Changes of its objects, its pods and its orchestrator's status start a reconcile by themselves. Nothing reports the end
-of an upload, or a deadline: until then the run is looked at again. A run whose pods do not start is looked at less
+of an upload, or a deadline: until then the run is reconciled again. A run whose pods do not start is reconciled less
 often the longer it waits.
 """
 
@@ -22,15 +22,15 @@ from rlrun_operator.planning.policies.running.deadlines import seconds_to_deadli
 from rlrun_operator.planning.policies.spec.resolution import frozen_config
 
 QUIET_SECONDS = 60.0
-"""Pause between two looks at a run in which nothing happens, give or take a fourth."""
+"""Pause between two reconciles of a run in which nothing happens, give or take a fourth."""
 UPLOAD_TIME = timedelta(minutes=5)
-"""Time after a step in which its checkpoint and adapter are looked for often. Later ones are found by other looks."""
+"""Time after a step in which its checkpoint and adapter are searched for often. Other reconciles find later ones."""
 
 
-def seconds_to_next_look(
+def seconds_to_next_reconcile(
     observation: RunObservation, status: RLRunStatus, spec: RLRunSpec, settings: OperatorSettings, now: datetime
 ) -> float:
-    """Return the seconds until the run is looked at again if nothing happens."""
+    """Return the seconds until the run is reconciled again if nothing happens."""
     soon, problem = settings.poll_seconds, blocking_problem(status)
     is_quiet = (
         observation.is_watched
@@ -48,7 +48,8 @@ def seconds_to_next_look(
 
 
 def spread(uid: str) -> float:
-    """Return the run's factor of a pause, 0.75 to 1.25: looks at runs that began together must not stay together."""
+    """Return the run's factor of a pause, 0.75 to 1.25: reconciles of runs that began together must not stay
+    together."""
     return 0.75 + 0.5 * zlib.crc32(uid.encode()) / 2**32
 
 

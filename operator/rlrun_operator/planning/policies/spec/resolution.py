@@ -80,7 +80,7 @@ def readable_config(config_map: Obj) -> ResolvedRun | None:
     return _parse((config_map.get("data") or {}).get(CONFIG_KEY, ""))
 
 
-# A look reads the configuration several times. One takes 20 kB, and 0.1 ms to parse.
+# A reconcile reads the configuration several times. One takes 20 kB, and 0.1 ms to parse.
 @lru_cache(maxsize=128)
 def _parse(text: str) -> ResolvedRun | None:
     try:

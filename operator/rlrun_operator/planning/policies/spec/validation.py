@@ -50,7 +50,7 @@ def parse_spec(run: Obj) -> RLRunSpec | Problem:
     return _parse_cached(text) if len(text) <= MAX_KEPT else _parse(text)
 
 
-# A look reads the spec several times. One takes 8 kB, and 0.1 ms to parse.
+# A reconcile reads the spec several times. One takes 8 kB, and 0.1 ms to parse.
 @lru_cache(maxsize=128)
 def _parse_cached(text: str) -> RLRunSpec | Problem:
     return _parse(text)

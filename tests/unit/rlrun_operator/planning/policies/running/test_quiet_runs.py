@@ -12,7 +12,7 @@ from rlrun.storage.manifest import ArtifactKind, Manifest
 from rlrun_operator.planning.plan.actions import ConditionChange
 from rlrun_operator.planning.plan.artifact_catalog import ArtifactCatalog, ArtifactObjectKind, ObservedArtifact
 from rlrun_operator.planning.plan.observation import RunObservation
-from rlrun_operator.planning.policies.running.quiet_runs import QUIET_SECONDS, seconds_to_next_look, spread
+from rlrun_operator.planning.policies.running.quiet_runs import QUIET_SECONDS, seconds_to_next_reconcile, spread
 
 from tests.support.clocks import START
 from tests.support.cluster_objects import run_object
@@ -46,7 +46,7 @@ def next_look(
     run = run_object()
     catalog = ArtifactCatalog.build(run, (), folders, found_spec)
     observation = RunObservation(run=run, catalog=catalog, **{"is_watched": True, **observed})
-    return seconds_to_next_look(observation, status, found_spec, SETTINGS, at(after))
+    return seconds_to_next_reconcile(observation, status, found_spec, SETTINGS, at(after))
 
 
 def test_a_run_that_is_watched_and_trains_is_left_alone() -> None:
