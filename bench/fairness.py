@@ -116,18 +116,18 @@ def one_repetition(kubectl: Kubectl, api: client.ApiClient, repeat: int, wrong: 
         kubectl.apply(engineless_model(), _quota(wrong_name))
         quiet, other = Tenant(api, quiet_name), Tenant(api, wrong_name)
         probe(quiet, "first", repeat, beside=False)
-        found = [probe(quiet, f"alone-{index}", repeat, beside=False) for index in range(count)]
+        probes = [probe(quiet, f"alone-{index}", repeat, beside=False) for index in range(count)]
         with ThreadPoolExecutor(CREATORS) as pool:
             list(pool.map(lambda index: other.create(f"wrong-{index}", (MISSING, MODEL)[index % 2]), range(wrong)))
-        found += [probe(quiet, f"beside-{index}", repeat, beside=True) for index in range(count)]
+        probes += [probe(quiet, f"beside-{index}", repeat, beside=True) for index in range(count)]
         for beside in (False, True):
-            values = [p.seconds for p in found if p.beside is beside]
+            values = [p.seconds for p in probes if p.beside is beside]
             where = f"beside {wrong} wrong runs" if beside else "alone"
             print(f"{where}: p50 {median(values):.2f} s, p99 {percentile(values, 99):.2f} s", flush=True)
         other.delete_all()
         quiet.delete_all()
         kubectl("delete", "rlmodel", MODEL_OBJECT)
-    return found
+    return probes
 
 
 def probe(tenant: Tenant, name: str, repeat: int, *, beside: bool) -> Probe:

@@ -91,15 +91,15 @@ def demo_runs(steps: int, replicas: Sequence[int], repeats: int) -> tuple[list[P
     models = {1: TINY, 2: TINY_TWO_REPLICAS}
     tasks = {count: replace(TASKS["demo"], max_steps=steps, model=models[count]) for count in replicas}
     cluster = BenchmarkCluster.ready(list(tasks.values()))
-    found: list[PublishTiming] = []
+    timings: list[PublishTiming] = []
     busy: dict[int, list[float]] = {count: [] for count in replicas}
     for seed in range(repeats):
         for count in sorted(replicas, reverse=seed % 2 == 1):
             busy[count].append(machine_load.settled_load())
             name = f"publish-{count}-{seed}"
             _, run = cluster.run(tasks[count], name, seed, target=None)
-            found += publications(name, cluster.lines(run), count)
-    return found, busy
+            timings += publications(name, cluster.lines(run), count)
+    return timings, busy
 
 
 def publications(run: str, lines: Iterable[Line], replicas: int = 1) -> list[PublishTiming]:
@@ -111,20 +111,20 @@ def publications(run: str, lines: Iterable[Line], replicas: int = 1) -> list[Pub
     ]
 
 
-def results_of(found: Sequence[PublishTiming], cores_busy: Sequence[float] = ()) -> list[Result]:
+def results_of(timings: Sequence[PublishTiming], cores_busy: Sequence[float] = ()) -> list[Result]:
     """Return seconds and share of a step, for runs with one number of replicas."""
-    counted = [publication for publication in found if publication.counted]
+    counted = [publication for publication in timings if publication.counted]
     runs = list(dict.fromkeys(publication.run for publication in counted))
     seconds = [median(p.seconds for p in counted if p.run == run) for run in runs]
     shares = [100 * median(p.share for p in counted if p.run == run) for run in runs]
     samples = [
         {"run": p.run, "step": p.step, "seconds": p.seconds, "step_seconds": p.step_seconds, "counted": p.counted}
-        for p in found
+        for p in timings
     ]
     ordered = sorted(p.seconds for p in counted)
     figures = {"p90_seconds": percentile(ordered, 90), "max_seconds": ordered[-1]} if ordered else {}
     notes = [] if counted else ["no line of a trained step beyond the first: nothing was measured"]
-    replicas = found[0].replicas if found else 1
+    replicas = timings[0].replicas if timings else 1
     suffix = "" if replicas == 1 else f", {replicas} replicas"
     return [
         Result(
@@ -146,7 +146,7 @@ def results_of(found: Sequence[PublishTiming], cores_busy: Sequence[float] = ())
             ratio=middle(shares),
             aim=at_most(10),
             unit="% p50",
-            samples=[{"run": p.run, "step": p.step, "percent": 100 * p.share, "counted": p.counted} for p in found],
+            samples=[{"run": p.run, "step": p.step, "percent": 100 * p.share, "counted": p.counted} for p in timings],
             notes=notes,
             repetitions=shares,
             cores_busy=cores_busy,

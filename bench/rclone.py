@@ -112,13 +112,13 @@ class RcloneDaemon:
         request = urllib.request.Request(f"{self.url}/{command}", json.dumps(values).encode(), headers, method="POST")
         try:
             with urllib.request.urlopen(request, timeout=seconds) as response:
-                found: dict[str, Any] = json.loads(response.read())
+                document: dict[str, Any] = json.loads(response.read())
         except urllib.error.HTTPError as error:
             text = error.read().decode(errors="replace")
             raise RcloneFailed(f"rclone rcd answered {error.code} to {command}: {text[-1000:]}") from error
         except OSError as error:
             raise RcloneFailed(f"rclone rcd at {self.url} did not answer {command}: {error}") from error
-        return found
+        return document
 
 
 @contextmanager

@@ -78,7 +78,7 @@ def main() -> int:
     load = machine_load.settled_load()
     checkpoints = {"interval": 3, "keepCloud": 2}
     cluster.kubectl.apply(task.run_object(NAME, NAMESPACE, 0, checkpoints=checkpoints, maxRestarts=1000))
-    found: list[Recovery] = []
+    recoveries: list[Recovery] = []
     problems: list[str] = []
     try:
         for kill in range(args.kills):
@@ -86,17 +86,17 @@ def main() -> int:
             # Each round begins with another role, so that none always follows the same one.
             for role in (*roles[kill % len(roles) :], *roles[: kill % len(roles)]):
                 try:
-                    found.append(kill_one(cluster, role))
-                    last = found[-1]
+                    recoveries.append(kill_one(cluster, role))
+                    last = recoveries[-1]
                     print(f"{role} {kill}: ready {last.ready:.1f} s, trained {last.trained:.1f} s", flush=True)
                 except Lost as error:
                     problems.append(f"{role}, kill {kill}: {first_line(error)}")
                     print(problems[-1], flush=True)
     finally:
         cluster.remove(NAME)
-    for result in results_of(found, problems, [load]):
+    for result in results_of(recoveries, problems, [load]):
         record("recovery", result)
-    return 1 if problems or not found else 0
+    return 1 if problems or not recoveries else 0
 
 
 def kill_one(cluster: BenchmarkCluster, role: str) -> Recovery:
@@ -148,11 +148,13 @@ def _until(poll: Callable[[], T | None], what: str) -> T:
     return found
 
 
-def results_of(found: Sequence[Recovery], problems: Sequence[str], cores_busy: Sequence[float] = ()) -> list[Result]:
+def results_of(
+    recoveries: Sequence[Recovery], problems: Sequence[str], cores_busy: Sequence[float] = ()
+) -> list[Result]:
     """Return two results per role: the whole time (median), and the part of this project (tail)."""
     results = []
-    for role in dict.fromkeys(r.role for r in found):
-        of_it = [r for r in found if r.role == role]
+    for role in dict.fromkeys(r.role for r in recoveries):
+        of_it = [r for r in recoveries if r.role == role]
         trained, rest = [r.trained for r in of_it], [r.rest for r in of_it]
         longest, called = tail(trained)
         longest_rest, called_rest = tail(rest)

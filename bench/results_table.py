@@ -51,9 +51,9 @@ def table(results: Mapping[str, Sequence[Entry]]) -> str:
         for entry in entries:
             title = f"{benchmark}: {entry['name']}"
             lines.append("| " + " | ".join(_cell(text) for text in (title, *_cells(entry, entries))) + " |")
-            found = validity(entry, entries)
-            if found.valid is False:
-                notes.append(f"- **{title}**: {found.explanation()}")
+            verdict = validity(entry, entries)
+            if verdict.valid is False:
+                notes.append(f"- **{title}**: {verdict.explanation()}")
             if "rollouts drawn" in lacking(benchmark, entry):
                 notes.append(f"- **{title}**: rollouts drawn: {NOT_RECORDED}")
             notes += [f"- **{title}**: {note}" for note in entry["notes"]]
@@ -71,10 +71,10 @@ def page(text: str, written: str) -> str:
 
 def keep(new: Path, kept: Path) -> None:
     """Put the results of a file into the one that is kept. Rows that were not measured again stay."""
-    found = json.loads(new.read_text())
+    document = json.loads(new.read_text())
     if kept.exists():
-        found["results"] = merge_entries(json.loads(kept.read_text())["results"], found["results"])
-    kept.write_text(json.dumps(found, indent=1) + "\n")
+        document["results"] = merge_entries(json.loads(kept.read_text())["results"], document["results"])
+    kept.write_text(json.dumps(document, indent=1) + "\n")
 
 
 def merge_entries(old: Sequence[Entry], new: Sequence[Entry]) -> list[Entry]:
@@ -109,7 +109,7 @@ def main() -> int:
 
 
 def _cells(entry: Entry, others: Sequence[Entry]) -> tuple[str, ...]:
-    found = validity(entry, others)
+    verdict = validity(entry, others)
     number = "not measured" if entry["ratio"] is None else f"{entry['ratio']:.3g} {unit(entry)}"
     met = {True: "met", False: "missed", None: ""}[entry["met"]]
     where = entry["machine"]
@@ -117,12 +117,12 @@ def _cells(entry: Entry, others: Sequence[Entry]) -> tuple[str, ...]:
     gpu = f", {where['versions']['gpu']}" if "gpu" in where["versions"] else ""
     return (
         entry["what"],
-        f"invalid: {number}" if found.valid is False else number,
+        f"invalid: {number}" if verdict.valid is False else number,
         spread(entry),
         with_startup(entry),
         entry["aim"] or "",
-        "invalid" if found.valid is False else met,
-        f"{found.busiest:.2f}" if found.recorded else NOT_RECORDED,
+        "invalid" if verdict.valid is False else met,
+        f"{verdict.busiest:.2f}" if verdict.recorded else NOT_RECORDED,
         f"{where['cores']} cores, {where['memory_gib']:.0f} GiB{gpu}{loop}; {entry['commit'][:8]}",
     )
 

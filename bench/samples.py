@@ -96,9 +96,9 @@ def measure(groups: list[list[SampleRecord]], repeats: int, busy: Sequence[float
     requested: list[int] = []
 
     def read(_: S3Uri, start: int | None, length: int) -> bytes:
-        found = ours[-length:] if start is None else ours[start : start + length]
-        requested.append(len(found))
-        return found
+        results = ours[-length:] if start is None else ours[start : start + length]
+        requested.append(len(results))
+        return results
 
     opened = open_samples(read, URI, 40, SampleSplit.train)
     opened.records(opened.index.groups[0])

@@ -110,9 +110,9 @@ def fastest(task: Task, say: Say = print, load: Callable[[], float] = settled_lo
     for threads in range(1, CORES + 1):
         attempt(TrlOptions(threads))
     attempt(replace(choose(paces), continuous=True))
-    found = Calibration(choose(paces), paces, busy)
-    say(f"TRL, {task.name}: seconds a step {found.to_record()}; using {found.best}")
-    return found
+    calibration = Calibration(choose(paces), paces, busy)
+    say(f"TRL, {task.name}: seconds a step {calibration.to_record()}; using {calibration.best}")
+    return calibration
 
 
 def pace_of(options: TrlOptions, trace: Trace, deadline: float) -> TrlPace:

@@ -101,9 +101,9 @@ def wait_for(what: str, poll: Callable[[], T | None], seconds: float, every: flo
     """
     deadline = time.monotonic() + seconds
     while True:
-        found = poll()
-        if found:
-            return found
+        value = poll()
+        if value:
+            return value
         if time.monotonic() > deadline:
             raise WaitedTooLong(f"waited {seconds:.0f} s without success for {what}")
         time.sleep(every)

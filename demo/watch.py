@@ -49,9 +49,9 @@ class Follower:
 def blocking_reason(run: Object) -> str | None:
     """Return the first condition that blocks the run, as `Reason: message`."""
     for kind in ("Validated", "TrainerReady", "InferenceReady", "EnvironmentsReady", "OrchestratorReady"):
-        for found in run.get("status", {}).get("conditions", []):
-            if found["type"] == kind and found["status"] != "True":
-                return f"{found.get('reason')}: {(found.get('message') or '').partition(chr(10))[0][:140]}"
+        for condition in run.get("status", {}).get("conditions", []):
+            if condition["type"] == kind and condition["status"] != "True":
+                return f"{condition.get('reason')}: {(condition.get('message') or '').partition(chr(10))[0][:140]}"
     return None
 
 

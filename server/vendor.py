@@ -59,10 +59,10 @@ def main(arguments: list[str]) -> None:
             if package["package"] == name:
                 package["version"] = version
             archive = pack(package["package"], package["version"], Path(folder))
-            found = integrity_of(archive)
+            integrity = integrity_of(archive)
             if package["package"] == name:
-                package["integrity"] = found
-            elif package["integrity"] != found:
+                package["integrity"] = integrity
+            elif package["integrity"] != integrity:
                 raise SystemExit(f"{package['package']} {package['version']} is not the package that was reviewed.")
             copy(archive, package["files"])
     LIST.write_text(json.dumps(packages, indent=2) + "\n", "utf-8")

@@ -206,15 +206,15 @@ def registry(
             enqueue_warm_starts(body["metadata"]["namespace"], body["metadata"]["name"], readers(body))
 
     kinds = {kind.plural: kind for kind in ARTIFACTS}
-    found = kopf.OperatorRegistry()
-    kopf.on.startup(registry=found)(startup)
-    kopf.on.login(registry=found)(login)
-    kopf.on.event(GROUP, VERSION, "rlruns", registry=found)(run_event)
-    kopf.on.event(GROUP, VERSION, "rlmodels", registry=found)(model_event)
-    kopf.on.event(GROUP, VERSION, "rladapters", registry=found, id="deployed")(pool_event)
+    operator_registry = kopf.OperatorRegistry()
+    kopf.on.startup(registry=operator_registry)(startup)
+    kopf.on.login(registry=operator_registry)(login)
+    kopf.on.event(GROUP, VERSION, "rlruns", registry=operator_registry)(run_event)
+    kopf.on.event(GROUP, VERSION, "rlmodels", registry=operator_registry)(model_event)
+    kopf.on.event(GROUP, VERSION, "rladapters", registry=operator_registry, id="deployed")(pool_event)
     for kind in ARTIFACTS:
-        kopf.on.event(kind.group, kind.version, kind.plural, registry=found)(artifact_event)
-    return found
+        kopf.on.event(kind.group, kind.version, kind.plural, registry=operator_registry)(artifact_event)
+    return operator_registry
 
 
 def configure_kopf(settings: kopf.OperatorSettings) -> None:
@@ -231,7 +231,7 @@ def configure_kopf(settings: kopf.OperatorSettings) -> None:
 
 
 async def watch(
-    found: kopf.OperatorRegistry,
+    operator_registry: kopf.OperatorRegistry,
     namespaces: list[str],
     cache: ObjectCache,
     new_runs: NewRuns,
@@ -250,7 +250,7 @@ async def watch(
 
     with watched_streams(cache, {kind.plural: kind for kind in WATCHED}, is_needed, on_listed):
         await kopf.operator(
-            registry=found,
+            registry=operator_registry,
             standalone=True,
             clusterwide=not namespaces,
             namespaces=namespaces,

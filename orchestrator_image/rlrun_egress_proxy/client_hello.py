@@ -27,11 +27,11 @@ class _Reader:
     position: int = 0
 
     def take(self, count: int) -> bytes:
-        found = self.data[self.position : self.position + count]
-        if len(found) < count:
+        data = self.data[self.position : self.position + count]
+        if len(data) < count:
             raise IncompleteError
         self.position += count
-        return found
+        return data
 
     def number(self, size: int) -> int:
         return int.from_bytes(self.take(size), "big")
@@ -84,7 +84,7 @@ def _host_name(names: _Reader) -> str | None:
 def _handshake(data: bytes) -> bytes:
     """Return the handshake bytes of the records that have arrived; a message may be divided between records."""
     records = _Reader(data)
-    found = b""
+    collected = b""
     while not records.ended:
         if data[records.position] != HANDSHAKE_RECORD:
             raise NotTlsError("the connection is not TLS")
@@ -94,5 +94,5 @@ def _handshake(data: bytes) -> bytes:
             break
         if version[0] != 3:
             raise NotTlsError("the connection is not TLS")
-        found += content.data
-    return found
+        collected += content.data
+    return collected

@@ -42,8 +42,8 @@ Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 async def resolve(host: str, port: int) -> list[str]:
     """Return the addresses of a host. Raises OSError."""
-    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    return list(dict.fromkeys(str(entry[4][0]) for entry in found))
+    infos = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(entry[4][0]) for entry in infos))
 
 
 @dataclass

@@ -47,12 +47,12 @@ def parse_stat(text: str) -> Process:
 
 def read_processes(proc: Path = PROC) -> list[Process]:
     """Return the processes that are there. Those that end meanwhile are left out."""
-    found = []
+    processes = []
     for name in os.listdir(proc):
         if name.isdigit():
             with contextlib.suppress(OSError, ValueError, IndexError):
-                found.append(parse_stat((proc / name / "stat").read_text(errors="replace")))
-    return found
+                processes.append(parse_stat((proc / name / "stat").read_text(errors="replace")))
+    return processes
 
 
 def count_tasks(processes: Iterable[Process], first: int = FIRST) -> int:

@@ -210,12 +210,12 @@ class Orchestrator:
 
     def _installed_versions(self) -> dict[PackageRef, list[str | None]]:
         """Return the versions that the environments report, by package: one for each environment."""
-        found: dict[PackageRef, list[str | None]] = {}
+        versions: dict[PackageRef, list[str | None]] = {}
         for use, entry in config_mapping.environment_entries(self._run):
             member = self._environments[use].environments[entry.effective_name]
             version = member.info.version if member.info else None
-            found.setdefault(PackageRef.of(entry.id, entry.version), []).append(version)
-        return found
+            versions.setdefault(PackageRef.of(entry.id, entry.version), []).append(version)
+        return versions
 
     def _examples(self) -> dict[str, int]:
         members = self._environments[EnvironmentUse.train].environments

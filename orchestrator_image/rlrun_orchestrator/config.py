@@ -82,14 +82,14 @@ class OrchestratorSettings:
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> "OrchestratorSettings":
         """Read the settings. Raises ValueError that names the variable if a value is invalid."""
-        found: dict[str, object] = {}
+        values: dict[str, object] = {}
         for known in fields(cls):
             name = f"RLRUN_{known.name.upper()}"
             text = environment.get(name)
             if not text:
                 continue
             try:
-                found[known.name] = CONVERSIONS[known.type](text)
+                values[known.name] = CONVERSIONS[known.type](text)
             except ValueError as error:
                 raise ValueError(f"{name}={text!r} is invalid ({error}): correct or unset the variable") from error
-        return cls(**found)  # type: ignore[arg-type]
+        return cls(**values)  # type: ignore[arg-type]

@@ -334,8 +334,8 @@ class RunLoop:
         checkpoint = SavedState.parse(trainer.orchestrator_state, "the trainer's checkpoint")
         kept = None
         if trainer.step != self.step and checkpoint_lacks_state(self._run_uid, trainer.step, checkpoint):
-            found = await self._recorder.load_checkpoint_state(trainer.step)
-            kept = SavedState.parse(found, f"the record of step {trainer.step}")
+            stored = await self._recorder.load_checkpoint_state(trainer.step)
+            kept = SavedState.parse(stored, f"the record of step {trainer.step}")
         return KnownStates(checkpoint, self.state(), kept)
 
     def _follow(self, decision: Decision, step: int, states: KnownStates) -> None:

@@ -54,9 +54,9 @@ def _verdict(recorded: Entry, new: Entry | None, all_recorded: Sequence[Entry], 
         return _skip(name, "the range was recorded on a busy machine")
     if new["ratio"] is None:
         return Verdict(name, "worse", f"could not be measured: {'; '.join(new['notes'])}")
-    found = validity(new, others)
-    if found.valid is False:
-        return Verdict(name, "invalid", found.explanation())
+    verdict = validity(new, others)
+    if verdict.valid is False:
+        return Verdict(name, "invalid", verdict.explanation())
     if differing := _differing(recorded, new):
         return _skip(name, differing)
     better = new["figures"].get("better") or _better(recorded)

@@ -44,9 +44,9 @@ def parse_work(text: str) -> ApiServerWork:
     """Return the work that the API server's metrics count, in Prometheus' text format."""
     requests: defaultdict[str, float] = defaultdict(float)
     for labels, value in SAMPLE.findall(text):
-        found = dict(LABEL.findall(labels))
-        if found["verb"] != "WATCH" and found["resource"] not in OTHER_WORK:
-            name = "/".join(part for part in (found["resource"], found["subresource"]) if part)
-            requests[f"{found['verb']} {name}"] += float(value)
+        matches = dict(LABEL.findall(labels))
+        if matches["verb"] != "WATCH" and matches["resource"] not in OTHER_WORK:
+            name = "/".join(part for part in (matches["resource"], matches["subresource"]) if part)
+            requests[f"{matches['verb']} {name}"] += float(value)
     cpu = re.search(r"^process_cpu_seconds_total (\S+)$", text, re.M)
     return ApiServerWork(float(cpu[1]) if cpu else 0.0, dict(requests))

@@ -137,8 +137,8 @@ class ScaleCluster:
             method="PUT",
         )
         with local_opener().open(request, timeout=30) as response:
-            found: dict[str, Any] = json.load(response)
-            return found
+            document: dict[str, Any] = json.load(response)
+            return document
 
     def _settings(self) -> dict[str, Any]:
         base = f"http://127.0.0.1:{self.orchestrators_port}"

@@ -40,20 +40,22 @@ def compare(
     api = cluster(ctx, kubeconfig, context, namespace)
     asked = [name if "/" in name else f"{api.namespace}/{name}" for name in names]
     with s3_operation("compare the runs"):
-        found = cli_context(ctx).server(api, server)("GET", f"{COMPARE_PATH}?{urlencode({'run': asked}, True)}", None)
+        comparison = cli_context(ctx).server(api, server)(
+            "GET", f"{COMPARE_PATH}?{urlencode({'run': asked}, True)}", None
+        )
     if fmt is output.Format.name:
-        for difference in found["differences"]:
+        for difference in comparison["differences"]:
             typer.echo(difference["path"])
         return
     if fmt:
-        output.emit_document(found, fmt)
+        output.emit_document(comparison, fmt)
         return
-    rows = [[label, *(_format_value(run.get(key)) for run in found["runs"])] for label, key in FACTS]
-    rows += [[each["path"], *(_format_value(value) for value in each["values"])] for each in found["differences"]]
+    rows = [[label, *(_format_value(run.get(key)) for run in comparison["runs"])] for label, key in FACTS]
+    rows += [[each["path"], *(_format_value(value) for value in each["values"])] for each in comparison["differences"]]
     output.print_table(["FIELD", *names], rows)
-    for problem in found.get("problems") or []:
+    for problem in comparison.get("problems") or []:
         output.notice(problem)
-    if left := found["totalDifferences"] - len(found["differences"]):
+    if left := comparison["totalDifferences"] - len(comparison["differences"]):
         output.notice(f"{left} more differences are not shown.")
 
 

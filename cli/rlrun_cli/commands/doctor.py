@@ -72,22 +72,22 @@ def version(
     context: Context = None,
 ) -> None:
     """Show the versions of this program, the platform and its API."""
-    found = {"client": __version__}
+    versions = {"client": __version__}
     try:
         if not client:
-            found |= platform_versions(cluster(ctx, kubeconfig, context, None))
+            versions |= platform_versions(cluster(ctx, kubeconfig, context, None))
     except CliError:
         # The error follows, with its own line.
-        _show_versions(found, fmt)
+        _show_versions(versions, fmt)
         raise
-    _show_versions(found, fmt)
+    _show_versions(versions, fmt)
 
 
-def _show_versions(found: dict[str, str], fmt: output.Format | None) -> None:
+def _show_versions(versions: dict[str, str], fmt: output.Format | None) -> None:
     if fmt and fmt is not output.Format.name:
-        output.emit_document(found, fmt)
+        output.emit_document(versions, fmt)
         return
-    for name, value in found.items():
+    for name, value in versions.items():
         typer.echo(f"{name + ':':<10}{value}")
 
 

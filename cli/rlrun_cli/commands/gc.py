@@ -121,9 +121,9 @@ def _show(
     if fmt is output.Format.name:
         sys.stdout.write("".join(f"{i.name}\n" for i in items))
     elif fmt:
-        found = document(items, removed, notes)
-        as_json = json.dumps(found, indent=2, ensure_ascii=False) + "\n"
-        sys.stdout.write(output.to_yaml(found) if fmt is output.Format.yaml else as_json)
+        report = document(items, removed, notes)
+        as_json = json.dumps(report, indent=2, ensure_ascii=False) + "\n"
+        sys.stdout.write(output.to_yaml(report) if fmt is output.Format.yaml else as_json)
     elif not items:
         output.notice(f"No unreferenced items in {where}.")
     elif not delete:

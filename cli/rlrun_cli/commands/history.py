@@ -161,8 +161,8 @@ def rollouts(
     wanted = SampleFilter(environment, status, min_reward, max_reward, group)
     with s3_operation(f"read the rollouts of {name}"):
         opened = open_step(files.store, files.layout, step, split, environment)
-        found = list_rollouts(opened, wanted)
-        shown = found[(page - 1) * count : page * count]
+        selected = list_rollouts(opened, wanted)
+        shown = selected[(page - 1) * count : page * count]
         needs_texts = fmt in (output.Format.json, output.Format.yaml) or (group is not None and fmt is None)
         texts = list(records_of(shown)) if needs_texts else []
     damages = [printable(str(text)) for text in texts if isinstance(text, SamplesDamaged)]
@@ -177,7 +177,7 @@ def rollouts(
         _print_rollouts(shown)
     if not fmt:
         at = opened[0].index.step
-        output.notice(f"{len(shown)} of {len(found)} rollouts of step {at}" if found else "No rollouts.")
+        output.notice(f"{len(shown)} of {len(selected)} rollouts of step {at}" if selected else "No rollouts.")
     damages += [printable(samples.problem) for samples in opened if samples.problem is not None]
     if damages:
         # Programs must notice that something is missing.
@@ -224,7 +224,7 @@ def group_text(records: Sequence[SampleRecord]) -> str:
 
 
 def _heading(record: SampleRecord) -> str:
-    parts = [f"{name} {found.value:g} x {found.weight:g}" for name, found in record.rewards.items()]
+    parts = [f"{name} {reward.value:g} x {reward.weight:g}" for name, reward in record.rewards.items()]
     facts = [
         f"reward {output.number(record.reward)}" + (f" = {' + '.join(parts)}" if parts else ""),
         f"advantage {output.number(record.advantage)}",

@@ -76,12 +76,12 @@ def show_list(
         _print_changes(ctx, api, listing, choice, selection, keep)
         return
     if listing.printed and choice.fmt in (None, TableFormat.table) and not choice.sort_by:
-        found = api.list_printed(
+        listed = api.list_printed(
             listing.kind, listing.printed, all_namespaces=choice.all_namespaces, selector=choice.selector
         )
     else:
-        found = api.list(listing.kind, all_namespaces=choice.all_namespaces, selector=choice.selector)
-    items = keep(found)
+        listed = api.list(listing.kind, all_namespaces=choice.all_namespaces, selector=choice.selector)
+    items = keep(listed)
     items = sort(items, choice.sort_by) if choice.sort_by else listing.order(items)
     if not output.is_table(choice.fmt):
         output.emit(items, listing.kind.plural, output.document_format(choice.fmt), single=False)
@@ -140,8 +140,8 @@ def _print_changes(
     columns = columns_of(listing, choice)
     table = output.GrowingTable([c.heading for c in columns])
     try:
-        for found, is_deleted in watch(api, selection, cli_context(ctx).sleep, cli_context(ctx).clock):
-            items = listing.order(keep(found))
+        for objects, is_deleted in watch(api, selection, cli_context(ctx).sleep, cli_context(ctx).clock):
+            items = listing.order(keep(objects))
             if output.is_table(choice.fmt):
                 table.add([[c.cell(item) for c in columns] for item in items])
             else:

@@ -47,9 +47,9 @@ POLL_SECONDS = 2.0
 
 def read(api: RemoteCluster, run: str, chosen: LogSelection) -> Iterator[str] | None:
     """Return the current lines, or None if the run will have no more pods. Raises CliError if it has none yet."""
-    found = sources(pods_of(api, run, chosen))
-    if found:
-        return _read_pods(api, found, chosen)
+    starts = sources(pods_of(api, run, chosen))
+    if starts:
+        return _read_pods(api, starts, chosen)
     try:
         state = summarize(api.get(RLRUN, run))
     except NotFoundError:
@@ -60,9 +60,9 @@ def read(api: RemoteCluster, run: str, chosen: LogSelection) -> Iterator[str] | 
     raise CliError(f"{run} is {state.phase} and has no {chosen.role.value} pod", hint)
 
 
-def _read_pods(api: RemoteCluster, found: list[ContainerStart], chosen: LogSelection) -> Iterator[str]:
-    for each in found:
-        prefix = f"[{each.pod}] " if len(found) > 1 else ""
+def _read_pods(api: RemoteCluster, starts: list[ContainerStart], chosen: LogSelection) -> Iterator[str]:
+    for each in starts:
+        prefix = f"[{each.pod}] " if len(starts) > 1 else ""
         try:
             lines = api.log(
                 each.pod,
@@ -74,7 +74,7 @@ def _read_pods(api: RemoteCluster, found: list[ContainerStart], chosen: LogSelec
             )
             yield from (prefix + line for line in lines)
         except (NotReadyError, NotFoundError) as problem:
-            if len(found) == 1:
+            if len(starts) == 1:
                 raise
             output.notice(prefix + problem.message)
 

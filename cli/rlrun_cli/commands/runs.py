@@ -150,9 +150,9 @@ def describe_run(item: Obj) -> list[Text]:
         headers = ["  TYPE", "STATUS", "REASON", "MESSAGE"]
         lines += [Text(""), Text("Conditions", style="bold"), *output.table(headers, rows)]
     if packages := status.get("environments"):
-        found = [(f"  {p['id']}", p["version"], p["digest"]) for p in packages]
+        package_rows = [(f"  {p['id']}", p["version"], p["digest"]) for p in packages]
         title = Text("Environment packages", style="bold")
-        lines += [Text(""), title, *output.table(["  ID", "VERSION", "DIGEST"], found)]
+        lines += [Text(""), title, *output.table(["  ID", "VERSION", "DIGEST"], package_rows)]
     lines += _artifact_lines("Newest checkpoints", status.get("checkpoints") or [])
     lines += _artifact_lines("Newest adapters", status.get("adapters") or [])
     return lines

@@ -67,8 +67,8 @@ def judge(rollouts: Sequence[BaselineRollout]) -> list[Remark]:
 
 
 def _groups(rollouts: Sequence[BaselineRollout]) -> list[list[float]]:
-    found: dict[int, list[float]] = {}
+    by_group: dict[int, list[float]] = {}
     for rollout in rollouts:
         if rollout.reward is not None:
-            found.setdefault(rollout.group, []).append(rollout.reward)
-    return list(found.values())
+            by_group.setdefault(rollout.group, []).append(rollout.reward)
+    return list(by_group.values())

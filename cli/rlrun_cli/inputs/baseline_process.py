@@ -142,13 +142,13 @@ async def _run_plain(environment: Any, row: dict[str, Any], request: BaselineReq
             returned = error
         return returned, time.monotonic() - began
 
-    found = await asyncio.gather(*(one() for _ in range(request.rollouts)))
-    sound = [_as_dict(value) for value, _ in found if not isinstance(value, Exception)]
+    results = await asyncio.gather(*(one() for _ in range(request.rollouts)))
+    sound = [_as_dict(value) for value, _ in results if not isinstance(value, Exception)]
     score = getattr(environment, "score_group", None)
     rewards = iter(await _await_score(score, dict(row), sound) if score and sound else [r.get("reward") for r in sound])
     return [
         (None, seconds, _text(value)) if isinstance(value, Exception) else _of_reward(next(rewards), seconds)
-        for value, seconds in found
+        for value, seconds in results
     ]
 
 
@@ -163,8 +163,8 @@ def _time_call(call: Callable[[], Any]) -> tuple[Any, float]:
 
 
 async def _await_score(score: Callable[..., Any], row: dict[str, Any], results: list[dict[str, Any]]) -> Sequence[Any]:
-    found = score(row, results)
-    rewards: Sequence[Any] = await found if inspect.isawaitable(found) else found
+    scores = score(row, results)
+    rewards: Sequence[Any] = await scores if inspect.isawaitable(scores) else scores
     if len(rewards) != len(results):
         raise ValueError(f"score_group returned {len(rewards)} rewards for {len(results)} rollouts")
     return [reward.get("reward") if isinstance(reward, dict) else reward for reward in rewards]

@@ -39,14 +39,14 @@ def run_baseline(wheels: Sequence[Wheel], request: BaselineRequest, key: str, se
         asked = {**asdict(request), "folder": str(packages), "results": str(results)}
         with log.open("wb") as output:
             is_late = not _run(json.dumps(asked), key, seconds, output)
-        found, problem = read_results(results)
+        rollouts, problem = read_results(results)
         expected = request.examples * request.rollouts
         if is_late:
             raise CliError(
-                f"{len(found)} of up to {expected} rollouts ended within {seconds:.0f} s",
+                f"{len(rollouts)} of up to {expected} rollouts ended within {seconds:.0f} s",
                 "check that the endpoint answers; give fewer --examples, or more time with --timeout",
             )
-        if problem or not found:
+        if problem or not rollouts:
             last = log.read_text(encoding="utf-8", errors="replace").splitlines()[-OUTPUT_LINES:]
             raise CliError(
                 f"the environment cannot be run: {problem or 'it has no examples'}",
@@ -54,7 +54,7 @@ def run_baseline(wheels: Sequence[Wheel], request: BaselineRequest, key: str, se
                 f"{sys.executable}",
                 details=last,
             )
-    return found
+    return rollouts
 
 
 def _run(request: str, key: str, seconds: float, output: Any) -> bool:
@@ -84,7 +84,7 @@ def read_results(file: Path) -> tuple[list[BaselineRollout], str]:
     """Return the rollouts, and why the environment could not be run."""
     if not file.is_file():
         return [], "its process ended"
-    found: list[BaselineRollout] = []
+    rollouts: list[BaselineRollout] = []
     with file.open(encoding="utf-8") as lines:
         for line in lines.read(MAX_RESULTS).splitlines():
             try:
@@ -92,6 +92,6 @@ def read_results(file: Path) -> tuple[list[BaselineRollout], str]:
             except ValueError:
                 continue  # cut off
             if "problem" in result:
-                return found, str(result["problem"])
-            found.append(BaselineRollout(**{**result, "error": str(result["error"]).translate(CONTROL_CHARACTERS)}))
-    return found, ""
+                return rollouts, str(result["problem"])
+            rollouts.append(BaselineRollout(**{**result, "error": str(result["error"]).translate(CONTROL_CHARACTERS)}))
+    return rollouts, ""

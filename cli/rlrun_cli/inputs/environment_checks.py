@@ -35,10 +35,10 @@ def check_wheel(wheel: Wheel) -> list[Remark]:
         names = set(archive.namelist())
         path = next((p for p in (f"{module}.py", f"{module}/__init__.py") if p in names), None)
         if path is None:
-            found = sorted({name.partition("/")[0] for name in names if ".dist-info/" not in name})
+            folders = sorted({name.partition("/")[0] for name in names if ".dist-info/" not in name})
             return [
                 Remark(
-                    f"the wheel has no module {module}, but {', '.join(found) or 'no file'}",
+                    f"the wheel has no module {module}, but {', '.join(folders) or 'no file'}",
                     f"name the module {module}, as the project, and let the build include it",
                 )
             ]

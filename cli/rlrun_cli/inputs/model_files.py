@@ -19,15 +19,15 @@ def model_files(folder: Path) -> dict[str, Path]:
     """
     if not folder.is_dir():
         raise CliError(f"{folder} is not a folder", "name the folder with the files of the model", code=INVALID)
-    found = {}
+    paths = {}
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder)
         if path.is_file() and not any(part.startswith(".") for part in name.parts):
-            found[name.as_posix()] = path
-    missing = [] if CONFIG in found else [f"{CONFIG}: the architecture of the model"]
-    if not any(name.endswith(".safetensors") for name in found):
+            paths[name.as_posix()] = path
+    missing = [] if CONFIG in paths else [f"{CONFIG}: the architecture of the model"]
+    if not any(name.endswith(".safetensors") for name in paths):
         missing.append("*.safetensors: the weights; other formats are not read")
-    if not any(name in found for name in TOKENIZERS):
+    if not any(name in paths for name in TOKENIZERS):
         missing.append(f"{' or '.join(TOKENIZERS)}: the tokenizer")
     if missing:
         raise CliError(
@@ -36,7 +36,7 @@ def model_files(folder: Path) -> dict[str, Path]:
             code=INVALID,
             details=missing,
         )
-    return found
+    return paths
 
 
 def has_chat_template(files: dict[str, Path]) -> bool:

@@ -31,10 +31,10 @@ class Sizing:
 
 def parameters_in(name: str) -> float | None:
     """Return the number of parameters in a model's name, in billions: 0.6 for `Qwen3-0.6B`, None if it has none."""
-    found = PARAMETERS.findall(name)
-    if not found:
+    matches = PARAMETERS.findall(name)
+    if not matches:
         return None
-    number, unit = max(found, key=lambda pair: float(pair[0]) * (1 if pair[1].lower() == "b" else 1e-3))
+    number, unit = max(matches, key=lambda pair: float(pair[0]) * (1 if pair[1].lower() == "b" else 1e-3))
     return float(number) * (1 if unit.lower() == "b" else 1e-3)
 
 

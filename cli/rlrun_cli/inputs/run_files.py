@@ -96,16 +96,16 @@ def title_of(path: Path) -> str:
     return "standard input" if path == STDIN else str(path)
 
 
-def _invalid_file(path: Path, found: Sequence[FieldProblem], lines: Mapping[str, int]) -> CliError:
-    count = "1 problem" if len(found) == 1 else f"{len(found)} problems"
-    placed = sorted(((line_of(problem.path, lines) or 0, problem) for problem in found), key=lambda pair: pair[0])
+def _invalid_file(path: Path, errors: Sequence[FieldProblem], lines: Mapping[str, int]) -> CliError:
+    count = "1 problem" if len(errors) == 1 else f"{len(errors)} problems"
+    placed = sorted(((line_of(problem.path, lines) or 0, problem) for problem in errors), key=lambda pair: pair[0])
     shown = [f"line {line}: {problem}" if line else str(problem) for line, problem in placed]
     return CliError(f"{title_of(path)} has {count}", "correct them and try again", code=INVALID, details=shown)
 
 
 def _load_yaml(path: Path, text: str) -> RunFile:
-    found = load_object(path, text, RLRun)
-    return RunFile(path, found["spec"], found.get("metadata") or {})
+    document = load_object(path, text, RLRun)
+    return RunFile(path, document["spec"], document.get("metadata") or {})
 
 
 def load_object(path: Path, text: str, kind: type[KubernetesObject]) -> dict[str, Any]:
@@ -127,19 +127,19 @@ def load_object(path: Path, text: str, kind: type[KubernetesObject]) -> dict[str
         raise CliError(
             f"{name} is {contents}, not an {wanted}", "write an object with apiVersion, kind and spec", code=INVALID
         )
-    found: dict[str, Any] = documents[0]
-    if found.get("kind") != wanted:
+    document: dict[str, Any] = documents[0]
+    if document.get("kind") != wanted:
         raise CliError(
-            f"{name} is a {found.get('kind')}, not an {wanted}", "use kubectl apply for other kinds", code=INVALID
+            f"{name} is a {document.get('kind')}, not an {wanted}", "use kubectl apply for other kinds", code=INVALID
         )
     wrong = [FieldProblem(key, f"is set twice, for the second time in line {line}") for key, line in repeated]
     try:
-        kind.from_object(found)
+        kind.from_object(document)
     except ValidationError as error:
         wrong += problems(error, kind)
     if wrong:
         raise _invalid_file(path, wrong, lines)
-    return found
+    return document
 
 
 def _place(problem: yaml.YAMLError) -> str:
@@ -150,8 +150,8 @@ def _place(problem: yaml.YAMLError) -> str:
 
 def _load_toml(path: Path, text: str) -> RunFile:
     try:
-        found = loads(text)
+        document = loads(text)
     except TomlError as error:
         raise _invalid_file(path, error.problems, toml_lines(text)) from error
-    spec = found.spec.model_dump(mode="json", by_alias=True, exclude_unset=True)
-    return RunFile(path, spec, env_files=[path.parent / file for file in found.env_files])
+    spec = document.spec.model_dump(mode="json", by_alias=True, exclude_unset=True)
+    return RunFile(path, spec, env_files=[path.parent / file for file in document.env_files])

@@ -39,7 +39,7 @@ def parse_option(option: str, environ: Mapping[str, str]) -> tuple[str, str]:
 
 def parse_file(text: str, source: str) -> tuple[dict[str, str], list[str]]:
     """Parse an env file. Returns its variables, and one problem per invalid line (`source:line: what to do`)."""
-    found: dict[str, str] = {}
+    variables: dict[str, str] = {}
     problems = []
     for number, raw in enumerate(text.splitlines(), start=1):
         line = raw.strip()
@@ -58,8 +58,8 @@ def parse_file(text: str, source: str) -> tuple[dict[str, str], list[str]]:
             value = value[1:end]
         else:
             value = re.split(r"\s+#", value, maxsplit=1)[0]
-        found[name] = value
-    return found, problems
+        variables[name] = value
+    return variables, problems
 
 
 def read_files(files: Sequence[Path]) -> dict[str, str]:
@@ -70,7 +70,7 @@ def read_files(files: Sequence[Path]) -> dict[str, str]:
 
 
 def _read_files(files: Sequence[Path]) -> tuple[dict[str, str], list[str]]:
-    found: dict[str, str] = {}
+    merged: dict[str, str] = {}
     problems: list[str] = []
     for file in files:
         try:
@@ -80,9 +80,9 @@ def _read_files(files: Sequence[Path]) -> tuple[dict[str, str], list[str]]:
             problems.append(f"{file}: cannot be read: {reason}")
             continue
         variables, bad = parse_file(text, str(file))
-        found |= variables
+        merged |= variables
         problems += bad
-    return found, problems
+    return merged, problems
 
 
 def _refuse(problems: list[str]) -> None:

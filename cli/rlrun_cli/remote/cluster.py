@@ -212,10 +212,10 @@ class RemoteCluster:
         """Return one object. Raises NotFoundError."""
         place = namespace or self.namespace
         with _cli_errors():
-            found = self._client.get(kind, place, name)
-        if found is None:
+            obj = self._client.get(kind, place, name)
+        if obj is None:
             raise not_found(str(requests.get(kind, place, name)))
-        return found
+        return obj
 
     def create(self, obj: Obj) -> Obj:
         """Create an object and return it as the API server stored it. Raises ConflictError if the name exists."""

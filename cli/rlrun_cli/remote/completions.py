@@ -68,9 +68,9 @@ def _data(chunks: Iterator[bytes]) -> Iterator[bytes]:
 
 def _parse(data: bytes) -> dict[str, Any]:
     try:
-        found = json.loads(data)
+        document = json.loads(data)
     except ValueError:
-        found = None
-    if not isinstance(found, dict):
+        document = None
+    if not isinstance(document, dict):
         raise CliError("rlrun-server answered with something else than JSON", "check --server or RLRUN_SERVER")
-    return found
+    return document

@@ -87,8 +87,8 @@ class CliContext:
 
 def cli_context(ctx: typer.Context) -> CliContext:
     """Return the context of this invocation."""
-    found: CliContext = ctx.ensure_object(CliContext)
-    return found
+    context: CliContext = ctx.ensure_object(CliContext)
+    return context
 
 
 def cluster(ctx: typer.Context, kubeconfig: Path | None, context: str | None, namespace: str | None) -> "RemoteCluster":

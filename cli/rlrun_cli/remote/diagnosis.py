@@ -188,15 +188,15 @@ def run_checks(
         arguments = (name, check, api, server, answers[name])
         # Daemons: a check that hangs must not keep the command from ending.
         threading.Thread(target=_run_check, args=arguments, daemon=True).start()
-    found = []
+    findings = []
     for name, answer in answers.items():
         try:
-            found.append(answer.get(timeout=seconds))
+            findings.append(answer.get(timeout=seconds))
         except queue.Empty:
-            found.append(
+            findings.append(
                 Finding(name, f"no answer within {seconds:g} s", "try again; ask the platform team if it stays")
             )
-    return found
+    return findings
 
 
 def _run_check(

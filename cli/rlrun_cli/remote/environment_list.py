@@ -41,7 +41,7 @@ def list_packages(send: "Send", namespace: str, owner: str | None) -> tuple[list
     """
     from rlrun.storage.errors import StorageServerUnavailable
 
-    found: list[PackageSummary] = []
+    packages: list[PackageSummary] = []
     given = {"limit": str(PAGE), "namespace": namespace, "owner": owner or ""}
     query = {name: value for name, value in given.items() if value}
     for _ in range(MAX_PAGES):
@@ -49,8 +49,8 @@ def list_packages(send: "Send", namespace: str, owner: str | None) -> tuple[list
             page = PackagePage.model_validate(send("GET", f"{PATH}?{urlencode(query)}", None))
         except ValidationError as error:
             raise StorageServerUnavailable("rlrun-server responded with something else than packages") from error
-        found += page.items
+        packages += page.items
         if page.next is None:
-            return found, page.is_complete
+            return packages, page.is_complete
         query["cursor"] = page.next
-    return found, False
+    return packages, False

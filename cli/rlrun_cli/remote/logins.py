@@ -42,23 +42,23 @@ def find_login(name: str) -> StoredLogin | None:
     """Return the login of a context, or None. Raises CliError if the file cannot be read."""
     if not name:
         return None
-    found = _read().get(name)
-    if not isinstance(found, dict):
+    entry = _read().get(name)
+    if not isinstance(entry, dict):
         return None
-    return StoredLogin(**{field: str(found.get(field) or "") for field in asdict(StoredLogin())})
+    return StoredLogin(**{field: str(entry.get(field) or "") for field in asdict(StoredLogin())})
 
 
 def keep_login(name: str, login: StoredLogin | None) -> None:
     """Keep the login of a context, or remove it with None. Raises CliError if the file cannot be written."""
-    found = {key: value for key, value in _read().items() if key != name}
+    logins = {key: value for key, value in _read().items() if key != name}
     if login is not None:
-        found[name] = asdict(login)
+        logins[name] = asdict(login)
     file = logins_file()
     try:
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         # Files of tempfile can be read by their owner only, from their first byte on.
         with tempfile.NamedTemporaryFile("w", dir=file.parent, delete=False, encoding="utf-8") as written:
-            json.dump(found, written, indent=2)
+            json.dump(logins, written, indent=2)
         os.replace(written.name, file)
     except OSError as problem:
         raise CliError(
@@ -69,9 +69,9 @@ def keep_login(name: str, login: StoredLogin | None) -> None:
 def _read() -> dict[str, Any]:
     file = logins_file()
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
+        document = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as problem:
         raise CliError(f"{file} cannot be read: {type(problem).__name__}", "delete it, and log in again") from problem
-    return found if isinstance(found, dict) else {}
+    return document if isinstance(document, dict) else {}

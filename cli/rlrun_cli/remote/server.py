@@ -102,12 +102,12 @@ def locate_server(
     if (login := find_login(cluster.login_name)) and login.server:
         return DirectServer(checked_url(login.server, "the URL of your login"), token)
     try:
-        found = cluster.get(CONFIG_MAP, DISCOVERY_NAME, DISCOVERY_NAMESPACE).get("data") or {}
+        published = cluster.get(CONFIG_MAP, DISCOVERY_NAME, DISCOVERY_NAMESPACE).get("data") or {}
     except NotFoundError:
-        found = {}
-    namespace, _, service = str(found.get("service") or "").partition("/")
-    if found.get("url"):
-        return DirectServer(checked_url(str(found["url"]), f"url of ConfigMap {DISCOVERY_NAME}"), token)
+        published = {}
+    namespace, _, service = str(published.get("service") or "").partition("/")
+    if published.get("url"):
+        return DirectServer(checked_url(str(published["url"]), f"url of ConfigMap {DISCOVERY_NAME}"), token)
     if namespace and service:
         return ProxiedServer(cluster, namespace, service, token)
     raise CliError(

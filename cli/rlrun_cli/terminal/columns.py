@@ -57,12 +57,12 @@ def sort(items: list[Obj], by: str | None) -> list[Obj]:
     if by is None:
         return items
     path = parse_path(by)
-    found = [(value_at(item, path), item) for item in items]
-    if items and all(value is None for value, _ in found):
+    keyed = [(value_at(item, path), item) for item in items]
+    if items and all(value is None for value, _ in keyed):
         raise CliError(
             f"--sort-by: no object has the field {by}", "see the fields of an object with -o yaml", code=INVALID
         )
-    return [item for _, item in sorted(found, key=lambda pair: _order(pair[0]))]
+    return [item for _, item in sorted(keyed, key=lambda pair: _order(pair[0]))]
 
 
 def _order(value: Any) -> tuple[int, float, str]:

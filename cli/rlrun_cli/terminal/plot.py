@@ -35,12 +35,12 @@ def _dots(points: Sequence[tuple[float, float]], width: int, height: int) -> set
     """Return the dots, by column and row from the top, of the line through the points."""
     xs, ys = [x for x, _ in points], [y for _, y in points]
     placed = [(_scale(x, min(xs), max(xs), width), height - 1 - _scale(y, min(ys), max(ys), height)) for x, y in points]
-    found = set(placed)
+    dots = set(placed)
     for (left, start), (right, end) in itertools.pairwise(placed):
         steps = max(abs(right - left), abs(end - start))
         for step in range(1, steps):
-            found.add((left + round((right - left) * step / steps), start + round((end - start) * step / steps)))
-    return found
+            dots.add((left + round((right - left) * step / steps), start + round((end - start) * step / steps)))
+    return dots
 
 
 def _scale(value: float, low: float, high: float, count: int) -> int:

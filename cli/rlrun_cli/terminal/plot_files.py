@@ -28,16 +28,16 @@ def with_plot_file(words: Sequence[str]) -> list[str]:
 
     `--plot` alone draws in the terminal, so it does not take the next word, such as the name of the run.
     """
-    found: list[str] = []
+    result: list[str] = []
     for word in words:
         option, given, value = word.partition("=")
         if option == "--plot" and given:
-            found += ["--plot", FILE_OPTION, value]
-        elif found and found[-1] == "--plot" and Path(word).suffix.lower() in IMAGES:
-            found += [FILE_OPTION, word]
+            result += ["--plot", FILE_OPTION, value]
+        elif result and result[-1] == "--plot" and Path(word).suffix.lower() in IMAGES:
+            result += [FILE_OPTION, word]
         else:
-            found.append(word)
-    return found
+            result.append(word)
+    return result
 
 
 def check_plot_file(file: Path) -> None:

@@ -13,8 +13,10 @@ def update(
     `others`: files in the folder that another command generates. Files with other suffixes are left alone.
     """
     known, suffixes = {*files, *others}, {Path(name).suffix for name in files}
-    found = [path for path in folder.glob("*") if path.is_file() and path.suffix in suffixes] if folder.is_dir() else []
-    stale = sorted(path for path in found if path.name not in known)
+    existing = (
+        [path for path in folder.glob("*") if path.is_file() and path.suffix in suffixes] if folder.is_dir() else []
+    )
+    stale = sorted(path for path in existing if path.name not in known)
     if check:
         differences = [line for name, text in files.items() for line in _difference(folder / name, text)]
         differences += [f"{path} is no longer generated" for path in stale]

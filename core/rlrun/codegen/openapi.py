@@ -159,11 +159,11 @@ def _default(field: FieldInfo) -> Any:
 
 def _models_below(model: type[BaseModel]) -> dict[str, type[BaseModel]]:
     """Return every model class used in a model, by its name in pydantic's $defs."""
-    found: dict[str, type[BaseModel]] = {}
+    models: dict[str, type[BaseModel]] = {}
 
     def visit(annotation: Any) -> None:
         if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-            if found.setdefault(annotation.__name__, annotation) is not annotation:
+            if models.setdefault(annotation.__name__, annotation) is not annotation:
                 raise TypeError(f"two models have the name {annotation.__name__}: rename one")
             for field in annotation.model_fields.values():
                 visit(field.annotation)
@@ -171,4 +171,4 @@ def _models_below(model: type[BaseModel]) -> dict[str, type[BaseModel]]:
             visit(argument)
 
     visit(model)
-    return found
+    return models

@@ -32,14 +32,14 @@ def arguments(given: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--older-than", default="24h", help="minimum age of items: 90m, 24h, 7d (default 24h)")
     parser.add_argument("--delete", action="store_true", help="delete the listed items")
     parser.add_argument("-o", "--output", choices=["text", "json"], default="text")
-    found = parser.parse_args(given)
+    options = parser.parse_args(given)
     try:
-        found.older_than = parse_age(found.older_than)
+        options.older_than = parse_age(options.older_than)
     except ValueError as problem:
         parser.error(f"--older-than: {problem}")
     if not os.environ.get("RLRUN_S3_BUCKET"):
         parser.error("set RLRUN_S3_BUCKET (and RLRUN_S3_PREFIX) as in the operator's settings")
-    return found
+    return options
 
 
 def sweep(options: argparse.Namespace) -> int:

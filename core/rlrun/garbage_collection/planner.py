@@ -84,7 +84,7 @@ def plan_deletions(snapshot: ClusterSnapshot, now: datetime, older_than: timedel
     by_run: dict[RunFolder, list[StoredFolder]] = defaultdict(list)
     for folder in snapshot.folders:
         by_run[folder.run].append(folder)
-    found = [*_uploads(snapshot)]
+    garbage = [*_uploads(snapshot)]
     recorded = _recorded_uris(snapshot)
     starting_checkpoints = {run.starts_from for run in snapshot.runs.values() if run.starts_from and not run.finished}
     for run in sorted(by_run, key=lambda r: (r.namespace, r.uid)):
@@ -93,14 +93,14 @@ def plan_deletions(snapshot: ClusterSnapshot, now: datetime, older_than: timedel
             for path in (referenced_checkpoint_path(run, name) for name in starting_checkpoints)
             if path
         ]
-        found += _garbage_of_run(snapshot, run, by_run[run], [*recorded[run.uid], *referenced])
-    found += _objects(snapshot)
-    found += [
+        garbage += _garbage_of_run(snapshot, run, by_run[run], [*recorded[run.uid], *referenced])
+    garbage += _objects(snapshot)
+    garbage += [
         GarbageItem(c.kind, c.namespace, c.name, GarbageReason.run_gone, c.created)
         for c in snapshot.children
         if c.run_uid not in snapshot.runs
     ]
-    return [item for item in found if item.newest <= limit]
+    return [item for item in garbage if item.newest <= limit]
 
 
 def _recorded_uris(snapshot: ClusterSnapshot) -> dict[str, list[S3Uri]]:

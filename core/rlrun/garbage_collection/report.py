@@ -13,10 +13,10 @@ UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 def parse_age(text: str) -> timedelta:
     """Parse an age such as `24h`, `90m`, `7d` or `0s`. Raises ValueError."""
-    found = re.fullmatch(r"(\d{1,6})([smhd])", text.strip())
-    if not found:
+    match = re.fullmatch(r"(\d{1,6})([smhd])", text.strip())
+    if not match:
         raise ValueError(f"{text!r} is not an age: write a number and s, m, h or d, as in 24h")
-    return timedelta(seconds=int(found[1]) * UNITS[found[2]])
+    return timedelta(seconds=int(match[1]) * UNITS[match[2]])
 
 
 def as_dict(item: GarbageItem, removed: Removed | None = None) -> dict[str, Any]:

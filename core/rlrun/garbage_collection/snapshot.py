@@ -120,24 +120,24 @@ def referenced_checkpoint_path(run: RunFolder, checkpoint: str) -> str | None:
 
     Names of checkpoints are `{run}-step-000040-{first 8 characters of the UID}`.
     """
-    found = re.search(r"-(step-\d{6,})-([0-9a-f]{8})$", checkpoint)
-    return f"checkpoints/{found[1]}" if found and run.uid.startswith(found[2]) else None
+    match = re.search(r"-(step-\d{6,})-([0-9a-f]{8})$", checkpoint)
+    return f"checkpoints/{match[1]}" if match and run.uid.startswith(match[2]) else None
 
 
 def folders(root: S3Uri, objects: Iterable[StoredObject]) -> Iterator[StoredFolder]:
     """Yield the folders of objects. Memory grows with the number of folders, not of objects."""
-    found: dict[tuple[RunFolder, str], StoredFolder] = {}
+    by_location: dict[tuple[RunFolder, str], StoredFolder] = {}
     for item in objects:
         location = locate(root, item.key)
         if location is None:
             continue
         has_manifest = item.key.rsplit("/", 1)[-1] == MANIFEST and bool(location[1])
-        old = found.get(location)
+        old = by_location.get(location)
         if old is None:
-            found[location] = StoredFolder(*location, 1, item.size, item.modified, has_manifest)
+            by_location[location] = StoredFolder(*location, 1, item.size, item.modified, has_manifest)
         else:
             newest = max(old.newest, item.modified)
-            found[location] = StoredFolder(
+            by_location[location] = StoredFolder(
                 *location, old.files + 1, old.size + item.size, newest, old.manifest or has_manifest
             )
-    yield from found.values()
+    yield from by_location.values()

@@ -32,12 +32,12 @@ def take_snapshot(store: Store, cluster: ClusterSource, root: S3Uri, namespace: 
     missing from the list is deleted. Artifacts are listed last, so that no object of a deleted run is missing.
     """
     below = root / namespace if namespace else root
-    found = tuple(folders(root, store.walk(below)))
+    stored = tuple(folders(root, store.walk(below)))
     uploads = tuple(store.uploads(below))
     children, notes = cluster.children(namespace)
     runs = {run.uid: run for run in cluster.runs(namespace)}
     artifacts = tuple(cluster.artifacts(namespace))
-    return ClusterSnapshot(root, runs, found, uploads, artifacts, tuple(children), tuple(notes))
+    return ClusterSnapshot(root, runs, stored, uploads, artifacts, tuple(children), tuple(notes))
 
 
 def remove(

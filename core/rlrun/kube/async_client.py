@@ -69,8 +69,8 @@ class AsyncKubeClient:
         request = requests.list_page(kind, namespace, labels, fields=fields)
         if labels and all(labels.values()):
             return [keep(obj) for obj in await self._list_of_one(request)]
-        found, _ = await self._list(request, keep)
-        return found
+        objects, _ = await self._list(request, keep)
+        return objects
 
     async def list_all(self, kind: ResourceKind) -> tuple[builtins.list[Obj], str]:
         """Return all objects of a kind, and the version from which a watch of them can begin. Raises ApiError."""
@@ -107,24 +107,24 @@ class AsyncKubeClient:
     async def _list(
         self, request: KubeRequest, keep: Callable[[Obj], Obj] = lambda obj: obj
     ) -> tuple[builtins.list[Obj], str]:
-        found: builtins.list[Obj] = []
+        objects: builtins.list[Obj] = []
         version = ""
         async for items, version in self._pages(request):  # noqa: B007
-            found += map(keep, items)
-        return found, version
+            objects += map(keep, items)
+        return objects, version
 
     async def _list_of_one(self, request: KubeRequest) -> builtins.list[Obj]:
         """Return the objects of one run or pool, all pages of which together must be small. Raises ApiError."""
         request = replace(request, limit_bytes=RUN_PAGE_LIMIT)
-        found: builtins.list[Obj] = []
+        objects: builtins.list[Obj] = []
         later_bytes = 0
         async for items, _ in self._pages(request, may_shrink=False):
             # A second page is rare. The transport limits the first one.
-            later_bytes += len(json.dumps(items, ensure_ascii=False).encode()) if found else 0
+            later_bytes += len(json.dumps(items, ensure_ascii=False).encode()) if objects else 0
             if later_bytes > RESPONSE_LIMIT - RUN_PAGE_LIMIT:
                 raise too_large(request, RESPONSE_LIMIT)
-            found += items
-        return found
+            objects += items
+        return objects
 
     async def _pages(
         self, request: KubeRequest, *, may_shrink: bool = True

@@ -115,18 +115,18 @@ class AsyncApiTransport(AsyncTransport):
 
     async def _authorization(self) -> dict[str, str]:
         """Return the header with the token, which the configuration renews. Empty with a client certificate."""
-        found = (await self._configuration.auth_settings()).get("BearerToken")
-        return {str(found["key"]): str(found["value"])} if found and found["value"] else {}
+        token = (await self._configuration.auth_settings()).get("BearerToken")
+        return {str(token["key"]): str(token["value"])} if token and token["value"] else {}
 
 
 async def _read(content: aiohttp.StreamReader, limit: int) -> tuple[bytes, bool]:
     """Return the response, and True; of a larger one than `limit` bytes its begin, and False."""
-    found = bytearray()
+    data = bytearray()
     async for chunk in content.iter_any():
-        found += chunk
-        if len(found) > limit:
-            return bytes(found[:limit]), False
-    return bytes(found), True
+        data += chunk
+        if len(data) > limit:
+            return bytes(data[:limit]), False
+    return bytes(data), True
 
 
 def too_large(request: KubeRequest, limit: int) -> ApiError:

@@ -61,9 +61,9 @@ def components_of(run: Obj, wanted: str) -> list[str]:
         for kind, entries in (("env", spec.get("env")), ("eval", (spec.get("eval") or {}).get("env")))
         for number, entry in enumerate(entries or [])
     ]
-    found = [component for component, entry in environments if name in _names(entry)]
+    components = [component for component, entry in environments if name in _names(entry)]
     # Python reads no more digits than 4300 as a number.
-    chosen = found[int(index) : int(index) + 1] if index and len(index) < 10 else [] if index else found
+    chosen = components[int(index) : int(index) + 1] if index and len(index) < 10 else [] if index else components
     if not chosen:
         raise UnknownEnvironment(
             wanted, sorted({str(entry.get("name") or entry.get("id")) for _, entry in environments})

@@ -91,14 +91,14 @@ def container_statuses(pod: Obj) -> list[Obj]:
 
 def terminations(pod: Obj) -> list[Termination]:
     """Return the latest failed end of each container that has ended with an error."""
-    found = []
+    ends = []
     for status in container_statuses(pod):
         for state in (status.get("state") or {}, status.get("lastState") or {}):
             ended: Obj | None = state.get("terminated")
             if ended and ended.get("exitCode", 0) != 0:
-                found.append(_termination(status["name"], ended))
+                ends.append(_termination(status["name"], ended))
                 break
-    return found
+    return ends
 
 
 def termination_of(pod: Obj, container: str) -> Termination | None:

@@ -339,12 +339,12 @@ def label_selector(labels: Labels) -> str:
 def parse_object(request: KubeRequest, body: str | bytes) -> Obj:
     """Return the object in the response. Raises ApiError if it is not from the API server but from a proxy."""
     try:
-        found = json.loads(body)
+        document = json.loads(body)
     except ValueError:
-        found = None
-    if not isinstance(found, dict):
+        document = None
+    if not isinstance(document, dict):
         raise ApiError(0, INVALID_ANSWER, "the response is not a Kubernetes object", action=str(request))
-    return found
+    return document
 
 
 def parse_page(request: KubeRequest, page: Obj) -> tuple[list[Obj], str]:

@@ -77,15 +77,15 @@ class SyncKubeClient:
         fields: str = "",
     ) -> tuple[builtins.list[Obj], str]:
         """Return all objects as `list` does, and the version of the collection for `watch`. Raises ApiError."""
-        found: builtins.list[Obj] = []
+        objects: builtins.list[Obj] = []
         token = ""
         while True:
             request = requests.list_page(kind, namespace, labels, token, fields, selector=selector)
             page = self._transport.send(request)
             items, token = requests.parse_page(request, page)
-            found += items
+            objects += items
             if not token:
-                return found, str((page.get("metadata") or {}).get("resourceVersion") or "")
+                return objects, str((page.get("metadata") or {}).get("resourceVersion") or "")
 
     def list_printed(
         self,
@@ -100,16 +100,16 @@ class SyncKubeClient:
         `fields`: path of each field, by the heading of its column. Whole objects if the API server prints others, as
         with CRDs of another version. Raises ApiError.
         """
-        found: builtins.list[Obj] = []
+        objects: builtins.list[Obj] = []
         token = ""
         while True:
             request = requests.list_table_page(kind, namespace, None, token, selector=selector)
             items, token = requests.parse_table_page(request, self._transport.send(request), fields)
             if items is None:
                 return self.list(kind, namespace, selector=selector)
-            found += items
+            objects += items
             if not token:
-                return found
+                return objects
 
     def watch(
         self, kind: ResourceKind, namespace: str | None, version: str, *, selector: str, fields: str, seconds: float

@@ -44,11 +44,11 @@ class CheckedResolver(AbstractResolver):
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
     ) -> list[ResolveResult]:
         """Return the allowed addresses of the host. Raises AddressRefused if it has only others, and OSError."""
-        found = await self._resolver.resolve(host, port, family)
-        if not found:
+        addresses = await self._resolver.resolve(host, port, family)
+        if not addresses:
             raise OSError(f"{host} has no address")
-        refusals = [self._rules.address_refusal(host, ip_address(entry["host"])) for entry in found]
-        allowed = [entry for entry, refusal in zip(found, refusals, strict=True) if refusal is None]
+        refusals = [self._rules.address_refusal(host, ip_address(entry["host"])) for entry in addresses]
+        allowed = [entry for entry, refusal in zip(addresses, refusals, strict=True) if refusal is None]
         if not allowed:
             raise AddressRefused(next(filter(None, refusals)))
         return allowed

@@ -76,35 +76,35 @@ class SignatureCache:
     def get(self, key: Hashable, ask: Callable[[], SignedHeaders]) -> SignedHeaders:
         """Return the signature of this request, from `ask` if none is remembered. Raises what `ask` raises."""
         with self._lock:
-            found = self._known.get(key)
-            is_mine = found is None or self._has_ended(found)
-            if found is None or is_mine:
-                found = self._known[key] = Future()
+            signature = self._known.get(key)
+            is_mine = signature is None or self._has_ended(signature)
+            if signature is None or is_mine:
+                signature = self._known[key] = Future()
                 self._known.move_to_end(key)
             self._limit()
         if is_mine:
             try:
-                found.set_result((ask(), self._clock() + REUSE_SECONDS))
+                signature.set_result((ask(), self._clock() + REUSE_SECONDS))
             except BaseException as error:
-                found.set_exception(error)
-        return found.result()[0]
+                signature.set_exception(error)
+        return signature.result()[0]
 
     def add(self, key: Hashable, signed: SignedHeaders, generation: int) -> None:
         """Remember a signature that will be wanted soon, unless all were forgotten since that generation."""
-        found: Future[tuple[SignedHeaders, float]] = Future()
-        found.set_result((signed, self._clock() + REUSE_SECONDS))
+        signature: Future[tuple[SignedHeaders, float]] = Future()
+        signature.set_result((signed, self._clock() + REUSE_SECONDS))
         with self._lock:
             if generation != self.generation:
                 return
-            self._known[key] = found
+            self._known[key] = signature
             self._known.move_to_end(key)
             self._limit()
 
     def take(self, key: Hashable) -> SignedHeaders | None:
         """Return and forget a signature that was added, None if there is none."""
         with self._lock:
-            found = self._known.pop(key, None)
-        return None if found is None or self._has_ended(found) else found.result()[0]
+            signature = self._known.pop(key, None)
+        return None if signature is None or self._has_ended(signature) else signature.result()[0]
 
     def clear(self) -> None:
         """Forget all signatures. Requests in progress go on for those who wait for them."""
@@ -116,8 +116,8 @@ class SignatureCache:
         while len(self._known) > REMEMBERED_SIGNATURES:
             self._known.popitem(last=False)
 
-    def _has_ended(self, found: "Future[tuple[SignedHeaders, float]]") -> bool:
-        return found.done() and (found.exception() is not None or self._clock() >= found.result()[1])
+    def _has_ended(self, signature: "Future[tuple[SignedHeaders, float]]") -> bool:
+        return signature.done() and (signature.exception() is not None or self._clock() >= signature.result()[1])
 
 
 class RequestSigner(ABC):

@@ -231,12 +231,12 @@ class Store:
         asked = f"bytes=-{length}" if start is None else f"bytes={start}-{start + length - 1}"
         with translate_s3_errors(uri, self.endpoint):
             try:
-                found: bytes = self._s3.get_object(Bucket=uri.bucket, Key=uri.key, Range=asked)["Body"].read(length)
+                data: bytes = self._s3.get_object(Bucket=uri.bucket, Key=uri.key, Range=asked)["Body"].read(length)
             except ClientError as error:
                 if error.response["ResponseMetadata"]["HTTPStatusCode"] != RANGE_NOT_SATISFIABLE:
                     raise
                 return b""
-        return found
+        return data
 
     # --- artifacts --------------------------------------------------------------------------------------------------
 
@@ -362,11 +362,11 @@ class Store:
     def list_files(self, uri: S3Uri) -> list[tuple[str, int]]:
         """Return (name below `uri`, size in bytes) of every object at any depth, sorted by name."""
         prefix = _folder(uri)
-        found: list[tuple[str, int]] = []
+        listed: list[tuple[str, int]] = []
         with translate_s3_errors(uri, self.endpoint):
             for page in self._pages(uri.bucket, prefix):
-                found += [(str(o["Key"]).removeprefix(prefix), int(o["Size"])) for o in page.get("Contents", [])]
-        return sorted((name, size) for name, size in found if name and not name.endswith("/"))
+                listed += [(str(o["Key"]).removeprefix(prefix), int(o["Size"])) for o in page.get("Contents", [])]
+        return sorted((name, size) for name, size in listed if name and not name.endswith("/"))
 
     def delete_prefix(self, uri: S3Uri) -> int:
         """Delete every object below the folder `uri`, manifests first, and return their number.
@@ -516,10 +516,10 @@ def _path_of(entry: FileEntry, folder: Path, uri: S3Uri) -> Path:
     return path
 
 
-def _check(entry: FileEntry, found: FileEntry, uri: S3Uri) -> None:
-    if found != entry:
+def _check(entry: FileEntry, actual: FileEntry, uri: S3Uri) -> None:
+    if actual != entry:
         raise Corrupt(
-            f"{uri / entry.name} has {found.size} bytes with SHA-256 {found.sha256[:12]}, but its manifest has "
+            f"{uri / entry.name} has {actual.size} bytes with SHA-256 {actual.sha256[:12]}, but its manifest has "
             f"{entry.size} and {entry.sha256[:12]}: delete the artifact and use an older one"
         )
 

@@ -39,8 +39,8 @@ class StoredLog:
 
 def parse_log_path(file: str) -> StoredLog | None:
     """Parse the path of a stored log. Returns None for another file."""
-    found = PATH.fullmatch(file)
-    return StoredLog(int(found[1]), found[2], found[3], bool(found[4]), file) if found else None
+    match = PATH.fullmatch(file)
+    return StoredLog(int(match[1]), match[2], match[3], bool(match[4]), file) if match else None
 
 
 def select_logs(

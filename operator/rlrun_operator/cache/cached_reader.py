@@ -51,10 +51,10 @@ class CachedReader:
             self._keep_nothing(question)
             return None
         with self._cache.reading(question) as read:
-            found = await self._cluster.get(kind, namespace, name)
-            self._cache.keep(question, read, [] if found is None else [found], self._run)
+            obj = await self._cluster.get(kind, namespace, name)
+            self._cache.keep(question, read, [] if obj is None else [obj], self._run)
         # The same parts as a kept answer has: a reconcile must not depend on where an object comes from.
-        return None if found is None else used_parts(kind, found)
+        return None if obj is None else used_parts(kind, obj)
 
     async def list(
         self,
@@ -76,15 +76,15 @@ class CachedReader:
             self._keep_nothing(question)
             return []
         with self._cache.reading(question) as read:
-            found = await self._cluster.list(kind, namespace, labels)
-            self._cache.keep(question, read, found, self._run)
-        return [used_parts(kind, obj) for obj in found]
+            objects = await self._cluster.list(kind, namespace, labels)
+            self._cache.keep(question, read, objects, self._run)
+        return [used_parts(kind, obj) for obj in objects]
 
     def _find(self, question: Question) -> builtins.list[Obj] | None:
-        found = self._cache.find(question, self._run, self._read_after)
-        if found is not None and not self._rests_on_object:
+        objects = self._cache.find(question, self._run, self._read_after)
+        if objects is not None and not self._rests_on_object:
             self.has_kept_answers = True
-        return found
+        return objects
 
     def _keep_nothing(self, question: Question) -> None:
         with self._cache.reading(question) as read:

@@ -93,8 +93,8 @@ class _Answer:
 
     def objects(self) -> list[Obj]:
         """Return the objects."""
-        found: list[Obj] = json.loads(zlib.decompress(self.data))
-        return found
+        decoded: list[Obj] = json.loads(zlib.decompress(self.data))
+        return decoded
 
 
 class ObjectCache:

@@ -24,22 +24,22 @@ UNUSED_OF_CONTAINERS = (
 
 def used_parts(kind: ResourceKind, obj: Obj) -> Obj:
     """Return the object without the list of who set which field, and without what no reconcile uses."""
-    found = {**obj, "metadata": _without(obj["metadata"], ("managedFields",))}
+    parts = {**obj, "metadata": _without(obj["metadata"], ("managedFields",))}
     if kind in WITHOUT_SPEC:
-        found = _without(found, ("spec", "status"))
+        parts = _without(parts, ("spec", "status"))
     elif kind in WITHOUT_TEMPLATE and "spec" in obj:
-        found["spec"] = _without(obj["spec"], ("template",))
+        parts["spec"] = _without(obj["spec"], ("template",))
     elif kind == POD and "spec" in obj:
-        found["spec"] = _of_pod(obj["spec"])
-    return found
+        parts["spec"] = _of_pod(obj["spec"])
+    return parts
 
 
 def _of_pod(spec: Obj) -> Obj:
-    found = _without(spec, UNUSED_OF_PODS)
+    used = _without(spec, UNUSED_OF_PODS)
     for key in ("initContainers", "containers"):
         if key in spec:
-            found[key] = [_without(container, UNUSED_OF_CONTAINERS) for container in spec[key] or ()]
-    return found
+            used[key] = [_without(container, UNUSED_OF_CONTAINERS) for container in spec[key] or ()]
+    return used
 
 
 def _without(obj: dict[str, Any], names: tuple[str, ...]) -> Obj:

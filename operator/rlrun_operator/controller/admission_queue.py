@@ -94,9 +94,9 @@ class AdmissionQueue:
         key = RunKey(observation.namespace, observation.name)
         # Deleted runs of the same name keep their places until their pods have ended.
         self._keep(key, {observation.uid, *_uids_of_pods(observation.pods, now)}, waiting=observation.uid)
-        found = self._answer(key, observation, now)
+        admission = self._answer(key, observation, now)
         self._refresh(now)
-        return found
+        return admission
 
     def on_run_deleted(self, key: RunKey, pods: Iterable[Obj], now: datetime) -> bool:
         """Forget a run that does not exist, except while its pods may run. Returns True if they may."""

@@ -58,8 +58,8 @@ class EgressObserver:
                 f"Secret {ref.namespace}/{ref.name}, which signs the permission to use the egress proxy, does not "
                 f"exist or has no `{KEY}` of at least {MIN_KEY_BYTES} bytes. The platform team must create it."
             )
-        found = await self._cluster.get(NAMESPACE, None, namespace)
-        hosts = allowed_hosts(annotation(found, EGRESS_ANNOTATION) if found else None)
+        namespace_object = await self._cluster.get(NAMESPACE, None, namespace)
+        hosts = allowed_hosts(annotation(namespace_object, EGRESS_ANNOTATION) if namespace_object else None)
         return {"egress_key": key, "egress_hosts": hosts}
 
 

@@ -62,7 +62,7 @@ class KueueObserver:
         return KueueObservation(workloads=tuple(workloads), **parts)
 
     async def _flavors(self, workload: Obj) -> dict[str, Any]:
-        found: dict[str, Obj] = {}
+        flavors: dict[str, Obj] = {}
         try:
             for name in flavor_names(workload):
                 flavor = await self._read_cached(RESOURCE_FLAVOR, name)
@@ -73,10 +73,10 @@ class KueueObserver:
                             "operator does not know where the pods belong. Ask the platform team to create it again."
                         )
                     }
-                found[name] = flavor
+                flavors[name] = flavor
         except ApiError as error:
             return {"flavor_problem": _explain(error, "ResourceFlavors")}
-        return {"flavors": found}
+        return {"flavors": flavors}
 
     async def _priority(self, run: Obj, allowed: Sequence[str]) -> dict[str, Any]:
         name = label(run, PRIORITY_LABEL)
@@ -95,10 +95,10 @@ class KueueObserver:
             # A class that runs must not use is a problem of the spec, which is found with its other references.
             return {}
         try:
-            found = await self._read_cached(kind, name)
+            obj = await self._read_cached(kind, name)
         except ApiError as error:
             return {"priority_problem": _explain(error, kind.kind)}
-        if found is None:
+        if obj is None:
             return {
                 "priority_problem": Problem(
                     reason=Reason.QUEUE_MISCONFIGURED,
@@ -106,16 +106,16 @@ class KueueObserver:
                     "another one, or ask the platform team to create it.",
                 )
             }
-        return {"priority": WorkloadPriority(kind.kind, name, int(found.get("value") or 0))}
+        return {"priority": WorkloadPriority(kind.kind, name, int(obj.get("value") or 0))}
 
     async def _read_cached(self, kind: ResourceKind, name: str) -> Obj | None:
         known = self._known.get((kind.kind, name))
         if known is not None and time.monotonic() - known[0] < CACHE_SECONDS:
             return known[1]
-        found = await self._cluster.get(kind, None, name)
-        if found is not None:
-            self._known[kind.kind, name] = (time.monotonic(), found)
-        return found
+        obj = await self._cluster.get(kind, None, name)
+        if obj is not None:
+            self._known[kind.kind, name] = (time.monotonic(), obj)
+        return obj
 
 
 def is_listed(name: str, patterns: Sequence[str]) -> bool:

@@ -65,13 +65,13 @@ def model_status(model: Obj, runs: int, now: datetime) -> Obj:
     except ValidationError:
         old = RLModelStatus()
     generation = int(model["metadata"].get("generation") or 0)
-    found = find_model(str(model["spec"]["id"]), (model,))
+    resolved = find_model(str(model["spec"]["id"]), (model,))
     conditions = {c.type: c for c in old.conditions if c.type in CONDITIONS}
-    if isinstance(found, Problem):
-        changes = [ConditionChange(ConditionType.VALIDATED, False, found.reason, found.message)]
+    if isinstance(resolved, Problem):
+        changes = [ConditionChange(ConditionType.VALIDATED, False, resolved.reason, resolved.message)]
     else:
         changes = [ConditionChange(ConditionType.VALIDATED, True, Reason.VALID)]
-        changes += _warnings(found, was_warned=ConditionType.WARNINGS in conditions)
+        changes += _warnings(resolved, was_warned=ConditionType.WARNINGS in conditions)
     for change in changes:
         conditions[change.type] = changed_condition(conditions.get(change.type), change, generation, now)
     return RLModelStatus(
@@ -81,10 +81,10 @@ def model_status(model: Obj, runs: int, now: datetime) -> Obj:
 
 def _warnings(model: RLModelSpec, *, was_warned: bool) -> list[ConditionChange]:
     """Return the change of the condition about credentials in clear text. Never warned of, it stays absent."""
-    found = clear_text_credentials(model)
-    if not found:
+    credentials = clear_text_credentials(model)
+    if not credentials:
         return [ConditionChange(ConditionType.WARNINGS, False, Reason.NO_WARNINGS)] if was_warned else []
-    names = ", ".join(f"`spec.{name}`" for name in found)
+    names = ", ".join(f"`spec.{name}`" for name in credentials)
     message = (
         f"The values of {names} are in clear text in the RLModel and in the ConfigMap of each run, and the names are "
         "those of credentials. Put each value into a Secret of the namespaces that use the model, name it with "

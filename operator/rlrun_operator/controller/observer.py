@@ -233,10 +233,10 @@ class Observer:
         # No watch shows Secrets. A creation does not overwrite one of an earlier run or of a user.
         has_none = is_first and all(self._index.has_none(kind, (namespace, name)) for kind in CHILDREN)
         secret = await reader.get(SECRET, namespace, token_secret_name(name), is_known_missing=has_none)
-        found = [obj for objects in lists for obj in objects]
+        children = [obj for objects in lists for obj in objects]
         if secret is not None and label(secret, RUN_LABEL) == name:
-            found.append(secret)
-        return found
+            children.append(secret)
+        return children
 
     async def _artifact_objects(self, reader: CachedReader, namespace: str, uid: str, is_new: bool) -> list[Obj]:
         selector = {RUN_UID_LABEL: uid}
@@ -276,13 +276,13 @@ class Observer:
     ) -> dict[str, Any]:
         spec = run.get("spec") or {}
         models = await reader.list(RLMODEL)
-        found: dict[str, Any] = {"models": tuple(models)}
+        references: dict[str, Any] = {"models": tuple(models)}
         checkpoint_id = spec.get("checkpointId")
         if checkpoint_id:
             checkpoint_namespace, name = split_checkpoint_id(checkpoint_id, namespace)
-            checkpoint = found["warm_start"] = await self._cluster.get(RLCHECKPOINT, checkpoint_namespace, name)
+            checkpoint = references["warm_start"] = await self._cluster.get(RLCHECKPOINT, checkpoint_namespace, name)
             if is_artifact_ready(checkpoint) and variables:
-                found |= await self._missing_files(checkpoint, variables)
+                references |= await self._missing_files(checkpoint, variables)
         reserved, missing, keys = [], [], set[str]()
         for entry in spec.get("envFrom") or []:
             ref = entry.get("secretRef") or {}
@@ -293,15 +293,15 @@ class Observer:
             elif secret is None and not ref.get("optional"):
                 missing.append(name)
             keys |= {key for key, value in decode_secret(secret or {}).items() if value}
-        found["secret_keys"] = frozenset(keys)
-        found["operator_secrets"], found["missing_secrets"] = tuple(reserved), tuple(missing)
+        references["secret_keys"] = frozenset(keys)
+        references["operator_secrets"], references["missing_secrets"] = tuple(reserved), tuple(missing)
         model = find_model(str(spec.get("model", "")), models)
         if not isinstance(model, Problem):
             names = secret_names(model, run_variables(model))
-            found["model_secrets"] = ObservedSecret.by_name(
+            references["model_secrets"] = ObservedSecret.by_name(
                 await asyncio.gather(*(self._cluster.get(SECRET, namespace, name) for name in names))
             )
-        return found
+        return references
 
     async def _missing_files(self, checkpoint: Obj | None, variables: dict[str, str]) -> dict[str, Any]:
         # If the run that wrote the checkpoint was deleted, the object's phase may be outdated.

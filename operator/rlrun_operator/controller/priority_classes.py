@@ -37,10 +37,10 @@ class PriorityClasses:
 
     async def _read(self, name: str) -> int:
         try:
-            found = await self._cluster.get(PRIORITY_CLASS, None, name)
+            priority_class = await self._cluster.get(PRIORITY_CLASS, None, name)
         except ApiError as error:
             if error.status != 403:
                 raise
             log.warning("The queue takes PriorityClass %s for 0: the operator's role cannot read it (%s)", name, error)
             return 0
-        return 0 if found is None else int(found.get("value") or 0)
+        return 0 if priority_class is None else int(priority_class.get("value") or 0)

@@ -177,13 +177,13 @@ def must_read_again(observation: RunObservation, plan: Plan) -> bool:
 
 def is_settled(observation: RunObservation, plan: Plan) -> bool:
     """Return whether the run has finished and the plan changes nothing, now and when other runs end."""
-    found = plan.status
-    if found is None or found.phase is None or not found.phase.finished:
+    status = plan.status
+    if status is None or status.phase is None or not status.phase.finished:
         return False
     if observation.catalog.has_deletions or observation.catalog.has_references:
         # Retention waits for other runs, or for the list of them. Nothing queues this run when they end.
         return False
-    return not _has_actions(plan) and found == RLRunStatus.parse(observation.run.get("status"))
+    return not _has_actions(plan) and status == RLRunStatus.parse(observation.run.get("status"))
 
 
 def only_reports(observation: RunObservation, plan: Plan) -> bool:

@@ -51,7 +51,7 @@ def placements(workload: Obj, flavors: Mapping[str, Obj]) -> dict[str, Placement
     Raises:
         PlacementConflict: Flavors or admission checks contradict each other.
     """
-    found: dict[str, Placement] = {}
+    by_component: dict[str, Placement] = {}
     for assignment in _assignments(workload):
         name = str(assignment["name"])
         specs = [flavors[f].get("spec") or {} for f in dict.fromkeys((assignment.get("flavors") or {}).values())]
@@ -60,8 +60,8 @@ def placements(workload: Obj, flavors: Mapping[str, Obj]) -> dict[str, Placement
             *(Placement(s.get("nodeLabels") or {}, tuple(s.get("tolerations") or ())) for s in specs),
             *_updates(workload, name),
         ]
-        found[name] = _merge(name, parts)
-    return found
+        by_component[name] = _merge(name, parts)
+    return by_component
 
 
 def place(children: Sequence[Obj], placed: Mapping[str, Placement]) -> list[Obj]:
@@ -123,16 +123,16 @@ def _merge(name: str, parts: Sequence[Placement]) -> Placement:
 
 
 def _join(name: str, what: str, parts: Sequence[Mapping[str, str]]) -> dict[str, str]:
-    found: dict[str, str] = {}
+    joined: dict[str, str] = {}
     for part in parts:
         for key, value in part.items():
-            if found.setdefault(key, value) != value:
+            if joined.setdefault(key, value) != value:
                 raise PlacementConflict(
                     Problem(
                         reason=Reason.PLACEMENT_CONFLICT,
                         message=f"Kueue admitted the run, but the pods of {name} would need the {what} {key} with the "
-                        f"values {found[key]!r} and {value!r}. Correct the RLModel's nodeSelector, or the labels of "
+                        f"values {joined[key]!r} and {value!r}. Correct the RLModel's nodeSelector, or the labels of "
                         "the ResourceFlavors and the updates of the admission checks of the queue.",
                     )
                 )
-    return found
+    return joined

@@ -91,14 +91,14 @@ def workload(
 
 def pod_sets(children: Sequence[Obj]) -> list[Obj]:
     """Return the sets of pods of the ReplicaSets and Jobs among the children, in the order of `POD_SETS`."""
-    found: dict[str, Obj] = {}
+    by_name: dict[str, Obj] = {}
     for child in children:
         if child["kind"] not in POD_CONTROLLERS:
             continue
         name = pod_set_of(child)
-        made = found.setdefault(name, {"name": name, "count": 0, "template": _template(child["spec"]["template"])})
+        made = by_name.setdefault(name, {"name": name, "count": 0, "template": _template(child["spec"]["template"])})
         made["count"] += pod_count(child)
-    return [found[name] for name in POD_SETS.values() if name in found]
+    return [by_name[name] for name in POD_SETS.values() if name in by_name]
 
 
 def pod_set_of(child: Obj) -> str:

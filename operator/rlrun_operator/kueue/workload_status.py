@@ -51,8 +51,8 @@ def find(workload: Obj, kind: str) -> Obj | None:
 
 def holds(workload: Obj, kind: str) -> bool:
     """True if the condition of that type is True."""
-    found = find(workload, kind)
-    return found is not None and found.get("status") == "True"
+    condition = find(workload, kind)
+    return condition is not None and condition.get("status") == "True"
 
 
 def release_quota(workload: Obj, now: datetime) -> WorkloadStatus:

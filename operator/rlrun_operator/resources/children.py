@@ -45,7 +45,7 @@ def children(
     proxy = settings.egress if wants_egress(resolved.spec) else None
     tokens = token_variables(token_key, identity.uid) if token_key else {}
     signature = sign_references(storage_key, identity, resolved) if trusts_references else ""
-    found = [
+    objects = [
         service_account(identity),
         secret(identity, identity.token_secret, tokens),
         config_map(identity, resolved, signature),
@@ -64,9 +64,9 @@ def children(
     for item in environment_entries(resolved.spec):
         if egress is not None or not item.entry.egress:
             token = tokens.get(ENVIRONMENT_TOKEN_VARIABLE)
-            found += environment(identity, settings, resolved, item, egress=egress, token=token)
+            objects += environment(identity, settings, resolved, item, egress=egress, token=token)
     storage = StorageAccess.of_run(identity, settings, resolved, storage_key, trusts_references=trusts_references)
-    found += trainer(identity, settings, resolved, storage)
-    found += inference(identity, settings, resolved, storage)
-    found += orchestrator(identity, settings, resolved, storage)
-    return found
+    objects += trainer(identity, settings, resolved, storage)
+    objects += inference(identity, settings, resolved, storage)
+    objects += orchestrator(identity, settings, resolved, storage)
+    return objects

@@ -38,15 +38,15 @@ class PodSet:
 def pod_sets(identity: RunIdentity, settings: OperatorSettings, resolved: ResolvedRun) -> list[PodSet]:
     """Return the pods of one attempt. The templates have no valid grants for rlrun-server and the egress proxy."""
     storage = StorageAccess.of_run(identity, settings, resolved, NO_KEY)
-    found = [(Role.trainer, trainer(identity, settings, resolved, storage))]
-    found.append((Role.inference, inference(identity, settings, resolved, storage)))
+    by_role = [(Role.trainer, trainer(identity, settings, resolved, storage))]
+    by_role.append((Role.inference, inference(identity, settings, resolved, storage)))
     for item in environment_entries(resolved.spec):
         plain = replace(item, entry=item.entry.model_copy(update={"egress": []}))
-        found.append((Role.environment, environment(identity, settings, resolved, plain)))
-    found.append((Role.orchestrator, orchestrator(identity, settings, resolved, storage)))
+        by_role.append((Role.environment, environment(identity, settings, resolved, plain)))
+    by_role.append((Role.orchestrator, orchestrator(identity, settings, resolved, storage)))
     return [
         PodSet(role, component, obj["spec"].get("replicas", obj["spec"].get("parallelism", 1)), obj["spec"]["template"])
-        for role, objects in found
+        for role, objects in by_role
         for obj in objects
         if obj["kind"] in POD_CONTROLLERS
         for component in [obj["spec"]["template"]["metadata"]["labels"]["rlrun.dev/component"]]

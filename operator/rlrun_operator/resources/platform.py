@@ -45,11 +45,11 @@ def s3_variables(settings: OperatorSettings, source: Mapping[str, str]) -> dict[
     Endpoint and region are those of the settings alone, as for rlrun-server and the pods. Without credentials in
     `source` boto3 finds those of a workload identity.
     """
-    found = {"AWS_DEFAULT_REGION": settings.s3.region}
+    variables = {"AWS_DEFAULT_REGION": settings.s3.region}
     if settings.s3.endpoint_url:
-        found["AWS_ENDPOINT_URL_S3"] = settings.s3.endpoint_url
-    found.update({key: source[key] for key in CREDENTIAL_KEYS if source.get(key)})
-    return found
+        variables["AWS_ENDPOINT_URL_S3"] = settings.s3.endpoint_url
+    variables.update({key: source[key] for key in CREDENTIAL_KEYS if source.get(key)})
+    return variables
 
 
 def secret(identity: OwnerIdentity, name: str, variables: Mapping[str, str]) -> Obj:

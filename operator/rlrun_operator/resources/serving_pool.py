@@ -106,7 +106,7 @@ class PoolIdentity:
 
     def labels(self, role: Role | None = None, component: str | None = None) -> dict[str, str]:
         """Return all labels of an object of the pool, without labels of a run, so that no run selects it."""
-        found = {
+        labels = {
             **self.selector(),
             "app.kubernetes.io/name": "rlrun",
             "app.kubernetes.io/instance": self.name,
@@ -115,10 +115,10 @@ class PoolIdentity:
             MANAGED_BY_LABEL: FIELD_MANAGER,
         }
         if role:
-            found[ROLE_LABEL] = role.value
+            labels[ROLE_LABEL] = role.value
         if component:
-            found[COMPONENT_LABEL] = component
-        return found
+            labels[COMPONENT_LABEL] = component
+        return labels
 
     def metadata(self, name: str, role: Role | None = None, component: str | None = None) -> dict[str, Any]:
         """Return the metadata of an object of the pool."""
@@ -152,7 +152,7 @@ def pool_children(
 ) -> list[Obj]:
     """Return all objects of a pool, dependencies first."""
     tokens = {TOKEN_VARIABLE: keys.token, POOL_SERVER_KEY_VARIABLE: keys.server_key}
-    found = [
+    objects = [
         service_account(identity),
         secret(identity, identity.token_secret, tokens),
         secret(identity, identity.api_key_secret, {USER_API_KEY: keys.api_key}),
@@ -161,10 +161,10 @@ def pool_children(
         pool_deployment(identity, settings, model, storage, keys),
         service(identity, identity.name, ROLE, "serving", {"openai": INFERENCE_PORT}),
     ]
-    for child in found:
+    for child in objects:
         if child["kind"] not in COMPARED_DATA:
             child["metadata"]["annotations"][HASH_ANNOTATION] = digest_of(child)
-    return found
+    return objects
 
 
 def differs(desired: Obj, existing: Obj | None) -> bool:

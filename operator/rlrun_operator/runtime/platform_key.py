@@ -22,8 +22,8 @@ class KeyInvalid(Exception):
 
 async def ensure_key(cluster: AsyncKubeClient, namespace: str, name: str) -> bytes:
     """Return the key of the Secret, which is created if it does not exist. Raises ApiError, KeyInvalid."""
-    found = await cluster.get(SECRET, namespace, name)
-    if found is None:
+    existing = await cluster.get(SECRET, namespace, name)
+    if existing is None:
         key = secrets.token_bytes(KEY_BYTES)
         try:
             await cluster.create(build_secret(namespace, name, {KEY: key}))
@@ -32,8 +32,8 @@ async def ensure_key(cluster: AsyncKubeClient, namespace: str, name: str) -> byt
             if error.status != CONFLICT:
                 raise
             # Another replica of the operator was faster.
-            found = await cluster.get(SECRET, namespace, name)
-    return _key_in(found or {}, f"{namespace}/{name}")
+            existing = await cluster.get(SECRET, namespace, name)
+    return _key_in(existing or {}, f"{namespace}/{name}")
 
 
 def _key_in(secret: Obj, where: str) -> bytes:

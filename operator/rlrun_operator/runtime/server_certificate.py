@@ -136,10 +136,10 @@ def _is_usable(data: Mapping[str, bytes], host: str, now: datetime) -> bool:
 
 
 def _decode(secret: Obj | None) -> dict[str, bytes]:
-    found = {}
+    decoded = {}
     for name, value in ((secret or {}).get("data") or {}).items():
         try:
-            found[name] = base64.b64decode(value, validate=True)
+            decoded[name] = base64.b64decode(value, validate=True)
         except binascii.Error:
             continue
-    return found
+    return decoded

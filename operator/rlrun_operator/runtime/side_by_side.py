@@ -25,9 +25,9 @@ async def side_by_side(call: Callable[[T], Awaitable[None]], items: Iterable[T],
                 errors[index] = error
                 raise
 
-    found = await asyncio.gather(*(work() for _ in range(limit)), return_exceptions=True)
+    results = await asyncio.gather(*(work() for _ in range(limit)), return_exceptions=True)
     if errors:
         raise errors[min(errors)]
-    for error in found:
+    for error in results:
         if error is not None:
             raise error

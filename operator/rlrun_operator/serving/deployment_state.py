@@ -70,9 +70,9 @@ def assess_wanted(adapter: Obj, pool: PoolObservation) -> DeploymentAssessment:
     pods = running_pods(pool.pods)
     ready = [p for p in pods if is_ready(p)]
     for pod in pods:
-        found = report_of(pool, pod, name)
-        if found is not None and found.state is LoadState.failed and found.problem is not None:
-            return deploy_failed(found.problem)
+        report = report_of(pool, pod, name)
+        if report is not None and report.state is LoadState.failed and report.problem is not None:
+            return deploy_failed(report.problem)
     answers = [state for pod in ready if (state := _answer(pool, pod, name)) is not None]
     if answers and all(state is LoadState.loaded for state in answers):
         return DeploymentAssessment(DeploymentState.deployed)
@@ -105,15 +105,15 @@ def assess_unwanted(adapter: Obj, pool: PoolObservation) -> DeploymentAssessment
         if pod["metadata"]["name"] not in pool.reports:
             unloading = unloading or is_ready(pod)
             continue
-        found = report_of(pool, pod, name)
-        if found is not None and found.state is LoadState.unloading and found.problem is not None:
-            problem = found.problem
+        report = report_of(pool, pod, name)
+        if report is not None and report.state is LoadState.unloading and report.problem is not None:
+            problem = report.problem
             return DeploymentAssessment(
                 DeploymentState.unload_failed,
                 f"{problem.reason}: {problem.message} The pool retries the unload. To force it, delete pod "
                 f"{pod['metadata']['name']}.",
             )
-        unloading = unloading or found is not None
+        unloading = unloading or report is not None
     return DeploymentAssessment(DeploymentState.unloading if unloading else DeploymentState.not_deployed)
 
 
@@ -132,8 +132,8 @@ def _answer(pool: PoolObservation, pod: Obj, name: str) -> LoadState | None:
     """Return the adapter's state on the pod, or None without a report. Adapters missing in a report are loading."""
     if pod["metadata"]["name"] not in pool.reports:
         return None
-    found = report_of(pool, pod, name)
-    return found.state if found is not None else LoadState.loading
+    report = report_of(pool, pod, name)
+    return report.state if report is not None else LoadState.loading
 
 
 def _deadline_problem(pool: PoolObservation) -> Problem | None:

@@ -80,9 +80,9 @@ class PoolObserver:
             *(self._cluster.list(kind, key.namespace, selector) for kind in KINDS),
         )
         names = (key.identity.token_secret, key.identity.api_key_secret)
-        found = await asyncio.gather(*(self._cluster.get(SECRET, key.namespace, name) for name in names))
+        secret_objects = await asyncio.gather(*(self._cluster.get(SECRET, key.namespace, name) for name in names))
         children = [obj for objects in lists for obj in objects]
-        children += [s for s in found if s is not None and label(s, SERVING_LABEL) == key.identity.name]
+        children += [s for s in secret_objects if s is not None and label(s, SERVING_LABEL) == key.identity.name]
         pool = PoolObservation(key, tuple(adapters), (), tuple(children), tuple(pods), await self._reports(pods))
         if not any(map(is_wanted, adapters)):
             return pool
@@ -108,8 +108,8 @@ class PoolObserver:
 
     async def _reports(self, pods: list[Obj]) -> dict[str, ServingReport]:
         reachable = [p for p in running_pods(tuple(pods)) if address(p) and p["status"].get("phase") == "Running"]
-        found = await asyncio.gather(*map(self._report, reachable))
-        return {p["metadata"]["name"]: r for p, r in zip(reachable, found, strict=True) if r is not None}
+        reports = await asyncio.gather(*map(self._report, reachable))
+        return {p["metadata"]["name"]: r for p, r in zip(reachable, reports, strict=True) if r is not None}
 
     async def _report(self, pod: Obj) -> ServingReport | None:
         try:

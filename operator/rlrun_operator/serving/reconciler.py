@@ -123,7 +123,7 @@ def reconciler(
 async def find_pools(cluster: AsyncKubeClient, watch_namespaces: list[str]) -> set[PoolKey]:
     """Return the keys of all pools that exist or should exist. Raises ApiError."""
     namespaces: list[str | None] = [*watch_namespaces] or [None]
-    found: set[PoolKey | None] = set()
+    pools: set[PoolKey | None] = set()
     for namespace in namespaces:
         # The ServiceAccount is created first, so it finds a pool whose creation was interrupted.
         for kind, labels in (
@@ -132,8 +132,8 @@ async def find_pools(cluster: AsyncKubeClient, watch_namespaces: list[str]) -> s
             (DEPLOYMENT, {SERVING_LABEL: ""}),
         ):
             async for page in cluster.pages(kind, namespace, labels):
-                found.update(map(key_of, page))
-    return {key for key in found if key is not None}
+                pools.update(map(key_of, page))
+    return {key for key in pools if key is not None}
 
 
 def key_of(obj: Mapping[str, Any]) -> PoolKey | None:

@@ -119,9 +119,9 @@ class S3ArtifactStore(ArtifactStore):
     @override
     async def check(self, variables: Mapping[str, str], bucket: str) -> Problem | None:
         key = (tuple(sorted(variables.items())), bucket)
-        found = self._checks.get(key)
-        if found is not None and time.monotonic() - found[0] < CHECK_SECONDS:
-            return found[1]
+        known = self._checks.get(key)
+        if known is not None and time.monotonic() - known[0] < CHECK_SECONDS:
+            return known[1]
         try:
             await self._call(variables, lambda store: store.check(S3Uri(bucket, "")))
             problem = None
@@ -250,7 +250,7 @@ def _endpoint(variables: Mapping[str, str]) -> str:
 
 
 def _list(store: Store, layout: RunLayout, ready: Sizes) -> list[ObservedArtifact]:
-    found = []
+    artifacts = []
     for folder, kind in FOLDER_KINDS.items():
         folder_uri = layout.root / folder
         folders: dict[str, dict[str, int]] = defaultdict(dict)
@@ -263,8 +263,8 @@ def _list(store: Store, layout: RunLayout, ready: Sizes) -> list[ObservedArtifac
                 step = step_of(name)
             except ValueError:
                 continue
-            found.append(_inspect(store, kind, step, folder_uri / name, files, ready.get((kind, step))))
-    return found
+            artifacts.append(_inspect(store, kind, step, folder_uri / name, files, ready.get((kind, step))))
+    return artifacts
 
 
 def _inspect(

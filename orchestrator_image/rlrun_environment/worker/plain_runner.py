@@ -77,12 +77,14 @@ class PlainRunner:
     async def _group(self, request: GroupRequest, row: dict[str, Any]) -> list[RolloutResult]:
         limits = GroupLimits.of(request)
         ids = [uuid.uuid4().hex for _ in range(request.rollouts)]
-        found = await asyncio.gather(*[self._rollout(request, copy.deepcopy(row), rollout, limits) for rollout in ids])
-        sound = [entry for entry in found if isinstance(entry, dict)]
+        results = await asyncio.gather(
+            *[self._rollout(request, copy.deepcopy(row), rollout, limits) for rollout in ids]
+        )
+        sound = [entry for entry in results if isinstance(entry, dict)]
         if self._score is not None and request.score and sound:
             scored = iter(await self._score_rollouts(self._score, row, sound))
-            found = [next(scored) if isinstance(entry, dict) else entry for entry in found]
-        return [_result(rollout, entry, request.score) for rollout, entry in zip(ids, found, strict=True)]
+            results = [next(scored) if isinstance(entry, dict) else entry for entry in results]
+        return [_result(rollout, entry, request.score) for rollout, entry in zip(ids, results, strict=True)]
 
     async def _rollout(
         self, request: GroupRequest, row: dict[str, Any], rollout: str, limits: GroupLimits

@@ -59,12 +59,12 @@ def _record(rubric: Any, func: Callable[..., Any], state: dict[str, Any], value:
     weight = next((weight for known, weight in zip(rubric.funcs, rubric.weights, strict=False) if known is func), 0.0)
     if not weight:
         return
-    found = state.setdefault(REWARDS_KEY, {})
+    rewards = state.setdefault(REWARDS_KEY, {})
     name, number = _name(func), 1
-    while name in found:
+    while name in rewards:
         number += 1
         name = f"{_name(func)}#{number}"
-    found[name] = {"value": value, "weight": float(weight)}
+    rewards[name] = {"value": value, "weight": float(weight)}
 
 
 def _individual(rubric: Any, original: Callable[..., Any], folder: Path) -> Callable[..., Any]:

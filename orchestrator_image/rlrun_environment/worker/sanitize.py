@@ -68,25 +68,25 @@ def metrics(values: Any) -> dict[str, float]:
     """Return the entries that are finite numbers, at most `MAX_METRICS` of them."""
     if not isinstance(values, Mapping):
         return {}
-    found: dict[str, float] = {}
+    finite: dict[str, float] = {}
     for name, value in values.items():
         number = to_finite_float(value)
-        if number is not None and len(found) < MAX_METRICS:
-            found[truncate_text(str(name), MAX_NAME)] = number
-    return found
+        if number is not None and len(finite) < MAX_METRICS:
+            finite[truncate_text(str(name), MAX_NAME)] = number
+    return finite
 
 
 def rewards(values: Any) -> dict[str, FunctionReward]:
     """Return the results of reward functions, at most `MAX_FUNCTIONS`: numbers, or tables of `value` and `weight`."""
     if not isinstance(values, Mapping):
         return {}
-    found: dict[str, FunctionReward] = {}
+    by_function: dict[str, FunctionReward] = {}
     for name, entry in values.items():
         value, weight = (entry.get("value"), entry.get("weight", 1.0)) if isinstance(entry, Mapping) else (entry, 1.0)
         numbers = to_finite_float(value), to_finite_float(weight)
-        if numbers[0] is not None and numbers[1] is not None and len(found) < MAX_FUNCTIONS:
-            found[truncate_text(str(name), MAX_NAME)] = FunctionReward(value=numbers[0], weight=numbers[1])
-    return found
+        if numbers[0] is not None and numbers[1] is not None and len(by_function) < MAX_FUNCTIONS:
+            by_function[truncate_text(str(name), MAX_NAME)] = FunctionReward(value=numbers[0], weight=numbers[1])
+    return by_function
 
 
 def example(prompt: Any, row: Mapping[str, Any]) -> ExampleContent:

@@ -221,5 +221,5 @@ def milliseconds(timing: Any, phase: str) -> float | None:
     start, end = span.get("start"), span.get("end")
     if not isinstance(start, int | float) or not isinstance(end, int | float) or not 0.0 < start <= end:
         return None
-    found = 1000.0 * (end - start)
-    return found if math.isfinite(found) else None
+    duration = 1000.0 * (end - start)
+    return duration if math.isfinite(duration) else None

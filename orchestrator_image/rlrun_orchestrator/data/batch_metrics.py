@@ -26,16 +26,16 @@ def summary_stats(name: str, values: Sequence[float]) -> dict[str, float]:
 
 def mean(values: Iterable[float]) -> float:
     """Return the arithmetic mean, 0 without values."""
-    found = list(values)
-    return math.fsum(found) / len(found) if found else 0.0
+    numbers = list(values)
+    return math.fsum(numbers) / len(numbers) if numbers else 0.0
 
 
 def rewards_by_environment(groups: Sequence[Group]) -> dict[str, list[float]]:
     """Return the rewards of the valid rollouts by environment."""
-    found: dict[str, list[float]] = {}
+    rewards: dict[str, list[float]] = {}
     for group in groups:
-        found.setdefault(group.example.environment, []).extend(group.rewards)
-    return found
+        rewards.setdefault(group.example.environment, []).extend(group.rewards)
+    return rewards
 
 
 def batch_metrics(groups: Sequence[Group], step: int, rollouts_per_example: int) -> dict[str, float]:

@@ -45,6 +45,6 @@ class UntrainedGroups:
 
     def take(self) -> tuple[list[EndedGroup], int]:
         """Return the groups, and the number of rollouts of those that were not kept, and forget both."""
-        found = self._groups, self._omitted
+        taken = self._groups, self._omitted
         self._groups, self._omitted = [], 0
-        return found
+        return taken

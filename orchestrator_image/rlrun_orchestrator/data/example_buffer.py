@@ -188,9 +188,14 @@ class ExampleBuffer:
     def restore(self, state: BufferState) -> None:
         """Continue from `state`. An environment whose data set has another size keeps its position."""
         for name, pool in self._pools.items():
-            found = state.pools.get(name)
-            if found is None or pool.size != found.size:
+            pool_state = state.pools.get(name)
+            if pool_state is None or pool.size != pool_state.size:
                 continue
-            pool.epoch, pool.cursor, pool.easy, pool.hard = found.epoch, found.cursor, set(found.easy), set(found.hard)
+            pool.epoch, pool.cursor, pool.easy, pool.hard = (
+                pool_state.epoch,
+                pool_state.cursor,
+                set(pool_state.easy),
+                set(pool_state.hard),
+            )
             pool.shuffle()
         self._draws = state.draws

@@ -15,13 +15,13 @@ DIGITS = 4
 
 def logprob_summary(sequences: Sequence[TokenSequence]) -> LogprobSummary | None:
     """Return the summary over the sampled tokens of all sequences, None without any or with one that is not finite."""
-    found = sorted(chain.from_iterable(compress(s.logprobs, s.loss_mask) for s in sequences))
+    logprobs = sorted(chain.from_iterable(compress(s.logprobs, s.loss_mask) for s in sequences))
     # A sum that is not finite has a part that is not.
-    if not found or not math.isfinite(total := sum(found)):
+    if not logprobs or not math.isfinite(total := sum(logprobs)):
         return None
     return LogprobSummary(
-        mean=round(total / len(found), DIGITS),
-        min=round(found[0], DIGITS),
-        p05=round(found[(len(found) - 1) // 20], DIGITS),
-        low=round(bisect_left(found, LOW) / len(found), DIGITS),
+        mean=round(total / len(logprobs), DIGITS),
+        min=round(logprobs[0], DIGITS),
+        p05=round(logprobs[(len(logprobs) - 1) // 20], DIGITS),
+        low=round(bisect_left(logprobs, LOW) / len(logprobs), DIGITS),
     )

@@ -24,9 +24,9 @@ class Histogram:
     @classmethod
     def of(cls, values: Iterable[float]) -> "Histogram":
         """Return the histogram of these values."""
-        found = cls()
-        found.add(values)
-        return found
+        histogram = cls()
+        histogram.add(values)
+        return histogram
 
     def add(self, values: Iterable[float]) -> None:
         """Count the finite values and ignore the others."""
@@ -59,7 +59,7 @@ class RewardHistograms:
 def histogram_values(rewards: Mapping[str, Sequence[float]]) -> dict[str, list[float]]:
     """Return one step's counts, in total and by environment, and the upper bounds of all buckets but the last."""
     everything = Histogram.of(value for values in rewards.values() for value in values)
-    found = {"reward/histogram": [float(c) for c in everything.counts], "reward/histogram/bounds": list(BOUNDS)}
+    metrics = {"reward/histogram": [float(c) for c in everything.counts], "reward/histogram/bounds": list(BOUNDS)}
     for environment, values in sorted(rewards.items()):
-        found[f"reward/{environment}/histogram"] = [float(c) for c in Histogram.of(values).counts]
-    return found
+        metrics[f"reward/{environment}/histogram"] = [float(c) for c in Histogram.of(values).counts]
+    return metrics

@@ -115,21 +115,21 @@ class EvaluatorSettings:
 
 def evaluation_tasks(run: ResolvedRun) -> list[EvaluationTask]:
     """Return the run's tasks: `eval` on its own environments, `val` on the training environments."""
-    spec, found = run.spec, []
+    spec, tasks = run.spec, []
     if spec.eval is not None:
         for env in spec.eval.env:
             examples = env.num_examples if env.num_examples is not None else spec.eval.num_examples
             rollouts = env.rollouts_per_example or spec.eval.rollouts_per_example
             name = env.effective_name
-            found.append(EvaluationTask(EnvironmentUse.eval, name, spec.eval.interval, examples, rollouts))
+            tasks.append(EvaluationTask(EnvironmentUse.eval, name, spec.eval.interval, examples, rollouts))
     if spec.val is not None:
         share, more = divmod(spec.val.num_examples, len(spec.env))
         for index, train in enumerate(spec.env):
             name, examples = train.effective_name, max(1, share + (index < more))
-            found.append(
+            tasks.append(
                 EvaluationTask(EnvironmentUse.train, name, spec.val.interval, examples, spec.val.rollouts_per_example)
             )
-    return found
+    return tasks
 
 
 class Evaluator:
@@ -284,9 +284,9 @@ class Evaluator:
         try:
             if before is not None:
                 await asyncio.wait({before})
-            found = await asyncio.gather(*(self._measure(m, step, evaluated) for m in wanted))
+            results = await asyncio.gather(*(self._measure(m, step, evaluated) for m in wanted))
             if wanted[0].use is EnvironmentUse.train:
-                self._report_results(step, validation_total([group for groups in found for group in groups]))
+                self._report_results(step, validation_total([group for groups in results for group in groups]))
         finally:
             self._groups.close(pin.id)
             self._in_progress -= {(m.base_name, evaluated.name) for m in wanted}

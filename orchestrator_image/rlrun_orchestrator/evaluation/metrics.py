@@ -26,8 +26,8 @@ def pass_at_k(rollouts: int, successes: int, k: int) -> float:
 
 def k_values(rollouts: int) -> list[int]:
     """Return 1, 2, 4, ... and `rollouts` itself."""
-    found = [2**i for i in range(rollouts.bit_length())]
-    return sorted({k for k in found if k <= rollouts} | {rollouts})
+    powers = [2**i for i in range(rollouts.bit_length())]
+    return sorted({k for k in powers if k <= rollouts} | {rollouts})
 
 
 def evaluation_values(environment: str, rollouts: int, results: Sequence[Sequence[RolloutResult]]) -> dict[str, float]:

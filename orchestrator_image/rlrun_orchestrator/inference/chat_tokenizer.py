@@ -52,8 +52,8 @@ class ChatTokenizer:
             try:
                 url = f"{replica.endpoint.engine_url}/tokenize"
                 answer = await request(self._http, "POST", url, body=body, timeout=TIMEOUT_SECONDS)
-                found: list[int] = json.loads(answer)["tokens"]
-                return found
+                tokens: list[int] = json.loads(answer)["tokens"]
+                return tokens
             except ServiceUnavailable as error:
                 problem = error.problem
                 replica.mark_suspect(problem)

@@ -56,8 +56,8 @@ def dns_resolver(host: str, engine_port: int, sidecar_port: int) -> Resolver:
     """Return a resolver that finds the addresses of a headless service. It raises OSError if DNS has no answer."""
 
     async def resolve() -> list[ReplicaAddresses]:
-        found = await asyncio.get_running_loop().getaddrinfo(host, engine_port, type=socket.SOCK_STREAM)
-        hosts = sorted({f"[{a[4][0]}]" if a[0] == socket.AF_INET6 else str(a[4][0]) for a in found})
+        infos = await asyncio.get_running_loop().getaddrinfo(host, engine_port, type=socket.SOCK_STREAM)
+        hosts = sorted({f"[{a[4][0]}]" if a[0] == socket.AF_INET6 else str(a[4][0]) for a in infos})
         return [ReplicaAddresses(f"http://{h}:{engine_port}", f"http://{h}:{sidecar_port}") for h in hosts]
 
     return resolve
@@ -234,21 +234,21 @@ class ReplicaPool:
     async def _watch(self) -> None:
         while True:
             try:
-                found = set(await self._resolve())
+                resolved = set(await self._resolve())
             except OSError as error:
                 log.debug("no inference replica in DNS: %s", error)
-                found = set()
-            self._update_replicas(found)
+                resolved = set()
+            self._update_replicas(resolved)
             await asyncio.sleep(self._poll)
 
-    def _update_replicas(self, found: set[ReplicaAddresses]) -> None:
-        for endpoint in found - self.replicas.keys():
+    def _update_replicas(self, resolved: set[ReplicaAddresses]) -> None:
+        for endpoint in resolved - self.replicas.keys():
             replica = Replica(endpoint, SidecarClient(self._http, endpoint.sidecar_url))
             replica.task = asyncio.create_task(self._maintain(replica), name=f"replica {endpoint.engine_url}")
             self.replicas[endpoint] = replica
             log.info("replica %s found", endpoint.engine_url)
         for endpoint, replica in list(self.replicas.items()):
-            replica.dns_misses = 0 if endpoint in found else replica.dns_misses + 1
+            replica.dns_misses = 0 if endpoint in resolved else replica.dns_misses + 1
             # An unready pod leaves the headless service; a replica whose sidecar still responds is kept.
             if replica.dns_misses >= DNS_MISSES_BEFORE_REMOVAL and not replica.is_answering:
                 log.info("replica %s is removed", endpoint.engine_url)

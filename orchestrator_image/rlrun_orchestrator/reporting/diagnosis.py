@@ -71,14 +71,14 @@ def diagnose(history: Sequence[Metrics], *, rewards: bool = True) -> list[Proble
     `rewards` is False if the algorithm does not learn from rewards, so that flat ones are no problem.
     """
     rules = RULES if rewards else [rule for rule in RULES if rule not in REWARD_RULES]
-    found = [problem for rule in rules if (problem := rule(history)) is not None]
-    if not found:
+    problems = [problem for rule in rules if (problem := rule(history)) is not None]
+    if not problems:
         # Show no throughput hint while a problem is reported.
         return [hint for hint in (find_bottleneck(history),) if hint is not None]
     # Flat rewards have no diversity either: report them once.
-    if any(p.reason in (TrainingIssue.reward_flat_at_zero, TrainingIssue.reward_flat_at_one) for p in found):
-        found = [p for p in found if p.reason != TrainingIssue.no_reward_diversity]
-    return found
+    if any(p.reason in (TrainingIssue.reward_flat_at_zero, TrainingIssue.reward_flat_at_one) for p in problems):
+        problems = [p for p in problems if p.reason != TrainingIssue.no_reward_diversity]
+    return problems
 
 
 def flat_at_zero(history: Sequence[Metrics]) -> Problem | None:

@@ -42,13 +42,13 @@ def to_wandb_values(values: Mapping[str, Any], histogram: Any) -> dict[str, Any]
     Its edges must be finite: the outer buckets are drawn one unit wide.
     """
     bounds = values.get("reward/histogram/bounds") or []
-    found: dict[str, Any] = {}
+    accepted: dict[str, Any] = {}
     for name, value in values.items():
         if not isinstance(value, list):
-            found[name] = value
+            accepted[name] = value
         elif name.endswith("/histogram") and len(value) == len(bounds) + 1 and bounds:
-            found[name] = histogram(value, [bounds[0] - 1.0, *bounds, bounds[-1] + 1.0])
-    return found
+            accepted[name] = histogram(value, [bounds[0] - 1.0, *bounds, bounds[-1] + 1.0])
+    return accepted
 
 
 def open_run(wandb: Any, header: Header) -> tuple[Any, str | None]:

@@ -71,13 +71,13 @@ class DemonstrationLoader:
         for _ in range(MAX_ROUNDS):
             drawn = [self._draw() for _ in range(self._batch_size - len(samples))]
             self._outstanding += drawn
-            found = await asyncio.gather(*(self._load_sample(sampled) for sampled in drawn))
-            samples += [sample for sample in found if sample.sequence.token_ids]
-            too_long = {sample.sampled for sample in found if not sample.sequence.token_ids}
+            loaded = await asyncio.gather(*(self._load_sample(sampled) for sampled in drawn))
+            samples += [sample for sample in loaded if sample.sequence.token_ids]
+            too_long = {sample.sampled for sample in loaded if not sample.sequence.token_ids}
             self._outstanding = [sampled for sampled in self._outstanding if sampled not in too_long]
             if len(samples) == self._batch_size:
                 return samples
-            skipped = sum(not sample.sequence.token_ids for sample in found)
+            skipped = sum(not sample.sequence.token_ids for sample in loaded)
             log.warning("skipping %d demonstrations whose prompts are longer than seqLen", skipped)
         message = (
             f"the prompts of most demonstrations fill the model's seqLen of {self._seq_len} tokens: shorten them or "

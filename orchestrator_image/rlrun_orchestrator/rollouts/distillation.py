@@ -65,9 +65,9 @@ class DistillationTeacher:
         """Set the teacher's log probabilities of every valid rollout of the group. Raises FatalError."""
         rollouts = group.valid_rollouts
         sequences = [sequence for rollout in rollouts for sequence in rollout.trajectory.sequences]
-        found = iter(await asyncio.gather(*(self._logprobs(sequence) for sequence in sequences)))
+        logprobs = iter(await asyncio.gather(*(self._logprobs(sequence) for sequence in sequences)))
         for rollout in rollouts:
-            rollout.teacher_logprobs = [next(found) for _ in rollout.trajectory.sequences]
+            rollout.teacher_logprobs = [next(logprobs) for _ in rollout.trajectory.sequences]
 
     async def _logprobs(self, sequence: TokenSequence) -> list[float]:
         body = {
@@ -117,9 +117,9 @@ class DistillationTeacher:
     def _parse(self, answer: bytes, token_ids: Sequence[int]) -> list[float]:
         """Return the teacher's log probability of each token, 0.0 for the first, which has no context."""
         try:
-            found: list[dict[str, Any] | None] = json.loads(answer)["choices"][0]["prompt_logprobs"]
+            prompt_logprobs: list[dict[str, Any] | None] = json.loads(answer)["choices"][0]["prompt_logprobs"]
             # The engine names the token of each position, so that another tokenizer is detected here.
-            pairs = zip(token_ids, found, strict=True)
+            pairs = zip(token_ids, prompt_logprobs, strict=True)
             return [float(entry[str(token)]["logprob"]) if entry else 0.0 for token, entry in pairs]
         except (KeyError, IndexError, TypeError, ValueError) as error:
             # Without the text of the error, which may quote the answer.

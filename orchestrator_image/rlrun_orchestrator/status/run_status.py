@@ -74,12 +74,12 @@ def _eta_seconds(progress: RunProgress, schedule: RunSchedule) -> float | None:
 
 
 def _error_warnings(progress: RunProgress) -> list[Problem]:
-    found = []
+    problems = []
     for reason, count, what, first in (
         (Reason.REWARD_FUNCTION_ERRORS, progress.reward_errors, "rewards", progress.first_reward_error),
         (Reason.ROLLOUT_ERRORS, progress.rollout_errors, "rollouts", progress.first_rollout_error),
     ):
         if first is not None:
             message = f"{count} {what} failed and are not trained on; first: {first.reason}: {first.message}"
-            found.append(Problem(reason=reason, message=message[:MESSAGE_LIMIT]))
-    return found
+            problems.append(Problem(reason=reason, message=message[:MESSAGE_LIMIT]))
+    return problems

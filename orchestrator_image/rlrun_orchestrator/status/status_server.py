@@ -23,12 +23,12 @@ def status_application(
     async def status(request: web.Request) -> web.Response:
         loop = asyncio.get_running_loop()
         since, end = request.query.get(SINCE), loop.time() + _wait_of(request)
-        while (found := with_version(build_status())).version == since and not ending.is_set():
+        while (run_status := with_version(build_status())).version == since and not ending.is_set():
             left = end - loop.time()
             if left <= 0:
                 break
             await asyncio.sleep(min(LOOK_SECONDS, left))
-        return json_response(found)
+        return json_response(run_status)
 
     async def end_waits(_: web.Application) -> None:
         ending.set()

@@ -258,9 +258,9 @@ class RunRecorder:
             await self._notify()
 
     def _next(self, priorities: Sequence[UploadPriority], last: UploadPriority | None) -> SpooledObject | None:
-        found = [waiting for priority in priorities if (waiting := self.spool.next(priority)) is not None]
+        candidates = [waiting for priority in priorities if (waiting := self.spool.next(priority)) is not None]
         # Metrics before the state that refers to them, except after metrics: then by turn, so that neither starves.
-        return min(found, key=lambda w: w.turn if last is UploadPriority.metrics else w.priority, default=None)
+        return min(candidates, key=lambda w: w.turn if last is UploadPriority.metrics else w.priority, default=None)
 
     async def _write_one(self, waiting: SpooledObject) -> None:
         def copy() -> bool:

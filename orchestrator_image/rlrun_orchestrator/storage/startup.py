@@ -83,9 +83,9 @@ class StartupStateLoader:
         start = time.monotonic()
         while True:
             try:
-                found = await saved_state(self._store, self._layout, self._spool, step)
+                state = await saved_state(self._store, self._layout, self._spool, step)
                 self._conditions.set_waiting("s3", None)
-                return SavedState.parse(found, str(state_uri(self._layout, step)))
+                return SavedState.parse(state, str(state_uri(self._layout, step)))
             except ValueError as error:
                 log.warning("ignoring the saved state of the orchestrator, because it is malformed: %s", error)
                 return None

@@ -91,8 +91,8 @@ class UploadSpool:
     def next(self, *priorities: UploadPriority) -> SpooledObject | None:
         """Return the next object of these priorities. It stays until `mark_uploaded`."""
         with self._lock:
-            found = [w for w in self._waiting.values() if w.priority in priorities]
-        return min(found, key=lambda w: w.turn, default=None)
+            candidates = [w for w in self._waiting.values() if w.priority in priorities]
+        return min(candidates, key=lambda w: w.turn, default=None)
 
     def read(self, waiting: SpooledObject) -> bytes | None:
         """Return the object's data. None if a newer version has replaced it, or if its file is missing."""
@@ -175,10 +175,10 @@ class UploadSpool:
 
     def _drop_oldest(self, highest: UploadPriority) -> bool:
         """Drop one object of a priority up to `highest`, the lowest and oldest first. False if there is none."""
-        found = [w for w in self._waiting.values() if w.priority <= highest]
-        if not found:
+        candidates = [w for w in self._waiting.values() if w.priority <= highest]
+        if not candidates:
             return False
-        oldest = min(found, key=lambda w: (w.priority, w.turn))
+        oldest = min(candidates, key=lambda w: (w.priority, w.turn))
         del self._waiting[str(oldest.uri)]
         self._forget(oldest)
         self._drop(oldest)

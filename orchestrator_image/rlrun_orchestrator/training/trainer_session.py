@@ -89,14 +89,14 @@ def complete_checkpoints(store: Store, layout: RunLayout) -> list[S3Uri]:
             steps.append(step_of(folder))
         except ValueError:
             continue
-    found = []
+    checkpoints = []
     for step in sorted(steps, reverse=True):
         try:
             if store.is_complete(layout.checkpoint(step)):
-                found.append(layout.checkpoint(step))
+                checkpoints.append(layout.checkpoint(step))
         except Corrupt as error:
             log.warning("%s", error)
-    return found
+    return checkpoints
 
 
 class TrainerSession:
@@ -265,9 +265,9 @@ class TrainerSession:
         start = time.monotonic()
         while True:
             try:
-                found = await asyncio.to_thread(complete_checkpoints, self._store, self._layout)
+                checkpoints = await asyncio.to_thread(complete_checkpoints, self._store, self._layout)
                 self._conditions.set_waiting("s3", None)
-                return found
+                return checkpoints
             except StoreError as error:
                 self._conditions.set_waiting("s3", error.problem)
                 if time.monotonic() - start > deadline:

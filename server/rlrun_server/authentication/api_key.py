@@ -63,8 +63,8 @@ def is_api_key(token: str) -> bool:
 
 def parse(text: str) -> tuple[str, str] | None:
     """Return id and secret of a key, None if the text has another form."""
-    found = TEXT.fullmatch(text)
-    return (found[1], found[2]) if found else None
+    match = TEXT.fullmatch(text)
+    return (match[1], match[2]) if match else None
 
 
 def mint(
@@ -90,8 +90,8 @@ def to_entries(keys: Mapping[str, ApiKey]) -> dict[str, str]:
 
 def read_entries(secret: Obj) -> dict[str, ApiKey]:
     """Return the keys in the Secret, by id. Entries that are no keys are left out."""
-    found = {key_id: _from_json(key_id, text) for key_id, text in (secret.get("data") or {}).items()}
-    return {key_id: key for key_id, key in found.items() if key is not None}
+    entries = {key_id: _from_json(key_id, text) for key_id, text in (secret.get("data") or {}).items()}
+    return {key_id: key for key_id, key in entries.items() if key is not None}
 
 
 def _to_json(key: ApiKey) -> bytes:

@@ -55,8 +55,8 @@ class ApiKeyStore:
 
     async def find(self, key_id: str) -> ApiKey | None:
         """Return the key with this id. Costs a request in KEPT_SECONDS, or UNKNOWN_SECONDS for unknown keys."""
-        found = (await self._read_recent(KEPT_SECONDS)).get(key_id)
-        return found or (await self._read_recent(UNKNOWN_SECONDS)).get(key_id)
+        api_key = (await self._read_recent(KEPT_SECONDS)).get(key_id)
+        return api_key or (await self._read_recent(UNKNOWN_SECONDS)).get(key_id)
 
     async def keys(self) -> Keys:
         """Return all keys as they are now, also those that have ended."""
@@ -95,16 +95,16 @@ class ApiKeyStore:
     async def _read(self) -> Keys:
         try:
             began = self._clock()
-            found = await self.keys()
+            keys = await self.keys()
             # A change that ended meanwhile is newer.
             if self._table is None or began >= self._table[0]:
-                self._table = (began, found)
-            return found
+                self._table = (began, keys)
+            return keys
         finally:
             self._reading = None
 
     async def _secret(self) -> Obj:
-        found = await self._cluster.get(SECRET, self._namespace, self._name)
-        if found is None:
+        obj = await self._cluster.get(SECRET, self._namespace, self._name)
+        if obj is None:
             raise StoreMissing(f"Secret {self._namespace}/{self._name} for API keys does not exist: upgrade the chart")
-        return found
+        return obj

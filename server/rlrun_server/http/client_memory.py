@@ -77,8 +77,8 @@ class WithMemory:
 
 def memory_of(scope: Scope) -> ClientMemory | None:
     """Return the limits. None: there are none."""
-    found: ClientMemory | None = scope.get(MEMORY)
-    return found
+    memory: ClientMemory | None = scope.get(MEMORY)
+    return memory
 
 
 def owner_of(request: Request) -> str:

@@ -41,18 +41,18 @@ def is_sent_in_clear(request: Request) -> bool:
 
 def _is_own(origin: str, request: Request) -> bool:
     # The scheme is not compared: behind an Ingress the request comes without the browser's TLS.
-    found = _split(origin)
-    if found is None:
+    parts = _split(origin)
+    if parts is None:
         return False
-    scheme, host, port = found
+    scheme, host, port = parts
     own_host, own_port = _host_of(request)
     default = DEFAULT_PORTS[scheme]
     return host == own_host and (port or default) == (own_port or default)
 
 
 def _host_of(request: Request) -> tuple[str, int | None]:
-    found = _split(f"http://{request.headers.get('Host', '')}")
-    return (found[1], found[2]) if found else ("", None)
+    parts = _split(f"http://{request.headers.get('Host', '')}")
+    return (parts[1], parts[2]) if parts else ("", None)
 
 
 def _split(origin: str) -> tuple[str, str, int | None] | None:

@@ -53,11 +53,11 @@ class PathDispatcher:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer the request."""
-        found = self._posts.get(scope["path"]) if scope["type"] == "http" else None
-        if found is None:
+        endpoint = self._posts.get(scope["path"]) if scope["type"] == "http" else None
+        if endpoint is None:
             await self._others(scope, receive, send)
         elif scope["method"] == "POST":
-            await found(scope, receive, send)
+            await endpoint(scope, receive, send)
         else:
             await PlainTextResponse("405: Method Not Allowed", 405, {"Allow": "POST"})(scope, receive, send)
 

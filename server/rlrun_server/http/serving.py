@@ -140,14 +140,14 @@ def listen(host: str | None, port: int) -> list[socket.socket]:
 def _listen(family: socket.AddressFamily, host: str, port: int) -> socket.socket:
     # With this protocol, and not with the default 0, asyncio sends short packets without waiting for others. Responses
     # otherwise take the 40 ms of a delayed acknowledgement.
-    found = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
-        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:
-            found.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        found.bind((host, port))
-        found.listen(BACKLOG)
+            listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        listening.bind((host, port))
+        listening.listen(BACKLOG)
     except OSError:
-        found.close()
+        listening.close()
         raise
-    return found
+    return listening

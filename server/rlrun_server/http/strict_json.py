@@ -27,7 +27,7 @@ class TextInvalid(ValueError):
 def read_json(body: bytes) -> Any:
     """Return the value. Raises TextInvalid, also for NaN, names that are there twice and more than MAX_DEPTH levels."""
     try:
-        found = json.loads(_text(body), parse_constant=_refuse_constant, object_pairs_hook=_unique)
+        value = json.loads(_text(body), parse_constant=_refuse_constant, object_pairs_hook=_unique)
     except TextInvalid:
         raise
     except json.JSONDecodeError as error:
@@ -36,20 +36,20 @@ def read_json(body: bytes) -> Any:
         raise _too_long() from None
     except RecursionError:
         raise _too_deep() from None
-    return _check_value(found)
+    return _check_value(value)
 
 
 def read_yaml(body: bytes) -> Any:
     """Return the value of the one document. Raises TextInvalid, also for aliases, which can make it huge."""
     try:
-        found = yaml.load(_text(body), Loader=_StrictLoader)
+        value = yaml.load(_text(body), Loader=_StrictLoader)
     except yaml.YAMLError as error:
         raise TextInvalid(f"The body is not YAML: {error}.") from None
     except (RecursionError, ValueError) as error:
         if isinstance(error, TextInvalid):
             raise
         raise TextInvalid("The body is not YAML: it is nested too deep, or a value is out of range.") from None
-    return _check_value(found)
+    return _check_value(value)
 
 
 def check_toml(body: bytes) -> str:
@@ -99,23 +99,23 @@ def _text(body: bytes) -> str:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    unique = dict(pairs)
+    if len(unique) != len(pairs):
         seen: set[str] = set()
         for name, _ in pairs:
             if name in seen:
                 raise _twice(name)
             seen.add(name)
-    return found
+    return unique
 
 
-def _check_value(found: Any) -> Any:
+def _check_value(content: Any) -> Any:
     """Return the value if all of it can be sent to the API server as JSON. Raises TextInvalid."""
-    level: list[Any] = [found]
+    level: list[Any] = [content]
     for _ in range(MAX_DEPTH):
         level = [child for value in level for child in _children(value)]
         if not level:
-            return found
+            return content
     raise _too_deep()
 
 

@@ -57,12 +57,12 @@ def rewrite_request(body: bytes, model: str) -> bytes:
 
 def _fields(body: bytes) -> dict[str, Any]:
     try:
-        found = read_json(body)
+        document = read_json(body)
     except TextInvalid as error:
         raise InferenceError(400, "invalid_json", str(error)) from error
-    if not isinstance(found, dict):
+    if not isinstance(document, dict):
         raise InferenceError(400, "invalid_json", "The body must be a JSON object with `model`.")
-    return found
+    return document
 
 
 def _urls(fields: dict[str, Any]) -> Iterator[str]:

@@ -118,10 +118,10 @@ class Completions:
         self, user: User, model: DeployedModel, answer: EngineAnswer, held: HeldBytes, record: RequestRecord
     ) -> bytes:
         content = await _read(model, answer, MAX_ANSWER, held)
-        found = await self._run(user, len(content), _parse, content)
-        if not isinstance(found, dict):
+        parsed = await self._run(user, len(content), _parse, content)
+        if not isinstance(parsed, dict):
             raise engine_failed(model, "does not answer with JSON")
-        record.outcome, record.usage = "ok", read_usage(found)
+        record.outcome, record.usage = "ok", read_usage(parsed)
         return content
 
     async def _refusal(self, model: DeployedModel, answer: EngineAnswer, record: RequestRecord) -> InferenceError:
@@ -132,9 +132,9 @@ class Completions:
         if answer.status not in PASSED_STATUSES:
             return engine_failed(model, f"answers with status {answer.status}")
         record.outcome = "refused"
-        found = _parse(await _read(model, answer, MAX_REFUSAL))
-        error = found.get("error") if isinstance(found, dict) else None
-        fields = error if isinstance(error, dict) else found if isinstance(found, dict) else {}
+        document = _parse(await _read(model, answer, MAX_REFUSAL))
+        error = document.get("error") if isinstance(document, dict) else None
+        fields = error if isinstance(error, dict) else document if isinstance(document, dict) else {}
         message = str(fields.get("message") or "The engine refuses the request.")[:MAX_MESSAGE]
         param = fields.get("param")
         return InferenceError(

@@ -54,12 +54,12 @@ class EventSplitter:
     def _is_for_client(self, event: bytes) -> bool:
         if b'"usage"' not in event or len(event) > MAX_PARSED:
             return True
-        found = _data(event)
-        usage = read_usage(found)
+        content = _data(event)
+        usage = read_usage(content)
         if usage is None:
             return True
         self.usage = usage
-        return self._wants_usage or bool(found.get("choices"))
+        return self._wants_usage or bool(content.get("choices"))
 
 
 def _data(event: bytes) -> Any:

@@ -172,5 +172,5 @@ def _completions(request: Request) -> Completions:
     """Raises RestError before all adapters have been listed."""
     services: Services = request.app.state.services
     services.objects.require(services.objects.adapters)
-    found: Completions = request.app.state.completions
-    return found
+    completions: Completions = request.app.state.completions
+    return completions

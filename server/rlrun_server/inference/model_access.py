@@ -33,12 +33,12 @@ class ModelAccess:
         An adapter comes before a base model, a name with a namespace before one without, and the namespace of the
         user's API key before others.
         """
-        found = sorted(self._models.find_named(name), key=lambda model: (_rank(model, name, user), model))[
+        candidates = sorted(self._models.find_named(name), key=lambda model: (_rank(model, name, user), model))[
             :MAX_CANDIDATES
         ]
-        allowed = await self._select_allowed(user, found)
+        allowed = await self._select_allowed(user, candidates)
         if not allowed:
-            raise await self._not_found(user, name, found)
+            raise await self._not_found(user, name, candidates)
         meant = _most_specific(allowed, name, user)
         if len(meant) > 1:
             known = ", ".join(model.own_name for model in meant[:MAX_NAMED])
@@ -62,8 +62,8 @@ class ModelAccess:
     def _name(self, model: DeployedModel, namespaces: Collection[str], user: User) -> str:
         """Return the first name that means this model and no other, empty for a base model that an adapter hides."""
         for name in model.names:
-            found = [other for other in self._models.find_named(name) if other.namespace in namespaces]
-            if _most_specific(found, name, user) == [model]:
+            candidates = [other for other in self._models.find_named(name) if other.namespace in namespaces]
+            if _most_specific(candidates, name, user) == [model]:
                 return name
         return ""
 
@@ -71,8 +71,8 @@ class ModelAccess:
         answers = await asyncio.gather(*(self._access.may(user, chat_check(model.namespace)) for model in models))
         return [model for model, is_allowed in zip(models, answers, strict=True) if is_allowed]
 
-    async def _not_found(self, user: User, name: str, found: Sequence[DeployedModel]) -> InferenceError:
-        for model in found:
+    async def _not_found(self, user: User, name: str, models: Sequence[DeployedModel]) -> InferenceError:
+        for model in models:
             if await self._access.may(user, Check(*VISIBLE, model.namespace)):
                 message = (
                     f"User {user.name} may not {chat_check(model.namespace)}. Ask an administrator of the namespace "

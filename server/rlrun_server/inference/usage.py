@@ -39,10 +39,10 @@ class TokenUsage:
 
 def read_usage(answer: Any) -> TokenUsage | None:
     """Return the usage in an answer or an event of the engine, None if it has none."""
-    found = answer.get("usage") if isinstance(answer, dict) else None
-    if not isinstance(found, dict):
+    fields = answer.get("usage") if isinstance(answer, dict) else None
+    if not isinstance(fields, dict):
         return None
-    return TokenUsage(_count(found.get("prompt_tokens")), _count(found.get("completion_tokens")))
+    return TokenUsage(_count(fields.get("prompt_tokens")), _count(fields.get("completion_tokens")))
 
 
 def count(model: DeployedModel, outcome: str, usage: TokenUsage | None, seconds: float) -> None:

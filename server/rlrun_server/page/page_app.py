@@ -58,11 +58,11 @@ class PageApp:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer the request."""
-        found = self._find(scope["path"]) if scope["type"] == "http" else None
-        if found is None:
+        page_file = self._find(scope["path"]) if scope["type"] == "http" else None
+        if page_file is None:
             await self._others(scope, receive, send)
             return
-        file, caching = found
+        file, caching = page_file
         if scope["method"] in ("GET", "HEAD"):
             response = self._response(Request(scope), file, caching)
         else:

@@ -79,17 +79,17 @@ def load_page(folder: Path = STATIC) -> PageFiles:
 def to_shell(html: str, prefix: str) -> tuple[str, str]:
     """Return the shell whose relative addresses begin with `prefix`, and the hash of its import map."""
     html = ADDRESS.sub(rf"\g<1>{prefix}\g<2>", html)
-    found = IMPORT_MAP.search(html)
-    if found is None:
+    match = IMPORT_MAP.search(html)
+    if match is None:
         return html, ""
-    imports = json.loads(found[2])
+    imports = json.loads(match[2])
     imports["imports"] = {
         name: f"./{prefix}{address[2:]}" if address.startswith("./") else address
         for name, address in imports["imports"].items()
     }
     text = json.dumps(imports)
     digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
-    return html[: found.start(2)] + text + html[found.end(2) :], f"sha256-{digest}"
+    return html[: match.start(2)] + text + html[match.end(2) :], f"sha256-{digest}"
 
 
 def _file(name: str, content: bytes) -> PageFile:

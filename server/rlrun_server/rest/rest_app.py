@@ -109,12 +109,12 @@ def _routes() -> Sequence[BaseRoute]:
 @functools.cache
 def _methods() -> Mapping[str, set[str]]:
     """Return the methods of each path."""
-    found: defaultdict[str, set[str]] = defaultdict(set)
+    methods: defaultdict[str, set[str]] = defaultdict(set)
     for router in ROUTERS:
         for route in router.routes:
             if isinstance(route, APIRoute):
-                found[PREFIX + route.path_format] |= route.methods or set()
-    return found
+                methods[PREFIX + route.path_format] |= route.methods or set()
+    return methods
 
 
 def openapi_of(app: FastAPI) -> dict[str, Any]:

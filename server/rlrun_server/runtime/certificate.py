@@ -30,8 +30,8 @@ class Certificate:
     def load(self) -> bool:
         """Load the files if they have changed, for new connections. Returns True then. Raises CertificateInvalid."""
         try:
-            found = tuple((self._folder / name).read_bytes() for name in (CHAIN, KEY))
-            if found == self._loaded:
+            files = tuple((self._folder / name).read_bytes() for name in (CHAIN, KEY))
+            if files == self._loaded:
                 return False
             # A context takes a certificate and then its key: wrong files must not leave it between the two.
             ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(self._folder / CHAIN, self._folder / KEY)
@@ -41,7 +41,7 @@ class Certificate:
                 f"{self._folder} needs {CHAIN} and {KEY} of one certificate in PEM ({error}): check the Secret "
                 "server.tls.existingSecret, or delete the one that the operator has made and restart it"
             ) from error
-        self._loaded = found
+        self._loaded = files
         return True
 
     async def follow(self) -> None:

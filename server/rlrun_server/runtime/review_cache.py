@@ -53,9 +53,9 @@ class ReviewCache(Generic[Result]):
         self._pending.pop(key, None)
         if task.cancelled() or task.exception() is not None:
             return
-        found = task.result()
-        seconds = self._accepted_seconds if self._is_accepted(found) else REFUSED_SECONDS
-        self._known[key] = (self._clock() + seconds, found)
+        answer = task.result()
+        seconds = self._accepted_seconds if self._is_accepted(answer) else REFUSED_SECONDS
+        self._known[key] = (self._clock() + seconds, answer)
         self._known.move_to_end(key)
         while len(self._known) > REMEMBERED:
             self._known.popitem(last=False)

@@ -53,9 +53,9 @@ class Signing:
             )
         outcome = "error"
         try:
-            found = await self._sign_for(grant, token, requests)
+            signed = await self._sign_for(grant, token, requests)
             outcome = "signed"
-            return found
+            return signed
         except ProblemError as error:
             outcome = str(error.status)
             raise

@@ -111,10 +111,10 @@ def _parameters(query: str) -> dict[str, str]:
         pairs = parse_qsl(query, keep_blank_values=True, max_num_fields=16)
     except ValueError as error:
         raise RequestNotAllowed("the query of the URL cannot be read") from error
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    parameters = dict(pairs)
+    if len(parameters) != len(pairs):
         raise RequestNotAllowed("a parameter is in the query twice")
-    return found
+    return parameters
 
 
 def _listed_prefix(method: str, parameters: Mapping[str, str]) -> str:

@@ -67,19 +67,19 @@ class S3Signer:
 
     def _credentials(self) -> ReadOnlyCredentials:
         try:
-            found = read_credentials(self._folder) if self._folder is not None else None
-            if found is None:
+            credentials = read_credentials(self._folder) if self._folder is not None else None
+            if credentials is None:
                 provided = self._session.get_credentials()
-                found = None if provided is None else provided.get_frozen_credentials()
+                credentials = None if provided is None else provided.get_frozen_credentials()
         except Exception as error:
             # What the providers of boto3 raise is as different as the services that they ask.
             raise CredentialsMissing(f"rlrun-server was given no S3 credentials: {error}") from error
-        if found is None:
+        if credentials is None:
             raise CredentialsMissing(
                 "rlrun-server has no S3 credentials: check s3.credentials of the chart, its Secret, or the workload "
                 "identity of its ServiceAccount"
             )
-        return found
+        return credentials
 
 
 def read_credentials(folder: Path) -> ReadOnlyCredentials | None:

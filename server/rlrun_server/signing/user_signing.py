@@ -59,9 +59,9 @@ class UserSigning:
         """Return the headers for the request. Raises ProblemError."""
         outcome = "error"
         try:
-            found = await self._sign(token, client, asked)
+            headers = await self._sign(token, client, asked)
             outcome = "signed"
-            return found
+            return headers
         except ProblemError as error:
             outcome = str(error.status)
             raise

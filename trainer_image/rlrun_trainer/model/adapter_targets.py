@@ -70,9 +70,9 @@ def resolve(targets: Sequence[str], layers: LinearLayers) -> tuple[str, ...]:
     chosen: set[str] = set()
     unknown = []
     for target in targets:
-        found = layers.served if target == ALL_LINEAR else _ending(target, (*layers.served, *layers.named))
-        chosen.update(found)
-        if not found:
+        modules = layers.served if target == ALL_LINEAR else _ending(target, (*layers.served, *layers.named))
+        chosen.update(modules)
+        if not modules:
             unknown.append(target)
     if unknown:
         raise _unknown(unknown, layers)

@@ -166,10 +166,10 @@ class BaseModel:
         slot = AdapterSlot(adapter, model, shape, parameters, self._optimizer(parameters), self._rng(seed))
         names = (*layers.served, *layers.named, *layers.refused)
         slot.config = shape.peft_config(model, *file_targets(targets, names, layers.experts))
-        found = warning(targets, layers)
-        if found is not None:
-            log.warning("%s: %s", name, found.message)
-            slot.warnings.append(found)
+        problem = warning(targets, layers)
+        if problem is not None:
+            log.warning("%s: %s", name, problem.message)
+            slot.warnings.append(problem)
         self.slots[name] = slot
         return slot
 
@@ -375,11 +375,11 @@ def _check_head(base: BaseModel) -> None:
 
 def _choose_rows(base: BaseModel) -> None:
     mixing = row_layout.mixing_layers(getattr(base.model.config.get_text_config(), "layer_types", None))
-    found = row_layout.measure(base.hidden_states, base.head, base.vocab_size, base.device)
+    measured = row_layout.measure(base.hidden_states, base.head, base.vocab_size, base.device)
     base.guard.settle()
     # All processes must pack alike: the first one's measurement counts.
-    found = base.world.broadcast(found)
-    base.shares_rows, warning = row_layout.decide(found, mixing, base.loader.dtype)
+    measured = base.world.broadcast(measured)
+    base.shares_rows, warning = row_layout.decide(measured, mixing, base.loader.dtype)
     if warning is not None:
         log.warning("%s", warning.message)
         base.warnings.append(warning)

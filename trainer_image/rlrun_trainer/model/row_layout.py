@@ -85,27 +85,27 @@ def measure(hidden: Hidden, head: Head, vocab_size: int, device: torch.device) -
         )
 
 
-def decide(found: RowDifference, mixing: Sequence[str], dtype: torch.dtype) -> tuple[bool, Problem | None]:
+def decide(drift: RowDifference, mixing: Sequence[str], dtype: torch.dtype) -> tuple[bool, Problem | None]:
     """Return whether samples share rows, and a warning if the measurement forbids what the layers' types allow.
 
     Raises ProblemError (SamplesNotSeparated) if samples differ even with one per row.
     """
     limit = tolerance(dtype)
-    if not found.separate <= REFUSAL * limit:
+    if not drift.separate <= REFUSAL * limit:
         raise ProblemError.of(
             UNPROCESSABLE,
             Reason.SAMPLES_NOT_SEPARATED,
-            f"Log probabilities of two samples differ by {found.separate:.2g} nats per token from those of each sample "
+            f"Log probabilities of two samples differ by {drift.separate:.2g} nats per token from those of each sample "
             f"alone, even with one sample per row (at most {REFUSAL * limit:g} is rounding). Training would use wrong "
             "probabilities. Use another model.",
         )
     if mixing:
         return False, None
-    if found.shared <= max(limit, min(NOISE * found.separate, NOISE_LIMIT * limit)):
+    if drift.shared <= max(limit, min(NOISE * drift.separate, NOISE_LIMIT * limit)):
         return True, None
     return False, Problem(
         reason=Reason.PACKING_DISABLED,
-        message=f"Log probabilities of two samples in one row differ by {found.shared:.2g} nats per token from those "
+        message=f"Log probabilities of two samples in one row differ by {drift.shared:.2g} nats per token from those "
         "of each sample alone, so this model mixes the samples of a row. The trainer computes one sample per row "
         "instead, which is correct and slower. No action is needed.",
     )

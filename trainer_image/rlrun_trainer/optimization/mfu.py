@@ -26,12 +26,12 @@ def active_weights(parameters: Iterable[tuple[str, int]], config: Any) -> float:
     """
     experts = getattr(config, "num_experts", None) or getattr(config, "num_local_experts", None)
     chosen = (getattr(config, "num_experts_per_tok", None) or 1) / experts if experts else 1.0
-    found = 0.0
+    weights = 0.0
     for name, size in parameters:
         if "embed" in name or "lm_head" in name or "lora_" in name:
             continue
-        found += size * (chosen if ".experts." in name else 1.0)
-    return found
+        weights += size * (chosen if ".experts." in name else 1.0)
+    return weights
 
 
 def step_flops(weights: float, config: Any, lengths: Sequence[int]) -> float:

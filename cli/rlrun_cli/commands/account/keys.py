@@ -101,10 +101,10 @@ def delete_key(
 ) -> None:
     """Delete an API key of the namespace. Programs that use it are refused within 15 seconds."""
     # A whole key would be in the logs of servers that it passes.
-    found = re.fullmatch(f"({ID_PATTERN})", key_id) or re.fullmatch(KEY_PATTERN, key_id)
-    if found is None:
+    match = re.fullmatch(f"({ID_PATTERN})", key_id) or re.fullmatch(KEY_PATTERN, key_id)
+    if match is None:
         raise CliError("ID is not the id of an API key", "list the keys: rlrun key list", code=INVALID)
-    key_id = found[1]
+    key_id = match[1]
     api = cluster(ctx, kubeconfig, context, namespace)
     with s3_operation(f"delete API key {key_id} of namespace {api.namespace}"):
         deleted = _keys(api, server).delete(key_id)

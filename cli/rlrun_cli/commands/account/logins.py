@@ -56,13 +56,13 @@ def login(
     given = _read_key() if key else ""
     before = find_login(api.login_name)
     with s3_operation("log in"):
-        found = StoredLogin(server or "", given) if given or api.bearer() else _create_login(api, server, days)
-        identity = _identity(api, server, found.key or api.bearer())
-    if found.key and not found.key_id:
-        found = StoredLogin(found.server, found.key, namespace=str(identity.get("namespace") or ""))
-    keep_login(api.login_name, found if found.server or found.key else None)
+        stored = StoredLogin(server or "", given) if given or api.bearer() else _create_login(api, server, days)
+        identity = _identity(api, server, stored.key or api.bearer())
+    if stored.key and not stored.key_id:
+        stored = StoredLogin(stored.server, stored.key, namespace=str(identity.get("namespace") or ""))
+    keep_login(api.login_name, stored if stored.server or stored.key else None)
     typer.echo(f"logged in as {identity['name']}")
-    if found.key:
+    if stored.key:
         output.notice(f"The key is in {logins_file()}.")
     else:
         output.notice("Your kubeconfig has a token, which is used as it is. No key is kept.")
@@ -78,14 +78,14 @@ def logout(
 ) -> None:
     """Remove the login from this machine, and delete the key that it made."""
     api = _cluster(ctx, kubeconfig, context, namespace, has_server=False)
-    found = find_login(api.login_name)
-    if found is None:
+    stored = find_login(api.login_name)
+    if stored is None:
         output.notice("You are not logged in.")
         return
     keep_login(api.login_name, None)
     typer.echo("logged out")
-    if found.key_id:
-        _forget(api, found.server, found)
+    if stored.key_id:
+        _forget(api, stored.server, stored)
 
 
 def whoami(
@@ -154,8 +154,8 @@ def _keys(api: RemoteCluster, server: str | None) -> ApiKeys:
 
 
 def _identity(api: RemoteCluster, server: str | None, credential: str) -> dict[str, Any]:
-    found: dict[str, Any] = locate_server(api, server, token=lambda: credential).send("GET", WHOAMI_PATH, None)
-    return found
+    identity: dict[str, Any] = locate_server(api, server, token=lambda: credential).send("GET", WHOAMI_PATH, None)
+    return identity
 
 
 def _forget(api: RemoteCluster, server: str, login: StoredLogin) -> None:

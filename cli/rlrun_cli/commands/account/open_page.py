@@ -36,18 +36,20 @@ def open_page(
     """Print the address of the web page with a login, and open it."""
     api = cluster(ctx, kubeconfig, context, namespace)
     with s3_operation("open the page"):
-        found = locate_server(api, server)
-        if isinstance(found, ProxiedServer):
+        remote_server = locate_server(api, server)
+        if isinstance(remote_server, ProxiedServer):
             raise CliError(
                 "the platform has not published a URL of rlrun-server, so that no browser reaches it",
-                f"in another terminal run: {found.port_forward()}; then: "
+                f"in another terminal run: {remote_server.port_forward()}; then: "
                 f"rlrun open --server http://127.0.0.1:{FORWARDED_PORT}",
                 code=INVALID,
             )
-        code = (found.send("POST", CODE_PATH, {}) or {}).get("code")
+        code = (remote_server.send("POST", CODE_PATH, {}) or {}).get("code")
     if not isinstance(code, str) or not code:
-        raise CliError(f"{found.url} answered without a login code", "check --server, and the version of rlrun-server")
-    address = f"{found.url}/#login={quote(code, safe='')}"
+        raise CliError(
+            f"{remote_server.url} answered without a login code", "check --server, and the version of rlrun-server"
+        )
+    address = f"{remote_server.url}/#login={quote(code, safe='')}"
     typer.echo(address)
     if browser and sys.stdout.isatty() and webbrowser.open(address):
         output.notice("Opened in a browser. If you do not see it, open the address above within a minute.")

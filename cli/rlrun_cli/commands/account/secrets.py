@@ -60,12 +60,12 @@ def list_secrets(
 ) -> None:
     """List the Secrets for environments of runs, without their values."""
     api = cluster(ctx, kubeconfig, context, namespace)
-    found = sorted((item for item in api.list(SECRET, OWN) if is_own(item)), key=lambda i: str(i["metadata"]["name"]))
+    secrets = sorted((item for item in api.list(SECRET, OWN) if is_own(item)), key=lambda i: str(i["metadata"]["name"]))
     if fmt:
-        shown = [{"name": i["metadata"]["name"], "variables": sorted(i.get("data") or {})} for i in found]
+        shown = [{"name": i["metadata"]["name"], "variables": sorted(i.get("data") or {})} for i in secrets]
         output.emit_values(shown, "name", fmt)
-    elif found:
-        rows = [[i["metadata"]["name"], ", ".join(sorted(i.get("data") or {})), output.age(i)] for i in found]
+    elif secrets:
+        rows = [[i["metadata"]["name"], ", ".join(sorted(i.get("data") or {})), output.age(i)] for i in secrets]
         output.print_table(["NAME", "VARIABLES", "AGE"], rows)
     else:
         output.notice(f"No Secrets of rlrun in namespace {api.namespace}. Make one: rlrun secret set --help")

@@ -64,17 +64,17 @@ def show_usage(
     place = "" if all_namespaces or has_own else f"/namespaces/{api.namespace}"
     query = urlencode({"by": by.value} | ({} if since is None else {"since": since}))
     with s3_operation("read the usage"):
-        found = find_server(api, server)("GET", f"/rlrun/v1{place}/usage?{query}", None)
+        usage = find_server(api, server)("GET", f"/rlrun/v1{place}/usage?{query}", None)
     if fmt is output.Format.name:
-        output.emit_values(found["rows"], by.value, fmt)
+        output.emit_values(usage["rows"], by.value, fmt)
         return
     if fmt:
-        output.emit_document(found, fmt)
+        output.emit_document(usage, fmt)
         return
-    if not found["rows"]:
+    if not usage["rows"]:
         output.notice("No runs.")
         return
-    _print(found, by)
+    _print(usage, by)
 
 
 def _print(usage: dict[str, Any], by: UsageGrouping) -> None:

@@ -123,10 +123,10 @@ ADAPTERS = Listing(
 
 def _show(ctx: typer.Context, api: RemoteCluster, listing: Listing, run: str | None, choice: Choice) -> None:
     def keep(items: list[Obj]) -> list[Obj]:
-        found = [i for i in items if run is None or i["spec"].get("runName") == run]
-        if run is not None and not found and not choice.watch:
+        shown = [i for i in items if run is None or i["spec"].get("runName") == run]
+        if run is not None and not shown and not choice.watch:
             api.get(RLRUN, run)  # raises if the run does not exist
-        return found
+        return shown
 
     show_list(ctx, api, listing, choice, keep)
 

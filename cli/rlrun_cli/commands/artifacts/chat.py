@@ -51,12 +51,12 @@ def chat(
     options = {name: value for name, value in given.items() if value is not None}
     messages: list[Message] = [{"role": "system", "content": system}] if system else []
     with s3_operation(f"ask {adapter}"):
-        found = locate_server(api, server)
-        model = model_name(api, found, adapter)
+        remote_server = locate_server(api, server)
+        model = model_name(api, remote_server, adapter)
         if prompt is not None:
-            _answer(found, model, [*messages, {"role": "user", "content": prompt}], options)
+            _answer(remote_server, model, [*messages, {"role": "user", "content": prompt}], options)
             return
-    _converse(found, model, messages, options)
+    _converse(remote_server, model, messages, options)
 
 
 def _converse(

@@ -217,14 +217,14 @@ def _baseline(base_url: str | None, model: str | None, args: str) -> BaselineReq
     if not base_url.startswith(("http://", "https://")):
         raise CliError(f"--base-url: {base_url!r} is not a URL", "write https://host[:port]/v1", code=INVALID)
     try:
-        found: Any = json.loads(args)
+        document: Any = json.loads(args)
     except ValueError as problem:
         raise CliError(
             f"--args is not JSON: {problem}", """write --args '{"split": "train"}'""", code=INVALID
         ) from None
-    if not isinstance(found, dict):
+    if not isinstance(document, dict):
         raise CliError("--args is not a JSON object", """write --args '{"split": "train"}'""", code=INVALID)
-    return BaselineRequest(folder="", module="", results="", base_url=base_url, model=model, args=found)
+    return BaselineRequest(folder="", module="", results="", base_url=base_url, model=model, args=document)
 
 
 def _endpoint_key(base_url: str, variable: str | None) -> str:
@@ -269,12 +269,12 @@ def show_environment(
 
 def read_versions(store: Store, bucket: str, prefix: str, owner: str, name: str) -> dict[str, list[tuple[str, int]]]:
     """Return the files of each version and their sizes, versions in their order. Raises StoreError."""
-    found: dict[str, list[tuple[str, int]]] = {}
+    versions: dict[str, list[tuple[str, int]]] = {}
     for path, size in store.list_files(environment_package(bucket, prefix, owner, name)):
         version, _, file = path.partition("/")
         if file.endswith(".whl"):
-            found.setdefault(version, []).append((file, size))
-    return dict(sorted(found.items(), key=lambda pair: _order(pair[0])))
+            versions.setdefault(version, []).append((file, size))
+    return dict(sorted(versions.items(), key=lambda pair: _order(pair[0])))
 
 
 def _order(version: str) -> list[tuple[int, int, str]]:

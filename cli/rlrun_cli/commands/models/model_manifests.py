@@ -95,5 +95,5 @@ def check_model(
     ],
 ) -> None:
     """Check the manifest of a model."""
-    found = load_object(file, read_text(file), RLModel)
-    typer.echo(f"{found['metadata']['name']}: {found['spec']['id']} is valid")
+    document = load_object(file, read_text(file), RLModel)
+    typer.echo(f"{document['metadata']['name']}: {document['spec']['id']} is valid")

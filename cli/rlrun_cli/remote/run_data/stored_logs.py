@@ -23,8 +23,8 @@ def read_stored_logs(
     """Yield the lines of the stored logs. Raises StoreError, and CliError if there are none."""
     folder = layout.logs
     files = [name for name, _ in store.list_files(folder)]
-    found = select_logs(files, run, role, attempt, previous, components)
-    if not found:
+    selected = select_logs(files, run, role, attempt, previous, components)
+    if not selected:
         which = f"attempt {attempt}" if attempt is not None else "any attempt"
         existing = sorted({f"attempt {log.attempt}: {log.pod}" for log in map(parse_log_path, files) if log})
         raise CliError(
@@ -34,7 +34,7 @@ def read_stored_logs(
             else "logs are copied when containers end, and this run has no copy yet",
             details=existing,
         )
-    for log in found:
-        prefix = f"[{log.pod}] " if len(found) > 1 else ""
+    for log in selected:
+        prefix = f"[{log.pod}] " if len(selected) > 1 else ""
         lines = store.get_bytes(folder / log.file).decode("utf-8", "replace").splitlines()
         yield from (prefix + line for line in (lines if tail is None else lines[len(lines) - min(tail, len(lines)) :]))

@@ -49,10 +49,10 @@ def list_rollouts(opened: Iterable[OpenSamples], wanted: SampleFilter) -> list[L
 
     Raises CliError if no or several groups begin so.
     """
-    found = [ListedRollout(samples, group, row) for samples in opened for group, row in samples.index.pairs()]
+    rollouts = [ListedRollout(samples, group, row) for samples in opened for group, row in samples.index.pairs()]
     if wanted.group is not None:
-        wanted = replace(wanted, group=_group_id(found, wanted.group))
-    return [rollout for rollout in found if wanted.accepts(rollout.group, rollout.row)]
+        wanted = replace(wanted, group=_group_id(rollouts, wanted.group))
+    return [rollout for rollout in rollouts if wanted.accepts(rollout.group, rollout.row)]
 
 
 def records_of(rollouts: Sequence[ListedRollout]) -> Iterator[SampleRecord | SamplesDamaged]:
@@ -82,15 +82,15 @@ def _use(split: SampleSplit, environment: str | None) -> str | None:
 
 
 def _uses_by_step(store: Store, layout: RunLayout, split: SampleSplit, use: str | None) -> dict[int, list[str]]:
-    found: dict[int, list[str]] = {}
+    uses: dict[int, list[str]] = {}
     for name, _ in store.list_files(layout.root / "rollouts"):
         parsed = parse_rollouts_name(name)
         if parsed is None:
             continue
         step, its_use = parsed
         if its_use == use or (use is None and its_use.startswith(f"{split}-")):
-            found.setdefault(step, []).append(its_use)
-    return found
+            uses.setdefault(step, []).append(its_use)
+    return uses
 
 
 def _missing(layout: RunLayout, steps: Sequence[int], step: int | None, split: SampleSplit) -> CliError:
@@ -102,11 +102,11 @@ def _missing(layout: RunLayout, steps: Sequence[int], step: int | None, split: S
 
 
 def _group_id(rollouts: Iterable[ListedRollout], beginning: str) -> str:
-    found = sorted({rollout.group.group for rollout in rollouts if rollout.group.group.startswith(beginning)})
-    if beginning in found or len(found) == 1:
-        return beginning if beginning in found else found[0]
-    if found:
-        raise CliError(f"{len(found)} groups begin with {beginning!r}", "give more characters of the group's id")
+    ids = sorted({rollout.group.group for rollout in rollouts if rollout.group.group.startswith(beginning)})
+    if beginning in ids or len(ids) == 1:
+        return beginning if beginning in ids else ids[0]
+    if ids:
+        raise CliError(f"{len(ids)} groups begin with {beginning!r}", "give more characters of the group's id")
     raise CliError(
         f"no group of this step begins with {beginning!r}",
         "list the groups: leave out --group, and select the step with -s and the split with --split",

@@ -41,13 +41,13 @@ def problems(error: ValidationError, model: type[BaseModel], *, by_name: bool = 
 
     `by_name` gives snake_case paths, for input that was validated by field names (TOML).
     """
-    found = []
+    field_problems = []
     for detail in error.errors():
         location = tuple(
             part for piece in detail["loc"] for part in (piece.split(".") if isinstance(piece, str) else [piece])
         )
-        found.append(_problem(detail, location, model, by_name))
-    return found
+        field_problems.append(_problem(detail, location, model, by_name))
+    return field_problems
 
 
 def unknown_field(name: str, known: Iterable[str]) -> str:
@@ -102,6 +102,6 @@ def _model_in(annotation: Any) -> type[BaseModel] | None:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     for argument in typing.get_args(annotation):
-        if found := _model_in(argument):
-            return found
+        if model := _model_in(argument):
+            return model
     return None

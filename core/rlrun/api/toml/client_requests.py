@@ -210,11 +210,11 @@ class _Reader:
             table["max_async_level"] = math.ceil(factor)
 
     def _secrets(self) -> dict[str, str]:
-        found: dict[str, str] = {}
+        secrets: dict[str, str] = {}
         entries = self.body.get("secrets", [])
         if not isinstance(entries, list):
             self._refuse(("secrets",), "must be a list")
-            return found
+            return secrets
         for index, entry in enumerate(entries):
             name, value = (entry.get("key"), entry.get("value")) if isinstance(entry, dict) else (None, None)
             if not isinstance(name, str) or not VARIABLE.fullmatch(name):
@@ -222,8 +222,8 @@ class _Reader:
             elif not isinstance(value, str):
                 self._refuse(("secrets", index, "value"), "must be a text")
             else:
-                found[name] = value
-        return found
+                secrets[name] = value
+        return secrets
 
     def _in_request(self, problem: FieldProblem) -> RequestProblem:
         """Return the problem of a field of the run as one of the field that the request has for it."""
@@ -273,10 +273,10 @@ def coerce(value: Any, annotation: Any) -> Any:
 def coerced_value(value: Any, wanted: type[bool] | type[int] | type[float]) -> Any:
     """Return the value as a boolean or a finite number, or as it is if it cannot become one."""
     try:
-        found = TypeAdapter(wanted).validate_python(value)
+        coerced = TypeAdapter(wanted).validate_python(value)
     except ValidationError:
         return value
-    return value if isinstance(found, float) and not math.isfinite(found) else found
+    return value if isinstance(coerced, float) and not math.isfinite(coerced) else coerced
 
 
 def _types(annotation: Any) -> list[Any]:

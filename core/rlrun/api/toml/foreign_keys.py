@@ -129,5 +129,5 @@ def refusal(path: str) -> str | None:
     key = re.sub(r"\[\d+\]", "", path)
     # Environments for evaluation have the same keys.
     key = re.sub(r"^eval\.env\.", "env.", key)
-    found = next((f for f in (*SELF_MANAGED, *HOSTED) if f.key == key and f.equivalent is None), None)
-    return None if found is None else found.remark
+    foreign = next((f for f in (*SELF_MANAGED, *HOSTED) if f.key == key and f.equivalent is None), None)
+    return None if foreign is None else foreign.remark

@@ -35,9 +35,9 @@ class RunToml:
 class TomlError(ValueError):
     """Raised for a file that is not a valid run, with all of its problems."""
 
-    def __init__(self, found: Sequence[FieldProblem]):
-        super().__init__("\n".join(map(str, found)))
-        self.problems = list(found)
+    def __init__(self, field_problems: Sequence[FieldProblem]):
+        super().__init__("\n".join(map(str, field_problems)))
+        self.problems = list(field_problems)
 
 
 def load(path: Path) -> RunToml:
@@ -56,19 +56,19 @@ def loads(text: str) -> RunToml:
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise TomlError([FieldProblem("TOML", f"cannot be read: {error}")]) from error
-    found: list[FieldProblem] = []
-    env_files = _env_files(table, found)
+    field_problems: list[FieldProblem] = []
+    env_files = _env_files(table, field_problems)
     translation = translate(table)
-    found += translation.problems
-    found += _not_json(translation.table)
+    field_problems += translation.problems
+    field_problems += _not_json(translation.table)
     try:
         spec = RLRunSpec.model_validate(translation.table, by_name=True, by_alias=False)
     except ValidationError as error:
-        found += [_with_keys_of_file(p, translation) for p in problems(error, RLRunSpec, by_name=True)]
+        field_problems += [_with_keys_of_file(p, translation) for p in problems(error, RLRunSpec, by_name=True)]
     else:
-        if not found:
+        if not field_problems:
             return RunToml(spec, env_files)
-    raise TomlError(found)
+    raise TomlError(field_problems)
 
 
 def dumps(spec: RLRunSpec, env_files: Sequence[str] = (), *, keep_set: bool = False) -> str:
@@ -86,14 +86,14 @@ def dumps(spec: RLRunSpec, env_files: Sequence[str] = (), *, keep_set: bool = Fa
     return write_toml(table)
 
 
-def _env_files(table: dict[str, Any], found: list[FieldProblem]) -> list[str]:
+def _env_files(table: dict[str, Any], field_problems: list[FieldProblem]) -> list[str]:
     files: list[str] = []
     for key in ENV_FILE_KEYS:
         value = table.pop(key, [])
         if isinstance(value, list) and all(isinstance(file, str) and file for file in value):
             files += value
         else:
-            found.append(FieldProblem(key, 'must be a list of file names, as in ["secrets.env"]'))
+            field_problems.append(FieldProblem(key, 'must be a list of file names, as in ["secrets.env"]'))
     return files
 
 
@@ -114,15 +114,17 @@ def _with_keys_of_file(problem: FieldProblem, translation: Translation) -> Field
 
 def _not_json(table: dict[str, Any]) -> list[FieldProblem]:
     """Return a problem for each value in the free-form tables that JSON does not support."""
-    found = []
+    field_problems = []
     for path, value in _walk(table, ""):
         if not _is_free_form(path):
             continue
         if isinstance(value, float) and not math.isfinite(value):
-            found.append(FieldProblem(path, f"{value} cannot be sent as JSON: use a finite number"))
+            field_problems.append(FieldProblem(path, f"{value} cannot be sent as JSON: use a finite number"))
         elif value is not None and not isinstance(value, str | int | float | bool | list | dict):
-            found.append(FieldProblem(path, f"a {type(value).__name__} cannot be sent as JSON: put it in quotes"))
-    return found
+            field_problems.append(
+                FieldProblem(path, f"a {type(value).__name__} cannot be sent as JSON: put it in quotes")
+            )
+    return field_problems
 
 
 def _is_free_form(path: str) -> bool:
@@ -131,13 +133,13 @@ def _is_free_form(path: str) -> bool:
 
 def _walk(value: Any, path: str) -> list[tuple[str, Any]]:
     """Return every value below `value` with its path."""
-    found: list[tuple[str, Any]] = []
+    leaves: list[tuple[str, Any]] = []
     items: list[tuple[str, Any]] = []
     if isinstance(value, dict):
         items = [(f"{path}.{key}" if path else str(key), below) for key, below in value.items()]
     elif isinstance(value, list):
         items = [(f"{path}[{index}]", below) for index, below in enumerate(value)]
     for child_path, child in items:
-        found.append((child_path, child))
-        found += _walk(child, child_path)
-    return found
+        leaves.append((child_path, child))
+        leaves += _walk(child, child_path)
+    return leaves

@@ -10,18 +10,18 @@ import ssl
 def cause_of(error: BaseException) -> str:
     """Return why no answer came, for example `Connection refused`. The name of the exception if nothing says it."""
     chain = _chain(error)
-    for found in chain:
-        if isinstance(found, ssl.SSLCertVerificationError):
-            return f"its certificate is not trusted: {found.verify_message}"
-        if isinstance(found, ssl.SSLError):
-            return f"TLS failed: {getattr(found, 'reason', None) or found.args[-1]}"
-        if isinstance(found, socket.gaierror):
-            return f"the name of its host is not known: {found.strerror}"
-    if any(isinstance(found, TimeoutError) or "Timeout" in type(found).__name__ for found in chain):
+    for cause in chain:
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            return f"its certificate is not trusted: {cause.verify_message}"
+        if isinstance(cause, ssl.SSLError):
+            return f"TLS failed: {getattr(cause, 'reason', None) or cause.args[-1]}"
+        if isinstance(cause, socket.gaierror):
+            return f"the name of its host is not known: {cause.strerror}"
+    if any(isinstance(cause, TimeoutError) or "Timeout" in type(cause).__name__ for cause in chain):
         return "timed out"
-    for found in chain:
-        if isinstance(found, OSError) and found.strerror:
-            return found.strerror
+    for cause in chain:
+        if isinstance(cause, OSError) and cause.strerror:
+            return cause.strerror
     return type(chain[-1]).__name__
 
 
@@ -30,8 +30,8 @@ def _chain(error: BaseException) -> list[BaseException]:
     chain: list[BaseException] = []
     todo: list[object] = [error]
     while todo:
-        found = todo.pop(0)
-        if isinstance(found, BaseException) and not any(found is known for known in chain):
-            chain.append(found)
-            todo += [getattr(found, "reason", None), found.__cause__, found.__context__, *found.args]
+        cause = todo.pop(0)
+        if isinstance(cause, BaseException) and not any(cause is known for known in chain):
+            chain.append(cause)
+            todo += [getattr(cause, "reason", None), cause.__cause__, cause.__context__, *cause.args]
     return chain

@@ -136,12 +136,12 @@ def decode_index(tail: bytes, limits: ReadLimits = DEFAULT_LIMITS) -> SampleInde
     text = decompress(tail[len(tail) - size : len(tail) - FOOTER.size], limits.index)
     _check_rows(text, limits.rows)
     try:
-        found = SampleIndex.model_validate_json(text)
+        index = SampleIndex.model_validate_json(text)
     except ValidationError as error:
         raise SamplesDamaged(f"the index is not valid: {_first_error(error)}") from None
-    if found.v != VERSION:
-        raise SamplesDamaged(f"the index has version {found.v}, and this program reads {VERSION}")
-    return found
+    if index.v != VERSION:
+        raise SamplesDamaged(f"the index has version {index.v}, and this program reads {VERSION}")
+    return index
 
 
 def _first_error(error: ValidationError) -> str:
@@ -217,12 +217,12 @@ def decompress(frame: bytes, limit: int) -> bytes:
     decompressor = zstandard.ZstdDecompressor(max_window_size=max(limit, 1024))
     try:
         with decompressor.stream_reader(frame) as reader:
-            found = _read_up_to(reader, limit + 1)
+            content = _read_up_to(reader, limit + 1)
     except zstandard.ZstdError as error:
         raise SamplesDamaged(f"a frame cannot be decompressed ({error})") from error
-    if len(found) > limit:
+    if len(content) > limit:
         raise SamplesDamaged(f"a frame has more than {limit} bytes when decompressed")
-    return found
+    return content
 
 
 def _read_up_to(reader: Any, limit: int) -> bytes:

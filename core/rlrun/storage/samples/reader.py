@@ -93,6 +93,6 @@ def open_samples(
     except SamplesDamaged as error:
         damage = str(error)
     data = tail if len(tail) < TAIL_BYTES else read(uri, 0, limits.scan)
-    found = scan(data, limits)
-    message = f"{uri} is damaged, so some rollouts may be missing: {found.problem or damage}"
-    return OpenSamples(found.index(step, split), message, uri, read, dict(enumerate(found.groups)), limits)
+    scanned = scan(data, limits)
+    message = f"{uri} is damaged, so some rollouts may be missing: {scanned.problem or damage}"
+    return OpenSamples(scanned.index(step, split), message, uri, read, dict(enumerate(scanned.groups)), limits)

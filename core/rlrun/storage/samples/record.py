@@ -153,16 +153,16 @@ class SampleRecord(Schema):
     def from_line(cls, line: str | bytes) -> "SampleRecord":
         """Parse a record. Raises ValueError that names the first invalid field."""
         try:
-            found = json.loads(line)
+            document = json.loads(line)
         except (ValueError, RecursionError) as error:
             raise ValueError(f"a record is not JSON ({error})") from error
-        if not isinstance(found, dict):
-            raise ValueError(f"a record is a {type(found).__name__} instead of an object")
-        version = found.get("v")
+        if not isinstance(document, dict):
+            raise ValueError(f"a record is a {type(document).__name__} instead of an object")
+        version = document.get("v")
         if version != VERSION:
             raise ValueError(f"a record has version {str(version)[:20]!r}, and this program reads {VERSION}")
         try:
-            return cls.model_validate(found)
+            return cls.model_validate(document)
         except ValidationError as error:
             first = error.errors()[0]
             raise ValueError(f"{'.'.join(map(str, first['loc']))[:200]}: {first['msg']}") from error

@@ -173,15 +173,15 @@ def diagnose_pod(pod: Obj) -> PodProblem | None:
 
 def pod_problems(pods: list[Obj]) -> list[PodProblem]:
     """Return the problems of the relevant pods, and the evictions of pods whose replacements are starting."""
-    found = [problem for problem in map(diagnose_pod, relevant_pods(pods)) if problem is not None]
-    explained = {problem.component for problem in found}
+    diagnosed = [problem for problem in map(diagnose_pod, relevant_pods(pods)) if problem is not None]
+    explained = {problem.component for problem in diagnosed}
     starting = [p for p in pods if is_alive(p) and not is_leaving(p) and not is_ready(p)]
     evicted = [
         p
         for p in relevant_pods([p for p in pods if is_out_of_disk(p)])
         if component_of(p) not in explained and any(_replaces(new, p) for new in starting)
     ]
-    return [*found, *(_pod_problem(p, explain_eviction(p)) for p in evicted)]
+    return [*diagnosed, *(_pod_problem(p, explain_eviction(p)) for p in evicted)]
 
 
 def _replaces(pod: Obj, evicted: Obj) -> bool:

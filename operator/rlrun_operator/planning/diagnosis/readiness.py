@@ -52,16 +52,16 @@ def silence(error: Problem | None, silent_seconds: float, shown: Condition | Non
 def shown_wait(status: RLRunStatus) -> Problem | None:
     """Return what the orchestrator waited for when it answered last, by the conditions, or None."""
     for kind in CONDITION_OF.values():
-        found = find_condition(status, kind)
-        if found is not None and _is_wait(found.reason):
-            return Problem(reason=found.reason, message=found.message)
+        condition = find_condition(status, kind)
+        if condition is not None and _is_wait(condition.reason):
+            return Problem(reason=condition.reason, message=condition.message)
     return None
 
 
 def has_ready_pods(status: RLRunStatus, kind: ConditionType) -> bool:
     """Return whether all pods of the condition's role are ready, also if the orchestrator does not answer."""
-    found = find_condition(status, kind)
-    return is_true(status, kind) or (found is not None and _is_silence(kind, found.reason))
+    condition = find_condition(status, kind)
+    return is_true(status, kind) or (condition is not None and _is_silence(kind, condition.reason))
 
 
 def _is_silence(kind: ConditionType, reason: str | None) -> bool:
@@ -137,10 +137,10 @@ def closed_readiness(status: RLRunStatus, reason: str, problem: Problem | None) 
     """Return the roles' conditions of a run without pods. Conditions with a problem are kept."""
     changes = []
     for role, kind in CONDITION_OF.items():
-        found = find_condition(status, kind)
+        condition = find_condition(status, kind)
         if problem and blamed_role(problem) == role and problem.reason != Reason.ORCHESTRATOR_FAILED:
             changes.append(ConditionChange(kind, False, problem.reason, problem.message))
-        elif found is None or found.status.value == "True" or _was_waiting(kind, found.reason):
+        elif condition is None or condition.status.value == "True" or _was_waiting(kind, condition.reason):
             changes.append(ConditionChange(kind, False, reason))
     return tuple(changes)
 
@@ -156,15 +156,15 @@ def _is_wait(reason: str | None) -> bool:
 def blocking_problem(status: RLRunStatus) -> Problem | None:
     """Return the first problem among the conditions, in the order of a run's start, or None."""
     for kind in START_CONDITIONS:
-        found = find_condition(status, kind)
+        condition = find_condition(status, kind)
         if (
-            found is not None
-            and found.status.value != "True"
-            and found.reason not in (Reason.NOT_STARTED, Reason.STARTING, Reason.NOT_QUEUED)
+            condition is not None
+            and condition.status.value != "True"
+            and condition.reason not in (Reason.NOT_STARTED, Reason.STARTING, Reason.NOT_QUEUED)
         ):
-            return Problem(reason=found.reason, message=found.message)
+            return Problem(reason=condition.reason, message=condition.message)
     for kind in CONDITION_OF.values():
-        found = find_condition(status, kind)
-        if found is not None and found.reason == Reason.STARTING and not is_true(status, "Running"):
-            return Problem(reason=Reason.STARTING, message=f"{kind}: {found.message}")
+        condition = find_condition(status, kind)
+        if condition is not None and condition.reason == Reason.STARTING and not is_true(status, "Running"):
+            return Problem(reason=Reason.STARTING, message=f"{kind}: {condition.message}")
     return None

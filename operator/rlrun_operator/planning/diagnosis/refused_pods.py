@@ -28,5 +28,5 @@ def refused_pods(observation: RunObservation, attempt: int) -> list[PodProblem]:
 
 def _failure(replica_set: Obj) -> str | None:
     conditions = replica_set.get("status", {}).get("conditions") or []
-    found = next((c for c in conditions if c["type"] == REPLICA_FAILURE and c.get("status") == "True"), None)
-    return None if found is None else str(found.get("message") or found.get("reason") or "no message")
+    condition = next((c for c in conditions if c["type"] == REPLICA_FAILURE and c.get("status") == "True"), None)
+    return None if condition is None else str(condition.get("message") or condition.get("reason") or "no message")

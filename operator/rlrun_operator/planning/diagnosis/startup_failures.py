@@ -25,9 +25,9 @@ def record_startup_failures(
     components: Sequence[ComponentStatus], pods: Sequence[Obj], now: datetime
 ) -> list[ComponentStatus]:
     """Return the components with the current startup failure of each pod."""
-    found = {pod["metadata"]["uid"]: problem.startup_failure for pod in pods if (problem := diagnose_pod(pod))}
+    failures = {pod["metadata"]["uid"]: problem.startup_failure for pod in pods if (problem := diagnose_pod(pod))}
     return [
-        c.model_copy(update={"pods": [_with_failure(r, found.get(r.uid), now) for r in c.pods]}) for c in components
+        c.model_copy(update={"pods": [_with_failure(r, failures.get(r.uid), now) for r in c.pods]}) for c in components
     ]
 
 

@@ -97,11 +97,11 @@ class ArtifactCatalog:
 
         def of_kind(kind: ArtifactObjectKind, keep: int) -> KindCatalog:
             own = {int(o["spec"]["step"]): o for o in objects if o["kind"] == kind}
-            found = {folder.step: folder for folder in listed if folder.kind == kind}
+            by_step = {folder.step: folder for folder in listed if folder.kind == kind}
             metadata = run["metadata"]
-            names = {step: artifact_name(metadata["name"], metadata["uid"], step) for step in found}
+            names = {step: artifact_name(metadata["name"], metadata["uid"], step) for step in by_step}
             names |= {step: str(obj["metadata"]["name"]) for step, obj in own.items()}
-            return KindCatalog(names, own, found, keep)
+            return KindCatalog(names, own, by_step, keep)
 
         return cls(
             checkpoints=of_kind("RLCheckpoint", KEEP_ALL if spec is None else spec.checkpoints.keep_cloud),
@@ -117,8 +117,8 @@ class ArtifactCatalog:
 
     def with_references(self, namespace: str, all_runs: Iterable[Obj]) -> "ArtifactCatalog":
         """Return the catalog with the checkpoints that `all_runs` reference; `namespace` is that of the own run."""
-        found = referenced_steps(namespace, self.checkpoints.names, self.checkpoints.objects, all_runs)
-        checkpoints = replace(self.checkpoints, referenced=frozenset(found))
+        referenced = referenced_steps(namespace, self.checkpoints.names, self.checkpoints.objects, all_runs)
+        checkpoints = replace(self.checkpoints, referenced=frozenset(referenced))
         return replace(self, checkpoints=checkpoints, has_references=True)
 
     @property

@@ -17,7 +17,7 @@ def referenced_steps(
 ) -> set[int]:
     """Return the steps of the checkpoints that unfinished `runs` start from; `names` maps every step to a name."""
     steps = {name: step for step, name in names.items()}
-    found = set()
+    referenced = set()
     for run in runs:
         checkpoint_id = str((run.get("spec") or {}).get("checkpointId") or "")
         if not checkpoint_id or not needs_start_checkpoint(run):
@@ -29,8 +29,8 @@ def referenced_steps(
             continue
         shared = (objects.get(step, {}).get("spec") or {}).get("sharedWith") or []
         if run_namespace == namespace or run_namespace in shared:
-            found.add(step)
-    return found
+            referenced.add(step)
+    return referenced
 
 
 def needs_start_checkpoint(run: Obj) -> bool:

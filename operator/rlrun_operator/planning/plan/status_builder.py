@@ -62,14 +62,14 @@ def reason_fields(problem: Problem | None) -> StatusFields:
 
 def is_true(status: RLRunStatus, kind: str) -> bool:
     """True if the condition exists and is True."""
-    found = find_condition(status, kind)
-    return found is not None and found.status is ConditionStatus.true
+    condition = find_condition(status, kind)
+    return condition is not None and condition.status is ConditionStatus.true
 
 
 def transition_time(status: RLRunStatus, kind: str) -> datetime | None:
     """Return the time of the last change of the condition's status."""
-    found = find_condition(status, kind)
-    return found.last_transition_time if found is not None else None
+    condition = find_condition(status, kind)
+    return condition.last_transition_time if condition is not None else None
 
 
 def to_clock(now: datetime) -> datetime:

@@ -24,16 +24,16 @@ def why_reserved(namespace: str, name: str, settings: OperatorSettings, *, opera
 def platform_secrets(settings: OperatorSettings) -> dict[tuple[str, str], str]:
     """Return the content of the platform's own Secrets, by namespace and name."""
     s3, own = settings.s3.credentials_secret, settings.lease_namespace
-    found = {
+    reserved = {
         (own, key_secret_name(settings.lease_name)): "the key of the tokens of runs",
         (own, grant_key_secret_name(settings.lease_name)): "the key that signs permissions for S3",
     }
     if s3 is not None:
-        found[s3.namespace, s3.name] = "the platform's S3 credentials"
+        reserved[s3.namespace, s3.name] = "the platform's S3 credentials"
     if settings.storage_server_certificate is not None:
         certificate = settings.storage_server_certificate.secret
-        found[certificate.namespace, certificate.name] = "the key of rlrun-server's certificate"
+        reserved[certificate.namespace, certificate.name] = "the key of rlrun-server's certificate"
     if settings.egress is not None:
         key = settings.egress.key_secret
-        found[key.namespace, key.name] = "the key that signs permissions for the egress proxy"
-    return found
+        reserved[key.namespace, key.name] = "the key that signs permissions for the egress proxy"
+    return reserved

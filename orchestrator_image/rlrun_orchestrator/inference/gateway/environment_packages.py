@@ -138,10 +138,10 @@ class PackageReader:
                 entry = tarfile.TarInfo(wheel)
                 entry.size = len(data)
                 archive.addfile(entry, io.BytesIO(data))
-        found = EnvironmentPackage(
+        package = EnvironmentPackage(
             id=ref.id, requested_version=ref.version, version=chosen, digest=package_digest(digests)
         )
-        return found, target.getvalue()
+        return package, target.getvalue()
 
 
 def _package_removed(ref: PackageRef, recorded: EnvironmentPackage, folder: S3Uri) -> PackageChanged:

@@ -61,10 +61,10 @@ class LiveGroup:
 
     def rollout_session(self, rollout: str) -> RolloutSession:
         """Return the state of a rollout. A new rollout gets the next number."""
-        found = self.rollouts.get(rollout)
-        if found is None:
-            found = self.rollouts[rollout] = RolloutSession(len(self.rollouts))
-        return found
+        session = self.rollouts.get(rollout)
+        if session is None:
+            session = self.rollouts[rollout] = RolloutSession(len(self.rollouts))
+        return session
 
     def record_turn(self, rollout: str, arrival: int, turn: Turn) -> None:
         """Record a turn. Turns are ordered by the arrival of their requests; responses may overtake one another."""

@@ -57,17 +57,17 @@ class PackagePins:
         """Return the recorded package of a reference, or None."""
         return self._recorded.get(ref)
 
-    def add(self, ref: PackageRef, found: EnvironmentPackage) -> None:
+    def add(self, ref: PackageRef, package: EnvironmentPackage) -> None:
         """Take a package that is about to be delivered. Raises PackageChanged if it is not the recorded one."""
         recorded = self.of(ref)
         if recorded is None and self._is_confirmed:
-            self._recorded[ref] = found
+            self._recorded[ref] = package
         elif recorded is None:
-            self._delivered[ref] = [p for p in self._delivered[ref] if p != found] + [found]
-        elif recorded != found:
+            self._delivered[ref] = [p for p in self._delivered[ref] if p != package] + [package]
+        elif recorded != package:
             raise PackageChanged(
                 f"environment package {ref.id} {recorded.version} has other files than those that this run began with "
-                f"({found.digest} instead of {recorded.digest}): start a new run, with checkpointId to continue from "
+                f"({package.digest} instead of {recorded.digest}): start a new run, with checkpointId to continue from "
                 "the newest checkpoint"
             )
 

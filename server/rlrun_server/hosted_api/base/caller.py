@@ -46,10 +46,10 @@ class KeyIdentified:
         if not caller.user.namespace:
             detail = "These paths are for API keys: rlrun key create. Kubernetes tokens are accepted below /rlrun/v1."
             raise RestError(401, Reason.TOKEN_INVALID, detail)
-        found = HostedCaller(caller, caller.user.namespace)
+        hosted = HostedCaller(caller, caller.user.namespace)
         for name in TEAM_PARAMETERS:
-            found.require_team(request.query_params.get(name))
-        return found
+            hosted.require_team(request.query_params.get(name))
+        return hosted
 
 
 class KeyRequirement(KeyIdentified):
@@ -63,10 +63,10 @@ class KeyRequirement(KeyIdentified):
 
     async def __call__(self, request: Request) -> HostedCaller:
         """Return the caller. Raises RestError, ProblemError."""
-        found = await super().__call__(request)
-        check = Check(self.verb, self.resource, found.namespace, self.subresource, self.group)
-        await access_of(request).require(found.caller.user, check)
-        return found
+        hosted = await super().__call__(request)
+        check = Check(self.verb, self.resource, hosted.namespace, self.subresource, self.group)
+        await access_of(request).require(hosted.caller.user, check)
+        return hosted
 
 
 def key_requires(verb: str, resource: str, subresource: str = "", group: str = GROUP) -> Any:

@@ -23,16 +23,16 @@ CHECK_SECONDS = 15.0
 
 async def environment_problems(request: Request, caller: HostedCaller, spec: RLRunSpec) -> list[RequestProblem]:
     """Return the environments that do not exist. Those of which S3 tells nothing now are left to the operator."""
-    found: list[RequestProblem] = []
+    problems: list[RequestProblem] = []
     try:
         async with asyncio.timeout(CHECK_SECONDS):
-            await _check(request, caller, spec, found)
+            await _check(request, caller, spec, problems)
     except TimeoutError:
         log.info("some environments of a new run were not checked: S3 takes more than %.0f s", CHECK_SECONDS)
-    return found
+    return problems
 
 
-async def _check(request: Request, caller: HostedCaller, spec: RLRunSpec, found: list[RequestProblem]) -> None:
+async def _check(request: Request, caller: HostedCaller, spec: RLRunSpec, problems: list[RequestProblem]) -> None:
     for location, entry in _entries(spec):
         owner, _, name = entry.id.partition("/")
         try:
@@ -40,15 +40,15 @@ async def _check(request: Request, caller: HostedCaller, spec: RLRunSpec, found:
             versions = [each for each in await packages_of(request).versions(owner, name) if each.files]
         except RestError as error:
             if error.status in (403, 404):
-                found.append(RequestProblem((*location, "id"), _missing(entry.id)))
+                problems.append(RequestProblem((*location, "id"), _missing(entry.id)))
             else:
                 log.info("environment %s of a new run was not checked: %s", entry.id, error.reason)
             continue
         if latest(versions) is None:
-            found.append(RequestProblem((*location, "id"), _missing(entry.id)))
+            problems.append(RequestProblem((*location, "id"), _missing(entry.id)))
         elif entry.version is not None and entry.version not in {each.version for each in versions}:
             message = f"does not exist: {entry.id} has {', '.join(sorted(each.version for each in versions)[-10:])}"
-            found.append(RequestProblem((*location, "version"), message))
+            problems.append(RequestProblem((*location, "version"), message))
 
 
 def _entries(spec: RLRunSpec) -> Iterator[tuple[Location, Environment]]:

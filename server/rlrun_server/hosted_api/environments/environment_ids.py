@@ -14,10 +14,10 @@ def environment_id(owner: str, name: str) -> str:
 def read_environment_id(text: str) -> tuple[str, str]:
     """Return owner and name. Raises RestError."""
     try:
-        found = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True).decode()
+        decoded = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True).decode()
     except (binascii.Error, ValueError):
         raise not_found(f"Environment {text[:200]}") from None
-    owner, slash, name = found.partition("/")
+    owner, slash, name = decoded.partition("/")
     if not slash or not owner or not name or "/" in name:
         raise not_found(f"Environment {text[:200]}")
     return owner, name

@@ -116,23 +116,23 @@ async def finish_source(
 async def upload(request: Request, ticket: str) -> Response:
     """Store the file of a ticket. The ticket is the credential, as in a signed URL."""
     uploads = uploads_of(request)
-    found = uploads.read(ticket)
-    async with uploads.place(found.namespace):
-        if found.kind == "source":
-            await _read_source(request, found)
+    claims = uploads.read(ticket)
+    async with uploads.place(claims.namespace):
+        if claims.kind == "source":
+            await _read_source(request, claims)
             return json_object({})
-        data = await read_body(request, found.size, UPLOAD_SECONDS, is_counted=False)
-        await services_of(request).metrics.compute(found.namespace, check_wheel, data, found)
+        data = await read_body(request, claims.size, UPLOAD_SECONDS, is_counted=False)
+        await services_of(request).metrics.compute(claims.namespace, check_wheel, data, claims)
         # A repeated upload of the same wheel is none.
-        if not await _is_stored(request, found):
-            await packages_of(request).write_wheel(found.owner, found.name, found.version, found.file, data)
+        if not await _is_stored(request, claims):
+            await packages_of(request).write_wheel(claims.owner, claims.name, claims.version, claims.file, data)
     return json_object({})
 
 
 def uploads_of(request: Request) -> PackageUploads:
     """Return the uploads of the application."""
-    found: PackageUploads = request.app.state.uploads
-    return found
+    uploads: PackageUploads = request.app.state.uploads
+    return uploads
 
 
 def _ticket(
@@ -181,9 +181,13 @@ async def _is_stored(request: Request, ticket: Ticket) -> bool:
 async def _finish(request: Request, caller: HostedCaller, environment: str, ticket: str) -> Response:
     owner, name = read_environment_id(environment)
     await require(request, caller, Operation.write, owner, name)
-    found = uploads_of(request).read(ticket)
+    claims = uploads_of(request).read(ticket)
     versions = {each.version for each in await packages_of(request).versions(owner, name) if each.files}
-    if (found.owner, found.name, found.namespace) != (owner, name, caller.namespace) or found.version not in versions:
+    if (claims.owner, claims.name, claims.namespace) != (
+        owner,
+        name,
+        caller.namespace,
+    ) or claims.version not in versions:
         raise invalid("The upload did not arrive. Push the environment again.", status=409)
     message = "The wheel is stored. Source archives are not kept."
     return json_object({"data": {"success": True, "message": message}})

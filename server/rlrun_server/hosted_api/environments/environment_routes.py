@@ -27,8 +27,8 @@ Name = Annotated[str, Path(min_length=1, max_length=100)]
 
 def packages_of(request: Request) -> EnvironmentPackages:
     """Return the packages of the application."""
-    found: EnvironmentPackages = request.app.state.packages
-    return found
+    packages: EnvironmentPackages = request.app.state.packages
+    return packages
 
 
 async def require(request: Request, caller: HostedCaller, operation: Operation, owner: str, name: str) -> None:
@@ -74,8 +74,8 @@ async def list_environments(
 @router.get("/environmentshub/{owner}/{name}/status")
 async def get_status(request: Request, owner: Owner, name: Name, caller: HostedCaller = KEY_IDENTIFIED) -> Response:
     """Return the newest version of an environment. What is stored can be used: there is no build."""
-    found = await _versions(request, caller, owner, name)
-    newest = latest(found) or newest_first(found)[0]
+    versions = await _versions(request, caller, owner, name)
+    newest = latest(versions) or newest_first(versions)[0]
     status = {
         "name": name,
         "description": None,
@@ -93,10 +93,10 @@ async def get_status(request: Request, owner: Owner, name: Name, caller: HostedC
 @router.get("/environmentshub/{owner}/{name}/versions")
 async def list_versions(request: Request, owner: Owner, name: Name, caller: HostedCaller = KEY_IDENTIFIED) -> Response:
     """List the versions of an environment, newest first."""
-    found = newest_first(await _versions(request, caller, owner, name))
+    versions = newest_first(await _versions(request, caller, owner, name))
     rows: list[Json] = [
         {"version": each.version, "created_at": each.created.isoformat(), "sha256": "", "size": each.size}
-        for each in found[:MAX_ROWS]
+        for each in versions[:MAX_ROWS]
     ]
     return json_object({"data": rows})
 
@@ -115,12 +115,12 @@ async def inspect_version(
     stored = _choose_version(await _versions(request, caller, owner, name), version, owner, name)
     file = _own_wheel(stored, name)
     data = await packages_of(request).read_wheel(owner, name, stored.version, file)
-    found = await services_of(request).metrics.compute(
+    content = await services_of(request).metrics.compute(
         caller.caller.user.limited_as, inspect_wheel, data, path, max_bytes
     )
-    if found is None:
+    if content is None:
         raise not_found(f"File {path} of {owner}/{name} {stored.version}")
-    return json_object({"data": found})
+    return json_object({"data": content})
 
 
 @router.get("/environmentshub/{owner}/{name}/@{version}")
@@ -133,7 +133,7 @@ async def get_version(
 ) -> Response:
     """Return an environment: its id, under which it has secrets."""
     stored = _choose_version(await _versions(request, caller, owner, name), version, owner, name)
-    found = {
+    details = {
         "id": environment_id(owner, name),
         "name": name,
         "owner": {"name": owner},
@@ -143,7 +143,7 @@ async def get_version(
         "wheel_url": None,
         "simple_index_url": None,
     }
-    return json_object({"data": found})
+    return json_object({"data": details})
 
 
 @router.get("/environmentshub/{owner}/{name}/actions")
@@ -162,15 +162,15 @@ async def delete_version(
 
 async def _versions(request: Request, caller: HostedCaller, owner: str, name: str) -> list[StoredVersion]:
     await require(request, caller, Operation.list, owner, name)
-    found = [version for version in await packages_of(request).versions(owner, name) if version.files]
-    if not found:
+    versions = [version for version in await packages_of(request).versions(owner, name) if version.files]
+    if not versions:
         raise not_found(f"Environment {owner}/{name}")
-    return found
+    return versions
 
 
-def _choose_version(found: list[StoredVersion], version: str, owner: str, name: str) -> StoredVersion:
-    wanted = [each for each in found if each.version == version]
-    newest = latest(found) or newest_first(found)[0]
+def _choose_version(versions: list[StoredVersion], version: str, owner: str, name: str) -> StoredVersion:
+    wanted = [each for each in versions if each.version == version]
+    newest = latest(versions) or newest_first(versions)[0]
     if version != "latest" and not wanted:
         raise not_found(f"Version {version} of environment {owner}/{name}")
     return wanted[0] if wanted else newest

@@ -65,11 +65,11 @@ async def link_secret(
 ) -> Response:
     """Copy a global secret into those of an environment, as it is now."""
     cluster = await caller_cluster(request, caller.caller)
-    found = await cluster.find(requests.get(SECRET, caller.namespace, secret)) if "/" not in secret else None
-    if found is None or not is_global(found):
+    secret_object = await cluster.find(requests.get(SECRET, caller.namespace, secret)) if "/" not in secret else None
+    if secret_object is None or not is_global(secret_object):
         raise not_found(f"Secret {secret}")
-    name = variable_of(found)
-    value = str((found.get("data") or {}).get(name) or "")
+    name = variable_of(secret_object)
+    value = str((secret_object.get("data") or {}).get(name) or "")
     held = await _set(cluster, caller.namespace, _secret_of(environment), {name: value})
     link = {
         "id": name,
@@ -87,11 +87,13 @@ async def unlink_secret(
 ) -> Response:
     """Remove a global secret from those of an environment."""
     cluster = await caller_cluster(request, caller.caller)
-    found = await cluster.find(requests.get_metadata(SECRET, caller.namespace, secret)) if "/" not in secret else None
-    if found is None or not is_global(found):
+    secret_object = (
+        await cluster.find(requests.get_metadata(SECRET, caller.namespace, secret)) if "/" not in secret else None
+    )
+    if secret_object is None or not is_global(secret_object):
         raise not_found(f"Secret {secret}")
-    await _require(cluster, caller.namespace, environment, variable_of(found))
-    await _set(cluster, caller.namespace, _secret_of(environment), {variable_of(found): None})
+    await _require(cluster, caller.namespace, environment, variable_of(secret_object))
+    await _set(cluster, caller.namespace, _secret_of(environment), {variable_of(secret_object): None})
     return Response(status_code=204)
 
 

@@ -30,10 +30,10 @@ class StoredVersion:
 
 def order_of(text: str) -> Order | None:
     """Return the place of a version in the order of PEP 440, None if it is none."""
-    found = VERSION.fullmatch(text)
-    if found is None:
+    match = VERSION.fullmatch(text)
+    if match is None:
         return None
-    epoch, release, stage, number, post, implicit, dev, local = found.groups()
+    epoch, release, stage, number, post, implicit, dev, local = match.groups()
     numbers = [int(part) for part in release.split(".")]
     while len(numbers) > 1 and numbers[-1] == 0:
         numbers.pop()
@@ -53,13 +53,13 @@ def is_prerelease(text: str) -> bool:
 
 def newest_first(versions: Iterable[StoredVersion]) -> list[StoredVersion]:
     """Return the versions with wheels in the order of PEP 440. Names that are no versions come last."""
-    found = [version for version in versions if version.files]
+    complete = [version for version in versions if version.files]
     return sorted(
-        found, key=lambda each: (order_of(each.version) is not None, order_of(each.version) or ()), reverse=True
+        complete, key=lambda each: (order_of(each.version) is not None, order_of(each.version) or ()), reverse=True
     )
 
 
 def latest(versions: Iterable[StoredVersion]) -> StoredVersion | None:
     """Return the version that a run gets which names none: a pre-release only if there is no other."""
-    found = [version for version in newest_first(versions) if order_of(version.version) is not None]
-    return next((each for each in found if not is_prerelease(each.version)), found[0] if found else None)
+    ordered = [version for version in newest_first(versions) if order_of(version.version) is not None]
+    return next((each for each in ordered if not is_prerelease(each.version)), ordered[0] if ordered else None)

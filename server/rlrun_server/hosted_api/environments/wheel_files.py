@@ -37,14 +37,14 @@ def _file(wheel: zipfile.ZipFile, info: zipfile.ZipInfo, max_bytes: int) -> Json
 
 def _folder(files: list[zipfile.ZipInfo], folder: str) -> Json | None:
     prefix = f"{folder}/" if folder else ""
-    found: dict[str, Json] = {}
+    by_name: dict[str, Json] = {}
     for info in files[: 10 * MAX_ENTRIES]:
         if not info.filename.startswith(prefix):
             continue
         name, slash, _ = info.filename.removeprefix(prefix).partition("/")
         entry: Json = {"name": plain(name), "path": plain(f"{prefix}{name}"), "is_directory": bool(slash)}
-        found[name] = entry if slash else {**entry, "size": info.file_size}
-    if not found:
+        by_name[name] = entry if slash else {**entry, "size": info.file_size}
+    if not by_name:
         return None
-    entries = [found[name] for name in sorted(found)[:MAX_ENTRIES]]
-    return {"kind": "directory", "path": plain(folder), "entries": entries, "truncated": len(found) > MAX_ENTRIES}
+    entries = [by_name[name] for name in sorted(by_name)[:MAX_ENTRIES]]
+    return {"kind": "directory", "path": plain(folder), "entries": entries, "truncated": len(by_name) > MAX_ENTRIES}

@@ -92,14 +92,14 @@ def environment_of(entry: Any) -> Json:
     """Return an environment, of which the clients show `slug`, else `name`."""
     entry = entry if isinstance(entry, Mapping) else {}
     shown = ("id", "name", "version", "args", "taskset", "harness", "weight", "numExamples", "rolloutsPerExample")
-    found = {key: plain_values(entry[key]) for key in shown if entry.get(key) not in (None, {})}
-    return {"slug": found.get("name") or found.get("id") or "", **found}
+    environment = {key: plain_values(entry[key]) for key in shown if entry.get(key) not in (None, {})}
+    return {"slug": environment.get("name") or environment.get("id") or "", **environment}
 
 
 def section(spec: Mapping[str, Any], key: str) -> Json | None:
     """Return a section of the spec as an object."""
-    found = spec.get(key)
-    return plain_values(found) if isinstance(found, Mapping) else None
+    values = spec.get(key)
+    return plain_values(values) if isinstance(values, Mapping) else None
 
 
 def inflight(spec: Mapping[str, Any]) -> int | None:
@@ -181,9 +181,9 @@ def pod_status(pod: Obj) -> str:
 def number_servers(servers: list[Json]) -> list[Json]:
     """Return the servers with their index among those of the same environment."""
     counts: dict[str, int] = {}
-    found = []
+    numbered = []
     for server in sorted(servers, key=lambda each: (str(each["env_name"]), str(each["pod_name"]))):
         index = counts.get(str(server["env_name"]), 0)
         counts[str(server["env_name"])] = index + 1
-        found.append({**server, "env_index": index})
-    return found
+        numbered.append({**server, "env_index": index})
+    return numbered

@@ -88,8 +88,8 @@ async def list_adapters(
 async def get_adapter(request: Request, adapter: ArtifactId, caller: HostedCaller = GET_RLADAPTERS) -> Response:
     """Return an adapter."""
     services = services_of(request)
-    found = _find(services, services.objects.adapters, caller, adapter)
-    return json_object({"adapter": _adapter_answer(services, caller, found.read())})
+    kept_adapter = _find(services, services.objects.adapters, caller, adapter)
+    return json_object({"adapter": _adapter_answer(services, caller, kept_adapter.read())})
 
 
 @router.post("/rft/adapters/{adapter}/deploy")
@@ -113,22 +113,22 @@ async def deploy_checkpoint(
     """Deploy the adapter of the checkpoint's run and step."""
     services = services_of(request)
     services.objects.require(services.objects.adapters)
-    found = _find(services, services.objects.checkpoints, caller, checkpoint).summary
+    summary = _find(services, services.objects.checkpoints, caller, checkpoint).summary
     same = [
         adapter
         for adapter in services.objects.adapters.all()
         if adapter.namespace == caller.namespace
-        and (adapter.summary.run_uid, adapter.summary.step) == (found.run_uid, found.step)
+        and (adapter.summary.run_uid, adapter.summary.step) == (summary.run_uid, summary.step)
         and adapter.summary.phase == "Ready"
     ]
     if not same:
         steps = sorted(
             a.summary.step
             for a in services.objects.adapters.all()
-            if a.namespace == caller.namespace and a.summary.run_uid == found.run_uid and a.summary.phase == "Ready"
+            if a.namespace == caller.namespace and a.summary.run_uid == summary.run_uid and a.summary.phase == "Ready"
         )
         detail = (
-            f"Run {found.run} has no adapter of step {found.step}, which the checkpoint has. It has adapters of "
+            f"Run {summary.run} has no adapter of step {summary.step}, which the checkpoint has. It has adapters of "
             f"steps {', '.join(map(str, steps)) or 'none'}: deploy one of them, or set adapters.interval of the next "
             "run so that both are saved at the same steps."
         )
@@ -151,10 +151,10 @@ def _find(
 ) -> KeptArtifact:
     services.objects.require(known)
     place, name = split_checkpoint_id(reference, caller.namespace)
-    found = known.find(place, name) if place == caller.namespace else None
-    if found is None or found.summary.phase == "Deleting":
+    artifact = known.find(place, name) if place == caller.namespace else None
+    if artifact is None or artifact.summary.phase == "Deleting":
         raise not_found(f"{known.kind.kind} {reference}")
-    return found
+    return artifact
 
 
 def _adapter_answer(services: Services, caller: HostedCaller, adapter: Obj) -> Json:

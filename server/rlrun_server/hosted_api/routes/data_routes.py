@@ -33,11 +33,11 @@ async def get_metrics(
 ) -> Response:
     """Return the metrics of each step; with a limit those of the newest steps."""
     services = services_of(request)
-    found = await services.metrics.read(caller.namespace, find_run(services, caller.namespace, run).uid)
+    metrics = await services.metrics.read(caller.namespace, find_run(services, caller.namespace, run).uid)
 
     def answer() -> Response:
         try:
-            return json_object({"metrics": rows_of(found.columns, min_step, max_step, limit)})
+            return json_object({"metrics": rows_of(metrics.columns, min_step, max_step, limit)})
         except TooManyRows as error:
             detail = f"{error} with --min-step, --max-step or -n."
             raise RestError(413, Reason.METRICS_TOO_LARGE, detail) from error
@@ -50,8 +50,8 @@ async def get_usage(request: Request, run: RunId, caller: HostedCaller = READS_M
     """Return the trained tokens of a run, as its metrics have them. There are no prices here, and no other records."""
     services = services_of(request)
     kept = find_run(services, caller.namespace, run)
-    found = await services.metrics.read(caller.namespace, kept.uid)
-    tokens = total_tokens(found.columns)
+    metrics = await services.metrics.read(caller.namespace, kept.uid)
+    tokens = total_tokens(metrics.columns)
     usage = {
         "run_id": kept.name,
         "run_name": optional_text(kept.summary.display_name),
@@ -62,6 +62,6 @@ async def get_usage(request: Request, run: RunId, caller: HostedCaller = READS_M
         "pricing": {},
         "total_tokens": tokens,
         "total_cost_usd": 0.0,
-        "record_count": len(found.columns.steps) if tokens else 0,
+        "record_count": len(metrics.columns.steps) if tokens else 0,
     }
     return json_object(usage)

@@ -25,27 +25,27 @@ SUFFIX = 5
 
 def read_client_run(body: bytes) -> ClientRun:
     """Return the run of a request. Raises FieldProblems with all its problems, TextInvalid for a body without JSON."""
-    found = read_request(read_json(body))
-    if isinstance(found, ClientRun):
-        return found
-    raise FieldProblems([(problem.location, problem.message) for problem in found])
+    client_run = read_request(read_json(body))
+    if isinstance(client_run, ClientRun):
+        return client_run
+    raise FieldProblems([(problem.location, problem.message) for problem in client_run])
 
 
 def reference_problems(
     spec: RLRunSpec, namespace: str, models: Sequence[str], checkpoints: Mapping[str, ArtifactSummary]
 ) -> list[RequestProblem]:
     """Return the problems with what the run names. `checkpoints`: those of the namespace by name."""
-    found = []
+    problems = []
     if spec.model not in models:
         known = ", ".join(sorted(models)[:20]) or "none"
-        found.append(RequestProblem(("model", "name"), f"does not exist here; models of this platform: {known}"))
+        problems.append(RequestProblem(("model", "name"), f"does not exist here; models of this platform: {known}"))
     if spec.checkpoint_id is not None:
         place, name = split_checkpoint_id(spec.checkpoint_id, namespace)
         checkpoint = checkpoints.get(name)
         # The operator checks those of other namespaces, which must be shared with this one.
         if place == namespace and (why := _checkpoint_problem(checkpoint, spec.model)):
-            found.append(RequestProblem(("checkpoint_id",), why))
-    return found
+            problems.append(RequestProblem(("checkpoint_id",), why))
+    return problems
 
 
 def _checkpoint_problem(checkpoint: ArtifactSummary | None, model: str) -> str:

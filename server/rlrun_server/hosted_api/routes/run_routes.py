@@ -107,8 +107,10 @@ async def create_run(request: Request, caller: HostedCaller = CREATE_RLRUNS) -> 
 async def get_run(request: Request, run: RunId, caller: HostedCaller = GET_RLRUNS) -> Response:
     """Return a run."""
     services = services_of(request)
-    found = find_run(services, caller.namespace, run)
-    return await services.show(caller.caller.user.limited_as, found, lambda: _answer(services, caller, found.read()))
+    kept_run = find_run(services, caller.namespace, run)
+    return await services.show(
+        caller.caller.user.limited_as, kept_run, lambda: _answer(services, caller, kept_run.read())
+    )
 
 
 @router.put("/rft/runs/{run}/stop")
@@ -116,11 +118,11 @@ async def stop_run(request: Request, run: RunId, caller: HostedCaller = PATCH_RL
     """End a run for good. It becomes STOPPED when its pods have ended."""
     services = services_of(request)
     cluster = await caller_cluster(request, caller.caller)
-    found = find_run(services, caller.namespace, run)
-    if phase_of(found.read()).finished:
-        return _answer(services, caller, found.read())
-    changes = {"metadata": {"uid": found.uid}, "spec": {"stop": True}}
-    asked = requests.patch(RLRUN, caller.namespace, found.name, changes, SERVER_FIELD_MANAGER)
+    kept_run = find_run(services, caller.namespace, run)
+    if phase_of(kept_run.read()).finished:
+        return _answer(services, caller, kept_run.read())
+    changes = {"metadata": {"uid": kept_run.uid}, "spec": {"stop": True}}
+    asked = requests.patch(RLRUN, caller.namespace, kept_run.name, changes, SERVER_FIELD_MANAGER)
     stopped = await cluster.send(asked)
     services.objects.runs.put(stopped)
     return _answer(services, caller, stopped)
@@ -135,14 +137,14 @@ async def restart_run(request: Request, run: RunId, caller: HostedCaller = DELET
     services = services_of(request)
     await _require_run(request, caller)
     cluster = await caller_cluster(request, caller.caller)
-    found = find_run(services, caller.namespace, run)
-    obj = found.read()
+    kept_run = find_run(services, caller.namespace, run)
+    obj = kept_run.read()
     phase, spec = phase_of(obj), obj.get("spec") or {}
     if phase is not Phase.running or spec.get("stop") or spec.get("suspend"):
         state = "ends" if phase is Phase.running else f"is {phase.value}"
-        detail = f"Run {found.name} {state}. Only a run that is RUNNING can be restarted."
+        detail = f"Run {kept_run.name} {state}. Only a run that is RUNNING can be restarted."
         raise RestError(409, Reason.INVALID_REQUEST, detail)
-    pods = {"labelSelector": f"{RUN_LABEL}={found.name}"}
+    pods = {"labelSelector": f"{RUN_LABEL}={kept_run.name}"}
     await cluster.send(KubeRequest(Verb.DELETE, POD, caller.namespace, query=pods))
     return _answer(services, caller, obj)
 
@@ -152,8 +154,8 @@ async def delete_run(request: Request, run: RunId, caller: HostedCaller = DELETE
     """Delete a run and its pods. Its files stay in S3, as `artifactPolicy` says, and so do its checkpoints."""
     services = services_of(request)
     cluster = await caller_cluster(request, caller.caller)
-    found = find_run(services, caller.namespace, run)
-    await cluster.send(requests.delete(RLRUN, caller.namespace, found.name, found.uid))
+    kept_run = find_run(services, caller.namespace, run)
+    await cluster.send(requests.delete(RLRUN, caller.namespace, kept_run.name, kept_run.uid))
     return Response(status_code=204)
 
 
@@ -163,10 +165,10 @@ async def list_components(request: Request, run: RunId, caller: HostedCaller = L
     services = services_of(request)
     await _require_run(request, caller)
     cluster = await caller_cluster(request, caller.caller)
-    found = find_run(services, caller.namespace, run)
-    labels = {RUN_LABEL: found.name, ROLE_LABEL: Role.environment.value}
+    kept_run = find_run(services, caller.namespace, run)
+    labels = {RUN_LABEL: kept_run.name, ROLE_LABEL: Role.environment.value}
     page = await cluster.send(requests.list_page(POD, caller.namespace, labels))
-    obj = found.read()
+    obj = kept_run.read()
     servers = [component_status(obj, pod) for pod in page.get("items") or []]
     return json_object({"env_servers": number_servers(servers)})
 

@@ -48,8 +48,8 @@ async def list_secrets(request: Request, caller: HostedCaller = LISTS) -> Respon
     """List the global secrets by name. Their values do not reach this process."""
     cluster = await caller_cluster(request, caller.caller)
     page = await cluster.send(requests.list_metadata_page(SECRET, caller.namespace, {HOSTED_LABEL: "global"}))
-    found = [global_secret(item) for item in page.get("items") or [] if is_global(item)]
-    return json_object({"data": sorted(found, key=lambda secret: str(secret["name"]))})
+    secrets = [global_secret(item) for item in page.get("items") or [] if is_global(item)]
+    return json_object({"data": sorted(secrets, key=lambda secret: str(secret["name"]))})
 
 
 @router.post("/secrets/")
@@ -85,17 +85,17 @@ async def change_secret(request: Request, secret: SecretId, caller: HostedCaller
 async def delete_secret(request: Request, secret: SecretId, caller: HostedCaller = DELETES) -> Response:
     """Delete a global secret."""
     cluster = await caller_cluster(request, caller.caller)
-    found = await _find(cluster, caller.namespace, secret)
-    await cluster.send(requests.delete(SECRET, caller.namespace, secret, found["metadata"]["uid"]))
+    secret_object = await _find(cluster, caller.namespace, secret)
+    await cluster.send(requests.delete(SECRET, caller.namespace, secret, secret_object["metadata"]["uid"]))
     return Response(status_code=204)
 
 
 async def _find(cluster: CallerCluster, namespace: str, name: str) -> Obj:
     """Return the metadata of a global secret. Raises RestError for other Secrets, as for none."""
-    found = await cluster.find(requests.get_metadata(SECRET, namespace, name)) if "/" not in name else None
-    if found is None or not is_global(found):
+    secret_object = await cluster.find(requests.get_metadata(SECRET, namespace, name)) if "/" not in name else None
+    if secret_object is None or not is_global(secret_object):
         raise not_found(f"Secret {name}")
-    return found
+    return secret_object
 
 
 async def read_model(request: Request, model: type[M]) -> M:

@@ -167,5 +167,5 @@ ANYONE: Any = Depends(Anyone())
 
 def access_of(request: Request) -> Access:
     """Return the access of the application."""
-    found: Access = request.app.state.access
-    return found
+    access: Access = request.app.state.access
+    return access

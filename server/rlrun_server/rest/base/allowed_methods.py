@@ -11,8 +11,8 @@ def allowed_methods(methods: Mapping[str, Iterable[str]], path: str) -> list[str
 
     A parameter has no colon, so that `/runs/first:stop` is the action and not a run.
     """
-    found: set[str] = set()
+    allowed: set[str] = set()
     for template, those in methods.items():
         if re.fullmatch("[^/:]+".join(map(re.escape, PARAMETER.split(template))), path):
-            found.update(those)
-    return sorted(found)
+            allowed.update(those)
+    return sorted(allowed)

@@ -22,11 +22,11 @@ class BoundedCache(Generic[K, V]):
     def get(self, key: K) -> V | None:
         """Return the value."""
         with self._lock:
-            found = self._held.get(key)
-            if found is None:
+            value = self._held.get(key)
+            if value is None:
                 return None
             self._held.move_to_end(key)
-            return found[1]
+            return value[1]
 
     def put(self, key: K, value: V, size: int) -> None:
         """Keep a value, unless it is larger than all may be together."""

@@ -56,8 +56,8 @@ def page_of(
     if cursor:
         last = _comparable(_decode(cursor, digest))
         # As many rows as are not after the last one of the previous page, of which some may have gone since then.
-        found = [_comparable(key) for key, _ in keyed]
-        start = sum((key >= last) if descending else (key <= last) for key in found)
+        keys = [_comparable(key) for key, _ in keyed]
+        start = sum((key >= last) if descending else (key <= last) for key in keys)
     chosen = keyed[start : start + limit]
     is_last = start + limit >= len(keyed)
     return Page([row for _, row in chosen], len(keyed), None if is_last else _encode(chosen[-1][0], digest))

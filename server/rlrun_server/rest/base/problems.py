@@ -85,9 +85,9 @@ def not_found(what: str) -> RestError:
     return RestError(404, Reason.OBJECT_NOT_FOUND, f"{what} does not exist. List what exists, or correct the name.")
 
 
-def from_field_problems(found: Sequence[FieldProblem], prefix: str = "") -> list[FieldError]:
+def from_field_problems(problems: Sequence[FieldProblem], prefix: str = "") -> list[FieldError]:
     """Return the problems of a spec. `prefix` is a pointer to the part of the body that has it."""
-    return [FieldError(pointer=prefix + pointer_of(p.path), detail=p.message) for p in found[:MAX_FIELD_ERRORS]]
+    return [FieldError(pointer=prefix + pointer_of(p.path), detail=p.message) for p in problems[:MAX_FIELD_ERRORS]]
 
 
 def pointer_of(path: str) -> str:

@@ -111,8 +111,8 @@ class Services:
 
 def services_of(request: Request) -> Services:
     """Return the services of the application."""
-    found: Services = request.app.state.services
-    return found
+    services: Services = request.app.state.services
+    return services
 
 
 def make_services(

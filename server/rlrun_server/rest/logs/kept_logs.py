@@ -38,7 +38,7 @@ def read_kept(
     files = [stored.key.removeprefix(prefix) for stored in islice(store.walk(layout.logs), MAX_FILES)]
     chosen = _select(files, run, wanted, previous)
     limit = min(MAX_POD_BYTES, TOTAL_BYTES // max(1, len(chosen)))
-    found = []
+    logs = []
     for role, copy in chosen:
         try:
             data = store.get_range(layout.logs / copy.file, None, limit + 1)
@@ -46,10 +46,10 @@ def read_kept(
             # It was deleted after it was listed.
             continue
         is_cut = len(data) > limit
-        found.append(
+        logs.append(
             KeptLog(LogOrigin(role, copy.pod, copy.attempt), data.partition(b"\n")[2] if is_cut else data, is_cut)
         )
-    return found
+    return logs
 
 
 def _select(

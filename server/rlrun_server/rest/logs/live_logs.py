@@ -74,13 +74,13 @@ async def read_pods(
 
     try:
         async with asyncio.timeout(READ_SECONDS):
-            found = await asyncio.gather(*(read(pod) for pod in pods))
+            logs = await asyncio.gather(*(read(pod) for pod in pods))
     except TimeoutError as error:
         detail = f"The nodes did not return the logs within {READ_SECONDS:.0f} s. Repeat the request later."
         raise RestError(503, Reason.API_SERVER_UNAVAILABLE, detail) from error
-    if last_error is not None and all(log.problem is not None for log in found):
+    if last_error is not None and all(log.problem is not None for log in logs):
         raise from_api_error(last_error)
-    return list(found)
+    return list(logs)
 
 
 def problems_of(logs: Sequence[PodLog]) -> list[LogProblem]:

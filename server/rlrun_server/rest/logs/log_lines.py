@@ -90,15 +90,15 @@ class LineFilter:
         """Return whether it leaves out lines for another reason than their time."""
         return any(wanted is not None for wanted in (self.level, self.search, self.pattern))
 
-    def accepts(self, found: ParsedLine, level: LogLevel | None) -> bool:
+    def accepts(self, line: ParsedLine, level: LogLevel | None) -> bool:
         """Return whether the line satisfies all conditions. `level`: that of the line, or of one before it."""
-        if self.since is not None and found.nanoseconds < self.since:
+        if self.since is not None and line.nanoseconds < self.since:
             return False
         if self.level is not None and (level is None or ORDER[level] < ORDER[self.level]):
             return False
-        if self.search is not None and self.search not in found.message.lower():
+        if self.search is not None and self.search not in line.message.lower():
             return False
-        return self.pattern is None or self.pattern.search(found.message) is not None
+        return self.pattern is None or self.pattern.search(line.message) is not None
 
 
 def compile_pattern(text: str) -> Pattern:
@@ -107,11 +107,11 @@ def compile_pattern(text: str) -> Pattern:
     options.max_mem = PATTERN_MEMORY
     options.log_errors = False
     try:
-        found: Pattern = re2.compile(text, options)
+        pattern: Pattern = re2.compile(text, options)
     except re2.error as error:
         cause = error.args[0] if error.args else ""
         raise ValueError(cause.decode("utf-8", "replace") if isinstance(cause, bytes) else str(cause)) from None
-    return found
+    return pattern
 
 
 def parse_lines(
@@ -137,23 +137,23 @@ def parse_lines(
             nanoseconds = written[1]
         own = level_of(message)
         level = own or level
-        found = ParsedLine(nanoseconds, origin, None if written is None else written[0], own, message)
-        if wanted.accepts(found, level):
-            yield found
+        line = ParsedLine(nanoseconds, origin, None if written is None else written[0], own, message)
+        if wanted.accepts(line, level):
+            yield line
 
 
 def level_of(message: str) -> LogLevel | None:
     """Return the level that stands at the beginning of a line."""
-    found = LEVEL.search(message[:LEVEL_CHARACTERS])
-    return LEVELS[found[1]] if found else None
+    match = LEVEL.search(message[:LEVEL_CHARACTERS])
+    return LEVELS[match[1]] if match else None
 
 
 def _time_of(text: str) -> tuple[str, int] | None:
     """Return the time at the beginning of the text, in UTC without a zone, and its nanoseconds since 1970."""
-    found = WRITTEN.match(text)
-    if found is None:
+    match = WRITTEN.match(text)
+    if match is None:
         return None
-    day, time, fraction, zone = found.groups()
+    day, time, fraction, zone = match.groups()
     seconds = _seconds(f"{day}T{time}{zone or 'Z'}")
     if seconds is None:
         return None
@@ -173,8 +173,8 @@ def parse_since(text: str, now: datetime) -> int | None:
     """Return the nanoseconds since 1970 of a time, or of some seconds before now. None: it is neither."""
     if text.isdecimal():
         return max(0, int((now.timestamp() - int(text)) * 10**9))
-    found = _time_of(text.upper())
-    return None if found is None else min(max(0, found[1]), LAST_NANOSECOND)
+    time = _time_of(text.upper())
+    return None if time is None else min(max(0, time[1]), LAST_NANOSECOND)
 
 
 def time_text(nanoseconds: int) -> str:

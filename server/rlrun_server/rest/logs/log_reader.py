@@ -136,8 +136,8 @@ def _answer(
     problems: list[LogProblem] = []
     for log in logs:
         origin: LogOrigin = log.pod.origin if isinstance(log, PodLog) else log.origin
-        found = parse_lines(log.data or b"", origin, wanted, timestamps=source is LogSource.live)
-        lines, has_more = newest(found, tail)
+        parsed = parse_lines(log.data or b"", origin, wanted, timestamps=source is LogSource.live)
+        lines, has_more = newest(parsed, tail)
         chosen.append(lines)
         is_cut = is_cut or has_more or log.is_cut
         if isinstance(log, PodLog):

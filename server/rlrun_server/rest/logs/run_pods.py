@@ -75,8 +75,8 @@ async def list_pods(cluster: LogCluster, namespace: str, run: str, uid: str, wan
     role = wanted.roles[0].value if len(wanted.roles) == 1 else ""
     labels = {RUN_LABEL: run, RUN_UID_LABEL: uid, ROLE_LABEL: role}
     page = await cluster.send(requests.list_page(POD, namespace, labels))
-    found = [pod for pod in page.get("items") or [] if _is_selected(pod, uid, wanted)]
-    return [_run_pod(pod) for pod in oldest_first(found)[-MAX_PODS:]]
+    selected = [pod for pod in page.get("items") or [] if _is_selected(pod, uid, wanted)]
+    return [_run_pod(pod) for pod in oldest_first(selected)[-MAX_PODS:]]
 
 
 def _is_selected(pod: Obj, uid: str, wanted: PodSelection) -> bool:

@@ -180,8 +180,8 @@ def thin_columns(columns: Columns, names: Sequence[str], min_step: int, max_step
 
 def _series(name: str, column: "array[float]", buckets: Sequence[Sequence[int]], is_bucketed: bool) -> Series:
     if not is_bucketed:
-        found = [column[bucket[0]] for bucket in buckets]
-        return Series(name=name, values=[None if math.isnan(value) else value for value in found])
+        points = [column[bucket[0]] for bucket in buckets]
+        return Series(name=name, values=[None if math.isnan(value) else value for value in points])
     means: list[float | None] = []
     least: list[float | None] = []
     greatest: list[float | None] = []
@@ -205,16 +205,16 @@ def numeric_lines(part: bytes) -> Iterator[Line]:
         if len(text) > MAX_LINE:
             continue
         try:
-            found = json.loads(text)
+            document = json.loads(text)
         except (ValueError, RecursionError):
             continue
-        if not isinstance(found, dict):
+        if not isinstance(document, dict):
             continue
-        step = found.get("step")
+        step = document.get("step")
         if not isinstance(step, int) or isinstance(step, bool) or not 0 <= step <= MAX_STEP:
             continue
-        numbers = {name: float(value) for name, value in found.items() if _is_metric(name, value)}
-        time = str(found.get("time") or "")[:40].encode("utf-8", "replace").decode()
+        numbers = {name: float(value) for name, value in document.items() if _is_metric(name, value)}
+        time = str(document.get("time") or "")[:40].encode("utf-8", "replace").decode()
         yield {**numbers, "step": step, "time": time}
 
 

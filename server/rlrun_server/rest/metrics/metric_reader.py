@@ -166,8 +166,8 @@ class MetricReader:
     async def _read(self, key: RunKey, known: Metrics | None) -> Metrics:
         await self.renew()
         began = self._clock()
-        found = await self._threads.run(key[0], self._load, key, known)
-        metrics = Metrics(found.columns, began, found.files)
+        loaded = await self._threads.run(key[0], self._load, key, known)
+        metrics = Metrics(loaded.columns, began, loaded.files)
         if metrics.files:
             self._runs.put(key, metrics, metrics.size)
         else:
@@ -201,12 +201,12 @@ class MetricReader:
         key, size, _ = file
         if not size:
             return b""
-        found = self._parts.get(file)
-        if found is None:
+        data = self._parts.get(file)
+        if data is None:
             # No more than was counted: the file may have grown since it was listed.
-            found = self.store.get_range(S3Uri(self.root.bucket, key), 0, size)
-            self._parts.put(file, found, len(found) + FILE_BYTES)
-        return found
+            data = self.store.get_range(S3Uri(self.root.bucket, key), 0, size)
+            self._parts.put(file, data, len(data) + FILE_BYTES)
+        return data
 
     def _end(self, key: RunKey, task: "asyncio.Task[Metrics]") -> None:
         del self._reading[key]

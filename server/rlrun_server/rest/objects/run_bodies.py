@@ -93,12 +93,12 @@ def read_changes(media_type: str, body: bytes) -> dict[str, Any]:
         detail = f"The body has the type {media_type[:80]!r}. Send a merge patch as {MERGE_PATCH}."
         raise RestError(415, Reason.MEDIA_TYPE_UNSUPPORTED, detail)
     try:
-        found = read_json(body)
+        document = read_json(body)
     except TextInvalid as error:
         raise invalid(str(error)) from error
-    if not isinstance(found, dict) or set(found) != {"spec"} or not isinstance(found["spec"], dict):
+    if not isinstance(document, dict) or set(document) != {"spec"} or not isinstance(document["spec"], dict):
         raise invalid('The body must be a merge patch of the spec alone: {"spec": {"maxSteps": 200}}.')
-    changes: dict[str, Any] = found["spec"]
+    changes: dict[str, Any] = document["spec"]
     known = fields_at(RLRunSpec, (), by_name=False)
     mutable = {RLRunSpec.model_fields[name].alias or name for name in RLRunSpec.mutable or ()}
     errors = [
@@ -120,26 +120,30 @@ def _why_not(name: str, known: list[str], mutable: set[str]) -> str:
 
 def _from_toml(text: str) -> NewRun:
     try:
-        found = loads(text)
+        document = loads(text)
     except TomlError as error:
         raise _invalid_spec(from_field_problems(error.problems)) from error
-    if found.env_files:
+    if document.env_files:
         errors = [FieldError(pointer="/env_file", detail="name a Secret in envFrom: the server has no files of yours")]
         raise _invalid_spec(errors)
-    return NewRun(found.spec.model_dump(mode="json", by_alias=True, exclude_unset=True))
+    return NewRun(document.spec.model_dump(mode="json", by_alias=True, exclude_unset=True))
 
 
-def _from_object(found: Any) -> NewRun:
-    if not isinstance(found, dict):
+def _from_object(document: Any) -> NewRun:
+    if not isinstance(document, dict):
         raise invalid("The body must be one object: the spec of a run, or an RLRun.")
-    if "spec" not in found:
-        run = NewRun(found)
+    if "spec" not in document:
+        run = NewRun(document)
         _check(run, "spec.")
         return run
-    metadata = found.get("metadata") or {}
-    if found.get("kind", "RLRun") != "RLRun" or not isinstance(metadata, dict) or not isinstance(found["spec"], dict):
+    metadata = document.get("metadata") or {}
+    if (
+        document.get("kind", "RLRun") != "RLRun"
+        or not isinstance(metadata, dict)
+        or not isinstance(document["spec"], dict)
+    ):
         raise invalid("The body must be one object: the spec of a run, or an RLRun.")
-    unknown = [*(name for name in found if name not in ("apiVersion", "kind", "metadata", "spec"))]
+    unknown = [*(name for name in document if name not in ("apiVersion", "kind", "metadata", "spec"))]
     errors = [FieldError(pointer=f"/{name}", detail="remove it: a request has spec and metadata") for name in unknown]
     errors += [
         FieldError(pointer=f"/metadata/{name}", detail=f"remove it: a request may set {', '.join(METADATA)}")
@@ -148,7 +152,7 @@ def _from_object(found: Any) -> NewRun:
     ]
     if errors:
         raise _invalid_spec(errors)
-    run = NewRun(found["spec"], metadata, "/spec")
+    run = NewRun(document["spec"], metadata, "/spec")
     _check(run, "")
     return run
 
@@ -160,10 +164,10 @@ def _check(run: NewRun, removed: str) -> None:
     try:
         RLRun.from_object(obj)
     except ValidationError as error:
-        found = problems(error, RLRun)
+        field_problems = problems(error, RLRun)
         errors = [
             FieldError(pointer=each.pointer.removeprefix("/spec") if removed else each.pointer, detail=each.detail)
-            for each in from_field_problems(found)
+            for each in from_field_problems(field_problems)
         ]
         raise _invalid_spec(errors) from error
 

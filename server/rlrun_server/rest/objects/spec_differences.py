@@ -25,11 +25,11 @@ class SpecDifference(Schema):
 def differences(specs: Sequence[Mapping[str, Any]]) -> list[SpecDifference]:
     """Return the fields that are not equal in all specs, in the order in which they are met."""
     fields = [dict(_fields(spec, "")) for spec in specs]
-    paths = dict.fromkeys(path for found in fields for path in found)
+    paths = dict.fromkeys(path for by_path in fields for path in by_path)
     return [
-        SpecDifference(path=path, values=[_shorten_value(found.get(path)) for found in fields])
+        SpecDifference(path=path, values=[_shorten_value(by_path.get(path)) for by_path in fields])
         for path in paths
-        if len({_text(found.get(path)) for found in fields}) > 1
+        if len({_text(by_path.get(path)) for by_path in fields}) > 1
     ]
 
 

@@ -62,8 +62,8 @@ class KeptObject(Generic[S]):
 
     def read(self) -> Obj:
         """Return the object without its managed fields."""
-        found: Obj = json.loads(zlib.decompress(self.data))
-        return found
+        obj: Obj = json.loads(zlib.decompress(self.data))
+        return obj
 
 
 @dataclass(frozen=True)
@@ -109,8 +109,8 @@ class WatchedObjects(Generic[S]):
 
     def find_uid(self, namespace: str, uid: str) -> KeptObject[S] | None:
         """Return the object with this uid, if it is in the namespace."""
-        found = self._by_uid.get(uid)
-        return found if found is not None and found.namespace == namespace else None
+        kept = self._by_uid.get(uid)
+        return kept if kept is not None and kept.namespace == namespace else None
 
     async def follow(self) -> None:
         """Follow the API server until cancelled."""
@@ -136,14 +136,14 @@ class WatchedObjects(Generic[S]):
         before = dict(self._by_uid)
         objects, version = await self._cluster.list_all(self.kind)
         self._unreadable.clear()
-        found = await self._convert(objects)
+        converted = await self._convert(objects)
         for uid, kept in self._by_uid.items():
             if kept is not before.get(uid) and kept.version > version_number(version):
-                found[uid] = kept  # written since the API server made the list
-        for uid in before.keys() - found.keys():
+                converted[uid] = kept  # written since the API server made the list
+        for uid in before.keys() - converted.keys():
             self._forget(uid)
-        known, self._by_uid = self._by_uid, found
-        self._by_name = {(k.namespace, k.name): k for k in found.values()}
+        known, self._by_uid = self._by_uid, converted
+        self._by_name = {(k.namespace, k.name): k for k in converted.values()}
         self.version = version_number(version)
         self.changes += 1
         if not self.is_listed:
@@ -151,22 +151,22 @@ class WatchedObjects(Generic[S]):
             self.first_version = self.version
             return version
         for uid, old in known.items():
-            if uid not in found:
+            if uid not in converted:
                 self._tell(old, is_deleted=True)
-        for uid, new in found.items():
+        for uid, new in converted.items():
             if uid not in known or known[uid].version != new.version:
                 self._tell(new)
         return version
 
     async def _convert(self, objects: Sequence[Obj]) -> dict[str, KeptObject[S]]:
-        found = {}
+        by_uid = {}
         for number, obj in enumerate(objects, 1):
             kept = self._kept_or_none(obj)
             if kept is not None:
-                found[kept.uid] = kept
+                by_uid[kept.uid] = kept
             if number % PAGE == 0:
                 await asyncio.sleep(0)
-        return found
+        return by_uid
 
     async def _watch(self, version: str) -> str:
         """Return the version up to which changes have arrived."""

@@ -70,11 +70,11 @@ async def delete_checkpoint(
 
 async def _set_deployed(request: Request, namespace: str, name: str, caller: Caller, is_deployed: bool) -> Response:
     known = services_of(request).objects.adapters
-    found = find_artifact(services_of(request), known, namespace, name)
+    artifact = find_artifact(services_of(request), known, namespace, name)
     cluster = await caller_cluster(request, caller)
     # With the uid, so that no other adapter is changed that has taken the name since.
-    changes = {"metadata": {"uid": found.uid}, "spec": {"deployed": is_deployed}}
-    known.put(await cluster.send(requests.patch(RLADAPTER, namespace, found.name, changes, SERVER_FIELD_MANAGER)))
+    changes = {"metadata": {"uid": artifact.uid}, "spec": {"deployed": is_deployed}}
+    known.put(await cluster.send(requests.patch(RLADAPTER, namespace, artifact.name, changes, SERVER_FIELD_MANAGER)))
     changed = known.find(namespace, name)
     if changed is None:
         raise not_found(f"RLAdapter {namespace}/{name}")
@@ -84,7 +84,7 @@ async def _set_deployed(request: Request, namespace: str, name: str, caller: Cal
 async def _delete(
     request: Request, known: WatchedObjects[ArtifactSummary], namespace: str, name: str, caller: Caller
 ) -> Response:
-    found = find_artifact(services_of(request), known, namespace, name)
+    artifact = find_artifact(services_of(request), known, namespace, name)
     cluster = await caller_cluster(request, caller)
-    await cluster.send(requests.delete(known.kind, namespace, found.name, found.uid))
-    return schema_response(DeletedArtifact(namespace=namespace, name=found.name, uid=found.uid))
+    await cluster.send(requests.delete(known.kind, namespace, artifact.name, artifact.uid))
+    return schema_response(DeletedArtifact(namespace=namespace, name=artifact.name, uid=artifact.uid))

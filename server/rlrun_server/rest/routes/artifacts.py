@@ -124,10 +124,10 @@ def find_artifact(
 ) -> KeptObject[ArtifactSummary]:
     """Return the checkpoint or adapter. Raises RestError."""
     services.objects.require(known)
-    found = known.find(namespace, name)
-    if found is None:
+    artifact = known.find(namespace, name)
+    if artifact is None:
         raise not_found(f"{known.kind.kind} {namespace}/{name}")
-    return found
+    return artifact
 
 
 def artifact_response(artifact: KeptObject[ArtifactSummary]) -> Response:

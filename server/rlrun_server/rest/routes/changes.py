@@ -114,7 +114,7 @@ async def create_run(
         created = dataclasses.replace(created, query={**created.query, "dryRun": "All"})
         return _response(services, await cluster.send(created, run.pointer.strip("/") or "spec"), is_stored=False)
     try:
-        found = await cluster.send(created, "" if run.pointer else "spec")
+        answer = await cluster.send(created, "" if run.pointer else "spec")
     except RestError as error:
         if error.reason != Reason.NAME_TAKEN or not idempotency_key:
             raise
@@ -123,8 +123,8 @@ async def create_run(
             detail = "The Idempotency-Key was used for another request. Choose a new key for each run."
             raise RestError(422, Reason.IDEMPOTENCY_KEY_REUSED, detail) from error
         return _response(services, existing)
-    location = {"Location": f"/rlrun/v1/namespaces/{namespace}/runs/{found['metadata']['name']}"}
-    return _response(services, found, 201, location)
+    location = {"Location": f"/rlrun/v1/namespaces/{namespace}/runs/{answer['metadata']['name']}"}
+    return _response(services, answer, 201, location)
 
 
 @router.patch(
@@ -162,14 +162,14 @@ async def delete_run(
     """Delete a run and its pods."""
     services = services_of(request)
     cluster = await caller_cluster(request, caller)
-    found = find_run(services, namespace, run)
+    kept_run = find_run(services, namespace, run)
     version = _version(if_match or "")
     if artifacts is not None:
-        changes = {"metadata": _precondition(found.uid, version), "spec": {"artifactPolicy": POLICIES[artifacts]}}
-        patched = await cluster.send(requests.patch(RLRUN, namespace, found.name, changes, SERVER_FIELD_MANAGER))
+        changes = {"metadata": _precondition(kept_run.uid, version), "spec": {"artifactPolicy": POLICIES[artifacts]}}
+        patched = await cluster.send(requests.patch(RLRUN, namespace, kept_run.name, changes, SERVER_FIELD_MANAGER))
         version = str(patched["metadata"]["resourceVersion"]) if version else ""
-    await cluster.send(requests.delete(RLRUN, namespace, found.name, found.uid, version or None))
-    return schema_response(Deleted(namespace=namespace, name=found.name, uid=found.uid))
+    await cluster.send(requests.delete(RLRUN, namespace, kept_run.name, kept_run.uid, version or None))
+    return schema_response(Deleted(namespace=namespace, name=kept_run.name, uid=kept_run.uid))
 
 
 def _action(name: str, changes: dict[str, Any], text: str) -> None:
@@ -212,9 +212,9 @@ async def _patch(
 ) -> Response:
     services = services_of(request)
     cluster = await caller_cluster(request, caller)
-    found = find_run(services, namespace, run)
-    body = {"metadata": _precondition(found.uid, _version(if_match)), "spec": changes}
-    asked = requests.patch(RLRUN, namespace, found.name, body, SERVER_FIELD_MANAGER)
+    kept_run = find_run(services, namespace, run)
+    body = {"metadata": _precondition(kept_run.uid, _version(if_match)), "spec": changes}
+    asked = requests.patch(RLRUN, namespace, kept_run.name, body, SERVER_FIELD_MANAGER)
     if dry_run is not None:
         asked = dataclasses.replace(asked, query={**asked.query, "dryRun": "All"})
     return _response(services, await cluster.send(asked), is_stored=dry_run is None)

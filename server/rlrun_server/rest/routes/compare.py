@@ -90,14 +90,14 @@ async def _metric_names(services: Services, caller: Caller, runs: Sequence[KeptR
                     problems.append(f"{_name(run)}: you may not get rlruns/metrics in namespace {run.namespace}.")
                     continue
                 try:
-                    found = (await services.metrics.read(run.namespace, run.uid)).columns.values
+                    metrics = (await services.metrics.read(run.namespace, run.uid)).columns.values
                 except RestError as error:
                     problems.append(f"{_name(run)}: {error.detail}")
                     if error.status == HTTPStatus.SERVICE_UNAVAILABLE:
                         # Without S3 each of the others would wait as long.
                         break
                     continue
-                common = [name for name in (found if common is None else common) if name in found]
+                common = [name for name in (metrics if common is None else common) if name in metrics]
     except TimeoutError:
         problems.append("S3 is slow: the metrics of some runs were not read in time. Compare fewer runs, or repeat it.")
     return (common or [])[:MAX_NAMES], problems
@@ -111,12 +111,12 @@ def _compare_runs(runs: Sequence[KeptRun], metrics: list[str], problems: list[st
         if config.resolved is None:
             problems = [*problems, f"{_name(run)}: its spec is compared without defaults, because it is not valid."]
         specs.append(config.spec if config.resolved is None else config.resolved)
-    found = differences(specs)
+    rows = differences(specs)
     return schema_response(
         RunComparison(
             runs=[run.summary for run in runs],
-            differences=found[:MAX_DIFFERENCES],
-            total_differences=len(found),
+            differences=rows[:MAX_DIFFERENCES],
+            total_differences=len(rows),
             metric_names=metrics,
             problems=problems,
         )

@@ -77,16 +77,16 @@ async def list_environments(
     catalog = services.environments
     if catalog is None:
         raise RestError(503, Reason.SERVER_NOT_READY, "This rlrun-server does not list environment packages.")
-    found = await catalog.read()
+    packages = await catalog.read()
     namespace = query.namespace or caller.user.namespace
-    owners = {package.owner for package in found.items if query.owner in (None, package.owner)}
+    owners = {package.owner for package in packages.items if query.owner in (None, package.owner)}
     mine = {owner for owner in owners if catalog.has_namespace(owner, namespace)}
     # One answer for all owners: it is about the namespace.
     if mine and not await services.access.may(caller.user, Check("get", PACKAGES, namespace)):
         mine = set()
     shown = {owner for owner in owners if not catalog.is_listed(owner)} | mine
     page = page_of(
-        [package for package in found.items if package.owner in shown],
+        [package for package in packages.items if package.owner in shown],
         lambda package: package.id,
         lambda package: package.id,
         descending=False,
@@ -95,7 +95,7 @@ async def list_environments(
         limit=query.limit,
     )
     items = [_json(package, public=not catalog.is_listed(package.owner)) for package in page.rows]
-    return list_response(request, page, items, is_complete=found.is_complete)
+    return list_response(request, page, items, is_complete=packages.is_complete)
 
 
 def _json(package: Package, *, public: bool) -> bytes:

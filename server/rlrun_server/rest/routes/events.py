@@ -47,9 +47,9 @@ async def list_events(
     services = services_of(request)
     cluster = await caller_cluster(request, caller)
     uid = find_run(services, namespace, run).uid
-    found = await cluster.send(requests.list_selected(EVENT, namespace, f"involvedObject.uid={uid}", MAX_EVENTS))
-    items = sorted(map(event_of, found.get("items") or []), key=lambda event: event.time, reverse=True)
-    return schema_response(EventList(items=items, is_complete=not (found.get("metadata") or {}).get("continue")))
+    answer = await cluster.send(requests.list_selected(EVENT, namespace, f"involvedObject.uid={uid}", MAX_EVENTS))
+    items = sorted(map(event_of, answer.get("items") or []), key=lambda event: event.time, reverse=True)
+    return schema_response(EventList(items=items, is_complete=not (answer.get("metadata") or {}).get("continue")))
 
 
 def event_of(event: Obj) -> RunEvent:

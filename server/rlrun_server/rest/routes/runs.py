@@ -157,8 +157,8 @@ async def get_run(
 ) -> Response:
     """Return a run with spec, status and conditions."""
     services = services_of(request)
-    found = find_run(services, namespace, run)
-    return await services.show(caller.user.limited_as, found, run_response, found)
+    kept_run = find_run(services, namespace, run)
+    return await services.show(caller.user.limited_as, kept_run, run_response, kept_run)
 
 
 @router.get("/namespaces/{namespace}/runs/{run}/config", responses={200: {"model": RunConfig}}, response_class=JSON)
@@ -167,23 +167,23 @@ async def get_config(
 ) -> Response:
     """Return the configuration of a run: as written, with all defaults, and as TOML."""
     services = services_of(request)
-    found = find_run(services, namespace, run)
+    kept_run = find_run(services, namespace, run)
 
     def answer() -> Response:
-        obj = found.read()
+        obj = kept_run.read()
         return schema_response(config_of(obj.get("spec") or {}, obj.get("status") or {}))
 
-    return await services.show(caller.user.limited_as, found, answer)
+    return await services.show(caller.user.limited_as, kept_run, answer)
 
 
 def find_run(services: Services, namespace: str, name: str) -> KeptRun:
     """Return the run with this name or uid. Raises RestError."""
     runs = services.objects.runs
     services.objects.require(runs)
-    found = runs.find(namespace, name) or runs.find_uid(namespace, name)
-    if found is None:
+    kept_run = runs.find(namespace, name) or runs.find_uid(namespace, name)
+    if kept_run is None:
         raise not_found(f"Run {namespace}/{name}")
-    return found
+    return kept_run
 
 
 def run_response(run: KeptRun, status: int = 200, headers: dict[str, str] | None = None) -> Response:
@@ -242,8 +242,8 @@ def _page(request: Request, runs: Iterable[KeptRun], query: RunQuery, *, is_comp
     value_of = VALUES[query.sort.removeprefix("-")]
 
     def value(run: KeptRun) -> Value:
-        found: Value = value_of(run.summary)
-        return found
+        sort_value: Value = value_of(run.summary)
+        return sort_value
 
     page = page_of(
         [run for run in runs if matches(run.summary, filters)],

@@ -70,12 +70,12 @@ async def list_secrets(
     """List the names of the Secrets of type Opaque that are not the operator's."""
     cluster = await caller_cluster(request, caller)
     # Only metadata: values do not even reach this process.
-    found = await cluster.send(requests.list_metadata(SECRET, namespace, f"type={OPAQUE}", MAX_SECRETS))
-    items = [summary_of(item) for item in found.get("items") or [] if not _is_operators(item)]
+    answer = await cluster.send(requests.list_metadata(SECRET, namespace, f"type={OPAQUE}", MAX_SECRETS))
+    items = [summary_of(item) for item in answer.get("items") or [] if not _is_operators(item)]
     return schema_response(
         SecretList(
             items=sorted(items, key=lambda item: item.name),
-            is_complete=not (found.get("metadata") or {}).get("continue"),
+            is_complete=not (answer.get("metadata") or {}).get("continue"),
         )
     )
 
@@ -119,11 +119,11 @@ def read_values(body: bytes) -> SecretValues:
     except TextInvalid as error:
         raise invalid(str(error)) from None
     except ValidationError as error:
-        found = [
+        field_problems = [
             type(each)(each.path, "must be text; a key has letters, digits, - _ and . only")
             for each in problems(error, SecretValues)
         ]
-        raise invalid("The body must have the values by name.", from_field_problems(found), 422) from None
+        raise invalid("The body must have the values by name.", from_field_problems(field_problems), 422) from None
 
 
 def secret_object(namespace: str, name: str, values: SecretValues, existing: Obj | None) -> Obj:

@@ -108,8 +108,8 @@ def read_login(body: bytes) -> Login:
         raise invalid(str(error)) from None
     except ValidationError as error:
         message = f"must be text of at most {MAX_CREDENTIAL} printable characters; only `token` and `code` are known"
-        found = from_field_problems([type(each)(each.path, message) for each in problems(error, Login)])
-        raise invalid("The body must have a token, or a code of rlrun open.", found, 422) from None
+        field_errors = from_field_problems([type(each)(each.path, message) for each in problems(error, Login)])
+        raise invalid("The body must have a token, or a code of rlrun open.", field_errors, 422) from None
     if (login.token is None) == (login.code is None):
         raise invalid("The body must have either `token` or `code`.", status=422)
     return login

@@ -40,8 +40,8 @@ class EventFeed(Feed):
         """Return Events that are new or have happened again. Raises RestError, ProblemError."""
         cluster = await self._cluster()
         request = requests.list_selected(EVENT, self._namespace, f"involvedObject.uid={self._uid}", MAX_EVENTS)
-        found = (await cluster.send(request)).get("items") or []
-        versions = [(version_number(str(event["metadata"].get("resourceVersion") or "")), event) for event in found]
+        answer = (await cluster.send(request)).get("items") or []
+        versions = [(version_number(str(event["metadata"].get("resourceVersion") or "")), event) for event in answer]
         newer = sorted((pair for pair in versions if pair[0] > self._version), key=lambda pair: pair[0])
         self._version = max([self._version, *(version for version, _ in newer)])
         return [

@@ -57,8 +57,8 @@ async def get_metrics(
 ) -> Response:
     """Return metrics by step as columns."""
     services = services_of(request)
-    uid, found = await read_run(services, namespace, run)
-    names = select_names(found.columns, query.name)
+    uid, metrics = await read_run(services, namespace, run)
+    names = select_names(metrics.columns, query.name)
     if len(names) > MAX_SERIES:
         raise invalid(
             f"{len(names)} metrics match, and one answer has at most {MAX_SERIES}. Name fewer with `name`; "
@@ -66,8 +66,10 @@ async def get_metrics(
         )
 
     def answer() -> Response:
-        thin = thin_columns(found.columns, names, query.min_step, query.max_step, query.points)
-        return schema_response(thin.model_copy(update={"namespace": namespace, "uid": uid, "is_stale": found.is_stale}))
+        thin = thin_columns(metrics.columns, names, query.min_step, query.max_step, query.points)
+        return schema_response(
+            thin.model_copy(update={"namespace": namespace, "uid": uid, "is_stale": metrics.is_stale})
+        )
 
     # Many steps of many metrics take half a second, in which nothing else would be answered.
     return await services.metrics.compute(caller.user.limited_as, answer)
@@ -80,12 +82,12 @@ async def get_metric_names(
     request: Request, namespace: Namespace, run: RunName, caller: Caller = requires("get", "rlruns", "metrics")
 ) -> Response:
     """Return the names of all metrics."""
-    uid, found = await read_run(services_of(request), namespace, run)
-    steps = found.columns.steps
+    uid, metrics = await read_run(services_of(request), namespace, run)
+    steps = metrics.columns.steps
     names = MetricNames(
         namespace=namespace,
         uid=uid,
-        names=list(found.columns.values),
+        names=list(metrics.columns.values),
         steps=len(steps),
         last_step=steps[-1] if steps else None,
     )
@@ -95,7 +97,7 @@ async def get_metric_names(
 async def read_run(services: Services, namespace: str, run: str) -> tuple[str, Metrics]:
     """Return uid and metrics of the run with this name or uid. Raises RestError."""
     uid, exists = uid_of_run(services.objects, namespace, run)
-    found = await services.metrics.read(namespace, uid)
-    if not exists and not found.files:
+    metrics = await services.metrics.read(namespace, uid)
+    if not exists and not metrics.files:
         raise not_found(f"Run {namespace}/{run}")
-    return uid, found
+    return uid, metrics

@@ -78,7 +78,7 @@ async def list_samples(
             limit=query.limit,
         )
         groups = {sample.group.address: sample.group for sample in page.rows}
-        found = SampleList(
+        sample_list = SampleList(
             namespace=namespace,
             uid=uid,
             step=step,
@@ -90,7 +90,7 @@ async def list_samples(
             next=page.next_cursor,
             problems=rollouts.problems,
         )
-        return schema_response(found)
+        return schema_response(sample_list)
 
     return await _of_step(request, caller, namespace, run, step, query.split, answer)
 
@@ -110,7 +110,7 @@ async def get_group(
     def answer(uid: str, rollouts: OpenedStep) -> Response:
         samples = of_group(listed_samples(rollouts), group, _step_name(step, query.split))
         records, problem = records_of(rollouts, samples)
-        found = SampleGroupDetail(
+        detail = SampleGroupDetail(
             namespace=namespace,
             uid=uid,
             step=step,
@@ -120,7 +120,7 @@ async def get_group(
             records=[],
             problem=problem,
         )
-        return with_list(found, "records", records)
+        return with_list(detail, "records", records)
 
     return await _of_step(request, caller, namespace, run, step, query.split, answer)
 
@@ -140,7 +140,7 @@ async def get_sample(
     def answer(uid: str, rollouts: OpenedStep) -> Response:
         sample = one(listed_samples(rollouts), rollout, _step_name(step, query.split))
         record, problem = record_of(rollouts, sample)
-        found = SampleDetail(
+        detail = SampleDetail(
             namespace=namespace,
             uid=uid,
             step=step,
@@ -149,7 +149,7 @@ async def get_sample(
             item=sample.item(),
             problem=problem,
         )
-        return schema_response(found) if record is None else with_json(found, "record", record)
+        return schema_response(detail) if record is None else with_json(detail, "record", record)
 
     return await _of_step(request, caller, namespace, run, step, query.split, answer)
 
@@ -171,7 +171,7 @@ async def get_histogram(
             for sample in select_samples(listed_samples(rollouts), SampleFilter(query.env), None, None, "")
             if sample.row.reward is not None and sample.row.status is not SampleStatus.errored
         ]
-        found = RewardHistogram(
+        reward_histogram = RewardHistogram(
             namespace=namespace,
             uid=uid,
             step=step,
@@ -181,7 +181,7 @@ async def get_histogram(
             mean=mean_of(rewards),
             problems=rollouts.problems,
         )
-        return schema_response(found)
+        return schema_response(reward_histogram)
 
     return await _of_step(request, caller, namespace, run, step, query.split, answer)
 

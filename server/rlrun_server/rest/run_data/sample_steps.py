@@ -44,7 +44,7 @@ async def list_steps(
             cursor=query.cursor,
             limit=query.limit,
         )
-        found = StepList(
+        step_list = StepList(
             namespace=namespace,
             uid=uid,
             items=[],
@@ -57,7 +57,7 @@ async def list_steps(
             is_complete=run_samples.is_complete,
             is_stale=run_samples.is_stale,
         )
-        return with_list(found, "items", [summary.text for summary in page.rows])
+        return with_list(step_list, "items", [summary.text for summary in page.rows])
 
     return await _of_run(request, caller, namespace, run, answer)
 
@@ -77,7 +77,7 @@ async def get_example(
 
     def answer(uid: str, run_samples: RunSamples) -> Response:
         points, is_complete = points_of(run_samples, environment, example, query.split)
-        found = ExampleHistory(
+        history = ExampleHistory(
             namespace=namespace,
             uid=uid,
             environment=environment,
@@ -86,7 +86,7 @@ async def get_example(
             is_complete=is_complete and len(points) <= MAX_POINTS,
             is_stale=run_samples.is_stale,
         )
-        return schema_response(found)
+        return schema_response(history)
 
     return await _of_run(request, caller, namespace, run, answer)
 

@@ -99,12 +99,12 @@ async def stream_run(
     """
     services = services_of(request)
     topics = [Topic(topic) for topic in dict.fromkeys(query.topics.split(","))]
-    found = find_run(services, namespace, run)
+    kept_run = find_run(services, namespace, run)
     checks = [replace(check, namespace=namespace) for topic in topics for check in CHECKS[topic]]
     for check in checks:
         await services.access.require(caller.user, check)
     cursor, pointer = _cursor(request, query.last_event_id)
-    feeds = _run_feeds(request, caller, found, topics, query, cursor, pointer)
+    feeds = _run_feeds(request, caller, kept_run, topics, query, cursor, pointer)
     checks.append(Check("get", "rlruns", namespace))
     return _open(request, caller, feeds, checks, with_log=Topic.log in topics)
 

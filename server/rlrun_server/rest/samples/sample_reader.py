@@ -116,9 +116,9 @@ class SampleReader:
 
     def _with_step(self, run: Run, step: int, split: SampleSplit, work: Callable[[OpenedStep], T]) -> T:
         files = self._files_of(run, step, may_be_known=True)
-        found = self._open_files(run, step, split, files)
-        result = work(found)
-        if found.problems:
+        opened = self._open_files(run, step, split, files)
+        result = work(opened)
+        if opened.problems:
             # A step that is repeated after a restart replaces its object, of which a part may have been read before.
             fresh = self._files_of(run, step, may_be_known=False)
             if fresh != files:
@@ -126,7 +126,7 @@ class SampleReader:
         return result
 
     def _open_files(self, run: Run, step: int, split: SampleSplit, files: list[File]) -> OpenedStep:
-        found = OpenedStep(step, split)
+        opened_step = OpenedStep(step, split)
         chosen = [file for file in files if split_of(file[0]) is split]
         if not chosen:
             detail = (
@@ -135,23 +135,25 @@ class SampleReader:
             )
             raise RestError(404, Reason.OBJECT_NOT_FOUND, detail)
         if len(chosen) > MAX_OBJECTS:
-            found.problems.append(f"The step has {len(chosen)} objects, and {MAX_OBJECTS} of them are read.")
+            opened_step.problems.append(f"The step has {len(chosen)} objects, and {MAX_OBJECTS} of them are read.")
         left = LIMITS.rows
         for file in chosen[:MAX_OBJECTS]:
             if left <= 0:
-                found.problems.append(f"{file[0]} and what follows is not read: the others have too many rollouts.")
+                opened_step.problems.append(
+                    f"{file[0]} and what follows is not read: the others have too many rollouts."
+                )
                 break
             try:
                 limits = replace(LIMITS, rows=left)
                 opened = open_samples(self._read_of(run, file), self._uri(run, file[0]), step, split, limits)
             except NotFound:
-                found.problems.append(f"{file[0]} was deleted just now.")
+                opened_step.problems.append(f"{file[0]} was deleted just now.")
                 continue
             if opened.problem is not None:
-                found.problems.append(cut(f"{file[0]} is damaged or too large: {opened.problem}"))
+                opened_step.problems.append(cut(f"{file[0]} is damaged or too large: {opened.problem}"))
             left -= _weight(opened)
-            found.objects.append((file[0], opened))
-        return found
+            opened_step.objects.append((file[0], opened))
+        return opened_step
 
     def _files_of(self, run: Run, step: int, *, may_be_known: bool) -> list[File]:
         known = self._steps.get((run, step))

@@ -71,8 +71,8 @@ class RunSamples:
     @cached_property
     def splits(self) -> list[SampleSplit]:
         """Splits with rollouts."""
-        found = {summary.split for summary in self.summaries}
-        return [split for split in SampleSplit if split in found]
+        splits = {summary.split for summary in self.summaries}
+        return [split for split in SampleSplit if split in splits]
 
     @cached_property
     def environments(self) -> list[str]:
@@ -83,8 +83,8 @@ class RunSamples:
 
 def parse_part(data: bytes) -> list[KeptSummary]:
     """Return the summaries in a file, the last one first. Later lines replace earlier ones of the same object."""
-    found = [summary for line in io.BytesIO(data) if (summary := _parse_line(line)) is not None]
-    return found[::-1]
+    summaries = [summary for line in io.BytesIO(data) if (summary := _parse_line(line)) is not None]
+    return summaries[::-1]
 
 
 def merge_summaries(newest_first: Iterable[KeptSummary], listed: Mapping[str, int], *, is_complete: bool) -> RunSamples:
@@ -92,14 +92,14 @@ def merge_summaries(newest_first: Iterable[KeptSummary], listed: Mapping[str, in
 
     `listed`: sizes of objects by name.
     """
-    found: dict[ObjectKey, KeptSummary] = {}
+    newest: dict[ObjectKey, KeptSummary] = {}
     for summary in newest_first:
-        found.setdefault(summary.key, summary)
-    files = {summary.file for summary in found.values()}
+        newest.setdefault(summary.key, summary)
+    files = {summary.file for summary in newest.values()}
     for name, size in listed.items():
         if name not in files and (bare := without_summary(name, size)) is not None:
-            found.setdefault(bare.key, bare)
-    return RunSamples([found[key] for key in sorted(found)], is_complete)
+            newest.setdefault(bare.key, bare)
+    return RunSamples([newest[key] for key in sorted(newest)], is_complete)
 
 
 def without_summary(file: str, size: int) -> KeptSummary | None:
@@ -143,44 +143,46 @@ def _parse_line(line: bytes) -> KeptSummary | None:
     if len(line) > MAX_LINE:
         return None
     try:
-        found = StepSamples.model_validate_json(line)
+        summary = StepSamples.model_validate_json(line)
     except ValidationError:
         return None
-    counts = [*found.counts.values(), found.size, found.omitted]
-    names = {name for name, _, _ in found.groups} | ({found.environment} if found.environment is not None else set())
+    counts = [*summary.counts.values(), summary.size, summary.omitted]
+    names = {name for name, _, _ in summary.groups} | (
+        {summary.environment} if summary.environment is not None else set()
+    )
     # The name of an environment is a part of the object's name, with spaces replaced.
     is_valid = (
-        0 <= found.step <= MAX_STEP
+        0 <= summary.step <= MAX_STEP
         and all(0 <= count <= MAX_COUNT for count in counts)
         and all(ENVIRONMENT.fullmatch(name) for name in names)
-        and all(abs(example) <= MAX_COUNT for _, example, _ in found.groups)
-        and len(found.groups) <= MAX_GROUPS
-        and (found.reward is None or len(found.reward.quantiles) == len(QUANTILES))
-        and (parsed := parse_rollouts_name(found.file)) is not None
-        and parsed[0] == found.step
-        and (parsed[1].partition("-")[0] or SampleSplit.train) == found.split
-        and ("-" in parsed[1]) == (found.environment is not None)
+        and all(abs(example) <= MAX_COUNT for _, example, _ in summary.groups)
+        and len(summary.groups) <= MAX_GROUPS
+        and (summary.reward is None or len(summary.reward.quantiles) == len(QUANTILES))
+        and (parsed := parse_rollouts_name(summary.file)) is not None
+        and parsed[0] == summary.step
+        and (parsed[1].partition("-")[0] or SampleSplit.train) == summary.split
+        and ("-" in parsed[1]) == (summary.environment is not None)
     )
-    return _to_kept_summary(found) if is_valid else None
+    return _to_kept_summary(summary) if is_valid else None
 
 
-def _to_kept_summary(found: StepSamples) -> KeptSummary:
+def _to_kept_summary(summary: StepSamples) -> KeptSummary:
     item = SampleObject(
-        step=found.step,
-        split=found.split,
-        environment=found.environment,
-        counts=found.counts,
-        reward=found.reward,
-        size_bytes=found.size,
-        omitted=found.omitted,
+        step=summary.step,
+        split=summary.split,
+        environment=summary.environment,
+        counts=summary.counts,
+        reward=summary.reward,
+        size_bytes=summary.size,
+        omitted=summary.omitted,
     )
     groups: Groups = {}
-    for environment, example, mean in found.groups:
+    for environment, example, mean in summary.groups:
         examples, means = groups.setdefault(environment, (array("q"), array("d")))
         examples.append(example)
         means.append(mean)
-    has_more = len(found.groups) == MAX_GROUPS
-    return KeptSummary(found.step, found.split, found.environment, found.file, _text_of(item), groups, has_more)
+    has_more = len(summary.groups) == MAX_GROUPS
+    return KeptSummary(summary.step, summary.split, summary.environment, summary.file, _text_of(item), groups, has_more)
 
 
 def _text_of(item: SampleObject) -> bytes:

@@ -99,11 +99,11 @@ def listed_samples(step: OpenedStep) -> list[ListedSample]:
             ]
         )
     )
-    found: list[ListedSample] = []
+    rows: list[ListedSample] = []
     for address, (_, samples, _, entry) in zip(of_groups, groups, strict=True):
         group = ListedGroup(address, entry, samples, mean_of(entry.rewards))
-        found += [ListedSample(next(of_rows), len(found) + n, group, row) for n, row in enumerate(entry.rows)]
-    return found
+        rows += [ListedSample(next(of_rows), len(rows) + n, group, row) for n, row in enumerate(entry.rows)]
+    return rows
 
 
 def addresses(ids: Sequence[tuple[str, str]]) -> list[str]:
@@ -142,10 +142,10 @@ def _has_text(sample: ListedSample, text: str) -> bool:
 
 def of_group(samples: Sequence[ListedSample], address: str, what: str) -> list[ListedSample]:
     """Return the rollouts of a group. Raises RestError if there is none. `what`: the step, for users."""
-    found = [sample for sample in samples if sample.group.address == address]
-    if not found:
+    members = [sample for sample in samples if sample.group.address == address]
+    if not members:
         raise not_found(f"Group {address} of {what}")
-    return found
+    return members
 
 
 def one(samples: Sequence[ListedSample], address: str, what: str) -> ListedSample:
@@ -158,21 +158,21 @@ def one(samples: Sequence[ListedSample], address: str, what: str) -> ListedSampl
 
 def records_of(step: OpenedStep, group: Sequence[ListedSample]) -> tuple[list[bytes], str | None]:
     """Return the records of a group as JSON, and the reason for which some are missing."""
-    found: list[bytes] = []
+    lines: list[bytes] = []
     left = RECORDS_BYTES
     try:
         for line in _lines(group[0].group):
             left -= len(line)
             if left < 0:
-                return found, (
-                    f"This answer has the texts of {len(found)} of {len(group)} rollouts, because those of the others "
+                return lines, (
+                    f"This answer has the texts of {len(lines)} of {len(group)} rollouts, because those of the others "
                     "are long. Read them one by one."
                 )
-            found.append(line)
+            lines.append(line)
     except (SamplesDamaged, NotFound) as error:
         step.problems.append(cut(str(error)))
         return [], cut(f"The texts of this group cannot be read: {error}")
-    return found, None
+    return lines, None
 
 
 def record_of(step: OpenedStep, sample: ListedSample) -> tuple[bytes | None, str | None]:

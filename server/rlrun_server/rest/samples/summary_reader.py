@@ -83,18 +83,18 @@ class SummaryReader:
         if known is not None and self._clock() < known.read_at + FRESH_SECONDS:
             return known.samples
         try:
-            found = self._load(run, known)
+            loaded = self._load(run, known)
         except StoreError as error:
             if known is None:
                 raise
             log.warning("the summaries of %s/%s cannot be read: %s", *run, error)
             return RunSamples(known.samples.summaries, known.samples.is_complete, is_stale=True)
-        if found.parts or found.listed:
-            self._runs.put(run, found, found.size)
+        if loaded.parts or loaded.listed:
+            self._runs.put(run, loaded, loaded.size)
         else:
             # A client can ask for any uid.
             self._runs.remove(run)
-        return found.samples
+        return loaded.samples
 
     def _load(self, run: Run, known: _Known | None) -> _Known:
         began = self._clock()
@@ -119,22 +119,22 @@ class SummaryReader:
         self, run: Run, files: list[File], known: dict[File, list[KeptSummary]]
     ) -> dict[File, list[KeptSummary]]:
         """Return the summaries of files, the newest first, as many as one run may have."""
-        found: dict[File, list[KeptSummary]] = {}
+        parts_read: dict[File, list[KeptSummary]] = {}
         left, text = RUN_BYTES, MAX_TEXT
         for start in range(0, len(files), PART_THREADS):
             batch = [file for file in files[start : start + PART_THREADS] if file[1] <= MAX_PART]
             text -= sum(size for _, size, _ in batch)
             if text < 0:
-                return found
+                return parts_read
             new = [file for file in batch if file not in known]
             texts = dict(zip(new, self._turn.without(partial(self._fetch, run, new)), strict=True))
             for file in batch:
                 part = known[file] if file in known else parse_part(texts.pop(file))
                 left -= sum(summary.size for summary in part) + FILE_BYTES
                 if left < 0:
-                    return found
-                found[file] = part
-        return found
+                    return parts_read
+                parts_read[file] = part
+        return parts_read
 
     def _fetch(self, run: Run, files: list[File]) -> list[bytes]:
         folder = rollouts_folder(self._root, run)

@@ -197,11 +197,11 @@ class ClientStream:
             self._checking.add_done_callback(lambda _: self._wake.set())
 
     def _on_checked(self, check: "asyncio.Task[StreamEnd | Exception | None]", now: float) -> None:
-        found = check.result()
-        if found is None:
+        result = check.result()
+        if result is None:
             self._confirmed = now
-        elif isinstance(found, StreamEnd):
-            self.end(found.reason, found.detail)
+        elif isinstance(result, StreamEnd):
+            self.end(result.reason, result.detail)
         elif now > self._confirmed + MAX_UNCHECKED_SECONDS:
             detail = "The API server does not say whether you still have the right. Open the stream again later."
             self.end(ByeReason.unavailable, detail)

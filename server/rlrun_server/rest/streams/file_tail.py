@@ -36,8 +36,8 @@ class Position(NamedTuple):
     @classmethod
     def parse(cls, text: str) -> "Position | None":
         """Return the position of a text. None: it is none."""
-        found = POSITION.fullmatch(text)
-        return None if found is None else cls(found[1], int(found[2]))
+        match = POSITION.fullmatch(text)
+        return None if match is None else cls(match[1], int(match[2]))
 
     def __str__(self) -> str:
         return f"{self.part}:{self.offset}" if self.part else ""
@@ -61,13 +61,13 @@ class TailLine(NamedTuple):
 def list_parts(store: FileStore, folder: S3Uri) -> list[Part]:
     """Return the files in their order. Raises StoreError."""
     prefix = f"{folder.key}/"
-    found = []
+    parts = []
     for stored in islice(store.walk(folder), MAX_PARTS):
         file = stored.key.removeprefix(prefix)
         name = file.removesuffix(SUFFIX)
         if name != file and PART.fullmatch(name):
-            found.append(Part(name, stored.size))
-    return sorted(found)
+            parts.append(Part(name, stored.size))
+    return sorted(parts)
 
 
 def end_of(parts: Sequence[Part]) -> Position:
@@ -77,18 +77,18 @@ def end_of(parts: Sequence[Part]) -> Position:
 
 def lines_after(store: FileStore, folder: S3Uri, parts: Sequence[Part], position: Position) -> list[TailLine]:
     """Return the first lines after a position. Raises StoreError."""
-    found: list[TailLine] = []
+    newer: list[TailLine] = []
     size = 0
     for part in parts:
         start = position.offset if part.name == position.part else 0
         if part.name < position.part or start >= part.size:
             continue
         lines = _lines(store, folder, part, start)
-        found += lines
+        newer += lines
         size += sum(len(line.data) for line in lines)
-        if len(found) >= MAX_LINES or size >= MAX_BYTES or (lines and lines[-1].end.offset < part.size):
+        if len(newer) >= MAX_LINES or size >= MAX_BYTES or (lines and lines[-1].end.offset < part.size):
             break
-    return found[:MAX_LINES]
+    return newer[:MAX_LINES]
 
 
 def start_after(

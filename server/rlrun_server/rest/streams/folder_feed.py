@@ -45,15 +45,15 @@ class FolderFeed(Feed):
         if self._position is None:
             self._position, self._filtered_until = await self._tail.start(self._after_step)
         while True:
-            found = await self._tail.after(self._position)
+            tail_events = await self._tail.after(self._position)
             events = [
                 StreamEvent(self._topic, line.data, str(line.end))
-                for line in found
+                for line in tail_events
                 if line.data is not None and self._is_wanted(line.end, line.step)
             ]
-            if found:
-                self._position = found[-1].end
-            if events or not found:
+            if tail_events:
+                self._position = tail_events[-1].end
+            if events or not tail_events:
                 return events
 
     def _is_wanted(self, end: Position, step: int | None) -> bool:

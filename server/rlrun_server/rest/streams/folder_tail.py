@@ -138,10 +138,10 @@ class FolderTail:
             self._wake()
             return
         while True:
-            found = await self._files.run(self._read, self._end)
-            if not found:
+            events = await self._files.run(self._read, self._end)
+            if not events:
                 return
-            self._keep(found)
+            self._keep(events)
             self._wake()
 
     async def _follow(self) -> None:

@@ -98,8 +98,10 @@ class LogFeed(Feed):
         lines = await self._sources.parsing.run(self._namespace, self._parse, read, limit)
         if not lines:
             return []
-        found = LogLines(lines=merge_lines([lines], len(lines))[0])
-        return [StreamEvent(Topic.log, found.model_dump_json(by_alias=True, exclude_none=True).encode(), self.position)]
+        log_lines = LogLines(lines=merge_lines([lines], len(lines))[0])
+        return [
+            StreamEvent(Topic.log, log_lines.model_dump_json(by_alias=True, exclude_none=True).encode(), self.position)
+        ]
 
     async def _read(self, cluster: LogCluster, pod: RunPod, key: str, limit: int) -> bytes:
         """Return the next bytes of a pod. Raises RestError."""
@@ -124,7 +126,7 @@ class LogFeed(Feed):
 
     def _parse(self, read: list[tuple[RunPod, str, bytes]], limit: int) -> list[ParsedLine]:
         """Return the lines that are new. Runs in a thread; nothing else changes the times meanwhile."""
-        found: list[ParsedLine] = []
+        parsed: list[ParsedLine] = []
         for pod, key, data in read:
             known = self._times.get(key, 0)
             is_full = len(data) >= limit
@@ -139,8 +141,8 @@ class LogFeed(Feed):
                 first = next(parse_lines(data, pod.origin, LineFilter(), timestamps=True), None)
                 second = max(known, 0 if first is None else first.nanoseconds) // SECOND
                 self._times[key] = (second + 1) * SECOND - 1
-            found += new
-        return found
+            parsed += new
+        return parsed
 
 
 def short_name(pod: str) -> str:

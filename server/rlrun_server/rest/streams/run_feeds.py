@@ -96,15 +96,15 @@ class NamespaceFeed(Feed):
         """Return runs that have changed and the names of those that are deleted, or `reset`."""
         newest = self._changes.number
         if self._number is not None:
-            found = self._changes.after(self._namespace, self._number)
+            changes = self._changes.after(self._namespace, self._number)
         else:
-            found = self._changes.since_version(self._namespace, self._version or 0)
+            changes = self._changes.since_version(self._namespace, self._version or 0)
         self._number = newest
-        if found is None:
+        if changes is None:
             reset = Reset(detail="Changes were missed. List the runs again.")
             return [StreamEvent(EventType.reset, reset.model_dump_json(by_alias=True).encode(), self.position)]
         # Of several changes of a run the newest is enough.
-        events = (self._event(change) for change in {change.uid: change for change in found}.values())
+        events = (self._event(change) for change in {change.uid: change for change in changes}.values())
         return [event for event in events if event is not None]
 
     def _event(self, change: RunChange) -> StreamEvent | None:

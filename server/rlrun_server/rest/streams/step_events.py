@@ -35,31 +35,31 @@ def metric_step(line: bytes) -> int | None:
 
 def step_event(line: bytes) -> bytes | None:
     """Return the data of the event for a line about stored samples. None: it is none."""
-    found = _samples(line)
-    if found is None:
+    summary = _samples(line)
+    if summary is None:
         return None
     event = StepSummary(
-        step=found.step,
-        split=found.split,
-        environment=found.environment,
-        counts=found.counts,
-        reward=None if found.reward is None else found.reward.mean,
+        step=summary.step,
+        split=summary.split,
+        environment=summary.environment,
+        counts=summary.counts,
+        reward=None if summary.reward is None else summary.reward.mean,
     )
     return event.model_dump_json(by_alias=True, exclude_none=True).encode()
 
 
 def sample_step(line: bytes) -> int | None:
     """Return the step of a line about stored samples."""
-    found = _samples(line)
-    return None if found is None else found.step
+    summary = _samples(line)
+    return None if summary is None else summary.step
 
 
 def _samples(line: bytes) -> StepSamples | None:
     if len(line) > MAX_LINE:
         return None
     try:
-        found = StepSamples.model_validate_json(line)
+        summary = StepSamples.model_validate_json(line)
     except ValidationError:
         return None
-    is_usable = 0 <= found.step <= MAX_STEP and len(found.environment or "") <= 256
-    return found if is_usable else None
+    is_usable = 0 <= summary.step <= MAX_STEP and len(summary.environment or "") <= 256
+    return summary if is_usable else None

@@ -62,14 +62,14 @@ class StreamHub:
     def tail(self, namespace: str, uid: str, topic: Topic) -> FolderTail:
         """Return the reader of a folder, the same for all streams. Raises RestError."""
         key = _TailKey(namespace, uid, topic)
-        found = self._tails.get(key)
-        if found is None:
+        folder_tail = self._tails.get(key)
+        if folder_tail is None:
             # Those of streams that have ended.
             self._tails = {key: tail for key, tail in self._tails.items() if tail.is_used}
             folder = self._files.layout(namespace, uid).root / FOLDERS[topic]
-            found = FolderTail(self._files, folder, KINDS[topic], lambda: self._is_finished(key), self.clock)
-            self._tails[key] = found
-        return found
+            folder_tail = FolderTail(self._files, folder, KINDS[topic], lambda: self._is_finished(key), self.clock)
+            self._tails[key] = folder_tail
+        return folder_tail
 
     def take(self, user: User, *, with_log: bool) -> Wake:
         """Count one more stream of the user. Returns its end. Raises RestError."""
@@ -117,9 +117,9 @@ class StreamHub:
     def _hurry(self, namespace: str, uid: str) -> None:
         """Look for new lines of a run that has changed."""
         for topic in FOLDERS:
-            found = self._tails.get(_TailKey(namespace, uid, topic))
-            if found is not None:
-                found.hurry()
+            tail = self._tails.get(_TailKey(namespace, uid, topic))
+            if tail is not None:
+                tail.hurry()
 
     def _is_finished(self, key: _TailKey) -> bool:
         run = self.runs.find_uid(key.namespace, key.uid)

@@ -182,8 +182,8 @@ class _KindPlanner:
 def deletion_problem(obj: Obj) -> Problem | None:
     """Return the error of the last deletion of the artifact's files, recorded in its object."""
     conditions = (obj.get("status") or {}).get("conditions") or []
-    found = next((c for c in conditions if c["type"] == DELETED and c["status"] == "False"), None)
-    return Problem(reason=found["reason"], message=found.get("message", "")) if found else None
+    condition = next((c for c in conditions if c["type"] == DELETED and c["status"] == "False"), None)
+    return Problem(reason=condition["reason"], message=condition.get("message", "")) if condition else None
 
 
 def failed_deletion_status(removal: ArtifactDeletion, problem: Problem, now: datetime) -> Obj | None:

@@ -36,5 +36,5 @@ def place_children(observation: RunObservation, desired: Sequence[Obj]) -> list[
 def admitted_workload(observation: RunObservation) -> Obj | None:
     """Return the Workload that admits the run's pods, or None."""
     workloads = observation.kueue.workloads if observation.kueue else ()
-    found = [w for w in workloads if holds(w, "Admitted") and not holds(w, "Finished") and not is_leaving(w)]
-    return max(found, key=lambda w: str(w["metadata"].get("creationTimestamp") or ""), default=None)
+    admitted = [w for w in workloads if holds(w, "Admitted") and not holds(w, "Finished") and not is_leaving(w)]
+    return max(admitted, key=lambda w: str(w["metadata"].get("creationTimestamp") or ""), default=None)

@@ -43,12 +43,12 @@ def ended_container_logs(layout: RunLayout, pods: Iterable[Obj]) -> list[LogCopy
 
 def crash_logs(layout: RunLayout, attempt: int, crashes: Sequence[Crash]) -> list[LogCopy]:
     """Return copies of the logs of crashed containers."""
-    found = {
+    copies = {
         str(uri): LogCopy(c.pod, c.container, str(uri), c.restarted)
         for c in crashes
         if c.pod and c.container and (uri := layout.log(attempt, c.pod, c.container, previous=c.restarted))
     }
-    return list(found.values())
+    return list(copies.values())
 
 
 def _copy(layout: RunLayout, pod: Obj, container: str) -> LogCopy:

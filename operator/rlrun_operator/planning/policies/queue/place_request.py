@@ -53,9 +53,9 @@ def place_request(
         return None
     components: dict[str, Counter[str]] = {}
     for pods in pod_sets(observation.identity(status.attempt), settings, resolved):
-        found = components.setdefault(pods.component, Counter())
+        requests = components.setdefault(pods.component, Counter())
         for name, millis in pod_requests(pods.template["spec"]).items():
-            found[name] += pods.count * millis
+            requests[name] += pods.count * millis
     return PlaceRequest(components)
 
 

@@ -31,10 +31,10 @@ def resolve_run(
     if frozen is not None:
         spec = _with_allowed_priority(_frozen_defaults(spec, frozen), settings)
         return resolve(identity, settings, spec, frozen.model, frozen.warm_start_from, packages)
-    found = resolve_references(spec, observation, settings)
-    if isinstance(found, Problem):
-        return found
-    return resolve(identity, settings, spec, found.model, found.warm_start_from, packages)
+    references = resolve_references(spec, observation, settings)
+    if isinstance(references, Problem):
+        return references
+    return resolve(identity, settings, spec, references.model, references.warm_start_from, packages)
 
 
 def resolved_values(resolved: ResolvedRun) -> ResolvedValues:

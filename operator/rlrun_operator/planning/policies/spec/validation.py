@@ -60,8 +60,10 @@ def _parse(text: str) -> RLRunSpec | Problem:
     try:
         return RLRunSpec.model_validate(json.loads(text), by_alias=True, by_name=False)
     except ValidationError as error:
-        found = [f"spec.{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()]
-        return Problem(reason=Reason.INVALID_SPEC, message="; ".join(found) + ". Correct these fields and apply again.")
+        errors = [f"spec.{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()]
+        return Problem(
+            reason=Reason.INVALID_SPEC, message="; ".join(errors) + ". Correct these fields and apply again."
+        )
 
 
 def resolve_references(
