@@ -123,11 +123,12 @@ mutants: $(VENV)/.complete ## Change the modules that decide and require that th
 # --- one level at a time ---------------------------------------------------------------------------------------------
 
 .PHONY: lint
-lint: $(VENV)/.complete ## Style, format, names, folders and the layers between packages
+lint: $(VENV)/.complete ## Style, format, names, folders, the layers between packages and the types of the page's JavaScript
 	@$(PY) -m ruff check $(CODE)
 	@$(PY) -m ruff format --check $(CODE)
 	@PYTHONPATH=$(PYTHONPATH) $(VENV)/bin/lint-imports
 	@$(PY) -m tests.support.names
+	@DENO_DIR=$(RLRUN_CACHE)/deno DENO_NO_UPDATE_CHECK=1 $(VENV)/bin/deno check --quiet --no-remote --config server/page_types/deno.json server/rlrun_server/page/static/main.js
 
 .PHONY: format
 format: $(VENV)/.complete ## Rewrite the code in the project's format

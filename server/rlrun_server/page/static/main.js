@@ -22,7 +22,7 @@ const LAZY = {
 function App() {
   const user = useStore(session);
   const { path, query, text } = useRoute();
-  const [problem, setProblem] = useState(null);
+  const [problem, setProblem] = useState(/** @type {import("./lib/api.js").Problem | null} */ (null));
   const start = () => {
     setProblem(null);
     readSession().catch((error) => setProblem(asProblem(error)));
@@ -51,7 +51,7 @@ function View({ path }) {
   <//>`;
 }
 
-/** The modules of a page are loaded while the server says who the user is. */
+/** Load the modules of a page while the server says who the user is. @param {string[]} path */
 function preload([name = "runs", , run]) {
   const load = name === "runs" ? run && LAZY.run : LAZY[name];
   load?.().catch(() => {});
@@ -59,7 +59,7 @@ function preload([name = "runs", , run]) {
   if (name === "runs" && !run) setTimeout(() => LAZY.run().catch(() => {}), 2000);
 }
 
-const app = document.getElementById("app");
+const app = /** @type {HTMLElement} */ (document.getElementById("app"));
 app.replaceChildren();
 // Only the first view of `#/` is named: the address always says what is shown.
 if (!route.value.text) navigate(href(["runs"]), { replace: true });

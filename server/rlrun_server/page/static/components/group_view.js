@@ -48,7 +48,7 @@ function Rollouts({ found, matching }) {
   };
   const at = indexOf(query.get("rollout"), Math.max(0, first));
   const other = indexOf(query.get("other"), farthest(items, at));
-  const mode = query.get("view") in MODES ? query.get("view") : "one";
+  const mode = String(query.get("view")) in MODES ? query.get("view") : "one";
   const choose = (next) => items[next] && setQuery({ rollout: items[next].rollout });
   const setMode = (next) => setQuery({ view: next === "one" || next === mode ? "" : next });
   useKeys({

@@ -20,9 +20,11 @@ async function loaded(load) {
 
 /** @param {{load: () => Promise<any>, props?: object}} props load returns the component; another `key` for another one */
 export function Lazy({ load, props = {} }) {
-  const [state, setState] = useState({ Component: null, problem: null });
+  /** @type {{Component: any, problem: import("../lib/api.js").Problem | null}} */
+  const empty = { Component: null, problem: null };
+  const [state, setState] = useState(empty);
   const start = () => {
-    setState({ Component: null, problem: null });
+    setState(empty);
     loaded(load).then(
       (Component) => setState({ Component, problem: null }),
       (error) => setState({ Component: null, problem: asProblem(error) }),

@@ -25,6 +25,7 @@ export function RunActions({ run, onChange }) {
   const [open, setOpen] = useState(/** @type {keyof typeof TEXTS | null} */ (null));
   const { summary, spec } = run;
   const isOver = isFinished(summary.phase);
+  /** @type {(keyof typeof TEXTS)[]} */
   const actions = isOver ? ["delete"] : [spec.suspend ? "resume" : "suspend", "stop", "delete"];
   return html`<div class="row">
     ${isOver && html`<a class="button small" href=${href(["runs", summary.namespace, summary.name, "artifacts"])}>Continue or deploy</a>`}

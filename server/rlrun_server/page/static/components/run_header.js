@@ -49,8 +49,9 @@ export function RunHeader({ run, live, problem, at, isShort, onChange }) {
 }
 
 function groupsText({ trained = 0, filtered = 0, errored = 0, stale = 0 }) {
-  const rest = [[filtered, "filtered"], [errored, "failed"], [stale, "stale"]].filter(([count]) => count > 0);
-  return [[trained, "trained"], ...rest].map(([count, word]) => `${count.toLocaleString("en-US")} ${word}`).join(", ");
+  /** @type {[number, string][]} */
+  const counts = [[filtered, "filtered"], [errored, "failed"], [stale, "stale"]];
+  return [[trained, "trained"], ...counts.filter(([count]) => count > 0)].map(([count, word]) => `${count.toLocaleString("en-US")} ${word}`).join(", ");
 }
 
 /** Standard error, validation and evaluations of the newest steps that have them. */

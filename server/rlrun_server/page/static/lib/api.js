@@ -96,8 +96,9 @@ export function runPath(namespace, run) {
   return `namespaces/${encodeURIComponent(namespace)}/runs/${encodeURIComponent(run)}`;
 }
 
+/** @param {string} path @param {RequestOptions} options @param {boolean} isSafe */
 async function sendOnce(path, { method = "GET", query, body, headers = {}, signal }, isSafe) {
-  /** @type {RequestInit} */
+  /** @type {RequestInit & {headers: Record<string, string>}} */
   const init = { method, headers: { Accept: "application/json", ...headers }, credentials: "same-origin" };
   // Without this header the server refuses what changes something: other sites cannot set it.
   if (!isSafe) init.headers["X-Rlrun"] = "1";

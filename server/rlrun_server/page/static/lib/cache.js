@@ -17,7 +17,7 @@ export function answerCache(size) {
     const found = kept.get(key) ?? load();
     kept.delete(key);
     kept.set(key, found);
-    if (kept.size > size) kept.delete(kept.keys().next().value);
+    if (kept.size > size) kept.delete(/** @type {string} */ (kept.keys().next().value));
     found.catch(() => kept.get(key) === found && kept.delete(key));
     return /** @type {Promise<T>} */ (found);
   };

@@ -111,9 +111,9 @@ export function bandOf(steps, means, errors) {
  */
 export function sentenceOf(title, steps, lines) {
   const parts = lines.slice(0, 6).map(({ label, values }) => {
-    const points = values.map((value, at) => ({ value, at })).filter(({ value }) => value !== null);
+    const points = values.flatMap((value, at) => (value === null ? [] : [{ value, at }]));
     if (!points.length) return `${label} has no values`;
-    const last = points.at(-1);
+    const last = points[points.length - 1];
     const ordered = points.map(({ value }) => value);
     return (
       `${label}: last ${number(last.value)} at step ${steps[last.at]}, from ${number(Math.min(...ordered))} ` +

@@ -19,7 +19,7 @@ export function comparedLines(name, tables, labels, x) {
     const column = table?.columns.get(name);
     const values = Array(places.size).fill(null);
     column?.forEach((value, at) => {
-      if (value !== null) values[places.get(axes[run][at])] = value;
+      if (value !== null) values[/** @type {number} */ (places.get(axes[run][at]))] = value;
     });
     // A run without the metric keeps its place: colors stand for runs.
     lines.push({ label: labels[run], values, isPoints: /^eval\/|^val_reward\//.test(name) });
@@ -41,7 +41,7 @@ export function summaryOf(table) {
   let best = null;
   let bestStep = null;
   means.forEach((mean, at) => {
-    if (mean !== null && (best === null || mean > best)) [best, bestStep] = [mean, table.steps[at]];
+    if (mean !== null && (best === null || mean > best)) [best, bestStep] = [mean, table?.steps[at]];
   });
   const of = (name) => lastOf(table?.columns.get(name) ?? []);
   return { last: lastOf(rewards), best, bestStep, val: of("val_reward/mean"), tokens: of("progress/total_tokens") };

@@ -1,6 +1,10 @@
 /** Plain texts of numbers, times and sizes. Pure. */
 
 const MISSING = "–";
+/** @type {[number, string][]} */
+const DECIMAL_UNITS = [[1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"]];
+/** @type {[number, string][]} */
+const BINARY_UNITS = [[2 ** 40, "TiB"], [2 ** 30, "GiB"], [2 ** 20, "MiB"], [2 ** 10, "KiB"]];
 
 /**
  * Return a number with a few significant digits and without trailing zeros: 0.7063, 12.3, 5,210, 1.94e-6.
@@ -28,7 +32,7 @@ export function fixed(value, decimals = 3) {
 export function compact(value) {
   if (value === null || value === undefined || !Number.isFinite(value)) return MISSING;
   const size = Math.abs(value);
-  for (const [limit, unit] of [[1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"]]) {
+  for (const [limit, unit] of DECIMAL_UNITS) {
     if (size >= limit) return signed(`${Number((value / limit).toPrecision(3))}${unit}`);
   }
   return number(value, 3);
@@ -44,7 +48,7 @@ export function percent(value) {
 /** @param {number | null | undefined} bytes */
 export function size(bytes) {
   if (bytes === null || bytes === undefined || !Number.isFinite(bytes)) return MISSING;
-  for (const [limit, unit] of [[2 ** 40, "TiB"], [2 ** 30, "GiB"], [2 ** 20, "MiB"], [2 ** 10, "KiB"]]) {
+  for (const [limit, unit] of BINARY_UNITS) {
     if (bytes >= limit) return `${Number((bytes / limit).toPrecision(3))} ${unit}`;
   }
   return `${bytes} B`;

@@ -82,13 +82,13 @@ function follow({ namespace, run, topics, query }, newest, setState) {
     source.addEventListener("bye", (event) => {
       const { reason } = parsed(event) ?? {};
       if (FINAL.includes(reason)) {
-        source.close();
+        source?.close();
         isEnded = true;
         setState("off");
         newest.current.bye?.(reason);
       } else if (reason === "unauthorized") {
         isEnded = true;
-        source.close();
+        source?.close();
         newest.current.poll?.(null);
       } else fail();
     });

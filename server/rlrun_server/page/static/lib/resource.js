@@ -23,7 +23,9 @@ const MAX_PAUSE_MS = 30_000;
  * @returns {Resource<T>}
  */
 export function useResource(key, load, { interval = 0, keepsOld = false } = {}) {
-  const [state, setState] = useState({ key, data: null, problem: null, at: 0 });
+  /** @type {{key: string | null, data: T | null, problem: Problem | null, at: number}} */
+  const empty = { key, data: null, problem: null, at: 0 };
+  const [state, setState] = useState(empty);
   const loader = useRef(load);
   loader.current = load;
   const again = useRef(() => {});

@@ -98,7 +98,7 @@ export function groupsOf(list) {
   const found = new Map();
   for (const item of list.items) {
     if (!found.has(item.group)) found.set(item.group, { info: infos.get(item.group), items: [] });
-    found.get(item.group).items.push(item);
+    found.get(item.group)?.items.push(item);
   }
   return [...found.values()].filter(({ info }) => info);
 }

@@ -103,8 +103,9 @@ function Conversation({ adapter, hasBase }) {
     setTurns([...turns, { question, answers: Object.fromEntries(models.map((model) => [model, { text: "" }])) }]);
     setText("");
     setBusy(true);
-    stop.current = new AbortController();
-    await Promise.all(models.map((model, index) => ask(at, model, histories[index], stop.current.signal)));
+    const ended = new AbortController();
+    stop.current = ended;
+    await Promise.all(models.map((model, index) => ask(at, model, histories[index], ended.signal)));
     setBusy(false);
     announce("The answer is complete");
   };

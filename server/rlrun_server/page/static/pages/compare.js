@@ -99,8 +99,9 @@ function ComparedCharts({ runs, names, isLive, children }) {
       ),
     { interval: isLive ? INTERVAL_MS : 0, keepsOld: true },
   );
+  const tables = metrics.data ?? [];
   const charts = useMemo(
-    () => (metrics.data?.length === runs.length ? shown.map((name) => ({ name, ...comparedLines(name, metrics.data, runs, view.x) })) : []),
+    () => (tables.length === runs.length ? shown.map((name) => ({ name, ...comparedLines(name, tables, runs, view.x) })) : []),
     [metrics.data, shown, view.x],
   );
   return html`

@@ -12,7 +12,7 @@ export function LoginPage({ query, text }) {
   useTitle("Log in");
   const [token, setToken] = useState("");
   const next = safeNext(query.get("next"));
-  const login = useAction(async (credential) => {
+  const login = useAction(async (/** @type {{token?: string, code?: string}} */ credential) => {
     await logIn(credential);
     setToken("");
     navigate(next);

@@ -107,7 +107,11 @@ function useChanges() {
   return useMemo(() => {
     /** @type {Map<string, Set<() => void>>} */
     const followers = new Map();
-    const of = (topic) => followers.get(topic) ?? followers.set(topic, new Set()).get(topic);
+    const of = (topic) => {
+      const known = followers.get(topic) ?? new Set();
+      followers.set(topic, known);
+      return known;
+    };
     return {
       tell: (topic) => of(topic).forEach((act) => act()),
       follow: (topic, act) => {

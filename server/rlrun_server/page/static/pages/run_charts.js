@@ -62,7 +62,7 @@ function Group({ group, namespace, name, isLive, changes, view, marks, onRemove 
         ({ chart, lines }) =>
           html`<div key=${chart.id} class=${`chart-place ${chart.isTall ? "tall" : ""}`}>
             <${Chart}
-              title=${chart.title} unit=${chart.unit} about=${chart.about} steps=${table.steps} times=${table.times} lines=${lines} view=${view}
+              title=${chart.title} unit=${chart.unit} about=${chart.about} steps=${table?.steps} times=${table?.times} lines=${lines} view=${view}
               isLog=${chart.isLog} isStacked=${chart.isStacked} isTall=${chart.isTall} marks=${view.hasMarks ? marks : undefined} syncKey="run"
             />
             ${onRemove && html`<button class="small quiet" onClick=${() => onRemove(chart.id)}>Remove ${chart.title}</button>`}

@@ -13,7 +13,7 @@ export function ConfigTab({ namespace, name }) {
   const path = runPath(namespace, name);
   const config = useResource(`${path}/config`, (signal) => request(`${path}/config`, { signal }));
   const { query } = useRoute();
-  const form = query.get("form") in FORMS ? query.get("form") : "toml";
+  const form = String(query.get("form")) in FORMS ? query.get("form") : "toml";
   return html`<${Loaded} resource=${config} what="configuration">
     ${(found) => {
       const text = textOf(found, form);

@@ -21,7 +21,7 @@ export function LogsTab({ namespace, name, run, isLive }) {
   const roles = query.getAll("role").filter((role) => ROLES.includes(role));
   const filters = {
     role: roles.length ? roles : ["orchestrator"],
-    level: LEVELS.includes(query.get("level")) ? query.get("level") : "",
+    level: LEVELS.includes(query.get("level") ?? "") ? query.get("level") : "",
     search: query.get("q") || "",
     attempt: Number(query.get("attempt")) || "",
     previous: query.get("previous") ? true : "",
@@ -91,7 +91,7 @@ function Search({ value }) {
 
 /** Lines that came after the list was read. */
 function useNewLines({ namespace, name, filters, isOn, key, reload }) {
-  const [lines, setLines] = useState({ key, lines: [] });
+  const [lines, setLines] = useState({ key, lines: /** @type {any[]} */ ([]) });
   const { level, search } = filters;
   useLive(
     { namespace, run: name, topics: ["log"], query: { role: filters.role }, isOn },

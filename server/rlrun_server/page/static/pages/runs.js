@@ -23,7 +23,7 @@ export function RunsPage() {
   const namespace = query.get("ns") || path[1] || "";
   const phases = query.getAll("phase");
   const search = query.get("q") || "";
-  const sort = query.get("sort") in ORDERS ? query.get("sort") : "-created";
+  const sort = String(query.get("sort")) in ORDERS ? query.get("sort") : "-created";
   const shown = Math.min(MAX_SHOWN, Number(query.get("shown")) || PAGE);
   const namespaces = useResource("namespaces", (signal) => request("namespaces", { signal }), { interval: 60_000 });
   const listPath = namespace ? `${pathOf("namespaces", namespace)}/runs` : "runs";

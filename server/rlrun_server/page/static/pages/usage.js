@@ -16,8 +16,8 @@ const DAY_MS = 86_400_000;
 export function UsagePage() {
   useTitle("Usage");
   const { query } = useRoute();
-  const by = query.get("by") in GROUPS ? query.get("by") : "run";
-  const days = query.get("days") in PERIODS ? query.get("days") : "";
+  const by = String(query.get("by")) in GROUPS ? query.get("by") : "run";
+  const days = String(query.get("days")) in PERIODS ? query.get("days") : "";
   const namespace = query.get("ns") ?? "";
   const path = namespace ? `${pathOf("namespaces", namespace)}/usage` : "usage";
   const namespaces = useResource("namespaces", (signal) => request("namespaces", { signal }));
