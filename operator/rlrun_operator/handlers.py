@@ -31,7 +31,8 @@ log = logging.getLogger(__name__)
 TOKEN_SECONDS = 600
 """Time after which kopf reloads the credentials, because ServiceAccount tokens are rotated."""
 RETRY_PAUSES = (1.0, 1.0, *29 * (2.0,))
-"""Seconds between the requests of kopf that fail. Its own grow to 21: a spec changed meanwhile was noticed late."""
+"""Seconds between retries of kopf's requests. kopf's defaults grow to 21 s, which delays the detection of a changed
+spec."""
 PAGE_OBJECTS = 50
 """Objects of a page of kopf's lists, of which it reads all bytes. Users may annotate each object with 256 KiB."""
 ARTIFACTS = (RLCHECKPOINT, RLADAPTER)
@@ -72,7 +73,7 @@ def has_ended(run: Mapping[str, Any]) -> bool:
 
 
 def has_new_spec(run: Mapping[str, Any]) -> bool:
-    """Return whether the status is about an older spec: the response to a write of the status may have a newer one."""
+    """Return whether the status describes an older spec: the response to a status write may contain a newer one."""
     return bool((run.get("status") or {}).get("observedGeneration") != run["metadata"].get("generation"))
 
 
@@ -98,7 +99,7 @@ def take_listed(kind: ResourceKind, listed: Mapping[str, Any], cache: ObjectCach
 def take_run(
     event: str, run: Mapping[str, Any], cache: ObjectCache, new_runs: NewRuns, enqueue: PriorityEnqueue
 ) -> None:
-    """Take notice of an event of a run, and queue the run unless it is the event of an own write.
+    """Process an event of a run, and queue the run unless the operator's own write caused the event.
 
     The first reconcile of a new run does not read it again: the event has brought it.
     """
@@ -122,7 +123,7 @@ def take_event(
     new_runs: NewRuns,
     enqueue: PriorityEnqueue,
 ) -> bool:
-    """Take notice of an event, None of a listed object. Return whether kopf's handlers get it."""
+    """Process an event; its type is None for a listed object. Return whether kopf's handlers receive it."""
     if event is None:
         if kind == RLRUN:
             new_runs.see_event(event, obj)
@@ -175,7 +176,7 @@ def registry(
         return connection(await configure())
 
     async def run_event(**_: Any) -> None:
-        """Do nothing: `take_run` has the event. kopf watches only kinds with a handler."""
+        """Do nothing: `take_run` has already processed the event, and kopf watches only kinds with a handler."""
 
     async def model_event(type: str | None, body: kopf.Body, **_: Any) -> None:
         seen(RLMODEL, type, body)
@@ -188,7 +189,7 @@ def registry(
         pools.on_change(body)
 
     def seen(kind: ResourceKind, type: str | None, body: kopf.Body) -> bool:
-        """Tell the cache. Returns False for the event of an own write."""
+        """Update the cache. Returns False for the event of the operator's own write."""
         # What was read before a list is forgotten already.
         return type is None or cache.changed(kind, body, deleted=type == "DELETED")
 
@@ -199,7 +200,7 @@ def registry(
             return
         key = run_key(body)
         if key is not None:
-            # Also after own writes: those of pools decide which adapters retention may delete.
+            # Also after own writes: pools' writes decide which adapters retention may delete.
             enqueue(key)
         if resource.plural == RLCHECKPOINT.plural:
             # Runs of other namespaces must not start from it.

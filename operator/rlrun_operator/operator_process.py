@@ -292,7 +292,7 @@ class Operator:
             except ApiError as error:
                 log.warning("Could not list the runs; retrying in 5 s: %s", error)
                 if admissions is None:
-                    # Events tell of runs, too. With a queue it must be known which runs have a place.
+                    # Events add runs, too. With a queue the operator must know which runs have a place.
                     self._may_work.set()
                 await asyncio.sleep(5)
                 continue
@@ -304,7 +304,7 @@ class Operator:
         admissions: AdmissionQueue | None = None,
         reconciler: Reconciler | None = None,
     ) -> None:
-        """Queue all runs, but those that `reconciler` has settled."""
+        """Queue all runs except those that `reconciler` has settled."""
         keys = {RunKey(*known) for known in self._phases.keys()}  # noqa: SIM118
         loads_places = admissions is not None and not self._may_work.is_set()
         listed_at = self._cache.time()
@@ -332,7 +332,8 @@ class Operator:
         await ModelStatusWriter(cluster).write(None if self._settings.watch_namespaces else runs)
 
     async def _prepare(self, cluster: AsyncKubeClient, admissions: AdmissionQueue | None, runs: list[Obj]) -> None:
-        """Let the workers begin, once it is known which runs have a place, and what the unfinished ones consist of."""
+        """Start the workers once the operator knows which runs have a place and which objects the unfinished ones
+        have."""
         if admissions is not None:
             admissions.load(run for run in runs if not names_local_queue(run))
         unfinished = [run["metadata"] for run in runs if not is_finished(run)]
@@ -343,7 +344,8 @@ class Operator:
     def _enqueue_changed(
         self, pools: handlers.Pools, reconciler: Reconciler, kind: ResourceKind, namespace: str | None
     ) -> None:
-        """Queue the runs in one or in all namespaces of which no answer of the kind is kept: it may have changed.
+        """Queue the runs, in one namespace or in all, without a kept answer of the kind: their objects may have
+        changed.
 
         Pending runs wait for objects that are not kept, and only they for models and for checkpoints of other
         namespaces. Finished runs that no reconcile has seen yet wait for their turn, see `resync_schedule`.

@@ -66,7 +66,7 @@ class EgressProxy:
         self._settings = config.settings
         self._limits = TunnelLimits(config.settings.tunnels_per_run, config.settings.connections)
         self.connections = 0
-        """Number of open connections of clients, with those whose request has not arrived."""
+        """Number of open client connections, including those whose request has not arrived."""
         self._resolve = resolve
         OPEN_TUNNELS.set_function(lambda: self._limits.open)
 
@@ -76,7 +76,7 @@ class EgressProxy:
         return self._limits.open
 
     async def serve_client(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Serve one client until its tunnel ends. Raises nothing but CancelledError."""
+        """Serve one client until its tunnel ends. Raises only CancelledError."""
         self.connections += 1
         try:
             if self.connections > self._settings.connections:
@@ -181,7 +181,8 @@ class EgressProxy:
             return data
 
     async def _relay(self, client: Streams, upstream: Streams, count: int) -> int:
-        """Copy bytes in both directions until one side closes or no byte comes for too long. Returns their number."""
+        """Copy bytes in both directions until one side closes or the idle time is exceeded. Returns the number of
+        bytes."""
         activity = _Activity(time.monotonic(), count)
         copies = {
             asyncio.create_task(_copy(client[0], upstream[1], activity)),
@@ -200,7 +201,7 @@ class EgressProxy:
 
 
 async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, activity: _Activity) -> None:
-    """Copy until the reader's end, which is passed on: the other direction may go on."""
+    """Copy until the reader ends, and forward the end: the other direction may continue."""
     with contextlib.suppress(OSError):
         while chunk := await reader.read(CHUNK):
             activity.add(len(chunk))
@@ -211,8 +212,8 @@ async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, acti
 
 
 async def _idle(activity: _Activity, seconds: float) -> None:
-    """Return when no byte has come for so long."""
-    # An event for each chunk would cost more than a look now and then.
+    """Return once no byte has arrived for `seconds`."""
+    # An event for each chunk would cost more than periodic polling.
     while (left := activity.last + seconds - time.monotonic()) > 0:  # noqa: ASYNC110
         await asyncio.sleep(left)
 

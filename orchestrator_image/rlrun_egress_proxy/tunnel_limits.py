@@ -15,7 +15,7 @@ class TunnelLimits:
     """Limits of all runs. Not thread-safe: use it from one event loop only."""
 
     def __init__(self, per_run: int, connections: int) -> None:
-        """`connections`: those of the whole proxy, of which a namespace has half."""
+        """`connections`: limit of the whole proxy; a namespace gets half of it."""
         self._limits = {"run": per_run, "namespace": max(1, connections // 2)}
         self._open: Counter[tuple[str, str]] = Counter()
 

@@ -36,7 +36,7 @@ App = Callable[[Message, Receive, Send], Awaitable[None]]
 
 
 class EngineAccess:
-    """ASGI middleware: answers requests without the token before anything else looks at them."""
+    """ASGI middleware: answers requests without the token before anything else handles them."""
 
     def __init__(self, app: App) -> None:
         self._app = app

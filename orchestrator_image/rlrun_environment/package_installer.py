@@ -135,7 +135,7 @@ async def install_environment(
 ) -> str | None:
     """Install the package, unless it is part of the image, and return its version. Raises PackageError.
 
-    `token`: that of environments, which the run's gateway asks for.
+    `token`: the environments' token, which the run's gateway requires.
     """
     if config.owner is None or config.packages_url is None:
         log.info("%s has no owner or no packages URL: its module must be part of the image", config.id)
@@ -149,7 +149,7 @@ async def install_environment(
 
 
 async def _save(response: aiohttp.ClientResponse, path: Path, what: str) -> None:
-    # Not in memory: the server's is that of the container, which is a small one.
+    # Not in memory: the server shares the memory limit of its small container.
     with path.open("wb") as file:
         async for chunk in response.content.iter_chunked(1024**2):
             file.write(chunk)

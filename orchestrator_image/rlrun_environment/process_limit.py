@@ -1,6 +1,6 @@
-"""Limit of processes in an environment's container, which the server ends all user code for.
+"""Limit of processes in an environment's container. When it is exceeded, the server ends all user code.
 
-Code that starts processes without end uses up the process ids of its node. The kubelet's `podPidsLimit` is the hard
+Code that keeps starting processes uses up the process ids of its node. The kubelet's `podPidsLimit` is the hard
 limit, but it is the node's, and unset by default. RLIMIT_NPROC would count the processes of all pods of the node,
 because they have the same user, so that one run could stop those of others. The server is the first process of its
 container: it sees all others, and one signal reaches them all. Until it has counted them, the container's memory limit
@@ -46,7 +46,7 @@ def parse_stat(text: str) -> Process:
 
 
 def read_processes(proc: Path = PROC) -> list[Process]:
-    """Return the processes that are there. Those that end meanwhile are left out."""
+    """Return the existing processes, without those that end during the read."""
     processes = []
     for name in os.listdir(proc):
         if name.isdigit():
@@ -61,7 +61,7 @@ def count_tasks(processes: Iterable[Process], first: int = FIRST) -> int:
 
 
 def abandoned_processes(processes: Iterable[Process], children: Collection[int], first: int = FIRST) -> set[int]:
-    """Return the ended processes that only the first process can collect and that are none of its own `children`."""
+    """Return the ended processes that only the first process can reap and that are not its own `children`."""
     return {p.pid for p in processes if p.ended and p.parent == first and p.pid not in children}
 
 
@@ -71,15 +71,15 @@ class ProcessLimit:
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self._seen: set[int] = set()
-        """Abandoned processes of the look before: one of `children` may end before it is known as such."""
+        """Abandoned processes of the previous check: one of `children` may end before it is recorded as such."""
 
     @property
     def applies(self) -> bool:
-        """True in a container. Elsewhere the signal would reach processes of others."""
+        """True in a container. Elsewhere the signal would reach unrelated processes."""
         return os.getpid() == FIRST
 
     async def watch(self, children: Callable[[], Collection[int]], on_excess: Callable[[int], None]) -> None:
-        """Look until cancelled; beyond the limit call `on_excess` and kill all other processes of the container.
+        """Check until cancelled; beyond the limit call `on_excess` and kill all other processes of the container.
 
         `children` returns the processes whose exit status the caller collects.
         """
@@ -88,7 +88,7 @@ class ProcessLimit:
             self.check_once(children(), on_excess)
 
     def check_once(self, children: Collection[int], on_excess: Callable[[int], None]) -> None:
-        """Look once."""
+        """Check the number of processes once."""
         processes = read_processes()
         left = abandoned_processes(processes, children)
         for pid in left & self._seen:

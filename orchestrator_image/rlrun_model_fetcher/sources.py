@@ -1,6 +1,6 @@
 """Sources of base models and what their failures mean, without I/O.
 
-Every failure is a FatalError: another attempt may help where its exit code is that of a restart.
+Every failure is a FatalError, whose exit code says whether a restart may help.
 
 s3://bucket/path                  an artifact with a manifest, verified file by file
 hf://owner/name[@revision]        a repository of the Hugging Face hub

@@ -11,11 +11,11 @@ class EventDelays:
         self._shown: dict[Hashable, float] = {}
 
     def cause(self, key: Hashable, now: float) -> None:
-        """Take notice of an event. `now`: Unix time, or that of any clock that `show` uses too."""
+        """Record an event. `now`: Unix time, or that of any clock that `show` uses too."""
         self._caused[key] = now
 
     def show(self, key: Hashable, now: float) -> None:
-        """Take notice that a status shows an event. Only the first time counts, and only after the event."""
+        """Record that a status shows an event. Only the first time counts, and only after the event."""
         if key in self._caused:
             self._shown.setdefault(key, now)
 

@@ -20,7 +20,7 @@ MODEL_STATUS = re.compile(r"/rlmodels/[^/]+/status")
 def needless_writes(requests: Iterable[Request], changed: str) -> list[str]:
     """Return the writes outside the namespace with the changed runs, without renewals of the Lease.
 
-    One write of the RLModel's status is needed: a stopped run counts no longer.
+    One write of the RLModel's status is needed: a stopped run does not count.
     """
     found = [
         f"{request.method} {request.path}"

@@ -23,7 +23,7 @@ class StepDelays:
         return max([self._pace.first, *self._shown.values()])
 
     def show(self, run: str, step: int, now: float) -> None:
-        """Take notice that the status of a run shows a step."""
+        """Record that the status of a run shows a step."""
         first = self._next_step(run)
         self._delays += [now - self._pace.made_at(run, made) for made in range(first, step + 1)]
         self._shown[run] = max(step, first - 1)

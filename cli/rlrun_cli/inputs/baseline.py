@@ -1,4 +1,4 @@
-"""Judgement of a baseline: rewards and times of rollouts with the model that a run would begin with. Pure."""
+"""Assessment of a baseline: rewards and times of rollouts with the initial model of a run. Pure."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from rlrun_cli.inputs.environment_checks import Remark
 EASY = 0.8
 """Mean reward, as a share of the greatest, above which little is left to learn."""
 MIN_SPREAD = 0.1
-"""Least share of groups whose rewards differ. The others give no signal."""
+"""Minimum share of groups whose rewards differ; only these give a training signal."""
 SLOW_SECONDS = 60.0
 """Median time of a rollout from which the environment limits the run."""
 CAUSE_WIDTH = 200

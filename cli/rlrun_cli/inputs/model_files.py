@@ -1,4 +1,4 @@
-"""Files of a model in a folder: what trainer and engine need. Pure but for the names of files."""
+"""Files of a model in a local folder that trainer and engine need. Only file names are read."""
 
 import json
 from pathlib import Path

@@ -87,7 +87,8 @@ def read_text(path: Path) -> str:
 
 
 def is_yaml(path: Path, text: str) -> bool:
-    """Return True for YAML and JSON, False for TOML. Standard input is told by its beginning."""
+    """Return True for YAML and JSON, False for TOML. The format of standard input is detected from its first
+    characters."""
     return bool(YAML_START.match(text)) if path == STDIN else path.suffix.lower() != ".toml"
 
 

@@ -1,4 +1,4 @@
-"""Names of runs that are made from a title."""
+"""Run names derived from a title."""
 
 import re
 import secrets

@@ -190,7 +190,7 @@ class RemoteCluster:
     def snapshot(
         self, kind: ResourceKind, *, all_namespaces: bool = False, selector: str = "", fields: str = ""
     ) -> tuple[builtins.list[Obj], str]:
-        """Return all selected objects, and the version from which `changes` goes on. Raises ApiError."""
+        """Return all selected objects, and the version from which `changes` continues. Raises ApiError."""
         place = None if all_namespaces else self.namespace
         return self._client.snapshot(kind, place, selector=selector, fields=fields)
 
@@ -274,7 +274,7 @@ class RemoteCluster:
     def stream_service(
         self, namespace: str, service: str, path: str, body: Obj, headers: Mapping[str, str], seconds: float
     ) -> Iterator[bytes]:
-        """Yield what a Service answers to a POST through the API server, as it comes. Raises ApiError."""
+        """Yield the response of a Service to a POST through the API server as it arrives. Raises ApiError."""
         return self._client.stream_service(namespace, service, path, body, headers, seconds)
 
     def served_kinds(self) -> Obj:

@@ -76,7 +76,7 @@ class CliContext:
     connect_server: "Callable[[Path | None, str | None, str | None], RemoteCluster]" = _connect_server
     """The same for a command that needs no cluster if there is no kubeconfig."""
     store: "Callable[[str | None], Store]" = _open_store
-    """Store with S3 credentials of its own: of the platform team."""
+    """Store with its own S3 credentials, for the platform team."""
     storage: "Callable[[RemoteCluster, str | None], RemoteStorage]" = _open_storage
     """Store of users, by rlrun-server."""
     server: "Callable[[RemoteCluster, str | None], Send]" = _find_server

@@ -182,7 +182,7 @@ def examine(api: RemoteCluster, server: str | None, seconds: float = CHECK_SECON
 def run_checks(
     api: RemoteCluster, server: str | None, checks: Sequence[tuple[str, Check]], seconds: float
 ) -> list[Finding]:
-    """Return the findings of checks, which run at the same time. One that takes longer is a problem."""
+    """Run the checks concurrently and return their findings. A check that exceeds `seconds` is a problem."""
     answers: dict[str, queue.SimpleQueue[Finding]] = {name: queue.SimpleQueue() for name, _ in checks}
     for name, check in checks:
         arguments = (name, check, api, server, answers[name])

@@ -1,4 +1,4 @@
-"""Short request before the first one of a command: an API server that is not there is noticed within seconds."""
+"""Probe before the first request of a command: an unreachable API server is noticed within seconds."""
 
 from collections.abc import Callable, Iterator
 

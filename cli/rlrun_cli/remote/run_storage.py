@@ -42,7 +42,7 @@ Endpoint = Annotated[
 
 
 def open_store(ctx: typer.Context, endpoint: str | None) -> "Store":
-    """Return the S3 client with credentials of its own, without sending a request. Raises StoreError."""
+    """Return an S3 client with its own credentials, without sending a request. Raises StoreError."""
     return cli_context(ctx).store(endpoint)
 
 

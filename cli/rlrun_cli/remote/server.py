@@ -1,4 +1,4 @@
-"""The way of users' commands to rlrun-server, which signs their requests to S3.
+"""Connection of users' commands to rlrun-server, which signs their requests to S3.
 
 The server is found by --server (RLRUN_SERVER), else by `rlrun login`, else by the ConfigMap that the chart creates. The
 user's Kubernetes token says who asks, or an API key: that of RLRUN_API_KEY or of `rlrun login`. A kubeconfig with a
@@ -56,7 +56,7 @@ FORWARDED_PORT = 8080
 TRIES = 4
 BACKOFF = 0.5
 MISSING_REASONS = (Reason.API_KEY_NOT_FOUND, Reason.NAMESPACE_NOT_FOUND, Reason.OBJECT_NOT_FOUND)
-"""Reasons of rlrun-server for 404. Another one comes from something else at the URL."""
+"""Reasons of rlrun-server for 404. Any other reason means that the URL leads to another server."""
 RETRYABLE_STATUSES = (429, 500, 502, 503, 504)
 
 
@@ -94,7 +94,7 @@ def locate_server(
 ) -> "DirectServer | ProxiedServer":
     """Return the server, at its URL or behind the API server. Raises CliError.
 
-    `token` returns the credential. None: that of the user.
+    `token` returns the credential. None: the user's.
     """
     token = token or UserToken(cluster, audience)
     if server:
@@ -152,7 +152,7 @@ class DirectServer:
         raise _rejection(ApiError.from_response(response.status, response.data))
 
     def stream(self, path: str, body: Mapping[str, Any]) -> Iterator[bytes]:
-        """Yield the answer to a POST as it comes. Raises CliError, StorageServerUnavailable."""
+        """Yield the response to a POST as it arrives. Raises CliError, StorageServerUnavailable."""
 
         headers = {"Authorization": f"Bearer {self._token()}", "Content-Type": "application/json"}
         timeout = urllib3.Timeout(connect=CONNECT_SECONDS, read=STREAM_SECONDS)
@@ -217,7 +217,7 @@ class ProxiedServer:
         raise AssertionError("unreachable")
 
     def stream(self, path: str, body: Mapping[str, Any]) -> Iterator[bytes]:
-        """Yield the answer to a POST as it comes. Raises CliError, StorageServerUnavailable."""
+        """Yield the response to a POST as it arrives. Raises CliError, StorageServerUnavailable."""
         from rlrun.storage.user_signer import TOKEN_HEADER
 
         headers = {TOKEN_HEADER: self._token()}

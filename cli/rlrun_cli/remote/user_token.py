@@ -18,7 +18,8 @@ RENEW_SECONDS = 120.0
 
 
 class UserToken:
-    """The user's API key or token: that of the kubeconfig, else one of the ServiceAccount `rlrun-user`. Thread-safe."""
+    """The user's API key or token: the token of the kubeconfig, else one of the ServiceAccount `rlrun-user`.
+    Thread-safe."""
 
     def __init__(
         self,

@@ -31,7 +31,8 @@ def wait_for(
     goal: str,
     hint: str,
 ) -> Obj:
-    """Return the object once it is as wanted. `goal` completes "is not" in the message of a missed deadline.
+    """Poll the object until the condition holds, and return it. `goal` completes "is not" in the message of a missed
+    deadline.
 
     Raises CliError after the deadline and for an object that does not exist; what `is_done` raises ends the wait.
     """

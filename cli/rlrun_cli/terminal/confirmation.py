@@ -1,4 +1,4 @@
-"""Confirmation of what cannot be undone."""
+"""Confirmation of irreversible actions."""
 
 from typing import Annotated
 

@@ -181,7 +181,8 @@ def _print_lines(lines: Sequence[Text]) -> None:
 
 
 class GrowingTable:
-    """Table whose rows are printed as they come. The first rows set the width of the columns, larger cells widen it."""
+    """Table whose rows are printed as they arrive. The first rows set the width of the columns, larger cells widen
+    it."""
 
     def __init__(self, headers: Sequence[str]) -> None:
         self._headers = headers
@@ -219,7 +220,7 @@ def emit(items: list[dict[str, Any]], plural: str, fmt: Format, *, single: bool)
 
 
 def emit_stream(items: list[dict[str, Any]], plural: str, fmt: Format) -> None:
-    """Print objects one after the other for programs that read them as they come: JSON or YAML documents, or names."""
+    """Print objects one after the other for programs that read a stream: JSON or YAML documents, or names."""
     for item in items:
         if fmt is Format.yaml:
             sys.stdout.write("---\n")

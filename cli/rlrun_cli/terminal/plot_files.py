@@ -56,7 +56,7 @@ def write_plot(file: Path, title: str, charts: Sequence[Chart]) -> None:
         raise CliError(
             f"--plot: a file has 1 to {MAX_CHARTS} metrics, and {len(charts)} were found", "name them with -m"
         )
-    # Not pyplot, which looks for a screen.
+    # Not pyplot, which searches for a display.
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(WIDTH, HEIGHT * len(charts) + 0.6), dpi=DOTS_PER_INCH, layout="constrained")

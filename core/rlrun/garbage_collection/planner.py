@@ -72,7 +72,7 @@ class GarbageItem:
     """The s3:// uri of a folder or an upload, the name of an object."""
     reason: GarbageReason
     newest: datetime
-    """Time of the last write to any part of it."""
+    """Time of the newest write to any of its parts."""
     size: int | None = None
     """Size in bytes. None if unknown."""
     upload: Upload | None = None

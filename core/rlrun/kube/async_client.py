@@ -84,7 +84,7 @@ class AsyncKubeClient:
         *,
         keep: Callable[[Obj], Obj] = lambda obj: obj,
     ) -> tuple[builtins.list[Obj], str]:
-        """Return the metadata of all objects with these labels, and the version from which a watch goes on.
+        """Return the metadata of all objects with these labels, and the version from which a watch continues.
 
         `keep` as in `list`. Raises ApiError.
         """
@@ -131,7 +131,7 @@ class AsyncKubeClient:
     ) -> AsyncIterator[tuple[builtins.list[Obj], str]]:
         """Yield each page with the version of the list. `request`: for the first page.
 
-        `may_shrink`: go on with smaller pages if one is too large.
+        `may_shrink`: continue with smaller pages if one is too large.
         """
         while True:
             try:

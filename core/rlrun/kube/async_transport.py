@@ -1,7 +1,7 @@
 """Requests of the asynchronous client to an API server.
 
 Credentials come from `kubernetes.aio`, requests are sent by aiohttp. The typed APIs parse every response into thousands
-of attributes. The ApiClient copies each body, and looks for proxies and for ~/.netrc in other threads at each request:
+of attributes. The ApiClient copies each body, and searches for proxies and ~/.netrc in other threads at each request:
 half of the CPU time of a small one.
 """
 

@@ -1,4 +1,4 @@
-"""Pure functions that read pods: their state, their containers and the ends of these."""
+"""Pure functions that read pods: their state, their containers, and how containers ended."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -187,7 +187,7 @@ def list_metadata_page(kind: ResourceKind, namespace: str | None, labels: Labels
 def watch_metadata(
     kind: ResourceKind, namespace: str | None, labels: Labels, version: str, seconds: float
 ) -> KubeRequest:
-    """Return the request for all changes after a version, for this time; only metadata of the objects comes."""
+    """Return the request for all changes after a version, for `seconds`, with only the metadata of the objects."""
     query = {
         "watch": "true",
         "allowWatchBookmarks": "true",

@@ -164,7 +164,8 @@ class SyncKubeClient:
     def stream_service(
         self, namespace: str, service: str, path: str, body: Obj, headers: Mapping[str, str], seconds: float
     ) -> Iterator[bytes]:
-        """Yield what a Service (`name:port`) answers to a POST through the API server, as it comes. Raises ApiError."""
+        """Yield the response of a Service (`name:port`) to a POST through the API server as it arrives. Raises
+        ApiError."""
         return self._transport.stream(requests.call_service(namespace, service, "POST", path, body, headers, seconds))
 
     def log(

@@ -17,7 +17,7 @@ PROOF_HEADER = "X-Rlrun-Proof"
 
 
 def pool_server_key(platform_key: bytes, namespace: str, pool: str) -> str:
-    """Return the key of a pool in hexadecimal. `platform_key`: that of the grants for rlrun-server."""
+    """Return the key of a pool in hexadecimal. `platform_key`: the key of grants for rlrun-server."""
     # Grants are signed with the same platform key: base64url text, which has no slash.
     return hmac.new(platform_key, f"pool-server/{namespace}/{pool}".encode(), hashlib.sha256).hexdigest()
 
@@ -28,5 +28,5 @@ def proof_of(key: str, nonce: str) -> str:
 
 
 def is_proven(key: str, nonce: str, proof: str) -> bool:
-    """Return whether the proof is that of an engine with the key."""
+    """Return whether the proof was made by an engine that has the key."""
     return hmac.compare_digest(proof_of(key, nonce).encode(), proof.encode("utf-8", "surrogateescape"))

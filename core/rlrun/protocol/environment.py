@@ -237,7 +237,7 @@ class GroupResult(Schema):
 
 
 def max_result_bytes(rollouts: int) -> int:
-    """Return the largest size of a `GroupResult` with so many rollouts, as JSON."""
+    """Return the maximum size of a `GroupResult` with this number of rollouts, as JSON."""
     return min(BYTES_PER_ROLLOUT * (rollouts + 1), MAX_RESPONSE_BYTES)
 
 

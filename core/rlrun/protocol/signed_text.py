@@ -1,7 +1,7 @@
 """Schemas as signed text: what the operator has decided, carried by pods that cannot change it.
 
 The text is payload and HMAC-SHA256 (RFC 2104), both in base64url without padding (RFC 4648, section 5), with a dot
-between them. Who verifies it needs the key and no list of what was signed.
+between them. Verification needs the key but no list of signed texts.
 """
 
 import base64

@@ -1,8 +1,8 @@
 """Access of users' commands to S3 without its credentials: rlrun-server signs their requests, as it does for pods.
 
-A user is who the API server says: the server has the token reviewed, and asks the API server whether this user may read
-or write what the key of the object belongs to. The routes are others than those of pods, so that an installation can
-publish the paths below /rlrun alone.
+The API server decides who the user is: rlrun-server has the token reviewed, and asks the API server whether this user
+may read or write what the key of the object belongs to. The routes are others than those of pods, so that an
+installation can publish the paths below /rlrun alone.
 """
 
 from pydantic import Field

@@ -12,7 +12,7 @@ UNAUTHORIZED = 401
 
 
 def token_middleware(token: str | None) -> Middleware:
-    """Return a middleware that answers requests without the token with 401, before anything else looks at them."""
+    """Return a middleware that answers requests without the token with 401, before anything else handles them."""
 
     @web.middleware
     async def check_token(request: web.Request, handler: Handler) -> web.StreamResponse:

@@ -32,7 +32,7 @@ class AddressRefused(RequestRejected):
 class CheckedResolver(AbstractResolver):
     """Resolver whose answers are limited to the addresses that the rules allow.
 
-    The client connects to these answers: a name that has another address a moment later is of no consequence.
+    The client connects to the addresses that were checked, so a name that resolves differently later does not matter.
     """
 
     def __init__(self, rules: AddressRules, resolver: AbstractResolver) -> None:

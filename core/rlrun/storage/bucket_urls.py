@@ -1,4 +1,4 @@
-"""URLs of buckets as boto3 writes them in requests. Those of its presigned URLs have another host in some regions."""
+"""Bucket URLs as boto3 uses them in requests. Its presigned URLs have another host in some regions."""
 
 from typing import Any
 

@@ -149,7 +149,7 @@ def step_of(folder: str) -> int:
 
 ENVIRONMENTS_FOLDER, MODELS_FOLDER = "environments", "models"
 SHARED_FOLDERS = (ENVIRONMENTS_FOLDER, MODELS_FOLDER)
-"""Folders of the platform beside those of the namespaces."""
+"""Folders of the platform, next to the namespaces' folders."""
 
 
 def environment_package(bucket: str, prefix: str, owner: str, name: str) -> S3Uri:

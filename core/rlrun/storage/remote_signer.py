@@ -60,7 +60,7 @@ Answer = TypeVar("Answer", bound=Schema)
 
 
 class SignatureCache:
-    """Signatures of reads, and those asked for ahead, each for REUSE_SECONDS.
+    """Signatures of reads and signatures requested in advance, each kept for REUSE_SECONDS.
 
     Threads that want the same read share a request, and its failure.
     """
@@ -74,7 +74,7 @@ class SignatureCache:
         """Number of times that all were forgotten."""
 
     def get(self, key: Hashable, ask: Callable[[], SignedHeaders]) -> SignedHeaders:
-        """Return the signature of this request, from `ask` if none is remembered. Raises what `ask` raises."""
+        """Return the cached signature of this request, or call `ask`. Propagates exceptions of `ask`."""
         with self._lock:
             signature = self._known.get(key)
             is_mine = signature is None or self._has_ended(signature)
@@ -107,7 +107,7 @@ class SignatureCache:
         return None if signature is None or self._has_ended(signature) else signature.result()[0]
 
     def clear(self) -> None:
-        """Forget all signatures. Requests in progress go on for those who wait for them."""
+        """Forget all signatures. Requests in progress continue for their callers."""
         with self._lock:
             self.generation += 1
             self._known.clear()
@@ -154,7 +154,7 @@ class RequestSigner(ABC):
         """
 
     def forget(self) -> None:
-        """Ask anew for all signatures: S3 has refused one, or the permissions are others now."""
+        """Forget all signatures: S3 refused one, or the permissions changed."""
         self._signatures.clear()
 
     @abstractmethod
@@ -261,7 +261,7 @@ def _key(request: RequestToSign) -> Hashable:
 
 
 def _trust(authority: str) -> ssl.SSLContext | None:
-    """Return a context that trusts these certificates alone. None: those of the image."""
+    """Return a context that trusts these certificates alone. None: the certificates of the image."""
     if not authority:
         return None
     try:

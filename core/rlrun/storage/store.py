@@ -399,7 +399,7 @@ class Store:
         return self._walk(uri, _folder(uri))
 
     def walk_prefix(self, uri: S3Uri) -> Iterator[StoredObject]:
-        """Yield every object whose key begins with the one of `uri`, as `walk`."""
+        """Yield every object whose key begins with the key of `uri`, as `walk` does."""
         return self._walk(uri, uri.key)
 
     def _walk(self, uri: S3Uri, prefix: str) -> Iterator[StoredObject]:

@@ -26,7 +26,7 @@ class CachedReader:
         self._rests_on_object = False
 
     def rest_on(self, kind: ResourceKind, namespace: str | None, name: str) -> None:
-        """Take the kept answer about an object for current, and from here on all that are at least as new.
+        """Treat the kept answer about an object as current, and from now on all answers that are at least as new.
 
         Older ones are read again. For the first reconcile of a new object: if it is late, it sees what it would have
         seen when the object appeared.

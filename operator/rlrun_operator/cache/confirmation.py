@@ -29,12 +29,12 @@ ROUND_SECONDS = 600.0
 DEADLINE_SECONDS = 60.0
 """Time for one list. A page of 500 objects takes a tenth of a second."""
 FEWEST_ANSWERS = 10
-"""Kept answers of a kind below which they are left to expire."""
+"""Fewer kept answers of a kind than this are left to expire."""
 ANSWERS_PER_PAGE = 10
-"""So many reads of single runs take as long as one page: a list with more pages is given up. Runs that have ended keep
+"""Number of reads of single runs that take as long as one page: a list with more pages is abandoned. Finished runs keep
 checkpoints and adapters, and a Job with its pod."""
 ROUNDS_WITHOUT = 6
-"""Rounds in which a list is not tried again that was given up or refused."""
+"""Rounds to wait before a list that was abandoned or refused is tried again."""
 
 
 async def confirm_answers(
@@ -60,7 +60,7 @@ async def confirm_answers(
 
 @dataclass
 class _Confirmation:
-    """Confirmation of the answers about one kind, in one or in all namespaces."""
+    """Confirms the answers about one kind, in one namespace or in all."""
 
     kind: ResourceKind
     namespace: str | None

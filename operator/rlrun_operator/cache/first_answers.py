@@ -30,14 +30,14 @@ BY_NAME = PODS_AND_CHILDREN
 BY_UID = (RLCHECKPOINT, RLADAPTER)
 """Kinds whose objects a reconcile finds by the uid of the run."""
 FEWEST_RUNS = 10
-"""Runs of a namespace below which their reconciles read by themselves: they need not wait for each other."""
+"""Namespaces with fewer runs than this are not listed: their reconciles read for themselves, without waiting."""
 RUNS_PER_PAGE = 10
-"""So many lists of single runs take as long as one page: a list with more pages is given up. Runs that have ended keep
+"""Number of lists of single runs that take as long as one page: a list with more pages is abandoned. Finished runs keep
 checkpoints, adapters and an ended Job each."""
 LARGEST_LIST = 128 << 20
-"""Bytes of the objects of a list after which it is given up. Those of a thousand runs are a tenth of it."""
+"""Size of a list in bytes after which it is abandoned. A thousand runs need a tenth of that."""
 DEADLINE_SECONDS = 20.0
-"""Time for all of it. Reconciles read what is missing then."""
+"""Time limit for all lists. Reconciles read what is missing after it."""
 WATCH_SECONDS = 5.0
 """Time in which the watches must open, together. Nothing is kept of a kind that is not watched."""
 
@@ -75,7 +75,7 @@ async def read_first_answers(
 
 
 async def _is_watched(cache: ObjectCache, kind: ResourceKind, namespace: str | None, until: float) -> bool:
-    """Wait until the watch is open, at most until a time of the event loop. Returns whether it is."""
+    """Wait until the watch is open or the deadline (event loop time) has passed. Returns whether it is open."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout_at(until):
             await cache.until_watched(kind, namespace)
@@ -97,7 +97,8 @@ class _Lists:
         return not cache.is_watched(self.kind, self.namespace)
 
     async def read(self, cluster: AsyncKubeClient, cache: ObjectCache) -> None:
-        """Keep the answers to all of these lists, unless one list of all takes more pages than they are worth."""
+        """Keep the answers to all these lists, unless a single list of all objects would take more pages than it
+        saves."""
         questions = {
             (run[0], value): Question.of_labels(self.kind, run[0], {self.key: value})
             for run, value in self.values.items()

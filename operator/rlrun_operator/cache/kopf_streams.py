@@ -1,4 +1,4 @@
-"""Meaning of kopf's streams of events for the cache, and the correction of one of their faults.
+"""Adapter between kopf's event streams and the cache, with a workaround for one defect of the streams.
 
 kopf takes an event with status 410 as the end of a stream, and lists the kind again. A response with status 410 it
 takes as its own end, and with it the operator's: proxies answer so, and the API server does in the middle of a list
@@ -26,9 +26,9 @@ from rlrun_operator.cache.run_index import indexed_parts
 log = logging.getLogger(__name__)
 
 BOOKMARK = "BOOKMARK"
-"""Type of events that tell a version only."""
+"""Type of events that contain only a version."""
 PROVEN_SECONDS = 5.0
-"""Duration after which a stream counts as one that works."""
+"""Duration after which a stream is considered healthy."""
 FIRST_PAUSE = 1.0
 LONGEST_PAUSE = 30.0
 

@@ -1,4 +1,4 @@
-"""Watch of one kind for the cache: metadata only, which tells that an object has changed, but not to what."""
+"""Watch of one kind for the cache, metadata only: it shows that an object has changed, not how."""
 
 import asyncio
 import functools
@@ -19,11 +19,12 @@ from rlrun_operator.cache.run_index import RunIndex, indexed_parts
 log = logging.getLogger(__name__)
 
 WATCH_SECONDS = 240.0
-"""Time of one request. The next one goes on from the version of the last event."""
+"""Duration of one request. The next one continues from the version of the last event."""
 SILENCE_SECONDS = 75.0
-"""Time without an event or a bookmark after which the connection counts as lost. Bookmarks come about every minute."""
+"""Time without an event or a bookmark after which the connection is considered lost. Bookmarks come about every
+minute."""
 PROVEN_SECONDS = 5.0
-"""Duration of a request after which the watch counts as one that works."""
+"""Duration of a request after which the watch is considered healthy."""
 FIRST_PAUSE = 1.0
 LONGEST_PAUSE = 30.0
 MANAGED = {MANAGED_BY_LABEL: FIELD_MANAGER}
@@ -78,7 +79,7 @@ class MetadataWatch:
             pause = min(2 * pause, LONGEST_PAUSE)
 
     async def _open(self) -> str:
-        """Begin with all objects. Returns the version from which their changes follow. Raises ApiError."""
+        """List all objects. Returns the version from which to watch for changes. Raises ApiError."""
         # Not in `run`, which lasts as long as the process: the list of a thousand runs' pods takes 100 MiB.
         objects, version = await self._cluster.list_metadata(self._kind, self._namespace, MANAGED, keep=indexed_parts)
         # In this order: what is read after the version was has it, and what changes later is an event.
@@ -88,7 +89,7 @@ class MetadataWatch:
         return version
 
     async def _follow(self, version: str) -> str:
-        """Pass on the changes of one request. Returns the version to go on from. Raises ApiError."""
+        """Forward the changes of one request. Returns the version to continue from. Raises ApiError."""
         events = self._cluster.watch_metadata(self._kind, self._namespace, MANAGED, version, WATCH_SECONDS)
         while True:
             try:

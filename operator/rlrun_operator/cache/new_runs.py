@@ -1,4 +1,4 @@
-"""Runs whose names are new to this process: only their first reconciles may rest on what watches have told.
+"""Runs whose names are new to this process: only their first reconciles may rely on watches alone.
 
 A watch may lag behind, and pods of an earlier run with the name may exist that it has not shown. So a name is new only
 once, and not new if the process has listed or reconciled a run with it, or has seen one end lately.
@@ -12,7 +12,7 @@ from rlrun.constants import FINALIZER
 from rlrun_operator.cache.object_cache import RunName
 
 GONE_SECONDS = 3600.0
-"""Time for which the name of a run that is gone is remembered. Its pods, and the lag of watches, take minutes."""
+"""Time for which the name of a deleted run is remembered. Its pods and lagging watches take minutes."""
 
 
 class NewRuns:
@@ -30,7 +30,7 @@ class NewRuns:
         return len(self._ended_at)
 
     def see_event(self, event: str | None, run: Mapping[str, Any]) -> bool:
-        """Take notice of an event, None of a listed run. Return whether it is the creation of a new run."""
+        """Record an event; its type is None for a listed run. Return whether it is the creation of a new run."""
         metadata = run["metadata"]
         name = (str(metadata["namespace"]), str(metadata["name"]))
         if event == "DELETED":
@@ -45,12 +45,12 @@ class NewRuns:
         return is_new
 
     def take(self, name: RunName, uid: str) -> bool:
-        """Return whether a reconcile is the first of a new run. The next one is not, also if this one fails."""
+        """Return whether a reconcile is the first of a new run. The next one is not, even if this one fails."""
         self._ended_at[name] = None
         return self._waiting.pop(name, None) == uid
 
     def see_list(self, names: Iterable[RunName]) -> None:
-        """Take notice of a list of all runs: a watch may have missed the end of one. Forget names of long ago."""
+        """Record a list of all runs, since a watch may have missed the end of one. Forget old names."""
         listed = set(names)
         for name in [name for name, ended in self._ended_at.items() if ended is None and name not in listed]:
             if name not in self._waiting:

@@ -76,7 +76,7 @@ class PendingRead:
 class _Answer:
     # A thousand runs have 11,000 of them.
     data: bytes
-    """The objects as compressed JSON: far less memory than dictionaries take, and safe from changes by readers."""
+    """The objects as compressed JSON: this takes far less memory than dictionaries, and readers cannot modify it."""
     versions: dict[str, int]
     """Version of each object by its uid."""
     places: "set[_Place]"
@@ -84,12 +84,13 @@ class _Answer:
     began: int
     """Moment at which the read began. What changed before is in the answer."""
     watched_since: int
-    """Moment from which no event was missed: that of the read, or of the list that it was compared with."""
+    """Moment since which no event was missed: the time of the read, or of the list that it was compared with."""
     until: float
     is_in_use: bool = False
     """True if a reconcile has asked for it since it was read or compared with a list."""
     unconfirmed: frozenset[str] = frozenset()
-    """Uids of objects that an own write has changed, and no event yet. A change by others may have come before it."""
+    """Uids of objects that this process has written and whose event has not arrived. Another writer may have been
+    first."""
 
     def objects(self) -> list[Obj]:
         """Return the objects."""
@@ -138,7 +139,7 @@ class ObjectCache:
     # --- watches ------------------------------------------------------------------------------------------------------
 
     def watch_opened(self, kind: ResourceKind, namespace: str | None, objects: Iterable[Obj]) -> None:
-        """Keep answers of the kind from now on, in one or in all namespaces: changes will be told.
+        """Keep answers of the kind from now on, in one namespace or in all: a watch reports changes.
 
         `objects`: metadata of all objects that are watched, as they were when the watch began. Earlier answers with
         other objects, or with other versions of these, are forgotten: something has changed meanwhile. Older versions
@@ -247,14 +248,14 @@ class ObjectCache:
             self._drop(question)
 
     def drop_expired(self) -> None:
-        """Free the memory of answers that no reconcile has asked for since they expired."""
+        """Drop expired answers that no reconcile has requested since."""
         now = self._clock()
         for answers in self._answers.values():
             for question in [q for q, answer in answers.items() if now >= answer.until]:
                 self._drop(question)
 
     def changed(self, kind: ResourceKind, obj: Mapping[str, Any], *, deleted: bool = False) -> bool:
-        """Take notice of an event. Returns False if this version of the object is known already."""
+        """Apply an event. Returns False if this version of the object is already known."""
         uid, version = str((obj.get("metadata") or {}).get("uid", "")), _version(obj)
         is_known = has_forgotten = False
         for question in {*self._affected_questions(kind, obj), *self._answers_with(kind, obj, uid)}:
@@ -292,7 +293,7 @@ class ObjectCache:
 
     @contextmanager
     def reading(self, question: Question) -> Iterator[PendingRead]:
-        """Return what `keep` needs to know of a read, which takes place inside this context."""
+        """Context of a read; yields the state that `keep` needs."""
         read = PendingRead(self.moment())
         self._pending[question].append(read)
         try:
@@ -303,7 +304,7 @@ class ObjectCache:
                 del self._pending[question]
 
     def keep(self, question: Question, read: PendingRead, objects: Iterable[Obj], run: RunName) -> None:
-        """Keep the answer to a read for a run, unless something has changed meanwhile."""
+        """Keep the answer to a read for a run, unless something changed during the read."""
         stripped = [used_parts(question.kind, obj) for obj in objects]
         versions = dict(map(listed_version, stripped))
         if not self.is_watched(question.kind, question.namespace) or read.is_outdated:
@@ -380,7 +381,8 @@ class ObjectCache:
         return version is not None and any(found >= version for found in known)
 
     def store_written(self, kind: ResourceKind, obj: Obj, began: int) -> None:
-        """Put the API server's answer to an own write into the kept answers. `began`: moment before the request."""
+        """Store the API server's answer to a write by this process in the kept answers. `began`: moment before the
+        request."""
         metadata, version = obj.get("metadata") or {}, _version(obj)
         place = _place(kind, metadata)
         if version is not None and place in self._writing:
@@ -441,7 +443,7 @@ class ObjectCache:
         answer.data = _pack([obj if known["metadata"].get("uid") == uid else known for known in objects])
 
     def _answers_with(self, kind: ResourceKind, obj: Mapping[str, Any], uid: str) -> Iterator[Question]:
-        """Return the kept answers that have the object, also if its labels were others then."""
+        """Return the kept answers that contain the object, even under labels that it no longer has."""
         for question in self._with_object.get(_place(kind, obj.get("metadata") or {}), ()):
             if uid in self._answers[kind][question].versions:
                 yield question

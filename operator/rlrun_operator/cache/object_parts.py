@@ -23,7 +23,7 @@ UNUSED_OF_CONTAINERS = (
 
 
 def used_parts(kind: ResourceKind, obj: Obj) -> Obj:
-    """Return the object without the list of who set which field, and without what no reconcile uses."""
+    """Return the object without managed fields and without parts that no reconcile uses."""
     parts = {**obj, "metadata": _without(obj["metadata"], ("managedFields",))}
     if kind in WITHOUT_SPEC:
         parts = _without(parts, ("spec", "status"))

@@ -1,4 +1,4 @@
-"""Transport that tells the cache of every write, and counts all requests."""
+"""Transport that reports every write to the cache and counts all requests."""
 
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager

@@ -1,5 +1,5 @@
-"""Index of the runs that have objects, by kind: what a watch has seen says that a new run has none of a kind, and that
-a finished one has none but those that are kept.
+"""Index of the runs that have objects of each watched kind: shows that a new run has none, or that a finished run has
+only those that it keeps.
 """
 
 from collections import Counter, defaultdict
@@ -39,7 +39,7 @@ class RunIndex:
             self._remove(kind, run, run_uid)
 
     def see(self, kind: ResourceKind, namespace: str | None, obj: Obj, *, deleted: bool = False) -> None:
-        """Take notice of an event of the watch with this namespace."""
+        """Apply an event of the watch with this namespace."""
         metadata = obj["metadata"]
         known, uid = self._objects[kind, namespace], str(metadata.get("uid", ""))
         before = known.pop(uid, None)

@@ -18,7 +18,7 @@ def to_millis(quantity: str) -> int:
 
 
 def from_millis(millis: int) -> str:
-    """Return the quantity of so many thousandths, in the largest binary unit from Mi on that is exact."""
+    """Return a number of thousandths as a quantity, in the largest exact binary unit of at least Mi."""
     whole, rest = divmod(millis, 1000)
     if rest:
         return f"{millis}m"

@@ -45,7 +45,7 @@ from rlrun_operator.planning.policies.queue.queue_order import (
 log = logging.getLogger(__name__)
 
 OFFER_SECONDS = 60.0
-"""Time for a run that gets a place to be reconciled. After it the place goes to the next one."""
+"""Time within which a run that gets a place must be reconciled. After that the next run gets the place."""
 OFFER_TIME = timedelta(seconds=OFFER_SECONDS)
 
 
@@ -82,7 +82,7 @@ class AdmissionQueue:
         self._changes_at: datetime | None = None
 
     def load(self, runs: Iterable[Obj]) -> None:
-        """Take over what the statuses of all runs tell. Must come before the first answer."""
+        """Load the state of the queue from the statuses of all runs. Must be called before the first answer."""
         for run in runs:
             entry = self._stored_entry(run)
             if entry is not None:
@@ -198,7 +198,7 @@ class AdmissionQueue:
         is_confirmed: bool,
         priority: int,
     ) -> Admitted:
-        """Return the answer to a run with a place, and count it."""
+        """Count a run that has a place, and return its answer."""
         entry = self._entries.get(uid)
         if entry is None:
             stored = None if status.queue is None else status.queue.since
@@ -285,7 +285,7 @@ class AdmissionQueue:
         return {name: to_millis(quantity) for name, quantity in resources.items()}
 
     def _stored_entry(self, run: Obj) -> _Entry | None:
-        """Return what a listed run's status tells. None: it neither waits nor has a place."""
+        """Return the entry of a listed run from its status, or None if it neither waits nor has a place."""
         if is_finished(run) and not run["status"].get("queue"):
             # Most of thousands: it has given its place back.
             return None

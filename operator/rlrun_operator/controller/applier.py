@@ -118,7 +118,7 @@ class Applier:
         return report_children(plan, refusal, now)
 
     async def _write_workload_status(self, status: WorkloadStatus) -> None:
-        """Write the status, unless the Workload has changed or is gone: then the next reconcile decides anew."""
+        """Write the status, unless the Workload has changed or is gone: the next reconcile then decides again."""
         try:
             await self._cluster.apply_status(status.obj, status.manager)
         except ApiError as error:

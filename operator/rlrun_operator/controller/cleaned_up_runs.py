@@ -1,8 +1,8 @@
-"""Finished runs whose cleanup is known to be complete from the watches of their objects.
+"""Detection of finished runs whose cleanup is complete, according to the watches of their objects.
 
-A finished run first loses what makes pods and the Secret with its tokens, then, when no pod can run, what only pods
-need. So a reconcile that found no pod and no Secret came before the last of the latter were deleted. The ended Job of
-the orchestrator and its pod are kept for their log, which was copied when the run ended.
+Cleanup first deletes the pods' controllers and the Secret with the tokens, then, when no pod can run, the objects that
+only pods need. So a reconcile that found no pod and no Secret came before the last of the latter were deleted. The
+ended Job of the orchestrator and its pod are kept for their log, which was copied when the run ended.
 """
 
 from datetime import datetime

@@ -27,11 +27,11 @@ class KueueQueue:
         return None if self._other is None else self._other.answer(observation, now)
 
     def on_run_deleted(self, key: RunKey, pods: Iterable[Obj], now: datetime) -> bool:
-        """Take notice that the run does not exist. Its Workload has gone with it."""
+        """Handle the deletion of a run. Kubernetes deletes its Workload with it."""
         return self._other is not None and self._other.on_run_deleted(key, pods, now)
 
     def on_reconcile_failed(self, key: RunKey, run: Obj | None, error: Exception, now: datetime) -> None:
-        """Take notice that a reconcile failed. Nothing about Kueue is remembered."""
+        """Handle a failed reconcile. No state about Kueue is kept."""
         if self._other is not None:
             self._other.on_reconcile_failed(key, run, error, now)
 

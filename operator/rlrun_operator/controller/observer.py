@@ -206,7 +206,7 @@ class Observer:
             return catalog
 
     async def _runs_with_checkpoint(self) -> list[Obj]:
-        """Return all runs that start from a checkpoint, as they are now, or more. Raises ApiError."""
+        """Return at least all runs that start from a checkpoint, in their current state. Raises ApiError."""
         if self._selects_runs:
             try:
                 return await self._cluster.list(RLRUN, fields=WITH_CHECKPOINT)
@@ -220,7 +220,7 @@ class Observer:
     async def _list_labelled(
         self, reader: CachedReader, kind: ResourceKind, namespace: str, name: str, is_new: bool
     ) -> list[Obj]:
-        """Return the objects with the run's label: of a new run those of an earlier one with its name."""
+        """Return the objects with the run's label. For a new run, these belong to an earlier run of the same name."""
         is_known_empty = is_new and self._index.has_none(kind, (namespace, name))
         return await reader.list(kind, namespace, {RUN_LABEL: name}, is_known_empty=is_known_empty)
 
@@ -247,7 +247,7 @@ class Observer:
         return [obj for objects in lists for obj in objects]
 
     async def source_secret(self, kept_seconds: float = SOURCE_SECONDS) -> dict[str, str] | None:
-        """Return the platform's S3 credentials as they were at most so long ago, or None without their Secret.
+        """Return the platform's S3 credentials, at most `kept_seconds` old, or None without their Secret.
 
         They are empty if the platform uses a workload identity.
         """

@@ -33,11 +33,12 @@ FIRST_SECONDS = 0.5
 """Time for which a reconcile waits for the first answer of an orchestrator. A later answer causes another reconcile."""
 WAIT_SECONDS = 25.0
 LATE_SECONDS = 10.0
-"""Time after WAIT_SECONDS in which the answer must come. An operator that lacks CPU time reads it late."""
+"""Margin after WAIT_SECONDS for the answer. An operator short of CPU time reads it late."""
 LONGEST_PAUSE = 20.0
 """Maximum pause between two requests to an orchestrator that does not answer."""
 MAX_WATCHES = 2000
-"""Maximum number of orchestrators that are watched. Further ones are asked in every reconcile, answers or none."""
+"""Maximum number of orchestrators that are watched. Others are polled in every reconcile, even if they do not
+answer."""
 CHANGES_PER_SECOND = 50.0
 """Maximum rate of the progress of all runs together. Each change costs a reconcile and a write of the status: about 10
 ms of CPU. A step makes two: one when it is done, and one when its policy is published."""
@@ -48,7 +49,7 @@ class OrchestratorClient(Protocol):
     """Client that reads the status of a run from its orchestrator."""
 
     async def status(self, key: RunKey, token: str | None = None, *, is_fresh: bool = False) -> RunStatus:
-        """Return the status of the run, which asks for its token. Raises RequestError, also before the first answer.
+        """Return the status of the run, which requires its token. Raises RequestError, also before the first answer.
 
         `is_fresh`: the status of this moment. Else it may be as old as the pause between two changes, or SILENT_SECONDS
         if the orchestrator does not answer.
@@ -58,7 +59,7 @@ class OrchestratorClient(Protocol):
         """Return whether changes of this run's status, or its first one, are noticed without a reconcile of the run."""
 
     def silent_seconds(self, key: RunKey) -> float:
-        """Return for how long no request to the run's orchestrator has been answered. 0: the last one was."""
+        """Return how long the run's orchestrator has not answered, in seconds; 0 if it answered the last request."""
 
     def forget(self, key: RunKey) -> None:
         """End the watch of a run that has no orchestrator."""
@@ -66,7 +67,7 @@ class OrchestratorClient(Protocol):
 
 @dataclass
 class _Watch:
-    """Requests to one orchestrator, one after the other."""
+    """Sequential requests to one orchestrator."""
 
     token: str | None
     report: RunStatus | None = None
@@ -80,7 +81,7 @@ class _Watch:
     first: "asyncio.Task[Priority | None] | None" = None
     """The first request."""
     is_relied_on: bool = False
-    """True once a reconcile has not waited for the end of a request: what changes must cause another."""
+    """True once a reconcile has not waited for a pending request: a change must then cause another reconcile."""
     task: "asyncio.Task[None] | None" = None
     """The first request and all later ones."""
 
@@ -91,7 +92,7 @@ class _Watch:
                 task.cancel()
 
     def on_answer(self, report: RunStatus) -> Priority | None:
-        """Take notice of an answer. Returns the priority of a reconcile of the run; None: nothing is new."""
+        """Record an answer. Returns the priority at which to reconcile the run, or None if nothing is new."""
         before, was_silent = self.report, self.is_silent
         self.report, self.error, self.is_silent = report, None, False
         if before is not None and before.version == report.version and not was_silent:
@@ -99,7 +100,7 @@ class _Watch:
         return Priority.ROUTINE if is_progress(before, report) else Priority.EVENT
 
     def on_failure(self, error: RequestError, due: float, now: float) -> Priority | None:
-        """Take notice of a request without an answer. Returns the priority of a reconcile of the run; None: nothing is
+        """Record a request without an answer. Returns the priority at which to reconcile the run, or None if nothing is
         new.
 
         One failure is not shown, but a silence. `due`: time at which the answer should have come.
@@ -195,9 +196,9 @@ class HttpOrchestratorClient(OrchestratorClient):
         return watch
 
     async def _refresh(self, key: RunKey, watch: _Watch) -> None:
-        """Ask an orchestrator that is watched, now. Raises RequestError if no request was answered meanwhile.
+        """Poll a watched orchestrator immediately. Raises RequestError if no request has been answered since.
 
-        The watch does not take notice of the error: its own request, which hangs, knows more.
+        The watch ignores the error: its own long request is better informed.
         """
         before = watch.report
         try:

@@ -33,15 +33,16 @@ class AdmissionSource(Protocol):
     """Queue that decides when runs begin."""
 
     def answer(self, observation: RunObservation, now: datetime) -> Admission | None:
-        """Return the answer to the observed run; None: no queue decides about it, or it does not ask for a place."""
+        """Return the answer to the observed run, or None if no queue decides about it or it does not request a
+        place."""
         ...
 
     def on_run_deleted(self, key: RunKey, pods: Iterable[Obj], now: datetime) -> bool:
-        """Take notice that the run does not exist. Returns True while its place is kept for its pods."""
+        """Handle the deletion of a run. Returns True while its place is reserved because pods still terminate."""
         ...
 
     def on_reconcile_failed(self, key: RunKey, run: Obj | None, error: Exception, now: datetime) -> None:
-        """Take notice that a reconcile failed. `run`: as it is known then, None if it could not be read."""
+        """Handle a failed reconcile. `run`: the object as last read, or None if it could not be read."""
         ...
 
 
@@ -193,7 +194,7 @@ def only_reports(observation: RunObservation, plan: Plan) -> bool:
 
 
 def _decisions(status: RLRunStatus) -> tuple[Any, ...]:
-    """Return the facts of a status that nothing takes back."""
+    """Return the irreversible facts of a status."""
     return status.attempt, status.restarts, status.run_restarts, status.completion_time
 
 

@@ -45,9 +45,9 @@ class Action(StrEnum):
     """Next action of a run."""
 
     WAIT = "wait"
-    """No pod may exist, or the pods that end are waited for."""
+    """No pod may exist, or pods are still terminating."""
     START = "start"
-    """All pods are admitted: begin an attempt, or continue the active one."""
+    """All pods are admitted: start an attempt, or continue the active one."""
     STOP = "stop"
     """Delete the pods and end the attempt: the run lost its quota."""
     NOTHING = "nothing"
@@ -60,7 +60,7 @@ class Decision:
 
     action: Action
     workload: Obj | None = None
-    """The Workload that holds for the action. None: there is none."""
+    """The Workload that the action concerns, or None."""
     problem: Problem | None = None
     """Reason why the run waits, or why it lost its quota."""
     create: Obj | None = None
@@ -153,7 +153,7 @@ def _plan_queued(known: Sequence[Obj], current: Obj | None, wanted: Obj | None, 
 
 
 def _admission_problem(workload: Obj) -> Problem | None:
-    """Return why an attempt may not go on, or None if its Workload is admitted."""
+    """Return why an attempt must stop, or None if its Workload is admitted."""
     evicted = find(workload, "Evicted")
     if evicted is not None and evicted.get("status") == "True":
         why = _said(evicted)

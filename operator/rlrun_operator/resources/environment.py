@@ -104,7 +104,7 @@ def environment(
     egress: EgressAccess | None = None,
     token: str | None = None,
 ) -> list[Obj]:
-    """Return the ReplicaSet and the Service of one environment. `token`: that of the run's environments.
+    """Return the ReplicaSet and the Service of one environment. `token`: token of the run's environments.
 
     Raises:
         ValueError: The environment lists hosts in `egress`, and `egress` is None.

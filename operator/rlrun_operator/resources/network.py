@@ -83,7 +83,7 @@ def network_policies(
 
 
 def _policy(identity: RunIdentity, name: str, roles: Sequence[Role], ingress: list[Obj]) -> Obj:
-    """Return a policy for what may connect to the pods of some roles."""
+    """Return a policy for connections to the pods of some roles."""
     of_roles = {"key": ROLE_LABEL, "operator": "In", "values": [role.value for role in roles]}
     return {
         "apiVersion": "networking.k8s.io/v1",

@@ -64,7 +64,7 @@ def secret(identity: OwnerIdentity, name: str, variables: Mapping[str, str]) -> 
 
 
 def config_map(identity: RunIdentity, resolved: ResolvedRun, signature: str) -> Obj:
-    """Return the ConfigMap with the resolved run as JSON. `signature`: that of its references, or empty."""
+    """Return the ConfigMap with the resolved run as JSON. `signature`: signature of its references, or empty."""
     metadata = identity.metadata(identity.config)
     if signature:
         metadata["annotations"][REFERENCES_ANNOTATION] = signature
@@ -106,7 +106,7 @@ def resolve(
     warm_start_from: str | None,
     packages: Sequence[EnvironmentPackage] = (),
 ) -> ResolvedRun:
-    """Return the configuration of the attempt's processes. `packages`: those that the run began with."""
+    """Return the configuration of the attempt's processes. `packages`: packages that the run started with."""
     spec = _with_defaults(spec, settings, model, identity.namespace)
     root = S3Uri(settings.s3.bucket, settings.s3.prefix.strip("/"))
     return ResolvedRun(

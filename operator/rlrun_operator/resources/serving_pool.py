@@ -189,7 +189,7 @@ def desired_config_map(identity: PoolIdentity, desired: DesiredAdapters) -> Obj:
 def network_policy(identity: PoolIdentity, operator_namespace: str) -> Obj:
     """Return the policy that admits the namespace's pods and rlrun-server to the engine, the operator to the sidecar.
 
-    `operator_namespace`: that of the operator, and of rlrun-server.
+    `operator_namespace`: namespace of the operator and of rlrun-server.
     """
     system = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": operator_namespace}}}
     server = {**system, "podSelector": {"matchLabels": SERVER_LABELS}}

@@ -104,7 +104,7 @@ class CircuitBreaker:
             self._open()
 
     def abandon(self, permit: Permit) -> None:
-        """Record that the call ended without showing whether the service answers. The next call may probe."""
+        """Record that the call ended without an indication of the service's health. The next call may probe."""
         if self._counts(permit) and self.state is BreakerState.HALF_OPEN:
             self._change(BreakerState.OPEN)
 

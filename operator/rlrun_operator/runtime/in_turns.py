@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 async def in_turns(items: Iterable[T]) -> AsyncIterator[T]:
-    """Yield the items, and give the event loop to others after each few hundred of them."""
+    """Yield the items, and let other tasks of the event loop run after every few hundred."""
     for index, item in enumerate(items, 1):
         yield item
         if index % ITEMS_PER_TURN == 0:

@@ -48,9 +48,9 @@ class Priority(Enum):
 
     EVENT = 0.0
     ROUTINE = 30.0
-    """A run that trains has made a step, or a time has come at which a run is reconciled anyway."""
+    """A training run has completed a step, or a scheduled reconcile is due."""
     RESYNC = 60.0
-    """Nothing is known to have changed: all runs are reconciled, in case an event was missed."""
+    """Periodic resync of all runs, in case an event was missed."""
 
 
 def namespace_limit(workers: int) -> int:
@@ -144,7 +144,7 @@ class WorkQueue(Generic[K]):
         return key
 
     def finish(self, key: K) -> None:
-        """End the processing of the key, after success or failure."""
+        """Mark the key as processed, after success or failure."""
         self._processing.discard(key)
         self._busy[key.namespace] -= 1
         if not self._busy[key.namespace]:

@@ -1,4 +1,4 @@
-"""Checkpoints and adapters of runs in S3, listed when something says that files may have been written.
+"""Checkpoints and adapters of runs in S3, listed only when files may have been written.
 
 S3 sends no events. A listing is used again while no upload is due, nothing about the run's attempt, pods and reports
 has changed, and it is younger than `artifactSweepSeconds`. `forget` has S3 listed in the next reconcile.
@@ -58,7 +58,7 @@ class ListingRequest:
 
     @property
     def signs(self) -> tuple[Any, ...]:
-        """Facts that change when uploads that were not due end, and when uploads fail or are given up."""
+        """Facts that change when an unscheduled upload ends, and when an upload fails or is dropped."""
         report = self.report
         said = None if report is None else (report.phase, report.problem, report.waiting_for, tuple(report.warnings))
         phases = [(str(p["metadata"].get("uid")), str((p.get("status") or {}).get("phase"))) for p in self.pods]

@@ -126,7 +126,7 @@ class S3ArtifactStore(ArtifactStore):
             await self._call(variables, lambda store: store.check(S3Uri(bucket, "")))
             problem = None
         except Unreachable as error:
-            # The circuit breaker remembers it, and no longer than necessary.
+            # The circuit breaker keeps the failure only as long as necessary.
             return error.problem
         except StoreError as error:
             problem = error.problem

@@ -1,4 +1,4 @@
-"""One call to S3 in a thread: how long its caller waits, and which requests its thread may still send.
+"""A call to S3 in a thread: how long its caller waits, and which requests the thread may still send afterwards.
 
 The caller waits while S3 answers: a listing of many pages may take its time, and says nothing against S3. A thread
 cannot be cancelled, so the call is checked before each request, also before those that botocore repeats. After its
@@ -95,7 +95,7 @@ class StoreCall:
         return min(self._answered + self._silence_seconds, self._started + self._total_seconds) - self._clock()
 
     def timeout(self, endpoint: str) -> Unreachable:
-        """Return the error of a call that is given up: StoreTimeout unless S3 does not answer."""
+        """Return the error of an abandoned call: StoreTimeout unless S3 does not answer."""
         silence, total = f"{self._silence_seconds:.0f} s", f"{self._total_seconds:.0f} s"
         if not self._has_begun:
             return StoreTimeout(f"no thread was free for the S3 endpoint {endpoint} within {silence}: raise s3Threads")

@@ -74,7 +74,7 @@ class TrainerFallback:
     async def fetch(self, url: str, dest: Path, fits: Callable[[Manifest], bool]) -> Manifest:
         """Download the policy from its folder at the trainer to `dest`, complete and verified or not at all.
 
-        `fits` decides whether a manifest is that of the policy. Raises PolicyUnavailable, or OSError on a full disk.
+        `fits` decides whether a manifest belongs to the policy. Raises PolicyUnavailable, or OSError on a full disk.
         """
         limits = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS, sock_read=SILENCE_SECONDS)
         temporary = Path(await asyncio.to_thread(tempfile.mkdtemp, prefix=f".{dest.name}-", dir=dest.parent))

@@ -18,7 +18,7 @@ from rlrun_adapter_sidecar.policies.adapters import PolicyLoader
 def sidecar_app(adapters: PolicyLoader, folder: Path, token: str | None = None) -> web.Application:
     """Return the application: GET /adapters, PUT and DELETE /adapters/{name}, probes and metrics.
 
-    `token`: that of the run, which all but probes and metrics ask for.
+    `token`: the run's token, required by all routes except probes and metrics.
     """
 
     async def get_adapters(_: web.Request) -> web.Response:

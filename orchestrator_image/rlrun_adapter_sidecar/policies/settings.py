@@ -23,7 +23,7 @@ class SidecarSettings(Schema):
     download_deadline: float = Field(default=240.0, gt=0)
     load_deadline: float = Field(default=120.0, gt=0)
     token: str = Field(default="", repr=False)
-    """Token of the run, which engine and trainer ask for as well. Empty: all requests pass."""
+    """Token of the run, which engine and trainer require as well. Empty: all requests pass."""
     unload_grace: float = Field(default=120.0, ge=0)
     """Delay of the deletion of files after an unload: requests in progress may make the engine read them again."""
 

@@ -71,7 +71,7 @@ class FullWeightsLoader:
         return listed.model_copy(update={"load_seconds": seconds})
 
     async def unload(self, name: str) -> AdapterList:
-        """Do nothing: weights are replaced by others, never unloaded."""
+        """Do nothing: weights are replaced, never unloaded."""
         return await self.list()
 
     async def close(self) -> None:

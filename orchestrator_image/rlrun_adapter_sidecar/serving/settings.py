@@ -23,7 +23,7 @@ class ServingSettings(Schema):
     """The engine's --max-lora-rank."""
     sidecar_port: int = SIDECAR_PORT
     token: str = Field(default="", repr=False)
-    """Token of the pool, which the engine asks for as well. Empty: all requests pass."""
+    """Token of the pool, which the engine requires as well. Empty: all requests pass."""
     download_deadline: float = Field(default=600.0, gt=0)
     load_deadline: float = Field(default=120.0, gt=0)
     unload_grace: float = Field(default=120.0, ge=0)

@@ -65,7 +65,7 @@ def short_repr(value: Any, limit: int = 100) -> str:
 
 
 def metrics(values: Any) -> dict[str, float]:
-    """Return the entries that are finite numbers, at most `MAX_METRICS` of them."""
+    """Return at most `MAX_METRICS` entries that are finite numbers."""
     if not isinstance(values, Mapping):
         return {}
     finite: dict[str, float] = {}

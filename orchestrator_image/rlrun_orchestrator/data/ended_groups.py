@@ -44,7 +44,7 @@ class UntrainedGroups:
             self._omitted += len(group.rollouts)
 
     def take(self) -> tuple[list[EndedGroup], int]:
-        """Return the groups, and the number of rollouts of those that were not kept, and forget both."""
+        """Return and forget the groups, and the number of rollouts of the groups that were not kept."""
         taken = self._groups, self._omitted
         self._groups, self._omitted = [], 0
         return taken

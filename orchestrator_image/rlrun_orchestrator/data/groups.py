@@ -136,7 +136,7 @@ class Group:
 def score_group(result: GroupResult, recorded: RecordedGroup, example: Example, scoring: ScoringSettings) -> Group:
     """Join an environment's result with the turns that the gateway recorded, and decide the outcome of the group.
 
-    Rollouts are in the order in which their first requests arrived, not in that of the result.
+    Rollouts are in the order in which their first requests arrived, not in the order of the result.
     """
     group = Group(
         recorded.id,

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class SentBatch:
-    """A batch whose result the process that sent it may not receive, because it may be replaced before."""
+    """A batch whose result may arrive after the process that sent it was replaced."""
 
     id: str
     step: int

@@ -94,7 +94,7 @@ class Replica:
         return self.is_answering and (not self.was_replaced if policy is None else policy in self.adapters)
 
     def mark_suspect(self, problem: Problem) -> None:
-        """Stop sending requests to the replica after a failure of its own, until its sidecar confirms it again."""
+        """Stop sending requests to the replica after it failed, until its sidecar confirms it again."""
         if self.is_answering:
             log.warning("replica %s leaves rotation: %s", self.endpoint.engine_url, problem.message)
         self.is_answering = False

@@ -145,7 +145,7 @@ class StepReporter:
         log.info("step %d/%d reward %s in %.1f s", report.step, self._schedule.max_steps, reward, report.times.step)
 
     def report_unobserved(self, result: StepResult, batch: SentBatch | None) -> None:
-        """Report a step whose batch this process does not have, with what was recorded of it, or nothing."""
+        """Report a step whose batch this process does not have, with its recorded metrics, if there are any."""
         now = datetime.now(UTC)
         values = trainer_metrics(result.metrics) | dict(batch.values if batch else {})
         values["progress/step"] = float(result.step)

@@ -34,7 +34,7 @@ class EnvironmentClient:
     ) -> None:
         """`group_deadline`: seconds for one group of rollouts, all turns and scoring included.
 
-        `token`: that of environments. Their pods must not see the token of the run.
+        `token`: the environments' token. Their pods must not see the token of the run.
         """
         self.name = name
         self.group_deadline = group_deadline

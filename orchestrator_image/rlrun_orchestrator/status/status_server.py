@@ -1,4 +1,4 @@
-"""Port of the status: health, metrics and progress. Ready as soon as the servers run: environments need them first."""
+"""Status server: health, metrics and progress. Ready as soon as it listens, because environments need it first."""
 
 import asyncio
 import hashlib
@@ -11,7 +11,7 @@ from rlrun.service.access import token_middleware
 from rlrun.service.server import healthz, json_response, metrics_handler
 
 LOOK_SECONDS = 0.5
-"""Pause between two looks at the status for a request that waits. Changes within it are one."""
+"""Pause between two polls of the status for a waiting request. Changes within one pause are reported together."""
 
 
 def status_application(

@@ -4,7 +4,7 @@ The trainer's step is the run's step (docs/design/005). `decide` compares it wit
 start of a process the newest saved state, in the middle of a run the state in memory. Both cases are decided alike. The
 trainer names the batch that a step was made with; the batch is known if it is among those sent.
 
-The draw of examples must be that of the trainer's step, so `choose_sampler_state` searches a state of that step:
+The sampler state must belong to the trainer's step, so `choose_sampler_state` searches a state of that step:
 
     the newest state in S3        the orchestrator was replaced, the trainer lived (or saved its state when it ended)
     the one in the checkpoint     the trainer was replaced, or both were

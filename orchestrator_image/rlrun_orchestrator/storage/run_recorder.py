@@ -299,7 +299,7 @@ class RunRecorder:
 
 
 def state_uri(layout: RunLayout, step: int | None = None) -> S3Uri:
-    """Return where the orchestrator stores its state, or with `step` that of a checkpoint which lacks it."""
+    """Return the URI of the orchestrator's state or, with `step`, of the state of a checkpoint that lacks it."""
     return layout.root / ("orchestrator/state.json" if step is None else f"orchestrator/step-{step:06d}.json")
 
 

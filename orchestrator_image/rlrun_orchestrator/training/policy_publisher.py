@@ -58,7 +58,7 @@ class PolicyPublisher:
         self.policy = policy
 
     async def publish_and_wait(self, policy: PolicyRef, deadline: float | None = None) -> None:
-        """Return when an engine serves the policy. `deadline` in seconds; None: that of a first policy. Raises
+        """Return when an engine serves the policy. `deadline` in seconds; None: the deadline of a first policy. Raises
         FatalError.
         """
         await self._publish(policy, self._timeouts.first if deadline is None else deadline)

@@ -131,7 +131,7 @@ class TrainerSession:
 
     async def open(self, deadline: float | None = None) -> SessionState:
         """Return the open session, or open it from the newest complete checkpoint that the trainer accepts. `deadline`
-        in seconds; None: that of an unreachable trainer.
+        in seconds; None: the deadline of an unreachable trainer.
         """
         deadline = self._timeouts.unreachable if deadline is None else deadline
         candidates: list[S3Uri | None] = [*await self._checkpoints(deadline), None]
@@ -208,7 +208,7 @@ class TrainerSession:
     async def step(self, step: int, batch: bytes) -> StepResult:
         """Make optimizer step `step`. A repeated request does not repeat the step.
 
-        Raises FatalError if the result is another step's: going on with it would repeat or skip steps without end.
+        Raises FatalError if the result is another step's: continuing with it would repeat or skip steps indefinitely.
         """
         return await self._step(step, batch, self._timeouts.step, self._timeouts.unreachable)
 

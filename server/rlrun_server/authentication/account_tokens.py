@@ -1,4 +1,4 @@
-"""Tokens of the accounts for which API keys stand, so that callers with a key change what their account may change."""
+"""Tokens of the ServiceAccounts behind API keys: a caller with a key may change what the account may change."""
 
 import base64
 import json
@@ -71,7 +71,7 @@ class AccountTokens:
             raise _refusal_problem(error, user.namespace) from error
         token = str((answer.get("status") or {}).get("token") or "")
         if account_uid_of(token) != user.uid:
-            # The account was deleted and made again since the key was looked at.
+            # The account was deleted and created again since the key was checked.
             raise _account_deleted()
         return token
 

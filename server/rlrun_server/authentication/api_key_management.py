@@ -1,4 +1,4 @@
-"""Creation, list and deletion of API keys, for users who may create tokens of the account for which keys stand."""
+"""Creation, listing and deletion of API keys, for users who may create tokens of the account behind the keys."""
 
 import logging
 import re

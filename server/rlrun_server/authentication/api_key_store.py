@@ -1,7 +1,7 @@
 """Storage of API keys: one Secret of the platform's namespace, with an entry per key.
 
-The chart makes it. rlrun-server may read and change this one Secret and no other: who may create Secrets in a namespace
-can take the tokens of its ServiceAccounts, the operator's among them.
+The chart makes it. rlrun-server may read and change this one Secret and no other: a program that may create Secrets in
+a namespace can obtain tokens of its ServiceAccounts, including the operator's.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from rlrun.protocol.api_keys import ACCOUNT
 from rlrun_server.authentication.api_key import ApiKey, read_entries, to_entries
 
 KEPT_SECONDS = 10.0
-"""Age of the table that identifies keys: so long works a key that was deleted by way of another replica."""
+"""Maximum age of the table of keys. A key deleted through another replica keeps working this long."""
 UNKNOWN_SECONDS = 1.0
 """Age of the table before it is read again for a key that it lacks: another replica may just have made it."""
 TRIES = 5
@@ -89,7 +89,7 @@ class ApiKeyStore:
             return self._table[1]
         if self._reading is None:
             self._reading = asyncio.create_task(self._read())
-        # The read goes on if one of several clients leaves.
+        # The read continues if one of several clients disconnects.
         return await asyncio.shield(self._reading)
 
     async def _read(self) -> Keys:

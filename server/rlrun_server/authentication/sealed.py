@@ -1,4 +1,4 @@
-"""Texts that only this platform's servers can read, encrypted and authenticated: no replica has to keep them."""
+"""Encrypted and authenticated texts that every replica of rlrun-server can open, so that none has to store them."""
 
 import base64
 import secrets

@@ -1,4 +1,4 @@
-"""Sessions of browsers: the credential of a user, sealed in a cookie. The server keeps nothing of them."""
+"""Browser sessions: the user's credential, sealed in a cookie. The server keeps no state of them."""
 
 import base64
 import binascii
@@ -49,7 +49,7 @@ class Credential:
 
 
 class BrowserSessions:
-    """Logs browsers in, and finds the credential of their requests. All rejections are ProblemErrors."""
+    """Logs browsers in and reads the credential of their requests. Rejections raise ProblemError."""
 
     def __init__(
         self,

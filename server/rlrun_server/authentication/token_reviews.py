@@ -1,4 +1,4 @@
-"""Reviews of ServiceAccount tokens by the API server, remembered for a while."""
+"""Cached reviews of ServiceAccount tokens by the API server."""
 
 import hashlib
 from collections.abc import Awaitable, Callable
@@ -11,7 +11,7 @@ from rlrun_server.runtime.review_cache import ReviewCache
 CreateReview = Callable[[Obj], Awaitable[Obj]]
 
 ACCEPTED_SECONDS = 60.0
-"""Time for which a token stays accepted without another review: so long works that of a deleted pod."""
+"""Time for which a token stays accepted without another review. The token of a deleted pod works this long."""
 USER_PREFIX = "system:serviceaccount:"
 
 

@@ -1,4 +1,4 @@
-"""Users: who has a token, and what the API server lets them do."""
+"""Users, identified by their tokens, and the permissions that the API server grants them."""
 
 import hashlib
 import json
@@ -22,7 +22,7 @@ from rlrun_server.authentication.token_reviews import (
 from rlrun_server.runtime.review_cache import ReviewCache
 
 ALLOWED_SECONDS = 15.0
-"""Time for which a permission or an API key counts without another look: so long works one that was taken away."""
+"""Time for which a permission or an API key is cached. A revoked one works this long."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class User:
     groups: tuple[str, ...] = ()
     extra: tuple[tuple[str, tuple[str, ...]], ...] = ()
     api_key: str = ""
-    """Id of the API key that stands for the user."""
+    """Id of the API key with which the user authenticated."""
     namespace: str = ""
     """Namespace of the API key."""
 

@@ -1,4 +1,4 @@
-"""Memory that clients hold by large bodies and answers, which wait for the network: counted, and limited."""
+"""Accounting and limits of the memory that large request and response bodies occupy while they wait for the network."""
 
 import asyncio
 import logging
@@ -47,7 +47,7 @@ class ByteBudget:
         return True
 
     def free(self, owner: str, count: int) -> None:
-        """Count bytes no longer."""
+        """Release bytes."""
         self._held[owner] -= count
         if self._held[owner] <= 0:
             del self._held[owner]
@@ -106,7 +106,7 @@ class CountedBody:
         return True
 
     def release(self) -> None:
-        """Count the body no longer."""
+        """Release the body's bytes."""
         if self._budget is not None and self._count:
             self._budget.free(self._owner, self._count)
             self._count = 0
@@ -153,7 +153,7 @@ class CountedAnswer:
                 abort()
 
     def release(self) -> None:
-        """Count the answer no longer."""
+        """Release the answer's bytes."""
         if self._budget is not None and self._count:
             self._budget.free(self._owner, self._count)
             self._count = 0

@@ -1,4 +1,4 @@
-"""HTTP connections with a limit on headers, and on the time for them: uvicorn has neither."""
+"""HTTP connections with limits on the size and the time of headers, which uvicorn lacks."""
 
 import asyncio
 
@@ -22,7 +22,8 @@ class LimitedConnection(HttpToolsProtocol):
 
     _header_bytes = 0
     _unreported_bytes = 0
-    """Bytes since the parser last told of complete headers or of a part of a body. It keeps an incomplete header."""
+    """Bytes since the parser last reported complete headers or a part of a body. The parser buffers an incomplete
+    header."""
     _waits_for_headers = True
     _deadline: asyncio.TimerHandle | None = None
 

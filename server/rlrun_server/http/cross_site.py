@@ -1,4 +1,4 @@
-"""Defence against requests that another site lets a browser send with the user's cookie (CSRF)."""
+"""Defense against cross-site requests with the user's cookie (CSRF)."""
 
 from urllib.parse import urlsplit
 

@@ -44,7 +44,7 @@ class Endpoint:
 
 
 class PathDispatcher:
-    """Finds the endpoints of a few paths by a table, and passes all other requests on."""
+    """Routes POST requests of a few paths by a table and forwards all other requests."""
 
     def __init__(self, posts: Mapping[str, ASGIApp], others: ASGIApp) -> None:
         """`posts`: endpoints for POST by path."""

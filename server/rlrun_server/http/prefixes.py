@@ -1,4 +1,4 @@
-"""Applications by the first part of the path."""
+"""Dispatch to applications by the first segment of the path."""
 
 from collections.abc import Mapping
 

@@ -1,4 +1,4 @@
-"""Serving of an ASGI application by uvicorn, with TLS from a context that may change."""
+"""Runs an ASGI application with uvicorn, and TLS from a context that can be replaced."""
 
 import asyncio
 import contextlib
@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 
 class _Server(uvicorn.Server):
-    """Server that ends as soon as its last request does: uvicorn's own looks at it ten times per second."""
+    """Server that ends as soon as its last request does: uvicorn's own polls ten times per second."""
 
     def __init__(self, config: uvicorn.Config, drain_seconds: float) -> None:
         super().__init__(config)

@@ -1,4 +1,4 @@
-"""JSON, YAML and TOML of clients, without what programs read differently or what costs more than it is long."""
+"""JSON, YAML and TOML from clients, without input that parsers read differently or that is expensive to parse."""
 
 import json
 import re

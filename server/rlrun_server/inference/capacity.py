@@ -1,4 +1,4 @@
-"""Limits of requests for completions that are in progress: each may take minutes."""
+"""Limits on concurrent requests for completions, each of which may take minutes."""
 
 from collections import Counter
 from collections.abc import Iterator

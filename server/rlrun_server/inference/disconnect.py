@@ -1,4 +1,4 @@
-"""Work for a client that may leave before it is done."""
+"""Cancellation of work whose client disconnects."""
 
 import asyncio
 from collections.abc import Coroutine

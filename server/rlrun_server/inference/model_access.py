@@ -1,4 +1,4 @@
-"""The deployed model that a request means, among those that its user may ask."""
+"""Resolution of the model name in a request to a deployed model that the user may query."""
 
 import asyncio
 from collections.abc import Collection, Sequence
@@ -47,7 +47,7 @@ class ModelAccess:
         return meant[0]
 
     async def list_permitted(self, user: User) -> list[tuple[str, DeployedModel]]:
-        """Return the models that the user may ask, each with a name by which `find` returns it."""
+        """Return the models that the user may query, each with a name that `find` resolves to it."""
         models = self._models.all()
         namespaces = sorted({model.namespace for model in models}, key=lambda name: (name != user.namespace, name))
         asked = namespaces[:MAX_NAMESPACES]

@@ -1,7 +1,7 @@
 """Requests to the engines of serving pools.
 
-The address follows from the namespace and the base model of an RLAdapter alone: neither other fields of it nor anything
-in a request can change it. Responses without the proof of an engine of this pool are dropped.
+The address follows from the namespace and the base model of an RLAdapter alone: nothing in a request can change it.
+Responses without the proof of an engine of this pool are dropped.
 """
 
 import secrets
@@ -39,7 +39,7 @@ class EngineAnswer:
         return self._response.content_type
 
     async def chunks(self) -> AsyncIterator[bytes]:
-        """Yield the body as it comes. Raises aiohttp.ClientError, OSError."""
+        """Yield the body as it arrives. Raises aiohttp.ClientError, OSError."""
         while chunk := await self._response.content.readany():
             yield chunk
 
@@ -52,7 +52,7 @@ class PoolClient:
     """Client of all pools."""
 
     def __init__(self, platform_key: Callable[[], bytes], address: Address = pool_url) -> None:
-        """`platform_key`: that from which the operator derives keys of pools. It raises ValueError or OSError."""
+        """`platform_key` returns the key from which the operator derives pool keys; it raises ValueError or OSError."""
         self._platform_key = platform_key
         self._address = address
         self._session: aiohttp.ClientSession | None = None
@@ -60,7 +60,7 @@ class PoolClient:
     async def post(self, model: DeployedModel, path: str, body: bytes) -> EngineAnswer:
         """Send a request and return the answer, which the caller closes. Raises InferenceError.
 
-        `path` is that of a route below `/v1`.
+        `path` is the path of a route below `/v1`.
         """
         pool = pool_name(model.base)
         key = pool_server_key(self._platform_key(), model.namespace, pool)
@@ -100,7 +100,7 @@ class PoolClient:
         if self._session is None:
             # Pods are replaced under the same name and address, so connections and DNS answers are kept only briefly.
             connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=5, ttl_dns_cache=5)
-            # The time of a whole request is that of its client.
+            # No total timeout: the caller's applies.
             timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS)
             self._session = aiohttp.ClientSession(
                 connector=connector, timeout=timeout, trust_env=False, cookie_jar=aiohttp.DummyCookieJar()

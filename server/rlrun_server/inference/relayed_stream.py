@@ -1,4 +1,4 @@
-"""Response with the events of an engine, passed on as they come."""
+"""Response that relays the events of an engine as they arrive."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""The page over HTTP: its shell at `/`, and its files below `/assets/`. Everything else is the other application's."""
+"""The page over HTTP: its shell at `/`, and its files below `/assets/`. All other paths go to the next application."""
 
 import re
 
@@ -22,7 +22,7 @@ FEATURES = (
 
 
 def security_headers(script_hash: str) -> dict[str, str]:
-    """Return the headers of all responses with the page. `script_hash`: that of its import map."""
+    """Return the headers of all responses with the page. `script_hash`: hash of its import map."""
     inline = f" '{script_hash}'" if script_hash else ""
     policy = {
         "default-src": "'none'",
@@ -79,7 +79,7 @@ class PageApp:
         file = self._page.assets.get(name)
         if file is None:
             return None
-        # While an upgrade goes on, another replica may have served the shell. Its files may be others, so that a
+        # During an upgrade another replica may have served the shell. Its files may differ, so that a
         # browser must not keep these under their addresses.
         return file, FOR_GOOD if version == self._page.version else ASK_EACH_TIME
 

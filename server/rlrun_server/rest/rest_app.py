@@ -1,4 +1,4 @@
-"""The REST API of users as one application."""
+"""The users' REST API as one application."""
 
 import functools
 import logging
@@ -65,7 +65,7 @@ PROTECTION = [
     (b"cache-control", b"no-store"),
     (b"x-content-type-options", b"nosniff"),
     (b"cross-origin-resource-policy", b"same-origin"),
-    # The API and the page have one origin: nothing that a tenant wrote may become a page of it.
+    # The API and the page share an origin: content that a tenant wrote must not be rendered as a page.
     (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'; sandbox"),
 ]
 """Headers of all responses."""
@@ -99,7 +99,7 @@ def rest_app(services: Services | None = None) -> FastAPI:
 
 @functools.cache
 def _routes() -> Sequence[BaseRoute]:
-    """Return the routes of all applications: FastAPI takes long to make those of one, at its first request."""
+    """Return the routes of all applications. FastAPI builds those of one application slowly, at its first request."""
     together = APIRouter()
     for router in ROUTERS:
         together.include_router(router, prefix=PREFIX, responses={"4XX": PROBLEM, "5XX": PROBLEM})
@@ -146,7 +146,7 @@ def openapi_of(app: FastAPI) -> dict[str, Any]:
 
 
 def _describe_events(content: dict[str, Any]) -> None:
-    """Give an event stream the schema of one event (`itemSchema` of OpenAPI 3.2) in place of that of its data."""
+    """Give an event stream the schema of one event (`itemSchema` of OpenAPI 3.2) instead of the schema of its data."""
     stream = content.get("text/event-stream")
     if stream is None or "schema" not in stream:
         return

@@ -1,4 +1,4 @@
-"""Values that are read again after a time. Not for values that differ by request."""
+"""Value that is read again after some time, for values that are the same for all requests."""
 
 from collections.abc import Callable
 from typing import Generic, TypeVar
@@ -7,7 +7,7 @@ V = TypeVar("V")
 
 
 class CachedValue(Generic[V]):
-    """Value of `read`, which is called again when `seconds` have passed."""
+    """Result of `read`, cached for `seconds`."""
 
     def __init__(self, read: Callable[[], V], seconds: float, clock: Callable[[], float]) -> None:
         self._read = read

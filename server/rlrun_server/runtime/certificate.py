@@ -1,4 +1,4 @@
-"""Certificate of the server, which follows its files: cert-manager renews them while the server runs."""
+"""Certificate of the server, reloaded when cert-manager renews its files."""
 
 import asyncio
 import logging
@@ -9,7 +9,7 @@ log = logging.getLogger(__name__)
 
 CHAIN, KEY = "tls.crt", "tls.key"
 LOOK_SECONDS = 60.0
-"""Pause between two looks at the files. The kubelet takes about as long to bring a change of a Secret."""
+"""Pause between two reads of the files. The kubelet takes about as long to update a Secret."""
 
 
 class CertificateInvalid(Exception):

@@ -1,4 +1,4 @@
-"""Format of the log of the server: one line for each message, also of texts that clients and tenants have chosen."""
+"""Log format of the server: one line per message, even for text that clients and tenants choose."""
 
 import logging
 import re
@@ -10,7 +10,7 @@ CONTROLS = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029]")
 
 
 class LineFormatter(logging.Formatter):
-    """Writes control characters of a message as escapes, so that no request can write a line of its own."""
+    """Writes control characters of a message as escapes, so that no request can forge a log line."""
 
     @override
     def formatMessage(self, record: logging.LogRecord) -> str:

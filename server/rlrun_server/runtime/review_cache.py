@@ -1,4 +1,4 @@
-"""Answers of the API server about tokens and permissions, remembered for a while."""
+"""Cache of the API server's answers about tokens and permissions."""
 
 import asyncio
 from collections import OrderedDict
@@ -18,7 +18,7 @@ class ReviewCache(Generic[Result]):
     def __init__(
         self, is_accepted: Callable[[Result], bool], accepted_seconds: float, clock: Callable[[], float]
     ) -> None:
-        """Results that `is_accepted` count for `accepted_seconds`, others for REFUSED_SECONDS."""
+        """Results accepted by `is_accepted` are cached for `accepted_seconds`, others for REFUSED_SECONDS."""
         self._is_accepted = is_accepted
         self._accepted_seconds = accepted_seconds
         self._clock = clock
@@ -35,14 +35,14 @@ class ReviewCache(Generic[Result]):
         return key in self._known and self._is_accepted(self._known[key][1])
 
     async def get(self, key: bytes, ask: Callable[[], Awaitable[Result]]) -> Result:
-        """Return the result of this key, from `ask` if none is remembered. Raises what `ask` raises."""
+        """Return the cached result of this key, or call `ask`. Propagates exceptions of `ask`."""
         if key in self._known and self._clock() < self._known[key][0]:
             return self._known[key][1]
         task = self._pending.get(key)
         if task is None:
             task = self._pending[key] = asyncio.create_task(self._ask(ask))
             task.add_done_callback(lambda done: self._remember(key, done))
-        # The review goes on if one of several clients leaves.
+        # The review continues if one of several clients disconnects.
         return await asyncio.shield(task)
 
     async def _ask(self, ask: Callable[[], Awaitable[Result]]) -> Result:

@@ -31,7 +31,7 @@ class ServerSettings(Schema):
     keys: Path = Path("/etc/rlrun-server/keys")
     """Folder with the keys that sign grants, a file each. All are accepted, so that a key can follow another."""
     credentials: Path = Path("/etc/rlrun-server/s3")
-    """Folder with the S3 credentials, a file for each AWS_* variable. Without it boto3 looks for others."""
+    """Folder with the S3 credentials, a file for each AWS_* variable. Without it boto3 searches for others."""
     kubeconfig: str | None = None
     """Path of a kubeconfig for a server outside the cluster. None: the pod's ServiceAccount."""
     signatures_per_second: float = Field(default=500.0, gt=0)
@@ -46,7 +46,7 @@ class ServerSettings(Schema):
     prefix: str = ""
     """Path in the bucket for all objects."""
     public_endpoint: str = ""
-    """URL of the S3 service for users' machines. Empty: that of pods."""
+    """URL of the S3 service for users' machines. Empty: the URL for pods."""
     environment_owners: dict[str, list[str]] = Field(default_factory=dict)
     """Namespaces of owners of environment packages, as JSON; * stands for any characters."""
 

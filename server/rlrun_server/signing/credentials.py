@@ -1,4 +1,4 @@
-"""S3 credentials, looked for every few seconds, also from a service of the cloud that does not answer."""
+"""S3 credentials, refreshed every few seconds, without blocking on a cloud service that does not answer."""
 
 import asyncio
 import math
@@ -7,11 +7,11 @@ from collections.abc import Callable
 from botocore.credentials import ReadOnlyCredentials
 
 KEPT_SECONDS = 5.0
-"""Time until credentials are looked for again. The kubelet follows a changed Secret within about a minute."""
+"""Time after which credentials are read again. The kubelet updates a changed Secret within about a minute."""
 WAIT_SECONDS = 3.0
-"""Time for which requests wait for one look."""
+"""Time for which requests wait for a read."""
 OLD_SECONDS = 600.0
-"""Time for which credentials are used although looks fail. S3 refuses temporary ones that have ended."""
+"""Time for which credentials are used although reads fail. S3 refuses expired temporary ones."""
 
 
 class CredentialsMissing(Exception):
@@ -19,7 +19,7 @@ class CredentialsMissing(Exception):
 
 
 class CredentialSource:
-    """The newest credentials that `read` returned. One look at a time, in a thread."""
+    """The newest credentials that `read` returned. One read at a time, in a thread."""
 
     def __init__(self, read: Callable[[], ReadOnlyCredentials], clock: Callable[[], float]) -> None:
         """`read` may block. It raises CredentialsMissing."""
@@ -33,13 +33,13 @@ class CredentialSource:
         self._failure: BaseException | None = None
 
     async def renew(self) -> None:
-        """Look for new credentials, if the last look is some seconds old. Raises CredentialsMissing."""
+        """Read the credentials again if they are some seconds old. Raises CredentialsMissing."""
         if self._clock() >= self._read_at + KEPT_SECONDS:
             if self._reading is None:
                 self._reading, self._reading_since = asyncio.create_task(asyncio.to_thread(self._read)), self._clock()
                 self._reading.add_done_callback(self._keep)
             left = self._reading_since + WAIT_SECONDS - self._clock()
-            # Requests that come while a look takes long use what there is.
+            # Requests that arrive during a slow read use the previous credentials.
             await asyncio.wait({self._reading}, timeout=max(0.0, left))
         self.current()
 

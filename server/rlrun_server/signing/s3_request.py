@@ -72,7 +72,7 @@ _BY_QUERY: Mapping[tuple[str, frozenset[str]], Operation] = {
 
 
 def read_request(method: str, url: str, headers: Mapping[str, str], bucket: str, base: str) -> S3Request:
-    """Return what the request asks for.
+    """Return the operations that the request performs.
 
     `base` is the URL of the bucket, without a slash at its end. Raises RequestNotAllowed.
     """

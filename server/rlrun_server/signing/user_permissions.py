@@ -22,7 +22,7 @@ FOLDERS: Mapping[str, tuple[str, str]] = {
     "checkpoints": ("rlcheckpoints", "files"),
     "adapters": ("rladapters", "files"),
 }
-"""Resource and subresource to `get` by folder of the run. Users write none of them."""
+"""Resource and subresource to `get` by folder of the run. Users cannot write them."""
 PACKAGES = "rlenvironments"
 """Exists as a permission only."""
 NAMESPACE_AND_RUN = 2

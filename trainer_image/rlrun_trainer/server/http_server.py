@@ -33,7 +33,7 @@ class Server:
     """HTTP server. Probes work immediately, sessions once the model is loaded."""
 
     def __init__(self, token: str | None = None) -> None:
-        """`token`: that of the run, which all but probes and metrics ask for. None: all requests pass."""
+        """`token`: the run's token, required by all routes except probes and metrics. None: all requests pass."""
         self._token = token
         self.sessions: Sessions | None = None
         self.metrics = TrainerMetrics()

@@ -1,4 +1,4 @@
-"""Causes of requests without an answer, as people read them.
+"""Human-readable causes of requests without an answer.
 
 urllib3 wraps the cause in several exceptions, and their texts have addresses of objects and URLs.
 """
@@ -8,7 +8,7 @@ import ssl
 
 
 def cause_of(error: BaseException) -> str:
-    """Return why no answer came, for example `Connection refused`. The name of the exception if nothing says it."""
+    """Return why no answer arrived, for example `Connection refused`, or else the name of the exception."""
     chain = _chain(error)
     for cause in chain:
         if isinstance(cause, ssl.SSLCertVerificationError):

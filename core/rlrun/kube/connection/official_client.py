@@ -1,6 +1,6 @@
 """Import of the official client without the 800 classes of its API.
 
-They take most of the time of a short command, and 45 MB of a long process; as much again those of `kubernetes.aio`.
+These classes take most of the time of a short command and 45 MB of memory; those of `kubernetes.aio` as much again.
 """
 
 import importlib

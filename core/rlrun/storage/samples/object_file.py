@@ -40,7 +40,7 @@ MAX_PACKED_INDEX = 16 * 1024**2
 MAX_ROWS = 131_072
 """Largest number of rollouts in an object."""
 MAX_ERRORS = 1000
-"""Number of errors up to which the first one is told: a list of all needs more memory than the index."""
+"""Number of errors up to which the first one is reported: a list of all needs more memory than the index."""
 FULL_ROWS = 16_384
 """Rows up to which an index has the preview of answers and the values of reward functions."""
 

@@ -26,7 +26,7 @@ TAIL_BYTES = 96 * 1024
 """Bytes of the first request. The index of 512 rollouts has about 40 KB."""
 
 ReadRange = Callable[[S3Uri, int | None, int], bytes]
-"""Returns up to so many bytes of an object: from a start, or the last ones (None). `Store.get_range` is one."""
+"""Reads up to `length` bytes of an object, from `start` or, if it is None, from the end. `Store.get_range` is one."""
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from rlrun.storage.samples.record import Message, SampleRecord
 
 REDACTED = "[redacted]"
 PLAIN_KEYS = frozenset({"role", "type"})
-"""Keys of a message whose values are no texts of the user."""
+"""Keys of a message whose values contain no user text."""
 
 
 def redact(record: SampleRecord, fields: Sequence[str]) -> SampleRecord:

@@ -12,7 +12,7 @@ Pair = tuple[SampleGroup, SampleRow]
 
 @dataclass(frozen=True)
 class SampleFilter:
-    """Conditions that a rollout in a list satisfies. A condition that is None holds for all."""
+    """Conditions that a rollout in a list satisfies. None matches everything."""
 
     environment: str | None = None
     status: SampleStatus | None = None

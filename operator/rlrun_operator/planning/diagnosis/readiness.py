@@ -50,7 +50,7 @@ def silence(error: Problem | None, silent_seconds: float, shown: Condition | Non
 
 
 def shown_wait(status: RLRunStatus) -> Problem | None:
-    """Return what the orchestrator waited for when it answered last, by the conditions, or None."""
+    """Return what the orchestrator was waiting for in its last answer, according to the conditions, or None."""
     for kind in CONDITION_OF.values():
         condition = find_condition(status, kind)
         if condition is not None and _is_wait(condition.reason):

@@ -49,7 +49,7 @@ class LogCopy:
     container: str
     uri: str
     previous: bool = False
-    """True for the log of the container before its newest restart."""
+    """True for the log of the container instance before its newest restart."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class RunFilesDeletion:
 
     root: str
     keep: tuple[str, ...] = ()
-    """Uris of the folders that stay."""
+    """URIs of the folders to keep."""
 
 
 @dataclass

@@ -116,7 +116,7 @@ class ArtifactCatalog:
         return self.is_listed and any(kind.surplus_steps or kind.deleting_steps for kind in kinds)
 
     def with_references(self, namespace: str, all_runs: Iterable[Obj]) -> "ArtifactCatalog":
-        """Return the catalog with the checkpoints that `all_runs` reference; `namespace` is that of the own run."""
+        """Return the catalog with the checkpoints that `all_runs` reference; `namespace` is the run's own."""
         referenced = referenced_steps(namespace, self.checkpoints.names, self.checkpoints.objects, all_runs)
         checkpoints = replace(self.checkpoints, referenced=frozenset(referenced))
         return replace(self, checkpoints=checkpoints, has_references=True)

@@ -51,7 +51,7 @@ class EgressAccess:
             **dict.fromkeys(PROXY_VARIABLES, url),
             "NO_PROXY": direct,
             "no_proxy": direct,
-            # Node reads these variables only if it is told to.
+            # Node reads these variables only with this option.
             "NODE_USE_ENV_PROXY": "1",
         }
 

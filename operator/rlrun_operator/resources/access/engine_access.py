@@ -30,7 +30,7 @@ VOLUME_SIZE = "1Mi"
 PROBE_PATHS = ("/health", "/metrics")
 """Paths of an engine's probes and of Prometheus, which have no token."""
 USER_PATHS = ("/v1/models", "/v1/chat/completions", "/v1/completions", "/v1/responses")
-"""Paths of a serving pool that users call with their key: those of OpenAI's API. All others are for the sidecar."""
+"""Paths of a serving pool that users call with their key: OpenAI's API. All others are for the sidecar."""
 MODULE_PATH = "PYTHONPATH"
 ENGINE_KEY_VARIABLE = "VLLM_API_KEY"
 """vLLM's own key, which it asks for below `/v1` as well."""

@@ -1,4 +1,4 @@
-"""Tokens of runs and serving pools, derived from the platform's key: nothing has to be stored, nothing can be lost."""
+"""Tokens of runs and serving pools, derived from the platform's key, so that no token has to be stored."""
 
 import hashlib
 import hmac

@@ -27,7 +27,7 @@ NOT_FOR_FETCHER = ("HF_HUB_OFFLINE",)
 CREDENTIAL_NAMES = ("*TOKEN", "*TOKEN_*", "*KEY", "*KEY_*", "*SECRET*", "*PASSWORD*")
 """Names of variables that hold credentials. `*TOKEN*` would match TOKENIZERS_PARALLELISM and VLLM_MAX_TOKENS."""
 HARMLESS_NAMES = ("*_FILE", "*_PATH", "*_DIR", "*_ID")
-"""Names of variables that only tell where a credential is, or whose it is."""
+"""Names of variables that only give the location or the owner of a credential."""
 
 
 @dataclass(frozen=True)

@@ -92,7 +92,7 @@ class PackageReader:
         return found.version, data
 
     async def watch(self) -> None:
-        """Raise FatalError once a package is asked for that is not the one that the run began with."""
+        """Raise FatalError once a requested package differs from the one with which the run started."""
         await self._changed.wait()
         assert self._change is not None
         raise FatalError(self._change.problem, ExitCode.CONFIGURATION)
@@ -123,7 +123,7 @@ class PackageReader:
         files = self._store.list_files(chosen_folder)
         wheels = {file: size for file, size in files if file.endswith(".whl") and "/" not in file}
         if (size := sum(wheels.values())) > MAX_PACKAGE_BYTES:
-            # Before it is read: the package is the user's, and the memory that of the orchestrator.
+            # Check before reading: the package is the user's, and it would fill the orchestrator's memory.
             message = f"the wheels in {chosen_folder} have {size:,} bytes; {MAX_PACKAGE_BYTES:,} are allowed"
             raise PackageMissing(message, Reason.ENVIRONMENT_INSTALL_FAILED)
         if recorded and not wheels:

@@ -1,4 +1,4 @@
-"""Packages that the run's environments began with, which later starts of their pods get again. Pure.
+"""Packages with which the run's environments started, pinned for later starts of their pods. Pure.
 
 The operator records them in the run's status, and gives them to each later process of the run. A package without a
 record is recorded when all environments are ready, so that a broken one can be corrected before.

@@ -40,7 +40,7 @@ def parse_turn(kind: CompletionKind, answer: dict[str, Any]) -> Turn:
 
 
 def completion_to_chat(answer: dict[str, Any]) -> dict[str, Any]:
-    """Convert the response of a text completion to that of a chat: same text, same tokens, same logprobs.
+    """Convert the response of a text completion to a chat response: same text, same tokens, same logprobs.
 
     Raises InvalidEngineResponse.
     """

@@ -160,7 +160,7 @@ def check(kind: CompletionKind, body: dict[str, Any]) -> None:
 
 
 def ignored_constraints(body: dict[str, Any]) -> list[str]:
-    """Return the fields that the engine does not receive although a client may rely on them, to warn of them."""
+    """Return the fields that a client may rely on but the engine does not receive, for a warning."""
     tools = body.get("tools")
     strict = isinstance(tools, list) and any(_is_strict(tool) for tool in tools)
     return ["tools[].function.strict"] if strict else []

@@ -1,4 +1,4 @@
-"""Limit of the time until an answer begins: clients of 0.12.0 give up after 30 s without a byte."""
+"""Time limit until an answer begins: clients of version 0.12.0 time out after 30 s without a byte."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""Callers of the API of hosted clients: an API key, which stands for one namespace."""
+"""Callers of the API for hosted clients: each has an API key of one namespace."""
 
 from dataclasses import dataclass
 from typing import Any

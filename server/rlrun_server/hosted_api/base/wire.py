@@ -36,7 +36,7 @@ def upper_snake(word: str) -> str:
 
 
 def user_id_of(user: str) -> str:
-    """Return 24 hexadecimal digits that stand for a user, as ids of the hosted service look."""
+    """Return 24 hexadecimal digits that identify a user, in the form of the hosted service's ids."""
     return hashlib.sha256(user.encode()).hexdigest()[:24]
 
 

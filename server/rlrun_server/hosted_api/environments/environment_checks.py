@@ -1,4 +1,4 @@
-"""Checks of a new run's environments: what does not exist is refused before anything is created."""
+"""Checks of a new run's environments: missing packages and versions are refused before anything is created."""
 
 import asyncio
 import logging
@@ -22,7 +22,7 @@ CHECK_SECONDS = 15.0
 
 
 async def environment_problems(request: Request, caller: HostedCaller, spec: RLRunSpec) -> list[RequestProblem]:
-    """Return the environments that do not exist. Those of which S3 tells nothing now are left to the operator."""
+    """Return the environments that do not exist. If S3 does not answer, the operator checks them."""
     problems: list[RequestProblem] = []
     try:
         async with asyncio.timeout(CHECK_SECONDS):

@@ -1,4 +1,4 @@
-"""Environment packages in S3, for the look-ups and pushes of hosted clients."""
+"""Environment packages in S3, as hosted clients find and push them."""
 
 import asyncio
 import logging
@@ -61,7 +61,7 @@ class EnvironmentPackages:
     """Packages of all owners. Methods raise RestError. Rights are checked by callers, with `check_of`."""
 
     def __init__(self, store: PackageStore, renew: Callable[[], Awaitable[None]], root: S3Uri, owners: Owners) -> None:
-        """`renew` looks for new S3 credentials. `root`: folder of the platform. `owners`: as in the settings."""
+        """`renew` refreshes the S3 credentials. `root`: folder of the platform. `owners`: as in the settings."""
         self._store = store
         self._renew = renew
         self._root = root
@@ -72,7 +72,7 @@ class EnvironmentPackages:
     def check_of(self, operation: Operation, owner: str, name: str, namespace: str) -> Check | None:
         """Return what a user of the namespace must be allowed, None if it is enough to be a user.
 
-        A write is that of a file of a new version.
+        A write creates a file of a new version.
         """
         _require_names(owner, name)
         key = environment_package("", self._root.key, owner, name).key

@@ -34,7 +34,7 @@ def checkpoint_of(checkpoint: Obj) -> Json:
 
 
 def adapter_of(adapter: Obj, user_id: str, display_name: str | None) -> Json:
-    """Return an adapter. `display_name`: that of its run."""
+    """Return an adapter. `display_name`: display name of its run."""
     metadata, spec, status = adapter["metadata"], adapter["spec"], adapter.get("status") or {}
     changes = [c.get("lastTransitionTime") for c in status.get("conditions") or [] if isinstance(c, dict)]
     state = deployment_state(adapter)

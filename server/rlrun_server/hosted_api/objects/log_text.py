@@ -18,7 +18,7 @@ NO_LEVEL = "INFO"
 
 
 def log_text(lines: list[LogLine]) -> str:
-    """Return the lines. One without a time has that of the line before it."""
+    """Return the lines. A line without a time inherits the time of the line before it."""
     texts, time = [], NO_TIME
     for line in lines:
         time = line.time or time

@@ -23,7 +23,7 @@ class TooManyRows(Exception):
 
 
 def rows_of(columns: Columns, min_step: int, max_step: int, limit: int | None) -> list[Json]:
-    """Return the steps in the range, in order; with a limit the newest of them. Raises TooManyRows."""
+    """Return the steps in the range, in order, or with a limit only the newest. Raises TooManyRows."""
     first, last = bisect_left(columns.steps, min_step), bisect_right(columns.steps, max_step)
     if limit is not None:
         first = max(first, last - limit)

@@ -19,7 +19,7 @@ MAX_TEXT = 2000
 
 
 def run_of(run: Obj, user_id: str, seq_len: int | None) -> Json:
-    """Return a run. `seq_len`: that of its model, which the older client demands. Unknown: 0."""
+    """Return a run. `seq_len`: sequence length of its model, which the older client requires; 0 if unknown."""
     metadata, spec, status = run["metadata"], run.get("spec") or {}, run.get("status") or {}
     phase, progress = phase_of(run), status.get("progress") or {}
     resolved, wandb = status.get("resolved") or {}, spec.get("wandb") or {}
@@ -126,7 +126,7 @@ def error_message(phase: Phase, status: Mapping[str, Any]) -> str | None:
 
 
 def failure_analysis(phase: Phase, status: Mapping[str, Any]) -> Json | None:
-    """Return the reason of a failure, with the conditions that tell of problems."""
+    """Return the reason of a failure, with the conditions that report problems."""
     if phase is not Phase.failed or not status.get("reason"):
         return None
     conditions = [c for c in status.get("conditions") or [] if isinstance(c, Mapping)]

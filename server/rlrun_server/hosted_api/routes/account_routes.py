@@ -1,4 +1,4 @@
-"""Routes of the account, and answers for what this platform has no counterpart of."""
+"""Routes of the account, and answers for features that this platform does not have."""
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response

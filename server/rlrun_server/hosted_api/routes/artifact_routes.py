@@ -101,7 +101,7 @@ async def deploy_adapter(request: Request, adapter: ArtifactId, caller: HostedCa
 
 @router.post("/rft/adapters/{adapter}/unload")
 async def unload_adapter(request: Request, adapter: ArtifactId, caller: HostedCaller = PATCH_RLADAPTERS) -> Response:
-    """Let the platform serve an adapter no longer. The answer does not wait for it."""
+    """Stop serving an adapter. The answer does not wait until it is unloaded."""
     services = services_of(request)
     return await _set_deployed(request, caller, _find(services, services.objects.adapters, caller, adapter), False)
 

@@ -1,4 +1,4 @@
-"""Objects that a hosted client's request for a run becomes. Pure but for the random end of its name."""
+"""Conversion of a hosted client's request for a run to objects. Pure except for the random suffix of the name."""
 
 import base64
 import secrets
@@ -57,7 +57,7 @@ def _checkpoint_problem(checkpoint: ArtifactSummary | None, model: str) -> str:
 
 
 def run_name(spec: RLRunSpec) -> str:
-    """Return a name that no other run has: that of the run or of its first environment, and a random end."""
+    """Return a unique name: the run's display name or that of its first environment, with a random suffix."""
     base = base_name(spec.name or spec.env[0].effective_name)[:MAX_BASE].rstrip("-")
     return f"{base}-{''.join(secrets.choice(SUFFIX_LETTERS) for _ in range(SUFFIX))}"
 

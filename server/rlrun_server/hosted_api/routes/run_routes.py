@@ -1,4 +1,4 @@
-"""Routes of runs: list, create, look at, stop, restart, delete, and their environment servers."""
+"""Routes of runs: list, create, show, stop, restart, delete, and their environment servers."""
 
 import logging
 from typing import Annotated

@@ -100,7 +100,7 @@ def variable_of(secret: Obj) -> str:
 
 
 def is_global(secret: Obj) -> bool:
-    """Return whether the Secret is that of a global secret."""
+    """Return whether the Secret belongs to a global secret."""
     return label(secret, HOSTED_LABEL) == "global" and NAME.fullmatch(variable_of(secret)) is not None
 
 

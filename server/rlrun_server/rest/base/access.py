@@ -1,4 +1,4 @@
-"""Access to the routes: who asks, and the check that each route declares."""
+"""Access control of the routes: the caller's identity, and the check that each route declares."""
 
 import asyncio
 import logging
@@ -80,9 +80,9 @@ class Access:
         raise namespace_not_found(check.namespace)
 
     async def confirm(self, caller: Caller, address: str, checks: Sequence[Check]) -> bool:
-        """Return whether the credential still is that of the user, who still may do all this. Raises ProblemError.
+        """Return whether the credential is still the user's and all these permissions still exist. Raises ProblemError.
 
-        `address`: that of the caller's connection. It counts as no request.
+        `address`: address of the caller's connection. The check does not count as a request.
         """
         user = await self._identification.identify(caller.token, address)
         answers = [user.name == caller.user.name, *[await self.may(user, check) for check in checks]]

@@ -1,4 +1,4 @@
-"""Cache with a limit of bytes: what was not used for the longest time goes first."""
+"""LRU cache with a limit in bytes."""
 
 import threading
 from collections import OrderedDict
@@ -10,7 +10,7 @@ V = TypeVar("V")
 
 
 class BoundedCache(Generic[K, V]):
-    """Values by key, with the size that `put` is told. Thread-safe."""
+    """Thread-safe cache of values by key, bounded by the sizes passed to `put`."""
 
     def __init__(self, limit: int) -> None:
         """`limit`: bytes of all values."""

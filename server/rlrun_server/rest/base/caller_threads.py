@@ -1,4 +1,4 @@
-"""Threads for work that waits for S3, of which each caller has a few at a time."""
+"""Thread pool for work that waits for S3, with a limit per caller."""
 
 import asyncio
 from collections.abc import Callable
@@ -30,7 +30,7 @@ class _Caller:
 
 
 class CallerThreads:
-    """THREADS threads. No caller can take all of them."""
+    """Pool of THREADS threads, of which no caller can occupy all."""
 
     def __init__(self, name: str) -> None:
         """`name`: beginning of the threads' names."""
@@ -54,7 +54,7 @@ class CallerThreads:
         self._unfinished += 1
         work = asyncio.create_task(self._work(caller, known, lambda: call(*args, **kwargs)))
         work.add_done_callback(lambda done: done.cancelled() or done.exception())
-        # A call in a thread goes on, and counts, after its client has left.
+        # A call in a thread continues, and counts, after its client has disconnected.
         return await asyncio.wait_for(asyncio.shield(work), WAIT_SECONDS)
 
     def close(self) -> None:

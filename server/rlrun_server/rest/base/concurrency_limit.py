@@ -1,4 +1,4 @@
-"""Limit of work that goes on at the same time: for one user, and for all together."""
+"""Limit of concurrent work, per user and in total."""
 
 from collections import Counter
 from collections.abc import Iterator

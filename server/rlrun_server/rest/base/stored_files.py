@@ -1,4 +1,4 @@
-"""Reading of small files of runs from S3, in threads of its own."""
+"""Reader of small files of runs in S3, with threads of its own."""
 
 import asyncio
 import logging
@@ -41,7 +41,7 @@ class StoredFiles:
     def __init__(
         self, store: FileStore, renew: Callable[[], Awaitable[None]], root: S3Uri, name: str, threads: int
     ) -> None:
-        """`renew` looks for new S3 credentials and raises CredentialsMissing. `name`: that of the threads."""
+        """`renew` refreshes the S3 credentials and raises CredentialsMissing. `name`: name of the threads."""
         self.store = store
         self._renew = renew
         self._root = root

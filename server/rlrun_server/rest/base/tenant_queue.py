@@ -1,4 +1,4 @@
-"""Work of tenants in threads, which they take turns on."""
+"""Thread pool for the work of tenants, who take turns."""
 
 import asyncio
 from collections import OrderedDict, deque
@@ -44,7 +44,7 @@ class TenantQueue:
         result: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         calls.append((result, lambda: call(*args, **kwargs)))
         self._start_waiting()
-        # A call in a thread goes on after its client has left. One that waits is left out then.
+        # A call in a thread continues after its client has disconnected. A waiting one is skipped.
         return await result
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Parts of the server that the routes use."""
+"""Services that the routes share."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field

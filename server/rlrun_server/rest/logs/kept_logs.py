@@ -15,7 +15,7 @@ from rlrun_server.rest.logs.log_lines import LogOrigin
 from rlrun_server.rest.logs.run_pods import MAX_PODS, PodSelection
 
 MAX_FILES = 5000
-"""Copies of one run that are looked at."""
+"""Maximum number of log copies of one run that are read."""
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ MAX_TEXT = 2 * 1024**2
 LINE_CHARACTERS = 200
 """Characters of a line in an answer besides its text, about."""
 LEVEL_CHARACTERS = 160
-"""Beginning of a line in which its level is looked for."""
+"""Number of characters of a line that are searched for its level."""
 SEARCHED_LINES = 50_000
 """Last lines of a log that are searched."""
 PATTERN_MEMORY = 1024**2
@@ -76,7 +76,7 @@ class ParsedLine(NamedTuple):
 
 @dataclass(frozen=True)
 class LineFilter:
-    """Conditions that lines satisfy. A condition that is None holds for all."""
+    """Conditions that lines must satisfy. None matches everything."""
 
     since: int | None = None
     """Nanoseconds since 1970."""
@@ -91,7 +91,7 @@ class LineFilter:
         return any(wanted is not None for wanted in (self.level, self.search, self.pattern))
 
     def accepts(self, line: ParsedLine, level: LogLevel | None) -> bool:
-        """Return whether the line satisfies all conditions. `level`: that of the line, or of one before it."""
+        """Return whether the line satisfies all conditions. `level`: level of the line, or of an earlier one."""
         if self.since is not None and line.nanoseconds < self.since:
             return False
         if self.level is not None and (level is None or ORDER[level] < ORDER[self.level]):
@@ -120,7 +120,7 @@ def parse_lines(
     """Yield those of the last lines that are wanted. `timestamps`: each begins with its time, as the API server writes
     it.
 
-    A line without a level has that of the line before it for the filter alone.
+    For the filter, a line without a level inherits the level of the line before it.
     """
     nanoseconds, level = 0, None
     lines = data.rsplit(b"\n", max_lines + 1)

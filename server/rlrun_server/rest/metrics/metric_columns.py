@@ -1,4 +1,4 @@
-"""Metrics of a run as columns, and thinning of them. Pure."""
+"""Metrics of a run as columns, and their reduction to a number of points. Pure."""
 
 import io
 import json
@@ -31,7 +31,7 @@ class TooManyValues(Exception):
 
 @dataclass(frozen=True)
 class Columns:
-    """Numbers by name, one per step. NaN stands for none."""
+    """Numbers by name, one per step; NaN where there is none."""
 
     steps: Sequence[int]
     times: Sequence[str]

@@ -105,7 +105,7 @@ class MetricReader:
         root: S3Uri,
         clock: Callable[[], float],
     ) -> None:
-        """`renew` looks for new S3 credentials and raises CredentialsMissing. `root`: folder of all namespaces."""
+        """`renew` refreshes the S3 credentials and raises CredentialsMissing. `root`: folder of all namespaces."""
         self.store = store
         self.renew = renew
         self.root = root
@@ -135,7 +135,7 @@ class MetricReader:
             if task is None:
                 task = self._reading[key] = asyncio.create_task(self._read(key, known))
                 task.add_done_callback(lambda done: self._end(key, done))
-            # The read goes on if one of several clients leaves.
+            # The read continues if one of several clients disconnects.
             return await asyncio.wait_for(asyncio.shield(task), WAIT_SECONDS)
         except (TooLarge, TooManyValues):
             detail = (

@@ -1,4 +1,4 @@
-"""Environment packages in S3, from one list of their folder that is kept for a while."""
+"""Environment packages in S3, from a cached list of their folder."""
 
 import asyncio
 import logging
@@ -25,7 +25,7 @@ FRESH_SECONDS = 15.0
 WAIT_SECONDS = 25.0
 """Time for which a request waits for S3."""
 MAX_FILES = 50_000
-"""Files of all packages that are looked at."""
+"""Maximum number of files of all packages that are read."""
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9.!+_-]{0,63}")
 FILE_PARTS = 4
@@ -64,7 +64,7 @@ class Packages:
 
     items: tuple[Package, ...]
     is_complete: bool
-    """False if there are more files than were looked at."""
+    """False if some files were not read, because there are too many."""
     read_at: float
 
 
@@ -79,7 +79,7 @@ class EnvironmentCatalog:
         owners: Mapping[str, Sequence[str]],
         clock: Callable[[], float],
     ) -> None:
-        """`renew` looks for new S3 credentials and raises CredentialsMissing. `root`: folder of all namespaces.
+        """`renew` refreshes the S3 credentials and raises CredentialsMissing. `root`: folder of all namespaces.
 
         `owners`: patterns of the namespaces of each listed owner.
         """
@@ -109,7 +109,7 @@ class EnvironmentCatalog:
             self._reading = asyncio.create_task(self._read())
             self._reading.add_done_callback(self._end)
         try:
-            # The read goes on if one of several clients leaves.
+            # The read continues if one of several clients disconnects.
             return await asyncio.wait_for(asyncio.shield(self._reading), WAIT_SECONDS)
         except (StoreError, CredentialsMissing, TimeoutError) as error:
             log.warning("environment packages cannot be listed: %s", error)

@@ -77,7 +77,7 @@ def to_object(run: NewRun, namespace: str, identity: str, key: str, body: bytes)
 
 
 def digest_of(body: bytes) -> str:
-    """Return the digest of a body, by which a repetition is told from another request with the same key."""
+    """Return the digest of a body, which distinguishes a repetition from another request with the same key."""
     return hashlib.sha256(body).hexdigest()[:32]
 
 

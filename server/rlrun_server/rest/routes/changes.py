@@ -234,7 +234,7 @@ def _response(
 ) -> Response:
     runs = services.objects.runs
     if is_stored:
-        # Who reads the run next finds it, also before the watch tells of it.
+        # The next read finds the run, even before the watch reports it.
         runs.put(obj)
         metadata = obj["metadata"]
         kept = runs.find(str(metadata["namespace"]), str(metadata["name"]))

@@ -80,7 +80,7 @@ async def compare_runs(
 
 
 async def _metric_names(services: Services, caller: Caller, runs: Sequence[KeptRun]) -> tuple[list[str], list[str]]:
-    """Return the metrics that all runs have whose metrics can be read, and problems with those of the others."""
+    """Return the metrics common to all runs with readable metrics, and the problems of the other runs."""
     common: list[str] | None = None
     problems: list[str] = []
     try:

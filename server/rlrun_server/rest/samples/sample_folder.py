@@ -1,4 +1,4 @@
-"""Folder with a run's stored rollouts, and the turns in which threads decode what is in it."""
+"""Folder with a run's stored rollouts, and the scheduling of the threads that decode it."""
 
 import threading
 from collections.abc import Callable, Iterable
@@ -24,7 +24,7 @@ class SampleStore(Protocol):
         ...
 
     def walk_prefix(self, uri: S3Uri) -> Iterable[StoredObject]:
-        """Yield every object whose key begins so."""
+        """Yield every object whose key begins with that of `uri`."""
         ...
 
     def get_range(self, uri: S3Uri, start: int | None, length: int) -> bytes:
@@ -33,7 +33,7 @@ class SampleStore(Protocol):
 
 
 class DecodingTurn:
-    """Lock of the one thread that decodes: what others have written needs many times its size while it is decoded."""
+    """Lock of the only thread that decodes: decoding untrusted data needs many times its size."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

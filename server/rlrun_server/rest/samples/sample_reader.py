@@ -24,7 +24,7 @@ from rlrun_server.signing.credentials import CredentialsMissing
 log = logging.getLogger(__name__)
 
 FRESH_SECONDS = 2.0
-"""Time for which S3 is not asked again about the objects of a step."""
+"""Time for which a list of a step's objects is cached."""
 LIMITS = ReadLimits(
     packed_index=1024**2,
     index=3 * 1024**2,
@@ -69,7 +69,7 @@ class SampleReader:
         root: S3Uri,
         clock: Callable[[], float],
     ) -> None:
-        """`renew` looks for new S3 credentials and raises CredentialsMissing. `root`: folder of all namespaces."""
+        """`renew` refreshes the S3 credentials and raises CredentialsMissing. `root`: folder of all namespaces."""
         self._store = store
         self._renew = renew
         self._root = root
@@ -160,7 +160,7 @@ class SampleReader:
         if may_be_known and known is not None and self._clock() < known[0] + FRESH_SECONDS:
             return known[1]
         began = self._clock()
-        # The name of a step's object goes on with a point.
+        # The name of a step's object continues with a period.
         prefix = self._uri(run, rollouts_name(step).removesuffix("jsonl.zst"))
         listed = self._decoding.without(
             lambda: list(itertools.islice(self._store.walk_prefix(prefix), 8 * MAX_OBJECTS))

@@ -1,6 +1,6 @@
 """Summaries of a run's stored rollouts, as small as lists need them. Pure.
 
-A process of the tenant writes them: lines that are none, and names that no run has, are left out.
+A tenant's process writes them, so invalid lines and impossible names are skipped.
 """
 
 import io
@@ -88,7 +88,7 @@ def parse_part(data: bytes) -> list[KeptSummary]:
 
 
 def merge_summaries(newest_first: Iterable[KeptSummary], listed: Mapping[str, int], *, is_complete: bool) -> RunSamples:
-    """Return the newest summary of each object, and of objects that have none what their name tells.
+    """Return the newest summary of each object; objects without one are described by their name.
 
     `listed`: sizes of objects by name.
     """
@@ -103,7 +103,7 @@ def merge_summaries(newest_first: Iterable[KeptSummary], listed: Mapping[str, in
 
 
 def without_summary(file: str, size: int) -> KeptSummary | None:
-    """Return what the name of an object tells, None for a name that is not one."""
+    """Return a summary from the name of an object, or None if the name is invalid."""
     parsed = parse_rollouts_name(file)
     if parsed is None or parsed[0] > MAX_STEP:
         return None
@@ -123,7 +123,7 @@ def split_of(file: str) -> SampleSplit | None:
 def points_of(
     run: RunSamples, environment: str, example: int, split: SampleSplit | None
 ) -> tuple[list[ExamplePoint], bool]:
-    """Return the groups of an example in order, and whether there can be no others."""
+    """Return the groups of an example in order, and whether the list is complete."""
     points: list[ExamplePoint] = []
     is_complete = run.is_complete
     for summary in run.summaries:

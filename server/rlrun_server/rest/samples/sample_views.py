@@ -107,7 +107,7 @@ def listed_samples(step: OpenedStep) -> list[ListedSample]:
 
 
 def addresses(ids: Sequence[tuple[str, str]]) -> list[str]:
-    """Return an id for paths of each of these: its own, or `~` and a digest of its place.
+    """Return an id for each that is valid in paths: its own, or `~` and a digest of its position.
 
     Ids come from the environment, which may repeat one or use any characters.
     """
@@ -212,7 +212,7 @@ def histogram(rewards: Sequence[float], count: int) -> list[RewardBin]:
 
 
 def mean_of(values: Sequence[float]) -> float | None:
-    """Return the mean, also of numbers whose sum is too large for a number."""
+    """Return the mean, without overflow of the sum."""
     if not values:
         return None
     try:

@@ -25,7 +25,7 @@ from rlrun_server.rest.samples.sample_summaries import (
 log = logging.getLogger(__name__)
 
 FRESH_SECONDS = 2.0
-"""Time for which S3 is not asked again about the summaries of a run."""
+"""Time for which a list of a run's summaries is cached."""
 OBJECTS_SECONDS = 60.0
 """Time for which S3 is not asked again about all objects of a run. Few have no summary."""
 SUMMARY_BYTES = 48 * 1024**2

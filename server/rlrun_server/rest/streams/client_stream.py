@@ -1,4 +1,4 @@
-"""One open stream: collects the events of its feeds, and ends when it has to."""
+"""One open stream: collects the events of its feeds, and ends with its time or its caller's permission."""
 
 import asyncio
 import logging
@@ -18,12 +18,12 @@ log = logging.getLogger(__name__)
 
 HEARTBEAT_SECONDS = 15.0
 CHECK_SECONDS = 30.0
-"""Time between two looks at credential and rights."""
+"""Time between two checks of credential and permissions."""
 MAX_UNCHECKED_SECONDS = 120.0
-"""Time for which a stream goes on while the API server does not say whether the right is there."""
+"""Time for which a stream continues while the API server does not answer about the permission."""
 MAX_SECONDS = 3600.0
 SLOW_SECONDS = 20.0
-"""Time in which a client takes what it was sent."""
+"""Time in which a client must read what it was sent."""
 RETRY_SECONDS = 15.0
 """Time until a feed that failed is collected again."""
 RECONNECT_MILLISECONDS = 3000
@@ -70,7 +70,7 @@ class _Collecting:
             self.task.add_done_callback(lambda _: self._wake.set())
 
     def take(self) -> list[StreamEvent]:
-        """Return what was collected, and when to go on. Raises what the feed raises."""
+        """Return the collected events and the time of the next collection. Propagates exceptions of the feed."""
         task, self.task = self.task, None
         if task is None or not task.done():
             self.task = task
@@ -104,7 +104,8 @@ class ClientStream:
         clock: Callable[[], float],
         wait: Wait = wait_for_event,
     ) -> None:
-        """`confirm` raises StreamEnd if credential or rights have ended, and others if that cannot be known."""
+        """`confirm` raises StreamEnd if the credential or permission has ended, and another exception if that is
+        unknown."""
         self._clock = clock
         self._wait = wait
         self._confirm = confirm
@@ -126,7 +127,7 @@ class ClientStream:
             self._wake.set()
 
     async def next_chunk(self) -> bytes | None:
-        """Return what is sent next, None at the end. The time between two calls is that of the client."""
+        """Return what is sent next, None at the end. The client determines the time between two calls."""
         if not self._is_opened:
             self._is_opened = True
             return self._send(OPENING)

@@ -14,7 +14,7 @@ from rlrun_server.rest.streams.client_stream import ClientStream
 log = logging.getLogger(__name__)
 
 STUCK_SECONDS = 60.0
-"""Time after which a connection is cut that takes nothing."""
+"""Time after which a connection is closed that accepts no data."""
 HEADERS = {"X-Accel-Buffering": "no"}
 
 

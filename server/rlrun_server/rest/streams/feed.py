@@ -1,4 +1,4 @@
-"""Feeds, of which streams are made: each has the events of one topic."""
+"""Feeds that a stream combines: each has the events of one topic."""
 
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
@@ -43,7 +43,7 @@ class Feed(Protocol):
         ...
 
     def subscribe(self, wake: Wake) -> Wake:
-        """Call `wake` when there is something to collect. Returns the end of it."""
+        """Call `wake` when there is something to collect. Returns a function that ends the subscription."""
         ...
 
     async def collect(self) -> list[StreamEvent]:

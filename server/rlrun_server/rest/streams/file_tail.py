@@ -1,7 +1,7 @@
 """Lines of a folder of files that grow: `part-*.jsonl`, whose names sort by time. Functions that read are called in
 threads.
 
-A file is written anew with each line, and earlier lines of it never change. So a position is a file and an offset.
+Each new line rewrites its file without changing earlier lines, so a position is a file and an offset.
 """
 
 import re
@@ -21,10 +21,10 @@ MAX_PARTS = 5000
 MAX_LINES = 256
 """Lines that are read together."""
 MAX_BYTES = 128 * 1024
-"""Bytes that are read together. A client that takes nothing holds so many. Longer lines are left out."""
+"""Maximum number of bytes per read, and held for a client that reads nothing. Longer lines are skipped."""
 
 MAX_SEARCHED = 64
-"""Newest files in which a step is looked for."""
+"""Number of newest files that are searched for a step."""
 
 
 class Position(NamedTuple):

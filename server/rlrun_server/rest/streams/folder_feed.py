@@ -18,7 +18,7 @@ class FolderFeed(Feed):
     def __init__(
         self, topic: Topic, letter: str, tail: FolderTail, cursor: str, pointer: str, after_step: int | None
     ) -> None:
-        """`cursor`: position from which it goes on; empty: after a step, or with the newest line. Raises RestError."""
+        """`cursor`: position from which to continue; empty: after a step, or with the newest line. Raises RestError."""
         self.letter = letter
         self._topic = topic
         self._tail = tail

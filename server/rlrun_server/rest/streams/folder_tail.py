@@ -28,9 +28,9 @@ MAX_POLL_SECONDS = 10.0
 FINISHED_POLL_SECONDS = 30.0
 FAILED_POLL_SECONDS = 15.0
 IDLE_SHARE = 0.05
-"""The pause is this share of the time since the last new line: steps that take long are looked for less often."""
+"""The pause is this share of the time since the last new line: slow steps are polled less often."""
 BUSY_FACTOR = 20.0
-"""The pause is at least so many times as long as the last look took."""
+"""Minimum pause, as a multiple of the duration of the last read."""
 MAX_KEPT = 64
 """Lines that are kept for streams, and their bytes. Streams that need earlier ones read them from S3."""
 MAX_KEPT_BYTES = 64 * 1024
@@ -56,7 +56,7 @@ class FolderKind(NamedTuple):
 
 
 def poll_pause(idle_seconds: float, took_seconds: float, *, is_finished: bool) -> float:
-    """Return the time until the next look. Pure."""
+    """Return the time until the next read. Pure."""
     if is_finished:
         return FINISHED_POLL_SECONDS
     pause = min(MAX_POLL_SECONDS, max(POLL_SECONDS, idle_seconds * IDLE_SHARE))
@@ -64,7 +64,7 @@ def poll_pause(idle_seconds: float, took_seconds: float, *, is_finished: bool) -
 
 
 class FolderTail:
-    """Lines of one folder. It looks for new ones while a stream subscribes."""
+    """Lines of one folder, polled while a stream is subscribed."""
 
     def __init__(
         self,
@@ -95,11 +95,11 @@ class FolderTail:
         return bool(self._wakes)
 
     def hurry(self) -> None:
-        """Look for new lines soon: the run has changed."""
+        """Poll soon, because the run has changed."""
         self._hurry.set()
 
     def subscribe(self, wake: Wake) -> Wake:
-        """Call `wake` when there are new lines. Returns the end of it."""
+        """Call `wake` when there are new lines. Returns a function that ends the subscription."""
         self._wakes.add(wake)
         if self._task is None:
             self._task = asyncio.create_task(self._follow())
@@ -131,7 +131,7 @@ class FolderTail:
         return await self._files.run(self._read, position)
 
     async def poll(self) -> None:
-        """Look for new lines. Raises RestError."""
+        """Poll for new lines. Raises RestError."""
         if self._begin is None:
             parts = await self._files.run(self._list)
             self._begin = self._end = end_of(parts)

@@ -1,4 +1,4 @@
-"""Changes of runs for streams: who is to be woken, and which runs of a namespace have changed."""
+"""Changes of runs for streams: which streams to wake, and which runs of a namespace have changed."""
 
 from collections import defaultdict, deque
 from collections.abc import Callable
@@ -39,7 +39,8 @@ class RunChanges:
         runs.listeners.append(self._on_change)
 
     def subscribe(self, place: str, wake: Wake) -> Wake:
-        """Call `wake` after each change in the namespace, or of the run with this uid. Returns the end of it."""
+        """Call `wake` after each change in the namespace, or of the run with this uid. Returns a function that ends the
+        subscription."""
         self._wakes.setdefault(place, set()).add(wake)
 
         def unsubscribe() -> None:

@@ -74,7 +74,7 @@ class NamespaceFeed(Feed):
     def __init__(
         self, runs: WatchedObjects[RunSummary], changes: RunChanges, namespace: str, cursor: str, pointer: str
     ) -> None:
-        """`cursor`: position from which it goes on, empty for now. Raises RestError."""
+        """`cursor`: position from which to continue; empty: from now on. Raises RestError."""
         self._runs = runs
         self._changes = changes
         self._namespace = namespace

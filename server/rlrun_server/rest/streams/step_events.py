@@ -1,4 +1,4 @@
-"""Events of steps, made of the lines that a run writes. Pure: the lines are a tenant's."""
+"""Events of steps, from the lines that a run writes. Pure. A tenant's process writes the lines."""
 
 from itertools import islice
 

@@ -1,4 +1,4 @@
-"""Ids of events: how far each feed of a stream has come, so that another stream goes on from there. Pure."""
+"""Ids of events: how far each feed of a stream has come, so that another stream continues from there. Pure."""
 
 import re
 from collections.abc import Mapping

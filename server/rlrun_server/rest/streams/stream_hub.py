@@ -72,7 +72,7 @@ class StreamHub:
         return folder_tail
 
     def take(self, user: User, *, with_log: bool) -> Wake:
-        """Count one more stream of the user. Returns its end. Raises RestError."""
+        """Count one more stream of the user. Returns a function that releases it. Raises RestError."""
         if self._is_closed:
             raise RestError(503, Reason.SERVER_NOT_READY, "rlrun-server ends. Repeat the request.")
         self._streams.take(user)
@@ -103,7 +103,7 @@ class StreamHub:
         STREAMS.dec()
 
     def end_all(self) -> None:
-        """Let all streams end, and admit no others: the server ends."""
+        """End all streams and admit no new ones: the server is shutting down."""
         self._is_closed = True
         for stream in tuple(self._open):
             stream.end(ByeReason.reconnect, "rlrun-server ends. Open the stream again.")
@@ -115,7 +115,7 @@ class StreamHub:
         self.logs.parsing.close()
 
     def _hurry(self, namespace: str, uid: str) -> None:
-        """Look for new lines of a run that has changed."""
+        """Poll soon for new lines of a run that has changed."""
         for topic in FOLDERS:
             tail = self._tails.get(_TailKey(namespace, uid, topic))
             if tail is not None:

@@ -25,7 +25,7 @@ class UploadSchedule:
         return cls(interval, spec.adapters.interval, spec.max_steps)
 
     def is_upload_due(self, catalog: ArtifactCatalog, step: int) -> bool:
-        """Return whether the newest checkpoint or adapter that is due after so many steps is not complete in S3."""
+        """Return whether the newest checkpoint or adapter due after this number of steps is incomplete in S3."""
         kinds = ((catalog.checkpoints, self.checkpoint_interval), (catalog.adapters, self.adapter_interval))
         return any(max(kind.complete, default=0) < self._newest_due(step, interval) for kind, interval in kinds)
 

@@ -66,7 +66,7 @@ def may_have_children(observation: RunObservation) -> bool:
 def wait_for_place(
     observation: RunObservation, status: RLRunStatus, spec: RLRunSpec, settings: OperatorSettings, now: datetime
 ) -> PlanPart | None:
-    """Keep a run without a place from beginning an attempt, and delete what is left of its last one.
+    """Keep a run without a place from starting an attempt, and delete the remains of its previous one.
 
     An attempt that began before the admission and has created nothing begins again: its start deadline would count the
     time in the queue. A run that waited for its references has such an attempt.
@@ -139,7 +139,7 @@ def _has_workloads(observation: RunObservation, attempt: int) -> bool:
 
 
 def _with_known_number(queue: RunQueue, stored: RunQueue | None) -> RunQueue:
-    """Return the section with the stored number of runs ahead if it is about right, which saves a write."""
+    """Keep the stored number of runs ahead if it is nearly right, which saves a write."""
     ahead, known = queue.runs_ahead, None if stored is None else stored.runs_ahead
     if ahead is None or known is None or min(ahead, known) <= EXACT_RUNS_AHEAD or 10 * abs(known - ahead) > known:
         return queue

@@ -38,12 +38,12 @@ def missing_children(desired: Iterable[Obj], observation: RunObservation) -> lis
 
 
 def is_complete(desired: Iterable[Obj], observation: RunObservation) -> bool:
-    """Return whether all children exist as they are desired: none has to be applied now or later."""
+    """Return whether all children are in their desired state, so that none has to be applied."""
     return not _incomplete(desired, observation)
 
 
 def _incomplete(desired: Iterable[Obj], observation: RunObservation) -> list[tuple[Obj, Obj | None]]:
-    """Return the children that are not as they are desired, each with the existing one."""
+    """Return the children that differ from their desired state, each with the existing object."""
     existing = {(c["kind"], c["metadata"]["name"]): c for c in observation.owned_children()}
     pairs = [(child, existing.get((child["kind"], child["metadata"]["name"]))) for child in desired]
     fitting = [(_in_the_keys_of(child, current), current) for child, current in pairs]
@@ -64,7 +64,7 @@ def _needs_write(desired: Obj, existing: Obj | None) -> bool:
 
 
 def _in_the_keys_of(desired: Obj, existing: Obj | None) -> Obj:
-    """Return the ConfigMap with the keys that the attempt's configuration was started with, and with their new values.
+    """Return the ConfigMap with only the keys that the attempt started with, and their new values.
 
     The images of a running attempt may be older than this operator, and their processes reject keys that they do not
     know. A configuration that cannot be read is written as a whole.
@@ -131,7 +131,7 @@ def workloads_to_delete_after_pause(observation: RunObservation) -> list[ObjectR
     """Return the workloads of a suspended run that are not being deleted yet, the orchestrator's Job first.
 
     It saves where the run is. Groups that fail because their environment ended earlier could count as tried before
-    that, and the run would go on with other examples.
+    that, and the run would continue with other examples.
     """
     return _deletable(sorted(observation.pod_controllers(), key=lambda child: role_of(child) != "orchestrator"))
 

@@ -58,14 +58,14 @@ class CompleteAttempts:
         self._digests: OrderedDict[bytes, None] = OrderedDict()
 
     def __contains__(self, digest: bytes) -> bool:
-        """Return whether no child was missing with these facts."""
+        """Return whether an attempt with these inputs had no missing child."""
         if digest not in self._digests:
             return False
         self._digests.move_to_end(digest)
         return True
 
     def add(self, digest: bytes) -> None:
-        """Remember that no child is missing with these facts."""
+        """Remember that an attempt with these inputs has no missing child."""
         self._digests[digest] = None
         while len(self._digests) > self._size:
             self._digests.popitem(last=False)

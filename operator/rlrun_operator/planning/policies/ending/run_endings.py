@@ -217,7 +217,7 @@ def attempt_end(status: RLRunStatus, now: datetime) -> StatusFields:
 
 
 def with_active_time(status: RLRunStatus, now: datetime) -> StatusFields:
-    """Return the total times with that of the current attempt."""
+    """Return the total times, including the current attempt."""
     active = int(seconds(status.attempt_start_time, now))
     gpus = (status.resolved.gpus if status.resolved else None) or 0
     return {

@@ -1,7 +1,7 @@
 """Admission of a run by Kueue: the answer of its queue, and what is written to its Workload.
 
 Both follow from the same decision (`rlrun_operator.kueue.transitions`). A run whose Workload cannot be read is not
-started, and one that was admitted before goes on.
+started, and one that was already admitted continues.
 """
 
 from datetime import datetime
@@ -32,8 +32,8 @@ from rlrun_operator.planning.policies.spec.validation import parse_spec
 from rlrun_operator.resources.children import children
 
 POLL_SECONDS = 10.0
-"""Seconds between two reconciles of a Workload that Kueue must change. A watch tells sooner, where its kind is
-served."""
+"""Seconds between two reconciles of a Workload that Kueue must change. Where its kind is served, a watch reports
+changes sooner."""
 
 
 def kueue_answer(observation: RunObservation, settings: OperatorSettings, now: datetime) -> Admission | None:
@@ -145,7 +145,7 @@ def _build_workload(
 
 
 def _clear_refusal(decision: Decision, status: RLRunStatus) -> StatusChange:
-    """Return the end of an earlier refusal of the Workload, which the API server has accepted meanwhile."""
+    """Clear an earlier refusal of the Workload, which the API server has since accepted."""
     known = find_condition(status, ConditionType.CHILDREN_APPLIED)
     if decision.action is not Action.WAIT or decision.create is not None or known is None:
         return StatusChange()
@@ -170,7 +170,7 @@ def _status(observation: RunObservation) -> RLRunStatus:
 
 
 def _recorded_admission(status: RLRunStatus) -> Admission | None:
-    """Return the place that the run had when its Workload could be read."""
+    """Return the place that the run had when its Workload was last readable."""
     return Admitted(status.queue) if status.queue is not None and status.queue.admitted_time is not None else None
 
 

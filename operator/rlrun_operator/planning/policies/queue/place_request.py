@@ -1,4 +1,5 @@
-"""Request of a run for a place: whether it wants one now, what its pods request, and whether it may have pods yet."""
+"""Request of a run for a place in the queue: whether it needs one, what its pods request, and whether pods may
+exist."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -40,7 +41,7 @@ class PlaceRequest:
 def place_request(
     observation: RunObservation, status: RLRunStatus, settings: OperatorSettings, now: datetime
 ) -> PlaceRequest | None:
-    """Return the run's request, or None if it wants no place now: it has ended, pauses, or cannot begin as it is."""
+    """Return the run's request, or None if it needs no place now: it has ended, is paused, or its spec is invalid."""
     if observation.run["metadata"].get("deletionTimestamp") or (status.phase is not None and status.phase.finished):
         return None
     spec = parse_spec(observation.run)

@@ -26,7 +26,7 @@ Demand = Mapping[str, int]
 
 @dataclass(frozen=True)
 class QueueLimits:
-    """Settings of the queue, with the capacity in thousandths."""
+    """Settings of the queue, with capacities in thousandths."""
 
     settings: QueueSettings
     capacity: Demand
@@ -78,7 +78,7 @@ class WaitingRun:
 
 @dataclass(frozen=True)
 class QueuePosition:
-    """Result for one waiting run."""
+    """Position of one waiting run."""
 
     runs_ahead: int
     """Number of runs that come before it, without those that get a place now."""

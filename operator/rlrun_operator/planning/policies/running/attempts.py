@@ -99,7 +99,7 @@ def plan_restart(
 def restart_with_unreadable_configuration(
     observation: RunObservation, status: RLRunStatus, spec: RLRunSpec, settings: OperatorSettings, now: datetime
 ) -> PlanPart | None:
-    """End an attempt that has pods and no readable configuration: a new one could differ from that of the pods."""
+    """End an attempt that has pods but no readable configuration: a new configuration could differ from the pods'."""
     attempt = status.attempt
     configs = [c for c in observation.owned_children("ConfigMap") if attempt_of(c) == attempt]
     workloads = [c for c in observation.pod_controllers() if attempt_of(c) == attempt]
