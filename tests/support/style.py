@@ -4,8 +4,8 @@
     python -m tests.support.style --messages       search the string literals of Python files too
     python -m tests.support.style --lower          write the allow-list again, with no number raised
 
-The rules are mechanical: the first word of a docstring, a list of banned words, and the form of headings. Fenced blocks
-and `code` are not prose and are left out, as are tests and files generated from docstrings.
+The rules are mechanical: the first word of a docstring, lists of banned words and phrases, and the form of headings.
+Fenced blocks and `code` are not prose and are left out, as are tests and files generated from docstrings.
 """
 
 from __future__ import annotations
@@ -39,9 +39,16 @@ BANNED = (
     *("whoever", "whomever", "whosever", "whatever", "nobody", "somebody", "everybody"),
     *(r"any\s+more", r"for\s+ever", r"be\s+it", r"(?<!there\s)is\s+no(?!\s+(?:longer|more|less|fewer)\b)\s+[a-z]\w*"),
 )
+WORN = (
+    *(r"take\s+notice", r"(?:that|those)\s+(?:of|from|to)\s+which", r"as\s+(?:it|they)\s+(?:is|are|was|were)\s+then"),
+    *(r"(?:is|are)\s+as\s+wanted", r"no\s+longer(?=[.:;])", r"g(?:ive|ives|iven|ave)\s+up", r"whose\s+it\s+is"),
+    *(r"of\s+no\s+(?:use|consequence)", r"go(?:es)?\s+on", r"(?:is|are|be)\s+told", r"so\s+long\s+works"),
+)
+"""Phrases that docstrings and comments used in place of a verb of the field, such as record, continue or report."""
 FIRST_WORD = re.compile(rf"\s*({'|'.join(OPENINGS)})\s")
 FIRST_WORD_OF_FUNCTION = re.compile(rf"\s*({'|'.join([*OPENINGS, *NOUN_OPENINGS])})\s")
 BANNED_WORDS = re.compile(rf"\b(?:{'|'.join(BANNED)})\b", re.IGNORECASE)
+WORN_PHRASES = re.compile(rf"\b(?:{'|'.join(WORN)})(?!\w)", re.IGNORECASE)
 HEADING = re.compile(r"#{1,6}\s+(?P<text>.*)")
 HEADING_OPENING = re.compile(r"(?:What|Whether|Whose|Who|Which|Why|Where|When)\b")
 
@@ -157,6 +164,9 @@ def find_hits(passage: Passage) -> Iterator[Hit]:
     for match in BANNED_WORDS.finditer(prose):
         line = passage.line + prose.count("\n", 0, match.start())
         yield Hit(line, "banned words", " ".join(match[0].split()))
+    if passage.kind in (Kind.DOCSTRING, Kind.FUNCTION, Kind.COMMENT):
+        for match in WORN_PHRASES.finditer(prose):
+            yield Hit(passage.line + prose.count("\n", 0, match.start()), "worn phrase", " ".join(match[0].split()))
     if passage.kind is Kind.TEXT:
         yield from _heading_hits(prose)
 

@@ -70,6 +70,13 @@ def test_banned_words_are_found_across_a_line_break(text: str) -> None:
     assert rules("door.py", text) == [(1, "banned words", "any more")]
 
 
+@pytest.mark.parametrize("words", ["Take notice", "that of which", "as they are then", "no longer", "given up"])
+def test_worn_phrases_are_found_in_docstrings_and_comments_only(words: str) -> None:
+    assert rules("door.py", f'"""Doors, {words}."""\n') == [(1, "worn phrase", words)]
+    assert rules("door.py", f"# doors, {words}.\n") == [(1, "worn phrase", words)]
+    assert rules("docs/door.md", f"Doors, {words}.\n") == []
+
+
 @pytest.mark.parametrize("words", ["is no longer open", "is no more than a door", "forever", "maybe it is"])
 def test_similar_words_are_accepted(words: str) -> None:
     assert rules("docs/door.md", f"The door {words}.\n") == []
