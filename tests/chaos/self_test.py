@@ -28,9 +28,9 @@ from rlrun_operator.planning.plan.actions import Plan
 from rlrun_operator.planning.plan.artifact_catalog import ArtifactCatalog
 from rlrun_operator.planning.plan.observation import RunObservation
 from rlrun_operator.planning.plan.plan_builder import PlanBuilder
-from rlrun_operator.planning.policies.artifacts.artifact_objects import artifact_objects as artifacts
+from rlrun_operator.planning.policies.artifacts import artifact_objects as artifacts
 from rlrun_operator.planning.policies.beginning import startup
-from rlrun_operator.planning.policies.children.child_selection import child_selection as selection
+from rlrun_operator.planning.policies.children import child_selection as selection
 from rlrun_operator.planning.policies.ending import deletion, run_endings
 from rlrun_operator.planning.policies.running import attempts, failure_policy
 from rlrun_operator.resources import children as builders
