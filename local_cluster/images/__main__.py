@@ -42,7 +42,7 @@ def all_(names: Names = None, tests: WithTests = False) -> None:
 def list_() -> None:
     """Show each image's content key and where it is present."""
     backend, table = ensure.image_backend(), Table("image", "key", "built", "imported")
-    built = backend.built()
+    built = backend.list_built()
     try:
         imported = backend.on_node()
     except LocalClusterError:  # the cluster is down

@@ -24,7 +24,7 @@ class ImageBackend(Protocol):
         """Make the base image, unless the builder fetches it."""
         ...
 
-    def built(self) -> dict[str, str]:
+    def list_built(self) -> dict[str, str]:
         """Return the built images: name to id."""
         ...
 

@@ -34,7 +34,7 @@ class EmbeddedImages:
         """Build the base image from Debian packages if it is missing."""
         base.ensure_base()
 
-    def built(self) -> dict[str, str]:
+    def list_built(self) -> dict[str, str]:
         """Return the named images in the storage of buildah. None before buildah is installed."""
         return buildah.local_tags() if shutil.which("buildah") else {}
 

@@ -33,7 +33,7 @@ def keys(backend: ImageBackend, images: Sequence[ImageSpec] = IMAGES) -> dict[Im
 def missing_images(images: Sequence[ImageSpec] = IMAGES) -> list[ImageSpec]:
     """Return the images that `build_images` would build."""
     backend = image_backend()
-    tags = backend.built()
+    tags = backend.list_built()
     return [image for image, key in keys(backend, images).items() if image.reference(key) not in tags]
 
 
@@ -77,7 +77,7 @@ def _exclusive() -> AbstractContextManager[None]:
 
 
 def _build(backend: ImageBackend, wanted: Keys) -> None:
-    tags = backend.built()
+    tags = backend.list_built()
     missing = {image: key for image, key in wanted.items() if image.reference(key) not in tags}
     for image in wanted.keys() - missing.keys():
         backend.retag(image, wanted[image], tags)

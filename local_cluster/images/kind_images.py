@@ -53,7 +53,7 @@ class KindImages:
     def ensure_base(self) -> None:
         """Do nothing: Docker pulls the base image."""
 
-    def built(self) -> dict[str, str]:
+    def list_built(self) -> dict[str, str]:
         """Return the images in the store of the Docker engine."""
         rows = [line.split() for line in run(_LIST).stdout.splitlines()]
         return {row[0]: row[1] for row in rows if len(row) == 2}
@@ -68,7 +68,7 @@ class KindImages:
                 timeout=_BUILD_SECONDS,
                 next_step="Check that Docker can pull images, and with `docker system df` that its disk has space.",
             )
-        tags = self.built()
+        tags = self.list_built()
         if image.reference(key) not in tags:
             raise LocalClusterError(
                 f"`docker build` has built {image.reference(key)}, but the Docker engine does not list it. "
