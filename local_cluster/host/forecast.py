@@ -1,7 +1,7 @@
 """Forecast of the time that a command still needs.
 
-A plan says which steps are ahead. How long each takes is known from earlier commands of this machine, or from a first
-start on two cores, whose steps ran beside each other as they do in the plan.
+How long a step takes is known from earlier commands of this machine, or from a first start on two cores, whose steps
+ran beside each other as those of `CommandSteps` do.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _ENOUGH_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
-class Plan:
+class CommandSteps:
     """Steps of a command.
 
     Attributes:
@@ -33,25 +33,25 @@ class Plan:
 
 
 def seconds_left(
-    plan: Plan, expected: Mapping[str, float], running: Mapping[str, float], done: Mapping[str, float]
+    steps: CommandSteps, expected: Mapping[str, float], running: Mapping[str, float], done: Mapping[str, float]
 ) -> float:
-    """Return the time until the end of a plan.
+    """Return the time until the end of a command.
 
     Args:
-        plan: The steps.
+        steps: The steps of the command.
         expected: Seconds that each step should take. A step that is not listed takes none.
         running: Seconds since the start of each step that runs.
         done: Seconds that each finished step took.
     """
-    finished = [step for step in plan.steps if step in done]
+    finished = [step for step in steps.steps if step in done]
     foreseen = sum(expected.get(step, 0.0) for step in finished)
     pace = sum(done[step] for step in finished) / foreseen if foreseen >= _ENOUGH_SECONDS else 1.0
 
-    def left(steps: Iterable[str]) -> float:
-        open_steps = [step for step in steps if step not in done]
+    def time_of(track: Iterable[str]) -> float:
+        open_steps = [step for step in track if step not in done]
         return sum(max(0.0, expected.get(step, 0.0) * pace - running.get(step, 0.0)) for step in open_steps)
 
-    return max((left(track) for track in plan.tracks), default=0.0) + left(plan.then)
+    return max((time_of(track) for track in steps.tracks), default=0.0) + time_of(steps.then)
 
 
 def in_words(seconds: float) -> str:

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from local_cluster.host.forecast import Plan, in_words, seconds_left
+from local_cluster.host.forecast import CommandSteps, in_words, seconds_left
 from local_cluster.host.paths import paths
 
 HEARTBEAT_SECONDS = 30.0
@@ -28,7 +28,7 @@ class StepLog:
         self._running: dict[str, float] = {}
         self._seconds: dict[str, float] = {}
         self._heart: threading.Thread | None = None
-        self._plan = Plan(())
+        self._plan = CommandSteps(())
         self._expected: Mapping[str, float] = {}
 
     def say(self, text: str) -> None:
@@ -36,7 +36,7 @@ class StepLog:
         with self._lock:
             print(text, file=sys.stderr, flush=True)
 
-    def expect(self, plan: Plan, expected: Mapping[str, float], file: Path | None = None) -> None:
+    def expect(self, plan: CommandSteps, expected: Mapping[str, float], file: Path | None = None) -> None:
         """Announce the steps ahead and how long they take together.
 
         Args:
@@ -45,8 +45,8 @@ class StepLog:
             file: File with these times. Default: the file in the cache.
         """
         with self._lock:
-            self._plan, self._expected = plan, {**expected, **_known(file or _file())}
-        self.say(f"      {len(plan.steps)} long steps ahead, done once: {self._left()}")
+            self._plan, self._expected = plan, {**expected, **_read_step_seconds(file or _file())}
+        self.say(f"      {len(plan.steps)} long steps ahead, done once: {self._say_time_left()}")
 
     @contextmanager
     def step(self, name: str) -> Iterator[None]:
@@ -72,11 +72,11 @@ class StepLog:
         target = file or _file()
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_text(json.dumps(_known(target) | self._seconds, indent=2, sort_keys=True) + "\n")
+            target.write_text(json.dumps(_read_step_seconds(target) | self._seconds, indent=2, sort_keys=True) + "\n")
         except OSError as error:  # a full disk must not fail the cluster
             self.say(f"      step times not written: {error}")
 
-    def _left(self) -> str:
+    def _say_time_left(self) -> str:
         now = time.monotonic()
         with self._lock:
             running = {name: now - start for name, start in self._running.items()}
@@ -96,14 +96,14 @@ class StepLog:
                 running = [f"{name} ({now - start:.0f}s)" for name, start in self._running.items()]
                 ahead = any(step not in self._seconds for step in self._plan.steps)
             if running:
-                self.say("      still running: " + ", ".join(running) + (f"; {self._left()}" if ahead else ""))
+                self.say("      still running: " + ", ".join(running) + (f"; {self._say_time_left()}" if ahead else ""))
 
 
 def _file() -> Path:
     return paths().cache / "step-seconds.json"
 
 
-def _known(file: Path) -> dict[str, float]:
+def _read_step_seconds(file: Path) -> dict[str, float]:
     try:
         known: dict[str, float] = json.loads(file.read_text())
     except (OSError, ValueError):

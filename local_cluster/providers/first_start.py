@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from local_cluster.host.forecast import Plan
+from local_cluster.host.forecast import CommandSteps
 from local_cluster.host.paths import Paths
 from local_cluster.images.base import BASE_STEPS
 from local_cluster.images.buildah import build_step
@@ -32,12 +32,12 @@ SECONDS: Mapping[str, float] = {
 """Seconds of each step in a first start on two cores, where the tracks run side by side."""
 
 
-def steps_ahead(paths: Paths, images: bool) -> Plan | None:
+def steps_ahead(paths: Paths, images: bool) -> CommandSteps | None:
     """Return the long steps that `up` has to do now. None if there are none."""
     install = (INSTALL_STEP,) if missing_system_packages() else ()
     programs = tuple(program_step(build) for build in missing_builds(CLUSTER_BUILDS, paths))
     missing = missing_images() if images else []
     chains = [[image for image in chain if image in missing] for chain in CHAINS]
     tracks = [programs, *((*install, *BASE_STEPS, *map(build_step, chain)) for chain in chains if chain)]
-    plan = Plan(tuple(tracks), tuple(import_step(image) for image in missing))
+    plan = CommandSteps(tuple(tracks), tuple(import_step(image) for image in missing))
     return plan if plan.steps else None

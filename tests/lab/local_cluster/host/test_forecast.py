@@ -1,8 +1,8 @@
 """Forecasts of the time that a command still needs."""
 
-from local_cluster.host.forecast import Plan, in_words, seconds_left
+from local_cluster.host.forecast import CommandSteps, in_words, seconds_left
 
-PLAN = Plan((("compile",), ("base", "trainer"), ("base", "operator")), ("import",))
+PLAN = CommandSteps((("compile",), ("base", "trainer"), ("base", "operator")), ("import",))
 EXPECTED = {"compile": 300.0, "base": 100.0, "trainer": 250.0, "operator": 50.0, "import": 40.0}
 
 
@@ -25,8 +25,8 @@ def test_short_steps_show_nothing_about_the_machine() -> None:
 
 
 def test_unknown_steps_take_no_time() -> None:
-    assert seconds_left(Plan((("other",),)), EXPECTED, {"other": 5}, {}) == 0
-    assert seconds_left(Plan(()), EXPECTED, {}, {}) == 0
+    assert seconds_left(CommandSteps((("other",),)), EXPECTED, {"other": 5}, {}) == 0
+    assert seconds_left(CommandSteps(()), EXPECTED, {}, {}) == 0
 
 
 def test_words() -> None:

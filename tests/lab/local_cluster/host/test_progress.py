@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from local_cluster.host.forecast import Plan
+from local_cluster.host.forecast import CommandSteps
 from local_cluster.host.progress import StepLog
 
 
@@ -12,7 +12,7 @@ def test_times_of_earlier_commands_replace_the_expected_ones(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "cache" / "seconds.json"
-    plan = Plan((("compile",), ("pack",)))
+    plan = CommandSteps((("compile",), ("pack",)))
     StepLog().expect(plan, {"compile": 600, "pack": 60}, file)
     assert "2 long steps ahead, done once: about 10 min left" in capsys.readouterr().err
     file.parent.mkdir()
