@@ -230,7 +230,6 @@ def allowed(rules: list[Object], group: str, resource: str, verb: str) -> bool:
 FEWER_VERBS = {
     "RLRun": ("get", "list", "watch", "patch", "delete"),
     "RLModel": ("list", "watch"),
-    "Deployment": ("list", "create", "patch", "delete"),
     "Namespace": ("get",),
     "PriorityClass": (),
     "Workload": (),

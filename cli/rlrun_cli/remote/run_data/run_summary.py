@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 from rlrun.api.base.phases import Phase
 from rlrun.constants import Reason
-from rlrun.kube.conditions import explain_phase
 from rlrun.kube.objects import Obj
+from rlrun.kube.run_phase import explain_phase
 
 from rlrun_cli.terminal.output import duration
 

@@ -5,8 +5,8 @@ from typing import Any
 
 from rlrun.api.base.phases import Phase
 from rlrun.constants import COMPONENT_LABEL
-from rlrun.kube.conditions import first_unmet_start_condition
 from rlrun.kube.objects import Obj, label
+from rlrun.kube.run_phase import first_unmet_start_condition
 
 from rlrun_server.hosted_api.base.wire import Json, plain, plain_values, upper_snake, whole
 

@@ -6,8 +6,8 @@ from typing import Any
 from rlrun.api.base.phases import Phase
 from rlrun.api.base.schema import Schema
 from rlrun.constants import Reason
-from rlrun.kube.conditions import explain_phase
 from rlrun.kube.objects import Obj
+from rlrun.kube.run_phase import explain_phase
 
 
 class RunSummary(Schema):

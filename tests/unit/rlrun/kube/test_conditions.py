@@ -3,9 +3,7 @@ from datetime import UTC, datetime, timedelta
 from rlrun.api.base.phases import Phase
 from rlrun.api.run_status import RLRunStatus
 from rlrun.kube.conditions import (
-    explain_phase,
     find_condition,
-    first_unmet_start_condition,
     parse_time,
     seconds,
     shorten,
@@ -21,16 +19,6 @@ def test_a_condition_is_found_by_its_type() -> None:
     assert found is not None
     assert found.reason == "R"
     assert find_condition(status, "Failed") is None
-
-
-def test_a_phase_is_explained_by_its_reason_or_by_the_first_unmet_condition_of_the_start() -> None:
-    trainer = {"type": "TrainerReady", "status": "False", "reason": "Starting", "message": "pulls its image"}
-    valid = {"type": "Validated", "status": "True", "reason": "Valid", "message": ""}
-    conditions = [trainer, {"type": "Running", "status": "False"}, valid, "damaged"]
-    assert explain_phase({"reason": "Suspended", "conditions": conditions}) == ("Suspended", "")
-    assert explain_phase({"conditions": conditions}) == ("Starting", "pulls its image")
-    assert explain_phase({}) == ("", "")
-    assert first_unmet_start_condition([valid]) is None
 
 
 def test_a_long_message_loses_its_end() -> None:

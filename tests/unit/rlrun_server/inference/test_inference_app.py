@@ -392,7 +392,7 @@ async def test_errors_of_the_server_are_in_the_same_form(
     def fail(*_: object) -> None:
         raise RuntimeError("inside")
 
-    monkeypatch.setattr(api.completions.models, "named", fail)
+    monkeypatch.setattr(api.completions.models, "find_named", fail)
     answer = await api.client.post(CHAT, json=BODY, headers=api.user("ann", "team"))
     assert error_of(answer) == (500, "internal_error")
     assert answer.headers["x-request-id"] in answer.text

@@ -131,7 +131,7 @@ async def test_answers_are_made_beside_the_event_loop(
         threads.append(threading.current_thread().name)
         return thin_columns(*args)
 
-    monkeypatch.setattr(routes, "thinned", recorded)
+    monkeypatch.setattr(routes, "thin_columns", recorded)
     put(store, 0, trained(1, reward=0.1))
     await metrics(api)
     assert threads == ["metric-answers_0"]
@@ -147,7 +147,7 @@ async def test_answers_of_a_user_that_take_long_delay_no_other(
             may_end.wait(0.1)
         return thin_columns(columns, names, first, *rest)
 
-    monkeypatch.setattr(routes, "thinned", slow)
+    monkeypatch.setattr(routes, "thin_columns", slow)
     put(store, 0, trained(1, reward=0.1))
     ann, bob = api.user("ann", RIGHT), api.user("bob", RIGHT)
     path = "/namespaces/team/runs/first/metrics"

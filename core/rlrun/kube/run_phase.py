@@ -1,0 +1,21 @@
+"""Reason and message of a run's phase, for every surface that shows runs. Imports no schema, which takes long."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from rlrun.constants import START_CONDITIONS
+
+
+def first_unmet_start_condition(conditions: Iterable[Any]) -> Mapping[str, Any] | None:
+    """Return the first condition of a run's start whose status is not True, in the order of the start."""
+    by_type = {c.get("type"): c for c in conditions if isinstance(c, Mapping)}
+    ordered = (by_type[kind] for kind in START_CONDITIONS if kind in by_type)
+    return next((c for c in ordered if c.get("status") != "True"), None)
+
+
+def explain_phase(status: Mapping[str, Any]) -> tuple[str, str]:
+    """Return reason and message of a run's phase, or of the condition for which its start waits; empty without one."""
+    if status.get("reason"):
+        return str(status["reason"]), str(status.get("message") or "")
+    unmet = first_unmet_start_condition(status.get("conditions") or ()) or {}
+    return str(unmet.get("reason") or ""), str(unmet.get("message") or "")
