@@ -49,6 +49,8 @@ STUBS = "rlrun/stub-tiny"
 """Model whose trainer and engine are the stubs."""
 ENGINES = "rlrun/reverse-text-tiny"
 """Model that torch trains and vLLM serves."""
+SMALL_BATCH = 32
+"""Rollouts of a step of stubs: they learn nothing from more, and environments compute for each."""
 STUB_MODEL = Path(__file__).parents[1] / "support" / "images" / "stub-model.yaml"
 
 LAST = "test_permissions.py"
@@ -81,7 +83,9 @@ class Platform:
         """The example's RLRun for STUBS, with other values at the top of its spec; None leaves a field out."""
         run: Object = yaml.safe_load((EXAMPLES / "reverse-text.yaml").read_text())
         run["metadata"] = {"name": name, "namespace": namespace}
-        run["spec"]["model"] = STUBS
+        run["spec"]["model"] = spec.get("model", STUBS)
+        if run["spec"]["model"] != ENGINES:
+            run["spec"]["batchSize"] = SMALL_BATCH
         run["spec"] = {
             field: value for field, value in (copy.deepcopy(run["spec"]) | spec).items() if value is not None
         }

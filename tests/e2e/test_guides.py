@@ -12,7 +12,7 @@ import yaml
 
 from demo.install import BUCKET, ROOT, let_users_in
 from demo.kubectl import Object, wait_for
-from tests.e2e.conftest import ENGINES, SECONDS, STUBS, Platform
+from tests.e2e.conftest import ENGINES, SECONDS, SMALL_BATCH, STUBS, Platform
 from tests.support.guide import Runner, install_commands
 
 INTERVALS = {"rlcheckpoints": 10, "rladapters": 15}
@@ -102,7 +102,8 @@ def follow(world: World, tmp_path: Path) -> Callable[[str], int]:
     shutil.copytree(ROOT / "examples", folder / "examples")
     # What is stopped in the middle must have a middle.
     example = folder / "examples" / "reverse-text.yaml"
-    example.write_text(example.read_text().replace("maxSteps: 30", "maxSteps: 300").replace(ENGINES, STUBS))
+    text = example.read_text().replace("maxSteps: 30", "maxSteps: 300").replace(ENGINES, STUBS)
+    example.write_text(text.replace("batchSize: 128", f"batchSize: {SMALL_BATCH}"))
     environment = {
         "PATH": install_commands(tmp_path / "bin", sys.executable, kubectl.program),
         "KUBECONFIG": str(kubeconfig),

@@ -32,6 +32,7 @@ WITHOUT_ENGINE: dict[str, tuple[dict[str, Any], set[str]]] = {
 }
 """Environments that attack before the run would need its engine, and the reasons that end their runs."""
 LIARS = [{"id": WRECKER, "name": attack, "args": {"attack": attack}} for attack in ("forged", "flood")]
+ROLLOUTS = 128
 GROUPS_IN_A_BATCH = 16
 LIARS_END = {"EmptyBatches", "EnvironmentOutOfMemory"}
 NEIGHBOUR_STEPS = 3
@@ -72,7 +73,7 @@ def attacks(platform: Platform, module_namespace: Callable[[str], str]) -> Itera
     }
     for name, (env, _) in WITHOUT_ENGINE.items():
         platform.kubectl.apply(platform.run_object(name, ours, model=model["spec"]["id"], env=[env], **small))
-    platform.kubectl.apply(platform.run_object("liar", ours, env=LIARS, maxSteps=50, **small))
+    platform.kubectl.apply(platform.run_object("liar", ours, env=LIARS, maxSteps=50, batchSize=ROLLOUTS, **small))
     yield ours, theirs
     platform.kubectl("delete", "rlmodel", "no-engine-hostile")
 
