@@ -65,6 +65,8 @@ def test_run_completes_though_every_pod_is_deleted_once(
         namespace,
         model=model,
         maxSteps=MAX_STEPS,
+        # Steps that are too fast would end the run before every pod was deleted.
+        batchSize=128,
         checkpoints={"interval": CHECKPOINT_INTERVAL, "keepCloud": 3},
     )
     platform.kubectl.apply(run)
