@@ -16,14 +16,14 @@ from local_cluster.tools.binaries import build_step as program_step
 from local_cluster.tools.host_packages import INSTALL_STEP, missing_system_packages
 
 SECONDS: Mapping[str, float] = {
-    "build kubernetes, etcd, coredns, pause, helm": 500,
+    "build kubernetes, etcd, coredns, pause, helm": 640,
     "install system packages": 25,
-    "base image: debootstrap": 100,
-    "base image: commit": 15,
-    "build rlrun-inference-cpu": 350,
-    "build rlrun-trainer": 130,
-    "build rlrun-orchestrator": 220,
-    "build rlrun-operator": 110,
+    "base image: debootstrap": 65,
+    "base image: commit": 10,
+    "build rlrun-inference-cpu": 480,
+    "build rlrun-trainer": 80,
+    "build rlrun-orchestrator": 230,
+    "build rlrun-operator": 85,
     "import rlrun-inference-cpu": 120,
     "import rlrun-trainer": 15,
     "import rlrun-orchestrator": 25,
