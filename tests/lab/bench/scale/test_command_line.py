@@ -70,7 +70,7 @@ def test_a_failure_does_not_end_the_other_scenarios(
     def fail(_: ScenarioOptions) -> int:
         raise RuntimeError("planted")
 
-    monkeypatch.setattr(command, "chosen", lambda _: [scenario(fail), scenario(lambda _: 1)])
+    monkeypatch.setattr(command, "choose_scenarios", lambda _: [scenario(fail), scenario(lambda _: 1)])
     monkeypatch.setattr(command.machine_load, "require_idle", lambda _: None)
     assert command.main(["--repeats", "2"]) == 1
     assert [result.ratio for _, result in written] == [2.0]
