@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # `make test`: what a change must pass. `make test-all` (ALL=1): everything.
 #
-# Lint, types, unit tests, the levels inside images and the browser run beside each other while the images are built and
-# the local cluster comes up. The end-to-end level follows, beside the apiserver level, which mostly waits for clocks and
-# leases. Runs with torch and vLLM come last and have the machine to themselves: engines that start beside tests that
-# compute get too little CPU for their probes. A level that fails does not hide the later ones; the closing lines of all
-# are repeated at the end, and their logs are in build/test.
+# Two tracks beside each other, neither of which waits for the other: what runs on this machine (lint, types, unit,
+# apiserver), and what runs in images and on the cluster (trainer, inference, browser, end-to-end). Meanwhile the images
+# are built and the local cluster comes up. Runs with torch and vLLM come last and have the machine to themselves: engines
+# that start beside tests that compute get too little CPU for their probes. A level that fails does not hide the later
+# ones; the closing lines of all are repeated at the end, and their logs are in build/test.
 # Leaves nothing running unless KEEP is set.
 set -uo pipefail
 cd "$(dirname "$0")/.."
@@ -62,6 +62,14 @@ on_this_machine() {
     level unit "$PY" -m pytest tests/unit -n "$workers" --dist worksteal --durations=15
     level fuzz "$PY" -m pytest tests/unit/rlrun_server/rest/integration/test_fuzz.py
     [[ -z "$all" ]] || level lab "$PY" -m pytest tests/lab -n "$workers" --dist worksteal --durations=10
+    # Waits for clocks and leases: beside the end-to-end level.
+    level apiserver "$PY" -m pytest tests/apiserver -n "$workers" -m "$selected" --durations=10
+}
+
+cluster_up() {
+    # A level of its own: builds run with low priority, the daemons of the cluster must not.
+    level binaries nice "$PY" -m local_cluster binaries
+    level cluster "$PY" -m local_cluster up && level images "$PY" -m local_cluster.images all --tests
 }
 
 one_by_one() { # Each of these tests computes on one core, with pauses: beside others, threads of torch would only wait.
@@ -71,29 +79,15 @@ one_by_one() { # Each of these tests computes on one core, with pauses: beside o
     level browser "$PY" -m pytest tests/browser -m "$pages" --durations=5
 }
 
-cluster_up() {
-    # A level of its own: builds run with low priority, the daemons of the cluster must not.
-    level binaries nice "$PY" -m local_cluster binaries
-    level cluster "$PY" -m local_cluster up && level images "$PY" -m local_cluster.images all --tests
-}
-
-apiserver() {
-    level apiserver "$PY" -m pytest tests/apiserver -n "$workers" -m "$selected" --durations=10
-}
-
-on_the_cluster() {
+in_images_and_on_the_cluster() {
+    cluster_up &
+    one_by_one
+    wait $!
     if ready images; then
         level e2e "$PY" -m pytest tests/e2e -m "not alone and not extended" -n 2 --durations=20
-    else
-        skipped e2e
-    fi
-}
-
-alone_on_the_cluster() {
-    if ready images; then
         level e2e-alone "$PY" -m pytest tests/e2e -m "alone and not extended" --durations=5
     else
-        skipped e2e-alone
+        skipped e2e e2e-alone
     fi
 }
 
@@ -156,9 +150,7 @@ side_by_side() { # side_by_side TRACK...: runs the tracks beside each other and 
 
 tell &
 teller=$!
-side_by_side images ${all:+kueue} on_this_machine one_by_one cluster_up
-side_by_side apiserver on_the_cluster
-side_by_side alone_on_the_cluster
+side_by_side images ${all:+kueue} on_this_machine in_images_and_on_the_cluster
 [[ -z "$all" ]] || side_by_side engines_on_the_cluster
 kill "$teller"
 teller=

@@ -4,8 +4,8 @@ Operator, rlrun-server, orchestrator, sidecars, environments and S3 are real in 
 (tests/support/images) unless a test is about what torch and vLLM compute: those tests name the model ENGINES and are
 marked `extended`, and so are the repetitions with ENGINES of tests that take the fixture `model`.
 
-Tests share runs where they ask different questions of the same one, start together what they wait for, and are divided
-between two workers, so that one lane computes while the other waits. What changes the platform itself is marked
+Tests share runs where they ask different questions of the same one, start together what they wait for, and go file by
+file to two workers, so that one computes while the other waits. What changes the platform itself is marked
 `alone`, and follows when both lanes are empty.
 """
 
@@ -29,8 +29,10 @@ from tests.support.lanes import Together
 from tests.support.s3_key_search import KeyHolders, find_s3_key
 from tests.support.sharing import folder_of_all_workers, shared
 
-SECOND_LANE = {"test_algorithms.py", "test_guides.py", "test_hosted_clients.py", "test_serving.py"}
-"""Files of tests for one worker; those of all others are for the other worker. Both take about as long."""
+NEIGHBOURS = {"test_determinism.py", "test_kubectl_view.py", "test_tenancy.py"}
+"""Files that share two runs, and so a worker."""
+LONGEST = ("test_lifecycle.py", "test_guides.py", "test_serving.py", "test_environments.py", "test_learning.py")
+"""Files to begin with, so that no worker is left with a long one at the end."""
 BROKEN_ENVIRONMENTS = Path(__file__).parent / "environments"
 SECONDS = 600.0
 """For a run to be over. Other runs may want the cores, so this says when to give up and nothing about speed."""
@@ -58,17 +60,20 @@ LAST = "test_permissions.py"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the file LAST at the end."""
-    items.sort(key=lambda item: item.path.name == LAST)
+    """Begin with the LONGEST files and put the file LAST at the end."""
+    first = {name: place for place, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: (item.path.name == LAST, first.get(item.path.name, len(first))))
 
 
 def lane(nodeid: str) -> str:
-    """Return the lane of a test."""
-    return "second" if Path(nodeid.partition("::")[0]).name in SECOND_LANE else "first"
+    """Return the lane of a test: its file, or what several files share."""
+    name = Path(nodeid.partition("::")[0]).name
+    return "neighbours" if name in NEIGHBOURS else name
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Together:
-    """Give each lane to a worker."""
+    """Give each lane to a worker, which takes the next when it is through."""
+    config.option.loadscopereorder = False  # else lanes with most tests come first, not the LONGEST
     return Together(config, log, lane)
 
 
