@@ -19,9 +19,17 @@ from rlrun.api.toml.foreign_keys import refusal
 Location = tuple[str | int, ...]
 Table = dict[str, Any]
 
-SAMPLING = ("max_tokens", "temperature", "repetition_penalty", "min_tokens", "seed")
+SAMPLING = (
+    "max_tokens",
+    "temperature",
+    "repetition_penalty",
+    "min_tokens",
+    "seed",
+    "enable_thinking",
+    "reasoning_effort",
+)
 """Keys of `sampling` in a file, which a request has at its top level."""
-REFUSED_SAMPLING = ("extra_body", "enable_thinking", "reasoning_effort", "temp_scheduler")
+REFUSED_SAMPLING = ("extra_body", "temp_scheduler")
 REFUSED = ("cluster_name", "run_config", "tailscale", "teacher", "post_batch_filters")
 SAME = (
     "name",

@@ -78,14 +78,6 @@ HOSTED = (
     ForeignKey(
         "sampling.extra_body", None, "has no equivalent: the trainer could not follow other parameters of sampling"
     ),
-    ForeignKey(
-        "sampling.enable_thinking",
-        None,
-        "has no equivalent: environments send chat_template_kwargs with their requests",
-    ),
-    ForeignKey(
-        "sampling.reasoning_effort", None, "has no equivalent: environments send reasoning_effort with their requests"
-    ),
     ForeignKey("sampling.temp_scheduler", None, "has no equivalent: the temperature is constant during a run"),
     ForeignKey("eval.sampling", None, "has no equivalent: evaluations sample as training does"),
     ForeignKey(

@@ -127,7 +127,7 @@ def test_wandb_secrets_and_team() -> None:
         ({"buffer": {"sed": 1}}, ("buffer", "sed"), "did you mean seed?"),
         ({"monitoring": {"wandb": {"team": "x"}}}, ("monitoring", "wandb", "team"), "unknown field"),
         ({"wandb": {"project": "x"}}, ("wandb",), "unknown field"),
-        ({"enable_thinking": False}, ("enable_thinking",), "chat_template_kwargs"),
+        ({"reasoning_effort": "extreme"}, ("reasoning_effort",), "'low', 'medium' or 'high'"),
         ({"cluster_name": "c"}, ("cluster_name",), "stays in its cluster"),
         ({"loss": "sft"}, ("loss",), 'must be "rl"'),
         ({"teacher": {"model": {"name": "t"}}}, ("teacher",), "algorithm.teacher"),
