@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from rlrun.api.base.field_errors import FieldProblem, problems
 from rlrun.api.base.kubernetes_types import KubernetesObject
 from rlrun.api.run import RLRun
-from rlrun.api.toml.dialects import grouped
+from rlrun.api.toml.dialects import group_by_reason
 from rlrun.api.toml.loader import TomlError, loads
 
 from rlrun_cli.inputs.positions import line_of, toml_lines, yaml_lines
@@ -159,4 +159,4 @@ def _load_toml(path: Path, text: str) -> RunFile:
         raise _invalid_file(path, error.problems, toml_lines(text)) from error
     spec = document.spec.model_dump(mode="json", by_alias=True, exclude_unset=True)
     files = [path.parent / file for file in document.env_files]
-    return RunFile(path, spec, env_files=files, notes=list(grouped(document.notes)))
+    return RunFile(path, spec, env_files=files, notes=list(group_by_reason(document.notes)))

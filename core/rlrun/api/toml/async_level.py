@@ -1,7 +1,7 @@
 """Rollouts in flight: oversampling_factor, and runs whose max_async_level is below it.
 
-The hosted service has dropped max_async_level: its clients no longer send it, and its server discards it. So a file
-with both starts there, whatever the level says, and with the factor that it gives. prime-rl has no such rule either.
+The hosted service has dropped max_async_level: its clients no longer send it, and its server discards it. A file with
+both keys starts there, with the factor that it gives. prime-rl has no such rule either.
 """
 
 import math

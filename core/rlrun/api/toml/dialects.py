@@ -238,7 +238,7 @@ def _set_defaults(result: Translation) -> None:
             entry.setdefault("weight", 1.0)
 
 
-def grouped(notes: Iterable[FieldProblem]) -> Iterator[str]:
+def group_by_reason(notes: Iterable[FieldProblem]) -> Iterator[str]:
     """Yield one line per reason, with all the keys that have it."""
     keys: dict[str, list[str]] = {}
     for note in notes:

@@ -38,12 +38,12 @@ def same(*keys: str) -> Iterator[ForeignKey]:
     return (ForeignKey(key, key) for key in keys)
 
 
-def ignored(remark: str, *keys: str) -> Iterator[ForeignKey]:
+def ignore(remark: str, *keys: str) -> Iterator[ForeignKey]:
     """Yield the keys that have no effect, for one reason."""
     return (ForeignKey(key, None, remark, is_ignored=True) for key in keys)
 
 
-def refused(remark: str, *keys: str) -> Iterator[ForeignKey]:
+def refuse(remark: str, *keys: str) -> Iterator[ForeignKey]:
     """Yield the keys that are refused, for one reason."""
     return (ForeignKey(key, None, remark) for key in keys)
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from rlrun.api.toml.foreign_key import ForeignKey, below, ignored, refused
+from rlrun.api.toml.foreign_key import ForeignKey, below, ignore, refuse
 
 IN_THE_MODEL = "the RLModel describes the pods of trainer and inference"
 OF_THE_PLATFORM = "the platform decides it"
@@ -72,7 +72,7 @@ def _environment(source: str, target: str) -> Iterator[ForeignKey]:
     yield ForeignKey(f"{source}.env.agent.harness.id", f"{target}.harness.id")
     yield ForeignKey(f"{source}.env.agent.runtime.type", f"{target}.harness.runtime.type")
     yield ForeignKey(f"{source}.env.agent.timeout.rollout", f"{target}.rollout_timeout_seconds")
-    yield from refused(
+    yield from refuse(
         "has no equivalent: write the settings of an agent into harness",
         f"{source}.env.agent",
         f"{source}.env.agent.*",
@@ -81,18 +81,18 @@ def _environment(source: str, target: str) -> Iterator[ForeignKey]:
     agents = "is set for one agent: all agents of an environment use the harness null in a subprocess here"
     yield ForeignKey(f"{source}.env.*.harness.id", None, agents, accepted=("null",))
     yield ForeignKey(f"{source}.env.*.runtime.type", None, agents, accepted=("subprocess",))
-    yield from refused(
+    yield from refuse(
         "has no equivalent: write the settings of an environment into taskset", f"{source}.env", f"{source}.env.*"
     )
-    yield from ignored(WORKERS, *(f"{source}.{key}" for key in ("num_workers", "serve", "pool", "max_concurrent")))
-    yield from refused(
+    yield from ignore(WORKERS, *(f"{source}.{key}" for key in ("num_workers", "serve", "pool", "max_concurrent")))
+    yield from refuse(
         "has no equivalent: environments run in pods of the run", f"{source}.address", f"{source}.serve.address"
     )
-    yield from refused("is not a key here: write rollout_timeout_seconds", f"{source}.timeout")
-    yield from refused(RETRIES, f"{source}.max_retries", f"{source}.retries")
-    yield from refused("has no equivalent: all environments share the sampling section", f"{source}.sampling")
-    yield from refused("has no equivalent: one algorithm trains on all environments", f"{source}.algo")
-    yield from refused(NO_SETTING, f"{source}.*")
+    yield from refuse("is not a key here: write rollout_timeout_seconds", f"{source}.timeout")
+    yield from refuse(RETRIES, f"{source}.max_retries", f"{source}.retries")
+    yield from refuse("has no equivalent: all environments share the sampling section", f"{source}.sampling")
+    yield from refuse("has no equivalent: one algorithm trains on all environments", f"{source}.algo")
+    yield from refuse(NO_SETTING, f"{source}.*")
 
 
 def _trained_on(source: str) -> Iterator[ForeignKey]:
@@ -116,7 +116,7 @@ def _trained_on(source: str) -> Iterator[ForeignKey]:
         yield ForeignKey(
             f"{gates}.*.{key}", None, "has no equivalent: only groups without a signal are dropped", accepted=(0, 0.0)
         )
-    yield from refused("has no equivalent: buffer selects examples by difficulty", f"{source}.curriculum")
+    yield from refuse("has no equivalent: buffer selects examples by difficulty", f"{source}.curriculum")
 
 
 def _evaluated_on(source: str) -> Iterator[ForeignKey]:
@@ -136,8 +136,8 @@ def _sampling(section: str) -> Iterator[ForeignKey]:
     yield from below(section, "sampling", "max_tokens", "temperature", "top_p", "min_tokens")
     yield from below(section, "sampling", "repetition_penalty", "seed")
     yield ForeignKey(f"{section}.max_completion_tokens", "sampling.max_tokens")
-    yield from refused("has no equivalent: the temperature is constant during a run", f"{section}.temp_scheduler")
-    yield from refused(NO_SETTING, f"{section}.*")
+    yield from refuse("has no equivalent: the temperature is constant during a run", f"{section}.temp_scheduler")
+    yield from refuse(NO_SETTING, f"{section}.*")
     yield from _extra_body(section)
 
 
@@ -150,12 +150,12 @@ def _extra_body(section: str) -> Iterator[ForeignKey]:
     yield ForeignKey(f"{body}.top_k", None, remark, accepted=(-1, 0))
     yield ForeignKey(f"{body}.min_p", None, remark, accepted=(0, 0.0))
     yield ForeignKey(f"{body}.return_token_ids", None, remark, accepted=(True,))
-    yield from refused(
+    yield from refuse(
         "has no equivalent: a run sets enable_thinking and reasoning_effort; environments send other variables of the "
         "chat template with their requests",
         f"{body}.chat_template_kwargs",
     )
-    yield from refused(remark, body)
+    yield from refuse(remark, body)
 
 
 def _evaluated_with(section: str) -> Iterator[ForeignKey]:
@@ -169,13 +169,13 @@ def _evaluated_with(section: str) -> Iterator[ForeignKey]:
         ("extra_body.chat_template_kwargs.enable_thinking", "enable_thinking"),
     ):
         yield ForeignKey(f"{section}.{key}", None, remark, same_as=f"sampling.{training}")
-    yield from refused(remark, section)
+    yield from refuse(remark, section)
 
 
 def _wandb(section: str) -> Iterator[ForeignKey]:
     yield ForeignKey(section, "wandb")
     yield from below(section, "wandb", "project", "entity", "name", "offline")
-    yield from ignored("Weights & Biases gets the metrics of a run, and no more", f"{section}.*")
+    yield from ignore("Weights & Biases gets the metrics of a run, and no more", f"{section}.*")
 
 
 def _lora(section: str) -> Iterator[ForeignKey]:
@@ -185,22 +185,22 @@ def _lora(section: str) -> Iterator[ForeignKey]:
     yield ForeignKey(
         f"{section}.modules_to_save", None, "has no equivalent: an adapter consists of LoRA weights", accepted=([],)
     )
-    yield from refused(NO_SETTING, f"{section}.*")
+    yield from refuse(NO_SETTING, f"{section}.*")
 
 
 def _checkpoints(section: str) -> Iterator[ForeignKey]:
     yield ForeignKey(section, "checkpoints")
     yield ForeignKey(f"{section}.interval", "checkpoints.interval")
     yield ForeignKey(f"{section}.keep_last", "checkpoints.keep_cloud")
-    yield from refused(
+    yield from refuse(
         "has no equivalent: checkpoints.keep_cloud keeps the newest, -1 all of them", f"{section}.keep_interval"
     )
     yield from _resume(f"{section}.resume_step")
-    yield from ignored(STORED, f"{section}.*")
+    yield from ignore(STORED, f"{section}.*")
 
 
 def _resume(*keys: str) -> Iterator[ForeignKey]:
-    return refused("has no equivalent: set checkpoint_id to a checkpoint that `rlrun checkpoints` shows", *keys)
+    return refuse("has no equivalent: set checkpoint_id to a checkpoint that `rlrun checkpoints` shows", *keys)
 
 
 def _orchestrator(key: str) -> str:
@@ -229,29 +229,29 @@ OF_THE_TRAINER = (
 
 PRIME_RL = (
     ForeignKey("model.name", "model", "Here the id of an RLModel, whose `source` names the weights."),
-    *refused("has no equivalent: images are not trained", "model.vlm"),
-    *ignored(IN_THE_MODEL, "model.*"),
+    *refuse("has no equivalent: images are not trained", "model.vlm"),
+    *ignore(IN_THE_MODEL, "model.*"),
     ForeignKey("run.name", "name"),
-    *ignored("seqLen of the RLModel holds", "seq_len", "orchestrator.seq_len"),
-    *ignored(STORED, "output_dir", "clean", "clean_output_dir", "run", "orchestrator.output_dir"),
-    *ignored(OF_THE_PLATFORM, "log", "weight_broadcast", "rollout_transport", "slurm", "deployment", "heartbeat"),
-    *ignored(IN_THE_MODEL, "inference", "trainer_gpu_ids", "inference_gpu_ids", "matmul_precision", "gpus_per_node"),
-    *ignored("trainer.model.lora decides which weights are trained", "type"),
-    *ignored("is not sent to another platform", "monitors.prime", "prime_monitor"),
-    *ignored("metrics are stored in S3", "monitors.file", "monitors.*"),
+    *ignore("seqLen of the RLModel holds", "seq_len", "orchestrator.seq_len"),
+    *ignore(STORED, "output_dir", "clean", "clean_output_dir", "run", "orchestrator.output_dir"),
+    *ignore(OF_THE_PLATFORM, "log", "weight_broadcast", "rollout_transport", "slurm", "deployment", "heartbeat"),
+    *ignore(IN_THE_MODEL, "inference", "trainer_gpu_ids", "inference_gpu_ids", "matmul_precision", "gpus_per_node"),
+    *ignore("trainer.model.lora decides which weights are trained", "type"),
+    *ignore("is not sent to another platform", "monitors.prime", "prime_monitor"),
+    *ignore("metrics are stored in S3", "monitors.file", "monitors.*"),
     *_wandb("monitors.wandb"),
-    *ignored("Weights & Biases gets the metrics of a run, and no more", "wandb.tags", "wandb.group", "wandb.shared"),
-    *ignored("Weights & Biases gets the metrics of a run, and no more", "wandb.log_extras", "wandb.id"),
+    *ignore("Weights & Biases gets the metrics of a run, and no more", "wandb.tags", "wandb.group", "wandb.shared"),
+    *ignore("Weights & Biases gets the metrics of a run, and no more", "wandb.log_extras", "wandb.id"),
     *_checkpoints("ckpt"),
     *_resume("resume", "orchestrator.resume", "trainer.resume"),
-    *refused("has no equivalent: tokenizer and chat template are those of the model's files", "tokenizer"),
-    *refused("has no equivalent: environments get variables from Secrets (env_file, env_from)", "env_vars"),
-    *refused("is an option here: rlrun run FILE --dry-run", "dry_run"),
-    *refused(NO_SETTING, "bench", "trainer.bench", "orchestrator.bench"),
-    *refused("has no equivalent: the images of the chart contain the code of trainer and orchestrator", "image_tag"),
-    *refused("has no equivalent: algorithm.teacher names a teacher that is served elsewhere", "teacher_inference"),
-    *refused(WHOLE_FILE, *OF_ONE_PROCESS),
-    *refused("has no equivalent: demonstrations come from the environments (algorithm.name sft)", "data"),
+    *refuse("has no equivalent: tokenizer and chat template are those of the model's files", "tokenizer"),
+    *refuse("has no equivalent: environments get variables from Secrets (env_file, env_from)", "env_vars"),
+    *refuse("is an option here: rlrun run FILE --dry-run", "dry_run"),
+    *refuse(NO_SETTING, "bench", "trainer.bench", "orchestrator.bench"),
+    *refuse("has no equivalent: the images of the chart contain the code of trainer and orchestrator", "image_tag"),
+    *refuse("has no equivalent: algorithm.teacher names a teacher that is served elsewhere", "teacher_inference"),
+    *refuse(WHOLE_FILE, *OF_ONE_PROCESS),
+    *refuse("has no equivalent: demonstrations come from the environments (algorithm.name sft)", "data"),
     # The orchestrator.
     *(
         ForeignKey(_orchestrator(key), key)
@@ -259,34 +259,32 @@ PRIME_RL = (
     ),
     ForeignKey("orchestrator.group_size", "rollouts_per_example", "With its own default, 1, a group has no baseline."),
     ForeignKey("orchestrator.trajectory_strategy", "trajectory_strategy"),
-    *refused("has no equivalent: batch_size counts rollouts", "orchestrator.token_batch_size"),
-    *ignored("max_async_level limits the age of rollouts", "orchestrator.max_off_policy_steps", "max_off_policy_steps"),
-    *ignored("max_async_level is a limit", "orchestrator.strict_async_level", "strict_async_level"),
-    *ignored(
+    *refuse("has no equivalent: batch_size counts rollouts", "orchestrator.token_batch_size"),
+    *ignore("max_async_level limits the age of rollouts", "orchestrator.max_off_policy_steps", "max_off_policy_steps"),
+    *ignore("max_async_level is a limit", "orchestrator.strict_async_level", "strict_async_level"),
+    *ignore(
         "oversampling_factor sets the number of rollouts in flight",
         "orchestrator.concurrency",
         "orchestrator.max_inflight_rollouts",
         "orchestrator.max_concurrent",
     ),
-    *ignored(OF_THE_PLATFORM, *map(_orchestrator, OF_THE_ORCHESTRATOR)),
-    *ignored("monitors of the whole run hold", "orchestrator.monitors", "orchestrator.wandb"),
-    *ignored("is not sent to another platform", "orchestrator.prime_monitor", "orchestrator.monitors.prime"),
-    *ignored("checkpoints of the whole run hold", "orchestrator.ckpt", "trainer.ckpt"),
-    *refused("has no equivalent: the code of an environment limits what it starts", "orchestrator.tasks_per_minute"),
-    *refused(
-        "has no equivalent: environments get variables from Secrets (env_file, env_from)", "orchestrator.env_vars"
-    ),
-    *refused("has no equivalent: tokenizer and chat template are those of the model's files", "orchestrator.tokenizer"),
-    *ignored("the engine renders prompts, with the chat template of the model's files", "orchestrator.renderer.name"),
-    *ignored(IN_THE_MODEL, "orchestrator.renderer.reasoning_parser", "orchestrator.renderer.tool_parser"),
+    *ignore(OF_THE_PLATFORM, *map(_orchestrator, OF_THE_ORCHESTRATOR)),
+    *ignore("monitors of the whole run hold", "orchestrator.monitors", "orchestrator.wandb"),
+    *ignore("is not sent to another platform", "orchestrator.prime_monitor", "orchestrator.monitors.prime"),
+    *ignore("checkpoints of the whole run hold", "orchestrator.ckpt", "trainer.ckpt"),
+    *refuse("has no equivalent: the code of an environment limits what it starts", "orchestrator.tasks_per_minute"),
+    *refuse("has no equivalent: environments get variables from Secrets (env_file, env_from)", "orchestrator.env_vars"),
+    *refuse("has no equivalent: tokenizer and chat template are those of the model's files", "orchestrator.tokenizer"),
+    *ignore("the engine renders prompts, with the chat template of the model's files", "orchestrator.renderer.name"),
+    *ignore(IN_THE_MODEL, "orchestrator.renderer.reasoning_parser", "orchestrator.renderer.tool_parser"),
     ForeignKey("orchestrator.renderer.enable_thinking", "sampling.enable_thinking"),
-    *refused("has no equivalent: the chat template of the model's files decides it", "orchestrator.renderer"),
+    *refuse("has no equivalent: the chat template of the model's files decides it", "orchestrator.renderer"),
     ForeignKey("orchestrator.model.name", "model"),
     ForeignKey("orchestrator.student.model.name", "model"),
-    *ignored("trainer.model.lora holds", "orchestrator.model.lora", "orchestrator.student.model.lora"),
-    *ignored(OF_THE_PLATFORM, "orchestrator.model.client", "orchestrator.student.client"),
-    *ignored(IN_THE_MODEL, "orchestrator.model.trust_remote_code"),
-    *refused("has no equivalent: images are not trained", "orchestrator.model.vlm"),
+    *ignore("trainer.model.lora holds", "orchestrator.model.lora", "orchestrator.student.model.lora"),
+    *ignore(OF_THE_PLATFORM, "orchestrator.model.client", "orchestrator.student.client"),
+    *ignore(IN_THE_MODEL, "orchestrator.model.trust_remote_code"),
+    *refuse("has no equivalent: images are not trained", "orchestrator.model.vlm"),
     ForeignKey(
         "orchestrator.algo.type",
         "algorithm.name",
@@ -308,13 +306,13 @@ PRIME_RL = (
             ("base_url", "algorithm.teacher.url"),
         )
     ),
-    *refused("has no equivalent: the algorithm has no further settings", "orchestrator.algo"),
-    *refused(
+    *refuse("has no equivalent: the algorithm has no further settings", "orchestrator.algo"),
+    *refuse(
         "has no equivalent: algorithm.teacher has one url and a model",
         "orchestrator.teacher",
         "orchestrator.algo.teacher",
     ),
-    *refused(
+    *refuse(
         "has no equivalent: supervised steps train on the environments' demonstrations (algorithm.name sft)",
         "orchestrator.teacher_rollout_model",
     ),
@@ -324,7 +322,7 @@ PRIME_RL = (
         "has no equivalent: rollouts without an advantage add nothing to the gradient",
         accepted=(True,),
     ),
-    *refused(
+    *refuse(
         "has no equivalent: difficulty_filter drops groups without a training signal",
         *map(_orchestrator, ("filters", "pre_batch_filters", "post_batch_filters", "advantage")),
     ),
@@ -333,40 +331,40 @@ PRIME_RL = (
     *below(
         "orchestrator.buffer", "buffer", "easy_fraction", "hard_fraction", "env_ratios", "skip_verification", "seed"
     ),
-    *refused(NO_SETTING, "orchestrator.buffer.*"),
+    *refuse(NO_SETTING, "orchestrator.buffer.*"),
     ForeignKey("orchestrator.val", "val"),
     *below("orchestrator.val", "val", "interval", "num_examples", "rollouts_per_example"),
-    *refused(NO_SETTING, "orchestrator.val.*"),
+    *refuse(NO_SETTING, "orchestrator.val.*"),
     ForeignKey("orchestrator.eval", "eval"),
     *below("orchestrator.eval", "eval", "interval", "num_examples", "rollouts_per_example", "eval_base_model"),
     ForeignKey("orchestrator.eval.group_size", "eval.rollouts_per_example"),
     ForeignKey(
         "orchestrator.eval.skip_first_step", "eval.eval_base_model", "With the opposite value.", is_inverted=True
     ),
-    *ignored("an interrupted evaluation is repeated", "orchestrator.eval.retrigger_on_resume"),
-    *refused(NO_SETTING, "orchestrator.eval.*"),
+    *ignore("an interrupted evaluation is repeated", "orchestrator.eval.retrigger_on_resume"),
+    *refuse(NO_SETTING, "orchestrator.eval.*"),
     *_evaluated_with("orchestrator.eval.sampling"),
     *(row for source in _names("orchestrator.train.source") for row in _trained_on(source)),
     *(row for source in _names("orchestrator.eval.source") for row in _evaluated_on(source)),
     *(row for section in _names("orchestrator.train.sampling") for row in _sampling(section)),
-    *refused(NO_SETTING, "orchestrator.train", "orchestrator.*"),
+    *refuse(NO_SETTING, "orchestrator.train", "orchestrator.*"),
     # The trainer.
     ForeignKey("trainer.max_steps", "max_steps"),
     ForeignKey("trainer.model.name", "model"),
     *(row for section in _names("trainer.model.lora") for row in _lora(section)),
-    *refused("has no equivalent: images are not trained", "trainer.model.vlm"),
-    *refused("has no equivalent: a run trains the weights of its RLModel", "trainer.model.debug"),
-    *ignored(IN_THE_MODEL, "trainer.model"),
+    *refuse("has no equivalent: images are not trained", "trainer.model.vlm"),
+    *refuse("has no equivalent: a run trains the weights of its RLModel", "trainer.model.debug"),
+    *ignore(IN_THE_MODEL, "trainer.model"),
     ForeignKey("trainer.optim.lr", "learning_rate"),
     ForeignKey("trainer.optim.type", None, "has no equivalent: the optimizer is AdamW", accepted=("adamw",)),
-    *ignored("the trainer's own settings of AdamW hold", "trainer.optim"),
+    *ignore("the trainer's own settings of AdamW hold", "trainer.optim"),
     ForeignKey(
         "trainer.scheduler.type",
         None,
         "has no equivalent: the learning rate is constant after warmup_steps",
         accepted=("constant",),
     ),
-    *refused("has no equivalent: the learning rate is constant after warmup_steps", "trainer.scheduler"),
+    *refuse("has no equivalent: the learning rate is constant after warmup_steps", "trainer.scheduler"),
     *below("trainer.loss", "loss", "ratio_type"),
     *(
         ForeignKey(f"trainer.loss.{theirs}_{end}", f"loss.{ours}_{end}")
@@ -377,16 +375,16 @@ PRIME_RL = (
         )
         for end in ("low", "high")
     ),
-    *refused(
+    *refuse(
         "has no equivalent: the settings of the policy gradient are those of the loss section here", "trainer.loss"
     ),
-    *refused("has no equivalent: a run trains on rollouts", "trainer.data"),
-    *refused("has no equivalent: tokenizer and chat template are those of the model's files", "trainer.tokenizer"),
-    *refused("has no equivalent: environments get variables from Secrets (env_file, env_from)", "trainer.env_vars"),
-    *ignored("monitors of the whole run hold", "trainer.monitors", "trainer.wandb"),
-    *ignored(OF_THE_PLATFORM, *(f"trainer.{key}" for key in OF_THE_TRAINER)),
+    *refuse("has no equivalent: a run trains on rollouts", "trainer.data"),
+    *refuse("has no equivalent: tokenizer and chat template are those of the model's files", "trainer.tokenizer"),
+    *refuse("has no equivalent: environments get variables from Secrets (env_file, env_from)", "trainer.env_vars"),
+    *ignore("monitors of the whole run hold", "trainer.monitors", "trainer.wandb"),
+    *ignore(OF_THE_PLATFORM, *(f"trainer.{key}" for key in OF_THE_TRAINER)),
     ForeignKey("trainer.max_async_level", "max_async_level"),
-    *refused(NO_SETTING, "trainer.*"),
+    *refuse(NO_SETTING, "trainer.*"),
 )
 """Keys of prime-rl's own files. A row with a longer path is preferred, and a name to `*`."""
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from rlrun.api.toml.dialects import grouped
+from rlrun.api.toml.dialects import group_by_reason
 from rlrun.api.toml.loader import RunToml, TomlError, loads
 from rlrun.api.toml.prime_rl_keys import is_prime_rl
 
@@ -197,7 +197,7 @@ def test_a_file_of_the_newest_form_becomes_a_run() -> None:
         "wandb": {"project": "words", "name": "first"},
         "checkpoints": {"interval": 10, "keep_cloud": -1},
     }
-    assert set(grouped(run.notes)) == {
+    assert set(group_by_reason(run.notes)) == {
         "seq_len, orchestrator.seq_len: ignored: seqLen of the RLModel holds",
         "output_dir: ignored: files of a run are stored in the platform's S3",
         "monitors.wandb.tags: ignored: Weights & Biases gets the metrics of a run, and no more",
