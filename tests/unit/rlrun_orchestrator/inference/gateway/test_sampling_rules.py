@@ -67,20 +67,15 @@ def test_every_field_of_sampling_reaches_the_engine() -> None:
     assert (asked["presence_penalty"], asked["frequency_penalty"]) == (0.0, 0.0), "nor the model's own defaults"
 
 
+@pytest.mark.proves("sampling.enableThinking", "sampling.reasoningEffort")
 @pytest.mark.parametrize(
     ("sampling", "asked", "sent"),
     [
-        pytest.param(
-            {"enableThinking": False},
-            {},
-            {"chat_template_kwargs": {"enable_thinking": False}},
-            marks=pytest.mark.proves("sampling.enableThinking"),
-        ),
-        pytest.param(
+        ({"enableThinking": False}, {}, {"chat_template_kwargs": {"enable_thinking": False}}),
+        (
             {"reasoningEffort": "low"},
             {},
             {"chat_template_kwargs": {"reasoning_effort": "low"}, "reasoning_effort": "low"},
-            marks=pytest.mark.proves("sampling.reasoningEffort"),
         ),
         (
             {"enableThinking": False},
