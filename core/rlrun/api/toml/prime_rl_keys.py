@@ -326,6 +326,15 @@ PRIME_RL = (
         "has no equivalent: difficulty_filter drops groups without a training signal",
         *map(_orchestrator, ("filters", "pre_batch_filters", "post_batch_filters", "advantage")),
     ),
+    *(
+        ForeignKey(
+            f"orchestrator.{key}",
+            None,
+            "has no equivalent: the rewards of the environment decide about truncated answers",
+            accepted=(False,),
+        )
+        for key in ("mask_truncated_completions", "zero_truncated_completions")
+    ),
     ForeignKey("orchestrator.buffer", "buffer"),
     *below("orchestrator.buffer", "buffer", "online_difficulty_filtering", "easy_threshold", "hard_threshold"),
     *below(
