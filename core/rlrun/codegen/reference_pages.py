@@ -7,6 +7,7 @@ python -m rlrun.codegen.reference_pages --check     fail if they differ from the
 import argparse
 import json
 import sys
+import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -152,18 +153,24 @@ def toml_page() -> str:
         "",
         "## Keys of prime-rl",
         "",
-        "Keys of prime-rl's own files, which have a table `orchestrator`. A row holds for the keys below it too,",
-        "unless they have their own; `*` is any name. Keys that are ignored give a note on standard error. Missing",
-        "keys have the defaults of prime-rl where these decide what is learned or kept: "
-        + ", ".join(f"`{d.origin}` {json.dumps(d.value)}" for d in DEFAULTS if d.without is None)
-        + "; without",
-        "`trainer.model.lora` all weights are trained. Earlier names have the same rows: "
-        + ", ".join(f"`{earlier}` for `{name}`" for earlier, name in EARLIER.items())
-        + ".",
+        *textwrap.wrap(_about_prime_rl(), 120, break_on_hyphens=False),
         "",
         *_foreign_keys([row for row in PRIME_RL if not row.key.startswith(tuple(f"{name}." for name in EARLIER))]),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _about_prime_rl() -> str:
+    """Return what holds for all keys of prime-rl."""
+    defaults = ", ".join(f"`{d.origin}` {json.dumps(d.value)}" for d in DEFAULTS if d.without is None)
+    earlier = ", ".join(f"`{earlier}` for `{name}`" for earlier, name in EARLIER.items())
+    return (
+        "Keys of prime-rl's own files, which have a table `orchestrator`. A row holds for the keys below it too, "
+        "unless they have their own; `*` is any name. Keys that are ignored give a note on standard error, over REST "
+        "in the header `Warning`. Missing keys have the defaults of prime-rl where these decide what is learned or "
+        f"kept: {defaults}; without `trainer.model.lora` all weights are trained. Earlier names have the same rows: "
+        f"{earlier}."
+    )
 
 
 def _foreign_keys(keys: Sequence[ForeignKey]) -> list[str]:

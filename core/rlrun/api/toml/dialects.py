@@ -231,6 +231,10 @@ def _set_defaults(result: Translation) -> None:
         if is_needed and default.without not in sections and _get(table, place) is None:
             _put(table, place, default.value)
             result.origins[default.key] = default.origin
+    if "max_steps" not in table:
+        steps = RLRunSpec.model_fields["max_steps"].default
+        message = f"is not set: the run ends after {steps} steps, where prime-rl goes on"
+        result.notes.append(FieldProblem("max_steps", message))
     environments = table.get("env")
     entries = [e for e in environments if isinstance(e, dict)] if isinstance(environments, list) else []
     if any("weight" in entry for entry in entries):

@@ -36,7 +36,7 @@ def test_defaults_of_the_api_server_are_left_out(rlrun: Rlrun) -> None:
 def test_keys_without_an_effect_are_named(rlrun: Rlrun, tmp_path: Path) -> None:
     file = tmp_path / "a.toml"
     file.write_text(
-        'seq_len = 9\nmodel = { name = "a/b" }\nslurm = { partition = "x" }\nlog = { level = "debug" }\n'
+        'max_steps = 3\nseq_len = 9\nmodel = { name = "a/b" }\nslurm = { partition = "x" }\nlog = { level = "debug" }\n'
         'orchestrator = { group_size = 4, train = { source = [{ env = { taskset = { id = "a/b" } } }] } }\n'
     )
     wanted = [

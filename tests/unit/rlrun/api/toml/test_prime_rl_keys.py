@@ -201,11 +201,11 @@ def test_a_file_of_the_newest_form_becomes_a_run() -> None:
         "seq_len, orchestrator.seq_len: ignored: seqLen of the RLModel holds",
         "output_dir: ignored: files of a run are stored in the platform's S3",
         "monitors.wandb.tags: ignored: Weights & Biases gets the metrics of a run, and no more",
-        "log, slurm, deployment, weight_broadcast: ignored: the platform decides it",
+        "log, slurm, weight_broadcast: ignored: the platform decides it",
         "orchestrator.renderer.name: ignored: the engine renders prompts, with the chat template of the model's files",
         "orchestrator.concurrency: ignored: oversampling_factor sets the number of rollouts in flight",
         "trainer.optim.weight_decay: ignored: the trainer's own settings of AdamW hold",
-        "trainer.model.attn, inference: ignored: the RLModel describes the pods of trainer and inference",
+        "deployment, trainer.model.attn, inference: ignored: the RLModel describes the pods of trainer and inference",
     }
 
 
@@ -234,6 +234,9 @@ orchestrator = { batch_size = 8, group_size = 4, train = { source = [{ env = { t
 """
     run = loads(text).spec
     assert (run.learning_rate, run.lora.enabled) == (1e-6, False), "all weights, with the rate for them"
+    assert list(group_by_reason(loads(text).notes)) == [
+        "max_steps: is not set: the run ends after 100 steps, where prime-rl goes on"
+    ]
     assert problems_in(text.replace("group_size = 4, ", "")) == {
         "orchestrator.group_size": "must be greater than or equal to 2, not 1"
     }
