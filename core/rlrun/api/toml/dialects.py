@@ -4,7 +4,7 @@ Self-managed trainers and hosted clients have other names for some keys, and set
 tables in `foreign_keys` say what becomes of each; this module only applies them.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -35,11 +35,15 @@ class Translation:
 
     def origin(self, path: str) -> str:
         """Return the path in the file of a path in `table`."""
-        known = [p for p in self.origins if path == p or path.startswith((f"{p}.", f"{p}["))]
-        if not known:
-            return path
-        longest = max(known, key=len)
-        return self.origins[longest] + path[len(longest) :]
+        above = path
+        while above and above not in self.origins:
+            above = above[: max(above.rfind("."), above.rfind("["), 0)]
+        return self.origins[above] + path[len(above) :] if above else path
+
+    def renames(self) -> dict[str, str]:
+        """Return the name in the file of each field with another name here. Short names may be words of a message."""
+        names = ((here.rpartition(".")[2], there.rpartition(".")[2]) for here, there in self.origins.items())
+        return {here: there for here, there in names if "_" in here and here != there}
 
 
 def translate(table: Table) -> Translation:
@@ -84,40 +88,65 @@ class _Found:
         return (*place, *self.place[len(self.at) :])
 
 
+@dataclass
+class _Node:
+    """Part of a path in the tables."""
+
+    row: ForeignKey | None = None
+    below: dict[str, "_Node"] = field(default_factory=dict)
+
+    def add(self, row: ForeignKey) -> None:
+        node = self
+        for part in row.key.split("."):
+            node = node.below.setdefault(part, _Node())
+        node.row = row
+
+
+def _below(nodes: Iterable[_Node], name: str) -> list[_Node]:
+    """Return the nodes for a key below these, those of its name before those of any name."""
+    return [node.below[part] for node in nodes for part in (name, "*") if part in node.below]
+
+
 class _Reader:
     """Walk over one file."""
 
     def __init__(self, rows: Iterable[ForeignKey]) -> None:
-        self._rows = {tuple(row.key.split(".")): row for row in rows if row.key != row.equivalent}
+        self._root = _Node()
+        for row in rows:
+            if row.key != row.equivalent:
+                self._root.add(row)
         self._found: list[_Found] = []
         self._result = Translation({})
 
     def read(self, table: Table) -> Translation:
         """Return the translation. Keys of this schema are read first, so that a conflict is one of the other key."""
         for key, value in table.items():
-            self._walk(value, (key,), None, ())
+            self._walk(value, (key,), _below([self._root], key), None, ())
         for found in sorted(self._found, key=lambda found: found.depends_on_others):
             self._apply(found)
         return self._result
 
-    def _walk(self, value: Any, place: Place, inherited: ForeignKey | None, at: Place) -> None:
-        names = tuple(part for part in place if isinstance(part, str))
-        row = self._row(names)
+    def _walk(self, value: Any, place: Place, nodes: list[_Node], inherited: ForeignKey | None, at: Place) -> None:
+        """Find the rows for a value. `nodes`: those of its own key. `inherited`: the row of the key `at`, above it."""
+        row = next((node.row for node in nodes if node.row is not None), None)
         if row is not None and not (row.is_for_text and isinstance(value, dict)):
             inherited, at = row, place
-        if not self._has_more(names) or not _is_section(value):
+        if not any(node.below for node in nodes) or not _is_section(value):
             if inherited is not None:
                 self._found.append(_Found(inherited, at, place, value))
-            elif len(names) == 1 and names[0] in TABLES and not isinstance(value, dict):
-                self._problem(place, f"must be a table: write [{names[0]}]")
+            elif len(place) == 1 and place[0] in TABLES and not isinstance(value, dict):
+                self._problem(place, f"must be a table: write [{place[0]}]")
                 _put(self._result.table, place, {})
             else:
                 _put(self._result.table, place, value)
             return
         if isinstance(value, dict):
             self._open(value, place, inherited, at)
-        for part, below in value.items() if isinstance(value, dict) else enumerate(value):
-            self._walk(below, (*place, part), inherited, at)
+            for name, below in value.items():
+                self._walk(below, (*place, name), _below(nodes, name), inherited, at)
+        else:
+            for position, entry in enumerate(value):
+                self._walk(entry, (*place, position), nodes, inherited, at)
 
     def _open(self, value: Table, place: Place, row: ForeignKey | None, at: Place) -> None:
         """Keep a section, even if all its keys are translated to other places."""
@@ -131,15 +160,6 @@ class _Reader:
             self._found.append(section)
         else:
             _put(self._result.table, place, {})
-
-    def _row(self, names: Sequence[str]) -> ForeignKey | None:
-        """Return the row for exactly this key, the one with the fewest `*`."""
-        fitting = [row for row in self._rows if len(row) == len(names) and _fits(row, names)]
-        return self._rows[min(fitting, key=lambda row: row.count("*"))] if fitting else None
-
-    def _has_more(self, names: Sequence[str]) -> bool:
-        """Return whether there are rows for keys below this one."""
-        return any(len(row) > len(names) and _fits(row, names) for row in self._rows)
 
     def _apply(self, found: _Found) -> None:
         row, value = found.row, found.value
@@ -183,10 +203,6 @@ class _Reader:
 
     def _problem(self, place: Place, message: str) -> None:
         self._result.problems.append(FieldProblem(path_of(place), message))
-
-
-def _fits(row: Sequence[str], names: Sequence[str]) -> bool:
-    return all(part in (name, "*") for part, name in zip(row, names, strict=False))
 
 
 def _is_section(value: Any) -> bool:

@@ -110,10 +110,8 @@ def _with_keys_of_file(problem: FieldProblem, translation: Translation) -> Field
         if path in translation.table:
             message = unknown_field(path, [*fields_at(RLRunSpec, (), by_name=True), *ENV_FILE_KEYS])
         return FieldProblem(path, message)
-    for translated, original in translation.origins.items():
-        here, there = (name.rpartition(".")[2] for name in (translated, original))
-        if "_" in here and here != there:
-            message = re.sub(rf"\b{re.escape(here)}\b", there, message)
+    for here, there in translation.renames().items():
+        message = re.sub(rf"\b{re.escape(here)}\b", there, message)
     return FieldProblem(path, message)
 
 
