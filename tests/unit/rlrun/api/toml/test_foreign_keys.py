@@ -63,6 +63,8 @@ def test_an_equivalent_exists(row: ForeignKey) -> None:
 def test_an_equivalent_key_is_accepted_under_the_other_name(row: ForeignKey) -> None:
     if row.key == "env_files":
         return
+    given: Any
+    wanted: Any
     given, wanted = (True, False) if row.is_inverted else (256, 2.0) if row.divisor else ("text", "text")
     if row.values:
         given, wanted = next(iter(row.values.items()))
