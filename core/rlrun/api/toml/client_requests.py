@@ -160,7 +160,8 @@ class _Reader:
 
     def _evaluation(self, evaluation: Table, environments: Any) -> Table:
         self.origins["eval.env"] = ("eval", "environments")
-        if evaluation.pop("sampling", None):
+        sampling = evaluation.pop("sampling", None) or {}
+        if not isinstance(sampling, dict) or any(self.body.get(key) != value for key, value in sampling.items()):
             self._refuse(("eval", "sampling"), refusal("eval.sampling") or "")
         skip = coerced_value(evaluation.pop("skip_first_step", None), bool)
         if skip is not None:

@@ -17,6 +17,7 @@ def _table(name: str, *keys: str) -> Iterable[ForeignKey]:
 NO_OWNER = "has no owner: write it in front of the name, as `rlrun env list` shows it"
 """Problem of an environment whose id is a name alone."""
 _IN_THE_MODEL = "has no equivalent in a run: the RLModel describes the pods of trainer and inference"
+AS_IN_TRAINING = "has no equivalent: evaluations sample as training does"
 _LIMIT_OF_CODE = "has no equivalent: pass the limit to the environment's code in args or harness"
 
 SELF_MANAGED = (
@@ -73,7 +74,11 @@ HOSTED = (
         "sampling.extra_body", None, "has no equivalent: the trainer could not follow other parameters of sampling"
     ),
     ForeignKey("sampling.temp_scheduler", None, "has no equivalent: the temperature is constant during a run"),
-    ForeignKey("eval.sampling", None, "has no equivalent: evaluations sample as training does"),
+    ForeignKey("eval.sampling", None, AS_IN_TRAINING),
+    *(
+        ForeignKey(f"eval.sampling.{key}", None, AS_IN_TRAINING, same_as=f"sampling.{key}")
+        for key in ("max_tokens", "temperature", "enable_thinking", "reasoning_effort")
+    ),
     ForeignKey(
         "max_inflight_rollouts",
         "oversampling_factor",

@@ -107,6 +107,12 @@ def test_environments_and_evaluations() -> None:
     assert (exam.id, exam.version, exam.rollouts_per_example, exam.num_examples) == ("o/e", "1.0", 4, -1)
 
 
+def test_an_evaluation_may_repeat_the_sampling_of_training() -> None:
+    evaluation = {"environments": [{"id": "o/a"}], "sampling": {"max_tokens": 64, "enable_thinking": False}}
+    assert accepted(eval=evaluation, max_tokens=64, enable_thinking=False).spec.eval is not None
+    assert list(refused(eval=evaluation, max_tokens=64)) == [("eval", "sampling")]
+
+
 def test_wandb_secrets_and_team() -> None:
     found = accepted(
         monitoring={"wandb": {"project": "p", "entity": "", "name": "n"}},
