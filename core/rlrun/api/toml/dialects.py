@@ -18,6 +18,10 @@ from rlrun.api.toml.prime_rl_keys import DEFAULTS, PRIME_RL, is_prime_rl, is_run
 Table = dict[str, Any]
 Place = tuple[str | int, ...]
 """Keys and positions of a value in a table."""
+SMALLEST = RLRunSpec.model_validate(
+    {"model": "a/b", "env": [{"id": "a/b"}], "eval": {"env": [{"id": "a/b"}]}}
+).model_dump(mode="json", by_alias=False)
+"""Run with the default of every key."""
 TABLES = ("lora", "eval")
 """Sections with keys of other dialects, which must be tables."""
 
@@ -165,7 +169,7 @@ class _Reader:
         row, value = found.row, found.value
         if any(value == accepted and type(value) is type(accepted) for accepted in row.accepted):
             return
-        if row.same_as is not None and _get(self._result.table, row.same_as.split(".")) == value:
+        if row.same_as is not None and self._is_repeated(row.same_as.split("."), value):
             return
         if row.is_ignored:
             if value != {}:
@@ -174,6 +178,11 @@ class _Reader:
             self._problem(found.place, row.remark)
         else:
             self._set(found)
+
+    def _is_repeated(self, place: list[str], value: Any) -> bool:
+        """Return whether a run has this value at a place, from the file or by default."""
+        present = _get(self._result.table, place)
+        return bool((_get(SMALLEST, place) if present is None else present) == value)
 
     def _set(self, found: _Found) -> None:
         row, value, place = found.row, found.value, found.target()

@@ -308,6 +308,16 @@ def test_a_key_is_refused_with_one_reason(there: str, instead: str, path: str, r
     assert reason in found[path]
 
 
+def test_a_repeated_value_may_be_a_default() -> None:
+    repeated = "eval.sampling]\ntemperature = 1.0\nmax_completion_tokens = 128"
+    text = NEWEST.replace("eval.sampling]\nmax_completion_tokens = 128", repeated)
+    assert text != NEWEST
+    assert values(loads(text)) == values(loads(NEWEST))
+    assert list(problems_in(text.replace("temperature = 1.0", "temperature = 0.5"))) == [
+        "orchestrator.eval.sampling.temperature"
+    ]
+
+
 def test_a_file_for_one_process_is_refused() -> None:
     found = problems_in('max_steps = 9\n[model]\nname = "a/b"\n[data]\nname = "d"\n[optim]\nlr = 1e-5')
     assert set(found) == {"data", "optim", "env"}
