@@ -236,7 +236,9 @@ class Orchestrator:
             self._conditions,
             self._teacher(),
         )
-        tokenizer = ChatTokenizer(self._http, self._pool, deadline=settings.inference_deadline)
+        tokenizer = ChatTokenizer(
+            self._http, self._pool, config_mapping.template_variables(run), deadline=settings.inference_deadline
+        )
         demonstrations = DemonstrationLoader(
             sampler, environments, tokenizer, batch_size=spec.batch_size, seq_len=run.model.seq_len
         )

@@ -171,7 +171,16 @@ def sampling_rules(run: ResolvedRun) -> SamplingRules:
         repetition_penalty=sampling.repetition_penalty,
         # Asynchronous rollouts depend on the clock: a default seed would only make them look repeatable.
         seed=run.spec.seed if sampling.seed is None and run.spec.max_async_level == 0 else sampling.seed,
+        template=template_variables(run),
     )
+
+
+def template_variables(run: ResolvedRun) -> dict[str, object]:
+    """Return the variables of the chat template that the run sets, for rollouts, evaluations and demonstrations."""
+    sampling = run.spec.sampling
+    effort = sampling.reasoning_effort
+    variables = {"enable_thinking": sampling.enable_thinking, "reasoning_effort": effort.value if effort else None}
+    return {name: value for name, value in variables.items() if value is not None}
 
 
 def exact_prefixes(run: ResolvedRun) -> bool:

@@ -42,7 +42,7 @@ def convert(
     sys.stdout.write(converted)
     if "#" in text:
         lost.append("Comments are not converted.")
-    for line in lost:
+    for line in (*(f"Note: {note}" for note in loaded.notes), *lost):
         output.notice(line)
 
 

@@ -141,6 +141,8 @@ def run(
 ) -> None:
     """Start a run. If FILE is invalid, all its problems are listed and nothing is created."""
     loaded = load(file)
+    for note in loaded.notes:
+        output.notice(f"Note: {note}")
     values = variables.collect([*loaded.env_files, *(env_file or [])], env or [], os.environ)
     chosen = choose_name(name, loaded)
     target = choose_namespace(namespace or cli_context(ctx).namespace, loaded)

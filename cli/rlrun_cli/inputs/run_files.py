@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from rlrun.api.base.field_errors import FieldProblem, problems
 from rlrun.api.base.kubernetes_types import KubernetesObject
 from rlrun.api.run import RLRun
+from rlrun.api.toml.dialects import group_by_reason
 from rlrun.api.toml.loader import TomlError, loads
 
 from rlrun_cli.inputs.positions import line_of, toml_lines, yaml_lines
@@ -30,6 +31,8 @@ class RunFile:
     metadata: dict[str, Any] = field(default_factory=dict)
     env_files: list[Path] = field(default_factory=list)
     """Paths in `env_file` of the TOML, resolved against its folder."""
+    notes: list[str] = field(default_factory=list)
+    """Lines about keys without an effect and adapted values of the TOML."""
 
     @property
     def name(self) -> str | None:
@@ -155,4 +158,5 @@ def _load_toml(path: Path, text: str) -> RunFile:
     except TomlError as error:
         raise _invalid_file(path, error.problems, toml_lines(text)) from error
     spec = document.spec.model_dump(mode="json", by_alias=True, exclude_unset=True)
-    return RunFile(path, spec, env_files=[path.parent / file for file in document.env_files])
+    files = [path.parent / file for file in document.env_files]
+    return RunFile(path, spec, env_files=files, notes=list(group_by_reason(document.notes)))

@@ -7,6 +7,7 @@ python -m rlrun.codegen.reference_pages --check     fail if they differ from the
 import argparse
 import json
 import sys
+import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,9 @@ from typing import Any
 
 from rlrun.api import metric_catalog
 from rlrun.api.base.names import snake, snake_words
-from rlrun.api.toml.foreign_keys import HOSTED, SELF_MANAGED, ForeignKey
+from rlrun.api.toml.foreign_key import ForeignKey
+from rlrun.api.toml.foreign_keys import HOSTED, SELF_MANAGED
+from rlrun.api.toml.prime_rl_keys import DEFAULTS, EARLIER, PRIME_RL
 from rlrun.codegen.crd import KINDS, CrdKind, crd
 from rlrun.codegen.generated_files import update
 from rlrun.codegen.openapi import INT_OR_STRING, PRESERVE, VALIDATIONS
@@ -133,25 +136,66 @@ def toml_page() -> str:
         "",
         "## Keys of self-managed trainers",
         "",
-        "Keys of prime-rl's TOML files. Those with an equivalent are accepted under their own names; the others are",
-        "refused with the reason given here. A file with a key and its equivalent is refused, because one has the same",
-        "meaning as the other.",
+        "Keys in the documentation of self-managed trainers. Those with an equivalent are accepted under their own",
+        "names; the others are refused with the reason given here. A file with a key and its equivalent is refused,",
+        "because one has the same meaning as the other.",
         "",
         *_foreign_keys(SELF_MANAGED),
         "",
         "## Keys of hosted clients",
         "",
         "Keys of the files of hosted clients (prime 0.6.0 and 0.12.0) that are not in the table above or have another",
-        "meaning. The same holds for them.",
+        "meaning. The same holds for them. A `max_async_level` below `oversampling_factor` is raised to it with a",
+        "note, because the hosted service has dropped the level. A file without `oversampling_factor` gets a lower",
+        "one instead.",
         "",
         *_foreign_keys(HOSTED),
+        "",
+        "## Keys of prime-rl",
+        "",
+        *textwrap.wrap(_about_prime_rl(), 120, break_on_hyphens=False),
+        "",
+        *_foreign_keys([row for row in PRIME_RL if not row.key.startswith(tuple(f"{name}." for name in EARLIER))]),
     ]
     return "\n".join(lines) + "\n"
 
 
+def _about_prime_rl() -> str:
+    """Return what holds for all keys of prime-rl."""
+    defaults = ", ".join(f"`{d.origin}` {json.dumps(d.value)}" for d in DEFAULTS if d.without is None)
+    earlier = ", ".join(f"`{earlier}` for `{name}`" for earlier, name in EARLIER.items())
+    return (
+        "Keys of prime-rl's own files, which have a table `orchestrator`. A row holds for the keys below it too, "
+        "unless they have their own; `*` is any name. Keys that are ignored give a note on standard error, over REST "
+        "in the header `Warning`. Missing keys have the defaults of prime-rl where these decide what is learned or "
+        f"kept: {defaults}; without `trainer.model.lora` all weights are trained. Earlier names have the same rows: "
+        f"{earlier}."
+    )
+
+
 def _foreign_keys(keys: Sequence[ForeignKey]) -> list[str]:
-    body = [(f"`{k.key}`", f"`{k.equivalent}`" if k.equivalent else "none", k.remark) for k in keys]
+    body = [(f"`{k.key}`", _equivalent(k), _remark(k)) for k in keys]
     return _table(("Key", "Equivalent key", "Remark"), body)
+
+
+def _equivalent(key: ForeignKey) -> str:
+    if key.equivalent:
+        return f"`{key.equivalent}`"
+    return "ignored" if key.is_ignored else "none"
+
+
+def _remark(key: ForeignKey) -> str:
+    """Return the remark, with the values that are accepted."""
+    if key.values:
+        pairs = (
+            there if there == here else f"{there} becomes {json.dumps(here)}" for there, here in key.values.items()
+        )
+        return f"{', '.join(pairs)}; other values: {key.remark}"
+    if key.accepted:
+        return f"{' or '.join(json.dumps(value) for value in key.accepted)} is left out; other values: {key.remark}"
+    if key.same_as:
+        return f"The value of `{key.same_as}` is left out; another one: {key.remark}"
+    return key.remark
 
 
 def metrics_page() -> str:

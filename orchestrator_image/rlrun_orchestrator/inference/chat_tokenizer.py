@@ -5,7 +5,7 @@ Stock vLLM serves it at POST /tokenize, so this process needs neither the tokeni
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import aiohttp
@@ -24,10 +24,15 @@ Messages = Sequence[dict[str, Any]]
 class ChatTokenizer:
     """Client of the engines' chat template."""
 
-    def __init__(self, http: aiohttp.ClientSession, pool: ReplicaPool, *, deadline: float) -> None:
-        """`deadline`: seconds to wait for an engine that responds."""
+    def __init__(
+        self, http: aiohttp.ClientSession, pool: ReplicaPool, template: Mapping[str, object], *, deadline: float
+    ) -> None:
+        """`template`: variables of the chat template, as in the rollouts of the run. `deadline`: seconds to wait for
+        an engine that responds.
+        """
         self._http = http
         self._pool = pool
+        self._template = dict(template)
         self._deadline = deadline
 
     async def encode(self, messages: Messages, *, tools: Messages = (), add_generation_prompt: bool) -> list[int]:
@@ -39,6 +44,8 @@ class ChatTokenizer:
         question: dict[str, Any] = {"messages": list(messages), "add_generation_prompt": add_generation_prompt}
         if tools:
             question["tools"] = list(tools)
+        if self._template:
+            question["chat_template_kwargs"] = self._template
         body = json.dumps(question).encode()
         deadline = time.monotonic() + self._deadline
         problem = self._pool.problem()

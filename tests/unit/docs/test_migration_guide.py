@@ -15,4 +15,4 @@ def test_migration(tmp_path: Path) -> None:
     folder.mkdir()
     path = install_commands(tmp_path / "bin", sys.executable, "false")
     nowhere = {"PATH": path, "HOME": str(tmp_path), "KUBECONFIG": str(tmp_path / "none")}
-    assert Runner(ROOT / "docs/guides/migration.md", folder, nowhere).run() == 2
+    assert Runner(ROOT / "docs/guides/migration.md", folder, nowhere).run() == 3

@@ -8,6 +8,14 @@ from pydantic import Field
 from rlrun.api.base.rules import Rule, Spec
 
 
+class ReasoningEffort(StrEnum):
+    """Amount of reasoning before an answer."""
+
+    low = "low"
+    medium = "medium"
+    high = "high"
+
+
 class Sampling(Spec):
     """Sampling parameters of training rollouts."""
 
@@ -26,7 +34,18 @@ class Sampling(Spec):
     seed: int | None = Field(default=None, ge=0, le=2**31 - 1)
     """Seed of token sampling. Unset: the run's seed if maxAsyncLevel is 0, otherwise a random seed for each rollout."""
 
+    enable_thinking: bool | None = None
+    """Value of enable_thinking in the model's chat template, for models whose template can switch reasoning on and off (Qwen3.5, Nemotron). It replaces the value of an environment's requests, and holds for demonstrations and evaluations too. Unset: the environment's value, or the template's default. A template that does not read it ignores it."""  # noqa: E501
+    reasoning_effort: ReasoningEffort | None = Field(default=None, strict=False)
+    """Reasoning effort in the model's chat template (gpt-oss). It replaces the value of an environment's requests, and holds for demonstrations and evaluations too. Unset: the environment's value, or the template's default. A template that does not read it ignores it."""  # noqa: E501
+
     spec_rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            "reasoningEffort",
+            "!has(self.enableThinking) || !has(self.reasoningEffort)",
+            "reasoningEffort excludes enableThinking: use the one that the model's chat template reads",
+            lambda s: s.enable_thinking is None or s.reasoning_effort is None,
+        ),
         Rule(
             "minTokens",
             "!has(self.minTokens) || !has(self.maxTokens) || self.minTokens <= self.maxTokens",

@@ -14,14 +14,24 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from rlrun.api.base.field_errors import FieldProblem, problems, unknown_field
 from rlrun.api.run import RLRunSpec
+from rlrun.api.toml.async_level import MOST_OVERSAMPLING, fit_async_level, oversampling_for
 from rlrun.api.toml.foreign_keys import refusal
 
 Location = tuple[str | int, ...]
 Table = dict[str, Any]
 
-SAMPLING = ("max_tokens", "temperature", "repetition_penalty", "min_tokens", "seed")
+SAMPLING = (
+    "max_tokens",
+    "temperature",
+    "repetition_penalty",
+    "min_tokens",
+    "seed",
+    "enable_thinking",
+    "reasoning_effort",
+)
 """Keys of `sampling` in a file, which a request has at its top level."""
-REFUSED_SAMPLING = ("extra_body", "enable_thinking", "reasoning_effort", "temp_scheduler")
+TEMPLATE_VARIABLES = ("enable_thinking", "reasoning_effort")
+REFUSED_SAMPLING = ("temp_scheduler",)
 REFUSED = ("cluster_name", "run_config", "tailscale", "teacher", "post_batch_filters")
 SAME = (
     "name",
@@ -39,14 +49,12 @@ SAME = (
     "adapters",
 )
 """Keys with the same name and meaning as in a run."""
-MOVED = ("model", "environments", "eval", "monitoring", "compute_size", "secrets", "team_id")
+MOVED = ("extra_body", "model", "environments", "eval", "monitoring", "compute_size", "secrets", "team_id")
 TRANSLATED = ("loss", "max_inflight_rollouts", "pre_batch_filters")
 ALL_KEYS = (*SAME, *MOVED, *TRANSLATED, *SAMPLING, *REFUSED_SAMPLING, *REFUSED)
 
 ZERO_ADVANTAGE = "zero_advantage"
 """Type of the filter that drops groups without a training signal."""
-MOST_OVERSAMPLING = 16
-"""Largest oversampling_factor of a run."""
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -97,7 +105,8 @@ class _Reader:
         self._move_sections(table)
         self._translate(table)
         table = coerce(table, RLRunSpec)
-        self._set_async_level(table)
+        # The clients have no place for the note.
+        fit_async_level(table)
         secrets = self._secrets()
         if not isinstance(self.body.get("team_id", ""), str):
             self._refuse(("team_id",), "must be a text")
@@ -126,6 +135,7 @@ class _Reader:
         table["env"] = self._environments(self.body.get("environments", []), ("environments",))
         sampling = {key: self.body[key] for key in SAMPLING if key in self.body}
         self.origins |= {f"sampling.{key}": (key,) for key in SAMPLING}
+        sampling |= self._template_variables()
         table["sampling"] = sampling
         if "compute_size" in self.body:
             table["infrastructure"] = {"compute_size": self.body["compute_size"]}
@@ -138,9 +148,20 @@ class _Reader:
         if environments := evaluation.pop("environments", None):
             table["eval"] = self._evaluation(evaluation, environments)
 
+    def _template_variables(self) -> Table:
+        """Return the variables of the chat template in `extra_body`, which may contain nothing else."""
+        body = self._section("extra_body")
+        variables = body.get("chat_template_kwargs", {})
+        is_known = isinstance(variables, dict) and set(variables) <= set(TEMPLATE_VARIABLES)
+        if is_known and set(body) <= {"chat_template_kwargs"}:
+            return dict(variables)
+        self._refuse(("extra_body",), refusal("sampling.extra_body") or "")
+        return {}
+
     def _evaluation(self, evaluation: Table, environments: Any) -> Table:
         self.origins["eval.env"] = ("eval", "environments")
-        if evaluation.pop("sampling", None):
+        sampling = evaluation.pop("sampling", None) or {}
+        if not isinstance(sampling, dict) or any(self.body.get(key) != value for key, value in sampling.items()):
             self._refuse(("eval", "sampling"), refusal("eval.sampling") or "")
         skip = coerced_value(evaluation.pop("skip_first_step", None), bool)
         if skip is not None:
@@ -164,6 +185,12 @@ class _Reader:
             # The clients split ids themselves, and an explicit version wins there.
             package, _, version = identifier.rpartition("@")
             entry = {**({"version": version} if version else {}), **entry, "id": package}
+        taskset = entry.get("taskset")
+        if "id" not in entry and isinstance(taskset, dict) and isinstance(taskset.get("id"), str):
+            entry["id"] = taskset["id"]
+            entry["taskset"] = {key: value for key, value in taskset.items() if key != "id"}
+            path = "eval.env" if location[0] == "eval" else "env"
+            self.origins[f"{path}[{location[-1]}].id"] = (*location, "taskset", "id")
         if "ratio" in entry and location[0] == "environments":
             entry["weight"] = entry.pop("ratio")
             self.origins[f"env[{location[-1]}].weight"] = (*location, "ratio")
@@ -183,9 +210,7 @@ class _Reader:
             if kind != ZERO_ADVANTAGE or coerced_value(enforce, bool) is not True:
                 self._refuse(("pre_batch_filters", index), f"must have the type {ZERO_ADVANTAGE} and enforce true")
                 continue
-            buffer = table.get("buffer", {})
-            if isinstance(buffer, dict):
-                table["buffer"] = {**buffer, "online_difficulty_filtering": True}
+            table["difficulty_filter"] = {"enabled": True}
         self._translate_inflight(table)
 
     def _translate_inflight(self, table: Table) -> None:
@@ -197,17 +222,12 @@ class _Reader:
         if "oversampling_factor" in table:
             self._refuse(location, "has the same meaning as oversampling_factor: use only one of them")
         elif isinstance(batch, int) and batch > 0:
-            if not isinstance(inflight, int) or not batch <= inflight <= MOST_OVERSAMPLING * batch:
+            factor = oversampling_for(inflight, {"batch_size": batch})
+            if factor is None:
                 self._refuse(location, f"must be a whole number, 1 to {MOST_OVERSAMPLING} times batch_size")
                 return
-            table["oversampling_factor"] = inflight / batch
+            table["oversampling_factor"] = factor
             self.origins["oversampling_factor"] = location
-
-    def _set_async_level(self, table: Table) -> None:
-        """Raise the default of max_async_level to oversampling_factor: newer clients cannot set it."""
-        factor, default = table.get("oversampling_factor"), RLRunSpec.model_fields["max_async_level"].default
-        if "max_async_level" not in table and isinstance(factor, int | float) and default < factor <= MOST_OVERSAMPLING:
-            table["max_async_level"] = math.ceil(factor)
 
     def _secrets(self) -> dict[str, str]:
         secrets: dict[str, str] = {}

@@ -1,80 +1,275 @@
-"""Translation of keys of related TOML dialects into those of this schema, before validation.
+"""Translation of the keys of related TOML dialects into those of this schema, before validation.
 
-Self-managed trainers and hosted clients have other names for some keys (see `foreign_keys`).
+Self-managed trainers and hosted clients have other names for some keys, and settings that a run here does not have. The
+tables in `foreign_keys` say what becomes of each; this module only applies them.
 """
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from rlrun.api.base.field_errors import FieldProblem
+from rlrun.api.base.field_errors import FieldProblem, fields_at, path_of
+from rlrun.api.run import RLRunSpec
+from rlrun.api.toml.async_level import MOST_OVERSAMPLING, fit_async_level, oversampling_for
+from rlrun.api.toml.foreign_key import ForeignKey
+from rlrun.api.toml.foreign_keys import FOR_EVALUATION, HOSTED, SELF_MANAGED
+from rlrun.api.toml.prime_rl_keys import DEFAULTS, PRIME_RL, is_prime_rl, is_run
 
 Table = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Synonym:
-    """Key of other trainers that has another name in this schema."""
-
-    section: str
-    key: str
-    target: str
-    """Path of the equivalent key: at the top level, or in the same section."""
-    inverted: bool = False
-    """True if the equivalent key has the opposite value, true or false."""
-
-    @property
-    def path(self) -> str:
-        """Path of the key in the file."""
-        return f"{self.section}.{self.key}"
-
-
-SYNONYMS = (
-    Synonym("lora", "alpha", "lora_alpha"),
-    Synonym("lora", "r", "lora.rank"),
-    Synonym("eval", "skip_first_step", "eval.eval_base_model", inverted=True),
-)
-REINFORCEMENT_LEARNING = "rl"
-"""Value of `loss` in files of hosted clients for runs that learn from rewards, as runs do by default."""
+Place = tuple[str | int, ...]
+"""Keys and positions of a value in a table."""
+SMALLEST = RLRunSpec.model_validate(
+    {"model": "a/b", "env": [{"id": "a/b"}], "eval": {"env": [{"id": "a/b"}]}}
+).model_dump(mode="json", by_alias=False)
+"""Run with the default of every key."""
+TABLES = ("lora", "eval")
+"""Sections with keys of other dialects, which must be tables."""
 
 
 @dataclass
 class Translation:
-    """Table with the keys of this schema, and the problems of translating it."""
+    """Table with the keys of this schema, and what was found while translating it."""
 
     table: Table
     problems: list[FieldProblem] = field(default_factory=list)
+    notes: list[FieldProblem] = field(default_factory=list)
+    """Keys without an effect, and values that were adapted, with the reason."""
     origins: dict[str, str] = field(default_factory=dict)
     """Path in the file of each translated path in `table`."""
+
+    def origin(self, path: str) -> str:
+        """Return the path in the file of a path in `table`."""
+        above = path
+        while above and above not in self.origins:
+            above = above[: max(above.rfind("."), above.rfind("["), 0)]
+        return self.origins[above] + path[len(above) :] if above else path
+
+    def renames(self) -> dict[str, str]:
+        """Return the name in the file of each field with another name here. Short names may be words of a message."""
+        names = ((here.rpartition(".")[2], there.rpartition(".")[2]) for here, there in self.origins.items())
+        return {here: there for here, there in names if "_" in here and here != there}
 
 
 def translate(table: Table) -> Translation:
     """Return a translated copy of the table. Values of a wrong type are left to validation."""
-    result = Translation(dict(table))
-    if result.table.get("loss") == REINFORCEMENT_LEARNING:
-        del result.table["loss"]
-    for section in dict.fromkeys(synonym.section for synonym in SYNONYMS):
-        if section in result.table:
-            _translate_section(result, section)
+    theirs = is_prime_rl(table)
+    rows = {key.key: key for key in (*SELF_MANAGED, *HOSTED, *FOR_EVALUATION, *(PRIME_RL if theirs else ()))}
+    result = _Reader(rows.values()).read(table)
+    if is_run(table):
+        _set_defaults(result)
+    if note := fit_async_level(result.table):
+        result.notes.append(note)
     return result
 
 
-def _translate_section(result: Translation, section: str) -> None:
-    value = result.table[section]
-    if not isinstance(value, dict):
-        result.problems.append(FieldProblem(section, f"must be a table: write [{section}]"))
-        value = {}
-    result.table[section] = dict(value)
-    for synonym in SYNONYMS:
-        if synonym.section == section and synonym.key in value:
-            _translate_key(result, synonym)
+@dataclass(frozen=True)
+class _Found:
+    """Value in the file for which a row decides."""
+
+    row: ForeignKey
+    at: Place
+    """Place of the row's own key, at or above the value."""
+    place: Place
+    value: Any
+
+    @property
+    def path(self) -> str:
+        return path_of(self.place)
+
+    @property
+    def depends_on_others(self) -> bool:
+        """True if other keys of the file must be translated first."""
+        return self.row.is_default or self.row.same_as is not None or self.row.divisor is not None
+
+    def target(self) -> Place:
+        """Return the place of the equivalent, with the positions of the file in its lists."""
+        positions = iter(part for part in self.at if isinstance(part, int))
+        place: list[str | int] = []
+        for part in (self.row.equivalent or "").split("."):
+            place.append(part.removesuffix("[]"))
+            if part.endswith("[]") and (position := next(positions, None)) is not None:
+                place.append(position)
+        return (*place, *self.place[len(self.at) :])
 
 
-def _translate_key(result: Translation, synonym: Synonym) -> None:
-    parent, _, key = synonym.target.rpartition(".")
-    destination = result.table[parent] if parent else result.table
-    if key in destination:
-        message = f"has the same meaning as {synonym.target}: use only one of them"
-        result.problems.append(FieldProblem(synonym.path, message))
-    value = result.table[synonym.section].pop(synonym.key)
-    destination[key] = not value if synonym.inverted and isinstance(value, bool) else value
-    result.origins[synonym.target] = synonym.path
+@dataclass
+class _Node:
+    """Part of a path in the tables."""
+
+    row: ForeignKey | None = None
+    below: dict[str, "_Node"] = field(default_factory=dict)
+
+    def add(self, row: ForeignKey) -> None:
+        node = self
+        for part in row.key.split("."):
+            node = node.below.setdefault(part, _Node())
+        node.row = row
+
+
+def _below(nodes: Iterable[_Node], name: str) -> list[_Node]:
+    """Return the nodes for a key below these, those of its name before those of any name."""
+    return [node.below[part] for node in nodes for part in (name, "*") if part in node.below]
+
+
+class _Reader:
+    """Walk over one file."""
+
+    def __init__(self, rows: Iterable[ForeignKey]) -> None:
+        self._root = _Node()
+        for row in rows:
+            if row.key != row.equivalent:
+                self._root.add(row)
+        self._found: list[_Found] = []
+        self._result = Translation({})
+
+    def read(self, table: Table) -> Translation:
+        """Return the translation. Keys of this schema are read first, so that a conflict is one of the other key."""
+        for key, value in table.items():
+            self._walk(value, (key,), _below([self._root], key), None, ())
+        for found in sorted(self._found, key=lambda found: found.depends_on_others):
+            self._apply(found)
+        return self._result
+
+    def _walk(self, value: Any, place: Place, nodes: list[_Node], inherited: ForeignKey | None, at: Place) -> None:
+        """Find the rows for a value. `nodes`: those of its own key. `inherited`: the row of the key `at`, above it."""
+        row = next((node.row for node in nodes if node.row is not None), None)
+        if row is not None and not (row.is_for_text and isinstance(value, dict)):
+            inherited, at = row, place
+        if not any(node.below for node in nodes) or not _is_section(value):
+            if inherited is not None:
+                self._found.append(_Found(inherited, at, place, value))
+            elif len(place) == 1 and place[0] in TABLES and not isinstance(value, dict):
+                self._problem(place, f"must be a table: write [{place[0]}]")
+                _put(self._result.table, place, {})
+            else:
+                _put(self._result.table, place, value)
+            return
+        if isinstance(value, dict):
+            self._open(value, place, inherited, at)
+            for name, below in value.items():
+                self._walk(below, (*place, name), _below(nodes, name), inherited, at)
+        else:
+            for position, entry in enumerate(value):
+                self._walk(entry, (*place, position), nodes, inherited, at)
+
+    def _open(self, value: Table, place: Place, row: ForeignKey | None, at: Place) -> None:
+        """Keep a section, even if all its keys are translated to other places."""
+        section = _Found(row, at, place, {}) if row is not None and row.equivalent else None
+        if row is not None and section is None:
+            return
+        names = [part for part in (section.target() if section else place) if isinstance(part, str)]
+        if value and not fields_at(RLRunSpec, names, by_name=True):
+            return
+        if section:
+            self._found.append(section)
+        else:
+            _put(self._result.table, place, {})
+
+    def _apply(self, found: _Found) -> None:
+        row, value = found.row, found.value
+        if any(value == accepted and type(value) is type(accepted) for accepted in row.accepted):
+            return
+        if row.same_as is not None and self._is_repeated(row.same_as.split("."), value):
+            return
+        if row.is_ignored:
+            if value != {}:
+                self._result.notes.append(FieldProblem(found.path, f"ignored: {row.remark}"))
+        elif row.equivalent is None or (row.values is not None and value not in (*row.values, {})):
+            self._problem(found.place, row.remark)
+        else:
+            self._set(found)
+
+    def _is_repeated(self, place: list[str], value: Any) -> bool:
+        """Return whether a run has this value at a place, from the file or by default."""
+        present = _get(self._result.table, place)
+        return bool((_get(SMALLEST, place) if present is None else present) == value)
+
+    def _set(self, found: _Found) -> None:
+        row, value, place = found.row, found.value, found.target()
+        if row.values is not None and value != {}:
+            value = row.values[value]
+        if row.is_inverted and isinstance(value, bool):
+            value = not value
+        if row.divisor is not None:
+            value = oversampling_for(value, self._result.table)
+            if value is None:
+                self._problem(found.place, f"must be a whole number, 1 to {MOST_OVERSAMPLING} times {row.divisor}")
+                return
+        present = _get(self._result.table, place)
+        if value == {} and present is not None:
+            return
+        if row.is_default and present is not None:
+            _put(self._result.table, found.place, value)
+            return
+        path = path_of(place)
+        other = self._result.origins.get(path, path)
+        # Several keys of the other dialect may repeat one value, but none repeats a key of this schema.
+        if present is not None and (present != value or other == path):
+            self._problem(found.place, f"has the same meaning as {other}: use only one of them")
+            return
+        _put(self._result.table, place, value)
+        self._result.origins.setdefault(path, found.path)
+
+    def _problem(self, place: Place, message: str) -> None:
+        self._result.problems.append(FieldProblem(path_of(place), message))
+
+
+def _is_section(value: Any) -> bool:
+    """Return whether rows may decide about parts of the value: a table, or a list of tables."""
+    return isinstance(value, dict) or (
+        isinstance(value, list) and bool(value) and all(isinstance(entry, dict) for entry in value)
+    )
+
+
+def _get(table: Any, place: Iterable[str | int]) -> Any:
+    """Return the value at a place, None without one."""
+    for part in place:
+        try:
+            table = table[part]
+        except (KeyError, IndexError, TypeError):
+            return None
+    return table
+
+
+def _put(table: Table, place: Place, value: Any) -> None:
+    """Set the value at a place. Tables and lists above it are created; a value of another type is left as it is."""
+    here: Any = table
+    for part, following in zip(place, [*place[1:], None], strict=True):
+        if isinstance(here, list) and isinstance(part, int):
+            here += [{} for _ in range(part + 1 - len(here))]
+        elif not isinstance(here, dict) or not isinstance(part, str):
+            return
+        if following is None:
+            here[part] = value
+        elif isinstance(here, dict):
+            here = here.setdefault(part, [] if isinstance(following, int) else {})
+        else:
+            here = here[part]
+
+
+def _set_defaults(result: Translation) -> None:
+    """Set the values that missing keys have in files of prime-rl. One weight makes the others 1, as there."""
+    table, sections = result.table, set(result.table)
+    for default in DEFAULTS:
+        place: Place = tuple(default.key.split("."))
+        is_needed = default.section is None or default.section in sections
+        if is_needed and default.without not in sections and _get(table, place) is None:
+            _put(table, place, default.value)
+            result.origins[default.key] = default.origin
+    if "max_steps" not in table:
+        steps = RLRunSpec.model_fields["max_steps"].default
+        message = f"is not set: the run ends after {steps} steps, where prime-rl goes on"
+        result.notes.append(FieldProblem("max_steps", message))
+    environments = table.get("env")
+    entries = [e for e in environments if isinstance(e, dict)] if isinstance(environments, list) else []
+    if any("weight" in entry for entry in entries):
+        for entry in entries:
+            entry.setdefault("weight", 1.0)
+
+
+def group_by_reason(notes: Iterable[FieldProblem]) -> Iterator[str]:
+    """Yield one line per reason, with all the keys that have it."""
+    keys: dict[str, list[str]] = {}
+    for note in notes:
+        keys.setdefault(note.message, []).append(note.path)
+    return (f"{', '.join(paths)}: {message}" for message, paths in keys.items())

@@ -5,39 +5,28 @@ docs/reference/toml.md shows the tables, and the reader answers a key without an
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import replace
 
-
-@dataclass(frozen=True)
-class ForeignKey:
-    """Key of another trainer's TOML file."""
-
-    key: str
-    """Path without list positions: `env.weight`."""
-    equivalent: str | None = None
-    """Path of the key here with the same meaning, which is accepted under the other name too. None: the key is
-    refused."""
-    remark: str = ""
-    """Difference in meaning, or the reason why there is no equivalent and what to use instead."""
-
-
-def _same(*keys: str) -> Iterable[ForeignKey]:
-    return (ForeignKey(key, key) for key in keys)
+from rlrun.api.toml.foreign_key import ForeignKey, same
 
 
 def _table(name: str, *keys: str) -> Iterable[ForeignKey]:
-    return _same(*(f"{name}.{key}" for key in keys))
+    return same(*(f"{name}.{key}" for key in keys))
 
 
+NO_OWNER = "has no owner: write it in front of the name, as `rlrun env list` shows it"
+"""Problem of an environment whose id is a name alone."""
 _IN_THE_MODEL = "has no equivalent in a run: the RLModel describes the pods of trainer and inference"
+AS_IN_TRAINING = "has no equivalent: evaluations sample as training does"
 _LIMIT_OF_CODE = "has no equivalent: pass the limit to the environment's code in args or harness"
 
 SELF_MANAGED = (
     ForeignKey("model", "model", "Here the id of an RLModel, whose `source` names the weights."),
-    *_same("max_steps", "batch_size", "rollouts_per_example"),
-    *_same("learning_rate", "warmup_steps", "gradient_accumulation_steps", "oversampling_factor", "max_async_level"),
+    *same("max_steps", "batch_size", "rollouts_per_example"),
+    *same("learning_rate", "warmup_steps", "gradient_accumulation_steps", "oversampling_factor", "max_async_level"),
     *_table("sampling", "max_tokens", "temperature", "top_p", "stop"),
-    *_table("env", "id", "args", "taskset", "harness", "weight"),
+    ForeignKey("env.id", "env.id", f"A name without an owner is refused: it {NO_OWNER}."),
+    *_table("env", "args", "taskset", "harness", "weight"),
     *_table("lora", "enabled", "dropout", "target_modules"),
     ForeignKey("lora.r", "lora.rank"),
     ForeignKey("lora.alpha", "lora_alpha"),
@@ -60,12 +49,14 @@ SELF_MANAGED = (
 
 HOSTED = (
     ForeignKey("env_files", "env_file"),
-    ForeignKey("eval.skip_first_step", "eval.eval_base_model", "With the opposite value."),
+    ForeignKey("eval.skip_first_step", "eval.eval_base_model", "With the opposite value.", is_inverted=True),
     ForeignKey(
         "loss",
         None,
         'is a table with the settings of the policy gradient; "rl" is accepted as its default, and "sft" is a value of '
         "algorithm.name",
+        accepted=("rl",),
+        is_for_text=True,
     ),
     ForeignKey("seq_len", None, "has no equivalent in a run: seqLen of the RLModel sets it"),
     ForeignKey("teacher", None, "has no equivalent: algorithm.teacher scores the policy's own rollouts instead"),
@@ -75,30 +66,49 @@ HOSTED = (
     ),
     ForeignKey("run_config", None, "has no equivalent: there are no settings beyond the keys of this page"),
     ForeignKey("tailscale", None, "has no equivalent: list the hosts that an environment reaches in its egress"),
+    *(
+        ForeignKey(f"sampling.extra_body.chat_template_kwargs.{key}", f"sampling.{key}")
+        for key in ("enable_thinking", "reasoning_effort")
+    ),
     ForeignKey(
         "sampling.extra_body", None, "has no equivalent: the trainer could not follow other parameters of sampling"
     ),
-    ForeignKey(
-        "sampling.enable_thinking",
-        None,
-        "has no equivalent: environments send chat_template_kwargs with their requests",
-    ),
-    ForeignKey(
-        "sampling.reasoning_effort", None, "has no equivalent: environments send reasoning_effort with their requests"
-    ),
     ForeignKey("sampling.temp_scheduler", None, "has no equivalent: the temperature is constant during a run"),
-    ForeignKey("eval.sampling", None, "has no equivalent: evaluations sample as training does"),
+    ForeignKey("eval.sampling", None, AS_IN_TRAINING),
+    *(
+        ForeignKey(f"eval.sampling.{key}", None, AS_IN_TRAINING, same_as=f"sampling.{key}")
+        for key in ("max_tokens", "temperature", "enable_thinking", "reasoning_effort")
+    ),
     ForeignKey(
-        "max_inflight_rollouts", None, "has no equivalent: set oversampling_factor to its quotient by batch_size"
+        "max_inflight_rollouts",
+        "oversampling_factor",
+        "Divided by batch_size: 1 to 16 times of it.",
+        divisor="batch_size",
     ),
     ForeignKey(
         "pre_batch_filters",
         None,
-        "has no equivalent: groups without a training signal are dropped by difficulty_filter or "
-        "buffer.online_difficulty_filtering",
+        "has no equivalent: only the type zero_advantage is translated, with enforce true",
+    ),
+    ForeignKey(
+        "pre_batch_filters.type",
+        "difficulty_filter.enabled",
+        "has no equivalent: only the type zero_advantage is translated, with enforce true",
+        values={"zero_advantage": True},
+    ),
+    ForeignKey(
+        "pre_batch_filters.enforce",
+        None,
+        "has no equivalent: only the type zero_advantage is translated, with enforce true",
+        accepted=(True,),
     ),
     ForeignKey("post_batch_filters", None, "has no equivalent: a batch is trained on as it is"),
-    ForeignKey("env.ratio", None, "is not a key here: write weight"),
+    ForeignKey("env.ratio", "env[].weight"),
+    ForeignKey("env.taskset.id", "env[].id", "For an environment without an id.", is_default=True),
+    ForeignKey("eval.env.taskset.id", "eval.env[].id", "For an environment without an id.", is_default=True),
+    ForeignKey(
+        "eval.env.group_size", "eval.env[].rollouts_per_example", "The number of rollouts of each of its examples."
+    ),
     ForeignKey("env.timeout", None, "is not a key here: write rollout_timeout_seconds"),
     ForeignKey("env.group_size", None, "has no equivalent: rollouts_per_example holds for all environments"),
     ForeignKey("env.pool", None, "has no equivalent: infrastructure.compute_size sets the workers of an environment"),
@@ -124,10 +134,16 @@ HOSTED = (
 """Keys of the hosted service's clients (prime 0.6.0 and 0.12.0) that are not keys here or have another meaning."""
 
 
+FOR_EVALUATION = tuple(
+    replace(row, key=f"eval.{row.key}")
+    for row in HOSTED
+    if row.key.startswith("env.") and row.equivalent is None and f"eval.{row.key}" not in {r.key for r in HOSTED}
+)
+"""Keys of environments for evaluation, which have the reasons of those to train on."""
+
+
 def refusal(path: str) -> str | None:
     """Return the reason why the key at a path such as `env[0].pool` is refused, None if no table has it."""
     key = re.sub(r"\[\d+\]", "", path)
-    # Environments for evaluation have the same keys.
-    key = re.sub(r"^eval\.env\.", "env.", key)
-    foreign = next((f for f in (*SELF_MANAGED, *HOSTED) if f.key == key and f.equivalent is None), None)
-    return None if foreign is None else foreign.remark
+    rows = (*SELF_MANAGED, *HOSTED, *FOR_EVALUATION)
+    return next((row.remark for row in rows if row.key == key and row.equivalent is None), None)

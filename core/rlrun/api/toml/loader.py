@@ -1,10 +1,11 @@
 """Conversion between the hosted TOML schema and RLRunSpec, which have the same fields, in TOML in snake_case.
 
-`loads` reports all problems of a file at once, each under its TOML path. It also accepts `env_files`, and some keys of
-self-managed trainers (see `dialects`).
+`loads` reports all problems of a file at once, each under its TOML path. It also accepts `env_files`, and the keys of
+related dialects (see `dialects`).
 """
 
 import math
+import re
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -16,10 +17,11 @@ from pydantic import ValidationError
 from rlrun.api.base.field_errors import FieldProblem, fields_at, problems, unknown_field
 from rlrun.api.run import RLRunSpec
 from rlrun.api.toml.dialects import Translation, translate
-from rlrun.api.toml.foreign_keys import refusal
+from rlrun.api.toml.foreign_keys import NO_OWNER
 from rlrun.api.toml.writer import write_toml
 
 ENV_FILE_KEYS = ("env_file", "env_files")
+_WITHOUT_OWNER = re.compile(r"'[A-Za-z0-9][A-Za-z0-9._@-]*' does not have the right form")
 FREE_FORM = ("args", "taskset", "harness")
 
 
@@ -30,6 +32,8 @@ class RunToml:
     spec: RLRunSpec
     env_files: list[str] = field(default_factory=list)
     """Files of NAME=value lines with the secrets of the environments, relative to the TOML file."""
+    notes: list[FieldProblem] = field(default_factory=list)
+    """Keys of the file without an effect, and values that were adapted, with the reason."""
 
 
 class TomlError(ValueError):
@@ -67,7 +71,7 @@ def loads(text: str) -> RunToml:
         field_problems += [_with_keys_of_file(p, translation) for p in problems(error, RLRunSpec, by_name=True)]
     else:
         if not field_problems:
-            return RunToml(spec, env_files)
+            return RunToml(spec, env_files, translation.notes)
     raise TomlError(field_problems)
 
 
@@ -99,16 +103,15 @@ def _env_files(table: dict[str, Any], field_problems: list[FieldProblem]) -> lis
 
 def _with_keys_of_file(problem: FieldProblem, translation: Translation) -> FieldProblem:
     """Return the problem with the keys of the file in place of those they were translated to."""
-    path, message = translation.origins.get(problem.path, problem.path), problem.message
-    is_word = path == "loss" and isinstance(translation.table.get(path), str)
-    if (message.startswith("unknown field") or is_word) and (why := refusal(path)):
-        return FieldProblem(path, why)
-    if path != problem.path:
-        for translated, original in translation.origins.items():
-            message = message.replace(translated.rpartition(".")[2], original.rpartition(".")[2])
-    if path in translation.table and problem.message.startswith("unknown field"):
-        known = [*fields_at(RLRunSpec, (), by_name=True), *ENV_FILE_KEYS]
-        return FieldProblem(path, unknown_field(path, known))
+    path, message = translation.origin(problem.path), problem.message
+    if re.fullmatch(r"(eval\.)?env\[\d+\]\.id", problem.path) and _WITHOUT_OWNER.match(message):
+        return FieldProblem(path, NO_OWNER)
+    if message.startswith("unknown field"):
+        if path in translation.table:
+            message = unknown_field(path, [*fields_at(RLRunSpec, (), by_name=True), *ENV_FILE_KEYS])
+        return FieldProblem(path, message)
+    for here, there in translation.renames().items():
+        message = re.sub(rf"\b{re.escape(here)}\b", there, message)
     return FieldProblem(path, message)
 
 

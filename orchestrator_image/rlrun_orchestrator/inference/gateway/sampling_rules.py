@@ -9,6 +9,7 @@ log-probabilities. docs/design/010 lists them all, with the decision on each.
 """
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -42,6 +43,8 @@ REJECTED_FIELDS = frozenset(
 )  # fmt: skip
 IGNORED_FIELDS: dict[str, Any] = {"response_format": {"type": "text"}, "use_beam_search": False}
 """Values of rejected fields that have no effect and are accepted."""
+REASONING_EFFORT = "reasoning_effort"
+"""Variable of chat templates that is also a field of chat requests."""
 FREE_TOOL_CHOICES = (None, "none", "auto")
 """Values of `tool_choice` that leave it to the model which tokens follow."""
 
@@ -80,6 +83,24 @@ class SamplingRules:
     min_tokens: int | None = None
     repetition_penalty: float | None = None
     seed: int | None = None
+    template: Mapping[str, Any] = field(default_factory=dict)
+    """Variables of the chat template that the run sets. They replace those of a request."""
+
+    def with_template(self, body: dict[str, Any]) -> dict[str, Any]:
+        """Return a chat request with the run's variables of the chat template, before it is rendered on any route.
+
+        Raises BadRequest.
+        """
+        if not self.template:
+            return body
+        theirs = body.get("chat_template_kwargs") or {}
+        if not isinstance(theirs, dict):
+            raise BadRequest(f"chat_template_kwargs must be an object, not {theirs!r}"[:300])
+        rendered = {**body, "chat_template_kwargs": {**theirs, **self.template}}
+        if REASONING_EFFORT in self.template:
+            # The engine renders gpt-oss without a template, and reads this field instead.
+            rendered[REASONING_EFFORT] = self.template[REASONING_EFFORT]
+        return rendered
 
     def to_engine_request(
         self, kind: CompletionKind, body: dict[str, Any], model: str, seed_key: SamplingSeedKey

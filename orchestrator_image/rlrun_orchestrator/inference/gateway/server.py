@@ -160,6 +160,7 @@ class Gateway:
         requested = await self._body(request)
         if kind is CompletionKind.chat:
             self._warn_of_ignored(requested)
+            requested = self._rules.with_template(requested)
         return Exchange(kind, rollout, session, arrival, turn, requested)
 
     def _warn_of_ignored(self, requested: dict[str, Any]) -> None:

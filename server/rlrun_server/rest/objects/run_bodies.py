@@ -2,6 +2,7 @@
 
 import base64
 import hashlib
+import json
 import re
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 from pydantic import ValidationError
 from rlrun.api.base.field_errors import fields_at, problems, unknown_field
 from rlrun.api.run import RLRun, RLRunSpec
+from rlrun.api.toml.dialects import group_by_reason
 from rlrun.api.toml.loader import TomlError, loads
 from rlrun.constants import API_VERSION, MAX_RUN_NAME, REQUEST_ANNOTATION, Reason
 from rlrun.kube.objects import Obj
@@ -27,6 +29,8 @@ METADATA = ("name", "generateName", "labels", "annotations")
 SUFFIX = 5
 """Letters after a name that an Idempotency-Key makes, as many as the API server generates."""
 DEFAULT_BASE = "run"
+MAX_WARNINGS, MAX_WARNING = 16, 200
+"""Number of notes of a file in one response, and characters of each."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +41,15 @@ class NewRun:
     metadata: dict[str, Any] = field(default_factory=dict)
     pointer: str = ""
     """Pointer to the spec in the body."""
+    notes: list[str] = field(default_factory=list)
+    """Lines about keys without an effect and adapted values of a TOML file."""
+
+    def warning(self) -> dict[str, str]:
+        """Return the header with the notes, in the form of the API server's warnings. Empty without notes."""
+        if not self.notes:
+            return {}
+        texts = (note.encode("ascii", "backslashreplace").decode()[:MAX_WARNING] for note in self.notes[:MAX_WARNINGS])
+        return {"Warning": ", ".join(f"299 - {json.dumps(text)}" for text in texts)}
 
 
 def read_run(media_type: str, body: bytes) -> NewRun:
@@ -126,7 +139,8 @@ def _from_toml(text: str) -> NewRun:
     if document.env_files:
         errors = [FieldError(pointer="/env_file", detail="name a Secret in envFrom: the server has no files of yours")]
         raise _invalid_spec(errors)
-    return NewRun(document.spec.model_dump(mode="json", by_alias=True, exclude_unset=True))
+    spec = document.spec.model_dump(mode="json", by_alias=True, exclude_unset=True)
+    return NewRun(spec, notes=list(group_by_reason(document.notes)))
 
 
 def _from_object(document: Any) -> NewRun:

@@ -112,7 +112,8 @@ async def create_run(
     created = requests.create(wanted, SERVER_FIELD_MANAGER)
     if dry_run is not None:
         created = dataclasses.replace(created, query={**created.query, "dryRun": "All"})
-        return _response(services, await cluster.send(created, run.pointer.strip("/") or "spec"), is_stored=False)
+        checked = await cluster.send(created, run.pointer.strip("/") or "spec")
+        return _response(services, checked, headers=run.warning(), is_stored=False)
     try:
         answer = await cluster.send(created, "" if run.pointer else "spec")
     except RestError as error:
@@ -124,7 +125,7 @@ async def create_run(
             raise RestError(422, Reason.IDEMPOTENCY_KEY_REUSED, detail) from error
         return _response(services, existing)
     location = {"Location": f"/rlrun/v1/namespaces/{namespace}/runs/{answer['metadata']['name']}"}
-    return _response(services, answer, 201, location)
+    return _response(services, answer, 201, location | run.warning())
 
 
 @router.patch(

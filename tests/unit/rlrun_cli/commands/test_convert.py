@@ -33,6 +33,22 @@ def test_defaults_of_the_api_server_are_left_out(rlrun: Rlrun) -> None:
     assert "max_restarts" not in back.out
 
 
+def test_keys_without_an_effect_are_named(rlrun: Rlrun, tmp_path: Path) -> None:
+    file = tmp_path / "a.toml"
+    file.write_text(
+        'max_steps = 3\nseq_len = 9\nmodel = { name = "a/b" }\nslurm = { partition = "x" }\nlog = { level = "debug" }\n'
+        'orchestrator = { group_size = 4, train = { source = [{ env = { taskset = { id = "a/b" } } }] } }\n'
+    )
+    wanted = [
+        "Note: seq_len: ignored: seqLen of the RLModel holds",
+        "Note: slurm, log: ignored: the platform decides it",
+    ]
+    for command in (("convert", file), ("run", file, "--dry-run", "-n", "lab")):
+        answer = rlrun(*command)
+        assert answer.code == 0
+        assert [line for line in answer.err.splitlines() if line.startswith("Note:")] == wanted
+
+
 def test_what_the_other_format_lacks_is_named(rlrun: Rlrun, tmp_path: Path) -> None:
     text = (ROOT / "examples" / "reverse-text.toml").read_text(encoding="utf-8")
     (tmp_path / "a.toml").write_text('env_file = ["s.env"]\n' + text)

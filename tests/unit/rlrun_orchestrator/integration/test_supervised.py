@@ -1,6 +1,7 @@
 """Steps on demonstrations: what is trained, where rollouts begin, and what stops a run that cannot be taught so."""
 
 import asyncio
+import json
 
 import pytest
 from rlrun.protocol.orchestrator import RunPhase
@@ -56,6 +57,18 @@ async def test_demonstrations_are_rendered_with_the_tools_of_their_environment(w
     told = [body["tools"] for engine in world.engines for body in engine.tokenizations]
     assert told
     assert all(tools == [{"type": "function", "function": add}] for tools in told), "rollouts have no strict tools"
+
+
+@pytest.mark.proves("sampling.enableThinking")
+async def test_demonstrations_and_rollouts_are_rendered_with_the_same_variables_of_the_template(world: World) -> None:
+    world.spec |= {"maxSteps": 2, "algorithm": {"sftSteps": 1}}
+    world.spec["sampling"] = world.spec.get("sampling", {}) | {"enableThinking": False}
+    await world.start()
+    assert await world.run() == 0
+    rendered = [body for engine in world.engines for body in (*engine.tokenizations, *engine.requests)]
+    assert any("add_generation_prompt" in body for body in rendered), "demonstrations"
+    assert any("max_tokens" in body for body in rendered), "rollouts"
+    assert {json.dumps(body.get("chat_template_kwargs")) for body in rendered} == {'{"enable_thinking": false}'}
 
 
 @pytest.mark.proves("algorithm.name", "batchSize")

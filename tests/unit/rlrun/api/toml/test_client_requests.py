@@ -38,6 +38,9 @@ def test_the_smallest_request() -> None:
     assert accepted().spec == RLRunSpec.model_validate({"model": "org/model", "env": [{"id": "owner/name"}]})
 
 
+EQUAL_REWARDS = {"enabled": True, "min_reward_variance": 0.0, "max_reward": None, "min_reward": None}
+
+
 @pytest.mark.parametrize(
     ("more", "expected"),
     [
@@ -54,10 +57,12 @@ def test_the_smallest_request() -> None:
         ({"val": {"interval": "7"}}, {"val": {"num_examples": 64, "rollouts_per_example": 1, "interval": 7}}),
         ({"eval": {"interval": 5}}, {}),
         ({"run_config": {}, "pre_batch_filters": [], "post_batch_filters": [], "loss": "rl"}, {}),
-        ({"pre_batch_filters": [{"type": "zero_advantage", "enforce": True}]}, {"buffer": True}),
+        ({"pre_batch_filters": [{"type": "zero_advantage", "enforce": True}]}, {"difficulty_filter": EQUAL_REWARDS}),
         ({"max_inflight_rollouts": 256}, {}),
         ({"max_inflight_rollouts": 448}, {"oversampling_factor": 3.5, "max_async_level": 4}),
         ({"oversampling_factor": 3}, {"oversampling_factor": 3.0, "max_async_level": 3}),
+        ({"oversampling_factor": 3, "max_async_level": 1}, {"oversampling_factor": 3.0, "max_async_level": 3}),
+        ({"max_async_level": 1}, {"oversampling_factor": 1.0, "max_async_level": 1}),
     ],
     ids=str,
 )
@@ -73,6 +78,15 @@ def test_sampling_is_at_the_top_level() -> None:
     found = accepted(**sampling).spec
     assert found.sampling.model_dump(exclude_unset=True) == {**sampling, "max_tokens": 5, "temperature": 0.5}
     assert found.seed == 0
+
+
+def test_variables_of_the_chat_template_are_at_the_top_level_or_in_extra_body() -> None:
+    assert accepted(enable_thinking=False).spec.sampling.enable_thinking is False
+    assert accepted(reasoning_effort="low").spec.sampling.reasoning_effort == "low"
+    body = {"chat_template_kwargs": {"enable_thinking": True}}
+    assert accepted(extra_body=body).spec.sampling.enable_thinking is True
+    for other in ({"top_k": 5}, {"chat_template_kwargs": {"clear_thinking": True}}, {"chat_template_kwargs": "x"}):
+        assert "could not follow" in refused(extra_body={**body, **other})["extra_body",]
 
 
 def test_environments_and_evaluations() -> None:
@@ -91,6 +105,12 @@ def test_environments_and_evaluations() -> None:
     assert (found.eval.interval, found.eval.eval_base_model) == (5, False)
     exam = found.eval.env[0]
     assert (exam.id, exam.version, exam.rollouts_per_example, exam.num_examples) == ("o/e", "1.0", 4, -1)
+
+
+def test_an_evaluation_may_repeat_the_sampling_of_training() -> None:
+    evaluation = {"environments": [{"id": "o/a"}], "sampling": {"max_tokens": 64, "enable_thinking": False}}
+    assert accepted(eval=evaluation, max_tokens=64, enable_thinking=False).spec.eval is not None
+    assert list(refused(eval=evaluation, max_tokens=64)) == [("eval", "sampling")]
 
 
 def test_wandb_secrets_and_team() -> None:
@@ -113,7 +133,8 @@ def test_wandb_secrets_and_team() -> None:
         ({"environments": [{"id": "o/a"}, {"id": "plain"}]}, ("environments", 1, "id"), "right form"),
         ({"environments": [{"id": "o/a", "ratio": 0}]}, ("environments", 0, "ratio"), "greater than 0"),
         ({"environments": [{"id": "o/a", "pool": {}}]}, ("environments", 0, "pool"), "compute_size"),
-        ({"environments": [{"taskset": {"id": "x"}}]}, ("environments", 0, "id"), "is required"),
+        ({"environments": [{"taskset": {"x": 1}}]}, ("environments", 0, "id"), "is required"),
+        ({"environments": [{"taskset": {"id": "plain"}}]}, ("environments", 0, "taskset", "id"), "right form"),
         ({"eval": {"environments": [{"id": "plain"}]}}, ("eval", "environments", 0, "id"), "right form"),
         ({"eval": {"environments": [{"id": "o/a"}], "interval": 0}}, ("eval", "interval"), "greater than"),
         ({"eval": {"environments": [{"id": "o/a"}], "sampling": {"x": 1}}}, ("eval", "sampling"), "as training does"),
@@ -127,7 +148,7 @@ def test_wandb_secrets_and_team() -> None:
         ({"buffer": {"sed": 1}}, ("buffer", "sed"), "did you mean seed?"),
         ({"monitoring": {"wandb": {"team": "x"}}}, ("monitoring", "wandb", "team"), "unknown field"),
         ({"wandb": {"project": "x"}}, ("wandb",), "unknown field"),
-        ({"enable_thinking": False}, ("enable_thinking",), "chat_template_kwargs"),
+        ({"reasoning_effort": "extreme"}, ("reasoning_effort",), "'low', 'medium' or 'high'"),
         ({"cluster_name": "c"}, ("cluster_name",), "stays in its cluster"),
         ({"loss": "sft"}, ("loss",), 'must be "rl"'),
         ({"teacher": {"model": {"name": "t"}}}, ("teacher",), "algorithm.teacher"),
@@ -154,7 +175,7 @@ def test_problems_are_at_the_field_of_the_request(
 
 
 def test_a_request_with_all_that_the_newer_client_has() -> None:
-    """The request was recorded from the client. Its tasksets without an id are what a run here cannot have."""
+    """The request was recorded from the client. A group size of its own is what an environment here cannot have."""
     body = {
         "model": {"name": "org/m"},
         "environments": [
@@ -177,8 +198,6 @@ def test_a_request_with_all_that_the_newer_client_has() -> None:
         "environments.0.max_retries": "has no equivalent: failed rollouts are not trained on; retry in the "
         "environment's code",
         "environments.1.group_size": "has no equivalent: rollouts_per_example holds for all environments",
-        "environments.1.id": "is required",
-        "eval.environments.0.id": "is required",
     }
 
 

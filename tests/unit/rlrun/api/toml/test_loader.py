@@ -157,7 +157,7 @@ def test_all_problems_at_once_under_their_toml_paths() -> None:
     found = problems_in("""
 model = "a/b/c"
 batch_size = 100
-max_async_level = 1
+max_async_level = 33
 learning_rate = "fast"
 env_file = "secrets.env"
 
@@ -192,7 +192,8 @@ num_examples = 0
         "eval.env[0].num_examples",
     }
     assert found["sampling.max_tokens"] == "must be a valid integer, not '64'"
-    assert found["max_async_level"].startswith("max_async_level must be at least oversampling_factor")
+    assert found["max_async_level"] == "must be less than or equal to 32, not 33"
+    assert found["batch_size"].startswith("batch_size must be a multiple of rollouts_per_example")
     assert found["env[1].id"] == "is required"
 
 

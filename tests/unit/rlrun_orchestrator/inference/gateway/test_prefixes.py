@@ -70,6 +70,8 @@ class TokenEngine:
     prompts: list[tuple[str, list[int]]] = field(default_factory=list)
     """(route, prompt ids) of every completion."""
     bodies: list[dict[str, Any]] = field(default_factory=list)
+    tokenized: list[dict[str, Any]] = field(default_factory=list)
+    """Requests for the tokens of a conversation."""
 
     def application(self) -> web.Application:
         app = web.Application()
@@ -82,6 +84,7 @@ class TokenEngine:
         if not self.knows_tokenize:
             return web.Response(status=404)
         body = await request.json()
+        self.tokenized.append(body)
         ids = render(body["messages"], body["add_generation_prompt"], self.drops)
         return web.json_response({"count": len(ids), "max_model_len": 999, "tokens": ids})
 
@@ -154,7 +157,13 @@ class Setup:
 
 
 @pytest.fixture
-async def setup() -> AsyncIterator[Setup]:
+def template() -> dict[str, Any]:
+    """Return the run's variables of the chat template."""
+    return {}
+
+
+@pytest.fixture
+async def setup(template: dict[str, Any]) -> AsyncIterator[Setup]:
     engine = TokenEngine()
     server = TestServer(engine.application())
     await server.start_server()
@@ -171,12 +180,22 @@ async def setup() -> AsyncIterator[Setup]:
         )
         pool.replicas[replica.endpoint] = replica
         router = RequestRouter(http, pool, groups, wait=0.3, deadline=10)
-        gateway = Gateway(groups, SamplingRules(max_tokens=64, stop=["END"], seed=1), router, None)
+        gateway = Gateway(groups, SamplingRules(max_tokens=64, stop=["END"], seed=1, template=template), router, None)
         front = TestServer(gateway.application())
         await front.start_server()
         yield Setup(engine, groups, router, str(front.make_url("/")))
         await front.close()
     await server.close()
+
+
+@pytest.mark.parametrize("template", [{"enable_thinking": False}])
+async def test_a_bridged_prompt_is_rendered_with_the_runs_variables_of_the_template(
+    setup: Setup, template: dict[str, Any]
+) -> None:
+    await setup.two_turns()
+    assert [route for route, _ in setup.engine.prompts] == ["chat", "text"], "the second turn is bridged"
+    assert setup.engine.bodies[0]["chat_template_kwargs"] == template
+    assert [body.get("chat_template_kwargs") for body in setup.engine.tokenized] == [template] * 3
 
 
 @pytest.mark.proves("trajectoryStrategy")

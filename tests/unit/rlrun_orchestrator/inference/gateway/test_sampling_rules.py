@@ -67,6 +67,42 @@ def test_every_field_of_sampling_reaches_the_engine() -> None:
     assert (asked["presence_penalty"], asked["frequency_penalty"]) == (0.0, 0.0), "nor the model's own defaults"
 
 
+@pytest.mark.proves("sampling.enableThinking", "sampling.reasoningEffort")
+@pytest.mark.parametrize(
+    ("sampling", "asked", "sent"),
+    [
+        ({"enableThinking": False}, {}, {"chat_template_kwargs": {"enable_thinking": False}}),
+        (
+            {"reasoningEffort": "low"},
+            {},
+            {"chat_template_kwargs": {"reasoning_effort": "low"}, "reasoning_effort": "low"},
+        ),
+        (
+            {"enableThinking": False},
+            {"chat_template_kwargs": {"enable_thinking": True, "tools_in_user_message": False}},
+            {"chat_template_kwargs": {"enable_thinking": False, "tools_in_user_message": False}},
+        ),
+        ({"reasoningEffort": "high"}, {"reasoning_effort": "low"}, {"reasoning_effort": "high"}),
+        ({}, {"chat_template_kwargs": {"enable_thinking": True}}, {"chat_template_kwargs": {"enable_thinking": True}}),
+        ({}, {}, {}),
+    ],
+)
+def test_the_runs_variables_of_the_chat_template_replace_those_of_a_request(
+    sampling: dict[str, Any], asked: dict[str, Any], sent: dict[str, Any]
+) -> None:
+    rules = sampling_rules(resolved(sampling={"maxTokens": 8} | sampling))
+    body = rules.with_template({"messages": [{}], **asked})
+    request = rules.to_engine_request(CompletionKind.chat, body, "m", SamplingSeedKey(0, 0, 0))
+    assert request.items() >= sent.items()
+    assert sent or not {"chat_template_kwargs", "reasoning_effort"} & request.keys()
+
+
+def test_template_variables_that_are_no_object_are_refused() -> None:
+    rules = sampling_rules(resolved(sampling={"enableThinking": True}))
+    with pytest.raises(BadRequest, match="must be an object"):
+        rules.with_template({"messages": [{}], "chat_template_kwargs": "text"})
+
+
 def test_a_run_without_max_tokens_has_those_of_its_model() -> None:
     """The operator writes them into the configuration; one of an older operator may lack them."""
     assert sampling_rules(resolved(sampling={})).max_tokens == 2048

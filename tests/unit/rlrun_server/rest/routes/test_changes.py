@@ -108,6 +108,22 @@ async def test_all_problems_of_a_spec_are_named_at_once(
     assert not writes(api)
 
 
+@pytest.mark.parametrize("query", [{}, {"dryRun": "all"}])
+async def test_keys_without_an_effect_are_in_a_header(api: RestApi, query: dict[str, str]) -> None:
+    api.cluster.answers["create RLRun team/run-*"] = [run_object("run-x7k2p", number=9)]
+    text = (
+        'max_steps = 3\nseq_len = 9\nmodel = { name = "a/b" }\nmonitors = { "\u00e4\\"\\n" = 1 }\nslurm = { partition = "x" }\n'
+        'orchestrator = { group_size = 4, train = { source = [{ env = { taskset = { id = "a/b" } } }] } }\n'
+    )
+    answer = await create(api, text, TOML, **query)
+    assert answer.status_code == (200 if query else 201), answer.text
+    seq_len, monitors, slurm = answer.headers["warning"].split(", 299 - ")
+    assert seq_len == '299 - "seq_len: ignored: seqLen of the RLModel holds"'
+    assert json.loads(monitors) == 'monitors.\\xe4"\n: ignored: metrics are stored in S3'
+    assert "the platform decides it" in slurm
+    assert "warning" not in (await create(api, TOML_TEXT, TOML, **query)).headers
+
+
 async def test_a_misspelled_field_has_a_suggestion(api: RestApi) -> None:
     answer = await create(api, {**SPEC, "maxStep": 1})
     assert "did you mean maxSteps?" in answer.json()["errors"][0]["detail"]

@@ -1,0 +1,50 @@
+"""Rollouts in flight: oversampling_factor, and runs whose max_async_level is below it.
+
+The hosted service has dropped max_async_level: its clients no longer send it, and its server discards it. A file with
+both keys starts there, with the factor that it gives. prime-rl has no such rule either.
+"""
+
+import math
+from typing import Any
+
+from rlrun.api.base.field_errors import FieldProblem
+from rlrun.api.run import RLRunSpec
+
+MOST_OVERSAMPLING = 16
+"""Largest oversampling_factor of a run."""
+
+
+def fit_async_level(table: dict[str, Any]) -> FieldProblem | None:
+    """Make max_async_level and oversampling_factor of a run agree. Return a note if a value of the file has changed.
+
+    A factor in the table is kept and raises the level. Otherwise a level below the default factor lowers the factor,
+    which costs speed only. Values that are no numbers or out of range are left to validation.
+    """
+    fields = RLRunSpec.model_fields
+    factor = table.get("oversampling_factor", fields["oversampling_factor"].default)
+    level = table.get("max_async_level", fields["max_async_level"].default)
+    if not _is_number(factor) or not _is_number(level) or not 1 <= factor <= MOST_OVERSAMPLING:
+        return None
+    if not 0 <= level < factor or (level == 0 and factor == 1):
+        return None
+    if "oversampling_factor" not in table:
+        table["oversampling_factor"] = float(max(level, 1))
+        return None
+    was_set = "max_async_level" in table
+    table["max_async_level"] = math.ceil(factor)
+    if not was_set:
+        return None
+    message = f"is raised from {level} to {math.ceil(factor)}, because it must be at least oversampling_factor"
+    return FieldProblem("max_async_level", message)
+
+
+def oversampling_for(inflight: Any, table: dict[str, Any]) -> float | None:
+    """Return the oversampling_factor with which a run has so many rollouts in flight, None if it cannot have them."""
+    batch = table.get("batch_size", RLRunSpec.model_fields["batch_size"].default)
+    if not _is_number(batch) or batch <= 0 or not isinstance(inflight, int) or isinstance(inflight, bool):
+        return None
+    return inflight / batch if batch <= inflight <= MOST_OVERSAMPLING * batch else None
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

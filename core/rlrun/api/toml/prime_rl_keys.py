@@ -1,0 +1,432 @@
+"""Keys of prime-rl's own files: what a run here has for them.
+
+The rows follow the configuration classes of prime-rl 0.8 (`prime_rl.configs.rl`), and the names that its releases since
+January 2026 had for the same settings. A file of prime-rl has a table `model` or `orchestrator`; these rows hold for
+such files only. What decides where and how fast a run computes is ignored, because the RLModel and the platform decide
+it here. What decides what is learned is translated or refused.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from rlrun.api.toml.foreign_key import ForeignKey, below, ignore, refuse
+
+IN_THE_MODEL = "the RLModel describes the pods of trainer and inference"
+OF_THE_PLATFORM = "the platform decides it"
+STORED = "files of a run are stored in the platform's S3"
+NO_SETTING = "has no equivalent among the settings of a run"
+WORKERS = "infrastructure.compute_size sets the workers of an environment"
+RETRIES = "has no equivalent: failed rollouts are not trained on; retry in the environment's code"
+WHOLE_FILE = "belongs to a file for one process: write one file for the whole run, with an orchestrator table"
+
+EARLIER = {
+    "orchestrator.train.env": "orchestrator.train.source",
+    "orchestrator.env": "orchestrator.train.source",
+    "orchestrator.eval.env": "orchestrator.eval.source",
+    "orchestrator.sampling": "orchestrator.train.sampling",
+    "trainer.model.experimental.lora": "trainer.model.lora",
+}
+"""Sections under their names in earlier releases, with the newest name."""
+
+
+def _names(section: str) -> tuple[str, ...]:
+    """Return all names of a section."""
+    return (section, *(earlier for earlier, name in EARLIER.items() if name == section))
+
+
+@dataclass(frozen=True)
+class ForeignDefault:
+    """Value that a missing key has in files of prime-rl, where it is another one than here."""
+
+    key: str
+    """Path of the key here."""
+    value: Any
+    origin: str
+    """Path of the key there."""
+    section: str | None = None
+    """Section here without which the default does not hold. None: it always holds."""
+    without: str | None = None
+    """Section here with which the default does not hold."""
+
+
+DEFAULTS = (
+    ForeignDefault("rollouts_per_example", 1, "orchestrator.group_size"),
+    ForeignDefault("learning_rate", 1e-6, "trainer.optim.lr"),
+    ForeignDefault("lora.enabled", False, "trainer.model.lora", without="lora"),
+    ForeignDefault("lora.rank", 16, "trainer.model.lora.rank", section="lora"),
+    ForeignDefault("lora_alpha", 32.0, "trainer.model.lora.alpha", section="lora"),
+    ForeignDefault("checkpoints.keep_cloud", -1, "ckpt.keep_last", section="checkpoints"),
+)
+
+
+def _environment(source: str, target: str) -> Iterator[ForeignKey]:
+    """Yield the keys of an entry of a list of environments."""
+    yield ForeignKey(source, target)
+    yield from below(source, target, "name", "id", "args")
+    yield ForeignKey(f"{source}.env.taskset", f"{target}.taskset")
+    yield ForeignKey(f"{source}.env.taskset.id", f"{target}.id")
+    yield ForeignKey(f"{source}.env.agent.harness", f"{target}.harness")
+    yield ForeignKey(f"{source}.env.agent.runtime", f"{target}.harness.runtime")
+    # These two keep the rows for other agents below from deciding.
+    yield ForeignKey(f"{source}.env.agent.harness.id", f"{target}.harness.id")
+    yield ForeignKey(f"{source}.env.agent.runtime.type", f"{target}.harness.runtime.type")
+    yield ForeignKey(f"{source}.env.agent.timeout.rollout", f"{target}.rollout_timeout_seconds")
+    yield from refuse(
+        "has no equivalent: write the settings of an agent into harness",
+        f"{source}.env.agent",
+        f"{source}.env.agent.*",
+        f"{source}.env.agent.timeout.*",
+    )
+    agents = "is set for one agent: all agents of an environment use the harness null in a subprocess here"
+    yield ForeignKey(f"{source}.env.*.harness.id", None, agents, accepted=("null",))
+    yield ForeignKey(f"{source}.env.*.runtime.type", None, agents, accepted=("subprocess",))
+    yield from refuse(
+        "has no equivalent: write the settings of an environment into taskset", f"{source}.env", f"{source}.env.*"
+    )
+    yield from ignore(WORKERS, *(f"{source}.{key}" for key in ("num_workers", "serve", "pool", "max_concurrent")))
+    yield from refuse(
+        "has no equivalent: environments run in pods of the run", f"{source}.address", f"{source}.serve.address"
+    )
+    yield from refuse("is not a key here: write rollout_timeout_seconds", f"{source}.timeout")
+    yield from refuse(RETRIES, f"{source}.max_retries", f"{source}.retries")
+    yield from refuse("has no equivalent: all environments share the sampling section", f"{source}.sampling")
+    yield from refuse("has no equivalent: one algorithm trains on all environments", f"{source}.algo")
+    yield from refuse(NO_SETTING, f"{source}.*")
+
+
+def _trained_on(source: str) -> Iterator[ForeignKey]:
+    yield from _environment(source, "env[]")
+    yield ForeignKey(f"{source}.ratio", "env[].weight")
+    for key in ("group_size", "rollouts_per_example"):
+        yield ForeignKey(
+            f"{source}.{key}",
+            None,
+            "has no equivalent: rollouts_per_example holds for all environments",
+            same_as="rollouts_per_example",
+        )
+    gates = f"{source}.curriculum.gates"
+    yield ForeignKey(
+        f"{gates}.*.type",
+        "difficulty_filter.enabled",
+        "drops groups whose rewards are all equal, of all environments",
+        values={"advantage_range": True},
+    )
+    for key in ("reject_min", "reject_max"):
+        yield ForeignKey(
+            f"{gates}.*.{key}", None, "has no equivalent: only groups without a signal are dropped", accepted=(0, 0.0)
+        )
+    yield from refuse("has no equivalent: buffer selects examples by difficulty", f"{source}.curriculum")
+
+
+def _evaluated_on(source: str) -> Iterator[ForeignKey]:
+    yield from _environment(source, "eval.env[]")
+    yield from below(source, "eval.env[]", "num_examples", "rollouts_per_example")
+    yield ForeignKey(f"{source}.group_size", "eval.env[].rollouts_per_example")
+    yield ForeignKey(
+        f"{source}.interval",
+        None,
+        "has no equivalent: eval.interval holds for all environments",
+        same_as="eval.interval",
+    )
+
+
+def _sampling(section: str) -> Iterator[ForeignKey]:
+    yield ForeignKey(section, "sampling")
+    yield from below(section, "sampling", "max_tokens", "temperature", "top_p", "min_tokens")
+    yield from below(section, "sampling", "repetition_penalty", "seed")
+    yield ForeignKey(f"{section}.max_completion_tokens", "sampling.max_tokens")
+    yield from refuse("has no equivalent: the temperature is constant during a run", f"{section}.temp_scheduler")
+    yield from refuse(NO_SETTING, f"{section}.*")
+    yield from _extra_body(section)
+
+
+def _extra_body(section: str) -> Iterator[ForeignKey]:
+    """Yield the keys of a table with fields that are added to requests to the engine."""
+    body, remark = f"{section}.extra_body", "has no equivalent: the trainer could not follow other settings of sampling"
+    for key in ("enable_thinking", "reasoning_effort"):
+        yield ForeignKey(f"{body}.chat_template_kwargs.{key}", f"sampling.{key}")
+    yield ForeignKey(f"{body}.reasoning_effort", "sampling.reasoning_effort")
+    yield ForeignKey(f"{body}.top_k", None, remark, accepted=(-1, 0))
+    yield ForeignKey(f"{body}.min_p", None, remark, accepted=(0, 0.0))
+    yield ForeignKey(f"{body}.return_token_ids", None, remark, accepted=(True,))
+    yield from refuse(
+        "has no equivalent: a run sets enable_thinking and reasoning_effort; environments send other variables of the "
+        "chat template with their requests",
+        f"{body}.chat_template_kwargs",
+    )
+    yield from refuse(remark, body)
+
+
+def _evaluated_with(section: str) -> Iterator[ForeignKey]:
+    remark = "has no equivalent: evaluations sample as training does"
+    for key, training in (
+        ("max_completion_tokens", "max_tokens"),
+        ("max_tokens", "max_tokens"),
+        ("temperature", "temperature"),
+        ("top_p", "top_p"),
+        ("reasoning_effort", "reasoning_effort"),
+        ("extra_body.chat_template_kwargs.enable_thinking", "enable_thinking"),
+    ):
+        yield ForeignKey(f"{section}.{key}", None, remark, same_as=f"sampling.{training}")
+    yield from refuse(remark, section)
+
+
+def _wandb(section: str) -> Iterator[ForeignKey]:
+    yield ForeignKey(section, "wandb")
+    yield from below(section, "wandb", "project", "entity", "name", "offline")
+    yield from ignore("Weights & Biases gets the metrics of a run, and no more", f"{section}.*")
+
+
+def _lora(section: str) -> Iterator[ForeignKey]:
+    yield ForeignKey(section, "lora")
+    yield from below(section, "lora", "rank", "dropout", "target_modules")
+    yield ForeignKey(f"{section}.alpha", "lora_alpha")
+    yield ForeignKey(
+        f"{section}.modules_to_save", None, "has no equivalent: an adapter consists of LoRA weights", accepted=([],)
+    )
+    yield from refuse(NO_SETTING, f"{section}.*")
+
+
+def _checkpoints(section: str) -> Iterator[ForeignKey]:
+    yield ForeignKey(section, "checkpoints")
+    yield ForeignKey(f"{section}.interval", "checkpoints.interval")
+    yield ForeignKey(f"{section}.keep_last", "checkpoints.keep_cloud")
+    yield from refuse(
+        "has no equivalent: checkpoints.keep_cloud keeps the newest, -1 all of them", f"{section}.keep_interval"
+    )
+    yield from _resume(f"{section}.resume_step")
+    yield from ignore(STORED, f"{section}.*")
+
+
+def _resume(*keys: str) -> Iterator[ForeignKey]:
+    return refuse("has no equivalent: set checkpoint_id to a checkpoint that `rlrun checkpoints` shows", *keys)
+
+
+def _orchestrator(key: str) -> str:
+    return f"orchestrator.{key}"
+
+
+OF_ONE_PROCESS = (
+    "train", "group_size", "token_batch_size", "algo", "concurrency", "renderer", "client", "eval.source",
+    "eval.client", "eval.concurrency", "optim", "scheduler", "dist_timeout_seconds", "server", "vllm", "router",
+    "kv_cache_offload", "use_deep_gemm", "enable_fp32_lm_head", "enable_lora", "max_lora_rank", "max_loras",
+    "gpu_memory_utilization", "enable_expert_parallel", "enable_eplb", "max_concurrent_runs",
+)  # fmt: skip
+"""Keys of files for the orchestrator, the trainer or the engine alone."""
+OF_THE_ORCHESTRATOR = (
+    "client", "log", "weight_broadcast", "rollout_transport", "heartbeat", "env_server_base_port",
+    "num_train_workers", "pad_to_multiple_of", "collect_inference_metrics", "inference_metrics_roles", "pool_size",
+    "use_token_client", "report_to_wandb",
+)  # fmt: skip
+"""Keys below `orchestrator` about the processes."""
+OF_THE_TRAINER = (
+    "weight_broadcast", "rollout_transport", "log", "heartbeat", "metrics_server", "output_dir", "weights",
+    "enable_token_export", "max_concurrent_runs", "enable_router_replay", "matmul_precision", "gc",
+    "dist_timeout_seconds", "memory_profiler_path", "trace_path",
+)  # fmt: skip
+"""Keys below `trainer` about the processes."""
+
+PRIME_RL = (
+    ForeignKey("model.name", "model", "Here the id of an RLModel, whose `source` names the weights."),
+    *refuse("has no equivalent: images are not trained", "model.vlm"),
+    *ignore(IN_THE_MODEL, "model.*"),
+    ForeignKey("run.name", "name"),
+    *ignore("seqLen of the RLModel holds", "seq_len", "orchestrator.seq_len"),
+    *ignore(STORED, "output_dir", "clean", "clean_output_dir", "run", "orchestrator.output_dir"),
+    *ignore(OF_THE_PLATFORM, "log", "weight_broadcast", "rollout_transport", "slurm", "heartbeat"),
+    *ignore(
+        IN_THE_MODEL,
+        "inference",
+        "deployment",
+        "trainer_gpu_ids",
+        "inference_gpu_ids",
+        "matmul_precision",
+        "gpus_per_node",
+    ),
+    *ignore("trainer.model.lora decides which weights are trained", "type"),
+    *ignore("is not sent to another platform", "monitors.prime", "prime_monitor"),
+    *ignore("metrics are stored in S3", "monitors.file", "monitors.*"),
+    *_wandb("monitors.wandb"),
+    *ignore("Weights & Biases gets the metrics of a run, and no more", "wandb.tags", "wandb.group", "wandb.shared"),
+    *ignore("Weights & Biases gets the metrics of a run, and no more", "wandb.log_extras", "wandb.id"),
+    *_checkpoints("ckpt"),
+    *_resume("resume", "orchestrator.resume", "trainer.resume"),
+    *refuse("has no equivalent: tokenizer and chat template are those of the model's files", "tokenizer"),
+    *refuse("has no equivalent: environments get variables from Secrets (env_file, env_from)", "env_vars"),
+    *refuse("is an option here: rlrun run FILE --dry-run", "dry_run"),
+    *refuse(NO_SETTING, "bench", "trainer.bench", "orchestrator.bench"),
+    *refuse("has no equivalent: the images of the chart contain the code of trainer and orchestrator", "image_tag"),
+    *refuse("has no equivalent: algorithm.teacher names a teacher that is served elsewhere", "teacher_inference"),
+    *refuse(WHOLE_FILE, *OF_ONE_PROCESS),
+    *refuse("has no equivalent: demonstrations come from the environments (algorithm.name sft)", "data"),
+    # The orchestrator.
+    *(
+        ForeignKey(_orchestrator(key), key)
+        for key in ("batch_size", "max_steps", "rollouts_per_example", "oversampling_factor", "max_async_level", "seed")
+    ),
+    ForeignKey("orchestrator.group_size", "rollouts_per_example", "With its own default, 1, a group has no baseline."),
+    ForeignKey("orchestrator.trajectory_strategy", "trajectory_strategy"),
+    *refuse("has no equivalent: batch_size counts rollouts", "orchestrator.token_batch_size"),
+    *ignore("max_async_level limits the age of rollouts", "orchestrator.max_off_policy_steps", "max_off_policy_steps"),
+    *ignore("max_async_level is a limit", "orchestrator.strict_async_level", "strict_async_level"),
+    *ignore(
+        "oversampling_factor sets the number of rollouts in flight",
+        "orchestrator.concurrency",
+        "orchestrator.max_inflight_rollouts",
+        "orchestrator.max_concurrent",
+    ),
+    *ignore(OF_THE_PLATFORM, *map(_orchestrator, OF_THE_ORCHESTRATOR)),
+    *ignore("monitors of the whole run hold", "orchestrator.monitors", "orchestrator.wandb"),
+    *ignore("is not sent to another platform", "orchestrator.prime_monitor", "orchestrator.monitors.prime"),
+    *ignore("checkpoints of the whole run hold", "orchestrator.ckpt", "trainer.ckpt"),
+    *refuse("has no equivalent: the code of an environment limits what it starts", "orchestrator.tasks_per_minute"),
+    *refuse("has no equivalent: environments get variables from Secrets (env_file, env_from)", "orchestrator.env_vars"),
+    *refuse("has no equivalent: tokenizer and chat template are those of the model's files", "orchestrator.tokenizer"),
+    *ignore("the engine renders prompts, with the chat template of the model's files", "orchestrator.renderer.name"),
+    *ignore(IN_THE_MODEL, "orchestrator.renderer.reasoning_parser", "orchestrator.renderer.tool_parser"),
+    ForeignKey("orchestrator.renderer.enable_thinking", "sampling.enable_thinking"),
+    *refuse("has no equivalent: the chat template of the model's files decides it", "orchestrator.renderer"),
+    ForeignKey("orchestrator.model.name", "model"),
+    ForeignKey("orchestrator.student.model.name", "model"),
+    *ignore("trainer.model.lora holds", "orchestrator.model.lora", "orchestrator.student.model.lora"),
+    *ignore(OF_THE_PLATFORM, "orchestrator.model.client", "orchestrator.student.client"),
+    *ignore(IN_THE_MODEL, "orchestrator.model.trust_remote_code"),
+    *refuse("has no equivalent: images are not trained", "orchestrator.model.vlm"),
+    ForeignKey(
+        "orchestrator.algo.type",
+        "algorithm.name",
+        "has no equivalent: grpo learns from rewards, and opd from a teacher's log-probabilities",
+        values={"grpo": "grpo", "opd": "distillation"},
+    ),
+    ForeignKey(
+        "orchestrator.training_mode",
+        "algorithm.name",
+        "has no equivalent: rl learns from rewards, and opd from a teacher's log-probabilities",
+        values={"rl": "grpo", "opd": "distillation"},
+    ),
+    *(
+        ForeignKey(f"orchestrator.{teacher}.{key}", target)
+        for teacher in ("algo.teacher", "teacher")
+        for key, target in (
+            ("name", "algorithm.teacher.model"),
+            ("model.name", "algorithm.teacher.model"),
+            ("base_url", "algorithm.teacher.url"),
+        )
+    ),
+    *refuse("has no equivalent: the algorithm has no further settings", "orchestrator.algo"),
+    *refuse(
+        "has no equivalent: algorithm.teacher has one url and a model",
+        "orchestrator.teacher",
+        "orchestrator.algo.teacher",
+    ),
+    *refuse(
+        "has no equivalent: supervised steps train on the environments' demonstrations (algorithm.name sft)",
+        "orchestrator.teacher_rollout_model",
+    ),
+    ForeignKey(
+        "orchestrator.train.filter_zero_advantages",
+        None,
+        "has no equivalent: rollouts without an advantage add nothing to the gradient",
+        accepted=(True,),
+    ),
+    *refuse(
+        "has no equivalent: difficulty_filter drops groups without a training signal",
+        *map(_orchestrator, ("filters", "pre_batch_filters", "post_batch_filters", "advantage")),
+    ),
+    *(
+        ForeignKey(
+            f"orchestrator.{key}",
+            None,
+            "has no equivalent: the rewards of the environment decide about truncated answers",
+            accepted=(False,),
+        )
+        for key in ("mask_truncated_completions", "zero_truncated_completions")
+    ),
+    ForeignKey("orchestrator.buffer", "buffer"),
+    *below("orchestrator.buffer", "buffer", "online_difficulty_filtering", "easy_threshold", "hard_threshold"),
+    *below(
+        "orchestrator.buffer", "buffer", "easy_fraction", "hard_fraction", "env_ratios", "skip_verification", "seed"
+    ),
+    *refuse(NO_SETTING, "orchestrator.buffer.*"),
+    ForeignKey("orchestrator.val", "val"),
+    *below("orchestrator.val", "val", "interval", "num_examples", "rollouts_per_example"),
+    *refuse(NO_SETTING, "orchestrator.val.*"),
+    ForeignKey("orchestrator.eval", "eval"),
+    *below("orchestrator.eval", "eval", "interval", "num_examples", "rollouts_per_example", "eval_base_model"),
+    ForeignKey("orchestrator.eval.group_size", "eval.rollouts_per_example"),
+    ForeignKey(
+        "orchestrator.eval.skip_first_step", "eval.eval_base_model", "With the opposite value.", is_inverted=True
+    ),
+    *ignore("an interrupted evaluation is repeated", "orchestrator.eval.retrigger_on_resume"),
+    *refuse(NO_SETTING, "orchestrator.eval.*"),
+    *_evaluated_with("orchestrator.eval.sampling"),
+    *(row for source in _names("orchestrator.train.source") for row in _trained_on(source)),
+    *(row for source in _names("orchestrator.eval.source") for row in _evaluated_on(source)),
+    *(row for section in _names("orchestrator.train.sampling") for row in _sampling(section)),
+    *refuse(NO_SETTING, "orchestrator.train", "orchestrator.*"),
+    # The trainer.
+    ForeignKey("trainer.max_steps", "max_steps"),
+    ForeignKey("trainer.model.name", "model"),
+    *(row for section in _names("trainer.model.lora") for row in _lora(section)),
+    *refuse("has no equivalent: images are not trained", "trainer.model.vlm"),
+    *refuse("has no equivalent: a run trains the weights of its RLModel", "trainer.model.debug"),
+    *ignore(IN_THE_MODEL, "trainer.model"),
+    ForeignKey("trainer.optim.lr", "learning_rate"),
+    ForeignKey("trainer.optim.type", None, "has no equivalent: the optimizer is AdamW", accepted=("adamw",)),
+    *ignore("the trainer's own settings of AdamW hold", "trainer.optim"),
+    ForeignKey(
+        "trainer.scheduler.type",
+        None,
+        "has no equivalent: the learning rate is constant after warmup_steps",
+        accepted=("constant",),
+    ),
+    *refuse("has no equivalent: the learning rate is constant after warmup_steps", "trainer.scheduler"),
+    *below("trainer.loss", "loss", "ratio_type"),
+    *(
+        ForeignKey(f"trainer.loss.{theirs}_{end}", f"loss.{ours}_{end}")
+        for theirs, ours in (
+            ("token_mask", "ratio"),
+            ("geo_mask", "sequence_mean"),
+            ("sequence_mask", "sequence_token"),
+        )
+        for end in ("low", "high")
+    ),
+    *refuse(
+        "has no equivalent: the settings of the policy gradient are those of the loss section here", "trainer.loss"
+    ),
+    *refuse("has no equivalent: a run trains on rollouts", "trainer.data"),
+    *refuse("has no equivalent: tokenizer and chat template are those of the model's files", "trainer.tokenizer"),
+    *refuse("has no equivalent: environments get variables from Secrets (env_file, env_from)", "trainer.env_vars"),
+    *ignore("monitors of the whole run hold", "trainer.monitors", "trainer.wandb"),
+    *ignore(OF_THE_PLATFORM, *(f"trainer.{key}" for key in OF_THE_TRAINER)),
+    ForeignKey("trainer.max_async_level", "max_async_level"),
+    *refuse(NO_SETTING, "trainer.*"),
+)
+"""Keys of prime-rl's own files. A row with a longer path is preferred, and a name to `*`."""
+
+
+OWN_TABLES = frozenset(
+    {
+        "ckpt", "client", "enable_expert_parallel", "enable_lora", "inference_gpu_ids", "max_concurrent_runs",
+        "monitors", "optim", "output_dir", "server", "slurm", "train", "trainer_gpu_ids", "vllm", "weight_broadcast",
+    }
+)  # fmt: skip
+"""Keys that only files of prime-rl have."""
+
+
+def is_prime_rl(table: dict[str, Any]) -> bool:
+    """Return whether a file has the form of prime-rl's own files."""
+    evaluation = table.get("eval")
+    return (
+        is_run(table)
+        or isinstance(table.get("model"), dict)
+        or not OWN_TABLES.isdisjoint(table)
+        or (isinstance(evaluation, dict) and "source" in evaluation)
+    )
+
+
+def is_run(table: dict[str, Any]) -> bool:
+    """Return whether a file of prime-rl describes a run, not one process of it."""
+    orchestrator = table.get("orchestrator")
+    return isinstance(orchestrator, dict) and bool(orchestrator)

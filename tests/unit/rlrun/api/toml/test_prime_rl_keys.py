@@ -1,0 +1,334 @@
+"""Files in the form of prime-rl's own: what they become, and one reason for each key that a run does not have."""
+
+from typing import Any
+
+import pytest
+from rlrun.api.toml.dialects import group_by_reason
+from rlrun.api.toml.loader import RunToml, TomlError, loads
+from rlrun.api.toml.prime_rl_keys import is_prime_rl
+
+NEWEST = """
+max_steps = 20
+seq_len = 2048
+output_dir = "outputs"
+
+[model]
+name = "org/model"
+
+[monitors.wandb]
+project = "words"
+name = "first"
+tags = ["a"]
+
+[log]
+level = "debug"
+
+[slurm]
+job_name = "words"
+
+[deployment]
+num_train_gpus = 2
+num_infer_gpus = 6
+
+[weight_broadcast]
+type = "nccl"
+port = 29502
+
+[ckpt]
+interval = 10
+
+[orchestrator]
+batch_size = 128
+group_size = 16
+seq_len = 2048
+
+[orchestrator.algo]
+type = "grpo"
+
+[orchestrator.renderer]
+name = "default"
+
+[orchestrator.concurrency]
+max_inflight = 512
+
+[orchestrator.train.sampling]
+max_completion_tokens = 128
+
+[orchestrator.train.sampling.extra_body.chat_template_kwargs]
+enable_thinking = false
+
+[[orchestrator.train.source]]
+name = "words"
+ratio = 0.3
+curriculum = { gates = { zero_advantage = { type = "advantage_range" } } }
+
+[orchestrator.train.source.env.taskset]
+id = "team/words"
+min_turns = 3
+
+[orchestrator.train.source.env.taskset.task]
+power_per_turn = false
+
+[orchestrator.train.source.env.agent.harness]
+id = "null"
+
+[orchestrator.train.source.env.agent.runtime]
+type = "subprocess"
+
+[orchestrator.train.source.env.agent.timeout]
+rollout = 600
+
+[[orchestrator.train.source]]
+[orchestrator.train.source.env.taskset]
+id = "team/sums"
+
+[orchestrator.train.source.env.player.harness]
+id = "null"
+
+[orchestrator.train.source.env.player.runtime]
+type = "subprocess"
+
+[orchestrator.eval]
+interval = 5
+skip_first_step = true
+
+[orchestrator.eval.sampling]
+max_completion_tokens = 128
+
+[[orchestrator.eval.source]]
+group_size = 4
+
+[orchestrator.eval.source.env.taskset]
+id = "team/words"
+
+[trainer.optim]
+lr = 1e-5
+weight_decay = 0.0
+
+[trainer.model]
+attn = "flash_attention_2"
+
+[trainer.model.lora]
+rank = 8
+target_modules = ["q_proj"]
+
+[inference.vllm]
+gpu_memory_utilization = 0.5
+"""
+
+EARLIER = """
+max_steps = 20
+clean_output_dir = true
+
+[model]
+name = "org/model"
+
+[wandb]
+project = "words"
+shared = true
+
+[orchestrator]
+batch_size = 64
+rollouts_per_example = 8
+oversampling_factor = 2.0
+
+[orchestrator.sampling]
+max_tokens = 64
+temperature = 0.7
+
+[orchestrator.buffer]
+online_difficulty_filtering = true
+easy_threshold = 1.0
+
+[[orchestrator.env]]
+id = "team/words"
+args = { n = 3 }
+
+[orchestrator.val]
+interval = 5
+num_examples = 16
+
+[trainer.optim]
+lr = 3e-6
+
+[inference]
+"""
+
+
+def values(run: RunToml) -> dict[str, Any]:
+    """Return the values of the spec that were set."""
+    return run.spec.model_dump(mode="json", exclude_unset=True)
+
+
+def problems_in(text: str) -> dict[str, str]:
+    """Return the problems of a file by path, of which each key has one."""
+    with pytest.raises(TomlError) as caught:
+        loads(text)
+    paths = [problem.path for problem in caught.value.problems]
+    assert len(set(paths)) == len(paths), "one reason for each key"
+    assert not [problem for problem in caught.value.problems if "unknown field" in problem.message]
+    return {problem.path: problem.message for problem in caught.value.problems}
+
+
+def test_a_file_of_the_newest_form_becomes_a_run() -> None:
+    run = loads(NEWEST)
+    harness = {"id": "null", "runtime": {"type": "subprocess"}}
+    words = {"id": "team/words", "name": "words", "weight": 0.3, "rollout_timeout_seconds": 600, "harness": harness}
+    assert values(run) == {
+        "model": "org/model",
+        "max_steps": 20,
+        "batch_size": 128,
+        "rollouts_per_example": 16,
+        "learning_rate": 1e-5,
+        "lora": {"rank": 8, "target_modules": ["q_proj"]},
+        "lora_alpha": 32.0,
+        "sampling": {"max_tokens": 128, "enable_thinking": False},
+        "env": [
+            {**words, "taskset": {"min_turns": 3, "task": {"power_per_turn": False}}},
+            {"id": "team/sums", "weight": 1.0},
+        ],
+        "eval": {
+            "interval": 5,
+            "eval_base_model": False,
+            "env": [{"id": "team/words", "rollouts_per_example": 4}],
+        },
+        "algorithm": {"name": "grpo"},
+        "difficulty_filter": {"enabled": True},
+        "wandb": {"project": "words", "name": "first"},
+        "checkpoints": {"interval": 10, "keep_cloud": -1},
+    }
+    assert set(group_by_reason(run.notes)) == {
+        "seq_len, orchestrator.seq_len: ignored: seqLen of the RLModel holds",
+        "output_dir: ignored: files of a run are stored in the platform's S3",
+        "monitors.wandb.tags: ignored: Weights & Biases gets the metrics of a run, and no more",
+        "log, slurm, weight_broadcast: ignored: the platform decides it",
+        "orchestrator.renderer.name: ignored: the engine renders prompts, with the chat template of the model's files",
+        "orchestrator.concurrency: ignored: oversampling_factor sets the number of rollouts in flight",
+        "trainer.optim.weight_decay: ignored: the trainer's own settings of AdamW hold",
+        "deployment, trainer.model.attn, inference: ignored: the RLModel describes the pods of trainer and inference",
+    }
+
+
+def test_a_file_of_an_earlier_form_becomes_a_run() -> None:
+    run = loads(EARLIER)
+    assert values(run) == {
+        "model": "org/model",
+        "max_steps": 20,
+        "batch_size": 64,
+        "rollouts_per_example": 8,
+        "oversampling_factor": 2.0,
+        "learning_rate": 3e-6,
+        "lora": {"enabled": False},
+        "sampling": {"max_tokens": 64, "temperature": 0.7},
+        "buffer": {"online_difficulty_filtering": True, "easy_threshold": 1.0},
+        "env": [{"id": "team/words", "args": {"n": 3}}],
+        "val": {"interval": 5, "num_examples": 16},
+        "wandb": {"project": "words"},
+    }
+
+
+def test_missing_keys_have_the_defaults_of_prime_rl() -> None:
+    text = """
+model = { name = "org/model" }
+orchestrator = { batch_size = 8, group_size = 4, train = { source = [{ env = { taskset = { id = "team/words" } } }] } }
+"""
+    run = loads(text).spec
+    assert (run.learning_rate, run.lora.enabled) == (1e-6, False), "all weights, with the rate for them"
+    assert list(group_by_reason(loads(text).notes)) == [
+        "max_steps: is not set: the run ends after 100 steps, where prime-rl goes on"
+    ]
+    assert problems_in(text.replace("group_size = 4, ", "")) == {
+        "orchestrator.group_size": "must be greater than or equal to 2, not 1"
+    }
+
+
+def test_distillation_names_its_teacher() -> None:
+    teacher = (
+        '[orchestrator.algo]\ntype = "opd"\n[orchestrator.algo.teacher]\nname = "t"\nbase_url = "https://t.test/v1"'
+    )
+    run = loads(NEWEST.replace('[orchestrator.algo]\ntype = "grpo"', teacher)).spec
+    assert run.algorithm.model_dump(mode="json") == {
+        "name": "distillation",
+        "sft_steps": 0,
+        "teacher": {"url": "https://t.test/v1", "model": "t"},
+    }
+
+
+@pytest.mark.parametrize(
+    ("there", "instead", "path", "reason"),
+    [
+        ('type = "grpo"', 'type = "echo"', "orchestrator.algo.type", "has no equivalent: grpo learns from rewards"),
+        ("batch_size = 128", "token_batch_size = 9", "orchestrator.token_batch_size", "batch_size counts rollouts"),
+        (
+            "batch_size = 128",
+            "batch_size = 100",
+            "orchestrator.batch_size",
+            "batch_size must be a multiple of group_size",
+        ),
+        ("lr = 1e-5", 'lr = 1e-5\ntype = "muon"', "trainer.optim.type", "the optimizer is AdamW"),
+        ("lr = 1e-5", "lr = -1", "trainer.optim.lr", "must be greater than 0"),
+        ('"team/words"\nmin', '"words"\nmin', "orchestrator.train.source[0].env.taskset.id", "has no owner"),
+        ('"advantage_range"', '"other"', "orchestrator.train.source[0].curriculum.gates.zero_advantage.type", "drops"),
+        ("rollout = 600", "setup = 600", "orchestrator.train.source[0].env.agent.timeout.setup", "into harness"),
+        (
+            'player.harness]\nid = "null"',
+            'player.harness]\nid = "bash"',
+            "orchestrator.train.source[1].env.player.harness.id",
+            "one agent",
+        ),
+        ("interval = 5\n", "interval = 5\nscore = 3\n", "orchestrator.eval.score", "has no equivalent among"),
+        (
+            "eval.sampling]\nmax_completion_tokens = 128",
+            "eval.sampling]\nmax_completion_tokens = 9",
+            "orchestrator.eval.sampling.max_completion_tokens",
+            "evaluations sample as training does",
+        ),
+        (
+            "enable_thinking = false",
+            "clear_thinking = false",
+            "orchestrator.train.sampling.extra_body.chat_template_kwargs.clear_thinking",
+            "a run sets enable_thinking",
+        ),
+        ("[ckpt]", "[resume]\n[ckpt]", "resume", "checkpoint_id"),
+        (
+            'name = "org/model"',
+            'name = "org/model"\n[trainer.model]\nname = "org/other"',
+            "trainer.model.name",
+            "has the same meaning as model.name",
+        ),
+    ],
+)
+def test_a_key_is_refused_with_one_reason(there: str, instead: str, path: str, reason: str) -> None:
+    assert there in NEWEST
+    text = NEWEST.replace(there, instead, 1)
+    if "[trainer.model]" in instead:
+        text = text.replace('[trainer.model]\nattn = "flash_attention_2"\n', "")
+    found = problems_in(text)
+    assert list(found) == [path]
+    assert reason in found[path]
+
+
+def test_a_repeated_value_may_be_a_default() -> None:
+    repeated = "eval.sampling]\ntemperature = 1.0\nmax_completion_tokens = 128"
+    text = NEWEST.replace("eval.sampling]\nmax_completion_tokens = 128", repeated)
+    assert text != NEWEST
+    assert values(loads(text)) == values(loads(NEWEST))
+    assert list(problems_in(text.replace("temperature = 1.0", "temperature = 0.5"))) == [
+        "orchestrator.eval.sampling.temperature"
+    ]
+
+
+def test_a_file_for_one_process_is_refused() -> None:
+    found = problems_in('max_steps = 9\n[model]\nname = "a/b"\n[data]\nname = "d"\n[optim]\nlr = 1e-5')
+    assert set(found) == {"data", "optim", "env"}
+    assert "write one file for the whole run" in found["optim"]
+
+
+def test_a_file_of_the_hosted_form_is_none_of_prime_rl() -> None:
+    hosted = {"model": "a/b", "env": [{"id": "a/b"}], "wandb": {"project": "p"}, "eval": {"interval": 3}}
+    assert not is_prime_rl(hosted)
+    assert is_prime_rl({"orchestrator": {"batch_size": 8}})
+    assert not is_prime_rl({"orchestrator": {}}), "an empty table says nothing"
+    assert problems_in('model = "a/b"\nseq_len = 3\n[[env]]\nid = "a/b"') == {
+        "seq_len": "has no equivalent in a run: seqLen of the RLModel sets it"
+    }
