@@ -345,7 +345,7 @@ async def test_filtered_rollouts_are_counted_by_cause(world: World) -> None:
     lines = world.lines()
     causes = sum(line["filtered_rollouts/low_variance"] for line in lines)
     assert causes == sum(line["filtered_rollouts"] for line in lines) > 0
-    assert all(line["filtered_rollouts/zero_mean"] == 0.0 for line in lines)
+    assert all(line["filtered_rollouts/all_zero"] == 0.0 for line in lines)
     for _, batch in world.trainer.batches:
         assert any(sample.advantage != 0 for sample in batch.samples), "every group teaches something"
     stored = [s for s in world.summaries() if s.split is SampleSplit.filtered]
