@@ -195,6 +195,7 @@ def dispatch(run: ResolvedRun, settings: OrchestratorSettings) -> DispatchSettin
         sampling=client_sampling(run),
         inference_deadline=settings.inference_deadline,
         empty_batch_backoff=settings.empty_batch_backoff,
+        most_filtered_groups=settings.most_filtered_groups,
     )
 
 

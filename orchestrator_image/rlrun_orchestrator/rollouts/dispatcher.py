@@ -46,6 +46,7 @@ class DispatchSettings:
     sampling: dict[str, object]
     inference_deadline: float
     empty_batch_backoff: float
+    most_filtered_groups: int
 
 
 class Dispatcher:
@@ -90,7 +91,9 @@ class Dispatcher:
         self._wake = asyncio.Event()
         self._done = asyncio.Event()
         self._dispatch_task: asyncio.Task[None] | None = None
-        self._empty_batches = EmptyBatchMonitor(tracker.limits.groups_per_batch, settings.empty_batch_backoff)
+        self._empty_batches = EmptyBatchMonitor(
+            tracker.limits.groups_per_batch, settings.empty_batch_backoff, settings.most_filtered_groups
+        )
         self._no_replica_since: float | None = None
         tracker.schedule.subscribe(self._wake.set)
 
