@@ -131,6 +131,7 @@ def buffer(run: ResolvedRun, sizes: Mapping[str, int]) -> ExampleBuffer:
                 hard_threshold=spec.buffer.hard_threshold,
                 easy_fraction=spec.buffer.easy_fraction,
                 hard_fraction=spec.buffer.hard_fraction,
+                groups_per_batch=spec.batch_size // spec.rollouts_per_example,
             ),
         )
     except ValueError as error:

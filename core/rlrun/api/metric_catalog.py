@@ -107,6 +107,12 @@ SECTIONS = (
                 "examples",
                 "Examples excluded from sampling since the previous step, by pool.",
             ),
+            (
+                "readmitted_examples",
+                "examples",
+                "Excluded examples that returned to sampling since the previous step, those excluded longest ago "
+                "first, because an environment had fewer normal examples than a batch has groups.",
+            ),
             ("pool/<cause>", "share", "Easy, hard or normal examples among all examples."),
         ),
     ),

@@ -12,6 +12,7 @@ from rlrun.protocol.trainer import SessionSpec
 from rlrun.storage.layout import S3Uri
 from rlrun_orchestrator import config_mapping
 from rlrun_orchestrator.config import OrchestratorSettings
+from rlrun_orchestrator.data.example_buffer import Example
 from rlrun_orchestrator.data.group_filter import GroupFilter
 from rlrun_orchestrator.data.sent_batch import SentBatch
 from rlrun_orchestrator.training.trainer_session import session_spec
@@ -83,6 +84,14 @@ def test_pools_are_as_the_run_says(world: World) -> None:
         assert normal(reward, **{fraction: 1.0}) == 1.0, "all stay in the draw"
         assert 0.5 < normal(reward, **{fraction: 0.9}) < 1.0
         assert out(reward)
+
+
+def test_as_many_examples_as_a_batch_has_groups_stay_in_the_draw(world: World) -> None:
+    run = resolved(world, buffer={"onlineDifficultyFiltering": True}, batchSize=24, rolloutsPerExample=4)
+    buffer = config_mapping.buffer(run, {"a": 400, "b": 400})
+    for index in range(400):
+        buffer.record_reward(Example("a", index), 1.0)
+    assert {buffer.draw(["a"]).index for _ in range(12)} == set(range(6))
 
 
 # --- groups -----------------------------------------------------------------------------------------------------------
