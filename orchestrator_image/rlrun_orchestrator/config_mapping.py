@@ -113,6 +113,7 @@ def group_tracker(run: ResolvedRun, schedule: RunSchedule, before: GroupCounts) 
         ),
         schedule,
         before,
+        spec.rollouts_per_example,
     )
 
 

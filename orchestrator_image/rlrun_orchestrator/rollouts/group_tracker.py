@@ -6,6 +6,7 @@ tasks only: the caller that receives dropped groups cancels their tasks.
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
@@ -13,6 +14,7 @@ from enum import StrEnum
 from rlrun.protocol.orchestrator import GroupCounts
 from rlrun.protocol.policy import PolicyRef
 
+from rlrun_orchestrator.data.example_buffer import Example
 from rlrun_orchestrator.data.example_sampler import SampledExample
 from rlrun_orchestrator.data.groups import Group, GroupOutcome
 from rlrun_orchestrator.data.schedule import RunSchedule
@@ -60,9 +62,20 @@ class TrackedGroup:
 class GroupTracker:
     """All groups that have not ended, and the counts of those that have."""
 
-    def __init__(self, limits: SchedulingLimits, schedule: RunSchedule, counts: GroupCounts | None = None) -> None:
-        """`counts`: those of earlier processes of the run, whose groups in flight count as stale."""
+    def __init__(
+        self,
+        limits: SchedulingLimits,
+        schedule: RunSchedule,
+        counts: GroupCounts | None = None,
+        rollouts_per_group: int = 1,
+    ) -> None:
+        """`counts`: those of earlier processes of the run, whose groups in flight count as stale.
+
+        A batch has at least `rollouts_per_group` valid rollouts for each of its `limits.groups_per_batch` groups. If
+        rollouts fail, it has further groups.
+        """
         self.limits = limits
+        self._rollouts_per_group = rollouts_per_group
         self.schedule = schedule
         self.step = 0
         """Step whose batch is being collected."""
@@ -87,14 +100,15 @@ class GroupTracker:
             step=self.step,
             version=self.policy.version,
             in_flight=self.count(GroupState.in_flight),
-            ready=self.count(GroupState.ready),
+            ready=self._ready_rollouts() // self._rollouts_per_group,
         )
 
     @property
     def waits_for_policy(self) -> bool:
         """True if only a newer policy can complete another batch."""
-        missing = self.limits.groups_per_batch - self.count(GroupState.ready)
-        return missing > self.count(GroupState.in_flight) and self.available_slots() == 0
+        missing = self._rollouts_per_batch - self._ready_rollouts()
+        expected = self.count(GroupState.in_flight) * self._rollouts_per_group
+        return missing > expected and self.available_slots() == 0
 
     def count(self, state: GroupState) -> int:
         """Return how many groups are in `state`."""
@@ -145,21 +159,47 @@ class GroupTracker:
     # --- batches ------------------------------------------------------------------------------------------------------
 
     def take_batch(self) -> list[TrackedGroup] | None:
-        """Return the groups of the next batch in the order of their ordinals. None while there are too few.
+        """Return the groups of the next batch in the order of their ordinals. None while they have too few valid
+        rollouts.
 
         Advances the step. The caller removes the groups that this makes stale with `drop_stale`.
         """
-        ready = [group for group in self._groups.values() if group.state is GroupState.ready]
-        if len(ready) < self.limits.groups_per_batch or self.count(GroupState.in_batch):
+        if self._ready_rollouts() < self._rollouts_per_batch or self.count(GroupState.in_batch):
             return None
         if self.schedule.is_last(self.step):
             return None
-        oldest_first = sorted(ready, key=lambda group: batch_order(group.version, group.ordinal))
-        batch = oldest_first[: self.limits.groups_per_batch]
+        batch: list[TrackedGroup] = []
+        for group in self._ready_groups():
+            if sum(map(self._valid_rollouts, batch)) >= self._rollouts_per_batch:
+                break
+            batch.append(group)
         for group in batch:
             group.state = GroupState.in_batch
         self.step += 1
         return sorted(batch, key=lambda group: group.ordinal)
+
+    def _ready_groups(self) -> list[TrackedGroup]:
+        """Return the ready groups, oldest versions first. Within a version, the third group of an example and later
+        ones come last.
+        """
+        ready = [group for group in self._groups.values() if group.state is GroupState.ready]
+        copies: Counter[Example] = Counter()
+        repeated: set[str] = set()
+        for group in sorted(ready, key=lambda group: batch_order(group.version, group.ordinal)):
+            copies[group.example.example] += 1
+            if copies[group.example.example] > 2:
+                repeated.add(group.id)
+        return sorted(ready, key=lambda group: (group.version, group.id in repeated, group.ordinal))
+
+    def _ready_rollouts(self) -> int:
+        return sum(self._valid_rollouts(group) for group in self._groups.values() if group.state is GroupState.ready)
+
+    def _valid_rollouts(self, group: TrackedGroup) -> int:
+        return len(group.result.valid_rollouts) if group.result is not None else self._rollouts_per_group
+
+    @property
+    def _rollouts_per_batch(self) -> int:
+        return self.limits.groups_per_batch * self._rollouts_per_group
 
     def complete_batch(self) -> None:
         """Count the groups of the batch as trained and remove them."""

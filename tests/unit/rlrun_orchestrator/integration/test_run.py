@@ -171,7 +171,8 @@ async def test_failing_rewards_are_counted_shown_and_not_trained_on(world: World
     (warning,) = status.warnings
     assert warning.reason == "RewardFunctionErrors"
     assert "ZeroDivisionError" in warning.message
-    assert all(len(batch.samples) == 4 for _, batch in world.trainer.batches)
+    assert all(len(batch.samples) == 8 for _, batch in world.trainer.batches), "a batch is filled by valid rollouts"
+    assert {line["batch/missing_rollouts"] for line in world.lines()} == {8.0}
 
 
 async def test_warnings_of_the_trainer_are_shown(world: World) -> None:
