@@ -151,13 +151,16 @@ def filtering(run: ResolvedRun) -> GroupFilter:
 def scoring(run: ResolvedRun) -> ScoringSettings:
     """Return the settings for the scoring of groups."""
     spec = run.spec
+    baseline = spec.algorithm.name is AlgorithmName.grpo
+    penalized = spec.kl_penalty is not None and spec.kl_penalty.enabled
     return ScoringSettings(
         rollouts_per_example=spec.rollouts_per_example,
         strategy=spec.trajectory_strategy,
         seq_len=run.model.seq_len,
         filtering=filtering(run),
         verify=not spec.buffer.skip_verification,
-        baseline=spec.algorithm.name is AlgorithmName.grpo,
+        baseline=baseline,
+        filter_zero_advantages=baseline and not penalized and spec.algorithm.filter_zero_advantages,
     )
 
 

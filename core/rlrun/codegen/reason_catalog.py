@@ -879,7 +879,8 @@ ROLLOUTS = _section(
     (
         Reason.EMPTY_BATCHES,
         "No group of a whole batch could be trained on. The run fails after ten such batches in a row if at least half "
-        "of their groups failed, and after 1,000 filtered groups without a usable one between them.",
+        "of their groups failed, and after 1,000 groups that were filtered or had equal rewards, without a usable one "
+        "between them.",
         "Correct the errors in the message, or change the difficulty of the examples or the filters.",
     ),
 )

@@ -19,6 +19,8 @@ class FilterReason(StrEnum):
     low_variance = "low_variance"
     high_reward = "high_reward"
     low_reward = "low_reward"
+    zero_advantage = "zero_advantage"
+    """The group was in a batch whose advantages are all 0."""
 
 
 @dataclass(frozen=True)

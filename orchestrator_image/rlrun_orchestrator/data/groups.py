@@ -28,6 +28,9 @@ class GroupOutcome(StrEnum):
     errored = "errored"
 
 
+ROUNDING = 1e-12
+"""Largest relative difference of two equal rewards after the computation of their mean."""
+
 REWARD_REASONS = frozenset({Reason.REWARD_FUNCTION_ERROR, Reason.REWARD_NOT_FINITE})
 """Reasons of errors that the reward function caused, not the rollout."""
 
@@ -46,6 +49,9 @@ class ScoringSettings:
     """Compares each rollout with the others of its group. A group then needs two valid rollouts, unless the run
     requests groups of one.
     """
+
+    filter_zero_advantages: bool = False
+    """Leaves valid rollouts with an advantage of 0 out of the trainer's steps. Needs `baseline`."""
 
     @property
     def needed(self) -> int:
@@ -76,6 +82,8 @@ class Rollout:
     truncated: bool
     error: Problem | None = None
     advantage: float = 0.0
+    left_out: bool = False
+    """True for a valid rollout that no step trains on, because its advantage is 0."""
     teacher_logprobs: list[list[float]] | None = None
     """A teacher's log-probabilities: one per token of each sequence, 0.0 where the policy did not sample the token."""
 
@@ -114,8 +122,13 @@ class Group:
 
     @property
     def valid_rollouts(self) -> list[Rollout]:
-        """Rollouts that can be trained on."""
+        """Rollouts that did not fail."""
         return [rollout for rollout in self.rollouts if rollout.error is None]
+
+    @property
+    def trained_rollouts(self) -> list[Rollout]:
+        """Valid rollouts that a step trains on, if the group is usable."""
+        return [rollout for rollout in self.valid_rollouts if not rollout.left_out]
 
     @property
     def rewards(self) -> list[float]:
@@ -182,6 +195,7 @@ def _assign_outcome(group: Group, scoring: ScoringSettings) -> None:
     if scoring.baseline:
         for rollout, advantage in zip(group.valid_rollouts, group_advantages(rewards), strict=True):
             rollout.advantage = advantage
+            rollout.left_out = scoring.filter_zero_advantages and advantage == 0.0
 
 
 def _own_error(reported: RolloutResult, trajectory: Trajectory) -> Problem | None:
@@ -199,10 +213,12 @@ def _own_error(reported: RolloutResult, trajectory: Trajectory) -> Problem | Non
 
 
 def group_advantages(rewards: Sequence[float]) -> list[float]:
-    """Return reward - mean(rewards) for each rollout. Raises ValueError for a reward that is not finite."""
+    """Return reward - mean(rewards) for each rollout, exactly 0 where both differ by a rounding error only. Raises
+    ValueError for a reward that is not finite.
+    """
     if not rewards:
         return []
     if not all(math.isfinite(reward) for reward in rewards):
         raise ValueError(f"rewards must be finite numbers, not {list(rewards)}")
     mean = math.fsum(rewards) / len(rewards)
-    return [reward - mean for reward in rewards]
+    return [0.0 if math.isclose(reward, mean, rel_tol=ROUNDING) else reward - mean for reward in rewards]

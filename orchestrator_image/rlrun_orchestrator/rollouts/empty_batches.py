@@ -3,9 +3,9 @@
 All counts are of finished groups since the last usable one. A run ends in two cases:
 
     errors    ten batches of groups, at least half of which failed. The environment is broken.
-    filters   1,000 filtered groups, whatever the size of a batch. On a hard task few groups are usable, and small
-              batches are often empty: ten batches of four groups are empty in 45 of 100 cases if 2 % of the groups are
-              usable. 1,000 filtered groups in a row then happen once in 30 billion groups.
+    filters   1,000 groups that were filtered or have equal rewards, whatever the size of a batch. On a hard task few
+              groups are usable, and small batches are often empty: ten batches of four groups are empty in 45 of 100
+              cases if 2 % of the groups are usable. 1,000 such groups in a row happen once in 30 billion groups then.
 """
 
 import logging
@@ -76,13 +76,19 @@ class EmptyBatchMonitor:
                 log.warning("%s. Retrying in %.0f s.", self.problem.message, self._pause.pause)
 
     def _describe(self) -> Problem:
-        cause = (
-            f"the last error was {self.last_error.reason}: {self.last_error.message}"
-            if self.last_error
-            else f"every group was filtered ({', '.join(sorted(self._filter_reasons))}), because its rewards give "
-            "too little signal; change the environment's difficulty, or buffer.onlineDifficultyFiltering and "
-            "difficultyFilter"
-        )
+        if self.last_error is not None:
+            cause = f"the last error was {self.last_error.reason}: {self.last_error.message}"
+        elif self._filter_reasons == {FilterReason.zero_advantage}:
+            cause = (
+                "the rewards of every group are equal (zero_advantage), so there is nothing to learn from; read some "
+                "rollouts, and use examples of another difficulty or rewards for partial success"
+            )
+        else:
+            cause = (
+                f"every group was filtered ({', '.join(sorted(self._filter_reasons))}), because its rewards give too "
+                "little signal; change the environment's difficulty, or buffer.onlineDifficultyFiltering and "
+                "difficultyFilter"
+            )
         unusable = self._filtered + self._errors
         batches = unusable // self._size
         counted = f"{batches} batch" if batches == 1 else f"{batches} batches"

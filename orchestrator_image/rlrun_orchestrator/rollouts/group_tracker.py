@@ -164,19 +164,37 @@ class GroupTracker:
 
         Advances the step. The caller removes the groups that this makes stale with `drop_stale`.
         """
+        batch = self._next_batch()
+        if not batch:
+            return None
+        for group in batch:
+            group.state = GroupState.in_batch
+        self.step += 1
+        return sorted(batch, key=lambda group: group.ordinal)
+
+    def drop_empty_batch(self) -> list[TrackedGroup]:
+        """Drop the groups of the next batch if none of their rollouts would be trained on, and count them as filtered.
+        Return them.
+        """
+        batch = self._next_batch()
+        if any(group.result is None or group.result.trained_rollouts for group in batch):
+            return []
+        self._filtered += len(batch)
+        self._remove(batch)
+        return batch
+
+    def _next_batch(self) -> list[TrackedGroup]:
+        """Return the groups of the next batch. Empty while it is incomplete, and while the trainer has one."""
         if self._ready_rollouts() < self._rollouts_per_batch or self.count(GroupState.in_batch):
-            return None
+            return []
         if self.schedule.is_last(self.step):
-            return None
+            return []
         batch: list[TrackedGroup] = []
         for group in self._ready_groups():
             if sum(map(self._valid_rollouts, batch)) >= self._rollouts_per_batch:
                 break
             batch.append(group)
-        for group in batch:
-            group.state = GroupState.in_batch
-        self.step += 1
-        return sorted(batch, key=lambda group: group.ordinal)
+        return batch
 
     def _ready_groups(self) -> list[TrackedGroup]:
         """Return the ready groups, oldest versions first. Within a version, the third group of an example and later

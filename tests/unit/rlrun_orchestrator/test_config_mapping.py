@@ -112,6 +112,19 @@ def test_the_difficulty_filter_is_as_the_run_says(world: World) -> None:
     assert config_mapping.filtering(resolved(world, buffer=online)) == GroupFilter(online=True)
 
 
+@pytest.mark.proves("algorithm.filterZeroAdvantages")
+def test_rollouts_without_an_advantage_are_left_out_unless_they_carry_another_loss(world: World) -> None:
+    def left_out(**spec: Any) -> bool:
+        return config_mapping.scoring(resolved(world, **spec)).filter_zero_advantages
+
+    assert left_out()
+    assert not left_out(algorithm={"filterZeroAdvantages": False})
+    assert not left_out(klPenalty={}), "the penalty applies to their tokens"
+    assert left_out(klPenalty={"enabled": False})
+    teacher = {"url": "https://teacher.example.org/v1", "model": "m"}
+    assert not left_out(algorithm={"name": "distillation", "teacher": teacher}), "no rollout has an advantage"
+
+
 @pytest.mark.proves("env.rolloutTimeoutSeconds", "eval.env.rolloutTimeoutSeconds")
 def test_every_deadline_follows_the_time_for_a_rollout(world: World) -> None:
     default = resolved(world, eval={"env": [{"id": "owner/exam"}]})

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import Counter
+from typing import Any
 
 import aiohttp
 import pytest
@@ -211,6 +212,74 @@ async def test_online_filtering_drops_groups_without_a_signal(world: World) -> N
     assert status.problem
     assert "onlineDifficultyFiltering" in status.problem.message
     assert status.groups.filtered >= 10
+
+
+@pytest.mark.proves("algorithm.filterZeroAdvantages")
+@pytest.mark.parametrize(("leave_out", "trained"), [(True, 4), (False, 8)])
+async def test_rollouts_without_an_advantage_are_not_sent_to_the_trainer(
+    world: World, leave_out: bool, trained: int
+) -> None:
+    world.environments["words"].rewards = [0.5, 0.0, 1.0, 0.5]
+    world.spec["algorithm"] = {"filterZeroAdvantages": leave_out}
+    await world.start()
+    assert await world.run() == 0
+    assert {len(batch.samples) for _, batch in world.trainer.batches} == {trained}
+    assert all(sample.advantage for _, batch in world.trainer.batches for sample in batch.samples) is leave_out
+    for line in world.lines():
+        assert line["batch/effective_batch_size"] == trained
+        assert line["batch/zero_advantage_rollouts"] == 8 - trained
+        assert line["reward/mean"] == 0.5
+        assert (line["progress/samples"], line["progress/problems"]) == (trained, 2)
+    assert world.last_word.groups.trained == 10
+
+
+async def test_a_batch_without_any_advantage_is_dropped_and_the_next_takes_its_place(world: World) -> None:
+    """Most groups have equal rewards: steps are made with the others, and no group is lost from the counts."""
+    environment = world.environments["words"]
+    environment.reward_of = lambda said: float(int(said.strip("<>")) % 8 == 0)
+    for engine in world.engines:
+        engine.seeded = True
+    world.spec |= {"sampling": {"maxTokens": 16, "seed": 1}, "batchSize": 4}
+    await world.start()
+    assert await world.run() == 0
+    assert [step for step, _ in world.trainer.batches] == list(range(5))
+    assert all(batch.samples for _, batch in world.trainer.batches)
+    groups = world.last_word.groups
+    assert groups.trained == 5
+    assert groups.filtered > 0
+    dropped = [record for step in range(1, 6) for record in filtered_rollouts(world, step)]
+    assert {record["cause"] for record in dropped} == {"zero_advantage"}
+    assert sum(line["filtered_rollouts/zero_advantage"] for line in world.lines()) > 0
+
+
+def filtered_rollouts(world: World, step: int) -> list[dict[str, Any]]:
+    """The rollouts that were filtered before `step`, none if there is no such file."""
+    try:
+        return world.rollouts(step, "filtered")
+    except KeyError:
+        return []
+
+
+async def test_a_run_without_any_advantage_ends_with_empty_batches(world: World) -> None:
+    world.environments["words"].rewards = [1.0]
+    await world.start()
+    assert await world.run() == 64
+    status = world.last_word
+    assert status.problem
+    assert status.problem.reason == "EmptyBatches"
+    assert "zero_advantage" in status.problem.message
+    assert not world.trainer.batches
+    assert (status.groups.trained, status.step) == (0, 0)
+    assert status.groups.filtered >= 38, "each one of a dropped batch is counted"
+    assert {record["cause"] for record in world.rollouts(1, "filtered")} == {"zero_advantage"}, "for people to read"
+
+
+async def test_a_run_that_trains_on_all_rollouts_goes_on_without_any_advantage(world: World) -> None:
+    world.environments["words"].rewards = [1.0]
+    world.spec["algorithm"] = {"filterZeroAdvantages": False}
+    await world.start()
+    assert await world.run() == 0
+    assert all(len(batch.samples) == 8 for _, batch in world.trainer.batches)
 
 
 async def test_an_environment_problem_ends_the_run_with_its_message(world: World) -> None:

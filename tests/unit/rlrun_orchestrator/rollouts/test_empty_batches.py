@@ -116,6 +116,15 @@ def test_each_batch_of_errors_is_reported_and_delays_the_next_groups() -> None:
     assert monitor.may_dispatch(91.0)
 
 
+def test_groups_with_equal_rewards_are_reported_as_such() -> None:
+    monitor = make_monitor(4)
+    drop(monitor, 4, FilterReason.zero_advantage)
+    assert monitor.problem is not None
+    assert "the rewards of every group are equal" in monitor.problem.message
+    drop(monitor, 4, FilterReason.high_reward)
+    assert "(high_reward, zero_advantage)" in monitor.problem.message
+
+
 def test_a_batch_of_filtered_groups_is_reported_with_the_rule() -> None:
     monitor = make_monitor(4, first_pause=30.0)
     drop(monitor, 4, FilterReason.high_reward)

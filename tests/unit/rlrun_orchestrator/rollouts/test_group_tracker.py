@@ -187,6 +187,23 @@ def test_missing_rollouts_are_waited_for_while_groups_that_bring_them_are_in_fli
     assert tracker.waits_for_policy
 
 
+def test_a_batch_without_a_rollout_to_train_on_is_dropped_and_counted_as_filtered() -> None:
+    tracker = make_tracker(groups=2)
+    tracker.publish(policy(0))
+    started = start_all(tracker)
+    for group in started[:3]:
+        (left_out,) = rollouts(False)
+        left_out.left_out = group != started[2]
+        tracker.finish(group, GroupOutcome.usable, Group(group, Example("words", 0), 0, [left_out]))
+    assert names(tracker.drop_empty_batch()) == started[:2]
+    assert (tracker.step, tracker.counts().filtered, tracker.take_batch()) == (0, 2, None)
+    assert tracker.drop_empty_batch() == [], "the third alone is no batch"
+    tracker.finish(started[3], GroupOutcome.usable)
+    assert tracker.drop_empty_batch() == []
+    assert names(tracker.take_batch()) == started[2:]
+    assert tracker.drop_empty_batch() == []
+
+
 def test_an_example_is_in_a_batch_at_most_twice_while_others_are_ready() -> None:
     tracker = make_tracker(groups=3, factor=3)
     tracker.publish(policy(0))
