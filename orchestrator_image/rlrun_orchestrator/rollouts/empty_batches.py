@@ -3,7 +3,7 @@
 All counts are of finished groups since the last usable one. A run ends in two cases:
 
     errors    ten batches of groups, at least half of which failed. The environment is broken.
-    filters   1,000 groups that were filtered or have equal rewards, whatever the size of a batch. On a hard task few
+    filters   1,000 groups that were filtered or have equal rewards, with batches of any size. On a hard task few
               groups are usable, and small batches are often empty: ten batches of four groups are empty in 45 of 100
               cases if 2 % of the groups are usable. 1,000 such groups in a row happen once in 30 billion groups then.
 """

@@ -39,9 +39,9 @@ def start(tracker: GroupTracker, ordinal: int) -> TrackedGroup:
     return tracker.start(f"g{ordinal}", SampledExample(ordinal, Example("words", ordinal)))
 
 
-def result_of(group: TrackedGroup, valid: int) -> Group:
-    """The group's result with `valid` rollouts that did not fail."""
-    rollout = Rollout(RolloutResult(rollout_id="r", reward=0.0), Trajectory([], 0), 1, False)
+def result_of(group: TrackedGroup, valid: int, advantage: bool) -> Group:
+    """The group's result with `valid` rollouts that did not fail, with an advantage or without."""
+    rollout = Rollout(RolloutResult(rollout_id="r", reward=0.0), Trajectory([], 0), 1, False, left_out=not advantage)
     return Group(group.id, group.example.example, group.version, [rollout] * valid)
 
 
@@ -90,12 +90,13 @@ class Run(RuleBasedStateMachine):
         which=st.randoms(use_true_random=False),
         outcome=st.sampled_from([*GroupOutcome, GroupOutcome.usable]),
         valid=st.integers(1, ROLLOUTS),
+        advantage=st.booleans(),
     )
-    def finish(self, which: random.Random, outcome: GroupOutcome, valid: int) -> None:
+    def finish(self, which: random.Random, outcome: GroupOutcome, valid: int, advantage: bool) -> None:
         group = which.choice(self.flying)
         self.flying.remove(group)
         stale = self.tracker.counts().stale
-        assert self.tracker.finish(group.id, outcome, result_of(group, valid)) is group
+        assert self.tracker.finish(group.id, outcome, result_of(group, valid, advantage)) is group
         if outcome is not GroupOutcome.usable:
             self.fate[group.id] = outcome.value
         elif self.tracker.counts().stale > stale:
@@ -105,6 +106,9 @@ class Run(RuleBasedStateMachine):
     @precondition(lambda self: self.tracker.step >= self.schedule.supervised_steps)
     @rule()
     def take(self) -> None:
+        while empty := self.tracker.drop_empty_batch():
+            assert not any(group.result is None or group.result.trained_rollouts for group in empty)
+            self.end(empty, "filtered")
         step, ready = self.tracker.step, open_groups(self.tracker, GroupState.ready)
         batch = self.tracker.take_batch()
         if batch is None:
@@ -114,6 +118,7 @@ class Run(RuleBasedStateMachine):
         assert -ROLLOUTS < missing <= 0, (
             "a batch has as many valid rollouts as the run says, and less than a group more"
         )
+        assert any(group.result is None or group.result.trained_rollouts for group in batch), "no batch is empty"
         for group in batch:
             lag = step - group.version
             assert 0 <= lag <= self.limits.max_async_level, "the bound"
