@@ -20,7 +20,7 @@ class FilterReason(StrEnum):
     high_reward = "high_reward"
     low_reward = "low_reward"
     zero_advantage = "zero_advantage"
-    """The group was in a batch whose advantages are all 0."""
+    """All advantages of its batch are 0. Also of single rollouts of a batch that are left out for theirs."""
 
 
 @dataclass(frozen=True)

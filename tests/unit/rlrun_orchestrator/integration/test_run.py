@@ -230,6 +230,9 @@ async def test_rollouts_without_an_advantage_are_not_sent_to_the_trainer(
         assert line["batch/zero_advantage_rollouts"] == 8 - trained
         assert line["reward/mean"] == 0.5
         assert (line["progress/samples"], line["progress/problems"]) == (trained, 2)
+        records = Counter((record["status"], record.get("cause")) for record in world.rollouts(int(line["step"])))
+        left_out = {("filtered", "zero_advantage"): 8 - trained} if leave_out else {}
+        assert records == {("trained", None): trained, **left_out}
     assert world.last_word.groups.trained == 10
 
 
