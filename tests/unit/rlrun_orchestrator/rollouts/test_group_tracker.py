@@ -137,6 +137,12 @@ def rollouts(*errors: bool) -> list[Rollout]:
     ]
 
 
+def make_tracker_of_fours(groups: int, factor: int = 2, level: int = 2) -> GroupTracker:
+    """A tracker whose groups have four rollouts."""
+    limits = make_tracker(groups, factor, level).limits
+    return GroupTracker(limits, RunSchedule(100), rollouts_per_group=4)
+
+
 def finish_with(tracker: GroupTracker, group: str, valid: int, size: int = 4) -> None:
     result = Group(group, Example("words", 0), 0, rollouts(*(number >= valid for number in range(size))))
     tracker.finish(group, GroupOutcome.usable, result)
@@ -144,7 +150,7 @@ def finish_with(tracker: GroupTracker, group: str, valid: int, size: int = 4) ->
 
 def test_a_batch_is_filled_by_valid_rollouts() -> None:
     """Two groups of four rollouts make a batch. What failed is replaced by further groups."""
-    tracker = GroupTracker(SchedulingLimits(2, 4, 2), RunSchedule(100), rollouts_per_group=4)
+    tracker = make_tracker_of_fours(groups=2)
     tracker.publish(policy(0))
     started = start_all(tracker)
     for group, valid in zip(started, (2, 3, 4, 4), strict=True):
@@ -159,7 +165,7 @@ def test_on_policy_the_groups_of_a_batch_do_not_depend_on_the_order_in_which_the
     valid = [3, 4, 2, 4, 1, 3, 4, 4, 4]
     for seed in range(50):
         order = random.Random(seed)
-        tracker = GroupTracker(SchedulingLimits(4, 4, 0), RunSchedule(100), rollouts_per_group=4)
+        tracker = make_tracker_of_fours(groups=4, factor=1, level=0)
         tracker.publish(policy(0))
         flying, first = start_all(tracker), 4
         while (batch := tracker.take_batch()) is None:
@@ -172,7 +178,7 @@ def test_on_policy_the_groups_of_a_batch_do_not_depend_on_the_order_in_which_the
 
 
 def test_missing_rollouts_are_waited_for_while_groups_that_bring_them_are_in_flight() -> None:
-    tracker = GroupTracker(SchedulingLimits(2, 2, 0), RunSchedule(100), rollouts_per_group=4)
+    tracker = make_tracker_of_fours(groups=2, factor=1, level=0)
     tracker.publish(policy(0))
     first, second = start_all(tracker)
     finish_with(tracker, first, 2)
