@@ -28,9 +28,6 @@ class GroupOutcome(StrEnum):
     errored = "errored"
 
 
-ROUNDING = 1e-12
-"""Largest relative difference of two equal rewards after the computation of their mean."""
-
 REWARD_REASONS = frozenset({Reason.REWARD_FUNCTION_ERROR, Reason.REWARD_NOT_FINITE})
 """Reasons of errors that the reward function caused, not the rollout."""
 
@@ -210,6 +207,10 @@ def _own_error(reported: RolloutResult, trajectory: Trajectory) -> Problem | Non
             "environment must send its rollout id with every request to the base URL of the group",
         )
     return None
+
+
+ROUNDING = 1e-12
+"""Largest relative difference of a reward and a mean that are equal but for rounding."""
 
 
 def group_advantages(rewards: Sequence[float]) -> list[float]:

@@ -47,6 +47,8 @@ class TrackedGroup:
     """Task that waits for the environment's answer."""
     result: Group | None = None
     """The scored group, from `ready` on."""
+    valid_rollouts: int = 0
+    """Number of its rollouts that count for a batch, from `ready` on."""
 
     @property
     def ordinal(self) -> int:
@@ -146,6 +148,7 @@ class GroupTracker:
             return None
         if outcome is GroupOutcome.usable and not self._is_stale(group):
             group.state, group.result = GroupState.ready, result
+            group.valid_rollouts = len(result.valid_rollouts) if result is not None else self._rollouts_per_group
             return group
         del self._groups[group_id]
         if outcome is GroupOutcome.filtered:
@@ -182,42 +185,6 @@ class GroupTracker:
         self._filtered += len(batch)
         self._remove(batch)
         return batch
-
-    def _next_batch(self) -> list[TrackedGroup]:
-        """Return the groups of the next batch. Empty while it is incomplete, and while the trainer has one."""
-        if self._ready_rollouts() < self._rollouts_per_batch or self.count(GroupState.in_batch):
-            return []
-        if self.schedule.is_last(self.step):
-            return []
-        batch: list[TrackedGroup] = []
-        for group in self._ready_groups():
-            if sum(map(self._valid_rollouts, batch)) >= self._rollouts_per_batch:
-                break
-            batch.append(group)
-        return batch
-
-    def _ready_groups(self) -> list[TrackedGroup]:
-        """Return the ready groups, oldest versions first. Within a version, the third group of an example and later
-        ones come last.
-        """
-        ready = [group for group in self._groups.values() if group.state is GroupState.ready]
-        copies: Counter[Example] = Counter()
-        repeated: set[str] = set()
-        for group in sorted(ready, key=lambda group: batch_order(group.version, group.ordinal)):
-            copies[group.example.example] += 1
-            if copies[group.example.example] > 2:
-                repeated.add(group.id)
-        return sorted(ready, key=lambda group: (group.version, group.id in repeated, group.ordinal))
-
-    def _ready_rollouts(self) -> int:
-        return sum(self._valid_rollouts(group) for group in self._groups.values() if group.state is GroupState.ready)
-
-    def _valid_rollouts(self, group: TrackedGroup) -> int:
-        return len(group.result.valid_rollouts) if group.result is not None else self._rollouts_per_group
-
-    @property
-    def _rollouts_per_batch(self) -> int:
-        return self.limits.groups_per_batch * self._rollouts_per_group
 
     def complete_batch(self) -> None:
         """Count the groups of the batch as trained and remove them."""
@@ -272,6 +239,41 @@ class GroupTracker:
     def close(self) -> list[TrackedGroup]:
         """Drop every group except those in the batch."""
         return self._drop(self._open())
+
+    def _next_batch(self) -> list[TrackedGroup]:
+        """Return the groups of the next batch. Empty while it is incomplete, and while the trainer has one."""
+        if self._ready_rollouts() < self._rollouts_per_batch or self.count(GroupState.in_batch):
+            return []
+        if self.schedule.is_last(self.step):
+            return []
+        batch: list[TrackedGroup] = []
+        rollouts = 0
+        for group in self._ready_groups():
+            batch.append(group)
+            rollouts += group.valid_rollouts
+            if rollouts >= self._rollouts_per_batch:
+                break
+        return batch
+
+    def _ready_groups(self) -> list[TrackedGroup]:
+        """Return the ready groups, oldest versions first. Within a version, the third group of an example and later
+        ones come last.
+        """
+        ready = [group for group in self._groups.values() if group.state is GroupState.ready]
+        copies: Counter[Example] = Counter()
+        repeated: set[str] = set()
+        for group in sorted(ready, key=lambda group: batch_order(group.version, group.ordinal)):
+            copies[group.example.example] += 1
+            if copies[group.example.example] > 2:
+                repeated.add(group.id)
+        return sorted(ready, key=lambda group: (group.version, group.id in repeated, group.ordinal))
+
+    def _ready_rollouts(self) -> int:
+        return sum(group.valid_rollouts for group in self._groups.values() if group.state is GroupState.ready)
+
+    @property
+    def _rollouts_per_batch(self) -> int:
+        return self.limits.groups_per_batch * self._rollouts_per_group
 
     def _open(self) -> list[TrackedGroup]:
         return [group for group in self._groups.values() if group.state is not GroupState.in_batch]
