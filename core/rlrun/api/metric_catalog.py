@@ -162,6 +162,11 @@ SECTIONS = (
             ),
             ("mismatch_kl/all/max", "nats", "Maximum over the tokens."),
             ("mismatch_kl/on_policy/mean", "nats per token", "Mean over tokens sampled by the policy of the step."),
+            (
+                "mismatch_kl/age_<k>/mean",
+                "nats per token",
+                "Mean over tokens of the policy k steps before, 1 to 8. Older ones count among those of 8.",
+            ),
             ("importance_ratio/<spread>", "", "Probability of the trainer over that of the engine."),
             ("is_masked/mean", "share", "Tokens excluded from the loss for their importance ratio."),
             (

@@ -114,6 +114,8 @@ class Sample(Schema):
     loss: SampleLoss = SampleLoss.policy
     policy_version: int
     """Version of the policy that sampled the tokens, the oldest if there are several."""
+    policy_versions: list[int] | None = None
+    """Version of the policy at each token, if several sampled the tokens. Without a meaning where the mask is False."""
 
 
 class TrainBatch(Schema):

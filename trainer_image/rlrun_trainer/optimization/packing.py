@@ -66,7 +66,8 @@ class _Arrays:
     logprobs: np.ndarray
     advantages: np.ndarray
     teacher: np.ndarray
-    version: int
+    versions: np.ndarray
+    """Policy versions of the trainable tokens."""
     policy: bool
 
 
@@ -158,7 +159,7 @@ def _rectangle(rows: list[list[_Arrays]], width: int, history: bool) -> MicroBat
         engine_logprobs=_concatenate([sample.logprobs for sample in order]),
         advantages=_concatenate([sample.advantages for sample in order]),
         teacher_logprobs=teacher if not teacher.isnan().all() else None,
-        versions=torch.from_numpy(np.repeat([sample.version for sample in order], counts)),
+        versions=_concatenate([sample.versions for sample in order]),
         sample_of=torch.from_numpy(np.repeat(np.arange(len(order)), counts)),
         policy_tokens=int(sum(count for count, sample in zip(counts, order, strict=True) if sample.policy)),
         samples=len(order),
@@ -176,12 +177,15 @@ def _arrays(sample: Sample) -> _Arrays:
     tokens = np.asarray(sample.token_ids, dtype=np.int64)
     policy = sample.loss is SampleLoss.policy
     untaught = np.full(len(columns), np.nan, dtype=np.float32)
+    versions = np.full(len(columns), sample.policy_version, dtype=np.int64)
+    if sample.policy_versions is not None:
+        versions = np.asarray(sample.policy_versions, dtype=np.int64)[columns]
     if not policy:
         nothing = np.zeros(len(columns), dtype=np.float32)
-        return _Arrays(tokens, columns, nothing, nothing, untaught, sample.policy_version, policy)
+        return _Arrays(tokens, columns, nothing, nothing, untaught, versions, policy)
     logprobs = np.asarray(sample.logprobs, dtype=np.float32)[columns]
     if sample.teacher_logprobs is None:
         advantages = np.full(len(columns), sample.advantage, dtype=np.float32)
-        return _Arrays(tokens, columns, logprobs, advantages, untaught, sample.policy_version, policy)
+        return _Arrays(tokens, columns, logprobs, advantages, untaught, versions, policy)
     teacher = np.asarray(sample.teacher_logprobs, dtype=np.float32)[columns]
-    return _Arrays(tokens, columns, logprobs, np.zeros_like(teacher), teacher, sample.policy_version, policy)
+    return _Arrays(tokens, columns, logprobs, np.zeros_like(teacher), teacher, versions, policy)

@@ -30,6 +30,8 @@ def check_batch(samples: Sequence[Sample], seq_len: int, vocab_size: int) -> Non
         if min(sample.token_ids) < 0 or max(sample.token_ids) >= vocab_size:
             raise _invalid(index, f"tokenIds has a token outside the vocabulary of {vocab_size}")
         trainable += sum(sample.loss_mask)
+        if sample.policy_versions is not None and len(sample.policy_versions) != length:
+            raise _invalid(index, "policyVersions and tokenIds differ in length")
         if sample.loss is SampleLoss.policy:
             _check_signal(index, sample)
     if trainable == 0:

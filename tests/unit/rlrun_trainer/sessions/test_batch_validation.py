@@ -36,6 +36,7 @@ def sample(tokens: int, prompt: int = 1, **changes: Any) -> Sample:
         ({"teacher_logprobs": [0.0, -1.0]}, "teacherLogprobs"),
         ({"teacher_logprobs": [0.0, float("nan"), -1.0]}, "teacherLogprobs"),
         ({"teacher_logprobs": [0.0, 1.0, -1.0]}, "teacherLogprobs"),
+        ({"policy_versions": [0, 0]}, "policyVersions"),
         ({"loss": "cross_entropy", "logprobs": [0.0]}, "differ in length"),
         ({"loss": "cross_entropy", "token_ids": [1, 2, VOCABULARY]}, "vocabulary"),
     ],
