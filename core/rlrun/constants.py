@@ -385,6 +385,7 @@ class Reason(StrEnum):
     TOKENS_MASKED = "TokensMasked"
     ENTROPY_COLLAPSED = "EntropyCollapsed"
     THROUGHPUT_STALLED = "ThroughputStalled"
+    LONG_ROLLOUTS_LOST = "LongRolloutsLost"
     ROLLOUT_BOUND = "RolloutBound"
     TRAINER_BOUND = "TrainerBound"
 
@@ -445,6 +446,7 @@ class TrainingIssue(StrEnum):
     tokens_masked = Reason.TOKENS_MASKED
     entropy_collapsed = Reason.ENTROPY_COLLAPSED
     throughput_stalled = Reason.THROUGHPUT_STALLED
+    long_rollouts_lost = Reason.LONG_ROLLOUTS_LOST
 
 
 class Hint(StrEnum):

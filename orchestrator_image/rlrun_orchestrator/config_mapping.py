@@ -110,6 +110,7 @@ def group_tracker(run: ResolvedRun, schedule: RunSchedule, before: GroupCounts) 
             rollouts_per_example=spec.rollouts_per_example,
             oversampling_factor=spec.oversampling_factor,
             max_async_level=spec.max_async_level,
+            max_off_policy_steps=spec.oldest_token_age,
         ),
         schedule,
         before,

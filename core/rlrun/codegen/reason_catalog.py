@@ -981,12 +981,12 @@ TRAINING_ISSUES = _section(
     (
         Reason.POLICY_MISMATCH,
         "Trainer and engines disagree on probabilities by 0.1 nats per token or more.",
-        "Lower `learningRate` and `maxAsyncLevel`; check `inference.extraArgs`.",
+        "Lower `learningRate` and `maxOffPolicySteps`; check `inference.extraArgs`.",
     ),
     (
         Reason.TOKENS_MASKED,
         "At least 30 % of the tokens are excluded from the loss for their importance ratio.",
-        "Lower `maxAsyncLevel` and `learningRate`, or widen `loss.ratioLow` and `loss.ratioHigh`.",
+        "Lower `maxOffPolicySteps` and `learningRate`, or widen `loss.ratioLow` and `loss.ratioHigh`.",
     ),
     (
         Reason.ENTROPY_COLLAPSED,
@@ -997,6 +997,12 @@ TRAINING_ISSUES = _section(
         Reason.THROUGHPUT_STALLED,
         "The newest steps took more than four times as long as usual.",
         "See in the message which side is slow, and its pods.",
+    ),
+    (
+        Reason.LONG_ROLLOUTS_LOST,
+        "More than 5 % of the rollouts of ten steps were dropped, because they took longer than `maxOffPolicySteps` "
+        "steps. The policy learns less from examples with long rollouts.",
+        "Raise `maxOffPolicySteps`, or lower `oversamplingFactor` or `sampling.maxTokens`.",
     ),
 )
 

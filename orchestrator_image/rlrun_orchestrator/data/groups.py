@@ -61,7 +61,7 @@ class RecordedGroup:
     ordinal: int
     """Number of the group since the beginning of the run."""
     version: int
-    """Version of the policy that generated the turns."""
+    """Version of the oldest policy that a turn began with."""
     turns_by_rollout: Mapping[str, Sequence[Turn]]
     """Turns of each rollout, in the order in which the first requests of the rollouts arrived."""
 
@@ -89,6 +89,11 @@ class Rollout:
         """Number of tokens that the policy sampled."""
         return sum(sum(s.loss_mask) for s in self.trajectory.sequences)
 
+    @property
+    def versions(self) -> set[int]:
+        """Versions of the policies that sampled the tokens."""
+        return set().union(*(sequence.sampled_versions for sequence in self.trajectory.sequences))
+
 
 @dataclass
 class Group:
@@ -97,6 +102,7 @@ class Group:
     id: str
     example: Example
     version: int
+    """Version of the oldest policy that sampled tokens of the group."""
     rollouts: list[Rollout] = field(default_factory=list)
     outcome: GroupOutcome = GroupOutcome.errored
     seconds: float = 0.0

@@ -5,7 +5,7 @@ the engine's own list periodically, so that a new replica, one that restarted wi
 publication are the same case. Readiness is per policy: a replica gets requests for a policy only after its sidecar has
 confirmed that version. A slow replica meanwhile serves the older version, and a failing one delays no other.
 
-If a run trains all weights, a replica holds one version, which a newer one replaces. Groups that are pinned to an older
+If a run trains all weights, a replica holds one version, which a newer one replaces. Turns that began with an older
 version continue with the newer one; the logprobs of their tokens come from the weights that sampled them.
 """
 
@@ -128,7 +128,7 @@ class ReplicaPool:
         poll_interval: float,
         fallback_url: str | None = None,
     ) -> None:
-        """`in_use`: the policies that open groups are pinned to, by name. `fallback_url`: URL of the newest policies
+        """`in_use`: the policies that open groups need, by name. `fallback_url`: URL of the newest policies
         at the trainer, used if S3 does not deliver them.
         """
         self.replicas: dict[ReplicaAddresses, Replica] = {}

@@ -27,7 +27,7 @@ class PublishTimeouts:
 
 
 class PolicyPublisher:
-    """Publishes one policy at a time. New groups are pinned to a policy once an engine serves it."""
+    """Publishes one policy at a time. New groups and turns use a policy once an engine serves it."""
 
     def __init__(
         self,

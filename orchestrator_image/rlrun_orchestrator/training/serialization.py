@@ -16,7 +16,8 @@ def training_samples(groups: list[Group]) -> list[dict[str, Any]]:
             "lossMask": sequence.loss_mask,
             "logprobs": sequence.logprobs,
             "advantage": rollout.advantage,
-            "policyVersion": group.version,
+            "policyVersion": min(sequence.sampled_versions),
+            **({"policyVersions": sequence.versions} if len(sequence.sampled_versions) > 1 else {}),
             **({"teacherLogprobs": rollout.teacher_logprobs[index]} if rollout.teacher_logprobs is not None else {}),
         }
         for group in groups

@@ -204,10 +204,15 @@ class _Reader:
             self.origins["oversampling_factor"] = location
 
     def _set_async_level(self, table: Table) -> None:
-        """Raise the default of max_async_level to oversampling_factor: newer clients cannot set it."""
+        """Raise the defaults of max_async_level to oversampling_factor, and of max_off_policy_steps to max_async_level:
+        newer clients cannot set them.
+        """
         factor, default = table.get("oversampling_factor"), RLRunSpec.model_fields["max_async_level"].default
         if "max_async_level" not in table and isinstance(factor, int | float) and default < factor <= MOST_OVERSAMPLING:
             table["max_async_level"] = math.ceil(factor)
+        level, oldest = table.get("max_async_level"), RLRunSpec.model_fields["max_off_policy_steps"].default
+        if isinstance(level, int) and level > oldest:
+            table["max_off_policy_steps"] = level
 
     def _secrets(self) -> dict[str, str]:
         secrets: dict[str, str] = {}

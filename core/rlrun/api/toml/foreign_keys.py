@@ -36,6 +36,7 @@ SELF_MANAGED = (
     ForeignKey("model", "model", "Here the id of an RLModel, whose `source` names the weights."),
     *_same("max_steps", "batch_size", "rollouts_per_example"),
     *_same("learning_rate", "warmup_steps", "gradient_accumulation_steps", "oversampling_factor", "max_async_level"),
+    *_same("max_off_policy_steps"),
     *_table("sampling", "max_tokens", "temperature", "top_p", "stop"),
     *_table("env", "id", "args", "taskset", "harness", "weight"),
     *_table("lora", "enabled", "dropout", "target_modules"),

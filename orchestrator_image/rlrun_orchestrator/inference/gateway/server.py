@@ -27,7 +27,7 @@ from rlrun.storage.store import StoreError
 
 from rlrun_orchestrator.inference.gateway.environment_packages import PackageMissing, PackageReader
 from rlrun_orchestrator.inference.gateway.limits import ROLLOUT_ID, Limits
-from rlrun_orchestrator.inference.gateway.live_groups import LiveGroup, LiveGroups, RolloutSession
+from rlrun_orchestrator.inference.gateway.live_groups import LiveGroup, LiveGroups, RolloutSession, ServedPolicy
 from rlrun_orchestrator.inference.gateway.package_pins import PackageChanged
 from rlrun_orchestrator.inference.gateway.prefix_bridge import PrefixBridge
 from rlrun_orchestrator.inference.gateway.prefixes import Conversation, conversation, covered_messages, starts_with
@@ -188,28 +188,34 @@ class Gateway:
         return requested
 
     async def _exchange(self, group: LiveGroup, exchange: Exchange) -> web.Response:
-        try:
-            answer = await self._send_bridged(group, exchange)
-            bridged = answer is not None
-            if answer is None:
-                status, data = await self._send(group, exchange, exchange.kind, exchange.request_body)
-                if status != 200:
-                    return web.Response(status=status, body=data, content_type="application/json")
-                answer = json.loads(data)
-        except GroupClosed:
-            raise _unknown_group(group.id) from None
+        with self._groups.turn(group) as served:
+            try:
+                answer = await self._send_bridged(group, served, exchange)
+                bridged = answer is not None
+                if answer is None:
+                    status, data = await self._send(group, served, exchange, exchange.kind, exchange.request_body)
+                    if status != 200:
+                        return web.Response(status=status, body=data, content_type="application/json")
+                    answer = json.loads(data)
+            except GroupClosed:
+                raise _unknown_group(group.id) from None
         if group.record:
-            self._record(group, exchange, answer, bridged=bridged)
+            self._record(group, served, exchange, answer, bridged=bridged)
         return _response(exchange, answer)
 
     async def _send(
-        self, group: LiveGroup, exchange: Exchange, kind: CompletionKind, requested: dict[str, Any]
+        self,
+        group: LiveGroup,
+        served: ServedPolicy,
+        exchange: Exchange,
+        kind: CompletionKind,
+        requested: dict[str, Any],
     ) -> tuple[int, bytes]:
         seed_key = SamplingSeedKey(group.ordinal, exchange.session.rollout_order, exchange.turn, group.record)
-        outgoing = self._rules.to_engine_request(kind, requested, group.model, seed_key)
-        return await self._router.send(group, kind.value, _encode(outgoing).encode())
+        outgoing = self._rules.to_engine_request(kind, requested, served.model, seed_key)
+        return await self._router.send(group, served, kind.value, _encode(outgoing).encode())
 
-    async def _send_bridged(self, group: LiveGroup, exchange: Exchange) -> dict[str, Any] | None:
+    async def _send_bridged(self, group: LiveGroup, served: ServedPolicy, exchange: Exchange) -> dict[str, Any] | None:
         """Return the response to a prompt with the exact tokens of the previous turn, None if a chat must be sent."""
         last = exchange.session.conversation
         if exchange.kind is not CompletionKind.chat or last is None or not group.record:
@@ -218,18 +224,20 @@ class Gateway:
         if covered is None:
             return None
         exchange.last = last
-        prompt = await self._prefix_bridge.prompt(group, exchange.request_body, last, covered)
+        prompt = await self._prefix_bridge.prompt(group, served, exchange.request_body, last, covered)
         if prompt is None:
             return None
         status, data = await self._send(
-            group, exchange, CompletionKind.text, exchange.request_body | {"prompt": prompt}
+            group, served, exchange, CompletionKind.text, exchange.request_body | {"prompt": prompt}
         )
         # After a failure the chat is sent: the engine's error then names what the client sent.
         return completion_to_chat(json.loads(data)) if status == 200 else None
 
-    def _record(self, group: LiveGroup, exchange: Exchange, answer: dict[str, Any], *, bridged: bool) -> None:
+    def _record(
+        self, group: LiveGroup, served: ServedPolicy, exchange: Exchange, answer: dict[str, Any], *, bridged: bool
+    ) -> None:
         turn = parse_turn(exchange.kind, answer)
-        turn.bridged = bridged
+        turn.bridged, turn.version = bridged, served.policy.version
         group.record_turn(exchange.rollout, exchange.arrival, turn)
         if exchange.kind is not CompletionKind.chat:
             return

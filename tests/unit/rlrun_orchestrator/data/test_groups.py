@@ -24,8 +24,25 @@ def live(*rollouts: str) -> LiveGroup:
     """A group in which these rollouts drew two tokens each, in this order."""
     group = LiveGroups("base").open(POLICY, ordinal=41)
     for rollout in rollouts:
-        group.record_turn(rollout, group.next_arrival(), Turn([1], [2, 3], [-0.5, -0.25], "stop"))
+        group.record_turn(rollout, group.next_arrival(), Turn([1], [2, 3], [-0.5, -0.25], "stop", version=7))
     return group
+
+
+def test_tokens_keep_the_policy_of_their_turn() -> None:
+    group = LiveGroups("base").open(POLICY, ordinal=41)
+    for version, prompt in ((7, [1]), (9, [1, 2, 3, 4])):
+        group.versions.add_turn(version)
+        turn = Turn(prompt, [2, 3], [-0.5, -0.25], "stop", version=version)
+        for rollout in ("both", "older")[: 1 if version == 9 else 2]:
+            group.record_turn(rollout, group.next_arrival(), turn)
+    found = scored([outcome("both", 1.0), outcome("older", 0.0)], group)
+    assert (found.version, [rollout.versions for rollout in found.rollouts]) == (7, [{7, 9}, {7}])
+    both, older = training_samples([found])
+    assert (both["policyVersion"], both["policyVersions"]) == (7, [7, 7, 7, 9, 9, 9])
+    assert both["lossMask"] == [False, True, True, False, True, True]
+    assert (older["policyVersion"], "policyVersions" in older) == (7, False), "one version needs no list"
+    values = batch_metrics([found], 10, 2)
+    assert (values["batch/off_policy_level/max"], values["batch/policies_per_rollout"]) == (3.0, 1.5)
 
 
 def scoring(

@@ -58,6 +58,10 @@ def test_the_smallest_request() -> None:
         ({"max_inflight_rollouts": 256}, {}),
         ({"max_inflight_rollouts": 448}, {"oversampling_factor": 3.5, "max_async_level": 4}),
         ({"oversampling_factor": 3}, {"oversampling_factor": 3.0, "max_async_level": 3}),
+        (
+            {"oversampling_factor": 12},
+            {"oversampling_factor": 12.0, "max_async_level": 12, "max_off_policy_steps": 12},
+        ),
     ],
     ids=str,
 )

@@ -46,6 +46,7 @@ from tests.support.run_store import RunStore
 from tests.support.waiting import until
 
 POLICY = policy(3, "s3://bucket/run")
+NEWER = policy(5, "s3://bucket/run")
 NOBODY: Any = None
 BASE_MODEL = "owner/tiny"
 CLOCK = itertools.count()
@@ -58,12 +59,14 @@ class CannedEngine:
 
     def __init__(self) -> None:
         self.asked: list[dict[str, Any]] = []
+        self.times: list[tuple[int, dict[str, Any]]] = []
         self.answer: dict[str, Any] = chat_answer(POLICY.name, [1, 2, 3], [4, 5], "hi")
         self.status = 200
         self.headers: dict[str, str] = {}
         self.arrived = asyncio.Event()
         self.gone = asyncio.Event()
         self.hangs = False
+        self.released = asyncio.Event()
         self.last = 0
 
     def application(self) -> web.Application:
@@ -75,10 +78,11 @@ class CannedEngine:
     async def complete(self, request: web.Request) -> web.Response:
         self.asked.append(json.loads(await request.read()))
         self.last = next(CLOCK)
+        self.times.append((self.last, self.asked[-1]))
         self.arrived.set()
         if self.hangs:
             try:
-                await asyncio.sleep(60)
+                await asyncio.wait_for(self.released.wait(), 60)
             except asyncio.CancelledError:
                 self.gone.set()
                 raise
@@ -124,6 +128,15 @@ class Setup:
     def newest(self) -> dict[str, Any]:
         """What an engine was asked last."""
         return max((engine for engine in self.engines if engine.asked), key=lambda e: e.last).asked[-1]
+
+    def asked_in_order(self) -> list[dict[str, Any]]:
+        """What the engines were asked, in the order of time."""
+        return [asked for _, asked in sorted((t, asked) for engine in self.engines for t, asked in engine.times)]
+
+    def serve(self, ref: PolicyRef) -> None:
+        """All engines have the policy."""
+        for replica in self.pool.replicas.values():
+            replica.adapters.add(ref.name)
 
     def open(self, ref: PolicyRef = POLICY, **how: Any) -> tuple[LiveGroup, openai.AsyncOpenAI]:
         group = self.groups.open(ref, **how)
@@ -182,6 +195,50 @@ async def test_a_chat_is_answered_and_its_tokens_are_recorded(setup: Setup) -> N
     assert asked["model"] == POLICY.name
     assert (asked["max_tokens"], asked["temperature"], asked["stop"]) == (64, 0.8, ["END", "x"])
     assert asked["return_token_ids"] is asked["logprobs"] is True
+
+
+async def test_a_turn_that_begins_after_a_publication_uses_the_newest_policy(setup: Setup) -> None:
+    group, client = setup.open()
+    setup.serve(NEWER)
+    await take_turn(client)
+    setup.groups.publish(NEWER)
+    await take_turn(client)
+    assert [asked["model"] for asked in setup.asked_in_order()] == [POLICY.name, NEWER.name]
+    assert [turn.version for turn in group.turns_of("r1")] == [POLICY.version, NEWER.version]
+    assert (group.versions.oldest, group.versions.newest) == (POLICY.version, NEWER.version)
+    setup.groups.publish(None)
+    await take_turn(client)
+    assert setup.newest()["model"] == NEWER.name, "without a published policy the group continues with its own"
+
+
+async def test_a_turn_in_progress_keeps_its_policy_loaded_until_it_ends(setup: Setup) -> None:
+    group, client = setup.open()
+    setup.serve(NEWER)
+    for engine in setup.engines:
+        engine.hangs = True
+    turn = asyncio.create_task(take_turn(client))
+    await asyncio.wait({asyncio.create_task(e.arrived.wait()) for e in setup.engines}, return_when="FIRST_COMPLETED")
+    setup.groups.publish(NEWER)
+    in_use = set(setup.groups.policies())
+    for engine in setup.engines:
+        engine.released.set()
+    await turn
+    assert in_use == {POLICY.name}
+    assert [turn.version for turn in group.turns_of("r1")] == [POLICY.version], "it went on with its policy"
+    assert setup.groups.policies() == {}, "the next turn uses the newest policy, which the pool keeps"
+
+
+async def test_a_group_that_measures_a_policy_keeps_it(setup: Setup) -> None:
+    _, client = setup.open(record=False)
+    setup.serve(NEWER)
+    setup.groups.publish(NEWER)
+    await take_turn(client)
+    assert setup.newest()["model"] == POLICY.name
+    assert set(setup.groups.policies()) == {POLICY.name}
+
+
+async def take_turn(client: openai.AsyncOpenAI) -> None:
+    await client.chat.completions.create(model="m", messages=MESSAGES, extra_headers={ROLLOUT_ID_HEADER: "r1"})
 
 
 async def test_a_client_that_asks_for_logprobs_gets_them(setup: Setup) -> None:
