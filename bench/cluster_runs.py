@@ -138,7 +138,9 @@ def steps_of(lines: Sequence[Line], batch_size: int) -> list[Step]:
         Step(
             seconds=_time(line) - began,
             reward=float(line["reward/mean"]),
-            rollouts=int(line.get("batch/effective_batch_size", batch_size)),
+            rollouts=int(
+                line.get("batch/effective_batch_size", batch_size) + line.get("batch/zero_advantage_rollouts", 0)
+            ),
         )
         for line in trained
     ]

@@ -71,7 +71,9 @@ class OrchestratorSettings:
     environment_backoff: float = 1.0
     """First pause of an environment after a group that failed as a whole. It doubles, up to sixty times this value."""
     empty_batch_backoff: float = 30.0
-    """First pause after a batch without a usable group. It doubles, up to ten times this value."""
+    """First pause after a batch of errors without a usable group. Later pauses are twice as long."""
+    most_filtered_groups: int = 1000
+    """Filtered groups without a usable one between them after which the run fails."""
     checkpoint_interval: int = 50
     """Steps between checkpoints if the run's spec does not set it."""
     token: str | None = field(default=None, repr=False)

@@ -114,6 +114,7 @@ def group_tracker(run: ResolvedRun, schedule: RunSchedule, before: GroupCounts) 
         ),
         schedule,
         before,
+        spec.rollouts_per_example,
     )
 
 
@@ -132,6 +133,7 @@ def buffer(run: ResolvedRun, sizes: Mapping[str, int]) -> ExampleBuffer:
                 hard_threshold=spec.buffer.hard_threshold,
                 easy_fraction=spec.buffer.easy_fraction,
                 hard_fraction=spec.buffer.hard_fraction,
+                groups_per_batch=spec.batch_size // spec.rollouts_per_example,
             ),
         )
     except ValueError as error:
@@ -150,13 +152,16 @@ def filtering(run: ResolvedRun) -> GroupFilter:
 def scoring(run: ResolvedRun) -> ScoringSettings:
     """Return the settings for the scoring of groups."""
     spec = run.spec
+    baseline = spec.algorithm.name is AlgorithmName.grpo
+    penalized = spec.kl_penalty is not None and spec.kl_penalty.enabled
     return ScoringSettings(
         rollouts_per_example=spec.rollouts_per_example,
         strategy=spec.trajectory_strategy,
         seq_len=run.model.seq_len,
         filtering=filtering(run),
         verify=not spec.buffer.skip_verification,
-        baseline=spec.algorithm.name is AlgorithmName.grpo,
+        baseline=baseline,
+        filter_zero_advantages=baseline and not penalized and spec.algorithm.filter_zero_advantages,
     )
 
 
@@ -196,6 +201,7 @@ def dispatch(run: ResolvedRun, settings: OrchestratorSettings) -> DispatchSettin
         sampling=client_sampling(run),
         inference_deadline=settings.inference_deadline,
         empty_batch_backoff=settings.empty_batch_backoff,
+        most_filtered_groups=settings.most_filtered_groups,
     )
 
 

@@ -134,6 +134,9 @@ class RunLoop:
         await self._checkpoint_requester.close()
         await self._policy_publisher.close()
         await self._dispatcher.stop_dispatching()
+        if self._dispatcher.failure is not None:
+            # They show why no batch was complete.
+            self._reporter.record_untrained(self.step + 1, *self._dispatcher.untrained.take())
         if self._owns_state:
             self._save_state()
         await self._dispatcher.close()

@@ -98,7 +98,7 @@ def test_an_attack_on_the_pod_ends_the_attackers_run(platform: Platform, attacks
 
 
 def test_forged_results_and_a_gigabyte_train_nothing(platform: Platform, attacks: tuple[str, str]) -> None:
-    """Two batches of them, or the end of the run. After five it fails, which takes minutes of growing pauses."""
+    """Two batches of them, or the end of the run. After ten it fails, which takes minutes of pauses."""
 
     def enough() -> Object | None:
         run = platform.kubectl.get("rlrun", "liar", attacks[0]) or {}

@@ -149,6 +149,7 @@ class World:
                 "drain_deadline": 5.0,
                 "request_wait": 5.0,
                 "empty_batch_backoff": 0.01,
+                "most_filtered_groups": 40,
                 "environment_backoff": 0.01,
                 "private_addresses": AddressRules.parse(["127.0.0.1"]),
                 **self.settings,

@@ -47,7 +47,7 @@ def _metrics(*rows: tuple[str, str, str]) -> tuple[Metric, ...]:
 SECTIONS = (
     Section(
         "Rewards",
-        "Rewards of the rollouts that a step trained on.",
+        "Rewards of the valid rollouts of a step's batch, those with an advantage of 0 included.",
         _metrics(
             ("reward/<spread>", "", "Reward."),
             ("reward/<environment>/mean", "", "Mean reward of one environment."),
@@ -90,7 +90,7 @@ SECTIONS = (
     ),
     Section(
         "Rollouts",
-        "Properties of the rollouts that a step trained on.",
+        "Properties of the valid rollouts of a step's batch, those with an advantage of 0 included.",
         _metrics(
             ("seq_len/<spread>", "tokens", "Length of prompt and completion."),
             ("prompt_len/<spread>", "tokens", "Tokens not sampled by the policy, including those of later turns."),
@@ -112,6 +112,12 @@ SECTIONS = (
                 "examples",
                 "Examples excluded from sampling since the previous step, by pool.",
             ),
+            (
+                "readmitted_examples",
+                "examples",
+                "Excluded examples that returned to sampling since the previous step, those excluded longest ago "
+                "first, because an environment had fewer normal examples than a batch has groups.",
+            ),
             ("pool/<cause>", "share", "Easy, hard or normal examples among all examples."),
         ),
     ),
@@ -120,6 +126,12 @@ SECTIONS = (
         "",
         _metrics(
             ("batch/effective_batch_size", "rollouts", "Rollouts trained on."),
+            (
+                "batch/zero_advantage_rollouts",
+                "rollouts",
+                "Valid rollouts that the step was not trained on, because their advantage is 0 (see "
+                "algorithm.filterZeroAdvantages).",
+            ),
             ("batch/missing_rollouts", "rollouts", "Failed rollouts of the batch's groups."),
             ("batch/demonstrations", "", "Supervised steps: demonstrations trained on."),
             ("batch/solve_none", "share", "Groups without any reward above 0."),

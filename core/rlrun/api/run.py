@@ -34,7 +34,7 @@ class RLRunSpec(Spec):
     max_steps: int = Field(default=100, ge=1, le=1_000_000)
     """Number of optimizer steps. Can be raised until the run has finished, but not lowered."""
     batch_size: int = Field(default=128, ge=1, le=65_536)
-    """Number of rollouts per step. Must be a multiple of rolloutsPerExample."""
+    """Number of valid rollouts per step. Must be a multiple of rolloutsPerExample. Groups with failed rollouts are joined by further groups, so that a step may have up to rolloutsPerExample - 1 rollouts more."""  # noqa: E501
     rollouts_per_example: int = Field(default=8, ge=2, le=1024)
     """Number of rollouts per example. They form a group, whose mean reward is the baseline of the advantages."""
     trajectory_strategy: TrajectoryStrategy = Field(default=TrajectoryStrategy.interleaved, strict=False)

@@ -878,7 +878,9 @@ ROLLOUTS = _section(
     (Reason.GROUP_FAILED, "The orchestrator could not process a group.", "Read the orchestrator's log, and report it."),
     (
         Reason.EMPTY_BATCHES,
-        "No group of a whole batch could be trained on. After five such batches in a row the run fails.",
+        "No group of a whole batch could be trained on. The run fails after ten such batches in a row if at least half "
+        "of their groups failed, and after 1,000 groups that were filtered or had equal rewards, without a usable one "
+        "between them.",
         "Correct the errors in the message, or change the difficulty of the examples or the filters.",
     ),
 )

@@ -2,8 +2,9 @@
 
 With difficulty filtering an example moves to the pool `easy` or `hard` when the mean reward of its newest group reaches
 a threshold, and only `normal` examples are drawn. A fixed share of the easy and hard ones may stay in the draw. If an
-environment has no normal example left, its hard ones return (the policy has learned since), and after them its easy
-ones, so that a run never stops because its thresholds were met.
+environment has fewer normal examples than a batch has groups, those that were excluded longest ago return (the policy
+has changed most since) and are judged anew. A run therefore never stops because its thresholds were met, and no
+example fills a batch: among as many draws in a row as a batch has groups, each one is drawn at most twice.
 
 The n-th choice of an environment follows from (seed, n) alone, and the order of an epoch from (seed, environment,
 epoch). A checkpoint therefore holds a few numbers and the exceptions instead of generators and shuffled data sets.
@@ -13,6 +14,7 @@ import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 
 @dataclass(frozen=True, order=True)
@@ -23,6 +25,13 @@ class Example:
     index: int
 
 
+class Difficulty(StrEnum):
+    """Pool of an example that is not drawn."""
+
+    easy = "easy"
+    hard = "hard"
+
+
 @dataclass(frozen=True)
 class EnvironmentExamplesState:
     """Saved position in the examples of one environment."""
@@ -30,8 +39,8 @@ class EnvironmentExamplesState:
     size: int
     epoch: int
     cursor: int
-    easy: list[int]
-    hard: list[int]
+    excluded: list[tuple[int, Difficulty]]
+    """Examples outside of the draw, those excluded longest ago first."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +63,8 @@ class BufferSettings:
     easy_fraction: float = 0.0
     """Share of the examples that stay in the draw although they are easy."""
     hard_fraction: float = 0.0
+    groups_per_batch: int = 1
+    """Number of examples that each environment keeps in the draw, if it has as many."""
 
 
 @dataclass
@@ -63,10 +74,14 @@ class _EnvironmentExamples:
     name: str
     size: int
     seed: int
+    fewest: int
+    """Number of examples that stay in the draw, if there are as many."""
     epoch: int = 0
     cursor: int = 0
-    easy: set[int] = field(default_factory=set)
-    hard: set[int] = field(default_factory=set)
+    excluded: dict[int, Difficulty] = field(default_factory=dict)
+    """Examples outside of the draw, those excluded longest ago first."""
+    readmitted: int = 0
+    """Examples that returned to the draw since the last metrics."""
     order: list[int] = field(default_factory=list)
 
     def shuffle(self) -> None:
@@ -75,19 +90,19 @@ class _EnvironmentExamples:
 
     @property
     def normal(self) -> int:
-        return self.size - len(self.easy) - len(self.hard)
+        return self.size - len(self.excluded)
 
-    def refill(self) -> None:
-        """Make sure that a normal example exists."""
-        if self.normal > 0:
-            return
-        if self.hard:
-            self.hard.clear()
-        else:
-            self.easy.clear()
+    def count(self, difficulty: Difficulty) -> int:
+        return sum(excluded is difficulty for excluded in self.excluded.values())
+
+    def readmit(self) -> None:
+        """Return the examples excluded longest ago to the draw while it has too few."""
+        while self.excluded and self.normal < self.fewest:
+            del self.excluded[next(iter(self.excluded))]
+            self.readmitted += 1
 
     def draw(self) -> int:
-        self.refill()
+        self.readmit()
         if not self.order:
             self.shuffle()
         while True:
@@ -96,7 +111,7 @@ class _EnvironmentExamples:
                 self.shuffle()
             index = self.order[self.cursor]
             self.cursor += 1
-            if index not in self.easy and index not in self.hard:
+            if index not in self.excluded:
                 return index
 
 
@@ -116,9 +131,12 @@ class ExampleBuffer:
             raise ValueError(f"{len(sizes)} environments need as many weights, not below 0 and not all 0: {weights}")
         self.settings = settings
         self.weights = [float(w) for w in (weights if weights is not None else [1.0] * len(sizes))]
-        self._pools = {name: _EnvironmentExamples(name, size, settings.seed) for name, size in sizes.items()}
+        self._pools = {
+            name: _EnvironmentExamples(name, size, settings.seed, settings.groups_per_batch)
+            for name, size in sizes.items()
+        }
         self._draws = 0
-        self._evicted: Counter[str] = Counter()
+        self._evicted: Counter[Difficulty] = Counter()
 
     @property
     def names(self) -> list[str]:
@@ -150,42 +168,47 @@ class ExampleBuffer:
     def record_reward(self, example: Example, mean_reward: float) -> None:
         """Move the example to the pool that the mean reward of its newest group implies."""
         pool = self._pools[example.environment]
-        pool.easy.discard(example.index)
-        pool.hard.discard(example.index)
+        pool.excluded.pop(example.index, None)
         if not self.settings.filtering:
             return
         if mean_reward >= self.settings.easy_threshold:
-            difficulty, members, share = "easy", pool.easy, self.settings.easy_fraction
+            difficulty, share = Difficulty.easy, self.settings.easy_fraction
         elif mean_reward <= self.settings.hard_threshold:
-            difficulty, members, share = "hard", pool.hard, self.settings.hard_fraction
+            difficulty, share = Difficulty.hard, self.settings.hard_fraction
         else:
             return
         if not self._stays(example, difficulty, share):
-            members.add(example.index)
+            pool.excluded[example.index] = difficulty
             self._evicted[difficulty] += 1
 
-    def _stays(self, example: Example, pool: str, share: float) -> bool:
+    def _stays(self, example: Example, pool: Difficulty, share: float) -> bool:
         # Decided once per example: a new random choice each time would remove every example in the end.
         return random.Random(f"{self.settings.seed}/{example.environment}/{example.index}/{pool}").random() < share
 
     def metrics(self) -> dict[str, float]:
-        """Return the pools' shares over all environments and the examples that left the draw since the last call."""
+        """Return the pools' shares over all environments, and the examples that left the draw and those that returned
+        to it since the last call.
+        """
         total = sum(pool.size for pool in self._pools.values())
-        easy = sum(len(pool.easy) for pool in self._pools.values())
-        hard = sum(len(pool.hard) for pool in self._pools.values())
-        evicted = {f"evicted_examples/{pool}": float(self._evicted[pool]) for pool in ("easy", "hard")}
+        easy = sum(pool.count(Difficulty.easy) for pool in self._pools.values())
+        hard = sum(pool.count(Difficulty.hard) for pool in self._pools.values())
+        evicted = {f"evicted_examples/{difficulty}": float(self._evicted[difficulty]) for difficulty in Difficulty}
         self._evicted.clear()
+        readmitted = sum(pool.readmitted for pool in self._pools.values())
+        for pool in self._pools.values():
+            pool.readmitted = 0
         return {
             "pool/easy": easy / total,
             "pool/hard": hard / total,
             "pool/normal": (total - easy - hard) / total,
             **evicted,
+            "readmitted_examples": float(readmitted),
         }
 
     def state(self) -> BufferState:
         """Return the state that a checkpoint keeps."""
         pools = {
-            name: EnvironmentExamplesState(pool.size, pool.epoch, pool.cursor, sorted(pool.easy), sorted(pool.hard))
+            name: EnvironmentExamplesState(pool.size, pool.epoch, pool.cursor, list(pool.excluded.items()))
             for name, pool in self._pools.items()
         }
         return BufferState(self._draws, pools)
@@ -196,11 +219,6 @@ class ExampleBuffer:
             pool_state = state.pools.get(name)
             if pool_state is None or pool.size != pool_state.size:
                 continue
-            pool.epoch, pool.cursor, pool.easy, pool.hard = (
-                pool_state.epoch,
-                pool_state.cursor,
-                set(pool_state.easy),
-                set(pool_state.hard),
-            )
+            pool.epoch, pool.cursor, pool.excluded = pool_state.epoch, pool_state.cursor, dict(pool_state.excluded)
             pool.shuffle()
         self._draws = state.draws

@@ -47,6 +47,9 @@ class ScoringSettings:
     requests groups of one.
     """
 
+    filter_zero_advantages: bool = False
+    """Leaves valid rollouts with an advantage of 0 out of the trainer's steps. Needs `baseline`."""
+
     @property
     def needed(self) -> int:
         """Number of valid rollouts that a usable group needs."""
@@ -76,6 +79,8 @@ class Rollout:
     truncated: bool
     error: Problem | None = None
     advantage: float = 0.0
+    left_out: bool = False
+    """True for a valid rollout that no step trains on, because its advantage is 0."""
     teacher_logprobs: list[list[float]] | None = None
     """A teacher's log-probabilities: one per token of each sequence, 0.0 where the policy did not sample the token."""
 
@@ -120,8 +125,13 @@ class Group:
 
     @property
     def valid_rollouts(self) -> list[Rollout]:
-        """Rollouts that can be trained on."""
+        """Rollouts that did not fail."""
         return [rollout for rollout in self.rollouts if rollout.error is None]
+
+    @property
+    def trained_rollouts(self) -> list[Rollout]:
+        """Valid rollouts that a step trains on, if the group is usable."""
+        return [rollout for rollout in self.valid_rollouts if not rollout.left_out]
 
     @property
     def rewards(self) -> list[float]:
@@ -188,6 +198,7 @@ def _assign_outcome(group: Group, scoring: ScoringSettings) -> None:
     if scoring.baseline:
         for rollout, advantage in zip(group.valid_rollouts, group_advantages(rewards), strict=True):
             rollout.advantage = advantage
+            rollout.left_out = scoring.filter_zero_advantages and advantage == 0.0
 
 
 def _own_error(reported: RolloutResult, trajectory: Trajectory) -> Problem | None:
@@ -204,11 +215,17 @@ def _own_error(reported: RolloutResult, trajectory: Trajectory) -> Problem | Non
     return None
 
 
+ROUNDING = 1e-12
+"""Largest relative difference of a reward and a mean that are equal but for rounding."""
+
+
 def group_advantages(rewards: Sequence[float]) -> list[float]:
-    """Return reward - mean(rewards) for each rollout. Raises ValueError for a reward that is not finite."""
+    """Return reward - mean(rewards) for each rollout, exactly 0 where both differ by a rounding error only. Raises
+    ValueError for a reward that is not finite.
+    """
     if not rewards:
         return []
     if not all(math.isfinite(reward) for reward in rewards):
         raise ValueError(f"rewards must be finite numbers, not {list(rewards)}")
     mean = math.fsum(rewards) / len(rewards)
-    return [reward - mean for reward in rewards]
+    return [0.0 if math.isclose(reward, mean, rel_tol=ROUNDING) else reward - mean for reward in rewards]

@@ -129,7 +129,8 @@ def most_filtered(history: Sequence[Metrics]) -> Problem | None:
     """Detect that most generated rollouts are filtered."""
     filtered = _newest(history, "filtered_rollouts", DIVERSITY_STEPS)
     used = _newest(history, "batch/effective_batch_size", DIVERSITY_STEPS)
-    total = math.fsum(filtered) + math.fsum(used)
+    unused = math.fsum(metrics.get("batch/zero_advantage_rollouts", 0.0) for metrics in history[-DIVERSITY_STEPS:])
+    total = math.fsum(filtered) + math.fsum(used) + unused
     if not filtered or any(math.isnan(v) for v in [*filtered, *used]) or total <= 0:
         return None
     if math.fsum(filtered) / total < FILTERED_SHARE:

@@ -136,13 +136,16 @@ class StepReporter:
         if groups:
             trained = [EndedGroup(group, SampleStatus.trained) for group in groups]
             self._recorder.rollouts(StepRollouts(report.step, SampleSplit.train, trained))
-        if report.untrained:
-            split, omitted = SampleSplit.filtered, report.untrained_omitted
-            self._recorder.rollouts(StepRollouts(report.step, split, report.untrained, omitted=omitted))
+        self.record_untrained(report.step, report.untrained, report.untrained_omitted)
         self._diagnose()
         self._conditions.set_condition("wandb", self._wandb.problem if self._wandb else None)
         reward = "-" if report.reward is None else f"{report.reward:.4f}"
         log.info("step %d/%d reward %s in %.1f s", report.step, self._schedule.max_steps, reward, report.times.step)
+
+    def record_untrained(self, step: int, groups: Sequence[EndedGroup], omitted: int) -> None:
+        """Store groups that no step trained on with the rollouts of `step`. `omitted`: rollouts of further groups."""
+        if groups:
+            self._recorder.rollouts(StepRollouts(step, SampleSplit.filtered, groups, omitted=omitted))
 
     def report_unobserved(self, result: StepResult, batch: SentBatch | None) -> None:
         """Report a step whose batch this process does not have, with its recorded metrics, if there are any."""

@@ -47,6 +47,7 @@ class DispatchSettings:
     sampling: dict[str, object]
     inference_deadline: float
     empty_batch_backoff: float
+    most_filtered_groups: int
 
 
 @dataclass
@@ -106,7 +107,9 @@ class Dispatcher:
         self._wake = asyncio.Event()
         self._done = asyncio.Event()
         self._dispatch_task: asyncio.Task[None] | None = None
-        self._empty_batches = EmptyBatchMonitor(tracker.limits.groups_per_batch, settings.empty_batch_backoff)
+        self._empty_batches = EmptyBatchMonitor(
+            tracker.limits.groups_per_batch, settings.empty_batch_backoff, settings.most_filtered_groups
+        )
         self._no_replica_since: float | None = None
         tracker.schedule.subscribe(self._wake.set)
 
@@ -124,7 +127,11 @@ class Dispatcher:
         self._wake.set()
 
     def take_batch(self) -> list[Group] | None:
-        """Return the next batch, None while it is incomplete. Groups that become stale with it are cancelled."""
+        """Return the next batch, None while it is incomplete. Groups that become stale with it are cancelled. Complete
+        batches without a rollout to train on are dropped first.
+        """
+        while empty := self.tracker.drop_empty_batch():
+            self._drop_empty(empty)
         batch = self.tracker.take_batch()
         if batch is None:
             return None
@@ -134,6 +141,20 @@ class Dispatcher:
         groups = [group.result for group in batch if group.result is not None]
         self._shares = environment_shares(groups, self.sampler.buffer.weight_by_name)
         return groups
+
+    def _drop_empty(self, batch: Iterable[TrackedGroup]) -> None:
+        """Count the groups of a batch whose advantages are all 0 as filtered."""
+        for result in (group.result for group in batch if group.result is not None):
+            result.outcome, result.filter_reason = GroupOutcome.filtered, FilterReason.zero_advantage
+            self._count_filtered(result.filter_reason)
+            self.untrained.add(result)
+        self.sampler.apply_scores()
+        self._publish_counts()
+        self._wake.set()
+
+    def _count_filtered(self, reason: FilterReason) -> None:
+        self.filtered += 1
+        self._filter_reasons[reason] += 1
 
     def complete_batch(self) -> None:
         """Record that the trainer has made its step with the batch that was taken."""
@@ -333,11 +354,13 @@ class Dispatcher:
         elif group.rollouts:
             self._environments.environments[group.example.environment].backoff.record_failure(self._clock(), started)
         if group.filter_reason is not None:
-            self.filtered += 1
-            self._filter_reasons[group.filter_reason] += 1
+            self._count_filtered(group.filter_reason)
         # Rollouts that failed because no replica served the policy are not the environment's fault.
         if answered and (group.outcome is not GroupOutcome.errored or self._pool.serving(live_group.policy.name)):
-            self._empty_batches.record_outcome(group.outcome, group.filter_reason, self._clock())
+            outcome, reason = group.outcome, group.filter_reason
+            if outcome is GroupOutcome.usable and not group.trained_rollouts:
+                outcome, reason = GroupOutcome.filtered, FilterReason.zero_advantage
+            self._empty_batches.record_outcome(outcome, reason, self._clock())
             self._conditions.set_waiting("batch", self._empty_batches.problem)
             self.failure = self._empty_batches.failure or self.failure
         self._wake.set()

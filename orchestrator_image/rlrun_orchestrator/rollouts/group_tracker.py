@@ -6,6 +6,7 @@ tasks only: the caller that receives dropped groups cancels their tasks.
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
@@ -13,6 +14,7 @@ from enum import StrEnum
 from rlrun.protocol.orchestrator import GroupCounts
 from rlrun.protocol.policy import PolicyRef
 
+from rlrun_orchestrator.data.example_buffer import Example
 from rlrun_orchestrator.data.example_sampler import SampledExample
 from rlrun_orchestrator.data.groups import Group, GroupOutcome
 from rlrun_orchestrator.data.schedule import RunSchedule
@@ -46,6 +48,8 @@ class TrackedGroup:
     """Task that waits for the environment's answer."""
     result: Group | None = None
     """The scored group, from `ready` on."""
+    valid_rollouts: int = 0
+    """Number of its rollouts that count for a batch, from `ready` on."""
 
     @property
     def ordinal(self) -> int:
@@ -61,9 +65,20 @@ class TrackedGroup:
 class GroupTracker:
     """All groups that have not ended, and the counts of those that have."""
 
-    def __init__(self, limits: SchedulingLimits, schedule: RunSchedule, counts: GroupCounts | None = None) -> None:
-        """`counts`: those of earlier processes of the run, whose groups in flight count as stale."""
+    def __init__(
+        self,
+        limits: SchedulingLimits,
+        schedule: RunSchedule,
+        counts: GroupCounts | None = None,
+        rollouts_per_group: int = 1,
+    ) -> None:
+        """`counts`: those of earlier processes of the run, whose groups in flight count as stale.
+
+        A batch has at least `rollouts_per_group` valid rollouts for each of its `limits.groups_per_batch` groups. If
+        rollouts fail, it has further groups.
+        """
         self.limits = limits
+        self._rollouts_per_group = rollouts_per_group
         self.schedule = schedule
         self.step = 0
         """Step whose batch is being collected."""
@@ -88,14 +103,15 @@ class GroupTracker:
             step=self.step,
             version=self.policy.version,
             in_flight=self.count(GroupState.in_flight),
-            ready=self.count(GroupState.ready),
+            ready=self._ready_rollouts() // self._rollouts_per_group,
         )
 
     @property
     def waits_for_policy(self) -> bool:
         """True if only a newer policy can complete another batch."""
-        missing = self.limits.groups_per_batch - self.count(GroupState.ready)
-        return missing > self.count(GroupState.in_flight) and self.available_slots() == 0
+        missing = self._rollouts_per_batch - self._ready_rollouts()
+        expected = self.count(GroupState.in_flight) * self._rollouts_per_group
+        return missing > expected and self.available_slots() == 0
 
     def count(self, state: GroupState) -> int:
         """Return how many groups are in `state`."""
@@ -136,6 +152,7 @@ class GroupTracker:
             return None
         if outcome is GroupOutcome.usable and not self._is_stale(group):
             group.state, group.result = GroupState.ready, result
+            group.valid_rollouts = len(result.valid_rollouts) if result is not None else self._rollouts_per_group
             return group
         del self._groups[group_id]
         if outcome is GroupOutcome.filtered:
@@ -149,21 +166,29 @@ class GroupTracker:
     # --- batches ------------------------------------------------------------------------------------------------------
 
     def take_batch(self) -> list[TrackedGroup] | None:
-        """Return the groups of the next batch in the order of their ordinals. None while there are too few.
+        """Return the groups of the next batch in the order of their ordinals. None while they have too few valid
+        rollouts.
 
         Advances the step. The caller removes the groups that this makes stale with `drop_stale`.
         """
-        ready = [group for group in self._groups.values() if group.state is GroupState.ready]
-        if len(ready) < self.limits.groups_per_batch or self.count(GroupState.in_batch):
+        batch = self._next_batch()
+        if not batch:
             return None
-        if self.schedule.is_last(self.step):
-            return None
-        oldest_first = sorted(ready, key=lambda group: batch_order(group.version, group.ordinal))
-        batch = oldest_first[: self.limits.groups_per_batch]
         for group in batch:
             group.state = GroupState.in_batch
         self.step += 1
         return sorted(batch, key=lambda group: group.ordinal)
+
+    def drop_empty_batch(self) -> list[TrackedGroup]:
+        """Drop the groups of the next batch if none of their rollouts would be trained on, and count them as filtered.
+        Return them.
+        """
+        batch = self._next_batch()
+        if any(group.result is None or group.result.trained_rollouts for group in batch):
+            return []
+        self._filtered += len(batch)
+        self._remove(batch)
+        return batch
 
     def complete_batch(self) -> None:
         """Count the groups of the batch as trained and remove them."""
@@ -218,6 +243,41 @@ class GroupTracker:
     def close(self) -> list[TrackedGroup]:
         """Drop every group except those in the batch."""
         return self._drop(self._open())
+
+    def _next_batch(self) -> list[TrackedGroup]:
+        """Return the groups of the next batch. Empty while it is incomplete, and while the trainer has one."""
+        if self._ready_rollouts() < self._rollouts_per_batch or self.count(GroupState.in_batch):
+            return []
+        if self.schedule.is_last(self.step):
+            return []
+        batch: list[TrackedGroup] = []
+        rollouts = 0
+        for group in self._ready_groups():
+            batch.append(group)
+            rollouts += group.valid_rollouts
+            if rollouts >= self._rollouts_per_batch:
+                break
+        return batch
+
+    def _ready_groups(self) -> list[TrackedGroup]:
+        """Return the ready groups, oldest versions first. Within a version, the third group of an example and later
+        ones come last.
+        """
+        ready = [group for group in self._groups.values() if group.state is GroupState.ready]
+        copies: Counter[Example] = Counter()
+        repeated: set[str] = set()
+        for group in sorted(ready, key=lambda group: batch_order(group.version, group.ordinal)):
+            copies[group.example.example] += 1
+            if copies[group.example.example] > 2:
+                repeated.add(group.id)
+        return sorted(ready, key=lambda group: (group.version, group.id in repeated, group.ordinal))
+
+    def _ready_rollouts(self) -> int:
+        return sum(group.valid_rollouts for group in self._groups.values() if group.state is GroupState.ready)
+
+    @property
+    def _rollouts_per_batch(self) -> int:
+        return self.limits.groups_per_batch * self._rollouts_per_group
 
     def _open(self) -> list[TrackedGroup]:
         return [group for group in self._groups.values() if group.state is not GroupState.in_batch]

@@ -21,6 +21,7 @@ from rlrun.storage.samples.summary import StepSamples, summarize
 
 from rlrun_orchestrator.data.batch_metrics import finite
 from rlrun_orchestrator.data.ended_groups import EndedGroup
+from rlrun_orchestrator.data.group_filter import FilterReason
 from rlrun_orchestrator.data.groups import Group, Rollout
 from rlrun_orchestrator.data.logprobs import logprob_summary
 
@@ -80,8 +81,8 @@ def group_records(ended: EndedGroup, step: int, split: SampleSplit) -> list[Samp
 
 def _record(ended: EndedGroup, rollout: Rollout, step: int, split: SampleSplit) -> SampleRecord:
     group, result = ended.group, rollout.result
-    failed, measured = rollout.error is not None, ended.status is SampleStatus.measured
-    cause = rollout.error.reason if rollout.error is not None else ended.cause
+    measured = ended.status is SampleStatus.measured
+    status, cause = _status(ended, rollout)
     oldest = min(rollout.versions, default=group.version)
     return SampleRecord(
         step=step,
@@ -93,7 +94,7 @@ def _record(ended: EndedGroup, rollout: Rollout, step: int, split: SampleSplit) 
         example=group.example.index,
         policy_version=oldest,
         staleness=None if measured else step - 1 - oldest,
-        status=SampleStatus.errored if failed else ended.status,
+        status=status,
         cause=cause[:MAX_WORD] if cause else None,
         reward=finite_or_none(result.reward),
         advantage=None if measured else rollout.advantage,
@@ -115,6 +116,15 @@ def _record(ended: EndedGroup, rollout: Rollout, step: int, split: SampleSplit) 
         info=group.content.info if group.content else None,
         error=rollout.error,
     )
+
+
+def _status(ended: EndedGroup, rollout: Rollout) -> tuple[SampleStatus, str | None]:
+    """Return the status of a rollout, and the cause of one other than trained and measured."""
+    if rollout.error is not None:
+        return SampleStatus.errored, rollout.error.reason
+    if rollout.left_out and ended.status is SampleStatus.trained:
+        return SampleStatus.filtered, FilterReason.zero_advantage
+    return ended.status, ended.cause
 
 
 def _token_counts(rollout: Rollout) -> TokenCounts:

@@ -6,7 +6,7 @@ from rlrun_orchestrator.data.groups import Group
 
 
 def training_samples(groups: list[Group]) -> list[dict[str, Any]]:
-    """Return one `Sample` (under its JSON names) per sequence of every valid rollout.
+    """Return one `Sample` (under its JSON names) per sequence of every rollout that the step trains on.
 
     Plain dictionaries, because a batch is large, was built here, and is validated by the trainer anyway.
     """
@@ -21,11 +21,11 @@ def training_samples(groups: list[Group]) -> list[dict[str, Any]]:
             **({"teacherLogprobs": rollout.teacher_logprobs[index]} if rollout.teacher_logprobs is not None else {}),
         }
         for group in groups
-        for rollout in group.valid_rollouts
+        for rollout in group.trained_rollouts
         for index, sequence in enumerate(rollout.trajectory.sequences)
     ]
 
 
 def trained_tokens(groups: list[Group]) -> int:
-    """Return the number of tokens that the policy sampled."""
-    return sum(rollout.completion_tokens for group in groups for rollout in group.valid_rollouts)
+    """Return the number of tokens that receive a gradient: those that the policy sampled."""
+    return sum(rollout.completion_tokens for group in groups for rollout in group.trained_rollouts)

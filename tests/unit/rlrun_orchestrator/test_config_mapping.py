@@ -12,6 +12,7 @@ from rlrun.protocol.trainer import SessionSpec
 from rlrun.storage.layout import S3Uri
 from rlrun_orchestrator import config_mapping
 from rlrun_orchestrator.config import OrchestratorSettings
+from rlrun_orchestrator.data.example_buffer import Example
 from rlrun_orchestrator.data.group_filter import GroupFilter
 from rlrun_orchestrator.data.sent_batch import SentBatch
 from rlrun_orchestrator.training.trainer_session import session_spec
@@ -85,6 +86,14 @@ def test_pools_are_as_the_run_says(world: World) -> None:
         assert out(reward)
 
 
+def test_as_many_examples_as_a_batch_has_groups_stay_in_the_draw(world: World) -> None:
+    run = resolved(world, buffer={"onlineDifficultyFiltering": True}, batchSize=24, rolloutsPerExample=4)
+    buffer = config_mapping.buffer(run, {"a": 400, "b": 400})
+    for index in range(400):
+        buffer.record_reward(Example("a", index), 1.0)
+    assert {buffer.draw(["a"]).index for _ in range(12)} == set(range(6))
+
+
 # --- groups -----------------------------------------------------------------------------------------------------------
 
 
@@ -101,6 +110,19 @@ def test_the_difficulty_filter_is_as_the_run_says(world: World) -> None:
     assert config_mapping.filtering(resolved(world, difficultyFilter={**rules, "enabled": False})) == GroupFilter()
     online = {"onlineDifficultyFiltering": True}
     assert config_mapping.filtering(resolved(world, buffer=online)) == GroupFilter(online=True)
+
+
+@pytest.mark.proves("algorithm.filterZeroAdvantages")
+def test_rollouts_without_an_advantage_are_left_out_unless_they_carry_another_loss(world: World) -> None:
+    def left_out(**spec: Any) -> bool:
+        return config_mapping.scoring(resolved(world, **spec)).filter_zero_advantages
+
+    assert left_out()
+    assert not left_out(algorithm={"filterZeroAdvantages": False})
+    assert not left_out(klPenalty={}), "the penalty applies to their tokens"
+    assert left_out(klPenalty={"enabled": False})
+    teacher = {"url": "https://teacher.example.org/v1", "model": "m"}
+    assert not left_out(algorithm={"name": "distillation", "teacher": teacher}), "no rollout has an advantage"
 
 
 @pytest.mark.proves("env.rolloutTimeoutSeconds", "eval.env.rolloutTimeoutSeconds")

@@ -17,9 +17,9 @@ class Buffer(Spec):
     hard_threshold: float = Field(default=0.2, ge=0, le=1)
     """Mean reward up to which an example counts as hard."""
     easy_fraction: float = Field(default=0.0, ge=0, le=1)
-    """Fraction of the easy examples that can still be sampled."""
+    """Fraction of the easy examples that can still be sampled. If fewer normal examples are left than a batch has groups, those excluded longest ago return."""  # noqa: E501
     hard_fraction: float = Field(default=0.0, ge=0, le=1)
-    """Fraction of the hard examples that can still be sampled."""
+    """Fraction of the hard examples that can still be sampled. If fewer normal examples are left than a batch has groups, those excluded longest ago return."""  # noqa: E501
     env_ratios: list[Annotated[float, Field(gt=0, le=1000)]] = Field(default_factory=list, max_length=16)
     """Sampling weights of the training environments, in the order of env. Empty: equal weights."""
     skip_verification: bool = False

@@ -45,6 +45,8 @@ class Algorithm(Spec):
 
     name: AlgorithmName = Field(default=AlgorithmName.grpo, strict=False)
     """Algorithm: grpo learns from the rewards of the environments, distillation from a teacher's log-probabilities of the policy's own rollouts (on-policy, reverse KL between both models without sampling settings), sft from the demonstrations of the environments."""  # noqa: E501
+    filter_zero_advantages: bool = True
+    """Leaves rollouts with an advantage of 0 out of the trainer's passes and of the tokens that the loss is divided by. They add nothing to the policy gradient. With klPenalty they stay, because the penalty applies to their tokens. A batch with no other rollouts is dropped."""  # noqa: E501
     sft_steps: int = Field(default=0, ge=0, le=1_000_000)
     """Number of supervised steps on the demonstrations of the environments before the algorithm starts."""
     teacher: Teacher | None = None

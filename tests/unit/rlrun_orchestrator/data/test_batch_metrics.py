@@ -43,6 +43,7 @@ NAMES = [
     "batch/solve_none",
     "batch/solve_all",
     "batch/effective_batch_size",
+    "batch/zero_advantage_rollouts",
     "time/step",
     "time/generate_completions",
     "time/wait_for_ckpt",

@@ -2,6 +2,7 @@
 
 import random
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -41,9 +42,50 @@ def test_easy_and_hard_examples_leave_the_draw_and_come_back_when_nothing_else_i
     buffer.record_reward(Example("a", 1), 0.1)
     assert {buffer.draw().index for _ in range(6)} == {2}
     buffer.record_reward(Example("a", 2), 0.95)
-    assert {buffer.draw().index for _ in range(6)} == {1}, "the hard one comes back first"
-    buffer.record_reward(Example("a", 1), 0.95)
-    assert {buffer.draw().index for _ in range(6)} == {0, 1, 2}
+    assert {buffer.draw().index for _ in range(6)} == {0}, "the one that was excluded longest ago"
+    buffer.record_reward(Example("a", 0), 0.95)
+    assert {buffer.draw().index for _ in range(6)} == {1}
+    assert buffer.metrics()["readmitted_examples"] == 2.0
+    assert buffer.metrics()["readmitted_examples"] == 0.0, "counted from one step to the next"
+
+
+def exclude_all_but(buffer: ExampleBuffer, size: int, normal: int) -> None:
+    for index in range(normal, size):
+        buffer.record_reward(Example("a", index), 1.0)
+
+
+@pytest.mark.parametrize("normal", [0, 1, 15, 16, 17])
+def test_few_normal_examples_are_joined_by_those_excluded_longest_ago(normal: int) -> None:
+    buffer = ExampleBuffer({"a": 1000}, None, replace(FILTERING, groups_per_batch=16))
+    exclude_all_but(buffer, 1000, normal)
+    drawn = [buffer.draw().index for _ in range(1000)]
+    assert set(drawn) == set(range(max(16, normal)))
+    assert max(Counter(drawn).values()) <= 1000 // 16 + 1
+    for start in range(1000 - 16):
+        assert max(Counter(drawn[start : start + 16]).values()) <= 2, "no example more than twice in a batch"
+    assert buffer.metrics()["readmitted_examples"] == max(0, 16 - normal)
+
+
+def test_all_excluded_examples_come_back_in_turn_while_one_alone_is_normal() -> None:
+    buffer = ExampleBuffer({"a": 100}, None, replace(FILTERING, groups_per_batch=16))
+    exclude_all_but(buffer, 100, 1)
+    seen: Counter[int] = Counter()
+    for _ in range(50):
+        batch = [buffer.draw().index for _ in range(16)]
+        assert max(Counter(batch).values()) <= 2
+        seen.update(batch)
+        for index in batch:
+            buffer.record_reward(Example("a", index), 0.5 if index == 0 else 1.0)
+    assert set(seen) == set(range(100))
+    assert max(count for index, count in seen.items() if index) <= 2 * min(seen.values())
+
+
+def test_an_environment_smaller_than_a_batch_keeps_all_its_examples() -> None:
+    buffer = ExampleBuffer({"a": 5, "b": 100}, None, replace(FILTERING, groups_per_batch=16))
+    for index in range(5):
+        buffer.record_reward(Example("a", index), 1.0)
+    drawn = [buffer.draw(["a"]).index for _ in range(10)]
+    assert Counter(drawn) == dict.fromkeys(range(5), 2)
 
 
 def test_thresholds_belong_to_the_pools() -> None:
@@ -86,7 +128,7 @@ def test_a_restored_buffer_goes_on_with_the_same_examples(before: int, seed: int
     settings = BufferSettings(seed=seed, filtering=True)
     one = ExampleBuffer({"a": 7, "b": 11}, [1.0, 2.0], settings)
     for number in range(before):
-        one.record_reward(one.draw(), (number % 10) / 10)
+        one.record_reward(one.draw(), (7 * number % 10) / 10)
     two = ExampleBuffer({"a": 7, "b": 11}, [1.0, 2.0], settings)
     two.restore(one.state())
     assert [two.draw() for _ in range(30)] == [one.draw() for _ in range(30)]

@@ -18,7 +18,7 @@ def test_scores_since_the_last_batch_count_once() -> None:
         before.add_score(dealt, 1.0)
     after.restore(before.snapshot([ready]))
     after.apply_scores()
-    assert after.buffer.state().pools["a"].easy == [filtered.example.index]
+    assert after.buffer.state().pools["a"].excluded == [(filtered.example.index, "easy")]
     assert after.next_example(["a"]) == ready
     after.add_score(ready, 1.0)
     after.apply_scores()

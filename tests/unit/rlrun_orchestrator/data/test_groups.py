@@ -15,7 +15,7 @@ from rlrun_orchestrator.data.group_filter import FilterReason, GroupFilter
 from rlrun_orchestrator.data.groups import Group, GroupOutcome, ScoringSettings, group_advantages, score_group
 from rlrun_orchestrator.data.trajectories import Turn
 from rlrun_orchestrator.inference.gateway.live_groups import LiveGroup, LiveGroups
-from rlrun_orchestrator.training.serialization import training_samples
+from rlrun_orchestrator.training.serialization import trained_tokens, training_samples
 
 POLICY = PolicyRef(version=7, digest="0123456789abcdef", uri="s3://bucket/policy")
 
@@ -46,9 +46,16 @@ def test_tokens_keep_the_policy_of_their_turn() -> None:
 
 
 def scoring(
-    asked: int, filtering: GroupFilter | None = None, *, verify: bool = True, baseline: bool = True
+    asked: int,
+    filtering: GroupFilter | None = None,
+    *,
+    verify: bool = True,
+    baseline: bool = True,
+    filter_zero_advantages: bool = False,
 ) -> ScoringSettings:
-    return ScoringSettings(asked, TrajectoryStrategy.interleaved, 64, filtering or GroupFilter(), verify, baseline)
+    rules = filtering or GroupFilter()
+    strategy = TrajectoryStrategy.interleaved
+    return ScoringSettings(asked, strategy, 64, rules, verify, baseline, filter_zero_advantages)
 
 
 def scored(outcomes: list[RolloutResult], recorded: LiveGroup, rules: ScoringSettings | None = None) -> Group:
@@ -151,8 +158,12 @@ TWO_EQUAL = pytest.mark.parametrize(
         (GroupFilter(), [1.0, 1.0], None),
         (GroupFilter(online=True), [1.0, 0.0], None),
         (GroupFilter(online=True), [0.5, 0.5], None),
-        (GroupFilter(online=True), [1.0, 1.0], FilterReason.one_mean),
-        (GroupFilter(online=True), [0.0, 0.0], FilterReason.zero_mean),
+        (GroupFilter(online=True), [1.0, 1.0], FilterReason.all_one),
+        (GroupFilter(online=True), [0.0, 0.0], FilterReason.all_zero),
+        # Their mean is 0 or 1, and they have the most signal of all.
+        (GroupFilter(online=True), [-1.0, 1.0], None),
+        (GroupFilter(online=True), [0.0, 2.0], None),
+        (GroupFilter(online=True), [0.5, 1.5], None),
         (GroupFilter(min_reward_variance=0.0), [0.1, 0.1, 0.1], FilterReason.low_variance),
         (GroupFilter(min_reward_variance=0.0), [0.1, 0.1, 0.2], None),
         (GroupFilter(min_reward_variance=0.25), [0.0, 1.0], None),
@@ -174,6 +185,52 @@ def test_groups_that_teach_too_little_are_filtered_and_say_why(
     group = scored(answer, live(*names), scoring(len(rewards), filtering))
     assert group.filter_reason is cause
     assert group.outcome is (GroupOutcome.usable if cause is None else GroupOutcome.filtered)
+
+
+@pytest.mark.parametrize(("leave_out", "samples", "tokens"), [(True, 2, 4), (False, 20, 40)])
+def test_rollouts_without_an_advantage_are_left_out_of_samples_and_tokens(
+    leave_out: bool, samples: int, tokens: int
+) -> None:
+    """Nine of ten groups have equal rewards: with them in the denominator the gradient would be a tenth."""
+    rules = scoring(2, filter_zero_advantages=leave_out)
+    pairs = [(0.1 * number, 0.1 * number) for number in range(9)]
+    groups = [
+        scored([outcome("r0", one), outcome("r1", two)], live("r0", "r1"), rules) for one, two in [*pairs, (0.0, 1.0)]
+    ]
+    assert len(training_samples(groups)) == samples
+    assert trained_tokens(groups) == tokens
+    values = batch_metrics(groups, 7, 2)
+    assert values["batch/effective_batch_size"] == samples
+    assert values["batch/zero_advantage_rollouts"] == 20 - samples
+    assert values["reward/mean"] == pytest.approx(sum(2 * one for one, _ in pairs) / 20 + 1 / 20)
+
+
+def test_the_mean_rollout_of_a_group_is_left_out_and_the_others_are_trained() -> None:
+    answer = [outcome("r0", 0.1), outcome("r1", 0.2), outcome("r2", 0.3)]
+    group = scored(answer, live("r0", "r1", "r2"), scoring(3, filter_zero_advantages=True))
+    assert [rollout.left_out for rollout in group.rollouts] == [False, True, False]
+    assert len(group.valid_rollouts) == 3
+    assert len(group.trained_rollouts) == 2
+
+
+def test_a_failed_rollout_is_not_left_out_but_failed() -> None:
+    failed = Problem(reason="RewardFunctionError", message="boom")
+    answer = [outcome("r0", 1.0), outcome("r1", 1.0), outcome("r2", 1.0, failed)]
+    group = scored(answer, live("r0", "r1", "r2"), scoring(3, filter_zero_advantages=True))
+    assert [rollout.left_out for rollout in group.rollouts] == [True, True, False]
+    assert batch_metrics([group], 7, 3)["batch/missing_rollouts"] == 1.0
+    assert group.trained_rollouts == []
+
+
+def test_without_a_baseline_no_rollout_is_left_out() -> None:
+    group = scored([outcome("r0", 1.0)], live("r0"), scoring(4, baseline=False, filter_zero_advantages=True))
+    assert len(group.trained_rollouts) == 1
+
+
+@pytest.mark.parametrize("reward", [0.1, 1 / 3, 0.7, 1e-3, 1e9 / 3, -0.7])
+@pytest.mark.parametrize("size", [2, 3, 7, 8, 13])
+def test_equal_rewards_have_no_advantage_in_spite_of_rounding(reward: float, size: int) -> None:
+    assert group_advantages([reward] * size) == [0.0] * size
 
 
 def test_without_verification_rewards_are_zero_and_nothing_is_filtered() -> None:

@@ -11,6 +11,8 @@ from rlrun.protocol.trainer import TrainBatch
 from tests.support.run_processes import World
 
 STEPS = 6
+ALL_ROLLOUTS = {"algorithm": {"filterZeroAdvantages": False}}
+"""The trainer gets all rollouts whose rewards a step reports."""
 
 
 def reward_of(said: str) -> float:
@@ -38,7 +40,7 @@ async def leave_while_it_computes(world: World, step: int) -> None:
 
 @pytest.mark.parametrize("level", [0, 1, 3])
 async def test_step_requested_by_another_process_keeps_its_rewards(world: World, level: int) -> None:
-    world.spec |= {"maxSteps": STEPS, "maxAsyncLevel": level, "oversamplingFactor": max(1, level)}
+    world.spec |= {"maxSteps": STEPS, "maxAsyncLevel": level, "oversamplingFactor": max(1, level)} | ALL_ROLLOUTS
     world.environments["words"].reward_of = reward_of
     for number, engine in enumerate(world.engines):
         engine.jitter = random.Random(number)
@@ -76,7 +78,7 @@ def sent(world: World) -> list[dict[str, Any]]:
 
 
 async def test_restarted_trainer_computes_the_newest_batch(world: World) -> None:
-    world.spec |= {"maxSteps": STEPS, "checkpoints": {"interval": 1}}
+    world.spec |= {"maxSteps": STEPS, "checkpoints": {"interval": 1}} | ALL_ROLLOUTS
     world.environments["words"].reward_of = reward_of
     await world.start()
     await leave_while_it_computes(world, 2)

@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 from collections import Counter
+from typing import Any
 
 import aiohttp
 import pytest
@@ -262,7 +263,8 @@ async def test_failing_rewards_are_counted_shown_and_not_trained_on(world: World
     (warning,) = status.warnings
     assert warning.reason == "RewardFunctionErrors"
     assert "ZeroDivisionError" in warning.message
-    assert all(len(batch.samples) == 4 for _, batch in world.trainer.batches)
+    assert all(len(batch.samples) == 8 for _, batch in world.trainer.batches), "a batch is filled by valid rollouts"
+    assert {line["batch/missing_rollouts"] for line in world.lines()} == {8.0}
 
 
 async def test_warnings_of_the_trainer_are_shown(world: World) -> None:
@@ -279,7 +281,7 @@ async def test_warnings_of_the_trainer_are_shown(world: World) -> None:
 
 
 @pytest.mark.slow
-async def test_five_empty_batches_end_the_run_with_the_last_error(world: World) -> None:
+async def test_batches_of_errors_end_the_run_with_the_last_error(world: World) -> None:
     world.spec |= {"batchSize": 4, "rolloutsPerExample": 2}
     environment = world.environments["words"]
     environment.reward_error = Problem(reason="RewardFunctionError", message="KeyError: 'answer'")
@@ -301,6 +303,77 @@ async def test_online_filtering_drops_groups_without_a_signal(world: World) -> N
     assert status.problem
     assert "onlineDifficultyFiltering" in status.problem.message
     assert status.groups.filtered >= 10
+
+
+@pytest.mark.proves("algorithm.filterZeroAdvantages")
+@pytest.mark.parametrize(("leave_out", "trained"), [(True, 4), (False, 8)])
+async def test_rollouts_without_an_advantage_are_not_sent_to_the_trainer(
+    world: World, leave_out: bool, trained: int
+) -> None:
+    world.environments["words"].rewards = [0.5, 0.0, 1.0, 0.5]
+    world.spec["algorithm"] = {"filterZeroAdvantages": leave_out}
+    await world.start()
+    assert await world.run() == 0
+    assert {len(batch.samples) for _, batch in world.trainer.batches} == {trained}
+    assert all(sample.advantage for _, batch in world.trainer.batches for sample in batch.samples) is leave_out
+    for line in world.lines():
+        assert line["batch/effective_batch_size"] == trained
+        assert line["batch/zero_advantage_rollouts"] == 8 - trained
+        assert line["reward/mean"] == 0.5
+        assert (line["progress/samples"], line["progress/problems"]) == (trained, 2)
+        records = Counter((record["status"], record.get("cause")) for record in world.rollouts(int(line["step"])))
+        left_out = {("filtered", "zero_advantage"): 8 - trained} if leave_out else {}
+        assert records == {("trained", None): trained, **left_out}
+    assert world.last_word.groups.trained == 10
+
+
+async def test_a_batch_without_any_advantage_is_dropped_and_the_next_takes_its_place(world: World) -> None:
+    """Most groups have equal rewards: steps are made with the others, and no group is lost from the counts."""
+    environment = world.environments["words"]
+    environment.reward_of = lambda said: float(int(said.strip("<>")) % 8 == 0)
+    for engine in world.engines:
+        engine.seeded = True
+    world.spec |= {"sampling": {"maxTokens": 16, "seed": 1}, "batchSize": 4}
+    await world.start()
+    assert await world.run() == 0
+    assert [step for step, _ in world.trainer.batches] == list(range(5))
+    assert all(batch.samples for _, batch in world.trainer.batches)
+    groups = world.last_word.groups
+    assert groups.trained == 5
+    assert groups.filtered > 0
+    dropped = [record for step in range(1, 6) for record in filtered_rollouts(world, step)]
+    assert {record["cause"] for record in dropped} == {"zero_advantage"}
+    assert sum(line["filtered_rollouts/zero_advantage"] for line in world.lines()) > 0
+
+
+def filtered_rollouts(world: World, step: int) -> list[dict[str, Any]]:
+    """The rollouts that were filtered before `step`, none if there is no such file."""
+    try:
+        return world.rollouts(step, "filtered")
+    except KeyError:
+        return []
+
+
+async def test_a_run_without_any_advantage_ends_with_empty_batches(world: World) -> None:
+    world.environments["words"].rewards = [1.0]
+    await world.start()
+    assert await world.run() == 64
+    status = world.last_word
+    assert status.problem
+    assert status.problem.reason == "EmptyBatches"
+    assert "zero_advantage" in status.problem.message
+    assert not world.trainer.batches
+    assert (status.groups.trained, status.step) == (0, 0)
+    assert status.groups.filtered >= 38, "each one of a dropped batch is counted"
+    assert {record["cause"] for record in world.rollouts(1, "filtered")} == {"zero_advantage"}, "for people to read"
+
+
+async def test_a_run_that_trains_on_all_rollouts_goes_on_without_any_advantage(world: World) -> None:
+    world.environments["words"].rewards = [1.0]
+    world.spec["algorithm"] = {"filterZeroAdvantages": False}
+    await world.start()
+    assert await world.run() == 0
+    assert all(len(batch.samples) == 8 for _, batch in world.trainer.batches)
 
 
 async def test_an_environment_problem_ends_the_run_with_its_message(world: World) -> None:
@@ -417,7 +490,7 @@ async def test_run_with_only_easy_groups_names_the_filter_rule(world: World) -> 
     problem = world.last_word.problem
     assert problem
     assert problem.reason == "EmptyBatches"
-    assert problem.message.startswith("5 batches in a row")
+    assert problem.message.startswith("none of the last 40 groups")
     assert "high_reward" in problem.message
     assert world.last_word.groups.filtered >= 10
 
@@ -436,7 +509,7 @@ async def test_filtered_rollouts_are_counted_by_cause(world: World) -> None:
     lines = world.lines()
     causes = sum(line["filtered_rollouts/low_variance"] for line in lines)
     assert causes == sum(line["filtered_rollouts"] for line in lines) > 0
-    assert all(line["filtered_rollouts/zero_mean"] == 0.0 for line in lines)
+    assert all(line["filtered_rollouts/all_zero"] == 0.0 for line in lines)
     for _, batch in world.trainer.batches:
         assert any(sample.advantage != 0 for sample in batch.samples), "every group teaches something"
     stored = [s for s in world.summaries() if s.split is SampleSplit.filtered]

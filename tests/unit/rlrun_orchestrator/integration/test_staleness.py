@@ -15,16 +15,20 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
+from rlrun.protocol.environment import RolloutResult
 from rlrun.protocol.policy import PolicyRef
 from rlrun_orchestrator.data.example_buffer import Example
 from rlrun_orchestrator.data.example_sampler import SampledExample
-from rlrun_orchestrator.data.groups import Group, GroupOutcome
+from rlrun_orchestrator.data.groups import Group, GroupOutcome, Rollout
 from rlrun_orchestrator.data.schedule import RunSchedule
 from rlrun_orchestrator.data.sent_batch import SentBatch
+from rlrun_orchestrator.data.trajectories import Trajectory
 from rlrun_orchestrator.rollouts.group_scheduler import SchedulingLimits
 from rlrun_orchestrator.rollouts.group_tracker import GroupState, GroupTracker, TrackedGroup
 
 MAX_STEPS = 12
+ROLLOUTS = 3
+"""Rollouts of a group, of which some fail."""
 
 
 def policy(version: int) -> PolicyRef:
@@ -33,6 +37,12 @@ def policy(version: int) -> PolicyRef:
 
 def start(tracker: GroupTracker, ordinal: int) -> TrackedGroup:
     return tracker.start(f"g{ordinal}", SampledExample(ordinal, Example("words", ordinal)))
+
+
+def result_of(group: TrackedGroup, valid: int, advantage: bool) -> Group:
+    """The group's result with `valid` rollouts that did not fail, with an advantage or without."""
+    rollout = Rollout(RolloutResult(rollout_id="r", reward=0.0), Trajectory([], 0), 1, False, left_out=not advantage)
+    return Group(group.id, group.example.example, group.version, [rollout] * valid)
 
 
 def open_groups(tracker: GroupTracker, *states: GroupState) -> list[TrackedGroup]:
@@ -54,7 +64,7 @@ class Run(RuleBasedStateMachine):
         factor, longer = (1, 0) if level == 0 else (factor, longer)
         self.limits = SchedulingLimits(groups, groups * factor, level, level + longer)
         self.schedule = RunSchedule(MAX_STEPS, supervised_steps=first)
-        self.tracker = GroupTracker(self.limits, self.schedule)
+        self.tracker = GroupTracker(self.limits, self.schedule, rollouts_per_group=ROLLOUTS)
         self.started: list[TrackedGroup] = []
         """By ordinal."""
         self.fate: dict[str, str] = {}
@@ -90,12 +100,17 @@ class Run(RuleBasedStateMachine):
         which.choice(self.flying).versions.add_turn(self.tracker.policy.version)
 
     @precondition(lambda self: bool(self.flying))
-    @rule(which=st.randoms(use_true_random=False), outcome=st.sampled_from([*GroupOutcome, GroupOutcome.usable]))
-    def finish(self, which: random.Random, outcome: GroupOutcome) -> None:
+    @rule(
+        which=st.randoms(use_true_random=False),
+        outcome=st.sampled_from([*GroupOutcome, GroupOutcome.usable]),
+        valid=st.integers(1, ROLLOUTS),
+        advantage=st.booleans(),
+    )
+    def finish(self, which: random.Random, outcome: GroupOutcome, valid: int, advantage: bool) -> None:
         group = which.choice(self.flying)
         self.flying.remove(group)
         stale = self.tracker.counts().stale
-        assert self.tracker.finish(group.id, outcome) is group
+        assert self.tracker.finish(group.id, outcome, result_of(group, valid, advantage)) is group
         if outcome is not GroupOutcome.usable:
             self.fate[group.id] = outcome.value
         elif self.tracker.counts().stale > stale:
@@ -107,11 +122,19 @@ class Run(RuleBasedStateMachine):
     @precondition(lambda self: self.tracker.step >= self.schedule.supervised_steps)
     @rule()
     def take(self) -> None:
+        while empty := self.tracker.drop_empty_batch():
+            assert not any(group.result is None or group.result.trained_rollouts for group in empty)
+            self.end(empty, "filtered")
         step, ready = self.tracker.step, open_groups(self.tracker, GroupState.ready)
         batch = self.tracker.take_batch()
         if batch is None:
             return
-        assert len(batch) == self.limits.groups_per_batch
+        rollouts = sorted(len(group.result.valid_rollouts) if group.result else ROLLOUTS for group in batch)
+        missing = self.limits.groups_per_batch * ROLLOUTS - sum(rollouts)
+        assert -ROLLOUTS < missing <= 0, (
+            "a batch has as many valid rollouts as the run says, and less than a group more"
+        )
+        assert any(group.result is None or group.result.trained_rollouts for group in batch), "no batch is empty"
         for group in batch:
             lag = step - group.version
             assert 0 <= lag <= self.limits.max_off_policy_steps, "the bound"
@@ -200,7 +223,7 @@ class Run(RuleBasedStateMachine):
         self.lost = [group for group in self.started if group.id not in self.fate]
         self.end(self.lost, "stale")
         self.batch, self.flying = [], []
-        self.tracker = GroupTracker(self.limits, self.schedule, self.tracker.counts())
+        self.tracker = GroupTracker(self.limits, self.schedule, self.tracker.counts(), ROLLOUTS)
         self.tracker.rewind(step)
         self.tracker.publish(policy(step))
 
@@ -296,7 +319,7 @@ def test_groups_that_finish_in_time_are_all_trained(
         # The oldest version comes back first, as it was started first; inside a version any order.
         flying.sort(key=lambda group: group.version > oldest)
         for group in flying:
-            tracker.finish(group.id, GroupOutcome.usable, Group(group.id, group.example.example, group.version))
+            tracker.finish(group.id, GroupOutcome.usable)
         assert tracker.take_batch() is not None, "the run never stands still"
         tracker.drop_stale()
         tracker.complete_batch()

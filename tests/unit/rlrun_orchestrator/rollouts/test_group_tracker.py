@@ -1,13 +1,18 @@
 """One owner of the state of every group."""
 
+import random
+
 import pytest
+from rlrun.protocol.environment import RolloutResult
 from rlrun.protocol.orchestrator import GroupCounts
 from rlrun.protocol.policy import PolicyRef
+from rlrun.protocol.problem import Problem
 from rlrun_orchestrator.data.example_buffer import Example
 from rlrun_orchestrator.data.example_sampler import SampledExample
-from rlrun_orchestrator.data.groups import Group, GroupOutcome
+from rlrun_orchestrator.data.groups import Group, GroupOutcome, Rollout
 from rlrun_orchestrator.data.schedule import RunSchedule
 from rlrun_orchestrator.data.sent_batch import SentBatch
+from rlrun_orchestrator.data.trajectories import Trajectory
 from rlrun_orchestrator.rollouts.group_scheduler import SchedulingLimits
 from rlrun_orchestrator.rollouts.group_tracker import GroupState, GroupTracker, TrackedGroup
 
@@ -86,7 +91,7 @@ def test_a_usable_group_is_ready_then_in_the_batch_and_then_trained() -> None:
     tracker = make_tracker(groups=1)
     tracker.publish(policy(0))
     tracker.start("g", example(5))
-    result = Group("g", Example("words", 5), 0)
+    result = Group("g", Example("words", 5), 0, rollouts(False))
     group = tracker.finish("g", GroupOutcome.usable, result)
     assert group is not None
     assert (group.state, group.result) == (GroupState.ready, result)
@@ -153,6 +158,103 @@ def test_a_batch_is_in_the_order_of_the_ordinals_and_not_of_arrival() -> None:
     for group in reversed(started):
         tracker.finish(group, GroupOutcome.usable)
     assert names(tracker.take_batch()) == started
+
+
+def rollouts(*errors: bool) -> list[Rollout]:
+    """One rollout for each entry: True for one that failed."""
+    failed = Problem(reason="RolloutTimeout", message="m")
+    return [
+        Rollout(
+            RolloutResult(rollout_id=f"r{number}", reward=0.0), Trajectory([], 0), 1, False, failed if error else None
+        )
+        for number, error in enumerate(errors)
+    ]
+
+
+def make_tracker_of_fours(groups: int, factor: int = 2, level: int = 2) -> GroupTracker:
+    """A tracker whose groups have four rollouts."""
+    limits = make_tracker(groups, factor, level).limits
+    return GroupTracker(limits, RunSchedule(100), rollouts_per_group=4)
+
+
+def finish_with(tracker: GroupTracker, group: str, valid: int, size: int = 4) -> None:
+    result = Group(group, Example("words", 0), 0, rollouts(*(number >= valid for number in range(size))))
+    tracker.finish(group, GroupOutcome.usable, result)
+
+
+def test_a_batch_is_filled_by_valid_rollouts() -> None:
+    """Two groups of four rollouts make a batch. What failed is replaced by further groups."""
+    tracker = make_tracker_of_fours(groups=2)
+    tracker.publish(policy(0))
+    started = start_all(tracker)
+    for group, valid in zip(started, (2, 3, 4, 4), strict=True):
+        finish_with(tracker, group, valid)
+    assert names(tracker.take_batch()) == started[:3], "2 + 3 valid rollouts are not a batch of 8"
+    tracker.complete_batch()
+    assert tracker.take_batch() is None
+    assert tracker.counts() == GroupCounts(trained=3, in_flight=1)
+
+
+def test_on_policy_the_groups_of_a_batch_do_not_depend_on_the_order_in_which_they_finish() -> None:
+    valid = [3, 4, 2, 4, 1, 3, 4, 4, 4]
+    for seed in range(50):
+        order = random.Random(seed)
+        tracker = make_tracker_of_fours(groups=4, factor=1, level=0)
+        tracker.publish(policy(0))
+        flying, first = start_all(tracker), 4
+        while (batch := tracker.take_batch()) is None:
+            group = flying.pop(order.randrange(len(flying)))
+            finish_with(tracker, group, valid[int(group[1:])])
+            more = start_all(tracker, first)
+            flying, first = flying + more, first + len(more)
+        assert names(batch) == [f"g{number}" for number in range(6)], "3 + 4 + 2 + 4 + 1 + 3 rollouts are at least 16"
+        assert not flying
+
+
+def test_missing_rollouts_are_waited_for_while_groups_that_bring_them_are_in_flight() -> None:
+    tracker = make_tracker_of_fours(groups=2, factor=1, level=0)
+    tracker.publish(policy(0))
+    first, second = start_all(tracker)
+    finish_with(tracker, first, 2)
+    assert tracker.available_slots() == 1, "2 + 4 rollouts would not fill a batch of 8"
+    (third,) = start_all(tracker, 2)
+    assert tracker.available_slots() == 0
+    finish_with(tracker, second, 4)
+    assert tracker.take_batch() is None
+    assert not tracker.waits_for_policy
+    finish_with(tracker, third, 2)
+    assert names(tracker.take_batch()) == [first, second, third]
+    assert tracker.waits_for_policy
+
+
+def test_a_batch_without_a_rollout_to_train_on_is_dropped_and_counted_as_filtered() -> None:
+    tracker = make_tracker(groups=2)
+    tracker.publish(policy(0))
+    started = start_all(tracker)
+    for group in started[:3]:
+        (left_out,) = rollouts(False)
+        left_out.left_out = group != started[2]
+        tracker.finish(group, GroupOutcome.usable, Group(group, Example("words", 0), 0, [left_out]))
+    assert names(tracker.drop_empty_batch()) == started[:2]
+    assert (tracker.step, tracker.counts().filtered, tracker.take_batch()) == (0, 2, None)
+    assert tracker.drop_empty_batch() == [], "the third alone is no batch"
+    tracker.finish(started[3], GroupOutcome.usable)
+    assert tracker.drop_empty_batch() == []
+    assert names(tracker.take_batch()) == started[2:]
+    assert tracker.drop_empty_batch() == []
+
+
+def test_an_example_is_in_a_batch_at_most_twice_while_others_are_ready() -> None:
+    tracker = make_tracker(groups=3, factor=3)
+    tracker.publish(policy(0))
+    for ordinal, index in enumerate((7, 7, 7, 8, 7)):
+        tracker.start(f"g{ordinal}", SampledExample(ordinal, Example("words", index)))
+        tracker.finish(f"g{ordinal}", GroupOutcome.usable)
+    assert names(tracker.take_batch()) == ["g0", "g1", "g3"]
+    tracker.complete_batch()
+    tracker.start("g5", SampledExample(5, Example("words", 7)))
+    tracker.finish("g5", GroupOutcome.usable)
+    assert names(tracker.take_batch()) == ["g2", "g4", "g5"], "without others a batch is complete all the same"
 
 
 def test_groups_made_stale_by_a_step_are_dropped_and_counted_once() -> None:

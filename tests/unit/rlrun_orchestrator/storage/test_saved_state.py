@@ -17,7 +17,7 @@ def test_a_state_survives_json_and_has_the_keys_of_every_version_three() -> None
     assert (raw["version"], raw["reward"]) == (3, None)
     assert list(raw["deal"]) == ["next", "again", "scores", "buffer", "redraws"]
     assert list(raw["deal"]["buffer"]) == ["draws", "pools"]
-    assert list(raw["deal"]["buffer"]["pools"]["a"]) == ["size", "epoch", "cursor", "easy", "hard"]
+    assert list(raw["deal"]["buffer"]["pools"]["a"]) == ["size", "epoch", "cursor", "excluded"]
     assert list(raw["sent"][0]) == ["id", "step", "ordinals", "groups", "tokens", "reward", "values"]
 
 
