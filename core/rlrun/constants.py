@@ -350,6 +350,8 @@ class Reason(StrEnum):
     ROLLOUT_NOT_RECORDED = "RolloutNotRecorded"
     ROLLOUT_REPEATED = "RolloutRepeated"
     ROLLOUT_UNASKED = "RolloutUnasked"
+    PROMPT_TOO_LONG = "PromptTooLong"
+    REQUEST_REFUSED = "RequestRefused"
     GROUP_FAILED = "GroupFailed"
     EMPTY_BATCHES = "EmptyBatches"
 

@@ -875,6 +875,17 @@ ROLLOUTS = _section(
         "The environment reported more rollouts than requested.",
         "Report as many rollouts as the request asks for.",
     ),
+    (
+        Reason.PROMPT_TOO_LONG,
+        "A prompt left none of the model's `seqLen` for an answer. A rollout with earlier turns is trained on and "
+        "counts as truncated.",
+        "Shorten the prompts, end conversations earlier, or choose a model with a higher `seqLen`.",
+    ),
+    (
+        Reason.REQUEST_REFUSED,
+        "The gateway or the inference engine refused the rollout's last request. The message says why.",
+        "Correct the request in the environment.",
+    ),
     (Reason.GROUP_FAILED, "The orchestrator could not process a group.", "Read the orchestrator's log, and report it."),
     (
         Reason.EMPTY_BATCHES,

@@ -10,6 +10,7 @@ GET    /sessions/{session}/policies/{policy}/{file}                 -> a file of
 DELETE /sessions/{session}
 """
 
+import math
 from enum import StrEnum
 from typing import Any
 
@@ -21,6 +22,16 @@ from rlrun.api.run_sections.rollouts import Sampling
 from rlrun.api.run_sections.training import KlPenalty, Loss
 from rlrun.protocol.policy import PolicyKind, PolicyRef
 from rlrun.protocol.problem import Problem
+
+LARGEST_LOGPROB = 1e-3
+"""Logarithm of a probability, with room for rounding."""
+
+
+def is_logprob(value: object) -> bool:
+    """Return whether the value is the logarithm of a probability above 0."""
+    # Comparisons with NaN are false.
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_number and -math.inf < value <= LARGEST_LOGPROB  # type: ignore[operator]
 
 
 class SessionSpec(Schema):

@@ -64,6 +64,8 @@ class RecordedGroup:
     """Version of the policy that generated the turns."""
     turns_by_rollout: Mapping[str, Sequence[Turn]]
     """Turns of each rollout, in the order in which the first requests of the rollouts arrived."""
+    refusals: Mapping[str, Problem] = field(default_factory=dict)
+    """Causes for which the last requests of rollouts got no answer."""
 
 
 @dataclass
@@ -158,7 +160,9 @@ def score_group(result: GroupResult, recorded: RecordedGroup, example: Example, 
 def _rollout(reported: RolloutResult, recorded: RecordedGroup, scoring: ScoringSettings, seen: set[str]) -> Rollout:
     turns = recorded.turns_by_rollout.get(reported.rollout_id, ()) if reported.rollout_id not in seen else ()
     trajectory = build_trajectory(turns, scoring.strategy, scoring.seq_len)
-    truncated = reported.is_truncated or any(turn.finish_reason == "length" for turn in turns)
+    refusal = recorded.refusals.get(reported.rollout_id) if reported.rollout_id not in seen else None
+    too_long = refusal is not None and refusal.reason == Reason.PROMPT_TOO_LONG
+    truncated = reported.is_truncated or too_long or any(turn.finish_reason == "length" for turn in turns)
     if not scoring.verify:
         reported = reported.model_copy(update={"reward": 0.0})
     error: Problem | None
@@ -168,7 +172,7 @@ def _rollout(reported: RolloutResult, recorded: RecordedGroup, scoring: ScoringS
         message = f"{scoring.rollouts_per_example} rollouts were requested: {reported.rollout_id!r} exceeds them"
         error = Problem(reason=Reason.ROLLOUT_UNASKED, message=message)
     else:
-        error = reported.error or _own_error(reported, trajectory)
+        error = _error(reported, trajectory, turns, refusal)
     return Rollout(reported, trajectory, len(turns), truncated, error)
 
 
@@ -184,18 +188,34 @@ def _assign_outcome(group: Group, scoring: ScoringSettings) -> None:
             rollout.advantage = advantage
 
 
-def _own_error(reported: RolloutResult, trajectory: Trajectory) -> Problem | None:
+def _error(
+    reported: RolloutResult, trajectory: Trajectory, turns: Sequence[Turn], refusal: Problem | None
+) -> Problem | None:
+    if reported.error is not None:
+        if refusal is None or reported.error.reason != Reason.ROLLOUT_FAILED:
+            return reported.error
+        # The exception follows from the refusal, whose text clients shorten or replace.
+        message = f"{refusal.message}. The environment reported: {reported.error.message}"
+        return Problem(reason=refusal.reason, message=message[:1000])
     if not math.isfinite(reported.reward):
         return Problem(
             reason=Reason.REWARD_NOT_FINITE, message=f"the reward is {reported.reward}, which is not a finite number"
         )
-    if not trajectory.sequences:
-        return Problem(
-            reason=Reason.ROLLOUT_NOT_RECORDED,
-            message=f"rollout {reported.rollout_id!r} sent no request with this X-Rollout-Id to the gateway: the "
-            "environment must send its rollout id with every request to the base URL of the group",
+    if trajectory.sequences:
+        return None
+    if refusal is not None:
+        return refusal
+    if turns:
+        message = (
+            f"the prompt of {len(turns[0].prompt_ids)} tokens leaves no token of the model's seqLen to train on: "
+            "shorten it, or choose a model with a higher seqLen"
         )
-    return None
+        return Problem(reason=Reason.PROMPT_TOO_LONG, message=message)
+    return Problem(
+        reason=Reason.ROLLOUT_NOT_RECORDED,
+        message=f"rollout {reported.rollout_id!r} sent no request with this X-Rollout-Id to the gateway: the "
+        "environment must send its rollout id with every request to the base URL of the group",
+    )
 
 
 def group_advantages(rewards: Sequence[float]) -> list[float]:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from rlrun.protocol.policy import PolicyKind, PolicyRef
+from rlrun.protocol.problem import Problem
 
 from rlrun_orchestrator.data.groups import RecordedGroup
 from rlrun_orchestrator.data.trajectories import Turn
@@ -26,6 +27,8 @@ class RolloutSession:
     """Recorded turns, each with the arrival number of its request."""
     conversation: Conversation | None = None
     """Newest chat. The next prompt must begin with its exact tokens."""
+    refusal: tuple[int, Problem] | None = None
+    """Newest request that got no answer, by its arrival number, with the cause."""
 
 
 @dataclass
@@ -70,6 +73,12 @@ class LiveGroup:
         """Record a turn. Turns are ordered by the arrival of their requests; responses may overtake one another."""
         self.rollout_session(rollout).turns.append((arrival, turn))
 
+    def record_refusal(self, rollout: str, arrival: int, problem: Problem) -> None:
+        """Record why a request got no answer."""
+        session = self.rollout_session(rollout)
+        if session.refusal is None or session.refusal[0] < arrival:
+            session.refusal = arrival, problem
+
     def turns_of(self, rollout: str) -> list[Turn]:
         """Return the turns of a rollout in order, none for an unknown id."""
         known = self.rollouts.get(rollout)
@@ -78,7 +87,16 @@ class LiveGroup:
     def record_of_turns(self) -> RecordedGroup:
         """Return what was recorded so far."""
         turns = {rollout: self.turns_of(rollout) for rollout in self.rollouts}
-        return RecordedGroup(self.id, self.ordinal, self.policy.version, turns)
+        refusals = {rollout: problem for rollout in self.rollouts if (problem := self._final_refusal(rollout))}
+        return RecordedGroup(self.id, self.ordinal, self.policy.version, turns, refusals)
+
+    def _final_refusal(self, rollout: str) -> Problem | None:
+        """Return why the last request of a rollout failed, None if it was answered."""
+        session = self.rollouts[rollout]
+        if session.refusal is None:
+            return None
+        arrival, problem = session.refusal
+        return problem if all(answered < arrival for answered, _ in session.turns) else None
 
 
 class LiveGroups:
