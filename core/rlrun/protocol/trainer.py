@@ -109,13 +109,17 @@ class SampleLoss(StrEnum):
 
 
 class Sample(Schema):
-    """One training sequence, token by token as in the engine. All lists have the same length."""
+    """One training sequence, token by token as in the engine. All lists but `turn_starts` have the same length."""
 
     token_ids: list[int]
     loss_mask: list[bool]
     """True for tokens that the policy sampled, False for tokens of prompt and environment."""
     logprobs: list[float]
     """Log-probability of each sampled token in the engine's sampling distribution. 0.0 where the mask is False."""
+    turn_starts: list[int] = Field(default_factory=list)
+    """Positions of the first sampled token of each turn, ascending. The engine counts `sampling.minTokens` from there.
+    Empty: each series of sampled tokens is one turn.
+    """
     advantage: float
     """Advantage of the whole sequence: its reward minus the mean reward of its group."""
     teacher_logprobs: list[float] | None = None

@@ -28,6 +28,8 @@ class GroupOutcome(StrEnum):
     errored = "errored"
 
 
+LARGEST_REWARD = 1e18
+"""Largest absolute value of a reward. The trainer's numbers of 32 bits overflow with larger ones."""
 REWARD_REASONS = frozenset({Reason.REWARD_FUNCTION_ERROR, Reason.REWARD_NOT_FINITE})
 """Reasons of errors that the reward function caused, not the rollout."""
 
@@ -153,7 +155,7 @@ def score_group(result: GroupResult, recorded: RecordedGroup, example: Example, 
     for reported in sorted(result.rollouts, key=lambda reported: order.get(reported.rollout_id, len(order))):
         group.rollouts.append(_rollout(reported, recorded, scoring, seen))
         seen.add(reported.rollout_id)
-    _assign_outcome(group, scoring)
+    assign_outcome(group, scoring)
     return group
 
 
@@ -176,7 +178,8 @@ def _rollout(reported: RolloutResult, recorded: RecordedGroup, scoring: ScoringS
     return Rollout(reported, trajectory, len(turns), truncated, error)
 
 
-def _assign_outcome(group: Group, scoring: ScoringSettings) -> None:
+def assign_outcome(group: Group, scoring: ScoringSettings) -> None:
+    """Decide the outcome of a group, and the advantages of its valid rollouts."""
     rewards = group.rewards
     if len(rewards) < scoring.needed:
         group.outcome = GroupOutcome.errored
@@ -197,10 +200,10 @@ def _error(
         # The exception follows from the refusal, whose text clients shorten or replace.
         message = f"{refusal.message}. The environment reported: {reported.error.message}"
         return Problem(reason=refusal.reason, message=message[:1000])
-    if not math.isfinite(reported.reward):
-        return Problem(
-            reason=Reason.REWARD_NOT_FINITE, message=f"the reward is {reported.reward}, which is not a finite number"
-        )
+    # Comparisons with NaN are false.
+    if not abs(reported.reward) <= LARGEST_REWARD:
+        message = f"the reward is {reported.reward}, which is not a finite number of at most {LARGEST_REWARD:g}"
+        return Problem(reason=Reason.REWARD_NOT_FINITE, message=message)
     if trajectory.sequences:
         return None
     if refusal is not None:

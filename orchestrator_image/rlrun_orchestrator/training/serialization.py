@@ -15,6 +15,7 @@ def training_samples(groups: list[Group]) -> list[dict[str, Any]]:
             "tokenIds": sequence.token_ids,
             "lossMask": sequence.loss_mask,
             "logprobs": sequence.logprobs,
+            "turnStarts": sequence.turn_starts,
             "advantage": rollout.advantage,
             "policyVersion": group.version,
             **({"teacherLogprobs": rollout.teacher_logprobs[index]} if rollout.teacher_logprobs is not None else {}),

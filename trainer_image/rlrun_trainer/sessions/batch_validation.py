@@ -26,6 +26,8 @@ def check_batch(samples: Sequence[Sample], seq_len: int, vocab_size: int) -> Non
             raise _invalid(index, "lossMask[0] is true, but the first token has no prediction")
         if min(sample.token_ids) < 0 or max(sample.token_ids) >= vocab_size:
             raise _invalid(index, f"tokenIds has a token outside the vocabulary of {vocab_size}")
+        if not all(0 <= start < length and sample.loss_mask[start] for start in sample.turn_starts):
+            raise _invalid(index, "turnStarts has a position whose token was not sampled")
         trainable += sum(sample.loss_mask)
         if sample.loss is SampleLoss.policy:
             _check_signal(index, sample)

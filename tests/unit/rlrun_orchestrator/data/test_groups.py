@@ -115,7 +115,7 @@ def test_fewer_rollouts_than_asked_for_are_counted_as_missing() -> None:
     assert (nothing.outcome, nothing.mean_reward) == (GroupOutcome.errored, 0.0)
 
 
-@pytest.mark.parametrize("reward", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("reward", [math.nan, math.inf, -math.inf, 1e19, -1e300])
 def test_a_reward_that_is_no_finite_number_costs_its_rollout_only(reward: float) -> None:
     answer = [outcome("r0", reward), outcome("r1", 1.0), outcome("r2", 0.0)]
     group = scored(answer, live("r0", "r1", "r2"))
