@@ -116,6 +116,11 @@ SECTIONS = (
         _metrics(
             ("batch/effective_batch_size", "rollouts", "Rollouts trained on."),
             ("batch/missing_rollouts", "rollouts", "Failed rollouts of the batch's groups."),
+            (
+                "batch/untaught_rollouts",
+                "rollouts",
+                "Distillation: rollouts of the batch's groups that the teacher refused.",
+            ),
             ("batch/demonstrations", "", "Supervised steps: demonstrations trained on."),
             ("batch/solve_none", "share", "Groups without any reward above 0."),
             ("batch/solve_all", "share", "Groups with all rewards at least 1."),

@@ -711,8 +711,9 @@ INFERENCE = _section(
     ),
     (
         Reason.INFERENCE_ANSWER_UNUSABLE,
-        "An engine's response lacks token ids or log-probabilities, which vLLM returns since 0.10.2.",
-        "Check the image and `inference.extraArgs` of the RLModel.",
+        "An engine's response lacks token ids or log-probabilities, which vLLM returns since 0.10.2, or a "
+        "log-probability is not a number (NaN). The rollout is an error if it ends with this.",
+        "Check the image, `inference.extraArgs` and the dtype of the RLModel, and the engine's log.",
     ),
     (
         Reason.ENGINE_UNREACHABLE,
@@ -945,8 +946,10 @@ SURROUNDINGS = _section(
     ),
     (
         Reason.TEACHER_REFUSED,
-        "The teacher rejects the requests, or redirects them. Redirects are not followed.",
-        "Check `algorithm.teacher`, the teacher's maximum length and the log of its server; name the final URL.",
+        "The teacher rejects the requests, or redirects them. Redirects are not followed. As the error of a rollout: "
+        "the teacher scores others, and refused this one, usually for its length.",
+        "Check `algorithm.teacher`, the teacher's maximum length (one token more than `seqLen`) and the log of its "
+        "server; name the final URL.",
     ),
     (
         Reason.TEACHER_ANSWER_UNUSABLE,
