@@ -316,6 +316,7 @@ class Reason(StrEnum):
     ENGINE_UNREACHABLE = "EngineUnreachable"
     ADAPTER_DOWNLOAD_FAILED = "AdapterDownloadFailed"
     ADAPTER_LOAD_REJECTED = "AdapterLoadRejected"
+    ADAPTER_IGNORED = "AdapterIgnored"
     ADAPTER_UNLOAD_REJECTED = "AdapterUnloadRejected"
     WEIGHTS_LOAD_REJECTED = "WeightsLoadRejected"
     POLICY_KIND_WRONG = "PolicyKindWrong"

@@ -731,6 +731,12 @@ INFERENCE = _section(
         "Check the adapter's rank and target modules against the RLModel.",
     ),
     (
+        Reason.ADAPTER_IGNORED,
+        "An engine loads adapters and ignores them: large weights in place of zeros do not change the probabilities of "
+        "tokens. Every policy would be the base model.",
+        "Use a vLLM version that serves adapters of the architecture; `inference.extraArgs` must not change it.",
+    ),
+    (
         Reason.ADAPTER_UNLOAD_REJECTED,
         "The engine did not unload an adapter.",
         "Nothing: the request is repeated. If it keeps failing, delete the pod.",

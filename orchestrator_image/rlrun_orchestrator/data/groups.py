@@ -163,8 +163,8 @@ def _rollout(reported: RolloutResult, recorded: RecordedGroup, scoring: ScoringS
     turns = recorded.turns_by_rollout.get(reported.rollout_id, ()) if reported.rollout_id not in seen else ()
     trajectory = build_trajectory(turns, scoring.strategy, scoring.seq_len)
     refusal = recorded.refusals.get(reported.rollout_id) if reported.rollout_id not in seen else None
-    too_long = refusal is not None and refusal.reason == Reason.PROMPT_TOO_LONG
-    truncated = reported.is_truncated or too_long or any(turn.finish_reason == "length" for turn in turns)
+    reported = explained(reported, refusal)
+    truncated = reported.is_truncated or any(turn.finish_reason == "length" for turn in turns)
     if not scoring.verify:
         reported = reported.model_copy(update={"reward": 0.0})
     error: Problem | None
@@ -174,7 +174,7 @@ def _rollout(reported: RolloutResult, recorded: RecordedGroup, scoring: ScoringS
         message = f"{scoring.rollouts_per_example} rollouts were requested: {reported.rollout_id!r} exceeds them"
         error = Problem(reason=Reason.ROLLOUT_UNASKED, message=message)
     else:
-        error = _error(reported, trajectory, turns, refusal)
+        error = reported.error or _own_error(reported, trajectory, turns, refusal)
     return Rollout(reported, trajectory, len(turns), truncated, error)
 
 
@@ -191,15 +191,23 @@ def assign_outcome(group: Group, scoring: ScoringSettings) -> None:
             rollout.advantage = advantage
 
 
-def _error(
-    reported: RolloutResult, trajectory: Trajectory, turns: Sequence[Turn], refusal: Problem | None
-) -> Problem | None:
-    if reported.error is not None:
-        if refusal is None or reported.error.reason != Reason.ROLLOUT_FAILED:
-            return reported.error
+def explained(reported: RolloutResult, refusal: Problem | None) -> RolloutResult:
+    """Return a result with the cause for which the rollout's last request got no answer, if it did not."""
+    if refusal is None:
+        return reported
+    changes: dict[str, object] = {}
+    if refusal.reason == Reason.PROMPT_TOO_LONG:
+        changes["is_truncated"] = True
+    if reported.error is not None and reported.error.reason == Reason.ROLLOUT_FAILED:
         # The exception follows from the refusal, whose text clients shorten or replace.
         message = f"{refusal.message}. The environment reported: {reported.error.message}"
-        return Problem(reason=refusal.reason, message=message[:1000])
+        changes["error"] = Problem(reason=refusal.reason, message=message[:1000])
+    return reported.model_copy(update=changes)
+
+
+def _own_error(
+    reported: RolloutResult, trajectory: Trajectory, turns: Sequence[Turn], refusal: Problem | None
+) -> Problem | None:
     # Comparisons with NaN are false.
     if not abs(reported.reward) <= LARGEST_REWARD:
         message = f"the reward is {reported.reward}, which is not a finite number of at most {LARGEST_REWARD:g}"

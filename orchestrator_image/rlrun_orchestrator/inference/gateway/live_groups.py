@@ -27,6 +27,8 @@ class RolloutSession:
     """Recorded turns, each with the arrival number of its request."""
     conversation: Conversation | None = None
     """Newest chat. The next prompt must begin with its exact tokens."""
+    answered: int = 0
+    """Newest request that was answered, by its arrival number."""
     refusal: tuple[int, Problem] | None = None
     """Newest request that got no answer, by its arrival number, with the cause."""
 
@@ -72,6 +74,12 @@ class LiveGroup:
     def record_turn(self, rollout: str, arrival: int, turn: Turn) -> None:
         """Record a turn. Turns are ordered by the arrival of their requests; responses may overtake one another."""
         self.rollout_session(rollout).turns.append((arrival, turn))
+        self.record_answer(rollout, arrival)
+
+    def record_answer(self, rollout: str, arrival: int) -> None:
+        """Record that a request was answered, also in an evaluation, which records no turns."""
+        session = self.rollout_session(rollout)
+        session.answered = max(session.answered, arrival)
 
     def record_refusal(self, rollout: str, arrival: int, problem: Problem) -> None:
         """Record why a request got no answer."""
@@ -87,16 +95,15 @@ class LiveGroup:
     def record_of_turns(self) -> RecordedGroup:
         """Return what was recorded so far."""
         turns = {rollout: self.turns_of(rollout) for rollout in self.rollouts}
-        refusals = {rollout: problem for rollout in self.rollouts if (problem := self._final_refusal(rollout))}
-        return RecordedGroup(self.id, self.ordinal, self.policy.version, turns, refusals)
+        return RecordedGroup(self.id, self.ordinal, self.policy.version, turns, self.final_refusals())
 
-    def _final_refusal(self, rollout: str) -> Problem | None:
-        """Return why the last request of a rollout failed, None if it was answered."""
-        session = self.rollouts[rollout]
-        if session.refusal is None:
-            return None
-        arrival, problem = session.refusal
-        return problem if all(answered < arrival for answered, _ in session.turns) else None
+    def final_refusals(self) -> dict[str, Problem]:
+        """Return why the last request of a rollout failed, for each rollout whose last request did."""
+        return {
+            rollout: session.refusal[1]
+            for rollout, session in self.rollouts.items()
+            if session.refusal is not None and session.refusal[0] > session.answered
+        }
 
 
 class LiveGroups:

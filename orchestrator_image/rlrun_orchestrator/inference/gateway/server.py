@@ -221,6 +221,8 @@ class Gateway:
             raise _unknown_group(group.id) from None
         if group.record:
             self._record(group, exchange, answer, bridged=bridged)
+        else:
+            group.record_answer(exchange.rollout, exchange.arrival)
         return _response(exchange, answer)
 
     async def _send_whole(self, group: LiveGroup, exchange: Exchange) -> tuple[int, bytes]:

@@ -424,6 +424,18 @@ async def test_other_refusals_are_remembered_with_their_cause_until_a_turn_succe
     assert "engine" not in refusals(group)
 
 
+async def test_refusals_of_evaluations_are_known_although_no_turn_is_recorded(setup: Setup) -> None:
+    group, _ = setup.open(record=False)
+    answer = setup.engines[0].answer
+    refuse(setup, "This model's maximum context length is 100 tokens", prompt_tokens=120)
+    await ask(setup, group, "r1")
+    await ask(setup, group, "r2")
+    for engine in setup.engines:
+        engine.status, engine.answer = 200, answer
+    await ask(setup, group, "r2")
+    assert {rollout: problem.reason for rollout, problem in group.final_refusals().items()} == {"r1": "PromptTooLong"}
+
+
 async def test_a_refusal_that_a_later_request_overtook_is_forgotten() -> None:
     group = LiveGroups().open(POLICY)
     early, late = group.next_arrival(), group.next_arrival()
