@@ -113,6 +113,15 @@ async def test_a_sequence_that_the_teacher_refuses_costs_its_rollout_only(taught
     assert all("refused a sequence of" in record["error"]["message"] for record in untaught)
 
 
+async def test_a_group_of_which_the_teacher_refuses_every_rollout_fills_no_batch(taught: World) -> None:
+    assert taught.teacher
+    digit = len("example ")
+    taught.teacher.refuses = lambda prompt: len(prompt) > 2 and prompt[digit] % 2 == 1
+    assert await taught.run() == 0
+    assert taught.last_word.groups.errored > 0
+    assert {len(batch.samples) for _, batch in taught.trainer.batches} == {8}
+
+
 async def test_without_a_refusal_no_rollout_is_untaught(taught: World) -> None:
     assert await taught.run() == 0
     assert {line["batch/untaught_rollouts"] for line in taught.lines()} == {0.0}
