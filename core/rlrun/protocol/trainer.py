@@ -11,6 +11,7 @@ DELETE /sessions/{session}
 """
 
 import math
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import Any
 
@@ -27,11 +28,14 @@ LARGEST_LOGPROB = 1e-3
 """Logarithm of a probability, with room for rounding."""
 
 
-def is_logprob(value: object) -> bool:
-    """Return whether the value is the logarithm of a probability above 0."""
-    # Comparisons with NaN are false.
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return is_number and -math.inf < value <= LARGEST_LOGPROB  # type: ignore[operator]
+def are_logprobs(values: Sequence[Any]) -> bool:
+    """Return whether all values are logarithms of probabilities above 0. Fast: a turn has thousands of tokens."""
+    # A sum that is not finite has a part that is not.
+    return (
+        set(map(type, values)) <= {int, float}
+        and max(values, default=0.0) <= LARGEST_LOGPROB
+        and math.isfinite(sum(values))
+    )
 
 
 class SessionSpec(Schema):

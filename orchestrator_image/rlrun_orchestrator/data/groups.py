@@ -163,7 +163,7 @@ def _rollout(reported: RolloutResult, recorded: RecordedGroup, scoring: ScoringS
     turns = recorded.turns_by_rollout.get(reported.rollout_id, ()) if reported.rollout_id not in seen else ()
     trajectory = build_trajectory(turns, scoring.strategy, scoring.seq_len)
     refusal = recorded.refusals.get(reported.rollout_id) if reported.rollout_id not in seen else None
-    reported = explained(reported, refusal)
+    reported = add_cause(reported, refusal)
     truncated = reported.is_truncated or any(turn.finish_reason == "length" for turn in turns)
     if not scoring.verify:
         reported = reported.model_copy(update={"reward": 0.0})
@@ -191,8 +191,8 @@ def assign_outcome(group: Group, scoring: ScoringSettings) -> None:
             rollout.advantage = advantage
 
 
-def explained(reported: RolloutResult, refusal: Problem | None) -> RolloutResult:
-    """Return a result with the cause for which the rollout's last request got no answer, if it did not."""
+def add_cause(reported: RolloutResult, refusal: Problem | None) -> RolloutResult:
+    """Return a result with the cause for which the rollout's last request got no answer, if it got none."""
     if refusal is None:
         return reported
     changes: dict[str, object] = {}

@@ -94,7 +94,7 @@ class DistillationTeacher:
                 answer = await self._request_with_retries(sequence.token_ids)
             except RequestRejected as error:
                 if error.status not in REFUSED_SEQUENCE:
-                    raise FatalError(_refused(error), ExitCode.CONFIGURATION) from error
+                    raise FatalError(_rejection_problem(error), ExitCode.CONFIGURATION) from error
                 await self._check_configuration(sequence.token_ids)
                 message = (
                     f"the teacher refused a sequence of {len(sequence.token_ids)} tokens: {error.problem.message}; its "
@@ -108,7 +108,7 @@ class DistillationTeacher:
         try:
             await self._request_with_retries(token_ids[:2])
         except RequestRejected as error:
-            raise FatalError(_refused(error), ExitCode.CONFIGURATION) from error
+            raise FatalError(_rejection_problem(error), ExitCode.CONFIGURATION) from error
 
     async def _request_with_retries(self, token_ids: Sequence[int]) -> bytes:
         """Return the teacher's answer to a prompt. Raises RequestRejected, FatalError."""
@@ -174,7 +174,7 @@ def sampled_logprobs(sequence: TokenSequence, teacher: Sequence[float]) -> list[
     ]
 
 
-def _refused(error: RequestRejected) -> Problem:
+def _rejection_problem(error: RequestRejected) -> Problem:
     message = (
         f"the teacher rejected a request: {error.problem.message}; check algorithm.teacher, its seqLen and the log of "
         "its server"

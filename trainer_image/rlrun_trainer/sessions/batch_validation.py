@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from itertools import compress
 
 from rlrun.constants import UNPROCESSABLE, Reason
-from rlrun.protocol.trainer import Sample, SampleLoss, is_logprob
+from rlrun.protocol.trainer import Sample, SampleLoss, are_logprobs
 from rlrun.service.errors import ProblemError
 
 
@@ -38,7 +38,7 @@ def check_batch(samples: Sequence[Sample], seq_len: int, vocab_size: int) -> Non
 
 
 def _check_signal(index: int, sample: Sample) -> None:
-    if not all(map(is_logprob, compress(sample.logprobs, sample.loss_mask))):
+    if not are_logprobs(list(compress(sample.logprobs, sample.loss_mask))):
         raise _invalid(index, "logprobs has a value that is not the logarithm of a probability")
     if sample.teacher_logprobs is None:
         if not math.isfinite(sample.advantage):
@@ -46,7 +46,7 @@ def _check_signal(index: int, sample: Sample) -> None:
         return
     if len(sample.teacher_logprobs) != len(sample.loss_mask):
         raise _invalid(index, "teacherLogprobs and tokenIds differ in length")
-    if not all(map(is_logprob, compress(sample.teacher_logprobs, sample.loss_mask))):
+    if not are_logprobs(list(compress(sample.teacher_logprobs, sample.loss_mask))):
         raise _invalid(index, "teacherLogprobs has a value that is not the logarithm of a probability")
 
 

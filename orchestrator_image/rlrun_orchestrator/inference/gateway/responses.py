@@ -5,7 +5,7 @@ from typing import Any
 
 from rlrun.constants import Reason
 from rlrun.protocol.problem import Problem
-from rlrun.protocol.trainer import is_logprob
+from rlrun.protocol.trainer import are_logprobs
 
 from rlrun_orchestrator.data.trajectories import Turn
 from rlrun_orchestrator.inference.gateway.sampling_rules import CompletionKind
@@ -51,15 +51,20 @@ def parse_turn(kind: CompletionKind, answer: dict[str, Any]) -> Turn:
 
 def _check_tokens(prompt_ids: list[Any], completion_ids: list[Any], logprobs: list[Any]) -> None:
     """Raise InvalidEngineResponse for values with which the trainer would refuse the whole batch."""
-    if not prompt_ids or not all(type(token) is int and token >= 0 for token in (*prompt_ids, *completion_ids)):
+    if not prompt_ids or not (_are_token_ids(prompt_ids) and _are_token_ids(completion_ids)):
         raise InvalidEngineResponse("the inference engine gave token ids that are not whole numbers from 0, or none")
-    for number, logprob in enumerate(logprobs, 1):
-        if not is_logprob(logprob):
-            raise InvalidEngineResponse(
-                f"the inference engine gave {str(logprob)[:50]} as log-probability of token {number} of "
-                f"{len(logprobs)}, which no probability has: this answer is not used. If it happens often, check the "
-                "dtype and quantization of the model and the engine's log"
-            )
+    if not are_logprobs(logprobs):
+        wrong = next(number for number, logprob in enumerate(logprobs) if not are_logprobs([logprob]))
+        raise InvalidEngineResponse(
+            f"the inference engine gave {str(logprobs[wrong])[:50]} as log-probability of token {wrong + 1} of "
+            f"{len(logprobs)}, which no probability has: this answer is not used. If it happens often, check the dtype "
+            "and quantization of the model and the engine's log"
+        )
+
+
+def _are_token_ids(values: list[Any]) -> bool:
+    # Without a loop in Python: a prompt has all tokens of the turns before.
+    return set(map(type, values)) <= {int} and min(values, default=0) >= 0
 
 
 def refusal_problem(status: int, data: bytes) -> Problem:
