@@ -56,7 +56,6 @@ async def test_an_engine_that_restarted_is_checked_again(sidecar):
 
 @pytest.mark.parametrize("unusable", [b"no safetensors", weights(dtype="F8_E5M2")])
 async def test_what_cannot_be_compared_proves_nothing(sidecar, unusable, caplog):
-    sidecar.engine.shy = unusable is None
     assert (await sidecar.put(sidecar.store.publish_policy(1, unusable)))[0] == 200
     assert "could not check that the engine applies adapters" in caplog.text
 
