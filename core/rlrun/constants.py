@@ -316,6 +316,7 @@ class Reason(StrEnum):
     ENGINE_UNREACHABLE = "EngineUnreachable"
     ADAPTER_DOWNLOAD_FAILED = "AdapterDownloadFailed"
     ADAPTER_LOAD_REJECTED = "AdapterLoadRejected"
+    ADAPTER_IGNORED = "AdapterIgnored"
     ADAPTER_UNLOAD_REJECTED = "AdapterUnloadRejected"
     WEIGHTS_LOAD_REJECTED = "WeightsLoadRejected"
     POLICY_KIND_WRONG = "PolicyKindWrong"
@@ -350,6 +351,8 @@ class Reason(StrEnum):
     ROLLOUT_NOT_RECORDED = "RolloutNotRecorded"
     ROLLOUT_REPEATED = "RolloutRepeated"
     ROLLOUT_UNASKED = "RolloutUnasked"
+    PROMPT_TOO_LONG = "PromptTooLong"
+    REQUEST_REFUSED = "RequestRefused"
     GROUP_FAILED = "GroupFailed"
     EMPTY_BATCHES = "EmptyBatches"
 

@@ -177,6 +177,7 @@ def sampling_rules(run: ResolvedRun) -> SamplingRules:
         repetition_penalty=sampling.repetition_penalty,
         # Asynchronous rollouts depend on the clock: a default seed would only make them look repeatable.
         seed=run.spec.seed if sampling.seed is None and run.spec.max_async_level == 0 else sampling.seed,
+        seq_len=run.model.seq_len,
     )
 
 

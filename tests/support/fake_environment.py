@@ -39,6 +39,8 @@ class FakeEnvironment:
     """Called with a group and the number of its turn that is complete."""
     shows: bool = True
     """Whether it has demonstrations."""
+    demonstration: Demonstration | None = None
+    """Demonstration in place of that of each example."""
     tools: list[dict[str, Any]] = field(default_factory=list)
     """Tools of its demonstrations."""
     demonstrated: list[int] = field(default_factory=list)
@@ -97,7 +99,7 @@ class FakeEnvironment:
             problem = Problem(reason="DemonstrationsMissing", message="its columns are question")
             return web.json_response(problem.to_json_dict(), status=404)
         self.demonstrated.append(asked.example_index)
-        shown = Demonstration(
+        shown = self.demonstration or Demonstration(
             prompt=[{"role": "user", "content": f"example {asked.example_index}"}],
             completion=[{"role": "assistant", "content": f"answer {asked.example_index}"}],
             tools=self.tools,

@@ -133,6 +133,11 @@ SECTIONS = (
                 "algorithm.filterZeroAdvantages).",
             ),
             ("batch/missing_rollouts", "rollouts", "Failed rollouts of the batch's groups."),
+            (
+                "batch/untaught_rollouts",
+                "rollouts",
+                "Distillation: rollouts of the batch's groups that the teacher refused.",
+            ),
             ("batch/demonstrations", "", "Supervised steps: demonstrations trained on."),
             ("batch/solve_none", "share", "Groups without any reward above 0."),
             ("batch/solve_all", "share", "Groups with all rewards at least 1."),

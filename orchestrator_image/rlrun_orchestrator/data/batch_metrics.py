@@ -4,6 +4,8 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
+from rlrun.constants import Reason
+
 from rlrun_orchestrator.data.groups import Group, Rollout
 from rlrun_orchestrator.data.reward_histogram import histogram_values
 
@@ -71,7 +73,14 @@ def batch_metrics(groups: Sequence[Group], step: int, rollouts_per_example: int)
     }
     for name, rewards in sorted(rewards_by_environment(groups).items()):
         values[f"reward/{name}/mean"] = mean(rewards)
-    return values | environment_metrics(valid)
+    return values | distillation_metrics(all_rollouts) | environment_metrics(valid)
+
+
+def distillation_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
+    """Return the number of rollouts that the teacher refused. Empty without a teacher."""
+    untaught = sum(rollout.error is not None and rollout.error.reason == Reason.TEACHER_REFUSED for rollout in rollouts)
+    taught = any(rollout.teacher_logprobs is not None for rollout in rollouts)
+    return {"batch/untaught_rollouts": float(untaught)} if taught or untaught else {}
 
 
 def environment_shares(groups: Sequence[Group], weights: Mapping[str, float]) -> dict[str, float]:

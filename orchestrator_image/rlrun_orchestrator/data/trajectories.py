@@ -39,6 +39,8 @@ class TokenSequence:
     loss_mask: list[bool] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     versions: list[int] = field(default_factory=list)
+    turn_starts: list[int] = field(default_factory=list)
+    """Positions of the first sampled token of each turn. A turn may follow another one without tokens between them."""
 
     def extend(self, turn: Turn) -> None:
         """Add a turn whose prompt starts with all tokens so far: the environment's tokens, then the completion."""
@@ -46,6 +48,8 @@ class TokenSequence:
         self.token_ids += said
         self.loss_mask += [False] * len(said)
         self.logprobs += [0.0] * len(said)
+        if turn.completion_ids:
+            self.turn_starts.append(len(self.token_ids))
         self.token_ids += turn.completion_ids
         self.loss_mask += [True] * len(turn.completion_ids)
         self.logprobs += turn.logprobs
@@ -54,6 +58,7 @@ class TokenSequence:
     def truncate(self, length: int) -> None:
         """Keep the first `length` tokens."""
         del self.token_ids[length:], self.loss_mask[length:], self.logprobs[length:], self.versions[length:]
+        self.turn_starts = [start for start in self.turn_starts if start < length]
 
     @property
     def sampled_versions(self) -> set[int]:

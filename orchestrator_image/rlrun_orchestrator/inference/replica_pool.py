@@ -29,6 +29,8 @@ from rlrun_orchestrator.inference.sidecar_client import SidecarClient
 
 log = logging.getLogger(__name__)
 
+IGNORED = Reason.ADAPTER_IGNORED
+"""Reason of the sidecar if the engine loads adapters without an effect."""
 DOWNLOAD_FAILED = Reason.ADAPTER_DOWNLOAD_FAILED
 """Reason of the sidecar if neither S3 nor the trainer delivers the files."""
 DNS_MISSES_BEFORE_REMOVAL = 3
@@ -176,7 +178,8 @@ class ReplicaPool:
 
         Once one replica serves it, the others have `grace` seconds; later ones join when they are ready. `report`
         receives the problem that is waited for, and None at the end. Raises ServiceUnavailable if no replica serves
-        the policy after `deadline` seconds; the previous policy then stays current.
+        the policy after `deadline` seconds; the previous policy then stays current. Raises RequestRejected at once if
+        all engines ignore adapters, which no repetition changes.
         """
         self._target = policy
         self._publications += 1
@@ -193,6 +196,10 @@ class ReplicaPool:
             healthy = sum(r.is_answering and r.problem is None for r in self.replicas.values())
             if serving and (serving >= healthy or now - (first or now) >= grace):
                 break
+            responded = [replica.problem for replica in self.replicas.values() if replica.has_responded]
+            ignoring = [problem for problem in responded if problem is not None and problem.reason == IGNORED]
+            if ignoring and len(ignoring) == len(responded):
+                raise RequestRejected(ignoring[0])
             if now - start >= deadline:
                 raise ServiceUnavailable(self.problem(policy))
             if not serving and now - start > REPORT_AFTER:

@@ -21,7 +21,7 @@ from rlrun_orchestrator.data.batch_metrics import environment_shares, summary_st
 from rlrun_orchestrator.data.ended_groups import UntrainedGroups
 from rlrun_orchestrator.data.example_sampler import ExampleSampler, SampledExample
 from rlrun_orchestrator.data.group_filter import FilterReason
-from rlrun_orchestrator.data.groups import Group, GroupOutcome, ScoringSettings, score_group
+from rlrun_orchestrator.data.groups import Group, GroupOutcome, ScoringSettings, assign_outcome, score_group
 from rlrun_orchestrator.data.sent_batch import SentBatch
 from rlrun_orchestrator.inference.gateway.live_groups import LiveGroup, LiveGroups
 from rlrun_orchestrator.inference.replica_pool import ReplicaPool
@@ -314,6 +314,7 @@ class Dispatcher:
             scored = score_group(result, live_group.record_of_turns(), example, self._scoring)
             if self._teacher is not None and scored.outcome is GroupOutcome.usable:
                 await self._teacher.score(scored)
+                assign_outcome(scored, self._scoring)
             group = scored
         except FatalError as failure:
             self._fail(failure)

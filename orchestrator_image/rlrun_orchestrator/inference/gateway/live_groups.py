@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from rlrun.protocol.policy import PolicyKind, PolicyRef
+from rlrun.protocol.problem import Problem
 
 from rlrun_orchestrator.data.groups import RecordedGroup
 from rlrun_orchestrator.data.trajectories import Turn
@@ -31,6 +32,10 @@ class RolloutSession:
     """Recorded turns, each with the arrival number of its request."""
     conversation: Conversation | None = None
     """Newest chat. The next prompt must begin with its exact tokens."""
+    answered: int = 0
+    """Newest request that was answered, by its arrival number."""
+    refusal: tuple[int, Problem] | None = None
+    """Newest request that got no answer, by its arrival number, with the cause."""
 
 
 @dataclass(frozen=True)
@@ -99,6 +104,18 @@ class LiveGroup:
     def record_turn(self, rollout: str, arrival: int, turn: Turn) -> None:
         """Record a turn. Turns are ordered by the arrival of their requests; responses may overtake one another."""
         self.rollout_session(rollout).turns.append((arrival, turn))
+        self.record_answer(rollout, arrival)
+
+    def record_answer(self, rollout: str, arrival: int) -> None:
+        """Record that a request was answered, also in an evaluation, which records no turns."""
+        session = self.rollout_session(rollout)
+        session.answered = max(session.answered, arrival)
+
+    def record_refusal(self, rollout: str, arrival: int, problem: Problem) -> None:
+        """Record why a request got no answer."""
+        session = self.rollout_session(rollout)
+        if session.refusal is None or session.refusal[0] < arrival:
+            session.refusal = arrival, problem
 
     def turns_of(self, rollout: str) -> list[Turn]:
         """Return the turns of a rollout in order, none for an unknown id."""
@@ -112,7 +129,15 @@ class LiveGroup:
     def record_of_turns(self) -> RecordedGroup:
         """Return what was recorded so far."""
         turns = {rollout: self.turns_of(rollout) for rollout in self.rollouts}
-        return RecordedGroup(self.id, self.ordinal, self.versions.oldest, turns)
+        return RecordedGroup(self.id, self.ordinal, self.versions.oldest, turns, self.final_refusals())
+
+    def final_refusals(self) -> dict[str, Problem]:
+        """Return why the last request of a rollout failed, for each rollout whose last request did."""
+        return {
+            rollout: session.refusal[1]
+            for rollout, session in self.rollouts.items()
+            if session.refusal is not None and session.refusal[0] > session.answered
+        }
 
 
 class LiveGroups:

@@ -223,6 +223,23 @@ async def test_one_bad_replica_does_not_stop_the_run(world: World) -> None:
     assert world.last_word.groups.trained == 10
 
 
+async def test_engines_that_ignore_adapters_end_the_run_with_the_reason(world: World) -> None:
+    for engine in world.engines:
+        engine.ignores_adapters = True
+    await world.start()
+    assert await world.run() == 64
+    assert world.last_word.problem
+    assert world.last_word.problem.reason == "AdapterIgnored"
+    assert not world.trainer.batches
+
+
+async def test_one_engine_that_ignores_adapters_does_not_stop_the_run(world: World) -> None:
+    world.engines[0].ignores_adapters = True
+    await world.start()
+    assert await world.run() == 0
+    assert not world.engines[0].requests
+
+
 async def test_run_without_replicas_fails_with_a_reason(world: World) -> None:
     world.settings |= {"inference_deadline": 0.3, "start_deadline": 0.3}
     await world.start()

@@ -5,6 +5,7 @@ import hashlib
 import io
 import itertools
 import json
+import math
 import tarfile
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -18,9 +19,11 @@ from aiohttp.test_utils import TestServer
 from rlrun.protocol.access import bearer
 from rlrun.protocol.environment import ROLLOUT_ID_HEADER
 from rlrun.protocol.policy import PolicyRef
+from rlrun.protocol.problem import Problem
 from rlrun.service.errors import FatalError
 from rlrun.storage.layout import S3Uri
 from rlrun.storage.store import AccessDenied
+from rlrun_orchestrator.data.trajectories import Turn
 from rlrun_orchestrator.inference.gateway import environment_packages
 from rlrun_orchestrator.inference.gateway.environment_packages import PackageReader, newest, package_digest
 from rlrun_orchestrator.inference.gateway.limits import Limits
@@ -49,6 +52,7 @@ POLICY = policy(3, "s3://bucket/run")
 NEWER = policy(5, "s3://bucket/run")
 NOBODY: Any = None
 BASE_MODEL = "owner/tiny"
+SEQ_LEN = 100
 CLOCK = itertools.count()
 LIMITS = Limits(in_flight=3, rollouts=5, turns=4, body_bytes=10_000, body_seconds=0.3)
 MESSAGES: Any = [{"role": "user", "content": "hello"}]
@@ -68,12 +72,24 @@ class CannedEngine:
         self.hangs = False
         self.released = asyncio.Event()
         self.last = 0
+        self.prompt_tokens: int | None = None
+        """Length of every prompt according to its tokenizer. None: it has no route for that."""
+        self.seq_len: int | None = None
+        """Refuses prompts with `max_tokens` above this number of tokens, as vLLM before 0.20 does. None: all fit."""
+        self.tokenized: list[dict[str, Any]] = []
 
     def application(self) -> web.Application:
         app = web.Application()
         app.router.add_post("/v1/chat/completions", self.complete)
         app.router.add_post("/v1/completions", self.complete)
+        app.router.add_post("/tokenize", self.tokenize)
         return app
+
+    async def tokenize(self, request: web.Request) -> web.Response:
+        self.tokenized.append(await request.json())
+        if self.prompt_tokens is None:
+            return web.Response(status=404)
+        return web.json_response({"count": self.prompt_tokens, "tokens": [1] * self.prompt_tokens})
 
     async def complete(self, request: web.Request) -> web.Response:
         self.asked.append(json.loads(await request.read()))
@@ -86,6 +102,9 @@ class CannedEngine:
             except asyncio.CancelledError:
                 self.gone.set()
                 raise
+        if self.seq_len is not None and (self.prompt_tokens or 0) + self.asked[-1]["max_tokens"] > self.seq_len:
+            message = f"This model's maximum context length is {self.seq_len} tokens. However, you requested too many."
+            return web.json_response({"error": {"message": message, "code": 400}}, status=400)
         return web.json_response(self.answer, status=self.status, headers=self.headers)
 
 
@@ -165,7 +184,7 @@ async def setup() -> AsyncIterator[Setup]:
             )
             pool.replicas[replica.endpoint] = replica
         router = RequestRouter(http, pool, groups, wait=0.3, deadline=10)
-        rules = SamplingRules(max_tokens=64, temperature=0.8, stop=["END"], seed=7)
+        rules = SamplingRules(max_tokens=64, temperature=0.8, stop=["END"], seed=7, min_tokens=40, seq_len=SEQ_LEN)
         gateway = Gateway(groups, rules, router, None, limits=LIMITS)
         front = TestServer(gateway.application())
         await front.start_server()
@@ -379,6 +398,128 @@ async def test_an_engines_refusal_is_passed_on_and_costs_no_replica(setup: Setup
     with pytest.raises(openai.BadRequestError, match="maximum context length"):
         await client.chat.completions.create(model="m", messages=MESSAGES)
     assert all(replica.is_answering for replica in setup.pool.replicas.values())
+
+
+def refuse(setup: Setup, message: str, *, prompt_tokens: int | None = None) -> None:
+    """Make the engines refuse every completion."""
+    for engine in setup.engines:
+        engine.status, engine.prompt_tokens = 400, prompt_tokens
+        engine.answer = {"error": {"message": message, "type": "BadRequestError", "code": 400}}
+
+
+async def ask(setup: Setup, group: LiveGroup, rollout: str = "r1", **body: Any) -> tuple[int, dict[str, Any]]:
+    """Send a chat, and return status and body of the response."""
+    url = f"{setup.url}groups/{group.id}/v1/chat/completions"
+    body = {"model": "m", "messages": MESSAGES, **body}
+    async with setup.http.post(url, json=body, headers={ROLLOUT_ID_HEADER: rollout}) as response:
+        return response.status, await response.json()
+
+
+def refusals(group: LiveGroup) -> dict[str, str]:
+    """Return the reason for which the last request of each rollout failed."""
+    return {rollout: problem.reason for rollout, problem in group.record_of_turns().refusals.items()}
+
+
+async def test_a_refused_length_is_measured_and_the_turn_gets_the_rest(setup: Setup) -> None:
+    group, _ = setup.open()
+    for engine in setup.engines:
+        engine.prompt_tokens, engine.seq_len = 70, SEQ_LEN
+    tools = [{"type": "function", "function": {"name": "f", "strict": True}}]
+    status, _ = await ask(setup, group, tools=tools, chat_template_kwargs={"thinking": False})
+    assert status == 200
+    assert [(asked["max_tokens"], asked["min_tokens"]) for asked in setup.asked] == [(64, 40), (30, 30)]
+    assert len({asked["seed"] for asked in setup.asked}) == 1, "it is the same draw"
+    (measured,) = [tokenized for engine in setup.engines for tokenized in engine.tokenized]
+    plain = [{"type": "function", "function": {"name": "f"}}]
+    assert (measured["messages"], measured["tools"]) == (MESSAGES, plain)
+    assert (measured["add_generation_prompt"], measured["chat_template_kwargs"]) == (True, {"thinking": False})
+    assert (len(group.turns_of("r1")), refusals(group)) == (1, {})
+
+
+async def test_a_prompt_that_does_not_fit_is_named_with_lengths_and_remembered(setup: Setup) -> None:
+    group, _ = setup.open()
+    refuse(setup, "This model's maximum context length is 100 tokens", prompt_tokens=120)
+    status, body = await ask(setup, group)
+    assert (status, body["error"]["type"]) == (400, "PromptTooLong")
+    problem = group.record_of_turns().refusals["r1"]
+    assert problem.reason == "PromptTooLong"
+    assert "100 tokens" in problem.message
+    assert "120 tokens" in problem.message
+    assert len(setup.asked) == 1
+
+
+async def test_a_prompt_that_cannot_be_measured_is_named_by_the_engines_words(setup: Setup) -> None:
+    group, _ = setup.open()
+    refuse(setup, "This model's maximum context length is 100 tokens. However, your prompt contains 140 input tokens")
+    status, body = await ask(setup, group)
+    assert (status, body["error"]["type"]) == (400, "BadRequestError")
+    problem = group.record_of_turns().refusals["r1"]
+    assert (problem.reason, "140 input tokens" in problem.message) == ("PromptTooLong", True)
+
+
+async def test_other_refusals_are_remembered_with_their_cause_until_a_turn_succeeds(setup: Setup) -> None:
+    group, _ = setup.open()
+    answer = setup.engines[0].answer
+    refuse(setup, "roles must alternate", prompt_tokens=20)
+    await ask(setup, group, "engine")
+    await ask(setup, group, "format", response_format={"type": "json_object"})
+    await ask(setup, group, "image", messages=[{"role": "user", "content": [{"type": "image_url"}]}])
+    for engine in setup.engines:
+        engine.status, engine.answer = 200, answer | {"prompt_token_ids": None}
+    await ask(setup, group, "unusable")
+    found = group.record_of_turns().refusals
+    assert {rollout: problem.reason for rollout, problem in found.items()} == {
+        "engine": "RequestRefused", "format": "RequestRefused", "image": "RequestRefused",
+        "unusable": "InferenceAnswerUnusable",
+    }  # fmt: skip
+    assert "roles must alternate" in found["engine"].message
+    assert "response_format" in found["format"].message
+    assert "image_url" in found["image"].message
+    for engine in setup.engines:
+        engine.answer = answer
+    await ask(setup, group, "engine")
+    assert "engine" not in refusals(group)
+
+
+async def test_refusals_of_evaluations_are_known_although_no_turn_is_recorded(setup: Setup) -> None:
+    group, _ = setup.open(record=False)
+    answer = setup.engines[0].answer
+    refuse(setup, "This model's maximum context length is 100 tokens", prompt_tokens=120)
+    await ask(setup, group, "r1")
+    await ask(setup, group, "r2")
+    for engine in setup.engines:
+        engine.status, engine.answer = 200, answer
+    await ask(setup, group, "r2")
+    assert {rollout: problem.reason for rollout, problem in group.final_refusals().items()} == {"r1": "PromptTooLong"}
+
+
+async def test_a_refusal_that_a_later_request_overtook_is_forgotten() -> None:
+    group = LiveGroups().open(POLICY)
+    early, late = group.next_arrival(), group.next_arrival()
+    group.record_turn("r", late, Turn([1], [2], [-0.5]))
+    group.record_refusal("r", early, Problem(reason="RequestRefused", message="m"))
+    assert refusals(group) == {}
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, 0.5, None, "-0.5", True])
+async def test_a_log_probability_that_is_none_costs_its_rollout_only(setup: Setup, bad: Any) -> None:
+    group, _ = setup.open()
+    for engine in setup.engines:
+        engine.answer["choices"][0]["logprobs"]["content"][1]["logprob"] = bad
+    status, body = await ask(setup, group)
+    assert (status, body["error"]["type"]) == (502, "InferenceAnswerUnusable")
+    assert "token 2 of 2" in body["error"]["message"]
+    assert group.turns_of("r1") == []
+    assert refusals(group) == {"r1": "InferenceAnswerUnusable"}
+
+
+@pytest.mark.parametrize("field", ["prompt_token_ids", "token_ids"])
+@pytest.mark.parametrize("bad", [[], [1, -1], [1, None], [1, 2.5], [True, 1], "ab"])
+def test_tokens_that_no_trainer_could_read_are_unusable(field: str, bad: Any) -> None:
+    answer = chat_answer("m", [1, 2], [3, 4], "x")
+    (answer if field == "prompt_token_ids" else answer["choices"][0])[field] = bad
+    with pytest.raises(InvalidEngineResponse):
+        parse_turn(CompletionKind.chat, answer)
 
 
 async def test_an_engine_cannot_lead_a_request_elsewhere(setup: Setup) -> None:
