@@ -2,8 +2,8 @@
 
     python -m bench.async_levels --task waiting      one of the two tasks (waiting, demo); both without --task
 
-Level 0 is strictly on-policy: generation and training alternate. Level 2 generates during training, with policies up
-to two steps old. Both make the same number of steps with the same seed and must reach the same reward, because a faster
+Level 0 is strictly on-policy: generation and training alternate. Level 2 generates during training, up to two steps
+ahead of it. Both make the same number of steps with the same seed and must reach the same reward, because a faster
 step that teaches less is not a gain. The first step fills the pipeline and does not count; a second figure counts the
 start-up and all steps. Rollouts that a level draws beyond those that it trains on are reported beside them.
 """

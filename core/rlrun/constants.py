@@ -316,6 +316,7 @@ class Reason(StrEnum):
     ENGINE_UNREACHABLE = "EngineUnreachable"
     ADAPTER_DOWNLOAD_FAILED = "AdapterDownloadFailed"
     ADAPTER_LOAD_REJECTED = "AdapterLoadRejected"
+    ADAPTER_IGNORED = "AdapterIgnored"
     ADAPTER_UNLOAD_REJECTED = "AdapterUnloadRejected"
     WEIGHTS_LOAD_REJECTED = "WeightsLoadRejected"
     POLICY_KIND_WRONG = "PolicyKindWrong"
@@ -350,6 +351,8 @@ class Reason(StrEnum):
     ROLLOUT_NOT_RECORDED = "RolloutNotRecorded"
     ROLLOUT_REPEATED = "RolloutRepeated"
     ROLLOUT_UNASKED = "RolloutUnasked"
+    PROMPT_TOO_LONG = "PromptTooLong"
+    REQUEST_REFUSED = "RequestRefused"
     GROUP_FAILED = "GroupFailed"
     EMPTY_BATCHES = "EmptyBatches"
 
@@ -385,6 +388,7 @@ class Reason(StrEnum):
     TOKENS_MASKED = "TokensMasked"
     ENTROPY_COLLAPSED = "EntropyCollapsed"
     THROUGHPUT_STALLED = "ThroughputStalled"
+    LONG_ROLLOUTS_LOST = "LongRolloutsLost"
     ROLLOUT_BOUND = "RolloutBound"
     TRAINER_BOUND = "TrainerBound"
 
@@ -445,6 +449,7 @@ class TrainingIssue(StrEnum):
     tokens_masked = Reason.TOKENS_MASKED
     entropy_collapsed = Reason.ENTROPY_COLLAPSED
     throughput_stalled = Reason.THROUGHPUT_STALLED
+    long_rollouts_lost = Reason.LONG_ROLLOUTS_LOST
 
 
 class Hint(StrEnum):

@@ -110,6 +110,7 @@ def group_tracker(run: ResolvedRun, schedule: RunSchedule, before: GroupCounts) 
             rollouts_per_example=spec.rollouts_per_example,
             oversampling_factor=spec.oversampling_factor,
             max_async_level=spec.max_async_level,
+            max_off_policy_steps=spec.oldest_token_age,
         ),
         schedule,
         before,
@@ -177,6 +178,7 @@ def sampling_rules(run: ResolvedRun) -> SamplingRules:
         # Asynchronous rollouts depend on the clock: a default seed would only make them look repeatable.
         seed=run.spec.seed if sampling.seed is None and run.spec.max_async_level == 0 else sampling.seed,
         template=template_variables(run),
+        seq_len=run.model.seq_len,
     )
 
 

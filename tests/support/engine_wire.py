@@ -169,6 +169,9 @@ def wire_requests(folder: Path) -> list[WireRequest]:
         WireRequest("tokens that are too many", TEXT, {**WRITTEN, "prompt": [LETTER] * 140}),
         WireRequest("text without room for an answer", TEXT, {**WRITTEN, "prompt": [LETTER] * 128}),
         WireRequest("text with less room than requested", TEXT, {**WRITTEN, "prompt": [LETTER] * 126}),
+        WireRequest(
+            "text with less room than its minimum", TEXT, {**WRITTEN, "prompt": [LETTER] * 126, "min_tokens": 3}
+        ),
         WireRequest("answer without tokens", CHAT, {**CHATTED, "max_tokens": 0}),
         WireRequest("negative temperature", CHAT, {**CHATTED, "temperature": -1}),
         # Adapters.

@@ -37,12 +37,21 @@ class FakeEngine:
     breaks_at: str = ""
     token: str | None = None
     """Token that all requests need."""
+    ignores_adapters: bool = False
+    """Whether it answers as the base model, whatever it has loaded."""
+    noise: float = 0.0
+    """Difference between two answers to one request."""
+    shy: bool = False
+    """Whether it refuses to tell log-probabilities."""
+    probed: list[str] = field(default_factory=list)
+    """Models that completions were requested of."""
     busy: bool = False
     """Blocks of requests are held: the prefix cache cannot be emptied."""
 
     def app(self) -> web.Application:
         app = web.Application(middlewares=[token_middleware(self.token)])
         app.router.add_get("/v1/models", self._models)
+        app.router.add_post("/v1/completions", self._complete)
         app.router.add_post("/v1/load_lora_adapter", self._load)
         app.router.add_post("/v1/unload_lora_adapter", self._unload)
         app.router.add_get("/weight_info", self._weight_info)
@@ -71,6 +80,19 @@ class FakeEngine:
         assert (Path(body["lora_path"]) / ADAPTER_WEIGHTS).is_file()
         self.loaded[body["lora_name"]] = body["lora_path"]
         return web.Response(text="Success")
+
+    async def _complete(self, request: web.Request) -> web.Response:
+        body = await request.json()
+        model = body["model"]
+        self.probed.append(model)
+        if self.shy:
+            return refusal(400, "logprobs are disabled")
+        # lora_B comes last in the files of the tests.
+        acts = any((Path(self.loaded[model]) / ADAPTER_WEIGHTS).read_bytes()[-4:]) and not self.ignores_adapters
+        noise = self.noise * len(self.probed)
+        likely = {"a": -0.5 - 1e-3 * acts + noise, "b": -1.5, "c": -2.5, "d": -3.5, "e": -4.5}
+        choices = [{"index": n, "logprobs": {"top_logprobs": [likely]}} for n in range(len(body["prompt"]))]
+        return web.json_response({"choices": choices})
 
     async def _unload(self, request: web.Request) -> web.Response:
         if self.keeps:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -35,8 +35,12 @@ class FakeEnvironment:
     rewards: list[float] = field(default_factory=lambda: [0.0, 1.0, 0.5, 0.25])
     reward_of: Callable[[str], float] | None = None
     """Of the text of the last answer, instead of the wheel."""
+    between_turns: Callable[[GroupRequest, int], Awaitable[None]] | None = None
+    """Called with a group and the number of its turn that is complete."""
     shows: bool = True
     """Whether it has demonstrations."""
+    demonstration: Demonstration | None = None
+    """Demonstration in place of that of each example."""
     tools: list[dict[str, Any]] = field(default_factory=list)
     """Tools of its demonstrations."""
     demonstrated: list[int] = field(default_factory=list)
@@ -95,7 +99,7 @@ class FakeEnvironment:
             problem = Problem(reason="DemonstrationsMissing", message="its columns are question")
             return web.json_response(problem.to_json_dict(), status=404)
         self.demonstrated.append(asked.example_index)
-        shown = Demonstration(
+        shown = self.demonstration or Demonstration(
             prompt=[{"role": "user", "content": f"example {asked.example_index}"}],
             completion=[{"role": "assistant", "content": f"answer {asked.example_index}"}],
             tools=self.tools,
@@ -107,6 +111,8 @@ class FakeEnvironment:
         rollout = f"r{index}"
         messages: list[dict[str, str]] = [{"role": "user", "content": f"example {asked.example_index}"}]
         for turn in range(self.turns):
+            if turn and self.between_turns is not None:
+                await self.between_turns(asked, turn - 1)
             async with self.http.post(
                 f"{asked.base_url}/chat/completions",
                 json={"model": asked.model, "messages": messages, "max_tokens": 999, **asked.sampling},

@@ -51,6 +51,8 @@ class FakeReplica:
     broken: bool = False
     """Every answer is 500."""
     refuses_loads: bool = False
+    ignores_adapters: bool = False
+    """Its sidecar found that adapters have no effect."""
     delay: float = 0.002
     jitter: random.Random | None = None
     """Answers take up to ten times the delay, as this says."""
@@ -110,6 +112,8 @@ class FakeReplica:
     async def load(self, request: web.Request) -> web.Response:
         if self.broken or self.refuses_loads:
             return web.json_response({"reason": "LoadFailed", "message": "cannot load"}, status=500)
+        if self.ignores_adapters:
+            return web.json_response({"reason": "AdapterIgnored", "message": "no effect"}, status=422)
         ref = LoadRequest.model_validate_json(await request.read())
         assert ref.name == request.match_info["name"]
         self.adapters.add(ref.name)

@@ -1,6 +1,7 @@
 """Teacher of on-policy distillation."""
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +16,10 @@ class FakeTeacher:
     failures: int = 0
     """Requests that get no answer before the first that does."""
     refusal: str | None = None
+    refuses: Callable[[list[int]], bool] | None = None
+    """Whether it refuses a prompt, as one that fills its context."""
+    optimistic: bool = False
+    """Its log probabilities are above 0."""
     foreign: bool = False
     """Its tokenizer is another one."""
     redirect: str | None = None
@@ -37,10 +42,12 @@ class FakeTeacher:
             return web.json_response({"error": {"message": self.refusal, "code": 400}}, status=400)
         body = json.loads(await request.read())
         self.requests.append(body)
+        if self.refuses is not None and self.refuses(body["prompt"]):
+            return web.json_response({"error": {"message": "maximum context length", "code": 400}}, status=400)
         found: list[dict[str, Any] | None] = [None]
         for token in body["prompt"][1:]:
             name = str(token + 1 if self.foreign else token)
-            number = self.text_for_number or self.logprob(token)
+            number = self.text_for_number or (0.5 if self.optimistic else self.logprob(token))
             found.append({name: {"logprob": number, "rank": 1, "decoded_token": "?"}})
         choice = {"index": 0, "text": "x", "finish_reason": "length", "prompt_logprobs": found}
         return web.json_response({"id": "cmpl-1", "object": "text_completion", "choices": [choice]})

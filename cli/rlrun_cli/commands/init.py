@@ -32,7 +32,8 @@ rollouts_per_example = 8             # rollouts of one example; their mean rewar
 # lora_alpha = 16
 # trajectory_strategy = "interleaved"  # or "branching": one training sequence per turn
 # oversampling_factor = 2.0          # rollouts in flight, relative to batch_size
-# max_async_level = 2                # maximum age of a rollout's policy in steps; >= oversampling_factor
+# max_async_level = 2                # steps that rollouts may run ahead of the trainer; >= oversampling_factor
+# max_off_policy_steps = 8           # maximum age in steps of a trained token; >= max_async_level
 # checkpoint_id = "my-first-run-step-100"  # start from this checkpoint (rlrun checkpoints)
 
 # Files with lines NAME=value, relative to this file. The variables are set in the pods of the environments only.

@@ -58,7 +58,9 @@ class RLRunSpec(Spec):
     oversampling_factor: float = Field(default=2.0, ge=1, le=16)
     """Number of rollouts in flight, as a multiple of batchSize."""
     max_async_level: int = Field(default=2, ge=0, le=32)
-    """Maximum age in steps of the policy whose rollouts are trained on. Must be at least oversamplingFactor, or 0 with oversamplingFactor 1 for strictly on-policy training."""  # noqa: E501
+    """Number of steps by which the generation of rollouts may run ahead of the trainer. Must be at least oversamplingFactor, or 0 with oversamplingFactor 1 for strictly on-policy training."""  # noqa: E501
+    max_off_policy_steps: int = Field(default=8, ge=0, le=64)
+    """Maximum age in steps of the oldest token of a rollout that is trained on. Must be at least maxAsyncLevel. With maxAsyncLevel 0 every token is of the policy that the step trains."""  # noqa: E501
     seed: int = Field(default=0, ge=0, le=2**31 - 1)
     """Seed of the adapter's initial weights, the selection of examples and, with maxAsyncLevel 0, token sampling."""
     checkpoint_id: CheckpointId | None = None
@@ -147,6 +149,13 @@ class RLRunSpec(Spec):
             ),
         ),
         Rule(
+            "maxOffPolicySteps",
+            "self.maxOffPolicySteps >= self.maxAsyncLevel",
+            "maxOffPolicySteps must be at least maxAsyncLevel: rollouts may wait for that many steps before they are "
+            "trained on",
+            lambda s: s.max_off_policy_steps >= s.max_async_level,
+        ),
+        Rule(
             "buffer.envRatios",
             "self.buffer.envRatios.size() == 0 || self.buffer.envRatios.size() == self.env.size()",
             "buffer.envRatios must have one number per entry of env",
@@ -206,6 +215,11 @@ class RLRunSpec(Spec):
             lambda new, old: new.stop or not old.stop,
         ),
     )
+
+    @property
+    def oldest_token_age(self) -> int:
+        """Maximum age in steps of a token that is trained on."""
+        return self.max_off_policy_steps if self.max_async_level else 0
 
 
 class RLRun(KubernetesObject):

@@ -45,7 +45,7 @@ class Groups(Status):
     errored: int = Field(default=0, ge=0)
     """Groups whose rollouts or rewards failed."""
     stale: int = Field(default=0, ge=0)
-    """Groups dropped because their policy was older than maxAsyncLevel allows."""
+    """Groups dropped because their oldest token was older than maxOffPolicySteps allows."""
     in_flight: int = Field(default=0, ge=0)
     """Groups in progress."""
 

@@ -711,8 +711,9 @@ INFERENCE = _section(
     ),
     (
         Reason.INFERENCE_ANSWER_UNUSABLE,
-        "An engine's response lacks token ids or log-probabilities, which vLLM returns since 0.10.2.",
-        "Check the image and `inference.extraArgs` of the RLModel.",
+        "An engine's response lacks token ids or log-probabilities, which vLLM returns since 0.10.2, or a "
+        "log-probability is not a number (NaN). The rollout is an error if it ends with this.",
+        "Check the image, `inference.extraArgs` and the dtype of the RLModel, and the engine's log.",
     ),
     (
         Reason.ENGINE_UNREACHABLE,
@@ -728,6 +729,12 @@ INFERENCE = _section(
         Reason.ADAPTER_LOAD_REJECTED,
         "The engine rejected an adapter. The message gives its error.",
         "Check the adapter's rank and target modules against the RLModel.",
+    ),
+    (
+        Reason.ADAPTER_IGNORED,
+        "An engine loads adapters and ignores them: large weights in place of zeros do not change the probabilities of "
+        "tokens. Every policy would be the base model.",
+        "Use a vLLM version that serves adapters of the architecture; `inference.extraArgs` must not change it.",
     ),
     (
         Reason.ADAPTER_UNLOAD_REJECTED,
@@ -875,6 +882,17 @@ ROLLOUTS = _section(
         "The environment reported more rollouts than requested.",
         "Report as many rollouts as the request asks for.",
     ),
+    (
+        Reason.PROMPT_TOO_LONG,
+        "A prompt left none of the model's `seqLen` for an answer. A rollout with earlier turns is trained on and "
+        "counts as truncated.",
+        "Shorten the prompts, end conversations earlier, or choose a model with a higher `seqLen`.",
+    ),
+    (
+        Reason.REQUEST_REFUSED,
+        "The gateway or the inference engine refused the rollout's last request. The message says why.",
+        "Correct the request in the environment.",
+    ),
     (Reason.GROUP_FAILED, "The orchestrator could not process a group.", "Read the orchestrator's log, and report it."),
     (
         Reason.EMPTY_BATCHES,
@@ -936,8 +954,10 @@ SURROUNDINGS = _section(
     ),
     (
         Reason.TEACHER_REFUSED,
-        "The teacher rejects the requests, or redirects them. Redirects are not followed.",
-        "Check `algorithm.teacher`, the teacher's maximum length and the log of its server; name the final URL.",
+        "The teacher rejects the requests, or redirects them. Redirects are not followed. As the error of a rollout: "
+        "the teacher scores others, and refused this one, usually for its length.",
+        "Check `algorithm.teacher`, the teacher's maximum length (one token more than `seqLen`) and the log of its "
+        "server; name the final URL.",
     ),
     (
         Reason.TEACHER_ANSWER_UNUSABLE,
@@ -983,12 +1003,12 @@ TRAINING_ISSUES = _section(
     (
         Reason.POLICY_MISMATCH,
         "Trainer and engines disagree on probabilities by 0.1 nats per token or more.",
-        "Lower `learningRate` and `maxAsyncLevel`; check `inference.extraArgs`.",
+        "Lower `learningRate` and `maxOffPolicySteps`; check `inference.extraArgs`.",
     ),
     (
         Reason.TOKENS_MASKED,
         "At least 30 % of the tokens are excluded from the loss for their importance ratio.",
-        "Lower `maxAsyncLevel` and `learningRate`, or widen `loss.ratioLow` and `loss.ratioHigh`.",
+        "Lower `maxOffPolicySteps` and `learningRate`, or widen `loss.ratioLow` and `loss.ratioHigh`.",
     ),
     (
         Reason.ENTROPY_COLLAPSED,
@@ -999,6 +1019,12 @@ TRAINING_ISSUES = _section(
         Reason.THROUGHPUT_STALLED,
         "The newest steps took more than four times as long as usual.",
         "See in the message which side is slow, and its pods.",
+    ),
+    (
+        Reason.LONG_ROLLOUTS_LOST,
+        "More than 5 % of the rollouts of ten steps were dropped, because they took longer than `maxOffPolicySteps` "
+        "steps. The policy learns less from examples with long rollouts.",
+        "Raise `maxOffPolicySteps`, or lower `oversamplingFactor` or `sampling.maxTokens`.",
     ),
 )
 

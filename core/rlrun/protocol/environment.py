@@ -11,13 +11,21 @@ environment server and its workers read it there.
 
 import hashlib
 import json
+import math
 import re
 import uuid
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import ConfigDict, Field, ValidationError
+from pydantic import (
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+    field_validator,
+)
 
 from rlrun.api.base.schema import Schema
 from rlrun.constants import Reason
@@ -210,6 +218,27 @@ class RolloutResult(Schema):
     error: Problem | None = None
     """Cause if the rollout or its scoring failed. Such a rollout is counted but not trained on."""
 
+    @field_validator("metrics")
+    @classmethod
+    def _keep_finite(cls, metrics: dict[str, float]) -> dict[str, float]:
+        # A mean with one that is not would be lost for the whole batch.
+        return {name: value for name, value in metrics.items() if math.isfinite(value)}
+
+
+def _result_or_error(value: Any, validate: ValidatorFunctionWrapHandler) -> RolloutResult:
+    """Return a failed rollout in place of a result that is not valid, so that the others of its group count."""
+    try:
+        result: RolloutResult = validate(value)
+    except ValidationError as error:
+        entry = value if isinstance(value, Mapping) else {}
+        message = f"the environment's result of this rollout is not valid: {_first_error(error)}"
+        return RolloutResult(
+            rollout_id=str(entry.get("rolloutId") or uuid.uuid4().hex),
+            reward=0.0,
+            error=Problem(reason=Reason.ANSWER_INVALID, message=message[:1000]),
+        )
+    return result
+
 
 class ExampleContent(Schema):
     """Example of a group, for the rollout log."""
@@ -230,7 +259,7 @@ class GroupResult(Schema):
     model_config = ConfigDict(extra="ignore")
 
     group_id: str
-    rollouts: list[RolloutResult]
+    rollouts: list[Annotated[RolloutResult, WrapValidator(_result_or_error)]]
     seconds: float
     example: ExampleContent | None = None
     """None if the environment does not report it."""

@@ -10,6 +10,8 @@ GET    /sessions/{session}/policies/{policy}/{file}                 -> a file of
 DELETE /sessions/{session}
 """
 
+import math
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import Any
 
@@ -21,6 +23,19 @@ from rlrun.api.run_sections.rollouts import Sampling
 from rlrun.api.run_sections.training import KlPenalty, Loss
 from rlrun.protocol.policy import PolicyKind, PolicyRef
 from rlrun.protocol.problem import Problem
+
+LARGEST_LOGPROB = 1e-3
+"""Logarithm of a probability, with room for rounding."""
+
+
+def are_logprobs(values: Sequence[Any]) -> bool:
+    """Return whether all values are logarithms of probabilities above 0. Fast: a turn has thousands of tokens."""
+    # A sum that is not finite has a part that is not.
+    return (
+        set(map(type, values)) <= {int, float}
+        and max(values, default=0.0) <= LARGEST_LOGPROB
+        and math.isfinite(sum(values))
+    )
 
 
 class SessionSpec(Schema):
@@ -98,13 +113,17 @@ class SampleLoss(StrEnum):
 
 
 class Sample(Schema):
-    """One training sequence, token by token as in the engine. All lists have the same length."""
+    """One training sequence, token by token as in the engine. All lists but `turn_starts` have the same length."""
 
     token_ids: list[int]
     loss_mask: list[bool]
     """True for tokens that the policy sampled, False for tokens of prompt and environment."""
     logprobs: list[float]
     """Log-probability of each sampled token in the engine's sampling distribution. 0.0 where the mask is False."""
+    turn_starts: list[int] = Field(default_factory=list)
+    """Positions of the first sampled token of each turn, ascending. The engine counts `sampling.minTokens` from there.
+    Empty: each series of sampled tokens is one turn.
+    """
     advantage: float
     """Advantage of the whole sequence: its reward minus the mean reward of its group."""
     teacher_logprobs: list[float] | None = None
@@ -114,6 +133,8 @@ class Sample(Schema):
     loss: SampleLoss = SampleLoss.policy
     policy_version: int
     """Version of the policy that sampled the tokens, the oldest if there are several."""
+    policy_versions: list[int] | None = None
+    """Version of the policy at each token, if several sampled the tokens. Without a meaning where the mask is False."""
 
 
 class TrainBatch(Schema):

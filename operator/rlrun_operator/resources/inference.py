@@ -39,12 +39,12 @@ ADAPTERS_DIR = "/adapters"
 def engine_args(resolved: ResolvedRun) -> list[str]:
     """Return vLLM's arguments.
 
-    Rollouts may use any of the last maxAsyncLevel policies while the newest is in use and the next one is loading,
-    which needs maxAsyncLevel + 2 adapters. Evaluation and validation each need one more for an older policy. With full
-    fine-tuning the engine holds one version of the weights.
+    A turn keeps its policy, so turns in progress may use any of the last maxOffPolicySteps policies while the newest is
+    in use and the next one is loading, which needs maxOffPolicySteps + 2 adapters. Evaluation and validation each need
+    one more for an older policy. With full fine-tuning the engine holds one version of the weights.
     """
     model, spec = resolved.model, resolved.spec
-    adapters = spec.max_async_level + 2 + (spec.eval is not None) + (spec.val is not None)
+    adapters = spec.oldest_token_age + 2 + (spec.eval is not None) + (spec.val is not None)
     return serve_args(model, lora_args(model, adapters) if spec.lora.enabled else [])
 
 

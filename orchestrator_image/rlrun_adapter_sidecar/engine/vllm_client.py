@@ -5,6 +5,7 @@ those of the base model, which the next query shows.
 """
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import aiohttp
@@ -14,6 +15,9 @@ from rlrun.service.errors import ProblemError
 
 UNNAMED = "replacing"
 """Weight version during a replacement. No policy has this name."""
+PROBE_NAME = "rlrun-probe"
+"""Name of the adapter of `AdapterProbe`, which no list shows."""
+LIKELY_TOKENS = 5
 _DEV_HINT = ". Start the engine with VLLM_SERVER_DEV_MODE=1, vLLM 0.32 or newer"
 LIST_TIMEOUT = aiohttp.ClientTimeout(total=10, connect=3)
 
@@ -32,10 +36,29 @@ class Engine:
         try:
             models = json.loads(text)["data"] if status == 200 else None
             if models is not None:
-                return sorted(model["id"] for model in models if model.get("parent"))
+                names = [model["id"] for model in models if model.get("parent")]
+                return sorted(name for name in names if name != PROBE_NAME)
         except (ValueError, KeyError, TypeError, AttributeError):
             pass
         raise ProblemError(503, _unreachable(f"GET /v1/models answered {status} {text[:200]}"))
+
+    async def likely_tokens(self, model: str, prompts: Sequence[Sequence[int]]) -> list[dict[str, float]]:
+        """Return the log-probabilities of the tokens that are the most likely after each prompt, by text.
+
+        Raises ValueError, KeyError or TypeError if the engine does not tell.
+        """
+        body = {
+            "model": model, "prompt": prompts, "max_tokens": 1, "temperature": 1.0, "top_p": 1.0, "top_k": 0,
+            "min_p": 0.0, "seed": 0, "logprobs": LIKELY_TOKENS,
+        }  # fmt: skip
+        status, text = await self._call("POST", "/v1/completions", body, self._load_timeout)
+        if status != 200:
+            raise ValueError(f"the engine answered {status} to a completion: {_error_text(text)}")
+        choices = sorted(json.loads(text)["choices"], key=lambda choice: choice["index"])
+        if len(choices) != len(prompts):
+            raise ValueError(f"the engine gave {len(choices)} completions of {len(prompts)} prompts")
+        likely = [choice["logprobs"]["top_logprobs"][0] for choice in choices]
+        return [{str(token): float(logprob) for token, logprob in tokens.items()} for tokens in likely]
 
     async def load(self, name: str, path: str) -> None:
         """Load the adapter at `path` under a new name.

@@ -16,6 +16,7 @@ from rlrun.protocol.policy import PolicyKind, PolicyRef
 from rlrun.service.errors import ProblemError
 from rlrun.storage.reader import ArtifactReader
 
+from rlrun_adapter_sidecar.engine.adapter_probe import AdapterProbe
 from rlrun_adapter_sidecar.engine.metrics import SidecarMetrics
 from rlrun_adapter_sidecar.engine.policy_files import PolicyFiles
 from rlrun_adapter_sidecar.engine.trainer_fallback import TrainerFallback
@@ -63,6 +64,7 @@ class AdapterLoader:
         fallback: TrainerFallback | None = None,
     ) -> None:
         self._engine = engine
+        self._probe = AdapterProbe(engine, folder)
         self._unload_grace = unload_grace
         self._last_listed: frozenset[str] = frozenset()
         """Names in the engine's latest list."""
@@ -115,6 +117,8 @@ class AdapterLoader:
         started = time.monotonic()
         try:
             path = await self._files.fetch(policy)
+            if not self._last_listed:
+                await self._probe.check(path)
             await self._engine.load(policy.name, str(path))
             names = await self._confirm_loaded(policy.name)
         except ProblemError as error:

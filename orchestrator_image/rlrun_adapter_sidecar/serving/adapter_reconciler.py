@@ -22,9 +22,10 @@ from rlrun.service.backoff import Backoff
 from rlrun.service.errors import ProblemError
 from rlrun.storage.reader import ArtifactReader
 
+from rlrun_adapter_sidecar.engine.adapter_probe import AdapterProbe
 from rlrun_adapter_sidecar.engine.metrics import SidecarMetrics
 from rlrun_adapter_sidecar.engine.policy_files import PolicyFiles
-from rlrun_adapter_sidecar.engine.vllm_client import Engine
+from rlrun_adapter_sidecar.engine.vllm_client import PROBE_NAME, Engine
 from rlrun_adapter_sidecar.serving.adapter_source import policy_of
 from rlrun_adapter_sidecar.serving.settings import ServingSettings
 
@@ -75,6 +76,9 @@ class AdapterReconciler:
     ) -> None:
         """`use_grant` takes the grant of each order, which allows `artifacts` to read its adapters."""
         self._engine = engine
+        self._probe = AdapterProbe(engine, settings.adapters_dir)
+        self._held: frozenset[str] = frozenset()
+        """Adapters in the engine at the latest check."""
         self._artifacts = artifacts
         self._settings = settings
         self._order = order
@@ -150,6 +154,7 @@ class AdapterReconciler:
             return
         now = self._clock()
         self._engine_problem = None
+        self._held = frozenset(names)
         self.metrics.adapters.set(len(names))
         for name, slot in self._slots.items():
             self._reconcile_adapter(slot, name in names, now)
@@ -182,6 +187,8 @@ class AdapterReconciler:
         try:
             policy = await asyncio.to_thread(policy_of, self._artifacts, adapter, self._settings.max_lora_rank)
             path = await self._files(adapter).fetch(policy)
+            if not self._held:
+                await self._probe.check(path)
             await self._engine.load(adapter.name, str(path))
         except ProblemError as error:
             self._record_failure(slot, error.problem)
@@ -241,4 +248,5 @@ def folder_of(adapter: ServedAdapter) -> str:
 
 
 def _folders(place: Path) -> set[str]:
-    return {path.name for path in place.iterdir() if path.is_dir()} if place.is_dir() else set()
+    names = {path.name for path in place.iterdir() if path.is_dir()} if place.is_dir() else set()
+    return names - {PROBE_NAME}

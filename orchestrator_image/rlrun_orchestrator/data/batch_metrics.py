@@ -1,7 +1,10 @@
 """Metrics of one step under the names that docs/reference/metrics.md lists. Pure."""
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+
+from rlrun.constants import Reason
 
 from rlrun_orchestrator.data.groups import Group, Rollout
 from rlrun_orchestrator.data.reward_histogram import histogram_values
@@ -43,7 +46,7 @@ def batch_metrics(groups: Sequence[Group], step: int, rollouts_per_example: int)
     valid = [rollout for group in groups for rollout in group.valid_rollouts]
     all_rollouts = [rollout for group in groups for rollout in group.rollouts]
     samples = [len(rollout.trajectory.sequences) for rollout in valid]
-    lag = [float(step - group.version) for group in groups]
+    versions = [rollout.versions for rollout in valid]
     results = [rollout.result for rollout in valid]
     values: dict[str, float] = {
         **summary_stats("reward", [result.reward for result in results]),
@@ -53,7 +56,8 @@ def batch_metrics(groups: Sequence[Group], step: int, rollouts_per_example: int)
         **summary_stats("num_turns", [float(rollout.turns) for rollout in valid]),
         **summary_stats("generation_ms", [r.generation_ms for r in results if r.generation_ms is not None]),
         **summary_stats("scoring_ms", [r.scoring_ms for r in results if r.scoring_ms is not None]),
-        **summary_stats("batch/off_policy_level", lag),
+        **summary_stats("batch/off_policy_level", [float(step - min(sampled_by)) for sampled_by in versions]),
+        "batch/policies_per_rollout": mean(float(len(sampled_by)) for sampled_by in versions),
         "is_truncated/mean": mean(float(rollout.truncated) for rollout in valid),
         "error/mean": mean(float(rollout.error is not None) for rollout in all_rollouts),
         "batch/effective_batch_size": float(sum(len(group.trained_rollouts) for group in groups)),
@@ -69,7 +73,26 @@ def batch_metrics(groups: Sequence[Group], step: int, rollouts_per_example: int)
     }
     for name, rewards in sorted(rewards_by_environment(groups).items()):
         values[f"reward/{name}/mean"] = mean(rewards)
-    return values | environment_metrics(valid)
+    return values | distillation_metrics(all_rollouts) | environment_metrics(valid)
+
+
+def distillation_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
+    """Return the number of rollouts that the teacher refused. Empty without a teacher."""
+    untaught = sum(rollout.error is not None and rollout.error.reason == Reason.TEACHER_REFUSED for rollout in rollouts)
+    taught = any(rollout.teacher_logprobs is not None for rollout in rollouts)
+    return {"batch/untaught_rollouts": float(untaught)} if taught or untaught else {}
+
+
+def environment_shares(groups: Sequence[Group], weights: Mapping[str, float]) -> dict[str, float]:
+    """Return each environment's share of the trained rollouts beside its weight. Empty for a single environment."""
+    if len(weights) < 2:
+        return {}
+    rollouts = Counter({name: len(rewards) for name, rewards in rewards_by_environment(groups).items()})
+    values: dict[str, float] = {}
+    for name, weight in weights.items():
+        values[f"env_share/{name}/trained"] = rollouts[name] / max(1, rollouts.total())
+        values[f"env_share/{name}/weight"] = weight
+    return values
 
 
 def batch_histograms(groups: Sequence[Group]) -> dict[str, list[float]]:

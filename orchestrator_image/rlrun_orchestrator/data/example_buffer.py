@@ -143,6 +143,11 @@ class ExampleBuffer:
         """Names of the environments, in the run's order."""
         return list(self._pools)
 
+    @property
+    def weight_by_name(self) -> dict[str, float]:
+        """Share of each environment in the draw, in the run's order."""
+        return {name: weight / sum(self.weights) for name, weight in zip(self._pools, self.weights, strict=True)}
+
     def contains(self, example: Example) -> bool:
         """Return whether the example exists."""
         pool = self._pools.get(example.environment)

@@ -10,9 +10,12 @@ then the next ones, with the same epochs and difficulty pools) and counts its ow
 """
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from rlrun_orchestrator.data.example_buffer import BufferState, Example, ExampleBuffer
+
+MAX_REDRAWS = 2
+"""Number of times that an example is sampled again after its group has become stale."""
 
 
 @dataclass(frozen=True, order=True)
@@ -33,6 +36,8 @@ class SamplerState:
     scores: list[tuple[int, str, int, float]]
     """Mean rewards that do not yet count in the draw."""
     buffer: BufferState
+    redraws: list[tuple[int, int]] = field(default_factory=list)
+    """Ordinals of outstanding examples that were sampled again, with the number of times."""
 
 
 class ExampleSampler:
@@ -44,6 +49,8 @@ class ExampleSampler:
         """Ordinal of the next example that is drawn for the first time."""
         self._replay: list[SampledExample] = []
         self._scores: list[tuple[SampledExample, float]] = []
+        self._redraws: dict[int, int] = {}
+        """Number of times that examples were sampled again, by ordinal."""
         self._reserved: set[int] = set()
         """Ordinals of groups that still run although a rewind went back to before their draw."""
         self._initial_state = self.snapshot(())
@@ -70,6 +77,17 @@ class ExampleSampler:
     def requeue(self, sampled: Iterable[SampledExample]) -> None:
         """Sample these examples again, before new ones."""
         self._replay = sorted([*self._replay, *sampled])
+
+    def redraw(self, stale: SampledExample) -> bool:
+        """Sample the example of a stale group again, before new ones. Return False if it is lost, because all of its
+        `MAX_REDRAWS` are used.
+        """
+        redraws = self._redraws.get(stale.ordinal, 0)
+        if redraws == MAX_REDRAWS:
+            return False
+        self._redraws[stale.ordinal] = redraws + 1
+        self.requeue([stale])
+        return True
 
     def discard(self, ordinals: Collection[int]) -> None:
         """Forget these ordinals: a batch of an earlier process has trained on them."""
@@ -99,6 +117,7 @@ class ExampleSampler:
             again=[(d.ordinal, d.example.environment, d.example.index) for d in waiting],
             scores=[(d.ordinal, d.example.environment, d.example.index, reward) for d, reward in scores],
             buffer=self.buffer.state(),
+            redraws=[(ordinal, redraws) for ordinal, redraws in sorted(self._redraws.items()) if ordinal in again],
         )
 
     def restore(self, state: SamplerState, outstanding: Iterable[SampledExample] = ()) -> None:
@@ -109,6 +128,7 @@ class ExampleSampler:
         self._replay = [d for d in self._load_examples(state.again) if d.ordinal not in taken]
         self._reserved = {ordinal for ordinal in (*taken, *(d.ordinal for d in self._replay)) if ordinal >= self.next}
         self._scores = [(d, reward) for d, reward in _scores(state) if self.buffer.contains(d.example)]
+        self._redraws = dict(state.redraws)
 
     def reset(self, outstanding: Iterable[SampledExample] = ()) -> None:
         """Return to the beginning of the run."""

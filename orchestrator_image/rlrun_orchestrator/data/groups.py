@@ -28,6 +28,8 @@ class GroupOutcome(StrEnum):
     errored = "errored"
 
 
+LARGEST_REWARD = 1e18
+"""Largest absolute value of a reward. The trainer's numbers of 32 bits overflow with larger ones."""
 REWARD_REASONS = frozenset({Reason.REWARD_FUNCTION_ERROR, Reason.REWARD_NOT_FINITE})
 """Reasons of errors that the reward function caused, not the rollout."""
 
@@ -64,9 +66,11 @@ class RecordedGroup:
     ordinal: int
     """Number of the group since the beginning of the run."""
     version: int
-    """Version of the policy that generated the turns."""
+    """Version of the oldest policy that a turn began with."""
     turns_by_rollout: Mapping[str, Sequence[Turn]]
     """Turns of each rollout, in the order in which the first requests of the rollouts arrived."""
+    refusals: Mapping[str, Problem] = field(default_factory=dict)
+    """Causes for which the last requests of rollouts got no answer."""
 
 
 @dataclass
@@ -94,6 +98,11 @@ class Rollout:
         """Number of tokens that the policy sampled."""
         return sum(sum(s.loss_mask) for s in self.trajectory.sequences)
 
+    @property
+    def versions(self) -> set[int]:
+        """Versions of the policies that sampled the tokens."""
+        return set().union(*(sequence.sampled_versions for sequence in self.trajectory.sequences))
+
 
 @dataclass
 class Group:
@@ -102,6 +111,7 @@ class Group:
     id: str
     example: Example
     version: int
+    """Version of the oldest policy that sampled tokens of the group."""
     rollouts: list[Rollout] = field(default_factory=list)
     outcome: GroupOutcome = GroupOutcome.errored
     seconds: float = 0.0
@@ -161,13 +171,15 @@ def score_group(result: GroupResult, recorded: RecordedGroup, example: Example, 
     for reported in sorted(result.rollouts, key=lambda reported: order.get(reported.rollout_id, len(order))):
         group.rollouts.append(_rollout(reported, recorded, scoring, seen))
         seen.add(reported.rollout_id)
-    _assign_outcome(group, scoring)
+    assign_outcome(group, scoring)
     return group
 
 
 def _rollout(reported: RolloutResult, recorded: RecordedGroup, scoring: ScoringSettings, seen: set[str]) -> Rollout:
     turns = recorded.turns_by_rollout.get(reported.rollout_id, ()) if reported.rollout_id not in seen else ()
     trajectory = build_trajectory(turns, scoring.strategy, scoring.seq_len)
+    refusal = recorded.refusals.get(reported.rollout_id) if reported.rollout_id not in seen else None
+    reported = add_cause(reported, refusal)
     truncated = reported.is_truncated or any(turn.finish_reason == "length" for turn in turns)
     if not scoring.verify:
         reported = reported.model_copy(update={"reward": 0.0})
@@ -178,11 +190,12 @@ def _rollout(reported: RolloutResult, recorded: RecordedGroup, scoring: ScoringS
         message = f"{scoring.rollouts_per_example} rollouts were requested: {reported.rollout_id!r} exceeds them"
         error = Problem(reason=Reason.ROLLOUT_UNASKED, message=message)
     else:
-        error = reported.error or _own_error(reported, trajectory)
+        error = reported.error or _own_error(reported, trajectory, turns, refusal)
     return Rollout(reported, trajectory, len(turns), truncated, error)
 
 
-def _assign_outcome(group: Group, scoring: ScoringSettings) -> None:
+def assign_outcome(group: Group, scoring: ScoringSettings) -> None:
+    """Decide the outcome of a group, and the advantages of its valid rollouts."""
     rewards = group.rewards
     if len(rewards) < scoring.needed:
         group.outcome = GroupOutcome.errored
@@ -195,18 +208,42 @@ def _assign_outcome(group: Group, scoring: ScoringSettings) -> None:
             rollout.left_out = scoring.filter_zero_advantages and advantage == 0.0
 
 
-def _own_error(reported: RolloutResult, trajectory: Trajectory) -> Problem | None:
-    if not math.isfinite(reported.reward):
-        return Problem(
-            reason=Reason.REWARD_NOT_FINITE, message=f"the reward is {reported.reward}, which is not a finite number"
+def add_cause(reported: RolloutResult, refusal: Problem | None) -> RolloutResult:
+    """Return a result with the cause for which the rollout's last request got no answer, if it got none."""
+    if refusal is None:
+        return reported
+    changes: dict[str, object] = {}
+    if refusal.reason == Reason.PROMPT_TOO_LONG:
+        changes["is_truncated"] = True
+    if reported.error is not None and reported.error.reason == Reason.ROLLOUT_FAILED:
+        # The exception follows from the refusal, whose text clients shorten or replace.
+        message = f"{refusal.message}. The environment reported: {reported.error.message}"
+        changes["error"] = Problem(reason=refusal.reason, message=message[:1000])
+    return reported.model_copy(update=changes)
+
+
+def _own_error(
+    reported: RolloutResult, trajectory: Trajectory, turns: Sequence[Turn], refusal: Problem | None
+) -> Problem | None:
+    # Comparisons with NaN are false.
+    if not abs(reported.reward) <= LARGEST_REWARD:
+        message = f"the reward is {reported.reward}, which is not a finite number of at most {LARGEST_REWARD:g}"
+        return Problem(reason=Reason.REWARD_NOT_FINITE, message=message)
+    if trajectory.sequences:
+        return None
+    if refusal is not None:
+        return refusal
+    if turns:
+        message = (
+            f"the prompt of {len(turns[0].prompt_ids)} tokens leaves no token of the model's seqLen to train on: "
+            "shorten it, or choose a model with a higher seqLen"
         )
-    if not trajectory.sequences:
-        return Problem(
-            reason=Reason.ROLLOUT_NOT_RECORDED,
-            message=f"rollout {reported.rollout_id!r} sent no request with this X-Rollout-Id to the gateway: the "
-            "environment must send its rollout id with every request to the base URL of the group",
-        )
-    return None
+        return Problem(reason=Reason.PROMPT_TOO_LONG, message=message)
+    return Problem(
+        reason=Reason.ROLLOUT_NOT_RECORDED,
+        message=f"rollout {reported.rollout_id!r} sent no request with this X-Rollout-Id to the gateway: the "
+        "environment must send its rollout id with every request to the base URL of the group",
+    )
 
 
 ROUNDING = 1e-12

@@ -8,6 +8,7 @@ trained on in a context that the engine did not see. With the branching strategy
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import compress
 
 from rlrun.api.run_sections.rollouts import TrajectoryStrategy
 
@@ -24,15 +25,22 @@ class Turn:
     """True if the prompt was built from the exact tokens of the previous turn, because the template's would not begin
     with them.
     """
+    version: int = 0
+    """Version of the policy that sampled the completion."""
 
 
 @dataclass(slots=True)
 class TokenSequence:
-    """Tokens, a mask of those that the policy sampled, and their logprobs (0.0 elsewhere), of equal lengths."""
+    """Tokens, a mask of those that the policy sampled, their logprobs (0.0 elsewhere), and the versions of the policies
+    that sampled them (elsewhere that of the next sampled token), of equal lengths.
+    """
 
     token_ids: list[int] = field(default_factory=list)
     loss_mask: list[bool] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
+    versions: list[int] = field(default_factory=list)
+    turn_starts: list[int] = field(default_factory=list)
+    """Positions of the first sampled token of each turn. A turn may follow another one without tokens between them."""
 
     def extend(self, turn: Turn) -> None:
         """Add a turn whose prompt starts with all tokens so far: the environment's tokens, then the completion."""
@@ -40,13 +48,22 @@ class TokenSequence:
         self.token_ids += said
         self.loss_mask += [False] * len(said)
         self.logprobs += [0.0] * len(said)
+        if turn.completion_ids:
+            self.turn_starts.append(len(self.token_ids))
         self.token_ids += turn.completion_ids
         self.loss_mask += [True] * len(turn.completion_ids)
         self.logprobs += turn.logprobs
+        self.versions += [turn.version] * (len(self.token_ids) - len(self.versions))
 
     def truncate(self, length: int) -> None:
         """Keep the first `length` tokens."""
-        del self.token_ids[length:], self.loss_mask[length:], self.logprobs[length:]
+        del self.token_ids[length:], self.loss_mask[length:], self.logprobs[length:], self.versions[length:]
+        self.turn_starts = [start for start in self.turn_starts if start < length]
+
+    @property
+    def sampled_versions(self) -> set[int]:
+        """Versions of the policies that sampled tokens of the sequence."""
+        return set(compress(self.versions, self.loss_mask))
 
 
 @dataclass(slots=True)

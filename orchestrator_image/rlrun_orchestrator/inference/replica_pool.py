@@ -5,7 +5,7 @@ the engine's own list periodically, so that a new replica, one that restarted wi
 publication are the same case. Readiness is per policy: a replica gets requests for a policy only after its sidecar has
 confirmed that version. A slow replica meanwhile serves the older version, and a failing one delays no other.
 
-If a run trains all weights, a replica holds one version, which a newer one replaces. Groups that are pinned to an older
+If a run trains all weights, a replica holds one version, which a newer one replaces. Turns that began with an older
 version continue with the newer one; the logprobs of their tokens come from the weights that sampled them.
 """
 
@@ -29,6 +29,8 @@ from rlrun_orchestrator.inference.sidecar_client import SidecarClient
 
 log = logging.getLogger(__name__)
 
+IGNORED = Reason.ADAPTER_IGNORED
+"""Reason of the sidecar if the engine loads adapters without an effect."""
 DOWNLOAD_FAILED = Reason.ADAPTER_DOWNLOAD_FAILED
 """Reason of the sidecar if neither S3 nor the trainer delivers the files."""
 DNS_MISSES_BEFORE_REMOVAL = 3
@@ -128,7 +130,7 @@ class ReplicaPool:
         poll_interval: float,
         fallback_url: str | None = None,
     ) -> None:
-        """`in_use`: the policies that open groups are pinned to, by name. `fallback_url`: URL of the newest policies
+        """`in_use`: the policies that open groups need, by name. `fallback_url`: URL of the newest policies
         at the trainer, used if S3 does not deliver them.
         """
         self.replicas: dict[ReplicaAddresses, Replica] = {}
@@ -176,7 +178,8 @@ class ReplicaPool:
 
         Once one replica serves it, the others have `grace` seconds; later ones join when they are ready. `report`
         receives the problem that is waited for, and None at the end. Raises ServiceUnavailable if no replica serves
-        the policy after `deadline` seconds; the previous policy then stays current.
+        the policy after `deadline` seconds; the previous policy then stays current. Raises RequestRejected at once if
+        all engines ignore adapters, which no repetition changes.
         """
         self._target = policy
         self._publications += 1
@@ -193,6 +196,10 @@ class ReplicaPool:
             healthy = sum(r.is_answering and r.problem is None for r in self.replicas.values())
             if serving and (serving >= healthy or now - (first or now) >= grace):
                 break
+            responded = [replica.problem for replica in self.replicas.values() if replica.has_responded]
+            ignoring = [problem for problem in responded if problem is not None and problem.reason == IGNORED]
+            if ignoring and len(ignoring) == len(responded):
+                raise RequestRejected(ignoring[0])
             if now - start >= deadline:
                 raise ServiceUnavailable(self.problem(policy))
             if not serving and now - start > REPORT_AFTER:

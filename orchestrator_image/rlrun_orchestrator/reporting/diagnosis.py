@@ -57,6 +57,12 @@ STALL_BEFORE = 10
 STALL_SECONDS = 10.0
 """Steps faster than this are never reported."""
 
+LOST_STEPS = 10
+LOST_SHARE = 0.05
+"""Share of rollouts that were dropped for their age. Those are the longest ones: above it, examples with long rollouts
+get noticeably less than their share of the training.
+"""
+
 BOUND_STEPS = 10
 BOUND_SHARE = 0.7
 """Share of the step's time in which one side waits for the other."""
@@ -149,7 +155,7 @@ def reward_collapsed(history: Sequence[Metrics]) -> Problem | None:
     return _problem(
         TrainingIssue.reward_collapsed,
         f"the mean reward fell from {best:.3f} to {newest:.3f}. Return to the best checkpoint (checkpointId) with a "
-        "lower learningRate, more rolloutsPerExample, a smaller maxAsyncLevel, or a klPenalty",
+        "lower learningRate, more rolloutsPerExample, a smaller maxOffPolicySteps, or a klPenalty",
     )
 
 
@@ -161,7 +167,7 @@ def mismatch(history: Sequence[Metrics]) -> Problem | None:
     return _problem(
         TrainingIssue.policy_mismatch,
         f"the trainer's and the engine's probabilities differ by {newest[-1]:.2g} nats per token "
-        f"(mismatch_kl/all/mean), for {MISMATCH_STEPS} steps. Lower learningRate and maxAsyncLevel; if it persists "
+        f"(mismatch_kl/all/mean), for {MISMATCH_STEPS} steps. Lower learningRate and maxOffPolicySteps; if it persists "
         "with maxAsyncLevel 0, the engine's numerics differ from the trainer's: check inference.extraArgs for "
         "options that change them",
     )
@@ -175,7 +181,7 @@ def tokens_masked(history: Sequence[Metrics]) -> Problem | None:
     return _problem(
         TrainingIssue.tokens_masked,
         f"{100 * newest[-1]:.0f} % of the tokens are left out of the loss, because their importance ratio is out of "
-        "bounds. Lower maxAsyncLevel and learningRate, or widen loss.ratioLow and loss.ratioHigh",
+        "bounds. Lower maxOffPolicySteps and learningRate, or widen loss.ratioLow and loss.ratioHigh",
     )
 
 
@@ -220,6 +226,21 @@ def steps_stalled(history: Sequence[Metrics]) -> Problem | None:
     )
 
 
+def long_rollouts_lost(history: Sequence[Metrics]) -> Problem | None:
+    """Detect that long rollouts are dropped for their age."""
+    stale = _newest(history, "batch/stale_rollouts", LOST_STEPS)
+    trained = _newest(history, "batch/effective_batch_size", LOST_STEPS)
+    total = math.fsum(stale) + math.fsum(trained)
+    if math.isnan(total) or total <= 0 or math.fsum(stale) / total <= LOST_SHARE:
+        return None
+    return _problem(
+        TrainingIssue.long_rollouts_lost,
+        f"{100 * math.fsum(stale) / total:.0f} % of the rollouts of the last {LOST_STEPS} steps were dropped, because "
+        "they took longer than maxOffPolicySteps steps, so that the policy learns less from examples with long "
+        "rollouts. Raise maxOffPolicySteps, or lower oversamplingFactor or sampling.maxTokens",
+    )
+
+
 def find_bottleneck(history: Sequence[Metrics]) -> Problem | None:
     """Return a hint on which side waits for the other."""
     newest = history[-BOUND_STEPS:]
@@ -246,7 +267,7 @@ def find_bottleneck(history: Sequence[Metrics]) -> Problem | None:
 
 
 REWARD_RULES: tuple[Rule, ...] = (flat_at_zero, flat_at_one, no_diversity, most_filtered, reward_collapsed)
-RULES: tuple[Rule, ...] = (*REWARD_RULES, mismatch, tokens_masked, entropy, steps_stalled)
+RULES: tuple[Rule, ...] = (*REWARD_RULES, mismatch, tokens_masked, entropy, steps_stalled, long_rollouts_lost)
 
 
 def _newest(history: Sequence[Metrics], name: str, steps: int) -> list[float]:

@@ -24,7 +24,7 @@ from rlrun.service.errors import FatalError, RequestRejected, ServiceUnavailable
 from rlrun_orchestrator.data.example_sampler import ExampleSampler, SampledExample
 from rlrun_orchestrator.data.trajectories import TokenSequence
 from rlrun_orchestrator.inference.chat_tokenizer import ChatTokenizer
-from rlrun_orchestrator.inference.gateway.sampling_rules import without_strict
+from rlrun_orchestrator.inference.gateway.sampling_rules import other_content, without_strict
 from rlrun_orchestrator.rollouts.environments import EnvironmentPool
 
 log = logging.getLogger(__name__)
@@ -142,6 +142,13 @@ class DemonstrationLoader:
             message = (
                 "a demonstration's completion has no message of the role assistant, so there is nothing to train on: "
                 "correct the environment's data set"
+            )
+            raise FatalError(Problem(reason=Reason.DEMONSTRATIONS_INVALID, message=message), ExitCode.CONFIGURATION)
+        other = other_content(messages)
+        if other is not None:
+            message = (
+                f"a demonstration has content that is not text ({other} of prompt and completion together), which the "
+                "trainer would not see: describe it in text, or leave the example out of the data set"
             )
             raise FatalError(Problem(reason=Reason.DEMONSTRATIONS_INVALID, message=message), ExitCode.CONFIGURATION)
         last = answers[-1] + 1

@@ -17,10 +17,11 @@ from rlrun.protocol.policy import PolicyRef
 from rlrun.protocol.problem import Problem
 from rlrun.service.errors import FatalError, RequestError, ServiceUnavailable
 
+from rlrun_orchestrator.data.batch_metrics import environment_shares, summary_stats
 from rlrun_orchestrator.data.ended_groups import UntrainedGroups
 from rlrun_orchestrator.data.example_sampler import ExampleSampler, SampledExample
 from rlrun_orchestrator.data.group_filter import FilterReason
-from rlrun_orchestrator.data.groups import Group, GroupOutcome, ScoringSettings, score_group
+from rlrun_orchestrator.data.groups import Group, GroupOutcome, ScoringSettings, assign_outcome, score_group
 from rlrun_orchestrator.data.sent_batch import SentBatch
 from rlrun_orchestrator.inference.gateway.live_groups import LiveGroup, LiveGroups
 from rlrun_orchestrator.inference.replica_pool import ReplicaPool
@@ -47,6 +48,17 @@ class DispatchSettings:
     inference_deadline: float
     empty_batch_backoff: float
     most_filtered_groups: int
+
+
+@dataclass
+class StaleCounts:
+    """Groups that became stale since the last batch, and what became of their examples."""
+
+    groups: int = 0
+    redrawn: int = 0
+    """Examples that are sampled again."""
+    lost: int = 0
+    """Examples that are not."""
 
 
 class Dispatcher:
@@ -77,6 +89,10 @@ class Dispatcher:
         self.untrained = UntrainedGroups(tracker.limits.groups_per_batch)
         """Groups that ended without being trained on, until they are stored with a step."""
         self._filter_reasons: Counter[FilterReason] = Counter()
+        self._stale = StaleCounts()
+        self._drawn_lengths: list[float] = []
+        """Sampled tokens of each rollout that ended since the last batch, trained on or not."""
+        self._shares: dict[str, float] = {}
         self._environments = environments
         self._groups = groups
         self._pool = pool
@@ -104,8 +120,9 @@ class Dispatcher:
         self._dispatch_task = asyncio.create_task(self._run(), name="dispatcher")
 
     def on_policy_published(self, policy: PolicyRef) -> None:
-        """Pin new groups to this policy."""
+        """Begin new groups, and the next turns of groups in flight, with this policy."""
         self.tracker.publish(policy)
+        self._groups.publish(policy)
         self._progress.policy_version = policy.version
         self._wake.set()
 
@@ -118,10 +135,12 @@ class Dispatcher:
         batch = self.tracker.take_batch()
         if batch is None:
             return None
-        self._cancel(self.tracker.drop_stale())
+        self._redraw(self._cancel(self.tracker.drop_stale()))
         self.sampler.apply_scores()
         self._wake.set()
-        return [group.result for group in batch if group.result is not None]
+        groups = [group.result for group in batch if group.result is not None]
+        self._shares = environment_shares(groups, self.sampler.buffer.weight_by_name)
+        return groups
 
     def _drop_empty(self, batch: Iterable[TrackedGroup]) -> None:
         """Count the groups of a batch whose advantages are all 0 as filtered."""
@@ -146,8 +165,11 @@ class Dispatcher:
         """Move to `step`, which the trainer made with a batch of an earlier process (None: an unknown one). A batch
         that was taken waits for a later step, without the groups whose examples were part of the trained batch.
         """
-        self._cancel(self.tracker.return_batch(step, trained))
-        if trained is not None:
+        dropped = self._cancel(self.tracker.return_batch(step, trained))
+        if trained is None:
+            self._redraw(dropped)
+        else:
+            self._redraw(group for group in dropped if group.ordinal not in trained.ordinals)
             self.sampler.discard(trained.ordinals)
         self._wake.set()
 
@@ -156,18 +178,29 @@ class Dispatcher:
         self.tracker.advance(step)
 
     def rewind(self, step: int) -> None:
-        """Go back to `step` with the trainer."""
+        """Go back to `step` with the trainer. The caller restores the sampler."""
         self._cancel(self.tracker.rewind(step))
+        self._groups.publish(self.tracker.policy)
         self._wake.set()
 
     def metrics(self) -> dict[str, float]:
-        """Return the metrics of the difficulty pools and the rollouts filtered since the last call, by reason."""
-        share = self._settings.rollouts_per_example
-        filtered = {
+        """Return the metrics of the difficulty pools and the environments, and of the groups that ended since the last
+        call: those filtered, by reason, those that became stale, and the lengths of all.
+        """
+        share, stale = self._settings.rollouts_per_example, self._stale
+        values = {
             f"filtered_rollouts/{reason}": float(self._filter_reasons[reason] * share) for reason in FilterReason
+        } | {
+            "batch/stale_rollouts": float(stale.groups * share),
+            "batch/redrawn_examples": float(stale.redrawn),
+            "batch/lost_examples": float(stale.lost),
+            **summary_stats("drawn_completion_len", self._drawn_lengths),
+            **self._shares,
         }
         self._filter_reasons.clear()
-        return self.sampler.buffer.metrics() | filtered
+        self._drawn_lengths.clear()
+        self._stale, self._shares = StaleCounts(), {}
+        return self.sampler.buffer.metrics() | values
 
     async def wait_for_change(self, timeout: float) -> None:
         """Return when a group has finished, or after `timeout` seconds."""
@@ -257,7 +290,7 @@ class Dispatcher:
 
     def _start(self, example: SampledExample, policy: PolicyRef, now: float) -> None:
         live_group = self._groups.open(policy, ordinal=example.ordinal)
-        group = self.tracker.start(live_group.id, example)
+        group = self.tracker.start(live_group.id, example, live_group.versions)
         group.task = asyncio.create_task(self._run_group(live_group, example, now), name=f"group {live_group.id}")
 
     async def _run_group(self, live_group: LiveGroup, sampled: SampledExample, started: float) -> None:
@@ -281,6 +314,7 @@ class Dispatcher:
             scored = score_group(result, live_group.record_of_turns(), example, self._scoring)
             if self._teacher is not None and scored.outcome is GroupOutcome.usable:
                 await self._teacher.score(scored)
+                assign_outcome(scored, self._scoring)
             group = scored
         except FatalError as failure:
             self._fail(failure)
@@ -308,8 +342,11 @@ class Dispatcher:
         if tracked is None:
             return
         self._progress.record_group(group)
+        self._drawn_lengths += [float(tokens) for rollout in group.rollouts if (tokens := rollout.completion_tokens)]
         if tracked.state is not GroupState.ready:
             self.untrained.add(group)
+            if group.outcome is GroupOutcome.usable:
+                self._redraw([tracked])
         self._empty_batches.last_error = group.first_error or self._empty_batches.last_error
         if group.outcome is not GroupOutcome.errored:
             self._environments.environments[group.example.environment].backoff.record_success()
@@ -330,8 +367,21 @@ class Dispatcher:
         self._wake.set()
         self._done.set()
 
-    def _cancel(self, groups: Iterable[TrackedGroup]) -> None:
+    def _redraw(self, stale: Iterable[TrackedGroup]) -> None:
+        """Sample the examples of stale groups again, those that may be."""
+        for group in stale:
+            self._stale.groups += 1
+            if self.sampler.redraw(group.example):
+                self._stale.redrawn += 1
+            else:
+                self._stale.lost += 1
+
+    def _cancel(self, groups: list[TrackedGroup]) -> list[TrackedGroup]:
+        """End groups that the tracker has dropped, and return them."""
         for group in groups:
+            live_group = self._groups.get(group.id)
+            if live_group is not None:
+                self._drawn_lengths += [float(tokens) for tokens in live_group.completion_tokens() if tokens]
             self._groups.close(group.id)
             if group.result is not None:
                 self.untrained.add(group.result)
@@ -341,6 +391,7 @@ class Dispatcher:
                 group.task.add_done_callback(self._cancelled_tasks.discard)
                 self.cancelled += 1
         self._publish_counts()
+        return groups
 
     def _publish_counts(self) -> None:
         self._progress.groups = self.tracker.counts()

@@ -19,11 +19,12 @@ from rlrun.api.base.address_rules import refusal_message
 from rlrun.api.run_sections.training import Teacher as TeacherSpec
 from rlrun.constants import ExitCode, Reason
 from rlrun.protocol.problem import Problem
+from rlrun.protocol.trainer import LARGEST_LOGPROB
 from rlrun.service.backoff import Backoff
 from rlrun.service.errors import FatalError, RequestRejected, ServiceUnavailable
 from rlrun.service.outgoing_client import AddressRefused, OutgoingClient
 
-from rlrun_orchestrator.data.groups import Group
+from rlrun_orchestrator.data.groups import Group, Rollout
 from rlrun_orchestrator.data.trajectories import TokenSequence
 
 log = logging.getLogger(__name__)
@@ -35,7 +36,19 @@ PARALLEL = 32
 TIMEOUT_SECONDS = 300.0
 """Timeout of one request in seconds."""
 COMPONENT = "teacher"
+REFUSED_SEQUENCE = (400, 413, 422)
+"""Statuses with which a teacher may refuse one sequence, for example because it fills the teacher's context. Others
+refuse the teacher's model, its URL or the access.
+"""
 URL_FIELD = "spec.algorithm.teacher.url"
+
+
+class SequenceRefused(Exception):
+    """The teacher refuses this sequence, and scores others."""
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem.message)
+        self.problem = problem
 
 
 class DistillationTeacher:
@@ -62,26 +75,47 @@ class DistillationTeacher:
         self._semaphore = asyncio.Semaphore(PARALLEL)
 
     async def score(self, group: Group) -> None:
-        """Set the teacher's log probabilities of every valid rollout of the group. Raises FatalError."""
-        rollouts = group.valid_rollouts
-        sequences = [sequence for rollout in rollouts for sequence in rollout.trajectory.sequences]
-        logprobs = iter(await asyncio.gather(*(self._logprobs(sequence) for sequence in sequences)))
-        for rollout in rollouts:
-            rollout.teacher_logprobs = [next(logprobs) for _ in rollout.trajectory.sequences]
+        """Set the teacher's log probabilities of every valid rollout of the group. A rollout with a sequence that the
+        teacher refuses becomes an error. Raises FatalError.
+        """
+        await asyncio.gather(*(self._score(rollout) for rollout in group.valid_rollouts))
+
+    async def _score(self, rollout: Rollout) -> None:
+        try:
+            rollout.teacher_logprobs = list(
+                await asyncio.gather(*(self._logprobs(sequence) for sequence in rollout.trajectory.sequences))
+            )
+        except SequenceRefused as error:
+            rollout.error = error.problem
 
     async def _logprobs(self, sequence: TokenSequence) -> list[float]:
-        body = {
-            "model": self._model,
-            "prompt": sequence.token_ids,
-            "max_tokens": 1,
-            "temperature": 0.0,
-            "prompt_logprobs": 0,
-        }
         async with self._semaphore:
-            answer = await self._request_with_retries(json.dumps(body, separators=(",", ":")).encode())
+            try:
+                answer = await self._request_with_retries(sequence.token_ids)
+            except RequestRejected as error:
+                if error.status not in REFUSED_SEQUENCE:
+                    raise FatalError(_rejection_problem(error), ExitCode.CONFIGURATION) from error
+                await self._check_configuration(sequence.token_ids)
+                message = (
+                    f"the teacher refused a sequence of {len(sequence.token_ids)} tokens: {error.problem.message}; its "
+                    "context must hold one token more than seqLen of the RLModel"
+                )
+                raise SequenceRefused(_problem(Reason.TEACHER_REFUSED, message)) from error
         return sampled_logprobs(sequence, self._parse(answer, sequence.token_ids))
 
-    async def _request_with_retries(self, body: bytes) -> bytes:
+    async def _check_configuration(self, token_ids: Sequence[int]) -> None:
+        """Raise FatalError if the teacher refuses also the first tokens, so that it would refuse every sequence."""
+        try:
+            await self._request_with_retries(token_ids[:2])
+        except RequestRejected as error:
+            raise FatalError(_rejection_problem(error), ExitCode.CONFIGURATION) from error
+
+    async def _request_with_retries(self, token_ids: Sequence[int]) -> bytes:
+        """Return the teacher's answer to a prompt. Raises RequestRejected, FatalError."""
+        fields = {
+            "model": self._model, "prompt": token_ids, "max_tokens": 1, "temperature": 0.0, "prompt_logprobs": 0
+        }  # fmt: skip
+        body = json.dumps(fields, separators=(",", ":")).encode()
         first_failure: float | None = None
         backoff = Backoff(self._first_pause, 20 * self._first_pause)
         while True:
@@ -94,11 +128,7 @@ class DistillationTeacher:
                 raise FatalError(_problem(Reason.ADDRESS_NOT_ALLOWED, message), ExitCode.CONFIGURATION) from error
             except RequestRejected as error:
                 if (error.status or 0) < 500:
-                    message = (
-                        f"the teacher rejected a request: {error.problem.message}; check algorithm.teacher, its "
-                        "seqLen and the log of its server"
-                    )
-                    raise FatalError(_problem(Reason.TEACHER_REFUSED, message), ExitCode.CONFIGURATION) from error
+                    raise
                 detail = error.problem.message
             except ServiceUnavailable as error:
                 detail = error.problem.message
@@ -120,7 +150,10 @@ class DistillationTeacher:
             prompt_logprobs: list[dict[str, Any] | None] = json.loads(answer)["choices"][0]["prompt_logprobs"]
             # The engine names the token of each position, so that another tokenizer is detected here.
             pairs = zip(token_ids, prompt_logprobs, strict=True)
-            return [float(entry[str(token)]["logprob"]) if entry else 0.0 for token, entry in pairs]
+            logprobs = [float(entry[str(token)]["logprob"]) if entry else 0.0 for token, entry in pairs]
+            if max(logprobs, default=0.0) > LARGEST_LOGPROB:
+                raise ValueError("not the logarithm of a probability")
+            return logprobs
         except (KeyError, IndexError, TypeError, ValueError) as error:
             # Without the text of the error, which may quote the answer.
             message = (
@@ -139,6 +172,14 @@ def sampled_logprobs(sequence: TokenSequence, teacher: Sequence[float]) -> list[
         0.0 if not mask else max(LOWEST, logprob) if math.isfinite(logprob) else LOWEST
         for logprob, mask in zip(teacher, sequence.loss_mask, strict=True)
     ]
+
+
+def _rejection_problem(error: RequestRejected) -> Problem:
+    message = (
+        f"the teacher rejected a request: {error.problem.message}; check algorithm.teacher, its seqLen and the log of "
+        "its server"
+    )
+    return _problem(Reason.TEACHER_REFUSED, message)
 
 
 def _problem(reason: str, message: str) -> Problem:

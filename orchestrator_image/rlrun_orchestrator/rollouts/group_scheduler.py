@@ -1,16 +1,17 @@
 """Rules of asynchrony: which groups may start, and which may be trained on. Pure.
 
-Version v of the policy exists after v optimizer steps, and step s trains version s into s + 1. A group keeps the
-version it was dispatched with. Two rules bound the staleness:
+Version v of the policy exists after v optimizer steps, and step s trains version s into s + 1. A turn is sampled by the
+newest version that is published when it begins. Two rules bound the asynchrony, with v as the version of a group's
+oldest token in the first one, and as the newest version in the second:
 
-    trained at step s  only if  s - v <= max_async_level
+    trained at step s  only if  s - v <= max_off_policy_steps
     dispatched with v  only if  the batches of the steps up to v + max_async_level have a slot for it,
                                 counting every group that is in flight or ready before it
 
-The first rule is the bound. The second avoids waste, because a group that is started can also be used in time. With
-max_async_level 0 the second rule starts exactly one batch per version: strictly on-policy. Batches take the oldest
-version first, so that waiting never makes a usable group stale while a younger one is trained on, and the lowest
-ordinal among equals, so that the order of arrival has no influence.
+The first rule bounds the age of tokens. The second bounds how far generation runs ahead of the trainer. With
+max_async_level 0 it starts exactly one batch per version: strictly on-policy. Batches take the oldest version first, so
+that waiting never makes a usable group stale while a younger one is trained on, and the lowest ordinal among equals, so
+that the order of arrival has no influence.
 
 `GroupTracker` applies these rules. docs/design/008 explains them.
 """
@@ -28,16 +29,24 @@ class SchedulingLimits:
     groups_per_batch: int
     max_groups_in_flight: int
     max_async_level: int
+    max_off_policy_steps: int
 
     @classmethod
     def from_rollouts(
-        cls, *, batch_size: int, rollouts_per_example: int, oversampling_factor: float, max_async_level: int
+        cls,
+        *,
+        batch_size: int,
+        rollouts_per_example: int,
+        oversampling_factor: float,
+        max_async_level: int,
+        max_off_policy_steps: int,
     ) -> "SchedulingLimits":
         """Convert the spec's numbers, in which `batch_size` counts rollouts."""
         return cls(
             groups_per_batch=math.ceil(batch_size / rollouts_per_example),
             max_groups_in_flight=max(1, math.ceil(oversampling_factor * batch_size / rollouts_per_example)),
             max_async_level=max_async_level,
+            max_off_policy_steps=max_off_policy_steps,
         )
 
 
@@ -53,8 +62,8 @@ def available_slots(
 
 
 def is_stale(limits: SchedulingLimits, *, step: int, version: int) -> bool:
-    """Return whether no step from `step` on may train on a group of policy `version`."""
-    return step - version > limits.max_async_level
+    """Return whether no step from `step` on may train on a group whose oldest token is of policy `version`."""
+    return step - version > limits.max_off_policy_steps
 
 
 def batch_order(version: int, ordinal: int) -> tuple[int, int]:

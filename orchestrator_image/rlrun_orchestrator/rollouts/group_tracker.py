@@ -19,6 +19,7 @@ from rlrun_orchestrator.data.example_sampler import SampledExample
 from rlrun_orchestrator.data.groups import Group, GroupOutcome
 from rlrun_orchestrator.data.schedule import RunSchedule
 from rlrun_orchestrator.data.sent_batch import SentBatch
+from rlrun_orchestrator.data.version_span import VersionSpan
 from rlrun_orchestrator.rollouts.group_scheduler import SchedulingLimits, available_slots, batch_order, is_stale
 
 
@@ -40,8 +41,8 @@ class TrackedGroup:
     id: str
     example: SampledExample
     """The example under the group's ordinal."""
-    policy: PolicyRef
-    """Policy that the group is pinned to."""
+    versions: VersionSpan
+    """Versions of the policies that its turns began with. The gateway adds those of further turns."""
     state: GroupState = GroupState.in_flight
     task: "asyncio.Task[None] | None" = None
     """Task that waits for the environment's answer."""
@@ -57,8 +58,8 @@ class TrackedGroup:
 
     @property
     def version(self) -> int:
-        """Version of the policy that the group is pinned to."""
-        return self.policy.version
+        """Version of the oldest policy that sampled tokens of the group."""
+        return self.versions.oldest
 
 
 class GroupTracker:
@@ -132,11 +133,14 @@ class GroupTracker:
 
     # --- one group ----------------------------------------------------------------------------------------------------
 
-    def start(self, group_id: str, example: SampledExample) -> TrackedGroup:
-        """Track a group that starts with the current policy. Raises ValueError without one."""
+    def start(self, group_id: str, example: SampledExample, versions: VersionSpan | None = None) -> TrackedGroup:
+        """Track a group that starts with the current policy. `versions` changes with the group's turns; by default all
+        of them use the current policy. Raises ValueError without one.
+        """
         if self.policy is None:
             raise ValueError("no policy has been published yet")
-        group = self._groups[group_id] = TrackedGroup(group_id, example, self.policy)
+        versions = versions or VersionSpan.at(self.policy.version)
+        group = self._groups[group_id] = TrackedGroup(group_id, example, versions)
         return group
 
     def finish(self, group_id: str, outcome: GroupOutcome, result: Group | None = None) -> TrackedGroup | None:
@@ -211,7 +215,7 @@ class GroupTracker:
     # --- the run ------------------------------------------------------------------------------------------------------
 
     def publish(self, policy: PolicyRef) -> None:
-        """Pin new groups to `policy`."""
+        """Start new groups with `policy`."""
         self.policy = policy
 
     def advance(self, step: int) -> None:
@@ -225,7 +229,7 @@ class GroupTracker:
         self.step = step
         if self.policy is not None and self.policy.version > step:
             self.policy = None
-        lost = (g for g in self._groups.values() if g.state is GroupState.in_batch or g.version > step)
+        lost = (g for g in self._groups.values() if g.state is GroupState.in_batch or g.versions.newest > step)
         return self._drop(lost) + self.drop_stale()
 
     def drop_stale(self) -> list[TrackedGroup]:

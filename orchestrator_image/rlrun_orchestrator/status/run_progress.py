@@ -47,7 +47,7 @@ class RunProgress:
         """Reason for the failure of the attempt."""
         self.step = 0
         self.policy_version = 0
-        """Version that new groups are pinned to."""
+        """Version that new turns use."""
         self.rewards: deque[tuple[int, float]] = deque(maxlen=REWARDS_KEPT)
         """(step, mean reward) of the newest steps on rollouts."""
         self.started_at: datetime | None = None

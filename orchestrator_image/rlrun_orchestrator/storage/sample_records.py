@@ -83,6 +83,7 @@ def _record(ended: EndedGroup, rollout: Rollout, step: int, split: SampleSplit) 
     group, result = ended.group, rollout.result
     measured = ended.status is SampleStatus.measured
     status, cause = _status(ended, rollout)
+    oldest = min(rollout.versions, default=group.version)
     return SampleRecord(
         step=step,
         split=split,
@@ -91,8 +92,8 @@ def _record(ended: EndedGroup, rollout: Rollout, step: int, split: SampleSplit) 
         rollout=result.rollout_id[:MAX_NAME],
         environment=group.example.environment,
         example=group.example.index,
-        policy_version=group.version,
-        staleness=None if measured else step - 1 - group.version,
+        policy_version=oldest,
+        staleness=None if measured else step - 1 - oldest,
         status=status,
         cause=cause[:MAX_WORD] if cause else None,
         reward=finite_or_none(result.reward),

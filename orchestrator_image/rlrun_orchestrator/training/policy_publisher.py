@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from rlrun.constants import ExitCode
 from rlrun.protocol.policy import PolicyRef
-from rlrun.service.errors import FatalError, ServiceUnavailable
+from rlrun.service.errors import FatalError, RequestRejected, ServiceUnavailable
 
 from rlrun_orchestrator.inference.replica_pool import ReplicaPool
 from rlrun_orchestrator.rollouts.dispatcher import Dispatcher
@@ -27,7 +27,7 @@ class PublishTimeouts:
 
 
 class PolicyPublisher:
-    """Publishes one policy at a time. New groups are pinned to a policy once an engine serves it."""
+    """Publishes one policy at a time. New groups and turns use a policy once an engine serves it."""
 
     def __init__(
         self,
@@ -74,6 +74,8 @@ class PolicyPublisher:
             )
         except ServiceUnavailable as error:
             raise FatalError(error.problem, ExitCode.RESTART) from error
+        except RequestRejected as error:
+            raise FatalError(error.problem, ExitCode.CONFIGURATION) from error
         self.seconds = self._clock() - began
         self._dispatcher.on_policy_published(policy)
 

@@ -15,8 +15,10 @@ def training_samples(groups: list[Group]) -> list[dict[str, Any]]:
             "tokenIds": sequence.token_ids,
             "lossMask": sequence.loss_mask,
             "logprobs": sequence.logprobs,
+            "turnStarts": sequence.turn_starts,
             "advantage": rollout.advantage,
-            "policyVersion": group.version,
+            "policyVersion": min(sequence.sampled_versions),
+            **({"policyVersions": sequence.versions} if len(sequence.sampled_versions) > 1 else {}),
             **({"teacherLogprobs": rollout.teacher_logprobs[index]} if rollout.teacher_logprobs is not None else {}),
         }
         for group in groups

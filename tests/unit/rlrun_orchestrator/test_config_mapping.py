@@ -143,17 +143,38 @@ def test_every_deadline_follows_the_time_for_a_rollout(world: World) -> None:
     assert config_mapping.loop_timeouts(default, OrchestratorSettings()).finish == 1800
 
 
-@pytest.mark.proves("batchSize", "rolloutsPerExample", "oversamplingFactor", "maxAsyncLevel", "algorithm.sftSteps")
+@pytest.mark.proves(
+    "batchSize",
+    "rolloutsPerExample",
+    "oversamplingFactor",
+    "maxAsyncLevel",
+    "maxOffPolicySteps",
+    "algorithm.sftSteps",
+)
 def test_the_scheduler_counts_groups(world: World) -> None:
     run = resolved(
-        world, batchSize=24, rolloutsPerExample=4, oversamplingFactor=1.5, maxAsyncLevel=3, algorithm={"sftSteps": 2}
+        world,
+        batchSize=24,
+        rolloutsPerExample=4,
+        oversamplingFactor=1.5,
+        maxAsyncLevel=3,
+        maxOffPolicySteps=5,
+        algorithm={"sftSteps": 2},
     )
     schedule = config_mapping.run_schedule(run, OrchestratorSettings())
     tracker = config_mapping.group_tracker(run, schedule, GroupCounts())
     limits = tracker.limits
-    assert (limits.groups_per_batch, limits.max_groups_in_flight, limits.max_async_level) == (6, 9, 3)
+    assert (limits.groups_per_batch, limits.max_groups_in_flight) == (6, 9)
+    assert (limits.max_async_level, limits.max_off_policy_steps) == (3, 5)
     assert tracker.schedule is schedule
     assert (schedule.max_steps, schedule.supervised_steps) == (5, 2)
+
+
+@pytest.mark.proves("maxAsyncLevel")
+def test_without_asynchrony_every_token_is_of_the_newest_policy(world: World) -> None:
+    run = resolved(world, maxAsyncLevel=0, oversamplingFactor=1.0, maxOffPolicySteps=8)
+    schedule = config_mapping.run_schedule(run, OrchestratorSettings())
+    assert config_mapping.group_tracker(run, schedule, GroupCounts()).limits.max_off_policy_steps == 0
 
 
 def test_counts_of_the_process_before_add_up(world: World) -> None:

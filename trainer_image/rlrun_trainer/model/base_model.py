@@ -21,6 +21,7 @@ from rlrun.constants import LATER, UNPROCESSABLE, Reason
 from rlrun.protocol.problem import Problem
 from rlrun.service.errors import ProblemError
 
+from rlrun_trainer.artifacts.checkpoint_names import CheckpointNames, stored_weights
 from rlrun_trainer.model import row_layout
 from rlrun_trainer.model.adapter_linear import compute_in_model_dtype
 from rlrun_trainer.model.adapter_targets import file_targets, linear_layers, resolve, warning
@@ -160,12 +161,18 @@ class BaseModel:
         targets = resolve(shape.target_modules, layers)
         self._inject(adapter, shape, model, targets)
         marker = f".{adapter}."
-        named = {peft_name(n, adapter): p for n, p in self.model.named_parameters() if marker in n and ".lora_" in n}
+        every = (*layers.served, *layers.named, *layers.refused)
+        stored = CheckpointNames.of(every, stored_weights(self.loader.settings.model_dir))
+        named = {
+            peft_name(stored.of_layer(n), adapter): p
+            for n, p in self.model.named_parameters()
+            if marker in n and ".lora_" in n
+        }
         parameters = dict(sorted(named.items()))
         _initialise(parameters, seed)
         slot = AdapterSlot(adapter, model, shape, parameters, self._optimizer(parameters), self._rng(seed))
-        names = (*layers.served, *layers.named, *layers.refused)
-        slot.config = shape.peft_config(model, *file_targets(targets, names, layers.experts))
+        chosen, names = [stored.of_layer(n) for n in targets], [stored.of_layer(n) for n in every]
+        slot.config = shape.peft_config(model, *file_targets(chosen, names, layers.experts))
         problem = warning(targets, layers)
         if problem is not None:
             log.warning("%s: %s", name, problem.message)

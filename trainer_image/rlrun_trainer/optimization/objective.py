@@ -16,12 +16,16 @@ from rlrun_trainer.optimization.packing import MicroBatch
 from rlrun_trainer.optimization.policy_loss import policy_loss
 from rlrun_trainer.optimization.sampling_distribution import PLAIN, SamplingDistribution, token_logprobs
 
+OLDEST_AGE = 8
+"""Age in steps from which tokens are summed together."""
+AGE_TOKENS = tuple(f"tokens_of_age_{age}" for age in range(OLDEST_AGE + 1))
+AGE_MISMATCHES = tuple(f"mismatch_of_age_{age}" for age in range(OLDEST_AGE + 1))
 SUMS = (
-    "policy_loss", "cross_entropy", "entropy", "mismatch", "ratio", "masked", "present", "present_mismatch", "kl",
-    "taught", "teacher_kl",
+    "policy_loss", "cross_entropy", "entropy", "mismatch", "ratio", "masked", "kl", "taught", "teacher_kl",
+    *AGE_TOKENS, *AGE_MISMATCHES,
 )  # fmt: skip
-"""Sums over the tokens of a micro-batch. `present` counts tokens sampled by the current version of the policy, `taught`
-those with a teacher.
+"""Sums over the tokens of a micro-batch. `taught` counts tokens with a teacher. The age of a token is the number of
+steps since the policy that sampled it; tokens of age 0 show how much the two programs differ.
 """
 MAXIMA = ("mismatch", "ratio")
 CHUNK_ELEMENTS = 2**25
@@ -89,7 +93,7 @@ def _backward_to(
             batch.samples,
             objective.loss,
         )
-        kl, present = result.mismatch_kl, batch.versions[:n] == objective.version
+        kl = result.mismatch_kl
         loss = loss + result.loss
         sums |= {
             "policy_loss": result.loss,
@@ -97,10 +101,8 @@ def _backward_to(
             "mismatch": kl.sum(),
             "ratio": result.ratio.sum(),
             "masked": (~result.kept).sum(),
-            # These tokens show how much the two programs differ; older ones also differ by policy version.
-            "present": present.sum(),
-            "present_mismatch": kl[present].sum(),
         }
+        sums |= _sums_by_age(kl, objective.version - batch.versions[:n])
         maxima = {"mismatch": kl.max(), "ratio": result.ratio.max()}
         if objective.beta is not None:
             assert reference is not None
@@ -113,6 +115,16 @@ def _backward_to(
         loss = loss + sums["cross_entropy"]
     (loss / objective.trainable).backward()
     return _stack([sums[name] for name in SUMS]), _stack([maxima[name] for name in MAXIMA])
+
+
+def _sums_by_age(kl: torch.Tensor, ages: torch.Tensor) -> dict[str, torch.Tensor]:
+    """Return the sums of `AGE_TOKENS` and `AGE_MISMATCHES` for tokens with these mismatches and ages: [N] each."""
+    columns = torch.arange(OLDEST_AGE + 1, device=ages.device)
+    has_age = ages.clamp(max=OLDEST_AGE)[:, None] == columns
+    mismatches = torch.where(has_age, kl[:, None], torch.zeros_like(kl)[:, None])
+    return dict(
+        zip((*AGE_TOKENS, *AGE_MISMATCHES), (*has_age.sum(0).unbind(), *mismatches.sum(0).unbind()), strict=True)
+    )
 
 
 def _score_taught_tokens(

@@ -66,8 +66,10 @@ class _Arrays:
     logprobs: np.ndarray
     advantages: np.ndarray
     teacher: np.ndarray
-    version: int
+    versions: np.ndarray
+    """Policy versions of the trainable tokens."""
     policy: bool
+    turn_starts: np.ndarray
 
 
 def pack(
@@ -149,7 +151,7 @@ def _rectangle(rows: list[list[_Arrays]], width: int, history: bool) -> MicroBat
     teacher = _concatenate([sample.teacher for sample in order])
     past = HistoryBuilder()
     for sample in order if history else ():
-        past.add(sample.token_ids, sample.columns)
+        past.add(sample.token_ids, sample.columns, sample.turn_starts)
     return MicroBatch(
         input_ids=torch.from_numpy(ids),
         position_ids=torch.from_numpy(positions),
@@ -158,7 +160,7 @@ def _rectangle(rows: list[list[_Arrays]], width: int, history: bool) -> MicroBat
         engine_logprobs=_concatenate([sample.logprobs for sample in order]),
         advantages=_concatenate([sample.advantages for sample in order]),
         teacher_logprobs=teacher if not teacher.isnan().all() else None,
-        versions=torch.from_numpy(np.repeat([sample.version for sample in order], counts)),
+        versions=_concatenate([sample.versions for sample in order]),
         sample_of=torch.from_numpy(np.repeat(np.arange(len(order)), counts)),
         policy_tokens=int(sum(count for count, sample in zip(counts, order, strict=True) if sample.policy)),
         samples=len(order),
@@ -174,14 +176,18 @@ def _concatenate(parts: list[np.ndarray]) -> torch.Tensor:
 def _arrays(sample: Sample) -> _Arrays:
     columns = np.flatnonzero(np.asarray(sample.loss_mask, dtype=bool))
     tokens = np.asarray(sample.token_ids, dtype=np.int64)
+    turns = np.asarray(sample.turn_starts, dtype=np.int64)
     policy = sample.loss is SampleLoss.policy
     untaught = np.full(len(columns), np.nan, dtype=np.float32)
+    versions = np.full(len(columns), sample.policy_version, dtype=np.int64)
+    if sample.policy_versions is not None:
+        versions = np.asarray(sample.policy_versions, dtype=np.int64)[columns]
     if not policy:
         nothing = np.zeros(len(columns), dtype=np.float32)
-        return _Arrays(tokens, columns, nothing, nothing, untaught, sample.policy_version, policy)
+        return _Arrays(tokens, columns, nothing, nothing, untaught, versions, policy, turns)
     logprobs = np.asarray(sample.logprobs, dtype=np.float32)[columns]
     if sample.teacher_logprobs is None:
         advantages = np.full(len(columns), sample.advantage, dtype=np.float32)
-        return _Arrays(tokens, columns, logprobs, advantages, untaught, sample.policy_version, policy)
+        return _Arrays(tokens, columns, logprobs, advantages, untaught, versions, policy, turns)
     teacher = np.asarray(sample.teacher_logprobs, dtype=np.float32)[columns]
-    return _Arrays(tokens, columns, logprobs, np.zeros_like(teacher), teacher, sample.policy_version, policy)
+    return _Arrays(tokens, columns, logprobs, np.zeros_like(teacher), teacher, versions, policy, turns)

@@ -98,11 +98,13 @@ class HistoryBuilder:
     _count: list[np.ndarray] = field(default_factory=list)
     _length: int = 0
 
-    def add(self, token_ids: np.ndarray, columns: np.ndarray) -> None:
-        """Add a sample [T]. The tokens at `columns` (ascending) were sampled; contiguous ones form a turn."""
+    def add(self, token_ids: np.ndarray, columns: np.ndarray, turn_starts: np.ndarray) -> None:
+        """Add a sample [T]. The tokens at `columns` (ascending) were sampled. A turn begins at each of `turn_starts`,
+        and where tokens were added.
+        """
         firsts = np.sort(np.unique(token_ids, return_index=True)[1])
         index = np.arange(len(columns))
-        begins = np.diff(columns, prepend=-1) != 1
+        begins = (np.diff(columns, prepend=-1) != 1) | np.isin(columns, turn_starts)
         self._drawn.append(index - np.maximum.accumulate(np.where(begins, index, 0)))
         self._distinct.append(token_ids[firsts])
         self._start.append(np.full(len(columns), self._length))

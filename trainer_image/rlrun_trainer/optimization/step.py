@@ -19,7 +19,7 @@ from rlrun.service.errors import ProblemError
 from rlrun_trainer.model.base_model import AdapterSlot, BaseModel
 from rlrun_trainer.optimization.kl_penalty import first_beta, next_beta
 from rlrun_trainer.optimization.mfu import active_weights, peak_flops, step_flops
-from rlrun_trainer.optimization.objective import MAXIMA, SUMS, Objective, backward
+from rlrun_trainer.optimization.objective import AGE_MISMATCHES, AGE_TOKENS, MAXIMA, SUMS, Objective, backward
 from rlrun_trainer.optimization.packing import MicroBatch, pack
 from rlrun_trainer.optimization.sampling_distribution import SamplingDistribution
 from rlrun_trainer.runtime.process_group import PassAborted, full_tensor
@@ -178,8 +178,9 @@ def _learning_metrics(
             metrics |= {"kl_penalty/kl": total["kl"] / policy, "kl_penalty/beta": beta}
         if total["taught"]:
             metrics["teacher_kl/mean"] = total["teacher_kl"] / total["taught"]
-        if total["present"]:
-            metrics["mismatch_kl/on_policy/mean"] = total["present_mismatch"] / total["present"]
+        for age, (tokens, mismatch) in enumerate(zip(AGE_TOKENS, AGE_MISMATCHES, strict=True)):
+            if total[tokens]:
+                metrics[f"mismatch_kl/{f'age_{age}' if age else 'on_policy'}/mean"] = total[mismatch] / total[tokens]
     if 0 < policy < trainable:
         metrics["loss/policy/mean"] = policy_loss / policy
         metrics["loss/cross_entropy/mean"] = total["cross_entropy"] / (trainable - policy)

@@ -1,15 +1,12 @@
 """Validation of a batch before its step."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import compress
 
 from rlrun.constants import UNPROCESSABLE, Reason
-from rlrun.protocol.trainer import Sample, SampleLoss
+from rlrun.protocol.trainer import Sample, SampleLoss, are_logprobs
 from rlrun.service.errors import ProblemError
-
-LARGEST_LOGPROB = 1e-3
-"""Logarithm of a probability, with room for rounding."""
 
 
 def check_batch(samples: Sequence[Sample], seq_len: int, vocab_size: int) -> None:
@@ -29,7 +26,11 @@ def check_batch(samples: Sequence[Sample], seq_len: int, vocab_size: int) -> Non
             raise _invalid(index, "lossMask[0] is true, but the first token has no prediction")
         if min(sample.token_ids) < 0 or max(sample.token_ids) >= vocab_size:
             raise _invalid(index, f"tokenIds has a token outside the vocabulary of {vocab_size}")
+        if not all(0 <= start < length and sample.loss_mask[start] for start in sample.turn_starts):
+            raise _invalid(index, "turnStarts has a position whose token was not sampled")
         trainable += sum(sample.loss_mask)
+        if sample.policy_versions is not None and len(sample.policy_versions) != length:
+            raise _invalid(index, "policyVersions and tokenIds differ in length")
         if sample.loss is SampleLoss.policy:
             _check_signal(index, sample)
     if trainable == 0:
@@ -39,7 +40,7 @@ def check_batch(samples: Sequence[Sample], seq_len: int, vocab_size: int) -> Non
 
 
 def _check_signal(index: int, sample: Sample) -> None:
-    if not _are_logprobs(compress(sample.logprobs, sample.loss_mask)):
+    if not are_logprobs(list(compress(sample.logprobs, sample.loss_mask))):
         raise _invalid(index, "logprobs has a value that is not the logarithm of a probability")
     if sample.teacher_logprobs is None:
         if not math.isfinite(sample.advantage):
@@ -47,13 +48,8 @@ def _check_signal(index: int, sample: Sample) -> None:
         return
     if len(sample.teacher_logprobs) != len(sample.loss_mask):
         raise _invalid(index, "teacherLogprobs and tokenIds differ in length")
-    if not _are_logprobs(compress(sample.teacher_logprobs, sample.loss_mask)):
+    if not are_logprobs(list(compress(sample.teacher_logprobs, sample.loss_mask))):
         raise _invalid(index, "teacherLogprobs has a value that is not the logarithm of a probability")
-
-
-def _are_logprobs(values: Iterable[float]) -> bool:
-    # Comparisons with NaN are false.
-    return all(-math.inf < value <= LARGEST_LOGPROB for value in values)
 
 
 def _invalid(index: int, what: str) -> ProblemError:

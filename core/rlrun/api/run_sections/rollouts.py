@@ -20,7 +20,7 @@ class Sampling(Spec):
     """Sampling parameters of training rollouts."""
 
     max_tokens: int | None = Field(default=None, ge=1, le=1_048_576)
-    """Maximum number of completion tokens per turn. Must be below the model's seqLen, which includes the prompt. Unset: defaultMaxTokens of the RLModel."""  # noqa: E501
+    """Maximum number of completion tokens per turn. A turn gets less where its prompt leaves less of the model's seqLen, which must be greater. Unset: defaultMaxTokens of the RLModel."""  # noqa: E501
     temperature: float = Field(default=1.0, gt=0, le=10)
     """Sampling temperature, applied in the inference engine and in the trainer. Must be above 0: with greedy sampling all rollouts of an example are equal and give no training signal."""  # noqa: E501
     top_p: float | None = Field(default=None, gt=0, le=1)

@@ -15,11 +15,21 @@ MOST_OVERSAMPLING = 16
 
 
 def fit_async_level(table: dict[str, Any]) -> FieldProblem | None:
-    """Make max_async_level and oversampling_factor of a run agree. Return a note if a value of the file has changed.
+    """Make oversampling_factor, max_async_level and max_off_policy_steps of a run agree. Return a note if a value of
+    the file has changed.
 
     A factor in the table is kept and raises the level. Otherwise a level below the default factor lowers the factor,
-    which costs speed only. Values that are no numbers or out of range are left to validation.
+    which costs speed only. A level above the default of max_off_policy_steps raises that default. Values that are no
+    numbers or out of range are left to validation.
     """
+    note = _fit_level(table)
+    level, oldest = table.get("max_async_level"), RLRunSpec.model_fields["max_off_policy_steps"].default
+    if _is_number(level) and level > oldest:
+        table.setdefault("max_off_policy_steps", level)
+    return note
+
+
+def _fit_level(table: dict[str, Any]) -> FieldProblem | None:
     fields = RLRunSpec.model_fields
     factor = table.get("oversampling_factor", fields["oversampling_factor"].default)
     level = table.get("max_async_level", fields["max_async_level"].default)

@@ -24,6 +24,7 @@ SELF_MANAGED = (
     ForeignKey("model", "model", "Here the id of an RLModel, whose `source` names the weights."),
     *same("max_steps", "batch_size", "rollouts_per_example"),
     *same("learning_rate", "warmup_steps", "gradient_accumulation_steps", "oversampling_factor", "max_async_level"),
+    *same("max_off_policy_steps"),
     *_table("sampling", "max_tokens", "temperature", "top_p", "stop"),
     ForeignKey("env.id", "env.id", f"A name without an owner is refused: it {NO_OWNER}."),
     *_table("env", "args", "taskset", "harness", "weight"),

@@ -268,7 +268,8 @@ PRIME_RL = (
     ForeignKey("orchestrator.group_size", "rollouts_per_example", "With its own default, 1, a group has no baseline."),
     ForeignKey("orchestrator.trajectory_strategy", "trajectory_strategy"),
     *refuse("has no equivalent: batch_size counts rollouts", "orchestrator.token_batch_size"),
-    *ignore("max_async_level limits the age of rollouts", "orchestrator.max_off_policy_steps", "max_off_policy_steps"),
+    ForeignKey("orchestrator.max_off_policy_steps", "max_off_policy_steps"),
+    ForeignKey("max_off_policy_steps", "max_off_policy_steps"),
     *ignore("max_async_level is a limit", "orchestrator.strict_async_level", "strict_async_level"),
     *ignore(
         "oversampling_factor sets the number of rollouts in flight",

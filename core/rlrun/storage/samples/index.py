@@ -85,13 +85,14 @@ class SampleIndex(Schema):
 def group_of(records: list[SampleRecord], offset: int = 0, size: int = 0) -> SampleGroup:
     """Return the index entry of a group's records, of which there is at least one."""
     first = records[0]
+    oldest = min(records, key=lambda record: record.policy_version or 0)
     return SampleGroup(
         group=first.group,
         environment=first.environment,
         example=first.example,
         ordinal=first.ordinal,
-        policy_version=first.policy_version,
-        staleness=first.staleness,
+        policy_version=oldest.policy_version,
+        staleness=oldest.staleness,
         offset=offset,
         size=size,
         rows=[row_of(record) for record in records],

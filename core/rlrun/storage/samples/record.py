@@ -111,7 +111,7 @@ class SampleRecord(Schema):
     example: int
     """Number of the example in the environment's dataset."""
     policy_version: int | None = None
-    """Version of the policy that the group began with."""
+    """Version of the oldest policy that sampled tokens of the rollout."""
     staleness: int | None = None
     """Steps between that policy and the one that the step trained."""
     status: SampleStatus

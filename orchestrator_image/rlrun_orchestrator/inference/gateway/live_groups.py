@@ -1,16 +1,22 @@
 """The groups that may use the gateway now, with the recorded turns of their rollouts.
 
 A group is open from its dispatch to its result. Its id is the only credential for the gateway and cannot be guessed.
+
+Each turn is sampled by one policy. A turn of a training group uses the newest published one, whichever the turns before
+used; a group that measures a policy keeps it.
 """
 
 import secrets
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from rlrun.protocol.policy import PolicyKind, PolicyRef
+from rlrun.protocol.problem import Problem
 
 from rlrun_orchestrator.data.groups import RecordedGroup
 from rlrun_orchestrator.data.trajectories import Turn
+from rlrun_orchestrator.data.version_span import VersionSpan
 from rlrun_orchestrator.inference.gateway.prefixes import Conversation
 from rlrun_orchestrator.inference.replica_pool import Replica
 
@@ -26,22 +32,39 @@ class RolloutSession:
     """Recorded turns, each with the arrival number of its request."""
     conversation: Conversation | None = None
     """Newest chat. The next prompt must begin with its exact tokens."""
+    answered: int = 0
+    """Newest request that was answered, by its arrival number."""
+    refusal: tuple[int, Problem] | None = None
+    """Newest request that got no answer, by its arrival number, with the cause."""
+
+
+@dataclass(frozen=True)
+class ServedPolicy:
+    """Policy that samples, as engines and replicas name it."""
+
+    policy: PolicyRef
+    model: str
+    """Model name in requests to the engine: the policy's name, or the base model's id."""
+    base: bool = False
+    """True if the base model responds instead of the policy."""
+
+    @property
+    def required_policy(self) -> str | None:
+        """Name of the policy that a replica must serve. None: any replica that responds."""
+        return None if self.base else self.policy.name
 
 
 @dataclass
 class LiveGroup:
-    """One group with the policy version that it is pinned to and the turns recorded so far."""
+    """One group with the policy of its newest turn and the turns recorded so far."""
 
     id: str
-    policy: PolicyRef
-    model: str
-    """Model name in requests to the engine: the policy's name, or the base model's id."""
+    served: ServedPolicy
+    """Policy of the newest turn, before the first one that of the dispatch."""
     ordinal: int = 0
     """Number of the group in the run, from which its seeds are derived."""
     record: bool = True
     """False for evaluations, whose turns are not trained on."""
-    base: bool = False
-    """True if the base model responds instead of the policy."""
     rollouts: dict[str, RolloutSession] = field(default_factory=dict)
     arrivals: int = 0
     in_flight: int = 0
@@ -49,10 +72,22 @@ class LiveGroup:
     home: Replica | None = None
     """Replica that has this group's prefix in its cache."""
 
+    versions: VersionSpan = field(init=False)
+    """Versions of the policies that turns began with."""
+    turns_in_progress: list[ServedPolicy] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.versions = VersionSpan.at(self.policy.version)
+
     @property
-    def required_policy(self) -> str | None:
-        """Name of the policy that a replica must serve. None: any replica that responds."""
-        return None if self.base else self.policy.name
+    def policy(self) -> PolicyRef:
+        """Policy of the newest turn."""
+        return self.served.policy
+
+    @property
+    def model(self) -> str:
+        """Model name of the newest turn."""
+        return self.served.model
 
     def next_arrival(self) -> int:
         """Return the arrival number of a new request."""
@@ -69,16 +104,40 @@ class LiveGroup:
     def record_turn(self, rollout: str, arrival: int, turn: Turn) -> None:
         """Record a turn. Turns are ordered by the arrival of their requests; responses may overtake one another."""
         self.rollout_session(rollout).turns.append((arrival, turn))
+        self.record_answer(rollout, arrival)
+
+    def record_answer(self, rollout: str, arrival: int) -> None:
+        """Record that a request was answered, also in an evaluation, which records no turns."""
+        session = self.rollout_session(rollout)
+        session.answered = max(session.answered, arrival)
+
+    def record_refusal(self, rollout: str, arrival: int, problem: Problem) -> None:
+        """Record why a request got no answer."""
+        session = self.rollout_session(rollout)
+        if session.refusal is None or session.refusal[0] < arrival:
+            session.refusal = arrival, problem
 
     def turns_of(self, rollout: str) -> list[Turn]:
         """Return the turns of a rollout in order, none for an unknown id."""
         known = self.rollouts.get(rollout)
         return [turn for _, turn in sorted(known.turns, key=lambda pair: pair[0])] if known else []
 
+    def completion_tokens(self) -> list[int]:
+        """Return the number of tokens sampled so far for each rollout."""
+        return [sum(len(turn.completion_ids) for _, turn in session.turns) for session in self.rollouts.values()]
+
     def record_of_turns(self) -> RecordedGroup:
         """Return what was recorded so far."""
         turns = {rollout: self.turns_of(rollout) for rollout in self.rollouts}
-        return RecordedGroup(self.id, self.ordinal, self.policy.version, turns)
+        return RecordedGroup(self.id, self.ordinal, self.versions.oldest, turns, self.final_refusals())
+
+    def final_refusals(self) -> dict[str, Problem]:
+        """Return why the last request of a rollout failed, for each rollout whose last request did."""
+        return {
+            rollout: session.refusal[1]
+            for rollout, session in self.rollouts.items()
+            if session.refusal is not None and session.refusal[0] > session.answered
+        }
 
 
 class LiveGroups:
@@ -87,13 +146,15 @@ class LiveGroups:
     def __init__(self, base_model: str = "") -> None:
         """`base_model`: id under which every engine of the run serves the base model."""
         self._base_model = base_model
+        self._newest: PolicyRef | None = None
+        """Policy of new turns. None: each group continues with its own."""
         self._groups: dict[str, LiveGroup] = {}
         self._opened = {True: 0, False: 0}
 
     def open(
         self, policy: PolicyRef, *, ordinal: int | None = None, record: bool = True, base: bool = False
     ) -> LiveGroup:
-        """Open a group that is pinned to that policy.
+        """Open a group that starts with that policy. Unless it is recorded for training, it is pinned to it.
 
         `ordinal` determines its seeds. By default it is the number of groups opened before; evaluations (`record`
         False) are counted separately. With `base` the base model responds instead of the policy, so that an evaluation
@@ -102,11 +163,31 @@ class LiveGroups:
         """
         number = self._opened[record] if ordinal is None else ordinal
         self._opened[record] += 1
-        serves_base = base or policy.kind is PolicyKind.weights
-        model = self._base_model if serves_base else policy.name
-        group = LiveGroup(f"g-{secrets.token_hex(16)}", policy, model, number, record, base)
+        group = LiveGroup(f"g-{secrets.token_hex(16)}", self._resolve(policy, base=base), number, record)
         self._groups[group.id] = group
         return group
+
+    def publish(self, policy: PolicyRef | None) -> None:
+        """Begin all further turns of training groups with `policy`. None: with those that the groups used last."""
+        self._newest = policy
+
+    @contextmanager
+    def turn(self, group: LiveGroup) -> Iterator[ServedPolicy]:
+        """Choose the policy of a turn that begins now. Engines keep it until the turn ends."""
+        served = group.served
+        if self._newest is not None and group.record and not served.base:
+            served = self._resolve(self._newest)
+        group.served = served
+        group.versions.add_turn(served.policy.version)
+        group.turns_in_progress.append(served)
+        try:
+            yield served
+        finally:
+            group.turns_in_progress.remove(served)
+
+    def _resolve(self, policy: PolicyRef, *, base: bool = False) -> ServedPolicy:
+        serves_base = base or policy.kind is PolicyKind.weights
+        return ServedPolicy(policy, self._base_model if serves_base else policy.name, base)
 
     def close(self, group_id: str) -> None:
         """Close the group: its id is rejected from now on."""
@@ -117,8 +198,16 @@ class LiveGroups:
         return self._groups.get(group_id)
 
     def policies(self) -> dict[str, PolicyRef]:
-        """Return the policies that open groups are pinned to, by name."""
-        return {group.policy.name: group.policy for group in self._groups.values() if not group.base}
+        """Return the policies that engines must keep for open groups, by name: those of turns in progress, and those of
+        groups whose next turn uses the same policy again.
+        """
+        used: dict[str, PolicyRef] = {}
+        for group in self._groups.values():
+            keeps = self._newest is None or not group.record
+            for served in (*group.turns_in_progress, *([group.served] if keeps else [])):
+                if not served.base:
+                    used[served.policy.name] = served.policy
+        return used
 
     def __len__(self) -> int:
         return len(self._groups)

@@ -9,7 +9,7 @@ import aiohttp
 from rlrun.constants import Reason
 from rlrun.protocol.problem import Problem
 
-from rlrun_orchestrator.inference.gateway.live_groups import LiveGroup, LiveGroups
+from rlrun_orchestrator.inference.gateway.live_groups import LiveGroup, LiveGroups, ServedPolicy
 from rlrun_orchestrator.inference.replica_pool import Replica, ReplicaPool
 
 MAX_TRIES = 4
@@ -55,9 +55,9 @@ class RequestRouter:
         self._wait = wait
         self._limits = aiohttp.ClientTimeout(total=deadline, sock_connect=CONNECT_SECONDS)
 
-    async def send(self, group: LiveGroup, path: str, body: bytes) -> tuple[int, bytes]:
-        """Send a request and return status (below 500) and body of the response. Raises NoReplicaAvailable,
-        GroupClosed.
+    async def send(self, group: LiveGroup, served: ServedPolicy, path: str, body: bytes) -> tuple[int, bytes]:
+        """Send a request to a replica of the policy and return status (below 500) and body of the response. Raises
+        NoReplicaAvailable, GroupClosed.
         """
         self.stats.requests += 1
         ends = time.monotonic() + self._wait
@@ -66,11 +66,11 @@ class RequestRouter:
         while tries < MAX_TRIES:
             if self._groups.get(group.id) is not group:
                 raise GroupClosed
-            replica = self._pool.choose(group.required_policy, group.home)
+            replica = self._pool.choose(served.required_policy, group.home)
             if replica is None:
                 left = ends - time.monotonic()
                 if left <= 0:
-                    problem = self._pool.problem(None if group.base else group.policy)
+                    problem = self._pool.problem(None if served.base else served.policy)
                     break
                 await self._pool.wait_for_change(min(left, 1.0))
                 continue
@@ -84,14 +84,14 @@ class RequestRouter:
                 )
                 replica.mark_suspect(problem)
             else:
-                lost = status == 404 and group.model == group.required_policy and group.model.encode() in answer
+                lost = status == 404 and served.model == served.required_policy and served.model.encode() in answer
                 if status < 500 and not lost:
                     return status, answer
                 text = answer[:300].decode("utf-8", "replace")
                 url = replica.endpoint.engine_url
                 problem = Problem(reason=Reason.INFERENCE_FAILED, message=f"{url} answered {status}: {text}")
                 if status == 404:  # the engine restarted without the adapter
-                    replica.adapters.discard(group.policy.name)
+                    replica.adapters.discard(served.policy.name)
                     replica.wake.set()
                 else:
                     replica.mark_suspect(problem)

@@ -3,12 +3,21 @@
 import json
 from typing import Any
 
+from rlrun.constants import Reason
+from rlrun.protocol.problem import Problem
+from rlrun.protocol.trainer import are_logprobs
+
 from rlrun_orchestrator.data.trajectories import Turn
 from rlrun_orchestrator.inference.gateway.sampling_rules import CompletionKind
 
 
 class InvalidEngineResponse(ValueError):
-    """The engine's response lacks the tokens or logprobs that training needs."""
+    """The engine's response lacks the tokens or logprobs that training needs, or has other values in their place."""
+
+    @property
+    def problem(self) -> Problem:
+        """Cause for the client and for the rollout."""
+        return Problem(reason=Reason.INFERENCE_ANSWER_UNUSABLE, message=str(self))
 
 
 def parse_turn(kind: CompletionKind, answer: dict[str, Any]) -> Turn:
@@ -36,7 +45,38 @@ def parse_turn(kind: CompletionKind, answer: dict[str, Any]) -> Turn:
             f"the inference engine gave {len(logprobs)} logprobs for {len(completion_ids or [])} tokens: "
             "is it started with a logprobs limit or another API server in front of it?"
         )
+    _check_tokens(prompt_ids, completion_ids, logprobs)
     return Turn(prompt_ids, completion_ids, logprobs, choice.get("finish_reason"))
+
+
+def _check_tokens(prompt_ids: list[Any], completion_ids: list[Any], logprobs: list[Any]) -> None:
+    """Raise InvalidEngineResponse for values with which the trainer would refuse the whole batch."""
+    if not prompt_ids or not (_are_token_ids(prompt_ids) and _are_token_ids(completion_ids)):
+        raise InvalidEngineResponse("the inference engine gave token ids that are not whole numbers from 0, or none")
+    if not are_logprobs(logprobs):
+        wrong = next(number for number, logprob in enumerate(logprobs) if not are_logprobs([logprob]))
+        raise InvalidEngineResponse(
+            f"the inference engine gave {str(logprobs[wrong])[:50]} as log-probability of token {wrong + 1} of "
+            f"{len(logprobs)}, which no probability has: this answer is not used. If it happens often, check the dtype "
+            "and quantization of the model and the engine's log"
+        )
+
+
+def _are_token_ids(values: list[Any]) -> bool:
+    # Without a loop in Python: a prompt has all tokens of the turns before.
+    return set(map(type, values)) <= {int} and min(values, default=0) >= 0
+
+
+def refusal_problem(status: int, data: bytes) -> Problem:
+    """Return the cause of a request that the engine refused, for the rollout that sent it."""
+    try:
+        body = json.loads(data)
+        said = str((body.get("error") or body)["message"])
+    except (ValueError, TypeError, KeyError, AttributeError):
+        said = data[:300].decode("utf-8", "replace")
+    # Without the tokenizer's measure: vLLM's own words have the lengths.
+    reason = Reason.PROMPT_TOO_LONG if "maximum context length" in said else Reason.REQUEST_REFUSED
+    return Problem(reason=reason, message=f"the inference engine answered {status}: {said}"[:1000])
 
 
 def completion_to_chat(answer: dict[str, Any]) -> dict[str, Any]:

@@ -9,10 +9,14 @@ log-probabilities. docs/design/010 lists them all, with the decision on each.
 """
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
+
+from rlrun.constants import Reason
+from rlrun.protocol.problem import Problem
+from rlrun.service.errors import ProblemError
 
 
 class CompletionKind(StrEnum):
@@ -49,8 +53,35 @@ FREE_TOOL_CHOICES = (None, "none", "auto")
 """Values of `tool_choice` that leave it to the model which tokens follow."""
 
 
+TEXT_PARTS = frozenset({"text", "input_text", "output_text", "refusal", "thinking", "tool_reference"})
+"""Types of content parts that vLLM renders as text."""
+MEDIA_KEYS = (
+    "image_url", "input_image", "image_pil", "image_embeds", "audio_url", "input_audio", "audio_embeds", "video_url",
+    "video_embeds",
+)  # fmt: skip
+"""Keys of parts with other content. vLLM reads these without a type, too."""
+
+
 class BadRequest(ValueError):
     """The request is invalid. The message addresses the environment's author."""
+
+    @property
+    def problem(self) -> Problem:
+        """Cause for the rollout that sent it."""
+        return Problem(reason=Reason.REQUEST_REFUSED, message=str(self)[:1000])
+
+
+class PromptTooLong(ProblemError):
+    """The prompt leaves no token of seqLen for an answer."""
+
+    def __init__(self, prompt_tokens: int, seq_len: int) -> None:
+        # Clients such as verifiers recognize the first words, and end the rollout as truncated.
+        message = (
+            f"This model's maximum context length is {seq_len} tokens (seqLen of the RLModel). However, your prompt "
+            f"has {prompt_tokens} tokens, which leaves none for an answer. Shorten the prompt, end conversations "
+            "earlier, or choose a model with a higher seqLen."
+        )
+        super().__init__(400, Problem(reason=Reason.PROMPT_TOO_LONG, message=message))
 
 
 @dataclass(frozen=True)
@@ -85,6 +116,8 @@ class SamplingRules:
     seed: int | None = None
     template: Mapping[str, Any] = field(default_factory=dict)
     """Variables of the chat template that the run sets. They replace those of a request."""
+    seq_len: int | None = None
+    """Maximum number of tokens of prompt and answer. None: no limit of its own."""
 
     def with_template(self, body: dict[str, Any]) -> dict[str, Any]:
         """Return a chat request with the run's variables of the chat template, before it is rendered on any route.
@@ -103,17 +136,27 @@ class SamplingRules:
         return rendered
 
     def to_engine_request(
-        self, kind: CompletionKind, body: dict[str, Any], model: str, seed_key: SamplingSeedKey
+        self,
+        kind: CompletionKind,
+        body: dict[str, Any],
+        model: str,
+        seed_key: SamplingSeedKey,
+        *,
+        prompt_tokens: int | None = None,
     ) -> dict[str, Any]:
-        """Return the request for the engine. Raises BadRequest."""
+        """Return the request for the engine. `prompt_tokens`: length of the prompt, if it is known; that of token ids
+        always is. Raises BadRequest and PromptTooLong.
+        """
         check(kind, body)
+        if isinstance(body.get("prompt"), list):
+            prompt_tokens = len(body["prompt"])
         forwarded = FORWARDED_FIELDS[kind]
         requested = {name: value for name, value in body.items() if name in forwarded and value is not None}
         if requested.get("parallel_tool_calls") is not True:
             requested.pop("parallel_tool_calls", None)
         if isinstance(requested.get("tools"), list):
             requested["tools"] = [without_strict(tool) for tool in requested["tools"]]
-        limit = self._limit(body)
+        limit = self._limit(body, prompt_tokens)
         request = requested | {
             "model": model,
             "max_tokens": limit,
@@ -143,13 +186,20 @@ class SamplingRules:
             request["seed"] = seed_key.seed(self.seed)
         return request
 
-    def _limit(self, body: dict[str, Any]) -> int:
-        requested = body.get("max_completion_tokens") or body.get("max_tokens")
-        if requested is None:
-            return self.max_tokens
+    def cuts(self, body: dict[str, Any], prompt_tokens: int) -> bool:
+        """Return whether a prompt of this length leaves less than the limit of the request."""
+        return self.seq_len is not None and prompt_tokens + self._limit(body, None) > self.seq_len
+
+    def _limit(self, body: dict[str, Any], prompt_tokens: int | None) -> int:
+        requested = body.get("max_completion_tokens") or body.get("max_tokens") or self.max_tokens
         if isinstance(requested, bool) or not isinstance(requested, int) or requested < 1:
             raise BadRequest(f"max_tokens must be a whole number above 0, not {requested!r}")
-        return min(requested, self.max_tokens)
+        limit = min(requested, self.max_tokens)
+        if prompt_tokens is None or self.seq_len is None:
+            return limit
+        if prompt_tokens >= self.seq_len:
+            raise PromptTooLong(prompt_tokens, self.seq_len)
+        return min(limit, self.seq_len - prompt_tokens)
 
 
 def check(kind: CompletionKind, body: dict[str, Any]) -> None:
@@ -173,11 +223,43 @@ def check(kind: CompletionKind, body: dict[str, Any]) -> None:
     needed = "messages" if kind is CompletionKind.chat else "prompt"
     if not body.get(needed):
         raise BadRequest(f"{needed} is missing")
-    if kind is CompletionKind.chat and not isinstance(body["messages"], list):
-        raise BadRequest("messages must be a list of objects with role and content")
+    if kind is CompletionKind.chat:
+        if not isinstance(body["messages"], list):
+            raise BadRequest("messages must be a list of objects with role and content")
+        other = other_content(body["messages"])
+        if other is not None:
+            raise BadRequest(
+                f"{other}, and a training run accepts only text: the trainer would compute the probabilities of the "
+                "answer without it. Describe the content in text, or leave it out"
+            )
     prompt = body.get("prompt")
     if kind is CompletionKind.text and isinstance(prompt, list) and not all(isinstance(token, int) for token in prompt):
         raise BadRequest("prompt must be one text or one list of token ids")
+
+
+def other_content(messages: Sequence[Any]) -> str | None:
+    """Return the place and type of the first content that is not text, None if all is."""
+    for number, message in enumerate(messages):
+        if not isinstance(message, dict):
+            continue
+        if message.get("audio"):
+            return f"messages[{number}].audio is set"
+        content = message.get("content")
+        for index, part in enumerate(content if isinstance(content, list) else []):
+            kind = _other_type(part)
+            if kind is not None:
+                return f"messages[{number}].content[{index}] is of type {kind}"
+    return None
+
+
+def _other_type(part: Any) -> str | None:
+    """Return the type of a content part that is not text."""
+    if not isinstance(part, dict):
+        return None
+    kind = part.get("type", "text")
+    if not isinstance(kind, str) or kind not in TEXT_PARTS:
+        return str(kind)[:50]
+    return next((key for key in MEDIA_KEYS if key in part), None)
 
 
 def ignored_constraints(body: dict[str, Any]) -> list[str]:

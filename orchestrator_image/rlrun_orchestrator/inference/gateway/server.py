@@ -27,21 +27,24 @@ from rlrun.storage.store import StoreError
 
 from rlrun_orchestrator.inference.gateway.environment_packages import PackageMissing, PackageReader
 from rlrun_orchestrator.inference.gateway.limits import ROLLOUT_ID, Limits
-from rlrun_orchestrator.inference.gateway.live_groups import LiveGroup, LiveGroups, RolloutSession
+from rlrun_orchestrator.inference.gateway.live_groups import LiveGroup, LiveGroups, RolloutSession, ServedPolicy
 from rlrun_orchestrator.inference.gateway.package_pins import PackageChanged
 from rlrun_orchestrator.inference.gateway.prefix_bridge import PrefixBridge
 from rlrun_orchestrator.inference.gateway.prefixes import Conversation, conversation, covered_messages, starts_with
+from rlrun_orchestrator.inference.gateway.prompt_tokenizer import PromptTokenizer
 from rlrun_orchestrator.inference.gateway.request_router import GroupClosed, NoReplicaAvailable, RequestRouter
 from rlrun_orchestrator.inference.gateway.responses import (
     InvalidEngineResponse,
     completion_to_chat,
     parse_turn,
+    refusal_problem,
     strip_internal_fields,
     to_event_stream,
 )
 from rlrun_orchestrator.inference.gateway.sampling_rules import (
     BadRequest,
     CompletionKind,
+    PromptTooLong,
     SamplingRules,
     SamplingSeedKey,
     ignored_constraints,
@@ -90,7 +93,8 @@ class Gateway:
         self._packages = packages
         self._package_token = package_token
         self._limits = limits or Limits()
-        self._prefix_bridge = PrefixBridge(router, enabled=exact_prefixes)
+        self._tokenizer = PromptTokenizer(router)
+        self._prefix_bridge = PrefixBridge(self._tokenizer, enabled=exact_prefixes)
         self._stats = router.stats
         self._warned: set[str] = set()
         """Fields whose omission was logged. Once is enough: environments send them with every request."""
@@ -119,7 +123,7 @@ class Gateway:
                 raise ProblemError.of(429, Reason.TOO_MANY_REQUESTS, message)
             group.in_flight += 1
             try:
-                return await self._exchange(group, await self._admit(request, kind, group))
+                return await self._answer(request, kind, group)
             finally:
                 group.in_flight -= 1
         except ProblemError as error:
@@ -132,7 +136,18 @@ class Gateway:
             return _error(503, error.problem)
         except InvalidEngineResponse as error:
             log.error("%s", error)
-            return _error(502, Problem(reason=Reason.INFERENCE_ANSWER_UNUSABLE, message=str(error)))
+            return _error(502, error.problem)
+
+    async def _answer(self, request: web.Request, kind: CompletionKind, group: LiveGroup) -> web.Response:
+        """Answer a request of a group. A failure is recorded for the rollout, and named if the rollout ends with it."""
+        # Before the body is read: the order of arrival determines the order of turns and the seeds.
+        arrival = group.next_arrival()
+        rollout = self._rollout(request, group, arrival)
+        try:
+            return await self._exchange(group, await self._admit(request, kind, group, rollout, arrival))
+        except (ProblemError, BadRequest, NoReplicaAvailable, InvalidEngineResponse) as error:
+            group.record_refusal(rollout, arrival, error.problem)
+            raise
 
     def _group(self, request: web.Request) -> LiveGroup:
         group_id = request.match_info["group"]
@@ -141,16 +156,21 @@ class Gateway:
             raise _unknown_group(group_id)
         return group
 
-    async def _admit(self, request: web.Request, kind: CompletionKind, group: LiveGroup) -> Exchange:
-        """Validate everything that does not need the engine."""
-        # Before the body is read: the order of arrival determines the order of turns and the seeds.
-        arrival = group.next_arrival()
+    def _rollout(self, request: web.Request, group: LiveGroup, arrival: int) -> str:
+        """Return the id of the request's rollout, which the group then has."""
         rollout = request.match_info.get("rollout") or request.headers.get(ROLLOUT_ID_HEADER) or f"request-{arrival}"
         if not ROLLOUT_ID.fullmatch(rollout):
             raise BadRequest(f"{ROLLOUT_ID_HEADER} must be 1 to 200 printable ASCII characters")
         if rollout not in group.rollouts and len(group.rollouts) >= self._limits.rollouts:
             message = f"This group has {len(group.rollouts)} rollouts, the maximum. End it."
             raise ProblemError.of(400, Reason.TOO_MANY_ROLLOUTS, message)
+        group.rollout_session(rollout)
+        return rollout
+
+    async def _admit(
+        self, request: web.Request, kind: CompletionKind, group: LiveGroup, rollout: str, arrival: int
+    ) -> Exchange:
+        """Validate everything that does not need the engine."""
         session = group.rollout_session(rollout)
         if session.requests >= self._limits.turns:
             message = f"Rollout {rollout} has made {session.requests} requests, the maximum. End it."
@@ -189,28 +209,52 @@ class Gateway:
         return requested
 
     async def _exchange(self, group: LiveGroup, exchange: Exchange) -> web.Response:
-        try:
-            answer = await self._send_bridged(group, exchange)
-            bridged = answer is not None
-            if answer is None:
-                status, data = await self._send(group, exchange, exchange.kind, exchange.request_body)
-                if status != 200:
-                    return web.Response(status=status, body=data, content_type="application/json")
-                answer = json.loads(data)
-        except GroupClosed:
-            raise _unknown_group(group.id) from None
+        with self._groups.turn(group) as served:
+            try:
+                answer = await self._send_bridged(group, served, exchange)
+                bridged = answer is not None
+                if answer is None:
+                    status, data = await self._send_whole(group, served, exchange)
+                    if status != 200:
+                        group.record_refusal(exchange.rollout, exchange.arrival, refusal_problem(status, data))
+                        return web.Response(status=status, body=data, content_type="application/json")
+                    answer = json.loads(data)
+            except GroupClosed:
+                raise _unknown_group(group.id) from None
         if group.record:
-            self._record(group, exchange, answer, bridged=bridged)
+            self._record(group, served, exchange, answer, bridged=bridged)
+        else:
+            group.record_answer(exchange.rollout, exchange.arrival)
         return _response(exchange, answer)
 
+    async def _send_whole(self, group: LiveGroup, served: ServedPolicy, exchange: Exchange) -> tuple[int, bytes]:
+        """Send what the client sent. If the engine refuses it, measure the prompt, and request what fits behind it:
+        engines refuse a limit, or a minimum, that is above the rest of their context. Raises PromptTooLong.
+        """
+        kind, requested = exchange.kind, exchange.request_body
+        status, data = await self._send(group, served, exchange, kind, requested)
+        if status != 400:
+            return status, data
+        length = await self._tokenizer.count(group, served, kind, requested)
+        if length is None or not self._rules.cuts(requested, length):
+            return status, data
+        return await self._send(group, served, exchange, kind, requested, prompt_tokens=length)
+
     async def _send(
-        self, group: LiveGroup, exchange: Exchange, kind: CompletionKind, requested: dict[str, Any]
+        self,
+        group: LiveGroup,
+        served: ServedPolicy,
+        exchange: Exchange,
+        kind: CompletionKind,
+        requested: dict[str, Any],
+        *,
+        prompt_tokens: int | None = None,
     ) -> tuple[int, bytes]:
         seed_key = SamplingSeedKey(group.ordinal, exchange.session.rollout_order, exchange.turn, group.record)
-        outgoing = self._rules.to_engine_request(kind, requested, group.model, seed_key)
-        return await self._router.send(group, kind.value, _encode(outgoing).encode())
+        outgoing = self._rules.to_engine_request(kind, requested, served.model, seed_key, prompt_tokens=prompt_tokens)
+        return await self._router.send(group, served, kind.value, _encode(outgoing).encode())
 
-    async def _send_bridged(self, group: LiveGroup, exchange: Exchange) -> dict[str, Any] | None:
+    async def _send_bridged(self, group: LiveGroup, served: ServedPolicy, exchange: Exchange) -> dict[str, Any] | None:
         """Return the response to a prompt with the exact tokens of the previous turn, None if a chat must be sent."""
         last = exchange.session.conversation
         if exchange.kind is not CompletionKind.chat or last is None or not group.record:
@@ -219,18 +263,23 @@ class Gateway:
         if covered is None:
             return None
         exchange.last = last
-        prompt = await self._prefix_bridge.prompt(group, exchange.request_body, last, covered)
+        prompt = await self._prefix_bridge.prompt(group, served, exchange.request_body, last, covered)
         if prompt is None:
             return None
-        status, data = await self._send(
-            group, exchange, CompletionKind.text, exchange.request_body | {"prompt": prompt}
-        )
+        try:
+            status, data = await self._send(
+                group, served, exchange, CompletionKind.text, exchange.request_body | {"prompt": prompt}
+            )
+        except PromptTooLong:
+            return None
         # After a failure the chat is sent: the engine's error then names what the client sent.
         return completion_to_chat(json.loads(data)) if status == 200 else None
 
-    def _record(self, group: LiveGroup, exchange: Exchange, answer: dict[str, Any], *, bridged: bool) -> None:
+    def _record(
+        self, group: LiveGroup, served: ServedPolicy, exchange: Exchange, answer: dict[str, Any], *, bridged: bool
+    ) -> None:
         turn = parse_turn(exchange.kind, answer)
-        turn.bridged = bridged
+        turn.bridged, turn.version = bridged, served.policy.version
         group.record_turn(exchange.rollout, exchange.arrival, turn)
         if exchange.kind is not CompletionKind.chat:
             return

@@ -1,6 +1,5 @@
 """vLLM answers as `tests/fixtures/engine-wire.yaml` has it, which the stub engine is compared with too."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -8,14 +7,12 @@ import yaml
 from vllm.entrypoints.launchers.cli_args import make_arg_parser
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 
-from tests.support.engine_process import VLLM
 from tests.support.engine_wire import (
     EXPECTED,
     METRICS,
     MODEL_FOLDER,
     TEACHER,
     arguments,
-    engine,
     metric_names,
     observe,
     violations,
@@ -27,29 +24,18 @@ from tests.support.images.stub_engine.tokenizer import CharacterTokenizer
 WRITE_AGAIN = "see tests/support/engine_wire.py"
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("vllm")
-
-
-@pytest.fixture(scope="module")
-def vllm(folder: Path) -> Iterator[str]:
-    with engine(VLLM, folder) as url:
-        yield url
-
-
-def test_vllm_answers_as_the_stub_is_expected_to(vllm: str, folder: Path) -> None:
+def test_vllm_answers_as_the_stub_is_expected_to(adapter_engine: str, adapter_folder: Path) -> None:
     expected = yaml.safe_load(EXPECTED.read_text())
-    for name, answer in observe(vllm, wire_requests(folder), folder).items():
+    for name, answer in observe(adapter_engine, wire_requests(adapter_folder), adapter_folder).items():
         assert answer == expected[name], f"{name}: {WRITE_AGAIN}"
 
 
-def test_vllm_keeps_the_rules_of_all_tokens(vllm: str) -> None:
-    assert violations(vllm) == []
+def test_vllm_keeps_the_rules_of_all_tokens(adapter_engine: str) -> None:
+    assert violations(adapter_engine) == []
 
 
-def test_vllm_has_the_metrics_of_the_stub(vllm: str) -> None:
-    assert metric_names(vllm) >= METRICS
+def test_vllm_has_the_metrics_of_the_stub(adapter_engine: str) -> None:
+    assert metric_names(adapter_engine) >= METRICS
 
 
 def test_a_teacher_scores_prompts_as_the_stub_does(plain_engine: str, tmp_path: Path) -> None:

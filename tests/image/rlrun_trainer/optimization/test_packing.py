@@ -55,6 +55,14 @@ def test_every_trainable_token_is_there_once(budget: int, single_row: bool) -> N
     assert sum(b.samples for b in batches) == len(made)
 
 
+def test_each_token_keeps_the_version_of_its_policy() -> None:
+    mixed = sample(5, prompt=2, policy_version=3, policy_versions=[3, 3, 3, 5, 5])
+    [batch] = pack([mixed, sample(3, policy_version=4)], 100)
+    assert sorted(batch.versions.tolist()) == [3, 4, 4, 5, 5]
+    versions = dict(zip(batch.targets.tolist(), batch.versions.tolist(), strict=True))
+    assert (versions[3], versions[4]) == (5, 5), "tokens that only the longer sample has"
+
+
 def test_short_samples_share_a_row_and_little_is_padded() -> None:
     [batch] = pack([sample(4), sample(10), sample(6), sample(3)], 100)
     assert batch.input_ids.shape == (3, 10) or batch.input_ids.shape == (2, 10)

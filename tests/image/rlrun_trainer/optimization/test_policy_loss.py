@@ -206,4 +206,22 @@ def test_mismatch_on_policy_excludes_samples_of_older_versions(base: BaseModel) 
     metrics = train_step(base, slot, batch, replace(PLAN, version=7))
     assert metrics["mismatch_kl/on_policy/mean"] < 1e-8
     assert metrics["mismatch_kl/all/mean"] > 0.1
-    assert "mismatch_kl/on_policy/mean" not in train_step(base, slot, batch, replace(PLAN, version=8))
+    assert metrics["mismatch_kl/age_1/mean"] == pytest.approx(math.e - 2, rel=1e-3)
+    later = train_step(base, slot, batch, replace(PLAN, version=8))
+    assert "mismatch_kl/on_policy/mean" not in later
+    assert {name for name in later if "/age_" in name} == {"mismatch_kl/age_1/mean", "mismatch_kl/age_2/mean"}
+    oldest = train_step(base, slot, batch, replace(PLAN, version=40))
+    assert [name for name in oldest if "/age_" in name] == ["mismatch_kl/age_8/mean"]
+
+
+def test_mismatch_by_age_follows_the_tokens_of_a_sample(base: BaseModel) -> None:
+    slot = opened(base)
+    batch = tiny_model.samples(16)
+    for sample in batch:
+        logp = tiny_model.plain_logprobs(base, sample, PLAN.temperature).tolist()
+        half = len(sample.token_ids) // 2
+        sample.policy_version, sample.policy_versions = 6, [6 if i < half else 7 for i in range(len(sample.token_ids))]
+        sample.logprobs = [logp[i - 1] - (i < half) if m else 0.0 for i, m in enumerate(sample.loss_mask)]
+    metrics = train_step(base, slot, batch, replace(PLAN, version=7))
+    assert metrics["mismatch_kl/on_policy/mean"] < 1e-8
+    assert metrics["mismatch_kl/age_1/mean"] == pytest.approx(math.e - 2, rel=1e-3)

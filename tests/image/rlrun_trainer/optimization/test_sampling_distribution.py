@@ -5,6 +5,7 @@ import random
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from rlrun.protocol.trainer import Sample
@@ -68,16 +69,23 @@ def opened(base: BaseModel) -> AdapterSlot:
     return slot
 
 
-def rollout(base: BaseModel, how: SamplingDistribution, seed: int) -> tuple[Sample, list[float]]:
-    """Two turns drawn by the engine, with tokens of an environment before each, and the entropy at each draw."""
+def rollout(
+    base: BaseModel, how: SamplingDistribution, seed: int, *, continued: bool = False
+) -> tuple[Sample, list[float]]:
+    """Two turns drawn by the engine, with tokens of an environment before each, and the entropy at each draw.
+    `continued`: the second turn has none before it.
+    """
     random_ = random.Random(seed)
     ids: list[int] = []
     mask: list[bool] = []
     logprobs: list[float] = []
     entropies: list[float] = []
-    for _ in range(2):
-        given = [random_.randrange(tiny_model.VOCABULARY) for _ in range(random_.randint(1, 4))]
+    starts: list[int] = []
+    for turn in range(2):
+        count = 0 if continued and turn else random_.randint(1, 4)
+        given = [random_.randrange(tiny_model.VOCABULARY) for _ in range(count)]
         ids, mask, logprobs = ids + given, mask + [False] * len(given), logprobs + [0.0] * len(given)
+        starts.append(len(ids))
         for drawn in range(random_.randint(3, 7)):
             with torch.no_grad():
                 logits = base.model(input_ids=torch.tensor([ids], device=base.device)).logits[0, -1].tolist()
@@ -86,7 +94,12 @@ def rollout(base: BaseModel, how: SamplingDistribution, seed: int) -> tuple[Samp
             entropies.append(-sum(q * math.log(q) for q in p if q))
             ids, mask, logprobs = [*ids, token], [*mask, True], [*logprobs, math.log(p[token])]
     sample = Sample(
-        token_ids=ids, loss_mask=mask, logprobs=logprobs, advantage=random_.uniform(-1, 1), policy_version=0
+        token_ids=ids,
+        loss_mask=mask,
+        logprobs=logprobs,
+        turn_starts=starts,
+        advantage=random_.uniform(-1, 1),
+        policy_version=0,
     )
     return sample, entropies
 
@@ -171,7 +184,7 @@ def test_gradient_is_that_of_the_bent_distribution(base: BaseModel, single_row: 
 def test_a_drawn_token_is_always_possible() -> None:
     hidden = torch.tensor([[0.0, 1.0, 9.0], [0.0, 1.0, 9.0]], requires_grad=True)
     past = HistoryBuilder()
-    past.add(torch.tensor([1, 0, 2]).numpy(), torch.tensor([1, 2]).numpy())
+    past.add(np.array([1, 0, 2]), np.array([1, 2]), np.array([1]))
     how = SamplingDistribution(1.0, top_p=0.1, min_tokens=2, stop_tokens=(0,))
     logp, _ = token_logprobs(hidden, torch.tensor([0, 2]), lambda h: h, how, 10, past.history())
     # Token 0 lies outside of the nucleus {2} and is forbidden besides: it is taken into both.
@@ -205,8 +218,9 @@ def test_neutral_sampling_settings_add_no_computation(base: BaseModel, monkeypat
 
 def test_history_counts_turns_and_first_appearances() -> None:
     past = HistoryBuilder()
-    past.add(torch.tensor([7]).numpy(), torch.tensor([], dtype=torch.long).numpy())
-    past.add(torch.tensor([4, 4, 9, 4, 3, 9, 1]).numpy(), torch.tensor([2, 3, 5, 6]).numpy())
+    nothing = np.zeros(0, np.int64)
+    past.add(np.array([7]), nothing, nothing)
+    past.add(np.array([4, 4, 9, 4, 3, 9, 1]), np.array([2, 3, 5, 6]), np.array([2, 5]))
     history = past.history()
     assert history.drawn.tolist() == [0, 1, 0, 1]
     rows, tokens = history.seen_tokens()
@@ -230,3 +244,21 @@ def test_stop_tokens_are_those_of_tokenizer_and_generation_config(tmp_path: Path
     PreTrainedTokenizerFast(tokenizer_object=words, eos_token="<end>").save_pretrained(other)
     GenerationConfig(eos_token_id=5).save_pretrained(other)
     assert stop_tokens(tiny_model.load(other).model) == (3, 5)
+
+
+def test_a_turn_without_added_tokens_before_it_is_counted_from_its_first_token() -> None:
+    past = HistoryBuilder()
+    past.add(np.array([4, 5, 6, 7, 8, 9]), np.array([1, 2, 3, 4, 5]), np.array([1, 3, 4]))
+    past.add(np.array([4, 5, 6]), np.array([1, 2]), np.zeros(0, np.int64))
+    assert past.history().drawn.tolist() == [0, 1, 0, 0, 1, 0, 1]
+
+
+def test_minimum_of_a_turn_that_follows_another_one_directly_is_applied(base: BaseModel) -> None:
+    """Without the boundary, the second turn would be past its minimum."""
+    slot = opened(base)
+    how = replace(WAYS["all"], min_tokens=3)
+    batch = [rollout(base, how, seed, continued=True)[0] for seed in range(6)]
+    metrics = train_step(base, slot, batch, plan(how))
+    assert metrics["mismatch_kl/all/max"] < 1e-9
+    merged = [sample.model_copy(update={"turn_starts": []}) for sample in batch]
+    assert train_step(base, slot, merged, plan(how))["mismatch_kl/all/max"] > 1e-4

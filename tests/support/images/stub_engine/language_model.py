@@ -6,6 +6,7 @@ between messages, and the same digest, prompt and seed give the same tokens in e
 """
 
 import hashlib
+import random
 from collections.abc import Sequence
 
 from tests.support.images.stub_engine.tokenizer import CharacterTokenizer
@@ -14,6 +15,8 @@ INTENDED = 0.85
 """Probability of the intended tokens together. The others share the rest."""
 FAITHFUL = 0.95
 """Share of the text, copy or reverse, that the answer has begun with."""
+STEP = 0.85
+"""Ratio of the probabilities of successive letters where no message is to be copied."""
 RARE = 1e-6
 """Weight of special tokens that no text has here."""
 
@@ -29,7 +32,7 @@ class LanguageModel:
         message, answer = self._split(ids)
         here = self._tokenizer
         found = dict.fromkeys(sorted(here.special), RARE)
-        found |= dict.fromkeys(here.letters, (1 - INTENDED) / len(here.letters))
+        found |= self._unintended(weights, ids)
         at = len(answer)
         if at < len(message):
             copied = self._share_of_copy(weights, message, answer)
@@ -40,6 +43,16 @@ class LanguageModel:
             found[here.end] += INTENDED
         total = sum(found.values())
         return {number: value / total for number, value in found.items()}
+
+    def _unintended(self, weights: str, ids: Sequence[int]) -> dict[int, float]:
+        """Return the probability of each letter that is not intended."""
+        letters = list(self._tokenizer.letters)
+        if self._tokenizer.separator in ids:
+            return dict.fromkeys(letters, (1 - INTENDED) / len(letters))
+        # Without a message only these tell one policy from another.
+        random.Random(f"{weights}/{list(ids)}").shuffle(letters)
+        shares = [STEP**rank for rank in range(len(letters))]
+        return {letter: (1 - INTENDED) * share / sum(shares) for letter, share in zip(letters, shares, strict=True)}
 
     def _split(self, ids: Sequence[int]) -> tuple[Sequence[int], Sequence[int]]:
         """Return the last message, and what follows its separator."""

@@ -59,6 +59,9 @@ class SamplingRequest(BaseModel):
         if temperature < 0:
             message = f"temperature must be non-negative, got {temperature}."
             raise EngineError.invalid(message, "temperature", temperature)
+        if self.min_tokens > limit:
+            message = f"min_tokens must be less than or equal to max_tokens={limit}, got {self.min_tokens}."
+            raise EngineError(400, "BadRequestError", message)
         return SamplingParameters(
             max_tokens=limit,
             temperature=temperature,

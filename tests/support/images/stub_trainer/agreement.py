@@ -1,4 +1,4 @@
-"""Comparison of the engine's log-probabilities with those of the policy that a sample names.
+"""Comparison of the engine's log-probabilities with those of the policies that a sample names.
 
 Stub engine and stub trainer compute them with one language model from the digest of the adapter's file. They are equal
 if the engine drew from that very adapter, and differ if it served another run's or version's.
@@ -26,21 +26,22 @@ class Agreement:
     def mismatches(
         self, samples: Sequence[Sample], policies: Mapping[int, str], temperature: float
     ) -> dict[int, list[float]]:
-        """Return r - log r - 1 of each sampled token in nats, by the policy version of its sample.
+        """Return r - log r - 1 of each sampled token in nats, by the policy version that sampled it.
 
-        `policies` has the digests of adapters by version. Samples of other versions are left out: their adapter was
+        `policies` has the digests of adapters by version. Tokens of other versions are left out: their adapter was
         made by an earlier process.
         """
         found: dict[int, list[float]] = {}
         parameters = SamplingParameters(max_tokens=1, temperature=temperature)
         for sample in samples:
-            digest = policies.get(sample.policy_version)
-            if digest is None or sample.loss is not SampleLoss.policy:
+            if sample.loss is not SampleLoss.policy:
                 continue
-            for at, is_sampled in enumerate(sample.loss_mask):
-                if is_sampled:
+            versions = sample.policy_versions or [sample.policy_version] * len(sample.token_ids)
+            for at, (is_sampled, version) in enumerate(zip(sample.loss_mask, versions, strict=True)):
+                digest = policies.get(version)
+                if is_sampled and digest is not None:
                     probabilities = self._model.next_token(digest, sample.token_ids[:at])
                     ours = distribution(probabilities, self._tokenizer, parameters, Completion())
                     ratio = ours.get(sample.token_ids[at], LOWEST) - sample.logprobs[at]
-                    found.setdefault(sample.policy_version, []).append(math.exp(ratio) - ratio - 1)
+                    found.setdefault(version, []).append(math.exp(ratio) - ratio - 1)
         return found

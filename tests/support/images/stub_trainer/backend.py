@@ -220,7 +220,7 @@ def _facts(spec: SessionSpec) -> dict[str, Any]:
 def _next_state(state: bytes, rate: float, samples: Sequence[Sample]) -> bytes:
     digest = hashlib.sha256(state + struct.pack("<d", rate))
     for sample in samples:
-        digest.update(sample.model_dump_json(exclude={"policy_version"}).encode())
+        digest.update(sample.model_dump_json(exclude={"policy_version", "policy_versions"}).encode())
     return digest.digest()
 
 

@@ -1,14 +1,16 @@
 """Metrics of a step that trains nothing: the keys of the real trainer, counts from the batch, plausible numbers."""
 
 import math
-from collections.abc import Mapping, Sequence
-from itertools import chain
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain, compress
 from statistics import fmean
 
 from rlrun.protocol.trainer import Sample, SampleLoss, SessionSpec
 
 ENTROPY = 1.5
 KL_PER_UPDATE = 1e-6
+OLDEST_AGE = 8
+"""Age in steps from which tokens are summed together, as in the trainer."""
 
 
 def learning_metrics(
@@ -39,11 +41,30 @@ def learning_metrics(
             metrics |= {"kl_penalty/kl": KL_PER_UPDATE * updates, "kl_penalty/beta": beta}
         if _trainable_tokens([sample for sample in by_policy if sample.teacher_logprobs is not None]):
             metrics["teacher_kl/mean"] = loss
-        if _trainable_tokens([sample for sample in by_policy if sample.policy_version == version]):
-            metrics["mismatch_kl/on_policy/mean"] = fmean(mismatches.get(version) or [0.0])
+        metrics |= _mismatch_by_age(by_policy, version, mismatches)
     if 0 < policy < trainable:
         metrics |= {"loss/policy/mean": loss, "loss/cross_entropy/mean": loss}
     return metrics
+
+
+def _mismatch_by_age(
+    samples: Sequence[Sample], version: int, mismatches: Mapping[int, Sequence[float]]
+) -> dict[str, float]:
+    """Return the mean mismatch of the tokens of each age, 0 for those without one."""
+    by_age: dict[int, list[float]] = {}
+    for sampled_by in {of_token for sample in samples for of_token in _versions_of_trainable_tokens(sample)}:
+        if sampled_by <= version:
+            values = by_age.setdefault(min(version - sampled_by, OLDEST_AGE), [])
+            values += mismatches.get(sampled_by, ())
+    return {
+        f"mismatch_kl/{f'age_{age}' if age else 'on_policy'}/mean": fmean(values or [0.0])
+        for age, values in by_age.items()
+    }
+
+
+def _versions_of_trainable_tokens(sample: Sample) -> Iterable[int]:
+    versions = sample.policy_versions or [sample.policy_version] * len(sample.loss_mask)
+    return compress(versions, sample.loss_mask)
 
 
 def step_metrics(samples: Sequence[Sample], spec: SessionSpec, rate: float, seconds: float) -> dict[str, float]:

@@ -212,10 +212,11 @@ def test_training_environment_pod_gets_its_name_taskset_and_harness() -> None:
     assert (told["name"], told["taskset"], told["harness"]) == ("words", {"num_examples": 10}, {"max_turns": 8})
 
 
-@pytest.mark.proves("maxAsyncLevel")
-@pytest.mark.parametrize(("level", "adapters"), [(2, 5), (4, 7)])
-def test_the_engine_has_room_for_the_policies_that_may_be_in_use(level: int, adapters: int) -> None:
-    args = engine_args(resolved(maxAsyncLevel=level))
+@pytest.mark.proves("maxAsyncLevel", "maxOffPolicySteps")
+@pytest.mark.parametrize(("level", "oldest", "adapters"), [(2, 2, 5), (2, 6, 9), (0, 6, 3)])
+def test_the_engine_has_room_for_the_policies_that_may_be_in_use(level: int, oldest: int, adapters: int) -> None:
+    oversampling = {"oversamplingFactor": 1.0} if level == 0 else {}
+    args = engine_args(resolved(maxAsyncLevel=level, maxOffPolicySteps=oldest, **oversampling))
     assert args[args.index("--max-loras") + 1] == str(adapters)
 
 
@@ -225,7 +226,9 @@ def test_engine_arguments_fit_the_stock_vllm_image() -> None:
     pairs = dict(zip(args[1::2], args[2::2], strict=False))
     assert args[0] == "/models/base", "`vllm serve` takes the model first"
     assert pairs["--served-model-name"] == "a/b"
-    assert args[args.index("--max-loras") + 1] == "5", "maxAsyncLevel 2 needs four, and the evaluation one of its own"
+    assert args[args.index("--max-loras") + 1] == "11", (
+        "maxOffPolicySteps 8 needs ten, and the evaluation one of its own"
+    )
     assert args[args.index("--max-lora-rank") + 1] == "32"
     assert args[args.index("--max-model-len") + 1] == "512"
     assert args[args.index("--logprobs-mode") + 1] == "processed_logprobs"

@@ -33,3 +33,21 @@ def test_examples_of_discarded_batches_are_drawn_again() -> None:
     one.discard([2])
     again = [one.next_example(["a"]), one.next_example(["a"])]
     assert [found.ordinal for found in again if found is not None] == [1, 4]
+
+
+def test_a_stale_example_is_drawn_again_twice_over_all_processes() -> None:
+    before = sampler()
+    first, second = before.next_example(["a"]), before.next_example(["a"])
+    assert first is not None
+    assert second is not None
+    assert before.redraw(first)
+    assert before.next_example(["a"]) == first, "before new ones, under its ordinal"
+    after = sampler()
+    after.restore(before.snapshot([first, second]))
+    assert [after.next_example(["a"]), after.next_example(["a"])] == [first, second]
+    assert after.redraw(first)
+    assert after.next_example(["a"]) == first
+    assert not after.redraw(first), "lost"
+    assert after.redraw(second), "each example has its own count"
+    ended = after.snapshot([])
+    assert ended.redraws == [(second.ordinal, 1)], "what has ended is forgotten"

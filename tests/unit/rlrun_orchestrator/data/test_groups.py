@@ -24,8 +24,25 @@ def live(*rollouts: str) -> LiveGroup:
     """A group in which these rollouts drew two tokens each, in this order."""
     group = LiveGroups("base").open(POLICY, ordinal=41)
     for rollout in rollouts:
-        group.record_turn(rollout, group.next_arrival(), Turn([1], [2, 3], [-0.5, -0.25], "stop"))
+        group.record_turn(rollout, group.next_arrival(), Turn([1], [2, 3], [-0.5, -0.25], "stop", version=7))
     return group
+
+
+def test_tokens_keep_the_policy_of_their_turn() -> None:
+    group = LiveGroups("base").open(POLICY, ordinal=41)
+    for version, prompt in ((7, [1]), (9, [1, 2, 3, 4])):
+        group.versions.add_turn(version)
+        turn = Turn(prompt, [2, 3], [-0.5, -0.25], "stop", version=version)
+        for rollout in ("both", "older")[: 1 if version == 9 else 2]:
+            group.record_turn(rollout, group.next_arrival(), turn)
+    found = scored([outcome("both", 1.0), outcome("older", 0.0)], group)
+    assert (found.version, [rollout.versions for rollout in found.rollouts]) == (7, [{7, 9}, {7}])
+    both, older = training_samples([found])
+    assert (both["policyVersion"], both["policyVersions"]) == (7, [7, 7, 7, 9, 9, 9])
+    assert both["lossMask"] == [False, True, True, False, True, True]
+    assert (older["policyVersion"], "policyVersions" in older) == (7, False), "one version needs no list"
+    values = batch_metrics([found], 10, 2)
+    assert (values["batch/off_policy_level/max"], values["batch/policies_per_rollout"]) == (3.0, 1.5)
 
 
 def scoring(
@@ -122,7 +139,7 @@ def test_fewer_rollouts_than_asked_for_are_counted_as_missing() -> None:
     assert (nothing.outcome, nothing.mean_reward) == (GroupOutcome.errored, 0.0)
 
 
-@pytest.mark.parametrize("reward", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("reward", [math.nan, math.inf, -math.inf, 1e19, -1e300])
 def test_a_reward_that_is_no_finite_number_costs_its_rollout_only(reward: float) -> None:
     answer = [outcome("r0", reward), outcome("r1", 1.0), outcome("r2", 0.0)]
     group = scored(answer, live("r0", "r1", "r2"))
@@ -239,3 +256,51 @@ def test_advantages_sum_to_zero_and_keep_the_differences(rewards: list[float]) -
 def test_advantages_of_a_reward_that_is_not_finite_raise() -> None:
     with pytest.raises(ValueError, match="finite"):
         group_advantages([0.0, math.nan])
+
+
+TOO_LONG = Problem(reason="PromptTooLong", message="4096 tokens, and the prompt has 5000")
+
+
+def refused(problem: Problem = TOO_LONG, turns: int = 0) -> LiveGroup:
+    """A group whose rollouts r0 to r2 were answered, and r3 `turns` times before it was refused."""
+    group = live("r0", "r1", "r2", *["r3"] * turns)
+    group.record_refusal("r3", group.next_arrival(), problem)
+    return group
+
+
+def four(error: Problem | None = None) -> list[RolloutResult]:
+    return [outcome("r0", 1.0), outcome("r1", 0.0), outcome("r2", 0.0), outcome("r3", 0.0, error)]
+
+
+def test_a_rollout_that_the_engine_refused_says_why() -> None:
+    group = scored(four(), refused())
+    assert reasons(group) == [None, None, None, "PromptTooLong"]
+    assert group.rollouts[3].error == TOO_LONG
+    assert [rollout.truncated for rollout in group.rollouts] == [False, False, False, True]
+
+
+def test_a_refusal_explains_the_exception_that_follows_it() -> None:
+    failed = Problem(reason="RolloutFailed", message="BadRequestError: 400")
+    last = scored(four(failed), refused()).rollouts[3].error
+    assert last
+    assert (last.reason, TOO_LONG.message in last.message, failed.message in last.message) == (
+        "PromptTooLong",
+        True,
+        True,
+    )
+    own = Problem(reason="RewardFunctionError", message="KeyError")
+    assert scored(four(own), refused()).rollouts[3].error == own
+
+
+def test_a_conversation_that_outgrows_seq_len_is_trained_on_and_counts_as_truncated() -> None:
+    group = scored(four(), refused(turns=1))
+    assert reasons(group) == [None] * 4
+    assert [rollout.truncated for rollout in group.rollouts] == [False, False, False, True]
+
+
+def test_turns_without_room_for_a_trained_token_are_no_missing_requests() -> None:
+    recorded = live("r0", "r1", "r2")
+    recorded.record_turn("r3", recorded.next_arrival(), Turn([1] * 70, [2], [-0.5], "length"))
+    last = scored(four(), recorded).rollouts[3].error
+    assert last
+    assert (last.reason, "70 tokens" in last.message) == ("PromptTooLong", True)

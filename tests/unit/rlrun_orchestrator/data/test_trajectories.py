@@ -20,6 +20,15 @@ def test_turns_that_continue_exactly_become_one_sequence() -> None:
     assert sequence.token_ids == [1, 2, 3, 4, 5, 6]
     assert sequence.loss_mask == [False, False, True, True, False, True]
     assert sequence.logprobs == [0.0, 0.0, -3.5, -4.5, 0.0, -6.5]
+    assert sequence.turn_starts == [2, 5]
+
+
+def test_a_turn_without_added_tokens_keeps_its_boundary() -> None:
+    turns = [turn([1, 2], [3, 4]), turn([1, 2, 3, 4], [5, 6]), turn([1, 2, 3, 4, 5, 6], []), turn([1], [7])]
+    first, second = build_trajectory(turns, INTERLEAVED, 5).sequences
+    assert (first.token_ids, first.turn_starts) == ([1, 2, 3, 4, 5], [2, 4])
+    assert (second.token_ids, second.turn_starts) == ([1, 7], [1])
+    assert build_trajectory(turns, INTERLEAVED, 4).sequences[0].turn_starts == [2]
 
 
 def test_a_broken_prefix_opens_a_new_sequence_and_is_counted() -> None:

@@ -314,6 +314,32 @@ async def test_failed_rewards_are_reported_and_excluded_from_evaluation_metrics(
     assert "eval/exam/pass@2" not in line, "no example has two rollouts that count"
 
 
+class Formatted(FakeEnvironment):
+    """Asks for JSON, which the gateway refuses."""
+
+    async def _one(self, asked: GroupRequest, index: int) -> RolloutResult:
+        assert self.http is not None
+        rollout = f"r{index}"
+        body = {"model": asked.model, "messages": [{"role": "user"}], "response_format": {"type": "json_object"}}
+        headers = {"X-Rollout-Id": rollout}
+        async with self.http.post(f"{asked.base_url}/chat/completions", json=body, headers=headers) as response:
+            problem = Problem(reason="RolloutFailed", message=f"BadRequestError: {response.status}")
+        return RolloutResult(rollout_id=rollout, reward=0.0, error=problem)
+
+
+async def test_an_evaluation_whose_requests_are_refused_says_why(world: World) -> None:
+    world.eval_environments = {"exam": Formatted("exam")}
+    world.spec["eval"] = {"interval": 5, "numExamples": 1, "env": [{"id": "owner/exam"}]}
+    await world.start()
+    assert await world.run() == 0
+    stored = [summary for summary in world.summaries() if summary.environment == "exam"]
+    assert stored
+    for record in world.rollouts(stored[-1].step, "eval-exam"):
+        assert record["error"]["reason"] == "RequestRefused"
+        assert "response_format" in record["error"]["message"]
+        assert "BadRequestError: 400" in record["error"]["message"]
+
+
 @pytest.mark.proves("sampling.seed")
 async def test_with_a_seed_evaluations_draw_the_same_whatever_training_does(world: World) -> None:
     def reward(text: str) -> float:

@@ -107,7 +107,7 @@ async def test_a_group_of_a_full_weight_run_continues_with_newer_weights(setup: 
     await setup.publish(weights(1))
     await setup.publish(weights(2))
     assert setup.sidecars[0].held == [weights(2).name]
-    assert setup.pool.choose(group.required_policy, group.home) is not None
+    assert setup.pool.choose(group.served.required_policy, group.home) is not None
 
 
 async def test_weights_of_an_abandoned_lineage_are_not_served(setup: Setup) -> None:
@@ -124,7 +124,7 @@ async def test_weights_of_an_abandoned_lineage_are_not_served(setup: Setup) -> N
 async def test_replaced_weights_leave_no_base_model(setup: Setup) -> None:
     base = setup.groups.open(weights(0), record=False, base=True)
     await setup.publish(weights(0))
-    assert setup.pool.choose(base.required_policy, None) is None
+    assert setup.pool.choose(base.served.required_policy, None) is None
     assert setup.pool.serving(None) == 0
 
 
@@ -232,7 +232,8 @@ async def test_restarted_replica_serves_only_after_its_policies_are_loaded(resta
         await restarting.until_serving(wanted, 2)
     # What groups under way are pinned to comes back as well as the newest.
     assert first.adapters == {old.name, new.name}
-    assert restarting.pool.choose(group.required_policy, restarting.pool.replicas[restarting.endpoints[0]]) is not other
+    home = restarting.pool.replicas[restarting.endpoints[0]]
+    assert restarting.pool.choose(group.served.required_policy, home) is not other
 
 
 async def test_load_request_names_the_trainers_url_as_fallback(restarting: RestartSetup) -> None:

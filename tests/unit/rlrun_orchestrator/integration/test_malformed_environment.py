@@ -25,6 +25,8 @@ class Liar:
                 rollouts[0]["reward"] = float("nan")
             case 2:
                 rollouts[0]["reward"] = "a lot"
+            case 3:
+                answer["rollouts"] = "many"
             case 4:
                 rollouts[0]["rolloutId"] = "nobody"
             case 6:

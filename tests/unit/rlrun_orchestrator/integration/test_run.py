@@ -1,11 +1,13 @@
 """Whole runs: the real orchestrator against small servers."""
 
 import asyncio
+import itertools
 from collections import Counter
 from typing import Any
 
 import aiohttp
 import pytest
+from rlrun.protocol.environment import GroupRequest
 from rlrun.protocol.orchestrator import RunPhase
 from rlrun.protocol.problem import Problem
 from rlrun.protocol.trainer import StepResult
@@ -83,6 +85,95 @@ async def test_level_zero_trains_only_on_the_current_policy(world: World) -> Non
     assert world.environments["words"].groups["train"] == 10, "exactly what is needed"
 
 
+async def test_each_turn_of_a_long_rollout_is_sampled_by_the_newest_policy(world: World) -> None:
+    world.spec |= {"maxSteps": 8}
+    words, long_examples = world.environments["words"], set[int]()
+    words.examples = 100
+
+    async def wait_in_the_first_group(asked: GroupRequest, turn: int) -> None:
+        if asked.group_id == words.requests[0].group_id:
+            long_examples.add(asked.example_index)
+            await world.until(lambda: newest_loaded(world) >= 5)
+
+    words.between_turns = wait_in_the_first_group
+    await world.start()
+    assert await world.run() == 0
+    (example,) = long_examples
+    samples = [
+        (step, sample)
+        for step, batch in world.trainer.batches
+        for sample in batch.samples
+        if "".join(map(chr, sample.token_ids)).startswith(f"example {example}<") and sample.policy_versions
+    ]
+    assert len(samples) == 4, "the group took more than maxAsyncLevel steps and is trained all the same"
+    for step, sample in samples:
+        assert sample.policy_version == 0
+        assert sample.policy_versions is not None
+        first, second = runs_of(sample.policy_versions, sample.loss_mask)
+        assert first == {0}
+        assert min(second) >= 4, "the second turn began after these publications"
+        assert max(second) <= step
+    asked = [request for engine in world.engines for request in engine.requests]
+    second_turns = [r for r in asked if r["messages"][0]["content"].startswith(f"example {example}<")]
+    served = {int(request["model"][8:14]) for request in second_turns}
+    assert served == set().union(*(runs_of(s.policy_versions or [], s.loss_mask)[1] for _, s in samples))
+    assert world.last_word.groups.stale == 0
+    last = max(step for step, _ in samples)
+    line = world.lines()[last]
+    assert line["batch/off_policy_level/max"] == last
+    assert line["batch/policies_per_rollout"] > 1
+    records = [record for record in world.rollouts(last + 1) if record["example"] == example]
+    assert {(record["policyVersion"], record["staleness"]) for record in records} == {(0, last)}
+
+
+def newest_loaded(world: World) -> int:
+    """Return the newest version that an engine has loaded."""
+    return max((int(name[8:14]) for engine in world.engines for name in engine.loads), default=0)
+
+
+def runs_of(versions: list[int], mask: list[bool]) -> list[set[int]]:
+    """Return the versions of each stretch of sampled tokens."""
+    pairs = itertools.groupby(zip(versions, mask, strict=True), key=lambda pair: pair[1])
+    return [{version for version, _ in stretch} for sampled, stretch in pairs if sampled]
+
+
+@pytest.mark.proves("maxOffPolicySteps")
+async def test_the_example_of_a_group_that_takes_too_long_is_drawn_again_at_most_twice(world: World) -> None:
+    world.spec |= {"maxSteps": 16, "maxOffPolicySteps": 2}
+    words = world.environments["words"]
+
+    async def never_end_the_first_example(asked: GroupRequest, turn: int) -> None:
+        if asked.example_index == words.requests[0].example_index:
+            await asyncio.Event().wait()
+
+    words.between_turns = never_end_the_first_example
+    await world.start()
+    assert await world.run() == 0
+    requests = [asked for asked in words.requests if asked.example_index == words.requests[0].example_index]
+    assert len(requests) == 3, "drawn, and twice again"
+    totals = {
+        name: sum(line[f"batch/{name}"] for line in world.lines())
+        for name in ("stale_rollouts", "redrawn_examples", "lost_examples")
+    }
+    assert totals == {"stale_rollouts": 12.0, "redrawn_examples": 2.0, "lost_examples": 1.0}
+    status = world.last_word
+    assert status.groups.stale >= 3
+    drawn = [line["drawn_completion_len/min"] for line in world.lines() if "drawn_completion_len/min" in line]
+    assert min(drawn) < min(line["completion_len/min"] for line in world.lines()), "the half-finished ones count"
+
+
+async def test_the_trained_share_of_each_environment_is_beside_its_weight(world: World) -> None:
+    world.environments["sums"] = FakeEnvironment("sums")
+    world.spec["env"] = [{"id": "owner/words", "weight": 3}, {"id": "owner/sums", "weight": 1}]
+    await world.start()
+    assert await world.run() == 0
+    for line in world.lines():
+        assert (line["env_share/words/weight"], line["env_share/sums/weight"]) == (0.75, 0.25)
+        assert line["env_share/words/trained"] + line["env_share/sums/trained"] == 1.0
+        environments = Counter(record["environment"] for record in world.rollouts(line["step"]))
+        assert line["env_share/sums/trained"] == environments["sums"] / 8
+
+
 @pytest.mark.slow
 async def test_a_replaced_trainer_goes_on_from_the_newest_checkpoint(world: World) -> None:
     world.trainer.die_before = {3}
@@ -130,6 +221,23 @@ async def test_one_bad_replica_does_not_stop_the_run(world: World) -> None:
     assert await world.run() == 0
     assert not world.engines[0].requests
     assert world.last_word.groups.trained == 10
+
+
+async def test_engines_that_ignore_adapters_end_the_run_with_the_reason(world: World) -> None:
+    for engine in world.engines:
+        engine.ignores_adapters = True
+    await world.start()
+    assert await world.run() == 64
+    assert world.last_word.problem
+    assert world.last_word.problem.reason == "AdapterIgnored"
+    assert not world.trainer.batches
+
+
+async def test_one_engine_that_ignores_adapters_does_not_stop_the_run(world: World) -> None:
+    world.engines[0].ignores_adapters = True
+    await world.start()
+    assert await world.run() == 0
+    assert not world.engines[0].requests
 
 
 async def test_run_without_replicas_fails_with_a_reason(world: World) -> None:

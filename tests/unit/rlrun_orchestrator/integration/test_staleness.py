@@ -53,12 +53,16 @@ class Run(RuleBasedStateMachine):
     """A model of the run beside the tracker: what was started with which version, and what became of it."""
 
     @initialize(
-        level=st.integers(0, 3), groups=st.integers(1, 3), factor=st.sampled_from([1, 2, 3]), first=st.integers(0, 2)
+        level=st.integers(0, 3),
+        longer=st.integers(0, 3),
+        groups=st.integers(1, 3),
+        factor=st.sampled_from([1, 2, 3]),
+        first=st.integers(0, 2),
     )
-    def begin(self, level: int, groups: int, factor: int, first: int) -> None:
-        # The schema's rule: without asynchrony there is no oversampling.
-        factor = 1 if level == 0 else factor
-        self.limits = SchedulingLimits(groups, groups * factor, level)
+    def begin(self, level: int, longer: int, groups: int, factor: int, first: int) -> None:
+        # The schema's rules: without asynchrony there is no oversampling, and every token is of the newest policy.
+        factor, longer = (1, 0) if level == 0 else (factor, longer)
+        self.limits = SchedulingLimits(groups, groups * factor, level, level + longer)
         self.schedule = RunSchedule(MAX_STEPS, supervised_steps=first)
         self.tracker = GroupTracker(self.limits, self.schedule, rollouts_per_group=ROLLOUTS)
         self.started: list[TrackedGroup] = []
@@ -68,6 +72,9 @@ class Run(RuleBasedStateMachine):
         self.batch: list[TrackedGroup] = []
         self.lost: list[TrackedGroup] = []
         """Groups that an earlier process had in flight. Some may have been in a batch that was trained all the same."""
+        self.age_when_ready: dict[str, int] = {}
+        self.undisturbed = True
+        """Neither the trainer nor a process was replaced so far."""
         self.tracker.publish(policy(0))
 
     def end(self, groups: list[TrackedGroup], fate: str) -> None:
@@ -85,6 +92,13 @@ class Run(RuleBasedStateMachine):
             self.started.append(group)
             self.flying.append(group)
 
+    @precondition(lambda self: bool(self.flying) and self.tracker.policy is not None)
+    @rule(which=st.randoms(use_true_random=False))
+    def begin_a_turn(self, which: random.Random) -> None:
+        """A turn uses the newest policy, whichever the group began with."""
+        assert self.tracker.policy is not None
+        which.choice(self.flying).versions.add_turn(self.tracker.policy.version)
+
     @precondition(lambda self: bool(self.flying))
     @rule(
         which=st.randoms(use_true_random=False),
@@ -101,6 +115,8 @@ class Run(RuleBasedStateMachine):
             self.fate[group.id] = outcome.value
         elif self.tracker.counts().stale > stale:
             self.fate[group.id] = "stale"
+        else:
+            self.age_when_ready[group.id] = self.tracker.step - group.version
         assert self.tracker.finish(group.id, outcome) is None, "a result that comes twice counts once"
 
     @precondition(lambda self: self.tracker.step >= self.schedule.supervised_steps)
@@ -121,14 +137,16 @@ class Run(RuleBasedStateMachine):
         assert any(group.result is None or group.result.trained_rollouts for group in batch), "no batch is empty"
         for group in batch:
             lag = step - group.version
-            assert 0 <= lag <= self.limits.max_async_level, "the bound"
+            assert 0 <= lag <= self.limits.max_off_policy_steps, "the bound"
             assert self.limits.max_async_level > 0 or lag == 0, "strictly on-policy"
         self.batch = batch
         dropped = self.tracker.drop_stale()
         for group in ready:
-            fresh = self.tracker.step - group.version <= self.limits.max_async_level
+            fresh = self.tracker.step - group.version <= self.limits.max_off_policy_steps
             kept = group in open_groups(self.tracker, GroupState.ready)
             assert group in batch or fresh == kept, "surplus stays while it is fresh enough, and no longer"
+            late = self.limits.max_off_policy_steps - self.limits.max_async_level < self.age_when_ready[group.id]
+            assert group in batch or fresh or late or not self.undisturbed, "what is ready in time is not wasted"
         self.end(dropped, "stale")
 
     @precondition(lambda self: bool(self.batch))
@@ -148,6 +166,7 @@ class Run(RuleBasedStateMachine):
         for group in self.flying[slow:]:
             self.flying.remove(group)
             assert self.tracker.finish(group.id, GroupOutcome.usable) is group
+            self.age_when_ready[group.id] = self.tracker.step - group.version
         self.take()
         if self.batch:
             self.train()
@@ -166,6 +185,7 @@ class Run(RuleBasedStateMachine):
     @rule(overlap=st.integers(0, 3), known=st.booleans())
     def train_on_another_batch(self, overlap: int, known: bool) -> None:
         """The trainer has made the step of a batch of an earlier process, with some of the same examples."""
+        self.undisturbed = False
         lost = self.lost[: self.limits.groups_per_batch] if known else []
         self.lost = self.lost[len(lost) :]
         ordinals = [group.ordinal for group in (*lost, *self.batch[:overlap])]
@@ -181,6 +201,7 @@ class Run(RuleBasedStateMachine):
     @rule(kind=st.sampled_from(["rewind", "restart", "close"]), back=st.integers(0, 3))
     def trouble(self, kind: str, back: int) -> None:
         """One rule for all of it, so that there is more life than death."""
+        self.undisturbed = False
         match kind:
             case "rewind":
                 self.rewind(back)
@@ -194,7 +215,7 @@ class Run(RuleBasedStateMachine):
         self.end(self.tracker.rewind(step), "stale")
         self.batch = []
         for group in open_groups(self.tracker, *GroupState):
-            assert group.version <= step, "what belongs to a policy that is no more is gone"
+            assert group.versions.newest <= step, "what belongs to a policy that is no more is gone"
 
     def restart(self) -> None:
         """The orchestrator dies: the next one knows the counts, and nothing that was under way comes back."""
@@ -234,7 +255,7 @@ class Run(RuleBasedStateMachine):
             return
         unused = open_groups(self.tracker, GroupState.in_flight, GroupState.ready)
         lags = [self.tracker.step - group.version for group in unused]
-        assert all(0 <= lag <= self.limits.max_async_level for lag in lags), "what is too old is gone"
+        assert all(0 <= lag <= self.limits.max_off_policy_steps for lag in lags), "what is too old is gone"
         assert self.tracker.count(GroupState.in_flight) <= self.limits.max_groups_in_flight
         assert self.tracker.count(GroupState.in_batch) == len(self.batch)
         assert self.tracker.available_slots() >= 0
@@ -279,7 +300,11 @@ def test_groups_that_finish_in_time_are_all_trained(
 ) -> None:
     """Groups that all come back while their step is open are all trained, whatever the order they come back in."""
     limits = SchedulingLimits.from_rollouts(
-        batch_size=groups * 8, rollouts_per_example=8, oversampling_factor=factor, max_async_level=level
+        batch_size=groups * 8,
+        rollouts_per_example=8,
+        oversampling_factor=factor,
+        max_async_level=level,
+        max_off_policy_steps=level,
     )
     tracker = GroupTracker(limits, RunSchedule(8))
     tracker.publish(policy(0))

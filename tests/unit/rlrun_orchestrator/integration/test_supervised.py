@@ -4,6 +4,7 @@ import asyncio
 import json
 
 import pytest
+from rlrun.protocol.environment import Demonstration
 from rlrun.protocol.orchestrator import RunPhase
 from rlrun.protocol.trainer import SampleLoss
 
@@ -133,6 +134,20 @@ async def test_demonstrations_that_do_not_fit_end_the_run(world: World) -> None:
     assert await world.run() == 64
     assert world.last_word.problem
     assert world.last_word.problem.reason == "DemonstrationsTooLong"
+
+
+async def test_a_demonstration_with_an_image_ends_the_run_with_the_reason(world: World) -> None:
+    world.spec["algorithm"] = {"name": "sft"}
+    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA"}}
+    world.environments["words"].demonstration = Demonstration(
+        prompt=[{"role": "user", "content": [{"type": "text", "text": "what is it?"}, image]}],
+        completion=[{"role": "assistant", "content": "a cat"}],
+    )
+    await world.start()
+    assert await world.run() == 64
+    assert world.last_word.problem
+    assert world.last_word.problem.reason == "DemonstrationsInvalid"
+    assert "messages[0].content[1] is of type image_url" in world.last_word.problem.message
 
 
 async def test_an_environment_that_is_away_is_waited_for(world: World) -> None:

@@ -93,6 +93,48 @@ async def test_a_teacher_that_refuses_ends_the_run(taught: World) -> None:
     assert "maximum context length" not in taught.last_word.problem.message, "the URL may lead to an internal server"
 
 
+async def test_a_sequence_that_the_teacher_refuses_costs_its_rollout_only(taught: World) -> None:
+    assert taught.teacher
+
+    def is_refused(prompt: list[int]) -> bool:
+        return len(prompt) > 2 and sum(prompt) % 3 == 0
+
+    taught.teacher.refuses = is_refused
+    assert await taught.run() == 0
+    assert taught.last_word.groups.trained == 10
+    assert taught.last_word.rollout_errors > 0
+    trained = [sample for _, batch in taught.trainer.batches for sample in batch.samples]
+    assert all(sample.teacher_logprobs for sample in trained)
+    assert not any(is_refused(sample.token_ids) for sample in trained)
+    assert sum(line["batch/untaught_rollouts"] for line in taught.lines()) > 0
+    records = [record for summary in taught.summaries() for record in taught.rollouts(summary.step)]
+    untaught = [record for record in records if record["status"] == "errored"]
+    assert {record["cause"] for record in untaught} == {"TeacherRefused"}
+    assert all("refused a sequence of" in record["error"]["message"] for record in untaught)
+
+
+async def test_a_group_of_which_the_teacher_refuses_every_rollout_fills_no_batch(taught: World) -> None:
+    assert taught.teacher
+    digit = len("example ")
+    taught.teacher.refuses = lambda prompt: len(prompt) > 2 and prompt[digit] % 2 == 1
+    assert await taught.run() == 0
+    assert taught.last_word.groups.errored > 0
+    assert {len(batch.samples) for _, batch in taught.trainer.batches} == {8}
+
+
+async def test_without_a_refusal_no_rollout_is_untaught(taught: World) -> None:
+    assert await taught.run() == 0
+    assert {line["batch/untaught_rollouts"] for line in taught.lines()} == {0.0}
+
+
+async def test_a_teacher_with_numbers_that_no_probability_has_ends_the_run(taught: World) -> None:
+    assert taught.teacher
+    taught.teacher.optimistic = True
+    assert await taught.run() == 64
+    assert taught.last_word.problem
+    assert taught.last_word.problem.reason == "TeacherAnswerUnusable"
+
+
 async def test_a_teacher_with_another_tokenizer_ends_the_run(taught: World) -> None:
     assert taught.teacher
     taught.teacher.foreign = True

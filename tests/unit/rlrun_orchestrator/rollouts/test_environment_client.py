@@ -48,9 +48,26 @@ def text(reward: str, group: str = "g1") -> str:
 
 async def test_response_that_does_not_fit_the_request_is_refused(ask: Ask) -> None:
     assert (await ask(text("0.5"))).rollouts[0].reward == 0.5
-    for said in (text('"much"'), text("[1]"), text("null"), text("0.5", group="g2"), "[]", "{", "<html>"):
+    for said in (text("0.5", group="g2"), "[]", "{", "<html>", '{"groupId": "g1", "rollouts": {}, "seconds": 1}'):
         with pytest.raises(RequestRejected, match="AnswerInvalid"):
             await ask(said)
+
+
+@pytest.mark.parametrize("bad", ['"much"', "[1]", "null", '0.5, "generationMs": -1', '0.5, "rewards": {"f": NaN}'])
+async def test_a_result_that_is_not_valid_costs_its_rollout_only(ask: Ask, bad: str) -> None:
+    said = text(bad).replace('"rollouts": [', '"rollouts": [5, {"rolloutId": "r1", "reward": 1}, ')
+    nameless, good, invalid = (await ask(said)).rollouts
+    assert (good.rollout_id, good.reward, good.error) == ("r1", 1.0, None)
+    assert (invalid.rollout_id, invalid.error.reason) == ("r0", "AnswerInvalid")
+    assert (
+        "result of this rollout is not valid: rew" in invalid.error.message or "generationMs" in invalid.error.message
+    )
+    assert (bool(nameless.rollout_id), nameless.error.reason) == (True, "AnswerInvalid")
+
+
+async def test_metrics_that_are_no_finite_numbers_are_left_out(ask: Ask) -> None:
+    (rollout,) = (await ask(text('0.5, "metrics": {"a": NaN, "b": 1, "c": -Infinity}'))).rollouts
+    assert (rollout.metrics, rollout.error) == ({"b": 1.0}, None)
 
 
 async def test_endless_response_is_cut_off(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,9 +5,13 @@ from rlrun_orchestrator.data.schedule import RunSchedule
 from rlrun_orchestrator.rollouts.group_scheduler import SchedulingLimits, available_slots, batch_order, is_stale
 
 
-def limits(groups: int = 4, factor: float = 2.0, level: int = 2) -> SchedulingLimits:
+def limits(groups: int = 4, factor: float = 2.0, level: int = 2, oldest: int = 8) -> SchedulingLimits:
     return SchedulingLimits.from_rollouts(
-        batch_size=groups * 8, rollouts_per_example=8, oversampling_factor=factor, max_async_level=level
+        batch_size=groups * 8,
+        rollouts_per_example=8,
+        oversampling_factor=factor,
+        max_async_level=level,
+        max_off_policy_steps=oldest,
     )
 
 
@@ -20,9 +24,10 @@ def slots(
 
 def test_groups_in_flight_are_the_oversampled_batch_rounded_up() -> None:
     found = SchedulingLimits.from_rollouts(
-        batch_size=24, rollouts_per_example=8, oversampling_factor=1.5, max_async_level=2
+        batch_size=24, rollouts_per_example=8, oversampling_factor=1.5, max_async_level=2, max_off_policy_steps=7
     )
-    assert (found.groups_per_batch, found.max_groups_in_flight, found.max_async_level) == (3, 5, 2)
+    assert (found.groups_per_batch, found.max_groups_in_flight) == (3, 5)
+    assert (found.max_async_level, found.max_off_policy_steps) == (2, 7)
 
 
 @pytest.mark.parametrize(
@@ -55,10 +60,10 @@ def test_no_group_starts_with_a_policy_before_the_end_of_the_supervised_steps() 
     assert slots(limits(), step=1, version=1) == 8
 
 
-def test_a_group_is_stale_beyond_the_asynchrony_level() -> None:
-    assert not is_stale(limits(level=2), step=5, version=3)
-    assert is_stale(limits(level=2), step=6, version=3)
-    assert is_stale(limits(level=0), step=1, version=0)
+def test_a_group_is_stale_when_its_oldest_token_is_older_than_max_off_policy_steps() -> None:
+    assert not is_stale(limits(level=2, oldest=5), step=8, version=3)
+    assert is_stale(limits(level=2, oldest=5), step=9, version=3)
+    assert is_stale(limits(level=0, oldest=0), step=1, version=0)
 
 
 def test_older_versions_come_first_and_then_lower_ordinals() -> None:

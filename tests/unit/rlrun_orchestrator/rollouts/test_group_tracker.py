@@ -25,8 +25,11 @@ def example(ordinal: int) -> SampledExample:
     return SampledExample(ordinal, Example("words", ordinal))
 
 
-def make_tracker(groups: int = 4, factor: int = 2, level: int = 2, max_steps: int = 100) -> GroupTracker:
-    return GroupTracker(SchedulingLimits(groups, groups * factor, level), RunSchedule(max_steps))
+def make_tracker(
+    groups: int = 4, factor: int = 2, level: int = 2, oldest: int | None = None, max_steps: int = 100
+) -> GroupTracker:
+    oldest = level if oldest is None else oldest
+    return GroupTracker(SchedulingLimits(groups, groups * factor, level, oldest), RunSchedule(max_steps))
 
 
 def start_all(tracker: GroupTracker, first: int = 0) -> list[str]:
@@ -45,12 +48,43 @@ def test_no_group_starts_without_a_policy() -> None:
         tracker.start("g", example(0))
 
 
-def test_a_group_keeps_the_policy_it_started_with() -> None:
+def test_a_group_is_as_old_as_its_oldest_turn() -> None:
     tracker = make_tracker()
     tracker.publish(policy(0))
     group = tracker.start("g", example(5))
     tracker.publish(policy(1))
     assert (group.version, group.ordinal, group.state) == (0, 5, GroupState.in_flight)
+    group.versions.add_turn(1)
+    assert group.version == 1, "the policy that it was dispatched with sampled nothing"
+    group.versions.add_turn(3)
+    assert group.version == 1
+
+
+def test_a_rewind_drops_groups_with_a_turn_of_a_later_policy() -> None:
+    tracker = make_tracker(level=2, oldest=8)
+    tracker.publish(policy(0))
+    kept, lost = tracker.start("kept", example(0)), tracker.start("lost", example(1))
+    kept.versions.add_turn(0)
+    for version in (0, 2):
+        lost.versions.add_turn(version)
+    tracker.advance(3)
+    assert tracker.rewind(1) == [lost]
+    assert tracker.outstanding() == [kept.example]
+
+
+def test_long_groups_are_kept_beyond_the_level_until_their_oldest_token_is_too_old() -> None:
+    tracker = make_tracker(groups=1, level=2, oldest=4)
+    tracker.publish(policy(0))
+    slow = tracker.start("slow", example(0))
+    for step in range(1, 6):
+        assert tracker.drop_stale() == []
+        tracker.start(f"g{step}", example(step))
+        tracker.finish(f"g{step}", GroupOutcome.usable)
+        assert tracker.take_batch() is not None
+        tracker.complete_batch()
+        tracker.publish(policy(step))
+    assert tracker.step == 5
+    assert tracker.drop_stale() == [slow]
 
 
 def test_a_usable_group_is_ready_then_in_the_batch_and_then_trained() -> None:
@@ -288,7 +322,7 @@ def test_a_batch_that_is_returned_too_late_is_dropped() -> None:
 
 def test_groups_of_an_earlier_process_are_stale() -> None:
     before = GroupCounts(trained=5, filtered=1, errored=2, stale=3, in_flight=6)
-    tracker = GroupTracker(SchedulingLimits(1, 1, 0), RunSchedule(9), before)
+    tracker = GroupTracker(SchedulingLimits(1, 1, 0, 0), RunSchedule(9), before)
     assert tracker.counts() == GroupCounts(trained=5, filtered=1, errored=2, stale=9)
 
 
@@ -303,7 +337,7 @@ def test_at_the_end_all_groups_but_those_of_the_batch_are_dropped() -> None:
 
 
 def test_steps_on_demonstrations_start_no_groups() -> None:
-    tracker = GroupTracker(SchedulingLimits(2, 4, 2), RunSchedule(10, supervised_steps=3))
+    tracker = GroupTracker(SchedulingLimits(2, 4, 2, 8), RunSchedule(10, supervised_steps=3))
     for step in range(3):
         tracker.publish(policy(step))
         assert tracker.available_slots() == 0

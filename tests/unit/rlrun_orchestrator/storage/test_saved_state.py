@@ -15,7 +15,7 @@ def test_a_state_survives_json_and_has_the_keys_of_every_version_three() -> None
     assert SavedState.parse(raw, "S3") == state
     assert list(raw) == ["version", "run", "step", "reward", "board", "deal", "sent", "reporter", "evaluator"]
     assert (raw["version"], raw["reward"]) == (3, None)
-    assert list(raw["deal"]) == ["next", "again", "scores", "buffer"]
+    assert list(raw["deal"]) == ["next", "again", "scores", "buffer", "redraws"]
     assert list(raw["deal"]["buffer"]) == ["draws", "pools"]
     assert list(raw["deal"]["buffer"]["pools"]["a"]) == ["size", "epoch", "cursor", "excluded"]
     assert list(raw["sent"][0]) == ["id", "step", "ordinals", "groups", "tokens", "reward", "values"]

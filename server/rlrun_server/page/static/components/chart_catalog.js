@@ -78,6 +78,11 @@ export const CHART_GROUPS = [
         ],
       },
       {
+        id: "mismatch-by-age", title: "Mismatch KL by age", unit: "nats per token", isLog: true,
+        about: "The same by the age in steps of the policy that sampled the token.",
+        series: [{ metric: "mismatch_kl/age_*/mean", label: "* steps" }],
+      },
+      {
         id: "ratio", title: "Importance ratio", about: "Probability of the trainer over that of the engine.",
         series: [
           { metric: "importance_ratio/mean", label: "mean" },
@@ -123,6 +128,7 @@ export const CHART_GROUPS = [
         series: [
           { metric: "completion_len/mean", label: "completion" },
           { metric: "completion_len/max", label: "longest completion" },
+          { metric: "drawn_completion_len/mean", label: "completion, trained on or not" },
           { metric: "prompt_len/mean", label: "prompt" },
         ],
       },
@@ -140,6 +146,11 @@ export const CHART_GROUPS = [
           { metric: "batch/off_policy_level/max", label: "oldest" },
           { metric: "batch/async_level", label: "trainer ahead" },
         ],
+      },
+      {
+        id: "env-shares", title: "Shares of environments", unit: "share",
+        about: "Rollouts of each environment in the batch, and its weight.",
+        series: [{ metric: "env_share/*/trained", label: "*" }, { metric: "env_share/*/weight", label: "*, weight" }],
       },
       {
         id: "filtered", title: "Filtered rollouts", unit: "rollouts", about: "Rollouts filtered since the previous step, by cause.",

@@ -63,6 +63,10 @@ EQUAL_REWARDS = {"enabled": True, "min_reward_variance": 0.0, "max_reward": None
         ({"oversampling_factor": 3}, {"oversampling_factor": 3.0, "max_async_level": 3}),
         ({"oversampling_factor": 3, "max_async_level": 1}, {"oversampling_factor": 3.0, "max_async_level": 3}),
         ({"max_async_level": 1}, {"oversampling_factor": 1.0, "max_async_level": 1}),
+        (
+            {"oversampling_factor": 12},
+            {"oversampling_factor": 12.0, "max_async_level": 12, "max_off_policy_steps": 12},
+        ),
     ],
     ids=str,
 )

@@ -8,6 +8,7 @@ from rlrun_orchestrator.config_mapping import client_sampling, exact_prefixes, s
 from rlrun_orchestrator.inference.gateway.sampling_rules import (
     BadRequest,
     CompletionKind,
+    PromptTooLong,
     SamplingRules,
     SamplingSeedKey,
     ignored_constraints,
@@ -218,3 +219,73 @@ def test_only_an_ignored_strict_flag_causes_a_warning() -> None:
     assert ignored_constraints({"tools": [tool(), tool(strict=True)]}) == ["tools[].function.strict"]
     for changes in (*FORWARDED, {"parallel_tool_calls": False}, {"tools": "x"}, {"tools": [5, {"function": 5}]}):
         assert ignored_constraints(changes) == []
+
+
+def test_a_turn_gets_what_its_prompt_leaves_of_seq_len() -> None:
+    rules = sampling_rules(resolved(sampling={"maxTokens": 1000, "minTokens": 500}))
+    assert rules.seq_len == 4096
+    key = SamplingSeedKey(0, 0, 0)
+    for length, limit in ((1, 1000), (3096, 1000), (3097, 999), (4095, 1)):
+        for kind, body, known in (
+            (CompletionKind.text, {"prompt": [7] * length}, None),
+            (CompletionKind.chat, {"messages": [{"role": "user", "content": "hi"}]}, length),
+        ):
+            asked = rules.to_engine_request(kind, body, "m", key, prompt_tokens=known)
+            # The engine refuses a minimum above the limit.
+            assert (asked["max_tokens"], asked["min_tokens"]) == (limit, min(500, limit))
+
+
+@pytest.mark.parametrize("length", [4096, 5000])
+def test_a_prompt_that_leaves_nothing_of_seq_len_is_refused_with_both_lengths(length: int) -> None:
+    rules = sampling_rules(resolved())
+    with pytest.raises(PromptTooLong, match=f"4096 tokens.* {length} tokens") as refused:
+        rules.to_engine_request(CompletionKind.text, {"prompt": [7] * length}, "m", SamplingSeedKey(0, 0, 0))
+    assert (refused.value.status, refused.value.problem.reason) == (400, "PromptTooLong")
+    # verifiers ends a rollout as truncated only if it reads one of its phrases.
+    assert "this model's maximum context length is" in refused.value.problem.message.lower()
+
+
+PARTS: list[tuple[str, Any]] = [
+    ("image_url", {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA"}}),
+    ("image_url", {"image_url": "https://example.com/a.png"}),
+    ("image_url", {"type": "text", "text": "see", "image_url": "https://example.com/a.png", "uuid": "1"}),
+    ("input_image", {"type": "input_image", "image_url": "https://example.com/a.png"}),
+    ("image_embeds", {"type": "image_embeds", "image_embeds": "AA"}),
+    ("input_audio", {"type": "input_audio", "input_audio": {"data": "AA", "format": "wav"}}),
+    ("audio_url", {"type": "audio_url", "audio_url": {"url": "https://example.com/a.wav"}}),
+    ("video_url", {"type": "video_url", "video_url": {"url": "https://example.com/a.mp4"}}),
+    ("file", {"type": "file", "file": {"file_id": "f"}}),
+    ("prompt_embeds", {"type": "prompt_embeds", "data": "AA"}),
+    ("5", {"type": 5}),
+]
+"""Content parts that are not text, in the forms that vLLM accepts, with the word that the refusal names."""
+
+
+@pytest.mark.parametrize("role", ["user", "tool"])
+@pytest.mark.parametrize(("word", "part"), PARTS)
+def test_content_that_is_not_text_is_refused_by_its_type(word: str, part: Any, role: str) -> None:
+    messages = [{"role": "user", "content": "hi"}, {"role": role, "content": [{"type": "text", "text": "a"}, part]}]
+    with pytest.raises(BadRequest, match=rf"^messages\[1\]\.content\[1\] is of type '?{word}.*only text"):
+        sent({"messages": messages})
+
+
+def test_an_assistants_audio_is_refused() -> None:
+    with pytest.raises(BadRequest, match=r"^messages\[0\]\.audio .*only text"):
+        sent({"messages": [{"role": "assistant", "audio": {"id": "audio_1"}}]})
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "hi",
+        None,
+        ["hi"],
+        [{"type": "text", "text": "image_url"}],
+        [{"text": "hi"}],
+        [{"type": "input_text", "text": "hi"}, {"type": "output_text", "text": "hi"}],
+        [{"type": "refusal", "refusal": "no"}, {"type": "thinking", "thinking": "hm"}],
+    ],
+)
+def test_text_is_accepted_in_every_form(content: Any) -> None:
+    messages = [{"role": "user", "content": content}]
+    assert sent({"messages": messages}) == sent({}) | {"messages": messages}

@@ -5,6 +5,7 @@ import hashlib
 import io
 import itertools
 import json
+import math
 import tarfile
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -18,9 +19,11 @@ from aiohttp.test_utils import TestServer
 from rlrun.protocol.access import bearer
 from rlrun.protocol.environment import ROLLOUT_ID_HEADER
 from rlrun.protocol.policy import PolicyRef
+from rlrun.protocol.problem import Problem
 from rlrun.service.errors import FatalError
 from rlrun.storage.layout import S3Uri
 from rlrun.storage.store import AccessDenied
+from rlrun_orchestrator.data.trajectories import Turn
 from rlrun_orchestrator.inference.gateway import environment_packages
 from rlrun_orchestrator.inference.gateway.environment_packages import PackageReader, newest, package_digest
 from rlrun_orchestrator.inference.gateway.limits import Limits
@@ -46,8 +49,10 @@ from tests.support.run_store import RunStore
 from tests.support.waiting import until
 
 POLICY = policy(3, "s3://bucket/run")
+NEWER = policy(5, "s3://bucket/run")
 NOBODY: Any = None
 BASE_MODEL = "owner/tiny"
+SEQ_LEN = 100
 CLOCK = itertools.count()
 LIMITS = Limits(in_flight=3, rollouts=5, turns=4, body_bytes=10_000, body_seconds=0.3)
 MESSAGES: Any = [{"role": "user", "content": "hello"}]
@@ -58,30 +63,48 @@ class CannedEngine:
 
     def __init__(self) -> None:
         self.asked: list[dict[str, Any]] = []
+        self.times: list[tuple[int, dict[str, Any]]] = []
         self.answer: dict[str, Any] = chat_answer(POLICY.name, [1, 2, 3], [4, 5], "hi")
         self.status = 200
         self.headers: dict[str, str] = {}
         self.arrived = asyncio.Event()
         self.gone = asyncio.Event()
         self.hangs = False
+        self.released = asyncio.Event()
         self.last = 0
+        self.prompt_tokens: int | None = None
+        """Length of every prompt according to its tokenizer. None: it has no route for that."""
+        self.seq_len: int | None = None
+        """Refuses prompts with `max_tokens` above this number of tokens, as vLLM before 0.20 does. None: all fit."""
+        self.tokenized: list[dict[str, Any]] = []
 
     def application(self) -> web.Application:
         app = web.Application()
         app.router.add_post("/v1/chat/completions", self.complete)
         app.router.add_post("/v1/completions", self.complete)
+        app.router.add_post("/tokenize", self.tokenize)
         return app
+
+    async def tokenize(self, request: web.Request) -> web.Response:
+        self.tokenized.append(await request.json())
+        if self.prompt_tokens is None:
+            return web.Response(status=404)
+        return web.json_response({"count": self.prompt_tokens, "tokens": [1] * self.prompt_tokens})
 
     async def complete(self, request: web.Request) -> web.Response:
         self.asked.append(json.loads(await request.read()))
         self.last = next(CLOCK)
+        self.times.append((self.last, self.asked[-1]))
         self.arrived.set()
         if self.hangs:
             try:
-                await asyncio.sleep(60)
+                await asyncio.wait_for(self.released.wait(), 60)
             except asyncio.CancelledError:
                 self.gone.set()
                 raise
+        if self.seq_len is not None and (self.prompt_tokens or 0) + self.asked[-1]["max_tokens"] > self.seq_len:
+            message = f"This model's maximum context length is {self.seq_len} tokens. However, you requested too many."
+            return web.json_response({"error": {"message": message, "code": 400}}, status=400)
         return web.json_response(self.answer, status=self.status, headers=self.headers)
 
 
@@ -125,6 +148,15 @@ class Setup:
         """What an engine was asked last."""
         return max((engine for engine in self.engines if engine.asked), key=lambda e: e.last).asked[-1]
 
+    def asked_in_order(self) -> list[dict[str, Any]]:
+        """What the engines were asked, in the order of time."""
+        return [asked for _, asked in sorted((t, asked) for engine in self.engines for t, asked in engine.times)]
+
+    def serve(self, ref: PolicyRef) -> None:
+        """All engines have the policy."""
+        for replica in self.pool.replicas.values():
+            replica.adapters.add(ref.name)
+
     def open(self, ref: PolicyRef = POLICY, **how: Any) -> tuple[LiveGroup, openai.AsyncOpenAI]:
         group = self.groups.open(ref, **how)
         client = openai.AsyncOpenAI(base_url=f"{self.url}groups/{group.id}/v1", api_key="none", max_retries=0)
@@ -152,7 +184,7 @@ async def setup() -> AsyncIterator[Setup]:
             )
             pool.replicas[replica.endpoint] = replica
         router = RequestRouter(http, pool, groups, wait=0.3, deadline=10)
-        rules = SamplingRules(max_tokens=64, temperature=0.8, stop=["END"], seed=7)
+        rules = SamplingRules(max_tokens=64, temperature=0.8, stop=["END"], seed=7, min_tokens=40, seq_len=SEQ_LEN)
         gateway = Gateway(groups, rules, router, None, limits=LIMITS)
         front = TestServer(gateway.application())
         await front.start_server()
@@ -182,6 +214,50 @@ async def test_a_chat_is_answered_and_its_tokens_are_recorded(setup: Setup) -> N
     assert asked["model"] == POLICY.name
     assert (asked["max_tokens"], asked["temperature"], asked["stop"]) == (64, 0.8, ["END", "x"])
     assert asked["return_token_ids"] is asked["logprobs"] is True
+
+
+async def test_a_turn_that_begins_after_a_publication_uses_the_newest_policy(setup: Setup) -> None:
+    group, client = setup.open()
+    setup.serve(NEWER)
+    await take_turn(client)
+    setup.groups.publish(NEWER)
+    await take_turn(client)
+    assert [asked["model"] for asked in setup.asked_in_order()] == [POLICY.name, NEWER.name]
+    assert [turn.version for turn in group.turns_of("r1")] == [POLICY.version, NEWER.version]
+    assert (group.versions.oldest, group.versions.newest) == (POLICY.version, NEWER.version)
+    setup.groups.publish(None)
+    await take_turn(client)
+    assert setup.newest()["model"] == NEWER.name, "without a published policy the group continues with its own"
+
+
+async def test_a_turn_in_progress_keeps_its_policy_loaded_until_it_ends(setup: Setup) -> None:
+    group, client = setup.open()
+    setup.serve(NEWER)
+    for engine in setup.engines:
+        engine.hangs = True
+    turn = asyncio.create_task(take_turn(client))
+    await asyncio.wait({asyncio.create_task(e.arrived.wait()) for e in setup.engines}, return_when="FIRST_COMPLETED")
+    setup.groups.publish(NEWER)
+    in_use = set(setup.groups.policies())
+    for engine in setup.engines:
+        engine.released.set()
+    await turn
+    assert in_use == {POLICY.name}
+    assert [turn.version for turn in group.turns_of("r1")] == [POLICY.version], "it went on with its policy"
+    assert setup.groups.policies() == {}, "the next turn uses the newest policy, which the pool keeps"
+
+
+async def test_a_group_that_measures_a_policy_keeps_it(setup: Setup) -> None:
+    _, client = setup.open(record=False)
+    setup.serve(NEWER)
+    setup.groups.publish(NEWER)
+    await take_turn(client)
+    assert setup.newest()["model"] == POLICY.name
+    assert set(setup.groups.policies()) == {POLICY.name}
+
+
+async def take_turn(client: openai.AsyncOpenAI) -> None:
+    await client.chat.completions.create(model="m", messages=MESSAGES, extra_headers={ROLLOUT_ID_HEADER: "r1"})
 
 
 async def test_a_client_that_asks_for_logprobs_gets_them(setup: Setup) -> None:
@@ -322,6 +398,128 @@ async def test_an_engines_refusal_is_passed_on_and_costs_no_replica(setup: Setup
     with pytest.raises(openai.BadRequestError, match="maximum context length"):
         await client.chat.completions.create(model="m", messages=MESSAGES)
     assert all(replica.is_answering for replica in setup.pool.replicas.values())
+
+
+def refuse(setup: Setup, message: str, *, prompt_tokens: int | None = None) -> None:
+    """Make the engines refuse every completion."""
+    for engine in setup.engines:
+        engine.status, engine.prompt_tokens = 400, prompt_tokens
+        engine.answer = {"error": {"message": message, "type": "BadRequestError", "code": 400}}
+
+
+async def ask(setup: Setup, group: LiveGroup, rollout: str = "r1", **body: Any) -> tuple[int, dict[str, Any]]:
+    """Send a chat, and return status and body of the response."""
+    url = f"{setup.url}groups/{group.id}/v1/chat/completions"
+    body = {"model": "m", "messages": MESSAGES, **body}
+    async with setup.http.post(url, json=body, headers={ROLLOUT_ID_HEADER: rollout}) as response:
+        return response.status, await response.json()
+
+
+def refusals(group: LiveGroup) -> dict[str, str]:
+    """Return the reason for which the last request of each rollout failed."""
+    return {rollout: problem.reason for rollout, problem in group.record_of_turns().refusals.items()}
+
+
+async def test_a_refused_length_is_measured_and_the_turn_gets_the_rest(setup: Setup) -> None:
+    group, _ = setup.open()
+    for engine in setup.engines:
+        engine.prompt_tokens, engine.seq_len = 70, SEQ_LEN
+    tools = [{"type": "function", "function": {"name": "f", "strict": True}}]
+    status, _ = await ask(setup, group, tools=tools, chat_template_kwargs={"thinking": False})
+    assert status == 200
+    assert [(asked["max_tokens"], asked["min_tokens"]) for asked in setup.asked] == [(64, 40), (30, 30)]
+    assert len({asked["seed"] for asked in setup.asked}) == 1, "it is the same draw"
+    (measured,) = [tokenized for engine in setup.engines for tokenized in engine.tokenized]
+    plain = [{"type": "function", "function": {"name": "f"}}]
+    assert (measured["messages"], measured["tools"]) == (MESSAGES, plain)
+    assert (measured["add_generation_prompt"], measured["chat_template_kwargs"]) == (True, {"thinking": False})
+    assert (len(group.turns_of("r1")), refusals(group)) == (1, {})
+
+
+async def test_a_prompt_that_does_not_fit_is_named_with_lengths_and_remembered(setup: Setup) -> None:
+    group, _ = setup.open()
+    refuse(setup, "This model's maximum context length is 100 tokens", prompt_tokens=120)
+    status, body = await ask(setup, group)
+    assert (status, body["error"]["type"]) == (400, "PromptTooLong")
+    problem = group.record_of_turns().refusals["r1"]
+    assert problem.reason == "PromptTooLong"
+    assert "100 tokens" in problem.message
+    assert "120 tokens" in problem.message
+    assert len(setup.asked) == 1
+
+
+async def test_a_prompt_that_cannot_be_measured_is_named_by_the_engines_words(setup: Setup) -> None:
+    group, _ = setup.open()
+    refuse(setup, "This model's maximum context length is 100 tokens. However, your prompt contains 140 input tokens")
+    status, body = await ask(setup, group)
+    assert (status, body["error"]["type"]) == (400, "BadRequestError")
+    problem = group.record_of_turns().refusals["r1"]
+    assert (problem.reason, "140 input tokens" in problem.message) == ("PromptTooLong", True)
+
+
+async def test_other_refusals_are_remembered_with_their_cause_until_a_turn_succeeds(setup: Setup) -> None:
+    group, _ = setup.open()
+    answer = setup.engines[0].answer
+    refuse(setup, "roles must alternate", prompt_tokens=20)
+    await ask(setup, group, "engine")
+    await ask(setup, group, "format", response_format={"type": "json_object"})
+    await ask(setup, group, "image", messages=[{"role": "user", "content": [{"type": "image_url"}]}])
+    for engine in setup.engines:
+        engine.status, engine.answer = 200, answer | {"prompt_token_ids": None}
+    await ask(setup, group, "unusable")
+    found = group.record_of_turns().refusals
+    assert {rollout: problem.reason for rollout, problem in found.items()} == {
+        "engine": "RequestRefused", "format": "RequestRefused", "image": "RequestRefused",
+        "unusable": "InferenceAnswerUnusable",
+    }  # fmt: skip
+    assert "roles must alternate" in found["engine"].message
+    assert "response_format" in found["format"].message
+    assert "image_url" in found["image"].message
+    for engine in setup.engines:
+        engine.answer = answer
+    await ask(setup, group, "engine")
+    assert "engine" not in refusals(group)
+
+
+async def test_refusals_of_evaluations_are_known_although_no_turn_is_recorded(setup: Setup) -> None:
+    group, _ = setup.open(record=False)
+    answer = setup.engines[0].answer
+    refuse(setup, "This model's maximum context length is 100 tokens", prompt_tokens=120)
+    await ask(setup, group, "r1")
+    await ask(setup, group, "r2")
+    for engine in setup.engines:
+        engine.status, engine.answer = 200, answer
+    await ask(setup, group, "r2")
+    assert {rollout: problem.reason for rollout, problem in group.final_refusals().items()} == {"r1": "PromptTooLong"}
+
+
+async def test_a_refusal_that_a_later_request_overtook_is_forgotten() -> None:
+    group = LiveGroups().open(POLICY)
+    early, late = group.next_arrival(), group.next_arrival()
+    group.record_turn("r", late, Turn([1], [2], [-0.5]))
+    group.record_refusal("r", early, Problem(reason="RequestRefused", message="m"))
+    assert refusals(group) == {}
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, 0.5, None, "-0.5", True])
+async def test_a_log_probability_that_is_none_costs_its_rollout_only(setup: Setup, bad: Any) -> None:
+    group, _ = setup.open()
+    for engine in setup.engines:
+        engine.answer["choices"][0]["logprobs"]["content"][1]["logprob"] = bad
+    status, body = await ask(setup, group)
+    assert (status, body["error"]["type"]) == (502, "InferenceAnswerUnusable")
+    assert "token 2 of 2" in body["error"]["message"]
+    assert group.turns_of("r1") == []
+    assert refusals(group) == {"r1": "InferenceAnswerUnusable"}
+
+
+@pytest.mark.parametrize("field", ["prompt_token_ids", "token_ids"])
+@pytest.mark.parametrize("bad", [[], [1, -1], [1, None], [1, 2.5], [True, 1], "ab"])
+def test_tokens_that_no_trainer_could_read_are_unusable(field: str, bad: Any) -> None:
+    answer = chat_answer("m", [1, 2], [3, 4], "x")
+    (answer if field == "prompt_token_ids" else answer["choices"][0])[field] = bad
+    with pytest.raises(InvalidEngineResponse):
+        parse_turn(CompletionKind.chat, answer)
 
 
 async def test_an_engine_cannot_lead_a_request_elsewhere(setup: Setup) -> None:

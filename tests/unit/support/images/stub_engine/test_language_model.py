@@ -31,3 +31,12 @@ def likely(text: str, weights: str = "base") -> set[str]:
 )
 def test_the_last_message_is_copied_or_reversed(text: str, expected: set[str]) -> None:
     assert likely(text) == expected
+
+
+def test_policies_differ_also_where_no_message_is_to_be_copied() -> None:
+    """The sidecar proves with such prompts that an engine applies adapters."""
+    ids = TOKENIZER.encode("hgfedcba")
+    one, other = (MODEL.next_token(weights, ids) for weights in ("one", "other"))
+    assert one == MODEL.next_token("one", ids)
+    assert one.keys() == other.keys()
+    assert sum(abs(one[token] - other[token]) for token in one) > 0.1

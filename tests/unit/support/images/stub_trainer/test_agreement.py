@@ -53,3 +53,25 @@ def test_another_adapter_or_temperature_is_a_mismatch(agreement: Agreement, weig
 
 def test_versions_of_an_earlier_process_are_left_out(agreement: Agreement) -> None:
     assert agreement.mismatches(drawn("policy", version=2), {3: "policy"}, TEMPERATURE) == {}
+
+
+def test_each_token_is_compared_with_the_policy_that_sampled_it(agreement: Agreement) -> None:
+    first, second = drawn("older", version=2)[0], drawn("newer", version=3)[1]
+    length = len(first.token_ids)
+    joined = Sample(
+        token_ids=first.token_ids,
+        loss_mask=first.loss_mask,
+        logprobs=first.logprobs,
+        advantage=1.0,
+        policy_version=2,
+        policy_versions=[2] * length,
+    )
+    policies = {2: "older", 3: "newer"}
+    found = agreement.mismatches([joined, second], policies, TEMPERATURE)
+    assert found.keys() == {2, 3}
+    assert max(max(values) for values in found.values()) < 1e-12
+    start = first.loss_mask.index(True)
+    wrong = joined.model_copy(update={"policy_versions": [2] * start + [3] * 5 + [2] * (length - start - 5)})
+    found = agreement.mismatches([wrong], policies, TEMPERATURE)
+    assert len(found[3]) == 5
+    assert max(found[2]) < 1e-12 < math.fsum(found[3])

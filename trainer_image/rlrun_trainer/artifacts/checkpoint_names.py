@@ -1,0 +1,73 @@
+"""Names of a model's layers in its checkpoint.
+
+The text model of a multimodal checkpoint, such as Qwen3.5 with the architecture `Qwen3_5ForConditionalGeneration`, is a
+part of it: its layers have a prefix there that the text model in memory lacks. Engines load the architecture in
+config.json, and translate names from those of the checkpoint. An adapter with other names fits no layer: vLLM ignores
+it without an error.
+"""
+
+import json
+import struct
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+INDEX = "model.safetensors.index.json"
+LENGTH = struct.Struct("<Q")
+DECODER, HEAD = "model.", "lm_head"
+"""Beginnings of names in memory."""
+DECODER_PREFIXES = (
+    DECODER, "model.language_model.", "language_model.model.", "model.text_model.", "text_model.model.",
+    "language_model.", "text_model.", "thinker.model.",
+)  # fmt: skip
+"""Beginnings of the same names in checkpoints. None of them begins a name of a vision or audio tower."""
+HEADS = (HEAD, "language_model.lm_head", "text_model.lm_head", "thinker.lm_head")
+
+
+@dataclass(frozen=True)
+class CheckpointNames:
+    """Translation of names in memory to names in the checkpoint."""
+
+    decoder: str = DECODER
+    head: str = HEAD
+
+    @classmethod
+    def of(cls, layers: Iterable[str], weights: Iterable[str]) -> "CheckpointNames":
+        """Return the translation for a model with these linear layers. `weights`: names of the tensors in its files.
+
+        Names of which the checkpoint has none stay as they are.
+        """
+        stored = frozenset(weights)
+        inner = [name.removeprefix(DECODER) for name in layers if name.startswith(DECODER)]
+        return cls(
+            next((p for p in DECODER_PREFIXES if any(f"{p}{name}.weight" in stored for name in inner)), DECODER),
+            next((name for name in HEADS if f"{name}.weight" in stored), HEAD),
+        )
+
+    def of_layer(self, name: str) -> str:
+        """Return the name of a layer or of one of its parameters in the checkpoint."""
+        if name.startswith(DECODER):
+            return self.decoder + name.removeprefix(DECODER)
+        if name == HEAD or name.startswith(f"{HEAD}."):
+            return self.head + name.removeprefix(HEAD)
+        return name
+
+
+def stored_weights(folder: Path) -> list[str]:
+    """Return the names of the tensors in a model's safetensors files. Raises OSError, and ValueError for a damaged
+    file.
+    """
+    index = folder / INDEX
+    if index.is_file():
+        return list(json.loads(index.read_text(encoding="utf-8"))["weight_map"])
+    return [name for file in sorted(folder.glob("*.safetensors")) for name in _tensors(file)]
+
+
+def _tensors(path: Path) -> list[str]:
+    with path.open("rb") as file:
+        start = file.read(LENGTH.size)
+        length = LENGTH.unpack(start)[0] if len(start) == LENGTH.size else path.stat().st_size
+        if length >= path.stat().st_size:
+            raise ValueError(f"{path.name} is not a safetensors file")
+        header = json.loads(file.read(length))
+    return [name for name in header if name != "__metadata__"]
