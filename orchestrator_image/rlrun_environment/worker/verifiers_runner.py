@@ -37,6 +37,8 @@ from rlrun_environment.worker.isolation import (
     GroupLimits,
     cancelled_from_outside,
     isolate_rollouts,
+    isolated_demonstration,
+    isolated_group,
     user_code_problem,
 )
 from rlrun_environment.worker.loaded import Loaded, present_fields, row_of
@@ -95,6 +97,7 @@ class VerifiersRunner:
         """Close the connections."""
         await self._http.aclose()
 
+    @isolated_group
     async def run(self, request: GroupRequest) -> GroupResult:
         """Run and score all rollouts of the group within `deadline_seconds`. Failures are part of the rollouts.
 
@@ -116,6 +119,7 @@ class VerifiersRunner:
             example=sanitize.example(prompt, row),
         )
 
+    @isolated_demonstration
     async def demonstrate(self, request: DemonstrationRequest) -> Demonstration:
         """Return an example's prompt and answer as a rollout would send them: with the tools of the environment, or of
         the example, and with messages in the client's form. Raises ProblemError.
