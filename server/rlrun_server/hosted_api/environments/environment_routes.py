@@ -7,6 +7,7 @@ from starlette.responses import Response
 
 from rlrun_server.hosted_api.base.caller import KEY_IDENTIFIED, HostedCaller
 from rlrun_server.hosted_api.base.errors import no_counterpart
+from rlrun_server.hosted_api.base.query_numbers import Offset
 from rlrun_server.hosted_api.base.wire import Json, json_object
 from rlrun_server.hosted_api.environments.environment_ids import environment_id
 from rlrun_server.hosted_api.environments.environment_packages import EnvironmentPackages
@@ -49,7 +50,7 @@ async def list_environments(
     sort_by: Word = None,
     sort_order: Word = None,
     limit: Annotated[int, Query(ge=1, le=MAX_ROWS)] = 100,
-    offset: Annotated[int, Query(ge=0, le=1_000_000)] = 0,
+    offset: Offset = 0,
     caller: HostedCaller = KEY_IDENTIFIED,
 ) -> Response:
     """List the environments of an owner: of the caller's namespace if none is named. There are no tags and stars."""
