@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path, PurePosixPath
 
 import aiohttp
+from rlrun.api.base.names import package_name
 from rlrun.constants import Reason
 from rlrun.protocol.access import bearer
 from rlrun.protocol.environment import MAX_PACKAGE_BYTES, EnvironmentConfig
@@ -119,9 +120,9 @@ def _empty(folder: Path) -> None:
 
 def installed_version(target: Path, package: str) -> str | None:
     """Return the version of the package installed in `target`. Dashes, dots, underscores and case are equivalent."""
-    wanted = _normal(package)
+    wanted = package_name(package)
     for distribution in importlib.metadata.distributions(path=[str(target)]):
-        if _normal(distribution.metadata["Name"] or "") == wanted:
+        if package_name(distribution.metadata["Name"] or "") == wanted:
             return distribution.version
     return None
 
@@ -222,7 +223,3 @@ async def _problem_of(response: aiohttp.ClientResponse, what: str) -> Problem:
         reason=Reason.ORCHESTRATOR_UNREACHABLE,
         message=f"Request for package {what} failed: {response.status} {text[:200]}",
     )
-
-
-def _normal(name: str) -> str:
-    return name.lower().replace("_", "-").replace(".", "-")

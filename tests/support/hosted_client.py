@@ -38,9 +38,9 @@ class HostedClient:
     environment: dict[str, str]
 
     def start(self, *words: str, **variables: str) -> "subprocess.Popen[str]":
-        """Start a command."""
+        """Start a command, which SIGINT ends also where these tests run in a shell's background and ignore it."""
         return subprocess.Popen(
-            [str(self.program), *words],
+            ["env", "--default-signal=INT", str(self.program), *words],
             env={**self.environment, **variables},
             cwd=self.folder,
             stdin=subprocess.DEVNULL,

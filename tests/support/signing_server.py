@@ -219,10 +219,23 @@ class SigningServer:
         return open_user_store(send, read_location(send), namespace)
 
     def variables(
-        self, role: StorageRole, run: str, *readable: str, namespace: str = NAMESPACE, owner: str = UID
+        self,
+        role: StorageRole,
+        run: str,
+        *readable: str,
+        namespace: str = NAMESPACE,
+        owner: str = UID,
+        listable: str = "",
     ) -> dict[str, str]:
         """Return the variables of a process of a run whose folder is `run`."""
-        grant = StorageGrant(namespace=namespace, owner=owner, role=role, folder=run, readable=list(readable))
+        grant = StorageGrant(
+            namespace=namespace,
+            owner=owner,
+            role=role,
+            folder=run,
+            readable=list(readable),
+            listable=[listable] if listable else [],
+        )
         file = self.folder / f"{namespace}-{owner}-{role}"
         file.write_text(token_of(namespace, grant.audience))
         return {
@@ -234,9 +247,9 @@ class SigningServer:
             "AWS_DEFAULT_REGION": "us-east-1",
         }
 
-    def store(self, role: StorageRole, run: str, *readable: str) -> Store:
+    def store(self, role: StorageRole, run: str, *readable: str, listable: str = "") -> Store:
         """Return the store of a process, which has no credentials."""
-        return Store.of_process(self.variables(role, run, *readable))
+        return Store.of_process(self.variables(role, run, *readable, listable=listable))
 
 
 @contextmanager

@@ -33,7 +33,9 @@ EPILOG = """Examples:
   rlrun run rl.toml --dry-run > run.yaml && kubectl apply -f run.yaml
 
 Variables are set in the pods of the environments only, and their values are never printed. -e overrides --env-file, \
-which overrides env_file in FILE.
+which overrides env_file in FILE. Env files have lines NAME=value. Values in quotes may have several lines; \
+${NAME} and ${NAME:-default} are expanded, except in single quotes, from your shell, else from what the files set \
+before.
 
 Exit codes: 0 started (with --follow: completed); 1 rejected or failed; 2 invalid file or option."""
 

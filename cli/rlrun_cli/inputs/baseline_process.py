@@ -5,6 +5,7 @@ in the file that it names.
 """
 
 import asyncio
+import copy
 import importlib
 import inspect
 import json
@@ -134,10 +135,11 @@ async def _run_plain(environment: Any, row: dict[str, Any], request: BaselineReq
         }
         if not inspect.iscoroutinefunction(environment.rollout):
             # Its time begins in the thread, not when it waits for one.
-            return await asyncio.to_thread(_time_call, lambda: environment.rollout(dict(row), **options))
+            return await asyncio.to_thread(_time_call, lambda: environment.rollout(copy.deepcopy(row), **options))
         began = time.monotonic()
         try:
-            returned = await environment.rollout(dict(row), **options)
+            # Each rollout gets its own copy, as in runs.
+            returned = await environment.rollout(copy.deepcopy(row), **options)
         except Exception as error:
             returned = error
         return returned, time.monotonic() - began

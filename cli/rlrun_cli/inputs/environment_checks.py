@@ -7,6 +7,8 @@ import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from rlrun.api.base.names import package_name
+
 from rlrun_cli.inputs.wheel_builder import Wheel
 
 FUNCTION = "load_environment"
@@ -86,4 +88,4 @@ def unpushed_requirements(wheels: Sequence[Wheel]) -> list[str]:
     """Return the required projects (without extras) for which no wheel is pushed."""
     pushed = {w.name for w in wheels}
     names = (re.split(r"[\s<>=!~;\[(@]", r, maxsplit=1)[0] for w in wheels for r in w.requires if "extra ==" not in r)
-    return sorted({re.sub(r"[-_.]+", "-", n).lower() for n in names} - pushed - PRESENT)
+    return sorted(set(map(package_name, names)) - pushed - PRESENT)

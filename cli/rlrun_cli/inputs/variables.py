@@ -1,15 +1,19 @@
 """Environment variables of a run's environments: read from `-e` and env files, stored in one Secret.
 
-Values are secrets: no message, log or exception of this module contains one. An env file has lines `NAME=value`, with
-`#` comments, an optional leading `export`, and optional quotes around a value.
+Values are secrets: no message, log or exception of this module contains one. python-dotenv reads env files: lines
+`NAME=value`, with `#` comments, an optional leading `export`, and optional quotes around a value, which may then have
+several lines. `${NAME}` stands for a variable of the shell, else of the files so far, except in single quotes.
 """
 
 import base64
+import io
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from dotenv.parser import Binding, parse_stream
+from dotenv.variables import Literal, Variable, parse_variables
 from rlrun.constants import CLI_FIELD_MANAGER, MANAGED_BY_LABEL, RUN_LABEL
 
 from rlrun_cli.terminal.errors import INVALID, CliError
@@ -37,39 +41,62 @@ def parse_option(option: str, environ: Mapping[str, str]) -> tuple[str, str]:
     return name, environ[name]
 
 
-def parse_file(text: str, source: str) -> tuple[dict[str, str], list[str]]:
-    """Parse an env file. Returns its variables, and one problem per invalid line (`source:line: what to do`)."""
+def parse_file(text: str, source: str, known: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
+    """Parse an env file. Returns its variables, and one problem per invalid statement (`source:line: what to do`).
+
+    `known`: values of `${NAME}`, which go before those of the file.
+    """
     variables: dict[str, str] = {}
     problems = []
-    for number, raw in enumerate(text.splitlines(), start=1):
-        line = raw.strip()
-        if not line or line.startswith("#"):
-            continue
-        name, given, value = line.removeprefix("export ").partition("=")
-        name, value = name.strip(), value.strip()
-        if not given or not NAME.fullmatch(name):
-            problems.append(f"{source}:{number}: write NAME=value, one variable per line")
-            continue
-        if value[:1] in ("'", '"'):
-            end = value.find(value[0], 1)
-            if end < 0:
-                problems.append(f"{source}:{number}: {name}: the closing quote is missing")
+    for binding in parse_stream(io.StringIO(text)):
+        name, value = binding.key, binding.value
+        try:
+            if binding.error:
+                raise ValueError("cannot be read: close the quote, and write nothing but a comment behind it")
+            if name is None:
                 continue
-            value = value[1:end]
-        else:
-            value = re.split(r"\s+#", value, maxsplit=1)[0]
-        variables[name] = value
+            if value is None or not NAME.fullmatch(name):
+                raise ValueError("write NAME=value, one variable per line")
+            variables[name] = value if _is_literal(binding) else _expand(value, {**variables, **known})
+        except ValueError as problem:
+            problems.append(f"{source}:{_line(binding)}: {problem}")
     return variables, problems
 
 
-def read_files(files: Sequence[Path]) -> dict[str, str]:
+def _line(binding: Binding) -> int:
+    """Return the line of the statement, which begins behind the blank lines before it."""
+    text = binding.original.string
+    return binding.original.line + text[: len(text) - len(text.lstrip())].count("\n")
+
+
+def _is_literal(binding: Binding) -> bool:
+    """Return whether the value is in single quotes. The library expands these too."""
+    return binding.original.string.partition("=")[2].lstrip().startswith("'")
+
+
+def _expand(value: str, known: Mapping[str, str]) -> str:
+    """Return the value with `${NAME}` and `${NAME:-default}` replaced. Raises ValueError, without the value."""
+    texts = []
+    for atom in parse_variables(value):
+        if isinstance(atom, Variable) and NAME.fullmatch(atom.name) and "${" not in (atom.default or ""):
+            if atom.name not in known and atom.default is None:
+                raise ValueError(f"${{{atom.name}}} is not set: export it, set it above, or write '${{...}}' literally")
+            texts.append(atom.resolve(known))
+        elif isinstance(atom, Literal) and "${" not in atom.value:
+            texts.append(atom.value)
+        else:
+            raise ValueError("write ${NAME} or ${NAME:-default}, or put a value with a literal ${ into single quotes")
+    return "".join(texts)
+
+
+def read_files(files: Sequence[Path], environ: Mapping[str, str]) -> dict[str, str]:
     """Return the variables of env files; a later one overrides an earlier one. Raises CliError with all problems."""
-    found, problems = _read_files(files)
+    found, problems = _read_files(files, environ)
     _refuse(problems)
     return found
 
 
-def _read_files(files: Sequence[Path]) -> tuple[dict[str, str], list[str]]:
+def _read_files(files: Sequence[Path], environ: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
     merged: dict[str, str] = {}
     problems: list[str] = []
     for file in files:
@@ -79,7 +106,7 @@ def _read_files(files: Sequence[Path]) -> tuple[dict[str, str], list[str]]:
             reason = problem.strerror if isinstance(problem, OSError) else "not UTF-8 text"
             problems.append(f"{file}: cannot be read: {reason}")
             continue
-        variables, bad = parse_file(text, str(file))
+        variables, bad = parse_file(text, str(file), {**merged, **environ})
         merged |= variables
         problems += bad
     return merged, problems
@@ -97,7 +124,7 @@ def collect(files: Sequence[Path], options: Sequence[str], environ: Mapping[str,
 
     Raises CliError with all problems of all files and options.
     """
-    found, problems = _read_files(files)
+    found, problems = _read_files(files, environ)
     for option in options:
         try:
             name, value = parse_option(option, environ)

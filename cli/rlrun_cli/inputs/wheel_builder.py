@@ -20,6 +20,8 @@ from email.parser import HeaderParser
 from pathlib import Path
 from typing import Any
 
+from rlrun.api.base.names import package_name
+
 from rlrun_cli.terminal.errors import INVALID, CliError
 
 OWNER = re.compile(r"[a-z0-9]([a-z0-9._-]*[a-z0-9])?")
@@ -67,8 +69,13 @@ def read_wheel(path: Path) -> Wheel:
         raise CliError(
             f"{path} is not a wheel", "name a .whl file, as built by python -m build", code=INVALID
         ) from problem
-    name = re.sub(r"[-_.]+", "-", headers["Name"]).lower()
-    return Wheel(path.name, data, name, headers["Version"], tuple(headers.get_all("Requires-Dist") or ()))
+    return Wheel(
+        path.name,
+        data,
+        package_name(headers["Name"]),
+        headers["Version"],
+        tuple(headers.get_all("Requires-Dist") or ()),
+    )
 
 
 def read_project(folder: Path) -> dict[str, Any]:

@@ -117,8 +117,9 @@ def toml_page() -> str:
         "",
         "The fields of RLRun's spec in snake_case. `env` and `eval.env` are arrays of tables (`[[env]]`, then",
         "`[env.args]`). `env_file` lists files of NAME=value lines, relative to the TOML file, whose variables are",
-        "passed to the environments. The `id` of an environment can end in `@version`. Other keys are refused: as an",
-        "unknown field with the most similar key, or with the reason in the tables at the end.",
+        "passed to the environments; `rlrun run --help` has their syntax. The `id` of an environment can end in",
+        "`@version`. Other keys are refused: as an unknown field with the most similar key, or with the reason in the",
+        "tables at the end.",
         "",
     ]
     table = [

@@ -27,6 +27,7 @@ from pydantic import (
     field_validator,
 )
 
+from rlrun.api.base.names import package_id, package_name
 from rlrun.api.base.schema import Schema
 from rlrun.constants import Reason
 from rlrun.protocol.problem import Problem
@@ -51,14 +52,14 @@ ROLLOUT_SHARE = 0.9
 def linked_secret(environment_id: str) -> str:
     """Return the name of the Secret with the variables of an environment, `env.owner.name` for owner/name.
 
-    Ids that differ from this in characters that names of Secrets cannot have, or that contain dots, get a digest of the
-    id, so that no two ids have one Secret.
+    The name is normalised: all spellings of a package have one Secret. Owners with characters that names of Secrets
+    cannot have, or with dots, get a digest of the id, so that no two packages have one Secret.
     """
-    owner, _, name = environment_id.partition("/")
+    owner, _, name = package_id(environment_id).partition("/")
     if all(re.fullmatch(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?", part) for part in (owner, name)):
         return f"env.{owner}.{name}"
     parts = [re.sub(r"[^a-z0-9]+", "-", part.lower()).strip("-") for part in (owner, name)]
-    return f"env.{parts[0]}.{parts[1]}.{hashlib.sha256(environment_id.encode()).hexdigest()[:12]}"
+    return f"env.{parts[0]}.{parts[1]}.{hashlib.sha256(f'{owner}/{name}'.encode()).hexdigest()[:12]}"
 
 
 class EnvironmentConfig(Schema):
@@ -101,8 +102,9 @@ class EnvironmentConfig(Schema):
 
     @property
     def package(self) -> str:
-        """Name of the package, without owner and version."""
-        return self.id.split("/")[-1].split("@")[0]
+        """Name of the package, without owner and version. That of a pushed package is normalised."""
+        name = self.id.split("/")[-1].split("@")[0]
+        return name if self.owner is None else package_name(name)
 
     @property
     def version(self) -> str | None:

@@ -57,6 +57,8 @@ class StorageGrant(Schema):
     """Folder of the run. The role decides about its parts. Empty for a serving pool."""
     readable: list[str] = Field(default_factory=list)
     """Folders of others that may be read: a base model, the checkpoint of a warm start, environment packages."""
+    listable: list[str] = Field(default_factory=list)
+    """Folders of others whose entries may be listed, but not read: those of the owners of environment packages."""
 
     @property
     def audience(self) -> str:

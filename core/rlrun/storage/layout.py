@@ -16,6 +16,7 @@ import hashlib
 import re
 from dataclasses import dataclass
 
+from rlrun.api.base.names import package_name
 from rlrun.protocol.policy import PolicyKind
 
 MANIFEST = "manifest.json"
@@ -153,5 +154,6 @@ SHARED_FOLDERS = (ENVIRONMENTS_FOLDER, MODELS_FOLDER)
 
 
 def environment_package(bucket: str, prefix: str, owner: str, name: str) -> S3Uri:
-    """Return the folder with one subfolder per version of an environment package."""
-    return S3Uri(bucket, "/".join(p for p in (prefix.strip("/"), ENVIRONMENTS_FOLDER, owner, name) if p))
+    """Return the folder with one subfolder per version of an environment package, for all spellings of its name."""
+    parts = (prefix.strip("/"), ENVIRONMENTS_FOLDER, owner, package_name(name))
+    return S3Uri(bucket, "/".join(part for part in parts if part))

@@ -61,7 +61,7 @@ def environment_entries(spec: RLRunSpec) -> Iterator[EnvironmentEntry]:
 def environment_variable(entry: Environment, workers: int, gateway_url: str) -> str:
     """Return the configuration of an environment server as JSON."""
     config = EnvironmentConfig(
-        id=f"{entry.id}@{entry.version}" if entry.version else entry.id,
+        id=f"{entry.package_id}@{entry.version}" if entry.version else entry.package_id,
         name=entry.effective_name,
         args=entry.args,
         taskset=entry.taskset or None,

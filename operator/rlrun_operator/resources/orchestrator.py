@@ -68,14 +68,19 @@ def readable_packages(resolved: ResolvedRun) -> list[str]:
     root = resolved.artifacts.environments_uri
     spec = resolved.spec
     entries = [*spec.env, *(spec.eval.env if spec.eval else [])]
-    return sorted({f"{root}/{entry.id.partition('@')[0]}" for entry in entries})
+    return sorted({f"{root}/{entry.package_id}" for entry in entries})
+
+
+def package_owners(resolved: ResolvedRun) -> list[str]:
+    """Return the folders of the owners of these packages: the name of one that does not exist may be misspelled."""
+    return sorted({folder.rpartition("/")[0] for folder in readable_packages(resolved)})
 
 
 def orchestrator(
     identity: RunIdentity, settings: OperatorSettings, resolved: ResolvedRun, storage: StorageAccess
 ) -> list[Obj]:
     """Return the Job and the Service of the orchestrator."""
-    client = storage.client(StorageRole.orchestrator, readable_packages(resolved))
+    client = storage.client(StorageRole.orchestrator, readable_packages(resolved), package_owners(resolved))
     main = container(
         "orchestrator",
         settings.images.orchestrator,

@@ -122,7 +122,7 @@ def resolve(
             environments=[
                 EnvironmentEndpoint(
                     name=item.entry.effective_name,
-                    id=item.entry.id,
+                    id=item.entry.package_id,
                     url=_environment_url(identity, item),
                     use=EnvironmentUse(item.use),
                 )

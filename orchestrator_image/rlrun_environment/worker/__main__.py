@@ -53,10 +53,10 @@ class Arguments:
 class Runner(Protocol):
     """Runs rollouts of one loaded environment."""
 
-    async def run(self, request: GroupRequest) -> GroupResult:
+    async def run(self, request: GroupRequest, /) -> GroupResult:
         """Run one group. Failures are part of its rollouts."""
 
-    async def demonstrate(self, request: DemonstrationRequest) -> Demonstration:
+    async def demonstrate(self, request: DemonstrationRequest, /) -> Demonstration:
         """Return an example's prompt and answer. Raises ProblemError."""
 
     async def close(self) -> None:

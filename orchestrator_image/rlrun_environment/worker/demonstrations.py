@@ -8,7 +8,7 @@ from rlrun.protocol.environment import Demonstration, DemonstrationRequest
 from rlrun.protocol.problem import Problem
 from rlrun.service.errors import ProblemError
 
-from rlrun_environment.worker.loaded import Loaded, row_of
+from rlrun_environment.worker.loaded import Loaded, present_fields, row_of
 
 REASON = Reason.DEMONSTRATIONS_MISSING
 
@@ -19,7 +19,7 @@ def demonstrate(loaded: Loaded, request: DemonstrationRequest) -> Demonstration:
 
     Raises ProblemError (404): ExampleNotFound, or DemonstrationsMissing with the columns that the row lacks.
     """
-    row = row_of(loaded, request.split, request.example_index)
+    row = present_fields(row_of(loaded, request.split, request.example_index), loaded, request.split)
     prompt = _messages(row.get("prompt"), "user") or _messages(row.get("question"), "user")
     completion = _messages(row.get("completion"), "assistant") or _messages(row.get("answer"), "assistant")
     which = f"Example {request.example_index} of the {request.split} split"
@@ -54,8 +54,8 @@ def _messages(value: Any, role: str) -> list[dict[str, Any]]:
 def _message(value: Any) -> dict[str, Any] | None:
     if not isinstance(value, Mapping):
         dump = getattr(value, "model_dump", None)
-        value = dump() if callable(dump) else {}
-    # A column of messages has the keys of all messages; those that a message lacks are None in it.
+        value = dump(exclude_none=True) if callable(dump) else {}
+    # Clients of the OpenAI API write null for what a message lacks.
     message = {str(key): entry for key, entry in value.items() if entry is not None}
     return message if isinstance(message.get("role"), str) else None
 

@@ -2,21 +2,31 @@
 
 verifiers handles only its own exceptions: a KeyError in an environment's `env_response` would fail the whole group and
 leave its other rollouts running unobserved, and a SystemExit would end the process. Here an exception or a timeout of a
-rollout is recorded in that rollout's state, and the rest of the group is scored without it.
+rollout is recorded in that rollout's state, and the rest of the group is scored without it. What else runs code or
+values of the environment (reading a row, converting a result) fails the group alone, with the place in the user's code.
 """
 
 import asyncio
 import contextvars
+import functools
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
-from rlrun.constants import Reason
-from rlrun.protocol.environment import ROLLOUT_SHARE, GroupRequest
+from rlrun.constants import UNPROCESSABLE, Reason
+from rlrun.protocol.environment import (
+    ROLLOUT_SHARE,
+    Demonstration,
+    DemonstrationRequest,
+    GroupRequest,
+    GroupResult,
+    failed_rollouts,
+)
 from rlrun.protocol.problem import Problem
+from rlrun.service.errors import ProblemError
 
 from rlrun_environment.worker.sanitize import describe_exception
 from rlrun_environment.worker.tracebacks import user_line
@@ -46,6 +56,65 @@ class GroupLimits:
 
 GROUP_LIMITS: contextvars.ContextVar[GroupLimits] = contextvars.ContextVar("group_limits")
 """Set by the runner of a group. The tasks that verifiers creates for its rollouts inherit it."""
+
+
+class HasFolder(Protocol):
+    """A runner, as far as its failures need it."""
+
+    folder: Path
+    """Folder that the environment's package is installed in."""
+
+
+R = TypeVar("R", bound=HasFolder)
+
+
+def isolated_group(
+    run: Callable[[R, GroupRequest], Coroutine[Any, Any, GroupResult]],
+) -> Callable[[R, GroupRequest], Coroutine[Any, Any, GroupResult]]:
+    """Wrap a runner's method: what it raises, but for a ProblemError, fails the rollouts of its group."""
+
+    @functools.wraps(run)
+    async def call(runner: R, request: GroupRequest) -> GroupResult:
+        started = time.monotonic()
+        try:
+            return await run(runner, request)
+        except (ProblemError, GeneratorExit):
+            raise
+        except BaseException as error:
+            problem = _example_problem(Reason.ROLLOUT_FAILED, request, error, runner.folder)
+            rollouts = failed_rollouts(request, problem)
+            return GroupResult(group_id=request.group_id, rollouts=rollouts, seconds=time.monotonic() - started)
+
+    return call
+
+
+def isolated_demonstration(
+    demonstrate: Callable[[R, DemonstrationRequest], Coroutine[Any, Any, Demonstration]],
+) -> Callable[[R, DemonstrationRequest], Coroutine[Any, Any, Demonstration]]:
+    """Wrap a runner's method: what it raises, but for a ProblemError, becomes one of status 422."""
+
+    @functools.wraps(demonstrate)
+    async def call(runner: R, request: DemonstrationRequest) -> Demonstration:
+        try:
+            return await demonstrate(runner, request)
+        except (ProblemError, GeneratorExit):
+            raise
+        except BaseException as error:
+            problem = _example_problem(Reason.DEMONSTRATIONS_INVALID, request, error, runner.folder)
+            raise ProblemError(UNPROCESSABLE, problem) from error
+
+    return call
+
+
+def _example_problem(
+    reason: str, request: GroupRequest | DemonstrationRequest, error: BaseException, folder: Path
+) -> Problem:
+    """Return the problem of an example that user code failed on. Raises the error if it is a cancellation."""
+    if cancelled_from_outside(error):
+        raise error
+    which = f"Example {request.example_index} of the {request.split} split"
+    log.error("%s failed", which, exc_info=error)
+    return user_code_problem(reason, f"{which} cannot be used: ", error, folder)
 
 
 class RolloutFailedError(Exception):

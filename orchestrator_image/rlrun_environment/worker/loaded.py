@@ -1,5 +1,11 @@
-"""The loaded environment and its examples."""
+"""The loaded environment and its examples.
 
+An Arrow column of structs has the fields of all its rows: a row that lacks a field has a null in it, at every depth.
+Arrow stores an absent field and a null alike, so both are read as absent here. Nulls in lists have a position and stay,
+and so do those of values that Arrow does not take apart: of `datasets.Json`, JSON texts, and lists of dicts.
+"""
+
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,11 +44,32 @@ def row_of(loaded: Loaded, split: Split, index: int) -> dict[str, Any]:
 
     Raises ProblemError (404, ExampleNotFound).
     """
-    rows = loaded.train
-    if split is Split.eval and loaded.eval is not None:
-        rows = loaded.eval
+    rows = _rows(loaded, split)
     count = len(rows) if rows is not None else 0
     if rows is None or index >= count:
         message = f"Example {index} of the {split} split does not exist: the split has {count} examples."
         raise ProblemError(404, Problem(reason=Reason.EXAMPLE_NOT_FOUND, message=message))
     return dict(rows[index])
+
+
+def present_fields(row: Mapping[str, Any], loaded: Loaded, split: Split) -> dict[str, Any]:
+    """Return an example of the split without the fields that its values lack, at every depth. All columns stay."""
+    features = getattr(_rows(loaded, split), "features", None)
+    if not isinstance(features, Mapping):
+        return dict(row)
+    return {name: _present(value, features.get(name)) for name, value in row.items()}
+
+
+def _rows(loaded: Loaded, split: Split) -> Any | None:
+    return loaded.eval if split is Split.eval and loaded.eval is not None else loaded.train
+
+
+def _present(value: Any, feature: Any) -> Any:
+    """Return a value of an Arrow column. `feature`: its type in `datasets.Features`."""
+    if isinstance(feature, Mapping) and isinstance(value, Mapping):
+        return {name: _present(entry, feature.get(name)) for name, entry in value.items() if entry is not None}
+    # A list's type is an object with the type of its elements, or a list of that one type.
+    inner = feature[0] if isinstance(feature, list) and feature else getattr(feature, "feature", None)
+    if inner is not None and isinstance(value, Sequence) and not isinstance(value, str | bytes):
+        return [_present(entry, inner) for entry in value]
+    return value

@@ -6,16 +6,22 @@
 
 A dict needs `reward` and may have `rewards` (results of single reward functions: numbers, or dicts with `value` and
 `weight`), `metrics`, `prompt` (if it differs from the example's), `completion`, `stop_condition` and `is_truncated`.
-Each rollout gets its own base URL, so that the gateway can assign a request to its rollout for every client library.
-Functions that are not async run in a thread. With a method `score_group(example, rollouts)`, which receives what the
-rollouts of one example returned, rewards may depend on each other.
+Each rollout gets its own base URL, so that the gateway can assign a request to its rollout for every client library,
+and its own deep copy of the example. Functions that are not async run in a thread. With a method
+`score_group(example, rollouts)`, which receives what the rollouts of one example returned, rewards may depend on each
+other.
 """
 
+import copy
 import inspect
 from collections.abc import Mapping
 from typing import Any
 
 from rlrun_environment.worker import sanitize
+
+
+class UncopyableRowError(Exception):
+    """A row of a data set has a value that cannot be copied, such as a lock or a connection."""
 
 
 def plain_contract_violation(environment: Any) -> str | None:
@@ -38,4 +44,25 @@ def plain_contract_violation(environment: Any) -> str | None:
             fits = False
         if not fits:
             return f"its {name} is {sanitize.short_repr(rows)} instead of a list of dicts"
+        try:
+            # The first row only: rows are alike, and to copy all of them would take long.
+            copy_row(rows[0] if rows else {})
+        except UncopyableRowError as error:
+            return f"row 0 of its {name} cannot be used: {error}"
     return None
+
+
+def copy_row(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a deep copy of the row, for one rollout. Raises UncopyableRowError, which names the column."""
+    copied: dict[str, Any] = {}
+    memo: dict[int, Any] = {}
+    for column, value in row.items():
+        try:
+            copied[column] = copy.deepcopy(value, memo)
+        except Exception as error:
+            raise UncopyableRowError(
+                f"its column {sanitize.short_repr(column)} cannot be copied, and each rollout gets a copy of its "
+                f"example: {sanitize.describe_exception(error)}. Keep locks and connections in the environment, or "
+                "make them in `rollout`"
+            ) from error
+    return copied

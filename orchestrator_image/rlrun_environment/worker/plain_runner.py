@@ -1,7 +1,6 @@
 """Runs groups of rollouts with environments written without verifiers (see `plain_contract`)."""
 
 import asyncio
-import copy
 import inspect
 import logging
 import threading
@@ -29,10 +28,13 @@ from rlrun_environment.worker.isolation import (
     GroupLimits,
     RolloutFailedError,
     cancelled_from_outside,
+    isolated_demonstration,
+    isolated_group,
     run_isolated,
     user_code_problem,
 )
 from rlrun_environment.worker.loaded import Loaded, row_of
+from rlrun_environment.worker.plain_contract import UncopyableRowError, copy_row
 
 log = logging.getLogger(__name__)
 
@@ -52,6 +54,7 @@ class PlainRunner:
     async def close(self) -> None:
         """Do nothing: connections belong to the environment."""
 
+    @isolated_group
     async def run(self, request: GroupRequest) -> GroupResult:
         """Run and score all rollouts of the group within `deadline_seconds`. Failures are part of the rollouts.
 
@@ -70,6 +73,7 @@ class PlainRunner:
             example=sanitize.example(row.get("prompt"), row),
         )
 
+    @isolated_demonstration
     async def demonstrate(self, request: DemonstrationRequest) -> Demonstration:
         """Return an example's prompt and answer. Raises ProblemError."""
         return demonstrate(self.loaded, request)
@@ -77,9 +81,7 @@ class PlainRunner:
     async def _group(self, request: GroupRequest, row: dict[str, Any]) -> list[RolloutResult]:
         limits = GroupLimits.of(request)
         ids = [uuid.uuid4().hex for _ in range(request.rollouts)]
-        results = await asyncio.gather(
-            *[self._rollout(request, copy.deepcopy(row), rollout, limits) for rollout in ids]
-        )
+        results = await asyncio.gather(*[self._rollout(request, row, rollout, limits) for rollout in ids])
         sound = [entry for entry in results if isinstance(entry, dict)]
         if self._score is not None and request.score and sound:
             scored = iter(await self._score_rollouts(self._score, row, sound))
@@ -89,10 +91,15 @@ class PlainRunner:
     async def _rollout(
         self, request: GroupRequest, row: dict[str, Any], rollout: str, limits: GroupLimits
     ) -> dict[str, Any] | Problem:
+        try:
+            own = copy_row(row)
+        except UncopyableRowError as error:
+            message = f"Example {request.example_index} of the {request.split} split: {error}."
+            return Problem(reason=Reason.ROLLOUT_FAILED, message=message)
         base = request.base_url.rstrip("/").removesuffix("/v1")
         work = call_function(
             self.loaded.environment.rollout,
-            row,
+            own,
             base_url=f"{base}/rollouts/{rollout}/v1",
             api_key=API_KEY,
             model=request.model,

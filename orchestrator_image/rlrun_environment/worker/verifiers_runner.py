@@ -18,6 +18,7 @@ from rlrun.protocol.environment import (
     GroupRequest,
     GroupResult,
     RolloutResult,
+    Split,
     failed_rollouts,
     timed_out,
 )
@@ -36,9 +37,11 @@ from rlrun_environment.worker.isolation import (
     GroupLimits,
     cancelled_from_outside,
     isolate_rollouts,
+    isolated_demonstration,
+    isolated_group,
     user_code_problem,
 )
-from rlrun_environment.worker.loaded import Loaded, row_of
+from rlrun_environment.worker.loaded import Loaded, present_fields, row_of
 from rlrun_environment.worker.rewards import REWARDS_KEY, signal_rewards, watch_rewards
 
 log = logging.getLogger(__name__)
@@ -94,12 +97,13 @@ class VerifiersRunner:
         """Close the connections."""
         await self._http.aclose()
 
+    @isolated_group
     async def run(self, request: GroupRequest) -> GroupResult:
         """Run and score all rollouts of the group within `deadline_seconds`. Failures are part of the rollouts.
 
         Raises ProblemError if the example does not exist.
         """
-        row = row_of(self.loaded, request.split, request.example_index)
+        row = self._row(request.split, request.example_index)
         started = time.monotonic()
         try:
             outputs = await asyncio.wait_for(self._outputs(request, row), request.deadline_seconds)
@@ -115,6 +119,7 @@ class VerifiersRunner:
             example=sanitize.example(prompt, row),
         )
 
+    @isolated_demonstration
     async def demonstrate(self, request: DemonstrationRequest) -> Demonstration:
         """Return an example's prompt and answer as a rollout would send them: with the tools of the environment, or of
         the example, and with messages in the client's form. Raises ProblemError.
@@ -124,9 +129,7 @@ class VerifiersRunner:
         shown = demonstrate(self.loaded, request)
         client = GatewayClient(ClientConfig(client_type="openai_chat_completions"), self._http)
         try:
-            environment, row = _of_group(
-                self.loaded.environment, row_of(self.loaded, request.split, request.example_index)
-            )
+            environment, row = _of_group(self.loaded.environment, self._row(request.split, request.example_index))
             state = await environment.init_state(row, client, "")
             prompt, _ = await client.to_native_prompt(state.get("prompt") or normalize_messages(shown.prompt))
             completion, _ = await client.to_native_prompt(normalize_messages(shown.completion))
@@ -138,6 +141,20 @@ class VerifiersRunner:
             )
             raise ProblemError(UNPROCESSABLE, Problem(reason=Reason.DEMONSTRATIONS_INVALID, message=message)) from error
         return Demonstration(prompt=_present(prompt), completion=_present(completion), tools=_present(tools))
+
+    def _row(self, split: Split, index: int) -> dict[str, Any]:
+        """Return the example for verifiers. What it makes a request of, messages and tools, is without absent fields.
+
+        Other values are those that the environment's code gets outside of this platform. Raises ProblemError.
+        """
+        row = row_of(self.loaded, split, index)
+        present = present_fields(row, self.loaded, split)
+        info = row.get("info")
+        if isinstance(info, Mapping):
+            # None in `tool_defs` would hide the tools of the environment.
+            tools = {key: value for key, value in present["info"].items() if key == "tool_defs"}
+            row["info"] = {key: value for key, value in info.items() if key != "tool_defs"} | tools
+        return row | {key: present[key] for key in ("prompt",) if key in row}
 
     async def _outputs(self, request: GroupRequest, row: dict[str, Any]) -> list[dict[str, Any]]:
         config = ClientConfig(

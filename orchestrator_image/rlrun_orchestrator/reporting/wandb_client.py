@@ -1,8 +1,9 @@
 """Metrics for Weights & Biases, which must never delay or end a run.
 
 The client library runs in its own process (`wandb_process`). Lines wait in a bounded queue. Every failure becomes a
-warning with the reason WandbFailed, and the run continues. If the server did not receive a run (no key, or no
-connection, or it is offline), its files are stored in S3 beside the run's other artifacts at the end, for `wandb sync`.
+warning with the reason WandbFailed and the last line that the client wrote, and the run continues. If the server did
+not receive a run (no key, or no connection, or it is offline), its files are stored in S3 beside the run's other
+artifacts at the end, for `wandb sync`.
 """
 
 import asyncio
@@ -42,8 +43,13 @@ WRITE_SECONDS = 60.0
 """Seconds for the client to accept one line."""
 FINISH_SHARE = 0.8
 """Share of the closing time for the client. The rest is for the upload of its files."""
+ENDING_SECONDS = 5.0
+"""Seconds for the exit status of a client that closed its output."""
+LAST_LINE_BYTES = 4096
 FOLDER = "wandb"
 """Folder in the run's artifacts."""
+OUTPUT = "client-output"
+"""File with what the client writes, in its temporary folder."""
 PASSED_ON = (
     "PATH",
     "LANG",
@@ -54,6 +60,10 @@ PASSED_ON = (
     "NO_PROXY",
 )
 """Environment variables that the client gets, besides WANDB_*. The S3 credentials are not among them."""
+
+
+class _ClientEnded(Exception):
+    """The client ended before its input did, or with an error."""
 
 
 def wandb_log(run: ResolvedRun, store: Store, layout: RunLayout) -> "WandbLog | None":
@@ -166,7 +176,10 @@ class WandbLog:
             assert process.stdin is not None and process.stdout is not None  # noqa: PT018
             process.stdin.write(self._header(self._folder.name).line())
             async with asyncio.timeout(START_SECONDS):
-                opened = json.loads(await process.stdout.readline())
+                answer = await process.stdout.readline()
+            if not answer:
+                raise _ClientEnded
+            opened = json.loads(answer)
             self._offline = opened["mode"] != "online"
             if opened["problem"]:
                 self._fail(
@@ -177,16 +190,37 @@ class WandbLog:
                 async with asyncio.timeout(WRITE_SECONDS):
                     await process.stdin.drain()
             process.stdin.close()
-            code = await process.wait()
-            if code != 0:
-                self._fail(f"the client ended with exit code {code}")
-                self._offline = True
+            if await process.wait() != 0:
+                raise _ClientEnded
         except asyncio.CancelledError:
             raise
         except Exception as error:
-            self._fail(f"the client failed: {type(error).__name__}: {error}")
+            self._fail(await self._cause(error))
             self._offline = True
             self._kill()
+
+    async def _cause(self, error: Exception) -> str:
+        """Return why the client failed, with the last line that it wrote."""
+        cause = f"the client failed: {type(error).__name__}: {error}"
+        if self._process is not None and isinstance(error, _ClientEnded | ConnectionError):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(ENDING_SECONDS):
+                    cause = f"the client ended with exit code {await self._process.wait()}"
+        last_line = self._last_line()
+        return f"{cause}: {last_line}" if last_line else cause
+
+    def _last_line(self) -> str:
+        """Return the last line that the client wrote, without the key. Empty if it wrote none."""
+        if self._folder is None:
+            return ""
+        try:
+            with (Path(self._folder.name) / OUTPUT).open("rb") as file:
+                file.seek(max(0, file.seek(0, os.SEEK_END) - LAST_LINE_BYTES))
+                lines = file.read().decode(errors="replace").split("\n")
+        except OSError:
+            return ""
+        last = next((line.strip() for line in reversed(lines) if line.strip()), "")
+        return last.replace(self._key, "(the key)") if self._key else last
 
     async def _spawn(self, folder: str) -> asyncio.subprocess.Process:
         passed = {k: v for k, v in self._environment.items() if k in PASSED_ON}
@@ -195,13 +229,15 @@ class WandbLog:
             name: f"{folder}/{name.lower()}" for name in ("WANDB_CACHE_DIR", "WANDB_CONFIG_DIR", "WANDB_DATA_DIR")
         }
         key = self._key
-        return await asyncio.create_subprocess_exec(
-            *self._command,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            env={**passed, **folders, "HOME": folder, **({KEY: key} if key else {})},
-            start_new_session=True,
-        )
+        with (Path(folder) / OUTPUT).open("wb") as output:
+            return await asyncio.create_subprocess_exec(
+                *self._command,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=output,
+                env={**passed, **folders, "HOME": folder, **({KEY: key} if key else {})},
+                start_new_session=True,
+            )
 
     def _header(self, folder: str) -> Header:
         return Header(

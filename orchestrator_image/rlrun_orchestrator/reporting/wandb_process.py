@@ -11,7 +11,7 @@ import json
 import shutil
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -52,17 +52,23 @@ def to_wandb_values(values: Mapping[str, Any], histogram: Any) -> dict[str, Any]
 
 
 def open_run(wandb: Any, header: Header) -> tuple[Any, str | None]:
-    """Return the open run, and the reason if it is offline unintentionally."""
-    if header.online:
+    """Return the open run, and the reason if it is offline unintentionally.
+
+    A run whose names the client refuses is offline without them: `wandb sync` takes names as options.
+    """
+    attempts = [("online", header)] if header.online else []
+    attempts += [("offline", header), ("offline", replace(header, project=None, entity=None, name=header.id))]
+    problems: list[str] = []
+    for mode, attempted in attempts[:-1]:
         try:
-            return _init(wandb, header, "online"), None
+            return _init(wandb, attempted, mode), problems[0] if problems else None
         except Exception as error:
             wandb.teardown()
             # The attempt left an empty run, which must not be synced.
             shutil.rmtree(Path(header.folder) / "wandb", ignore_errors=True)
-            problem = f"{type(error).__name__}: {error}"
-            return _init(wandb, header, "offline"), problem
-    return _init(wandb, header, "offline"), None
+            problems.append(f"{type(error).__name__}: {error}")
+    mode, attempted = attempts[-1]
+    return _init(wandb, attempted, mode), problems[0]
 
 
 def _init(wandb: Any, header: Header, mode: str) -> Any:

@@ -41,6 +41,8 @@ def is_allowed(grant: StorageGrant, request: S3Request) -> bool:
     """Return whether the request is one that the grant and its role allow."""
     if request.operation in READ and any(_is_below(S3Uri.parse(uri), request) for uri in grant.readable):
         return True
+    if request.operation is Operation.list and any(_is_list_of(S3Uri.parse(uri), request) for uri in grant.listable):
+        return True
     if not grant.folder:
         return False
     folder = S3Uri.parse(grant.folder)
@@ -55,6 +57,10 @@ def is_allowed(grant: StorageGrant, request: S3Request) -> bool:
         fnmatchcase(path, pattern) and path.count("/") == pattern.count("/") and request.operation in operations
         for pattern, operations in files.items()
     )
+
+
+def _is_list_of(folder: S3Uri, request: S3Request) -> bool:
+    return bool(folder.key) and request.bucket == folder.bucket and request.key == f"{folder.key}/"
 
 
 def _is_below(folder: S3Uri, request: S3Request) -> bool:

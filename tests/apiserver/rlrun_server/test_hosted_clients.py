@@ -4,6 +4,7 @@ API server, S3, operator, rlrun-server and clients are real; the test plays node
 """
 
 import shutil
+import signal
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -148,6 +149,15 @@ def test_a_client_drives_a_run_from_models_to_delete(
     assert (rollouts["total"], rollouts["samples"][0]["reward"]) == (1, 0.5)
     progress = prime.read("train", "progress", name)
     assert (progress["latest_step"], len(progress["steps_with_samples"])) == (15, 15)
+    followed = prime.start("train", "logs", name, "-f")
+    assert followed.stdout is not None
+    while "Watching orchestrator logs" not in (line := followed.stdout.readline()):
+        assert line, "the client ended before it followed the logs"
+    followed.send_signal(signal.SIGINT)
+    assert "Stopped watching logs" in prime.end(followed)
+    # Numbers beyond the last step select nothing.
+    assert prime.read("train", "metrics", name, "--min-step", "99999999") == {"metrics": []}
+    assert prime.read("train", "rollouts", name, "-s", "99999999")["samples"] == []
     distribution = prime.read("train", "distributions", name)
     assert (distribution["step"], sum(each["count"] for each in distribution["bins"])) == (15, 1)
     (checkpoint,) = prime.read("train", "checkpoints", name, "-s", "READY", "-o", "json")["checkpoints"]

@@ -4,6 +4,7 @@ Values are read from standard input, files or a prompt, and no message, argument
 """
 
 import base64
+import os
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -34,7 +35,8 @@ SET_EPILOG = """Examples:
   rlrun secret set judge --env-file secrets.env --from-file CERTIFICATE=ca.pem
 
 Each NAME is asked for without an echo; without a terminal the value of one NAME is read from standard input, less \
-one line end. Other variables of the Secret stay. In a run's TOML: [[env_from]], then secret_ref = { name = "judge" }. \
+one line end. Other variables of the Secret stay. `rlrun run --help` has the syntax of env files. \
+In a run's TOML: [[env_from]], then secret_ref = { name = "judge" }. \
 Needs `get`, `create` and `patch` of Secrets in the namespace."""
 DELETE_EPILOG = """Examples:
 
@@ -88,7 +90,7 @@ def set_secret(
 ) -> None:
     """Set variables of a Secret, which is created if it does not exist. Values are never shown."""
     _check_names(names or [])
-    values = read_files(env_file or []) | dict(_content(option) for option in from_file or [])
+    values = read_files(env_file or [], os.environ) | dict(_content(option) for option in from_file or [])
     values |= _ask_for_values(names or [])
     if not values:
         raise CliError("no variable is given", "name one: rlrun secret set SECRET NAME", code=INVALID)

@@ -1,5 +1,6 @@
 """Commands `env init`, `env check` and `env info`."""
 
+import difflib
 import json
 import os
 import re
@@ -9,14 +10,19 @@ from typing import Annotated, Any
 
 import typer
 from rich.text import Text
+from rlrun.api.base.names import package_id, package_name
+from rlrun.storage.errors import StoreError
 from rlrun.storage.layout import environment_package
+from rlrun.storage.package_versions import in_order
 from rlrun.storage.store import Store
 
+from rlrun_cli.commands.environments.environments import usable_packages
 from rlrun_cli.inputs.baseline import judge
 from rlrun_cli.inputs.baseline_process import BaselineRequest
 from rlrun_cli.inputs.baseline_runner import run_baseline
 from rlrun_cli.inputs.environment_checks import Remark, check_wheel, module_of, unpushed_requirements
 from rlrun_cli.inputs.wheel_builder import OWNER, build_wheel, package_owner, read_project, read_wheel
+from rlrun_cli.remote.cluster import RemoteCluster
 from rlrun_cli.remote.context import Context, Kubeconfig, Namespace, cluster
 from rlrun_cli.remote.run_storage import open_user_storage, s3_operation
 from rlrun_cli.remote.server import Server, checked_url
@@ -252,19 +258,32 @@ def show_environment(
 ) -> None:
     """Show the versions of an environment package and their files."""
     owner, slash, name = package.partition("/")
-    if not slash or not OWNER.fullmatch(owner) or not OWNER.fullmatch(name):
+    if not slash or not OWNER.fullmatch(owner) or not OWNER.fullmatch(package_name(name)):
         raise CliError(f"{package!r} is not the id of a package", "write OWNER/NAME", code=INVALID)
     api = cluster(ctx, kubeconfig, context, namespace)
     with s3_operation(f"read the versions of {package}"):
         storage = open_user_storage(ctx, api, server)
         versions = read_versions(storage.store, storage.bucket, storage.prefix, owner, name)
     if not versions:
-        raise NotFoundError(f"no version of {package} is pushed", f"push it: rlrun env push DIR --owner {owner}")
+        similar = ", ".join(_similar_packages(ctx, api, server, package, owner))
+        hint = f"similar packages: {similar}" if similar else f"push it: rlrun env push DIR --owner {owner}"
+        raise NotFoundError(f"no version of {package} is pushed", hint)
     if fmt:
         output.emit_values([{"version": v, "files": dict(files)} for v, files in versions.items()], "version", fmt)
         return
     rows = [[v, output.size(sum(s for _, s in files)), ", ".join(f for f, _ in files)] for v, files in versions.items()]
     output.print_table(["VERSION", "SIZE", "FILES"], rows)
+
+
+def _similar_packages(
+    ctx: typer.Context, api: RemoteCluster, server: str | None, package: str, owner: str
+) -> list[str]:
+    """Return the ids most like that of a missing package. None if the packages cannot be listed."""
+    try:
+        known, _ = usable_packages(ctx, api, server, owner)
+    except (CliError, StoreError):
+        return []
+    return difflib.get_close_matches(package_id(package), [each.id for each in known])
 
 
 def read_versions(store: Store, bucket: str, prefix: str, owner: str, name: str) -> dict[str, list[tuple[str, int]]]:
@@ -274,10 +293,4 @@ def read_versions(store: Store, bucket: str, prefix: str, owner: str, name: str)
         version, _, file = path.partition("/")
         if file.endswith(".whl"):
             versions.setdefault(version, []).append((file, size))
-    return dict(sorted(versions.items(), key=lambda pair: _order(pair[0])))
-
-
-def _order(version: str) -> list[tuple[int, int, str]]:
-    """Return a key that orders 0.9 before 0.10."""
-    parts = re.findall(r"\d+|[a-z]+", version)
-    return [(1, int(part), "") if part.isdecimal() else (0, 0, part) for part in parts]
+    return {version: versions[version] for version in in_order(versions)}

@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 from rlrun.storage.layout import S3Uri, environment_package
+from rlrun.storage.package_versions import matching
 from rlrun.storage.store import Store
 
 from rlrun_cli.inputs.environment_checks import unpushed_requirements
@@ -22,8 +23,9 @@ from rlrun_cli.inputs.wheel_builder import (
     read_project,
     read_wheel,
 )
+from rlrun_cli.remote.cluster import RemoteCluster
 from rlrun_cli.remote.context import Context, Kubeconfig, Namespace, cli_context, cluster
-from rlrun_cli.remote.environment_list import list_packages
+from rlrun_cli.remote.environment_list import PackageSummary, list_packages
 from rlrun_cli.remote.run_storage import open_user_storage, s3_operation
 from rlrun_cli.remote.server import Server
 from rlrun_cli.terminal import output
@@ -112,12 +114,24 @@ def push(
     api = cluster(ctx, kubeconfig, context, namespace)
     with s3_operation(f"push {package}"):
         storage = open_user_storage(ctx, api, server)
-        target = environment_package(storage.bucket, storage.prefix, owner_name, wheel.name) / wheel.version
+        folder_of_package = environment_package(storage.bucket, storage.prefix, owner_name, wheel.name)
+        pushed = {path.partition("/")[0] for path, _ in storage.store.list_files(folder_of_package)}
+        # A version in another spelling is the same one, and immutable as well.
+        target = folder_of_package / (matching(wheel.version, pushed) or wheel.version)
         written = upload(storage.store, target, wheels, force=force)
     output.notice(f"{'Pushed' if written else 'Nothing changed; S3 already has'} version {wheel.version} at {target}")
     if missing := unpushed_requirements(wheels):
         output.notice(f"The environment image must contain {', '.join(missing)}, or push their wheels with --include.")
     typer.echo(f"{owner_name}/{wheel.name}")
+
+
+def usable_packages(
+    ctx: typer.Context, api: RemoteCluster, server: str | None, owner: str | None
+) -> tuple[list[PackageSummary], bool]:
+    """Return the packages that runs of the namespace may use, and whether these are all. Raises CliError."""
+    # A key has a namespace of its own, which need not be that of the kubeconfig.
+    has_own = bool(api.own_key()) and not api.is_namespace_chosen
+    return list_packages(cli_context(ctx).server(api, server), "" if has_own else api.namespace, owner)
 
 
 def list_environments(
@@ -134,11 +148,8 @@ def list_environments(
 ) -> None:
     """List the environment packages that runs of the namespace may use."""
     api = cluster(ctx, kubeconfig, context, namespace)
-    # A key has a namespace of its own, which need not be that of the kubeconfig.
-    has_own = bool(api.own_key()) and not api.is_namespace_chosen
     with s3_operation("list environment packages"):
-        send = cli_context(ctx).server(api, server)
-        packages, is_complete = list_packages(send, "" if has_own else api.namespace, owner)
+        packages, is_complete = usable_packages(ctx, api, server, owner)
     if fmt:
         output.emit_values([package.model_dump() for package in packages], "id", fmt)
     elif packages:

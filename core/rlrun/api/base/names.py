@@ -68,6 +68,17 @@ Text = Annotated[str, Field(max_length=1024)]
 """Short text."""
 
 
+def package_name(name: str) -> str:
+    """Return the name of a package as PEP 503 normalises it: `pi-agent-env` for `Pi.Agent_Env`."""
+    return re.sub(r"[-_.]+", "-", name).strip("-").lower()
+
+
+def package_id(environment: str) -> str:
+    """Return an id `owner/name` with the normalised name. The owner stays as it is."""
+    owner, slash, name = environment.rpartition("/")
+    return f"{owner}{slash}{package_name(name)}"
+
+
 def snake(text: str) -> str:
     """Return a camelCase name in snake_case: `max_steps` for `maxSteps`."""
     return re.sub(r"(?<=[a-z0-9])([A-Z])", lambda match: f"_{match[1].lower()}", text)

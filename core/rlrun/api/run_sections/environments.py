@@ -12,6 +12,7 @@ from rlrun.api.base.names import (
     EnvironmentName,
     EnvironmentReference,
     PackageVersion,
+    package_id,
 )
 from rlrun.api.base.rules import LIST_TYPE, Rule, Spec
 
@@ -37,11 +38,11 @@ class Environment(Spec):
     """Environment of a run: a package and its arguments."""
 
     id: EnvironmentReference
-    """Environment package in the platform's S3, as owner/name or owner/name@version."""
+    """Environment package in the platform's S3, as owner/name or owner/name@version. Names that differ in case, or in - _ and . only, are one package."""  # noqa: E501
     name: EnvironmentName | None = None
     """Name of the environment in metrics and logs, unique in its list. Unset: the part of id after the slash."""
     version: PackageVersion | None = None
-    """Version of the package, here or at the end of id. Unset: the newest version."""
+    """Version of the package, here or at the end of id, compared as in PEP 440: 1.0 is 1.0.0. Unset: the newest."""
     args: dict[str, Any] = Field(default_factory=dict, max_length=64)
     """Keyword arguments of the package's load_environment(). At most 127 KiB as JSON, together with taskset and harness. Do not put credentials here; pass them as variables with envFrom."""  # noqa: E501
     taskset: dict[str, Any] = Field(default_factory=dict, max_length=64)
@@ -72,6 +73,11 @@ class Environment(Spec):
     def effective_name(self) -> str:
         """Name of the environment: `name`, or the package's name without its owner."""
         return self.name or self.id.partition("/")[2]
+
+    @property
+    def package_id(self) -> str:
+        """Id of the package with its normalised name, as packages are stored."""
+        return package_id(self.id)
 
 
 class TrainEnvironment(Environment):

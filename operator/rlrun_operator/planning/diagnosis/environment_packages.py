@@ -13,14 +13,14 @@ PackageKey = tuple[str, str | None]
 
 def recorded_packages(status: RLRunStatus, spec: RLRunSpec) -> list[EnvironmentPackage]:
     """Return the recorded packages that the spec names."""
-    named = {(item.entry.id, item.entry.version) for item in environment_entries(spec)}
+    named = {(item.entry.package_id, item.entry.version) for item in environment_entries(spec)}
     return [package for package in status.environments if _key(package) in named]
 
 
 def merged_packages(status: RLRunStatus, spec: RLRunSpec, report: RunStatus) -> list[EnvironmentPackage]:
     """Return the packages with those that are reported for the first time. A record is never replaced."""
     known = {_key(package): package for package in (*report.environments, *recorded_packages(status, spec))}
-    entries = dict.fromkeys((item.entry.id, item.entry.version) for item in environment_entries(spec))
+    entries = dict.fromkeys((item.entry.package_id, item.entry.version) for item in environment_entries(spec))
     return [known[key] for key in entries if key in known]
 
 

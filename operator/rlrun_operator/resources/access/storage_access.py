@@ -89,14 +89,26 @@ class StorageAccess:
         """Return those of the base model and the checkpoint that may be read: none if they are not trusted."""
         return [uri for uri in uris if uri] if self.trusts_references else []
 
-    def grant(self, role: StorageRole, readable: Sequence[str] = ()) -> str:
+    def grant(self, role: StorageRole, readable: Sequence[str] = (), listable: Sequence[str] = ()) -> str:
         """Return the signed grant. It has no time in it: the same decision is the same text."""
         content = StorageGrant(
-            namespace=self.namespace, owner=self.owner, role=role, folder=self.folder, readable=list(readable)
+            namespace=self.namespace,
+            owner=self.owner,
+            role=role,
+            folder=self.folder,
+            readable=list(readable),
+            listable=list(listable),
         )
         return signed_text.sign(content, self.key)
 
-    def client(self, role: StorageRole, readable: Sequence[str] = (), *, with_grant: bool = True) -> StorageClient:
+    def client(
+        self,
+        role: StorageRole,
+        readable: Sequence[str] = (),
+        listable: Sequence[str] = (),
+        *,
+        with_grant: bool = True,
+    ) -> StorageClient:
         """Return what a container of this role needs. Without a grant it gets one over the network.
 
         Each container of a pod has a token of its own, so that none can use S3 as another role.
@@ -114,7 +126,7 @@ class StorageAccess:
         if self.settings.s3.endpoint_url:
             env["AWS_ENDPOINT_URL_S3"] = self.settings.s3.endpoint_url
         if with_grant:
-            env[GRANT_VARIABLE] = self.grant(role, readable)
+            env[GRANT_VARIABLE] = self.grant(role, readable, listable)
         return StorageClient(
             env, {volume: folder}, {volume: {"projected": {"sources": [{"serviceAccountToken": token}]}}}
         )

@@ -5,19 +5,21 @@ names. It is made of the bytes that are delivered, and not of what S3 or a user 
 """
 
 import asyncio
+import difflib
 import hashlib
 import io
 import re
 import tarfile
 from collections.abc import Iterable, Mapping
 
-from packaging.version import InvalidVersion, Version
 from rlrun.api.run_status import EnvironmentPackage
 from rlrun.constants import ExitCode, Reason
 from rlrun.protocol.environment import MAX_PACKAGE_BYTES
 from rlrun.protocol.problem import Problem
 from rlrun.service.errors import FatalError
+from rlrun.storage.errors import StoreError
 from rlrun.storage.layout import S3Uri
+from rlrun.storage.package_versions import in_order, matching, newest
 from rlrun.storage.store import Store
 
 from rlrun_orchestrator.inference.gateway.package_pins import PackageChanged, PackagePins, PackageRef
@@ -33,18 +35,6 @@ class PackageMissing(Exception):
     def __init__(self, message: str, reason: Reason = MISSING) -> None:
         super().__init__(message)
         self.problem = Problem(reason=reason, message=message)
-
-
-def newest(versions: list[str]) -> str | None:
-    """Return the newest version by PEP 440, a pre-release only if there is no other. Other names are ignored."""
-    parsed: list[tuple[Version, str]] = []
-    for text in versions:
-        try:
-            parsed.append((Version(text), text))
-        except InvalidVersion:
-            continue
-    final = [pair for pair in parsed if not pair[0].is_prerelease]
-    return max(final or parsed)[1] if parsed else None
 
 
 def package_digest(wheels: Mapping[str, str]) -> str:
@@ -78,7 +68,7 @@ class PackageReader:
         """
         if not NAME.match(owner) or not NAME.match(name) or (version and not VERSION.match(version)):
             raise PackageMissing(f"{owner}/{name} {version or ''} is not the name of an environment: write owner/name")
-        ref = PackageRef(owner, name, version)
+        ref = PackageRef.of(f"{owner}/{name}", version)
         if ref not in self._used:
             wanted = f"{owner}/{name}" + (f" {version}" if version else "")
             raise PackageMissing(f"environment package {wanted} is not one of this run: add it to env or eval.env")
@@ -109,11 +99,14 @@ class PackageReader:
     def _read(self, ref: PackageRef, recorded: EnvironmentPackage | None) -> tuple[EnvironmentPackage, bytes]:
         folder = self._root / ref.owner / ref.name
         versions = self._store.list_folders(folder)
-        chosen = recorded.version if recorded else ref.version or newest(versions)
+        if recorded:
+            chosen: str | None = recorded.version
+        else:
+            chosen = matching(ref.version, versions) if ref.version else newest(versions)
         if recorded and chosen not in versions:
             raise _package_removed(ref, recorded, folder)
         if chosen is None or chosen not in versions:
-            known = f"; versions there: {', '.join(versions)}" if versions else ""
+            known = f"; versions there: {', '.join(in_order(versions))}" if versions else self._neighbours(ref)
             wanted = ref.id + (f" {ref.version}" if ref.version else "")
             raise PackageMissing(
                 f"environment package {wanted} is not in {self._root}{known}: "
@@ -142,6 +135,15 @@ class PackageReader:
             id=ref.id, requested_version=ref.version, version=chosen, digest=package_digest(digests)
         )
         return package, target.getvalue()
+
+    def _neighbours(self, ref: PackageRef) -> str:
+        """Return the names of the owner's packages that are most like a missing one, for its message."""
+        try:
+            names = self._store.list_folders(self._root / ref.owner)
+        except StoreError:
+            return ""
+        similar = difflib.get_close_matches(ref.name, names)
+        return f"; similar packages: {', '.join(f'{ref.owner}/{name}' for name in similar)}" if similar else ""
 
 
 def _package_removed(ref: PackageRef, recorded: EnvironmentPackage, folder: S3Uri) -> PackageChanged:

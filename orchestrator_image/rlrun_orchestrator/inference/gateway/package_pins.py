@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+from rlrun.api.base.names import package_name
 from rlrun.api.run_status import EnvironmentPackage
 from rlrun.constants import Reason
 from rlrun.protocol.problem import Problem
@@ -22,9 +23,9 @@ class PackageRef(NamedTuple):
 
     @classmethod
     def of(cls, package_id: str, version: str | None) -> "PackageRef":
-        """Return the reference of an id `owner/name`."""
+        """Return the reference of an id `owner/name`, whose name it normalises."""
         owner, _, name = package_id.partition("/")
-        return cls(owner, name, version)
+        return cls(owner, package_name(name), version)
 
     @property
     def id(self) -> str:

@@ -11,7 +11,7 @@ from starlette.requests import Request
 
 from rlrun_server.hosted_api.base.caller import HostedCaller
 from rlrun_server.hosted_api.environments.environment_routes import packages_of, require
-from rlrun_server.hosted_api.environments.package_versions import latest
+from rlrun_server.hosted_api.environments.package_versions import find_version, latest, newest_first
 from rlrun_server.rest.base.problems import RestError
 from rlrun_server.signing.s3_request import Operation
 
@@ -19,6 +19,7 @@ log = logging.getLogger(__name__)
 
 CHECK_SECONDS = 15.0
 """Time for all environments of a run: clients wait for 30 s."""
+MAX_SHOWN = 10
 
 
 async def environment_problems(request: Request, caller: HostedCaller, spec: RLRunSpec) -> list[RequestProblem]:
@@ -34,7 +35,7 @@ async def environment_problems(request: Request, caller: HostedCaller, spec: RLR
 
 async def _check(request: Request, caller: HostedCaller, spec: RLRunSpec, problems: list[RequestProblem]) -> None:
     for location, entry in _entries(spec):
-        owner, _, name = entry.id.partition("/")
+        owner, _, name = entry.package_id.partition("/")
         try:
             await require(request, caller, Operation.list, owner, name)
             versions = [each for each in await packages_of(request).versions(owner, name) if each.files]
@@ -45,9 +46,12 @@ async def _check(request: Request, caller: HostedCaller, spec: RLRunSpec, proble
                 log.info("environment %s of a new run was not checked: %s", entry.id, error.reason)
             continue
         if latest(versions) is None:
-            problems.append(RequestProblem((*location, "id"), _missing(entry.id)))
-        elif entry.version is not None and entry.version not in {each.version for each in versions}:
-            message = f"does not exist: {entry.id} has {', '.join(sorted(each.version for each in versions)[-10:])}"
+            problems.append(
+                RequestProblem((*location, "id"), _missing(entry.id) + await _similar(request, owner, name))
+            )
+        elif entry.version is not None and find_version(entry.version, versions) is None:
+            newest = [each.version for each in newest_first(versions)[:MAX_SHOWN]]
+            message = f"does not exist: {entry.id} has {', '.join(newest)}"
             problems.append(RequestProblem((*location, "version"), message))
 
 
@@ -56,6 +60,13 @@ def _entries(spec: RLRunSpec) -> Iterator[tuple[Location, Environment]]:
         yield ("environments", at), entry
     for at, measured in enumerate(spec.eval.env if spec.eval is not None else ()):
         yield ("eval", "environments", at), measured
+
+
+async def _similar(request: Request, owner: str, name: str) -> str:
+    try:
+        return await packages_of(request).similar(owner, name)
+    except RestError:
+        return ""
 
 
 def _missing(environment: str) -> str:

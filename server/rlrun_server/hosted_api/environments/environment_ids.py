@@ -3,16 +3,18 @@
 import base64
 import binascii
 
+from rlrun.api.base.names import package_name
+
 from rlrun_server.rest.base.problems import not_found
 
 
 def environment_id(owner: str, name: str) -> str:
-    """Return the id of an environment."""
-    return base64.urlsafe_b64encode(f"{owner}/{name}".encode()).decode().rstrip("=")
+    """Return the id of an environment: one for all spellings of its name."""
+    return base64.urlsafe_b64encode(f"{owner}/{package_name(name)}".encode()).decode().rstrip("=")
 
 
 def read_environment_id(text: str) -> tuple[str, str]:
-    """Return owner and name. Raises RestError."""
+    """Return owner and normalised name. Raises RestError."""
     try:
         decoded = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True).decode()
     except (binascii.Error, ValueError):
@@ -20,4 +22,4 @@ def read_environment_id(text: str) -> tuple[str, str]:
     owner, slash, name = decoded.partition("/")
     if not slash or not owner or not name or "/" in name:
         raise not_found(f"Environment {text[:200]}")
-    return owner, name
+    return owner, package_name(name)

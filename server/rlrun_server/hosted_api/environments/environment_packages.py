@@ -1,6 +1,7 @@
 """Environment packages in S3, as hosted clients find and push them."""
 
 import asyncio
+import difflib
 import logging
 import re
 from collections.abc import Awaitable, Callable, Iterable
@@ -8,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from typing import ParamSpec, Protocol, TypeVar
 
+from rlrun.api.base.names import package_name
 from rlrun.constants import Reason
 from rlrun.storage.errors import AlreadyExists, NotFound, StoreError
 from rlrun.storage.layout import ENVIRONMENTS_FOLDER, S3Uri, environment_package
@@ -99,6 +101,11 @@ class EnvironmentPackages:
         folders = await self._run(self._store.list_folders, self._folder(owner))
         return [name for name in folders if NAME.fullmatch(name)]
 
+    async def similar(self, owner: str, name: str) -> str:
+        """Return the packages whose names are most like a missing one, as the end of a message about it."""
+        similar = difflib.get_close_matches(package_name(name), await self.names(owner))
+        return f". Similar packages: {', '.join(f'{owner}/{each}' for each in similar)}" if similar else ""
+
     async def read_wheel(self, owner: str, name: str, version: str, file: str) -> bytes:
         """Return a wheel of at most MAX_WHEEL bytes."""
         uri = self._file(owner, name, version, file)
@@ -156,7 +163,7 @@ class EnvironmentPackages:
         ]
 
     def _folder(self, owner: str, name: str = "") -> S3Uri:
-        parts = [part for part in (self._root.key, ENVIRONMENTS_FOLDER, owner, name) if part]
+        parts = [part for part in (self._root.key, ENVIRONMENTS_FOLDER, owner, package_name(name)) if part]
         return S3Uri(self._root.bucket, "/".join(parts))
 
     def _file(self, owner: str, name: str, version: str, file: str) -> S3Uri:

@@ -25,6 +25,7 @@ from rlrun_server.hosted_api.environments.package_uploads import (
     Ticket,
     check_wheel,
 )
+from rlrun_server.hosted_api.environments.package_versions import find_version
 from rlrun_server.hosted_api.secrets.secret_routes import read_model
 from rlrun_server.http.body import read_body
 from rlrun_server.http.body import too_large as body_too_large
@@ -162,12 +163,11 @@ async def _is_stored(request: Request, ticket: Ticket) -> bool:
     Runs that began with a version find it changed if a wheel is added.
     """
     packages = packages_of(request)
-    versions = {each.version: each for each in await packages.versions(ticket.owner, ticket.name)}
-    stored = versions.get(ticket.version)
+    stored = find_version(ticket.version, await packages.versions(ticket.owner, ticket.name))
     if stored is None:
         return False
     if ticket.file in stored.files:
-        data = await packages.read_wheel(ticket.owner, ticket.name, ticket.version, ticket.file)
+        data = await packages.read_wheel(ticket.owner, ticket.name, stored.version, ticket.file)
         digest = await services_of(request).metrics.compute(ticket.namespace, lambda: hashlib.sha256(data).hexdigest())
         if digest == ticket.sha256:
             return True
@@ -182,12 +182,12 @@ async def _finish(request: Request, caller: HostedCaller, environment: str, tick
     owner, name = read_environment_id(environment)
     await require(request, caller, Operation.write, owner, name)
     claims = uploads_of(request).read(ticket)
-    versions = {each.version for each in await packages_of(request).versions(owner, name) if each.files}
+    versions = await packages_of(request).versions(owner, name)
     if (claims.owner, claims.name, claims.namespace) != (
         owner,
         name,
         caller.namespace,
-    ) or claims.version not in versions:
+    ) or find_version(claims.version, versions) is None:
         raise invalid("The upload did not arrive. Push the environment again.", status=409)
     message = "The wheel is stored. Source archives are not kept."
     return json_object({"data": {"success": True, "message": message}})

@@ -3,14 +3,22 @@
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Request
+from pydantic import AfterValidator
+from rlrun.api.base.names import package_name
 from starlette.responses import Response
 
 from rlrun_server.hosted_api.base.caller import KEY_IDENTIFIED, HostedCaller
 from rlrun_server.hosted_api.base.errors import no_counterpart
+from rlrun_server.hosted_api.base.query_numbers import Offset
 from rlrun_server.hosted_api.base.wire import Json, json_object
 from rlrun_server.hosted_api.environments.environment_ids import environment_id
 from rlrun_server.hosted_api.environments.environment_packages import EnvironmentPackages
-from rlrun_server.hosted_api.environments.package_versions import StoredVersion, latest, newest_first
+from rlrun_server.hosted_api.environments.package_versions import (
+    StoredVersion,
+    find_version,
+    latest,
+    newest_first,
+)
 from rlrun_server.hosted_api.environments.wheel_files import inspect_wheel
 from rlrun_server.rest.base.access import access_of
 from rlrun_server.rest.base.problems import not_found
@@ -22,7 +30,8 @@ router = APIRouter(tags=["environments"])
 MAX_ROWS = 500
 Word = Annotated[str | None, Query(max_length=100)]
 Owner = Annotated[str, Path(min_length=1, max_length=100)]
-Name = Annotated[str, Path(min_length=1, max_length=100)]
+Name = Annotated[str, Path(min_length=1, max_length=100), AfterValidator(package_name)]
+"""Name of a package, normalised."""
 
 
 def packages_of(request: Request) -> EnvironmentPackages:
@@ -49,7 +58,7 @@ async def list_environments(
     sort_by: Word = None,
     sort_order: Word = None,
     limit: Annotated[int, Query(ge=1, le=MAX_ROWS)] = 100,
-    offset: Annotated[int, Query(ge=0, le=1_000_000)] = 0,
+    offset: Offset = 0,
     caller: HostedCaller = KEY_IDENTIFIED,
 ) -> Response:
     """List the environments of an owner: of the caller's namespace if none is named. There are no tags and stars."""
@@ -59,7 +68,7 @@ async def list_environments(
     shown = _visibility(packages, place)
     is_empty = bool(tags) or starred_only or (visibility or shown).upper() != shown
     names = [] if is_empty else await packages.names(place)
-    names = sorted(name for name in names if (search or "").lower() in name.lower())
+    names = sorted(name for name in names if package_name(search or "") in name)
     # Other orders have no counterpart: a folder has no time.
     if sort_by == "name" and (sort_order or "").lower() == "desc":
         names.reverse()
@@ -164,22 +173,24 @@ async def _versions(request: Request, caller: HostedCaller, owner: str, name: st
     await require(request, caller, Operation.list, owner, name)
     versions = [version for version in await packages_of(request).versions(owner, name) if version.files]
     if not versions:
-        raise not_found(f"Environment {owner}/{name}")
+        missing = not_found(f"Environment {owner}/{name}")
+        missing.detail += await packages_of(request).similar(owner, name)
+        raise missing
     return versions
 
 
 def _choose_version(versions: list[StoredVersion], version: str, owner: str, name: str) -> StoredVersion:
-    wanted = [each for each in versions if each.version == version]
-    newest = latest(versions) or newest_first(versions)[0]
-    if version != "latest" and not wanted:
+    if version == "latest":
+        return latest(versions) or newest_first(versions)[0]
+    wanted = find_version(version, versions)
+    if wanted is None:
         raise not_found(f"Version {version} of environment {owner}/{name}")
-    return wanted[0] if wanted else newest
+    return wanted
 
 
 def _own_wheel(stored: StoredVersion, name: str) -> str:
     """Return the wheel of the package itself, beside those of its dependencies."""
-    own = name.lower().replace("-", "_").replace(".", "_")
-    return next((file for file in stored.files if file.lower().startswith(f"{own}-")), stored.files[0])
+    return next((file for file in stored.files if package_name(file.partition("-")[0]) == name), stored.files[0])
 
 
 def _visibility(packages: EnvironmentPackages, owner: str) -> str:

@@ -11,6 +11,7 @@ from rlrun.kube.references import split_checkpoint_id
 from starlette.responses import Response
 
 from rlrun_server.hosted_api.base.caller import KEY_IDENTIFIED, HostedCaller, key_requires
+from rlrun_server.hosted_api.base.query_numbers import Offset
 from rlrun_server.hosted_api.base.wire import Json, json_object
 from rlrun_server.hosted_api.objects.artifact_objects import adapter_of, checkpoint_of, is_leaving, phase_of
 from rlrun_server.hosted_api.routes.run_routes import RunId
@@ -71,7 +72,7 @@ async def list_checkpoints(
 async def list_adapters(
     request: Request,
     limit: Annotated[int, Query(ge=1, le=MAX_ROWS)] = 20,
-    offset: Annotated[int, Query(ge=0, le=1_000_000)] = 0,
+    offset: Offset = 0,
     caller: HostedCaller = LIST_RLADAPTERS,
 ) -> Response:
     """List the adapters, newest first."""

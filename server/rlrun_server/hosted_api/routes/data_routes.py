@@ -1,12 +1,11 @@
 """Routes of a run's metrics and usage."""
 
-from typing import Annotated
-
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Request
 from rlrun.constants import Reason
 from starlette.responses import Response
 
 from rlrun_server.hosted_api.base.caller import HostedCaller, key_requires
+from rlrun_server.hosted_api.base.query_numbers import RowCount, StepNumber
 from rlrun_server.hosted_api.base.wire import Json, json_object
 from rlrun_server.hosted_api.objects.metric_rows import TooManyRows, rows_of, total_tokens
 from rlrun_server.hosted_api.objects.run_objects import optional_text, phase_of, status_of
@@ -26,9 +25,9 @@ NO_TOKENS: Json = {"tokens": 0, "input_tokens": 0, "output_tokens": 0, "cost_usd
 async def get_metrics(
     request: Request,
     run: RunId,
-    min_step: Annotated[int, Query(ge=0, le=MAX_STEP)] = 0,
-    max_step: Annotated[int, Query(ge=0, le=MAX_STEP)] = MAX_STEP,
-    limit: Annotated[int | None, Query(ge=1, le=MAX_STEP)] = None,
+    min_step: StepNumber = 0,
+    max_step: StepNumber = MAX_STEP,
+    limit: RowCount | None = None,
     caller: HostedCaller = READS_METRICS,
 ) -> Response:
     """Return the metrics of each step; with a limit those of the newest steps."""

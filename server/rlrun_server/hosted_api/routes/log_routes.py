@@ -11,6 +11,7 @@ from starlette.responses import Response
 
 from rlrun_server.hosted_api.base.caller import HostedCaller, key_requires
 from rlrun_server.hosted_api.base.errors import FieldProblems
+from rlrun_server.hosted_api.base.query_numbers import RowCount
 from rlrun_server.hosted_api.base.wire import json_object
 from rlrun_server.hosted_api.objects.log_text import COMPONENTS, log_text
 from rlrun_server.hosted_api.objects.run_objects import phase_of, waiting_reason
@@ -25,7 +26,6 @@ router = APIRouter(tags=["logs"])
 
 READS_LOGS = key_requires("get", "rlruns", "log")
 MOST_SECONDS = 86_400
-Tail = Annotated[int, Query(ge=1, le=10_000_000)]
 Since = Annotated[int | None, Query(ge=1, le=MOST_SECONDS)]
 Word = Annotated[str | None, Query(max_length=256)]
 
@@ -34,7 +34,7 @@ Word = Annotated[str | None, Query(max_length=256)]
 async def get_run_logs(
     request: Request,
     run: RunId,
-    tail_lines: Tail = 1000,
+    tail_lines: RowCount = 1000,
     component: Word = None,
     env_name: Word = None,
     search: Word = None,
@@ -63,7 +63,7 @@ async def get_environment_logs(
     run: RunId,
     env_name: Annotated[str, Query(min_length=1, max_length=200)],
     env_index: Annotated[int, Query(ge=0, le=1000)] = 0,
-    tail_lines: Tail = 1000,
+    tail_lines: RowCount = 1000,
     search: Word = None,
     regex: bool = False,
     level: LogLevel | None = None,

@@ -16,6 +16,7 @@ from starlette.responses import Response
 from rlrun_server.authentication.users import Check
 from rlrun_server.hosted_api.base.caller import HostedCaller, key_requires
 from rlrun_server.hosted_api.base.errors import FieldProblems
+from rlrun_server.hosted_api.base.query_numbers import PageNumber
 from rlrun_server.hosted_api.base.wire import Json, json_object
 from rlrun_server.hosted_api.environments.environment_checks import environment_problems
 from rlrun_server.hosted_api.objects.run_objects import (
@@ -61,7 +62,7 @@ RunId = Annotated[str, Path(min_length=1, max_length=64)]
 @router.get("/rft/runs")
 async def list_runs(
     request: Request,
-    page: Annotated[int | None, Query(ge=1, le=1_000_000)] = None,
+    page: PageNumber | None = None,
     limit: Annotated[int | None, Query(ge=1, le=MAX_PAGE)] = None,
     caller: HostedCaller = LIST_RLRUNS,
 ) -> Response:

@@ -1,7 +1,8 @@
 """Routes of a run's rollouts, of its progress, and of the distribution of its rewards."""
 
 import asyncio
-from typing import Annotated, TypeVar
+from collections.abc import Awaitable, Mapping
+from typing import Annotated, Any, TypeVar
 
 from fastapi import APIRouter, Query, Request
 from rlrun.api.base.schema import Schema
@@ -10,11 +11,13 @@ from starlette.responses import Response
 
 from rlrun_server.hosted_api.base.caller import HostedCaller, key_requires
 from rlrun_server.hosted_api.base.errors import FieldProblems
+from rlrun_server.hosted_api.base.query_numbers import PageNumber, RowCount, StepNumber
 from rlrun_server.hosted_api.base.wire import json_object
 from rlrun_server.hosted_api.objects.sample_objects import bins_of, samples_of
 from rlrun_server.hosted_api.routes.run_routes import RunId
 from rlrun_server.rest.base.problems import RestError
 from rlrun_server.rest.context.services import services_of
+from rlrun_server.rest.context.stored_runs import uid_of_run
 from rlrun_server.rest.metrics.metric_columns import MAX_STEP
 from rlrun_server.rest.routes.runs import find_run
 from rlrun_server.rest.run_data.sample_routes import get_group, get_histogram, list_samples
@@ -49,41 +52,45 @@ M = TypeVar("M", bound=Schema)
 async def get_samples(
     request: Request,
     run: RunId,
-    step: Annotated[int, Query(ge=0, le=MAX_STEP)],
-    page: Annotated[int, Query(ge=1, le=1_000_000)] = 1,
-    limit: Annotated[int, Query(ge=1, le=1_000_000)] = 100,
+    step: StepNumber,
+    page: PageNumber = 1,
+    limit: RowCount = 100,
     caller: HostedCaller = READS_SAMPLES,
 ) -> Response:
-    """Return rollouts that a step trained on, with their texts."""
+    """Return rollouts that a step trained on, with their texts. A step without stored rollouts has none."""
     size = min(limit, MAX_LIMIT)
-    first, cursor = (page - 1) * size, ""
+    first, cursor, total = (page - 1) * size, "", 0
     items: list[SampleItem] = []
     infos: dict[str, SampleGroupInfo] = {}
     for _ in range(MAX_READS):
         query = SampleQuery(limit=MAX_LIMIT, cursor=cursor)
-        rows = _read(SampleList, await list_samples(request, caller.namespace, run, step, query, caller.caller))
-        items += rows.items
+        found = await _of_step(
+            request, caller, run, list_samples(request, caller.namespace, run, step, query, caller.caller)
+        )
+        if found is None:
+            break
+        rows = _read(SampleList, found)
+        items, total = items + rows.items, rows.total
         infos |= {info.group: info for info in rows.groups}
         cursor = rows.next or ""
         if not cursor or len(items) >= first + size:
             break
     chosen = items[first : first + size]
     groups = await _groups(request, caller, run, step, chosen)
-    total = {"total": rows.total, "page": page, "limit": size, "total_pages": -(-rows.total // size)}
+    counts = {"total": total, "page": page, "limit": size, "total_pages": -(-total // size)}
     samples = await services_of(request).metrics.compute(
         caller.caller.user.limited_as, samples_of, chosen, infos, groups
     )
-    return json_object({"run_id": run, "samples": samples, **total})
+    return json_object({"run_id": run, "samples": samples, **counts})
 
 
 @router.get("/rft/runs/{run}/progress")
 async def get_progress(request: Request, run: RunId, caller: HostedCaller = READS_SAMPLES) -> Response:
-    """Return the newest step, and the steps with stored rollouts."""
-    kept = find_run(services_of(request), caller.namespace, run)
-    progress = (kept.read().get("status") or {}).get("progress") or {}
-    steps, cursor = set(), ""
+    """Return the newest step, and the steps up to it that have stored rollouts."""
+    progress = _progress(request, caller, run)
+    latest, steps, cursor = _latest_step(progress), set(), ""
     for _ in range(MAX_STEP_PAGES):
-        query = StepQuery(split=[SampleSplit.train], limit=STEPS_OF_PAGE, cursor=cursor)
+        query = StepQuery(split=[SampleSplit.train], max_step=latest, limit=STEPS_OF_PAGE, cursor=cursor)
         found = _read(StepList, await list_steps(request, caller.namespace, run, query, caller.caller))
         steps |= {item.step for item in found.items}
         cursor = found.next or ""
@@ -91,7 +98,7 @@ async def get_progress(request: Request, run: RunId, caller: HostedCaller = READ
             break
     stored = sorted(steps)
     answer = {
-        "latestStep": int(progress.get("step") or 0),
+        "latestStep": latest,
         "stepsWithSamples": stored,
         "stepsWithDistributions": stored,
     }
@@ -103,20 +110,47 @@ async def get_distributions(
     request: Request,
     run: RunId,
     kind: Annotated[str, Query(alias="type", max_length=64)] = "rewards",
-    step: Annotated[int | None, Query(ge=0, le=MAX_STEP)] = None,
+    step: StepNumber | None = None,
     caller: HostedCaller = READS_SAMPLES,
 ) -> Response:
     """Return the distribution of a step's rewards: of the newest step if none is named."""
     if kind not in REWARDS:
         raise FieldProblems([(["type"], f"must be rewards: there is no distribution of {kind}")], "query")
     if step is None:
-        query = StepQuery(split=[SampleSplit.train], order=Order.desc, limit=1)
+        latest = _latest_step(_progress(request, caller, run))
+        query = StepQuery(split=[SampleSplit.train], max_step=latest, order=Order.desc, limit=1)
         steps = _read(StepList, await list_steps(request, caller.namespace, run, query, caller.caller))
         if not steps.items:
             return json_object({"bins": [], "step": None})
         step = steps.items[0].step
-    found = await get_histogram(request, caller.namespace, run, step, HistogramQuery(), caller.caller)
-    return json_object({"bins": bins_of(_read(RewardHistogram, found)), "step": step})
+    found = await _of_step(
+        request, caller, run, get_histogram(request, caller.namespace, run, step, HistogramQuery(), caller.caller)
+    )
+    return json_object({"bins": bins_of(_read(RewardHistogram, found)) if found is not None else [], "step": step})
+
+
+async def _of_step(request: Request, caller: HostedCaller, run: str, answer: Awaitable[Response]) -> Response | None:
+    """Return the answer about a step, None if the step has no stored rollouts. Raises RestError."""
+    try:
+        return await answer
+    except RestError as error:
+        if error.status != 404:
+            raise
+        # Raises the error of a run that does not exist.
+        uid_of_run(services_of(request).objects, caller.namespace, run)
+        return None
+
+
+def _progress(request: Request, caller: HostedCaller, run: str) -> Mapping[str, Any]:
+    return (find_run(services_of(request), caller.namespace, run).read().get("status") or {}).get("progress") or {}
+
+
+def _latest_step(progress: Mapping[str, Any]) -> int:
+    """Return the newest step that is done.
+
+    Rollouts of later ones may be stored: of the step that is being trained, and of those that a restart repeats.
+    """
+    return min(int(progress.get("step") or 0), MAX_STEP)
 
 
 async def _groups(

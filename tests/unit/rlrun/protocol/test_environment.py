@@ -76,8 +76,22 @@ def test_the_secret_of_an_environment_has_its_name(environment_id: str, name: st
     assert linked_secret(environment_id) == name
 
 
+@pytest.mark.parametrize("owner", ["a", "a.b"])
+def test_all_spellings_of_an_environment_have_one_secret(owner: str) -> None:
+    assert len({linked_secret(f"{owner}/{name}") for name in ("b-c", "b.c", "b_c", "B-C", "b-_c")}) == 1
+
+
+@pytest.mark.parametrize(
+    ("environment_id", "package"),
+    [("me/Pi.Agent_Env@1.0", "pi-agent-env"), ("me/pi-agent-env", "pi-agent-env"), ("Pi_Agent", "Pi_Agent")],
+)
+def test_the_name_of_a_pushed_package_is_normalised(environment_id: str, package: str) -> None:
+    """One without an owner is a module of the image, which has the name that is written."""
+    assert EnvironmentConfig(id=environment_id).package == package
+
+
 def test_no_two_environments_have_one_secret() -> None:
-    ids = ["a.b/c", "a/b.c", "a-b/c", "a/b-c", "A/b-c", "a/b_c", "a/b-c-", "a/b", "env/a.b"]
+    ids = ["a.b/c", "a-b/c", "a_b/c", "a/b-c", "A/b-c", "a/bc", "a/b", "env/a.b"]
     names = {linked_secret(environment_id) for environment_id in ids}
     assert len(names) == len(ids)
     adapter: TypeAdapter[str] = TypeAdapter(ObjectName)

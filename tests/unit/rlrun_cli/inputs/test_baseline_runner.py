@@ -104,6 +104,17 @@ def test_what_is_wrong_is_said(rlrun: Rlrun, package: Path, endpoint: Endpoint, 
     assert said in " ".join(answer.out.split())
 
 
+def test_rollouts_get_copies_of_their_example_as_in_runs(rlrun: Rlrun, package: Path, endpoint: Endpoint) -> None:
+    shared = LIGHT.replace('"answer": "yes"', '"answer": "yes", "seen": []')
+    code = shared.replace("REWARD", 'float(example["seen"].append(1) or len(example["seen"]) == 1)')
+    assert "mean reward 1 of 16 rollouts" in " ".join(check(rlrun, package, endpoint, code=code).out.split())
+    lock = LIGHT.replace("import json", "import json, threading").replace(
+        '"answer"', '"lock": threading.Lock(), "answer"'
+    )
+    answer = check(rlrun, package, endpoint, code=lock.replace("REWARD", "1.0"))
+    assert "16 of 16 rollouts failed, most often: TypeError: cannot pickle" in " ".join(answer.out.split())
+
+
 def test_arguments_reach_the_environment(rlrun: Rlrun, package: Path, endpoint: Endpoint) -> None:
     answer = check(
         rlrun,

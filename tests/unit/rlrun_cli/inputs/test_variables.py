@@ -2,7 +2,7 @@ import base64
 from pathlib import Path
 
 import pytest
-from rlrun_cli.inputs.variables import collect, owner_patch, parse_file, parse_option, secret
+from rlrun_cli.inputs.variables import collect, owner_patch, parse_file, parse_option, read_files, secret
 from rlrun_cli.terminal.errors import CliError
 
 FILE = """
@@ -18,7 +18,7 @@ URL=https://host/path?a=b#fragment
 
 
 def test_env_file_syntax() -> None:
-    found, problems = parse_file(FILE, "x.env")
+    found, problems = parse_file(FILE, "x.env", {})
     assert problems == []
     assert found == {
         "PLAIN": "value",
@@ -32,10 +32,71 @@ def test_env_file_syntax() -> None:
 
 
 def test_every_invalid_line_is_named_without_its_value() -> None:
-    found, problems = parse_file("GOOD=1\nsecret-without-name\n1BAD=hunter2\nOPEN='hunter2\n", "x.env")
-    assert found == {"GOOD": "1"}
-    assert [p.split(": ")[0] for p in problems] == ["x.env:2", "x.env:3", "x.env:4"]
+    text = """GOOD=1
+secret-without-name
+1BAD=hunter2
+
+TWO="hunter2
+more" hunter2
+LATER='more lines
+here'
+
+A=${NOT_SET}
+B=${A-B}
+C="${X:-${Y}}hunter2"
+D=${X:?hunter2}
+OPEN='hunter2
+"""
+    found, problems = parse_file(text, "x.env", {})
+    assert found == {"GOOD": "1", "LATER": "more lines\nhere"}
+    # A statement of several lines is named by its first.
+    named = [p.split(": ")[0] for p in problems]
+    assert named == [f"x.env:{line}" for line in (2, 3, 5, 10, 11, 12, 13, 14)]
+    assert "${NOT_SET} is not set" in problems[3]
     assert "hunter2" not in "".join(problems)
+
+
+def test_references_stand_for_variables_of_the_shell_then_of_the_file() -> None:
+    """As the hosted client expands them, which knows those of the shell alone."""
+    text = """HOST=example.com
+URL=https://${HOST}:${PORT}/v1
+QUOTED="user-${USER_ID}"
+LITERAL='${HOST}'
+NOT_BRACED=$HOST
+DEFAULT=${MISSING:-none}
+BOTH=${SHELL_AND_FILE}
+SHELL_AND_FILE=file
+AFTER=${SHELL_AND_FILE}
+"""
+    found, problems = parse_file(text, "x.env", {"PORT": "8443", "USER_ID": "7", "SHELL_AND_FILE": "shell"})
+    assert problems == []
+    assert found == {
+        "HOST": "example.com",
+        "URL": "https://example.com:8443/v1",
+        "QUOTED": "user-7",
+        "LITERAL": "${HOST}",
+        "NOT_BRACED": "$HOST",
+        "DEFAULT": "none",
+        "BOTH": "shell",
+        "SHELL_AND_FILE": "file",
+        "AFTER": "shell",
+    }
+
+
+def test_a_value_in_quotes_may_have_several_lines() -> None:
+    key = "-----BEGIN KEY-----\nabc=\n-----END KEY-----\n"
+    one_line = key.replace("\n", "\\n")
+    text = f'export PEM="{key}"\nSINGLE=\'{key}\'\nESCAPED="{one_line}"\nNEXT=1\n'
+    found, problems = parse_file(text, "x.env", {})
+    assert problems == []
+    assert found == {"PEM": key, "SINGLE": key, "ESCAPED": key, "NEXT": "1"}
+
+
+def test_files_may_refer_to_earlier_files_and_the_shell(tmp_path: Path) -> None:
+    one, two = tmp_path / "one.env", tmp_path / "two.env"
+    one.write_text("\ufeffA=1\n", encoding="utf-8")
+    two.write_text("B=${A}${C}\n")
+    assert collect([one, two], [], {"C": "2"}) == read_files([one, two], {"C": "2"}) == {"A": "1", "B": "12"}
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 from rlrun_cli.remote.context import CliContext
+from rlrun_cli.remote.server import RemoteStorage
 
 from tests.support.command_line import Answer, call
 from tests.support.fake_cluster import FakeCluster
+from tests.support.fake_s3 import InMemoryStore
 from tests.unit.rlrun_cli.conftest import remote_cluster
 
 ITEMS = [
@@ -83,3 +85,20 @@ def test_another_answer_is_an_error_of_one_line(reply: Any) -> None:
     answer = listed(server)
     assert answer.code == 1
     assert "something else than packages" in answer.err
+
+
+@pytest.mark.parametrize(
+    ("missing", "said"),
+    [("me/Revers", "similar packages: me/reverse"), ("me/chess", "rlrun env push DIR --owner me")],
+)
+def test_a_missing_package_names_its_neighbours(missing: str, said: str) -> None:
+    server = Server(ITEMS)
+    store: Any = InMemoryStore("b")
+    context = CliContext(
+        connect=lambda kubeconfig, context, namespace: remote_cluster(FakeCluster(), namespace),
+        server=lambda cluster, url: server.send,
+        storage=lambda cluster, url: RemoteStorage("b", "p", store),
+    )
+    answer = call("env", "info", missing, context=context, env={"RLRUN_API_KEY": None})
+    assert (answer.code, said in answer.err) == (1, True), answer.err
+    assert "owner=me" in server.paths[0]

@@ -4,6 +4,7 @@ import json
 from types import SimpleNamespace
 
 import pytest
+from datasets import Dataset
 from rlrun.protocol.environment import DemonstrationRequest
 from rlrun.service.errors import ProblemError
 from rlrun_environment.worker.demonstrations import demonstrate
@@ -90,6 +91,74 @@ def test_prompt_and_answer(row, prompt, completion):
 def test_tools_of_a_plain_environment(row, attribute, expected):
     environment = SimpleNamespace(tools=attribute)
     assert of({"prompt": "1+2", "answer": "3"} | row, environment=environment).get("tools", []) == expected
+
+
+def function(name: str, properties: dict) -> dict:
+    """A tool whose parameters have a field that may be null, and a null among its values."""
+    parameters = {"type": "object", "properties": properties, "enum": ["x", None]}
+    return {"type": "function", "function": {"name": name, "parameters": parameters}}
+
+
+ADD = function("add", {"a": {"type": "integer"}})
+SEARCH = function("search", {"query": {"type": "string", "items": {"type": "string"}}})
+
+
+def test_fields_that_a_row_lacks_are_absent_at_every_depth():
+    call = {"role": "assistant", "tool_calls": [{"id": "1", "function": {"name": "add", "arguments": {"a": 1}}}]}
+    other = {"role": "assistant", "tool_calls": [{"id": "1", "function": {"name": "f", "arguments": {"b": {"c": 1}}}}]}
+    rows = [
+        {"prompt": [USER], "completion": [call, TOOL, ANSWER], "tools": [ADD]},
+        {"prompt": [USER], "completion": [other], "tools": [SEARCH]},
+    ]
+    assert Dataset.from_list(rows)[0]["tools"][0]["function"]["parameters"]["properties"]["query"] is None
+    for index, row in enumerate(rows):
+        loaded = Loaded(None, Dataset.from_list(rows), None, plain=True)
+        shown = demonstrate(loaded, DemonstrationRequest(example_index=index))
+        assert shown.to_json_dict() == row
+
+
+def test_a_null_of_a_list_of_dicts_stays():
+    """Absent fields of such a list are absent, so its nulls mean something: here the default of a parameter."""
+    tool = function("add", {"a": {"type": "integer", "default": None}})
+    assert of({"prompt": "a", "answer": "b", "tools": [tool]})["tools"] == [tool]
+
+
+def test_a_null_stays_in_values_that_arrow_does_not_take_apart():
+    class Json:
+        """The type of `datasets.Json` columns, which have any value of JSON."""
+
+    class Rows(list):
+        features = {"prompt": None, "answer": None, "tools": [Json()]}
+
+    tool = function("add", {"a": {"type": "integer", "default": None}})
+    rows = Rows([{"prompt": "a", "answer": "b", "tools": [tool]}])
+    assert demonstrate(Loaded(None, rows, None, plain=True), DemonstrationRequest(example_index=0)).tools == [tool]
+
+
+async def test_tools_of_a_row_are_sent_without_the_fields_that_it_lacks(make_runner, make_group, upstream):
+    """In rollouts as in demonstrations, and a row without tools gets those of the environment."""
+    runner = make_runner("""
+    def tool(name, properties):
+        return {"name": name, "description": "", "parameters": {"type": "object", "properties": properties}}
+
+    async def shout(text: str) -> str:
+        "Shout."
+        return text
+
+    def load_environment():
+        rows = Dataset.from_list([
+            {"question": "a", "answer": "b", "info": {"tool_defs": [tool("add", {"a": {"type": "integer"}})]}},
+            {"question": "a", "answer": "b", "info": {"tool_defs": [tool("find", {"q": {"type": "string"}})]}},
+            {"question": "a", "answer": "b", "info": {"note": "x"}},
+        ])
+        return vf.ToolEnv(dataset=rows, tools=[shout], max_turns=1)
+    """)
+    for index, names in enumerate([["a"], ["q"], ["text"]]):
+        await runner.run(make_group(rollouts=1, example_index=index))
+        (sent,) = upstream.requests[-1][1]["tools"]
+        assert list(sent["function"]["parameters"]["properties"]) == names
+        (shown,) = (await runner.demonstrate(DemonstrationRequest(example_index=index))).tools
+        assert shown["function"]["parameters"] == sent["function"]["parameters"]
 
 
 @pytest.mark.slow

@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from rlrun.protocol.environment import GroupResult
+from rlrun.protocol.environment import DemonstrationRequest, GroupResult
 from rlrun.service.errors import ProblemError
 from rlrun_environment.worker.loading import LoadError, load
 from rlrun_environment.worker.plain_runner import PlainRunner
@@ -198,6 +198,93 @@ def test_an_invalid_environment_object_is_refused_with_the_cause(write_environme
         load(settings, tmp_path)
     for each in words:
         assert each in error.value.problem.message
+
+
+LOCK = """
+import threading
+
+class Words:
+    dataset = [{{"prompt": "abc"{first}}}, {{"prompt": "def", "db": threading.Lock()}}]
+
+    async def rollout(self, example, *, base_url, api_key, model, sampling):
+        example["prompt"] = "changed"
+        return 1.0
+
+def load_environment():
+    return Words()
+"""
+
+
+async def test_a_row_that_cannot_be_copied_is_an_error_of_its_rollouts(make_runner, make_group):
+    runner = make_runner(LOCK.format(first=""), preamble="")
+    assert reasons(await runner.run(make_group(rollouts=2))) == [None] * 2
+    result = await runner.run(make_group(rollouts=2, example_index=1))
+    assert reasons(result) == ["RolloutFailed"] * 2
+    for words in ("Example 1 of the train split", "column 'db'", "cannot pickle '_thread.lock' object", "in `rollout`"):
+        assert words in result.rollouts[0].error.message
+
+
+def test_an_environment_whose_first_row_cannot_be_copied_does_not_load(write_environment, tmp_path):
+    settings = write_environment(LOCK.format(first=', "db": threading.Lock()'), preamble="")
+    with pytest.raises(LoadError, match=r"row 0 of its dataset .* column 'db' cannot be copied"):
+        load(settings, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        ("raise LookupError('no such file')", "LookupError: no such file (at "),
+        ("sys.exit('no licence')", "SystemExit: no licence"),
+        ("return 7", "TypeError"),
+        ("return {'prompt': Odd(), 'answer': 'x'}", "RuntimeError: closed"),
+    ],
+)
+async def test_a_row_that_cannot_be_read_is_an_error_of_its_rollouts(make_runner, make_group, row, words):
+    """Reading rows, and converting their values, runs code of the environment as well."""
+    code = f"""
+import sys
+
+class Odd:
+    def model_dump(self, **more):
+        raise RuntimeError("closed")
+
+class Rows:
+    def __len__(self):
+        return 2
+
+    def __getitem__(self, index):
+        if index == 0:
+            return {{"prompt": "abc", "answer": "cba"}}
+        {row}
+
+class Words:
+    dataset = Rows()
+
+    async def rollout(self, example, *, base_url, api_key, model, sampling):
+        return 1.0
+
+def load_environment():
+    return Words()
+"""
+    runner = make_runner(code, preamble="")
+    assert reasons(await runner.run(make_group(rollouts=1))) == [None]
+    result = await runner.run(make_group(rollouts=2, example_index=1))
+    assert reasons(result) == ["RolloutFailed"] * 2
+    assert "Example 1 of the train split" in result.rollouts[0].error.message
+    assert words in result.rollouts[0].error.message
+    if "Odd" not in row:
+        with pytest.raises(ProblemError, match="DemonstrationsInvalid") as refusal:
+            await runner.demonstrate(DemonstrationRequest(example_index=1))
+        assert refusal.value.status == 422
+
+
+async def test_a_group_that_is_cancelled_is_no_failure(make_runner, make_group):
+    runner = make_runner(harness("await asyncio.sleep(60)"), preamble="")
+    task = asyncio.create_task(runner.run(make_group(rollouts=1)))
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
 
 
 def test_missing_secrets_of_a_plain_environment_are_named(write_environment, tmp_path):

@@ -54,6 +54,14 @@ async def test_the_packages_are_recorded_and_the_next_attempt_gets_them(world: W
     assert configured(world) == [package()]
 
 
+async def test_a_package_is_recorded_for_a_run_that_spells_it_otherwise(world: World) -> None:
+    world.change_spec(env=[{"id": "rlrun/Reverse_Text"}])
+    await world.start()
+    world.poller.answer = report(package())
+    await world.reconcile()
+    assert [each["id"] for each in world.status["environments"]] == [ID]
+
+
 async def test_an_orchestrator_that_has_recorded_nothing_yet_changes_no_record(world: World) -> None:
     await world.start()
     world.poller.answer = report(package())

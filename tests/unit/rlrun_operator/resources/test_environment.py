@@ -59,6 +59,14 @@ def test_an_environment_gets_the_variables_that_are_linked_to_it_and_no_others()
     assert not [name for name in names if name.startswith("env.")]
 
 
+def test_a_package_is_named_in_its_normalised_spelling_and_the_environment_as_written() -> None:
+    entry = {"id": "o/Pi.Agent_Env", "version": "1.0"}
+    (container,) = containers(templates(build(env=[entry]))["reverse-env-0"])
+    told = json.loads(next(e["value"] for e in container["env"] if e["name"] == "RLRUN_ENVIRONMENT"))
+    assert (told["id"], told["name"]) == ("o/pi-agent-env@1.0", "Pi.Agent_Env")
+    assert container["envFrom"][0]["secretRef"]["name"] == "env.o.pi-agent-env"
+
+
 def test_a_reserved_name_is_not_linked() -> None:
     found = sources("reverse-env-0", env=[{"id": "o/bucket-s3"}], envFrom=[])
     assert found == []

@@ -3,6 +3,8 @@
 from typing import Any
 
 import pytest
+from rlrun.protocol import signed_text
+from rlrun.protocol.storage_access import GRANT_VARIABLE, StorageGrant
 from rlrun_operator.resources.access.storage_access import StorageAccess
 from rlrun_operator.resources.orchestrator import orchestrator
 from rlrun_orchestrator.config import OrchestratorSettings
@@ -10,6 +12,7 @@ from rlrun_orchestrator.config import OrchestratorSettings
 from tests.unit.rlrun_operator.resources.test_children import (
     IDENTITY,
     SETTINGS,
+    STORAGE_KEY,
     Obj,
     build,
     containers,
@@ -38,6 +41,17 @@ def test_the_orchestrator_listens_where_its_service_leads() -> None:
     assert (settings.gateway_port, settings.status_port) == (ports["gateway"], ports["status"]) == (8088, 8089)
     service = found["Service", "reverse-orchestrator"]["spec"]["ports"]
     assert {(port["port"], port["targetPort"]) for port in service} == {(8000, "gateway"), (8080, "status")}
+
+
+def test_the_orchestrator_reads_the_packages_of_the_run_and_lists_their_neighbours() -> None:
+    entries = [{"id": "me/Pi.Agent_Env", "name": "a"}, {"id": "me/pi-agent-env@1.0", "name": "b"}, {"id": "o/e"}]
+    variables = env_of(build(env=entries, eval=None), "reverse-orchestrator-a2")
+    text = next(entry["value"] for entry in variables if entry["name"] == GRANT_VARIABLE)
+    grant = signed_text.verify(text, [STORAGE_KEY], StorageGrant)
+    assert grant is not None
+    root = resolved().artifacts.environments_uri
+    assert grant.readable == [f"{root}/me/pi-agent-env", f"{root}/o/e"]
+    assert grant.listable == [f"{root}/me", f"{root}/o"]
 
 
 @pytest.mark.proves("wandb.project", "envFrom.secretRef.name")

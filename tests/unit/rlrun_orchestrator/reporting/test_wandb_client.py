@@ -4,12 +4,14 @@ import json
 import os
 import struct
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from rlrun.api.run_sections.monitoring import Wandb
+from pydantic import ValidationError
+from rlrun.api.base.rules import ADMITTED
+from rlrun.api.run_sections.monitoring import REFUSED_BY_WANDB, Wandb
 from rlrun.storage.layout import RunLayout, S3Uri
 from rlrun_orchestrator.data.reward_histogram import BOUNDS, histogram_values
 from rlrun_orchestrator.reporting.wandb_client import QUEUE_LENGTH, WandbLog, api_key
@@ -64,7 +66,7 @@ def wandb_log(
 ) -> WandbLog:
     environment = {"PATH": os.environ["PATH"], **(environment or {})}
     return WandbLog(
-        Wandb.model_validate({"project": "words", "entity": "team", **(wandb or {})}),
+        Wandb.model_validate({"project": "words", "entity": "team", **(wandb or {})}, context=ADMITTED),
         run_id="uid-1",
         run_name="run",
         config={"seed": 3},
@@ -166,6 +168,46 @@ async def test_a_client_that_cannot_start_is_a_warning(command: tuple[str, ...])
     assert log.problem.reason == "WandbFailed"
 
 
+async def test_names_that_the_client_refuses_leave_the_run_in_files() -> None:
+    """Admission refuses those of today. A newer client may have other rules."""
+    store = RunStore()
+    log = wandb_log(store, wandb={"project": "team/project"})
+    log.start()
+    log.log(1, {"reward/mean": 0.5})
+    await log.close(60.0)
+    assert log.problem is not None
+    assert "Invalid project name 'team/project'" in log.problem.message
+    assert "wandb sync" in log.problem.message
+    (data,) = (data for name, data in wandb_files(store).items() if name.endswith(".wandb"))
+    assert [row["reward/mean"] for row in history(data)] == [0.5]
+
+
+@pytest.mark.parametrize("ends", ["before its first line", "later"])
+async def test_a_client_that_ends_shows_its_last_words_without_the_key(ends: str) -> None:
+    key = "k" * 40
+    code = f"""
+import json, os, sys
+sys.stdin.readline()
+if {ends!r} == "later":
+    os.makedirs(os.environ["HOME"] + "/wandb/run-1")
+    open(os.environ["HOME"] + "/wandb/run-1/run-1.wandb", "w").write("kept")
+    print(json.dumps({{"mode": "online", "problem": None}}), flush=True)
+    sys.stdin.readline()
+print("Traceback", file=sys.stderr)
+print("UsageError: no such team, says the server to", os.environ["WANDB_API_KEY"], file=sys.stderr)
+raise SystemExit(3)
+"""
+    store = RunStore()
+    log = wandb_log(store, {"WANDB_API_KEY": key}, command=(sys.executable, "-c", code))
+    log.start()
+    log.log(1, {"x": 1.0})
+    await log.close(60.0)
+    assert log.problem is not None
+    assert "exit code 3: UsageError: no such team, says the server to (the key)" in log.problem.message
+    assert "JSONDecodeError" not in log.problem.message
+    assert wandb_files(store) == ({"run-1/run-1.wandb": b"kept"} if ends == "later" else {})
+
+
 async def test_a_broken_client_is_a_warning_of_the_run_and_not_its_end(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -206,6 +248,20 @@ async def test_the_client_sees_neither_credentials_nor_other_secrets() -> None:
     assert "WANDB_API_KEY " in log.problem.message
     for name in ("AWS", "OTHER", "WANDB_API_KEY_0"):
         assert name not in log.problem.message
+
+
+@pytest.mark.parametrize("character", [*REFUSED_BY_WANDB, " ", ".", "é", "'"])
+def test_projects_that_are_refused_are_those_that_the_client_refuses(character: str) -> None:
+    from wandb.sdk.artifacts._validators import validate_project_name
+
+    def refuses(check: Callable[[str], Any]) -> bool:
+        try:
+            check(f"a{character}b")
+        except (ValueError, ValidationError):
+            return True
+        return False
+
+    assert refuses(lambda name: Wandb(project=name)) == refuses(validate_project_name)
 
 
 def test_histograms_get_finite_edges_and_other_lists_are_left_out() -> None:

@@ -1,5 +1,6 @@
 """Processes without S3 credentials use S3 by signatures of rlrun-server, and only what their role may use."""
 
+import asyncio
 import os
 import uuid
 from collections.abc import Iterator
@@ -18,6 +19,8 @@ from rlrun.storage.manifest import ArtifactKind
 from rlrun.storage.remote_signer import RemoteSigner
 from rlrun.storage.store import PART_BYTES, AccessDenied, NotFound, Store
 from rlrun_operator.runtime.server_certificate import make_certificate
+from rlrun_orchestrator.inference.gateway.environment_packages import PackageMissing, PackageReader
+from rlrun_orchestrator.inference.gateway.package_pins import PackageRef
 
 from tests.support.seaweedfs import S3Server
 from tests.support.signing_server import SigningServer, signing_server
@@ -95,6 +98,24 @@ def test_folders_of_others_are_read_if_the_grant_names_them(server: SigningServe
         trainer.put_bytes(other / MANIFEST, b"{}")
     with pytest.raises(AccessDenied):
         trainer.get_bytes(S3Uri(run.bucket, "other-team/run/checkpoints/step-0000040/w"))
+
+
+def test_a_missing_package_is_reported_with_the_names_of_its_neighbours(
+    server: SigningServer, run: S3Uri, store: Store
+) -> None:
+    root = S3Uri(run.bucket, "environments")
+    wheel = root / "me/reverse-text/1.0/reverse_text-1.0-py3-none-any.whl"
+    store.put_bytes(wheel, b"wheel")
+    mine, misspelled = root / "me/revers-text", PackageRef.of("me/revers-text", None)
+    orchestrator = server.store(StorageRole.orchestrator, str(run), str(mine), listable=str(root / "me"))
+    packages = PackageReader(orchestrator, str(root), [misspelled])
+    with pytest.raises(PackageMissing, match="similar packages: me/reverse-text"):
+        asyncio.run(packages.tar("me", "revers-text", None))
+    with pytest.raises(AccessDenied):
+        orchestrator.get_bytes(wheel)
+    blind = PackageReader(server.store(StorageRole.orchestrator, str(run), str(mine)), str(root), [misspelled])
+    with pytest.raises(PackageMissing, match=r"is not in s3://\S+/environments: upload it"):
+        asyncio.run(blind.tar("me", "revers-text", None))
 
 
 @pytest.mark.parametrize("header", ["x-amz-copy-source", "X-Amz-Acl"])

@@ -57,6 +57,24 @@ def test_readable_folders_are_read_and_not_written(role: StorageRole) -> None:
     assert not is_allowed(granted, S3Request(Operation.read, "other", f"{key}/manifest.json"))
 
 
+def test_a_listable_folder_is_listed_and_nothing_in_it_is_read() -> None:
+    granted = StorageGrant(
+        namespace="team", owner="uid-1", role=StorageRole.orchestrator, listable=["s3://bucket/prod/environments/me"]
+    )
+    key = "prod/environments/me"
+    assert is_allowed(granted, S3Request(Operation.list, "bucket", f"{key}/"))
+    for operation, other in [
+        (Operation.list, "prod/environments/"),
+        (Operation.list, f"{key}0/"),
+        (Operation.list, f"{key}/secret/"),
+        (Operation.read, f"{key}/"),
+        (Operation.read, f"{key}/secret/1.0/secret-1.0-py3-none-any.whl"),
+        (Operation.write, f"{key}/"),
+    ]:
+        assert not is_allowed(granted, S3Request(operation, "bucket", other)), other
+    assert not is_allowed(granted, S3Request(Operation.list, "other", f"{key}/"))
+
+
 SEGMENT = st.sampled_from(
     ["prod", "team", "uid-1", "uid-10", "other", "policy", "metrics", "checkpoints", "step-1", "x"]
 )

@@ -72,6 +72,18 @@ def test_info_lists_versions_in_their_order(rlrun: Rlrun, s3: InMemoryStore) -> 
     assert shown[0] == {"version": "0.9.0", "files": {"a.whl": 1024, "b.whl": 1024}}
 
 
+def test_info_finds_all_spellings(rlrun: Rlrun, s3: InMemoryStore) -> None:
+    s3.objects["s3://b/p/environments/me/pi-agent-env/1.0/a.whl"] = b"x"
+    for spelling in ("pi_agent_env", "Pi.Agent.Env", "pi-agent-env"):
+        assert rlrun("env", "info", f"me/{spelling}", "-o", "name").out == "1.0\n"
+
+
+def test_versions_are_ordered_as_in_pep_440(rlrun: Rlrun, s3: InMemoryStore) -> None:
+    for version in ("1.0", "1.0rc1", "1.0.post1", "1.0.dev2"):
+        s3.objects[f"s3://b/p/environments/me/rev/{version}/a.whl"] = b"x"
+    assert rlrun("env", "info", "me/rev", "-o", "name").out.split() == ["1.0.dev2", "1.0rc1", "1.0", "1.0.post1"]
+
+
 def test_info_of_what_does_not_exist(rlrun: Rlrun) -> None:
     answer = rlrun("env", "info", "me/rev")
     assert answer.code == 1

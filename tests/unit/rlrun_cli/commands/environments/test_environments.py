@@ -127,6 +127,17 @@ def test_a_failed_build_shows_its_last_lines(rlrun: Rlrun, s3: InMemoryStore, pr
     assert s3.objects == {}
 
 
+@pytest.mark.slow
+def test_a_version_in_another_spelling_is_the_same_one(rlrun: Rlrun, s3: InMemoryStore, project: Path) -> None:
+    (project / "pyproject.toml").write_text(PYPROJECT.replace("0.1.0", "0.1"))
+    assert rlrun("env", "push", project, "--owner", "me").code == 0
+    before = dict(s3.objects)
+    (project / "pyproject.toml").write_text(PYPROJECT)
+    answer = rlrun("env", "push", project, "--owner", "me")
+    assert (answer.code, "raise the version" in answer.err) == (1, True)
+    assert s3.objects == before
+
+
 def test_access_denied_is_reported(
     rlrun: Rlrun, s3: InMemoryStore, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

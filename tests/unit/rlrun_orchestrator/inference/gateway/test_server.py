@@ -25,7 +25,7 @@ from rlrun.storage.layout import S3Uri
 from rlrun.storage.store import AccessDenied
 from rlrun_orchestrator.data.trajectories import Turn
 from rlrun_orchestrator.inference.gateway import environment_packages
-from rlrun_orchestrator.inference.gateway.environment_packages import PackageReader, newest, package_digest
+from rlrun_orchestrator.inference.gateway.environment_packages import PackageMissing, PackageReader, package_digest
 from rlrun_orchestrator.inference.gateway.limits import Limits
 from rlrun_orchestrator.inference.gateway.live_groups import LiveGroup, LiveGroups
 from rlrun_orchestrator.inference.gateway.package_pins import PackagePins, PackageRef
@@ -832,21 +832,6 @@ async def test_publishing_waits_for_confirmation_and_not_for_the_failing_one() -
 # --- environment packages ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("versions", "expected"),
-    [
-        (["0.9.0", "0.10.0", "0.2"], "0.10.0"),
-        (["1.0", "1.1rc1"], "1.0"),
-        (["1.1rc1", "1.1a2"], "1.1rc1"),
-        (["latest", "0.1"], "0.1"),
-        (["latest"], None),
-        ([], None),
-    ],
-)
-def test_the_newest_version_is_pep_440s(versions: list[str], expected: str | None) -> None:
-    assert newest(versions) == expected
-
-
 async def test_packages_come_as_a_tar_of_wheels(monkeypatch: pytest.MonkeyPatch) -> None:
     store: Any = RunStore()
     root = S3Uri.parse("s3://bucket/environments")
@@ -885,6 +870,38 @@ async def test_packages_come_as_a_tar_of_wheels(monkeypatch: pytest.MonkeyPatch)
             assert response.status == 503
             assert (await response.json())["reason"] == "S3AccessDenied"
     await server.close()
+
+
+@pytest.mark.parametrize(
+    ("used", "version", "asked", "wheel"),
+    [
+        ("me/Pi.Agent_Env", None, "me/Pi.Agent_Env", "2.0.0"),
+        ("me/pi-agent-env", "1.0", "me/pi_agent_env?version=1.0", "1.0.0"),
+        ("me/pi_agent_env", "v2", "me/pi-agent-env?version=v2", "2.0.0"),
+    ],
+)
+async def test_a_package_is_found_in_any_spelling_of_name_and_version(
+    used: str, version: str | None, asked: str, wheel: str
+) -> None:
+    store: Any = RunStore()
+    root = S3Uri.parse("s3://bucket/environments")
+    for each in ("1.0.0", "2.0.0"):
+        store.put_bytes(root / f"me/pi-agent-env/{each}/pi_agent_env-{each}-py3-none-any.whl", b"wheel")
+    packages = PackageReader(store, str(root), [PackageRef.of(used, version)])
+    found, _ = await packages.tar("me", asked.partition("?")[0].partition("/")[2], version)
+    assert found == wheel
+
+
+async def test_a_missing_package_names_its_neighbours() -> None:
+    store: Any = RunStore()
+    root = S3Uri.parse("s3://bucket/environments")
+    for name in ("reverse-text", "reverse-texts", "wordle"):
+        store.put_bytes(root / f"me/{name}/1.0/{name}-1.0-py3-none-any.whl", b"wheel")
+    packages = PackageReader(store, str(root), [PackageRef.of("me/revers-text", None), PackageRef.of("me/chess", None)])
+    with pytest.raises(PackageMissing, match="similar packages: me/reverse-text, me/reverse-texts: upload it"):
+        await packages.tar("me", "revers-text", None)
+    with pytest.raises(PackageMissing, match="is not in s3://bucket/environments: upload it"):
+        await packages.tar("me", "chess", None)
 
 
 def test_the_digest_is_that_of_the_lines_of_sha256sum() -> None:

@@ -54,6 +54,17 @@ async def announce(api: HostedApi, **more: Any) -> Response:
     return await api.client.post(f"/environmentshub/{identity}/wheels", json=body(**more))
 
 
+async def test_a_push_in_another_spelling_is_one_of_the_same_package_and_version(api: HostedApi) -> None:
+    identity = (await resolve(api)).json()["data"]["id"]
+    assert (await resolve(api, name="Reverse_")).json()["data"]["id"] == identity
+    api.store.put_bytes(FOLDER / FILE, WHEEL)
+    assert (await resolve(api, name="REVERSE")).json()["data"]["created"] is False
+    same = (await announce(api, semantic_version="1.0.0")).json()["data"]
+    assert same["upload_url"] is None
+    other = await announce(api, data=wheel("other"), semantic_version="1.0.0")
+    assert (other.status_code, "written once" in other.json()["detail"]) == (409, True)
+
+
 async def test_a_push(api: HostedApi) -> None:
     found = (await resolve(api)).json()["data"]
     assert (found["owner"], found["created"]) == ({"name": "team"}, True)

@@ -80,6 +80,23 @@ async def test_what_is_there_and_what_is_not(api: HostedApi, path: str, status: 
     assert (await api.client.get(path)).status_code == status
 
 
+@pytest.mark.parametrize("spelling", ["Pi_Agent.Env", "pi-agent-env", "PI--AGENT-ENV"])
+async def test_all_spellings_are_one_package(api: HostedApi, spelling: str) -> None:
+    file = "pi_agent_env-1.0.0-py3-none-any.whl"
+    api.store.put_bytes(S3Uri(BUCKET, f"prefix/environments/team/pi-agent-env/1.0.0/{file}"), wheel())
+    for version in ("latest", "1.0", "v1.0.0"):
+        found = (await api.client.get(f"/environmentshub/team/{spelling}/@{version}")).json()["data"]
+        assert (found["name"], found["semantic_version"]) == ("pi-agent-env", "1.0.0")
+    listed = (await api.client.get("/environmentshub/", params={"search": spelling})).json()
+    assert [row["id"] for row in listed["data"]] == [found["id"]]
+
+
+async def test_a_missing_package_names_its_neighbours(api: HostedApi) -> None:
+    answer = await api.client.get("/environmentshub/team/reverze/status")
+    assert "Similar packages: team/reverse" in answer.json()["detail"]
+    assert "Similar" not in (await api.client.get("/environmentshub/team/chess/status")).json()["detail"]
+
+
 async def test_owners_namespaces_read_their_private_packages(api: HostedApi) -> None:
     await api.key("acme-lab", "list rlruns in acme-lab", "get rlenvironments in acme-lab")
     found = (await api.client.get("/environmentshub/acme/private/status")).json()["data"]

@@ -117,6 +117,11 @@ async def test_a_run_that_is_refused_leaves_no_secret(api: HostedApi) -> None:
             ["body", "environments", 0, "version"],
             "has 1.0",
         ),
+        (
+            {"environments": [{"id": "team/Revers"}]},
+            ["body", "environments", 0, "id"],
+            "Similar packages: team/rev",
+        ),
         ({"eval": {"environments": [{"id": "x/none"}]}}, ["body", "eval", "environments", 0, "id"], "env push"),
         ({"checkpoint_id": "none"}, ["body", "checkpoint_id"], "does not exist"),
         ({"checkpoint_id": "cp_team.broken"}, ["body", "checkpoint_id"], "is Failed"),
@@ -223,3 +228,8 @@ async def test_environments_that_s3_does_not_show_in_time_are_left_to_the_operat
     async with asyncio.timeout(20):
         created = await create(api, environments=[{"id": f"team/slow-{n}"} for n in range(3)])
     assert created.status_code == 200
+
+
+async def test_environments_are_found_in_any_spelling(api: HostedApi) -> None:
+    answer = await create(api, environments=[{"id": "team/REVERSE", "version": "1.0.0"}])
+    assert answer.status_code == 200, answer.text

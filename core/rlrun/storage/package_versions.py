@@ -1,0 +1,36 @@
+"""Versions of environment packages, compared as in PEP 440. Pure."""
+
+from collections.abc import Iterable
+
+from packaging.version import InvalidVersion, Version
+
+
+def version_of(text: str) -> Version | None:
+    """Return the version, None if the text is none."""
+    try:
+        return Version(text)
+    except InvalidVersion:
+        return None
+
+
+def in_order(versions: Iterable[str]) -> list[str]:
+    """Return the versions, oldest first. Names that are no versions come first of all."""
+    parsed = {text: version_of(text) for text in versions}
+    others = sorted(text for text, version in parsed.items() if version is None)
+    return others + [text for _, text in sorted((version, text) for text, version in parsed.items() if version)]
+
+
+def newest(versions: Iterable[str]) -> str | None:
+    """Return the newest version, a pre-release only if there is no other. Names that are no versions are ignored."""
+    ordered = [(version, text) for text in in_order(versions) if (version := version_of(text)) is not None]
+    final = [text for version, text in ordered if not version.is_prerelease]
+    return final[-1] if final else ordered[-1][1] if ordered else None
+
+
+def matching(wanted: str, versions: Iterable[str]) -> str | None:
+    """Return the one of the versions that is the wanted one: `1.0.0` for `1.0`. Its own spelling goes first."""
+    stored = list(versions)
+    version = version_of(wanted)
+    if wanted in stored or version is None:
+        return wanted if wanted in stored else None
+    return next((text for text in in_order(stored) if version_of(text) == version), None)
