@@ -325,12 +325,7 @@ PRIME_RL = (
         "has no equivalent: supervised steps train on the environments' demonstrations (algorithm.name sft)",
         "orchestrator.teacher_rollout_model",
     ),
-    ForeignKey(
-        "orchestrator.train.filter_zero_advantages",
-        None,
-        "has no equivalent: rollouts without an advantage add nothing to the gradient",
-        accepted=(True,),
-    ),
+    ForeignKey("orchestrator.train.filter_zero_advantages", "algorithm.filter_zero_advantages"),
     *refuse(
         "has no equivalent: difficulty_filter drops groups without a training signal",
         *map(_orchestrator, ("filters", "pre_batch_filters", "post_batch_filters", "advantage")),
