@@ -338,10 +338,17 @@ class Bench:
 
 SHARED_NAMESPACES = 40
 RESYNC_SECONDS = 5
+SHARED_RESYNC_SECONDS = 60
+"""Of the shared operator: a resync lists each of its namespaces, and each worker has such an operator."""
 
 
 def write_settings(
-    path: Path, control_plane: ControlPlane, s3: S3Server, orchestrators: Orchestrators, namespaces: list[str]
+    path: Path,
+    control_plane: ControlPlane,
+    s3: S3Server,
+    orchestrators: Orchestrators,
+    namespaces: list[str],
+    resync_seconds: int = RESYNC_SECONDS,
 ) -> Path:
     """Settings of an operator that serves these namespaces; the first holds its lease and the platform's S3 Secret."""
     home = namespaces[0]
@@ -362,7 +369,7 @@ def write_settings(
                 "servingUrlTemplate": f"http://127.0.0.1:{orchestrators.port}/sidecars/{{namespace}}/{{name}}",
                 "httpPort": 0,
                 "pollSeconds": 0.5,
-                "resyncSeconds": RESYNC_SECONDS,
+                "resyncSeconds": resync_seconds,
                 "artifactSweepSeconds": 1,
                 "workers": 2,
                 "priorityClasses": ["system-cluster-critical"],
@@ -397,7 +404,9 @@ def shared_operator(
     for name in namespaces:
         client.CoreV1Api(api).create_namespace({"metadata": {"name": name}})
     folder = tmp_path_factory.mktemp("operator")
-    settings = write_settings(folder / "settings.yaml", control_plane, s3_server, orchestrators, [home, *namespaces])
+    served = [home, *namespaces]
+    path = folder / "settings.yaml"
+    settings = write_settings(path, control_plane, s3_server, orchestrators, served, SHARED_RESYNC_SECONDS)
     process = Process(settings, folder / "operator.log")
     yield process, namespaces
     assert process.running, f"the operator ended by itself:\n{process.log.read_text()[-3000:]}"

@@ -40,7 +40,9 @@ def started(bench: Bench, **spec: Any) -> None:
     bench.wait("Running", lambda: bench.phase() == "Running")
 
 
-def test_life_of_a_run(bench: Bench) -> None:
+def test_life_of_a_run(own_bench: Bench) -> None:
+    bench = own_bench
+    bench.start_operator()
     started(bench)
     assert len(bench.items(APPS, "replicasets")) == 3
     assert len(bench.items(NET, "networkpolicies")) == 2
@@ -76,9 +78,10 @@ def test_life_of_a_run(bench: Bench) -> None:
     assert len(bench.items(RLRUN, "rlcheckpoints")) == 2, "artifacts outlive their run with artifactPolicy Retain"
 
 
-def test_steady_state_writes_nothing(bench: Bench) -> None:
-    started(bench)
-    bench.wait_until_unchanged(RESYNC_SECONDS + 1)
+def test_steady_state_writes_nothing(own_bench: Bench) -> None:
+    own_bench.start_operator()
+    started(own_bench)
+    own_bench.wait_until_unchanged(RESYNC_SECONDS + 1)
 
 
 def test_second_operator_takes_over_and_changes_nothing(own_bench: Bench) -> None:
@@ -123,7 +126,9 @@ def test_missing_model_is_reported_until_it_is_created(bench: Bench) -> None:
 
 
 @pytest.mark.proves("suspend", "stop")
-def test_suspend_resume_and_stop(bench: Bench) -> None:
+def test_suspend_resume_and_stop(own_bench: Bench) -> None:
+    bench = own_bench
+    bench.start_operator()
     started(bench)
     bench.change_run(suspend=True)
     bench.wait("no workloads", lambda: not bench.items(APPS, "replicasets") and not bench.items(BATCH, "jobs"))
