@@ -176,7 +176,10 @@ def test_checkpoints_are_kept_by_the_retention_rule(platform: Platform, finished
     newest = list(range(STEPS - KEPT + 1, STEPS + 1))
     for kind, folder in (("rlcheckpoints", "checkpoints"), ("rladapters", "adapters")):
         assert steps_ready(platform, kind, finished["metadata"]["namespace"]) == newest, kind
-        assert len(store.list_folders(layout_of(finished).root / folder)) == KEPT
+        # An artifact that is being deleted keeps its object until its files are gone.
+        kept = layout_of(finished).root / folder
+        wait_for(f"{KEPT} {folder} in S3", lambda at=kept: len(store.list_folders(at)) <= KEPT, SECONDS)
+        assert len(store.list_folders(kept)) == KEPT
 
 
 @pytest.mark.proves("artifactPolicy")
