@@ -101,7 +101,8 @@ async def test_a_sequence_that_the_teacher_refuses_costs_its_rollout_only(taught
 
     taught.teacher.refuses = is_refused
     assert await taught.run() == 0
-    assert taught.last_word.groups.trained == 10
+    assert all(8 <= len(batch.samples) < 8 + 4 for _, batch in taught.trainer.batches), "further groups fill a batch"
+    assert taught.last_word.groups.trained > 10
     assert taught.last_word.rollout_errors > 0
     trained = [sample for _, batch in taught.trainer.batches for sample in batch.samples]
     assert all(sample.teacher_logprobs for sample in trained)
