@@ -39,8 +39,10 @@ class EnvironmentExamplesState:
     size: int
     epoch: int
     cursor: int
-    excluded: list[tuple[int, Difficulty]]
-    """Examples outside of the draw, those excluded longest ago first."""
+    excluded: list[tuple[int, Difficulty]] = field(default_factory=list)
+    """Examples outside of the draw, those excluded longest ago first. States without them are older: all examples
+    return to the draw and are judged anew.
+    """
 
 
 @dataclass(frozen=True)

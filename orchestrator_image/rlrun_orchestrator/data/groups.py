@@ -148,9 +148,14 @@ class Group:
         return math.fsum(self.rewards) / len(self.rewards) if self.rewards else 0.0
 
     @property
+    def errors(self) -> list[Problem]:
+        """Errors of the failed rollouts."""
+        return [rollout.error for rollout in self.rollouts if rollout.error is not None]
+
+    @property
     def first_error(self) -> Problem | None:
         """Error of the first failed rollout."""
-        return next((rollout.error for rollout in self.rollouts if rollout.error is not None), None)
+        return next(iter(self.errors), None)
 
 
 def score_group(result: GroupResult, recorded: RecordedGroup, example: Example, scoring: ScoringSettings) -> Group:

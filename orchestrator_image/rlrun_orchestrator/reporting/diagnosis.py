@@ -129,8 +129,7 @@ def most_filtered(history: Sequence[Metrics]) -> Problem | None:
     """Detect that most generated rollouts are filtered."""
     filtered = _newest(history, "filtered_rollouts", DIVERSITY_STEPS)
     used = _newest(history, "batch/effective_batch_size", DIVERSITY_STEPS)
-    unused = math.fsum(metrics.get("batch/zero_advantage_rollouts", 0.0) for metrics in history[-DIVERSITY_STEPS:])
-    total = math.fsum(filtered) + math.fsum(used) + unused
+    total = math.fsum(filtered) + math.fsum(used) + _left_out(history, DIVERSITY_STEPS)
     if not filtered or any(math.isnan(v) for v in [*filtered, *used]) or total <= 0:
         return None
     if math.fsum(filtered) / total < FILTERED_SHARE:
@@ -230,7 +229,8 @@ def long_rollouts_lost(history: Sequence[Metrics]) -> Problem | None:
     """Detect that long rollouts are dropped for their age."""
     stale = _newest(history, "batch/stale_rollouts", LOST_STEPS)
     trained = _newest(history, "batch/effective_batch_size", LOST_STEPS)
-    total = math.fsum(stale) + math.fsum(trained)
+    filtered = math.fsum(metrics.get("filtered_rollouts", 0.0) for metrics in history[-LOST_STEPS:])
+    total = math.fsum(stale) + math.fsum(trained) + filtered + _left_out(history, LOST_STEPS)
     if math.isnan(total) or total <= 0 or math.fsum(stale) / total <= LOST_SHARE:
         return None
     return _problem(
@@ -274,6 +274,11 @@ def _newest(history: Sequence[Metrics], name: str, steps: int) -> list[float]:
     """Return the metric in each of the newest steps, or one NaN if there are too few steps or it is missing."""
     values = [metrics.get(name, math.nan) for metrics in history[-steps:]]
     return values if len(values) == steps else [math.nan]
+
+
+def _left_out(history: Sequence[Metrics], steps: int) -> float:
+    """Return how many rollouts of the batches of the newest steps were left out for an advantage of 0."""
+    return math.fsum(metrics.get("batch/zero_advantage_rollouts", 0.0) for metrics in history[-steps:])
 
 
 def _problem(reason: TrainingIssue, message: str) -> Problem:

@@ -352,7 +352,7 @@ class Dispatcher:
             self._environments.environments[group.example.environment].backoff.record_success()
             if self._scoring.verify:
                 self.sampler.add_score(tracked.example, group.mean_reward)
-        elif group.rollouts:
+        elif group.rollouts and {problem.reason for problem in group.errors} != {Reason.TEACHER_REFUSED}:
             self._environments.environments[group.example.environment].backoff.record_failure(self._clock(), started)
         if group.filter_reason is not None:
             self._count_filtered(group.filter_reason)

@@ -76,21 +76,29 @@ class EmptyBatchMonitor:
                 log.warning("%s. Retrying in %.0f s.", self.problem.message, self._pause.pause)
 
     def _describe(self) -> Problem:
-        if self.last_error is not None:
-            cause = f"the last error was {self.last_error.reason}: {self.last_error.message}"
-        elif self._filter_reasons == {FilterReason.zero_advantage}:
-            cause = (
-                "the rewards of every group are equal (zero_advantage), so there is nothing to learn from; read some "
-                "rollouts, and use examples of another difficulty or rewards for partial success"
-            )
-        else:
-            cause = (
-                f"every group was filtered ({', '.join(sorted(self._filter_reasons))}), because its rewards give too "
-                "little signal; change the environment's difficulty, or buffer.onlineDifficultyFiltering and "
-                "difficultyFilter"
-            )
         unusable = self._filtered + self._errors
+        error = f"{self.last_error.reason}: {self.last_error.message}" if self.last_error is not None else ""
+        if 2 * self._errors >= unusable:
+            cause = f"the last error was {error}" if error else "they have too few valid rollouts"
+        else:
+            cause = self._filter_cause()
+            if self._errors and error:
+                cause += f". {self._errors} of them failed, {error}"
         batches = unusable // self._size
         counted = f"{batches} batch" if batches == 1 else f"{batches} batches"
         message = f"none of the last {unusable} groups ({counted}) is usable: {cause}"
         return Problem(reason=Reason.EMPTY_BATCHES, message=message[:1000])
+
+    def _filter_cause(self) -> str:
+        groups = "most groups" if self._errors else "every group"
+        if self._filter_reasons == {FilterReason.zero_advantage}:
+            return (
+                f"the rewards of {groups} are equal (zero_advantage), so there is nothing to learn from; read some "
+                "rollouts, and use examples of another difficulty or rewards for partial success"
+            )
+        verb = "were" if self._errors else "was"
+        return (
+            f"{groups} {verb} filtered ({', '.join(sorted(self._filter_reasons))}), because their rewards give too "
+            "little signal; change the environment's difficulty, or buffer.onlineDifficultyFiltering and "
+            "difficultyFilter"
+        )

@@ -56,6 +56,16 @@ FOUND: list[tuple[str, list[Step], list[str]]] = [
     ("half filtered", steps(5, filtered_rollouts=64.0), []),
     ("one in ten too old", steps(10, batch__stale_rollouts=14.0), [TrainingIssue.long_rollouts_lost]),
     ("one in thirty too old", steps(10, batch__stale_rollouts=2.0), []),
+    (
+        "one in thirty too old, and most have no advantage",
+        steps(10, batch__stale_rollouts=2.0, batch__effective_batch_size=8.0, batch__zero_advantage_rollouts=56.0),
+        [],
+    ),
+    (
+        "one in thirty too old, and half are filtered",
+        steps(10, batch__stale_rollouts=2.0, batch__effective_batch_size=32.0, filtered_rollouts=32.0),
+        [],
+    ),
     ("one bad step among ten", [*steps(9), *steps(1, batch__stale_rollouts=32.0)], []),
     ("collapse", steps(5, reward__mean=0.6) + steps(5, reward__mean=0.2), [TrainingIssue.reward_collapsed]),
     ("a fall from nowhere", steps(5, reward__mean=0.15) + steps(5, reward__mean=0.05), []),

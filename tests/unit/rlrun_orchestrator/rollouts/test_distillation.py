@@ -101,7 +101,8 @@ async def test_a_sequence_that_the_teacher_refuses_costs_its_rollout_only(taught
 
     taught.teacher.refuses = is_refused
     assert await taught.run() == 0
-    assert taught.last_word.groups.trained == 10
+    assert all(8 <= len(batch.samples) < 8 + 4 for _, batch in taught.trainer.batches), "further groups fill a batch"
+    assert taught.last_word.groups.trained > 10
     assert taught.last_word.rollout_errors > 0
     trained = [sample for _, batch in taught.trainer.batches for sample in batch.samples]
     assert all(sample.teacher_logprobs for sample in trained)
@@ -120,6 +121,16 @@ async def test_a_group_of_which_the_teacher_refuses_every_rollout_fills_no_batch
     assert await taught.run() == 0
     assert taught.last_word.groups.errored > 0
     assert {len(batch.samples) for _, batch in taught.trainer.batches} == {8}
+
+
+async def test_an_environment_does_not_pause_for_what_the_teacher_refuses(taught: World) -> None:
+    assert taught.teacher
+    digit = len("example ")
+    taught.teacher.refuses = lambda prompt: len(prompt) > 2 and prompt[digit] % 2 == 1
+    taught.spec |= {"maxAsyncLevel": 0, "oversamplingFactor": 1}
+    taught.settings["environment_backoff"] = 3600.0
+    assert await taught.run(timeout=30.0) == 0
+    assert taught.last_word.groups.errored > 0
 
 
 async def test_without_a_refusal_no_rollout_is_untaught(taught: World) -> None:

@@ -131,3 +131,15 @@ def test_a_batch_of_filtered_groups_is_reported_with_the_rule() -> None:
     assert monitor.problem is not None
     assert "high_reward" in monitor.problem.message
     assert monitor.may_dispatch(0.0)
+
+
+@pytest.mark.parametrize("errors", [0, 1])
+def test_an_old_error_is_no_cause_of_groups_that_are_filtered(errors: int) -> None:
+    monitor = make_monitor(4)
+    monitor.last_error = Problem(reason="RolloutTimeout", message="it took 600 s")
+    fail(monitor, errors)
+    drop(monitor, FILTERED_GROUPS, FilterReason.zero_advantage)
+    assert monitor.failure is not None
+    message = monitor.failure.problem.message
+    assert "are equal (zero_advantage)" in message
+    assert ("it took 600 s" in message) == bool(errors)

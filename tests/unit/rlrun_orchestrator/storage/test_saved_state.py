@@ -27,6 +27,18 @@ def test_a_state_without_the_parts_of_reporter_and_evaluator_is_read() -> None:
     assert SavedState.parse(raw, "S3") == state_after(3, 10)
 
 
+def test_a_state_from_before_excluded_examples_had_an_order_is_read() -> None:
+    raw = json.loads(json.dumps(state_after(3, 10).to_json()))
+    del raw["deal"]["redraws"]
+    for pool in raw["deal"]["buffer"]["pools"].values():
+        del pool["excluded"]
+        pool |= {"easy": [7], "hard": [1, 2]}
+    state = SavedState.parse(raw, "S3")
+    assert state is not None
+    assert (state.step, state.deal.next, state.deal.again) == (3, 10, state_after(3, 10).deal.again)
+    assert [pool.excluded for pool in state.deal.buffer.pools.values()] == [[]]
+
+
 @pytest.mark.parametrize("raw", [None, {}])
 def test_no_state_is_none_without_a_warning(raw: Any, caplog: pytest.LogCaptureFixture) -> None:
     assert SavedState.parse(raw, "S3") is None
