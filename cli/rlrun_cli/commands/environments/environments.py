@@ -14,7 +14,7 @@ from rlrun.storage.layout import S3Uri, environment_package
 from rlrun.storage.package_versions import matching
 from rlrun.storage.store import Store
 
-from rlrun_cli.inputs.environment_checks import unpushed_requirements
+from rlrun_cli.inputs.environment_checks import check_name, check_requirements
 from rlrun_cli.inputs.wheel_builder import (
     Wheel,
     build_wheel,
@@ -108,6 +108,7 @@ def push(
     owner_name = package_owner(project, owner)
     extra = [read_wheel(path) for path in include or []]
     wheel = build_wheel(folder)
+    check_name(wheel.name)
     # The package comes last, so that its dependencies exist once it is visible.
     wheels = [*extra, wheel]
     package = f"{owner_name}/{wheel.name} {wheel.version}"
@@ -120,8 +121,8 @@ def push(
         target = folder_of_package / (matching(wheel.version, pushed) or wheel.version)
         written = upload(storage.store, target, wheels, force=force)
     output.notice(f"{'Pushed' if written else 'Nothing changed; S3 already has'} version {wheel.version} at {target}")
-    if missing := unpushed_requirements(wheels):
-        output.notice(f"The environment image must contain {', '.join(missing)}, or push their wheels with --include.")
+    for remark in check_requirements(wheels):
+        output.notice(f"Warning: {remark.text}; {remark.hint}")
     typer.echo(f"{owner_name}/{wheel.name}")
 
 
