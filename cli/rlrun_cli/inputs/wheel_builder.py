@@ -99,6 +99,13 @@ def read_project(folder: Path) -> dict[str, Any]:
         raise CliError(f"{file} is not valid TOML: {problem}", "correct its syntax", code=INVALID) from problem
 
 
+def project_name(project: Mapping[str, Any]) -> str:
+    """Return the name in the project's table, empty if the build is to find it."""
+    table = project.get("project")
+    name = table.get("name") if isinstance(table, dict) else None
+    return name if isinstance(name, str) else ""
+
+
 def package_owner(project: Mapping[str, Any], option: str | None) -> str:
     """Return the owner in the id of a package. Raises CliError if it is missing or invalid."""
     owner = option or project.get("tool", {}).get("rlrun", {}).get("owner")

@@ -20,6 +20,7 @@ from rlrun_cli.inputs.wheel_builder import (
     build_wheel,
     content_digest,
     package_owner,
+    project_name,
     read_project,
     read_wheel,
 )
@@ -105,10 +106,10 @@ def push(
 ) -> None:
     """Build a wheel from DIR and upload it to S3, where runs find it. Prints the id for env.id of a run."""
     project = read_project(folder)
+    check_name(project_name(project))
     owner_name = package_owner(project, owner)
     extra = [read_wheel(path) for path in include or []]
     wheel = build_wheel(folder)
-    check_name(wheel.name)
     # The package comes last, so that its dependencies exist once it is visible.
     wheels = [*extra, wheel]
     package = f"{owner_name}/{wheel.name} {wheel.version}"

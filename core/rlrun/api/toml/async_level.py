@@ -28,7 +28,7 @@ def fit_async_level(table: dict[str, Any]) -> FieldProblem | None:
     """
     note = _fit_level(table)
     level, oldest = table.get("max_async_level"), RLRunSpec.model_fields["max_off_policy_steps"].default
-    if _is_number(level) and oldest < level <= MOST_STEPS_AHEAD:
+    if level is not None and _is_number(level) and oldest < level <= MOST_STEPS_AHEAD:
         table.setdefault("max_off_policy_steps", level)
     return note
 
