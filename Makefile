@@ -233,13 +233,14 @@ push: ## Build the images and push them to REGISTRY=...; prints the file with th
 # --- generated files -------------------------------------------------------------------------------------------------
 
 .PHONY: generate
-generate: $(VENV)/.complete ## CRDs and reference pages from the schema, the table of fields, the page of the command line
+generate: $(VENV)/.complete ## CRDs and reference pages from the schema, the table of fields, the page of the command line, the packages of the environment image
 	@$(PY) -m rlrun.codegen.crd
 	@$(PY) charts/rlrun/sync_crds.py
 	@$(PY) -m rlrun.codegen.reference_pages
 	@$(PY) -m rlrun_server.rest.openapi_document docs/reference/openapi.json
 	@$(PY) -m tests.support.field_proofs
 	@$(PY) -m tests.support.command_reference
+	@$(PY) -m tests.support.environment_image
 
 # UPDATE=preact@11.3.0 takes another version of one package.
 UPDATE ?=

@@ -2,18 +2,18 @@
 
 import ast
 import io
-import re
 import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rlrun.api.base.names import package_name
+from rlrun.storage.environment_image import owner_of_module
 
+from rlrun_cli.inputs.requirements import conflicts, missing_packages
 from rlrun_cli.inputs.wheel_builder import Wheel
+from rlrun_cli.terminal.errors import INVALID, CliError
 
 FUNCTION = "load_environment"
-PRESENT = frozenset({"verifiers", "datasets", "openai"})
-"""Projects that the environment image always has: verifiers needs the others."""
 
 
 @dataclass(frozen=True)
@@ -84,8 +84,21 @@ def _is_bound(tree: ast.Module) -> bool:
     return False
 
 
-def unpushed_requirements(wheels: Sequence[Wheel]) -> list[str]:
-    """Return the required projects (without extras) for which no wheel is pushed."""
-    pushed = {w.name for w in wheels}
-    names = (re.split(r"[\s<>=!~;\[(@]", r, maxsplit=1)[0] for w in wheels for r in w.requires if "extra ==" not in r)
-    return sorted(set(map(package_name, names)) - pushed - PRESENT)
+def check_requirements(wheels: Sequence[Wheel]) -> list[Remark]:
+    """Check that the environment image or the wheels have what the wheels require, in versions that fit."""
+    remarks = [Remark(conflict.text, conflict.hint) for conflict in conflicts(wheels)]
+    if missing := missing_packages(wheels):
+        text = f"the environment image must have {', '.join(missing)}: pods download nothing"
+        remarks.append(Remark(text, "push their wheels with --include, unless the platform's image has them"))
+    return remarks
+
+
+def check_name(name: str) -> None:
+    """Raise CliError if the module of a package with this name is hidden by another in pods."""
+    module = package_name(name).replace("-", "_")
+    if owner := owner_of_module(module):
+        raise CliError(
+            f"the package cannot be named {name}: pods would import the module {module} of {owner}",
+            "give the project and its module another name",
+            code=INVALID,
+        )

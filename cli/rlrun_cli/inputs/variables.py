@@ -52,7 +52,7 @@ def parse_file(text: str, source: str, known: Mapping[str, str]) -> tuple[dict[s
         name, value = binding.key, binding.value
         try:
             if binding.error:
-                raise ValueError("cannot be read: close the quote, and write nothing but a comment behind it")
+                raise ValueError("cannot be read: write NAME=value, close quotes, and write only a comment behind them")
             if name is None:
                 continue
             if value is None or not NAME.fullmatch(name):

@@ -40,6 +40,8 @@ class Wheel:
     """Project name in lower case with dashes: the name in `owner/name`."""
     version: str
     requires: tuple[str, ...] = ()
+    requires_python: str = ""
+    """Versions of Python that it is for. Empty: all."""
 
     @property
     def digest(self) -> str:
@@ -65,16 +67,20 @@ def read_wheel(path: Path) -> Wheel:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             metadata = next(n for n in archive.namelist() if re.fullmatch(r"[^/]+\.dist-info/METADATA", n))
             headers = HeaderParser().parsestr(archive.read(metadata).decode())
-    except (OSError, zipfile.BadZipFile, StopIteration) as problem:
+            name, version = headers["Name"], headers["Version"]
+            if not name or not version:
+                raise ValueError("METADATA has no name or no version")
+    except (OSError, zipfile.BadZipFile, StopIteration, ValueError) as problem:
         raise CliError(
             f"{path} is not a wheel", "name a .whl file, as built by python -m build", code=INVALID
         ) from problem
     return Wheel(
         path.name,
         data,
-        package_name(headers["Name"]),
-        headers["Version"],
+        package_name(name),
+        version,
         tuple(headers.get_all("Requires-Dist") or ()),
+        headers["Requires-Python"] or "",
     )
 
 
@@ -91,6 +97,13 @@ def read_project(folder: Path) -> dict[str, Any]:
         return tomllib.loads(file.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:
         raise CliError(f"{file} is not valid TOML: {problem}", "correct its syntax", code=INVALID) from problem
+
+
+def project_name(project: Mapping[str, Any]) -> str:
+    """Return the name in the project's table, empty if the build is to find it."""
+    table = project.get("project")
+    name = table.get("name") if isinstance(table, dict) else None
+    return name if isinstance(name, str) else ""
 
 
 def package_owner(project: Mapping[str, Any], option: str | None) -> str:

@@ -2,14 +2,15 @@
 
 from collections.abc import Iterable
 
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 
 def version_of(text: str) -> Version | None:
     """Return the version, None if the text is none."""
     try:
         return Version(text)
-    except InvalidVersion:
+    except ValueError:
+        # InvalidVersion, or a number of thousands of digits.
         return None
 
 

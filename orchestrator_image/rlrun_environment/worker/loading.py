@@ -1,13 +1,17 @@
 """Imports the user's module and calls its `load_environment`. Every failure becomes a message for users."""
 
 import importlib
+import importlib.metadata
 import inspect
 import logging
 import os
 import sys
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from packaging.markers import UndefinedComparison, UndefinedEnvironmentName
+from packaging.requirements import InvalidRequirement, Requirement
 from rlrun.constants import Reason
 from rlrun.protocol.environment import EnvironmentConfig, linked_secret
 from rlrun.protocol.problem import Problem
@@ -18,6 +22,9 @@ from rlrun_environment.worker.sanitize import describe_exception
 from rlrun_environment.worker.tracebacks import user_line
 
 log = logging.getLogger(__name__)
+
+MAX_SHOWN = 3
+"""Requirements in one message."""
 
 
 class LoadError(Exception):
@@ -124,8 +131,52 @@ def _load_failure(config: EnvironmentConfig, error: BaseException, folder: Path)
     module = config.package.replace("-", "_")
     if isinstance(error, ModuleNotFoundError) and error.name == module:
         return f"{message}. The package has no module {module!r}. Name its module like the id."
+    if versions := unmet_versions(config.package, folder):
+        return f"{message}. {versions}"
     if isinstance(error, ModuleNotFoundError):
+        top = (error.name or "").partition(".")[0]
+        if top != error.name and top in sys.modules:
+            return f"{message}. The environment was written for another version: this image has {_installed(top)}."
         return f"{message}. Dependencies are not installed. Push a wheel of {error.name!r} too, or add it to the image."
     if isinstance(error, TypeError) and "argument" in str(error):
         return f"{message}. Compare the run's env.args with the signature of load_environment."
     return message
+
+
+def unmet_versions(package: str, folder: Path) -> str:
+    """Return what the package in `folder` was written for and what this image has instead, empty if all fits."""
+    wanted, present = [], []
+    for found in importlib.metadata.Distribution.discover(name=package, path=[str(folder)]):
+        for requirement in _requirements(found.requires or ()):
+            version = _version(requirement.name)
+            if version is not None and not requirement.specifier.contains(version, prereleases=True):
+                wanted.append(f"{requirement.name} {requirement.specifier}")
+                present.append(f"{requirement.name} {version}")
+    if not wanted:
+        return ""
+    shown = slice(MAX_SHOWN)
+    return f"It was written for {', '.join(wanted[shown])}; this image has {', '.join(present[shown])}."
+
+
+def _requirements(texts: Iterable[str]) -> Iterator[Requirement]:
+    """Yield the requirements whose markers hold here. Those that cannot be read are left out."""
+    for text in texts:
+        try:
+            requirement = Requirement(text)
+            if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
+                yield requirement
+        except (InvalidRequirement, UndefinedComparison, UndefinedEnvironmentName):
+            continue
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _installed(module: str) -> str:
+    """Return the name of a module's package, with its version if the package has the same name."""
+    version = _version(module)
+    return f"{module} {version}" if version else module

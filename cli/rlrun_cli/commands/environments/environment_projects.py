@@ -20,8 +20,8 @@ from rlrun_cli.commands.environments.environments import usable_packages
 from rlrun_cli.inputs.baseline import judge
 from rlrun_cli.inputs.baseline_process import BaselineRequest
 from rlrun_cli.inputs.baseline_runner import run_baseline
-from rlrun_cli.inputs.environment_checks import Remark, check_wheel, module_of, unpushed_requirements
-from rlrun_cli.inputs.wheel_builder import OWNER, build_wheel, package_owner, read_project, read_wheel
+from rlrun_cli.inputs.environment_checks import Remark, check_name, check_requirements, check_wheel, module_of
+from rlrun_cli.inputs.wheel_builder import OWNER, build_wheel, package_owner, project_name, read_project, read_wheel
 from rlrun_cli.remote.cluster import RemoteCluster
 from rlrun_cli.remote.context import Context, Kubeconfig, Namespace, cluster
 from rlrun_cli.remote.run_storage import open_user_storage, s3_operation
@@ -118,6 +118,7 @@ def init_environment(
         )
     if owner is not None and not OWNER.fullmatch(owner):
         raise CliError(f"--owner: {owner!r} is not a valid owner", "use the name of a namespace", code=INVALID)
+    check_name(name)
     target, module = folder or Path(name), name.replace("-", "_")
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise CliError(f"{target} already exists and is not an empty folder", "name another with --dir", code=INVALID)
@@ -173,6 +174,8 @@ def check_environment(
     """Check an environment package before it is pushed."""
     request = _baseline(base_url, model, args)
     project = read_project(folder)
+    # Before the build, which imports some modules of the project in place of those of the same name.
+    check_name(project_name(project))
     remarks = []
     try:
         remarks.append(Remark(f"its owner is {package_owner(project, owner)}"))
@@ -181,9 +184,7 @@ def check_environment(
     wheel = build_wheel(folder)
     remarks += [Remark(f"the wheel of version {wheel.version} can be built"), *check_wheel(wheel)]
     wheels = [*(read_wheel(path) for path in include or []), wheel]
-    if missing := unpushed_requirements(wheels):
-        text = f"the environment image must have {', '.join(missing)}: pods download nothing"
-        remarks.append(Remark(text, "push their wheels with --include, unless the platform's image has them"))
+    remarks += check_requirements(wheels)
     is_sound = _show(remarks)
     if request is not None:
         asked = replace(

@@ -14,12 +14,13 @@ from rlrun.storage.layout import S3Uri, environment_package
 from rlrun.storage.package_versions import matching
 from rlrun.storage.store import Store
 
-from rlrun_cli.inputs.environment_checks import unpushed_requirements
+from rlrun_cli.inputs.environment_checks import check_name, check_requirements
 from rlrun_cli.inputs.wheel_builder import (
     Wheel,
     build_wheel,
     content_digest,
     package_owner,
+    project_name,
     read_project,
     read_wheel,
 )
@@ -105,6 +106,7 @@ def push(
 ) -> None:
     """Build a wheel from DIR and upload it to S3, where runs find it. Prints the id for env.id of a run."""
     project = read_project(folder)
+    check_name(project_name(project))
     owner_name = package_owner(project, owner)
     extra = [read_wheel(path) for path in include or []]
     wheel = build_wheel(folder)
@@ -120,8 +122,8 @@ def push(
         target = folder_of_package / (matching(wheel.version, pushed) or wheel.version)
         written = upload(storage.store, target, wheels, force=force)
     output.notice(f"{'Pushed' if written else 'Nothing changed; S3 already has'} version {wheel.version} at {target}")
-    if missing := unpushed_requirements(wheels):
-        output.notice(f"The environment image must contain {', '.join(missing)}, or push their wheels with --include.")
+    for remark in check_requirements(wheels):
+        output.notice(f"Warning: {remark.text}; {remark.hint}")
     typer.echo(f"{owner_name}/{wheel.name}")
 
 

@@ -12,6 +12,10 @@ from rlrun.api.run import RLRunSpec
 
 MOST_OVERSAMPLING = 16
 """Largest oversampling_factor of a run."""
+LARGEST_NUMBER = 2**53
+"""Largest number that is divided by, far above any batch_size."""
+MOST_STEPS_AHEAD = 32
+"""Largest max_async_level of a run."""
 
 
 def fit_async_level(table: dict[str, Any]) -> FieldProblem | None:
@@ -24,7 +28,7 @@ def fit_async_level(table: dict[str, Any]) -> FieldProblem | None:
     """
     note = _fit_level(table)
     level, oldest = table.get("max_async_level"), RLRunSpec.model_fields["max_off_policy_steps"].default
-    if _is_number(level) and level > oldest:
+    if level is not None and _is_number(level) and oldest < level <= MOST_STEPS_AHEAD:
         table.setdefault("max_off_policy_steps", level)
     return note
 
@@ -51,7 +55,12 @@ def _fit_level(table: dict[str, Any]) -> FieldProblem | None:
 def oversampling_for(inflight: Any, table: dict[str, Any]) -> float | None:
     """Return the oversampling_factor with which a run has so many rollouts in flight, None if it cannot have them."""
     batch = table.get("batch_size", RLRunSpec.model_fields["batch_size"].default)
-    if not _is_number(batch) or batch <= 0 or not isinstance(inflight, int) or isinstance(inflight, bool):
+    if (
+        not _is_number(batch)
+        or not 0 < batch <= LARGEST_NUMBER
+        or not isinstance(inflight, int)
+        or isinstance(inflight, bool)
+    ):
         return None
     return inflight / batch if batch <= inflight <= MOST_OVERSAMPLING * batch else None
 

@@ -135,7 +135,10 @@ class _Reader:
         table["env"] = self._environments(self.body.get("environments", []), ("environments",))
         sampling = {key: self.body[key] for key in SAMPLING if key in self.body}
         self.origins |= {f"sampling.{key}": (key,) for key in SAMPLING}
-        sampling |= self._template_variables()
+        for key, value in self._template_variables().items():
+            if sampling.setdefault(key, value) != value:
+                location = ("extra_body", "chat_template_kwargs", key)
+                self._refuse(location, f"has the same meaning as {key}: use only one of them")
         table["sampling"] = sampling
         if "compute_size" in self.body:
             table["infrastructure"] = {"compute_size": self.body["compute_size"]}
@@ -154,7 +157,7 @@ class _Reader:
         variables = body.get("chat_template_kwargs", {})
         is_known = isinstance(variables, dict) and set(variables) <= set(TEMPLATE_VARIABLES)
         if is_known and set(body) <= {"chat_template_kwargs"}:
-            return dict(variables)
+            return {key: value for key, value in variables.items() if _is_set(value)}
         self._refuse(("extra_body",), refusal("sampling.extra_body") or "")
         return {}
 

@@ -90,6 +90,7 @@ HOSTED = (
         "pre_batch_filters",
         None,
         "has no equivalent: only the type zero_advantage is translated, with enforce true",
+        accepted=([],),
     ),
     ForeignKey(
         "pre_batch_filters.type",
@@ -103,7 +104,13 @@ HOSTED = (
         "has no equivalent: only the type zero_advantage is translated, with enforce true",
         accepted=(True,),
     ),
-    ForeignKey("post_batch_filters", None, "has no equivalent: a batch is trained on as it is"),
+    ForeignKey(
+        "post_batch_filters",
+        None,
+        "has no equivalent: algorithm.filter_zero_advantages leaves out rollouts without an advantage, and a batch has "
+        "no other filter",
+        accepted=([],),
+    ),
     ForeignKey("env.ratio", "env[].weight"),
     ForeignKey("env.taskset.id", "env[].id", "For an environment without an id.", is_default=True),
     ForeignKey("eval.env.taskset.id", "eval.env[].id", "For an environment without an id.", is_default=True),

@@ -7,7 +7,7 @@ related dialects (see `dialects`).
 import math
 import re
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,8 @@ from rlrun.api.toml.writer import write_toml
 
 ENV_FILE_KEYS = ("env_file", "env_files")
 _WITHOUT_OWNER = re.compile(r"'[A-Za-z0-9][A-Za-z0-9._@-]*' does not have the right form")
+MAX_DEPTH = 64
+"""Levels of tables and lists in a file, more than any run has."""
 FREE_FORM = ("args", "taskset", "harness")
 
 
@@ -56,10 +58,7 @@ def load(path: Path) -> RunToml:
 
 def loads(text: str) -> RunToml:
     """Return the run that a TOML text describes. Raises TomlError with all problems, each under its TOML path."""
-    try:
-        table = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise TomlError([FieldProblem("TOML", f"cannot be read: {error}")]) from error
+    table = _read(text)
     field_problems: list[FieldProblem] = []
     env_files = _env_files(table, field_problems)
     translation = translate(table)
@@ -73,6 +72,28 @@ def loads(text: str) -> RunToml:
         if not field_problems:
             return RunToml(spec, env_files, translation.notes)
     raise TomlError(field_problems)
+
+
+def _read(text: str) -> dict[str, Any]:
+    """Return the table of a TOML text. Raises TomlError."""
+    too_deep = TomlError([FieldProblem("TOML", f"has tables or lists more than {MAX_DEPTH} levels deep")])
+    try:
+        table = tomllib.loads(text)
+    except RecursionError as error:
+        raise too_deep from error
+    except ValueError as error:
+        # Of tomllib, or of int for a number with thousands of digits.
+        raise TomlError([FieldProblem("TOML", f"cannot be read: {error}")]) from error
+    level: list[Any] = [table]
+    for _ in range(MAX_DEPTH):
+        level = [below for value in level if isinstance(value, dict | list) for below in _values(value)]
+    if level:
+        raise too_deep
+    return table
+
+
+def _values(value: dict[str, Any] | list[Any]) -> Iterable[Any]:
+    return value.values() if isinstance(value, dict) else value
 
 
 def dumps(spec: RLRunSpec, env_files: Sequence[str] = (), *, keep_set: bool = False) -> str:

@@ -3,7 +3,8 @@
 The rows follow the configuration classes of prime-rl 0.8 (`prime_rl.configs.rl`), and the names that its releases since
 January 2026 had for the same settings. A file of prime-rl has a table `model` or `orchestrator`; these rows hold for
 such files only. What decides where and how fast a run computes is ignored, because the RLModel and the platform decide
-it here. What decides what is learned is translated or refused.
+it here. What decides what is learned is translated or refused, but for the settings of AdamW besides the learning rate:
+nearly all files have them, and a run has its own.
 """
 
 from collections.abc import Iterator

@@ -10,6 +10,7 @@ from pydantic import ConfigDict, Field
 from rlrun.api.base.schema import Schema
 from rlrun.constants import Reason
 from rlrun.service.errors import ProblemError
+from rlrun.storage.environment_image import owner_of_module
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
@@ -144,6 +145,10 @@ def _ticket(
         raise invalid("The version must be one as in PEP 440, in pyproject.toml.", status=422)
     if kind == "wheel" and not FILE.fullmatch(asked.filename):
         raise invalid("The file must be a wheel: letters, digits, . _ + - and .whl at its end.", status=422)
+    module = name.replace("-", "_")
+    if hidden_by := owner_of_module(module):
+        message = f"The package cannot be named {name}: pods would import the module {module} of {hidden_by}."
+        raise invalid(message, status=422)
     return Ticket(
         kind=kind,
         namespace=caller.namespace,

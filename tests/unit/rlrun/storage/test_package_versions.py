@@ -52,3 +52,8 @@ def test_a_version_is_found_in_another_spelling(wanted: str, versions: list[str]
 def test_what_is_no_version() -> None:
     assert version_of("latest") is None
     assert version_of("1" * 400) is not None
+
+
+def test_a_number_without_end_is_no_version() -> None:
+    assert version_of("9" * 5000) is None
+    assert matching("9" * 5000, ["1.0"]) is None

@@ -144,3 +144,10 @@ def test_secret_and_owner() -> None:
     run = {"apiVersion": "rlrun.dev/v1alpha1", "kind": "RLRun", "metadata": {"name": "first", "uid": "u"}}
     (owner,) = owner_patch(run)["metadata"]["ownerReferences"]
     assert owner == {"apiVersion": "rlrun.dev/v1alpha1", "kind": "RLRun", "name": "first", "uid": "u"}
+
+
+@pytest.mark.parametrize("line", ["A: 1", "A B=1", "A='x"])
+def test_a_line_in_another_form_is_told_the_form(line: str) -> None:
+    assert parse_file(line, "f", {})[1] == [
+        "f:1: cannot be read: write NAME=value, close quotes, and write only a comment behind them"
+    ]

@@ -38,6 +38,7 @@ def test_level_and_factor_agree(given: dict[str, Any], factor: float, level: int
         {"oversampling_factor": "2"},
         {"max_async_level": True},
         {"max_async_level": -1},
+        {"max_async_level": 100},
         {"oversampling_factor": float("nan"), "max_async_level": 1},
     ],
     ids=str,
@@ -50,8 +51,16 @@ def test_wrong_values_are_left_to_validation(wrong: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(
     ("inflight", "batch", "factor"),
-    [(256, None, 2.0), (96, None, None), (96, 64, 1.5), (10**400, 128, None), ("256", 128, None), (True, 1, None)],
+    [
+        (256, None, 2.0),
+        (96, None, None),
+        (96, 64, 1.5),
+        (10**400, 128, None),
+        ("256", 128, None),
+        (True, 1, None),
+        (10**309, 1e308, None),
+    ],
 )
-def test_rollouts_in_flight_become_a_factor(inflight: Any, batch: int | None, factor: float | None) -> None:
+def test_rollouts_in_flight_become_a_factor(inflight: Any, batch: float | None, factor: float | None) -> None:
     table = {} if batch is None else {"batch_size": batch}
     assert oversampling_for(inflight, table) == factor

@@ -205,6 +205,19 @@ def test_a_request_with_all_that_the_newer_client_has() -> None:
     }
 
 
+def test_variables_of_the_chat_template_do_not_replace_others() -> None:
+    for value in (True, None, ""):
+        body = {"chat_template_kwargs": {"enable_thinking": value}}
+        run = read_request({**SMALLEST, "enable_thinking": True, "extra_body": body})
+        assert isinstance(run, ClientRun)
+        assert run.spec.sampling.enable_thinking is True
+    found = refused(enable_thinking=True, extra_body={"chat_template_kwargs": {"enable_thinking": False}})
+    assert found == {
+        ("extra_body", "chat_template_kwargs", "enable_thinking"): "has the same meaning as enable_thinking: use only "
+        "one of them"
+    }
+
+
 def test_a_section_that_is_no_object_is_a_problem_of_the_section() -> None:
     for key in ("model", "eval", "monitoring"):
         assert refused(**{key: "text"})[key,] == "must be an object"

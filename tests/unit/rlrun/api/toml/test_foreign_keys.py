@@ -134,3 +134,9 @@ def test_environments_for_evaluation_have_the_same_reasons() -> None:
 def test_a_table_for_the_loss_keeps_its_own_problems() -> None:
     with pytest.raises(TomlError, match="ratio_low"):
         loads('model = "a/b"\n[loss]\nratio_low = 2\n[[env]]\nid = "a/b"')
+
+
+def test_empty_lists_of_filters_are_left_out() -> None:
+    table = {"pre_batch_filters": [], "post_batch_filters": []}
+    assert translate(table).table == {}
+    assert not translate(table).problems

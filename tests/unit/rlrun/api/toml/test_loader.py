@@ -328,3 +328,18 @@ def test_any_args_survive_toml(args: dict[str, object]) -> None:
 def test_write_toml_refuses_what_toml_has_not() -> None:
     with pytest.raises(TypeError, match="NoneType"):
         write_toml({"a": [None]})
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (f"max_steps = {'9' * 5000}", "TOML: cannot be read"),
+        (f"x = {'[' * 5000}{']' * 5000}", "TOML: has tables or lists more than 64 levels deep"),
+        (f"{'.'.join('a' * 3000)} = 1", "TOML: has tables or lists more than 64 levels deep"),
+    ],
+    ids=["number", "lists", "tables"],
+)
+def test_a_file_beyond_all_bounds_is_refused(line: str, said: str) -> None:
+    with pytest.raises(TomlError) as error:
+        loads(line + MINIMAL)
+    assert [str(problem)[: len(said)] for problem in error.value.problems] == [said]

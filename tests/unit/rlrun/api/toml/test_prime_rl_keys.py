@@ -249,6 +249,7 @@ def test_distillation_names_its_teacher() -> None:
     run = loads(NEWEST.replace('[orchestrator.algo]\ntype = "grpo"', teacher)).spec
     assert run.algorithm.model_dump(mode="json") == {
         "name": "distillation",
+        "filter_zero_advantages": True,
         "sft_steps": 0,
         "teacher": {"url": "https://t.test/v1", "model": "t"},
     }

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from rlrun.storage.store import AccessDenied
 from rlrun_cli.inputs.wheel_builder import content_digest, package_owner, read_wheel
+from rlrun_cli.terminal.errors import CliError
 
 from tests.support.command_line import Rlrun
 from tests.support.fake_s3 import InMemoryStore
@@ -91,6 +92,7 @@ def test_a_push_that_was_cut_off_is_completed(rlrun: Rlrun, s3: InMemoryStore, p
 
 
 def test_included_wheels_are_pushed(rlrun: Rlrun, s3: InMemoryStore, project: Path, tmp_path: Path) -> None:
+    (project / "pyproject.toml").write_text(PYPROJECT.replace("nltk>=3", "nltk>=1"))
     extra = wheel(tmp_path, "nltk")
     answer = rlrun("env", "push", project, "--owner", "me", "--include", extra)
     assert answer.code == 0
@@ -165,3 +167,35 @@ def test_a_file_that_is_not_a_wheel_is_rejected(tmp_path: Path) -> None:
 
 def test_the_owner_option_overrides_pyproject() -> None:
     assert package_owner({"tool": {"rlrun": {"owner": "file"}}}, "option") == "option"
+
+
+@pytest.mark.parametrize(("name", "owner"), [("json", "Python"), ("test", "Python"), ("yaml", "pyyaml")])
+def test_a_package_named_like_another_module_is_refused(
+    rlrun: Rlrun, s3: InMemoryStore, project: Path, name: str, owner: str
+) -> None:
+    (project / "pyproject.toml").write_text(PYPROJECT.replace("Reverse_Text", name).replace("reverse_text", name))
+    (project / "reverse_text.py").rename(project / f"{name}.py")
+    answer = rlrun("env", "push", project, "--owner", "me")
+    assert answer.code == 2
+    assert f"pods would import the module {name} of {owner}" in answer.err
+    assert not s3.objects
+    answer = rlrun("env", "check", project, "--owner", "me")
+    assert answer.code == 2
+    assert f"the module {name} of {owner}" in answer.err
+    assert rlrun("env", "init", name, "--dir", project / "new").code == 2
+
+
+def test_a_push_warns_of_versions_that_do_not_fit(rlrun: Rlrun, s3: InMemoryStore, project: Path) -> None:
+    (project / "pyproject.toml").write_text(PYPROJECT.replace("verifiers>=0.1", "verifiers>=0.1,<0.1.2"))
+    answer = rlrun("env", "push", project, "--owner", "me")
+    assert answer.code == 0
+    said = " ".join(answer.err.split())
+    assert "reverse-text needs verifiers<0.1.2,>=0.1, but the environment image has verifiers" in said
+
+
+def test_a_wheel_without_a_name_is_no_wheel(tmp_path: Path) -> None:
+    file = tmp_path / "x-1-py3-none-any.whl"
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("x-1.dist-info/METADATA", "Metadata-Version: 2.1\n")
+    with pytest.raises(CliError, match="is not a wheel"):
+        read_wheel(file)

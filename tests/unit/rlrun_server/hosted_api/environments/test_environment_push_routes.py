@@ -172,3 +172,12 @@ async def test_uploads_at_the_same_time_are_bounded(api: HostedApi) -> None:
         answer = await api.client.put(url, content=WHEEL)
         assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
     assert (await api.client.put(url, content=WHEEL)).status_code == 200
+
+
+async def test_a_package_named_like_another_module_is_refused(api: HostedApi) -> None:
+    identity = (await resolve(api, name="PyYAML")).json()["data"]["id"]
+    assert (await api.client.post(f"/environmentshub/{identity}/wheels", json=body())).status_code == 200
+    identity = (await resolve(api, name="yaml")).json()["data"]["id"]
+    answer = await api.client.post(f"/environmentshub/{identity}/wheels", json=body())
+    assert answer.status_code == 422
+    assert "pods would import the module yaml of pyyaml" in answer.text

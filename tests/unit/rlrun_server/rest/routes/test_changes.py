@@ -112,7 +112,8 @@ async def test_all_problems_of_a_spec_are_named_at_once(
 async def test_keys_without_an_effect_are_in_a_header(api: RestApi, query: dict[str, str]) -> None:
     api.cluster.answers["create RLRun team/run-*"] = [run_object("run-x7k2p", number=9)]
     text = (
-        'max_steps = 3\nseq_len = 9\nmodel = { name = "a/b" }\nmonitors = { "\u00e4\\"\\n" = 1 }\nslurm = { partition = "x" }\n'
+        'max_steps = 3\nseq_len = 9\nmodel = { name = "a/b" }\nmonitors = { "\u00e4\\"\\n" = 1 }\n'
+        'slurm = { partition = "x" }\n'
         'orchestrator = { group_size = 4, train = { source = [{ env = { taskset = { id = "a/b" } } }] } }\n'
     )
     answer = await create(api, text, TOML, **query)

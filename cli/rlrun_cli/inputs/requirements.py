@@ -1,0 +1,132 @@
+"""Requirements of pushed wheels, compared with the environment image as pip would compare them. Pure.
+
+Pods install pushed wheels with `--no-deps` and without an index: pip tells nobody there of a version that does not fit.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from packaging.markers import UndefinedComparison, UndefinedEnvironmentName
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from rlrun.api.base.names import package_name
+from rlrun.storage.environment_image import MARKERS, PYTHON, image_packages
+from rlrun.storage.package_versions import version_of
+
+from rlrun_cli.inputs.wheel_builder import Wheel
+
+
+@dataclass(frozen=True)
+class Conflict:
+    """Requirement that is not met, or a wheel without an effect."""
+
+    text: str
+    hint: str
+
+
+@dataclass(frozen=True)
+class _Needed:
+    wheel: Wheel
+    requirement: Requirement
+
+
+def missing_packages(wheels: Sequence[Wheel]) -> list[str]:
+    """Return the required packages that neither the image nor the wheels have."""
+    present = {wheel.name for wheel in wheels} | image_packages().keys()
+    return sorted({package_name(each.requirement.name) for each in _needed(wheels)} - present)
+
+
+def conflicts(wheels: Sequence[Wheel]) -> list[Conflict]:
+    """Return the requirements that the versions in the image and among the wheels do not meet."""
+    return [*_unreadable(wheels), *_without_effect(wheels), *_of_python(wheels), *_of_versions(wheels)]
+
+
+def _unreadable(wheels: Sequence[Wheel]) -> Iterator[Conflict]:
+    for wheel in wheels:
+        for text in wheel.requires:
+            if _parse(text) is None:
+                # The rest may be an address with a password.
+                name = re.split(r"[\s<>=!~;\[(@]", text.strip(), maxsplit=1)[0]
+                yield Conflict(
+                    f"a requirement of {wheel.name}, {name[:60]!r}, cannot be read", "write it as in PEP 508: name>=1.0"
+                )
+
+
+def _without_effect(wheels: Sequence[Wheel]) -> Iterator[Conflict]:
+    for wheel in wheels:
+        if there := image_packages().get(wheel.name):
+            yield Conflict(
+                f"the wheel of {wheel.name} {wheel.version} has no effect: pods use {there.version} of the environment "
+                "image",
+                "leave it out, and require a version that the image has",
+            )
+
+
+def _of_python(wheels: Sequence[Wheel]) -> Iterator[Conflict]:
+    for wheel in wheels:
+        if wheel.requires_python and not _admits(wheel.requires_python, MARKERS["python_full_version"]):
+            yield Conflict(
+                f"{wheel.name} needs Python {wheel.requires_python}, but the environment image has {PYTHON}",
+                f"let requires-python admit {PYTHON}",
+            )
+
+
+def _of_versions(wheels: Sequence[Wheel]) -> Iterator[Conflict]:
+    pushed = {wheel.name: wheel.version for wheel in wheels}
+    told = set()
+    for each in _needed(wheels):
+        name, requirement = package_name(each.requirement.name), each.requirement
+        there = image_packages().get(name)
+        version = there.version if there else pushed.get(name)
+        if version is None or (requirement.url is None and _admits(str(requirement.specifier), version)):
+            continue
+        wanted = f"{name}{requirement.specifier}" if requirement.url is None else f"{name} of an address"
+        if (each.wheel.name, wanted) in told:
+            continue
+        told.add((each.wheel.name, wanted))
+        if there:
+            hint = "require a version that the image has: a pushed wheel does not replace a package of the image"
+            yield Conflict(f"{each.wheel.name} needs {wanted}, but the environment image has {name} {version}", hint)
+        elif requirement.url is None:
+            hint = "name a wheel of a version that fits with --include"
+            yield Conflict(f"{each.wheel.name} needs {wanted}, but the wheel of {name} has version {version}", hint)
+
+
+def _needed(wheels: Sequence[Wheel]) -> list[_Needed]:
+    """Return the requirements whose markers hold in the image, with those of the extras that wheels ask for."""
+    parsed = [(wheel, found) for wheel in wheels for text in wheel.requires if (found := _parse(text)) is not None]
+    extras: dict[str, set[str]] = {wheel.name: {""} for wheel in wheels}
+    while True:
+        needed = [_Needed(wheel, found) for wheel, found in parsed if _holds(found, extras[wheel.name])]
+        asked = {(package_name(each.requirement.name), extra) for each in needed for extra in each.requirement.extras}
+        new = [(name, extra) for name, extra in asked if name in extras and extra not in extras[name]]
+        if not new:
+            return needed
+        for name, extra in new:
+            extras[name].add(extra)
+
+
+def _holds(requirement: Requirement, extras: set[str]) -> bool:
+    if requirement.marker is None:
+        return True
+    try:
+        return any(requirement.marker.evaluate({**MARKERS, "extra": extra}) for extra in extras)
+    except (UndefinedComparison, UndefinedEnvironmentName):
+        return True
+
+
+def _parse(text: str) -> Requirement | None:
+    try:
+        return Requirement(text)
+    except InvalidRequirement:
+        return None
+
+
+def _admits(specifier: str, version: str) -> bool:
+    """Return whether a version that is there meets the specifier, a pre-release too."""
+    parsed = version_of(version)
+    try:
+        return parsed is None or SpecifierSet(specifier).contains(parsed, prereleases=True)
+    except InvalidSpecifier:
+        return True

@@ -1,0 +1,71 @@
+"""Packages of the environment image, which an environment's own package meets there.
+
+Pods download nothing, and the image's packages come before pushed ones. environment_image.txt lists them: lines
+`NAME==VERSION MODULE...`, written by `python -m tests.support.environment_image` from requirements/orchestrator.lock.
+"""
+
+import functools
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+LIST = Path(__file__).with_name("environment_image.txt")
+PYTHON = "3.11"
+MARKERS: Mapping[str, str] = {
+    "implementation_name": "cpython",
+    "os_name": "posix",
+    "platform_machine": "x86_64",
+    "platform_python_implementation": "CPython",
+    "platform_system": "Linux",
+    "python_full_version": f"{PYTHON}.14",
+    "python_version": PYTHON,
+    "sys_platform": "linux",
+}
+"""Values of the markers of PEP 508 in the image."""
+UNLISTED = ("idlelib", "lib2to3", "pip", "pkg_resources", "setuptools", "test")
+"""Modules that come with Python and are in no list of its modules, or not in those of all versions."""
+PLATFORM = (
+    "rlrun",
+    "rlrun_adapter_sidecar",
+    "rlrun_cli",
+    "rlrun_egress_proxy",
+    "rlrun_engine_access",
+    "rlrun_environment",
+    "rlrun_model_fetcher",
+    "rlrun_operator",
+    "rlrun_orchestrator",
+    "rlrun_server",
+    "rlrun_trainer",
+)
+
+
+@dataclass(frozen=True)
+class ImagePackage:
+    """Package of the image."""
+
+    name: str
+    """Normalised name."""
+    version: str
+    modules: tuple[str, ...]
+    """Modules of the package that code can import."""
+
+
+@functools.cache
+def image_packages() -> Mapping[str, ImagePackage]:
+    """Return the packages of the image by normalised name."""
+    found = {}
+    for line in LIST.read_text(encoding="utf-8").splitlines():
+        pinned, *modules = line.split()
+        name, _, version = pinned.partition("==")
+        found[name] = ImagePackage(name, version, tuple(modules))
+    return found
+
+
+def owner_of_module(module: str) -> str | None:
+    """Return what has a module of this name in the image, which pods would import instead of a pushed one."""
+    if module in sys.stdlib_module_names or module in UNLISTED:
+        return "Python"
+    if module in PLATFORM:
+        return "the platform"
+    return next((each.name for each in image_packages().values() if module in each.modules), None)

@@ -1,0 +1,82 @@
+"""Requirements are compared with the environment image by versions and markers."""
+
+import pytest
+from rlrun_cli.inputs.requirements import conflicts, missing_packages
+from rlrun_cli.inputs.wheel_builder import Wheel
+
+IMAGE = "the environment image has"
+
+
+def wheel(*requires: str, name: str = "my-env", version: str = "1.0", python: str = "") -> Wheel:
+    return Wheel(f"{name}-{version}-py3-none-any.whl", b"", name, version, requires, python)
+
+
+@pytest.fixture(autouse=True)
+def packages(monkeypatch: pytest.MonkeyPatch) -> None:
+    from rlrun.storage.environment_image import ImagePackage
+    from rlrun_cli.inputs import requirements
+
+    versions = {"verifiers": "0.1.14", "datasets": "4.6.1", "numpy": "2.4.6rc1"}
+    found = {name: ImagePackage(name, version, (name,)) for name, version in versions.items()}
+    monkeypatch.setattr(requirements, "image_packages", lambda: found)
+
+
+@pytest.mark.parametrize(
+    ("requirement", "said"),
+    [
+        ("verifiers>=0.3.0", f"my-env needs verifiers>=0.3.0, but {IMAGE} verifiers 0.1.14"),
+        ("verifiers==0.1.5", f"my-env needs verifiers==0.1.5, but {IMAGE} verifiers 0.1.14"),
+        ("datasets<3", f"my-env needs datasets<3, but {IMAGE} datasets 4.6.1"),
+        ("Verifiers [envs] (>=0.3)", f"my-env needs verifiers>=0.3, but {IMAGE} verifiers 0.1.14"),
+        ('datasets<3; python_version >= "3.11"', f"my-env needs datasets<3, but {IMAGE} datasets 4.6.1"),
+        (
+            "verifiers @ https://u:secret@host/v.whl",
+            f"my-env needs verifiers of an address, but {IMAGE} verifiers 0.1.14",
+        ),
+        ("my env of https://u:secret@host", "a requirement of my-env, 'my', cannot be read"),
+    ],
+)
+def test_a_version_that_does_not_fit_is_told(requirement: str, said: str) -> None:
+    (found,) = conflicts([wheel(requirement)])
+    assert found.text == said
+    assert found.hint
+    assert "secret" not in found.text + found.hint
+
+
+@pytest.mark.parametrize(
+    "requirement",
+    [
+        'tomli; python_version < "3.11"',
+        'pywin32>=300; sys_platform == "win32"',
+        'nltk; extra == "more"',
+        "verifiers",
+        "verifiers>=0.1.14,<0.2",
+        "verifiers==0.1.*",
+        "datasets[audio]>=4",
+        "numpy>=2.4",
+        'datasets<3; python_version < "3.11"',
+    ],
+)
+def test_what_fits_or_is_not_needed_is_not_told(requirement: str) -> None:
+    assert not conflicts([wheel(requirement)])
+    assert not missing_packages([wheel(requirement)])
+
+
+def test_packages_that_neither_the_image_nor_a_wheel_has_are_missing() -> None:
+    wheels = [wheel("NLTK>=3", "helper_a[more]", "numpy"), wheel('regex; extra == "more"', name="helper-a")]
+    assert missing_packages(wheels) == ["nltk", "regex"]
+    assert missing_packages([wheel("helper-a"), wheels[1]]) == []
+
+
+def test_a_pushed_wheel_must_fit_and_replaces_no_package_of_the_image() -> None:
+    (found,) = conflicts([wheel("helper>=2"), wheel(name="helper", version="1.0")])
+    assert found.text == "my-env needs helper>=2, but the wheel of helper has version 1.0"
+    found, other = conflicts([wheel("verifiers>=0.3"), wheel(name="verifiers", version="0.3.1")])
+    assert found.text == "the wheel of verifiers 0.3.1 has no effect: pods use 0.1.14 of the environment image"
+    assert other.text == f"my-env needs verifiers>=0.3, but {IMAGE} verifiers 0.1.14"
+
+
+def test_the_python_of_the_image_must_fit() -> None:
+    (found,) = conflicts([wheel(python=">=3.12")])
+    assert found.text == f"my-env needs Python >=3.12, but {IMAGE} 3.11"
+    assert not conflicts([wheel(python=">=3.10,<3.14"), wheel(python="")])
