@@ -34,7 +34,7 @@ class _Needed:
 def missing_packages(wheels: Sequence[Wheel]) -> list[str]:
     """Return the required packages that neither the image nor the wheels have."""
     present = {wheel.name for wheel in wheels} | image_packages().keys()
-    return sorted({package_name(each.requirement.name) for each in _needed(wheels)} - present)
+    return sorted({package_name(each.requirement.name) for each in _requires(wheels)} - present)
 
 
 def conflicts(wheels: Sequence[Wheel]) -> list[Conflict]:
@@ -75,7 +75,7 @@ def _of_python(wheels: Sequence[Wheel]) -> Iterator[Conflict]:
 def _of_versions(wheels: Sequence[Wheel]) -> Iterator[Conflict]:
     pushed = {wheel.name: wheel.version for wheel in wheels}
     told = set()
-    for each in _needed(wheels):
+    for each in _requires(wheels):
         name, requirement = package_name(each.requirement.name), each.requirement
         there = image_packages().get(name)
         version = there.version if there else pushed.get(name)
@@ -93,7 +93,7 @@ def _of_versions(wheels: Sequence[Wheel]) -> Iterator[Conflict]:
             yield Conflict(f"{each.wheel.name} needs {wanted}, but the wheel of {name} has version {version}", hint)
 
 
-def _needed(wheels: Sequence[Wheel]) -> list[_Needed]:
+def _requires(wheels: Sequence[Wheel]) -> list[_Needed]:
     """Return the requirements whose markers hold in the image, with those of the extras that wheels ask for."""
     parsed = [(wheel, found) for wheel in wheels for text in wheel.requires if (found := _parse(text)) is not None]
     extras: dict[str, set[str]] = {wheel.name: {""} for wheel in wheels}

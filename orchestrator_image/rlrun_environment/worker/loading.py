@@ -136,7 +136,7 @@ def _load_failure(config: EnvironmentConfig, error: BaseException, folder: Path)
     if isinstance(error, ModuleNotFoundError):
         top = (error.name or "").partition(".")[0]
         if top != error.name and top in sys.modules:
-            return f"{message}. The environment was written for another version: this image has {_installed(top)}."
+            return f"{message}. The environment was written for another version: this image has {_version_of(top)}."
         return f"{message}. Dependencies are not installed. Push a wheel of {error.name!r} too, or add it to the image."
     if isinstance(error, TypeError) and "argument" in str(error):
         return f"{message}. Compare the run's env.args with the signature of load_environment."
@@ -176,7 +176,7 @@ def _version(package: str) -> str | None:
         return None
 
 
-def _installed(module: str) -> str:
+def _version_of(module: str) -> str:
     """Return the name of a module's package, with its version if the package has the same name."""
     version = _version(module)
     return f"{module} {version}" if version else module
