@@ -1,6 +1,6 @@
 """Requirements of pushed wheels, compared with the environment image as pip would compare them. Pure.
 
-Pods install pushed wheels with `--no-deps` and without an index: pip tells nobody there of a version that does not fit.
+Pods install pushed wheels with `--no-deps` and without an index: pip reports no version there that does not fit.
 """
 
 import re
