@@ -221,6 +221,15 @@ class RLRunSpec(Spec):
         """Maximum age in steps of a token that is trained on."""
         return self.max_off_policy_steps if self.max_async_level else 0
 
+    @property
+    def policies_in_use(self) -> int:
+        """Maximum number of policies that an engine serves at a time, the one that is loading included.
+
+        A turn keeps its policy, so turns in progress may use the newest policy and any of the last maxOffPolicySteps.
+        Evaluation and validation each may use an older one.
+        """
+        return self.oldest_token_age + 2 + (self.eval is not None) + (self.val is not None)
+
 
 class RLRun(KubernetesObject):
     """One reinforcement-learning run: its configuration in spec, its progress in status."""

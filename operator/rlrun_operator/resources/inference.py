@@ -37,15 +37,9 @@ ADAPTERS_DIR = "/adapters"
 
 
 def engine_args(resolved: ResolvedRun) -> list[str]:
-    """Return vLLM's arguments.
-
-    A turn keeps its policy, so turns in progress may use any of the last maxOffPolicySteps policies while the newest is
-    in use and the next one is loading, which needs maxOffPolicySteps + 2 adapters. Evaluation and validation each need
-    one more for an older policy. With full fine-tuning the engine holds one version of the weights.
-    """
+    """Return vLLM's arguments: a slot for each policy in use. With full fine-tuning the engine holds one version."""
     model, spec = resolved.model, resolved.spec
-    adapters = spec.oldest_token_age + 2 + (spec.eval is not None) + (spec.val is not None)
-    return serve_args(model, lora_args(model, adapters) if spec.lora.enabled else [])
+    return serve_args(model, lora_args(model, spec.policies_in_use) if spec.lora.enabled else [])
 
 
 def lora_args(model: RLModelSpec, adapters: int) -> list[str]:

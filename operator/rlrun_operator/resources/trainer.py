@@ -40,6 +40,8 @@ SHUTDOWN_SECONDS = 50
 """Part of GRACE_SECONDS that the trainer may use; the rest is for the end of its processes."""
 TORCHRUN_SECONDS = 56
 """Seconds after which torchrun kills its processes, instead of the default of 30."""
+LEAST_POLICIES = 8
+"""Minimum number of policies of a run that the trainer keeps in S3."""
 BACKOFF_LIMIT = 1000
 """Limit that is never reached in practice: the operator counts crashes itself (maxRestarts)."""
 
@@ -87,6 +89,8 @@ def trainer(
             # Files that a restarted container finds there are from interrupted uploads.
             "RLRUN_SCRATCH": "/tmp/rlrun",
             "RLRUN_SHUTDOWN_SECONDS": str(SHUTDOWN_SECONDS),
+            # An engine that restarts loads each policy again that a turn of the run may use.
+            "RLRUN_KEEP_POLICIES": str(max(LEAST_POLICIES, resolved.spec.policies_in_use)),
             "HF_HUB_OFFLINE": "1",
             **client.env,
         },

@@ -468,6 +468,12 @@ def test_a_trainer_with_several_gpus_has_a_process_for_each() -> None:
     )
 
 
+@pytest.mark.parametrize(("oldest", "kept"), [(2, "8"), (8, "11"), (20, "23")])
+def test_the_trainer_keeps_the_policies_that_an_engine_may_load_again(oldest: int, kept: str) -> None:
+    main = containers(templates(build(maxOffPolicySteps=oldest))["reverse-trainer"])[-1]
+    assert [v["value"] for v in main["env"] if v["name"] == "RLRUN_KEEP_POLICIES"] == [kept]
+
+
 def test_a_trainer_has_time_for_a_last_checkpoint() -> None:
     template = templates(build({"trainer": {"gpus": 4}}))["reverse-trainer"]
     main = containers(template)[-1]
