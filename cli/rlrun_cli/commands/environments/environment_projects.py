@@ -1,6 +1,5 @@
 """Commands `env init`, `env check` and `env info`."""
 
-import difflib
 import json
 import os
 import re
@@ -10,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.text import Text
-from rlrun.api.base.names import package_id, package_name
+from rlrun.api.base.names import package_name, similar_packages
 from rlrun.storage.errors import StoreError
 from rlrun.storage.layout import environment_package
 from rlrun.storage.package_versions import in_order
@@ -284,7 +283,7 @@ def _similar_packages(
         known, _ = usable_packages(ctx, api, server, owner)
     except (CliError, StoreError):
         return []
-    return difflib.get_close_matches(package_id(package), [each.id for each in known])
+    return similar_packages(package, (each.id for each in known))
 
 
 def read_versions(store: Store, bucket: str, prefix: str, owner: str, name: str) -> dict[str, list[tuple[str, int]]]:

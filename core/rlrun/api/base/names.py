@@ -1,6 +1,9 @@
 """Types of names and ids, whose patterns are used by pydantic and in the CRDs."""
 
+import difflib
 import re
+from collections.abc import Iterable
+from itertools import islice
 from typing import Annotated
 
 from pydantic import Field
@@ -68,6 +71,10 @@ Text = Annotated[str, Field(max_length=1024)]
 """Short text."""
 
 
+MOST_COMPARED = 1000
+"""Largest number of names that are compared with a missing one. A comparison takes up to 0.1 ms."""
+
+
 def package_name(name: str) -> str:
     """Return the name of a package as PEP 503 normalises it: `pi-agent-env` for `Pi.Agent_Env`."""
     return re.sub(r"[-_.]+", "-", name).strip("-").lower()
@@ -77,6 +84,11 @@ def package_id(environment: str) -> str:
     """Return an id `owner/name` with the normalised name. The owner stays as it is."""
     owner, slash, name = environment.rpartition("/")
     return f"{owner}{slash}{package_name(name)}"
+
+
+def similar_packages(name: str, known: Iterable[str]) -> list[str]:
+    """Return up to three of the known names or ids that are most like a missing one. Compare MOST_COMPARED of them."""
+    return difflib.get_close_matches(package_id(name), list(islice(known, MOST_COMPARED)))
 
 
 def snake(text: str) -> str:

@@ -5,13 +5,13 @@ names. It is made of the bytes that are delivered, and not of what S3 or a user 
 """
 
 import asyncio
-import difflib
 import hashlib
 import io
 import re
 import tarfile
 from collections.abc import Iterable, Mapping
 
+from rlrun.api.base.names import similar_packages
 from rlrun.api.run_status import EnvironmentPackage
 from rlrun.constants import ExitCode, Reason
 from rlrun.protocol.environment import MAX_PACKAGE_BYTES
@@ -142,7 +142,7 @@ class PackageReader:
             names = self._store.list_folders(self._root / ref.owner)
         except StoreError:
             return ""
-        similar = difflib.get_close_matches(ref.name, names)
+        similar = similar_packages(ref.name, names)
         return f"; similar packages: {', '.join(f'{ref.owner}/{name}' for name in similar)}" if similar else ""
 
 

@@ -1,7 +1,6 @@
 """Environment packages in S3, as hosted clients find and push them."""
 
 import asyncio
-import difflib
 import logging
 import re
 from collections.abc import Awaitable, Callable, Iterable
@@ -9,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from typing import ParamSpec, Protocol, TypeVar
 
-from rlrun.api.base.names import package_name
+from rlrun.api.base.names import package_name, similar_packages
 from rlrun.constants import Reason
 from rlrun.storage.errors import AlreadyExists, NotFound, StoreError
 from rlrun.storage.layout import ENVIRONMENTS_FOLDER, S3Uri, environment_package
@@ -103,7 +102,7 @@ class EnvironmentPackages:
 
     async def similar(self, owner: str, name: str) -> str:
         """Return the packages whose names are most like a missing one, as the end of a message about it."""
-        similar = difflib.get_close_matches(package_name(name), await self.names(owner))
+        similar = similar_packages(name, await self.names(owner))
         return f". Similar packages: {', '.join(f'{owner}/{each}' for each in similar)}" if similar else ""
 
     async def read_wheel(self, owner: str, name: str, version: str, file: str) -> bytes:
