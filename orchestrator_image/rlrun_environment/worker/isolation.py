@@ -59,7 +59,7 @@ GROUP_LIMITS: contextvars.ContextVar[GroupLimits] = contextvars.ContextVar("grou
 
 
 class HasFolder(Protocol):
-    """A runner, as far as its failures need it."""
+    """Part of a runner that messages about its failures use."""
 
     folder: Path
     """Folder that the environment's package is installed in."""

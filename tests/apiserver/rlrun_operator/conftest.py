@@ -339,7 +339,7 @@ class Bench:
 SHARED_NAMESPACES = 40
 RESYNC_SECONDS = 5
 SHARED_RESYNC_SECONDS = 60
-"""Of the shared operator: a resync lists each of its namespaces, and each worker has such an operator."""
+"""Resync of the shared operator, which lists four kinds in each of its namespaces. Each worker has one."""
 
 
 def write_settings(
