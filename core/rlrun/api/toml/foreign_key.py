@@ -14,7 +14,7 @@ class ForeignKey:
     equivalent: str | None = None
     """Path of the key here with the same meaning, with `[]` after a list: `env[].weight`. None: there is none."""
     remark: str = ""
-    """How the meanings differ. Without an equivalent: why there is none, and what to use instead."""
+    """Difference in meaning. Without an equivalent: why there is none, and what to use instead."""
     is_ignored: bool = False
     """True if a file may have the key without an effect. The reader then gives the remark as a note."""
     is_inverted: bool = False
