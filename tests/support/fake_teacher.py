@@ -1,6 +1,7 @@
 """Teacher of on-policy distillation."""
 
 import json
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,6 +21,8 @@ class FakeTeacher:
     """Whether it refuses a prompt, as one that fills its context."""
     optimistic: bool = False
     """Its log probabilities are above 0."""
+    confused: Callable[[list[int]], bool] | None = None
+    """Whether its log probability of the last token of a prompt is NaN."""
     foreign: bool = False
     """Its tokenizer is another one."""
     redirect: str | None = None
@@ -49,6 +52,9 @@ class FakeTeacher:
             name = str(token + 1 if self.foreign else token)
             number = self.text_for_number or (0.5 if self.optimistic else self.logprob(token))
             found.append({name: {"logprob": number, "rank": 1, "decoded_token": "?"}})
+        if self.confused is not None and self.confused(body["prompt"]):
+            (last,) = found[-1].values()  # type: ignore[union-attr]
+            last["logprob"] = math.nan
         choice = {"index": 0, "text": "x", "finish_reason": "length", "prompt_logprobs": found}
         return web.json_response({"id": "cmpl-1", "object": "text_completion", "choices": [choice]})
 

@@ -15,6 +15,9 @@ Value = float | list[float]
 BOTH = ("time/step", "time/save_ckpt", "perf/throughput")
 """Names that both orchestrator and trainer report. The trainer's get the prefix `trainer/`."""
 
+UNTAUGHT = (Reason.TEACHER_REFUSED, Reason.TEACHER_ANSWER_UNUSABLE)
+"""Reasons of rollouts that the teacher has no log probabilities for."""
+
 
 def summary_stats(name: str, values: Sequence[float]) -> dict[str, float]:
     """Return `name`/mean, /max and /min. Empty without values."""
@@ -78,7 +81,7 @@ def batch_metrics(groups: Sequence[Group], step: int, rollouts_per_example: int)
 
 def distillation_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
     """Return the number of rollouts that the teacher refused. Empty without a teacher."""
-    untaught = sum(rollout.error is not None and rollout.error.reason == Reason.TEACHER_REFUSED for rollout in rollouts)
+    untaught = sum(rollout.error is not None and rollout.error.reason in UNTAUGHT for rollout in rollouts)
     taught = any(rollout.teacher_logprobs is not None for rollout in rollouts)
     return {"batch/untaught_rollouts": float(untaught)} if taught or untaught else {}
 

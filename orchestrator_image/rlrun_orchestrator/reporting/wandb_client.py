@@ -46,6 +46,7 @@ FINISH_SHARE = 0.8
 ENDING_SECONDS = 5.0
 """Seconds for the exit status of a client that closed its output."""
 LAST_LINE_BYTES = 4096
+MAX_OUTPUT_BYTES = 1024**2
 FOLDER = "wandb"
 """Folder in the run's artifacts."""
 OUTPUT = "client-output"
@@ -189,6 +190,7 @@ class WandbLog:
                 process.stdin.write(line)
                 async with asyncio.timeout(WRITE_SECONDS):
                     await process.stdin.drain()
+                self._limit_output()
             process.stdin.close()
             if await process.wait() != 0:
                 raise _ClientEnded
@@ -208,6 +210,13 @@ class WandbLog:
                     cause = f"the client ended with exit code {await self._process.wait()}"
         last_line = self._last_line()
         return f"{cause}: {last_line}" if last_line else cause
+
+    def _limit_output(self) -> None:
+        """Empty the file with what the client wrote if it is large: a run lasts for weeks on the pod's small disk."""
+        assert self._folder is not None
+        path = Path(self._folder.name) / OUTPUT
+        if path.stat().st_size > MAX_OUTPUT_BYTES:
+            os.truncate(path, 0)
 
     def _last_line(self) -> str:
         """Return the last line that the client wrote, without the key. Empty if it wrote none."""
@@ -229,7 +238,8 @@ class WandbLog:
             name: f"{folder}/{name.lower()}" for name in ("WANDB_CACHE_DIR", "WANDB_CONFIG_DIR", "WANDB_DATA_DIR")
         }
         key = self._key
-        with (Path(folder) / OUTPUT).open("wb") as output:
+        # The client appends, so that it writes at the beginning after `_limit_output`.
+        with (Path(folder) / OUTPUT).open("ab") as output:
             return await asyncio.create_subprocess_exec(
                 *self._command,
                 stdin=asyncio.subprocess.PIPE,

@@ -44,7 +44,7 @@ URL_FIELD = "spec.algorithm.teacher.url"
 
 
 class SequenceRefused(Exception):
-    """The teacher refuses this sequence, and scores others."""
+    """The teacher refuses this sequence or has no number for one of its tokens, and scores others."""
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem.message)
@@ -145,7 +145,10 @@ class DistillationTeacher:
             await asyncio.sleep(backoff.pause)
 
     def _parse(self, answer: bytes, token_ids: Sequence[int]) -> list[float]:
-        """Return the teacher's log probability of each token, 0.0 for the first, which has no context."""
+        """Return the teacher's log probability of each token, 0.0 for the first, which has no context.
+
+        Raises FatalError, and SequenceRefused if a log probability is NaN.
+        """
         try:
             prompt_logprobs: list[dict[str, Any] | None] = json.loads(answer)["choices"][0]["prompt_logprobs"]
             # The engine names the token of each position, so that another tokenizer is detected here.
@@ -153,7 +156,6 @@ class DistillationTeacher:
             logprobs = [float(entry[str(token)]["logprob"]) if entry else 0.0 for token, entry in pairs]
             if max(logprobs, default=0.0) > LARGEST_LOGPROB:
                 raise ValueError("not the logarithm of a probability")
-            return logprobs
         except (KeyError, IndexError, TypeError, ValueError) as error:
             # Without the text of the error, which may quote the answer.
             message = (
@@ -162,16 +164,18 @@ class DistillationTeacher:
                 "the model that is trained"
             )
             raise FatalError(_problem(Reason.TEACHER_ANSWER_UNUSABLE, message), ExitCode.CONFIGURATION) from error
+        if any(map(math.isnan, logprobs)):
+            message = f"the teacher's log probabilities of a sequence of {len(token_ids)} tokens are not all numbers"
+            raise SequenceRefused(_problem(Reason.TEACHER_ANSWER_UNUSABLE, message))
+        return logprobs
 
 
 def sampled_logprobs(sequence: TokenSequence, teacher: Sequence[float]) -> list[float]:
-    """Return the teacher's log probabilities on sampled tokens, at least LOWEST, and 0.0 elsewhere. `teacher` has an
-    entry per token.
+    """Return the teacher's log probabilities on sampled tokens, at least LOWEST, and 0.0 elsewhere.
+
+    `teacher` has an entry per token. None is NaN.
     """
-    return [
-        0.0 if not mask else max(LOWEST, logprob) if math.isfinite(logprob) else LOWEST
-        for logprob, mask in zip(teacher, sequence.loss_mask, strict=True)
-    ]
+    return [max(LOWEST, logprob) if mask else 0.0 for logprob, mask in zip(teacher, sequence.loss_mask, strict=True)]
 
 
 def _rejection_problem(error: RequestRejected) -> Problem:

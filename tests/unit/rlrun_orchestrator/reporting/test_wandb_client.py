@@ -1,5 +1,6 @@
 """Weights & Biases with its real client: offline runs, a server that is away, a client that hangs or dies."""
 
+import asyncio
 import json
 import os
 import struct
@@ -14,6 +15,7 @@ from rlrun.api.base.rules import ADMITTED
 from rlrun.api.run_sections.monitoring import REFUSED_BY_WANDB, Wandb
 from rlrun.storage.layout import RunLayout, S3Uri
 from rlrun_orchestrator.data.reward_histogram import BOUNDS, histogram_values
+from rlrun_orchestrator.reporting import wandb_client
 from rlrun_orchestrator.reporting.wandb_client import QUEUE_LENGTH, WandbLog, api_key
 from rlrun_orchestrator.reporting.wandb_client import wandb_log as log_of_run
 from rlrun_orchestrator.reporting.wandb_process import to_wandb_values
@@ -206,6 +208,27 @@ raise SystemExit(3)
     assert "exit code 3: UsageError: no such team, says the server to (the key)" in log.problem.message
     assert "JSONDecodeError" not in log.problem.message
     assert wandb_files(store) == ({"run-1/run-1.wandb": b"kept"} if ends == "later" else {})
+
+
+async def test_what_a_client_writes_takes_no_more_disk_than_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wandb_client, "MAX_OUTPUT_BYTES", 1000)
+    code = """
+import json, os, sys
+sys.stdin.readline()
+print(json.dumps({"mode": "online", "problem": None}), flush=True)
+for line in sys.stdin:
+    print(os.fstat(2).st_size, "x" * 600, file=sys.stderr, flush=True)
+print("largest", os.fstat(2).st_size, file=sys.stderr)
+raise SystemExit(3)
+"""
+    log = wandb_log(RunStore(), {"WANDB_API_KEY": "k" * 40}, command=(sys.executable, "-c", code))
+    log.start()
+    for step in range(40):
+        log.log(step, {"x": 1.0})
+        await asyncio.sleep(0.02)
+    await log.close(60.0)
+    assert log.problem is not None
+    assert 0 < int(log.problem.message.rpartition("largest ")[2]) < 40 * 600 / 2
 
 
 async def test_a_broken_client_is_a_warning_of_the_run_and_not_its_end(

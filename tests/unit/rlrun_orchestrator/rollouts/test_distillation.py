@@ -24,7 +24,7 @@ async def taught(world: World) -> World:
 def test_sampled_tokens_have_the_teachers_log_probability_and_others_none() -> None:
     sequence = TokenSequence([1, 2, 3, 4], [False, True, True, True], [0.0, -1.0, -0.5, -9.0])
     assert sampled_logprobs(sequence, [-3.0, -0.25, -9999.0, -0.1]) == [0.0, -0.25, LOWEST, -0.1]
-    assert sampled_logprobs(sequence, [0.0, -math.inf, math.nan, -9.0]) == [0.0, LOWEST, LOWEST, -9.0]
+    assert sampled_logprobs(sequence, [0.0, -math.inf, -0.5, -9.0]) == [0.0, LOWEST, -0.5, -9.0]
 
 
 @pytest.mark.proves("algorithm.name", "algorithm.teacher.url", "algorithm.teacher.model")
@@ -112,6 +112,22 @@ async def test_a_sequence_that_the_teacher_refuses_costs_its_rollout_only(taught
     untaught = [record for record in records if record["status"] == "errored"]
     assert {record["cause"] for record in untaught} == {"TeacherRefused"}
     assert all("refused a sequence of" in record["error"]["message"] for record in untaught)
+
+
+async def test_a_sequence_with_a_nan_of_the_teacher_costs_its_rollout_only(taught: World) -> None:
+    assert taught.teacher
+
+    def is_confusing(prompt: list[int]) -> bool:
+        return len(prompt) > 2 and sum(prompt) % 3 == 0
+
+    taught.teacher.confused = is_confusing
+    assert await taught.run() == 0
+    trained = [sample for _, batch in taught.trainer.batches for sample in batch.samples]
+    assert trained
+    assert not any(is_confusing(sample.token_ids) for sample in trained)
+    assert sum(line["batch/untaught_rollouts"] for line in taught.lines()) > 0
+    records = [record for summary in taught.summaries() for record in taught.rollouts(summary.step)]
+    assert {record["cause"] for record in records if record["status"] == "errored"} == {"TeacherAnswerUnusable"}
 
 
 async def test_a_group_of_which_the_teacher_refuses_every_rollout_fills_no_batch(taught: World) -> None:
