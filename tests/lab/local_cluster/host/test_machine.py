@@ -32,7 +32,7 @@ def test_make_checks_the_machine_first() -> None:
     """Before the Python environment, whose packages would be the first to fail."""
     for target in ("demo", "test", "up"):
         plan = subprocess.run(
-            ["make", "-n", target, "RLRUN_CACHE=/nowhere", "PYTHON3=python3"],
+            ["make", "--no-print-directory", "-n", target, "RLRUN_CACHE=/nowhere", "PYTHON3=python3"],
             cwd=REPOSITORY, capture_output=True, text=True, check=True,
         )  # fmt: skip
         assert plan.stdout.splitlines()[0] == "python3 -m local_cluster.host.machine"
