@@ -18,9 +18,13 @@ compile() { # output, inputs and flags...
 # The build backend is in every image's lock: the project's own code is installed without build isolation.
 backend=requirements/backend.in
 
-compile dev pyproject.toml --extra dev
+compile dev pyproject.toml --extra dev --override requirements/environment-v0-with.in
 compile operator pyproject.toml $backend --extra operator --extra server
 compile orchestrator pyproject.toml $backend --extra orchestrator
+# The orchestrator's image has a Python environment for each generation of verifiers, and wheels for harnesses of v1.
+compile environment-v0 pyproject.toml $backend --extra environment-v0 --override requirements/environment-v0-with.in
+compile environment-v1 pyproject.toml $backend --extra environment-v1
+compile harness requirements/harness.in --constraint requirements/environment-v1.lock
 # torch with what it needs is one layer that trainer and inference image share: it has locks of its own, and what stands
 # there is left out of theirs.
 compile torch-cuda requirements/torch.in

@@ -22,6 +22,7 @@ from rlrun.constants import Reason
 from rlrun.protocol.access import bearer
 from rlrun.protocol.environment import MAX_PACKAGE_BYTES, EnvironmentConfig
 from rlrun.protocol.problem import Problem
+from rlrun.storage.verifiers_generation import VERIFIERS
 
 log = logging.getLogger(__name__)
 
@@ -30,6 +31,8 @@ MAX_UNPACKED_BYTES = 4 * 1024**3
 MAX_FILES = 100_000
 """Largest number of files in a package's wheels."""
 TAR = "package.tar"
+FIRST_ON_PATH = ".verifiers"
+"""Folder in that of the package for a wheel of verifiers: the only one that replaces a package of the image."""
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 10.0
 REQUEST_TIMEOUT = aiohttp.ClientTimeout(total=120, connect=5)
 INSTALL_SECONDS = 300.0
@@ -84,9 +87,19 @@ async def fetch_wheels(
 
 
 async def install(wheels: list[Path], target: Path) -> None:
-    """Replace the contents of `target` by the installed wheels. Raises PackageError with pip's error output."""
+    """Replace the contents of `target` by the installed wheels. Raises PackageError with pip's error output.
+
+    A wheel of verifiers is installed in `FIRST_ON_PATH`, in `target`.
+    """
     await asyncio.to_thread(check_wheels, wheels)
     await asyncio.to_thread(_empty, target)
+    first = [wheel for wheel in wheels if package_name(wheel.name.partition("-")[0]) == VERIFIERS]
+    await _pip_install([wheel for wheel in wheels if wheel not in first], target)
+    if first:
+        await _pip_install(first, target / FIRST_ON_PATH)
+
+
+async def _pip_install(wheels: list[Path], target: Path) -> None:
     command = [sys.executable, "-m", "pip", "install", "--no-deps", "--no-index", "--no-cache-dir", "--no-compile"]
     command += ["--disable-pip-version-check", "--target", str(target), *map(str, wheels)]
     process = await asyncio.create_subprocess_exec(
@@ -118,13 +131,19 @@ def _empty(folder: Path) -> None:
         shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
 
 
-def installed_version(target: Path, package: str) -> str | None:
-    """Return the version of the package installed in `target`. Dashes, dots, underscores and case are equivalent."""
+def installed_distribution(target: Path, package: str) -> importlib.metadata.Distribution | None:
+    """Return the package installed in `target`. Dashes, dots, underscores and case are equivalent."""
     wanted = package_name(package)
     for distribution in importlib.metadata.distributions(path=[str(target)]):
         if package_name(distribution.metadata["Name"] or "") == wanted:
-            return distribution.version
+            return distribution
     return None
+
+
+def installed_version(target: Path, package: str) -> str | None:
+    """Return the version of the package installed in `target`."""
+    distribution = installed_distribution(target, package)
+    return distribution.version if distribution is not None else None
 
 
 async def install_environment(

@@ -22,6 +22,7 @@ from rlrun.service.server import healthz, json_response, metrics_handler, proble
 
 from rlrun_environment.package_installer import PackageError, install_environment
 from rlrun_environment.settings import EnvironmentProcessSettings
+from rlrun_environment.worker_interpreter import choose_interpreter
 from rlrun_environment.worker_pool import WorkerPool
 
 log = logging.getLogger(__name__)
@@ -84,6 +85,9 @@ class EnvironmentServer:
                 self._report,
                 self.process_settings.token,
             )
+            interpreter = await asyncio.to_thread(
+                choose_interpreter, self.config.package, self.process_settings.dir, self.process_settings.interpreters
+            )
         except PackageError as error:
             self.problem = error.problem
             log.error("%s: %s", error.problem.reason, error.problem.message)
@@ -94,7 +98,7 @@ class EnvironmentServer:
         self.problem = None
         self.stage = "loading"
         log.info("Package ready after %.1f s, starting %d workers", time.monotonic() - started, self.config.workers)
-        self.pool.start(self.version)
+        self.pool.start(self.version, interpreter)
 
     def info(self) -> EnvironmentInfo:
         """Return the state of the environment. `problem` is set only if a user has to resolve it."""

@@ -18,6 +18,8 @@ class EnvironmentProcessSettings(Schema):
     port: int = ENVIRONMENT_PORT
     dir: Path = Path("/environment")
     """Folder that the package is installed in. It is emptied first."""
+    interpreters: Path = Path("/opt/verifiers")
+    """Folder with the interpreters of the workers: `v0` and `v1`. If there is none, workers have that of the server."""
     package_deadline: float = Field(default=1800.0, gt=0)
     """Time for the orchestrator to deliver the package."""
     load_deadline: float = Field(default=900.0, gt=0)

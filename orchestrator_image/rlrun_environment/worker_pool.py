@@ -61,6 +61,15 @@ HUNG = Problem(
 )
 
 
+@dataclass(frozen=True)
+class Interpreter:
+    """Python of the workers."""
+
+    python: str = sys.executable
+    first_on_path: Path | None = None
+    """Folder whose packages replace those of the interpreter."""
+
+
 @dataclass
 class Worker:
     """State of one worker process."""
@@ -92,7 +101,6 @@ class WorkerPool:
         folder: Path,
         load_deadline: float,
         hang_grace: float,
-        python: str = sys.executable,
         process_limit: int = 1024,
     ) -> None:
         self._socket_folder = tempfile.TemporaryDirectory(prefix="rlrun-workers-")
@@ -102,7 +110,7 @@ class WorkerPool:
         self._version = config.version
         self._load_deadline = load_deadline
         self._hang_grace = hang_grace
-        self._python = python
+        self._interpreter = Interpreter()
         self._process_limit = ProcessLimit(process_limit * config.workers)
         self._first_ready = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
@@ -116,12 +124,12 @@ class WorkerPool:
         """True if at least one worker accepts groups."""
         return any(worker.ready for worker in self.workers)
 
-    def start(self, version: str | None) -> None:
+    def start(self, version: str | None, interpreter: Interpreter) -> None:
         """Start the first worker, and the others when it has loaded, so that a broken environment fails once.
 
         `version` is the one installed, for the workers to report.
         """
-        self._version = version
+        self._version, self._interpreter = version, interpreter
         self._tasks = [asyncio.create_task(self._supervise(worker)) for worker in self.workers]
         if self._process_limit.applies:
             watching = self._process_limit.watch(self._worker_pids, self._record_excess)
@@ -225,12 +233,12 @@ class WorkerPool:
         descriptor = await worker.output.open()
         try:
             worker.process = await asyncio.create_subprocess_exec(
-                self._python,
+                self._interpreter.python,
                 *("-m", WORKER, str(worker.socket), "--folder", str(self._folder), "--version", self._version or ""),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=descriptor,
                 stderr=descriptor,
-                env={**_worker_variables(os.environ), VARIABLE: self._config.to_variable()},
+                env=_worker_variables(os.environ, self._config, self._interpreter),
                 start_new_session=True,
             )
         finally:
@@ -366,6 +374,12 @@ def _kill_group(pid: int) -> None:
         os.killpg(pid, signal.SIGKILL)
 
 
-def _worker_variables(environ: Mapping[str, str]) -> dict[str, str]:
+def _worker_variables(
+    environ: Mapping[str, str], config: EnvironmentConfig, interpreter: Interpreter
+) -> dict[str, str]:
     """Return the variables for a worker: user code has no use for the token of its pod."""
-    return {name: value for name, value in environ.items() if name != TOKEN_VARIABLE}
+    variables = {name: value for name, value in environ.items() if name != TOKEN_VARIABLE}
+    if interpreter.first_on_path is not None:
+        folders = [str(interpreter.first_on_path), *filter(None, [environ.get("PYTHONPATH")])]
+        variables["PYTHONPATH"] = os.pathsep.join(folders)
+    return {**variables, VARIABLE: config.to_variable()}

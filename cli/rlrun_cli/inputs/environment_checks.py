@@ -8,7 +8,9 @@ from dataclasses import dataclass
 
 from rlrun.api.base.names import package_name
 from rlrun.storage.environment_image import owner_of_module
+from rlrun.storage.verifiers_generation import PackageForm, UnsupportedVerifiersError
 
+from rlrun_cli.inputs.package_generation import form_of, generation_of, module_of, version_of_verifiers
 from rlrun_cli.inputs.requirements import conflicts, missing_packages
 from rlrun_cli.inputs.wheel_builder import Wheel
 from rlrun_cli.terminal.errors import INVALID, CliError
@@ -25,13 +27,8 @@ class Remark:
     """Next step. Empty if nothing is wrong."""
 
 
-def module_of(wheel: Wheel) -> str:
-    """Return the name of the module that runs import."""
-    return wheel.name.replace("-", "_")
-
-
 def check_wheel(wheel: Wheel) -> list[Remark]:
-    """Check that the wheel has the module that runs import, with its function."""
+    """Check that the wheel has the module that runs import, with its function or what it exports for verifiers.v1."""
     module = module_of(wheel)
     with zipfile.ZipFile(io.BytesIO(wheel.data)) as archive:
         names = set(archive.namelist())
@@ -45,7 +42,10 @@ def check_wheel(wheel: Wheel) -> list[Remark]:
                 )
             ]
         source = archive.read(path)
-    return [Remark(f"the wheel has the module {module}"), *check_source(source, path)]
+    found = Remark(f"the wheel has the module {module}")
+    if form_of(wheel) is PackageForm.taskset:
+        return [found, Remark(f"{path} exports a taskset or an environment of verifiers.v1 in __all__; not checked")]
+    return [found, *check_source(source, path)]
 
 
 def check_source(source: bytes, path: str) -> list[Remark]:
@@ -82,6 +82,15 @@ def _is_bound(tree: ast.Module) -> bool:
         if isinstance(node, ast.Assign) and any(isinstance(t, ast.Name) and t.id == FUNCTION for t in node.targets):
             return True
     return False
+
+
+def check_generation(wheels: Sequence[Wheel]) -> list[Remark]:
+    """Return the verifiers that runs use for the wheels. `check_requirements` tells of a version without support."""
+    try:
+        generation = generation_of(wheels)
+    except UnsupportedVerifiersError:
+        return []
+    return [Remark(f"runs use verifiers {version_of_verifiers(wheels)} for it ({generation})")]
 
 
 def check_requirements(wheels: Sequence[Wheel]) -> list[Remark]:

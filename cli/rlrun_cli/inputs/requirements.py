@@ -4,17 +4,24 @@ Pods install pushed wheels with `--no-deps` and without an index: pip reports no
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from packaging.markers import UndefinedComparison, UndefinedEnvironmentName
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from rlrun.api.base.names import package_name
-from rlrun.storage.environment_image import MARKERS, PYTHON, image_packages
+from rlrun.storage.environment_image import MARKERS, PYTHON, Generation, ImagePackage, image_packages
 from rlrun.storage.package_versions import version_of
+from rlrun.storage.verifiers_generation import SUPPORTED, VERIFIERS, UnsupportedVerifiersError, image_versions
 
+from rlrun_cli.inputs.package_generation import generation_of, pushed_verifiers
 from rlrun_cli.inputs.wheel_builder import Wheel
+
+_VERIFIERS_HINT = (
+    "require a version that the image has, or name a wheel of one that runs support with --include: "
+    f"{' or '.join(str(supported) for supported in SUPPORTED.values())}"
+)
 
 
 @dataclass(frozen=True)
@@ -31,9 +38,22 @@ class _Needed:
     requirement: Requirement
 
 
+def pinned_packages(wheels: Sequence[Wheel]) -> Mapping[str, ImagePackage]:
+    """Return the packages that the image has for these wheels. The environment's package is the last one.
+
+    A wheel of verifiers that runs support replaces that of the image.
+    """
+    try:
+        pins = image_packages(generation_of(wheels))
+    except UnsupportedVerifiersError:
+        return image_packages(Generation.v0)
+    pushed = pushed_verifiers(wheels)
+    return pins if pushed is None else {name: package for name, package in pins.items() if name != VERIFIERS}
+
+
 def missing_packages(wheels: Sequence[Wheel]) -> list[str]:
     """Return the required packages that neither the image nor the wheels have."""
-    present = {wheel.name for wheel in wheels} | image_packages().keys()
+    present = {wheel.name for wheel in wheels} | pinned_packages(wheels).keys()
     return sorted({package_name(each.requirement.name) for each in _requires(wheels)} - present)
 
 
@@ -54,8 +74,12 @@ def _unreadable(wheels: Sequence[Wheel]) -> Iterator[Conflict]:
 
 
 def _without_effect(wheels: Sequence[Wheel]) -> Iterator[Conflict]:
+    pins = pinned_packages(wheels)
     for wheel in wheels:
-        if there := image_packages().get(wheel.name):
+        if there := pins.get(wheel.name):
+            if wheel.name == VERIFIERS:
+                yield Conflict(f"runs do not support the wheel of verifiers {wheel.version}", _VERIFIERS_HINT)
+                continue
             yield Conflict(
                 f"the wheel of {wheel.name} {wheel.version} has no effect: pods use {there.version} of the environment "
                 "image",
@@ -73,11 +97,11 @@ def _of_python(wheels: Sequence[Wheel]) -> Iterator[Conflict]:
 
 
 def _of_versions(wheels: Sequence[Wheel]) -> Iterator[Conflict]:
-    pushed = {wheel.name: wheel.version for wheel in wheels}
+    pushed, pins = {wheel.name: wheel.version for wheel in wheels}, pinned_packages(wheels)
     told = set()
     for each in _requires(wheels):
         name, requirement = package_name(each.requirement.name), each.requirement
-        there = image_packages().get(name)
+        there = pins.get(name)
         version = there.version if there else pushed.get(name)
         if version is None or (requirement.url is None and _admits(str(requirement.specifier), version)):
             continue
@@ -87,6 +111,8 @@ def _of_versions(wheels: Sequence[Wheel]) -> Iterator[Conflict]:
         told.add((each.wheel.name, wanted))
         if there:
             hint = "require a version that the image has: a pushed wheel does not replace a package of the image"
+            if name == VERIFIERS:
+                hint, version = _VERIFIERS_HINT, " and ".join(image_versions().values())
             yield Conflict(f"{each.wheel.name} needs {wanted}, but the environment image has {name} {version}", hint)
         elif requirement.url is None:
             hint = "name a wheel of a version that fits with --include"

@@ -1,16 +1,30 @@
 """Packages of the environment image, which an environment's own package meets there.
 
-Pods download nothing, and the image's packages come before pushed ones. environment_image.txt lists them: lines
-`NAME==VERSION MODULE...`, written by `python -m tests.support.environment_image` from requirements/orchestrator.lock.
+Pods download nothing, and the image's packages come before pushed ones. The image has one set of packages for each
+generation of verifiers. environment_image_v0.txt and _v1.txt list them: lines `NAME==VERSION MODULE...`, written by
+`python -m tests.support.environment_image` from requirements/environment-*.lock.
 """
 
 import functools
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 
-LIST = Path(__file__).with_name("environment_image.txt")
+
+class Generation(StrEnum):
+    """Generation of verifiers, with an interpreter and packages of its own in the image."""
+
+    v0 = "v0"
+    """`load_environment`, and environments without verifiers."""
+    v1 = "v1"
+    """Tasksets, harnesses and agents."""
+
+
+LISTS: Mapping[Generation, Path] = {
+    generation: Path(__file__).with_name(f"environment_image_{generation}.txt") for generation in Generation
+}
 PYTHON = "3.11"
 MARKERS: Mapping[str, str] = {
     "implementation_name": "cpython",
@@ -52,10 +66,10 @@ class ImagePackage:
 
 
 @functools.cache
-def image_packages() -> Mapping[str, ImagePackage]:
-    """Return the packages of the image by normalised name."""
+def image_packages(generation: Generation) -> Mapping[str, ImagePackage]:
+    """Return the packages that environments of the generation have, by normalised name."""
     found = {}
-    for line in LIST.read_text(encoding="utf-8").splitlines():
+    for line in LISTS[generation].read_text(encoding="utf-8").splitlines():
         pinned, *modules = line.split()
         name, _, version = pinned.partition("==")
         found[name] = ImagePackage(name, version, tuple(modules))
@@ -63,9 +77,13 @@ def image_packages() -> Mapping[str, ImagePackage]:
 
 
 def owner_of_module(module: str) -> str | None:
-    """Return what has a module of this name in the image, which pods would import instead of a pushed one."""
+    """Return what has a module of this name in the image, which pods would import instead of a pushed one.
+
+    The generation of a package is not known from its name: the modules of all count.
+    """
     if module in sys.stdlib_module_names or module in UNLISTED:
         return "Python"
     if module in PLATFORM:
         return "the platform"
-    return next((each.name for each in image_packages().values() if module in each.modules), None)
+    packages = (package for generation in Generation for package in image_packages(generation).values())
+    return next((each.name for each in packages if module in each.modules), None)

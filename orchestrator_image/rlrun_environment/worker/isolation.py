@@ -179,11 +179,7 @@ def environments_of(environment: Any) -> Iterator[Any]:
 def isolate_rollouts(environment: Any, folder: Path) -> None:
     """Isolate every rollout of a `verifiers.Environment`, and score only those that finished."""
     for each in environments_of(environment):
-        harness = getattr(each, "harness", None)
-        if harness is not None and hasattr(each, "taskset"):
-            _isolate_harness(harness, folder)
-        else:
-            _isolate_rollouts(each, folder)
+        _isolate_rollouts(each, folder)
         each.rubric.score_group = _scoring(each.rubric.score_group, each.rubric.dummy_score_group)
 
 
@@ -200,32 +196,6 @@ def _isolate_rollouts(environment: Any, folder: Path) -> None:
             return state
 
     environment.rollout = rollout
-
-
-def _isolate_harness(harness: Any, folder: Path) -> None:
-    # An environment of a taskset and a harness scores each rollout within its run.
-    original: Callable[..., Awaitable[Any]] = harness.run
-    score_group: Callable[..., Awaitable[Any]] = harness.score_group
-
-    async def run(task: Any, state: Any = None) -> Any:
-        limits = GROUP_LIMITS.get()
-        if state is None:  # Called by another harness: part of that one's rollout.
-            return await original(task, state)
-        state.runtime_state()["score_rollout"] = limits.score
-        try:
-            return await run_isolated(original(task, state), limits, folder)
-        except RolloutFailedError as failed:
-            state._set_completed()
-            record_first_problem(state, failed.problem)
-            return state
-
-    async def score(tasks: list[Any], states: list[Any]) -> Any:
-        sound = [(task, state) for task, state in zip(tasks, states, strict=True) if not _failed(state)]
-        if GROUP_LIMITS.get().score and sound:
-            await score_group([task for task, _ in sound], [state for _, state in sound])
-        return states
-
-    harness.run, harness.score_group = run, score
 
 
 def _scoring(score: Callable[..., Awaitable[Any]], skip: Callable[..., Awaitable[Any]]) -> Callable[..., Any]:

@@ -2,7 +2,6 @@
 
 import importlib
 import importlib.metadata
-import inspect
 import logging
 import os
 import sys
@@ -15,6 +14,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from rlrun.constants import Reason
 from rlrun.protocol.environment import EnvironmentConfig, linked_secret
 from rlrun.protocol.problem import Problem
+from rlrun.storage.verifiers_generation import VERIFIERS, image_versions
 
 from rlrun_environment.worker.loaded import Loaded
 from rlrun_environment.worker.plain_contract import plain_contract_violation
@@ -73,17 +73,14 @@ def _load(config: EnvironmentConfig) -> Loaded:
     if not hasattr(module, "load_environment"):
         where = getattr(module, "__file__", None)
         raise AttributeError(f"module {module.__name__!r} ({where}) does not have a 'load_environment' function")
-    function, args = module.load_environment, config.load_args
+    args = config.load_args
+    environment = module.load_environment(**args)
     if "verifiers" in sys.modules:
         # Not imported for an environment without verifiers: it needs seconds and much memory.
-        from verifiers.utils.env_utils import coerce_typed_env_config
-
-        args = coerce_typed_env_config(function, inspect.signature(function), args)
-    environment = function(**args)
-    if "verifiers" in sys.modules:
         import verifiers as vf
 
-        if isinstance(environment, vf.Environment):
+        # verifiers 0.4 has none.
+        if isinstance(environment, getattr(vf, "Environment", ())):
             environment.env_id = environment.env_id or config.id.split("@")[0]
             environment.env_args = environment.env_args or args
             train = environment.get_dataset() if _has(environment, "dataset") else None
@@ -151,7 +148,7 @@ def unmet_versions(package: str, folder: Path) -> str:
             version = _version(requirement.name)
             if version is not None and not requirement.specifier.contains(version, prereleases=True):
                 wanted.append(f"{requirement.name} {requirement.specifier}")
-                present.append(f"{requirement.name} {version}")
+                present.append(_present(requirement.name, version))
     if not wanted:
         return ""
     shown = slice(MAX_SHOWN)
@@ -179,4 +176,10 @@ def _version(package: str) -> str | None:
 def _version_of(module: str) -> str:
     """Return the name of a module's package, with its version if the package has the same name."""
     version = _version(module)
-    return f"{module} {version}" if version else module
+    return _present(module, version) if version else module
+
+
+def _present(package: str, version: str) -> str:
+    """Return a package and its version here. Of verifiers, which the image has in two versions, return both."""
+    generations = image_versions().values()
+    return f"{package} {' and '.join(generations) if package == VERIFIERS and version in generations else version}"

@@ -39,21 +39,6 @@ def rubrics_of(rubric: Any) -> Iterator[Any]:
             yield from rubrics_of(environment.rubric)
 
 
-def signal_rewards(environment: Any, metrics: Any) -> dict[str, dict[str, float]]:
-    """Return value and weight of each reward signal of a taskset's environment, which verifiers scores without a rubric
-    and whose values it keeps as metrics. Empty for other environments.
-    """
-    runtime = getattr(getattr(environment, "harness", None), "runtime", None)
-    if not isinstance(metrics, Mapping):
-        return {}
-    signals = (*getattr(runtime, "rollout_signals", ()), *getattr(runtime, "group_signals", ()))
-    return {
-        signal["name"]: {"value": metrics[signal["name"]], "weight": signal["weight"]}
-        for signal in signals
-        if signal["kind"] == "reward" and signal["weight"] and signal["name"] in metrics
-    }
-
-
 def _record(rubric: Any, func: Callable[..., Any], state: dict[str, Any], value: float) -> None:
     """Record a value with the function's weight. Functions of weight 0 are metrics, which verifiers records."""
     weight = next((weight for known, weight in zip(rubric.funcs, rubric.weights, strict=False) if known is func), 0.0)

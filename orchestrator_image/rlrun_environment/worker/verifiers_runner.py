@@ -42,7 +42,7 @@ from rlrun_environment.worker.isolation import (
     user_code_problem,
 )
 from rlrun_environment.worker.loaded import Loaded, present_fields, row_of
-from rlrun_environment.worker.rewards import REWARDS_KEY, signal_rewards, watch_rewards
+from rlrun_environment.worker.rewards import REWARDS_KEY, watch_rewards
 
 log = logging.getLogger(__name__)
 
@@ -111,7 +111,7 @@ class VerifiersRunner:
             prompt, rollouts = row.get("prompt"), failed_rollouts(request, timed_out(request))
         else:
             prompt = next((output["prompt"] for output in outputs if output.get("prompt")), row.get("prompt"))
-            rollouts = [_result(output, prompt, self.loaded.environment) for output in outputs]
+            rollouts = [_result(output, prompt) for output in outputs]
         return GroupResult(
             group_id=request.group_id,
             rollouts=rollouts,
@@ -197,13 +197,13 @@ def _present(entries: Any) -> list[dict[str, Any]]:
     return [{key: value for key, value in entry.items() if value is not None} for entry in entries]
 
 
-def _result(output: dict[str, Any], prompt: Any, environment: Any) -> RolloutResult:
+def _result(output: dict[str, Any], prompt: Any) -> RolloutResult:
     reward = sanitize.to_finite_float(output.get("reward"))
     stop = output.get("stop_condition")
     return RolloutResult(
         rollout_id=str(output.get("trajectory_id") or uuid.uuid4().hex),
         reward=reward if reward is not None else 0.0,
-        rewards=sanitize.rewards(output.get(REWARDS_KEY) or signal_rewards(environment, output.get("metrics"))),
+        rewards=sanitize.rewards(output.get(REWARDS_KEY)),
         metrics=sanitize.metrics(output.get("metrics")),
         stop_condition=sanitize.truncate_text(str(stop), sanitize.MAX_NAME) if stop is not None else None,
         is_truncated=bool(output.get("is_truncated")),

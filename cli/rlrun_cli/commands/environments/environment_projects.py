@@ -14,12 +14,14 @@ from rlrun.storage.errors import StoreError
 from rlrun.storage.layout import environment_package
 from rlrun.storage.package_versions import in_order
 from rlrun.storage.store import Store
+from rlrun.storage.verifiers_generation import PackageForm
 
 from rlrun_cli.commands.environments.environments import usable_packages
 from rlrun_cli.inputs.baseline import judge
 from rlrun_cli.inputs.baseline_process import BaselineRequest
 from rlrun_cli.inputs.baseline_runner import run_baseline
-from rlrun_cli.inputs.environment_checks import Remark, check_name, check_requirements, check_wheel, module_of
+from rlrun_cli.inputs.environment_checks import Remark, check_generation, check_name, check_requirements, check_wheel
+from rlrun_cli.inputs.package_generation import form_of, module_of
 from rlrun_cli.inputs.wheel_builder import OWNER, build_wheel, package_owner, project_name, read_project, read_wheel
 from rlrun_cli.remote.cluster import RemoteCluster
 from rlrun_cli.remote.context import Context, Kubeconfig, Namespace, cluster
@@ -70,7 +72,7 @@ name = "{name}"
 version = "0.1.0"
 description = "An environment for reinforcement learning"
 requires-python = ">=3.11"
-dependencies = ["verifiers>=0.1.14,<0.2"]
+dependencies = ["verifiers>=0.3,<0.4"]
 
 [tool.hatch.build.targets.wheel]
 only-include = ["{module}.py"]
@@ -183,9 +185,16 @@ def check_environment(
     wheel = build_wheel(folder)
     remarks += [Remark(f"the wheel of version {wheel.version} can be built"), *check_wheel(wheel)]
     wheels = [*(read_wheel(path) for path in include or []), wheel]
+    remarks += check_generation(wheels)
     remarks += check_requirements(wheels)
     is_sound = _show(remarks)
     if request is not None:
+        if form_of(wheel) is PackageForm.taskset:
+            raise CliError(
+                "a baseline runs environments with load_environment(), not tasksets of verifiers.v1",
+                "leave out --base-url, or run `vf-eval` of verifiers with the endpoint",
+                code=INVALID,
+            )
         asked = replace(
             request,
             module=module_of(wheel),

@@ -16,22 +16,27 @@ def packages(monkeypatch: pytest.MonkeyPatch) -> None:
     from rlrun.storage.environment_image import ImagePackage
     from rlrun_cli.inputs import requirements
 
-    versions = {"verifiers": "0.1.14", "datasets": "4.6.1", "numpy": "2.4.6rc1"}
-    found = {name: ImagePackage(name, version, (name,)) for name, version in versions.items()}
-    monkeypatch.setattr(requirements, "image_packages", lambda: found)
+    versions = {"datasets": "4.6.1", "numpy": "2.4.6rc1"}
+    own = {"v0": {"verifiers": "0.3.1", "mcp": "1.30.0"}, "v1": {"verifiers": "0.4.0", "mcp": "2.0.0"}}
+    found = {
+        generation: {name: ImagePackage(name, version, (name,)) for name, version in {**versions, **more}.items()}
+        for generation, more in own.items()
+    }
+    monkeypatch.setattr(requirements, "image_packages", found.__getitem__)
 
 
 @pytest.mark.parametrize(
     ("requirement", "said"),
     [
-        ("verifiers>=0.3.0", f"my-env needs verifiers>=0.3.0, but {IMAGE} verifiers 0.1.14"),
-        ("verifiers==0.1.5", f"my-env needs verifiers==0.1.5, but {IMAGE} verifiers 0.1.14"),
+        ("verifiers>=0.5", f"my-env needs verifiers>=0.5, but {IMAGE} verifiers 0.3.1 and 0.4.0"),
+        ("verifiers==0.1.5", f"my-env needs verifiers==0.1.5, but {IMAGE} verifiers 0.3.1 and 0.4.0"),
         ("datasets<3", f"my-env needs datasets<3, but {IMAGE} datasets 4.6.1"),
-        ("Verifiers [envs] (>=0.3)", f"my-env needs verifiers>=0.3, but {IMAGE} verifiers 0.1.14"),
+        ("Verifiers [envs] (>=0.5)", f"my-env needs verifiers>=0.5, but {IMAGE} verifiers 0.3.1 and 0.4.0"),
+        ("mcp>=2", f"my-env needs mcp>=2, but {IMAGE} mcp 1.30.0"),
         ('datasets<3; python_version >= "3.11"', f"my-env needs datasets<3, but {IMAGE} datasets 4.6.1"),
         (
             "verifiers @ https://u:secret@host/v.whl",
-            f"my-env needs verifiers of an address, but {IMAGE} verifiers 0.1.14",
+            f"my-env needs verifiers of an address, but {IMAGE} verifiers 0.3.1 and 0.4.0",
         ),
         ("my env of https://u:secret@host", "a requirement of my-env, 'my', cannot be read"),
     ],
@@ -50,8 +55,9 @@ def test_a_version_that_does_not_fit_is_told(requirement: str, said: str) -> Non
         'pywin32>=300; sys_platform == "win32"',
         'nltk; extra == "more"',
         "verifiers",
-        "verifiers>=0.1.14,<0.2",
-        "verifiers==0.1.*",
+        "verifiers>=0.1.14",
+        "verifiers==0.3.*",
+        "verifiers>=0.4",
         "datasets[audio]>=4",
         "numpy>=2.4",
         'datasets<3; python_version < "3.11"',
@@ -71,9 +77,24 @@ def test_packages_that_neither_the_image_nor_a_wheel_has_are_missing() -> None:
 def test_a_pushed_wheel_must_fit_and_replaces_no_package_of_the_image() -> None:
     (found,) = conflicts([wheel("helper>=2"), wheel(name="helper", version="1.0")])
     assert found.text == "my-env needs helper>=2, but the wheel of helper has version 1.0"
-    found, other = conflicts([wheel("verifiers>=0.3"), wheel(name="verifiers", version="0.3.1")])
-    assert found.text == "the wheel of verifiers 0.3.1 has no effect: pods use 0.1.14 of the environment image"
-    assert other.text == f"my-env needs verifiers>=0.3, but {IMAGE} verifiers 0.1.14"
+    (found,) = conflicts([wheel(name="numpy", version="2.0"), wheel()])
+    assert found.text == "the wheel of numpy 2.0 has no effect: pods use 2.4.6rc1 of the environment image"
+
+
+def test_requirements_are_compared_with_the_packages_of_the_generation() -> None:
+    assert not conflicts([wheel("verifiers>=0.4", "mcp>=2")])
+    (found,) = conflicts([wheel("verifiers>=0.4", "mcp<2")])
+    assert found.text == f"my-env needs mcp<2, but {IMAGE} mcp 2.0.0"
+
+
+def test_a_pushed_version_of_verifiers_replaces_that_of_the_image_if_runs_support_it() -> None:
+    pushed = wheel(name="verifiers", version="0.3.0")
+    assert not conflicts([pushed, wheel("verifiers==0.3.0")])
+    (found,) = conflicts([pushed, wheel("verifiers>=0.3.1")])
+    assert found.text == "my-env needs verifiers>=0.3.1, but the wheel of verifiers has version 0.3.0"
+    (found,) = conflicts([wheel(name="verifiers", version="0.5.0"), wheel()])
+    assert found.text == "runs do not support the wheel of verifiers 0.5.0"
+    assert ">=0.4" in found.hint
 
 
 def test_the_python_of_the_image_must_fit() -> None:

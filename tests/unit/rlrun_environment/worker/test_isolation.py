@@ -168,32 +168,6 @@ async def test_no_reward_function_is_called_where_no_score_is_wanted(make_runner
     assert sorted(runner.loaded.environment.calls) == ["group", "single", "single"]
 
 
-TASKSET = """
-@vf.reward
-async def right(task, state) -> float:
-    if state["completion"][-1]["content"] == "odd":
-        raise LookupError("no such word")
-    return float(state["completion"][-1]["content"] == task["answer"])
-
-def load_environment():
-    source = [{"prompt": [{"role": "user", "content": "abc"}], "answer": "cba"}]
-    return vf.Env(taskset=vf.Taskset(source=source, rewards=[right]), harness=vf.Harness())
-"""
-
-
-async def test_tasksets_and_harnesses_are_scored_and_contained(make_runner, make_group, upstream):
-    upstream.reply = lambda n, body: ["odd", "cba", "zzz"][n % 3]
-    runner = make_runner(TASKSET)
-    result = await runner.run(make_group(rollouts=3))
-    assert reasons(result) == ["RolloutFailed"]
-    assert "no such word" in next(r.error.message for r in result.rollouts if r.error)
-    assert sorted(r.reward for r in result.rollouts) == [0.0, 0.0, 1.0]
-    sound = {r.rollout_id for r in result.rollouts if not r.error}
-    assert sound <= {headers["X-Rollout-Id"] for headers, _ in upstream.requests}
-    without = await runner.run(make_group(rollouts=3, score=False))
-    assert [(r.reward, r.error) for r in without.rollouts] == [(0.0, None)] * 3
-
-
 async def test_huge_and_odd_completions_and_metrics_are_cut(make_runner, make_group):
     code = """
     class Flood(vf.SingleTurnEnv):

@@ -161,35 +161,6 @@ async def test_environment_group_reports_rewards_by_function(make_runner, make_g
     assert {name: (r.value, r.weight) for name, r in result.rollouts[0].rewards.items()} == {"one": (1.0, 0.5)}
 
 
-async def test_reward_signals_of_a_taskset_come_back_with_their_weights(make_runner, make_group, upstream):
-    upstream.reply = lambda n, body: "cba"
-    code = """
-    @vf.reward(weight=0.5)
-    async def right(task, state) -> float:
-        return float(state["completion"][-1]["content"] == task["answer"])
-
-    @vf.reward(stage="group", weight=0.25)
-    async def rank(tasks, states) -> list[float]:
-        return [2.0 for _ in states]
-
-    @vf.metric
-    async def length(task, state) -> float:
-        return 3.0
-
-    def load_environment():
-        source = [{"prompt": [{"role": "user", "content": "abc"}], "answer": "cba"}]
-        taskset = vf.Taskset(source=source, rewards=[right, rank], metrics=[length])
-        return vf.Env(taskset=taskset, harness=vf.Harness())
-    """
-    runner = make_runner(code)
-    result = await runner.run(make_group(rollouts=2))
-    for rollout in result.rollouts:
-        found = {name: (r.value, r.weight) for name, r in rollout.rewards.items()}
-        assert found == {"right": (1.0, 0.5), "rank": (2.0, 0.25)}
-        assert rollout.reward == 1.0
-    assert all(r.rewards == {} for r in (await runner.run(make_group(rollouts=2, score=False))).rollouts)
-
-
 async def test_the_example_comes_back_once_per_group(make_runner, make_group, upstream):
     result = await make_runner(GOOD).run(make_group())
     assert result.example.prompt == upstream.requests[0][1]["messages"]

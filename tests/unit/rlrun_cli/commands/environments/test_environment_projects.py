@@ -21,9 +21,25 @@ def package(rlrun: Rlrun, tmp_path: Path) -> Path:
 def test_a_new_package_passes_all_checks(rlrun: Rlrun, api: FakeCluster, package: Path) -> None:
     answer = rlrun("env", "check", package)
     assert answer.code == 0, answer.out
-    assert [line.split()[0] for line in answer.out.splitlines()] == ["ok"] * 4
+    assert [line.split()[0] for line in answer.out.splitlines()] == ["ok"] * 5
     assert "load_environment()" in answer.out
+    assert "runs use verifiers 0.3.1 for it (v0)" in answer.out
     assert api.calls == []
+
+
+@pytest.mark.slow
+def test_a_taskset_is_checked_with_the_packages_of_its_generation(rlrun: Rlrun, package: Path) -> None:
+    project = package / "pyproject.toml"
+    project.write_text(project.read_text().replace("verifiers>=0.3,<0.4", 'verifiers>=0.4", "mcp>=2'))
+    module = package / "my_env.py"
+    module.write_text("import verifiers.v1 as vf\n\n__all__ = ['Words']\n\nclass Words(vf.Taskset): ...\n")
+    answer = rlrun("env", "check", package)
+    assert answer.code == 0, answer.out
+    assert "runs use verifiers 0.4.0 for it (v1)" in answer.out
+    assert "exports a taskset" in answer.out
+    refused = rlrun("env", "check", package, "--base-url", "http://127.0.0.1:9/v1", "--model", "m")
+    assert refused.code == 2
+    assert "tasksets" in refused.err
 
 
 @pytest.mark.slow

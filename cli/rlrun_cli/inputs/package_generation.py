@@ -1,0 +1,43 @@
+"""Generation of verifiers that runs use for wheels. Pure."""
+
+import io
+import zipfile
+from collections.abc import Sequence
+
+from rlrun.storage.environment_image import Generation
+from rlrun.storage.verifiers_generation import VERIFIERS, PackageForm, choose_generation, image_versions, package_form
+
+from rlrun_cli.inputs.wheel_builder import Wheel
+
+
+def module_of(wheel: Wheel) -> str:
+    """Return the name of the module that runs import."""
+    return wheel.name.replace("-", "_")
+
+
+def form_of(wheel: Wheel) -> PackageForm:
+    """Return what the module of the wheel defines."""
+    try:
+        with zipfile.ZipFile(io.BytesIO(wheel.data)) as archive:
+            names = set(archive.namelist())
+            return package_form(module_of(wheel), lambda path: archive.read(path) if path in names else None)
+    except zipfile.BadZipFile:
+        return PackageForm.unknown
+
+
+def pushed_verifiers(wheels: Sequence[Wheel]) -> str | None:
+    """Return the version of verifiers among the wheels, None if they use that of the image."""
+    return next((wheel.version for wheel in wheels if wheel.name == VERIFIERS), None)
+
+
+def generation_of(wheels: Sequence[Wheel]) -> Generation:
+    """Return the generation of the wheels. The environment's package is the last one.
+
+    Raises UnsupportedVerifiersError.
+    """
+    return choose_generation(wheels[-1].requires, form_of(wheels[-1]), pushed_verifiers(wheels))
+
+
+def version_of_verifiers(wheels: Sequence[Wheel]) -> str:
+    """Return the version of verifiers that the wheels are run with. Raises UnsupportedVerifiersError."""
+    return pushed_verifiers(wheels) or image_versions()[generation_of(wheels)]

@@ -1,0 +1,43 @@
+"""Choice of the interpreter of the workers: the image has one for each generation of verifiers.
+
+The package's files are read for it. They are not imported here: the server runs no code of users.
+"""
+
+import importlib.metadata
+import logging
+import sys
+from pathlib import Path
+
+from rlrun.constants import Reason
+from rlrun.storage.verifiers_generation import VERIFIERS, UnsupportedVerifiersError, choose_generation, package_form
+
+from rlrun_environment.package_installer import FIRST_ON_PATH, PackageError, installed_distribution
+from rlrun_environment.worker_pool import Interpreter
+
+log = logging.getLogger(__name__)
+
+
+def choose_interpreter(package: str, folder: Path, interpreters: Path) -> Interpreter:
+    """Return the interpreter for the package installed in `folder`.
+
+    `interpreters` has a folder for each generation. Without it, outside of the image, workers have the interpreter of
+    this process. Raises PackageError if the package brings a version of verifiers that runners do not support.
+    """
+    own = folder / FIRST_ON_PATH
+    pushed = next((found.version for found in importlib.metadata.distributions(name=VERIFIERS, path=[str(own)])), None)
+    distribution = installed_distribution(folder, package)
+    form = package_form(package.replace("-", "_"), lambda path: _read(folder / path))
+    try:
+        generation = choose_generation((distribution and distribution.requires) or (), form, pushed)
+    except UnsupportedVerifiersError as error:
+        raise PackageError(Reason.ENVIRONMENT_INSTALL_FAILED, f"{package} cannot be run: {error}.") from error
+    python = interpreters / generation / "bin" / "python"
+    log.info("%s is run with %s%s", package, generation, f" and its own verifiers {pushed}" if pushed else "")
+    return Interpreter(str(python) if interpreters.exists() else sys.executable, own if pushed else None)
+
+
+def _read(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return None

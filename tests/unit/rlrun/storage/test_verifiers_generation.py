@@ -1,0 +1,107 @@
+"""The generation of verifiers follows from a package's requirements and from what its module defines."""
+
+import pytest
+from rlrun.storage.environment_image import Generation
+from rlrun.storage.verifiers_generation import (
+    SUPPORTED,
+    PackageForm,
+    UnsupportedVerifiersError,
+    choose_generation,
+    image_versions,
+    package_form,
+)
+
+V0, V1 = Generation.v0, Generation.v1
+ENVIRONMENT, TASKSET, UNKNOWN = PackageForm.environment, PackageForm.taskset, PackageForm.unknown
+
+
+@pytest.mark.parametrize(
+    ("requires", "form", "expected"),
+    [
+        # Both versions of the image meet these: the module decides.
+        (["verifiers>=0.1.5"], ENVIRONMENT, V0),
+        (["verifiers>=0.3"], ENVIRONMENT, V0),
+        (["verifiers"], ENVIRONMENT, V0),
+        (["verifiers>=0.1.5"], TASKSET, V1),
+        (["verifiers>=0.3.0"], TASKSET, V1),
+        (["verifiers"], UNKNOWN, V0),
+        # One does.
+        (["verifiers>=0.4"], ENVIRONMENT, V1),
+        (["verifiers>=0.4.0", "datasets"], UNKNOWN, V1),
+        (["verifiers>=0.3,<0.4"], ENVIRONMENT, V0),
+        (["verifiers>=0.3", "verifiers<0.4"], UNKNOWN, V0),
+        # v0 cannot run tasksets.
+        (["verifiers>=0.3.1,<0.4"], TASKSET, V1),
+        # None does.
+        (["verifiers[rg]==0.1.14"], ENVIRONMENT, V0),
+        (["verifiers>=0.1.14,<0.2"], ENVIRONMENT, V0),
+        (["verifiers>=0.5"], TASKSET, V1),
+        (["verifiers>=0.5"], ENVIRONMENT, V0),
+        # None is required here.
+        ([], ENVIRONMENT, V0),
+        (["openai", "not a requirement ="], UNKNOWN, V0),
+        (['verifiers>=0.4; extra == "dev"'], ENVIRONMENT, V0),
+        (['verifiers>=0.4; python_version < "3.11"'], ENVIRONMENT, V0),
+        (['Verifiers>=0.4; python_version >= "3.11"'], ENVIRONMENT, V1),
+        (["verifiers @ https://example.com/v.whl"], TASKSET, V1),
+    ],
+)
+def test_generation_of_a_package(requires: list[str], form: PackageForm, expected: Generation) -> None:
+    assert choose_generation(requires, form) is expected
+
+
+@pytest.mark.parametrize(("pushed", "expected"), [("0.1.14", V0), ("0.2.1", V0), ("0.3.2rc1", V0), ("0.4.1.dev3", V1)])
+def test_a_version_that_comes_with_the_package_decides(pushed: str, expected: Generation) -> None:
+    for form in PackageForm:
+        assert choose_generation(["verifiers>=0.3"], form, pushed) is expected
+
+
+@pytest.mark.parametrize("pushed", ["0.1.8", "0.5.0", "1.0", "not a version"])
+def test_a_version_without_a_runner_is_refused_with_those_that_have_one(pushed: str) -> None:
+    with pytest.raises(UnsupportedVerifiersError) as refusal:
+        choose_generation([], ENVIRONMENT, pushed)
+    for part in (f"brings verifiers {pushed}", ">=0.1.14", "<0.5", "0.3.1 or 0.4.0"):
+        assert part in str(refusal.value)
+
+
+def test_runners_support_the_versions_of_the_image() -> None:
+    assert image_versions() == {V0: "0.3.1", V1: "0.4.0"}
+    assert all(version in SUPPORTED[generation] for generation, version in image_versions().items())
+
+
+@pytest.mark.parametrize(
+    ("expected", "files"),
+    [
+        (ENVIRONMENT, {"my_env.py": "def load_environment(): ..."}),
+        (ENVIRONMENT, {"my_env/__init__.py": "from .env import load_environment"}),
+        (ENVIRONMENT, {"my_env/__init__.py": "from my_env.env import load as load_environment\n__all__ = ['x']"}),
+        (ENVIRONMENT, {"my_env.py": "load_environment = make()"}),
+        (ENVIRONMENT, {"my_env.py": "try:\n    import x\nexcept ImportError:\n    def load_environment(): ..."}),
+        (ENVIRONMENT, {"my_env.py": "from other import *\n__all__ = ['load_environment']"}),
+        (
+            ENVIRONMENT,
+            {
+                "my_env/__init__.py": "from .a import *",
+                "my_env/a/__init__.py": "from my_env.b import *",
+                "my_env/b.py": "def load_environment(): ...",
+            },
+        ),
+        # Packages for both forms have the function, which v0 needs.
+        (ENVIRONMENT, {"my_env.py": "class T(vf.Taskset): ...\ndef load_environment(): ...\n__all__ = ['T']"}),
+        (TASKSET, {"my_env/__init__.py": "from my_env.taskset import WordleTaskset\n__all__ = ['WordleTaskset']"}),
+        (TASKSET, {"my_env.py": "class T(vf.Taskset): ...\n__all__: list[str] = ['T', 'Config']"}),
+        (TASKSET, {"my_env.py": "from .a import *\n__all__ = []\n__all__ += ['T']"}),
+        (UNKNOWN, {"my_env/__init__.py": "from .a import *", "my_env/a.py": "__all__ = ['T']"}),
+        (UNKNOWN, {"my_env/__init__.py": "from .a import *", "my_env/a.py": "from . import *\nfrom .a import *"}),
+        (UNKNOWN, {"my_env.py": "from verifiers import *\nfrom . import *\nfrom .... import *"}),
+        (UNKNOWN, {"my_env.py": "def load_environment(:"}),
+        (UNKNOWN, {"my_env.py": "class Hidden:\n    def load_environment(): ..."}),
+        (UNKNOWN, {"my_env.py": "x = " + "(" * 5000}),
+        (UNKNOWN, {"other.py": "def load_environment(): ..."}),
+    ],
+)
+def test_form_of_a_package(expected: PackageForm, files: dict[str, str]) -> None:
+    def read(path: str) -> bytes | None:
+        return files[path].encode() if path in files else None
+
+    assert package_form("my_env", read) is expected
