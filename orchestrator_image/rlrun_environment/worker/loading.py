@@ -107,7 +107,7 @@ def _load(config: EnvironmentConfig, folder: Path) -> Loaded:
 
 def _exports_taskset(module: ModuleType) -> bool:
     """Return whether a module exports a taskset or an environment of verifiers.v1."""
-    v1 = sys.modules.get("verifiers.v1")
+    v1: Any = sys.modules.get("verifiers.v1")
     if not hasattr(v1, "AgentConfig"):
         # Not imported by the module, or an older form, whose packages have `load_environment`.
         return False

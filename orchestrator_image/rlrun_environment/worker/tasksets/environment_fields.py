@@ -101,8 +101,9 @@ class _Fields:
     def _agent(self, name: str, default: Any, harness: dict[str, Any], own: Any, taskset: str) -> Any:
         if not isinstance(own, Mapping):
             return own
-        pinned = own.get("harness") if isinstance(own.get("harness"), Mapping) else {}
-        identifier = pinned.get("id") or harness.get("id") or (default.harness.id if default.harness else None)
+        pinned = own.get("harness")
+        identifier = pinned.get("id") if isinstance(pinned, Mapping) else None
+        identifier = identifier or harness.get("id") or (default.harness.id if default.harness else None)
         identifier = str(identifier or vf.default_harness_id(taskset))
         known = vf.harness_config_type(identifier).model_fields
         of_agent = {key for key in vf.AgentConfig.model_fields if key != "harness" and key not in known}

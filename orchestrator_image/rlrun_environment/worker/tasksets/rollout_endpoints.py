@@ -13,7 +13,7 @@ from typing import Any
 from verifiers.v1 import EvalClientConfig
 from verifiers.v1.interception import Interception, InterceptionServer
 
-NO_KEY = "RLRUN_GATEWAY_KEY"
+NO_KEY = "GATEWAY_NEEDS_NO_KEY"
 """Variable of the key for the gateway, which needs none. It identifies the configurations of the gateway."""
 
 
