@@ -16,6 +16,8 @@ from aiohttp.test_utils import TestServer
 from rlrun.protocol.environment import EnvironmentConfig, GroupRequest
 from rlrun_environment.worker.__main__ import Runner, runner_for
 from rlrun_environment.worker.loading import load
+from rlrun_orchestrator.inference.gateway.responses import to_event_stream
+from rlrun_orchestrator.inference.gateway.sampling_rules import CompletionKind
 
 PREAMBLE = """
 import asyncio, os, sys, time
@@ -52,16 +54,19 @@ class Upstream:
         if isinstance(content, web.Response):
             return content
         message = content if isinstance(content, dict) else {"role": "assistant", "content": content}
-        return web.json_response(
-            {
-                "id": "c",
-                "object": "chat.completion",
-                "created": 1,
-                "model": body["model"],
-                "choices": [{"index": 0, "message": message, "finish_reason": "stop", "logprobs": None}],
-                "usage": {"prompt_tokens": 3, "completion_tokens": 3, "total_tokens": 6},
-            }
-        )
+        finish = "tool_calls" if message.get("tool_calls") else "stop"
+        completion = {
+            "id": "c",
+            "object": "chat.completion",
+            "created": 1,
+            "model": body["model"],
+            "choices": [{"index": 0, "message": message, "finish_reason": finish, "logprobs": None}],
+            "usage": {"prompt_tokens": 3, "completion_tokens": 3, "total_tokens": 6},
+        }
+        if body.get("stream"):
+            events = to_event_stream(CompletionKind.chat, completion, include_usage=True)
+            return web.Response(body=events, content_type="text/event-stream")
+        return web.json_response(completion)
 
 
 @pytest.fixture

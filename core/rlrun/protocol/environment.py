@@ -154,7 +154,10 @@ class Split(StrEnum):
 
 
 class GroupRequest(Schema):
-    """Request for `rollouts` rollouts of one example, which are scored together."""
+    """Request for `rollouts` rollouts of one example, which are scored together.
+
+    An environment with several agents runs that number of episodes, each of which has one rollout per trained agent.
+    """
 
     group_id: str
     example_index: int = Field(ge=0)
@@ -202,6 +205,11 @@ class RolloutResult(Schema):
 
     rollout_id: str
     """Id that the environment sent as X-Rollout-Id."""
+    agent: str | None = None
+    """Name of the agent that the rollout is of, in an environment with agents."""
+    episode: str | None = None
+    """Id of the run of the environment that the rollout is part of, if several may be: one for each of its agents.
+    Unset: the rollout is one by itself."""
     reward: float
     rewards: dict[str, FunctionReward] = Field(default_factory=dict)
     """Results of the single reward functions, without those of weight 0. Empty if the environment does not report

@@ -32,8 +32,9 @@ from rlrun.protocol.problem import Problem
 from rlrun.service.errors import ProblemError
 from rlrun.service.server import json_response, make_runner, problem_middleware, stop_event
 
-from rlrun_environment.worker.loaded import Loaded
-from rlrun_environment.worker.loading import LoadError, load
+from rlrun_environment.worker.load_error import LoadError
+from rlrun_environment.worker.loaded import EnvironmentForm, Loaded
+from rlrun_environment.worker.loading import load
 
 log = logging.getLogger(__name__)
 
@@ -65,7 +66,11 @@ class Runner(Protocol):
 
 def runner_for(loaded: Loaded, folder: Path) -> Runner:
     """Return the runner for the environment. Only verifiers environments import verifiers and openai: that is slow."""
-    if loaded.plain:
+    if loaded.form is EnvironmentForm.taskset:
+        from rlrun_environment.worker.tasksets.taskset_runner import TasksetRunner
+
+        return TasksetRunner(loaded, folder)
+    if loaded.form is EnvironmentForm.plain:
         from rlrun_environment.worker.plain_runner import PlainRunner
 
         return PlainRunner(loaded, folder)

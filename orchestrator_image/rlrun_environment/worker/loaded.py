@@ -7,6 +7,7 @@ and so do those of values that Arrow does not take apart: of `datasets.Json`, JS
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum, auto
 from typing import Any
 
 from rlrun.constants import Reason
@@ -15,18 +16,28 @@ from rlrun.protocol.problem import Problem
 from rlrun.service.errors import ProblemError
 
 
+class EnvironmentForm(Enum):
+    """Form in which an environment is written."""
+
+    plain = auto()
+    """An object that fulfils `plain_contract`, without verifiers."""
+    verifiers = auto()
+    """A `verifiers.Environment`."""
+    taskset = auto()
+    """A `verifiers.v1.Env` over a taskset."""
+
+
 @dataclass(frozen=True)
 class Loaded:
     """An environment that is ready to run, with its datasets."""
 
     environment: Any
-    """A `verifiers.Environment`, or with `plain` an object that fulfils `plain_contract`."""
     train: Any | None
-    """A `datasets.Dataset` or a list of dicts. None if the environment has only an evaluation dataset."""
+    """A `datasets.Dataset`, a list of dicts, or the `TaskRows` of a taskset. None if the environment has only an
+    evaluation dataset."""
     eval: Any | None
     """Like `train`. None if evaluation uses the training examples."""
-    plain: bool = False
-    """True for an environment that was written without verifiers."""
+    form: EnvironmentForm = EnvironmentForm.verifiers
 
     @property
     def train_examples(self) -> int:

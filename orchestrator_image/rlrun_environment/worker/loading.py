@@ -5,18 +5,20 @@ import importlib.metadata
 import logging
 import os
 import sys
+import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from packaging.markers import UndefinedComparison, UndefinedEnvironmentName
 from packaging.requirements import InvalidRequirement, Requirement
 from rlrun.constants import Reason
 from rlrun.protocol.environment import EnvironmentConfig, linked_secret
-from rlrun.protocol.problem import Problem
 from rlrun.storage.verifiers_generation import VERIFIERS, image_versions
 
-from rlrun_environment.worker.loaded import Loaded
+from rlrun_environment.worker.load_error import LoadError
+from rlrun_environment.worker.loaded import EnvironmentForm, Loaded
 from rlrun_environment.worker.plain_contract import plain_contract_violation
 from rlrun_environment.worker.sanitize import describe_exception
 from rlrun_environment.worker.tracebacks import user_line
@@ -27,14 +29,6 @@ MAX_SHOWN = 3
 """Requirements in one message."""
 
 
-class LoadError(Exception):
-    """The environment cannot be used."""
-
-    def __init__(self, reason: str, message: str) -> None:
-        super().__init__(f"{reason}: {message}")
-        self.problem = Problem(reason=reason, message=message)
-
-
 def load(config: EnvironmentConfig, folder: Path) -> Loaded:
     """Load the environment from the package installed in `folder`. Raises LoadError.
 
@@ -42,9 +36,11 @@ def load(config: EnvironmentConfig, folder: Path) -> Loaded:
     """
     _prepare_process(folder)
     try:
-        loaded = _load(config)
+        loaded = _load(config, folder)
     except KeyboardInterrupt:
         raise
+    except LoadError as error:
+        raise LoadError(error.problem.reason, f"{config.id} did not load: {error.problem.message}.") from error
     except BaseException as error:
         # Including SystemExit: user modules call sys.exit() when a key or a file is missing.
         log.exception("Loading %s failed", config.id)
@@ -68,8 +64,14 @@ def _secret_hint(config: EnvironmentConfig) -> str:
     return f"Secret {linked_secret(f'{config.owner}/{config.package}')} of the run's namespace, or in "
 
 
-def _load(config: EnvironmentConfig) -> Loaded:
+def _load(config: EnvironmentConfig, folder: Path) -> Loaded:
     module = importlib.import_module(config.package.replace("-", "_"))
+    if _exports_taskset(module):
+        # Its programs and tool servers are processes of their own.
+        prepare_programs(folder)
+        from rlrun_environment.worker.tasksets.environment_fields import load_taskset
+
+        return load_taskset(module, config)
     if not hasattr(module, "load_environment"):
         where = getattr(module, "__file__", None)
         raise AttributeError(f"module {module.__name__!r} ({where}) does not have a 'load_environment' function")
@@ -93,8 +95,33 @@ def _load(config: EnvironmentConfig) -> Loaded:
             f"a plain environment: {reason}"
         )
     return Loaded(
-        environment, getattr(environment, "dataset", None), getattr(environment, "eval_dataset", None), plain=True
+        environment,
+        getattr(environment, "dataset", None),
+        getattr(environment, "eval_dataset", None),
+        EnvironmentForm.plain,
     )
+
+
+def _exports_taskset(module: ModuleType) -> bool:
+    """Return whether a module exports a taskset or an environment of verifiers.v1."""
+    v1: Any = sys.modules.get("verifiers.v1")
+    if not hasattr(v1, "AgentConfig"):
+        # Not imported by the module, or an older form, whose packages have `load_environment`.
+        return False
+    found = (getattr(module, name, None) for name in getattr(module, "__all__", ()))
+    return any(isinstance(one, type) and issubclass(one, v1.Taskset | v1.Env) for one in found)
+
+
+def prepare_programs(folder: Path) -> None:
+    """Set variables for the processes that verifiers.v1 starts: uv uses this interpreter, and tool servers find the
+    user's package in `folder`, behind the packages of their interpreter.
+    """
+    os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+    os.environ.setdefault("UV_PYTHON", sys.executable)
+    # PYTHONPATH comes before the installed packages, so it has only a module that Python imports at its start.
+    start = Path(tempfile.mkdtemp(prefix="rlrun-start-"))
+    (start / "sitecustomize.py").write_text(f"import sys\n\nsys.path.append({str(folder)!r})\n")
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(start), *filter(None, [os.environ.get("PYTHONPATH")])])
 
 
 def _prepare_process(folder: Path) -> None:

@@ -1,10 +1,13 @@
 """Location of an exception in user code."""
 
+import re
 import traceback
+from collections.abc import Sequence
 from pathlib import Path
 
 OWN_PACKAGES = {"verifiers", "rlrun_environment", "importlib"}
 """Folder names of code that is not the user's."""
+_FRAME = re.compile(r'^ *File "(?P<file>[^"\n]+)", line (?P<line>\d+), in (?P<name>.+)\n *(?P<code>.+)$', re.MULTILINE)
 
 
 def user_line(error: BaseException, folder: Path) -> str | None:
@@ -12,7 +15,18 @@ def user_line(error: BaseException, folder: Path) -> str | None:
 
     Without such a frame, of the innermost one outside of `OWN_PACKAGES`. None without any.
     """
-    frames = traceback.extract_tb(error.__traceback__)
+    return _innermost(traceback.extract_tb(error.__traceback__), folder)
+
+
+def user_line_in(text: str, folder: Path) -> str | None:
+    """Return the same of a traceback as text."""
+    found = _FRAME.finditer(text)
+    return _innermost(
+        [traceback.FrameSummary(f["file"], int(f["line"]), f["name"], line=f["code"]) for f in found], folder
+    )
+
+
+def _innermost(frames: Sequence[traceback.FrameSummary], folder: Path) -> str | None:
     inside = [f for f in frames if Path(f.filename).is_relative_to(folder)]
     others = [f for f in frames if not f.filename.startswith("<") and not OWN_PACKAGES & set(Path(f.filename).parts)]
     if not inside and not others:

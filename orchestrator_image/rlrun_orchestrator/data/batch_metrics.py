@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from rlrun.constants import Reason
 
-from rlrun_orchestrator.data.groups import Group, Rollout
+from rlrun_orchestrator.data.groups import Group, Rollout, episode_of
 from rlrun_orchestrator.data.reward_histogram import histogram_values
 
 Value = float | list[float]
@@ -71,12 +71,17 @@ def batch_metrics(groups: Sequence[Group], step: int, rollouts_per_example: int)
         "batch/samples_per_rollout": mean(float(count) for count in samples),
         "batch/prefix_breaks": float(sum(rollout.trajectory.prefix_breaks for rollout in valid)),
         "batch/prefix_bridges": float(sum(rollout.trajectory.bridged for rollout in valid)),
-        "batch/missing_rollouts": float(len(groups) * rollouts_per_example - len(valid)),
+        "batch/missing_rollouts": float(len(groups) * rollouts_per_example - sum(map(_valid_episodes, groups))),
         "time/group": mean(group.seconds for group in groups),
     }
     for name, rewards in sorted(rewards_by_environment(groups).items()):
         values[f"reward/{name}/mean"] = mean(rewards)
     return values | distillation_metrics(all_rollouts) | environment_metrics(valid)
+
+
+def _valid_episodes(group: Group) -> int:
+    """Return the number of episodes of a group with a valid rollout."""
+    return len({episode_of(rollout.result) for rollout in group.valid_rollouts})
 
 
 def distillation_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:

@@ -5,6 +5,7 @@ was not requested, or that was reported before is an error of that rollout: coun
 """
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -30,6 +31,8 @@ class GroupOutcome(StrEnum):
 
 LARGEST_REWARD = 1e18
 """Largest absolute value of a reward. The trainer's numbers of 32 bits overflow with larger ones."""
+MAX_AGENTS = 64
+"""Rollouts of one episode that are trained on, far above legitimate use."""
 REWARD_REASONS = frozenset({Reason.REWARD_FUNCTION_ERROR, Reason.REWARD_NOT_FINITE})
 """Reasons of errors that the reward function caused, not the rollout."""
 
@@ -45,8 +48,8 @@ class ScoringSettings:
     verify: bool = True
     """False if environments compute no rewards: all are 0, and none filters."""
     baseline: bool = True
-    """Compares each rollout with the others of its group. A group then needs two valid rollouts, unless the run
-    requests groups of one.
+    """Compares each rollout with the others of its group that have the same agent. A group then needs two valid
+    rollouts of one agent, unless the run requests groups of one.
     """
 
     filter_zero_advantages: bool = False
@@ -172,15 +175,36 @@ def score_group(result: GroupResult, recorded: RecordedGroup, example: Example, 
         content=result.example,
     )
     order = {rollout: number for number, rollout in enumerate(recorded.turns_by_rollout)}
+    in_order = sorted(result.rollouts, key=lambda reported: order.get(reported.rollout_id, len(order)))
+    asked = {reported.rollout_id for reported in first_episodes(in_order, scoring.rollouts_per_example)}
     seen: set[str] = set()
-    for reported in sorted(result.rollouts, key=lambda reported: order.get(reported.rollout_id, len(order))):
-        group.rollouts.append(_rollout(reported, recorded, scoring, seen))
+    for reported in in_order:
+        group.rollouts.append(_rollout(reported, recorded, scoring, seen, asked=reported.rollout_id in asked))
         seen.add(reported.rollout_id)
     assign_outcome(group, scoring)
     return group
 
 
-def _rollout(reported: RolloutResult, recorded: RecordedGroup, scoring: ScoringSettings, seen: set[str]) -> Rollout:
+def episode_of(reported: RolloutResult) -> str:
+    """Return the id of a rollout's episode. A rollout without one is an episode by itself."""
+    return reported.episode if reported.episode is not None else reported.rollout_id
+
+
+def first_episodes(rollouts: Sequence[RolloutResult], count: int) -> list[RolloutResult]:
+    """Return the rollouts of the first `count` episodes, at most `MAX_AGENTS` of each."""
+    chosen: Counter[str] = Counter()
+    found = []
+    for rollout in rollouts:
+        episode = episode_of(rollout)
+        if (episode in chosen or len(chosen) < count) and chosen[episode] < MAX_AGENTS:
+            chosen[episode] += 1
+            found.append(rollout)
+    return found
+
+
+def _rollout(
+    reported: RolloutResult, recorded: RecordedGroup, scoring: ScoringSettings, seen: set[str], *, asked: bool
+) -> Rollout:
     turns = recorded.turns_by_rollout.get(reported.rollout_id, ()) if reported.rollout_id not in seen else ()
     trajectory = build_trajectory(turns, scoring.strategy, scoring.seq_len)
     refusal = recorded.refusals.get(reported.rollout_id) if reported.rollout_id not in seen else None
@@ -191,8 +215,10 @@ def _rollout(reported: RolloutResult, recorded: RecordedGroup, scoring: ScoringS
     error: Problem | None
     if reported.rollout_id in seen:
         error = Problem(reason=Reason.ROLLOUT_REPEATED, message=f"rollout {reported.rollout_id!r} was reported twice")
-    elif len(seen) >= scoring.rollouts_per_example:
+    elif not asked:
         message = f"{scoring.rollouts_per_example} rollouts were requested: {reported.rollout_id!r} exceeds them"
+        if reported.episode is not None:
+            message += f", or the {MAX_AGENTS} that an episode may have"
         error = Problem(reason=Reason.ROLLOUT_UNASKED, message=message)
     else:
         error = reported.error or _own_error(reported, trajectory, turns, refusal)
@@ -200,15 +226,38 @@ def _rollout(reported: RolloutResult, recorded: RecordedGroup, scoring: ScoringS
 
 
 def assign_outcome(group: Group, scoring: ScoringSettings) -> None:
-    """Decide the outcome of a group, and the advantages of its valid rollouts."""
-    rewards = group.rewards
-    if len(rewards) < scoring.needed:
+    """Decide the outcome of a group, and the advantages of its valid rollouts.
+
+    The agents of an environment are compared each with itself: rewards of different agents have no common mean. A group
+    is usable if the rollouts of one agent are. Those of the others are then left out.
+    """
+    by_agent: dict[str | None, list[Rollout]] = {}
+    for rollout in group.valid_rollouts:
+        by_agent.setdefault(rollout.result.agent, []).append(rollout)
+    comparable = [rollouts for rollouts in by_agent.values() if len(rollouts) >= scoring.needed]
+    if not comparable:
         group.outcome = GroupOutcome.errored
         return
-    group.filter_reason = scoring.filtering.filter_reason(rewards) if scoring.verify else None
-    group.outcome = GroupOutcome.usable if group.filter_reason is None else GroupOutcome.filtered
-    if scoring.baseline:
-        for rollout, advantage in zip(group.valid_rollouts, group_advantages(rewards), strict=True):
+    reasons = [
+        scoring.filtering.filter_reason([rollout.result.reward for rollout in rollouts]) if scoring.verify else None
+        for rollouts in comparable
+    ]
+    kept = [rollouts for rollouts, reason in zip(comparable, reasons, strict=True) if reason is None]
+    group.filter_reason = None if kept else reasons[0]
+    group.outcome = GroupOutcome.usable if kept else GroupOutcome.filtered
+    for rollouts in by_agent.values():
+        unused = bool(kept) and rollouts not in kept
+        _assign_advantages(rollouts, scoring, unused=unused)
+
+
+def _assign_advantages(rollouts: Sequence[Rollout], scoring: ScoringSettings, *, unused: bool) -> None:
+    """Set the advantages of an agent's rollouts, 0 for those that are not used although their group is."""
+    if unused:
+        for rollout in rollouts:
+            rollout.advantage, rollout.left_out = 0.0, True
+    elif scoring.baseline:
+        advantages = group_advantages([rollout.result.reward for rollout in rollouts])
+        for rollout, advantage in zip(rollouts, advantages, strict=True):
             rollout.advantage = advantage
             rollout.left_out = scoring.filter_zero_advantages and advantage == 0.0
 

@@ -26,7 +26,7 @@ from rlrun.storage.samples.record import SampleSplit
 
 from rlrun_orchestrator.data.ended_groups import EndedGroup
 from rlrun_orchestrator.data.example_buffer import Example
-from rlrun_orchestrator.data.groups import add_cause
+from rlrun_orchestrator.data.groups import add_cause, first_episodes
 from rlrun_orchestrator.data.schedule import RunSchedule
 from rlrun_orchestrator.evaluation.fair_semaphore import FairSemaphore
 from rlrun_orchestrator.evaluation.measured_groups import measured_group
@@ -369,7 +369,7 @@ class Evaluator:
             result = await member.client.roll_out(request)
             refusals = live_group.final_refusals()
             # More rollouts than requested would give this example a higher weight.
-            reported = result.rollouts[: measurement.rollouts]
+            reported = first_episodes(result.rollouts, measurement.rollouts)
             rollouts = [add_cause(rollout, refusals.get(rollout.rollout_id)) for rollout in reported]
             return result.model_copy(update={"rollouts": rollouts})
         finally:

@@ -1,7 +1,7 @@
 """Metrics of an evaluation: avg@k, pass@k, and validation rewards. Pure.
 
 A failed rollout has no reward: it is excluded from every mean and counted in `error`. An example counts for pass@k only
-with k valid rollouts.
+with k valid rollouts. The rollouts of all agents of an environment count alike.
 """
 
 import math
@@ -34,7 +34,7 @@ def evaluation_values(environment: str, rollouts: int, results: Sequence[Sequenc
     """Return `eval/<environment>/...`. `results` has one entry per example, an empty one if it failed."""
     groups = valid_rewards(results)
     base = f"eval/{environment}"
-    values = {f"{base}/error": _error_share(groups, rollouts), f"{base}/examples": float(len(results))}
+    values = {f"{base}/error": _error_share(results, rollouts), f"{base}/examples": float(len(results))}
     rewards = [reward for group in groups for reward in group]
     if not rewards:
         return values
@@ -52,7 +52,7 @@ def validation_values(environment: str, rollouts: int, results: Sequence[Sequenc
     """Return `val_reward/<environment>/...`."""
     groups = valid_rewards(results)
     base = f"val_reward/{environment}"
-    values = {f"{base}/error": _error_share(groups, rollouts), f"{base}/examples": float(len(results))}
+    values = {f"{base}/error": _error_share(results, rollouts), f"{base}/examples": float(len(results))}
     rewards = [reward for group in groups for reward in group]
     return values | ({f"{base}/mean": _mean(rewards)} if rewards else {})
 
@@ -73,9 +73,10 @@ def is_valid(rollout: RolloutResult) -> bool:
     return rollout.error is None and math.isfinite(rollout.reward)
 
 
-def _error_share(groups: Sequence[Sequence[float]], rollouts: int) -> float:
-    wanted = len(groups) * rollouts
-    return 1.0 - sum(map(len, groups)) / wanted if wanted else 0.0
+def _error_share(results: Sequence[Sequence[RolloutResult]], rollouts: int) -> float:
+    """Return the share of failed rollouts of those requested, or reported if episodes have several."""
+    wanted = sum(max(rollouts, len(group)) for group in results)
+    return 1.0 - sum(map(len, valid_rewards(results))) / wanted if wanted else 0.0
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -90,6 +90,8 @@ def _record(ended: EndedGroup, rollout: Rollout, step: int, split: SampleSplit) 
         group=group.id,
         ordinal=group.ordinal,
         rollout=result.rollout_id[:MAX_NAME],
+        agent=result.agent[:MAX_NAME] if result.agent else None,
+        episode=result.episode[:MAX_NAME] if result.episode else None,
         environment=group.example.environment,
         example=group.example.index,
         policy_version=oldest,

@@ -107,6 +107,10 @@ class SampleRecord(Schema):
     ordinal: int = 0
     """Number of the group since the beginning of the run."""
     rollout: Identifier
+    agent: Identifier | None = None
+    """Agent of an environment with agents. Its rollouts are compared with one another."""
+    episode: Identifier | None = None
+    """Run of such an environment, which has a rollout for each of its agents."""
     environment: Identifier
     example: int
     """Number of the example in the environment's dataset."""

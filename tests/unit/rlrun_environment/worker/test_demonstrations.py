@@ -8,7 +8,7 @@ from datasets import Dataset
 from rlrun.protocol.environment import DemonstrationRequest
 from rlrun.service.errors import ProblemError
 from rlrun_environment.worker.demonstrations import demonstrate
-from rlrun_environment.worker.loaded import Loaded
+from rlrun_environment.worker.loaded import EnvironmentForm, Loaded
 from rlrun_environment.worker.loading import load
 
 USER = {"role": "user", "content": "abc"}
@@ -51,7 +51,7 @@ def load_environment():
 
 def of(*rows: dict, environment: object = None, **request) -> dict:
     wanted = DemonstrationRequest.model_validate({"example_index": 0, **request})
-    found = demonstrate(Loaded(environment, list(rows), None, plain=True), wanted).to_json_dict()
+    found = demonstrate(Loaded(environment, list(rows), None, EnvironmentForm.plain), wanted).to_json_dict()
     return found if found["tools"] else {key: value for key, value in found.items() if key != "tools"}
 
 
@@ -112,7 +112,7 @@ def test_fields_that_a_row_lacks_are_absent_at_every_depth():
     ]
     assert Dataset.from_list(rows)[0]["tools"][0]["function"]["parameters"]["properties"]["query"] is None
     for index, row in enumerate(rows):
-        loaded = Loaded(None, Dataset.from_list(rows), None, plain=True)
+        loaded = Loaded(None, Dataset.from_list(rows), None, EnvironmentForm.plain)
         shown = demonstrate(loaded, DemonstrationRequest(example_index=index))
         assert shown.to_json_dict() == row
 
@@ -132,7 +132,9 @@ def test_a_null_stays_in_values_that_arrow_does_not_take_apart():
 
     tool = function("add", {"a": {"type": "integer", "default": None}})
     rows = Rows([{"prompt": "a", "answer": "b", "tools": [tool]}])
-    assert demonstrate(Loaded(None, rows, None, plain=True), DemonstrationRequest(example_index=0)).tools == [tool]
+    assert demonstrate(
+        Loaded(None, rows, None, EnvironmentForm.plain), DemonstrationRequest(example_index=0)
+    ).tools == [tool]
 
 
 async def test_tools_of_a_row_are_sent_without_the_fields_that_it_lacks(make_runner, make_group, upstream):

@@ -12,7 +12,14 @@ from rlrun.protocol.problem import Problem
 from rlrun_orchestrator.data.batch_metrics import batch_metrics
 from rlrun_orchestrator.data.example_buffer import Example
 from rlrun_orchestrator.data.group_filter import FilterReason, GroupFilter
-from rlrun_orchestrator.data.groups import Group, GroupOutcome, ScoringSettings, group_advantages, score_group
+from rlrun_orchestrator.data.groups import (
+    MAX_AGENTS,
+    Group,
+    GroupOutcome,
+    ScoringSettings,
+    group_advantages,
+    score_group,
+)
 from rlrun_orchestrator.data.trajectories import Turn
 from rlrun_orchestrator.inference.gateway.live_groups import LiveGroup, LiveGroups
 from rlrun_orchestrator.training.serialization import trained_tokens, training_samples
@@ -128,6 +135,63 @@ def test_unrequested_rollouts_do_not_replace_requested_ones() -> None:
     group = scored([outcome("fake", 9.0), outcome("r0", 1.0), outcome("r1", 0.0)], live("r0", "r1"), scoring(2))
     assert group.rewards == [1.0, 0.0]
     assert reasons(group)[-1] == "RolloutUnasked"
+
+
+def part(rollout: str, episode: str, agent: str, reward: float) -> RolloutResult:
+    return RolloutResult(rollout_id=rollout, episode=episode, agent=agent, reward=reward)
+
+
+DUEL = [
+    part("a1", "e1", "asker", 3.0),
+    part("b1", "e1", "guesser", -3.0),
+    part("a2", "e2", "asker", 1.0),
+    part("b2", "e2", "guesser", -1.0),
+]
+
+
+def test_each_agent_of_an_episode_is_a_sample_compared_with_its_own_agent_only() -> None:
+    found = scored(DUEL, live("a1", "b1", "a2", "b2"), scoring(2))
+    assert found.outcome is GroupOutcome.usable
+    assert {one.result.rollout_id: one.advantage for one in found.rollouts} == {
+        "a1": 1.0,
+        "b1": -1.0,
+        "a2": -1.0,
+        "b2": 1.0,
+    }
+    assert [sample["advantage"] for sample in training_samples([found])] == [1.0, -1.0, -1.0, 1.0]
+    assert batch_metrics([found], 8, 2)["batch/missing_rollouts"] == 0.0
+    assert batch_metrics([found], 8, 3)["batch/missing_rollouts"] == 1.0
+
+
+def test_no_more_episodes_count_than_were_asked_for() -> None:
+    found = scored([*DUEL, part("a3", "e3", "asker", 9.0)], live("a1", "b1", "a2", "b2", "a3"), scoring(2))
+    assert reasons(found) == [None] * 4 + ["RolloutUnasked"]
+
+
+def test_an_episode_has_a_bounded_number_of_rollouts() -> None:
+    many = [part(f"r{number}", "e1", "asker", float(number)) for number in range(MAX_AGENTS + 2)]
+    found = scored(many, live(*(one.rollout_id for one in many)), scoring(1))
+    assert reasons(found) == [None] * MAX_AGENTS + ["RolloutUnasked"] * 2
+
+
+def test_an_agent_without_a_second_rollout_is_left_out() -> None:
+    found = scored(DUEL[:3], live("a1", "b1", "a2"), scoring(2))
+    assert found.outcome is GroupOutcome.usable
+    assert [one.left_out for one in found.rollouts] == [False, True, False]
+    assert len(training_samples([found])) == 2
+    alone = scored(DUEL[:2], live("a1", "b1"), scoring(2))
+    assert alone.outcome is GroupOutcome.errored
+
+
+def test_an_agent_whose_rewards_teach_nothing_is_left_out_alone() -> None:
+    rewards = {"a1": 1.0, "b1": 0.0, "a2": 1.0, "b2": 1.0}
+    outcomes = [one.model_copy(update={"reward": rewards[one.rollout_id]}) for one in DUEL]
+    rules = scoring(2, GroupFilter(online=True))
+    found = scored(outcomes, live(*rewards), rules)
+    assert (found.outcome, found.filter_reason) == (GroupOutcome.usable, None)
+    assert [one.left_out for one in found.rollouts] == [True, False, True, False]
+    same = scored([one.model_copy(update={"reward": 1.0}) for one in DUEL], live(*rewards), rules)
+    assert (same.outcome, same.filter_reason) == (GroupOutcome.filtered, FilterReason.all_one)
 
 
 def test_fewer_rollouts_than_asked_for_are_counted_as_missing() -> None:

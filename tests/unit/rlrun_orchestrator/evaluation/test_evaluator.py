@@ -461,6 +461,11 @@ def test_values_of_an_evaluation() -> None:
     assert found["eval/e/pass@4"] == 1.0
 
 
+def test_rollouts_of_all_agents_of_an_episode_count() -> None:
+    found = evaluation_values("e", 2, results([1.0, 0.0, 0.5, None]))
+    assert (found["eval/e/error"], found["eval/e/avg@2"]) == (0.25, 0.5)
+
+
 def test_an_environment_that_never_answered_has_no_reward_and_every_error() -> None:
     assert evaluation_values("e", 2, [[], []]) == {"eval/e/error": 1.0, "eval/e/examples": 2.0}
     assert validation_values("e", 2, [[]]) == {"val_reward/e/error": 1.0, "val_reward/e/examples": 1.0}

@@ -1,0 +1,11 @@
+"""The error of an environment that cannot be used."""
+
+from rlrun.protocol.problem import Problem
+
+
+class LoadError(Exception):
+    """The environment cannot be used."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(f"{reason}: {message}")
+        self.problem = Problem(reason=reason, message=message)

@@ -1,0 +1,186 @@
+"""Fields of a run's environment as the configuration of a verifiers.v1 environment.
+
+    taskset   the environment's `taskset`, with the package as its id
+    harness   for each agent: its `harness`, and what belongs to the agent itself (runtime, max_turns, sampling, ...)
+    args      everything else: fields of the environment, its agents by their names, and `select`
+
+Agents run as processes of the environment's pod: what an environment does not set is the runtime `subprocess`, and all
+other runtimes are refused.
+"""
+
+from collections.abc import Iterator, Mapping
+from types import ModuleType
+from typing import Any
+
+import verifiers.v1 as vf
+from pydantic import BaseModel, ValidationError
+from rlrun.constants import Reason
+from rlrun.protocol.environment import EnvironmentConfig
+from verifiers.v1.utils.compile import resolve_runtime_config, validate_pairing
+from verifiers.v1.utils.generic import deep_merge
+
+from rlrun_environment.worker.load_error import LoadError
+from rlrun_environment.worker.loaded import EnvironmentForm, Loaded
+from rlrun_environment.worker.tasksets.task_rows import TaskRows
+
+RUNTIME = "subprocess"
+"""The only runtime of agents and tool servers."""
+MAX_SHOWN = 3
+"""Invalid fields in one message."""
+SELECT = "select"
+"""Key of `args` that chooses tasks, as `--select` of verifiers' command line."""
+Path = tuple[str, ...]
+
+
+def load_taskset(module: ModuleType, config: EnvironmentConfig) -> Loaded:
+    """Return the environment of a package that exports a taskset. Raises LoadError and what the package raises."""
+    args = dict(config.args)
+    selection = args.pop(SELECT, None)
+    fields = _Fields(module, config, args)
+    settings = fields.validated()
+    _refuse_runtimes(settings, fields)
+    _refuse_models(settings)
+    environment = vf.load_environment(settings)
+    rows = TaskRows(_selected(environment.taskset, selection))
+    if len(rows):
+        _refuse_containers(environment, settings, rows.task(0))
+    return Loaded(environment, rows, None, EnvironmentForm.taskset)
+
+
+class _Fields:
+    """Raw configuration of the environment, and the fields of the run that its parts come from."""
+
+    def __init__(self, module: ModuleType, config: EnvironmentConfig, args: dict[str, Any]) -> None:
+        taskset, harness = dict(config.taskset or {}), dict(config.harness or {})
+        if _exports(module, vf.Taskset):
+            taskset.setdefault("id", config.package)
+        else:
+            args.setdefault("id", config.package)
+        if not taskset.get("id"):
+            message = (
+                f"{config.package} is an environment without a taskset of its own. Set taskset.id to the package of one"
+            )
+            raise invalid_fields(message)
+        self.config_type = vf.env_config_type(str(taskset["id"]), str(args.get("id") or ""))
+        self.agents = {
+            name: field.default
+            for name, field in self.config_type.model_fields.items()
+            if isinstance(field.default, vf.AgentConfig)
+        }
+        self._shared: dict[str, set[str]] = {}
+        """Fields of each agent that come from `harness`."""
+        self.raw: dict[str, Any] = {**args, "taskset": taskset}
+        for name, default in self.agents.items():
+            self.raw[name] = self._agent(name, default, harness, args.get(name, {}), taskset["id"])
+
+    def validated(self) -> Any:
+        """Return the configuration. Raises LoadError that names the invalid fields."""
+        try:
+            return self.config_type.model_validate(self.raw)
+        except ValidationError as error:
+            found = [
+                f"{self.name(tuple(map(str, entry['loc'])))}: "
+                + ("unknown field" if entry["type"] == "extra_forbidden" else entry["msg"])
+                for entry in error.errors(include_url=False)
+            ]
+            more = f" and {len(found) - MAX_SHOWN} more" if len(found) > MAX_SHOWN else ""
+            raise invalid_fields("; ".join(found[:MAX_SHOWN]) + more) from error
+
+    def name(self, path: Path) -> str:
+        """Return the field of the run that a part of the configuration comes from."""
+        if path[:1] == ("taskset",):
+            return ".".join(path)
+        agent, rest = path[:1], path[1:]
+        shared = self._shared.get(agent[0], set()) if agent else set()
+        if rest[:1] == ("harness",) and rest[1:2] and rest[1] in shared:
+            return ".".join(rest)
+        if rest and rest[0] in shared:
+            return ".".join(("harness", *rest))
+        return ".".join(("args", *path))
+
+    def _agent(self, name: str, default: Any, harness: dict[str, Any], own: Any, taskset: str) -> Any:
+        if not isinstance(own, Mapping):
+            return own
+        pinned = own.get("harness")
+        identifier = pinned.get("id") if isinstance(pinned, Mapping) else None
+        identifier = identifier or harness.get("id") or (default.harness.id if default.harness else None)
+        identifier = str(identifier or vf.default_harness_id(taskset))
+        known = vf.harness_config_type(identifier).model_fields
+        of_agent = {key for key in vf.AgentConfig.model_fields if key != "harness" and key not in known}
+        self._shared[name] = set(harness)
+        section: dict[str, Any] = {key: value for key, value in harness.items() if key in of_agent}
+        program = {key: value for key, value in harness.items() if key not in of_agent}
+        if program or pinned:
+            section["harness"] = {**program, "id": identifier}
+        section = deep_merge(section, dict(own))
+        if "runtime" not in section and "runtime" not in default.model_fields_set:
+            section["runtime"] = {"type": RUNTIME}
+        return section
+
+
+def invalid_fields(message: str) -> LoadError:
+    """Return the error of fields that do not fit the environment."""
+    return LoadError(Reason.ENVIRONMENT_LOAD_FAILED, message)
+
+
+def _exports(module: ModuleType, base: type) -> bool:
+    found = (getattr(module, name, None) for name in getattr(module, "__all__", ()))
+    return any(isinstance(one, type) and issubclass(one, base) for one in found)
+
+
+def _selected(taskset: Any, selection: Any) -> Any:
+    if selection is None:
+        return taskset
+    config = getattr(vf, "SelectConfig", None)
+    if config is None:
+        raise invalid_fields(f"args.{SELECT}: this version of verifiers cannot select tasks. Use 0.4 or later")
+    try:
+        return taskset.select(config.model_validate(selection))
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        path = ".".join(map(str, (SELECT, *first["loc"])))
+        raise invalid_fields(f"args.{path}: {first['msg']}") from error
+
+
+def _refuse_runtimes(settings: BaseModel, fields: _Fields) -> None:
+    for path, runtime in _runtimes(settings, ()):
+        if runtime.type != RUNTIME:
+            raise invalid_fields(
+                f"{fields.name((*path, 'type'))}: the runtime {runtime.type!r} needs containers or machines of its "
+                f"own, which environments do not have here. The runtime {RUNTIME!r} works: agents and tool servers "
+                "are then processes of the environment's pod"
+            )
+
+
+def _runtimes(value: Any, path: Path) -> Iterator[tuple[Path, Any]]:
+    """Yield the configurations of runtimes in a configuration, with their paths."""
+    if isinstance(value, list | tuple):
+        for number, entry in enumerate(value):
+            yield from _runtimes(entry, (*path, str(number)))
+    elif isinstance(value, BaseModel) and type(value).__module__.startswith("verifiers.v1.runtimes"):
+        yield path, value
+    elif isinstance(value, BaseModel):
+        for name, entry in value:
+            yield from _runtimes(entry, (*path, name))
+
+
+def _refuse_models(settings: BaseModel) -> None:
+    for name, agent in settings:
+        if isinstance(agent, vf.AgentConfig) and agent.model is not None and agent.client is None:
+            raise invalid_fields(
+                f"args.{name}.model: the run serves its own policy only, not {agent.model!r}. Remove it, or set "
+                f"args.{name}.client to the endpoint that serves this model"
+            )
+
+
+def _refuse_containers(environment: Any, settings: Any, task: Any) -> None:
+    """Refuse harnesses and tasks that need a container. `task`: the first one."""
+    subprocess = vf.SubprocessConfig()
+    instead = f"Only the runtime {RUNTIME!r} exists here, with the harnesses 'null' and 'bash' or one of the package"
+    tools = [*task.toolsets(task.config), *environment.taskset.toolsets(environment.taskset.config)]
+    try:
+        for config in settings.agent_harnesses().values():
+            validate_pairing(vf.load_harness(config), type(task), subprocess, tools=tools)
+        resolve_runtime_config(subprocess, task)
+    except ValueError as error:
+        raise invalid_fields(f"{error}. {instead}") from error

@@ -1,0 +1,37 @@
+"""Tasks of a taskset as examples with numbers."""
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+INFINITE_TASKS = 10_000
+"""Examples of a taskset that yields tasks without end. `args.select` chooses others."""
+
+
+class TaskRows:
+    """The tasks of a taskset, by number. Those of an infinite one are made when they are first used."""
+
+    def __init__(self, taskset: Any) -> None:
+        bounded = getattr(taskset, "bounded", not taskset.INFINITE)
+        self._rest: Iterator[Any] = iter(taskset)
+        self._tasks: list[Any] = list(self._rest) if bounded else []
+        self._length = len(self._tasks) if bounded else INFINITE_TASKS
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        """Return the fields of a task, with its system prompt as the first message of its prompt."""
+        row: dict[str, Any] = self.task(index).data.model_dump(exclude_none=True)
+        prompt = row.get("prompt", [])
+        if row.get("system_prompt"):
+            messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
+            row["prompt"] = [{"role": "system", "content": row["system_prompt"]}, *messages]
+        return row
+
+    def task(self, index: int) -> Any:
+        """Return a task. Raises IndexError, and what the taskset raises while it makes tasks."""
+        if not 0 <= index < self._length:
+            raise IndexError(index)
+        self._tasks += islice(self._rest, max(0, index + 1 - len(self._tasks)))
+        return self._tasks[index]

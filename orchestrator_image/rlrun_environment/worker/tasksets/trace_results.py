@@ -1,0 +1,105 @@
+"""Results of rollouts from the traces of verifiers.v1: one per agent of an episode that is trained."""
+
+import uuid
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rlrun.constants import Reason
+from rlrun.protocol.environment import RolloutResult
+from rlrun.protocol.problem import Problem
+from verifiers.v1.dialects.chat import message_to_wire
+
+from rlrun_environment.worker import sanitize
+from rlrun_environment.worker.tasksets.rollout_endpoints import asks_gateway
+from rlrun_environment.worker.tracebacks import user_line_in
+
+MAX_MESSAGE = 600
+
+
+def episode_results(
+    traces: Sequence[Any], episode: str, folder: Path, problem: Problem | None = None, *, score: bool = True
+) -> list[RolloutResult]:
+    """Return the results of an episode's agents, without those that train nothing.
+
+    `problem`: cause for which the whole episode failed. An episode in which no agent began has one failed result.
+    """
+    trained = [trace for trace in traces if trace.agent.trainable and asks_gateway(trace.agent.config.client)]
+    if not trained:
+        problem = problem or Problem(
+            reason=Reason.ROLLOUT_FAILED,
+            message="no agent of the episode is trained: each is marked as not trainable, or has a client of its own",
+        )
+        return [RolloutResult(rollout_id=uuid.uuid4().hex, episode=episode, reward=0.0, error=problem)]
+    limit = sanitize.MAX_COMPLETION // len(trained)
+    return [_result(trace, episode, problem or _trace_problem(trace, folder), score, limit) for trace in trained]
+
+
+def episode_problem(episode: Any, folder: Path) -> Problem | None:
+    """Return why an episode failed as a whole. None if it did not: single agents may have failed."""
+    if episode.ok or not episode.errors:
+        return None
+    return _problem(Reason.ROLLOUT_FAILED, episode.errors[-1], folder)
+
+
+def _result(trace: Any, episode: str, problem: Problem | None, score: bool, limit: int) -> RolloutResult:
+    prompt, completion = _messages(trace)
+    given = {name: reward for name, reward in trace.rewards.items() if reward is not None} if score else {}
+    reward = sanitize.to_finite_float(trace.reward) if score else 0.0
+    return RolloutResult(
+        rollout_id=trace.id,
+        agent=sanitize.truncate_text(trace.agent.name, sanitize.MAX_NAME),
+        episode=episode,
+        reward=reward if reward is not None else 0.0,
+        rewards=sanitize.rewards(
+            {name: {"value": entry.score, "weight": entry.weight} for name, entry in given.items() if entry.weight}
+        ),
+        metrics=sanitize.metrics({**{name: entry.score for name, entry in given.items()}, **trace.metrics}),
+        stop_condition=sanitize.truncate_text(trace.stop_condition, sanitize.MAX_NAME)
+        if trace.stop_condition
+        else None,
+        is_truncated=bool(trace.is_truncated),
+        generation_ms=_milliseconds(trace.timing.agent),
+        scoring_ms=_milliseconds(trace.timing.scoring),
+        prompt=sanitize.completion(prompt, limit),
+        completion=sanitize.completion(completion, limit),
+        error=problem or _not_finite(given),
+    )
+
+
+def _messages(trace: Any) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Return the messages before the first one that the policy sampled, and the rest."""
+    branches = trace.branches
+    nodes = branches[-1].nodes if branches else []
+    first = next((number for number, node in enumerate(nodes) if node.sampled), len(nodes))
+    messages = [message_to_wire(node.message) for node in nodes]
+    return messages[:first], messages[first:]
+
+
+def _trace_problem(trace: Any, folder: Path) -> Problem | None:
+    if trace.ok:
+        return None
+    if not trace.errors:
+        return Problem(reason=Reason.ROLLOUT_FAILED, message="the rollout did not end")
+    error = trace.errors[-1]
+    scored = error.type == "TaskError" and trace.timing.scoring.start
+    return _problem(Reason.REWARD_FUNCTION_ERROR if scored else Reason.ROLLOUT_FAILED, error, folder)
+
+
+def _problem(reason: str, error: Any, folder: Path) -> Problem:
+    text = sanitize.truncate_text(f"{error.type}: {error.message}", MAX_MESSAGE)
+    where = user_line_in(error.traceback or "", folder)
+    return Problem(reason=reason, message=f"{text} (at {where})" if where else text)
+
+
+def _not_finite(rewards: Mapping[str, Any]) -> Problem | None:
+    for name, entry in rewards.items():
+        if sanitize.to_finite_float(entry.value) is None:
+            shown = sanitize.short_repr(entry.score)
+            message = f"The reward {name} is {shown} instead of a finite number."
+            return Problem(reason=Reason.REWARD_NOT_FINITE, message=sanitize.truncate_text(message, MAX_MESSAGE))
+    return None
+
+
+def _milliseconds(span: Any) -> float | None:
+    return 1000.0 * (span.end - span.start) if 0.0 < span.start <= span.end else None
