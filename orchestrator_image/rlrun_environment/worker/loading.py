@@ -1,4 +1,7 @@
-"""Imports the user's module and calls its `load_environment`. Every failure becomes a message for users."""
+"""Imports the user's module, and calls its `load_environment` or loads the taskset that it exports.
+
+Every failure becomes a message for users.
+"""
 
 import importlib
 import importlib.metadata
@@ -66,7 +69,7 @@ def _secret_hint(config: EnvironmentConfig) -> str:
 
 def _load(config: EnvironmentConfig, folder: Path) -> Loaded:
     module = importlib.import_module(config.package.replace("-", "_"))
-    if _exports_taskset(module):
+    if not hasattr(module, "load_environment") and _exports_taskset(module):
         # Its programs and tool servers are processes of their own.
         prepare_programs(folder)
         from rlrun_environment.worker.tasksets.environment_fields import load_taskset
@@ -74,7 +77,10 @@ def _load(config: EnvironmentConfig, folder: Path) -> Loaded:
         return load_taskset(module, config)
     if not hasattr(module, "load_environment"):
         where = getattr(module, "__file__", None)
-        raise AttributeError(f"module {module.__name__!r} ({where}) does not have a 'load_environment' function")
+        raise AttributeError(
+            f"module {module.__name__!r} ({where}) does not have a 'load_environment' function, nor a taskset or an "
+            "environment of verifiers.v1 in __all__"
+        )
     args = config.load_args
     environment = module.load_environment(**args)
     if "verifiers" in sys.modules:

@@ -44,11 +44,11 @@ class Environment(Spec):
     version: PackageVersion | None = None
     """Version of the package, here or at the end of id, compared as in PEP 440: 1.0 is 1.0.0. Unset: the newest."""
     args: dict[str, Any] = Field(default_factory=dict, max_length=64)
-    """Keyword arguments of the package's load_environment(). At most 127 KiB as JSON, together with taskset and harness. Do not put credentials here; pass them as variables with envFrom."""  # noqa: E501
+    """Keyword arguments of the package's load_environment(). Of a package that exports a taskset of verifiers.v1: fields of its environment, its agents by their names, and select. At most 127 KiB as JSON, together with taskset and harness. Do not put credentials here; pass them as variables with envFrom."""  # noqa: E501
     taskset: dict[str, Any] = Field(default_factory=dict, max_length=64)
-    """Settings of the taskset, used by packages that consist of a taskset and a harness."""
+    """Settings of the taskset, used by packages that export one. Unknown settings are refused when the environment loads."""  # noqa: E501
     harness: dict[str, Any] = Field(default_factory=dict, max_length=64)
-    """Settings of the harness, used by packages that consist of a taskset and a harness."""
+    """Settings of the harness of all agents, used by packages that export a taskset: id, for example null or bash, settings of this harness, and settings of the agents such as max_turns. Unknown settings are refused when the environment loads."""  # noqa: E501
     rollout_timeout_seconds: int = Field(default=DEFAULT_ROLLOUT_TIMEOUT, ge=1, le=604_800)
     """Seconds that one rollout may take, with all its turns and tools. A rollout that takes longer fails and is not trained on. Scoring a group of rollouts may take a ninth of this time in addition."""  # noqa: E501
 

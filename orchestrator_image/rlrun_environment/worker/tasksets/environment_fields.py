@@ -37,11 +37,11 @@ def load_taskset(module: ModuleType, config: EnvironmentConfig) -> Loaded:
     args = dict(config.args)
     selection = args.pop(SELECT, None)
     fields = _Fields(module, config, args)
-    settings = fields.validated()
+    settings = fields.validate()
     _refuse_runtimes(settings, fields)
     _refuse_models(settings)
     environment = vf.load_environment(settings)
-    rows = TaskRows(_selected(environment.taskset, selection))
+    rows = TaskRows(_select(environment.taskset, selection))
     if len(rows):
         _refuse_containers(environment, settings, rows.task(0))
     return Loaded(environment, rows, None, EnvironmentForm.taskset)
@@ -73,16 +73,14 @@ class _Fields:
         for name, default in self.agents.items():
             self.raw[name] = self._agent(name, default, harness, args.get(name, {}), taskset["id"])
 
-    def validated(self) -> Any:
+    def validate(self) -> Any:
         """Return the configuration. Raises LoadError that names the invalid fields."""
         try:
             return self.config_type.model_validate(self.raw)
         except ValidationError as error:
-            found = [
-                f"{self.name(tuple(map(str, entry['loc'])))}: "
-                + ("unknown field" if entry["type"] == "extra_forbidden" else entry["msg"])
-                for entry in error.errors(include_url=False)
-            ]
+            # What comes from `harness` may be reported for each agent.
+            errors = error.errors(include_url=False)
+            found = list(dict.fromkeys(self.name(tuple(map(str, e["loc"]))) + _invalidity(e) for e in errors))
             more = f" and {len(found) - MAX_SHOWN} more" if len(found) > MAX_SHOWN else ""
             raise invalid_fields("; ".join(found[:MAX_SHOWN]) + more) from error
 
@@ -123,12 +121,28 @@ def invalid_fields(message: str) -> LoadError:
     return LoadError(Reason.ENVIRONMENT_LOAD_FAILED, message)
 
 
+def _invalidity(error: Any) -> str:
+    """Return what is wrong with a field, to follow its name."""
+    if error["type"] == "extra_forbidden":
+        return ": unknown field"
+    if error["type"] == "union_tag_invalid" and error["loc"][-1] == "runtime":
+        return _refusal(error["ctx"]["tag"])
+    return f": {error['msg']}"
+
+
+def _refusal(runtime: str) -> str:
+    return (
+        f".type: the runtime {runtime!r} needs containers or machines of its own, which environments do not have here. "
+        f"The runtime {RUNTIME!r} works: agents and tool servers are then processes of the environment's pod"
+    )
+
+
 def _exports(module: ModuleType, base: type) -> bool:
     found = (getattr(module, name, None) for name in getattr(module, "__all__", ()))
     return any(isinstance(one, type) and issubclass(one, base) for one in found)
 
 
-def _selected(taskset: Any, selection: Any) -> Any:
+def _select(taskset: Any, selection: Any) -> Any:
     if selection is None:
         return taskset
     config = getattr(vf, "SelectConfig", None)
@@ -145,11 +159,7 @@ def _selected(taskset: Any, selection: Any) -> Any:
 def _refuse_runtimes(settings: BaseModel, fields: _Fields) -> None:
     for path, runtime in _runtimes(settings, ()):
         if runtime.type != RUNTIME:
-            raise invalid_fields(
-                f"{fields.name((*path, 'type'))}: the runtime {runtime.type!r} needs containers or machines of its "
-                f"own, which environments do not have here. The runtime {RUNTIME!r} works: agents and tool servers "
-                "are then processes of the environment's pod"
-            )
+            raise invalid_fields(f"{fields.name(path)}{_refusal(runtime.type)}")
 
 
 def _runtimes(value: Any, path: Path) -> Iterator[tuple[Path, Any]]:

@@ -92,7 +92,8 @@ def test_unknown_and_invalid_fields_are_named(write_environment, tmp_path, code,
         ({"harness": {"runtime": {"type": "docker"}}}, "harness.runtime.type", "docker"),
         ({"args": {"agent": {"runtime": {"type": "prime"}}}}, "args.agent.runtime.type", "prime"),
         ({"args": {"agent": {"runtime": {"type": "modal"}}}}, "args.agent.runtime.type", "modal"),
-        ({"taskset": {"tools": {"runtime": {"type": "docker"}}}}, "taskset.tools.runtime.type", "docker"),
+        ({"args": {"agent": {"runtime": {"type": "e2b"}}}}, "args.agent.runtime.type", "e2b"),
+        ({"taskset": {"tools": {"runtime": {"type": "apptainer"}}}}, "taskset.tools.runtime.type", "apptainer"),
     ],
 )
 def test_runtimes_with_containers_are_refused_by_name(write_environment, tmp_path, fields, field, name):
