@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -52,6 +53,7 @@ def _prepared(message: Message) -> Message:
     return made
 
 
+@cache
 def _compiled(template: str) -> Any:
     environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
     environment.filters["tojson"] = lambda value: json.dumps(value, ensure_ascii=False)
@@ -68,6 +70,11 @@ def byte_letters() -> dict[int, str]:
     return letters
 
 
+def _splitter(names: Sequence[str]) -> re.Pattern[str]:
+    """Return a pattern that splits texts at the longest of the names, and keeps these."""
+    return re.compile("(" + "|".join(map(re.escape, sorted(names, key=len, reverse=True))) + ")")
+
+
 class PieceTokenizer:
     """Byte-level tokenizer: special tokens, bytes, and a few pieces that are always one token."""
 
@@ -79,14 +86,15 @@ class PieceTokenizer:
         self.names = [*special, *(letters[byte] for byte in range(256)), *spelled]
         self._special = {name: place for place, name in enumerate(special)}
         self._bytes = len(special)
-        self._pieces = sorted(((piece.encode(), self._bytes + 256 + n) for n, piece in enumerate(self.PIECES)))
-        self._split = re.compile("(" + "|".join(map(re.escape, sorted(special, key=len, reverse=True))) + ")")
+        self._numbers = {piece: self._bytes + 256 + place for place, piece in enumerate(self.PIECES)}
+        self._pieces = _splitter(self.PIECES)
+        self._split = _splitter(special)
 
     def encode(self, text: str) -> list[int]:
         """Return the ids of a text, in which special tokens are recognized."""
         ids: list[int] = []
         for part in self._split.split(text):
-            ids += [self._special[part]] if part in self._special else self._encode(part.encode())
+            ids += [self._special[part]] if part in self._special else self._encode(part)
         return ids
 
     def sample(self, text: str, *, by_letter: bool) -> list[int]:
@@ -111,18 +119,11 @@ class PieceTokenizer:
         )
         return data.decode("utf-8", "replace")
 
-    def _encode(self, data: bytes) -> list[int]:
-        ids, place = [], 0
-        while place < len(data):
-            fitting = [(piece, number) for piece, number in self._pieces if data.startswith(piece, place)]
-            piece, number = max(fitting, default=(data[place : place + 1], self._bytes + data[place]), key=_length)
-            ids.append(number)
-            place += len(piece)
+    def _encode(self, text: str) -> list[int]:
+        ids: list[int] = []
+        for part in self._pieces.split(text):
+            ids += [self._numbers[part]] if part in self._numbers else self.spell(part)
         return ids
-
-
-def _length(entry: tuple[bytes, int]) -> int:
-    return len(entry[0])
 
 
 def _arguments(arguments: dict[str, Any], as_rendered: bool) -> str:
