@@ -100,7 +100,7 @@ def bridge(last: Conversation, until: RenderedChat, whole: Sequence[int]) -> lis
     is not certain.
 
     `until` are the tokens of the messages up to the answer, without a generation prompt; `whole` those of all messages.
-    The last token of the completion ended the model's turn: the template must put it behind the answer exactly once.
+    The last token of the completion ended the model's turn: the template must put it right behind the answer.
     """
     before = last.prompt_ids
     if not last.ended or not starts_with(until.ids, before):
@@ -113,10 +113,10 @@ def bridge(last: Conversation, until: RenderedChat, whole: Sequence[int]) -> lis
         return None
     following = list(whole[kept + len(answer) :])
     end = last.turn.completion_ids[-1]
-    if answer.count(end) == 1:
+    if end in answer:
         place = answer.index(end)
         behind = answer[place + 1 :]
-    elif following[:1] == [end] and end not in answer:
+    elif following[:1] == [end]:
         # The token begins the next message, too, as in templates of GLM.
         place, behind, following = len(answer), [], following[1:]
     else:

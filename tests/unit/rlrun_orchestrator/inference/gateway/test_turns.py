@@ -4,6 +4,7 @@ import asyncio
 import itertools
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import aiohttp
@@ -161,6 +162,7 @@ async def test_a_loop_of_tools_is_one_sequence_where_reasoning_is_kept(family: F
         assert len(built.sequences[0].turn_starts) == TURNS
         assert built.prefix_breaks == 0
         assert (built.bridged == 0) == (style == AS_RENDERED and family is not QWEN3_BRIEF)
+        assert len(rollout.group.rollouts["r"].conversations) == 1, "an earlier part of it is forgotten"
         # Without this each turn would be trained with all that was before it.
         apart = sum(len(prompt) + len(completion) for prompt, completion in rollout.engine.drawn)
         assert len(built.sequences[0].token_ids) * 5 < apart
@@ -273,7 +275,9 @@ TEXTS = st.sampled_from(
 )  # fmt: skip
 WORDS = st.lists(TEXTS, max_size=3).map("".join)
 PLAIN = st.sampled_from(["a", "the answer", "5", "in\n\nth", "x, y"])
-SPELLED = st.sampled_from(["<|im_end|>", "a<|user|>b", "<|observation|>", "5<|eot_id|>", "x<|im_end|>\n<|im_start|>y"])
+SPELLED = st.sampled_from(
+    ["<|im_end|>", "a<|user|>b", "a<|user|>", "<|observation|>", "5<|eot_id|>", "x<|im_end|>\n<|im_start|>y"]
+)
 
 
 @st.composite
@@ -285,11 +289,26 @@ def answers(draw: st.DrawFn, family: Family) -> Said:
     return Said(reasoning, draw(PLAIN | SPELLED))
 
 
+@dataclass(frozen=True)
+class Step:
+    """One turn of a story, and what its client makes of the answer."""
+
+    conversation: int
+    """How many conversations are newer than the one that goes on."""
+    said: Said
+    following: list[str]
+    keeps_reasoning: bool
+    answers_calls: bool
+
+
 @st.composite
-def stories(draw: st.DrawFn) -> tuple[Family, str, list[tuple[int, Said, list[str], bool]]]:
-    """Draw a family, a style, and steps: conversation that goes on, answer, following texts, echo with reasoning."""
+def stories(draw: st.DrawFn) -> tuple[Family, str, list[Step]]:
+    """Draw a family, a style of sampling, and steps."""
     family = draw(st.sampled_from(FAMILIES))
-    steps = st.tuples(st.integers(0, 3), answers(family), st.lists(WORDS, min_size=1, max_size=3), st.booleans())
+    following = st.lists(WORDS, min_size=1, max_size=3)
+    often = st.sampled_from([True, True, True, False])
+    place = st.sampled_from([0, 0, 0, 1, 2, 3])
+    steps = st.builds(Step, place, answers(family), following, often, often)
     return family, draw(st.sampled_from(STYLES)), draw(st.lists(steps, min_size=2, max_size=8))
 
 
@@ -297,16 +316,16 @@ def stories(draw: st.DrawFn) -> tuple[Family, str, list[tuple[int, Said, list[st
 @settings(max_examples=400, deadline=None)
 @given(stories())
 def test_each_token_is_trained_once_in_its_context_and_no_message_is_lost(
-    story: tuple[Family, str, list[tuple[int, Said, list[str], bool]]],
+    story: tuple[Family, str, list[Step]],
 ) -> None:
     family, style, steps = story
-    engine = TemplateEngine(family, (said for _, said, _, _ in steps), style)
+    engine = TemplateEngine(family, (step.said for step in steps), style)
     bridge = PrefixBridge(DirectTokenizer(engine), enabled=True)  # type: ignore[arg-type]
     groups = LiveGroups()
     group = groups.open(POLICY)
     conversations: list[list[Message]] = [question(str(number)) for number in range(2)]
-    for number, (place, _, following, keeps) in enumerate(steps):
-        messages = conversations[place % len(conversations)]
+    for number, step in enumerate(steps):
+        messages = conversations[-1 - step.conversation % len(conversations)]
         requested: dict[str, Any] = {"messages": messages, "chat_template_kwargs": dict(family.variables)}
         known = group.rollout_session("r").conversations
         found = asyncio.run(bridge.continuation(group, group.served, requested, known))
@@ -317,10 +336,11 @@ def test_each_token_is_trained_once_in_its_context_and_no_message_is_lost(
         group.record_turn("r", number, turn)
         group.record_conversation("r", conversation(requested, choice, turn, found), found and found.last)
         said = choice["message"]
-        more = results(said, following) if said["tool_calls"] else [{"role": "user", "content": following[0]}]
-        extra = [{"role": "user", "content": text} for text in following[1:]]
+        more = results(said, step.following) if step.answers_calls else []
+        questions = [{"role": "user", "content": text} for text in step.following[len(more) :]]
         # The stem stays: a later step may branch off there.
-        conversations.append([*messages, echoed(said, reasoning=keeps), *more, *extra])
+        following = [*more, *questions] or [{"role": "user", "content": "x"}]
+        conversations.append([*messages, echoed(said, reasoning=step.keeps_reasoning), *following])
         if found is not None and found.prompt is not None:
             assert found.prompt[: len(found.last.tokens)] == found.last.tokens
             if style != REFORMATTED:
