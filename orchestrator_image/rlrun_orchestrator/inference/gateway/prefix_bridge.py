@@ -72,9 +72,7 @@ def conversation(
     arrival: int = 0,
 ) -> Conversation:
     """Return the conversation that a later request may continue. `choice` is the response's only one to `requested`."""
-    messages, prompt_ids = requested["messages"], turn.prompt_ids
-    shown = messages
+    messages, answer, ended = requested["messages"], choice.get("message") or {}, has_ended(requested, choice, turn)
     if continuation is not None and turn.prompt_ids == continuation.prompt:
-        shown, prompt_ids = continuation.shown, continuation.rendered
-    ended = has_ended(requested, choice, turn)
-    return Conversation(messages, choice.get("message") or {}, turn, ended, shown, prompt_ids, arrival)
+        return Conversation(messages, answer, turn, ended, continuation.shown, continuation.rendered, arrival)
+    return Conversation(messages, answer, turn, ended, messages, turn.prompt_ids, arrival)

@@ -52,7 +52,10 @@ TURNS = 20
 TOOLS = [{"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {}}}}]
 WITHOUT_THINKING = (QWEN3_BRIEF, QWEN3_INSTRUCT, LLAMA3, GLM45_BRIEF)
 
-by_name = {"ids": lambda value: value.name if isinstance(value, Family) else str(value)}
+
+def by_name(value: object) -> str:
+    """Return the name of a parameter of a test."""
+    return value.name if isinstance(value, Family) else str(value)
 
 
 class Rollout:
@@ -150,7 +153,7 @@ def question(text: str = "What is it?") -> list[Message]:
 
 
 @pytest.mark.parametrize("style", STYLES)
-@pytest.mark.parametrize("family", FAMILIES, **by_name)
+@pytest.mark.parametrize("family", FAMILIES, ids=by_name)
 async def test_a_loop_of_tools_is_one_sequence_where_reasoning_is_kept(family: Family, style: str) -> None:
     async with rollout_of(family, calls(family), style) as rollout:
         messages = question()
@@ -169,7 +172,7 @@ async def test_a_loop_of_tools_is_one_sequence_where_reasoning_is_kept(family: F
 
 
 @pytest.mark.parametrize("style", STYLES)
-@pytest.mark.parametrize("family", [QWEN3, GPT_OSS, GLM45], **by_name)
+@pytest.mark.parametrize("family", [QWEN3, GPT_OSS, GLM45], ids=by_name)
 async def test_reasoning_that_a_client_leaves_out_is_kept_as_the_template_would(family: Family, style: str) -> None:
     async with rollout_of(family, calls(family), style) as rollout:
         rollout.with_reasoning = False
@@ -181,7 +184,7 @@ async def test_reasoning_that_a_client_leaves_out_is_kept_as_the_template_would(
         assert rollout.engine.tokenizer.text(last).count("plan") == TURNS - 1
 
 
-@pytest.mark.parametrize("family", [QWEN3, GPT_OSS, GLM45], **by_name)
+@pytest.mark.parametrize("family", [QWEN3, GPT_OSS, GLM45], ids=by_name)
 async def test_a_question_that_ends_the_reasoning_before_it_opens_a_sequence(family: Family) -> None:
     says = itertools.chain(itertools.islice(calls(family), 3), itertools.islice(texts(family), 1), calls(family))
     async with rollout_of(family, says, BY_LETTER) as rollout:
@@ -195,7 +198,7 @@ async def test_a_question_that_ends_the_reasoning_before_it_opens_a_sequence(fam
 
 
 @pytest.mark.parametrize("style", STYLES)
-@pytest.mark.parametrize("family", FAMILIES, **by_name)
+@pytest.mark.parametrize("family", FAMILIES, ids=by_name)
 async def test_two_alternating_conversations_are_two_sequences(family: Family, style: str) -> None:
     async with rollout_of(family, calls(family), style) as rollout:
         one, other = question("one"), question("two")
@@ -208,7 +211,7 @@ async def test_two_alternating_conversations_are_two_sequences(family: Family, s
 
 
 @pytest.mark.parametrize("style", STYLES)
-@pytest.mark.parametrize("family", WITHOUT_THINKING, **by_name)
+@pytest.mark.parametrize("family", WITHOUT_THINKING, ids=by_name)
 async def test_questions_and_answers_without_reasoning_are_one_sequence(family: Family, style: str) -> None:
     async with rollout_of(family, texts(family), style) as rollout:
         messages = question()
@@ -244,7 +247,7 @@ async def test_a_branch_is_a_sequence_of_its_own_and_both_go_on() -> None:
         # The empty place for reasoning, which the template leaves out later, takes the second request to prove.
         (QWEN3_BRIEF, AS_RENDERED, [0, 2, 2, 2]),
     ],
-    **by_name,
+    ids=by_name,
 )
 async def test_requests_for_tokens_per_turn(family: Family, style: str, expected: list[int]) -> None:
     async with rollout_of(family, calls(family), style) as rollout:
@@ -334,7 +337,7 @@ def test_each_token_is_trained_once_in_its_context_and_no_message_is_lost(
         choice = answer["choices"][0]
         turn = Turn(answer["prompt_token_ids"], choice["token_ids"], [-0.5] * len(choice["token_ids"]), "stop")
         group.record_turn("r", number, turn)
-        group.record_conversation("r", conversation(requested, choice, turn, found), found and found.last)
+        group.record_conversation("r", conversation(requested, choice, turn, found), found.last if found else None)
         said = choice["message"]
         more = results(said, step.following) if step.answers_calls else []
         questions = [{"role": "user", "content": text} for text in step.following[len(more) :]]
