@@ -65,9 +65,13 @@ def _chat_body(requested: Mapping[str, Any]) -> dict[str, Any]:
         body["tools"] = [without_strict(tool) for tool in requested["tools"]]
     if requested.get("continue_final_message"):
         body["continue_final_message"] = True
-    template = {name: requested[name] for name in TEMPLATE_FIELDS if requested.get(name)}
-    if template or requested.get("chat_template_kwargs"):
-        body["chat_template_kwargs"] = {**(requested.get("chat_template_kwargs") or {}), **template}
+    fields = {name: requested[name] for name in TEMPLATE_FIELDS if requested.get(name)}
+    # The chat route derives this variable, too.
+    effort = fields.get("reasoning_effort")
+    derived = {"enable_thinking": effort != "none"} if effort else {}
+    variables = {**derived, **(requested.get("chat_template_kwargs") or {}), **fields}
+    if variables:
+        body["chat_template_kwargs"] = variables
     return body
 
 

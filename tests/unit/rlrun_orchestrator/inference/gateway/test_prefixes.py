@@ -256,6 +256,8 @@ async def test_chats_with_tools_are_bridged_with_all_fields_of_the_request(setup
     assert [tokens[name] for name in ("tools", "reasoning_effort")] == [[tool], "low"]
     assert tokens["messages"][0] == chat["messages"][0]
     assert [body["tools"] for body in setup.engine.tokenized] == [[tool]] * 2
+    variables = {"enable_thinking": True, "reasoning_effort": "low"}
+    assert [body["chat_template_kwargs"] for body in setup.engine.tokenized] == [variables] * 2
     assert setup.router.stats.prefixes == {"bridged": 1}
 
 
