@@ -191,11 +191,8 @@ def template_variables(run: ResolvedRun) -> dict[str, object]:
 
 
 def exact_prefixes(run: ResolvedRun) -> bool:
-    """Return whether the next turn of a chat may be sent as tokens: turns are joined, and the engine rewrites no
-    answers.
-    """
-    rewritten = any(argument.startswith("--reasoning-parser") for argument in run.model.inference.extra_args)
-    return run.spec.trajectory_strategy is TrajectoryStrategy.interleaved and not rewritten
+    """Return whether the next turn of a chat may be sent as tokens: turns are joined to sequences."""
+    return run.spec.trajectory_strategy is TrajectoryStrategy.interleaved
 
 
 def client_sampling(run: ResolvedRun) -> dict[str, object]:

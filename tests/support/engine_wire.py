@@ -103,6 +103,8 @@ MESSAGE = frozenset({"message"})
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 MESSAGES = [{"role": "user", "content": "abc"}]
 TURNS = [*MESSAGES, {"role": "assistant", "content": "cba"}, {"role": "user", "content": "De f"}]
+SAMPLED = [4, 5, 6, 2, 6, 6, 1, 7, 2]
+"""Tokens of a prompt that are not those of `MESSAGES`."""
 FORCED: dict[str, Json] = {"model": BASE, "allowed_token_ids": [LETTER], "max_tokens": 3, "seed": 7}
 CHATTED: dict[str, Json] = {**FORCED, "messages": MESSAGES}
 WRITTEN: dict[str, Json] = {**FORCED, "prompt": "abc<sep>"}
@@ -143,6 +145,9 @@ def wire_requests(folder: Path) -> list[WireRequest]:
         ),
         WireRequest("chat without a limit", CHAT, {**CHATTED, "max_tokens": None}),
         WireRequest("chat in turns", CHAT, {**CHATTED, **RECORDED, "messages": TURNS}),
+        WireRequest(
+            "chat as tokens", CHAT, {**CHATTED, **RECORDED, "kv_transfer_params": {"prompt_token_ids": SAMPLED}}
+        ),
         WireRequest("chat in parts", CHAT, {**CHATTED, "messages": [_in_parts("ab", "c")], "return_token_ids": True}),
         WireRequest("streamed chat", CHAT, {**CHATTED, **STREAMED}),
         WireRequest("streamed chat of the gateway", CHAT, {**CHATTED, **RECORDED, **LONG}),
@@ -158,6 +163,9 @@ def wire_requests(folder: Path) -> list[WireRequest]:
         # Tokens.
         WireRequest("tokens of a chat", "/tokenize", {"messages": MESSAGES, "add_generation_prompt": True}),
         WireRequest("tokens of turns", "/tokenize", {"model": BASE, "messages": TURNS, "add_generation_prompt": False}),
+        WireRequest(
+            "tokens of turns with names", "/tokenize", {"model": BASE, "messages": TURNS, "return_token_strs": True}
+        ),
         WireRequest("tokens of a text", "/tokenize", {"model": BASE, "prompt": "A-bß\n<sep> <eos>"}),
         # Refused requests.
         WireRequest("chat with an unknown model", CHAT, {**CHATTED, "model": "no/such"}),
@@ -221,8 +229,8 @@ LITERAL = frozenset(
     {
         "object", "role", "content", "text", "finish_reason", "stop_reason", "code", "type", "param", "message",
         "index", "owned_by", "parent", "root", "max_model_len", "count", "tokens", "token", "bytes", "token_ids",
-        "text_offset", "prompt_token_ids", "prompt_tokens", "completion_tokens", "total_tokens", "weight_version",
-        "new_version", "success", "status", "results", "model",
+        "text_offset", "prompt_token_ids", "token_strs", "prompt_tokens", "completion_tokens", "total_tokens",
+        "weight_version", "new_version", "success", "status", "results", "model",
     }
 )  # fmt: skip
 """Fields whose values are compared. Of others the type is."""

@@ -165,11 +165,15 @@ SECTIONS = (
                 "",
                 "Training sequences per rollout. Above 1 if turns did not continue the tokens before.",
             ),
-            ("batch/prefix_breaks", "", "Turns whose prompt did not start with the tokens of the previous turns."),
+            (
+                "batch/prefix_breaks",
+                "",
+                "Turns after the first one of a rollout whose prompt did not start with the tokens of any sequence.",
+            ),
             (
                 "batch/prefix_bridges",
                 "",
-                "Turns that were sent as tokens, so that their prompt starts with the previous tokens.",
+                "Turns that were sent as tokens, so that their prompt starts with those of an earlier turn.",
             ),
             ("batch/samples", "", "Training sequences."),
             ("batch/tokens", "tokens", "Tokens of all sequences."),

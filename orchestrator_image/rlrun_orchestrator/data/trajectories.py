@@ -1,9 +1,10 @@
 """Conversion of a rollout's turns to training sequences, with exactly the tokens that the engine processed.
 
 A chat template renders the whole conversation for each turn, and the result does not always begin with the earlier
-tokens (thinking that is stripped, tokens that merge differently). A turn extends the running sequence only if its
-prompt starts with exactly those tokens. Otherwise it opens a new sequence, and the break is counted. No token is
-trained on in a context that the engine did not see. With the branching strategy every turn is a sequence.
+tokens (thinking that is stripped, tokens that merge differently), and a rollout may have several conversations. A turn
+extends the longest sequence whose tokens its prompt starts with. Otherwise it opens a new sequence, and the break is
+counted. No token is trained on in a context that the engine did not see, and each sampled token is trained once. With
+the branching strategy every turn is a sequence.
 """
 
 from collections.abc import Sequence
@@ -22,7 +23,7 @@ class Turn:
     logprobs: list[float]
     finish_reason: str | None = None
     bridged: bool = False
-    """True if the prompt was built from the exact tokens of the previous turn, because the template's would not begin
+    """True if the prompt was built from the exact tokens of an earlier turn, because the template's would not begin
     with them.
     """
     version: int = 0
@@ -81,10 +82,10 @@ def build_trajectory(turns: Sequence[Turn], strategy: TrajectoryStrategy, seq_le
     sequences: list[TokenSequence] = []
     breaks = 0
     for turn in turns:
-        current = sequences[-1] if sequences and strategy is TrajectoryStrategy.interleaved else None
-        if current is not None and turn.prompt_ids[: len(current.token_ids)] != current.token_ids:
-            breaks += 1
-            current = None
+        current = None
+        if strategy is TrajectoryStrategy.interleaved:
+            current = _longest_prefix(sequences, turn.prompt_ids)
+            breaks += current is None and bool(sequences)
         if current is None:
             current = TokenSequence()
             sequences.append(current)
@@ -93,3 +94,9 @@ def build_trajectory(turns: Sequence[Turn], strategy: TrajectoryStrategy, seq_le
         sequence.truncate(seq_len)
     bridged = sum(turn.bridged for turn in turns)
     return Trajectory([sequence for sequence in sequences if any(sequence.loss_mask)], breaks, bridged)
+
+
+def _longest_prefix(sequences: Sequence[TokenSequence], prompt_ids: list[int]) -> TokenSequence | None:
+    """Return the longest sequence that the prompt starts with, of equal ones the newest."""
+    fitting = [one for one in reversed(sequences) if prompt_ids[: len(one.token_ids)] == one.token_ids]
+    return max(fitting, key=lambda one: len(one.token_ids), default=None)

@@ -30,8 +30,8 @@ class RolloutSession:
     requests: int = 0
     turns: list[tuple[int, Turn]] = field(default_factory=list)
     """Recorded turns, each with the arrival number of its request."""
-    conversation: Conversation | None = None
-    """Newest chat. The next prompt must begin with its exact tokens."""
+    conversations: list[Conversation] = field(default_factory=list)
+    """Chats that no later one continues. A prompt that continues one must begin with its exact tokens."""
     answered: int = 0
     """Newest request that was answered, by its arrival number."""
     refusal: tuple[int, Problem] | None = None
@@ -105,6 +105,12 @@ class LiveGroup:
         """Record a turn. Turns are ordered by the arrival of their requests; responses may overtake one another."""
         self.rollout_session(rollout).turns.append((arrival, turn))
         self.record_answer(rollout, arrival)
+
+    def record_conversation(self, rollout: str, made: Conversation, last: Conversation | None) -> None:
+        """Record a chat in place of the one that it continues."""
+        session = self.rollout_session(rollout)
+        session.conversations = [one for one in session.conversations if one is not last]
+        session.conversations.append(made)
 
     def record_answer(self, rollout: str, arrival: int) -> None:
         """Record that a request was answered, also in an evaluation, which records no turns."""

@@ -1,12 +1,35 @@
-"""Prompts that keep the exact tokens of the previous turn, built with the engine's own tokenization."""
+"""Prompts that keep the exact tokens of a conversation, built with the engine's own rendering."""
 
-import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+from rlrun_orchestrator.data.trajectories import Turn
 from rlrun_orchestrator.inference.gateway.live_groups import LiveGroup, ServedPolicy
-from rlrun_orchestrator.inference.gateway.prefixes import Conversation, Messages, bridge, is_text_only, starts_with
+from rlrun_orchestrator.inference.gateway.prefixes import (
+    Conversation,
+    Messages,
+    bridge,
+    continue_exactly,
+    has_ended,
+    is_open_ended,
+    longest_continued,
+    shown_messages,
+    starts_with,
+)
 from rlrun_orchestrator.inference.gateway.prompt_tokenizer import PromptTokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class Continuation:
+    """Prompt of a chat that continues a conversation."""
+
+    last: Conversation
+    prompt: list[int] | None = None
+    """Tokens to send with the messages. None: the engine renders the messages."""
+    shown: Messages = ()
+    """Messages whose tokens by the template are `rendered`."""
+    rendered: Sequence[int] = ()
 
 
 class PrefixBridge:
@@ -16,24 +39,40 @@ class PrefixBridge:
         self._tokenizer = tokenizer
         self._enabled = enabled
 
-    async def prompt(
-        self, group: LiveGroup, served: ServedPolicy, requested: Mapping[str, Any], last: Conversation, covered: int
-    ) -> list[int] | None:
-        """Return the token ids to send instead of the messages of `requested`.
+    async def continuation(
+        self, group: LiveGroup, served: ServedPolicy, requested: Mapping[str, Any], known: Iterable[Conversation]
+    ) -> Continuation | None:
+        """Return how a chat continues the longest of the `known` conversations, None if it continues none.
 
-        The first `covered` messages are those of `last` and its answer. Returns None if the chat route gives the exact
-        prefix anyway, or if the tokens are not certain. Raises GroupClosed.
+        One request to the engine, and a second one if the template renders the last answer otherwise than the model
+        sampled it. Raises GroupClosed.
         """
-        if not self._enabled or not last.ended or not is_text_only(requested, last):
-            return None
-        messages: Messages = requested["messages"]
-        whole = await self._tokenizer.chat(group, served, requested, add_generation_prompt=True)
-        if whole is None or starts_with(whole, last.tokens):
-            return None
-        before, until = await asyncio.gather(
-            self._tokenizer.chat(
-                group, served, requested, messages=messages[: covered - 1], add_generation_prompt=True
-            ),
-            self._tokenizer.chat(group, served, requested, messages=messages[:covered], add_generation_prompt=False),
-        )
-        return bridge(last.tokens, before, until, whole) if before is not None and until is not None else None
+        last = longest_continued(known, requested["messages"])
+        if last is None or not self._enabled or not is_open_ended(requested):
+            return None if last is None else Continuation(last)
+        shown = shown_messages(requested["messages"], last)
+        chat = {**requested, "messages": shown}
+        whole = await self._tokenizer.chat(group, served, chat)
+        if whole is None or (shown == requested["messages"] and starts_with(whole, last.tokens)):
+            return Continuation(last)
+        prompt = continue_exactly(last, whole)
+        if prompt is None and last.ended:
+            answered = {**chat, "messages": shown[: len(last.messages) + 1], "add_generation_prompt": False}
+            until = await self._tokenizer.chat_with_names(group, served, answered)
+            prompt = None if until is None else bridge(last, until, whole)
+        return Continuation(last, prompt, shown, whole)
+
+
+def conversation(
+    requested: Mapping[str, Any],
+    choice: Mapping[str, Any],
+    turn: Turn,
+    continuation: Continuation | None = None,
+    *,
+    arrival: int = 0,
+) -> Conversation:
+    """Return the conversation that a later request may continue. `choice` is the response's only one to `requested`."""
+    messages, answer, ended = requested["messages"], choice.get("message") or {}, has_ended(requested, choice, turn)
+    if continuation is not None and turn.prompt_ids == continuation.prompt:
+        return Conversation(messages, answer, turn, ended, continuation.shown, continuation.rendered, arrival)
+    return Conversation(messages, answer, turn, ended, messages, turn.prompt_ids, arrival)

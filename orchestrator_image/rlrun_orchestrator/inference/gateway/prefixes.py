@@ -1,26 +1,37 @@
 """Exact token prefixes of conversations: the tokens that the next prompt must begin with, and how to build it. Pure.
 
-A chat request contains text, and the engine's tokenizer may split the model's own answer into other tokens than the
-model sampled. The gateway knows the sampled tokens. If the rendered longer conversation does not begin with them, the
-prompt is bridged: the exact tokens, followed by what the template puts behind the answer. This is done only where the
-engine's own tokenization proves each part. Otherwise the chat is sent as it is, and the training sequence is cut there.
+A chat request contains messages, and the template may render the model's own answer as other tokens than the model
+sampled: text is split another way, arguments of calls are formatted anew. The gateway knows the sampled tokens. It
+sends them, followed by what the template puts behind the answer, where the engine's own rendering proves both parts and
+that the template keeps the whole answer. Otherwise the chat is sent as it is, and a new training sequence begins.
 """
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from rlrun_orchestrator.data.trajectories import Turn
+from rlrun_orchestrator.inference.gateway.token_text import token_text
 
-Messages = list[Any]
+Messages = Sequence[Any]
 
-NEEDS_CHAT = (
-    "tools", "tool_choice", "functions", "documents", "mm_processor_kwargs", "reasoning_effort",
-    "continue_final_message", "top_logprobs",
-)  # fmt: skip
-"""Request fields that only the engine's chat route applies."""
-MESSAGE_NEEDS_CHAT = ("tool_calls", "function_call", "reasoning", "reasoning_content", "audio")
-"""Parts of a message that a template may render in a special way."""
+REASONING = ("reasoning", "reasoning_content")
+"""Fields with the reasoning of an assistant's message. vLLM writes and reads the first one."""
+EMPTY_REASONING = "<think></think>"
+"""Text, without whitespace, that a template may put before an answer without reasoning and leave out later."""
+ENDS = ("stop", "tool_calls")
+"""Finish reasons of answers that the model ended itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class RenderedChat:
+    """Tokens of messages, rendered by the engine."""
+
+    ids: Sequence[int]
+    names: Sequence[str]
+    """Names of the tokens in the vocabulary."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,57 +42,87 @@ class Conversation:
     """Messages of the request."""
     answer: Mapping[str, Any]
     """The assistant's message."""
-    tokens: list[int]
-    """Exact tokens of prompt and completion."""
+    turn: Turn
     ended: bool
     """True if the last token is the model's end-of-turn token."""
+    shown: Messages
+    """Messages that the template got: those of the request, with reasoning that the client left out."""
+    prompt_ids: Sequence[int]
+    """Tokens of `shown` by the template. The prompt of the turn may have others, those that the model sampled."""
+    arrival: int = 0
+    """Arrival number of the request."""
+
+    @property
+    def tokens(self) -> list[int]:
+        """Exact tokens of prompt and completion."""
+        return self.turn.prompt_ids + self.turn.completion_ids
 
 
-def conversation(requested: Mapping[str, Any], choice: Mapping[str, Any], turn: Turn) -> Conversation:
-    """Return the conversation that a later request may continue. `choice` is the response's only one to `requested`."""
+def has_ended(requested: Mapping[str, Any], choice: Mapping[str, Any], turn: Turn) -> bool:
+    """Return whether the model ended its turn with a token of its own. `choice` is the response's only one."""
     # A token id as the reason is one more end-of-turn token of the model, unless the client itself asked for it.
     reason = choice.get("stop_reason")
     usual = reason is None or (isinstance(reason, int) and not requested.get("stop_token_ids"))
-    ended = turn.finish_reason == "stop" and usual and bool(turn.completion_ids)
-    return Conversation(
-        requested["messages"], choice.get("message") or {}, turn.prompt_ids + turn.completion_ids, ended
-    )
+    return turn.finish_reason in ENDS and usual and bool(turn.completion_ids)
 
 
-def covered_messages(messages: Any, last: Conversation) -> int | None:
-    """Return how many of `messages` the last chat covers with its answer, None if they do not continue it."""
-    count = len(last.messages)
-    if not isinstance(messages, list) or len(messages) < count + 2 or messages[:count] != last.messages:
-        return None
-    answer = messages[count]
-    if not isinstance(answer, dict) or answer.get("role") != "assistant":
-        return None
-    same = answer.get("content") == last.answer.get("content")
-    return count + 1 if same and _calls(answer) == _calls(last.answer) else None
+def longest_continued(conversations: Iterable[Conversation], messages: Any) -> Conversation | None:
+    """Return the conversation that covers most of `messages`, of equal ones the newest, None if they continue none."""
+    continued = [conversation for conversation in conversations if _continues(messages, conversation)]
+    return max(continued, key=lambda one: (len(one.messages), one.arrival), default=None)
 
 
-def is_text_only(requested: Mapping[str, Any], last: Conversation) -> bool:
-    """Return whether the tokens of the request are equivalent to it: nothing in it needs the engine's chat route."""
-    if any(requested.get(name) for name in NEEDS_CHAT) or requested.get("add_generation_prompt") is False:
-        return False
-    return all(_plain(message) for message in [*requested["messages"], last.answer])
+def shown_messages(messages: Messages, last: Conversation) -> list[Any]:
+    """Return the messages to render: those of a chat that continues `last`, with reasoning that the client left out."""
+    place = len(last.messages)
+    answer, said = messages[place], reasoning_of(last.answer)
+    return [*last.shown, answer | {"reasoning": said} if said else answer, *messages[place + 1 :]]
 
 
-def bridge(exact: Sequence[int], before: Sequence[int], until: Sequence[int], whole: Sequence[int]) -> list[int] | None:
-    """Return the prompt that begins with `exact` and continues as the template does, or None if that is not certain.
+def is_open_ended(requested: Mapping[str, Any]) -> bool:
+    """Return whether the request is for an answer of its own, and not for the rest of a message."""
+    return not requested.get("continue_final_message") and requested.get("add_generation_prompt") is not False
 
-    The other arguments are token ids of the rendered template: `before` up to the assistant's answer (with the
-    generation prompt), `until` with the answer, `whole` with all messages. The last token of `exact` ended the model's
-    turn; the template must put the same token behind the answer exactly once.
+
+def continue_exactly(last: Conversation, whole: Sequence[int]) -> list[int] | None:
+    """Return the prompt that begins with the exact tokens of `last`, if the template keeps what it rendered before and
+    renders the answer as the model sampled it, else None. `whole` are the tokens of all messages.
     """
-    if list(whole[: len(until)]) != list(until) or list(until[: len(before)]) != list(before) or not exact:
+    completion = last.turn.completion_ids
+    start, end = len(last.prompt_ids), len(last.prompt_ids) + len(completion)
+    if not starts_with(whole, last.prompt_ids) or list(whole[start:end]) != completion or len(whole) == end:
         return None
-    rendered = list(until[len(before) :])
-    if rendered.count(exact[-1]) != 1:
+    return [*last.tokens, *whole[end:]]
+
+
+def bridge(last: Conversation, until: RenderedChat, whole: Sequence[int]) -> list[int] | None:
+    """Return the prompt that begins with the exact tokens of `last` and continues as the template does, or None if that
+    is not certain.
+
+    `until` are the tokens of the messages up to the answer, without a generation prompt; `whole` those of all messages.
+    The last token of the completion ended the model's turn: the template must put it right behind the answer.
+    """
+    before = last.prompt_ids
+    if not last.ended or not starts_with(until.ids, before):
         return None
-    behind = rendered[rendered.index(exact[-1]) + 1 :]
-    following = list(whole[len(until) :])
-    return [*exact, *behind, *following] if following else None
+    kept = _common_length(before, whole)
+    if "".join(token_text(until.names[kept : len(before)]).split()) not in ("", EMPTY_REASONING):
+        return None
+    answer, names = list(until.ids[len(before) :]), until.names[len(before) :]
+    if not starts_with(whole[kept:], answer):
+        return None
+    following = list(whole[kept + len(answer) :])
+    end = last.turn.completion_ids[-1]
+    if end in answer:
+        place = answer.index(end)
+        behind = answer[place + 1 :]
+    elif following[:1] == [end]:
+        # The token begins the next message, too, as in templates of GLM.
+        place, behind, following = len(answer), [], following[1:]
+    else:
+        return None
+    is_whole = _shows(token_text(names[:place]), last.answer) and not token_text(names[place + 1 :]).strip()
+    return [*last.tokens, *behind, *following] if is_whole and following else None
 
 
 def starts_with(ids: Sequence[int], prefix: Sequence[int]) -> bool:
@@ -89,11 +130,54 @@ def starts_with(ids: Sequence[int], prefix: Sequence[int]) -> bool:
     return len(ids) >= len(prefix) and list(ids[: len(prefix)]) == list(prefix)
 
 
-def _plain(message: Any) -> bool:
-    if not isinstance(message, dict) or not isinstance(message.get("content"), str):
+def reasoning_of(message: Mapping[str, Any]) -> str:
+    """Return the reasoning of an assistant's message."""
+    return next((str(message[name]) for name in REASONING if message.get(name)), "")
+
+
+def _continues(messages: Any, last: Conversation) -> bool:
+    count = len(last.messages)
+    if not isinstance(messages, list) or len(messages) < count + 2 or messages[:count] != last.messages:
         return False
-    return not any(message.get(name) for name in MESSAGE_NEEDS_CHAT)
+    answer = messages[count]
+    if not isinstance(answer, dict) or answer.get("role") != "assistant":
+        return False
+    # Clients whose messages have no field for reasoning leave it out. Any other change is one of the conversation.
+    same_reasoning = not any(name in answer for name in REASONING) or reasoning_of(answer) == reasoning_of(last.answer)
+    same_content = (answer.get("content") or "") == (last.answer.get("content") or "")
+    return same_reasoning and same_content and _calls(answer) == _calls(last.answer)
 
 
-def _calls(message: Mapping[str, Any]) -> Any:
-    return message.get("tool_calls") or None
+def _calls(message: Mapping[str, Any]) -> list[Any]:
+    """Return the calls of a message, to compare them: clients format arguments anew."""
+    calls = message.get("tool_calls") or ([message["function_call"]] if message.get("function_call") else [])
+    return [_call(call) for call in calls] if isinstance(calls, list) else [calls]
+
+
+def _call(call: Any) -> Any:
+    function = call.get("function", call) if isinstance(call, dict) else None
+    if not isinstance(function, dict):
+        return call
+    arguments = function.get("arguments")
+    if isinstance(arguments, str):
+        # What is no JSON is compared as text.
+        with suppress(ValueError, RecursionError):
+            arguments = json.dumps(json.loads(arguments), sort_keys=True)
+    return call.get("id"), function.get("name"), arguments
+
+
+def _shows(text: str, answer: Mapping[str, Any]) -> bool:
+    """Return whether a rendered answer has everything that the model said: reasoning, content and calls, in order."""
+    place = 0
+    names = [str(call[1]) for call in _calls(answer) if isinstance(call, tuple)]
+    for part in (reasoning_of(answer), str(answer.get("content") or ""), *names):
+        found = text.find(part.strip(), place)
+        if found < 0:
+            return False
+        place = found + len(part.strip())
+    return True
+
+
+def _common_length(one: Sequence[int], other: Sequence[int]) -> int:
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((place for place, (left, right) in pairs if left != right), min(len(one), len(other)))

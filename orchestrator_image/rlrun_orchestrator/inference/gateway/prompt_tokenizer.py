@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rlrun_orchestrator.inference.gateway.live_groups import LiveGroup, ServedPolicy
+from rlrun_orchestrator.inference.gateway.prefixes import RenderedChat
 from rlrun_orchestrator.inference.gateway.request_router import NoReplicaAvailable, RequestRouter
 from rlrun_orchestrator.inference.gateway.sampling_rules import CompletionKind, without_strict
 
@@ -18,41 +19,62 @@ class PromptTokenizer:
     def __init__(self, router: RequestRouter) -> None:
         self._router = router
 
-    async def chat(
-        self, group: LiveGroup, served: ServedPolicy, requested: Mapping[str, Any], **changes: Any
-    ) -> list[int] | None:
-        """Return the token ids of a chat's prompt, None if the engine does not tell. `changes` replace its fields."""
-        requested = {**requested, **changes}
-        body: dict[str, Any] = {
-            "messages": requested["messages"],
-            "add_generation_prompt": requested.get("add_generation_prompt", True),
-        }
-        if isinstance(requested.get("tools"), list):
-            body["tools"] = [without_strict(tool) for tool in requested["tools"]]
-        if requested.get("continue_final_message"):
-            body["continue_final_message"] = True
-        template = {name: requested[name] for name in TEMPLATE_FIELDS if requested.get(name)}
-        if template or requested.get("chat_template_kwargs"):
-            body["chat_template_kwargs"] = {**(requested.get("chat_template_kwargs") or {}), **template}
-        return await self._tokens(group, served, body)
+    async def chat(self, group: LiveGroup, served: ServedPolicy, requested: Mapping[str, Any]) -> list[int] | None:
+        """Return the token ids of a chat's prompt, None if the engine does not tell."""
+        return _tokens(await self._ask(group, served, _chat_body(requested)))
+
+    async def chat_with_names(
+        self, group: LiveGroup, served: ServedPolicy, requested: Mapping[str, Any]
+    ) -> RenderedChat | None:
+        """Return the token ids of a chat's prompt and their names, None if the engine does not tell."""
+        answer = await self._ask(group, served, _chat_body(requested) | {"return_token_strs": True})
+        ids, names = _tokens(answer), answer.get("token_strs")
+        if ids is None or not isinstance(names, list) or len(names) != len(ids):
+            return None
+        return RenderedChat(ids, [str(name) for name in names])
 
     async def count(
         self, group: LiveGroup, served: ServedPolicy, kind: CompletionKind, requested: Mapping[str, Any]
     ) -> int | None:
         """Return the length of a request's prompt, None if the engine does not tell."""
         if kind is CompletionKind.chat:
-            tokens = await self.chat(group, served, requested)
+            body = _chat_body(requested)
         else:
             special = requested.get("add_special_tokens", True)
-            tokens = await self._tokens(group, served, {"prompt": requested["prompt"], "add_special_tokens": special})
+            body = {"prompt": requested["prompt"], "add_special_tokens": special}
+        tokens = _tokens(await self._ask(group, served, body))
         return None if tokens is None else len(tokens)
 
-    async def _tokens(self, group: LiveGroup, served: ServedPolicy, body: dict[str, Any]) -> list[int] | None:
+    async def _ask(self, group: LiveGroup, served: ServedPolicy, body: dict[str, Any]) -> dict[str, Any]:
         try:
             status, data = await self._router.send(
                 group, served, "/tokenize", json.dumps({"model": served.model, **body}).encode()
             )
-            tokens = json.loads(data)["tokens"] if status == 200 else None
-        except (NoReplicaAvailable, ValueError, KeyError, TypeError):
-            return None
-        return tokens if isinstance(tokens, list) else None
+            answer = json.loads(data) if status == 200 else {}
+        except (NoReplicaAvailable, ValueError):
+            return {}
+        return answer if isinstance(answer, dict) else {}
+
+
+def _chat_body(requested: Mapping[str, Any]) -> dict[str, Any]:
+    body: dict[str, Any] = {
+        "messages": requested["messages"],
+        "add_generation_prompt": requested.get("add_generation_prompt", True),
+    }
+    if isinstance(requested.get("tools"), list):
+        body["tools"] = [without_strict(tool) for tool in requested["tools"]]
+    if requested.get("continue_final_message"):
+        body["continue_final_message"] = True
+    fields = {name: requested[name] for name in TEMPLATE_FIELDS if requested.get(name)}
+    # The chat route derives this variable, too.
+    effort = fields.get("reasoning_effort")
+    derived = {"enable_thinking": effort != "none"} if effort else {}
+    variables = {**derived, **(requested.get("chat_template_kwargs") or {}), **fields}
+    if variables:
+        body["chat_template_kwargs"] = variables
+    return body
+
+
+def _tokens(answer: Mapping[str, Any]) -> list[int] | None:
+    tokens = answer.get("tokens")
+    return tokens if isinstance(tokens, list) else None

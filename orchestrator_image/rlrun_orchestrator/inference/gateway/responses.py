@@ -79,41 +79,6 @@ def refusal_problem(status: int, data: bytes) -> Problem:
     return Problem(reason=reason, message=f"the inference engine answered {status}: {said}"[:1000])
 
 
-def completion_to_chat(answer: dict[str, Any]) -> dict[str, Any]:
-    """Convert the response of a text completion to a chat response: same text, same tokens, same logprobs.
-
-    Raises InvalidEngineResponse.
-    """
-    try:
-        choice = answer["choices"][0]
-        logprobs = choice["logprobs"] or {}
-        content = [
-            {"token": token, "logprob": logprob, "bytes": list(token.encode()), "top_logprobs": []}
-            for token, logprob in zip(logprobs["tokens"], logprobs["token_logprobs"], strict=True)
-        ]
-        message = {"role": "assistant", "content": choice["text"], "refusal": None}
-        return {
-            "id": f"chat{answer.get('id', 'cmpl')}",
-            "object": "chat.completion",
-            "created": answer.get("created", 0),
-            "model": answer.get("model", ""),
-            "choices": [
-                {
-                    "index": 0,
-                    "message": message,
-                    "logprobs": {"content": content},
-                    "finish_reason": choice.get("finish_reason"),
-                    "stop_reason": choice.get("stop_reason"),
-                    "token_ids": choice["token_ids"],
-                }
-            ],
-            "usage": answer.get("usage"),
-            "prompt_token_ids": choice["prompt_token_ids"],
-        }
-    except (KeyError, IndexError, TypeError, ValueError) as error:
-        raise InvalidEngineResponse(f"the inference engine's answer to token ids is not complete: {error!r}") from error
-
-
 def strip_internal_fields(answer: dict[str, Any], request: dict[str, Any]) -> dict[str, Any]:
     """Return the response without the fields that only the gateway requested."""
     keep_logprobs = bool(request.get("logprobs"))

@@ -143,13 +143,16 @@ class SamplingRules:
         seed_key: SamplingSeedKey,
         *,
         prompt_tokens: int | None = None,
+        prompt_ids: Sequence[int] | None = None,
     ) -> dict[str, Any]:
         """Return the request for the engine. `prompt_tokens`: length of the prompt, if it is known; that of token ids
-        always is. Raises BadRequest and PromptTooLong.
+        always is. `prompt_ids`: tokens that the engine uses instead of rendering the messages of a chat. Raises
+        BadRequest and PromptTooLong.
         """
         check(kind, body)
-        if isinstance(body.get("prompt"), list):
-            prompt_tokens = len(body["prompt"])
+        given = body.get("prompt") if prompt_ids is None else prompt_ids
+        if given is not None and not isinstance(given, str):
+            prompt_tokens = len(given)
         forwarded = FORWARDED_FIELDS[kind]
         requested = {name: value for name, value in body.items() if name in forwarded and value is not None}
         if requested.get("parallel_tool_calls") is not True:
@@ -181,6 +184,9 @@ class SamplingRules:
                 # The engine also bans them among the first tokens, which the trainer does not know.
                 raise BadRequest("stop_token_ids cannot go with the run's sampling.minTokens: use stop instead")
             request["min_tokens"] = min(self.min_tokens, limit)
+        if prompt_ids is not None:
+            # Where the prefill stage of a disaggregated vLLM hands its tokens to the decode stage.
+            request["kv_transfer_params"] = {"prompt_token_ids": list(prompt_ids)}
         if self.seed is not None:
             # With one seed for all rollouts of a group, all of them would be equal.
             request["seed"] = seed_key.seed(self.seed)

@@ -29,13 +29,12 @@ from rlrun_orchestrator.inference.gateway.environment_packages import PackageMis
 from rlrun_orchestrator.inference.gateway.limits import ROLLOUT_ID, Limits
 from rlrun_orchestrator.inference.gateway.live_groups import LiveGroup, LiveGroups, RolloutSession, ServedPolicy
 from rlrun_orchestrator.inference.gateway.package_pins import PackageChanged
-from rlrun_orchestrator.inference.gateway.prefix_bridge import PrefixBridge
-from rlrun_orchestrator.inference.gateway.prefixes import Conversation, conversation, covered_messages, starts_with
+from rlrun_orchestrator.inference.gateway.prefix_bridge import Continuation, PrefixBridge, conversation
+from rlrun_orchestrator.inference.gateway.prefixes import starts_with
 from rlrun_orchestrator.inference.gateway.prompt_tokenizer import PromptTokenizer
 from rlrun_orchestrator.inference.gateway.request_router import GroupClosed, NoReplicaAvailable, RequestRouter
 from rlrun_orchestrator.inference.gateway.responses import (
     InvalidEngineResponse,
-    completion_to_chat,
     parse_turn,
     refusal_problem,
     strip_internal_fields,
@@ -47,6 +46,7 @@ from rlrun_orchestrator.inference.gateway.sampling_rules import (
     PromptTooLong,
     SamplingRules,
     SamplingSeedKey,
+    check,
     ignored_constraints,
 )
 
@@ -65,8 +65,8 @@ class Exchange:
     arrival: int
     turn: int
     request_body: dict[str, Any]
-    last: Conversation | None = None
-    """Chat that the request continues."""
+    continuation: Continuation | None = None
+    """How the request continues an earlier chat."""
 
 
 class Gateway:
@@ -211,8 +211,7 @@ class Gateway:
     async def _exchange(self, group: LiveGroup, exchange: Exchange) -> web.Response:
         with self._groups.turn(group) as served:
             try:
-                answer = await self._send_bridged(group, served, exchange)
-                bridged = answer is not None
+                answer = await self._send_continued(group, served, exchange)
                 if answer is None:
                     status, data = await self._send_whole(group, served, exchange)
                     if status != 200:
@@ -222,7 +221,7 @@ class Gateway:
             except GroupClosed:
                 raise _unknown_group(group.id) from None
         if group.record:
-            self._record(group, served, exchange, answer, bridged=bridged)
+            self._record(group, served, exchange, answer)
         else:
             group.record_answer(exchange.rollout, exchange.arrival)
         return _response(exchange, answer)
@@ -249,44 +248,52 @@ class Gateway:
         requested: dict[str, Any],
         *,
         prompt_tokens: int | None = None,
+        prompt_ids: list[int] | None = None,
     ) -> tuple[int, bytes]:
         seed_key = SamplingSeedKey(group.ordinal, exchange.session.rollout_order, exchange.turn, group.record)
-        outgoing = self._rules.to_engine_request(kind, requested, served.model, seed_key, prompt_tokens=prompt_tokens)
+        outgoing = self._rules.to_engine_request(
+            kind, requested, served.model, seed_key, prompt_tokens=prompt_tokens, prompt_ids=prompt_ids
+        )
         return await self._router.send(group, served, kind.value, _encode(outgoing).encode())
 
-    async def _send_bridged(self, group: LiveGroup, served: ServedPolicy, exchange: Exchange) -> dict[str, Any] | None:
-        """Return the response to a prompt with the exact tokens of the previous turn, None if a chat must be sent."""
-        last = exchange.session.conversation
-        if exchange.kind is not CompletionKind.chat or last is None or not group.record:
+    async def _send_continued(
+        self, group: LiveGroup, served: ServedPolicy, exchange: Exchange
+    ) -> dict[str, Any] | None:
+        """Return the response to a chat with the exact tokens of the conversation that it continues, None if the chat
+        must be sent as it is.
+        """
+        if exchange.kind is not CompletionKind.chat or not group.record:
             return None
-        covered = covered_messages(exchange.request_body.get("messages"), last)
-        if covered is None:
-            return None
-        exchange.last = last
-        prompt = await self._prefix_bridge.prompt(group, served, exchange.request_body, last, covered)
-        if prompt is None:
+        kind, requested = exchange.kind, exchange.request_body
+        check(kind, requested)
+        known = exchange.session.conversations
+        exchange.continuation = await self._prefix_bridge.continuation(group, served, requested, known)
+        if exchange.continuation is None or exchange.continuation.prompt is None:
             return None
         try:
             status, data = await self._send(
-                group, served, exchange, CompletionKind.text, exchange.request_body | {"prompt": prompt}
+                group, served, exchange, kind, requested, prompt_ids=exchange.continuation.prompt
             )
         except PromptTooLong:
             return None
         # After a failure the chat is sent: the engine's error then names what the client sent.
-        return completion_to_chat(json.loads(data)) if status == 200 else None
+        answer: dict[str, Any] | None = json.loads(data) if status == 200 else None
+        return answer
 
-    def _record(
-        self, group: LiveGroup, served: ServedPolicy, exchange: Exchange, answer: dict[str, Any], *, bridged: bool
-    ) -> None:
+    def _record(self, group: LiveGroup, served: ServedPolicy, exchange: Exchange, answer: dict[str, Any]) -> None:
         turn = parse_turn(exchange.kind, answer)
-        turn.bridged, turn.version = bridged, served.policy.version
+        continued = exchange.continuation
+        turn.version = served.policy.version
+        # An engine that does not know the field renders the messages, and says so.
+        turn.bridged = continued is not None and turn.prompt_ids == continued.prompt
         group.record_turn(exchange.rollout, exchange.arrival, turn)
         if exchange.kind is not CompletionKind.chat:
             return
-        if exchange.last is not None:
-            exact = starts_with(turn.prompt_ids, exchange.last.tokens)
-            self._stats.prefixes["broken" if not exact else "bridged" if bridged else "exact"] += 1
-        exchange.session.conversation = conversation(exchange.request_body, answer["choices"][0], turn)
+        if continued is not None:
+            exact = starts_with(turn.prompt_ids, continued.last.tokens)
+            self._stats.prefixes["broken" if not exact else "bridged" if turn.bridged else "exact"] += 1
+        made = conversation(exchange.request_body, answer["choices"][0], turn, continued, arrival=exchange.arrival)
+        group.record_conversation(exchange.rollout, made, None if continued is None else continued.last)
 
     async def _models(self, request: web.Request) -> web.Response:
         try:

@@ -138,7 +138,8 @@ def _add_routes(app: FastAPI, engine: StubEngine) -> None:
         return {"object": "list", "data": cards}
 
     async def chat(request: ChatRequest) -> Response:
-        model, answer = await engine.answer(request, [engine.cut(engine.tokenizer.render(request.messages))])
+        prompt = request.prompt_token_ids or engine.cut(engine.tokenizer.render(request.messages))
+        model, answer = await engine.answer(request, [prompt])
         if request.stream:
             events = chat_events(answer, request, model)
             return StreamingResponse(engine.events(events), media_type="text/event-stream")
@@ -157,7 +158,8 @@ def _add_routes(app: FastAPI, engine: StubEngine) -> None:
             tokens = engine.tokenizer.render(request.messages)
         else:
             tokens = engine.tokenizer.encode(request.prompt or "")
-        return {"count": len(tokens), "max_model_len": engine.max_model_len, "tokens": tokens, "token_strs": None}
+        names = [engine.tokenizer.decode([token]) for token in tokens] if request.return_token_strs else None
+        return {"count": len(tokens), "max_model_len": engine.max_model_len, "tokens": tokens, "token_strs": names}
 
     app.get("/health")(health)
     app.get("/metrics")(metrics)

@@ -83,6 +83,12 @@ class ChatRequest(SamplingRequest):
     max_completion_tokens: int | None = None
     logprobs: bool | None = False
     top_logprobs: int | None = 0
+    kv_transfer_params: dict[str, Any] | None = None
+
+    @property
+    def prompt_token_ids(self) -> list[int] | None:
+        """Tokens of the prompt, None if the messages are rendered."""
+        return (self.kv_transfer_params or {}).get("prompt_token_ids")
 
     @property
     def token_limit(self) -> int | None:
@@ -104,6 +110,7 @@ class TokenizeRequest(BaseModel):
     model: str | None = None
     prompt: str | None = None
     messages: list[dict[str, Any]] | None = None
+    return_token_strs: bool | None = False
 
 
 class LoadAdapterRequest(BaseModel):

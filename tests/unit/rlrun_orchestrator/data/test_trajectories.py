@@ -38,6 +38,20 @@ def test_a_broken_prefix_opens_a_new_sequence_and_is_counted() -> None:
     assert built.sequences[1].loss_mask == [False] * 5 + [True]
 
 
+def test_alternating_conversations_are_one_sequence_each() -> None:
+    turns = [turn([1], [2]), turn([7], [8]), turn([1, 2, 3], [4]), turn([7, 8, 9], [6]), turn([1, 2, 3, 4], [5])]
+    built = build_trajectory(turns, INTERLEAVED, 100)
+    assert [s.token_ids for s in built.sequences] == [[1, 2, 3, 4, 5], [7, 8, 9, 6]]
+    assert built.prefix_breaks == 1
+
+
+def test_a_turn_extends_the_longest_sequence_that_its_prompt_starts_with() -> None:
+    turns = [turn([1], [2]), turn([1], [2, 3]), turn([1, 2, 3, 4], [5])]
+    built = build_trajectory(turns, INTERLEAVED, 100)
+    assert [s.token_ids for s in built.sequences] == [[1, 2], [1, 2, 3, 4, 5]]
+    assert [sum(s.loss_mask) for s in built.sequences] == [1, 3]
+
+
 @pytest.mark.proves("trajectoryStrategy")
 def test_branching_trains_on_every_turn_by_itself() -> None:
     built = build_trajectory([turn([1], [2]), turn([1, 2, 3], [4])], BRANCHING, 100)

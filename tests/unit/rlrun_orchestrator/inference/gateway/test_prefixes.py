@@ -1,6 +1,6 @@
 """Exact prefixes: what is bridged, what is left alone, and an engine whose tokenizer cuts answers another way."""
 
-import json
+import dataclasses
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,12 +14,15 @@ from rlrun.api.run_sections.rollouts import TrajectoryStrategy
 from rlrun.protocol.environment import ROLLOUT_ID_HEADER
 from rlrun_orchestrator.data.trajectories import Turn, build_trajectory
 from rlrun_orchestrator.inference.gateway.live_groups import LiveGroup, LiveGroups
+from rlrun_orchestrator.inference.gateway.prefix_bridge import Continuation, conversation
 from rlrun_orchestrator.inference.gateway.prefixes import (
     Conversation,
+    RenderedChat,
     bridge,
-    conversation,
-    covered_messages,
-    is_text_only,
+    continue_exactly,
+    has_ended,
+    longest_continued,
+    shown_messages,
 )
 from rlrun_orchestrator.inference.gateway.request_router import RequestRouter
 from rlrun_orchestrator.inference.gateway.sampling_rules import SamplingRules
@@ -34,6 +37,7 @@ TO_MODEL, TO_USER, NEWLINE, USER = 2, 1, 3, 4
 """Special tokens of the fake template: assistant's turn begins, a turn ends, line feed, user's turn begins."""
 MERGED = 900
 """The tokenizer makes one token of `ab`, which the model drew as two."""
+NAMES = {TO_MODEL: "<model>", TO_USER: "<end>", NEWLINE: "Ċ", USER: "<user>", MERGED: "ab"}
 
 
 def tokenize(text: str) -> list[int]:
@@ -67,8 +71,9 @@ class TokenEngine:
     drops: bool = False
     knows_tokenize: bool = True
     refuses_tokens: bool = False
+    ignores_tokens: bool = False
     prompts: list[tuple[str, list[int]]] = field(default_factory=list)
-    """(route, prompt ids) of every completion."""
+    """What was asked, `chat` or `tokens`, and prompt ids of every completion."""
     bodies: list[dict[str, Any]] = field(default_factory=list)
     tokenized: list[dict[str, Any]] = field(default_factory=list)
     """Requests for the tokens of a conversation."""
@@ -76,7 +81,6 @@ class TokenEngine:
     def application(self) -> web.Application:
         app = web.Application()
         app.router.add_post("/v1/chat/completions", self.chat)
-        app.router.add_post("/v1/completions", self.text)
         app.router.add_post("/tokenize", self.tokenize)
         return app
 
@@ -86,12 +90,17 @@ class TokenEngine:
         body = await request.json()
         self.tokenized.append(body)
         ids = render(body["messages"], body["add_generation_prompt"], self.drops)
-        return web.json_response({"count": len(ids), "max_model_len": 999, "tokens": ids})
+        names = [NAMES.get(number) or chr(number) for number in ids] if body.get("return_token_strs") else None
+        return web.json_response({"count": len(ids), "max_model_len": 999, "tokens": ids, "token_strs": names})
 
     async def chat(self, request: web.Request) -> web.Response:
         body = await request.json()
-        prompt = render(body["messages"], True, self.drops)
-        drawn, logprobs = self._draw("chat", prompt, body)
+        given = (body.get("kv_transfer_params") or {}).get("prompt_token_ids")
+        if given is not None and self.refuses_tokens:
+            return web.json_response({"error": {"message": "no tokens here"}}, status=400)
+        takes = given is not None and not self.ignores_tokens
+        prompt = given if takes else render(body["messages"], True, self.drops)
+        drawn, logprobs = self._draw("tokens" if takes else "chat", prompt, body)
         content = [
             {"token": "t", "logprob": p, "bytes": [t % 256], "top_logprobs": []}
             for t, p in zip(drawn, logprobs, strict=True)
@@ -105,23 +114,6 @@ class TokenEngine:
             "token_ids": drawn,
         }
         return web.json_response(self._body("chat.completion", choice, prompt) | {"prompt_token_ids": prompt})
-
-    async def text(self, request: web.Request) -> web.Response:
-        if self.refuses_tokens:
-            return web.json_response({"error": {"message": "no tokens here"}}, status=400)
-        body = await request.json()
-        prompt = body["prompt"]
-        drawn, logprobs = self._draw("text", prompt, body)
-        choice = {
-            "index": 0,
-            "text": self.answer,
-            "logprobs": {"tokens": ["t"] * len(drawn), "token_logprobs": logprobs, "top_logprobs": [{}] * len(drawn)},
-            "finish_reason": self.finish,
-            "stop_reason": None,
-            "token_ids": drawn,
-            "prompt_token_ids": prompt,
-        }
-        return web.json_response(self._body("text_completion", choice, prompt))
 
     def _draw(self, route: str, prompt: list[int], body: dict[str, Any]) -> tuple[list[int], list[float]]:
         self.prompts.append((route, prompt))
@@ -193,9 +185,9 @@ async def test_a_bridged_prompt_is_rendered_with_the_runs_variables_of_the_templ
     setup: Setup, template: dict[str, Any]
 ) -> None:
     await setup.two_turns()
-    assert [route for route, _ in setup.engine.prompts] == ["chat", "text"], "the second turn is bridged"
-    assert setup.engine.bodies[0]["chat_template_kwargs"] == template
-    assert [body.get("chat_template_kwargs") for body in setup.engine.tokenized] == [template] * 3
+    assert [route for route, _ in setup.engine.prompts] == ["chat", "tokens"], "the second turn is bridged"
+    assert [body["chat_template_kwargs"] for body in setup.engine.bodies] == [template] * 2
+    assert [body.get("chat_template_kwargs") for body in setup.engine.tokenized] == [template] * 2
 
 
 @pytest.mark.proves("trajectoryStrategy")
@@ -205,7 +197,7 @@ async def test_an_answer_that_would_be_tokenized_otherwise_is_bridged(setup: Set
     exact = first.prompt_ids + first.completion_ids
     assert MERGED in render([{"role": "assistant", "content": "xab"}], False), "the case is what it says"
     assert second.prompt_ids == [*exact, NEWLINE, USER, *tokenize("on"), TO_USER, NEWLINE, TO_MODEL]
-    assert [route for route, _ in setup.engine.prompts] == ["chat", "text"]
+    assert [route for route, _ in setup.engine.prompts] == ["chat", "tokens"]
     trajectory = build_trajectory([first, second], TrajectoryStrategy.interleaved, 999)
     assert (len(trajectory.sequences), trajectory.prefix_breaks, trajectory.bridged) == (1, 0, 1)
     assert setup.router.stats.prefixes == {"bridged": 1}
@@ -214,16 +206,16 @@ async def test_an_answer_that_would_be_tokenized_otherwise_is_bridged(setup: Set
     assert answers[1].choices[0].message.role == "assistant"
     assert answers[1].choices[0].message.content == "xab"
     assert answers[1].choices[0].logprobs is None
-    chat, text = setup.engine.bodies
+    chat, tokens = setup.engine.bodies
     same = ("model", "max_tokens", "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "stop")
-    assert {name: text[name] for name in same} == {name: chat[name] for name in same}, "the same distribution"
-    assert text["seed"] != chat["seed"]
+    assert {name: tokens[name] for name in same} == {name: chat[name] for name in same}, "the same distribution"
+    assert tokens["seed"] != chat["seed"]
 
 
 async def test_a_bridged_answer_has_the_logprobs_that_its_client_asked_for(setup: Setup) -> None:
     _, answers = await setup.two_turns(logprobs=True)
     assert [token.logprob for token in answers[1].choices[0].logprobs.content] == [-0.5] * 4
-    assert setup.engine.prompts[1][0] == "text"
+    assert setup.engine.prompts[1][0] == "tokens"
 
 
 async def test_an_exact_prefix_needs_no_bridge(setup: Setup) -> None:
@@ -240,6 +232,7 @@ async def test_an_exact_prefix_needs_no_bridge(setup: Setup) -> None:
         {"finish": "length"},
         {"knows_tokenize": False},
         {"refuses_tokens": True},
+        {"ignores_tokens": True},
     ],
 )
 async def test_a_chat_without_an_exact_bridge_is_sent_unchanged_and_counted_as_a_break(
@@ -251,14 +244,21 @@ async def test_a_chat_without_an_exact_bridge_is_sent_unchanged_and_counted_as_a
     assert answers[1].choices[0].message.content == "xab"
     assert [route for route, _ in setup.engine.prompts] == ["chat", "chat"]
     assert setup.router.stats.prefixes == {"broken": 1}
+    assert [turn.bridged for turn in group.turns_of("r")] == [False, False]
     assert build_trajectory(group.turns_of("r"), TrajectoryStrategy.interleaved, 999).prefix_breaks == 1
 
 
-async def test_chats_with_tools_are_not_bridged(setup: Setup) -> None:
+async def test_chats_with_tools_are_bridged_with_all_fields_of_the_request(setup: Setup) -> None:
     tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}
-    await setup.two_turns(tools=[tool])
-    assert [route for route, _ in setup.engine.prompts] == ["chat", "chat"]
-    assert setup.router.stats.prefixes == {"broken": 1}
+    await setup.two_turns(tools=[tool], reasoning_effort="low")
+    assert [route for route, _ in setup.engine.prompts] == ["chat", "tokens"]
+    chat, tokens = setup.engine.bodies
+    assert [tokens[name] for name in ("tools", "reasoning_effort")] == [[tool], "low"]
+    assert tokens["messages"][0] == chat["messages"][0]
+    assert [body["tools"] for body in setup.engine.tokenized] == [[tool]] * 2
+    variables = {"enable_thinking": True, "reasoning_effort": "low"}
+    assert [body["chat_template_kwargs"] for body in setup.engine.tokenized] == [variables] * 2
+    assert setup.router.stats.prefixes == {"bridged": 1}
 
 
 async def test_a_second_conversation_of_a_rollout_is_no_prefix_break(setup: Setup) -> None:
@@ -272,84 +272,163 @@ async def test_a_second_conversation_of_a_rollout_is_no_prefix_break(setup: Setu
 
 # --- the pure part ----------------------------------------------------------------------------------------------------
 
-LAST = Conversation([{"role": "user", "content": "q"}], {"role": "assistant", "content": "a"}, [5, 6, 1], True)
+QUESTION = {"role": "user", "content": "q"}
 ANSWER = {"role": "assistant", "content": "a"}
 MORE = {"role": "user", "content": "more"}
+CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": '{"x": 1, "y": 2}'}}
+
+
+def completed(
+    answer: dict[str, Any] = ANSWER,
+    *,
+    prompt: list[int] | None = None,
+    completion: list[int] | None = None,
+    **other: Any,
+) -> Conversation:
+    """Return a chat whose prompt was rendered as the engine got it."""
+    turn = Turn(prompt or [10], completion or [11, 12, 1], [-0.1] * 3, "stop")
+    made = Conversation([QUESTION], answer, turn, True, [QUESTION], turn.prompt_ids)
+    return dataclasses.replace(made, **other)
+
+
+LAST = completed()
 
 
 @pytest.mark.parametrize(
-    ("messages", "covered"),
+    ("answer", "messages", "continues"),
     [
-        ([*LAST.messages, ANSWER, MORE], 2),
-        ([*LAST.messages, ANSWER | {"tool_calls": []}, MORE, MORE], 2),
-        ([*LAST.messages, ANSWER], None),
-        ([*LAST.messages, ANSWER | {"content": "a "}, MORE], None),
-        ([*LAST.messages, ANSWER | {"tool_calls": [{"id": "c"}]}, MORE], None),
-        ([*LAST.messages, MORE, MORE], None),
-        ([MORE, ANSWER, MORE], None),
-        ([*LAST.messages, "a", MORE], None),
-        ("text", None),
+        (ANSWER, [QUESTION, ANSWER, MORE], True),
+        (ANSWER, [QUESTION, ANSWER | {"tool_calls": []}, MORE, MORE], True),
+        (ANSWER, [QUESTION, ANSWER], False),
+        (ANSWER, [QUESTION, ANSWER | {"content": "a "}, MORE], False),
+        (ANSWER, [QUESTION, ANSWER | {"tool_calls": [CALL]}, MORE], False),
+        (ANSWER, [QUESTION, MORE, MORE], False),
+        (ANSWER, [MORE, ANSWER, MORE], False),
+        (ANSWER, [QUESTION, "a", MORE], False),
+        (ANSWER, "text", False),
+        (ANSWER | {"content": None}, [QUESTION, ANSWER | {"content": ""}, MORE], True),
+        # Reasoning may be left out, and has two names.
+        (ANSWER | {"reasoning": "hm"}, [QUESTION, ANSWER, MORE], True),
+        (ANSWER | {"reasoning": "hm"}, [QUESTION, ANSWER | {"reasoning_content": "hm"}, MORE], True),
+        (ANSWER | {"reasoning": "hm"}, [QUESTION, ANSWER | {"reasoning": "oh"}, MORE], False),
+        (ANSWER | {"reasoning": "hm"}, [QUESTION, ANSWER | {"reasoning": None}, MORE], False),
+        (ANSWER, [QUESTION, ANSWER | {"reasoning": "hm"}, MORE], False),
+        # Arguments of calls may be formatted anew.
+        (
+            ANSWER | {"tool_calls": [CALL]},
+            [
+                QUESTION,
+                ANSWER | {"tool_calls": [CALL | {"function": {"name": "f", "arguments": '{"x":1,"y":2}'}}]},
+                MORE,
+            ],
+            True,
+        ),
+        (
+            ANSWER | {"tool_calls": [CALL]},
+            [QUESTION, ANSWER | {"tool_calls": [CALL | {"function": {"name": "f", "arguments": '{"x":true}'}}]}, MORE],
+            False,
+        ),
+        (ANSWER | {"tool_calls": [CALL]}, [QUESTION, ANSWER | {"tool_calls": [CALL | {"id": "d"}]}, MORE], False),
+        (ANSWER | {"tool_calls": [CALL]}, [QUESTION, ANSWER, MORE], False),
     ],
 )
-def test_messages_that_continue_a_chat_are_recognized(messages: Any, covered: int | None) -> None:
-    assert covered_messages(messages, LAST) == covered
+def test_messages_that_continue_a_chat_are_recognized(answer: Any, messages: Any, continues: bool) -> None:
+    last = completed(answer)
+    assert longest_continued([last], messages) is (last if continues else None)
 
 
-@pytest.mark.parametrize(
-    ("extra", "text"),
-    [
-        ({}, True),
-        ({"tools": []}, True),
-        ({"tools": [{}]}, False),
-        ({"top_logprobs": 2}, False),
-        ({"continue_final_message": True}, False),
-        ({"add_generation_prompt": False}, False),
-        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, False),
-        ({"messages": [ANSWER | {"reasoning_content": "hm"}]}, False),
-    ],
-)
-def test_text_only_requests_are_recognized(extra: dict[str, Any], text: bool) -> None:
-    assert is_text_only({"messages": [*LAST.messages, ANSWER, MORE]} | extra, LAST) is text
+def test_the_longest_conversation_is_continued_and_of_equal_ones_the_newest() -> None:
+    long = dataclasses.replace(LAST, messages=[QUESTION, ANSWER, MORE])
+    newer = dataclasses.replace(LAST, arrival=2)
+    messages = [QUESTION, ANSWER, MORE, ANSWER, MORE]
+    assert longest_continued([LAST, long, newer], messages) is long
+    assert longest_continued([newer, LAST], messages) is newer
+    assert longest_continued([], messages) is None
 
 
-EXACT, BEFORE, UNTIL, WHOLE = [10, 11, 12, 1], [10], [10, 99, 1, 3], [10, 99, 1, 3, 4, 8, 1, 3, 2]
+def test_reasoning_that_a_client_left_out_is_rendered() -> None:
+    last = completed(ANSWER | {"reasoning": "hm"}, shown=[QUESTION | {"shown": True}])
+    expected = [QUESTION | {"shown": True}, ANSWER | {"reasoning": "hm"}, MORE]
+    assert shown_messages([QUESTION, ANSWER, MORE], last) == expected
+    assert shown_messages([QUESTION, ANSWER, MORE], LAST) == [QUESTION, ANSWER, MORE]
+
+
+def test_an_answer_that_the_template_renders_as_it_was_sampled_is_continued_with_what_follows_it() -> None:
+    # The prompt itself has a token 20 in place of the template's 10.
+    last = completed(prompt=[20], prompt_ids=[10])
+    assert continue_exactly(last, [10, 11, 12, 1, 3, 4]) == [20, 11, 12, 1, 3, 4]
+    assert continue_exactly(last, [10, 11, 12, 1]) is None
+    assert continue_exactly(last, [10, 11, 13, 1, 3, 4]) is None
+    assert continue_exactly(last, [30, 11, 12, 1, 3, 4]) is None
+
+
+NAME_OF = {1: "<end>", 3: "Ċ", 4: "<user>", 8: "m", 10: "<model>", 97: "a", 98: "b", 50: "<think>", 51: "</think>"}
+UNTIL, WHOLE = [10, 97, 1, 3], [10, 97, 1, 3, 4, 8, 1, 3, 2]
+
+
+def rendered(ids: list[int]) -> RenderedChat:
+    return RenderedChat(ids, [NAME_OF[number] for number in ids])
 
 
 def test_a_bridge_is_the_exact_tokens_and_what_the_template_puts_behind_the_answer() -> None:
-    assert bridge(EXACT, BEFORE, UNTIL, WHOLE) == [10, 11, 12, 1, 3, 4, 8, 1, 3, 2]
+    assert bridge(LAST, rendered(UNTIL), WHOLE) == [10, 11, 12, 1, 3, 4, 8, 1, 3, 2]
+
+
+def test_an_end_that_begins_the_next_message_is_not_repeated() -> None:
+    # 1 is both: the next message's begin, which the model samples to end its turn.
+    assert bridge(LAST, rendered([10, 97]), [10, 97, 1, 8, 10]) == [10, 11, 12, 1, 8, 10]
+    assert bridge(LAST, rendered([10, 97]), [10, 97, 4, 8, 10]) is None, "the next message begins with another token"
+
+
+def test_an_empty_place_for_reasoning_may_be_left_out_later() -> None:
+    last = completed(prompt=[10, 50, 3, 51, 3], prompt_ids=[10, 50, 3, 51, 3])
+    until = rendered([10, 50, 3, 51, 3, 97, 1, 3])
+    assert bridge(last, until, WHOLE) == [10, 50, 3, 51, 3, 11, 12, 1, 3, 4, 8, 1, 3, 2]
+    thought = completed(prompt=[10, 50, 8, 51, 3], prompt_ids=[10, 50, 8, 51, 3])
+    assert bridge(thought, rendered([10, 50, 8, 51, 3, 97, 1, 3]), WHOLE) is None
 
 
 @pytest.mark.parametrize(
-    ("exact", "before", "until", "whole"),
+    ("last", "until", "whole"),
     [
-        (EXACT, BEFORE, UNTIL, [10, 98, *WHOLE[2:]]),  # the answer is rendered otherwise once something follows
-        (EXACT, [11], UNTIL, WHOLE),  # the generation prompt is no part of the rendered answer
-        ([10, 11, 7], BEFORE, UNTIL, WHOLE),  # the template ends the turn with another token
-        (EXACT, BEFORE, [10, 99, 1, 1], [10, 99, 1, 1, 4]),  # which of the two ends it?
-        (EXACT, BEFORE, UNTIL, UNTIL),  # nothing follows
-        ([], BEFORE, UNTIL, WHOLE),
+        (LAST, UNTIL, [10, 98, *WHOLE[2:]]),  # the answer is rendered otherwise once something follows
+        (completed(prompt_ids=[4]), UNTIL, WHOLE),  # the generation prompt is no part of the rendered answer
+        (completed(completion=[11, 12, 7]), UNTIL, WHOLE),  # the template ends the turn with another token
+        (LAST, [10, 97, 1, 1], [10, 97, 1, 1, 4]),  # which of the two ends it?
+        (LAST, [10, 97, 1, 8], [10, 97, 1, 8, 4]),  # a part of the answer is behind the end
+        (LAST, UNTIL, UNTIL),  # nothing follows
+        (LAST, [10, 98, 1, 3], [10, 98, 1, 3, 4]),  # the template does not show the answer
+        (completed(ANSWER | {"reasoning": "m"}), UNTIL, WHOLE),  # it leaves out the reasoning
+        (completed(ANSWER | {"tool_calls": [CALL]}), UNTIL, WHOLE),  # it leaves out the call
+        (completed({"role": "assistant", "content": "a<end>"}), UNTIL, WHOLE),  # the end is a part of the text
+        (completed(ended=False), UNTIL, WHOLE),
     ],
 )
-def test_ambiguous_tokens_are_not_bridged(
-    exact: list[int], before: list[int], until: list[int], whole: list[int]
-) -> None:
-    assert bridge(exact, before, until, whole) is None
+def test_ambiguous_tokens_are_not_bridged(last: Conversation, until: list[int], whole: list[int]) -> None:
+    assert bridge(last, rendered(until), whole) is None
 
 
 @pytest.mark.parametrize(
     ("finish", "reason", "asked", "ended"),
     [
         ("stop", None, {}, True),
+        ("tool_calls", None, {}, True),
         ("stop", 151643, {}, True),
         ("stop", 151643, {"stop_token_ids": [151643]}, False),
         ("stop", "END", {}, False),
         ("length", None, {}, False),
     ],
 )
-def test_only_the_models_own_end_of_turn_can_be_bridged(
-    finish: str, reason: Any, asked: dict[str, Any], ended: bool
-) -> None:
-    turn = Turn([1], [2], [-0.1], finish)
-    found = conversation({"messages": []} | asked, {"message": ANSWER, "stop_reason": reason}, turn)
-    assert found.ended is ended
-    assert json.dumps(found.tokens) == "[1, 2]"
+def test_only_the_models_own_end_of_turn_can_be_bridged(finish: str, reason: Any, asked: Any, ended: bool) -> None:
+    assert has_ended(asked, {"message": ANSWER, "stop_reason": reason}, Turn([1], [2], [-0.1], finish)) is ended
+
+
+def test_a_conversation_remembers_what_the_template_made_of_its_messages() -> None:
+    turn = Turn([1, 2], [3], [-0.1], "stop")
+    shown = [QUESTION | {"reasoning": "hm"}]
+    sent = conversation({"messages": [QUESTION]}, {"message": ANSWER}, turn, Continuation(LAST, [1, 2], shown, [1, 9]))
+    assert (sent.messages, sent.shown, sent.prompt_ids, sent.tokens) == ([QUESTION], shown, [1, 9], [1, 2, 3])
+    ignored = conversation(
+        {"messages": [QUESTION]}, {"message": ANSWER}, turn, Continuation(LAST, [1, 7], shown, [1, 9])
+    )
+    assert (ignored.shown, ignored.prompt_ids) == ([QUESTION], [1, 2])

@@ -119,11 +119,21 @@ def test_stop_tokens_of_a_client_that_the_engine_would_ban_unseen_are_refused() 
     assert plain.to_engine_request(CompletionKind.chat, body, "m", SamplingSeedKey(0, 0, 0))["stop_token_ids"] == [5]
 
 
-def test_turns_are_bridged_only_where_they_are_joined_and_answers_are_not_rewritten() -> None:
+def test_turns_are_bridged_where_they_are_joined_also_if_the_engine_parses_reasoning() -> None:
     assert exact_prefixes(resolved())
     assert not exact_prefixes(resolved(trajectoryStrategy="branching"))
-    assert not exact_prefixes(resolved({"extraArgs": ["--reasoning-parser", "qwen3"]}))
-    assert not exact_prefixes(resolved({"extraArgs": ["--reasoning-parser=qwen3"]}))
+    assert exact_prefixes(resolved({"extraArgs": ["--reasoning-parser", "qwen3"]}))
+
+
+def test_tokens_of_a_prompt_take_the_place_of_the_messages_and_leave_the_rest_of_seq_len() -> None:
+    rules = SamplingRules(max_tokens=8, seq_len=10)
+    body = {"messages": [{"role": "user", "content": "q"}], "kv_transfer_params": {"do_remote_prefill": True}}
+    key = SamplingSeedKey(0, 0, 0)
+    made = rules.to_engine_request(CompletionKind.chat, body, "m", key, prompt_ids=[1, 2, 3, 4, 5])
+    assert (made["kv_transfer_params"], made["max_tokens"]) == ({"prompt_token_ids": [1, 2, 3, 4, 5]}, 5)
+    assert "kv_transfer_params" not in rules.to_engine_request(CompletionKind.chat, body, "m", key)
+    with pytest.raises(PromptTooLong):
+        rules.to_engine_request(CompletionKind.chat, body, "m", key, prompt_ids=[1] * 10)
 
 
 # --- constrained decoding ---------------------------------------------------------------------------------------------

@@ -1,0 +1,36 @@
+"""Text of tokens, from the names that tokens have in the vocabulary of their tokenizer. Pure."""
+
+import re
+from collections.abc import Iterable
+from functools import cache
+
+SPACE = "\N{LOWER ONE EIGHTH BLOCK}"
+"""What SentencePiece writes for a space."""
+BYTE = re.compile(r"<0x([0-9A-F]{2})>")
+"""Name of a single byte in vocabularies of SentencePiece."""
+
+
+def token_text(names: Iterable[str]) -> str:
+    """Return the text of consecutive tokens, by the rules of byte-level BPE and of SentencePiece.
+
+    A character that no rule replaces stands for itself, as in the names of special tokens.
+    """
+    data = bytearray()
+    for name in names:
+        byte = BYTE.fullmatch(name)
+        if byte:
+            data.append(int(byte[1], 16))
+            continue
+        for character in name.replace(SPACE, " "):
+            value = _byte_values().get(character)
+            data += character.encode("utf-8", "replace") if value is None else bytes([value])
+    return data.decode("utf-8", "replace")
+
+
+@cache
+def _byte_values() -> dict[str, int]:
+    """Return the byte that each character of a byte-level vocabulary stands for."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    # The others are moved behind the first 256 characters, because they cannot be printed.
+    moved = [byte for byte in range(256) if byte not in set(printable)]
+    return {chr(byte): byte for byte in printable} | {chr(256 + place): byte for place, byte in enumerate(moved)}
