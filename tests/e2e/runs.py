@@ -3,7 +3,7 @@
 import math
 
 from rlrun.storage.layout import RunLayout
-from rlrun.storage.samples.record import SampleSplit
+from rlrun.storage.samples.record import SampleRecord, SampleSplit
 from rlrun_cli.remote.run_data.stored_rollouts import open_step
 
 from demo.install import BUCKET
@@ -33,12 +33,16 @@ def metrics_of(platform: Platform, run: Object) -> list[Line]:
 
 def rollout_errors(platform: Platform, run: Object) -> list[str]:
     """Environment, reason and message of each rollout that failed, of all steps."""
+    return [f"{r.environment}: {r.error.reason}: {r.error.message}" for r in rollout_records(platform, run) if r.error]
+
+
+def rollout_records(platform: Platform, run: Object) -> list[SampleRecord]:
+    """The record of each rollout, of all steps."""
     layout = RunLayout.of(BUCKET, "", run["metadata"]["namespace"], run["metadata"]["uid"])
     store = platform.s3.store()
     steps = [line["step"] for line in metrics_of(platform, run)]
     stored = [samples for step in steps for samples in open_step(store, layout, step, SampleSplit.train, None)]
-    records = [r for samples in stored for group in samples.index.groups for r in samples.records(group)]
-    return [f"{r.environment}: {r.error.reason}: {r.error.message}" for r in records if r.error]
+    return [record for samples in stored for group in samples.index.groups for record in samples.records(group)]
 
 
 def largest_log_ratio(line: Line) -> float:
