@@ -14,7 +14,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from rlrun.constants import Reason
 from rlrun.protocol.environment import EnvironmentConfig, linked_secret
 from rlrun.protocol.problem import Problem
-from rlrun.storage.verifiers_generation import VERIFIERS, image_versions
+from rlrun.storage.verifiers_generations.generation_choice import VERIFIERS, image_versions
 
 from rlrun_environment.worker.loaded import Loaded
 from rlrun_environment.worker.plain_contract import plain_contract_violation
@@ -80,7 +80,8 @@ def _load(config: EnvironmentConfig) -> Loaded:
         import verifiers as vf
 
         # verifiers 0.4 has none.
-        if isinstance(environment, getattr(vf, "Environment", ())):
+        environment_type: Any = getattr(vf, "Environment", ())
+        if isinstance(environment, environment_type):
             environment.env_id = environment.env_id or config.id.split("@")[0]
             environment.env_args = environment.env_args or args
             train = environment.get_dataset() if _has(environment, "dataset") else None
