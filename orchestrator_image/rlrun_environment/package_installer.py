@@ -22,7 +22,7 @@ from rlrun.constants import Reason
 from rlrun.protocol.access import bearer
 from rlrun.protocol.environment import MAX_PACKAGE_BYTES, EnvironmentConfig
 from rlrun.protocol.problem import Problem
-from rlrun.storage.verifiers_generation import VERIFIERS
+from rlrun.storage.verifiers_generations.generation_choice import VERIFIERS
 
 log = logging.getLogger(__name__)
 

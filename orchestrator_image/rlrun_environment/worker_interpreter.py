@@ -9,7 +9,12 @@ import sys
 from pathlib import Path
 
 from rlrun.constants import Reason
-from rlrun.storage.verifiers_generation import VERIFIERS, UnsupportedVerifiersError, choose_generation, package_form
+from rlrun.storage.verifiers_generations.generation_choice import (
+    VERIFIERS,
+    UnsupportedVerifiersError,
+    choose_generation,
+)
+from rlrun.storage.verifiers_generations.package_form import package_form
 
 from rlrun_environment.package_installer import FIRST_ON_PATH, PackageError, installed_distribution
 from rlrun_environment.worker_pool import Interpreter

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from rlrun.api.base.names import package_name
 from rlrun.storage.environment_image import owner_of_module
-from rlrun.storage.verifiers_generation import PackageForm, UnsupportedVerifiersError
+from rlrun.storage.verifiers_generations.generation_choice import UnsupportedVerifiersError
+from rlrun.storage.verifiers_generations.package_form import PackageForm
 
 from rlrun_cli.inputs.package_generation import form_of, generation_of, module_of, version_of_verifiers
 from rlrun_cli.inputs.requirements import conflicts, missing_packages

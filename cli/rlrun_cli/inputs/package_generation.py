@@ -5,7 +5,8 @@ import zipfile
 from collections.abc import Sequence
 
 from rlrun.storage.environment_image import Generation
-from rlrun.storage.verifiers_generation import VERIFIERS, PackageForm, choose_generation, image_versions, package_form
+from rlrun.storage.verifiers_generations.generation_choice import VERIFIERS, choose_generation, image_versions
+from rlrun.storage.verifiers_generations.package_form import PackageForm, package_form
 
 from rlrun_cli.inputs.wheel_builder import Wheel
 

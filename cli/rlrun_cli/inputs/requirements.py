@@ -13,7 +13,12 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from rlrun.api.base.names import package_name
 from rlrun.storage.environment_image import MARKERS, PYTHON, Generation, ImagePackage, image_packages
 from rlrun.storage.package_versions import version_of
-from rlrun.storage.verifiers_generation import SUPPORTED, VERIFIERS, UnsupportedVerifiersError, image_versions
+from rlrun.storage.verifiers_generations.generation_choice import (
+    SUPPORTED,
+    VERIFIERS,
+    UnsupportedVerifiersError,
+    image_versions,
+)
 
 from rlrun_cli.inputs.package_generation import generation_of, pushed_verifiers
 from rlrun_cli.inputs.wheel_builder import Wheel

@@ -18,7 +18,7 @@ from packaging.markers import UndefinedComparison, UndefinedEnvironmentName
 from packaging.requirements import InvalidRequirement, Requirement
 from rlrun.constants import Reason
 from rlrun.protocol.environment import EnvironmentConfig, linked_secret
-from rlrun.storage.verifiers_generation import VERIFIERS, image_versions
+from rlrun.storage.verifiers_generations.generation_choice import VERIFIERS, image_versions
 
 from rlrun_environment.worker.load_error import LoadError
 from rlrun_environment.worker.loaded import EnvironmentForm, Loaded
@@ -88,7 +88,8 @@ def _load(config: EnvironmentConfig, folder: Path) -> Loaded:
         import verifiers as vf
 
         # verifiers 0.4 has none.
-        if isinstance(environment, getattr(vf, "Environment", ())):
+        environment_type: Any = getattr(vf, "Environment", ())
+        if isinstance(environment, environment_type):
             environment.env_id = environment.env_id or config.id.split("@")[0]
             environment.env_args = environment.env_args or args
             train = environment.get_dataset() if _has(environment, "dataset") else None

@@ -14,7 +14,7 @@ from rlrun.storage.errors import StoreError
 from rlrun.storage.layout import environment_package
 from rlrun.storage.package_versions import in_order
 from rlrun.storage.store import Store
-from rlrun.storage.verifiers_generation import PackageForm
+from rlrun.storage.verifiers_generations.package_form import PackageForm
 
 from rlrun_cli.commands.environments.environments import usable_packages
 from rlrun_cli.inputs.baseline import judge

@@ -1,28 +1,10 @@
-"""Generation of verifiers that an environment's package is run with. Pure: no code of the package is run.
-
-verifiers 0.3 is the last version with `load_environment` and `vf.Environment` (v0); from 0.4 on it has only tasksets,
-harnesses and agents (v1). The environment image has both, each with an interpreter of its own.
-"""
+"""What a module defines for verifiers, read from its source. Pure: no code of the package is run."""
 
 import ast
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from enum import StrEnum
 
-from packaging.markers import UndefinedComparison, UndefinedEnvironmentName
-from packaging.requirements import InvalidRequirement, Requirement
-from packaging.specifiers import SpecifierSet
-
-from rlrun.api.base.names import package_name
-from rlrun.storage.environment_image import MARKERS, Generation, image_packages
-from rlrun.storage.package_versions import version_of
-
-VERIFIERS = "verifiers"
 LOAD_ENVIRONMENT = "load_environment"
-SUPPORTED: Mapping[Generation, SpecifierSet] = {
-    Generation.v0: SpecifierSet(">=0.1.14,<0.4", prereleases=True),
-    Generation.v1: SpecifierSet(">=0.4,<0.5", prereleases=True),
-}
-"""Versions of verifiers that the runners of the worker support. A package may bring one of them."""
 MAX_DEPTH = 8
 """Modules that a star import may lead through."""
 
@@ -41,51 +23,6 @@ class PackageForm(StrEnum):
     """Neither of them, as far as its source tells."""
 
 
-class UnsupportedVerifiersError(ValueError):
-    """A package brings a version of verifiers that no runner supports."""
-
-
-def image_versions() -> dict[Generation, str]:
-    """Return the versions of verifiers in the image."""
-    return {generation: image_packages(generation)[VERIFIERS].version for generation in Generation}
-
-
-def choose_generation(requires: Iterable[str], form: PackageForm, pushed: str | None = None) -> Generation:
-    """Return the generation for a package.
-
-    Only v1 runs tasksets. Other packages are run with v0, those without verifiers too, unless of the image's versions
-    only that of v1 meets their requirements.
-
-    Args:
-        requires: Requirements of the package, as in its metadata.
-        form: What its module defines.
-        pushed: Version of verifiers that comes with the package. Its generation is that of the version.
-
-    Raises:
-        UnsupportedVerifiersError: No runner supports the version that comes with the package.
-    """
-    if pushed is not None:
-        version = version_of(pushed)
-        for generation, supported in SUPPORTED.items():
-            if version is not None and version in supported:
-                return generation
-        ranges = " or ".join(str(supported) for supported in SUPPORTED.values())
-        raise UnsupportedVerifiersError(
-            f"the package brings verifiers {pushed}, and runs support {ranges}: push a wheel of a version that they "
-            f"support, or none to use {in_image()}"
-        )
-    if form is PackageForm.taskset:
-        return Generation.v1
-    wanted = SpecifierSet(",".join(str(each.specifier) for each in _verifiers(requires)), prereleases=True)
-    admitted = {generation for generation, version in image_versions().items() if version in wanted}
-    return Generation.v1 if admitted == {Generation.v1} else Generation.v0
-
-
-def in_image() -> str:
-    """Return the versions of verifiers in the image, in words."""
-    return f"the image's {' or '.join(image_versions().values())}"
-
-
 def package_form(module: str, read: Read) -> PackageForm:
     """Return what the module, a file or a folder of the package, defines."""
     path = next((path for path in _paths(module) if read(path) is not None), None)
@@ -96,18 +33,6 @@ def package_form(module: str, read: Read) -> PackageForm:
         return PackageForm.environment
     # verifiers.v1 finds what a package has in `__all__` of its module only.
     return PackageForm.taskset if "__all__" in bound else PackageForm.unknown
-
-
-def _verifiers(requires: Iterable[str]) -> Iterator[Requirement]:
-    for text in requires:
-        try:
-            requirement = Requirement(text)
-            if package_name(requirement.name) == VERIFIERS and (
-                requirement.marker is None or requirement.marker.evaluate({**MARKERS, "extra": ""})
-            ):
-                yield requirement
-        except (InvalidRequirement, UndefinedComparison, UndefinedEnvironmentName):
-            continue
 
 
 def _paths(module: str) -> tuple[str, str]:
@@ -133,7 +58,7 @@ def _names(path: str, read: Read, depth: int) -> tuple[set[str], set[str]]:
             case ast.ImportFrom():
                 bound |= {alias.asname or alias.name for alias in node.names} - {"*"}
                 if depth and any(alias.name == "*" for alias in node.names):
-                    source = _imported(node, path, read)
+                    source = _resolve_import(node, path, read)
                     # `__all__` of the other module stays there.
                     bound |= (_names(source, read, depth - 1)[0] if source else set()) - {"__all__"}
             case ast.Assign(targets=targets, value=value):
@@ -161,7 +86,7 @@ def _statements(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
             yield from _statements(handler.body)
 
 
-def _imported(node: ast.ImportFrom, path: str, read: Read) -> str | None:
+def _resolve_import(node: ast.ImportFrom, path: str, read: Read) -> str | None:
     """Return the path of the module of the package that the names come from."""
     parts = path.split("/")[: -node.level] if node.level else []
     target = ".".join([*parts, *(node.module or "").split(".")]).strip(".")

@@ -1,15 +1,14 @@
-"""The generation of verifiers follows from a package's requirements and from what its module defines."""
+"""The generation of verifiers follows from a package's requirements and from the form of its module."""
 
 import pytest
 from rlrun.storage.environment_image import Generation
-from rlrun.storage.verifiers_generation import (
+from rlrun.storage.verifiers_generations.generation_choice import (
     SUPPORTED,
-    PackageForm,
     UnsupportedVerifiersError,
     choose_generation,
     image_versions,
-    package_form,
 )
+from rlrun.storage.verifiers_generations.package_form import PackageForm
 
 V0, V1 = Generation.v0, Generation.v1
 ENVIRONMENT, TASKSET, UNKNOWN = PackageForm.environment, PackageForm.taskset, PackageForm.unknown
@@ -67,41 +66,3 @@ def test_a_version_without_a_runner_is_refused_with_those_that_have_one(pushed: 
 def test_runners_support_the_versions_of_the_image() -> None:
     assert image_versions() == {V0: "0.3.1", V1: "0.4.0"}
     assert all(version in SUPPORTED[generation] for generation, version in image_versions().items())
-
-
-@pytest.mark.parametrize(
-    ("expected", "files"),
-    [
-        (ENVIRONMENT, {"my_env.py": "def load_environment(): ..."}),
-        (ENVIRONMENT, {"my_env/__init__.py": "from .env import load_environment"}),
-        (ENVIRONMENT, {"my_env/__init__.py": "from my_env.env import load as load_environment\n__all__ = ['x']"}),
-        (ENVIRONMENT, {"my_env.py": "load_environment = make()"}),
-        (ENVIRONMENT, {"my_env.py": "try:\n    import x\nexcept ImportError:\n    def load_environment(): ..."}),
-        (ENVIRONMENT, {"my_env.py": "from other import *\n__all__ = ['load_environment']"}),
-        (
-            ENVIRONMENT,
-            {
-                "my_env/__init__.py": "from .a import *",
-                "my_env/a/__init__.py": "from my_env.b import *",
-                "my_env/b.py": "def load_environment(): ...",
-            },
-        ),
-        # Packages for both forms have the function, which v0 needs.
-        (ENVIRONMENT, {"my_env.py": "class T(vf.Taskset): ...\ndef load_environment(): ...\n__all__ = ['T']"}),
-        (TASKSET, {"my_env/__init__.py": "from my_env.taskset import WordleTaskset\n__all__ = ['WordleTaskset']"}),
-        (TASKSET, {"my_env.py": "class T(vf.Taskset): ...\n__all__: list[str] = ['T', 'Config']"}),
-        (TASKSET, {"my_env.py": "from .a import *\n__all__ = []\n__all__ += ['T']"}),
-        (UNKNOWN, {"my_env/__init__.py": "from .a import *", "my_env/a.py": "__all__ = ['T']"}),
-        (UNKNOWN, {"my_env/__init__.py": "from .a import *", "my_env/a.py": "from . import *\nfrom .a import *"}),
-        (UNKNOWN, {"my_env.py": "from verifiers import *\nfrom . import *\nfrom .... import *"}),
-        (UNKNOWN, {"my_env.py": "def load_environment(:"}),
-        (UNKNOWN, {"my_env.py": "class Hidden:\n    def load_environment(): ..."}),
-        (UNKNOWN, {"my_env.py": "x = " + "(" * 5000}),
-        (UNKNOWN, {"other.py": "def load_environment(): ..."}),
-    ],
-)
-def test_form_of_a_package(expected: PackageForm, files: dict[str, str]) -> None:
-    def read(path: str) -> bytes | None:
-        return files[path].encode() if path in files else None
-
-    assert package_form("my_env", read) is expected

@@ -1,0 +1,80 @@
+"""Generation of verifiers that an environment's package is run with. Pure: no code of the package is run.
+
+verifiers 0.3 is the last version with `load_environment` and `vf.Environment` (v0); from 0.4 on it has only tasksets,
+harnesses and agents (v1). The environment image has both, each with an interpreter of its own.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from packaging.markers import UndefinedComparison, UndefinedEnvironmentName
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.specifiers import SpecifierSet
+
+from rlrun.api.base.names import package_name
+from rlrun.storage.environment_image import MARKERS, Generation, image_packages
+from rlrun.storage.package_versions import version_of
+from rlrun.storage.verifiers_generations.package_form import PackageForm
+
+VERIFIERS = "verifiers"
+SUPPORTED: Mapping[Generation, SpecifierSet] = {
+    Generation.v0: SpecifierSet(">=0.1.14,<0.4", prereleases=True),
+    Generation.v1: SpecifierSet(">=0.4,<0.5", prereleases=True),
+}
+"""Versions of verifiers that the runners of the worker support. A package may bring one of them."""
+
+
+class UnsupportedVerifiersError(ValueError):
+    """A package brings a version of verifiers that no runner supports."""
+
+
+def image_versions() -> dict[Generation, str]:
+    """Return the versions of verifiers in the image."""
+    return {generation: image_packages(generation)[VERIFIERS].version for generation in Generation}
+
+
+def choose_generation(requires: Iterable[str], form: PackageForm, pushed: str | None = None) -> Generation:
+    """Return the generation for a package.
+
+    Only v1 runs tasksets. Other packages are run with v0, those without verifiers too, unless of the image's versions
+    only that of v1 meets their requirements.
+
+    Args:
+        requires: Requirements of the package, as in its metadata.
+        form: What its module defines.
+        pushed: Version of verifiers that comes with the package. Its generation is that of the version.
+
+    Raises:
+        UnsupportedVerifiersError: No runner supports the version that comes with the package.
+    """
+    if pushed is not None:
+        version = version_of(pushed)
+        for generation, supported in SUPPORTED.items():
+            if version is not None and version in supported:
+                return generation
+        ranges = " or ".join(str(supported) for supported in SUPPORTED.values())
+        raise UnsupportedVerifiersError(
+            f"the package brings verifiers {pushed}, and runs support {ranges}: push a wheel of a version that they "
+            f"support, or none to use {in_image()}"
+        )
+    if form is PackageForm.taskset:
+        return Generation.v1
+    wanted = SpecifierSet(",".join(str(each.specifier) for each in _verifiers(requires)), prereleases=True)
+    admitted = {generation for generation, version in image_versions().items() if version in wanted}
+    return Generation.v1 if admitted == {Generation.v1} else Generation.v0
+
+
+def in_image() -> str:
+    """Return the versions of verifiers in the image, in words."""
+    return f"the image's {' or '.join(image_versions().values())}"
+
+
+def _verifiers(requires: Iterable[str]) -> Iterator[Requirement]:
+    for text in requires:
+        try:
+            requirement = Requirement(text)
+            if package_name(requirement.name) == VERIFIERS and (
+                requirement.marker is None or requirement.marker.evaluate({**MARKERS, "extra": ""})
+            ):
+                yield requirement
+        except (InvalidRequirement, UndefinedComparison, UndefinedEnvironmentName):
+            continue
