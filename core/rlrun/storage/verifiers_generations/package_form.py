@@ -1,4 +1,4 @@
-"""What a module defines for verifiers, read from its source. Pure: no code of the package is run."""
+"""Form of a package: the contract of verifiers that its module fulfils, read from its source. Pure: no code of the package is run."""
 
 import ast
 from collections.abc import Callable, Iterable, Iterator
@@ -13,7 +13,7 @@ Read = Callable[[str], bytes | None]
 
 
 class PackageForm(StrEnum):
-    """What the module of an environment's package defines for verifiers."""
+    """Contract that the module of an environment's package fulfils."""
 
     environment = "environment"
     """The function `load_environment`."""
