@@ -32,9 +32,9 @@ from rlrun.protocol.problem import Problem
 from rlrun.service.errors import ProblemError
 from rlrun.service.server import json_response, make_runner, problem_middleware, stop_event
 
-from rlrun_environment.worker.load_error import LoadError
-from rlrun_environment.worker.loaded import EnvironmentForm, Loaded
 from rlrun_environment.worker.loading import load
+from rlrun_environment.worker.user_code.load_error import LoadError
+from rlrun_environment.worker.user_code.loaded import EnvironmentForm, Loaded
 
 log = logging.getLogger(__name__)
 

@@ -20,11 +20,11 @@ from rlrun.constants import Reason
 from rlrun.protocol.environment import EnvironmentConfig, linked_secret
 from rlrun.storage.verifiers_generations.generation_choice import VERIFIERS, image_versions
 
-from rlrun_environment.worker.load_error import LoadError
-from rlrun_environment.worker.loaded import EnvironmentForm, Loaded
 from rlrun_environment.worker.plain_contract import plain_contract_violation
-from rlrun_environment.worker.sanitize import describe_exception
-from rlrun_environment.worker.tracebacks import user_line
+from rlrun_environment.worker.user_code.load_error import LoadError
+from rlrun_environment.worker.user_code.loaded import EnvironmentForm, Loaded
+from rlrun_environment.worker.user_code.sanitize import describe_exception
+from rlrun_environment.worker.user_code.tracebacks import user_line
 
 log = logging.getLogger(__name__)
 

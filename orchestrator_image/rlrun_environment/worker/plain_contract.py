@@ -17,7 +17,7 @@ import inspect
 from collections.abc import Mapping
 from typing import Any
 
-from rlrun_environment.worker import sanitize
+from rlrun_environment.worker.user_code import sanitize
 
 
 class UncopyableRowError(Exception):

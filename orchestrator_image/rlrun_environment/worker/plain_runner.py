@@ -22,9 +22,10 @@ from rlrun.protocol.environment import (
 )
 from rlrun.protocol.problem import Problem
 
-from rlrun_environment.worker import sanitize
-from rlrun_environment.worker.demonstrations import demonstrate
-from rlrun_environment.worker.isolation import (
+from rlrun_environment.worker.plain_contract import UncopyableRowError, copy_row
+from rlrun_environment.worker.user_code import sanitize
+from rlrun_environment.worker.user_code.demonstrations import demonstrate
+from rlrun_environment.worker.user_code.isolation import (
     GroupLimits,
     RolloutFailedError,
     cancelled_from_outside,
@@ -33,8 +34,7 @@ from rlrun_environment.worker.isolation import (
     run_isolated,
     user_code_problem,
 )
-from rlrun_environment.worker.loaded import Loaded, row_of
-from rlrun_environment.worker.plain_contract import UncopyableRowError, copy_row
+from rlrun_environment.worker.user_code.loaded import Loaded, row_of
 
 log = logging.getLogger(__name__)
 

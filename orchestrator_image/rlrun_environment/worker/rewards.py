@@ -14,8 +14,8 @@ from typing import Any
 from rlrun.constants import Reason
 from rlrun.protocol.problem import Problem
 
-from rlrun_environment.worker.isolation import cancelled_from_outside, record_first_problem, user_code_problem
-from rlrun_environment.worker.sanitize import short_repr, to_finite_float
+from rlrun_environment.worker.user_code.isolation import cancelled_from_outside, record_first_problem, user_code_problem
+from rlrun_environment.worker.user_code.sanitize import short_repr, to_finite_float
 
 REWARDS_KEY = "rlrun_rewards"
 """Key of a rollout's state with the value and weight of each reward function."""

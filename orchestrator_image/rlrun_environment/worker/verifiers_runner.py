@@ -29,9 +29,10 @@ from verifiers.clients import OpenAIChatCompletionsClient
 from verifiers.types import ClientConfig
 from verifiers.utils.message_utils import normalize_messages
 
-from rlrun_environment.worker import sanitize
-from rlrun_environment.worker.demonstrations import demonstrate
-from rlrun_environment.worker.isolation import (
+from rlrun_environment.worker.rewards import REWARDS_KEY, watch_rewards
+from rlrun_environment.worker.user_code import sanitize
+from rlrun_environment.worker.user_code.demonstrations import demonstrate
+from rlrun_environment.worker.user_code.isolation import (
     GROUP_LIMITS,
     PROBLEM_KEY,
     GroupLimits,
@@ -41,8 +42,7 @@ from rlrun_environment.worker.isolation import (
     isolated_group,
     user_code_problem,
 )
-from rlrun_environment.worker.loaded import Loaded, present_fields, row_of
-from rlrun_environment.worker.rewards import REWARDS_KEY, watch_rewards
+from rlrun_environment.worker.user_code.loaded import Loaded, present_fields, row_of
 
 log = logging.getLogger(__name__)
 

@@ -1,4 +1,7 @@
-"""Form of a package: the contract of verifiers that its module fulfils, read from its source. Pure: no code of the package is run."""
+"""Form of a package: the contract of verifiers that its module fulfils, as its source says. Pure.
+
+No code of the package is run.
+"""
 
 import ast
 from collections.abc import Callable, Iterable, Iterator

@@ -19,9 +19,9 @@ from rlrun.protocol.environment import EnvironmentConfig
 from verifiers.v1.utils.compile import resolve_runtime_config, validate_pairing
 from verifiers.v1.utils.generic import deep_merge
 
-from rlrun_environment.worker.load_error import LoadError
-from rlrun_environment.worker.loaded import EnvironmentForm, Loaded
 from rlrun_environment.worker.tasksets.task_rows import TaskRows
+from rlrun_environment.worker.user_code.load_error import LoadError
+from rlrun_environment.worker.user_code.loaded import EnvironmentForm, Loaded
 
 RUNTIME = "subprocess"
 """The only runtime of agents and tool servers."""

@@ -24,9 +24,11 @@ from rlrun.protocol.environment import (
 from rlrun.protocol.problem import Problem
 from verifiers.v1 import ModelContext, SamplingConfig
 
-from rlrun_environment.worker import sanitize
-from rlrun_environment.worker.demonstrations import demonstrate
-from rlrun_environment.worker.isolation import (
+from rlrun_environment.worker.tasksets.rollout_endpoints import RolloutEndpoints, gateway_client
+from rlrun_environment.worker.tasksets.trace_results import episode_problem, episode_results
+from rlrun_environment.worker.user_code import sanitize
+from rlrun_environment.worker.user_code.demonstrations import demonstrate
+from rlrun_environment.worker.user_code.isolation import (
     GroupLimits,
     RolloutFailedError,
     isolated_demonstration,
@@ -34,9 +36,7 @@ from rlrun_environment.worker.isolation import (
     run_isolated,
     user_code_problem,
 )
-from rlrun_environment.worker.loaded import Loaded, row_of
-from rlrun_environment.worker.tasksets.rollout_endpoints import RolloutEndpoints, gateway_client
-from rlrun_environment.worker.tasksets.trace_results import episode_problem, episode_results
+from rlrun_environment.worker.user_code.loaded import Loaded, row_of
 
 log = logging.getLogger(__name__)
 

@@ -1,9 +1,9 @@
 """Fields of a run's environment in the configuration of verifiers.v1, and what is refused when it loads."""
 
 import pytest
-from rlrun_environment.worker.load_error import LoadError
-from rlrun_environment.worker.loaded import EnvironmentForm
 from rlrun_environment.worker.loading import load
+from rlrun_environment.worker.user_code.load_error import LoadError
+from rlrun_environment.worker.user_code.loaded import EnvironmentForm
 
 WORDS = """
 class WordsConfig(vf.TasksetConfig):

@@ -8,7 +8,7 @@ from rlrun.protocol.environment import Demonstration, DemonstrationRequest
 from rlrun.protocol.problem import Problem
 from rlrun.service.errors import ProblemError
 
-from rlrun_environment.worker.loaded import Loaded, present_fields, row_of
+from rlrun_environment.worker.user_code.loaded import Loaded, present_fields, row_of
 
 REASON = Reason.DEMONSTRATIONS_MISSING
 

@@ -6,7 +6,7 @@ import json
 import pytest
 from aiohttp import web
 from rlrun.protocol.environment import GroupResult
-from rlrun_environment.worker import sanitize
+from rlrun_environment.worker.user_code import sanitize
 
 ONE_ODD = """
 class Number:

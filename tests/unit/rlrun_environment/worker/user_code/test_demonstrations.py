@@ -7,9 +7,9 @@ import pytest
 from datasets import Dataset
 from rlrun.protocol.environment import DemonstrationRequest
 from rlrun.service.errors import ProblemError
-from rlrun_environment.worker.demonstrations import demonstrate
-from rlrun_environment.worker.loaded import EnvironmentForm, Loaded
 from rlrun_environment.worker.loading import load
+from rlrun_environment.worker.user_code.demonstrations import demonstrate
+from rlrun_environment.worker.user_code.loaded import EnvironmentForm, Loaded
 
 USER = {"role": "user", "content": "abc"}
 ANSWER = {"role": "assistant", "content": "cba"}

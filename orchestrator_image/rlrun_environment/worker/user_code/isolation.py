@@ -28,8 +28,8 @@ from rlrun.protocol.environment import (
 from rlrun.protocol.problem import Problem
 from rlrun.service.errors import ProblemError
 
-from rlrun_environment.worker.sanitize import describe_exception
-from rlrun_environment.worker.tracebacks import user_line
+from rlrun_environment.worker.user_code.sanitize import describe_exception
+from rlrun_environment.worker.user_code.tracebacks import user_line
 
 log = logging.getLogger(__name__)
 
