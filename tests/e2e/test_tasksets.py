@@ -8,7 +8,7 @@ from tests.e2e.runs import metrics_of, rollout_errors, rollout_records
 
 MODEL_ID = "rlrun/stub-long"
 """The stub model with room for the system prompt of a harness: its tokens are characters."""
-STEPS = 3
+STEPS = 2
 
 
 def test_tasksets_with_one_agent_with_tools_and_with_two_agents_are_trained(
@@ -24,7 +24,10 @@ def test_tasksets_with_one_agent_with_tools_and_with_two_agents_are_trained(
         namespace,
         model=MODEL_ID,
         maxSteps=STEPS,
-        rolloutsPerExample=4,
+        # A program starts for each turn, which takes seconds of a core: few rollouts.
+        batchSize=12,
+        rolloutsPerExample=2,
+        oversamplingFactor=1.0,
         env=[
             reverse | {"name": "plain", "harness": {"id": "null"}},
             reverse | {"name": "shell", "harness": {"id": "bash", "edit": False}},
