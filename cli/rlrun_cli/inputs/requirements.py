@@ -1,17 +1,18 @@
 """Requirements of pushed wheels, compared with the environment image as pip would compare them. Pure.
 
 Pods install pushed wheels with `--no-deps` and without an index: pip reports no version there that does not fit.
+`dependency_bundle` has the wheels of what is missing.
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from packaging.markers import UndefinedComparison, UndefinedEnvironmentName
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from rlrun.api.base.names import package_name
-from rlrun.storage.environment_image import MARKERS, PYTHON, image_packages
+from rlrun.storage.environment_image import MARKERS, PYTHON, ImagePackage, image_packages
 from rlrun.storage.package_versions import version_of
 
 from rlrun_cli.inputs.wheel_builder import Wheel
@@ -31,10 +32,21 @@ class _Needed:
     requirement: Requirement
 
 
+def pinned_packages(wheels: Sequence[Wheel]) -> Mapping[str, ImagePackage]:
+    """Return the packages that the image has for these wheels. The environment's package is the last one."""
+    return image_packages()
+
+
 def missing_packages(wheels: Sequence[Wheel]) -> list[str]:
     """Return the required packages that neither the image nor the wheels have."""
-    present = {wheel.name for wheel in wheels} | image_packages().keys()
+    present = {wheel.name for wheel in wheels} | pinned_packages(wheels).keys()
     return sorted({package_name(each.requirement.name) for each in _requires(wheels)} - present)
+
+
+def extended_packages(wheels: Sequence[Wheel]) -> set[str]:
+    """Return the packages of the image of which the wheels require extras."""
+    asked = {package_name(each.requirement.name) for each in _requires(wheels) if each.requirement.extras}
+    return (asked & pinned_packages(wheels).keys()) - {wheel.name for wheel in wheels}
 
 
 def conflicts(wheels: Sequence[Wheel]) -> list[Conflict]:
@@ -54,8 +66,9 @@ def _unreadable(wheels: Sequence[Wheel]) -> Iterator[Conflict]:
 
 
 def _without_effect(wheels: Sequence[Wheel]) -> Iterator[Conflict]:
+    pins = pinned_packages(wheels)
     for wheel in wheels:
-        if there := image_packages().get(wheel.name):
+        if there := pins.get(wheel.name):
             yield Conflict(
                 f"the wheel of {wheel.name} {wheel.version} has no effect: pods use {there.version} of the environment "
                 "image",
@@ -73,11 +86,11 @@ def _of_python(wheels: Sequence[Wheel]) -> Iterator[Conflict]:
 
 
 def _of_versions(wheels: Sequence[Wheel]) -> Iterator[Conflict]:
-    pushed = {wheel.name: wheel.version for wheel in wheels}
+    pushed, pins = {wheel.name: wheel.version for wheel in wheels}, pinned_packages(wheels)
     told = set()
     for each in _requires(wheels):
         name, requirement = package_name(each.requirement.name), each.requirement
-        there = image_packages().get(name)
+        there = pins.get(name)
         version = there.version if there else pushed.get(name)
         if version is None or (requirement.url is None and _admits(str(requirement.specifier), version)):
             continue
