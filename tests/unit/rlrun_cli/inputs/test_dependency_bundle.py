@@ -31,7 +31,7 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
     found = {name: ImagePackage(name, version, (name,)) for name, version in IMAGE.items()}
-    monkeypatch.setattr(requirements, "image_packages", lambda: found)
+    monkeypatch.setattr(requirements, "image_packages", lambda *_: found)
     return folder
 
 
