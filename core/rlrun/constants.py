@@ -17,6 +17,15 @@ API_VERSION: ApiVersion = "rlrun.dev/v1alpha1"
 MAX_RUN_NAME = 40
 """Maximum length of an RLRun's name. Names of children have up to 23 more, of at most 63."""
 
+# --- environment packages -------------------------------------------------------------------------------------------
+
+MAX_PACKAGE_BYTES = 512 * 1024**2
+"""Largest size of a package with all its wheels."""
+MAX_UNPACKED_BYTES = 4 * 1024**3
+"""Largest size of a package's files once its wheels are unpacked."""
+MAX_PACKAGE_FILES = 100_000
+"""Largest number of files in a package's wheels."""
+
 # --- labels and annotations -----------------------------------------------------------------------------------------
 
 RUN_LABEL = "rlrun.dev/run"

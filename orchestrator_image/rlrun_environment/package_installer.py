@@ -18,18 +18,14 @@ from pathlib import Path, PurePosixPath
 
 import aiohttp
 from rlrun.api.base.names import package_name
-from rlrun.constants import Reason
+from rlrun.constants import MAX_PACKAGE_BYTES, MAX_PACKAGE_FILES, MAX_UNPACKED_BYTES, Reason
 from rlrun.protocol.access import bearer
-from rlrun.protocol.environment import MAX_PACKAGE_BYTES, EnvironmentConfig
+from rlrun.protocol.environment import EnvironmentConfig
 from rlrun.protocol.problem import Problem
 from rlrun.storage.verifiers_generations.generation_choice import VERIFIERS
 
 log = logging.getLogger(__name__)
 
-MAX_UNPACKED_BYTES = 4 * 1024**3
-"""Largest size of a package's files once its wheels are unpacked."""
-MAX_FILES = 100_000
-"""Largest number of files in a package's wheels."""
 TAR = "package.tar"
 FIRST_ON_PATH = ".verifiers"
 """Folder in that of the package for a wheel of verifiers: the only one that replaces a package of the image."""
@@ -218,10 +214,10 @@ def check_wheels(wheels: Iterable[Path]) -> None:
             raise _not_installable(f"{wheel.name} is not a wheel: {error}. Build it again and push it") from error
         files += len(entries)
         size += sum(entry.file_size for entry in entries)
-    if size > MAX_UNPACKED_BYTES or files > MAX_FILES:
+    if size > MAX_UNPACKED_BYTES or files > MAX_PACKAGE_FILES:
         raise _not_installable(
             f"The package's wheels unpack to {size:,} bytes in {files:,} files; {MAX_UNPACKED_BYTES:,} bytes and "
-            f"{MAX_FILES:,} files are allowed. Load large data in load_environment instead"
+            f"{MAX_PACKAGE_FILES:,} files are allowed. Load large data in load_environment instead"
         )
 
 

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Coroutine
+from functools import partial
 from typing import Any
 
 import aiohttp
@@ -12,7 +13,7 @@ from rlrun.constants import ExitCode, Reason
 from rlrun.protocol.access import bearer
 from rlrun.protocol.orchestrator import RunStatus
 from rlrun.protocol.problem import Problem
-from rlrun.protocol.resolved import EnvironmentUse, ResolvedRun
+from rlrun.protocol.resolved import EnvironmentEndpoint, EnvironmentUse, ResolvedRun
 from rlrun.service.errors import FatalError
 from rlrun.service.outgoing_client import OutgoingClient
 from rlrun.service.server import make_runner
@@ -40,6 +41,7 @@ from rlrun_orchestrator.rollouts.demonstrations import DemonstrationLoader
 from rlrun_orchestrator.rollouts.dispatcher import Dispatcher
 from rlrun_orchestrator.rollouts.distillation import DistillationTeacher
 from rlrun_orchestrator.rollouts.environment_client import EnvironmentClient
+from rlrun_orchestrator.rollouts.environment_replicas import Addresses, EnvironmentReplicas, pod_urls
 from rlrun_orchestrator.rollouts.environments import EnvironmentPool
 from rlrun_orchestrator.status.run_progress import RunProgress
 from rlrun_orchestrator.status.run_status import build_run_status, termination_message
@@ -70,8 +72,9 @@ class Orchestrator:
         store: Store,
         http: aiohttp.ClientSession,
         resolve: Resolver | None = None,
+        addresses: Addresses = pod_urls,
     ) -> None:
-        """`resolve` finds the inference replicas. Default: DNS."""
+        """`resolve` finds the inference replicas, `addresses` the pods of an environment. Default: DNS."""
         self._schedule = config_mapping.run_schedule(run, settings)
         self.progress = RunProgress()
         self._conditions = StatusConditions()
@@ -127,8 +130,9 @@ class Orchestrator:
         )
         self._environments = {
             use: EnvironmentPool(
-                _environment_clients(http, run, use, settings.environment_token),
+                _environment_clients(http, run, use, settings, addresses),
                 self._conditions.set_waiting,
+                config_mapping.rollout_limits(run, use),
                 poll_interval=settings.poll_interval,
                 grace=settings.configuration_grace,
                 lost_deadline=settings.environment_deadline,
@@ -326,24 +330,38 @@ class Orchestrator:
 
 
 def _environment_clients(
-    http: aiohttp.ClientSession, run: ResolvedRun, use: EnvironmentUse, token: str | None
-) -> list[EnvironmentClient]:
-    deadlines = config_mapping.group_deadlines(run, use)
-    return [
-        EnvironmentClient(http, e.name, e.url, group_deadline=deadlines[e.name], token=token)
-        for e in run.endpoints.environments
-        if e.use is use
-    ]
+    http: aiohttp.ClientSession,
+    run: ResolvedRun,
+    use: EnvironmentUse,
+    settings: OrchestratorSettings,
+    addresses: Addresses,
+) -> list[EnvironmentClient | EnvironmentReplicas]:
+    deadlines, replicas = config_mapping.group_deadlines(run, use), config_mapping.replica_counts(run, use)
+
+    def client_of(endpoint: EnvironmentEndpoint) -> EnvironmentClient | EnvironmentReplicas:
+        name, deadline = endpoint.name, deadlines[endpoint.name]
+        connect = partial(EnvironmentClient, http, name, group_deadline=deadline, token=settings.environment_token)
+        if replicas[name] == 1:
+            return connect(endpoint.url)
+        find = partial(addresses, endpoint.url)
+        return EnvironmentReplicas(name, deadline, find, connect, poll_interval=settings.poll_interval)
+
+    return [client_of(endpoint) for endpoint in run.endpoints.environments if endpoint.use is use]
 
 
 async def attempt(
-    run: ResolvedRun, settings: OrchestratorSettings, stop: asyncio.Event, store: Store, resolve: Resolver | None = None
+    run: ResolvedRun,
+    settings: OrchestratorSettings,
+    stop: asyncio.Event,
+    store: Store,
+    resolve: Resolver | None = None,
+    addresses: Addresses = pod_urls,
 ) -> int:
     """Run until completion, failure or `stop`, write the termination message, and return the exit code."""
     # The engine's server closes idle connections after 5 s, and a request on a closed one would fail.
     connector = aiohttp.TCPConnector(limit=0, ttl_dns_cache=5, keepalive_timeout=3.0)
     async with aiohttp.ClientSession(connector=connector, headers=bearer(settings.token)) as http:
-        orchestrator = Orchestrator(run, settings, store, http, resolve)
+        orchestrator = Orchestrator(run, settings, store, http, resolve, addresses)
         work = asyncio.create_task(orchestrator.run(), name="run")
         stopped = asyncio.create_task(stop.wait(), name="stop")
         await asyncio.wait({work, stopped}, return_when=asyncio.FIRST_COMPLETED)

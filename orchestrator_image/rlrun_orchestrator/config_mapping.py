@@ -89,6 +89,17 @@ def group_deadlines(run: ResolvedRun, use: EnvironmentUse) -> dict[str, float]:
     return {entry.effective_name: entry.rollout_timeout_seconds / ROLLOUT_SHARE for entry in entries}
 
 
+def rollout_limits(run: ResolvedRun, use: EnvironmentUse) -> dict[str, int]:
+    """Return the greatest numbers of rollouts in progress, of the environments that have one."""
+    entries = (entry for used, entry in environment_entries(run) if used is use)
+    return {entry.effective_name: entry.max_concurrent for entry in entries if entry.max_concurrent is not None}
+
+
+def replica_counts(run: ResolvedRun, use: EnvironmentUse) -> dict[str, int]:
+    """Return the number of pods of each environment."""
+    return {entry.effective_name: entry.replicas for used, entry in environment_entries(run) if used is use}
+
+
 def longest_group_deadline(run: ResolvedRun) -> float:
     """Return the seconds for one group of the slowest environment, which one response of the engine may take."""
     return max(deadline for use in EnvironmentUse for deadline in group_deadlines(run, use).values())

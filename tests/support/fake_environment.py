@@ -50,6 +50,12 @@ class FakeEnvironment:
     """Requests that got no answer because it is away."""
     away: bool = False
     groups: Counter[str] = field(default_factory=Counter)
+    rollouts: int = 0
+    """Rollouts in progress."""
+    most_rollouts: int = 0
+    """Greatest number of rollouts in progress at a time."""
+    is_lost: bool = False
+    """Whether connections end without an answer, also those of groups in progress."""
     requests: list[GroupRequest] = field(default_factory=list)
     http: aiohttp.ClientSession | None = None
 
@@ -67,6 +73,9 @@ class FakeEnvironment:
 
     async def info(self, request: web.Request) -> web.Response:
         self.looks += 1
+        if self.is_lost:
+            assert request.transport is not None
+            request.transport.abort()
         if self.away:
             return web.Response(status=503)
         info = EnvironmentInfo(
@@ -83,10 +92,21 @@ class FakeEnvironment:
     async def roll_out(self, request: web.Request) -> web.Response:
         if self.away:
             return web.Response(status=503)
+        if self.is_lost:
+            assert request.transport is not None
+            request.transport.abort()
         asked = GroupRequest.model_validate_json(await request.read())
         self.requests.append(asked)
         self.groups[asked.split] += 1
-        outcomes = await asyncio.gather(*(self._one(asked, index) for index in range(asked.rollouts)))
+        self.rollouts += asked.rollouts
+        self.most_rollouts = max(self.most_rollouts, self.rollouts)
+        try:
+            outcomes = await asyncio.gather(*(self._one(asked, index) for index in range(asked.rollouts)))
+        finally:
+            self.rollouts -= asked.rollouts
+        if self.is_lost:
+            assert request.transport is not None
+            request.transport.abort()
         result = GroupResult(group_id=asked.group_id, rollouts=list(outcomes), seconds=0.1)
         return web.json_response(result.to_json_dict())
 

@@ -58,6 +58,11 @@ class World:
     packages: list[EnvironmentPackage] = field(default_factory=list)
     """What the status of the run has recorded."""
 
+    pods: dict[str, list[FakeEnvironment]] = field(default_factory=dict)
+    """Further pods of environments, whose first one is in `environments` or `eval_environments`."""
+    addresses: dict[str, list[str]] = field(default_factory=dict)
+    """URLs of the pods that DNS answers for the URL of an environment."""
+
     def __post_init__(self) -> None:
         self.trainer = FakeTrainer(self.store)
         self.trainer_url = ""
@@ -70,6 +75,8 @@ class World:
         self.trainer_url = await self._serve(self.trainer.application())
         for name, environment in (self.environments | self.eval_environments).items():
             self.urls[name] = await self._serve(environment.application())
+            further = [await self._serve(pod.application()) for pod in self.pods.get(name, [])]
+            self.addresses[self.urls[name]] = [self.urls[name], *further]
         for engine in self.engines:
             url = await self._serve(engine.application())
             self.endpoints.append(ReplicaAddresses(url, url))
@@ -159,7 +166,10 @@ class World:
         async def resolve() -> list[ReplicaAddresses]:
             return list(self.endpoints)
 
-        work = attempt(self.resolved(), settings, self.stop, self.store, resolve)  # type: ignore[arg-type]
+        async def addresses(url: str) -> list[str]:
+            return self.addresses[url]
+
+        work = attempt(self.resolved(), settings, self.stop, self.store, resolve, addresses)  # type: ignore[arg-type]
         return await asyncio.wait_for(work, timeout)
 
     async def status(self) -> RunStatus:

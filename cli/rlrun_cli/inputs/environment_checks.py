@@ -94,11 +94,18 @@ def check_generation(wheels: Sequence[Wheel]) -> list[Remark]:
     return [Remark(f"runs use verifiers {version_of_verifiers(wheels)} for it ({generation})")]
 
 
-def check_requirements(wheels: Sequence[Wheel]) -> list[Remark]:
-    """Check that the environment image or the wheels have what the wheels require, in versions that fit."""
+def check_requirements(wheels: Sequence[Wheel], *, is_bundled: bool) -> list[Remark]:
+    """Check that the environment image or the wheels have what the wheels require, in versions that fit.
+
+    `is_bundled`: whether a push adds the wheels of packages that are missing.
+    """
     remarks = [Remark(conflict.text, conflict.hint) for conflict in conflicts(wheels)]
     if missing := missing_packages(wheels):
-        text = f"the environment image must have {', '.join(missing)}: pods download nothing"
+        names = ", ".join(missing)
+        if is_bundled:
+            text = f"the environment image lacks {names}: env push adds their wheels, and what these require, with pip"
+            return [*remarks, Remark(text)]
+        text = f"the environment image must have {names}: pods download nothing"
         remarks.append(Remark(text, "push their wheels with --include, unless the platform's image has them"))
     return remarks
 

@@ -1,6 +1,7 @@
 """Requirements of pushed wheels, compared with the environment image as pip would compare them. Pure.
 
 Pods install pushed wheels with `--no-deps` and without an index: pip reports no version there that does not fit.
+`dependency_bundle` has the wheels of what is missing.
 """
 
 import re
@@ -60,6 +61,12 @@ def missing_packages(wheels: Sequence[Wheel]) -> list[str]:
     """Return the required packages that neither the image nor the wheels have."""
     present = {wheel.name for wheel in wheels} | pinned_packages(wheels).keys()
     return sorted({package_name(each.requirement.name) for each in _requires(wheels)} - present)
+
+
+def extended_packages(wheels: Sequence[Wheel]) -> set[str]:
+    """Return the packages of the image of which the wheels require extras."""
+    asked = {package_name(each.requirement.name) for each in _requires(wheels) if each.requirement.extras}
+    return (asked & pinned_packages(wheels).keys()) - {wheel.name for wheel in wheels}
 
 
 def conflicts(wheels: Sequence[Wheel]) -> list[Conflict]:

@@ -64,16 +64,22 @@ def read_wheel(path: Path) -> Wheel:
     """Read a wheel with its name and version. Raises CliError if it is not a wheel."""
     try:
         data = path.read_bytes()
+    except OSError as problem:
+        raise _not_a_wheel(path) from problem
+    return parse_wheel(path, data)
+
+
+def parse_wheel(path: Path, data: bytes) -> Wheel:
+    """Return the wheel with its name and version. Raises CliError if the data is not a wheel."""
+    try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             metadata = next(n for n in archive.namelist() if re.fullmatch(r"[^/]+\.dist-info/METADATA", n))
             headers = HeaderParser().parsestr(archive.read(metadata).decode())
             name, version = headers["Name"], headers["Version"]
             if not name or not version:
                 raise ValueError("METADATA has no name or no version")
-    except (OSError, zipfile.BadZipFile, StopIteration, ValueError) as problem:
-        raise CliError(
-            f"{path} is not a wheel", "name a .whl file, as built by python -m build", code=INVALID
-        ) from problem
+    except (zipfile.BadZipFile, StopIteration, ValueError) as problem:
+        raise _not_a_wheel(path) from problem
     return Wheel(
         path.name,
         data,
@@ -82,6 +88,10 @@ def read_wheel(path: Path) -> Wheel:
         tuple(headers.get_all("Requires-Dist") or ()),
         headers["Requires-Python"] or "",
     )
+
+
+def _not_a_wheel(path: Path) -> CliError:
+    return CliError(f"{path} is not a wheel", "name a .whl file, as built by python -m build", code=INVALID)
 
 
 def read_project(folder: Path) -> dict[str, Any]:

@@ -199,6 +199,19 @@ class RLRunSpec(Spec):
                 for e in s.env
             ),
         ),
+        Rule(
+            "env",
+            "self.env.all(e, !has(e.maxConcurrent) || (e.maxConcurrent >= self.rolloutsPerExample"
+            " && (!has(self.val) || e.maxConcurrent >= self.val.rolloutsPerExample)))",
+            "env[].maxConcurrent must be at least rolloutsPerExample of the run and of val: the rollouts of an example "
+            "run together",
+            lambda s: all(
+                e.max_concurrent is None
+                or e.max_concurrent
+                >= max(s.rollouts_per_example, s.val.rollouts_per_example if s.val is not None else 0)
+                for e in s.env
+            ),
+        ),
         unique_names("env"),
     )
     spec_transitions: ClassVar[tuple[Transition, ...]] = (

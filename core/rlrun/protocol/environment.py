@@ -43,8 +43,6 @@ MAX_RESPONSE_BYTES = 256 * 1024**2
 """Largest response of a worker or of the server, because both may be under the control of user code."""
 BYTES_PER_ROLLOUT = 4 * 1024**2
 """More than a rollout or the example of a `GroupResult` can have: their texts and metrics are cut."""
-MAX_PACKAGE_BYTES = 512 * 1024**2
-"""Largest size of a package with all its wheels."""
 ROLLOUT_SHARE = 0.9
 """Share of a group's deadline that its rollouts may use. The rest is for scoring those that finished."""
 

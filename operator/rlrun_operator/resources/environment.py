@@ -151,7 +151,16 @@ def environment(
     )
     template["spec"] |= isolation(settings.environments)
     return [
-        replica_set(identity, name, Role.environment, item.component, 1, template),
+        replica_set(identity, name, Role.environment, item.component, item.entry.replicas, template),
         # The Service publishes unready pods, because the orchestrator reads the problem of an unready environment.
-        service(identity, name, Role.environment, item.component, {"http": ENVIRONMENT_PORT}, unready=True),
+        # Of several pods it needs the addresses, to choose one for each group.
+        service(
+            identity,
+            name,
+            Role.environment,
+            item.component,
+            {"http": ENVIRONMENT_PORT},
+            headless=item.entry.replicas > 1,
+            unready=True,
+        ),
     ]

@@ -28,11 +28,11 @@ from rlrun_orchestrator.data.ended_groups import EndedGroup
 from rlrun_orchestrator.data.example_buffer import Example
 from rlrun_orchestrator.data.groups import add_cause, first_episodes
 from rlrun_orchestrator.data.schedule import RunSchedule
-from rlrun_orchestrator.evaluation.fair_semaphore import FairSemaphore
 from rlrun_orchestrator.evaluation.measured_groups import measured_group
 from rlrun_orchestrator.evaluation.metrics import evaluation_values, validation_total, validation_values
 from rlrun_orchestrator.inference.gateway.live_groups import LiveGroup, LiveGroups
 from rlrun_orchestrator.rollouts.environments import EnvironmentPool, PooledEnvironment
+from rlrun_orchestrator.rollouts.fair_semaphore import FairSemaphore
 from rlrun_orchestrator.status.run_progress import RunProgress
 from rlrun_orchestrator.status.status_conditions import StatusConditions
 from rlrun_orchestrator.storage.sample_records import StepRollouts
@@ -331,7 +331,10 @@ class Evaluator:
     async def _group(
         self, member: PooledEnvironment, measurement: EvaluationTask, index: int, evaluated: EvaluatedPolicy
     ) -> GroupResult | None:
-        async with self._semaphores[measurement.use].acquire(measurement.rollouts):
+        async with (
+            member.wait_for_room(measurement.rollouts),
+            self._semaphores[measurement.use].acquire(measurement.rollouts),
+        ):
             problem = Problem(reason=Reason.UNREACHABLE, message="the environment is unreachable")
             for _ in range(MAX_ATTEMPTS):
                 if member.recovery_task is not None and not member.recovery_task.done():

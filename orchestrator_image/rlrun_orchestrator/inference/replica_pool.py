@@ -58,11 +58,16 @@ def dns_resolver(host: str, engine_port: int, sidecar_port: int) -> Resolver:
     """Return a resolver that finds the addresses of a headless service. It raises OSError if DNS has no answer."""
 
     async def resolve() -> list[ReplicaAddresses]:
-        infos = await asyncio.get_running_loop().getaddrinfo(host, engine_port, type=socket.SOCK_STREAM)
-        hosts = sorted({f"[{a[4][0]}]" if a[0] == socket.AF_INET6 else str(a[4][0]) for a in infos})
+        hosts = await host_addresses(host, engine_port)
         return [ReplicaAddresses(f"http://{h}:{engine_port}", f"http://{h}:{sidecar_port}") for h in hosts]
 
     return resolve
+
+
+async def host_addresses(host: str, port: int) -> list[str]:
+    """Return the addresses of a host, as they stand in URLs. Raises OSError if DNS has no answer."""
+    infos = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return sorted({f"[{a[4][0]}]" if a[0] == socket.AF_INET6 else str(a[4][0]) for a in infos})
 
 
 @dataclass(eq=False)

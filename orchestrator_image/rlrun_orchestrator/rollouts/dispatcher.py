@@ -270,7 +270,8 @@ class Dispatcher:
         if policy is None or not self._replica_serves(policy, now) or not self._empty_batches.may_dispatch(now):
             return
         for _ in range(self.tracker.available_slots()):
-            example = self.sampler.next_example(self._environments.ready_names(now))
+            names = self._environments.ready_names(now, self._settings.rollouts_per_example)
+            example = self.sampler.next_example(names)
             if example is None:
                 return
             self._start(example, policy, now)
@@ -292,6 +293,8 @@ class Dispatcher:
         live_group = self._groups.open(policy, ordinal=example.ordinal)
         group = self.tracker.start(live_group.id, example, live_group.versions)
         group.task = asyncio.create_task(self._run_group(live_group, example, now), name=f"group {live_group.id}")
+        member = self._environments.environments[example.example.environment]
+        member.hold(self._settings.rollouts_per_example, group.task)
 
     async def _run_group(self, live_group: LiveGroup, sampled: SampledExample, started: float) -> None:
         example = sampled.example
@@ -347,6 +350,8 @@ class Dispatcher:
             self.untrained.add(group)
             if group.outcome is GroupOutcome.usable:
                 self._redraw([tracked])
+            elif not answered:
+                self.sampler.redraw(tracked.example)
         self._empty_batches.last_error = group.first_error or self._empty_batches.last_error
         if group.outcome is not GroupOutcome.errored:
             self._environments.environments[group.example.environment].backoff.record_success()

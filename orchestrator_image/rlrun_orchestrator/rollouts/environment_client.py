@@ -66,6 +66,9 @@ class EnvironmentClient:
         body = request_body.model_dump_json(by_alias=True, exclude_none=True).encode()
         return parse(Demonstration, await self._request("POST", url, body, SHORT_SECONDS, MAX_RESPONSE_BYTES), url)
 
+    async def close(self) -> None:
+        """Do nothing: the connections are those of `http`."""
+
     async def _request(self, method: str, url: str, body: bytes | None, timeout: float, max_bytes: int) -> bytes:
         return await request(
             self._http, method, url, body=body, timeout=timeout, max_bytes=max_bytes, headers=self._headers

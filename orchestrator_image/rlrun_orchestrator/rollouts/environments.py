@@ -7,7 +7,8 @@ until a deadline ends the run. A server that responds with errors gets groups le
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
 
 from rlrun.constants import ExitCode, Reason
@@ -17,19 +18,39 @@ from rlrun.service.backoff import STARTING_SECONDS, Backoff
 from rlrun.service.errors import FatalError, RequestError
 
 from rlrun_orchestrator.rollouts.environment_client import EnvironmentClient
+from rlrun_orchestrator.rollouts.environment_replicas import EnvironmentReplicas
+from rlrun_orchestrator.rollouts.fair_semaphore import FairSemaphore
 
 log = logging.getLogger(__name__)
 
 
 @dataclass
 class PooledEnvironment:
-    """One environment server."""
+    """One environment: its server, or those of all its pods."""
 
-    client: EnvironmentClient
+    client: EnvironmentClient | EnvironmentReplicas
     info: EnvironmentInfo | None = None
     backoff: Backoff = field(default_factory=Backoff)
     unreachable_since: float | None = None
     recovery_task: "asyncio.Task[None] | None" = None
+    limit: FairSemaphore | None = None
+    """Rollouts in progress, of training and validation together. None: not limited."""
+
+    def has_room(self, rollouts: int) -> bool:
+        """Return whether that many rollouts may start now."""
+        return self.limit is None or self.limit.has_room(rollouts)
+
+    def hold(self, rollouts: int, task: "asyncio.Task[None]") -> None:
+        """Count rollouts that have room as in progress until the end of the task, also if it is cancelled before it
+        begins.
+        """
+        if (limit := self.limit) is not None:
+            limit.take(rollouts)
+            task.add_done_callback(lambda _: limit.release(rollouts))
+
+    def wait_for_room(self, rollouts: int) -> AbstractAsyncContextManager[None]:
+        """Wait until that many rollouts may start, and count them as in progress meanwhile."""
+        return nullcontext() if self.limit is None else self.limit.acquire(rollouts)
 
     @property
     def name(self) -> str:
@@ -42,19 +63,25 @@ class EnvironmentPool:
 
     def __init__(
         self,
-        clients: Sequence[EnvironmentClient],
+        clients: Sequence[EnvironmentClient | EnvironmentReplicas],
         report: Callable[[str, Problem | None], None],
+        limits: Mapping[str, int],
         *,
         poll_interval: float,
         grace: float,
         lost_deadline: float,
         backoff: float,
     ) -> None:
-        """`report(component, problem)` receives what is waited for. `grace`: seconds after which a broken environment
+        """`report(component, problem)` receives what is waited for. `limits`: the greatest numbers of rollouts in
+        progress, by environment, of those that have one. `grace`: seconds after which a broken environment
         fails the run. `backoff`: seconds of the first pause after a failed group.
         """
         self.environments = {
-            client.name: PooledEnvironment(client, backoff=Backoff(first=backoff, longest=60 * backoff))
+            client.name: PooledEnvironment(
+                client,
+                backoff=Backoff(first=backoff, longest=60 * backoff),
+                limit=FairSemaphore(limits[client.name]) if client.name in limits else None,
+            )
             for client in clients
         }
         self.failure: FatalError | None = None
@@ -67,9 +94,13 @@ class EnvironmentPool:
         """Return when every server is ready. Raises FatalError."""
         await asyncio.gather(*(self._wait(member, deadline) for member in self.environments.values()))
 
-    def ready_names(self, now: float) -> list[str]:
-        """Return the environments that may get another group now."""
-        return [m.name for m in self.environments.values() if m.unreachable_since is None and m.backoff.open(now)]
+    def ready_names(self, now: float, rollouts: int) -> list[str]:
+        """Return the environments that may get another group with this number of rollouts now."""
+        return [
+            m.name
+            for m in self.environments.values()
+            if m.unreachable_since is None and m.backoff.open(now) and m.has_room(rollouts)
+        ]
 
     def mark_unreachable(self, name: str, problem: Problem) -> None:
         """Send no more groups to an environment that did not respond, until it reports that it is ready."""
@@ -85,6 +116,7 @@ class EnvironmentPool:
         for probe in probes:
             probe.cancel()
         await asyncio.gather(*probes, return_exceptions=True)
+        await asyncio.gather(*(member.client.close() for member in self.environments.values()))
 
     async def _wait_again(self, member: PooledEnvironment) -> None:
         try:

@@ -197,7 +197,7 @@ async def test_a_wheel_that_unpacks_to_too_much_is_not_unpacked(make_wheel, tmp_
     with pytest.raises(PackageError, match=r"EnvironmentInstallFailed.*unpack to 20,0"):
         await package_installer.install([wheel], tmp_path / "target")
     monkeypatch.setattr(package_installer, "MAX_UNPACKED_BYTES", 10**9)
-    monkeypatch.setattr(package_installer, "MAX_FILES", 3)
+    monkeypatch.setattr(package_installer, "MAX_PACKAGE_FILES", 3)
     with pytest.raises(PackageError, match=r"in 5 files"):
         await package_installer.install([wheel], tmp_path / "target")
     assert not (tmp_path / "target").exists()

@@ -45,7 +45,7 @@ CHECK_EPILOG = """Examples:
   rlrun env check . --base-url https://rlrun.example.com/v1 --model NAME --key-variable RLRUN_API_KEY
 
 Without --base-url the wheel is built and its files are looked at: no code of the environment is run, and nothing is \
-sent.
+sent. Requirements are compared with the environment image; `rlrun env push` looks for wheels of those that it lacks.
 
 With --base-url the environment is also run, on this machine and with your rights, against a model with an \
 OpenAI-compatible endpoint: the one that a run would begin with. Its rewards tell whether a run can learn: not from \
@@ -186,7 +186,7 @@ def check_environment(
     remarks += [Remark(f"the wheel of version {wheel.version} can be built"), *check_wheel(wheel)]
     wheels = [*(read_wheel(path) for path in include or []), wheel]
     remarks += check_generation(wheels)
-    remarks += check_requirements(wheels)
+    remarks += check_requirements(wheels, is_bundled=True)
     is_sound = _show(remarks)
     if request is not None:
         if form_of(wheel) is PackageForm.taskset:

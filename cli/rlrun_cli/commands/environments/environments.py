@@ -5,6 +5,7 @@ rejected, because runs started before and after would train on different code un
 """
 
 import zipfile
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
@@ -14,12 +15,14 @@ from rlrun.storage.layout import S3Uri, environment_package
 from rlrun.storage.package_versions import matching
 from rlrun.storage.store import Store
 
+from rlrun_cli.inputs.dependency_bundle import check_size, describe, find_dependencies, is_complete
 from rlrun_cli.inputs.environment_checks import check_name, check_requirements
 from rlrun_cli.inputs.wheel_builder import (
     Wheel,
     build_wheel,
     content_digest,
     package_owner,
+    parse_wheel,
     project_name,
     read_project,
     read_wheel,
@@ -36,6 +39,12 @@ EPILOG = """Examples:
 
   rlrun env push examples/environments/reverse_text --owner me
   rlrun env push . -n team --include vendored/helper-1.0-py3-none-any.whl
+  rlrun env push . --no-deps
+
+Pods download nothing. The wheels of all requirements that the environment image lacks are pushed with the package: \
+pip finds them with your settings for its index (PIP_INDEX_URL, pip.conf), for Linux x86_64 and the Python of the \
+image, with the image's versions of all other packages. Requirements that contradict these are shown, and nothing is \
+pushed. --no-deps pushes without looking for wheels, and warns.
 
 Prints the id for env.id of a run. The owner is a namespace, or one that the platform team has given to namespaces \
 (runs.environmentOwners of the chart; -n selects which of them). A pushed version is immutable: raise the version for \
@@ -65,6 +74,26 @@ def stored_wheels(store: Store, folder: S3Uri, wheels: list[Wheel]) -> set[str] 
     except zipfile.BadZipFile:
         return None
     return stored if is_same else None
+
+
+def has_bundle(store: Store, folder: S3Uri, wheels: Sequence[Wheel]) -> bool:
+    """Return whether `folder` has these wheels with the same content, and all that they require. Raises StoreError.
+
+    The index may have newer versions of what they require: a version that was pushed keeps the earlier ones.
+    """
+    files = {name for name, _ in store.list_files(folder) if name.endswith(".whl") and "/" not in name}
+    if not files.issuperset(wheel.file for wheel in wheels):
+        return False
+    others = sorted(files - {wheel.file for wheel in wheels})
+    try:
+        if any(content_digest(store.get_bytes(folder / wheel.file)) != wheel.digest for wheel in wheels):
+            return False
+    except zipfile.BadZipFile:
+        return False
+    try:
+        return is_complete([*(parse_wheel(Path(name), store.get_bytes(folder / name)) for name in others), *wheels])
+    except CliError:
+        return False
 
 
 def upload(store: Store, folder: S3Uri, wheels: list[Wheel], *, force: bool) -> bool:
@@ -98,6 +127,9 @@ def push(
     include: Annotated[
         list[Path] | None, typer.Option(help="Wheel of a dependency to push with the package. Repeatable.")
     ] = None,
+    no_deps: Annotated[
+        bool, typer.Option("--no-deps", help="Do not add the wheels of requirements that the image lacks.")
+    ] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace the files of this version.")] = False,
     server: Server = None,
     namespace: Namespace = None,
@@ -112,6 +144,7 @@ def push(
     wheel = build_wheel(folder)
     # The package comes last, so that its dependencies exist once it is visible.
     wheels = [*extra, wheel]
+    check_size(wheels)
     package = f"{owner_name}/{wheel.name} {wheel.version}"
     api = cluster(ctx, kubeconfig, context, namespace)
     with s3_operation(f"push {package}"):
@@ -120,10 +153,19 @@ def push(
         pushed = {path.partition("/")[0] for path, _ in storage.store.list_files(folder_of_package)}
         # A version in another spelling is the same one, and immutable as well.
         target = folder_of_package / (matching(wheel.version, pushed) or wheel.version)
-        written = upload(storage.store, target, wheels, force=force)
-    output.notice(f"{'Pushed' if written else 'Nothing changed; S3 already has'} version {wheel.version} at {target}")
-    for remark in check_requirements(wheels):
-        output.notice(f"Warning: {remark.text}; {remark.hint}")
+        is_known = not (no_deps or force) and has_bundle(storage.store, target, wheels)
+        if not is_known:
+            if not no_deps:
+                added = find_dependencies(wheels)
+                wheels = [*added, *wheels]
+                check_size(wheels)
+                for each in added:
+                    output.notice(f"Adding {describe(each)}")
+            is_known = not upload(storage.store, target, wheels, force=force)
+    output.notice(f"{'Nothing changed; S3 already has' if is_known else 'Pushed'} version {wheel.version} at {target}")
+    if no_deps:
+        for remark in check_requirements(wheels, is_bundled=False):
+            output.notice(f"Warning: {remark.text}; {remark.hint}")
     typer.echo(f"{owner_name}/{wheel.name}")
 
 

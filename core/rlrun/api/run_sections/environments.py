@@ -55,6 +55,11 @@ class Environment(Spec):
     egress: list[EgressHost] = Field(default_factory=list, max_length=32, json_schema_extra={LIST_TYPE: "set"})
     """Hosts outside of the cluster that the environment connects to over TLS, for example a judge: api.example.com, api.example.com:8443 or *.example.com. The platform must allow them. The environment's code reaches them through the proxy of the variable HTTPS_PROXY, and nothing else."""  # noqa: E501
 
+    replicas: int = Field(default=1, ge=1, le=64)
+    """Number of pods. Each has the workers of infrastructure.computeSize, and gets the groups of rollouts for which it has the fewest in progress. A pod that is lost costs its groups only, whose examples are sampled again."""  # noqa: E501
+    max_concurrent: int | None = Field(default=None, ge=1, le=1_000_000)
+    """Maximum number of rollouts in progress in all pods of the environment, for example because of a service that they share. Other environments get the rollouts that it may not start. Unset: no limit of its own."""  # noqa: E501
+
     spec_rules: ClassVar[tuple[Rule, ...]] = (_version_rule("id", "version"), _version_rule("version", "id"))
 
     @model_validator(mode="before")

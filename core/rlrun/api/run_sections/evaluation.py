@@ -29,6 +29,16 @@ class Evaluation(Spec):
             "numExamples must be -1 (all) or at least 1",
             lambda e: e.num_examples != 0,
         ),
+        Rule(
+            "env",
+            "self.env.all(e, !has(e.maxConcurrent) || e.maxConcurrent >= "
+            "(has(e.rolloutsPerExample) ? e.rolloutsPerExample : self.rolloutsPerExample))",
+            "env[].maxConcurrent must be at least rolloutsPerExample: the rollouts of an example run together",
+            lambda s: all(
+                e.max_concurrent is None or e.max_concurrent >= (e.rollouts_per_example or s.rollouts_per_example)
+                for e in s.env
+            ),
+        ),
         unique_names("env"),
     )
 

@@ -38,9 +38,16 @@ SELF_MANAGED = (
     ForeignKey(
         "micro_batch_size", None, "has no equivalent in a run: trainer.microBatchTokens of the RLModel limits passes"
     ),
-    ForeignKey("max_concurrent", None, "has no equivalent: oversampling_factor sets the number of rollouts in flight"),
     ForeignKey(
-        "workers_per_env", None, "has no equivalent: infrastructure.compute_size sets the workers of an environment"
+        "max_concurrent",
+        None,
+        "has no equivalent for a run: oversampling_factor sets it, and max_concurrent in an [[env]] limits that "
+        "environment",
+    ),
+    ForeignKey(
+        "workers_per_env",
+        None,
+        "has no equivalent: infrastructure.compute_size sets the workers of a pod, and replicas in an [[env]] the pods",
     ),
     *(ForeignKey(table, None, _IN_THE_MODEL) for table in ("trainer", "inference", "deployment")),
     ForeignKey("orchestrator", None, "has no equivalent: its settings are keys of the top level here"),

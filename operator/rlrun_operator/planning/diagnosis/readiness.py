@@ -74,7 +74,7 @@ def expected_pods(spec: RLRunSpec, model: RLModelSpec) -> dict[str, dict[str, in
     return {
         "trainer": {"trainer": model.trainer.nodes},
         "inference": {"inference": model.inference.replicas},
-        "environment": {item.component: 1 for item in environment_entries(spec)},
+        "environment": {item.component: item.entry.replicas for item in environment_entries(spec)},
         "orchestrator": {"orchestrator": 1},
     }
 

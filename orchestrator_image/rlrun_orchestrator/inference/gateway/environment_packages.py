@@ -13,8 +13,7 @@ from collections.abc import Iterable, Mapping
 
 from rlrun.api.base.names import similar_packages
 from rlrun.api.run_status import EnvironmentPackage
-from rlrun.constants import ExitCode, Reason
-from rlrun.protocol.environment import MAX_PACKAGE_BYTES
+from rlrun.constants import MAX_PACKAGE_BYTES, ExitCode, Reason
 from rlrun.protocol.problem import Problem
 from rlrun.service.errors import FatalError
 from rlrun.storage.errors import StoreError

@@ -516,6 +516,16 @@ def test_compute_size_sets_the_cpus_and_workers_of_an_environment() -> None:
     assert found["S"] < found["M"] < found["L"]
 
 
+@pytest.mark.proves("env.replicas", "eval.env.replicas")
+def test_an_environment_has_its_replicas_and_a_service_that_lists_them() -> None:
+    found = build(env=[{"id": "o/e", "replicas": 3}, {"id": "o/f"}], eval={"env": [{"id": "o/g", "replicas": 2}]})
+    for name, replicas in (("reverse-env-0", 3), ("reverse-env-1", 1), ("reverse-eval-0", 2)):
+        assert found["ReplicaSet", name]["spec"]["replicas"] == replicas
+        service = found["Service", name]["spec"]
+        assert service.get("clusterIP") == ("None" if replicas > 1 else None)
+        assert service["publishNotReadyAddresses"]
+
+
 @pytest.mark.proves("priorityClassName")
 def test_priority_class_is_on_every_pod() -> None:
     for template in templates(build(priorityClassName="high")).values():

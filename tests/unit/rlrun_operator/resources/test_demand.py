@@ -29,12 +29,12 @@ def demand(model: dict[str, Any], **spec: Any) -> tuple[dict[str, int], dict[str
 
 def test_all_replicas_nodes_and_environments_count() -> None:
     model = {"trainer": {"gpus": 8, "nodes": 2}, "inference": {"gpus": 4, "replicas": 3}}
-    environments = [{"id": "rlrun/a", "egress": ["api.example.com"]}, {"id": "rlrun/b"}]
-    evaluation = {"env": [{"id": "rlrun/c"}], "interval": 5}
+    environments = [{"id": "rlrun/a", "egress": ["api.example.com"]}, {"id": "rlrun/b", "replicas": 3}]
+    evaluation = {"env": [{"id": "rlrun/c", "replicas": 2}], "interval": 5}
     counts, total = demand(model, env=environments, eval=evaluation, infrastructure={"computeSize": "S"})
-    assert counts == {"trainer": 2, "inference": 3, "env-0": 1, "env-1": 1, "eval-0": 1, "orchestrator": 1}
+    assert counts == {"trainer": 2, "inference": 3, "env-0": 1, "env-1": 3, "eval-0": 2, "orchestrator": 1}
     assert total[GPU] == (2 * 8 + 3 * 4) * 1000
-    assert total["cpu"] == 3 * 1000 + 500 + (2 + 3) * 100
+    assert total["cpu"] == 6 * 1000 + 500 + (2 + 3) * 100
 
 
 def test_a_pod_requests_what_its_containers_need_together_or_one_init_container_more() -> None:

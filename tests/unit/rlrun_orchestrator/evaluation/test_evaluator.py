@@ -3,7 +3,7 @@
 import asyncio
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -20,7 +20,6 @@ from rlrun.protocol.resolved import EnvironmentUse, ResolvedRun
 from rlrun.storage.metric_files import Line, merge_lines
 from rlrun_orchestrator.data.schedule import RunSchedule
 from rlrun_orchestrator.evaluation.evaluator import EvaluationTask, Evaluator, EvaluatorSettings
-from rlrun_orchestrator.evaluation.fair_semaphore import FairSemaphore
 from rlrun_orchestrator.evaluation.metrics import (
     evaluation_values,
     k_values,
@@ -487,72 +486,3 @@ def test_rewards_that_are_no_numbers_count_as_errors() -> None:
 def test_due(use: EnvironmentUse, steps: list[int]) -> None:
     measurement = EvaluationTask(use, "e", 3, 1, 1)
     assert [step for step in range(8) if measurement.due(step, 7)] == steps
-
-
-# --- the semaphore ----------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def visits() -> Iterator[Callable[..., asyncio.Task[None]]]:
-    tasks = []
-
-    def visit(
-        semaphore: FairSemaphore, weight: int, log: list[str], name: str, leave: asyncio.Event
-    ) -> asyncio.Task[None]:
-        async def stay() -> None:
-            async with semaphore.acquire(weight):
-                log.append(name)
-                await leave.wait()
-
-        tasks.append(asyncio.create_task(stay()))
-        return tasks[-1]
-
-    yield visit
-    for task in tasks:
-        task.cancel()
-
-
-async def settle() -> None:
-    for _ in range(5):
-        await asyncio.sleep(0)
-
-
-async def test_the_semaphore_keeps_its_limit_and_serves_in_order(visits: Callable[..., asyncio.Task[None]]) -> None:
-    semaphore, log, leave = FairSemaphore(3), list[str](), asyncio.Event()
-    first = visits(semaphore, 2, log, "two", leave)
-    visits(semaphore, 9, log, "nine", leave)
-    visits(semaphore, 1, log, "one", leave)
-    await settle()
-    assert log == ["two"], "one would fit, but nine came first"
-    first.cancel()
-    await settle()
-    assert log == ["two", "nine"], "more than the limit, so it runs alone"
-    leave.set()
-    await settle()
-    assert log == ["two", "nine", "one"]
-    assert semaphore.in_use == 0
-
-
-async def test_a_cancelled_waiter_occupies_no_slot(visits: Callable[..., asyncio.Task[None]]) -> None:
-    semaphore, log, leave = FairSemaphore(1), list[str](), asyncio.Event()
-    visits(semaphore, 1, log, "a", leave)
-    waiting = visits(semaphore, 1, log, "b", leave)
-    await settle()
-    waiting.cancel()
-    await settle()
-    leave.set()
-    await settle()
-    assert semaphore.in_use == 0
-    visits(semaphore, 1, log, "c", leave)
-    await settle()
-    assert log == ["a", "c"]
-
-
-async def test_a_raised_limit_admits_waiting_tasks(visits: Callable[..., asyncio.Task[None]]) -> None:
-    semaphore, log, leave = FairSemaphore(1), list[str](), asyncio.Event()
-    visits(semaphore, 1, log, "a", leave)
-    visits(semaphore, 1, log, "b", leave)
-    await settle()
-    semaphore.raise_limit(2)
-    await settle()
-    assert log == ["a", "b"]

@@ -18,7 +18,7 @@ build-backend = "hatchling.build"
 name = "Reverse_Text"
 requires-python = ">=3.11"
 version = "0.1.0"
-dependencies = ["verifiers>=0.1", "nltk>=3"]
+dependencies = ["verifiers>=0.1"]
 [tool.hatch.build.targets.wheel]
 include = ["reverse_text.py"]
 """
@@ -38,8 +38,25 @@ def wheel(path: Path, name: str = "helper", body: str = "x = 1", date: int = 198
     with zipfile.ZipFile(file, "w") as archive:
         archive.writestr(zipfile.ZipInfo(f"{name}.py", (date, 1, 1, 0, 0, 0)), body)
         archive.writestr(f"{name}-1.0.dist-info/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+        archive.writestr(f"{name}-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
         archive.writestr(f"{name}-1.0.dist-info/RECORD", str(date))
     return file
+
+
+@pytest.fixture
+def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The only index of pip: a folder."""
+    folder = tmp_path / "index"
+    folder.mkdir()
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
+    return folder
+
+
+def require(project: Path, *requirements: str) -> None:
+    """Let the project require these packages too."""
+    listed = ", ".join(f'"{text}"' for text in ("verifiers>=0.1", *requirements))
+    (project / "pyproject.toml").write_text(PYPROJECT.replace('"verifiers>=0.1"', listed))
 
 
 @pytest.mark.slow
@@ -50,8 +67,54 @@ def test_a_real_wheel_is_built_and_pushed(rlrun: Rlrun, s3: InMemoryStore, proje
     ((key, data),) = s3.objects.items()
     assert key == "s3://b/p/environments/me/reverse-text/0.1.0/reverse_text-0.1.0-py3-none-any.whl"
     assert "reverse_text.py" in zipfile.ZipFile(io.BytesIO(data)).namelist()
-    assert "nltk" in answer.err, "requirements without a wheel are named"
     assert "verifiers" not in answer.err
+
+
+@pytest.mark.slow
+def test_wheels_that_the_image_lacks_are_pushed(rlrun: Rlrun, s3: InMemoryStore, project: Path, index: Path) -> None:
+    require(project, "nltk>=1")
+    arguments = ("env", "push", project, "--owner", "me")
+    nltk = wheel(index, "nltk")
+    answer = rlrun(*arguments)
+    assert answer.code == 0, answer.err
+    assert [key.rpartition("/")[2] for key in s3.objects] == [nltk.name, "reverse_text-0.1.0-py3-none-any.whl"]
+    assert f"Adding {nltk.name}" in answer.err
+    assert "sha256:" in answer.err
+    # A version keeps its wheels, whatever the index has later.
+    before = dict(s3.objects)
+    nltk.unlink()
+    answer = rlrun(*arguments)
+    assert "Nothing changed" in answer.err
+    assert s3.objects == before
+    (project / "reverse_text.py").write_text("def load_environment():\n    return 2\n")
+    assert "pip found no wheel of nltk" in rlrun(*arguments).err
+
+
+@pytest.mark.slow
+def test_nothing_is_pushed_without_a_wheel_of_a_requirement(
+    rlrun: Rlrun, s3: InMemoryStore, project: Path, index: Path
+) -> None:
+    require(project, "nltk>=1")
+    answer = rlrun("env", "push", project, "--owner", "me")
+    assert (answer.code, s3.objects) == (1, {})
+    assert "nltk" in answer.err
+    answer = rlrun("env", "push", project, "--owner", "me", "--no-deps")
+    assert (answer.code, len(s3.objects)) == (0, 1)
+    assert "the environment image must have nltk" in answer.err, "requirements without a wheel are named"
+    # What was pushed without its requirements is not complete.
+    wheel(index, "nltk")
+    assert "already has other files" in rlrun("env", "push", project, "--owner", "me").err
+    assert rlrun("env", "push", project, "--owner", "me", "--force").code == 0
+    assert len(s3.objects) == 2
+
+
+def test_a_package_that_is_too_large_is_not_pushed(
+    rlrun: Rlrun, s3: InMemoryStore, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rlrun_cli.inputs.dependency_bundle.MAX_PACKAGE_BYTES", 100)
+    answer = rlrun("env", "push", project, "--owner", "me", "--no-deps")
+    assert (answer.code, s3.objects) == (1, {})
+    assert "reverse_text-0.1.0-py3-none-any.whl: " in answer.err
 
 
 def test_the_owner_defaults_to_pyproject(rlrun: Rlrun, s3: InMemoryStore, project: Path) -> None:
@@ -92,7 +155,7 @@ def test_a_push_that_was_cut_off_is_completed(rlrun: Rlrun, s3: InMemoryStore, p
 
 
 def test_included_wheels_are_pushed(rlrun: Rlrun, s3: InMemoryStore, project: Path, tmp_path: Path) -> None:
-    (project / "pyproject.toml").write_text(PYPROJECT.replace("nltk>=3", "nltk>=1"))
+    require(project, "nltk>=1")
     extra = wheel(tmp_path, "nltk")
     answer = rlrun("env", "push", project, "--owner", "me", "--include", extra)
     assert answer.code == 0
@@ -185,12 +248,16 @@ def test_a_package_named_like_another_module_is_refused(
     assert rlrun("env", "init", name, "--dir", project / "new").code == 2
 
 
-def test_a_push_warns_of_versions_that_do_not_fit(rlrun: Rlrun, s3: InMemoryStore, project: Path) -> None:
+def test_versions_that_do_not_fit_are_not_pushed(rlrun: Rlrun, s3: InMemoryStore, project: Path) -> None:
     (project / "pyproject.toml").write_text(PYPROJECT.replace("verifiers>=0.1", "verifiers>=0.1,<0.1.2"))
-    answer = rlrun("env", "push", project, "--owner", "me")
-    assert answer.code == 0
-    said = " ".join(answer.err.split())
-    assert "reverse-text needs verifiers<0.1.2,>=0.1, but the environment image has verifiers" in said
+    arguments = ("env", "push", project, "--owner", "me")
+    text = "reverse-text needs verifiers<0.1.2,>=0.1, but the environment image has verifiers"
+    answer = rlrun(*arguments)
+    assert (answer.code, s3.objects) == (1, {})
+    assert text in " ".join(answer.err.split())
+    answer = rlrun(*arguments, "--no-deps")
+    assert (answer.code, len(s3.objects)) == (0, 1)
+    assert text in " ".join(answer.err.split())
 
 
 def test_a_wheel_without_a_name_is_no_wheel(tmp_path: Path) -> None:

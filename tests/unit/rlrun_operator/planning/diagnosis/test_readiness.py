@@ -1,11 +1,13 @@
 """Readiness of the roles, and the role that a problem is about."""
 
 import pytest
+from rlrun.api.model import RLModelSpec
 from rlrun.protocol.problem import Problem
 from rlrun_operator.planning.diagnosis.pod_diagnostics import PodProblem
-from rlrun_operator.planning.diagnosis.readiness import blamed_role, readiness_conditions
+from rlrun_operator.planning.diagnosis.readiness import blamed_role, expected_pods, readiness_conditions
 
-from tests.support.cluster_objects import pod
+from tests.support.cluster_objects import model_object, pod
+from tests.support.run_states import run_spec
 
 
 @pytest.mark.parametrize(
@@ -49,3 +51,9 @@ def test_readiness_conditions_name_the_missing_pods() -> None:
     messages = {c.type: c.message for c in readiness_conditions(wanted, pods, [], None)}
     assert "inference (2)" in messages["InferenceReady"]
     assert messages["EnvironmentsReady"].endswith("env-0")
+
+
+def test_all_replicas_of_an_environment_are_expected() -> None:
+    spec = run_spec(env=[{"id": "o/e", "replicas": 3}], eval={"env": [{"id": "o/g"}]})
+    model = RLModelSpec.model_validate(model_object()["spec"], by_alias=True, by_name=False)
+    assert expected_pods(spec, model)["environment"] == {"env-0": 3, "eval-0": 1}

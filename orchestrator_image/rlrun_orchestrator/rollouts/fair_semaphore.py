@@ -24,22 +24,31 @@ class FairSemaphore:
             await turn
         except asyncio.CancelledError:
             if turn.done() and not turn.cancelled():
-                self._release(weight)
+                self.release(weight)
             raise
         finally:
             self._admit()
         try:
             yield
         finally:
-            self._release(weight)
+            self.release(weight)
+
+    def has_room(self, weight: int) -> bool:
+        """Return whether a task of this weight need not wait."""
+        return not self._waiting and (not self.in_use or self.in_use + weight <= self.limit)
+
+    def take(self, weight: int) -> None:
+        """Count a task that has room. The caller releases its weight."""
+        self.in_use += weight
+
+    def release(self, weight: int) -> None:
+        """Return the weight of a task."""
+        self.in_use -= weight
+        self._admit()
 
     def raise_limit(self, limit: int) -> None:
         """Raise the limit to at least this value."""
         self.limit = max(self.limit, limit)
-        self._admit()
-
-    def _release(self, weight: int) -> None:
-        self.in_use -= weight
         self._admit()
 
     def _admit(self) -> None:

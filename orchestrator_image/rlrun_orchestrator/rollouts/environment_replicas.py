@@ -1,0 +1,173 @@
+"""Client of an environment with several pods, used like that of one.
+
+The pods are the A records of a headless Service, which has the unready ones too. Each is asked for its state
+periodically, so that a new pod, one that started again and one that no longer answers are the same case. A group goes
+to the ready pod with the fewest groups in progress. A request to a pod that is lost raises ServiceUnavailable; the
+other pods' requests continue.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+from rlrun.constants import Reason
+from rlrun.protocol.environment import Demonstration, DemonstrationRequest, EnvironmentInfo, GroupRequest, GroupResult
+from rlrun.protocol.problem import Problem
+from rlrun.service.errors import RequestError, ServiceUnavailable
+
+from rlrun_orchestrator.inference.replica_pool import DNS_MISSES_BEFORE_REMOVAL, host_addresses
+from rlrun_orchestrator.rollouts.environment_client import EnvironmentClient
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+Addresses = Callable[[str], Awaitable[Iterable[str]]]
+"""Function from the URL of a Service to those of its pods. Raises OSError if there is none."""
+
+
+async def pod_urls(url: str) -> list[str]:
+    """Return the URLs of the pods of a headless Service. Raises OSError if DNS has no answer."""
+    parts = urlsplit(url)
+    port = parts.port or 80
+    return [f"{parts.scheme}://{host}:{port}" for host in await host_addresses(parts.hostname or "", port)]
+
+
+@dataclass(eq=False)
+class EnvironmentReplica:
+    """One pod of an environment."""
+
+    client: EnvironmentClient
+    info: EnvironmentInfo | None = None
+    """Its state. None while it does not answer."""
+    problem: Problem | None = None
+    """Why it does not answer."""
+    dns_misses: int = 0
+    calls: "set[asyncio.Task[Any]]" = field(default_factory=set)
+    """Requests in progress, which are cancelled when the pod is removed."""
+
+    @property
+    def is_ready(self) -> bool:
+        """Return whether groups may be sent to it."""
+        return self.info is not None and self.info.ready
+
+
+class EnvironmentReplicas:
+    """Client of all pods of one environment, with the methods and errors of `EnvironmentClient`."""
+
+    def __init__(
+        self,
+        name: str,
+        group_deadline: float,
+        addresses: Callable[[], Awaitable[Iterable[str]]],
+        connect: Callable[[str], EnvironmentClient],
+        *,
+        poll_interval: float,
+    ) -> None:
+        """`addresses` finds the URLs of the pods, `connect` returns the client of one."""
+        self.name = name
+        self.group_deadline = group_deadline
+        self.replicas: dict[str, EnvironmentReplica] = {}
+        self._addresses = addresses
+        self._connect = connect
+        self._poll = poll_interval
+        self._watcher: asyncio.Task[None] | None = None
+
+    async def info(self) -> EnvironmentInfo:
+        """Return the state of a ready pod, or of one that is not ready if there is none."""
+        if self._watcher is None:
+            await self._update()
+            self._watcher = asyncio.create_task(self._watch(), name=f"replicas of {self.name}")
+        states = [replica.info for replica in self.replicas.values() if replica.info is not None]
+        # A problem of the package says more than a pod that is still loading.
+        best = max(states, key=lambda info: (info.ready, info.problem is not None), default=None)
+        if best is None:
+            raise ServiceUnavailable(self._problem())
+        return best
+
+    async def roll_out(self, group: GroupRequest) -> GroupResult:
+        """Return the scored rollouts of one example, from the least busy pod."""
+        return await self._send(lambda client: client.roll_out(group))
+
+    async def demonstration(self, request_body: DemonstrationRequest) -> Demonstration:
+        """Return the right answer to an example from its data set. Raises RequestRejected if there is none."""
+        return await self._send(lambda client: client.demonstration(request_body))
+
+    async def close(self) -> None:
+        """Stop the discovery of pods."""
+        if self._watcher is not None:
+            self._watcher.cancel()
+            await asyncio.gather(self._watcher, return_exceptions=True)
+
+    async def _send(self, request: Callable[[EnvironmentClient], Coroutine[Any, Any, T]]) -> T:
+        ready = [replica for replica in self.replicas.values() if replica.is_ready]
+        if not ready:
+            raise ServiceUnavailable(self._problem())
+        replica = min(ready, key=lambda each: len(each.calls))
+        call = asyncio.create_task(request(replica.client), name=f"request to {self.name}")
+        replica.calls.add(call)
+        try:
+            await asyncio.wait({call})
+        finally:
+            replica.calls.discard(call)
+            call.cancel()
+        if call.cancelled():
+            raise ServiceUnavailable(self._problem())
+        try:
+            return call.result()
+        except ServiceUnavailable as error:
+            self._mark_lost(replica, error.problem)
+            raise
+
+    def _problem(self) -> Problem:
+        """Return why no pod can be used."""
+        told = [replica.problem.message for replica in self.replicas.values() if replica.problem is not None]
+        return Problem(
+            reason=Reason.UNREACHABLE,
+            message=f"no pod of environment {self.name} answers{f': {told[0]}' if told else ''}; check its pods",
+        )
+
+    def _mark_lost(self, replica: EnvironmentReplica, problem: Problem) -> None:
+        """Send no more groups to the pod until it reports that it is ready."""
+        if replica.is_ready:
+            log.warning("a pod of environment %s is lost: %s", self.name, problem.message)
+        replica.info, replica.problem = None, problem
+
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(self._poll)
+            try:
+                await self._update()
+            except Exception:
+                # The pods that are known stay in use.
+                log.exception("the pods of environment %s could not be updated", self.name)
+
+    async def _update(self) -> None:
+        try:
+            found = set(await self._addresses())
+        except OSError as error:
+            log.debug("no pod of environment %s in DNS: %s", self.name, error)
+            found = set()
+        for url in sorted(found - self.replicas.keys()):
+            self.replicas[url] = EnvironmentReplica(self._connect(url))
+        await asyncio.gather(*(self._probe(replica) for replica in self.replicas.values()))
+        for url, replica in list(self.replicas.items()):
+            replica.dns_misses = 0 if url in found else replica.dns_misses + 1
+            if replica.dns_misses >= DNS_MISSES_BEFORE_REMOVAL and not replica.is_ready:
+                log.info("the pod %s of environment %s is removed", url, self.name)
+                del self.replicas[url]
+                for call in replica.calls:
+                    call.cancel()
+
+    async def _probe(self, replica: EnvironmentReplica) -> None:
+        was_ready = replica.is_ready
+        try:
+            replica.info, replica.problem = await replica.client.info(), None
+        except RequestError as error:
+            self._mark_lost(replica, error.problem)
+            return
+        if replica.is_ready and not was_ready:
+            log.info("a pod of environment %s is ready", self.name)

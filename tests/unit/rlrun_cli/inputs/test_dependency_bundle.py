@@ -1,0 +1,321 @@
+"""pip finds the wheels that the environment image lacks, in a folder of tiny wheels that stands for the index."""
+
+import os
+import socket
+import subprocess
+import sys
+import tarfile
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from rlrun.storage.environment_image import ImagePackage
+from rlrun_cli.inputs import dependency_bundle, requirements
+from rlrun_cli.inputs.dependency_bundle import check_size, describe, find_dependencies, is_complete
+from rlrun_cli.inputs.wheel_builder import Wheel, read_wheel
+from rlrun_cli.terminal.errors import CliError
+
+IMAGE = {"verifiers": "0.1.14", "datasets": "4.6.1", "numpy": "2.4.6", "pyarrow": "22.0.0+image"}
+TAG = "py3-none-any"
+
+
+@pytest.fixture
+def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The only index of pip: a folder."""
+    folder = tmp_path / "index"
+    folder.mkdir()
+    for name in [name for name in os.environ if name.startswith("PIP_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
+    found = {name: ImagePackage(name, version, (name,)) for name, version in IMAGE.items()}
+    monkeypatch.setattr(requirements, "image_packages", lambda *_: found)
+    return folder
+
+
+def write(folder: Path, name: str, version: str = "1.0", *headers: str, tag: str = TAG, body: str = "x = 1") -> Path:
+    """Write a wheel. `headers`: of its metadata, besides name and version."""
+    stem = f"{name.replace('-', '_')}-{version}"
+    file = folder / f"{stem}-{tag}.whl"
+    metadata = [f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}", *headers]
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr(f"{name.replace('-', '_')}.py", body)
+        archive.writestr(f"{stem}.dist-info/METADATA", "\n".join(metadata) + "\n")
+        archive.writestr(f"{stem}.dist-info/WHEEL", f"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: {tag}\n")
+        archive.writestr(f"{stem}.dist-info/RECORD", "")
+    return file
+
+
+def write_source(folder: Path, name: str, version: str) -> None:
+    stem = f"{name}-{version}"
+    (folder / stem).mkdir()
+    (folder / stem / "PKG-INFO").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+    (folder / stem / "setup.py").write_text("raise SystemExit('the code of a source distribution runs')\n")
+    with tarfile.open(folder / f"{stem}.tar.gz", "w:gz") as archive:
+        archive.add(folder / stem, stem)
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> Callable[..., Wheel]:
+    def make(*requires: str) -> Wheel:
+        return read_wheel(write(tmp_path, "my-env", "1.0", *(f"Requires-Dist: {text}" for text in requires)))
+
+    return make
+
+
+def files(wheels: list[Wheel]) -> list[str]:
+    return [wheel.file for wheel in wheels]
+
+
+@pytest.mark.slow
+def test_wheels_of_requirements_are_added_with_what_these_require(
+    index: Path, environment: Callable[..., Wheel], capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(index, "helper-a", "1.0", "Requires-Dist: helper-b>=2", "Requires-Dist: numpy>=2")
+    for version in ("1.0", "2.0", "2.1"):
+        write(index, "helper-b", version)
+    write(index, "unused")
+    (index / "numpy-2.4.6-py3-none-any.whl").write_text("pip must not read this")
+    found = find_dependencies([environment("helper_a", "verifiers>=0.1.14")])
+    assert files(found) == [f"helper_a-1.0-{TAG}.whl", f"helper_b-2.1-{TAG}.whl"]
+    assert "helper-a" in capsys.readouterr().err
+    assert "sha256:" in describe(found[0])
+    assert is_complete([*found, environment("helper_a")])
+
+
+@pytest.mark.slow
+def test_markers_hold_as_in_the_image(index: Path, environment: Callable[..., Wheel]) -> None:
+    write(
+        index,
+        "helper",
+        "1.0",
+        'Requires-Dist: colorama; sys_platform == "win32"',
+        'Requires-Dist: tomli; python_version < "3.11"',
+        'Requires-Dist: linux-only; sys_platform == "linux" and platform_machine == "x86_64"',
+        'Requires-Dist: old-python; python_full_version < "3.11.15"',
+    )
+    for name in ("linux-only", "old-python"):
+        write(index, name)
+    found = find_dependencies([environment("helper", 'windows; sys_platform == "win32"')])
+    assert [wheel.name for wheel in found] == ["helper", "linux-only", "old-python"]
+
+
+def test_markers_of_the_machine_are_replaced() -> None:
+    code = """
+import sys
+from rlrun_cli.inputs import pip_process
+sys.argv = ["x", '{"sys_platform": "elsewhere"}', "--version"]
+try:
+    pip_process.main()
+except SystemExit:
+    pass
+from pip._vendor.packaging.markers import Marker
+print(Marker('sys_platform == "elsewhere"').evaluate(), Marker('os_name == "posix"').evaluate())
+"""
+    done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.splitlines()[-1] == "True True"
+
+
+def test_nothing_is_looked_for_if_the_image_has_it(
+    index: Path, environment: Callable[..., Wheel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dependency_bundle, "_run", lambda *_: pytest.fail("pip was called"))
+    assert find_dependencies([environment("verifiers", "numpy<3", 'tomli; python_version < "3.11"')]) == []
+
+
+@pytest.mark.slow
+def test_wheels_are_those_of_the_image_s_platform(index: Path, environment: Callable[..., Wheel]) -> None:
+    for tag in (
+        "cp311-cp311-macosx_11_0_arm64",
+        "cp311-cp311-win_amd64",
+        "cp311-cp311-manylinux_2_35_x86_64",
+        "cp311-cp311-manylinux_2_28_aarch64",
+        "cp312-cp312-manylinux_2_28_x86_64",
+        "cp311-cp311-manylinux_2_17_x86_64.manylinux2014_x86_64",
+        TAG,
+    ):
+        write(index, "native", "1.0", tag=tag)
+    write(index, "stable", "2.0", tag="cp39-abi3-manylinux_2_28_x86_64")
+    write(index, "stable", "3.0", "Requires-Python: >=3.12")
+    found = find_dependencies([environment("native", "stable")])
+    assert files(found) == [
+        "native-1.0-cp311-cp311-manylinux_2_17_x86_64.manylinux2014_x86_64.whl",
+        "stable-2.0-cp39-abi3-manylinux_2_28_x86_64.whl",
+    ]
+
+
+@pytest.mark.slow
+def test_a_conflict_with_the_image_is_told_with_both_sides(index: Path, environment: Callable[..., Wheel]) -> None:
+    write(index, "helper", "1.0", "Requires-Dist: datasets<3")
+    write(index, "datasets", "2.9")
+    with pytest.raises(CliError) as told:
+        find_dependencies([environment("helper")])
+    assert told.value.details == ["helper 1.0 depends on datasets<3", "the environment image has datasets 4.6.1"]
+    assert "--no-deps" in (told.value.hint or "")
+
+
+def test_a_conflict_of_the_package_needs_no_pip(index: Path, environment: Callable[..., Wheel]) -> None:
+    with pytest.raises(CliError) as told:
+        find_dependencies([environment("datasets<3")])
+    assert told.value.details == ["my-env needs datasets<3, but the environment image has datasets 4.6.1"]
+
+
+@pytest.mark.slow
+def test_an_older_version_that_fits_the_image_is_chosen(index: Path, environment: Callable[..., Wheel]) -> None:
+    write(index, "helper", "1.0", "Requires-Dist: datasets>=4")
+    write(index, "helper", "2.0", "Requires-Dist: datasets>=5")
+    assert files(find_dependencies([environment("helper")])) == [f"helper-1.0-{TAG}.whl"]
+
+
+@pytest.mark.slow
+def test_included_wheels_are_kept(index: Path, environment: Callable[..., Wheel], tmp_path: Path) -> None:
+    included = read_wheel(write(tmp_path, "helper", "1.5", "Requires-Dist: deeper", "Requires-Dist: pyarrow>=22"))
+    write(index, "helper", "2.0")
+    write(index, "deeper")
+    write(index, "strict", "1.0", "Requires-Dist: helper>=2")
+    assert files(find_dependencies([included, environment("helper")])) == [f"deeper-1.0-{TAG}.whl"]
+    with pytest.raises(CliError) as told:
+        find_dependencies([included, environment("helper", "strict")])
+    assert "strict 1.0 depends on helper>=2" in told.value.details
+    assert "helper 1.5 is pushed" in told.value.details
+
+
+@pytest.mark.slow
+def test_extras_of_the_image_s_packages_are_added(index: Path, environment: Callable[..., Wheel]) -> None:
+    extras = ("Provides-Extra: audio", 'Requires-Dist: soundfile; extra == "audio"', "Requires-Dist: numpy")
+    write(index, "datasets", "4.6.1", *extras)
+    write(index, "datasets", "5.0", *extras)
+    write(index, "soundfile")
+    write(index, "helper", "1.0", "Requires-Dist: datasets[audio]")
+    assert files(find_dependencies([environment("datasets[audio]>=4")])) == [f"soundfile-1.0-{TAG}.whl"]
+    assert [wheel.name for wheel in find_dependencies([environment("helper")])] == ["helper", "soundfile"]
+
+
+SOURCE_ONLY = r"^only-source is a source distribution only.*Linux x86_64, Python 3\.11"
+
+
+@pytest.mark.slow
+def test_a_source_distribution_is_named_and_not_built(index: Path, environment: Callable[..., Wheel]) -> None:
+    for version in ("1.0", "2.0"):
+        write_source(index, "only_source", version)
+    with pytest.raises(CliError, match=SOURCE_ONLY) as told:
+        find_dependencies([environment("only-source<2")])
+    assert "`pip wheel --no-deps only-source==1.0`" in (told.value.hint or "")
+    assert "--include" in (told.value.hint or "")
+
+
+@pytest.mark.slow
+def test_a_source_distribution_of_which_only_other_versions_are_wheels_is_named(
+    index: Path, environment: Callable[..., Wheel]
+) -> None:
+    write(index, "only-source", "1.0")
+    write_source(index, "only_source", "2.0")
+    # pip calls this a conflict of the two versions of the helper.
+    for version in ("1.0", "1.1"):
+        write(index, "helper", version, "Requires-Dist: only-source==2.0")
+    with pytest.raises(CliError, match=SOURCE_ONLY) as told:
+        find_dependencies([environment("helper")])
+    assert "`pip wheel --no-deps only-source==2.0`" in (told.value.hint or "")
+    assert told.value.details == ["helper 1.1 depends on only-source==2.0"]
+
+
+@pytest.mark.slow
+def test_requirements_that_contradict_each_other_are_told(index: Path, environment: Callable[..., Wheel]) -> None:
+    for version in ("1.0", "2.0"):
+        write(index, "deeper", version)
+        write_source(index, "deeper", version)
+    write(index, "helper-a", "1.0", "Requires-Dist: deeper<2")
+    write(index, "helper-b", "1.0", "Requires-Dist: deeper>=2")
+    with pytest.raises(CliError, match="contradict each other") as told:
+        find_dependencies([environment("helper-a", "helper-b")])
+    assert sorted(told.value.details) == ["helper-a 1.0 depends on deeper<2", "helper-b 1.0 depends on deeper>=2"]
+
+
+@pytest.mark.slow
+def test_a_package_that_does_not_exist_is_named(index: Path, environment: Callable[..., Wheel]) -> None:
+    with pytest.raises(CliError, match="pip found no wheel of nothing-like-this>=3 for the environment image"):
+        find_dependencies([environment("nothing-like-this>=3")])
+
+
+@pytest.fixture
+def silent_port() -> Iterator[int]:
+    """A port that accepts connections and never answers."""
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen()
+        yield listening.getsockname()[1]
+
+
+@pytest.mark.slow
+def test_an_index_that_cannot_be_reached_is_told(
+    index: Path, environment: Callable[..., Wheel], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        url = f"http://user:secret@127.0.0.1:{closed.getsockname()[1]}/simple?token=secret"
+        monkeypatch.delenv("PIP_NO_INDEX")
+        monkeypatch.setenv("PIP_INDEX_URL", url)
+        monkeypatch.setenv("PIP_RETRIES", "0")
+        with pytest.raises(CliError, match="could not reach a package index") as told:
+            find_dependencies([environment("helper")])
+    assert "secret" not in " ".join([str(told.value), told.value.hint or "", *told.value.details])
+    assert "secret" not in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_pip_has_a_deadline(
+    index: Path, environment: Callable[..., Wheel], monkeypatch: pytest.MonkeyPatch, silent_port: int
+) -> None:
+    monkeypatch.delenv("PIP_NO_INDEX")
+    monkeypatch.setenv("PIP_INDEX_URL", f"http://127.0.0.1:{silent_port}/simple")
+    with pytest.raises(CliError, match="within 3 s") as told:
+        find_dependencies([environment("helper")], seconds=3.0)
+    assert "--include" in (told.value.hint or "")
+
+
+@pytest.mark.slow
+def test_passwords_of_addresses_are_not_shown(index: Path, environment: Callable[..., Wheel]) -> None:
+    write(index, "helper", "1.0", "Requires-Dist: deeper @ http://user:secret@127.0.0.1:1/deeper-1.0-py3-none-any.whl")
+    with pytest.raises(CliError) as told:
+        find_dependencies([environment("helper")])
+    assert "secret" not in " ".join([str(told.value), told.value.hint or "", *told.value.details])
+
+
+def test_a_python_without_pip_is_told(
+    index: Path, environment: Callable[..., Wheel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(CliError, match="has no pip") as told:
+        find_dependencies([environment("helper")])
+    assert "ensurepip" in (told.value.hint or "")
+
+
+@pytest.mark.parametrize(
+    ("limit", "said"),
+    [("MAX_PACKAGE_BYTES", "have"), ("MAX_UNPACKED_BYTES", "unpack to"), ("MAX_PACKAGE_FILES", "contain 8 files")],
+)
+def test_a_package_that_is_too_large_names_its_largest_wheels(
+    environment: Callable[..., Wheel], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str, said: str
+) -> None:
+    large = read_wheel(write(tmp_path, "large", body="x" * 5000))
+    wheels = [environment(), large]
+    check_size(wheels)
+    monkeypatch.setattr(dependency_bundle, limit, 7 if limit.endswith("FILES") else 3000)
+    with pytest.raises(CliError, match=f"the wheels of the package {said}") as told:
+        check_size(wheels)
+    assert len(told.value.details) == 2
+    if not limit.endswith("FILES"):
+        assert told.value.details[0].startswith(large.file)
+
+
+@pytest.mark.slow
+def test_downloads_that_are_too_large_are_told(
+    index: Path, environment: Callable[..., Wheel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(index, "large", body="x" * 5000)
+    monkeypatch.setattr(dependency_bundle, "MAX_PACKAGE_BYTES", 3000)
+    with pytest.raises(CliError) as told:
+        find_dependencies([environment("large")])
+    assert told.value.details[0].startswith(f"large-1.0-{TAG}.whl: ")
