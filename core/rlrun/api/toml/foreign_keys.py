@@ -16,6 +16,9 @@ def _table(name: str, *keys: str) -> Iterable[ForeignKey]:
 
 NO_OWNER = "has no owner: write it in front of the name, as `rlrun env list` shows it"
 """Problem of an environment whose id is a name alone."""
+_WORKERS = (
+    "has no equivalent: infrastructure.compute_size sets the workers of a pod, and replicas in an [[env]] the pods"
+)
 _IN_THE_MODEL = "has no equivalent in a run: the RLModel describes the pods of trainer and inference"
 AS_IN_TRAINING = "has no equivalent: evaluations sample as training does"
 _LIMIT_OF_CODE = "has no equivalent: pass the limit to the environment's code in args or harness"
@@ -44,11 +47,7 @@ SELF_MANAGED = (
         "has no equivalent for a run: oversampling_factor sets it, and max_concurrent in an [[env]] limits that "
         "environment",
     ),
-    ForeignKey(
-        "workers_per_env",
-        None,
-        "has no equivalent: infrastructure.compute_size sets the workers of a pod, and replicas in an [[env]] the pods",
-    ),
+    ForeignKey("workers_per_env", None, _WORKERS),
     *(ForeignKey(table, None, _IN_THE_MODEL) for table in ("trainer", "inference", "deployment")),
     ForeignKey("orchestrator", None, "has no equivalent: its settings are keys of the top level here"),
     ForeignKey("data", None, "has no equivalent: demonstrations come from the environments (algorithm.name sft)"),
@@ -126,10 +125,8 @@ HOSTED = (
     ),
     ForeignKey("env.timeout", None, "is not a key here: write rollout_timeout_seconds"),
     ForeignKey("env.group_size", None, "has no equivalent: rollouts_per_example holds for all environments"),
-    ForeignKey("env.pool", None, "has no equivalent: infrastructure.compute_size sets the workers of an environment"),
-    ForeignKey(
-        "env.multiplex", None, "has no equivalent: infrastructure.compute_size sets the workers of an environment"
-    ),
+    ForeignKey("env.pool", None, _WORKERS),
+    ForeignKey("env.multiplex", None, _WORKERS),
     ForeignKey("env.sampling", None, "has no equivalent: all environments share the sampling section"),
     *(
         ForeignKey(
