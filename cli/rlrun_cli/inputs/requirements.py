@@ -18,7 +18,7 @@ from rlrun.storage.verifiers_generations.generation_choice import (
     SUPPORTED,
     VERIFIERS,
     UnsupportedVerifiersError,
-    image_versions,
+    instead_of,
 )
 
 from rlrun_cli.inputs.package_generation import generation_of, pushed_verifiers
@@ -124,7 +124,7 @@ def _of_versions(wheels: Sequence[Wheel]) -> Iterator[Conflict]:
         if there:
             hint = "require a version that the image has: a pushed wheel does not replace a package of the image"
             if name == VERIFIERS:
-                hint, version = _VERIFIERS_HINT, " and ".join(image_versions().values())
+                hint, version = _VERIFIERS_HINT, instead_of(requirement.specifier, version)
             yield Conflict(f"{each.wheel.name} needs {wanted}, but the environment image has {name} {version}", hint)
         elif requirement.url is None:
             hint = "name a wheel of a version that fits with --include"

@@ -16,9 +16,10 @@ from typing import Any
 
 from packaging.markers import UndefinedComparison, UndefinedEnvironmentName
 from packaging.requirements import InvalidRequirement, Requirement
+from packaging.specifiers import SpecifierSet
 from rlrun.constants import Reason
 from rlrun.protocol.environment import EnvironmentConfig, linked_secret
-from rlrun.storage.verifiers_generations.generation_choice import VERIFIERS, image_versions
+from rlrun.storage.verifiers_generations.generation_choice import VERIFIERS, image_versions, instead_of
 
 from rlrun_environment.worker.plain_contract import plain_contract_violation
 from rlrun_environment.worker.user_code.load_error import LoadError
@@ -182,7 +183,7 @@ def unmet_versions(package: str, folder: Path) -> str:
             version = _version(requirement.name)
             if version is not None and not requirement.specifier.contains(version, prereleases=True):
                 wanted.append(f"{requirement.name} {requirement.specifier}")
-                present.append(_present(requirement.name, version))
+                present.append(_present(requirement.name, version, requirement.specifier))
     if not wanted:
         return ""
     shown = slice(MAX_SHOWN)
@@ -210,10 +211,11 @@ def _version(package: str) -> str | None:
 def _version_of(module: str) -> str:
     """Return the name of a module's package, with its version if the package has the same name."""
     version = _version(module)
-    return _present(module, version) if version else module
+    return _present(module, version, SpecifierSet()) if version else module
 
 
-def _present(package: str, version: str) -> str:
+def _present(package: str, version: str, required: SpecifierSet) -> str:
     """Return a package and its version here. Of verifiers, which the image has in two versions, return both."""
-    generations = image_versions().values()
-    return f"{package} {' and '.join(generations) if package == VERIFIERS and version in generations else version}"
+    if package == VERIFIERS and version in image_versions().values():
+        return f"{package} {instead_of(required, version)}"
+    return f"{package} {version}"

@@ -68,6 +68,16 @@ def in_image() -> str:
     return f"the image's {' or '.join(image_versions().values())}"
 
 
+def instead_of(specifier: SpecifierSet, version: str) -> str:
+    """Return what the image has in place of the versions that a package requires, in words.
+
+    `version`: the one that the package is run with. Of tasksets it is not always one that the requirement admits.
+    """
+    versions = image_versions().values()
+    admitted = {found for found in versions if specifier.contains(found, prereleases=True)}
+    return f"{version} for tasksets" if admitted and version not in admitted else " and ".join(versions)
+
+
 def _verifiers(requires: Iterable[str]) -> Iterator[Requirement]:
     for text in requires:
         try:

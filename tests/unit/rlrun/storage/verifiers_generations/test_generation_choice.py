@@ -1,12 +1,14 @@
 """The generation of verifiers follows from a package's requirements and from the form of its module."""
 
 import pytest
+from packaging.specifiers import SpecifierSet
 from rlrun.storage.environment_image import Generation
 from rlrun.storage.verifiers_generations.generation_choice import (
     SUPPORTED,
     UnsupportedVerifiersError,
     choose_generation,
     image_versions,
+    instead_of,
 )
 from rlrun.storage.verifiers_generations.package_form import PackageForm
 
@@ -66,3 +68,17 @@ def test_a_version_without_a_runner_is_refused_with_those_that_have_one(pushed: 
 def test_runners_support_the_versions_of_the_image() -> None:
     assert image_versions() == {V0: "0.3.1", V1: "0.4.0"}
     assert all(version in SUPPORTED[generation] for generation, version in image_versions().items())
+
+
+@pytest.mark.parametrize(
+    ("specifier", "version", "words"),
+    [
+        (">=0.5", "0.3.1", "0.3.1 and 0.4.0"),
+        ("==0.1.14", "0.3.1", "0.3.1 and 0.4.0"),
+        ("", "0.3.1", "0.3.1 and 0.4.0"),
+        # A taskset that was written for 0.3, which cannot be run with it.
+        ("<0.4", "0.4.0", "0.4.0 for tasksets"),
+    ],
+)
+def test_what_the_image_has_instead(specifier: str, version: str, words: str) -> None:
+    assert instead_of(SpecifierSet(specifier), version) == words
