@@ -160,7 +160,7 @@ def _call(call: Any) -> Any:
         return call
     arguments = function.get("arguments")
     if isinstance(arguments, str):
-        # Arguments that are not JSON are compared as text.
+        # Other text than JSON is compared as it is.
         with suppress(ValueError, RecursionError):
             arguments = json.dumps(json.loads(arguments), sort_keys=True)
     return call.get("id"), function.get("name"), arguments

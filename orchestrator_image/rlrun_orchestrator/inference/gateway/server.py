@@ -66,7 +66,7 @@ class Exchange:
     turn: int
     request_body: dict[str, Any]
     continuation: Continuation | None = None
-    """Earlier chat that the request continues."""
+    """Earlier chat that the request continues, with the prompt for it."""
 
 
 class Gateway:

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from functools import cache
 
 SPACE = "\N{LOWER ONE EIGHTH BLOCK}"
-"""Character that SentencePiece writes for a space."""
+"""A space in vocabularies of SentencePiece."""
 BYTE = re.compile(r"<0x([0-9A-F]{2})>")
 """Name of a single byte in vocabularies of SentencePiece."""
 
