@@ -1,7 +1,7 @@
 """Catalog of a run's metrics: name, unit and meaning. docs/reference/metrics.md is generated from it.
 
-A part in angle brackets is a placeholder: `<environment>` and `<agent>` for their names, `<spread>` for `mean`, `max` and
-`min`, `<k>` for a number.
+A part in angle brackets is a placeholder: `<environment>` and `<agent>` for their names, `<spread>` for `mean`, `max`
+and `min`, `<k>` for a number.
 """
 
 import re
