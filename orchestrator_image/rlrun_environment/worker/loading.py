@@ -70,7 +70,7 @@ def _secret_hint(config: EnvironmentConfig) -> str:
 
 def _load(config: EnvironmentConfig, folder: Path) -> Loaded:
     module = importlib.import_module(config.package.replace("-", "_"))
-    if not hasattr(module, "load_environment") and _exports_taskset(module):
+    if _exports_taskset(module) and not (hasattr(module, "load_environment") and _has_environments()):
         # Its programs and tool servers are processes of their own.
         prepare_programs(folder)
         from rlrun_environment.worker.tasksets.environment_fields import load_taskset
@@ -88,7 +88,6 @@ def _load(config: EnvironmentConfig, folder: Path) -> Loaded:
         # Not imported for an environment without verifiers: it needs seconds and much memory.
         import verifiers as vf
 
-        # verifiers 0.4 has none.
         environment_type: Any = getattr(vf, "Environment", ())
         if isinstance(environment, environment_type):
             environment.env_id = environment.env_id or config.id.split("@")[0]
@@ -108,6 +107,11 @@ def _load(config: EnvironmentConfig, folder: Path) -> Loaded:
         getattr(environment, "eval_dataset", None),
         EnvironmentForm.plain,
     )
+
+
+def _has_environments() -> bool:
+    """Return whether this version of verifiers has environments that `load_environment` makes: 0.4 has none."""
+    return hasattr(sys.modules["verifiers"], "Environment")
 
 
 def _exports_taskset(module: ModuleType) -> bool:

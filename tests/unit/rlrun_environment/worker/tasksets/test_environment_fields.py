@@ -1,6 +1,7 @@
 """Fields of a run's environment in the configuration of verifiers.v1, and what is refused when it loads."""
 
 import pytest
+from rlrun_environment.worker import loading
 from rlrun_environment.worker.loading import load
 from rlrun_environment.worker.user_code.load_error import LoadError
 from rlrun_environment.worker.user_code.loaded import EnvironmentForm
@@ -18,6 +19,16 @@ class Words(vf.Taskset[WordTask, WordsConfig]):
         return [WordTask(vf.TaskData(idx=i, prompt=f"word {i}"), self.config.task) for i in range(self.config.count)]
 """
 ONE = WORDS + '\n__all__ = ["Words"]\n'
+PLAIN = """
+class Plain:
+    dataset = [{"prompt": "word"}]
+
+    async def rollout(self, example, *, base_url, api_key, model, sampling):
+        return 1.0
+
+def load_environment():
+    return Plain()
+"""
 PAIR = (
     WORDS
     + """
@@ -141,3 +152,14 @@ def test_an_environment_without_a_taskset_names_one(write_environment, tmp_path)
 def test_load_environment_is_not_needed_and_empty_tasksets_are_refused(write_environment, tmp_path):
     problem = problem_of(write_environment(ONE, taskset={"count": 0}), tmp_path)
     assert "has no examples" in problem.message
+
+
+@pytest.mark.parametrize(
+    ("has_environments", "form"), [(True, EnvironmentForm.plain), (False, EnvironmentForm.taskset)]
+)
+def test_a_package_of_both_forms_is_run_in_that_of_the_installed_version(
+    write_environment, tmp_path, monkeypatch, has_environments, form
+):
+    monkeypatch.setattr(loading, "_has_environments", lambda: has_environments)
+    code = f"{ONE}{PLAIN}"
+    assert load(write_environment(code), tmp_path).form is form

@@ -1,0 +1,159 @@
+"""Environments of verifiers' public repository on the local cluster: does each load, and make eight groups?
+
+    make up && python -m bench.public_environments CLONE
+
+Each environment is pushed with `rlrun env push`, as it stands in the clone, and trained for one step of eight groups by
+the stub trainer and the stub engine, whose policy writes random letters. Only data that needs a hub is replaced: calls
+of `load_dataset` read ROWS. Writes docs/bench/public-environments.json, also when an environment fails.
+"""
+
+import argparse
+import json
+import re
+import shutil
+import subprocess
+import tempfile
+import time
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+from rlrun.storage.layout import RunLayout
+from rlrun.storage.samples.record import SampleRecord, SampleSplit
+from rlrun_cli.remote.run_data.stored_rollouts import open_step
+
+from demo.cluster import local_cluster
+from demo.install import BUCKET, install_platform, let_users_in, rlrun
+from demo.kubectl import Kubectl, Object
+from demo.watch import RunFailed, follow
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "docs" / "bench" / "public-environments.json"
+OWNER = "public"
+MODEL = "rlrun/stub-long"
+GROUPS = 8
+ROLLOUTS = 2
+SECONDS = 600.0
+NULL = {"harness": {"id": "null"}}
+ENVIRONMENTS: Mapping[str, Mapping[str, Any]] = {
+    "reverse_text": NULL,
+    "gsm8k": NULL,
+    "kuhn_poker": {},
+    "code_golf": {},
+    "scratchpad": {},
+    "wordle": NULL,
+    "glossary": NULL,
+    "color_codeword": {},
+    "proposer_solver": {},
+}
+"""Folders in the repository's environments, and what their runs set."""
+ROWS: Mapping[str, list[dict[str, str]]] = {
+    "reverse_text": [{"prompt": f"word {number}"} for number in range(16)],
+    "gsm8k": [{"question": f"{number} + 1 = ?", "answer": f"One more.\n#### {number + 1}"} for number in range(16)],
+}
+
+
+def main() -> None:
+    """Run the environments one after the other."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("clone", type=Path, help="clone of verifiers' repository")
+    parser.add_argument("environments", nargs="*", metavar="environment", help="folders in environments (default: all)")
+    arguments = parser.parse_args()
+    commit = subprocess.run(
+        ["git", "-C", arguments.clone, "rev-parse", "HEAD"], capture_output=True, text=True, check=True
+    ).stdout.strip()
+    kubectl, s3 = local_cluster()
+    install_platform(kubectl, s3)
+    kubectl.apply(_model())
+    let_users_in(kubectl, OWNER)
+    results: dict[str, Any] = {}
+    for name in arguments.environments or ENVIRONMENTS:
+        print(f"--- {name}", flush=True)
+        began = time.monotonic()
+        try:
+            result = _train(kubectl, s3.store(), name, arguments.clone / "environments" / name)
+        except (RunFailed, RuntimeError) as error:
+            result = {"failure": str(error)[-1500:]}
+        results[name] = {**result, "seconds": round(time.monotonic() - began, 1)}
+        print(json.dumps(results[name]), flush=True)
+        RESULTS.write_text(
+            json.dumps({"verifiers": commit, "groups": GROUPS, "environments": results}, indent=1) + "\n"
+        )
+
+
+def _train(kubectl: Kubectl, store: Any, name: str, folder: Path) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as temporary:
+        project = Path(temporary) / name
+        shutil.copytree(folder, project)
+        _replace_data(project / name, ROWS.get(name))
+        pushed = rlrun(kubectl, "env", "push", str(project), "-n", OWNER, "--owner", OWNER, "--force")
+    run = _run(name)
+    namespace = f"{OWNER}-{uuid.uuid4().hex[:6]}"
+    run["metadata"]["namespace"] = namespace
+    kubectl.ensure_namespace(namespace)
+    kubectl.apply(run)
+    try:
+        done = follow(kubectl, run["metadata"]["name"], namespace, seconds=SECONDS)
+    finally:
+        kubectl("delete", "namespace", namespace, "--wait=false")
+    records = _records(store, done)
+    return {
+        "pushed": pushed.strip().splitlines(),
+        "groups": len({record.group for record in records}),
+        "rollouts": len(records),
+        "agents": sorted({record.agent for record in records if record.agent}),
+        "errors": sorted(
+            {f"{record.error.reason}: {record.error.message}"[:300] for record in records if record.error}
+        ),
+        "rewards": sorted(
+            {round(record.reward, 4) for record in records if not record.error and record.reward is not None}
+        ),
+    }
+
+
+def _replace_data(package: Path, rows: list[dict[str, str]] | None) -> None:
+    if rows is None:
+        return
+    (package / "rows.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    for module in package.glob("*.py"):
+        source = module.read_text()
+        local = 'load_dataset("json", data_files=__file__.rpartition("/")[0] + "/rows.jsonl", split="train")'
+        module.write_text(re.sub(r"(?<!import )load_dataset\([^)]*\)", local, source))
+
+
+def _model() -> Object:
+    model: Object = yaml.safe_load((ROOT / "tests" / "support" / "images" / "stub-model.yaml").read_text())
+    model["metadata"] = {"name": MODEL.partition("/")[2]}
+    # Tokens of the stub are characters, and a harness has a system prompt.
+    model["spec"] |= {"id": MODEL, "seqLen": 16384}
+    return model
+
+
+def _run(name: str) -> Object:
+    run: Object = yaml.safe_load((ROOT / "examples" / "reverse-text.yaml").read_text())
+    package = name.replace("_", "-")
+    run["metadata"] = {"name": package}
+    run["spec"] |= {
+        "model": MODEL,
+        "maxSteps": 1,
+        "batchSize": GROUPS * ROLLOUTS,
+        "rolloutsPerExample": ROLLOUTS,
+        "oversamplingFactor": 1.0,
+        "sampling": {"maxTokens": 16},
+        "algorithm": {"filterZeroAdvantages": False},
+        "env": [{"id": f"{OWNER}/{package}", **ENVIRONMENTS.get(name, {})}],
+        "infrastructure": {"computeSize": "M"},
+    }
+    return run
+
+
+def _records(store: Any, run: Object) -> list[SampleRecord]:
+    layout = RunLayout.of(BUCKET, "", run["metadata"]["namespace"], run["metadata"]["uid"])
+    stored = open_step(store, layout, 1, SampleSplit.train, None)
+    return [record for samples in stored for group in samples.index.groups for record in samples.records(group)]
+
+
+if __name__ == "__main__":
+    main()
