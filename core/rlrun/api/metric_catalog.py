@@ -1,6 +1,6 @@
 """Catalog of a run's metrics: name, unit and meaning. docs/reference/metrics.md is generated from it.
 
-A part in angle brackets is a placeholder: `<environment>` for the name of an environment, `<spread>` for `mean`, `max`
+A part in angle brackets is a placeholder: `<environment>` and `<agent>` for their names, `<spread>` for `mean`, `max`
 and `min`, `<k>` for a number.
 """
 
@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 PLACEHOLDERS = {
     "environment": r"[^/]+",
+    "agent": r"[^/]+",
     "spread": r"(mean|max|min)",
     "k": r"\d+",
     "name": r".+",
@@ -51,6 +52,11 @@ SECTIONS = (
         _metrics(
             ("reward/<spread>", "", "Reward."),
             ("reward/<environment>/mean", "", "Mean reward of one environment."),
+            (
+                "reward/<environment>/<agent>/mean",
+                "",
+                "Mean reward of one agent of an environment with several.",
+            ),
             ("reward/histogram", "rollouts", "Number of rewards per bucket, not cumulative: a list of numbers."),
             ("reward/histogram/bounds", "", "Upper bounds of all buckets except the last: a list of numbers."),
             ("reward/<environment>/histogram", "rollouts", "Number of rewards of one environment per bucket."),

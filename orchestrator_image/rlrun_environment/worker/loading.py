@@ -129,7 +129,7 @@ def prepare_programs(folder: Path) -> None:
     os.environ.setdefault("UV_PYTHON", sys.executable)
     # PYTHONPATH comes before the installed packages, so it has only a module that Python imports at its start.
     start = Path(tempfile.mkdtemp(prefix="rlrun-start-"))
-    (start / "sitecustomize.py").write_text(f"import sys\n\nsys.path.append({str(folder)!r})\n")
+    (start / "sitecustomize.py").write_text(f"import sys\n\nsys.path.append({str(folder.absolute())!r})\n")
     os.environ["PYTHONPATH"] = os.pathsep.join([str(start), *filter(None, [os.environ.get("PYTHONPATH")])])
 
 

@@ -41,6 +41,18 @@ def rewards_by_environment(groups: Sequence[Group]) -> dict[str, list[float]]:
     return rewards
 
 
+def rewards_by_agent(groups: Sequence[Group]) -> dict[str, list[float]]:
+    """Return the rewards of the valid rollouts by `environment/agent`, for environments with several agents."""
+    rewards: dict[str, dict[str, list[float]]] = {}
+    for group in groups:
+        agents = rewards.setdefault(group.example.environment, {})
+        for rollout in group.valid_rollouts:
+            if rollout.result.agent is not None:
+                agents.setdefault(rollout.result.agent, []).append(rollout.result.reward)
+    several = {environment: agents for environment, agents in rewards.items() if len(agents) > 1}
+    return {f"{environment}/{name}": own for environment, agents in several.items() for name, own in agents.items()}
+
+
 def batch_metrics(groups: Sequence[Group], step: int, rollouts_per_example: int) -> dict[str, float]:
     """Return the metrics of the batch that step `step` trains on."""
     valid = [rollout for group in groups for rollout in group.valid_rollouts]
@@ -71,7 +83,7 @@ def batch_metrics(groups: Sequence[Group], step: int, rollouts_per_example: int)
         "batch/missing_rollouts": float(len(groups) * rollouts_per_example - sum(map(_valid_episodes, groups))),
         "time/group": mean(group.seconds for group in groups),
     }
-    for name, rewards in sorted(rewards_by_environment(groups).items()):
+    for name, rewards in sorted((rewards_by_environment(groups) | rewards_by_agent(groups)).items()):
         values[f"reward/{name}/mean"] = mean(rewards)
     return values | distillation_metrics(all_rollouts) | environment_metrics(valid)
 

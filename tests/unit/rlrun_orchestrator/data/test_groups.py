@@ -5,6 +5,7 @@ import math
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rlrun.api import metric_catalog
 from rlrun.api.run_sections.rollouts import TrajectoryStrategy
 from rlrun.protocol.environment import GroupResult, RolloutResult
 from rlrun.protocol.policy import PolicyRef
@@ -159,7 +160,10 @@ def test_each_agent_of_an_episode_is_a_sample_compared_with_its_own_agent_only()
         "b2": 1.0,
     }
     assert [sample["advantage"] for sample in training_samples([found])] == [1.0, -1.0, -1.0, 1.0]
-    assert batch_metrics([found], 8, 2)["batch/missing_rollouts"] == 0.0
+    values = batch_metrics([found], 8, 2)
+    assert (values["reward/env/mean"], values["batch/missing_rollouts"]) == (0.0, 0.0)
+    assert (values["reward/env/asker/mean"], values["reward/env/guesser/mean"]) == (2.0, -2.0)
+    assert all(metric_catalog.find(name) for name in values)
     assert batch_metrics([found], 8, 3)["batch/missing_rollouts"] == 1.0
 
 
