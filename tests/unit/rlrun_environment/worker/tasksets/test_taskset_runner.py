@@ -271,7 +271,7 @@ async def test_a_setup_that_ends_the_process_fails_its_rollout_only(make_runner,
 
 async def test_an_episode_that_takes_too_long_is_ended_and_named(make_runner, make_group, upstream):
     upstream.reply = lambda n, body: asyncio.sleep(60)
-    result = await make_runner(REVERSE, harness=NULL).run(make_group(rollouts=1, deadline_seconds=8))
+    result = await make_runner(REVERSE, harness=NULL).run(make_group(rollouts=1, deadline_seconds=20))
     assert reasons(result) == ["EnvironmentTimeout"]
     assert "rolloutTimeoutSeconds" in result.rollouts[0].error.message
     assert [one.rollout_id for one in result.rollouts] == upstream.rollouts
