@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from rlrun.protocol.environment import EnvironmentConfig
+from rlrun.protocol.environment import EnvironmentConfig, GroupRequest
 
 from tests.support.environments import make_group, make_runner, upstream, write_environment
 
@@ -44,3 +44,9 @@ def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def write_v1(write_environment: Callable[..., EnvironmentConfig]) -> Callable[..., EnvironmentConfig]:
     """Write a module of the v1 form."""
     return partial(write_environment, preamble=PREAMBLE)
+
+
+@pytest.fixture(name="make_group")
+def make_patient_group(make_group: Callable[..., GroupRequest]) -> Callable[..., GroupRequest]:
+    """Groups with a deadline far above what their programs need on a busy machine."""
+    return partial(make_group, deadline_seconds=300.0)

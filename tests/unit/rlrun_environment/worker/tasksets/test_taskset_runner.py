@@ -3,12 +3,14 @@
 import asyncio
 import json
 import os
+import re
 from pathlib import Path
 
 import pytest
 from rlrun.protocol.environment import DemonstrationRequest, GroupResult
 from rlrun.service.errors import ProblemError
 
+from tests.support.source_tree import ROOT
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.slow  # The program of an agent is a process of its own.
@@ -77,6 +79,15 @@ async def test_a_task_is_answered_scored_and_recorded_under_the_rollouts_id(make
     assert [message["content"] for message in result.example.prompt] == ["Reverse.", "abc"]
     assert result.example.answer == "cba"
     assert [one.prompt for one in result.rollouts] == [None, None]
+
+
+async def test_the_environment_of_the_guide_asks_and_scores(make_runner, make_group, upstream):
+    guide = (ROOT / "docs" / "guides" / "environments.md").read_text()
+    code = re.findall(r"```python\n(.*?)```", guide, re.DOTALL)[1]
+    upstream.reply = lambda n, body: "1"
+    result = await make_runner(code, harness=NULL).run(make_group(rollouts=1))
+    assert [(one.reward, one.error) for one in result.rollouts] == [(1.0, None)]
+    assert upstream.requests[0][1]["messages"][-1]["content"] == "0 + 1"
 
 
 async def test_without_scores_all_rewards_are_zero(make_runner, make_group):
@@ -271,7 +282,7 @@ async def test_a_setup_that_ends_the_process_fails_its_rollout_only(make_runner,
 
 async def test_an_episode_that_takes_too_long_is_ended_and_named(make_runner, make_group, upstream):
     upstream.reply = lambda n, body: asyncio.sleep(60)
-    result = await make_runner(REVERSE, harness=NULL).run(make_group(rollouts=1, deadline_seconds=8))
+    result = await make_runner(REVERSE, harness=NULL).run(make_group(rollouts=1, deadline_seconds=20))
     assert reasons(result) == ["EnvironmentTimeout"]
     assert "rolloutTimeoutSeconds" in result.rollouts[0].error.message
     assert [one.rollout_id for one in result.rollouts] == upstream.rollouts
