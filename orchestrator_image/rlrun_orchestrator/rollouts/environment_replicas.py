@@ -44,7 +44,7 @@ class EnvironmentReplica:
     info: EnvironmentInfo | None = None
     """Its state. None while it does not answer."""
     problem: Problem | None = None
-    """Cause if it does not answer."""
+    """Error of the last request that it did not answer."""
     dns_misses: int = 0
     calls: "set[asyncio.Task[Any]]" = field(default_factory=set)
     """Requests in progress, which are cancelled when the pod is removed."""

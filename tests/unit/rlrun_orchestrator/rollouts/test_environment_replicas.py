@@ -9,7 +9,7 @@ from rlrun.protocol.problem import Problem
 from rlrun.service.errors import ServiceUnavailable
 from rlrun_orchestrator.rollouts.environment_replicas import EnvironmentReplicas, pod_urls
 
-from tests.support.waiting import until
+from tests.support.waiting import SECONDS, until
 
 GONE = Problem(reason="Unreachable", message="connection reset")
 
@@ -105,7 +105,7 @@ async def test_a_pod_that_leaves_dns_and_is_silent_ends_its_requests() -> None:
     service.known = ["b"]
     a.is_lost = True
     with pytest.raises(ServiceUnavailable):
-        await calls[0]
+        await asyncio.wait_for(calls[0], SECONDS)
     assert "a" not in service.client.replicas
     b.answer.set()
     assert (await calls[1]).group_id == "1"
