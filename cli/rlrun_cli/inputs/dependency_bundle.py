@@ -30,12 +30,14 @@ from rlrun.api.base.names import package_name
 from rlrun.constants import MAX_PACKAGE_BYTES, MAX_PACKAGE_FILES, MAX_UNPACKED_BYTES
 from rlrun.storage.environment_image import MARKERS, PYTHON, ImagePackage
 
+from rlrun_cli.inputs import pip_process
 from rlrun_cli.inputs.requirements import conflicts, extended_packages, missing_packages, pinned_packages
 from rlrun_cli.inputs.wheel_builder import Wheel, read_wheel
 from rlrun_cli.terminal import output
 from rlrun_cli.terminal.errors import CONTROL_CHARACTERS, CliError
 
-MODULE = "rlrun_cli.inputs.pip_process"
+PROGRAM = Path(pip_process.__file__)
+"""Run by its path: it needs nothing of this package, which need not be on the path of a new process."""
 RESOLVE_SECONDS = 1800.0
 OUTPUT_LINES = 12
 """Number of pip's output lines that an error shows."""
@@ -199,7 +201,7 @@ def _run(arguments: Sequence[str], seconds: float) -> tuple[int | None, Sequence
     """Return pip's exit status, None after `seconds`, and its last lines of output. Downloads are shown."""
     child = subprocess.Popen(
         # -P: modules in the current folder, the user's, must not hide those of pip.
-        [sys.executable, "-P", "-m", MODULE, json.dumps(dict(MARKERS)), *arguments],
+        [sys.executable, "-P", str(PROGRAM), json.dumps(dict(MARKERS)), *arguments],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -1,4 +1,4 @@
-"""Process of pip with the markers of the environment image: `python -m rlrun_cli.inputs.pip_process MARKERS ...`.
+"""Process of pip with the markers of the environment image: `python pip_process.py MARKERS ARGUMENT...`.
 
 Options of pip select the tags of wheels and the version of Python, but pip evaluates markers such as `sys_platform` for
 the machine on which it runs.
