@@ -78,6 +78,11 @@ class EnvironmentReplicas:
         self._poll = poll_interval
         self._watcher: asyncio.Task[None] | None = None
 
+    @property
+    def versions(self) -> list[str | None]:
+        """Versions of the package that the pods report."""
+        return [replica.info.version for replica in self.replicas.values() if replica.info is not None]
+
     async def info(self) -> EnvironmentInfo:
         """Return the state of a ready pod, or of one that is not ready if there is none."""
         if self._watcher is None:
