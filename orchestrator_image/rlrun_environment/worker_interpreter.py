@@ -14,7 +14,7 @@ from rlrun.storage.verifiers_generations.generation_choice import (
     UnsupportedVerifiersError,
     choose_generation,
 )
-from rlrun.storage.verifiers_generations.package_form import package_form
+from rlrun.storage.verifiers_generations.package_form import MAX_SOURCE_BYTES, package_form
 
 from rlrun_environment.package_installer import FIRST_ON_PATH, PackageError, installed_distribution
 from rlrun_environment.worker_pool import Interpreter
@@ -43,6 +43,8 @@ def choose_interpreter(package: str, folder: Path, interpreters: Path) -> Interp
 
 def _read(path: Path) -> bytes | None:
     try:
-        return path.read_bytes()
+        with path.open("rb") as file:
+            # A byte more than the limit says that the file is larger.
+            return file.read(MAX_SOURCE_BYTES + 1)
     except OSError:
         return None

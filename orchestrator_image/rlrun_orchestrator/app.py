@@ -213,12 +213,15 @@ class Orchestrator:
         await record_packages(self._packages, self._installed_versions(), self._conditions, timeouts)
 
     def _installed_versions(self) -> dict[PackageRef, list[str | None]]:
-        """Return the versions that the environments report, by package: one for each environment."""
+        """Return the versions that the environments report, by package: one for each pod, None if it has told none."""
         versions: dict[PackageRef, list[str | None]] = {}
         for use, entry in config_mapping.environment_entries(self._run):
             member = self._environments[use].environments[entry.effective_name]
-            version = member.info.version if member.info else None
-            versions.setdefault(PackageRef.of(entry.id, entry.version), []).append(version)
+            told = [member.info.version if member.info else None]
+            if isinstance(member.client, EnvironmentReplicas):
+                told = member.client.versions
+            pods = [*told, *[None] * (entry.replicas - len(told))]
+            versions.setdefault(PackageRef.of(entry.id, entry.version), []).extend(pods)
         return versions
 
     def _examples(self) -> dict[str, int]:

@@ -98,5 +98,12 @@ def build_trajectory(turns: Sequence[Turn], strategy: TrajectoryStrategy, seq_le
 
 def _longest_prefix(sequences: Sequence[TokenSequence], prompt_ids: list[int]) -> TokenSequence | None:
     """Return the longest sequence that the prompt starts with, of equal ones the newest."""
-    fitting = [one for one in reversed(sequences) if prompt_ids[: len(one.token_ids)] == one.token_ids]
+    fitting = [one for one in reversed(sequences) if _begins_with(prompt_ids, one.token_ids)]
     return max(fitting, key=lambda one: len(one.token_ids), default=None)
+
+
+def _begins_with(prompt_ids: list[int], ids: list[int]) -> bool:
+    size = len(ids)
+    # The last token first: a copy of the prompt for each sequence of a long rollout would hold up the gateway.
+    last_fits = not size or (size <= len(prompt_ids) and prompt_ids[size - 1] == ids[-1])
+    return last_fits and prompt_ids[:size] == ids

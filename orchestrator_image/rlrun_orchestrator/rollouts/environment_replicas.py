@@ -46,13 +46,15 @@ class EnvironmentReplica:
     problem: Problem | None = None
     """Error of the last request that it did not answer."""
     dns_misses: int = 0
+    has_left: bool = False
+    """True if DNS names other pods of the environment, and not this one: its address may be that of another process."""
     calls: "set[asyncio.Task[Any]]" = field(default_factory=set)
     """Requests in progress, which are cancelled when the pod is removed."""
 
     @property
     def is_ready(self) -> bool:
         """Return whether groups may be sent to it."""
-        return self.info is not None and self.info.ready
+        return self.info is not None and self.info.ready and not self.has_left
 
 
 class EnvironmentReplicas:
@@ -75,6 +77,11 @@ class EnvironmentReplicas:
         self._connect = connect
         self._poll = poll_interval
         self._watcher: asyncio.Task[None] | None = None
+
+    @property
+    def versions(self) -> list[str | None]:
+        """Versions of the package that the pods report."""
+        return [replica.info.version for replica in self.replicas.values() if replica.info is not None]
 
     async def info(self) -> EnvironmentInfo:
         """Return the state of a ready pod, or of one that is not ready if there is none."""
@@ -156,7 +163,12 @@ class EnvironmentReplicas:
         await asyncio.gather(*(self._probe(replica) for replica in self.replicas.values()))
         for url, replica in list(self.replicas.items()):
             replica.dns_misses = 0 if url in found else replica.dns_misses + 1
-            if replica.dns_misses >= DNS_MISSES_BEFORE_REMOVAL and not replica.is_ready:
+            # Without any pod it is rather DNS that fails.
+            replica.has_left = bool(found) and replica.dns_misses >= DNS_MISSES_BEFORE_REMOVAL
+            answers = replica.info is not None and replica.info.ready
+            # A pod that ends may still complete its groups.
+            in_use = answers and (not replica.has_left or bool(replica.calls))
+            if replica.dns_misses >= DNS_MISSES_BEFORE_REMOVAL and not in_use:
                 log.info("the pod %s of environment %s is removed", url, self.name)
                 del self.replicas[url]
                 for call in replica.calls:
@@ -165,9 +177,15 @@ class EnvironmentReplicas:
     async def _probe(self, replica: EnvironmentReplica) -> None:
         was_ready = replica.is_ready
         try:
-            replica.info, replica.problem = await replica.client.info(), None
+            info = await replica.client.info()
         except RequestError as error:
             self._mark_lost(replica, error.problem)
             return
+        if info.name != self.name:
+            # Addresses of pods that are gone are used again.
+            message = f"a pod of environment {info.name[:100]} has the address of one of {self.name}"
+            self._mark_lost(replica, Problem(reason=Reason.UNREACHABLE, message=message))
+            return
+        replica.info, replica.problem = info, None
         if replica.is_ready and not was_ready:
             log.info("a pod of environment %s is ready", self.name)

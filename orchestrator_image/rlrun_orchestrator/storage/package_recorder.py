@@ -29,7 +29,7 @@ async def record_packages(
 ) -> None:
     """Record the packages of the environments, which are ready. Raises FatalError.
 
-    `installed`: the versions that the environments report, one for each environment of a package.
+    `installed`: the versions that the environments report, one for each pod with a package.
     """
     try:
         for ref in packages.pins.confirm({ref: len(versions) for ref, versions in installed.items()}):

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Iterator
 from enum import StrEnum
 
 LOAD_ENVIRONMENT = "load_environment"
-MAX_DEPTH = 8
-"""Modules that a star import may lead through."""
+MAX_SOURCE_BYTES = 1024**2
+"""Source that is read of a package. Its syntax tree needs a hundred times this memory."""
 
 Read = Callable[[str], bytes | None]
 """Returns the content of a file of the package by its path, None if there is none."""
@@ -31,7 +31,11 @@ def package_form(module: str, read: Read) -> PackageForm:
     path = next((path for path in _paths(module) if read(path) is not None), None)
     if path is None:
         return PackageForm.unknown
-    bound, exported = _names(path, read, MAX_DEPTH)
+    try:
+        bound, exported = _names(path, read, {path: 0})
+    except RecursionError:
+        # A chain of a thousand `elif`, or of modules.
+        return PackageForm.unknown
     if LOAD_ENVIRONMENT in bound or LOAD_ENVIRONMENT in exported:
         return PackageForm.environment
     # verifiers.v1 finds what a package has in `__all__` of its module only.
@@ -44,10 +48,17 @@ def _paths(module: str) -> tuple[str, str]:
     return f"{path}/__init__.py", f"{path}.py"
 
 
-def _names(path: str, read: Read, depth: int) -> tuple[set[str], set[str]]:
-    """Return the names that a module binds, and the names in its `__all__` if they are written there."""
+def _names(path: str, read: Read, sizes: dict[str, int]) -> tuple[set[str], set[str]]:
+    """Return the names that a module binds, and the names in its `__all__` if they are written there.
+
+    `sizes`: size of each module that was read. Each is read once, or star imports could double the work at each step.
+    """
+    source = read(path) or b""
+    sizes[path] = len(source)
+    if sum(sizes.values()) > MAX_SOURCE_BYTES:
+        return set(), set()
     try:
-        tree = ast.parse(read(path) or b"")
+        tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return set(), set()
     bound: set[str] = set()
@@ -60,10 +71,10 @@ def _names(path: str, read: Read, depth: int) -> tuple[set[str], set[str]]:
                 bound |= {alias.asname or alias.name.partition(".")[0] for alias in node.names}
             case ast.ImportFrom():
                 bound |= {alias.asname or alias.name for alias in node.names} - {"*"}
-                if depth and any(alias.name == "*" for alias in node.names):
-                    source = _resolve_import(node, path, read)
+                if any(alias.name == "*" for alias in node.names):
+                    other = _resolve_import(node, path, read)
                     # `__all__` of the other module stays there.
-                    bound |= (_names(source, read, depth - 1)[0] if source else set()) - {"__all__"}
+                    bound |= (_names(other, read, sizes)[0] if other and other not in sizes else set()) - {"__all__"}
             case ast.Assign(targets=targets, value=value):
                 bound |= {target.id for target in targets if isinstance(target, ast.Name)}
                 if any(isinstance(target, ast.Name) and target.id == "__all__" for target in targets):

@@ -59,6 +59,7 @@ class PackageReader:
         self._used = frozenset(used)
         self._change: PackageChanged | None = None
         self._changed = asyncio.Event()
+        self._reading: dict[PackageRef, asyncio.Task[tuple[EnvironmentPackage, bytes]]] = {}
 
     async def tar(self, owner: str, name: str, version: str | None) -> tuple[str, bytes]:
         """Return the version and an uncompressed tar of its wheels.
@@ -72,13 +73,25 @@ class PackageReader:
             wanted = f"{owner}/{name}" + (f" {version}" if version else "")
             raise PackageMissing(f"environment package {wanted} is not one of this run: add it to env or eval.env")
         try:
-            found, data = await asyncio.to_thread(self._read, ref, self.pins.of(ref))
+            found, data = await self._shared_read(ref)
             self.pins.add(ref, found)
         except PackageChanged as change:
             self._change = change
             self._changed.set()
             raise
         return found.version, data
+
+    async def _shared_read(self, ref: PackageRef) -> tuple[EnvironmentPackage, bytes]:
+        """Read a package once for all requests at a time: an environment may have many pods, which begin together, and
+        each copy of a package may have half a gigabyte.
+        """
+        reading = self._reading.get(ref)
+        if reading is None:
+            reading = asyncio.create_task(asyncio.to_thread(self._read, ref, self.pins.of(ref)), name=f"read {ref.id}")
+            self._reading[ref] = reading
+            reading.add_done_callback(lambda _: self._reading.pop(ref))
+        # A request that ends must not end it for the others.
+        return await asyncio.shield(reading)
 
     async def watch(self) -> None:
         """Raise FatalError once a requested package differs from the one with which the run started."""

@@ -75,7 +75,7 @@ class PackagePins:
     def confirm(self, users: Mapping[PackageRef, int]) -> list[PackageRef]:
         """Record what the environments have, now that all are ready, and return the references without a delivery.
 
-        `users`: number of environments by reference. Raises PackageChanged if it is not known which of them has which
+        `users`: number of pods by reference. Raises PackageChanged if it is not known which of them has which
         package.
         """
         for ref, number in users.items():
@@ -84,7 +84,7 @@ class PackagePins:
                 continue
             if len(delivered) > 1 and number > 1:
                 raise PackageChanged(
-                    f"environment package {ref.id} changed while the {number} environments that use it started "
+                    f"environment package {ref.id} changed while the {number} pods that use it started "
                     f"({', '.join(f'{p.version} {p.digest}' for p in delivered)}): start a new run"
                 )
             self._recorded[ref] = delivered[-1]

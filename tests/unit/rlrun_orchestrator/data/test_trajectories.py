@@ -1,5 +1,7 @@
 """Training sequences built from the turns of a rollout."""
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -62,6 +64,22 @@ def test_branching_trains_on_every_turn_by_itself() -> None:
 def test_a_sequence_is_cut_at_seq_len_and_dropped_without_drawn_tokens() -> None:
     assert build_trajectory([turn([1, 2, 3], [4, 5])], INTERLEAVED, 4).sequences[0].token_ids == [1, 2, 3, 4]
     assert build_trajectory([turn([1, 2, 3], [4])], INTERLEAVED, 3).sequences == []
+
+
+def test_prompts_are_not_copied_for_sequences_that_end_otherwise() -> None:
+    copies = list[object]()
+
+    class Prompt(list[int]):
+        def __getitem__(self, place: Any) -> Any:
+            if isinstance(place, slice):
+                copies.append(place)
+            return super().__getitem__(place)
+
+    turns = [turn(Prompt([1, number]), [number]) for number in range(10, 30)]
+    built = build_trajectory([*turns, turn(Prompt([1, 29, 29, 3]), [4])], INTERLEAVED, 100)
+    assert [s.token_ids for s in built.sequences][-1] == [1, 29, 29, 3, 4]
+    # One for each new sequence, and two for the turn that continues.
+    assert len(copies) == len(turns) + 2
 
 
 tokens = st.lists(st.integers(0, 3), max_size=4)

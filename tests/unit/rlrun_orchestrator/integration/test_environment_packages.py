@@ -162,3 +162,25 @@ async def test_the_record_ends_the_attempt_when_s3_stays_away(world: World) -> N
     assert await world.run() == 1
     assert world.last_word.problem is not None
     assert world.last_word.problem.reason == "S3Unreachable"
+
+
+@pytest.mark.parametrize("is_fetched", [True, False])
+async def test_pods_of_an_environment_with_different_versions_do_not_start(world: World, is_fetched: bool) -> None:
+    push(world, "1.0")
+    second = FakeEnvironment("words", problem=Problem(reason="EnvironmentStarting", message="it fetches its package"))
+    world.pods["words"] = [second]
+    world.spec["env"] = [{"id": "owner/words", "replicas": 2}]
+    await world.start()
+    running, _ = await begin(world)
+    if is_fetched:
+        assert (await fetch(world))[1] == "1.0"
+    push(world, "2.0")
+    if is_fetched:
+        assert (await fetch(world))[1] == "2.0"
+    else:
+        # An earlier process delivered the package.
+        second.version = "2.0"
+    world.environments["words"].problem = second.problem = None
+    assert await running == 64
+    assert world.last_word.problem is not None
+    assert world.last_word.problem.reason == "EnvironmentChanged"

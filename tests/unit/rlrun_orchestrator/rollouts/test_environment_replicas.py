@@ -19,13 +19,14 @@ class Pod:
 
     def __init__(self) -> None:
         self.ready, self.problem, self.is_lost = True, None, False
+        self.name = "words"
         self.groups = list[str]()
         self.answer = asyncio.Event()
 
     async def info(self) -> EnvironmentInfo:
         if self.is_lost:
             raise ServiceUnavailable(GONE)
-        return EnvironmentInfo(name="words", id="owner/words", ready=self.ready, problem=self.problem)
+        return EnvironmentInfo(name=self.name, id="owner/words", ready=self.ready, problem=self.problem)
 
     async def roll_out(self, group: GroupRequest) -> GroupResult:
         if self.is_lost:
@@ -109,6 +110,53 @@ async def test_a_pod_that_leaves_dns_and_is_silent_ends_its_requests() -> None:
     assert "a" not in service.client.replicas
     b.answer.set()
     assert (await calls[1]).group_id == "1"
+    await service.client.close()
+
+
+@pytest.mark.parametrize("name", ["words", "numbers"])
+async def test_an_address_that_another_process_has_now_gets_no_groups(name: str) -> None:
+    service = Service("a", "b")
+    await service.client.info()
+    a, b = service.pods.values()
+    # The same name: training and evaluation may use an environment with other arguments.
+    service.known, a.name = ["b"], name
+    await until(lambda: "a" not in service.client.replicas)
+    calls = [service.send(str(number)) for number in range(2)]
+    await settle()
+    assert (a.groups, b.groups) == ([], ["0", "1"])
+    b.answer.set()
+    await asyncio.gather(*calls)
+    await service.client.close()
+
+
+async def test_a_pod_that_leaves_dns_may_complete_its_groups() -> None:
+    service = Service("a", "b")
+    await service.client.info()
+    call = service.send("0")
+    await settle()
+    service.known = ["b"]
+    await until(lambda: service.client.replicas["a"].dns_misses > 5)
+    service.pods["a"].answer.set()
+    assert (await call).group_id == "0"
+    await until(lambda: "a" not in service.client.replicas)
+    await service.client.close()
+
+
+async def test_pods_that_answer_stay_in_use_while_dns_has_no_answer() -> None:
+    service = Service("a")
+    await service.client.info()
+    service.known = []
+    await until(lambda: service.client.replicas["a"].dns_misses > 5)
+    assert (await service.client.info()).ready
+    assert service.client.replicas["a"].is_ready
+    await service.client.close()
+
+
+async def test_a_pod_of_another_environment_is_not_used() -> None:
+    service = Service("a")
+    service.pods["a"].name = "numbers"
+    with pytest.raises(ServiceUnavailable, match="a pod of environment numbers has the address of one of words"):
+        await service.client.info()
     await service.client.close()
 
 

@@ -1,7 +1,9 @@
 """The form of a package is read from the source of its module, which is not imported."""
 
+import ast
+
 import pytest
-from rlrun.storage.verifiers_generations.package_form import PackageForm, package_form
+from rlrun.storage.verifiers_generations.package_form import MAX_SOURCE_BYTES, PackageForm, package_form
 
 ENVIRONMENT, TASKSET, UNKNOWN = PackageForm.environment, PackageForm.taskset, PackageForm.unknown
 
@@ -34,6 +36,8 @@ ENVIRONMENT, TASKSET, UNKNOWN = PackageForm.environment, PackageForm.taskset, Pa
         (UNKNOWN, {"my_env.py": "def load_environment(:"}),
         (UNKNOWN, {"my_env.py": "class Hidden:\n    def load_environment(): ..."}),
         (UNKNOWN, {"my_env.py": "x = " + "(" * 5000}),
+        (UNKNOWN, {"my_env.py": "if a:\n    b = 1\n" + "elif a:\n    b = 1\n" * 990}),
+        (UNKNOWN, {"my_env.py": "def load_environment(): ...\n" + "#" * MAX_SOURCE_BYTES}),
         (UNKNOWN, {"other.py": "def load_environment(): ..."}),
     ],
 )
@@ -42,3 +46,19 @@ def test_form_of_a_package(expected: PackageForm, files: dict[str, str]) -> None
         return files[path].encode() if path in files else None
 
     assert package_form("my_env", read) is expected
+
+
+def test_each_module_is_parsed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [f"m{number}" for number in range(12)]
+    stars = "".join(f"from .{name} import *\n" for name in names)
+    files = {f"my_env/{name}.py": stars for name in ["__init__", *names]}
+    files["my_env/m11.py"] += "def load_environment(): ..."
+    parse, parsed = ast.parse, list[bytes]()
+
+    def counted(source: bytes) -> ast.Module:
+        parsed.append(source)
+        assert len(parsed) <= len(files), "a module is parsed again"
+        return parse(source)
+
+    monkeypatch.setattr(ast, "parse", counted)
+    assert package_form("my_env", lambda path: files[path].encode() if path in files else None) is ENVIRONMENT

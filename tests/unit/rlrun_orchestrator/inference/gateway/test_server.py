@@ -892,6 +892,24 @@ async def test_a_package_is_found_in_any_spelling_of_name_and_version(
     assert found == wheel
 
 
+async def test_pods_that_ask_together_share_one_copy_of_a_package() -> None:
+    store: Any = RunStore()
+    root = S3Uri.parse("s3://bucket/environments")
+    store.put_bytes(root / WHEEL, b"wheel")
+    packages = PackageReader(store, str(root), [WORDS])
+    leaves = asyncio.create_task(packages.tar(*WORDS))
+    stay = [asyncio.create_task(packages.tar(*WORDS)) for _ in range(3)]
+    await asyncio.sleep(0)
+    leaves.cancel()
+    (_, first), *others = await asyncio.gather(*stay)
+    assert all(tar is first for _, tar in others)
+    assert (await packages.tar(*WORDS))[1] == first
+    store.list_folders = _denied
+    for _ in range(2):
+        with pytest.raises(AccessDenied):
+            await packages.tar(*WORDS)
+
+
 async def test_a_missing_package_names_its_neighbours() -> None:
     store: Any = RunStore()
     root = S3Uri.parse("s3://bucket/environments")
