@@ -203,7 +203,7 @@ class RolloutResult(Schema):
 
     rollout_id: str
     """Id that the environment sent as X-Rollout-Id."""
-    agent: str | None = None
+    agent: str | None = Field(default=None, pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}$")
     """Name of the agent that the rollout is of, in an environment with agents."""
     episode: str | None = None
     """Id of the run of the environment that the rollout is part of, if several may be: one for each of its agents.

@@ -15,6 +15,8 @@ Value = float | list[float]
 BOTH = ("time/step", "time/save_ckpt", "perf/throughput")
 """Names that both orchestrator and trainer report. The trainer's get the prefix `trainer/`."""
 
+MAX_NAMED_AGENTS = 16
+"""Agents of one environment that have a metric each."""
 UNTAUGHT = (Reason.TEACHER_REFUSED, Reason.TEACHER_ANSWER_UNUSABLE)
 """Reasons of rollouts that the teacher has no log probabilities for."""
 
@@ -45,14 +47,17 @@ def rewards_by_environment(groups: Sequence[Group]) -> dict[str, list[float]]:
 
 
 def rewards_by_agent(groups: Sequence[Group]) -> dict[str, list[float]]:
-    """Return the rewards of the valid rollouts by `environment/agent`, for environments with several agents."""
+    """Return the rewards of the valid rollouts by `environment/agent`, for environments with 2 to MAX_NAMED_AGENTS agents.
+
+    The code of the environment names its agents: more could be a name per rollout.
+    """
     rewards: dict[str, dict[str, list[float]]] = {}
     for group in groups:
         agents = rewards.setdefault(group.example.environment, {})
         for rollout in group.valid_rollouts:
             if rollout.result.agent is not None:
                 agents.setdefault(rollout.result.agent, []).append(rollout.result.reward)
-    several = {environment: agents for environment, agents in rewards.items() if len(agents) > 1}
+    several = {environment: agents for environment, agents in rewards.items() if 1 < len(agents) <= MAX_NAMED_AGENTS}
     return {f"{environment}/{name}": own for environment, agents in several.items() for name, own in agents.items()}
 
 

@@ -5,12 +5,13 @@ import math
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 from rlrun.api import metric_catalog
 from rlrun.api.run_sections.rollouts import TrajectoryStrategy
 from rlrun.protocol.environment import GroupResult, RolloutResult
 from rlrun.protocol.policy import PolicyRef
 from rlrun.protocol.problem import Problem
-from rlrun_orchestrator.data.batch_metrics import batch_metrics
+from rlrun_orchestrator.data.batch_metrics import MAX_NAMED_AGENTS, batch_metrics
 from rlrun_orchestrator.data.example_buffer import Example
 from rlrun_orchestrator.data.group_filter import FilterReason, GroupFilter
 from rlrun_orchestrator.data.groups import (
@@ -165,6 +166,20 @@ def test_each_agent_of_an_episode_is_a_sample_compared_with_its_own_agent_only()
     assert (values["reward/env/asker/mean"], values["reward/env/guesser/mean"]) == (2.0, -2.0)
     assert all(metric_catalog.find(name) for name in values)
     assert batch_metrics([found], 8, 3)["batch/missing_rollouts"] == 1.0
+
+
+def test_more_agents_than_an_environment_has_by_design_get_no_metrics() -> None:
+    for agents, reported in ((MAX_NAMED_AGENTS, MAX_NAMED_AGENTS), (MAX_NAMED_AGENTS + 1, 0)):
+        names = [f"r{number}" for number in range(agents)]
+        found = scored([part(name, name, f"agent-{name}", 1.0) for name in names], live(*names), scoring(agents))
+        values = batch_metrics([found], 8, agents)
+        assert sum(name.startswith("reward/env/agent-") and name.endswith("/mean") for name in values) == reported
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "x" * 65, "a\nb"])
+def test_a_name_of_an_agent_that_metrics_cannot_have_is_refused(name: str) -> None:
+    with pytest.raises(ValidationError, match="agent"):
+        part("r1", "e1", name, 1.0)
 
 
 def test_no_more_episodes_count_than_were_asked_for() -> None:
