@@ -47,9 +47,9 @@ def rewards_by_environment(groups: Sequence[Group]) -> dict[str, list[float]]:
 
 
 def rewards_by_agent(groups: Sequence[Group]) -> dict[str, list[float]]:
-    """Return the rewards of the valid rollouts by `environment/agent`, for environments with 2 to MAX_NAMED_AGENTS agents.
+    """Return the rewards of the valid rollouts by `environment/agent`, for environments with several named agents.
 
-    The code of the environment names its agents: more could be a name per rollout.
+    More than MAX_NAMED_AGENTS are left out: the code of the environment names them, and could name each rollout.
     """
     rewards: dict[str, dict[str, list[float]]] = {}
     for group in groups:
