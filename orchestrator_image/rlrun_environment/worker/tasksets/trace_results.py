@@ -31,8 +31,11 @@ def episode_results(
             message="no agent of the episode is trained: each is marked as not trainable, or has a client of its own",
         )
         return [RolloutResult(rollout_id=uuid.uuid4().hex, episode=episode, reward=0.0, error=problem)]
-    limit = sanitize.MAX_COMPLETION // len(trained)
-    return [_result(trace, episode, problem or _trace_problem(trace, folder), score, limit) for trace in trained]
+    problems = {trace.id: problem or _trace_problem(trace, folder) for trace in trained}
+    # An agent whose turn did not come, in a game that another one lost at once, said nothing to train on.
+    active = [trace for trace in trained if trace.num_turns or problems[trace.id] is not None] or trained
+    limit = sanitize.MAX_COMPLETION // len(active)
+    return [_result(trace, episode, problems[trace.id], score, limit) for trace in active]
 
 
 def episode_problem(episode: Any, folder: Path) -> Problem | None:

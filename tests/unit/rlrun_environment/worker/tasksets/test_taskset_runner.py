@@ -197,6 +197,9 @@ class Duel(vf.Env[DuelConfig]):
             agents.guesser.interaction(seat("You guess.")) as guesser,
         ):
             question = await asker.turn("Ask.")
+            if self.config.broken == "rules":
+                asker.trace.record_reward("payoff", -1.0)
+                return
             answer = await guesser.turn(question.last_reply)
             await asker.turn(answer.last_reply)
         verdict = await agents.referee.run(vf.Task(vf.TaskData(idx=0, prompt="Who won?")))
@@ -242,6 +245,13 @@ async def test_each_agent_of_an_episode_is_a_rollout_with_a_conversation_of_its_
         assert len(asked) == (2 if one.agent == "asker" else 1)
     assert list(by_episode.values()) == [{"asker", "guesser"}] * 2
     assert runner.loaded.train_examples == 10_000
+
+
+async def test_an_agent_whose_turn_did_not_come_is_left_out(make_runner, make_group, upstream):
+    result = await make_runner(TWO, args={"broken": "rules"}).run(make_group(rollouts=1))
+    assert reasons(result) == [None]
+    assert [(one.agent, one.rewards["payoff"].value) for one in result.rollouts] == [("asker", -1.0)]
+    assert upstream.rollouts == [result.rollouts[0].rollout_id]
 
 
 @pytest.mark.parametrize(("broken", "words"), [("run", "no table"), ("finalize", "no winner")])
