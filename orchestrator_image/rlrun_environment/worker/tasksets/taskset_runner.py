@@ -40,8 +40,8 @@ from rlrun_environment.worker.user_code.loaded import Loaded, row_of
 
 log = logging.getLogger(__name__)
 
-MAX_EPISODES = 8
-"""Episodes at a time. The program of an agent has 100 MiB and more, and a worker about 2 GiB."""
+MAX_EPISODES = 4
+"""Episodes at a time. An agent's program has 200 to 300 MiB, as a server of tools, and a worker about 2 GiB."""
 CLOSING_SECONDS = 4.0
 """Time for the environment's tool servers to end. The server kills the worker a little later."""
 
