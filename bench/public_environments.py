@@ -3,8 +3,9 @@
     make up && python -m bench.public_environments CLONE
 
 Each environment is pushed with `rlrun env push`, as it stands in the clone, and trained for one step of eight groups by
-the stub trainer and the stub engine, whose policy writes random letters. Only data that needs a hub is replaced: calls
-of `load_dataset` read ROWS. Writes docs/bench/public-environments.json, also when an environment fails.
+the stub trainer and the stub engine, whose policy writes random letters; a batch has eight groups unless its episodes
+have several rollouts. Only data that needs a hub is replaced: calls of `load_dataset` read ROWS. Writes
+docs/bench/environments/public.json, also when an environment fails.
 """
 
 import argparse
@@ -30,7 +31,7 @@ from demo.kubectl import Kubectl, Object
 from demo.watch import RunFailed, follow
 
 ROOT = Path(__file__).parents[1]
-RESULTS = ROOT / "docs" / "bench" / "public-environments.json"
+RESULTS = ROOT / "docs" / "bench" / "environments" / "public.json"
 OWNER = "public"
 MODEL = "rlrun/stub-long"
 GROUPS = 8
@@ -68,16 +69,19 @@ def main() -> None:
     install_platform(kubectl, s3)
     kubectl.apply(_model())
     let_users_in(kubectl, OWNER)
-    results: dict[str, Any] = {}
+    known = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    results: dict[str, Any] = known["environments"] if known.get("verifiers") == commit else {}
     for name in arguments.environments or ENVIRONMENTS:
         print(f"--- {name}", flush=True)
         began = time.monotonic()
         try:
             result = _train(kubectl, s3.store(), name, arguments.clone / "environments" / name)
         except (RunFailed, RuntimeError) as error:
-            result = {"failure": str(error)[-1500:]}
+            # The first error of rollouts says more than the state of the run.
+            result = {"failure": (str(error).rpartition("first: ")[2] or str(error))[:300]}
         results[name] = {**result, "seconds": round(time.monotonic() - began, 1)}
         print(json.dumps(results[name]), flush=True)
+        RESULTS.parent.mkdir(exist_ok=True)
         RESULTS.write_text(
             json.dumps({"verifiers": commit, "groups": GROUPS, "environments": results}, indent=1) + "\n"
         )
@@ -143,7 +147,8 @@ def _run(name: str) -> Object:
         "oversamplingFactor": 1.0,
         "sampling": {"maxTokens": 16},
         "algorithm": {"filterZeroAdvantages": False},
-        "env": [{"id": f"{OWNER}/{package}", **ENVIRONMENTS.get(name, {})}],
+        # Programs of agents and servers of tools must fit into the memory of the local cluster's workers.
+        "env": [{"id": f"{OWNER}/{package}", "maxConcurrent": ROLLOUTS, **ENVIRONMENTS.get(name, {})}],
         "infrastructure": {"computeSize": "M"},
     }
     return run
