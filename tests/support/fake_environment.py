@@ -55,7 +55,7 @@ class FakeEnvironment:
     most_rollouts: int = 0
     """Greatest number of rollouts in progress at a time."""
     is_lost: bool = False
-    """Whether connections end without an answer, also those of groups in progress."""
+    """Close all connections without an answer, also those of groups in progress."""
     requests: list[GroupRequest] = field(default_factory=list)
     http: aiohttp.ClientSession | None = None
 

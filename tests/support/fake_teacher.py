@@ -22,7 +22,7 @@ class FakeTeacher:
     optimistic: bool = False
     """Its log probabilities are above 0."""
     confused: Callable[[list[int]], bool] | None = None
-    """Whether its log probability of the last token of a prompt is NaN."""
+    """Return True for a prompt whose last token gets the log probability NaN."""
     foreign: bool = False
     """Its tokenizer is another one."""
     redirect: str | None = None

@@ -317,7 +317,7 @@ def _parse(text: str) -> Requirement | None:
 
 
 def _conflict(lines: Sequence[str]) -> list[str]:
-    """Return who wants what, as pip says it, of each package only its first version. Empty if there is no conflict."""
+    """Return the requirements that conflict, in pip's words. Of each package only the first version is shown."""
     text = list(lines)
     start = next((number for number, line in enumerate(text) if CONFLICT in line), None)
     if start is None:

@@ -23,7 +23,7 @@ class PackageForm(StrEnum):
     taskset = "taskset"
     """A taskset or an environment of `verifiers.v1`, exported in `__all__`."""
     unknown = "unknown"
-    """Neither of them, as far as its source tells."""
+    """The source defines neither."""
 
 
 def package_form(module: str, read: Read) -> PackageForm:
