@@ -103,6 +103,7 @@ MESSAGE = frozenset({"message"})
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 MESSAGES = [{"role": "user", "content": "abc"}]
 TURNS = [*MESSAGES, {"role": "assistant", "content": "cba"}, {"role": "user", "content": "De f"}]
+EMPTY_TURNS = [*MESSAGES, {"role": "assistant", "content": None}, *MESSAGES]
 SAMPLED = [4, 5, 6, 2, 6, 6, 1, 7, 2]
 """Tokens of a prompt that are not those of `MESSAGES`."""
 FORCED: dict[str, Json] = {"model": BASE, "allowed_token_ids": [LETTER], "max_tokens": 3, "seed": 7}
@@ -172,6 +173,10 @@ def wire_requests(folder: Path) -> list[WireRequest]:
         WireRequest("text with an unknown model", TEXT, {**WRITTEN, "model": "no/such"}),
         WireRequest("tokens of an unknown model", "/tokenize", {"model": "no/such", "prompt": "a"}),
         WireRequest("chat without messages", CHAT, {"model": BASE}, free=MESSAGE),
+        WireRequest(
+            "chat with an answer of null", CHAT, {**CHATTED, "messages": EMPTY_TURNS}, free=MESSAGE | {"param"}
+        ),
+        WireRequest("tokens of an answer of null", "/tokenize", {"messages": EMPTY_TURNS}, free=MESSAGE | {"param"}),
         WireRequest("body that is no object", CHAT, [], free=MESSAGE),
         WireRequest("chat that is too long", CHAT, {**CHATTED, "messages": [_in_parts("a" * 200)]}),
         WireRequest("tokens that are too many", TEXT, {**WRITTEN, "prompt": [LETTER] * 140}),

@@ -26,7 +26,7 @@ from rlrun.protocol.problem import Problem
 from rlrun.service.errors import ProblemError
 from verifiers import EnvGroup
 from verifiers.clients import OpenAIChatCompletionsClient
-from verifiers.types import ClientConfig
+from verifiers.types import ClientConfig, Response
 from verifiers.utils.message_utils import normalize_messages
 
 from rlrun_environment.worker.rewards import REWARDS_KEY, watch_rewards
@@ -79,6 +79,16 @@ class GatewayClient(OpenAIChatCompletionsClient):  # type: ignore[misc]
                 message.content = message.content or ""
                 return
         await super().raise_from_native_response(response)
+
+    async def from_native_response(self, response: Any) -> Response:
+        """Return verifiers' response. An empty text stays a text.
+
+        verifiers makes it null, and sends that with the next turn; the engine refuses null without a tool call.
+        """
+        answer = await super().from_native_response(response)
+        if answer.message.content is None and not answer.message.tool_calls:
+            answer.message.content = ""
+        return answer
 
 
 class VerifiersRunner:

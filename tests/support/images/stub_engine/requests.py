@@ -1,13 +1,22 @@
 """Bodies of requests. Fields that the stub does not apply are accepted and ignored."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, Field
+from pydantic import AfterValidator, BaseModel, Field
 
 from tests.support.images.stub_engine.completion import SamplingParameters
 from tests.support.images.stub_engine.errors import EngineError
 
+
+def _with_text(message: dict[str, Any]) -> dict[str, Any]:
+    if message.get("role") == "assistant" and message.get("content", "") is None and not message.get("tool_calls"):
+        raise ValueError("content must be a text")
+    return message
+
+
+Message = Annotated[dict[str, Any], AfterValidator(_with_text)]
+"""Message of a chat. Null is no content, except beside calls of tools."""
 Prompt = list[int] | list[list[int]] | str | list[str]
 
 
@@ -79,7 +88,7 @@ class SamplingRequest(BaseModel):
 class ChatRequest(SamplingRequest):
     """Body of `/v1/chat/completions`."""
 
-    messages: list[dict[str, Any]] = Field(min_length=1)
+    messages: list[Message] = Field(min_length=1)
     max_completion_tokens: int | None = None
     logprobs: bool | None = False
     top_logprobs: int | None = 0
@@ -109,7 +118,7 @@ class TokenizeRequest(BaseModel):
 
     model: str | None = None
     prompt: str | None = None
-    messages: list[dict[str, Any]] | None = None
+    messages: list[Message] | None = None
     return_token_strs: bool | None = False
 
 

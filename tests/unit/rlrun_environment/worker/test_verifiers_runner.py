@@ -253,6 +253,22 @@ async def test_an_empty_answer_is_scored_like_any_other(make_runner, make_group,
     assert [r.reward for r in result.rollouts] == [0.25, 0.25]
 
 
+async def test_an_empty_answer_is_a_text_in_the_next_turn(make_runner, make_group, upstream):
+    upstream.reply = lambda n, body: ""
+    code = """
+    class GoesOn(vf.MultiTurnEnv):
+        async def env_response(self, messages, state, **kwargs):
+            return [{"role": "user", "content": "go on"}]
+
+    def load_environment():
+        return GoesOn(dataset=rows("abc"), rubric=vf.Rubric(funcs=[lambda completion: 1.0]), max_turns=2)
+    """
+    result = await make_runner(code).run(make_group(rollouts=1))
+    assert reasons(result) == [None]
+    answers = [m for m in upstream.requests[1][1]["messages"] if m["role"] == "assistant"]
+    assert [answer["content"] for answer in answers] == [""]
+
+
 async def test_the_deadline_ends_a_group_and_its_requests(make_runner, make_group, upstream):
     upstream.reply = lambda n, body: asyncio.sleep(30)
     result = await make_runner(GOOD).run(make_group(deadline_seconds=0.5, rollouts=3))
