@@ -57,7 +57,7 @@ for name in control trainer gateway samples publish checkpoint recovery fairness
     fairness) part fairness 25 "$PY" -m bench.fairness ;;
     scale) part scale 45 "$PY" -m bench.scale --scenario lifecycle ;;
     server) part server 25 "$PY" -m bench.server --copy build/server.json ;;
-    async) part async 40 "$PY" -m bench.async_levels ;;
+    async) part async 70 "$PY" -m bench.async_levels ;;
     trl) part trl 80 "$PY" -m bench.trl ;;
     esac
 done

@@ -5,7 +5,7 @@ modules of the environments make the texts and need no library, so both sides ha
 """
 
 import copy
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -178,5 +178,12 @@ WAITING = Task(
     max_async_level=2,
     oversampling_factor=2.0,
     waits=True,
+)
+LONG_TURNS = replace(
+    WAITING,
+    name="long turns",
+    title="four turns with calls of a second and a half in between: a rollout takes longer than two steps",
+    env_args=WAITING.env_args | {"turns": 4, "mean_seconds": 1.5, "sigma": 1.0},
+    seconds=600,
 )
 TASKS = {task.name: task for task in (DEMO, UNEVEN, WAITING)}

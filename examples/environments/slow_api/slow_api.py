@@ -1,6 +1,7 @@
 """Environment reverse_text with a reward that waits for a slow external call, such as a judge or a sandbox.
 
-The call is simulated by a wait. Its length is log-normal and seeded by the example, so that two runs wait equally long.
+With `turns`, the model answers several times and waits in between, as for tools. The call is simulated by a wait. Its
+length is log-normal and seeded by the example, so that two runs wait equally long.
 """
 
 import asyncio
@@ -16,6 +17,7 @@ from reverse_text import load_environment as load_reverse_text
 def load_environment(
     mean_seconds: float = 1.0,
     sigma: float = 0.5,
+    turns: int = 1,
     num_examples: int = 2000,
     num_eval_examples: int = 128,
     min_length: int = 5,
@@ -27,6 +29,8 @@ def load_environment(
     Args:
         mean_seconds: Mean length of the call in seconds.
         sigma: Standard deviation of the logarithm of the length.
+        turns: Number of turns. A call precedes each further turn, which asks for the same text again; the last answer
+            counts.
         num_examples: Number of training texts.
         num_eval_examples: Number of held-out texts.
         min_length: Characters of the shortest text.
@@ -35,19 +39,36 @@ def load_environment(
     """
     if mean_seconds <= 0 or sigma < 0:
         raise ValueError(f"mean_seconds {mean_seconds} and sigma {sigma} are invalid. Use > 0 and >= 0.")
+    if turns < 1:
+        raise ValueError(f"turns {turns} is invalid. Use at least 1.")
     texts = load_reverse_text(num_examples, num_eval_examples, min_length, max_length, seed)
     call = OutsideCall(mean_seconds, sigma, seed)
 
     async def judged_similarity(completion: Any, answer: str, state: vf.State) -> float:
         """Return the similarity of reverse_text after the call."""
-        state["waited_seconds"] = await call(answer)
+        state["waited_seconds"] = state.get("waited_seconds", 0.0) + await call(answer)
         return reversed_similarity(completion, answer)
 
-    return vf.SingleTurnEnv(
+    return AskedAgain(
+        call,
+        max_turns=turns,
         dataset=texts.get_dataset(),
         eval_dataset=texts.get_eval_dataset(),
         rubric=vf.Rubric(funcs=[judged_similarity, waited_seconds, exactly_reversed], weights=[1.0, 0.0, 0.0]),
     )
+
+
+class AskedAgain(vf.MultiTurnEnv):
+    """Environment that repeats its question after a call, until `max_turns` answers were given."""
+
+    def __init__(self, call: "OutsideCall", **arguments: Any) -> None:
+        super().__init__(**arguments)
+        self._call = call
+
+    async def env_response(self, messages: vf.Messages, state: vf.State, **_: Any) -> vf.Messages:
+        """Return the question again after a call."""
+        state["waited_seconds"] = state.get("waited_seconds", 0.0) + await self._call(state["answer"])
+        return [vf.UserMessage(content=state["answer"][::-1])]
 
 
 class OutsideCall:
@@ -73,5 +94,5 @@ class OutsideCall:
 
 
 def waited_seconds(state: vf.State) -> float:
-    """Return the seconds that the reward waited (a metric without weight in the reward)."""
+    """Return the seconds that the rollout waited (a metric without weight in the reward)."""
     return float(state["waited_seconds"])

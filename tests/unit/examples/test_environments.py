@@ -231,6 +231,27 @@ async def test_slow_api_waits_for_all_rollouts_at_once_and_scores_like_reverse_t
     assert rewards(without) == [0.0, 0.0]
 
 
+async def test_slow_api_asks_again_after_each_call(table, monkeypatch):
+    monkeypatch.syspath_prepend(str(ENVIRONMENTS / "slow_api"))
+    import slow_api
+
+    calls = []
+
+    async def answer(seconds: float) -> None:
+        calls.append(seconds)
+
+    def policy(rollout: int, messages: list[dict[str, Any]]) -> str:
+        text = messages[-1]["content"]
+        return text[::-1] if len(messages) > 2 else text
+
+    with monkeypatch.context() as patched:
+        patched.setattr(slow_api, "asyncio", SimpleNamespace(sleep=answer))
+        result, _ = await table.roll_out("slow_api", policy, 2, {"turns": 3, "num_examples": 40})
+    assert [r.reward for r in result.rollouts] == [1.0, 1.0]
+    assert len(calls) == 6
+    assert sum(r.metrics["waited_seconds"] for r in result.rollouts) == pytest.approx(sum(calls))
+
+
 def test_slow_api_waits_the_mean_time_and_the_same_with_the_same_seed(monkeypatch):
     monkeypatch.syspath_prepend(str(ENVIRONMENTS / "slow_api"))
     from slow_api import OutsideCall
@@ -255,6 +276,7 @@ def test_slow_api_waits_the_mean_time_and_the_same_with_the_same_seed(monkeypatc
         ("calculator", {"largest": 5}, "largest 5"),
         ("plain_script", {"words": 1}, "words 1"),
         ("slow_api", {"mean_seconds": 0.0}, "mean_seconds 0.0"),
+        ("slow_api", {"turns": 0}, "turns 0"),
         ("distinct_words", {"letters": 3}, "unexpected keyword argument 'letters'"),
     ],
 )
