@@ -103,7 +103,7 @@ MESSAGE = frozenset({"message"})
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 MESSAGES = [{"role": "user", "content": "abc"}]
 TURNS = [*MESSAGES, {"role": "assistant", "content": "cba"}, {"role": "user", "content": "De f"}]
-EMPTY_TURNS = [*MESSAGES, {"role": "assistant", "content": None}, *MESSAGES]
+EMPTY_TURNS = [*MESSAGES, {"role": "assistant", "content": None, "tool_calls": None}, *MESSAGES]
 SAMPLED = [4, 5, 6, 2, 6, 6, 1, 7, 2]
 """Tokens of a prompt that are not those of `MESSAGES`."""
 FORCED: dict[str, Json] = {"model": BASE, "allowed_token_ids": [LETTER], "max_tokens": 3, "seed": 7}

@@ -83,7 +83,7 @@ class GatewayClient(OpenAIChatCompletionsClient):  # type: ignore[misc]
     async def from_native_response(self, response: Any) -> Response:
         """Return verifiers' response. An empty text stays a text.
 
-        verifiers makes it null, and sends that with the next turn; the engine refuses null without a tool call.
+        verifiers makes it null and sends it with the next turn, beside calls of null; vLLM refuses a message with both.
         """
         answer = await super().from_native_response(response)
         if answer.message.content is None and not answer.message.tool_calls:

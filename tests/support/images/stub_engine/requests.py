@@ -9,14 +9,14 @@ from tests.support.images.stub_engine.completion import SamplingParameters
 from tests.support.images.stub_engine.errors import EngineError
 
 
-def _with_text(message: dict[str, Any]) -> dict[str, Any]:
-    if message.get("role") == "assistant" and message.get("content", "") is None and not message.get("tool_calls"):
-        raise ValueError("content must be a text")
+def _not_all_null(message: dict[str, Any]) -> dict[str, Any]:
+    if all(message.get(name, "") is None for name in ("content", "tool_calls")):
+        raise ValueError("content and tool_calls are null")
     return message
 
 
-Message = Annotated[dict[str, Any], AfterValidator(_with_text)]
-"""Message of a chat. Null is no content, except beside calls of tools."""
+Message = Annotated[dict[str, Any], AfterValidator(_not_all_null)]
+"""Message of a chat. Content of null is one without text, but not beside calls of null."""
 Prompt = list[int] | list[list[int]] | str | list[str]
 
 
