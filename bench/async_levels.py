@@ -4,7 +4,7 @@
 
 `waiting` and `demo` compare `maxAsyncLevel` 2 (oversampling 2) with 0 (oversampling 1). Level 0 is strictly on-policy:
 generation and training alternate. Level 2 generates during training, up to two steps ahead of it. `long-turns` compares
-`maxOffPolicySteps` 8 with 2 at level 2: with 8, a rollout of several turns goes on with newer policies, and with 2 it
+`maxOffPolicySteps` 8 with 2 at level 2: with 8, a rollout of several turns continues with newer policies, and with 2 it
 is dropped as soon as it is older than generation may run ahead.
 
 Both sides make the same number of steps with the same seed and must reach the same reward, because a faster
