@@ -113,6 +113,8 @@ class EnvironmentServer:
             problem=problem,
             train_examples=loaded.train_examples if loaded else 0,
             eval_examples=loaded.eval_examples if loaded else 0,
+            workers=self.config.workers,
+            rollouts_at_once=loaded.rollouts_at_once if loaded else None,
         )
 
     def app(self) -> web.Application:

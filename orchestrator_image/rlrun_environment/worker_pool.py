@@ -81,6 +81,7 @@ class Worker:
     output: WorkerLogPipe | None = None
     ready: bool = False
     in_flight: int = 0
+    """Rollouts of the groups that it runs."""
     restarts: int = 0
     exit_description: str = "it has not been started yet"
     killed: Problem | None = None
@@ -151,7 +152,7 @@ class WorkerPool:
         worker = self._least_loaded()
         assert worker.session is not None
         started = time.monotonic()
-        worker.in_flight += 1
+        worker.in_flight += request.rollouts
         try:
             timeout = aiohttp.ClientTimeout(total=request.deadline_seconds + self._hang_grace)
             async with worker.session.post(
@@ -170,7 +171,7 @@ class WorkerPool:
         except aiohttp.ClientError:
             rollouts = await self._died_under(worker, request)
         finally:
-            worker.in_flight -= 1
+            worker.in_flight -= request.rollouts
         return GroupResult(group_id=request.group_id, rollouts=rollouts, seconds=time.monotonic() - started)
 
     async def demonstrate(self, request: DemonstrationRequest) -> Demonstration:

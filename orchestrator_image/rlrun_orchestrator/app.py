@@ -132,7 +132,7 @@ class Orchestrator:
             use: EnvironmentPool(
                 _environment_clients(http, run, use, settings, addresses),
                 self._conditions.set_waiting,
-                config_mapping.rollout_limits(run, use),
+                config_mapping.load_limits(run, use),
                 poll_interval=settings.poll_interval,
                 grace=settings.configuration_grace,
                 lost_deadline=settings.environment_deadline,

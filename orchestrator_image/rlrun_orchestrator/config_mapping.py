@@ -22,6 +22,7 @@ from rlrun_orchestrator.inference.gateway.package_pins import PackageRef
 from rlrun_orchestrator.inference.gateway.sampling_rules import SamplingRules
 from rlrun_orchestrator.loop import LoopTimeouts
 from rlrun_orchestrator.rollouts.dispatcher import DispatchSettings
+from rlrun_orchestrator.rollouts.environments import LoadLimits
 from rlrun_orchestrator.rollouts.group_scheduler import SchedulingLimits
 from rlrun_orchestrator.rollouts.group_tracker import GroupTracker
 from rlrun_orchestrator.storage.startup import StartupTimeouts
@@ -83,16 +84,26 @@ def publish_timeouts(settings: OrchestratorSettings) -> PublishTimeouts:
 
 
 def group_deadlines(run: ResolvedRun, use: EnvironmentUse) -> dict[str, float]:
-    """Return the seconds for one group of each environment, all turns and scoring included."""
+    """Return the seconds for a group of each environment whose rollouts start together, scoring included."""
     evaluated = run.spec.eval.env if run.spec.eval is not None else []
     entries: Sequence[Environment] = run.spec.env if use is EnvironmentUse.train else evaluated
     return {entry.effective_name: entry.rollout_timeout_seconds / ROLLOUT_SHARE for entry in entries}
 
 
-def rollout_limits(run: ResolvedRun, use: EnvironmentUse) -> dict[str, int]:
-    """Return the greatest numbers of rollouts in progress, of the environments that have one."""
-    entries = (entry for used, entry in environment_entries(run) if used is use)
-    return {entry.effective_name: entry.max_concurrent for entry in entries if entry.max_concurrent is not None}
+def load_limits(run: ResolvedRun, use: EnvironmentUse) -> dict[str, LoadLimits]:
+    """Return the load that each environment may have."""
+    spec = run.spec
+    if use is EnvironmentUse.train:
+        most = max(spec.rollouts_per_example, spec.val.rollouts_per_example if spec.val else 1)
+        groups = {entry.effective_name: most for entry in spec.env}
+    else:
+        measured, default = (spec.eval.env, spec.eval.rollouts_per_example) if spec.eval else ([], 1)
+        groups = {entry.effective_name: entry.rollouts_per_example or default for entry in measured}
+    return {
+        entry.effective_name: LoadLimits(entry.max_concurrent, entry.replicas, groups[entry.effective_name])
+        for used, entry in environment_entries(run)
+        if used is use
+    }
 
 
 def replica_counts(run: ResolvedRun, use: EnvironmentUse) -> dict[str, int]:

@@ -142,6 +142,10 @@ class EnvironmentInfo(Schema):
     problem: Problem | None = None
     train_examples: int = 0
     eval_examples: int = 0
+    workers: int = Field(default=1, ge=1)
+    """Number of processes that run rollouts."""
+    rollouts_at_once: int | None = Field(default=None, ge=1)
+    """Rollouts that a worker runs at a time. Further ones wait, and their time begins with their turn. None: all."""
 
 
 class Split(StrEnum):
@@ -167,6 +171,9 @@ class GroupRequest(Schema):
     sampling: dict[str, Any] = Field(default_factory=dict)
     """Sampling arguments of the OpenAI API (temperature, max_tokens, ...)."""
     deadline_seconds: float = Field(gt=0)
+    """Time for the group, with its scoring, and with the turns of rollouts that wait for others."""
+    rollout_seconds: float | None = Field(default=None, gt=0)
+    """Time for each rollout. Unset: the share `ROLLOUT_SHARE` of the deadline."""
     score: bool = True
     """False skips the reward functions: all rewards are 0."""
 

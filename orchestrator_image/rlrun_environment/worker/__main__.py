@@ -54,6 +54,9 @@ class Arguments:
 class Runner(Protocol):
     """Runs rollouts of one loaded environment."""
 
+    rollouts_at_once: int | None
+    """Rollouts that it runs at a time. None: all."""
+
     async def run(self, request: GroupRequest, /) -> GroupResult:
         """Run one group. Failures are part of its rollouts."""
 
@@ -112,6 +115,7 @@ async def _serve(
     arguments: Arguments, config: EnvironmentConfig, loaded: Loaded | None, problem: Problem | None
 ) -> None:
     stop = stop_event()
+    groups = runner_for(loaded, arguments.folder) if loaded is not None else None
     info = EnvironmentInfo(
         name=config.name or config.package,
         id=config.id,
@@ -120,8 +124,8 @@ async def _serve(
         problem=problem,
         train_examples=loaded.train_examples if loaded else 0,
         eval_examples=loaded.eval_examples if loaded else 0,
+        rollouts_at_once=groups.rollouts_at_once if groups is not None else None,
     )
-    groups = runner_for(loaded, arguments.folder) if loaded is not None else None
 
     async def get_info(_: web.Request) -> web.Response:
         return json_response(info)

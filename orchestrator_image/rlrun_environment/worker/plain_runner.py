@@ -46,6 +46,8 @@ Score = Callable[[dict[str, Any], list[dict[str, Any]]], Any]
 class PlainRunner:
     """Runs rollouts of one loaded plain environment."""
 
+    rollouts_at_once: int | None = None
+
     def __init__(self, loaded: Loaded, folder: Path) -> None:
         self.loaded = loaded
         self.folder = folder

@@ -94,6 +94,8 @@ class GatewayClient(OpenAIChatCompletionsClient):  # type: ignore[misc]
 class VerifiersRunner:
     """Runs rollouts of one loaded verifiers environment."""
 
+    rollouts_at_once: int | None = None
+
     def __init__(self, loaded: Loaded, folder: Path) -> None:
         self.loaded = loaded
         self.folder = folder

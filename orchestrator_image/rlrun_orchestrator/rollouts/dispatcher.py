@@ -307,7 +307,8 @@ class Dispatcher:
             base_url=f"{self._settings.gateway_url.rstrip('/')}/groups/{live_group.id}/v1",
             model=live_group.model,
             sampling=self._settings.sampling,
-            deadline_seconds=member.client.group_deadline,
+            deadline_seconds=member.group_deadline,
+            rollout_seconds=member.rollout_seconds,
             score=self._scoring.verify,
         )
         answered = True

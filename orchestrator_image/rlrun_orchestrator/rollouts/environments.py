@@ -6,13 +6,14 @@ until a deadline ends the run. A server that responds with errors gets groups le
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
 
 from rlrun.constants import ExitCode, Reason
-from rlrun.protocol.environment import EnvironmentInfo
+from rlrun.protocol.environment import ROLLOUT_SHARE, EnvironmentInfo
 from rlrun.protocol.problem import Problem
 from rlrun.service.backoff import STARTING_SECONDS, Backoff
 from rlrun.service.errors import FatalError, RequestError
@@ -22,6 +23,40 @@ from rlrun_orchestrator.rollouts.environment_replicas import EnvironmentReplicas
 from rlrun_orchestrator.rollouts.fair_semaphore import FairSemaphore
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class LoadLimits:
+    """Load of an environment that the spec allows."""
+
+    max_concurrent: int | None = None
+    """Greatest number of rollouts in progress. None: not limited."""
+    pods: int = 1
+    group_rollouts: int = 1
+    """Greatest number of rollouts that a group of the environment has."""
+
+    def rollouts(self, info: EnvironmentInfo) -> int | None:
+        """Return the greatest number of rollouts in progress, None if any number may be.
+
+        A worker that runs few rollouts at a time gets the whole groups that keep it busy. Others wait here, where they
+        start with a newer policy.
+        """
+        if info.rollouts_at_once is None:
+            return self.max_concurrent
+        running = self.pods * info.workers * self._per_worker(info.rollouts_at_once)
+        return running if self.max_concurrent is None else min(running, self.max_concurrent)
+
+    def rounds(self, info: EnvironmentInfo) -> int:
+        """Return how many times the deadline of a rollout the rollouts of a worker may take, one after another."""
+        at_once = info.rollouts_at_once
+        if at_once is None:
+            return 1
+        # Groups of training and validation differ in size: a group may join a worker that has its share already.
+        others = self.group_rollouts if self.pods * info.workers > 1 else 0
+        return math.ceil((self._per_worker(at_once) + others) / at_once)
+
+    def _per_worker(self, at_once: int) -> int:
+        return self.group_rollouts * math.ceil(at_once / self.group_rollouts)
 
 
 @dataclass
@@ -35,6 +70,27 @@ class PooledEnvironment:
     recovery_task: "asyncio.Task[None] | None" = None
     limit: FairSemaphore | None = None
     """Rollouts in progress, of training and validation together. None: not limited."""
+    load: LoadLimits = field(default_factory=LoadLimits)
+
+    def update(self, info: EnvironmentInfo) -> None:
+        """Take the state that the server reports."""
+        self.info = info
+        most = self.load.rollouts(info)
+        if most is None:
+            return
+        if self.limit is None:
+            self.limit = FairSemaphore(most)
+        self.limit.limit = most
+
+    @property
+    def rollout_seconds(self) -> float:
+        """Time for one rollout."""
+        return self.client.group_deadline * ROLLOUT_SHARE
+
+    @property
+    def group_deadline(self) -> float:
+        """Seconds for a group, in which rollouts may wait for the end of others."""
+        return self.client.group_deadline * (self.load.rounds(self.info) if self.info is not None else 1)
 
     def has_room(self, rollouts: int) -> bool:
         """Return whether that many rollouts may start now."""
@@ -65,22 +121,21 @@ class EnvironmentPool:
         self,
         clients: Sequence[EnvironmentClient | EnvironmentReplicas],
         report: Callable[[str, Problem | None], None],
-        limits: Mapping[str, int],
+        limits: Mapping[str, LoadLimits],
         *,
         poll_interval: float,
         grace: float,
         lost_deadline: float,
         backoff: float,
     ) -> None:
-        """`report(component, problem)` receives what is waited for. `limits`: the greatest numbers of rollouts in
-        progress, by environment, of those that have one. `grace`: seconds after which a broken environment
-        fails the run. `backoff`: seconds of the first pause after a failed group.
+        """`report(component, problem)` receives what is waited for. `limits`: the load by environment. `grace`: seconds
+        after which a broken environment fails the run. `backoff`: seconds of the first pause after a failed group.
         """
         self.environments = {
             client.name: PooledEnvironment(
                 client,
                 backoff=Backoff(first=backoff, longest=60 * backoff),
-                limit=FairSemaphore(limits[client.name]) if client.name in limits else None,
+                load=limits.get(client.name, LoadLimits()),
             )
             for client in clients
         }
@@ -136,7 +191,7 @@ class EnvironmentPool:
             try:
                 info = await member.client.info()
                 if info.ready:
-                    member.info = info
+                    member.update(info)
                     self._report(component, None)
                     return
                 problem = info.problem

@@ -15,6 +15,7 @@ from rlrun_orchestrator.config import OrchestratorSettings
 from rlrun_orchestrator.data.example_buffer import Example
 from rlrun_orchestrator.data.group_filter import GroupFilter
 from rlrun_orchestrator.data.sent_batch import SentBatch
+from rlrun_orchestrator.rollouts.environments import LoadLimits
 from rlrun_orchestrator.training.trainer_session import session_spec
 
 from tests.support.fake_environment import FakeEnvironment
@@ -304,3 +305,21 @@ def test_a_resumed_session_has_no_warm_start(world: World) -> None:
     assert session_spec(run, 5, None).warm_start_from == "s3://bucket/other"
     resumed = session_spec(run, 5, S3Uri.parse("s3://bucket/own/step-000002"))
     assert (resumed.resume_from, resumed.warm_start_from) == ("s3://bucket/own/step-000002", None)
+
+
+def test_the_load_of_an_environment_counts_its_pods_and_its_largest_group(world: World) -> None:
+    run = resolved(
+        world,
+        env=[{"id": "owner/a", "replicas": 2, "maxConcurrent": 64}, {"id": "owner/b"}],
+        rolloutsPerExample=8,
+        val={"interval": 1, "numExamples": 4, "rolloutsPerExample": 16},
+        eval={"env": [{"id": "owner/exam", "rolloutsPerExample": 3}, {"id": "owner/test"}], "rolloutsPerExample": 5},
+    )
+    assert config_mapping.load_limits(run, EnvironmentUse.train) == {
+        "a": LoadLimits(64, 2, 16),
+        "b": LoadLimits(None, 1, 16),
+    }
+    assert config_mapping.load_limits(run, EnvironmentUse.eval) == {
+        "exam": LoadLimits(None, 1, 3),
+        "test": LoadLimits(None, 1, 5),
+    }

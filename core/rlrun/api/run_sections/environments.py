@@ -50,7 +50,7 @@ class Environment(Spec):
     harness: dict[str, Any] = Field(default_factory=dict, max_length=64)
     """Settings of the harness of all agents, used by packages that export a taskset: id, for example null or bash, settings of this harness, and settings of the agents such as max_turns. Unknown settings are refused when the environment loads."""  # noqa: E501
     rollout_timeout_seconds: int = Field(default=DEFAULT_ROLLOUT_TIMEOUT, ge=1, le=604_800)
-    """Seconds that one rollout may take, with all its turns and tools. A rollout that takes longer fails and is not trained on. Scoring a group of rollouts may take a ninth of this time in addition."""  # noqa: E501
+    """Seconds that one rollout may take, with all its turns and tools. A rollout that takes longer fails and is not trained on. Where a pod runs few rollouts at a time, the time of one begins with its turn. Scoring a group of rollouts may take a ninth of this time in addition."""  # noqa: E501
 
     egress: list[EgressHost] = Field(default_factory=list, max_length=32, json_schema_extra={LIST_TYPE: "set"})
     """Hosts outside of the cluster that the environment connects to over TLS, for example a judge: api.example.com, api.example.com:8443 or *.example.com. The platform must allow them. The environment's code reaches them through the proxy of the variable HTTPS_PROXY, and nothing else."""  # noqa: E501

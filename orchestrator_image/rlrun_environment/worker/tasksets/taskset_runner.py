@@ -52,6 +52,7 @@ class TasksetRunner:
     def __init__(self, loaded: Loaded, folder: Path) -> None:
         self.loaded = loaded
         self.folder = folder
+        self.rollouts_at_once: int | None = MAX_EPISODES
         self._episodes = asyncio.Semaphore(MAX_EPISODES)
         self._stop = asyncio.Event()
         self._serving: asyncio.Task[None] | None = None
@@ -94,17 +95,16 @@ class TasksetRunner:
         return demonstrate(self.loaded, request)
 
     async def _group(self, request: GroupRequest) -> list[RolloutResult]:
-        limits = GroupLimits.of(request)
         problem = await self._serve()
         if problem is not None:
             return failed_rollouts(request, problem)
         task = self.loaded.train.task(request.example_index)  # type: ignore[union-attr]
         if not request.score and hasattr(task, "defer_scoring"):
             task = task.defer_scoring()
-        episodes = await asyncio.gather(*(self._episode(request, task, limits) for _ in range(request.rollouts)))
+        episodes = await asyncio.gather(*(self._episode(request, task) for _ in range(request.rollouts)))
         return [result for results in episodes for result in results]
 
-    async def _episode(self, request: GroupRequest, task: Any, limits: GroupLimits) -> list[RolloutResult]:
+    async def _episode(self, request: GroupRequest, task: Any) -> list[RolloutResult]:
         environment, episode = self.loaded.environment, uuid.uuid4().hex
         context = ModelContext(
             model=request.model,
@@ -114,7 +114,9 @@ class TasksetRunner:
         (slot,) = environment.slots(task)
         try:
             async with self._episodes:
-                ended = await run_isolated(environment.run_slot(slot, context), limits, self.folder)
+                # The time of an episode begins now: it may have waited for others.
+                run = environment.run_slot(slot, context)
+                ended = await run_isolated(run, GroupLimits.of(request), self.folder)
         except RolloutFailedError as failed:
             return episode_results(slot.traces, episode, self.folder, failed.problem, score=False)
         problem = episode_problem(ended, self.folder)

@@ -39,18 +39,18 @@ PROBLEM_KEY = "rlrun_problem"
 
 @dataclass(frozen=True)
 class GroupLimits:
-    """Limits of one group, for code that only sees one of its rollouts."""
+    """Limits of the rollouts of a group that start at the same time."""
 
     score: bool
     seconds: float
-    """Time for its rollouts."""
+    """Time for the rollouts."""
     ends: float
     """Value of `time.monotonic()` at which that time is over."""
 
     @classmethod
     def of(cls, request: GroupRequest) -> "GroupLimits":
-        """Return the limits of a group that starts now."""
-        seconds = request.deadline_seconds * ROLLOUT_SHARE
+        """Return the limits of rollouts that start now."""
+        seconds = request.rollout_seconds or request.deadline_seconds * ROLLOUT_SHARE
         return cls(request.score, seconds, time.monotonic() + seconds)
 
 

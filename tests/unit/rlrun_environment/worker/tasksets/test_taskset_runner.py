@@ -8,7 +8,10 @@ from pathlib import Path
 
 import pytest
 from rlrun.protocol.environment import DemonstrationRequest, GroupResult
+from rlrun.protocol.problem import Problem
 from rlrun.service.errors import ProblemError
+from rlrun_environment.worker.tasksets import taskset_runner
+from rlrun_environment.worker.user_code.isolation import RolloutFailedError
 
 from tests.support.source_tree import ROOT
 from tests.support.waiting import until
@@ -297,6 +300,25 @@ async def test_an_episode_that_takes_too_long_is_ended_and_named(make_runner, ma
     assert "rolloutTimeoutSeconds" in result.rollouts[0].error.message
     assert [one.rollout_id for one in result.rollouts] == upstream.rollouts
     assert upstream.cancelled == 1
+
+
+async def test_the_time_of_an_episode_begins_with_its_turn(make_runner, make_group, monkeypatch):
+    runner = make_runner(REVERSE, harness=NULL)
+    runner._episodes = asyncio.Semaphore(1)
+    limits = []
+
+    async def fail(work, given, folder):
+        limits.append(given)
+        work.close()
+        await asyncio.sleep(0.01)
+        raise RolloutFailedError(Problem(reason="RolloutFailed", message="late"))
+
+    monkeypatch.setattr(taskset_runner, "run_isolated", fail)
+    result = await runner.run(make_group(rollouts=3, deadline_seconds=200.0, rollout_seconds=60.0))
+    assert reasons(result) == ["RolloutFailed"] * 3
+    assert [given.seconds for given in limits] == [60.0] * 3
+    assert limits[0].ends < limits[1].ends < limits[2].ends
+    assert runner.rollouts_at_once == taskset_runner.MAX_EPISODES
 
 
 async def test_a_group_that_is_cancelled_leaves_no_program(make_runner, make_group, upstream):
