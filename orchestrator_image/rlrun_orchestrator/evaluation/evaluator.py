@@ -13,6 +13,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -165,6 +166,7 @@ class Evaluator:
         # One semaphore per kind: a long evaluation must not delay the short validations.
         self._limit = max(1, limit)
         self._semaphores = {use: FairSemaphore(self._limit) for use in kinds}
+        self._turns = {m.base_name: asyncio.Lock() for m in wanted}
         self._rounds: dict[EnvironmentUse, asyncio.Task[None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._in_progress: set[tuple[str, str]] = set()
@@ -331,10 +333,12 @@ class Evaluator:
     async def _group(
         self, member: PooledEnvironment, measurement: EvaluationTask, index: int, evaluated: EvaluatedPolicy
     ) -> GroupResult | None:
-        async with (
-            member.wait_for_room(measurement.rollouts),
-            self._semaphores[measurement.use].acquire(measurement.rollouts),
-        ):
+        async with AsyncExitStack() as held:
+            # One group of an environment waits at a time, for its share first: training may use the environment's room
+            # until then, and other environments the rest of the share.
+            async with self._turns[measurement.base_name]:
+                await held.enter_async_context(self._semaphores[measurement.use].acquire(measurement.rollouts))
+                await held.enter_async_context(member.wait_for_room(measurement.rollouts))
             problem = Problem(reason=Reason.UNREACHABLE, message="the environment is unreachable")
             for _ in range(MAX_ATTEMPTS):
                 if member.recovery_task is not None and not member.recovery_task.done():
@@ -366,7 +370,8 @@ class Evaluator:
             base_url=f"{self._settings.gateway_url.rstrip('/')}/groups/{live_group.id}/v1",
             model=live_group.model,
             sampling=dict(self._settings.sampling),
-            deadline_seconds=member.client.group_deadline,
+            deadline_seconds=member.group_deadline,
+            rollout_seconds=member.rollout_seconds,
         )
         try:
             result = await member.client.roll_out(request)

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from aiohttp import web
@@ -29,6 +29,7 @@ from rlrun_orchestrator.evaluation.metrics import (
 )
 from rlrun_orchestrator.inference.gateway.live_groups import LiveGroups
 from rlrun_orchestrator.rollouts.environments import PooledEnvironment
+from rlrun_orchestrator.rollouts.fair_semaphore import FairSemaphore
 from rlrun_orchestrator.status.run_progress import RunProgress
 from rlrun_orchestrator.status.status_conditions import StatusConditions
 from rlrun_orchestrator.storage.sample_records import StepRollouts
@@ -413,6 +414,41 @@ async def test_with_whole_weights_results_tell_how_far_training_went_meanwhile(
     assert values.get("eval/exam/drift") == drift
     (rollouts,) = stored
     assert (rollouts.step, rollouts.use, rollouts.count) == (4, "eval-exam", 1)
+
+
+async def test_a_group_that_waits_for_its_share_holds_no_room_of_the_environment() -> None:
+    in_progress, go_on = asyncio.Event(), asyncio.Event()
+
+    async def roll_out(request: GroupRequest) -> GroupResult:
+        in_progress.set()
+        await go_on.wait()
+        rollouts = [RolloutResult(rollout_id=f"r{n}", reward=1.0) for n in range(request.rollouts)]
+        return GroupResult(group_id=request.group_id, rollouts=rollouts, seconds=0.1)
+
+    info = EnvironmentInfo(name="exam", id="owner/exam", ready=True, eval_examples=3)
+    client: Any = SimpleNamespace(name="exam", roll_out=roll_out, group_deadline=5.0)
+    member = PooledEnvironment(client, info, limit=FairSemaphore(4))
+    evaluator = Evaluator(
+        [EvaluationTask(EnvironmentUse.eval, "exam", 4, -1, 2)],
+        cast(Any, {EnvironmentUse.eval: SimpleNamespace(environments={"exam": member})}),
+        LiveGroups(BASE_MODEL),
+        RunProgress(),
+        StatusConditions(),
+        RunSchedule(10),
+        EvaluatorSettings("http://gateway", {}, 8, base_model=False, warm_start=False),
+        lambda step, values: None,
+        lambda rollouts: None,
+        lambda: None,
+    )
+    evaluator.after_step(4, policy(4, "s3://bucket/run"))
+    await asyncio.wait_for(in_progress.wait(), 60)
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert member.limit is not None
+    assert (member.limit.in_use, member.has_room(2)) == (2, True), "training may use the rest"
+    go_on.set()
+    await evaluator.finish(60.0)
+    assert member.limit.in_use == 0
 
 
 # --- arithmetic -------------------------------------------------------------------------------------------------------
