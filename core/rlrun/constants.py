@@ -360,6 +360,7 @@ class Reason(StrEnum):
     ROLLOUT_NOT_RECORDED = "RolloutNotRecorded"
     ROLLOUT_REPEATED = "RolloutRepeated"
     ROLLOUT_UNASKED = "RolloutUnasked"
+    AGENTS_NOT_COMPARABLE = "AgentsNotComparable"
     PROMPT_TOO_LONG = "PromptTooLong"
     REQUEST_REFUSED = "RequestRefused"
     GROUP_FAILED = "GroupFailed"

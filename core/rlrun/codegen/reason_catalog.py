@@ -883,6 +883,11 @@ ROLLOUTS = _section(
         "Report as many rollouts as the request asks for.",
     ),
     (
+        Reason.AGENTS_NOT_COMPARABLE,
+        "No agent has rollouts in two episodes of a group, so that no reward can be compared with another one.",
+        "Give each agent of the environment the same name in every episode.",
+    ),
+    (
         Reason.PROMPT_TOO_LONG,
         "A prompt left none of the model's `seqLen` for an answer. A rollout with earlier turns is trained on and "
         "counts as truncated.",

@@ -68,6 +68,16 @@ class BufferSettings:
     groups_per_batch: int = 1
     """Number of examples that each environment keeps in the draw, if it has as many."""
 
+    def decisive_mean(self, means: Sequence[float]) -> float:
+        """Return the mean reward, of those of the agents of an example, that decides on its difficulty.
+
+        It is the one nearest to the middle between both thresholds, and the higher one of two: an example with an agent
+        that can still learn from it stays in the draw, and one that is easy for an agent and hard for another is easy.
+        Raises ValueError without a mean.
+        """
+        middle = (self.easy_threshold + self.hard_threshold) / 2
+        return min(means, key=lambda mean: (abs(mean - middle), -mean))
+
 
 @dataclass
 class _EnvironmentExamples:

@@ -33,6 +33,8 @@ LARGEST_REWARD = 1e18
 """Largest absolute value of a reward. The trainer's numbers of 32 bits overflow with larger ones."""
 MAX_AGENTS = 64
 """Rollouts of one episode that are trained on, far above legitimate use."""
+NAMED = 8
+"""Names that a message has."""
 REWARD_REASONS = frozenset({Reason.REWARD_FUNCTION_ERROR, Reason.REWARD_NOT_FINITE})
 """Reasons of errors that the reward function caused, not the rollout."""
 
@@ -146,9 +148,18 @@ class Group:
         return [rollout.result.reward for rollout in self.valid_rollouts]
 
     @property
-    def mean_reward(self) -> float:
-        """Mean reward of the valid rollouts, 0 without any."""
-        return math.fsum(self.rewards) / len(self.rewards) if self.rewards else 0.0
+    def valid_by_agent(self) -> dict[str | None, list[Rollout]]:
+        """Valid rollouts by agent. The agent of an environment without agents is None."""
+        found: dict[str | None, list[Rollout]] = {}
+        for rollout in self.valid_rollouts:
+            found.setdefault(rollout.result.agent, []).append(rollout)
+        return found
+
+    @property
+    def mean_rewards(self) -> list[float]:
+        """Mean reward of the valid rollouts of each agent."""
+        rewards = ([rollout.result.reward for rollout in rollouts] for rollouts in self.valid_by_agent.values())
+        return [math.fsum(own) / len(own) for own in rewards]
 
     @property
     def errors(self) -> list[Problem]:
@@ -231,11 +242,10 @@ def assign_outcome(group: Group, scoring: ScoringSettings) -> None:
     The agents of an environment are compared each with itself: rewards of different agents have no common mean. A group
     is usable if the rollouts of one agent are. Those of the others are then left out.
     """
-    by_agent: dict[str | None, list[Rollout]] = {}
-    for rollout in group.valid_rollouts:
-        by_agent.setdefault(rollout.result.agent, []).append(rollout)
+    by_agent = group.valid_by_agent
     comparable = [rollouts for rollouts in by_agent.values() if len(rollouts) >= scoring.needed]
     if not comparable:
+        _name_incomparable(group, scoring)
         group.outcome = GroupOutcome.errored
         return
     reasons = [
@@ -248,6 +258,21 @@ def assign_outcome(group: Group, scoring: ScoringSettings) -> None:
     for rollouts in by_agent.values():
         unused = bool(kept) and rollouts not in kept
         _assign_advantages(rollouts, scoring, unused=unused)
+
+
+def _name_incomparable(group: Group, scoring: ScoringSettings) -> None:
+    """Make the lack of a common agent the error of the rollouts, unless failed episodes are the cause."""
+    valid = group.valid_rollouts
+    if len({episode_of(rollout.result) for rollout in valid}) < scoring.needed:
+        return
+    names = sorted({str(rollout.result.agent) for rollout in valid})
+    shown = ", ".join(names[:NAMED]) + (" and others" if len(names) > NAMED else "")
+    message = (
+        f"no agent has {scoring.needed} rollouts to compare: those of the group's episodes are of {shown}. Give an "
+        "agent the same name in every episode"
+    )
+    for rollout in valid:
+        rollout.error = Problem(reason=Reason.AGENTS_NOT_COMPARABLE, message=message)
 
 
 def _assign_advantages(rollouts: Sequence[Rollout], scoring: ScoringSettings, *, unused: bool) -> None:

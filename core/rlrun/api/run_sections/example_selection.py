@@ -13,9 +13,9 @@ class Buffer(Spec):
     online_difficulty_filtering: bool = False
     """Drops groups without a training signal (all rewards 0, or all 1) and excludes easy and hard examples from later batches. Intended for rewards that are mostly 0 or 1, with oversamplingFactor 2."""  # noqa: E501
     easy_threshold: float = Field(default=0.8, ge=0, le=1)
-    """Mean reward from which an example counts as easy."""
+    """Mean reward from which an example counts as easy. In an environment with several agents, the mean of the agent counts that is nearest to the middle between easyThreshold and hardThreshold: the example is easy or hard only if it is so for each agent, and easy if it is easy for one and hard for the others."""  # noqa: E501
     hard_threshold: float = Field(default=0.2, ge=0, le=1)
-    """Mean reward up to which an example counts as hard."""
+    """Mean reward up to which an example counts as hard. For several agents, see easyThreshold."""
     easy_fraction: float = Field(default=0.0, ge=0, le=1)
     """Fraction of the easy examples that can still be sampled. If fewer normal examples are left than a batch has groups, those excluded longest ago return."""  # noqa: E501
     hard_fraction: float = Field(default=0.0, ge=0, le=1)
@@ -44,7 +44,7 @@ class Buffer(Spec):
 
 
 class DifficultyFilter(Spec):
-    """Drops groups whose rewards give too little training signal and counts them as filtered."""
+    """Drops groups whose rewards give too little training signal and counts them as filtered. The rewards of each agent of an environment with several are judged by themselves: a group is dropped if those of every agent are."""  # noqa: E501
 
     enabled: bool = True
     """Enables the filter."""

@@ -277,3 +277,22 @@ def test_examples_of_an_environment_that_is_away_wait_for_it() -> None:
     assert [two.next_example(["a"]) for _ in only_a] == only_a
     assert two.next_example([]) is None
     assert draw(two) == next(d for d in sampled if d.example.environment == "b")
+
+
+@pytest.mark.parametrize(
+    ("means", "pool"),
+    [
+        ([0.5], "normal"),
+        ([1.0, 0.5], "normal"),
+        ([0.0, 0.5], "normal"),
+        ([1.0, 0.9], "easy"),
+        ([0.0, 0.1], "hard"),
+        ([0.0, 1.0], "easy"),
+        ([-1.0, 1.0], "easy"),
+    ],
+)
+def test_an_example_is_excluded_if_no_agent_can_learn_from_it(means: list[float], pool: str) -> None:
+    buffer = ExampleBuffer({"a": 10}, None, BufferSettings(filtering=True))
+    buffer.record_reward(Example("a", 0), buffer.settings.decisive_mean(means))
+    values = buffer.metrics()
+    assert [name for name in ("easy", "hard") if values[f"pool/{name}"]] == ([] if pool == "normal" else [pool])

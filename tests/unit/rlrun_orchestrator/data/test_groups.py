@@ -171,7 +171,8 @@ def test_each_agent_of_an_episode_is_a_sample_compared_with_its_own_agent_only()
 def test_more_agents_than_an_environment_has_by_design_get_no_metrics() -> None:
     for agents, reported in ((MAX_NAMED_AGENTS, MAX_NAMED_AGENTS), (MAX_NAMED_AGENTS + 1, 0)):
         names = [f"r{number}" for number in range(agents)]
-        found = scored([part(name, name, f"agent-{name}", 1.0) for name in names], live(*names), scoring(agents))
+        parts = [part(name, name, f"agent-{name}", 1.0) for name in names]
+        found = scored(parts, live(*names), scoring(agents, baseline=False))
         values = batch_metrics([found], 8, agents)
         assert sum(name.startswith("reward/env/agent-") and name.endswith("/mean") for name in values) == reported
 
@@ -202,6 +203,27 @@ def test_an_agent_without_a_second_rollout_is_left_out() -> None:
     assert alone.outcome is GroupOutcome.errored
 
 
+def test_agents_with_other_names_in_each_episode_are_an_error_with_a_cause() -> None:
+    names = [f"r{number}" for number in range(10)]
+    found = scored([part(name, name, f"agent-{name}", 1.0) for name in names], live(*names), scoring(10))
+    assert found.outcome is GroupOutcome.errored
+    assert reasons(found) == ["AgentsNotComparable"] * 10
+    assert found.first_error
+    assert "agent-r0, agent-r1" in found.first_error.message
+    assert "agent-r7 and others. Give an agent the same name in every episode" in found.first_error.message
+    alone = scored(DUEL[:2], live("a1", "b1"), scoring(2))
+    assert reasons(alone) == [None, None], "its other episode failed, which is the cause"
+
+
+def test_each_agent_has_a_mean_of_its_own() -> None:
+    found = scored(
+        [one.model_copy(update={"reward": 1.0 if one.agent == "asker" else -1.0}) for one in DUEL],
+        live("a1", "b1", "a2", "b2"),
+        scoring(2),
+    )
+    assert sorted(found.mean_rewards) == [-1.0, 1.0]
+
+
 def test_an_agent_whose_rewards_teach_nothing_is_left_out_alone() -> None:
     rewards = {"a1": 1.0, "b1": 0.0, "a2": 1.0, "b2": 1.0}
     outcomes = [one.model_copy(update={"reward": rewards[one.rollout_id]}) for one in DUEL]
@@ -219,7 +241,7 @@ def test_fewer_rollouts_than_asked_for_are_counted_as_missing() -> None:
     assert batch_metrics([group], 7, 4)["batch/missing_rollouts"] == 2.0
     assert scored([outcome("r0", 1.0)], live("r0"), scoring(4)).outcome is GroupOutcome.errored
     nothing = scored([], live(), scoring(4))
-    assert (nothing.outcome, nothing.mean_reward) == (GroupOutcome.errored, 0.0)
+    assert (nothing.outcome, nothing.mean_rewards) == (GroupOutcome.errored, [])
 
 
 @pytest.mark.parametrize("reward", [math.nan, math.inf, -math.inf, 1e19, -1e300])
