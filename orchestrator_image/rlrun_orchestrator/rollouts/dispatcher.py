@@ -269,12 +269,14 @@ class Dispatcher:
         policy = self.tracker.policy
         if policy is None or not self._replica_serves(policy, now) or not self._empty_batches.may_dispatch(now):
             return
-        for _ in range(self.tracker.available_slots()):
+        slots = float(self.tracker.available_slots())
+        while slots > 0.0:
             names = self._environments.ready_names(now, self._settings.rollouts_per_example)
             example = self.sampler.next_example(names)
             if example is None:
                 return
             self._start(example, policy, now)
+            slots -= self.tracker.slots_of(example.example.environment)
 
     def _replica_serves(self, policy: PolicyRef, now: float) -> bool:
         if self._pool.serving(policy.name):

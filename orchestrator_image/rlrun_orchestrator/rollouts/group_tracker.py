@@ -6,7 +6,8 @@ tasks only: the caller that receives dropped groups cancels their tasks.
 """
 
 import asyncio
-from collections import Counter
+import math
+from collections import Counter, deque
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
@@ -21,6 +22,9 @@ from rlrun_orchestrator.data.schedule import RunSchedule
 from rlrun_orchestrator.data.sent_batch import SentBatch
 from rlrun_orchestrator.data.version_span import VersionSpan
 from rlrun_orchestrator.rollouts.group_scheduler import SchedulingLimits, available_slots, batch_order, is_stale
+
+SIZES_KEPT = 16
+"""Groups of an environment from whose rollouts the number of the next one's follows."""
 
 
 class GroupState(StrEnum):
@@ -90,6 +94,8 @@ class GroupTracker:
         self._errored = before.errored
         self._stale = before.stale + before.in_flight
         self._groups: dict[str, TrackedGroup] = {}
+        self._sizes: dict[str, deque[int]] = {}
+        """Numbers of rollouts of the newest finished groups of each environment."""
 
     # --- queries ------------------------------------------------------------------------------------------------------
 
@@ -102,7 +108,7 @@ class GroupTracker:
             self.schedule,
             step=self.step,
             version=self.policy.version,
-            in_flight=self.count(GroupState.in_flight),
+            in_flight=math.ceil(self._expected_rollouts() / self._rollouts_per_group),
             ready=self._ready_rollouts() // self._rollouts_per_group,
         )
 
@@ -110,8 +116,14 @@ class GroupTracker:
     def waits_for_policy(self) -> bool:
         """True if only a newer policy can complete another batch."""
         missing = self._rollouts_per_batch - self._ready_rollouts()
-        expected = self.count(GroupState.in_flight) * self._rollouts_per_group
-        return missing > expected and self.available_slots() == 0
+        return missing > self._expected_rollouts() and self.available_slots() == 0
+
+    def slots_of(self, environment: str) -> float:
+        """Return the number of slots that a group of the environment takes: more than one if its newest groups brought
+        more rollouts than requested, as episodes with several agents do.
+        """
+        sizes = self._sizes.get(environment)
+        return max(1.0, sum(sizes) / len(sizes) / self._rollouts_per_group) if sizes else 1.0
 
     def count(self, state: GroupState) -> int:
         """Return how many groups are in `state`."""
@@ -150,6 +162,9 @@ class GroupTracker:
         group = self._groups.get(group_id)
         if group is None or group.state is not GroupState.in_flight:
             return None
+        if result is not None and outcome is not GroupOutcome.errored:
+            sizes = self._sizes.setdefault(group.example.example.environment, deque(maxlen=SIZES_KEPT))
+            sizes.append(len(result.rollouts))
         if outcome is GroupOutcome.usable and not self._is_stale(group):
             group.state, group.result = GroupState.ready, result
             group.valid_rollouts = len(result.valid_rollouts) if result is not None else self._rollouts_per_group
@@ -274,6 +289,13 @@ class GroupTracker:
 
     def _ready_rollouts(self) -> int:
         return sum(group.valid_rollouts for group in self._groups.values() if group.state is GroupState.ready)
+
+    def _expected_rollouts(self) -> float:
+        """Return the number of rollouts that the groups in flight will bring."""
+        running = Counter(
+            group.example.example.environment for group in self._groups.values() if group.state is GroupState.in_flight
+        )
+        return sum(count * self.slots_of(name) for name, count in running.items()) * self._rollouts_per_group
 
     @property
     def _rollouts_per_batch(self) -> int:

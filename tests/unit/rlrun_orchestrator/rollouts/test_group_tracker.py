@@ -353,3 +353,33 @@ def test_an_extended_schedule_makes_room_for_more_groups() -> None:
     assert tracker.available_slots() == 0
     tracker.schedule.extend(3)
     assert tracker.available_slots() == 4
+
+
+def ended(ordinal: int, rollouts: int) -> Group:
+    found = [
+        Rollout(RolloutResult(rollout_id=f"{ordinal}-{n}", reward=1.0), Trajectory([], 0), 1, False)
+        for n in range(rollouts)
+    ]
+    return Group(f"g{ordinal}", example(ordinal).example, 0, rollouts=found)
+
+
+def test_a_group_takes_the_slots_of_the_rollouts_that_it_will_bring() -> None:
+    limits = SchedulingLimits(4, 8, 2, 2)
+    tracker = GroupTracker(limits, RunSchedule(100), rollouts_per_group=4)
+    tracker.publish(policy(0))
+    ids = start_all(tracker)
+    assert len(ids) == 8, "nothing is known of the environment yet"
+    tracker.finish(ids[0], GroupOutcome.usable, ended(0, 8))
+    assert tracker.slots_of("words") == 2.0
+    assert tracker.slots_of("sums") == 1.0
+    assert tracker.available_slots() == 0, "seven groups with 56 rollouts run, and 32 may"
+    for number in range(1, 8):
+        tracker.finish(ids[number], GroupOutcome.filtered, ended(number, 8))
+    for number in range(8, 12):
+        assert tracker.available_slots() > 0
+        tracker.start(f"g{number}", example(number))
+    assert tracker.available_slots() == 0, "four groups have the rollouts that oversampling allows"
+    tracker.finish("g8", GroupOutcome.errored, ended(8, 4))
+    assert tracker.slots_of("words") == 2.0, "a group whose episodes failed says nothing"
+    tracker.finish("g9", GroupOutcome.filtered, ended(9, 2))
+    assert 1.0 < tracker.slots_of("words") < 2.0
