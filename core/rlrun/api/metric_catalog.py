@@ -67,7 +67,8 @@ SECTIONS = (
         "Evaluation",
         "An evaluation belongs to the step whose policy was evaluated, also if it ends later. Step 0 is the base "
         "model. Sampling is as in training. A rollout passes with a reward of at least 1. A failed rollout counts "
-        "only in `error`.",
+        "only in `error`. Each agent of an environment with several is measured by itself, and the values of the "
+        "environment are the means over its agents.",
         _metrics(
             ("eval/<environment>/avg@<k>", "", "Mean reward, where k is rolloutsPerExample."),
             (
@@ -76,6 +77,8 @@ SECTIONS = (
                 "Probability that at least one of k rollouts passes, mean over the examples: 1 - C(n-c, k) / C(n, k), "
                 "where c of n rollouts passed (Chen et al. 2021), for k = 1, 2, 4, ... and rolloutsPerExample.",
             ),
+            ("eval/<environment>/<agent>/avg@<k>", "", "Mean reward of one agent of an environment with several."),
+            ("eval/<environment>/<agent>/pass@<k>", "", "pass@k of one agent of an environment with several."),
             ("eval/<environment>/error", "share", "Failed rollouts."),
             ("eval/<environment>/is_truncated", "share", "Rollouts cut off at maxTokens or seqLen."),
             ("eval/<environment>/examples", "", "Evaluated examples."),
@@ -88,6 +91,11 @@ SECTIONS = (
             ),
             ("val_reward/mean", "", "Mean reward of the validation over all training environments."),
             ("val_reward/<environment>/mean", "", "Mean reward of the validation on one environment."),
+            (
+                "val_reward/<environment>/<agent>/mean",
+                "",
+                "Mean reward of one agent of an environment with several.",
+            ),
             ("val_reward/<environment>/error", "share", "Failed rollouts."),
             ("val_reward/<environment>/examples", "", "Evaluated examples."),
             ("val_reward/<environment>/seconds", "s", "Duration."),

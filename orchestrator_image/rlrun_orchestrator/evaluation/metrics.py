@@ -1,13 +1,18 @@
 """Metrics of an evaluation: avg@k, pass@k, and validation rewards. Pure.
 
 A failed rollout has no reward: it is excluded from every mean and counted in `error`. An example counts for pass@k only
-with k valid rollouts. The rollouts of all agents of an environment count alike.
+with k valid rollouts.
+
+The rewards of different agents of an environment have no common mean: what one agent wins another one may lose. Each
+agent is measured by itself, and the metrics of the environment are the means over its agents, which count alike.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from rlrun.protocol.environment import RolloutResult
+
+from rlrun_orchestrator.data.batch_metrics import MAX_NAMED_AGENTS
 
 SUCCESS = 1.0
 """A rollout passes with at least this reward: the maximum of rewards between 0 and 1."""
@@ -32,35 +37,60 @@ def k_values(rollouts: int) -> list[int]:
 
 def evaluation_values(environment: str, rollouts: int, results: Sequence[Sequence[RolloutResult]]) -> dict[str, float]:
     """Return `eval/<environment>/...`. `results` has one entry per example, an empty one if it failed."""
-    groups = valid_rewards(results)
     base = f"eval/{environment}"
     values = {f"{base}/error": _error_share(results, rollouts), f"{base}/examples": float(len(results))}
-    rewards = [reward for group in groups for reward in group]
-    if not rewards:
+    valid = [rollout for group in results for rollout in group if is_valid(rollout)]
+    if not valid:
         return values
-    values[f"{base}/avg@{rollouts}"] = _mean(rewards)
-    values[f"{base}/is_truncated"] = _mean([float(r.is_truncated) for group in results for r in group if is_valid(r)])
+    values[f"{base}/is_truncated"] = _mean([float(rollout.is_truncated) for rollout in valid])
+    by_agent = {agent: _success_values(groups, rollouts) for agent, groups in rewards_by_agent(results).items()}
+    return values | _with_agents(base, by_agent)
+
+
+def _success_values(groups: Sequence[Sequence[float]], rollouts: int) -> dict[str, float]:
+    """Return avg@k and pass@k of the rewards of one agent, per example."""
+    values = {f"avg@{rollouts}": _mean([reward for group in groups for reward in group])}
     for k in k_values(rollouts):
         enough = [group for group in groups if len(group) >= k]
         if enough:
             chances = [pass_at_k(len(group), sum(r >= SUCCESS for r in group), k) for group in enough]
-            values[f"{base}/pass@{k}"] = _mean(chances)
+            values[f"pass@{k}"] = _mean(chances)
     return values
+
+
+def _with_agents(base: str, by_agent: Mapping[str | None, Mapping[str, float]]) -> dict[str, float]:
+    """Return the means over the agents, and the values of each agent of an environment with several."""
+    names = dict.fromkeys(name for values in by_agent.values() for name in values)
+    found = {f"{base}/{name}": _mean([v[name] for v in by_agent.values() if name in v]) for name in names}
+    if 1 < len(by_agent) <= MAX_NAMED_AGENTS:
+        found |= {f"{base}/{agent}/{name}": v for agent, own in by_agent.items() if agent for name, v in own.items()}
+    return found
 
 
 def validation_values(environment: str, rollouts: int, results: Sequence[Sequence[RolloutResult]]) -> dict[str, float]:
     """Return `val_reward/<environment>/...`."""
-    groups = valid_rewards(results)
     base = f"val_reward/{environment}"
     values = {f"{base}/error": _error_share(results, rollouts), f"{base}/examples": float(len(results))}
-    rewards = [reward for group in groups for reward in group]
-    return values | ({f"{base}/mean": _mean(rewards)} if rewards else {})
+    agents = rewards_by_agent(results).items()
+    return values | _with_agents(base, {a: {"mean": _mean([r for g in groups for r in g])} for a, groups in agents})
 
 
 def validation_total(results: Sequence[Sequence[RolloutResult]]) -> dict[str, float]:
     """Return `val_reward/mean` over the rollouts of all environments."""
     rewards = [reward for group in valid_rewards(results) for reward in group]
     return {"val_reward/mean": _mean(rewards)} if rewards else {}
+
+
+def rewards_by_agent(results: Sequence[Sequence[RolloutResult]]) -> dict[str | None, list[list[float]]]:
+    """Return the rewards of the valid rollouts of each agent, per example. Examples without one are left out."""
+    found: dict[str | None, list[list[float]]] = {}
+    for group in results:
+        own: dict[str | None, list[float]] = {}
+        for rollout in filter(is_valid, group):
+            own.setdefault(rollout.agent, []).append(rollout.reward)
+        for agent, rewards in own.items():
+            found.setdefault(agent, []).append(rewards)
+    return found
 
 
 def valid_rewards(results: Sequence[Sequence[RolloutResult]]) -> list[list[float]]:

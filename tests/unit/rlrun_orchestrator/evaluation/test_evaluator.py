@@ -501,6 +501,30 @@ def test_rollouts_of_all_agents_of_an_episode_count() -> None:
     assert (found["eval/e/error"], found["eval/e/avg@2"]) == (0.25, 0.5)
 
 
+def test_each_agent_is_measured_by_itself_and_the_environment_is_their_mean() -> None:
+    def duel(*first_won: bool) -> list[RolloutResult]:
+        return [
+            RolloutResult(rollout_id=f"{agent}{n}", episode=f"e{n}", agent=agent, reward=float(won == (agent == "ann")))
+            for n, won in enumerate(first_won)
+            for agent in ("ann", "bob")
+        ]
+
+    results = [duel(True, True), duel(True, False)]
+    found = evaluation_values("e", 2, results)
+    assert {name: value for name, value in found.items() if "@" in name} == {
+        "eval/e/avg@2": 0.5, "eval/e/pass@1": 0.5, "eval/e/pass@2": 0.75,
+        "eval/e/ann/avg@2": 0.75, "eval/e/ann/pass@1": 0.75, "eval/e/ann/pass@2": 1.0,
+        "eval/e/bob/avg@2": 0.25, "eval/e/bob/pass@1": 0.25, "eval/e/bob/pass@2": 0.5,
+    }  # fmt: skip
+    assert found["eval/e/error"] == 0.0
+    measured = validation_values("e", 2, [group[:3] for group in results])
+    assert {name: value for name, value in measured.items() if "mean" in name} == {
+        "val_reward/e/mean": 0.375, "val_reward/e/ann/mean": 0.75, "val_reward/e/bob/mean": 0.0,
+    }  # fmt: skip
+    many = [[RolloutResult(rollout_id=str(n), episode=str(n), agent=f"a{n}", reward=1.0) for n in range(17)]]
+    assert not [name for name in evaluation_values("e", 17, many) if name.count("/") > 2]
+
+
 def test_an_environment_that_never_answered_has_no_reward_and_every_error() -> None:
     assert evaluation_values("e", 2, [[], []]) == {"eval/e/error": 1.0, "eval/e/examples": 2.0}
     assert validation_values("e", 2, [[]]) == {"val_reward/e/error": 1.0, "val_reward/e/examples": 1.0}
