@@ -32,6 +32,8 @@ LEARNING, OTHER, FAILED, ODD = "reverse-text", "longer-text", "broken-text", "od
 STEPS = 60
 STORED = (8, 40, 60)
 """Steps with rollouts."""
+AGENTS = ("asker", "guesser")
+"""Agents of the run OTHER."""
 
 
 @dataclass
@@ -132,7 +134,7 @@ def seed(runs: SeededRuns, namespace: str) -> dict[str, RunLayout]:  # noqa: F81
     for at, name in enumerate((LEARNING, OTHER)):
         runs.metrics(found[name], STEPS - 20 * at, seed=at)
         for step in STORED:
-            runs.samples(found[name], step)
+            runs.samples(found[name], step, agents=AGENTS if name == OTHER else (None,))
     runs.metrics(found[ODD], 10, extra={f"metrics/{HOSTILE}/mean": 0.5, f"reward/{HOSTILE}/mean": 0.5})
     runs.samples(found[ODD], 8, text=HOSTILE, environment=HOSTILE.replace("/", " "))
     layout = found[LEARNING]

@@ -4,16 +4,16 @@ import re
 
 from playwright.sync_api import expect
 
-from tests.browser.conftest import LEARNING, STORED, Server
+from tests.browser.conftest import AGENTS, LEARNING, OTHER, STORED, Server
 from tests.support.browser import WatchedPage
 
 ROLLOUTS = 4
 """Rollouts of a group."""
 
 
-def show(watched: WatchedPage, server: Server, query: str = "") -> None:
+def show(watched: WatchedPage, server: Server, query: str = "", run: str = LEARNING) -> None:
     """Show the rollouts of step 40."""
-    watched.open(server.view(LEARNING, f"samples?step=40{query}"))
+    watched.open(server.view(run, f"samples?step=40{query}"))
     expect(watched.page.get_by_text("Reverse:").first).to_be_visible()
 
 
@@ -32,6 +32,18 @@ def test_siblings_and_their_differences(editor: WatchedPage, server: Server) -> 
     page.keyboard.press("j")
     expect(page).to_have_url(re.compile(r"rollout=g40-0-r1"))
     expect(page.get_by_role("article", name="Rollout b")).to_be_visible()
+
+
+def test_rollouts_of_agents_name_them(editor: WatchedPage, server: Server) -> None:
+    page = editor.page
+    show(editor, server)
+    expect(page.get_by_role("article")).not_to_contain_text("agent")
+    show(editor, server, run=OTHER)
+    expect(page.get_by_role("article")).to_contain_text(f"agent {AGENTS[0]}")
+    expect(page.get_by_role("button", name=re.compile(AGENTS[1])).first).to_be_visible()
+    page.keyboard.press("j")
+    expect(page.get_by_role("article")).to_contain_text(f"agent {AGENTS[1]}")
+    editor.check_accessibility()
 
 
 def test_filters_are_in_the_address(editor: WatchedPage, server: Server) -> None:

@@ -3,7 +3,7 @@
 import json
 import math
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -77,11 +77,19 @@ class SeededRuns:
         rollouts: int = 4,
         text: str = "",
         environment: str = "reverse",
+        agents: Sequence[str | None] = (None,),
     ) -> None:
-        """Write the rollouts of a step. `text` is in everything that a tenant's code may write."""
+        """Write the rollouts of a step. `text` is in everything that a tenant's code may write. Those of a group are of
+        the agents in turn.
+        """
         chance = random.Random(step)
         found = [
-            [sample(step, group, rollout, chance, text, environment) for rollout in range(rollouts)]
+            [
+                sample(step, group, rollout, chance, text, environment).model_copy(
+                    update={"agent": agents[rollout % len(agents)]}
+                )
+                for rollout in range(rollouts)
+            ]
             for group in range(groups)
         ]
         encoded = encode_samples(step, SampleSplit.train, found)

@@ -186,18 +186,22 @@ def rollouts(
 
 def _print_rollouts(shown: Sequence[ListedRollout]) -> None:
     functions = list(dict.fromkeys(function for rollout in shown for function in rollout.row.rewards))[:MAX_FUNCTIONS]
+    agents = any(rollout.row.agent for rollout in shown)
     headers = ["GROUP", "ENVIRONMENT", "EXAMPLE", "STATUS", "REWARD", "ADVANTAGE"]
+    if agents:
+        headers.insert(headers.index("STATUS"), "AGENT")
     headers += [*(printable(f).upper() for f in functions), "TOKENS", "STOPPED-BY", "ANSWER"]
-    output.print_table(headers, [rollout_row(rollout, functions) for rollout in shown])
+    output.print_table(headers, [rollout_row(rollout, functions, agents=agents) for rollout in shown])
 
 
-def rollout_row(rollout: ListedRollout, functions: Sequence[str]) -> list[output.Cell]:
-    """Return one row of the table. A failed rollout shows its error instead of its answer."""
+def rollout_row(rollout: ListedRollout, functions: Sequence[str], *, agents: bool = False) -> list[output.Cell]:
+    """Return one row of the table, with the agent if `agents`. A failed rollout shows its error, not its answer."""
     group, row = rollout.group, rollout.row
     return [
         printable(group.group[:GROUP_WIDTH]),
         printable(group.environment),
         str(group.example),
+        *([printable(row.agent or "")] if agents else []),
         str(row.status) if row.cause is None else f"{row.status} ({printable(row.cause)})",
         output.number(row.reward),
         output.number(row.advantage),
@@ -234,7 +238,8 @@ def _heading(record: SampleRecord) -> str:
     facts += [f"mean logprob {record.logprob.mean:g}"] if record.logprob else []
     facts += [f"policy {record.policy_version}"] if record.policy_version is not None else []
     facts += [record.stop_condition] if record.stop_condition else []
-    return f"Rollout {record.rollout}: {', '.join(facts)}"
+    agent = f" of {record.agent}" if record.agent else ""
+    return f"Rollout {record.rollout}{agent}: {', '.join(facts)}"
 
 
 def _texts(messages: Sequence[dict[str, Any]]) -> list[str]:

@@ -26,6 +26,8 @@ class SampleRow(Schema):
     model_config = ConfigDict(extra="ignore")
 
     rollout: Identifier
+    agent: Identifier | None = None
+    """Agent of an environment with agents."""
     status: SampleStatus
     cause: Word | None = None
     reward: Finite | None = None
@@ -103,6 +105,7 @@ def row_of(record: SampleRecord) -> SampleRow:
     """Return the row of a record."""
     return SampleRow(
         rollout=record.rollout,
+        agent=record.agent,
         status=record.status,
         cause=record.cause,
         reward=record.reward,

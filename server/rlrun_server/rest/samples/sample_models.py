@@ -52,6 +52,8 @@ class SampleItem(Schema):
     """Id of the rollout in paths. `~` and a digest if its own id is empty, repeated, or not possible in a path."""
     group: str
     """Id of the group in paths, as for the rollout."""
+    agent: str | None = None
+    """Agent that the rollout is of, in an environment with agents."""
     status: SampleStatus
     cause: str | None = None
     """Reason for a status other than trained and measured."""

@@ -72,6 +72,7 @@ class ListedSample:
         return SampleItem(
             rollout=self.address,
             group=self.group.address,
+            agent=row.agent,
             status=row.status,
             cause=row.cause,
             reward=row.reward,

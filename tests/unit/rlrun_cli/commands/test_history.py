@@ -265,3 +265,15 @@ def test_a_download_is_complete_or_absent(
     assert on_s3("download", "first-4", tmp_path / "c").code == 1
     api.put(custom_object(RLCHECKPOINT, "first-3", spec={"uri": str(layout.checkpoint(3))}))
     assert "checkpoints/step-000003" in on_s3("download", "first-3", tmp_path / "d", "--kind", "checkpoint").err
+
+
+def test_rollouts_of_agents_name_them(on_s3: Rlrun, store: Store, layout: RunLayout) -> None:
+    duel = [record("g0", "r0", agent="asker"), record("g0", "r1", agent="guesser")]
+    store.put_bytes(layout.rollouts(4), encode_samples(4, SampleSplit.train, [duel]).data)
+    header, *rows = on_s3("rollouts", "first", "-s", "4").out.splitlines()
+    place = header.split().index("AGENT")
+    assert [row.split()[place] for row in rows] == ["asker", "guesser"]
+    texts = on_s3("rollouts", "first", "-s", "4", "--group", "g0").out
+    assert "Rollout r0 of asker: reward" in texts
+    assert "Rollout r1 of guesser: reward" in texts
+    assert "AGENT" not in on_s3("rollouts", "first", "-s", "3").out, "no rollout of this step has an agent"

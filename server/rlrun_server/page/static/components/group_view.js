@@ -67,9 +67,9 @@ function Rollouts({ found, matching }) {
         ${items.map((item, index) => {
           const isOn = mode !== "side" && (index === at || (mode === "diff" && index === other));
           return html`<button
-            key=${item.rollout} class="small" aria-pressed=${String(isOn)} title=${`Rollout ${item.rollout}`}
+            key=${item.rollout} class="small" aria-pressed=${String(isOn)} title=${`Rollout ${item.rollout}${item.agent ? ` of ${item.agent}` : ""}`}
             onClick=${() => setQuery(mode === "diff" && index !== at ? { other: item.rollout } : { rollout: item.rollout, other: "" })}
-          ><b>${letterOf(index)}</b> ${item.reward === undefined || item.reward === null ? item.status : fixed(item.reward, 2)}</button>`;
+          ><b>${letterOf(index)}</b> ${item.agent ? `${item.agent} ` : ""}${item.reward === undefined || item.reward === null ? item.status : fixed(item.reward, 2)}</button>`;
         })}
       </div>
       <div class="row">

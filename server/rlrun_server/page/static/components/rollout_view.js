@@ -25,6 +25,7 @@ export function RolloutFacts({ item, record, letter }) {
   return html`<div class="rollout-head">
     <div class="row">
       <span class="letter">${letter}</span>
+      ${item.agent && html`<span><span class="muted">agent</span> <b>${item.agent}</b></span>`}
       <span class="reward"><span class="muted">reward</span> <b>${fixed(item.reward)}</b></span>
       ${item.status !== "trained" && item.status !== "measured" && html`<span class="phase failed">${item.status}${item.cause ? `: ${item.cause}` : ""}</span>`}
       ${item.isTruncated && html`<span class="phase pending">cut off</span>`}

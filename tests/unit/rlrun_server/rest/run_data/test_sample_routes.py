@@ -37,6 +37,14 @@ async def test_a_list_takes_one_listing_and_one_range(stored: SampleApi) -> None
     assert (found.uid, found.step, found.split) == (uid_of(1), 3, SampleSplit.train)
 
 
+async def test_rollouts_of_agents_name_them(stored: SampleApi) -> None:
+    stored.run.add(3, [[record("g0", "r0", agent="asker"), record("g0", "r1", agent="guesser"), record("g0", "r2")]])
+    found = SampleList.model_validate(await stored.found("steps/3/samples"))
+    assert [item.agent for item in found.items] == ["asker", "guesser", None]
+    group = SampleGroupDetail.model_validate(await stored.found("steps/3/groups/g0"))
+    assert [item.agent for item in group.items] == ["asker", "guesser", None]
+
+
 async def test_filters(stored: SampleApi) -> None:
     failed = record("g9", "g9-r0", status=SampleStatus.errored, reward=None, cause="Timeout", example=9,
                     error=Problem(reason="Timeout", message="the tool did not answer"))  # fmt: skip
