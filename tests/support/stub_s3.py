@@ -26,6 +26,12 @@ class StubS3:
     """Operations whose requests are accepted and wait for their answer."""
     dropped: set[str] = field(default_factory=set)
     """Operations whose next request finds the connection closed."""
+    objects: dict[str, bytes] = field(default_factory=dict)
+    """Objects that can be read, by key. All others have a size and no bytes."""
+    sizes: dict[str, int] = field(default_factory=dict)
+    """Sizes that listings show, by key, if they are others than SIZE and those of `objects`."""
+    stalled: frozenset[str] = frozenset()
+    """Keys of objects of which one byte is sent, and the rest with the next `answer`."""
     endpoint: str = ""
 
     @property
@@ -45,6 +51,7 @@ class StubS3:
     def answer(self) -> None:
         """Answer everything, also the requests that wait."""
         self.silent = frozenset()
+        self.stalled = frozenset()
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         operation = _operation(request)
@@ -60,9 +67,10 @@ class StubS3:
             self.keys -= set(re.findall("<Key>(.*?)</Key>", body))
             return _xml("DeleteResult", "")
         if operation == "list":
-            keys = sorted(key for key in self.keys if key.startswith(request.query.get("prefix", "")))
+            known = self.keys | self.objects.keys() | self.sizes.keys()
+            keys = sorted(key for key in known if key.startswith(request.query.get("prefix", "")))
             contents = "".join(
-                f"<Contents><Key>{key}</Key><Size>{SIZE}</Size>"
+                f"<Contents><Key>{key}</Key><Size>{self._size(key)}</Size>"
                 "<LastModified>2026-01-01T00:00:00.000Z</LastModified></Contents>"
                 for key in keys
             )
@@ -72,7 +80,21 @@ class StubS3:
         if operation == "put":
             self.keys.add(request.path.removeprefix(f"/{BUCKET}/"))
             return web.Response()
+        if operation == "get" and (key := request.path.removeprefix(f"/{BUCKET}/")) in self.objects:
+            return await self._send(request, key)
         return web.Response(status=404, text="<Error><Code>NoSuchKey</Code></Error>", content_type="application/xml")
+
+    def _size(self, key: str) -> int:
+        return self.sizes.get(key, len(self.objects[key]) if key in self.objects else SIZE)
+
+    async def _send(self, request: web.Request, key: str) -> web.StreamResponse:
+        data = self.objects[key]
+        response = web.StreamResponse(headers={"content-length": str(len(data))})
+        await response.prepare(request)
+        await response.write(data[:1])
+        await until(lambda: key not in self.stalled)
+        await response.write(data[1:])
+        return response
 
 
 @asynccontextmanager

@@ -17,10 +17,11 @@ from urllib.parse import quote
 
 from botocore.awsrequest import AWSPreparedRequest
 from botocore.exceptions import ClientError
+from botocore.response import StreamingBody
 
 from rlrun.protocol.storage_access import MAX_URL, PAYLOAD_HASH, RequestToSign
 from rlrun.storage.bucket_urls import BucketUrls
-from rlrun.storage.errors import NO_RESPONSE_ERRORS
+from rlrun.storage.errors import NO_RESPONSE_ERRORS, TooLarge
 from rlrun.storage.layout import S3Uri
 from rlrun.storage.remote_signer import RequestSigner
 
@@ -30,6 +31,10 @@ UNSIGNED = "UNSIGNED-PAYLOAD"
 MISSING = b"<Code>NoSuchKey</Code>"
 NO_RESPONSE = 0
 """Status of a response that is missing or incomplete."""
+ERROR_BYTES = 64 * 1024
+"""Size of the largest body of an error that is read."""
+PIECE_BYTES = 8 * 1024
+"""Bytes of a body that are read at once if each read counts as progress: a read waits for all of them."""
 PAUSE_SECONDS = 30.0
 """Time for which all requests go through the client after S3 has refused one, because the client sends it again."""
 
@@ -62,9 +67,12 @@ class DirectRequests:
             return self.describe("PUT", uri, UNSIGNED, query)
         return None if data is None else self.describe("PUT", uri, hashlib.sha256(data).hexdigest(), query)
 
-    def get(self, uri: S3Uri) -> bytes | None:
-        """Return the bytes of the object, None if S3 did not send them. Raises ClientError if it says there is none."""
-        status, body, _ = self._send(self.describe("GET", uri))
+    def get(self, uri: S3Uri, limit: int) -> bytes | None:
+        """Return the bytes of the object, None if S3 did not send them.
+
+        Raises ClientError if S3 says there is none, TooLarge if it has more than `limit` bytes.
+        """
+        status, body, _ = self._send(self.describe("GET", uri), limit=limit, place=uri)
         if status == 404 and MISSING in body:
             raise ClientError({"Error": {"Code": "NoSuchKey"}}, "GetObject")
         return body if status == 200 else None
@@ -85,25 +93,55 @@ class DirectRequests:
         status, _, headers = self._send(self.describe_part(uri, upload_id, number, data), data)
         return headers.get("etag") if status == 200 else None
 
-    def _send(self, asked: RequestToSign | None, data: bytes | None = None) -> tuple[int, bytes, Mapping[str, str]]:
-        """Return status, body and headers of the response."""
+    def _send(
+        self,
+        asked: RequestToSign | None,
+        data: bytes | None = None,
+        *,
+        limit: int = ERROR_BYTES,
+        place: S3Uri | None = None,
+    ) -> tuple[int, bytes, Mapping[str, str]]:
+        """Return status, body and headers of the response. Raises TooLarge beyond `limit` bytes of the body."""
         if asked is None or self._clock() < self._paused_until:
             return NO_RESPONSE, b"", {}
         headers = dict(self._signer.headers_for(asked))
         if data is not None:
             headers["content-length"] = str(len(data))
         try:
-            response = self._session.send(AWSPreparedRequest(asked.method, asked.url, headers, data, False))
-            body: bytes = response.content
+            response = self._session.send(AWSPreparedRequest(asked.method, asked.url, headers, data, True))
+            stream = StreamingBody(response.raw, response.headers.get("content-length"))
+            largest = limit if response.status_code == 200 else ERROR_BYTES
+            body = read_body(stream, largest, place or asked.url)
         except NO_RESPONSE_ERRORS:
             return NO_RESPONSE, b"", {}
         if response.status_code not in (200, 404):
             self._paused_until = self._clock() + PAUSE_SECONDS
         if response.status_code in (401, 403):
             self._signer.forget()
-        if str(len(body)) != response.headers.get("content-length", str(len(body))):
-            return NO_RESPONSE, b"", {}
         return int(response.status_code), body, response.headers
+
+
+def read_body(body: Any, limit: int, place: object, on_data: Callable[[], None] | None = None) -> bytes:
+    """Return the bytes of a response of S3, and call `on_data` before and after each piece of them.
+
+    Raises TooLarge beyond `limit` bytes, without reading the rest, and the errors of botocore.
+    """
+    pieces, missing = [], limit + 1
+    while missing > 0:
+        if on_data is not None:
+            on_data()
+        piece: bytes = body.read(missing if on_data is None else min(missing, PIECE_BYTES))
+        if not piece:
+            return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        pieces.append(piece)
+        missing -= len(piece)
+    body.close()
+    raise too_large(place, limit)
+
+
+def too_large(place: object, limit: int) -> TooLarge:
+    """Return the error of an object that has more than `limit` bytes."""
+    return TooLarge(f"{place} has more than the {limit:,} bytes that are read of it: delete it or upload it again")
 
 
 def _is_encrypted(url: str) -> bool:

@@ -80,6 +80,10 @@ class Unreachable(StoreError):
     reason = Reason.S3_UNREACHABLE
 
 
+class BodyInterrupted(Unreachable):
+    """The endpoint responded, but the rest of the object did not arrive. A retry may succeed."""
+
+
 class StorageServerUnavailable(Unreachable):
     """rlrun-server, which signs the requests, does not respond. A retry may succeed."""
 
@@ -94,6 +98,10 @@ class Corrupt(StoreError):
     """The bytes differ from those in the manifest."""
 
     reason = Reason.S3_ARTIFACT_CORRUPT
+
+
+class TooLarge(Corrupt):
+    """The object has more bytes than objects of its kind may have."""
 
 
 MISSING_CREDENTIALS = (

@@ -13,6 +13,9 @@ from pydantic import Field
 
 from rlrun.api.base.schema import Schema
 
+MAX_MANIFEST_BYTES = 4 * 1024**2
+"""Size of the largest manifest that is read: some 20,000 files."""
+
 
 class ArtifactKind(StrEnum):
     """Content of a folder in S3."""

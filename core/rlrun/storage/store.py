@@ -26,26 +26,30 @@ from pydantic import ValidationError
 from rlrun.protocol.storage_access import MAX_BATCH
 from rlrun.storage.boto_session import new_session
 from rlrun.storage.bucket_urls import BucketUrls, addressing_style
-from rlrun.storage.direct_requests import NO_BODY, DirectRequests
+from rlrun.storage.direct_requests import NO_BODY, DirectRequests, read_body, too_large
 from rlrun.storage.errors import (
     MISSING_CREDENTIALS,
+    NO_RESPONSE_ERRORS,
     AccessDenied,
     AlreadyExists,
+    BodyInterrupted,
     BucketMissing,
     Corrupt,
     NotFound,
     StoreError,
+    TooLarge,
     Unreachable,
     translate_s3_errors,
 )
 from rlrun.storage.layout import MANIFEST, S3Uri
-from rlrun.storage.manifest import ArtifactKind, FileEntry, Manifest
+from rlrun.storage.manifest import MAX_MANIFEST_BYTES, ArtifactKind, FileEntry, Manifest
 from rlrun.storage.remote_signer import RemoteSigner, RequestSigner
 from rlrun.storage.transfer import CONCURRENCY, PART_BYTES, Incoming, Outgoing, Transfer, size_of
 
 __all__ = [
     "AccessDenied",
     "AlreadyExists",
+    "BodyInterrupted",
     "BucketMissing",
     "Corrupt",
     "NotFound",
@@ -53,6 +57,7 @@ __all__ = [
     "Store",
     "StoreError",
     "StoredObject",
+    "TooLarge",
     "Unreachable",
     "Upload",
 ]
@@ -60,6 +65,8 @@ __all__ = [
 DEFAULT_REGION = "us-east-1"
 SMALL_BYTES = PART_BYTES
 """Size of an artifact up to which its files are read before the first request, so that all are signed at once."""
+MAX_OBJECT_BYTES = 256 * 1024**2
+"""Size of the largest object that is read at once, unless objects of its kind are smaller."""
 RANGE_NOT_SATISFIABLE = 416
 DELETE_BATCH = 250
 """Keys in one DeleteObjects request. S3 allows 1000, but a server on disks answers only after deleting them all."""
@@ -147,6 +154,7 @@ class Store:
             self._s3.meta.events.register("response-received.s3", forget_refused_signatures(signer))
             self._direct = DirectRequests(self._s3, BucketUrls(session, endpoint, region), signer)
         self._transfer = Transfer(self._s3, self.endpoint, self._direct)
+        self._on_data: Callable[[], None] | None = None
 
     @classmethod
     def of_process(cls, environ: Mapping[str, str] = os.environ, limits: RequestLimits = DEFAULT_LIMITS) -> "Store":
@@ -186,11 +194,14 @@ class Store:
         if isinstance(self._signer, RemoteSigner):
             self._signer.grant = grant
 
-    def watch_requests(self, before: Callable[[str], None], after: Callable[[], None]) -> None:
+    def watch_requests(
+        self, before: Callable[[str], None], after: Callable[[], None], on_data: Callable[[], None] | None = None
+    ) -> None:
         """Call `before` with the HTTP method before each request, also a repeated one, and `after` after its response.
 
-        Both are called in the thread of the request. A request is not sent if `before` raises. Raises ValueError for a
-        store whose requests rlrun-server signs: not all of them pass here.
+        `on_data` is called before and after each piece of an object's body, and may raise. All are called in the thread
+        of the request. A request is not sent if `before` raises. Raises ValueError for a store whose requests
+        rlrun-server signs: not all of them pass here.
         """
         if self._direct is not None:
             raise ValueError("requests that rlrun-server signs cannot be watched")
@@ -202,6 +213,7 @@ class Store:
             if exception is None:
                 after()
 
+        self._on_data = on_data
         self._s3.meta.events.register("before-send.s3", before_send)
         self._s3.meta.events.register("response-received.s3", on_response)
 
@@ -215,13 +227,24 @@ class Store:
                 return
             self._s3.put_object(Bucket=uri.bucket, Key=uri.key, Body=data, **condition)
 
-    def get_bytes(self, uri: S3Uri) -> bytes:
-        """Return the object's bytes. Raises NotFound."""
+    def get_bytes(self, uri: S3Uri, limit: int = MAX_OBJECT_BYTES) -> bytes:
+        """Return the object's bytes. Raises NotFound, TooLarge beyond `limit` bytes, and BodyInterrupted."""
         with translate_s3_errors(uri, self.endpoint):
-            data = self._direct.get(uri) if self._direct is not None else None
-            if data is None:
-                data = self._s3.get_object(Bucket=uri.bucket, Key=uri.key)["Body"].read()
-            return data
+            data = self._direct.get(uri, limit) if self._direct is not None else None
+            if data is not None:
+                return data
+            response = self._s3.get_object(Bucket=uri.bucket, Key=uri.key)
+            body = response["Body"]
+            if response["ContentLength"] > limit:
+                body.close()
+                raise too_large(uri, limit)
+            try:
+                return read_body(body, limit, uri, self._on_data)
+            except NO_RESPONSE_ERRORS as error:
+                raise BodyInterrupted(
+                    f"the S3 endpoint {self.endpoint} sent only a part of {uri} ({type(error).__name__}): the read is "
+                    "retried; if this goes on, check the S3 service"
+                ) from error
 
     def get_range(self, uri: S3Uri, start: int | None, length: int) -> bytes:
         """Return up to `length` bytes of the object: from byte `start`, or the last ones (None). Raises NotFound.
@@ -303,9 +326,9 @@ class Store:
         return manifest
 
     def read_manifest(self, uri: S3Uri) -> Manifest | None:
-        """Return the artifact's manifest, None if there is none (yet). Raises Corrupt if it is invalid."""
+        """Return the artifact's manifest, None if there is none (yet). Raises Corrupt if it is invalid or too large."""
         try:
-            text = self.get_bytes(uri / MANIFEST)
+            text = self.get_bytes(uri / MANIFEST, MAX_MANIFEST_BYTES)
         except NotFound:
             return None
         try:

@@ -20,7 +20,7 @@ from typing import Any
 from botocore.exceptions import ClientError
 
 from rlrun.protocol.storage_access import MAX_BATCH
-from rlrun.storage.direct_requests import DirectRequests
+from rlrun.storage.direct_requests import DirectRequests, read_body
 from rlrun.storage.errors import NO_RESPONSE_ERRORS, StoreError, translate_s3_errors
 from rlrun.storage.layout import S3Uri
 from rlrun.storage.manifest import FileEntry
@@ -297,18 +297,20 @@ class Transfer:
 
     def _get(self, file: _Download, place: S3Uri, offset: int, count: int | None) -> bytes:
         with translate_s3_errors(place, self._endpoint):
-            data = self._direct.get(place) if self._direct is not None and count is None else None
+            # A caller trusts the sizes of the manifest, for example in its memory and on its disk.
+            limit = file.entry.size if count is None else count
+            data = self._direct.get(place, limit) if self._direct is not None and count is None else None
             if data is None:
-                data = self._read_range(place, offset, count)
+                data = self._read_range(place, offset, count, limit)
         file.write(data, offset)
         return data
 
-    def _read_range(self, place: S3Uri, offset: int, count: int | None) -> bytes:
+    def _read_range(self, place: S3Uri, offset: int, count: int | None, limit: int) -> bytes:
         byte_range = {} if count is None else {"Range": f"bytes={offset}-{offset + count - 1}"}
         for tries in range(1, BODY_TRIES + 1):
             try:
-                data: bytes = self._s3.get_object(Bucket=place.bucket, Key=place.key, **byte_range)["Body"].read()
-                break
+                body = self._s3.get_object(Bucket=place.bucket, Key=place.key, **byte_range)["Body"]
+                return read_body(body, limit, place)
             except NO_RESPONSE_ERRORS:
                 if tries == BODY_TRIES:
                     raise
@@ -317,7 +319,7 @@ class Transfer:
                     raise
                 # The object is too short; the digest will not match.
                 return b""
-        return data
+        raise AssertionError("every try returns or raises")
 
 
 def _parts(content: Path | bytes, size: int) -> Iterator[bytes]:

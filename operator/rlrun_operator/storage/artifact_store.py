@@ -11,13 +11,15 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from enum import StrEnum
 from typing import Protocol, TypeVar
 
 from rlrun.protocol.problem import Problem
+from rlrun.storage.direct_requests import too_large
 from rlrun.storage.layout import MANIFEST, RunLayout, S3Uri, step_of
-from rlrun.storage.manifest import Manifest
-from rlrun.storage.store import Corrupt, Store, StoreError, Unreachable
+from rlrun.storage.manifest import MAX_MANIFEST_BYTES, FileEntry, Manifest
+from rlrun.storage.store import BodyInterrupted, Corrupt, Store, StoreError, Unreachable
 from typing_extensions import override
 
 from rlrun_operator.planning.plan.actions import RunFilesDeletion
@@ -41,6 +43,12 @@ T = TypeVar("T")
 Sizes = Mapping[tuple[str, int], int]
 """Sizes of artifacts in bytes, without manifests, by kind and step."""
 
+LARGE_MANIFEST = threading.Semaphore(1)
+"""Held while a manifest of more than LARGE_BYTES is read: its JSON takes up to 30 times its size while it is parsed."""
+LARGE_BYTES = 64 * 1024
+NAME_CHARACTERS = 200
+"""Characters of a file's name in a message."""
+LARGEST_REWARD = 1e300
 CHECK_SECONDS = 10.0
 """Time for which a check of bucket and credentials is cached."""
 
@@ -211,7 +219,7 @@ class S3ArtifactStore(ArtifactStore):
                 store = Store.from_variables(variables, REQUEST_LIMITS)
                 # boto3 searches for the credentials of a workload identity once per client.
                 store.require_credentials()
-                store.watch_requests(self._current.before_request, self._current.after_response)
+                store.watch_requests(self._current.before_request, self._current.after_response, self._current.on_data)
                 # The Secret has changed, so the old credentials are obsolete.
                 for old in self._stores.values():
                     old.close()
@@ -237,7 +245,8 @@ class S3ArtifactStore(ArtifactStore):
 
 def outcome_of(error: BaseException, *, is_answered: bool) -> CallOutcome:
     """Return the outcome of a call that ended with `error`. `is_answered`: S3 has answered one of its requests."""
-    if isinstance(error, StoreTimeout):
+    if isinstance(error, StoreTimeout | BodyInterrupted):
+        # A tenant decides how large the objects of a run are: S3 that has begun to send one is not down.
         return CallOutcome.ANSWERED if is_answered else CallOutcome.ABANDONED
     if isinstance(error, Unreachable):
         return CallOutcome.FAILED
@@ -276,10 +285,41 @@ def _inspect(
     if known is not None and sum(files.values()) - files[MANIFEST] == known:
         return ObservedArtifact(kind, step, str(uri))
     try:
-        manifest = store.read_manifest(uri)
+        manifest, problem = _read_manifest(store, uri, files)
     except Corrupt as error:
         return ObservedArtifact(kind, step, str(uri), problem=str(error))
-    return ObservedArtifact(kind, step, str(uri), manifest, _missing_files(manifest, files) if manifest else None)
+    return ObservedArtifact(kind, step, str(uri), manifest, problem)
+
+
+def _read_manifest(store: Store, uri: S3Uri, files: Mapping[str, int]) -> tuple[Manifest | None, str | None]:
+    """Return what the operator keeps of the artifact's manifest, and a message if its files differ. Raises Corrupt.
+
+    `files`: sizes of the listed objects.
+    """
+    if files[MANIFEST] > MAX_MANIFEST_BYTES:
+        raise too_large(uri / MANIFEST, MAX_MANIFEST_BYTES)
+    with LARGE_MANIFEST if files[MANIFEST] > LARGE_BYTES else nullcontext():
+        manifest = store.read_manifest(uri)
+        if manifest is None:
+            return None, None
+        return _summary(manifest), _missing_files(manifest, files)
+
+
+def _summary(manifest: Manifest) -> Manifest:
+    """Return the fields that the objects of artifacts show. A run decides how long all others are."""
+    details = {}
+    reward = manifest.details.get("reward")
+    if isinstance(reward, int | float) and abs(reward) < LARGEST_REWARD:
+        details["reward"] = reward
+    total = FileEntry(name="total", size=manifest.size, sha256="")
+    return Manifest(
+        kind=manifest.kind,
+        files=[total],
+        created_at=manifest.created_at,
+        step=manifest.step,
+        policy_version=manifest.policy_version,
+        details=details,
+    )
 
 
 def _missing_files(manifest: Manifest, files: Mapping[str, int]) -> str | None:
@@ -290,19 +330,20 @@ def _missing_files(manifest: Manifest, files: Mapping[str, int]) -> str | None:
     first = wrong[0]
     held = f"{files[first.name]} of {first.size} bytes" if first.name in files else "missing"
     more = f", and {len(wrong) - 1} more files" if len(wrong) > 1 else ""
-    return (
-        f"Incomplete in S3: {first.name} is {held}{more}. Use an older artifact, and delete this object and its files."
-    )
+    what = f"Incomplete in S3: {first.name[:NAME_CHARACTERS]} is {held}{more}."
+    return f"{what} Use an older artifact, and delete this object and its files."
 
 
 def _verify(store: Store, uri: S3Uri) -> str | None:
+    files = dict(store.list_files(uri))
+    missing = f"{uri} has no {MANIFEST}"
+    if MANIFEST not in files:
+        return missing
     try:
-        manifest = store.read_manifest(uri)
+        manifest, problem = _read_manifest(store, uri, files)
     except Corrupt as error:
         return str(error)
-    if manifest is None:
-        return f"{uri} has no {MANIFEST}"
-    return _missing_files(manifest, dict(store.list_files(uri)))
+    return missing if manifest is None else problem
 
 
 def _purge(store: Store, root: S3Uri, keep: tuple[str, ...]) -> None:

@@ -48,7 +48,7 @@ class CallEnded(Exception):
 
 
 class StoreCall:
-    """One call. `begin`, `before_request` and `after_response` belong to its thread, all others to its caller."""
+    """One call. Its thread calls `begin`, `before_request`, `after_response` and `on_data`, its caller the others."""
 
     def __init__(
         self,
@@ -66,6 +66,8 @@ class StoreCall:
         self._has_begun = False
         self.is_answered = False
         """True if S3 has answered a request."""
+        self._is_reading = False
+        """True while the body of an object arrives."""
         self._has_ended = False
 
     def begin(self) -> None:
@@ -77,12 +79,20 @@ class StoreCall:
     def before_request(self, method: str) -> None:
         """Raise CallEnded or LeaseLost if a request with this HTTP method must not be sent."""
         self._check_caller()
+        self._is_reading = False
         if method not in READING_METHODS and not self._may_write():
             raise LeaseLost("The Lease may be lost, so no further file in S3 is written or deleted")
 
     def after_response(self) -> None:
         """Note that S3 answers."""
         self.is_answered = True
+        self._is_reading = False
+        self._answered = self._clock()
+
+    def on_data(self) -> None:
+        """Note that a piece of an object has arrived. Raises CallEnded if the rest must not be read."""
+        self._check_caller()
+        self._is_reading = True
         self._answered = self._clock()
 
     def end(self) -> None:
@@ -99,7 +109,10 @@ class StoreCall:
         silence, total = f"{self._silence_seconds:.0f} s", f"{self._total_seconds:.0f} s"
         if not self._has_begun:
             return StoreTimeout(f"no thread was free for the S3 endpoint {endpoint} within {silence}: raise s3Threads")
-        if self._clock() - self._answered >= self._silence_seconds:
+        is_silent = self._clock() - self._answered >= self._silence_seconds
+        if is_silent and self._is_reading:
+            return StoreTimeout(f"the S3 endpoint {endpoint} sent a part of an object and then nothing for {silence}")
+        if is_silent:
             return Unreachable(f"the S3 endpoint {endpoint} has not answered for {silence}")
         return StoreTimeout(f"the S3 endpoint {endpoint} did not finish a call within {total}: it is retried")
 
@@ -122,3 +135,8 @@ class CurrentCall(threading.local):
         """Note a response to this thread."""
         if self.call is not None:
             self.call.after_response()
+
+    def on_data(self) -> None:
+        """Note a piece of a body that this thread reads. Raises CallEnded."""
+        if self.call is not None:
+            self.call.on_data()

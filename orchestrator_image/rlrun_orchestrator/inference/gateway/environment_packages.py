@@ -138,7 +138,7 @@ class PackageReader:
         target, digests = io.BytesIO(), dict[str, str]()
         with tarfile.open(fileobj=target, mode="w") as archive:
             for wheel in wheels:
-                data = self._store.get_bytes(chosen_folder / wheel)
+                data = self._store.get_bytes(chosen_folder / wheel, wheels[wheel])
                 digests[wheel] = hashlib.sha256(data).hexdigest()
                 entry = tarfile.TarInfo(wheel)
                 entry.size = len(data)

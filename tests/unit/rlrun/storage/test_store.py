@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from botocore.exceptions import EndpointConnectionError
 from rlrun.storage.layout import MANIFEST, S3Uri
-from rlrun.storage.manifest import ArtifactKind
+from rlrun.storage.manifest import MAX_MANIFEST_BYTES, ArtifactKind
 from rlrun.storage.store import (
     PART_BYTES,
     AccessDenied,
@@ -21,6 +21,7 @@ from rlrun.storage.store import (
     RequestLimits,
     Store,
     StoreError,
+    TooLarge,
     Unreachable,
 )
 
@@ -174,6 +175,26 @@ def test_garbage_manifest_is_corrupt_and_can_be_uploaded_over(store: Store, plac
     assert caught.value.problem.reason == "S3ArtifactCorrupt"
     store.upload_artifact({"a": b"1"}, place, ArtifactKind.adapter)
     assert store.is_complete(place)
+
+
+def test_an_object_is_read_up_to_a_limit(store: Store, place: S3Uri) -> None:
+    store.put_bytes(place / "log", b"12345")
+    assert store.get_bytes(place / "log", 5) == b"12345"
+    with pytest.raises(TooLarge, match="more than the 4 bytes"):
+        store.get_bytes(place / "log", 4)
+
+
+def test_a_manifest_of_any_size_is_not_read(store: Store, place: S3Uri) -> None:
+    store.put_bytes(place / MANIFEST, b"[" * (MAX_MANIFEST_BYTES + 1))
+    with pytest.raises(Corrupt, match="4,194,304"):
+        store.read_manifest(place)
+
+
+def test_a_file_that_is_larger_than_in_its_manifest_is_not_read(store: Store, place: S3Uri, tmp_path: Path) -> None:
+    store.upload_artifact({"a": b"1"}, place, ArtifactKind.adapter)
+    store.put_bytes(place / "a", b"1" * 1000)
+    with pytest.raises(Corrupt, match="more than the 1 bytes"):
+        store.download(place, tmp_path / "dest")
 
 
 def test_nothing_to_upload_is_an_error(store: Store, place: S3Uri, tmp_path: Path) -> None:

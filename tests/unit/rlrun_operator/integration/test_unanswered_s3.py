@@ -5,12 +5,14 @@ import math
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 from rlrun.kube.objects import Obj
 from rlrun.storage.layout import RunLayout, S3Uri
-from rlrun.storage.store import Store, Unreachable
+from rlrun.storage.manifest import MAX_MANIFEST_BYTES, ArtifactKind, FileEntry, Manifest
+from rlrun.storage.store import BodyInterrupted, Store, Unreachable
 from rlrun_operator.config.settings import OperatorSettings
 from rlrun_operator.controller.applier import Applier
 from rlrun_operator.controller.observer import Observer
@@ -30,7 +32,7 @@ from tests.support.fake_cluster import FakeCluster
 from tests.support.fake_kubelet import step_kubelet
 from tests.support.fake_poller import FakePoller
 from tests.support.operator_world import SETTINGS
-from tests.support.stub_s3 import BUCKET, StubS3, stub_s3
+from tests.support.stub_s3 import BUCKET, SIZE, StubS3, stub_s3
 from tests.support.waiting import SECONDS, until
 
 WAITING_RUNS = 20
@@ -169,6 +171,73 @@ async def test_a_cancelled_probe_leaves_the_next_one_to_another_call(s3: StubS3)
         await asyncio.wait({probe})
         s3.answer()
         assert await artifacts.check(s3.environment, BUCKET) is None
+
+
+# --- objects of tenants ----------------------------------------------------------------------------------------------
+
+MANIFEST_KEY = "team/uid-1/checkpoints/step-000001/manifest.json"
+
+
+@pytest.mark.parametrize("listed", [MAX_MANIFEST_BYTES + 1, 100])
+@pytest.mark.slow
+async def test_a_manifest_of_any_size_is_not_read_into_the_operator(s3: StubS3, listed: int) -> None:
+    """A trainer role may write its manifest, also after it was listed."""
+    s3.objects[MANIFEST_KEY] = b"[" * (MAX_MANIFEST_BYTES + 1)
+    s3.sizes[MANIFEST_KEY] = listed
+    with operator_s3(s3, CallLimits()) as artifacts:
+        [found] = await artifacts.list(s3.environment, LAYOUT, {})
+        assert found.manifest is None
+        assert "more than the 4,194,304 bytes" in (found.problem or "")
+        assert found.problem == await artifacts.verify(s3.environment, found.uri)
+        assert s3.requests.count("get") == (0 if listed > MAX_MANIFEST_BYTES else 2)
+        assert breaker_open(s3) == 0
+
+
+@pytest.mark.slow
+async def test_of_a_large_manifest_the_operator_keeps_what_objects_show(s3: StubS3) -> None:
+    files = [FileEntry(name=f"{number}", size=SIZE, sha256="0" * 64) for number in range(1000)]
+    manifest = Manifest(
+        kind=ArtifactKind.checkpoint,
+        files=files,
+        created_at=datetime(2026, 1, 1, tzinfo=UTC),
+        run_name="r" * 100_000,
+        step=1,
+        policy_version=7,
+        details={"reward": 0.5, "more": [[]] * 100_000},
+    )
+    s3.objects[MANIFEST_KEY] = manifest.model_dump_json(by_alias=True).encode()
+    s3.keys |= {MANIFEST_KEY.replace("manifest.json", file.name) for file in files}
+    with operator_s3(s3, CallLimits()) as artifacts:
+        [found] = await artifacts.list(s3.environment, LAYOUT, {})
+    assert found.problem is None
+    assert found.manifest
+    assert (found.manifest.size, found.manifest.policy_version) == (1000 * SIZE, 7)
+    assert found.manifest.details == {"reward": 0.5}
+    assert len(found.manifest.model_dump_json()) < 1000
+
+
+@pytest.mark.slow
+async def test_an_object_that_does_not_arrive_is_no_outage(s3: StubS3) -> None:
+    s3.objects[MANIFEST_KEY] = b"{" + b" " * 100
+    s3.stalled = frozenset({MANIFEST_KEY})
+    with operator_s3(s3, CallLimits(silence_seconds=1.0)) as artifacts:
+        for _ in range(3):
+            with pytest.raises(StoreTimeout, match="sent a part of an object"):
+                await artifacts.list(s3.environment, LAYOUT, {})
+        assert breaker_open(s3) == 0
+        assert await artifacts.check(s3.environment, BUCKET) is None
+
+
+@pytest.mark.slow
+async def test_an_object_whose_connection_breaks_is_no_outage(s3: StubS3) -> None:
+    def read(store: Store) -> bytes:
+        raise BodyInterrupted("a part")
+
+    with operator_s3(s3, CallLimits()) as artifacts:
+        for _ in range(5):
+            with pytest.raises(BodyInterrupted):
+                await artifacts._call(s3.environment, read)
+        assert breaker_open(s3) == 0
 
 
 # --- late threads ----------------------------------------------------------------------------------------------------

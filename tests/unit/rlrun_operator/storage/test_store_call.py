@@ -50,6 +50,26 @@ def test_each_response_begins_the_silence_anew(bench: Bench) -> None:
     assert not isinstance(bench.error(), StoreTimeout)
 
 
+def test_pieces_of_an_object_are_answers_and_their_end_is_no_outage(bench: Bench) -> None:
+    bench.call.begin()
+    bench.call.after_response()
+    for _ in range(3):
+        bench.now += 3.0
+        bench.call.on_data()
+    assert bench.call.seconds_left == 4.0
+    bench.now += 4.0
+    assert isinstance(bench.error(), StoreTimeout)
+    bench.call.before_request("GET")
+    assert not isinstance(bench.error(), StoreTimeout)
+
+
+def test_a_body_is_not_read_for_a_caller_that_has_gone(bench: Bench) -> None:
+    bench.call.begin()
+    bench.call.end()
+    with pytest.raises(CallEnded):
+        bench.call.on_data()
+
+
 def test_a_call_that_s3_answers_ends_after_its_total_time(bench: Bench) -> None:
     bench.call.begin()
     for _ in range(20):
