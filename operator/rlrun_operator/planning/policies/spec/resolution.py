@@ -20,6 +20,9 @@ from rlrun_operator.planning.policies.spec.validation import check_priority, res
 from rlrun_operator.resources.access.storage_access import sign_references
 from rlrun_operator.resources.platform import resolve
 
+MAX_KEPT = 16_384
+"""Characters of the longest configuration that is kept parsed. Users may change it; 128 of these take 60 MB."""
+
 
 def resolve_run(
     observation: RunObservation, status: RLRunStatus, spec: RLRunSpec, settings: OperatorSettings
@@ -77,11 +80,16 @@ def has_signed_references(observation: RunObservation, attempt: int, resolved: R
 
 def readable_config(config_map: Obj) -> ResolvedRun | None:
     """Return the configuration in a run's ConfigMap, or None if it cannot be read. Do not change the result."""
-    return _parse((config_map.get("data") or {}).get(CONFIG_KEY, ""))
+    text = (config_map.get("data") or {}).get(CONFIG_KEY, "")
+    return _parse_cached(text) if len(text) <= MAX_KEPT else _parse(text)
 
 
 # A reconcile reads the configuration several times. One takes 20 kB, and 0.1 ms to parse.
 @lru_cache(maxsize=128)
+def _parse_cached(text: str) -> ResolvedRun | None:
+    return _parse(text)
+
+
 def _parse(text: str) -> ResolvedRun | None:
     try:
         return ResolvedRun.parse(text)

@@ -1,0 +1,14 @@
+"""Configurations of attempts in ConfigMaps, which users may change as often as they like."""
+
+from rlrun.protocol.resolved import CONFIG_KEY
+from rlrun_operator.planning.policies.spec import resolution
+from rlrun_operator.planning.policies.spec.resolution import MAX_KEPT, readable_config
+
+
+def test_large_configurations_are_not_kept() -> None:
+    before = resolution._parse_cached.cache_info()
+    for version in range(3):
+        assert readable_config({"data": {CONFIG_KEY: f"{version}" + " " * MAX_KEPT}}) is None
+    assert resolution._parse_cached.cache_info() == before
+    assert readable_config({"data": {CONFIG_KEY: "small"}}) is None
+    assert resolution._parse_cached.cache_info() != before
