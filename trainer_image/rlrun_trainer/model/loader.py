@@ -46,7 +46,11 @@ class Loader:
         kept = torch.float32 if trainable else self.dtype
         try:
             model: Any = AutoModelForCausalLM.from_pretrained(
-                folder, dtype=kept, attn_implementation=self.attention, local_files_only=True
+                folder,
+                dtype=kept,
+                attn_implementation=self.attention,
+                local_files_only=True,
+                trust_remote_code=False,
             )
         except (OSError, ValueError, KeyError, ImportError) as error:
             raise ProblemError.of(

@@ -46,7 +46,10 @@ def write_model(base: BaseModel, slot: AdapterSlot, dtype: torch.dtype) -> TempF
 def read_model(folder: Path) -> dict[str, torch.Tensor]:
     """Return the weights in a folder by their names in memory, float32 on the CPU. Raises ProblemError."""
     try:
-        model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, local_files_only=True)
+        # A run writes its checkpoints: neither pickled weights nor code in the folder may run in the next trainer.
+        model: Any = AutoModelForCausalLM.from_pretrained(
+            folder, dtype=torch.float32, local_files_only=True, use_safetensors=True, trust_remote_code=False
+        )
     except (OSError, ValueError, KeyError) as error:
         raise ProblemError.of(
             UNPROCESSABLE, Reason.CHECKPOINT_MISMATCH, f"Could not load the checkpoint's model: {error}"
