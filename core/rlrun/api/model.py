@@ -31,6 +31,8 @@ OWNED_FLAGS = (
     "--logprobs-mode",
     "--api-key",
     "--middleware",
+    "--allowed-media-domains",
+    "--allowed-local-media-path",
 )
 """Flags of the inference engine that only the operator may set. A file of `--config` could contain any of them."""
 DISTRIBUTION_FLAGS = ("--logits-processors", "--tool-strict-level")

@@ -34,6 +34,8 @@ STARTUP_SECONDS = 2700
 SIDECAR_STARTUP_SECONDS = 600
 """Time limit in seconds for the start of a sidecar, which gets little CPU beside engines that load models."""
 ADAPTERS_DIR = "/adapters"
+NO_MEDIA_DOMAIN = "none.invalid"
+"""The only host from which engines load images, audio and video. No name below `invalid` exists (RFC 2606)."""
 
 
 def engine_args(resolved: ResolvedRun) -> list[str]:
@@ -61,6 +63,7 @@ def serve_args(model: RLModelSpec, lora: Sequence[str]) -> list[str]:
         "--max-model-len", str(model.seq_len),
         "--logprobs-mode", "processed_logprobs",
         "--middleware", MIDDLEWARE,
+        "--allowed-media-domains", NO_MEDIA_DOMAIN,
         *model.inference.extra_args,
     ]  # fmt: skip
 

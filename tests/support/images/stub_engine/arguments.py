@@ -10,7 +10,7 @@ from pathlib import Path
 
 IGNORED_VALUES = (
     "--logprobs-mode", "--dtype", "--max-num-seqs", "--kv-cache-memory-bytes", "--max-loras", "--max-cpu-loras",
-    "--tool-call-parser",
+    "--tool-call-parser", "--allowed-media-domains",
 )  # fmt: skip
 IGNORED_SWITCHES = ("--enforce-eager", "--enable-auto-tool-choice")
 ENV_ADAPTERS = "VLLM_ALLOW_RUNTIME_LORA_UPDATING"

@@ -1,6 +1,7 @@
 """Engines ask for a token: what their pods have for it, and what an RLModel cannot change."""
 
 import base64
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,14 @@ def container(pod: Obj, name: str) -> Obj:
 
 def variables(pod: Obj, name: str = "vllm") -> dict[str, Any]:
     return {e["name"]: e.get("value", e.get("valueFrom")) for e in container(pod, name)["env"]}
+
+
+@pytest.mark.parametrize("pod", [pod_of_run(), pod_of_pool()], ids=["run", "pool"])
+def test_engines_fetch_media_from_no_host_that_can_exist(pod: Obj) -> None:
+    args = container(pod, "vllm")["args"]
+    following = args[args.index("--allowed-media-domains") + 1 :]
+    domains = list(itertools.takewhile(lambda argument: not argument.startswith("--"), following))
+    assert [domain.endswith(".invalid") for domain in domains] == [True]
 
 
 @pytest.mark.parametrize("pod", [pod_of_run(), pod_of_pool()], ids=["run", "pool"])
@@ -144,5 +153,8 @@ def test_an_rlmodel_can_neither_change_the_token_nor_leave_the_middleware_out(bu
     assert found["VLLM_USE_RUST_FRONTEND"] == "0"
     names = [e["name"] for e in container(pod, "vllm")["env"]]
     assert len(names) == len(set(names))
+    for flag in ("--allowed-media-domains", "--allowed-local-media-path"):
+        with pytest.raises(ValidationError, match=flag):
+            build({"inference": {"extraArgs": [flag, "/"]}})
     with pytest.raises(ValidationError, match="--middleware"):
         build({"inference": {"extraArgs": ["--middleware", "mine.Open"]}})
