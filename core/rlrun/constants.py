@@ -385,6 +385,7 @@ class Reason(StrEnum):
     TEACHER_REFUSED = "TeacherRefused"
     TEACHER_ANSWER_UNUSABLE = "TeacherAnswerUnusable"
     WANDB_FAILED = "WandbFailed"
+    METRIC_NAMES_DROPPED = "MetricNamesDropped"
     NO_WARNINGS = "NoWarnings"
 
     # Training

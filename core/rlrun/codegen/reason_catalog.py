@@ -974,6 +974,11 @@ SURROUNDINGS = _section(
         "Metrics cannot be sent to Weights & Biases. The run continues.",
         "See the cause in the message, usually the key or the network.",
     ),
+    (
+        Reason.METRIC_NAMES_DROPPED,
+        "The environments report more than 200 names of metrics and agents. The first 200 of the run are kept.",
+        "Put no ids or texts into names of metrics; the message has some that were left out.",
+    ),
     (Reason.NO_WARNINGS, "Earlier warnings no longer apply.", NOTHING),
 )
 

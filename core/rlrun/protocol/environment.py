@@ -16,6 +16,7 @@ import re
 import uuid
 from collections.abc import Mapping
 from enum import StrEnum
+from itertools import islice
 from typing import Annotated, Any
 
 from pydantic import (
@@ -43,6 +44,10 @@ MAX_RESPONSE_BYTES = 256 * 1024**2
 """Largest response of a worker or of the server, because both may be under the control of user code."""
 BYTES_PER_ROLLOUT = 4 * 1024**2
 """More than a rollout or the example of a `GroupResult` can have: their texts and metrics are cut."""
+MAX_METRICS = 128
+"""Metrics of a rollout that are kept."""
+MAX_METRIC_NAME = 200
+"""Characters of the longest name of a metric that is kept."""
 ROLLOUT_SHARE = 0.9
 """Share of a group's deadline that its rollouts may use. The rest is for scoring those that finished."""
 
@@ -236,8 +241,9 @@ class RolloutResult(Schema):
     @field_validator("metrics")
     @classmethod
     def _keep_finite(cls, metrics: dict[str, float]) -> dict[str, float]:
-        # A mean with one that is not would be lost for the whole batch.
-        return {name: value for name, value in metrics.items() if math.isfinite(value)}
+        # A mean with one that is not would be lost for the whole batch. The worker is user code and keeps no limit.
+        usable = ((n, v) for n, v in metrics.items() if math.isfinite(v) and len(n) <= MAX_METRIC_NAME)
+        return dict(islice(usable, MAX_METRICS))
 
 
 def _result_or_error(value: Any, validate: ValidatorFunctionWrapHandler) -> RolloutResult:

@@ -127,11 +127,11 @@ def batch_histograms(groups: Sequence[Group]) -> dict[str, list[float]]:
 
 def environment_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
     """Return the environments' own metrics, each as the mean over the rollouts that report it."""
-    names = sorted({name for rollout in rollouts for name in rollout.result.metrics})
-    return {
-        f"metrics/{name}/mean": mean(r.result.metrics[name] for r in rollouts if name in r.result.metrics)
-        for name in names
-    }
+    values: dict[str, list[float]] = {}
+    for rollout in rollouts:
+        for name, value in rollout.result.metrics.items():
+            values.setdefault(name, []).append(value)
+    return {f"metrics/{name}/mean": mean(numbers) for name, numbers in sorted(values.items())}
 
 
 def trainer_metrics(values: Mapping[str, float]) -> dict[str, float]:

@@ -23,6 +23,7 @@ from rlrun_orchestrator.data.batch_metrics import (
 )
 from rlrun_orchestrator.data.ended_groups import EndedGroup
 from rlrun_orchestrator.data.groups import Group
+from rlrun_orchestrator.data.metric_names import MetricNames
 from rlrun_orchestrator.data.reward_histogram import RewardHistograms
 from rlrun_orchestrator.data.schedule import RunSchedule
 from rlrun_orchestrator.data.sent_batch import SentBatch
@@ -114,6 +115,7 @@ class StepReporter:
         self._rollouts_per_example = rollouts_per_example
         self._learns_from_rewards = learns_from_rewards
         self._totals = TrainingTotals()
+        self._names = MetricNames()
         self._step_metrics: dict[str, float] = {}
         """Metrics of the newest step."""
         self._evaluation_metrics: dict[str, float] = {}
@@ -126,7 +128,8 @@ class StepReporter:
         now = datetime.now(UTC)
         groups = list(report.groups)
         self._progress.add_mismatch_kl(report.trainer.get("mismatch_kl/all/mean"), report.trained_tokens)
-        metrics = finite(self._metrics(report))
+        metrics = finite(self._names.select(self._metrics(report)))
+        self._conditions.set_condition("metric names", self._names.problem)
         self._step_metrics = metrics
         self._progress.record_step(report.step, report.reward, report.times.step, now)
         if groups:
@@ -155,9 +158,9 @@ class StepReporter:
         if "time/step" in result.metrics:
             values["time/trainer"] = result.metrics["time/step"]
         self._progress.add_mismatch_kl(result.metrics.get("mismatch_kl/all/mean"), batch.tokens if batch else 0)
-        self._step_metrics = finite(values)
+        metrics = self._step_metrics = finite(self._names.select(values))
         self._progress.record_step(result.step, batch.reward if batch else None, None, now)
-        self._write(result.step, now, finite(values))
+        self._write(result.step, now, metrics)
 
     def record_evaluation(self, step: int, values: dict[str, float]) -> None:
         """Report an evaluation of the policy after `step` steps."""

@@ -538,6 +538,7 @@ def test_options(render: Render) -> None:
     for service, deployment in (("rlrun-metrics", "rlrun-operator"), ("rlrun-server", "rlrun-server")):
         labels = plain.one("Deployment", deployment)["spec"]["template"]["metadata"]["labels"]
         assert plain.one("Service", service)["spec"]["selector"].items() <= labels.items()
+    assert everything.one("PodMonitor")["spec"]["sampleLimit"] == 10_000
     selected = everything.one("ServiceMonitor")["spec"]["selector"]["matchLabels"]
     assert selected.items() <= everything.one("Service", "rlrun-metrics")["metadata"]["labels"].items()
 
