@@ -492,6 +492,41 @@ def test_the_server_uses_one_secret_of_its_namespace_for_api_keys(render: Render
         assert variables.get("RLRUN_SERVER_API_KEY_SECRET") == place
 
 
+def test_an_operator_of_some_namespaces_has_its_rights_there_only(render: Render) -> None:
+    kueue = {"kueue": {"enabled": True}}
+    everywhere = render(kueue).one("ClusterRole", "rlrun-operator")["rules"]
+    rendered = render({**kueue, "operator": {"watchNamespaces": ["one", "two"]}})
+    cluster = rendered.one("ClusterRole", "rlrun-operator")["rules"]
+    for group, resource in (
+        ("", "secrets"),
+        ("apps", "deployments"),
+        ("batch", "jobs"),
+        ("", "pods"),
+        ("", "pods/log"),
+    ):
+        assert not any(group in rule["apiGroups"] and resource in rule["resources"] for rule in cluster), resource
+    assert [rule["verbs"] for rule in cluster if "rlruns" in rule["resources"]] == [["list"]]
+    roles = {role["metadata"]["namespace"]: role for role in rendered.of("Role") if _is_named(role, "rlrun-operator")}
+    assert set(roles) == {"one", "two"}
+    for role in roles.values():
+        together = [*cluster, *role["rules"]]
+        for rule in everywhere:
+            for resource in rule["resources"]:
+                for verb in rule["verbs"]:
+                    assert allowed(together, rule["apiGroups"][0], resource, verb), (resource, verb)
+    bindings = [b for b in rendered.of("RoleBinding") if _is_named(b, "rlrun-operator")]
+    assert [b["metadata"]["namespace"] for b in bindings] == ["one", "two"]
+    assert {b["subjects"][0]["name"] for b in bindings} == {"rlrun"}
+    secrets = rendered.one("Role", "rlrun-operator-secrets")
+    assert secrets["rules"] == [
+        {"apiGroups": [""], "resources": ["secrets"], "verbs": ["get", "create", "patch", "delete"]}
+    ]
+
+
+def _is_named(obj: Any, name: str) -> bool:
+    return bool(obj["metadata"]["name"] == name)
+
+
 def test_no_rights_without_rbac(render: Render) -> None:
     rendered = render({"rbac": {"create": False, "userRoles": False}})
     assert not any(rendered.of(kind) for kind in ("ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"))
