@@ -21,7 +21,7 @@ from botocore.response import StreamingBody
 
 from rlrun.protocol.storage_access import MAX_URL, PAYLOAD_HASH, RequestToSign
 from rlrun.storage.bucket_urls import BucketUrls
-from rlrun.storage.errors import NO_RESPONSE_ERRORS, TooLarge
+from rlrun.storage.errors import NO_RESPONSE_ERRORS, ObjectTooLarge
 from rlrun.storage.layout import S3Uri
 from rlrun.storage.remote_signer import RequestSigner
 
@@ -70,7 +70,7 @@ class DirectRequests:
     def get(self, uri: S3Uri, limit: int) -> bytes | None:
         """Return the bytes of the object, None if S3 did not send them.
 
-        Raises ClientError if S3 says there is none, TooLarge if it has more than `limit` bytes.
+        Raises ClientError if S3 says there is none, ObjectTooLarge if it has more than `limit` bytes.
         """
         status, body, _ = self._send(self.describe("GET", uri), limit=limit, place=uri)
         if status == 404 and MISSING in body:
@@ -101,7 +101,7 @@ class DirectRequests:
         limit: int = ERROR_BYTES,
         place: S3Uri | None = None,
     ) -> tuple[int, bytes, Mapping[str, str]]:
-        """Return status, body and headers of the response. Raises TooLarge beyond `limit` bytes of the body."""
+        """Return status, body and headers of the response. Raises ObjectTooLarge beyond `limit` bytes of the body."""
         if asked is None or self._clock() < self._paused_until:
             return NO_RESPONSE, b"", {}
         headers = dict(self._signer.headers_for(asked))
@@ -124,9 +124,10 @@ class DirectRequests:
 def read_body(body: Any, limit: int, place: object, on_data: Callable[[], None] | None = None) -> bytes:
     """Return the bytes of a response of S3, and call `on_data` before and after each piece of them.
 
-    Raises TooLarge beyond `limit` bytes, without reading the rest, and the errors of botocore.
+    Raises ObjectTooLarge beyond `limit` bytes, without reading the rest, and the errors of botocore.
     """
-    pieces, missing = [], limit + 1
+    pieces: list[bytes] = []
+    missing = limit + 1
     while missing > 0:
         if on_data is not None:
             on_data()
@@ -139,9 +140,11 @@ def read_body(body: Any, limit: int, place: object, on_data: Callable[[], None] 
     raise too_large(place, limit)
 
 
-def too_large(place: object, limit: int) -> TooLarge:
+def too_large(place: object, limit: int) -> ObjectTooLarge:
     """Return the error of an object that has more than `limit` bytes."""
-    return TooLarge(f"{place} has more than the {limit:,} bytes that are read of it: delete it or upload it again")
+    return ObjectTooLarge(
+        f"{place} has more than the {limit:,} bytes that are read of it: delete it or upload it again"
+    )
 
 
 def _is_encrypted(url: str) -> bool:

@@ -100,7 +100,7 @@ class Corrupt(StoreError):
     reason = Reason.S3_ARTIFACT_CORRUPT
 
 
-class TooLarge(Corrupt):
+class ObjectTooLarge(Corrupt):
     """The object has more bytes than objects of its kind may have."""
 
 

@@ -36,8 +36,8 @@ from rlrun.storage.errors import (
     BucketMissing,
     Corrupt,
     NotFound,
+    ObjectTooLarge,
     StoreError,
-    TooLarge,
     Unreachable,
     translate_s3_errors,
 )
@@ -53,11 +53,11 @@ __all__ = [
     "BucketMissing",
     "Corrupt",
     "NotFound",
+    "ObjectTooLarge",
     "RequestLimits",
     "Store",
     "StoreError",
     "StoredObject",
-    "TooLarge",
     "Unreachable",
     "Upload",
 ]
@@ -105,6 +105,8 @@ class Upload:
 
 class Store:
     """Client of S3: small objects, artifacts, listings, deletion. All methods raise StoreError."""
+
+    _on_data: Callable[[], None] | None = None
 
     def __init__(
         self,
@@ -154,7 +156,6 @@ class Store:
             self._s3.meta.events.register("response-received.s3", forget_refused_signatures(signer))
             self._direct = DirectRequests(self._s3, BucketUrls(session, endpoint, region), signer)
         self._transfer = Transfer(self._s3, self.endpoint, self._direct)
-        self._on_data: Callable[[], None] | None = None
 
     @classmethod
     def of_process(cls, environ: Mapping[str, str] = os.environ, limits: RequestLimits = DEFAULT_LIMITS) -> "Store":
@@ -228,7 +229,7 @@ class Store:
             self._s3.put_object(Bucket=uri.bucket, Key=uri.key, Body=data, **condition)
 
     def get_bytes(self, uri: S3Uri, limit: int = MAX_OBJECT_BYTES) -> bytes:
-        """Return the object's bytes. Raises NotFound, TooLarge beyond `limit` bytes, and BodyInterrupted."""
+        """Return the object's bytes. Raises NotFound, ObjectTooLarge beyond `limit` bytes, and BodyInterrupted."""
         with translate_s3_errors(uri, self.endpoint):
             data = self._direct.get(uri, limit) if self._direct is not None else None
             if data is not None:

@@ -15,7 +15,7 @@ SHOWN = 3
 SHOWN_CHARACTERS = 80
 
 
-class MetricNames:
+class ChosenNames:
     """The names of one run."""
 
     def __init__(self, limit: int = MAX_NAMES) -> None:
@@ -38,7 +38,7 @@ class MetricNames:
 
     @property
     def problem(self) -> Problem | None:
-        """What the last `select` has left out, or None."""
+        """Description of the values that the last `select` has left out, or None."""
         if not self._dropped:
             return None
         some = ", ".join(name[:SHOWN_CHARACTERS] for name in self._dropped[:SHOWN])

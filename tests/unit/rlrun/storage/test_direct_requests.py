@@ -12,7 +12,15 @@ from rlrun.protocol.storage_access import MAX_BATCH, MAX_URL, PAYLOAD_HASH, Requ
 from rlrun.storage import direct_requests, transfer
 from rlrun.storage import store as store_module
 from rlrun.storage.direct_requests import PAUSE_SECONDS
-from rlrun.storage.errors import AccessDenied, AlreadyExists, BucketMissing, NotFound, StoreError, TooLarge, Unreachable
+from rlrun.storage.errors import (
+    AccessDenied,
+    AlreadyExists,
+    BucketMissing,
+    NotFound,
+    ObjectTooLarge,
+    StoreError,
+    Unreachable,
+)
 from rlrun.storage.layout import S3Uri
 from rlrun.storage.manifest import ArtifactKind
 from rlrun.storage.remote_signer import RequestSigner
@@ -176,11 +184,11 @@ def test_the_url_is_the_one_that_the_client_writes(store: Store, s3: Requests, s
 
 def test_an_object_is_read_up_to_a_limit(store: Store, s3: Requests, through_client: list[str]) -> None:
     assert store.get_bytes(PLACE, len(DATA)) == DATA
-    with pytest.raises(TooLarge, match=f"{len(DATA) - 1} bytes"):
+    with pytest.raises(ObjectTooLarge, match=f"{len(DATA) - 1} bytes"):
         store.get_bytes(PLACE, len(DATA) - 1)
     assert through_client == []
     s3.answers = [Answer(404, b"<Code>NoSuchKey</Code>" * 10_000)]
-    with pytest.raises(TooLarge):
+    with pytest.raises(ObjectTooLarge):
         store.get_bytes(PLACE)
 
 

@@ -18,10 +18,10 @@ from rlrun.storage.store import (
     BucketMissing,
     Corrupt,
     NotFound,
+    ObjectTooLarge,
     RequestLimits,
     Store,
     StoreError,
-    TooLarge,
     Unreachable,
 )
 
@@ -180,7 +180,7 @@ def test_garbage_manifest_is_corrupt_and_can_be_uploaded_over(store: Store, plac
 def test_an_object_is_read_up_to_a_limit(store: Store, place: S3Uri) -> None:
     store.put_bytes(place / "log", b"12345")
     assert store.get_bytes(place / "log", 5) == b"12345"
-    with pytest.raises(TooLarge, match="more than the 4 bytes"):
+    with pytest.raises(ObjectTooLarge, match="more than the 4 bytes"):
         store.get_bytes(place / "log", 4)
 
 
