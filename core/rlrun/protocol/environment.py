@@ -46,8 +46,8 @@ BYTES_PER_ROLLOUT = 4 * 1024**2
 """More than a rollout or the example of a `GroupResult` can have: their texts and metrics are cut."""
 MAX_METRICS = 128
 """Metrics of a rollout that are kept."""
-MAX_METRIC_NAME = 200
-"""Characters of the longest name of a metric that is kept."""
+MAX_METRIC_NAME = 256
+"""Characters of the longest name of a metric that is kept: more than the worker leaves of one that it cuts."""
 ROLLOUT_SHARE = 0.9
 """Share of a group's deadline that its rollouts may use. The rest is for scoring those that finished."""
 
