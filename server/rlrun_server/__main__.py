@@ -51,6 +51,8 @@ from rlrun_server.runtime.settings import ServerConfig, load_settings
 from rlrun_server.signing.own_signatures import own_store
 from rlrun_server.signing.pod_signing import Signing
 from rlrun_server.signing.signer import S3Signer
+from rlrun_server.signing.store_probe import StoreProbe, follow, http_sender
+from rlrun_server.signing.store_safety import StoreSafety
 from rlrun_server.signing.user_signing import UserSigning
 
 log = logging.getLogger("rlrun_server")
@@ -77,7 +79,8 @@ async def serve(config: ServerConfig) -> int:
     folder = config.settings.credentials
     signer = S3Signer(config.endpoint_url, config.region, folder)
     keys = CachedValue(config.keys, KEY_SECONDS, time.monotonic)
-    signing = Signing(config.settings, signer, reviews, keys.value, time.monotonic)
+    safety = StoreSafety()
+    signing = Signing(config.settings, signer, reviews, keys.value, time.monotonic, safety)
     location = config.location
     endpoints = dict.fromkeys((location.endpoint or None, config.endpoint_url))
     signers = [S3Signer(endpoint, config.region, folder) for endpoint in endpoints]
@@ -85,10 +88,11 @@ async def serve(config: ServerConfig) -> int:
     key_store = ApiKeyStore(cluster, namespace, name, time.monotonic) if name else None
     users = Users(cluster.create, time.monotonic, key_store)
     identification = Identification(users, config.settings.reviews_per_second, time.monotonic)
-    user_signing = UserSigning(config.settings, location, signers, identification, users, time.monotonic)
+    user_signing = UserSigning(config.settings, location, signers, identification, users, time.monotonic, safety)
     own_signer = S3Signer(config.endpoint_url, config.region, folder)
     root = S3Uri(config.settings.bucket, config.settings.prefix.strip("/"))
     store = own_store(own_signer, config.endpoint_url, config.region)
+    probe = StoreProbe(own_signer, http_sender(config.endpoint_url, config.region), root, store)
     metrics = MetricReader(store, own_signer.renew, root, time.monotonic)
     samples = SampleReader(store, own_signer.renew, root, time.monotonic)
     owners = config.settings.environment_owners
@@ -142,6 +146,7 @@ async def serve(config: ServerConfig) -> int:
         ):
             log.info("rlrun-server on port %d", config.settings.tls_port if certificate else config.settings.port)
             tasks = [asyncio.create_task(kind.follow()) for kind in services.objects.kinds]
+            tasks.append(asyncio.create_task(follow(probe.run, safety)))
             if certificate is not None:
                 tasks.append(asyncio.create_task(certificate.follow()))
             await stop.wait()

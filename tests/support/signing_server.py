@@ -30,6 +30,7 @@ from rlrun.protocol.storage_access import (
     StorageGrant,
     StorageRole,
 )
+from rlrun.storage.layout import S3Uri
 from rlrun.storage.store import Store
 from rlrun.storage.user_signer import Send, open_user_store, read_location
 from rlrun_cli.remote.server import DirectServer
@@ -42,8 +43,11 @@ from rlrun_server.authentication.users import Users
 from rlrun_server.http.serving import listen, serving_on
 from rlrun_server.runtime.certificate import Certificate
 from rlrun_server.runtime.settings import ServerConfig, ServerSettings
+from rlrun_server.signing.own_signatures import own_store
 from rlrun_server.signing.pod_signing import Signing
 from rlrun_server.signing.signer import S3Signer
+from rlrun_server.signing.store_probe import StoreProbe, http_sender
+from rlrun_server.signing.store_safety import Inconclusive, SigningMethod, SigningVerdict, StoreSafety
 from rlrun_server.signing.user_signing import UserSigning
 from typing_extensions import override
 
@@ -287,17 +291,27 @@ def signing_server(
     store = ApiKeyStore(cluster or api, platform_namespace, KEY_SECRET, time.monotonic)
 
     async def run() -> None:
+        safety = StoreSafety()
+        root = S3Uri(settings.bucket, settings.prefix)
+        store_of_server = own_store(signer, s3.endpoint, "us-east-1")
+        probe = StoreProbe(signer, http_sender(s3.endpoint, "us-east-1"), root, store_of_server)
+        try:
+            safety.record(await probe.run())
+        except Inconclusive:
+            # Tests without an S3 server get signatures all the same.
+            safety.record(SigningVerdict(SigningMethod.headers))
         signing = Signing(
             settings,
             signer,
             TokenReviews(api.create, time.monotonic),
             lambda: [KEY],
             time.monotonic,
+            safety,
         )
         reviews = Users(create or api.create, time.monotonic, store)
         identification = Identification(reviews, settings.reviews_per_second, time.monotonic)
         found["users"] = users = UserSigning(
-            settings, config.location, [signer], identification, reviews, time.monotonic
+            settings, config.location, [signer], identification, reviews, time.monotonic, safety
         )
         keys = ApiKeyManagement(identification, reviews, store, time.monotonic, lambda: datetime.now(UTC))
         found["stop"] = stop = asyncio.Event()

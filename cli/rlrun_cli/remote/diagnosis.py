@@ -110,7 +110,13 @@ def check_operator(api: RemoteCluster, server: str | None) -> Finding:
 
 def check_server(api: RemoteCluster, server: str | None) -> Finding:
     """Check that rlrun-server answers this user. Raises CliError, StoreError."""
-    find_server(api, server)("GET", LOCATION_PATH, None)
+    location = find_server(api, server)("GET", LOCATION_PATH, None)
+    if problem := location.get("problem"):
+        return Finding(
+            "rlrun-server",
+            f"signs no request to S3: {problem}",
+            "ask the platform team to see docs/security.md, S3 servers, and the log of rlrun-server",
+        )
     return Finding("rlrun-server", "answers, and knows you")
 
 

@@ -496,6 +496,18 @@ S3 = _section(
         "See the message. If a run needs the folder, its grant is outdated: start a new attempt.",
     ),
     (
+        Reason.S3_NOT_IMPLEMENTED,
+        "The S3 server does not implement a request that the platform needs, for example one with `If-None-Match`.",
+        "Use an S3 server that has it: docs/security.md lists which were tried.",
+    ),
+    (
+        Reason.STORAGE_UNSAFE,
+        "The S3 server accepts headers that a signature does not cover, so that a tenant could use it for other files. "
+        "rlrun-server signs nothing for runs and users.",
+        "The platform team upgrades or replaces the S3 server (docs/security.md lists which were tried). rlrun-server "
+        "tests it again every 30 seconds.",
+    ),
+    (
         Reason.API_KEY_ACCOUNT_MISSING,
         "The namespace has no ServiceAccount `rlrun-user`, whose rights an API key has.",
         "Create it, and bind a role to it.",

@@ -89,9 +89,18 @@ class SignBatchRequest(Schema):
 
 
 class SignedHeaders(Schema):
-    """Headers to add to the request. They are valid for this method, URL, body and a few minutes only."""
+    """Headers to add to the request, or parameters of its URL. They are valid for this method, URL and headers, and for
+    a few minutes only.
+    """
 
     headers: dict[str, str]
+    query: str = ""
+    """Parameters to append to the URL, for S3 servers that check them better than headers. The request is then sent
+    without PAYLOAD_HASH. Empty: the headers are the signature."""
+
+    def signed_url(self, url: str) -> str:
+        """Return the URL of the request with its signature, if the URL has it."""
+        return f"{url}{'&' if '?' in url else '?'}{self.query}" if self.query else url
 
 
 class SignedBatch(Schema):

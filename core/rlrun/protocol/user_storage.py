@@ -34,3 +34,5 @@ class StorageLocation(Schema):
     endpoint: str = ""
     """URL of the S3 service for users' machines. Empty: AWS."""
     region: str
+    problem: str = ""
+    """Reason why no request is signed now. Empty: requests are signed."""

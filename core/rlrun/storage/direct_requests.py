@@ -104,14 +104,13 @@ class DirectRequests:
         """Return status, body and headers of the response. Raises ObjectTooLarge beyond `limit` bytes of the body."""
         if asked is None or self._clock() < self._paused_until:
             return NO_RESPONSE, b"", {}
-        headers = dict(self._signer.headers_for(asked))
+        signed = self._signer.signature_for(asked)
+        headers, url = dict(signed.headers), signed.signed_url(asked.url)
         if data is not None:
             headers["content-length"] = str(len(data))
         try:
-            response = self._session.send(AWSPreparedRequest(asked.method, asked.url, headers, data, True))
-            stream = StreamingBody(response.raw, response.headers.get("content-length"))
-            largest = limit if response.status_code == 200 else ERROR_BYTES
-            body = read_body(stream, largest, place or asked.url)
+            response = self._session.send(AWSPreparedRequest(asked.method, url, headers, data, False))
+            body: bytes = response.content
         except NO_RESPONSE_ERRORS:
             return NO_RESPONSE, b"", {}
         if response.status_code not in (200, 404):

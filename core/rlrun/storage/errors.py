@@ -94,6 +94,12 @@ class AlreadyExists(StoreError):
     """The object exists, and was to be written only if it does not."""
 
 
+class NotImplementedByStore(StoreError):
+    """The S3 server lacks an operation, or a condition, that the platform needs. A retry does not help."""
+
+    reason = Reason.S3_NOT_IMPLEMENTED
+
+
 class Corrupt(StoreError):
     """The bytes differ from those in the manifest."""
 
@@ -146,6 +152,11 @@ def _classify_response(error: ClientError, place: str, endpoint: str) -> StoreEr
         )
     if code == "PreconditionFailed" or status == 412:
         return AlreadyExists(f"{place} exists already and is not replaced")
+    if code == "NotImplemented" or status == 501:
+        return NotImplementedByStore(
+            f"{endpoint} does not implement {error.operation_name} on {place} with these headers. If it is a write "
+            "that must not replace an object, the S3 server lacks If-None-Match: use one that has it"
+        )
     if code in BUSY_CODES or status >= 500:
         return Unreachable(
             f"{endpoint} responds to {error.operation_name} on {place} with {status} {code} after all retries: "

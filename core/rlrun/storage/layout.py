@@ -10,6 +10,7 @@
                               /logs/attempt-1/{pod}/{container}.log
 {prefix}/environments/{owner}/{name}/{version}/*.whl
 {prefix}/models/{owner}/{name}/                             weights for RLModels with an s3:// source
+{prefix}/rlrun.probe/{random}/                              tests of the S3 server by rlrun-server, deleted afterwards
 """
 
 import hashlib
@@ -151,6 +152,8 @@ def step_of(folder: str) -> int:
 ENVIRONMENTS_FOLDER, MODELS_FOLDER = "environments", "models"
 SHARED_FOLDERS = (ENVIRONMENTS_FOLDER, MODELS_FOLDER)
 """Folders of the platform, next to the namespaces' folders."""
+PROBE_FOLDER = "rlrun.probe"
+"""Folder in which rlrun-server tests the S3 server. No namespace has a dot in its name."""
 
 
 def environment_package(bucket: str, prefix: str, owner: str, name: str) -> S3Uri:

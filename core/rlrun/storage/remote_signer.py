@@ -136,15 +136,19 @@ class RequestSigner(ABC):
             if name in SIGNED_HEADERS or name.startswith("x-amz-")
         }
         asked = RequestToSign(method=str(request.method), url=str(request.url), headers=wanted)
-        for name, value in self.headers_for(asked).items():
+        signed = self.signature_for(asked)
+        if signed.query:
+            request.url = signed.signed_url(asked.url)
+            del request.headers[PAYLOAD_HASH]
+        for name, value in signed.headers.items():
             del request.headers[name]
             request.headers[name] = value
 
-    def headers_for(self, asked: RequestToSign) -> Mapping[str, str]:
-        """Return the headers that make the request valid. Raises AccessDenied, StorageServerUnavailable."""
+    def signature_for(self, asked: RequestToSign) -> SignedHeaders:
+        """Return what makes the request valid. Raises AccessDenied, StorageServerUnavailable."""
         if asked.method in READ_METHODS:
-            return self._signatures.get(_key(asked), lambda: self._ask(asked)).headers
-        return (self._signatures.take(_key(asked)) or self._ask(asked)).headers
+            return self._signatures.get(_key(asked), lambda: self._ask(asked))
+        return self._signatures.take(_key(asked)) or self._ask(asked)
 
     @abstractmethod
     def sign_ahead(self, requests: Sequence[RequestToSign]) -> None:

@@ -6,6 +6,7 @@ complete at any time. A download is verified against the manifest and appears un
 from the usual AWS_* variables unless given; so do the credentials, unless rlrun-server signs the requests.
 """
 
+import base64
 import contextlib
 import hashlib
 import itertools
@@ -36,7 +37,7 @@ from rlrun.storage.errors import (
     BucketMissing,
     Corrupt,
     NotFound,
-    ObjectTooLarge,
+    NotImplementedByStore,
     StoreError,
     Unreachable,
     translate_s3_errors,
@@ -53,7 +54,7 @@ __all__ = [
     "BucketMissing",
     "Corrupt",
     "NotFound",
-    "ObjectTooLarge",
+    "NotImplementedByStore",
     "RequestLimits",
     "Store",
     "StoreError",
@@ -70,6 +71,9 @@ MAX_OBJECT_BYTES = 256 * 1024**2
 RANGE_NOT_SATISFIABLE = 416
 DELETE_BATCH = 250
 """Keys in one DeleteObjects request. S3 allows 1000, but a server on disks answers only after deleting them all."""
+
+
+CHECKSUM_HEADERS = ("x-amz-checksum-", "x-amz-sdk-checksum-")
 
 
 @dataclass(frozen=True)
@@ -148,6 +152,7 @@ class Store:
                 region_name=region,
                 config=config,
             )
+        self._s3.meta.events.register("before-sign.s3.DeleteObjects", use_content_md5)
         self._has_credentials = bool(signer or access_key_id) or session.get_credentials() is not None
         self._signer = signer
         self._direct: DirectRequests | None = None
@@ -495,6 +500,15 @@ class Store:
         arguments = {"Bucket": bucket, "Prefix": prefix} | ({"Delimiter": delimiter} if delimiter else {})
         pages: Iterable[dict[str, Any]] = self._s3.get_paginator("list_objects_v2").paginate(**arguments)
         return pages
+
+
+def use_content_md5(request: Any, **_: object) -> None:
+    """Give a request Content-MD5 in the place of newer checksums, which not all S3 servers accept instead of it."""
+    for name in [name for name in request.headers if name.lower().startswith(CHECKSUM_HEADERS)]:
+        del request.headers[name]
+    digest = hashlib.md5(bytes(request.body or request.data), usedforsecurity=False).digest()
+    del request.headers["Content-MD5"]
+    request.headers["Content-MD5"] = base64.b64encode(digest).decode()
 
 
 def forget_refused_signatures(signer: RequestSigner) -> Callable[..., None]:

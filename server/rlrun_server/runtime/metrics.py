@@ -19,4 +19,9 @@ USER_REVIEWS = Counter(
     "rlrun_server_user_requests_total", "Requests of users, by the outcome of the review of their token.", ["outcome"],
     registry=REGISTRY,
 )  # fmt: skip
+STORE_SIGNING = Gauge(
+    "rlrun_server_storage_signing",
+    "1 for how requests of tenants to S3 are signed: headers, query, refused (the S3 server is unsafe), or unknown.",
+    ["method"], registry=REGISTRY,
+)  # fmt: skip
 STREAMS = Gauge("rlrun_server_streams", "Open streams of events.", registry=REGISTRY)

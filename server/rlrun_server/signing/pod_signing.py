@@ -17,6 +17,7 @@ from rlrun_server.signing.credentials import CredentialsMissing
 from rlrun_server.signing.permissions import is_allowed
 from rlrun_server.signing.s3_request import RequestNotAllowed, read_request
 from rlrun_server.signing.signer import S3Signer
+from rlrun_server.signing.store_safety import StoreSafety
 
 log = logging.getLogger(__name__)
 
@@ -34,7 +35,9 @@ class Signing:
         reviews: TokenReviews,
         keys: Callable[[], Sequence[bytes]],
         clock: Callable[[], float],
+        safety: StoreSafety,
     ) -> None:
+        self._safety = safety
         self._signer = signer
         self._reviews = reviews
         self._keys = keys
@@ -72,7 +75,7 @@ class Signing:
             for asked in requests:
                 self._check_request(grant, asked)
             await self._signer.renew()
-            return [SignedHeaders(headers=self._signer.sign(r.method, r.url, r.headers)) for r in requests]
+            return [self._safety.sign(self._signer, asked) for asked in requests]
         except RequestNotAllowed as error:
             log.warning("%s of %s/%s: %s", grant.role, grant.namespace, grant.owner, error)
             raise ProblemError.of(

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from botocore.auth import S3SigV4Auth
+from botocore.auth import S3SigV4Auth, S3SigV4QueryAuth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import ReadOnlyCredentials
 from rlrun.protocol.storage_access import PAYLOAD_HASH
@@ -16,6 +16,8 @@ from typing_extensions import override
 
 from rlrun_server.signing.credentials import CredentialsMissing, CredentialSource
 
+COPY_SOURCE = "x-amz-copy-source"
+VALID_SECONDS = 900
 RESULT = ("authorization", "x-amz-date", "x-amz-security-token", PAYLOAD_HASH)
 
 
@@ -25,6 +27,19 @@ class _GivenDigest(S3SigV4Auth):  # type: ignore[misc]
     @override
     def payload(self, request: Any) -> str:
         return str(request.context["digest"])
+
+
+class _QueryWithoutCopy(S3SigV4QueryAuth):  # type: ignore[misc]
+    """Signature in the URL that also covers an empty copy source, which is a parameter of the URL.
+
+    MinIO searches signed headers in the query if the request lacks them. A header added later changes the signature.
+    """
+
+    @override
+    def headers_to_sign(self, request: Any) -> Any:
+        headers = super().headers_to_sign(request)
+        headers[COPY_SOURCE] = ""
+        return headers
 
 
 class S3Signer:
@@ -64,6 +79,18 @@ class S3Signer:
         request.context["digest"] = given[PAYLOAD_HASH]
         _GivenDigest(self._source.current(), "s3", self._region).add_auth(request)
         return {name: value for name, value in request.headers.items() if name.lower() in RESULT}
+
+    def sign_by_query(self, method: str, url: str, headers: Mapping[str, str]) -> str:
+        """Return the parameters that make the request valid without PAYLOAD_HASH and further headers.
+
+        The signature covers the given headers, not the body. Raises CredentialsMissing.
+        """
+        given = {name.lower(): value for name, value in headers.items() if name.lower() != PAYLOAD_HASH}
+        copied_from = f"{'&' if '?' in url else '?'}{COPY_SOURCE}="
+        request = AWSRequest(method=method, url=url + copied_from, headers=given)
+        _QueryWithoutCopy(self._source.current(), "s3", self._region, expires=VALID_SECONDS).add_auth(request)
+        pairs = str(request.url).partition("?")[2].split("&")
+        return "&".join(pair for pair in pairs if pair.lower().startswith("x-amz-"))
 
     def _credentials(self) -> ReadOnlyCredentials:
         try:

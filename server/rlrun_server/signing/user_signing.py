@@ -18,6 +18,7 @@ from rlrun_server.runtime.settings import ServerSettings
 from rlrun_server.signing.credentials import CredentialsMissing
 from rlrun_server.signing.s3_request import RequestNotAllowed, S3Request, read_request
 from rlrun_server.signing.signer import S3Signer
+from rlrun_server.signing.store_safety import StoreSafety
 from rlrun_server.signing.user_permissions import required_check
 
 log = logging.getLogger(__name__)
@@ -38,8 +39,10 @@ class UserSigning:
         identification: Identification,
         users: Users,
         clock: Callable[[], float],
+        safety: StoreSafety,
     ) -> None:
         """`signers` has one for each endpoint that users may name."""
+        self._safety = safety
         self._location = location
         self._root = S3Uri(location.bucket, location.prefix.strip("/"))
         self._owners = settings.environment_owners
@@ -53,7 +56,7 @@ class UserSigning:
     async def location(self, token: str, client: str) -> StorageLocation:
         """Return where the platform keeps its files, to any user. `client` is the address of the connection."""
         await self._identify(token, client)
-        return self._location
+        return self._location.model_copy(update={"problem": self._safety.problem})
 
     async def sign(self, token: str, client: str, asked: UserSignRequest) -> SignedHeaders:
         """Return the headers for the request. Raises ProblemError."""
@@ -80,7 +83,7 @@ class UserSigning:
                 # The same for a namespace that does not exist.
                 raise RequestNotAllowed(f"user {user.name} may not {check}")
             await signer.renew()
-            return SignedHeaders(headers=signer.sign(asked.method, asked.url, asked.headers))
+            return self._safety.sign(signer, asked)
         except RequestNotAllowed as error:
             log.info("user %s: %s", user.name, error)
             message = f"{str(error)[0].upper()}{str(error)[1:]}."

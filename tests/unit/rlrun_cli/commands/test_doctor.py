@@ -106,6 +106,11 @@ def test_a_server_that_does_not_answer(rlrun: Rlrun, healthy: FakeCluster) -> No
     assert_problem(rlrun("doctor"), "rlrun-server", "no rights in team", "platform team")
 
 
+def test_a_server_that_signs_nothing(rlrun: Rlrun, healthy: FakeCluster) -> None:
+    healthy.answers[SERVER] = [{"bucket": "b", "problem": "the S3 server cannot hold tenants apart"}]
+    assert_problem(rlrun("doctor"), "rlrun-server", "cannot hold tenants apart", "docs/security.md")
+
+
 def test_no_model(rlrun: Rlrun, healthy: FakeCluster) -> None:
     model = custom_object(RLMODEL, "a", spec={"id": "a/a"})
     healthy.put(model)

@@ -8,6 +8,7 @@ from rlrun_server.authentication.token_reviews import ACCEPTED_SECONDS, TokenRev
 from rlrun_server.runtime.settings import ServerSettings
 from rlrun_server.signing.pod_signing import Signing
 from rlrun_server.signing.signer import S3Signer
+from rlrun_server.signing.store_safety import SigningMethod, SigningVerdict, StoreSafety
 
 from tests.support.signing_server import KEY, ReviewingApi, token_of
 
@@ -36,7 +37,10 @@ def signing(api: ReviewingApi, clock: Clock, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "id")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "key")
     settings = ServerSettings(signatures_per_second=10, reviews_per_second=1)
-    return Signing(settings, S3Signer("http://s3:8333", None), TokenReviews(api.create, clock), lambda: [KEY], clock)
+    safety = StoreSafety()
+    safety.record(SigningVerdict(SigningMethod.headers))
+    signer = S3Signer("http://s3:8333", None)
+    return Signing(settings, signer, TokenReviews(api.create, clock), lambda: [KEY], clock, safety)
 
 
 def granted(
