@@ -15,7 +15,7 @@ from rlrun.storage.layout import S3Uri, environment_package
 from rlrun.storage.package_versions import matching
 from rlrun.storage.store import Store
 
-from rlrun_cli.inputs.dependency_bundle import check_size, describe, find_dependencies, is_complete
+from rlrun_cli.inputs.bundle.dependency_bundle import check_size, describe, find_dependencies, is_complete
 from rlrun_cli.inputs.environment_checks import check_name, check_requirements
 from rlrun_cli.inputs.wheel_builder import (
     Wheel,
@@ -45,6 +45,9 @@ Pods download nothing. The wheels of all requirements that the environment image
 pip finds them with your settings for its index (PIP_INDEX_URL, pip.conf), for Linux x86_64 and the Python of the \
 image, with the image's versions of all other packages. Requirements that contradict these are shown, and nothing is \
 pushed. --no-deps pushes without looking for wheels, and warns.
+
+A requirement that is a source distribution only is built on this machine, as `pip install` does, which runs its code: \
+its wheel is pushed if it fits any platform. --only-binary=:all: or --only-binary=NAME forbids this.
 
 Prints the id for env.id of a run. The owner is a namespace, or one that the platform team has given to namespaces \
 (runs.environmentOwners of the chart; -n selects which of them). A pushed version is immutable: raise the version for \
@@ -130,6 +133,14 @@ def push(
     no_deps: Annotated[
         bool, typer.Option("--no-deps", help="Do not add the wheels of requirements that the image lacks.")
     ] = False,
+    only_binary: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--only-binary",
+            metavar="NAMES",
+            help="Do not build source distributions of these packages: names with commas, or :all:. Repeatable.",
+        ),
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace the files of this version.")] = False,
     server: Server = None,
     namespace: Namespace = None,
@@ -156,7 +167,7 @@ def push(
         is_known = not (no_deps or force) and has_bundle(storage.store, target, wheels)
         if not is_known:
             if not no_deps:
-                added = find_dependencies(wheels)
+                added = find_dependencies(wheels, only_binary=only_binary or ())
                 wheels = [*added, *wheels]
                 check_size(wheels)
                 for each in added:

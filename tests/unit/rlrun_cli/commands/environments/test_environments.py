@@ -111,7 +111,7 @@ def test_nothing_is_pushed_without_a_wheel_of_a_requirement(
 def test_a_package_that_is_too_large_is_not_pushed(
     rlrun: Rlrun, s3: InMemoryStore, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rlrun_cli.inputs.dependency_bundle.MAX_PACKAGE_BYTES", 100)
+    monkeypatch.setattr("rlrun_cli.inputs.bundle.dependency_bundle.MAX_PACKAGE_BYTES", 100)
     answer = rlrun("env", "push", project, "--owner", "me", "--no-deps")
     assert (answer.code, s3.objects) == (1, {})
     assert "reverse_text-0.1.0-py3-none-any.whl: " in answer.err

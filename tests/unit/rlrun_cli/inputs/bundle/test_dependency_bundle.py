@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 from rlrun.storage.environment_image import ImagePackage
-from rlrun_cli.inputs import dependency_bundle, requirements
-from rlrun_cli.inputs.dependency_bundle import check_size, describe, find_dependencies, is_complete
+from rlrun_cli.inputs import requirements
+from rlrun_cli.inputs.bundle import dependency_bundle, pip_run, source_builds
+from rlrun_cli.inputs.bundle.dependency_bundle import check_size, describe, find_dependencies, is_complete
 from rlrun_cli.inputs.wheel_builder import Wheel, read_wheel
 from rlrun_cli.terminal.errors import CliError
 
@@ -48,13 +49,35 @@ def write(folder: Path, name: str, version: str = "1.0", *headers: str, tag: str
     return file
 
 
-def write_source(folder: Path, name: str, version: str) -> None:
+BACKEND = """
+import pathlib, sys, zipfile
+NAME, VERSION, TAG, REQUIRES = {name!r}, {version!r}, {tag!r}, {requires!r}
+def build_wheel(folder, config_settings=None, metadata_directory=None):
+    {action}
+    stem = f"{{NAME}}-{{VERSION}}"
+    headers = [f"Metadata-Version: 2.1", f"Name: {{NAME}}", f"Version: {{VERSION}}", *REQUIRES]
+    with zipfile.ZipFile(pathlib.Path(folder, f"{{stem}}-{{TAG}}.whl"), "w") as archive:
+        archive.writestr(f"{{NAME}}.py", "x = 1")
+        archive.writestr(f"{{stem}}.dist-info/METADATA", "\\n".join(headers) + "\\n")
+        archive.writestr(f"{{stem}}.dist-info/WHEEL", f"Wheel-Version: 1.0\\nRoot-Is-Purelib: true\\nTag: {{TAG}}\\n")
+        archive.writestr(f"{{stem}}.dist-info/RECORD", "")
+    return f"{{stem}}-{{TAG}}.whl"
+"""
+
+
+def write_source(folder: Path, name: str, version: str, *requires: str, tag: str = TAG, action: str = "pass") -> Path:
+    """Write a source distribution with a build backend of its own. `action`: statement that the build runs."""
     stem = f"{name}-{version}"
     (folder / stem).mkdir()
     (folder / stem / "PKG-INFO").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
-    (folder / stem / "setup.py").write_text("raise SystemExit('the code of a source distribution runs')\n")
+    (folder / stem / "pyproject.toml").write_text(
+        '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n'
+    )
+    code = BACKEND.format(name=name, version=version, tag=tag, requires=requires, action=action)
+    (folder / stem / "backend.py").write_text(code)
     with tarfile.open(folder / f"{stem}.tar.gz", "w:gz") as archive:
         archive.add(folder / stem, stem)
+    return folder / f"{stem}.tar.gz"
 
 
 @pytest.fixture
@@ -107,7 +130,7 @@ def test_markers_of_the_machine_are_replaced() -> None:
 import runpy, sys
 sys.argv = ["x", '{{"sys_platform": "elsewhere"}}', "--version"]
 try:
-    runpy.run_path({str(dependency_bundle.PROGRAM)!r}, run_name="__main__")
+    runpy.run_path({str(pip_run.PROGRAM)!r}, run_name="__main__")
 except SystemExit:
     pass
 from pip._vendor.packaging.markers import Marker
@@ -120,7 +143,7 @@ print(Marker('sys_platform == "elsewhere"').evaluate(), Marker('os_name == "posi
 def test_nothing_is_looked_for_if_the_image_has_it(
     index: Path, environment: Callable[..., Wheel], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dependency_bundle, "_run", lambda *_: pytest.fail("pip was called"))
+    monkeypatch.setattr(dependency_bundle, "run_pip", lambda *_: pytest.fail("pip was called"))
     assert find_dependencies([environment("verifiers", "numpy<3", 'tomli; python_version < "3.11"')]) == []
 
 
@@ -196,17 +219,114 @@ SOURCE_ONLY = r"^only-source is a source distribution only.*Linux x86_64, Python
 
 
 @pytest.mark.slow
-def test_a_source_distribution_is_named_and_not_built(index: Path, environment: Callable[..., Wheel]) -> None:
-    for version in ("1.0", "2.0"):
-        write_source(index, "only_source", version)
-    with pytest.raises(CliError, match=SOURCE_ONLY) as told:
-        find_dependencies([environment("only-source<2")])
-    assert "`pip wheel --no-deps only-source==1.0`" in (told.value.hint or "")
+def test_a_source_distribution_is_built_here(
+    index: Path, environment: Callable[..., Wheel], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for version in ("1.0", "1.5", "2.0"):
+        write_source(index, "only_source", version, "Requires-Dist: deeper>=1", tag="py2.py3-none-any")
+    write_source(index, "deeper", "1.0", "Requires-Dist: helper", tag="py311-none-any")
+    write(index, "helper")
+    found = find_dependencies([environment("only-source<2")])
+    assert files(found) == [
+        "deeper-1.0-py311-none-any.whl",
+        f"helper-1.0-{TAG}.whl",
+        "only_source-1.5-py2.py3-none-any.whl",
+    ]
+    told = capsys.readouterr().err
+    assert "Building a wheel of only-source<2" in told
+    assert "its code runs on this machine" in told
+    assert "--only-binary=only-source forbids it" in told
+    assert "from only_source-1.5.tar.gz (sha256:" in told
+
+
+@pytest.mark.slow
+def test_a_built_wheel_obeys_the_constraints(index: Path, environment: Callable[..., Wheel]) -> None:
+    write_source(index, "only_source", "1.0", "Requires-Dist: datasets<3")
+    with pytest.raises(CliError) as told:
+        find_dependencies([environment("only-source")])
+    assert "the environment image has datasets 4.6.1" in told.value.details
+
+
+@pytest.mark.slow
+def test_a_wheel_for_one_platform_is_refused(index: Path, environment: Callable[..., Wheel]) -> None:
+    write_source(index, "only_source", "1.0", tag="cp311-cp311-linux_x86_64")
+    with pytest.raises(CliError, match="for one platform only, cp311-cp311-linux_x86_64") as told:
+        find_dependencies([environment("only-source")])
     assert "--include" in (told.value.hint or "")
 
 
 @pytest.mark.slow
-def test_a_source_distribution_of_which_only_other_versions_are_wheels_is_named(
+@pytest.mark.parametrize("only_binary", [[":all:"], ["other,only.source"]])
+def test_a_source_distribution_is_not_built_if_forbidden(
+    index: Path, environment: Callable[..., Wheel], tmp_path: Path, only_binary: list[str]
+) -> None:
+    for version in ("1.0", "2.0"):
+        write_source(index, "only_source", version, action=f"open({str(tmp_path / 'ran')!r}, 'w')")
+    with pytest.raises(CliError, match=SOURCE_ONLY) as told:
+        find_dependencies([environment("only-source<2")], only_binary=only_binary)
+    assert "`pip wheel --no-deps only-source==1.0`" in (told.value.hint or "")
+    assert "--include" in (told.value.hint or "")
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.slow
+def test_pip_s_own_setting_forbids_it_too(
+    index: Path, environment: Callable[..., Wheel], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_source(index, "only_source", "1.0", action=f"open({str(tmp_path / 'ran')!r}, 'w')")
+    monkeypatch.setenv("PIP_ONLY_BINARY", ":all:")
+    with pytest.raises(CliError, match=SOURCE_ONLY):
+        find_dependencies([environment("only-source")])
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.slow
+def test_a_source_distribution_with_an_address_is_built(
+    index: Path, environment: Callable[..., Wheel], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = write_source(tmp_path, "only_source", "1.0", action=f"open({str(tmp_path / 'ran')!r}, 'w')")
+    wheel = environment(f"only-source @ {source.as_uri()}")
+    with pytest.raises(CliError, match=SOURCE_ONLY):
+        find_dependencies([wheel], only_binary=["only-source"])
+    assert not (tmp_path / "ran").exists()
+    assert files(find_dependencies([wheel])) == [f"only_source-1.0-{TAG}.whl"]
+    assert "its code runs on this machine" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_failed_build_is_told_with_its_output(
+    index: Path, environment: Callable[..., Wheel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    endless = "print('x' * 50_000_000); raise SystemExit('no compiler')"
+    write_source(index, "only_source", "1.0", action=endless)
+    with pytest.raises(CliError, match="pip could not build only") as told:
+        find_dependencies([environment("only-source")])
+    assert "`pip wheel --no-deps only-source`" in (told.value.hint or "")
+    assert max(map(len, told.value.details)) <= pip_run.LINE_CHARACTERS
+
+
+@pytest.mark.slow
+def test_builds_have_the_deadline_of_the_search(
+    index: Path, environment: Callable[..., Wheel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_source(index, "only_source", "1.0", action="import time; time.sleep(3600)")
+    with pytest.raises(CliError, match="pip did not build only"):
+        find_dependencies([environment("only-source")], seconds=15.0)
+
+
+@pytest.mark.slow
+def test_the_number_of_builds_is_limited(
+    index: Path, environment: Callable[..., Wheel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(source_builds, "MAX_BUILDS", 1)
+    write_source(index, "first", "1.0", "Requires-Dist: second")
+    write_source(index, "second", "1.0")
+    with pytest.raises(CliError, match=r"^second is a source distribution only"):
+        find_dependencies([environment("first")])
+
+
+@pytest.mark.slow
+def test_a_source_distribution_of_which_only_other_versions_are_wheels_is_built(
     index: Path, environment: Callable[..., Wheel]
 ) -> None:
     write(index, "only-source", "1.0")
@@ -215,9 +335,12 @@ def test_a_source_distribution_of_which_only_other_versions_are_wheels_is_named(
     for version in ("1.0", "1.1"):
         write(index, "helper", version, "Requires-Dist: only-source==2.0")
     with pytest.raises(CliError, match=SOURCE_ONLY) as told:
-        find_dependencies([environment("helper")])
-    assert "`pip wheel --no-deps only-source==2.0`" in (told.value.hint or "")
+        find_dependencies([environment("helper")], only_binary=[":all:"])
     assert told.value.details == ["helper 1.1 depends on only-source==2.0"]
+    assert files(find_dependencies([environment("helper")])) == [
+        f"helper-1.1-{TAG}.whl",
+        f"only_source-2.0-{TAG}.whl",
+    ]
 
 
 @pytest.mark.slow
