@@ -347,7 +347,9 @@ def _environment_clients(
         if replicas[name] == 1:
             return connect(endpoint.url)
         find = partial(addresses, endpoint.url)
-        return EnvironmentReplicas(name, deadline, find, connect, poll_interval=settings.poll_interval)
+        return EnvironmentReplicas(
+            name, deadline, find, connect, poll_interval=settings.poll_interval, backoff=settings.environment_backoff
+        )
 
     return [client_of(endpoint) for endpoint in run.endpoints.environments if endpoint.use is use]
 

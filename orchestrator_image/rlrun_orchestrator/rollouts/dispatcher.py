@@ -27,6 +27,7 @@ from rlrun_orchestrator.inference.gateway.live_groups import LiveGroup, LiveGrou
 from rlrun_orchestrator.inference.replica_pool import ReplicaPool
 from rlrun_orchestrator.rollouts.distillation import DistillationTeacher
 from rlrun_orchestrator.rollouts.empty_batches import EmptyBatchMonitor
+from rlrun_orchestrator.rollouts.environment_replicas import is_failed
 from rlrun_orchestrator.rollouts.environments import EnvironmentPool, PooledEnvironment
 from rlrun_orchestrator.rollouts.group_tracker import GroupState, GroupTracker, TrackedGroup
 from rlrun_orchestrator.status.run_progress import RunProgress
@@ -313,9 +314,10 @@ class Dispatcher:
             rollout_seconds=member.rollout_seconds,
             score=self._scoring.verify,
         )
-        answered = True
+        answered, counted = True, False
         try:
             result = await member.client.roll_out(request)
+            counted = member.pods_pause and is_failed(result)
             self._groups.close(live_group.id)
             scored = score_group(result, live_group.record_of_turns(), example, self._scoring)
             if self._teacher is not None and scored.outcome is GroupOutcome.usable:
@@ -328,22 +330,25 @@ class Dispatcher:
             answered = False
             self._environments.mark_unreachable(example.environment, error.problem)
         except RequestError as error:
-            self._environment_failed(member, error.problem, started)
+            counted = member.pods_pause
+            self._environment_failed(member, error.problem, started, counted)
         except Exception as error:
             # A group that never ends would occupy its slot until the end of the run.
             log.exception("group %s failed", live_group.id)
             problem = Problem(reason=Reason.GROUP_FAILED, message=f"{type(error).__name__}: {error}"[:500])
-            self._environment_failed(member, problem, started)
+            self._environment_failed(member, problem, started, counted)
         finally:
             self._groups.close(live_group.id)
-        self._finish(group, live_group, answered, started)
+        self._finish(group, live_group, answered, started, counted)
 
-    def _environment_failed(self, member: PooledEnvironment, problem: Problem, started: float) -> None:
+    def _environment_failed(self, member: PooledEnvironment, problem: Problem, started: float, counted: bool) -> None:
+        """`counted`: whether the failure is one of a pod, which pauses for itself."""
         self._empty_batches.last_error = problem
-        member.backoff.record_failure(self._clock(), started)
+        if not counted:
+            member.backoff.record_failure(self._clock(), started)
         self._conditions.add_warning(problem)
 
-    def _finish(self, group: Group, live_group: LiveGroup, answered: bool, started: float) -> None:
+    def _finish(self, group: Group, live_group: LiveGroup, answered: bool, started: float, counted: bool) -> None:
         tracked = self.tracker.finish(live_group.id, group.outcome, group)
         if tracked is None:
             return
@@ -359,9 +364,8 @@ class Dispatcher:
         if group.outcome is not GroupOutcome.errored:
             self._environments.environments[group.example.environment].backoff.record_success()
             if self._scoring.verify:
-                mean = self.sampler.buffer.settings.decisive_mean(group.mean_rewards)
-                self.sampler.add_score(tracked.example, mean)
-        elif group.rollouts and {problem.reason for problem in group.errors} != {Reason.TEACHER_REFUSED}:
+                self.sampler.add_score(tracked.example, group.mean_reward)
+        elif not counted and group.rollouts and {each.reason for each in group.errors} != {Reason.TEACHER_REFUSED}:
             self._environments.environments[group.example.environment].backoff.record_failure(self._clock(), started)
         if group.filter_reason is not None:
             self._count_filtered(group.filter_reason)

@@ -1,13 +1,17 @@
 """Client of an environment with several pods, used like that of one.
 
 The pods are the A records of a headless Service, which has the unready ones too. Each is asked for its state
-periodically, so that a new pod, one that started again and one that no longer answers are the same case. A group goes
-to the ready pod with the fewest groups in progress. A request to a pod that is lost raises ServiceUnavailable; the
-other pods' requests continue.
+periodically, so that a new pod, one that started again and one that no longer answers are the same case. A request to a
+pod that is lost raises ServiceUnavailable; the other pods' requests continue.
+
+A group goes to the ready pod with the fewest groups in progress and recent failures: a pod that fails at once has the
+fewest groups, and would get most of them. Each pod pauses for itself after failures; the environment pauses while all
+of its ready pods do.
 """
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -16,6 +20,7 @@ from urllib.parse import urlsplit
 from rlrun.constants import Reason
 from rlrun.protocol.environment import Demonstration, DemonstrationRequest, EnvironmentInfo, GroupRequest, GroupResult
 from rlrun.protocol.problem import Problem
+from rlrun.service.backoff import Backoff
 from rlrun.service.errors import RequestError, ServiceUnavailable
 
 from rlrun_orchestrator.inference.replica_pool import DNS_MISSES_BEFORE_REMOVAL, host_addresses
@@ -25,8 +30,16 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+FAILURE_PENALTY = 4
+"""Number of groups in progress that one failure since the last success counts as, when pods are compared."""
+
 Addresses = Callable[[str], Awaitable[Iterable[str]]]
 """Function from the URL of a Service to those of its pods. Raises OSError if there is none."""
+
+
+def is_failed(result: GroupResult) -> bool:
+    """Return whether the environment reports an error for each rollout of a group."""
+    return bool(result.rollouts) and all(rollout.error is not None for rollout in result.rollouts)
 
 
 async def pod_urls(url: str) -> list[str]:
@@ -50,6 +63,15 @@ class EnvironmentReplica:
     """True if DNS names other pods of the environment, and not this one: its address may be that of another process."""
     calls: "set[asyncio.Task[Any]]" = field(default_factory=set)
     """Requests in progress, which are cancelled when the pod is removed."""
+    backoff: Backoff = field(default_factory=Backoff)
+    """Pause after groups that failed."""
+    probe: "asyncio.Task[None] | None" = None
+    """Request for its state that is in progress."""
+
+    @property
+    def load(self) -> int:
+        """Groups in progress, and a penalty for recent failures. A pod without a group may try one after its pause."""
+        return len(self.calls) + (FAILURE_PENALTY * self.backoff.failures if self.calls else 0)
 
     @property
     def is_ready(self) -> bool:
@@ -68,8 +90,12 @@ class EnvironmentReplicas:
         connect: Callable[[str], EnvironmentClient],
         *,
         poll_interval: float,
+        backoff: float = 1.0,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`addresses` finds the URLs of the pods, `connect` returns the client of one."""
+        """`addresses` finds the URLs of the pods, `connect` returns the client of one. `backoff`: seconds of the first
+        pause of a pod after a failed group.
+        """
         self.name = name
         self.group_deadline = group_deadline
         self.replicas: dict[str, EnvironmentReplica] = {}
@@ -77,6 +103,13 @@ class EnvironmentReplicas:
         self._connect = connect
         self._poll = poll_interval
         self._watcher: asyncio.Task[None] | None = None
+        self._backoff = backoff
+        self._clock = clock
+
+    def is_open(self, now: float) -> bool:
+        """Return whether a ready pod does not pause. True without a ready pod: a request then says what is wrong."""
+        ready = [replica for replica in self.replicas.values() if replica.is_ready]
+        return not ready or any(replica.backoff.open(now) for replica in ready)
 
     @property
     def versions(self) -> list[str | None]:
@@ -87,6 +120,7 @@ class EnvironmentReplicas:
         """Return the state of a ready pod, or of one that is not ready if there is none."""
         if self._watcher is None:
             await self._update()
+            await self._wait_for_ready_pod()
             self._watcher = asyncio.create_task(self._watch(), name=f"replicas of {self.name}")
         states = [replica.info for replica in self.replicas.values() if replica.info is not None]
         # A problem of the package says more than a pod that is still loading.
@@ -97,23 +131,44 @@ class EnvironmentReplicas:
 
     async def roll_out(self, group: GroupRequest) -> GroupResult:
         """Return the scored rollouts of one example, from the least busy pod."""
-        return await self._send(lambda client: client.roll_out(group))
+        started, replica = self._clock(), self._choose()
+        try:
+            result = await self._send(replica, lambda client: client.roll_out(group))
+        except ServiceUnavailable:
+            raise
+        except RequestError:
+            replica.backoff.record_failure(self._clock(), started)
+            raise
+        if is_failed(result):
+            replica.backoff.record_failure(self._clock(), started)
+        else:
+            replica.backoff.record_success()
+        return result
 
     async def demonstration(self, request_body: DemonstrationRequest) -> Demonstration:
         """Return the right answer to an example from its data set. Raises RequestRejected if there is none."""
-        return await self._send(lambda client: client.demonstration(request_body))
+        return await self._send(self._choose(), lambda client: client.demonstration(request_body))
 
     async def close(self) -> None:
         """Stop the discovery of pods."""
-        if self._watcher is not None:
-            self._watcher.cancel()
-            await asyncio.gather(self._watcher, return_exceptions=True)
+        tasks = [self._watcher, *(replica.probe for replica in self.replicas.values())]
+        running = [task for task in tasks if task is not None]
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
 
-    async def _send(self, request: Callable[[EnvironmentClient], Coroutine[Any, Any, T]]) -> T:
+    def _choose(self) -> EnvironmentReplica:
+        """Return the pod for the next request. Raises ServiceUnavailable without a ready pod."""
         ready = [replica for replica in self.replicas.values() if replica.is_ready]
         if not ready:
             raise ServiceUnavailable(self._problem())
-        replica = min(ready, key=lambda each: len(each.calls))
+        now = self._clock()
+        # Evaluations wait for no pause.
+        return min([each for each in ready if each.backoff.open(now)] or ready, key=lambda each: each.load)
+
+    async def _send(
+        self, replica: EnvironmentReplica, request: Callable[[EnvironmentClient], Coroutine[Any, Any, T]]
+    ) -> T:
         call = asyncio.create_task(request(replica.client), name=f"request to {self.name}")
         replica.calls.add(call)
         try:
@@ -159,8 +214,12 @@ class EnvironmentReplicas:
             log.debug("no pod of environment %s in DNS: %s", self.name, error)
             found = set()
         for url in sorted(found - self.replicas.keys()):
-            self.replicas[url] = EnvironmentReplica(self._connect(url))
-        await asyncio.gather(*(self._probe(replica) for replica in self.replicas.values()))
+            backoff = Backoff(first=self._backoff, longest=60 * self._backoff)
+            self.replicas[url] = EnvironmentReplica(self._connect(url), backoff=backoff)
+        for replica in self.replicas.values():
+            # A pod that is silent has one request until its deadline, and delays no other.
+            if replica.probe is None or replica.probe.done():
+                replica.probe = asyncio.create_task(self._probe(replica), name=f"probe of {self.name}")
         for url, replica in list(self.replicas.items()):
             replica.dns_misses = 0 if url in found else replica.dns_misses + 1
             # Without any pod it is rather DNS that fails.
@@ -171,8 +230,16 @@ class EnvironmentReplicas:
             if replica.dns_misses >= DNS_MISSES_BEFORE_REMOVAL and not in_use:
                 log.info("the pod %s of environment %s is removed", url, self.name)
                 del self.replicas[url]
-                for call in replica.calls:
+                for call in [*replica.calls, *([replica.probe] if replica.probe is not None else [])]:
                     call.cancel()
+
+    async def _wait_for_ready_pod(self) -> None:
+        """Return when a pod is ready, or all have told their state or reached the deadline of the request."""
+        while not any(replica.is_ready for replica in self.replicas.values()):
+            probes = [each.probe for each in self.replicas.values() if each.probe is not None and not each.probe.done()]
+            if not probes:
+                return
+            await asyncio.wait(probes, return_when=asyncio.FIRST_COMPLETED)
 
     async def _probe(self, replica: EnvironmentReplica) -> None:
         was_ready = replica.is_ready
@@ -180,6 +247,9 @@ class EnvironmentReplicas:
             info = await replica.client.info()
         except RequestError as error:
             self._mark_lost(replica, error.problem)
+            return
+        except Exception:
+            log.exception("the state of a pod of environment %s could not be read", self.name)
             return
         if info.name != self.name:
             # Addresses of pods that are gone are used again.

@@ -92,6 +92,17 @@ class PooledEnvironment:
         """Seconds for a group, in which rollouts may wait for the end of others."""
         return self.client.group_deadline * (self.load.rounds(self.info) if self.info is not None else 1)
 
+    @property
+    def pods_pause(self) -> bool:
+        """True if each pod counts the failures that it reports, and pauses for itself."""
+        return isinstance(self.client, EnvironmentReplicas)
+
+    def is_open(self, now: float) -> bool:
+        """Return whether neither the environment nor all of its pods pause after failures."""
+        if not self.backoff.open(now):
+            return False
+        return not isinstance(self.client, EnvironmentReplicas) or self.client.is_open(now)
+
     def has_room(self, rollouts: int) -> bool:
         """Return whether that many rollouts may start now."""
         return self.limit is None or self.limit.has_room(rollouts)
@@ -154,7 +165,7 @@ class EnvironmentPool:
         return [
             m.name
             for m in self.environments.values()
-            if m.unreachable_since is None and m.backoff.open(now) and m.has_room(rollouts)
+            if m.unreachable_since is None and m.is_open(now) and m.has_room(rollouts)
         ]
 
     def mark_unreachable(self, name: str, problem: Problem) -> None:

@@ -1,4 +1,4 @@
-"""What made pip fail, read from its output. Pure."""
+"""Reading of the reason for which pip failed, from its output. Pure."""
 
 import contextlib
 import re

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 from packaging.tags import Tag, compatible_tags
-from packaging.utils import InvalidWheelFilename, parse_wheel_filename
+from packaging.utils import InvalidSdistFilename, InvalidWheelFilename, parse_sdist_filename, parse_wheel_filename
 from rlrun.api.base.names import package_name
 from rlrun.storage.environment_image import PYTHON
 
@@ -88,8 +88,8 @@ class SourceBuilder:
             if not (tags := _tags(wheel)) & ANY_PLATFORM:
                 raise CliError(
                     f"{source.name} builds to a wheel for one platform only, {'.'.join(sorted(map(str, tags)))}",
-                    f"build it on {TARGET} with glibc 2.28 or below, `pip wheel --no-deps {name}`, and name it with "
-                    f"--include; {SKIP}",
+                    f"build it on {TARGET} or in the environment image, `pip wheel --no-deps "
+                    f"{_pinned(source, name)}`, and name it with --include; {SKIP}",
                 )
             output.notice(f"Built {wheel.name} from {source.name} (sha256:{digest})")
             return wheel.replace(self.folder / wheel.name)
@@ -121,6 +121,14 @@ def _build_failed(name: str, what: str, result: PipResult) -> CliError:
         f"make `pip wheel --no-deps {name}` work, or name a wheel of it with --include; {SKIP}",
         details=result.last_lines,
     )
+
+
+def _pinned(source: Path, name: str) -> str:
+    """Return the requirement that has the version of a source distribution."""
+    try:
+        return f"{name}=={parse_sdist_filename(source.name)[1]}"
+    except InvalidSdistFilename:
+        return name
 
 
 def _tags(wheel: Path) -> frozenset[Tag]:

@@ -4,9 +4,9 @@ import asyncio
 from typing import Any
 
 import pytest
-from rlrun.protocol.environment import EnvironmentInfo, GroupRequest, GroupResult
+from rlrun.protocol.environment import EnvironmentInfo, GroupRequest, GroupResult, RolloutResult
 from rlrun.protocol.problem import Problem
-from rlrun.service.errors import ServiceUnavailable
+from rlrun.service.errors import RequestRejected, ServiceUnavailable
 from rlrun_orchestrator.rollouts.environment_replicas import EnvironmentReplicas, pod_urls
 
 from tests.support.waiting import SECONDS, until
@@ -22,8 +22,11 @@ class Pod:
         self.name = "words"
         self.groups = list[str]()
         self.answer = asyncio.Event()
+        self.is_silent, self.error = False, ""
 
     async def info(self) -> EnvironmentInfo:
+        if self.is_silent:
+            await asyncio.Event().wait()
         if self.is_lost:
             raise ServiceUnavailable(GONE)
         return EnvironmentInfo(name=self.name, id="owner/words", ready=self.ready, problem=self.problem)
@@ -32,6 +35,11 @@ class Pod:
         if self.is_lost:
             raise ServiceUnavailable(GONE)
         self.groups.append(group.group_id)
+        if self.error == "rollouts":
+            failed = RolloutResult(rollout_id="r", reward=0.0, error=GONE)
+            return GroupResult(group_id=group.group_id, rollouts=[failed], seconds=0.1)
+        if self.error:
+            raise RequestRejected(GONE)
         await self.answer.wait()
         return GroupResult(group_id=group.group_id, rollouts=[], seconds=0.1)
 
@@ -42,7 +50,14 @@ class Service:
     def __init__(self, *names: str) -> None:
         self.pods: dict[str, Any] = {name: Pod() for name in names}
         self.known = list(names)
-        self.client = EnvironmentReplicas("words", 5.0, self.addresses, self.pods.__getitem__, poll_interval=0.01)
+        self.now = 100.0
+        self.client = EnvironmentReplicas(
+            "words", 5.0, self.addresses, self.pods.__getitem__, poll_interval=0.01, backoff=1.0, clock=self.clock
+        )
+
+    def clock(self) -> float:
+        self.now += 1e-6
+        return self.now
 
     async def addresses(self) -> list[str]:
         if not self.known:
@@ -79,6 +94,58 @@ async def test_groups_go_to_the_least_busy_ready_pod() -> None:
     a.answer.set()
     await asyncio.gather(*calls)
     await service.client.close()
+
+
+@pytest.mark.parametrize("error", ["rollouts", "refused"])
+async def test_a_pod_that_fails_at_once_gets_few_groups(error: str) -> None:
+    service = Service("a", "b")
+    await service.client.info()
+    a, b = service.pods.values()
+    a.error = error
+    b.answer.set()
+    await asyncio.gather(*(service.send(str(n)) for n in range(50)), return_exceptions=True)
+    first = len(a.groups)
+    for number in range(50):
+        await asyncio.gather(service.send(f"later {number}"), return_exceptions=True)
+    assert len(a.groups) == first, "it pauses"
+    assert len(b.groups) >= 75
+    # After its pause it gets one group, and others only if that one does not fail.
+    service.now += 1.5
+    calls = [service.send(f"again {n}") for n in range(4)]
+    await asyncio.gather(*calls, return_exceptions=True)
+    assert len(a.groups) == first + 1
+    await service.client.close()
+
+
+async def test_the_environment_pauses_only_if_all_pods_do() -> None:
+    service = Service("a", "b")
+    await service.client.info()
+    a, b = service.pods.values()
+    a.error = "refused"
+    b.answer.set()
+    assert service.client.is_open(service.now)
+    await asyncio.gather(service.send("0"), service.send("1"), return_exceptions=True)
+    assert not service.client.replicas["a"].backoff.open(service.now)
+    assert service.client.is_open(service.now)
+    b.error = "rollouts"
+    await service.send("2")
+    assert not service.client.is_open(service.now)
+    service.now += 1.5
+    assert service.client.is_open(service.now)
+    a.error, a.answer = "", b.answer
+    await asyncio.gather(service.send("3"), service.send("4"), return_exceptions=True)
+    assert service.client.replicas["a"].backoff.failures == 0
+    await service.client.close()
+
+
+async def test_a_silent_pod_does_not_delay_the_others() -> None:
+    service = Service("a", "b")
+    service.pods["a"].is_silent = True
+    assert (await asyncio.wait_for(service.client.info(), SECONDS)).ready
+    service.pods["c"] = Pod()
+    service.known = ["a", "b", "c"]
+    await until(lambda: "c" in service.client.replicas and service.client.replicas["c"].is_ready)
+    await asyncio.wait_for(service.client.close(), SECONDS)
 
 
 async def test_a_lost_pod_gets_nothing_until_it_answers_again() -> None:

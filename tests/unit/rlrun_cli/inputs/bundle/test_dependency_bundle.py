@@ -252,7 +252,7 @@ def test_a_wheel_for_one_platform_is_refused(index: Path, environment: Callable[
     write_source(index, "only_source", "1.0", tag="cp311-cp311-linux_x86_64")
     with pytest.raises(CliError, match="for one platform only, cp311-cp311-linux_x86_64") as told:
         find_dependencies([environment("only-source")])
-    assert "--include" in (told.value.hint or "")
+    assert "`pip wheel --no-deps only-source==1.0`, and name it with --include" in (told.value.hint or "")
 
 
 @pytest.mark.slow
