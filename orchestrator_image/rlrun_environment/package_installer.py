@@ -90,9 +90,10 @@ async def install(wheels: list[Path], target: Path) -> None:
     await asyncio.to_thread(check_wheels, wheels)
     await asyncio.to_thread(_empty, target)
     first = [wheel for wheel in wheels if package_name(wheel.name.partition("-")[0]) == VERIFIERS]
-    await _pip_install([wheel for wheel in wheels if wheel not in first], target)
-    if first:
-        await _pip_install(first, target / FIRST_ON_PATH)
+    others = [wheel for wheel in wheels if wheel not in first]
+    for chosen, folder in ((others, target), (first, target / FIRST_ON_PATH)):
+        if chosen:
+            await _pip_install(chosen, folder)
 
 
 async def _pip_install(wheels: list[Path], target: Path) -> None:

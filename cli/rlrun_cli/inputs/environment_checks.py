@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from rlrun.api.base.names import package_name
 from rlrun.storage.environment_image import owner_of_module
 from rlrun.storage.verifiers_generations.generation_choice import UnsupportedVerifiersError
-from rlrun.storage.verifiers_generations.package_form import PackageForm
+from rlrun.storage.verifiers_generations.package_form import MAX_SOURCE_BYTES, PackageForm
 
 from rlrun_cli.inputs.package_generation import form_of, generation_of, module_of, version_of_verifiers
 from rlrun_cli.inputs.requirements import conflicts, missing_packages
@@ -51,8 +51,12 @@ def check_wheel(wheel: Wheel) -> list[Remark]:
 
 def check_source(source: bytes, path: str) -> list[Remark]:
     """Check that the source of the module defines the function."""
+    if len(source) > MAX_SOURCE_BYTES:
+        return [Remark(f"{path} has more than {MAX_SOURCE_BYTES:,} bytes; not checked")]
     try:
         tree = ast.parse(source)
+    except (RecursionError, MemoryError):
+        return [Remark(f"{path} is nested too deeply for Python", "split its longest expression or chain of elif")]
     except (SyntaxError, ValueError) as problem:
         line = getattr(problem, "lineno", None) or "?"
         return [Remark(f"{path}:{line}: is not valid Python: {problem}", "correct it")]

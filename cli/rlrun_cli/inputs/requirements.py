@@ -134,22 +134,32 @@ def _of_versions(wheels: Sequence[Wheel]) -> Iterator[Conflict]:
 def _requires(wheels: Sequence[Wheel]) -> list[_Needed]:
     """Return the requirements whose markers hold in the image, with those of the extras that wheels ask for."""
     parsed = [(wheel, found) for wheel in wheels for text in wheel.requires if (found := _parse(text)) is not None]
-    extras: dict[str, set[str]] = {wheel.name: {""} for wheel in wheels}
-    while True:
-        needed = [_Needed(wheel, found) for wheel, found in parsed if _holds(found, extras[wheel.name])]
-        asked = {(package_name(each.requirement.name), extra) for each in needed for extra in each.requirement.extras}
-        new = [(name, extra) for name, extra in asked if name in extras and extra not in extras[name]]
-        if not new:
-            return needed
-        for name, extra in new:
-            extras[name].add(extra)
+    of_package: dict[str, list[int]] = {wheel.name: [] for wheel in wheels}
+    for number, (wheel, _) in enumerate(parsed):
+        of_package[wheel.name].append(number)
+    needed = set[int]()
+    known = {(name, "") for name in of_package}
+    waiting = list(known)
+    # Each extra is looked at once: a wheel may have thousands that ask for one another.
+    while waiting:
+        package, extra = waiting.pop()
+        for number in [number for number in of_package[package] if number not in needed]:
+            requirement = parsed[number][1]
+            if not _holds(requirement, extra):
+                continue
+            needed.add(number)
+            name = package_name(requirement.name)
+            new = {(name, each) for each in requirement.extras if name in of_package} - known
+            known |= new
+            waiting += new
+    return [_Needed(*parsed[number]) for number in sorted(needed)]
 
 
-def _holds(requirement: Requirement, extras: set[str]) -> bool:
+def _holds(requirement: Requirement, extra: str) -> bool:
     if requirement.marker is None:
         return True
     try:
-        return any(requirement.marker.evaluate({**MARKERS, "extra": extra}) for extra in extras)
+        return requirement.marker.evaluate({**MARKERS, "extra": extra})
     except (UndefinedComparison, UndefinedEnvironmentName):
         return True
 

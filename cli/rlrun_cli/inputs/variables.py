@@ -8,6 +8,7 @@ several lines. `${NAME}` stands for a variable of the shell, else of the files s
 import base64
 import io
 import re
+from collections import ChainMap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,8 @@ from rlrun.constants import CLI_FIELD_MANAGER, MANAGED_BY_LABEL, RUN_LABEL
 from rlrun_cli.terminal.errors import INVALID, CliError
 
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+NESTED = re.compile(r"\$\{[^}]*?\$\{")
+UNREADABLE = "write ${NAME} or ${NAME:-default}, or put a value with a literal ${ into single quotes"
 MAX_SECRET_BYTES = 1024 * 1024
 """Size limit of a Kubernetes Secret in bytes."""
 
@@ -57,7 +60,7 @@ def parse_file(text: str, source: str, known: Mapping[str, str]) -> tuple[dict[s
                 continue
             if value is None or not NAME.fullmatch(name):
                 raise ValueError("write NAME=value, one variable per line")
-            variables[name] = value if _is_literal(binding) else _expand(value, {**variables, **known})
+            variables[name] = value if _is_literal(binding) else _expand(value, ChainMap(known, variables))
         except ValueError as problem:
             problems.append(f"{source}:{_line(binding)}: {problem}")
     return variables, problems
@@ -76,6 +79,9 @@ def _is_literal(binding: Binding) -> bool:
 
 def _expand(value: str, known: Mapping[str, str]) -> str:
     """Return the value with `${NAME}` and `${NAME:-default}` replaced. Raises ValueError, without the value."""
+    # The library's expression reads the rest of the value for each ${ that is not closed.
+    if NESTED.search(value):
+        raise ValueError(UNREADABLE)
     texts = []
     for atom in parse_variables(value):
         if isinstance(atom, Variable) and NAME.fullmatch(atom.name) and "${" not in (atom.default or ""):
@@ -85,7 +91,7 @@ def _expand(value: str, known: Mapping[str, str]) -> str:
         elif isinstance(atom, Literal) and "${" not in atom.value:
             texts.append(atom.value)
         else:
-            raise ValueError("write ${NAME} or ${NAME:-default}, or put a value with a literal ${ into single quotes")
+            raise ValueError(UNREADABLE)
     return "".join(texts)
 
 

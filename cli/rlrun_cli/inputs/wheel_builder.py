@@ -26,6 +26,7 @@ from rlrun_cli.terminal.errors import INVALID, CliError
 
 OWNER = re.compile(r"[a-z0-9]([a-z0-9._-]*[a-z0-9])?")
 BUILD_SECONDS = 600
+MAX_METADATA_BYTES = 8 * 1024**2
 LOG_LINES = 15
 """Number of output lines shown for a failed build."""
 
@@ -56,7 +57,10 @@ def content_digest(data: bytes) -> str:
         for name in sorted(archive.namelist()):
             if name.endswith(".dist-info/RECORD"):  # derived from the other files, in arbitrary order
                 continue
-            digest.update(f"{name}\0{hashlib.sha256(archive.read(name)).hexdigest()}\n".encode())
+            with archive.open(name) as file:
+                # A file may unpack to gigabytes.
+                content = hashlib.file_digest(file, "sha256")  # type: ignore[arg-type]  # it has readinto
+            digest.update(f"{name}\0{content.hexdigest()}\n".encode())
     return digest.hexdigest()
 
 
@@ -74,6 +78,8 @@ def parse_wheel(path: Path, data: bytes) -> Wheel:
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             metadata = next(n for n in archive.namelist() if re.fullmatch(r"[^/]+\.dist-info/METADATA", n))
+            if archive.getinfo(metadata).file_size > MAX_METADATA_BYTES:
+                raise ValueError("METADATA is too large")
             headers = HeaderParser().parsestr(archive.read(metadata).decode())
             name, version = headers["Name"], headers["Version"]
             if not name or not version:

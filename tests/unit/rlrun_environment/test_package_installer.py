@@ -214,3 +214,9 @@ async def test_a_package_that_is_too_large_or_no_wheel_is_an_error(provide_from,
 async def test_a_compressed_archive_is_not_accepted(provide_from):
     with pytest.raises(PackageError, match="not a tar archive"):
         await provide_from(lambda n, r: web.Response(body=gzip.compress(tar_of(("a.whl", bytes(10))))), "tester/c")
+
+
+async def test_a_package_of_verifiers_alone_is_installed(make_wheel, tmp_path: Path) -> None:
+    wheel = make_wheel("verifiers", "x = 1", "0.3.1")
+    await package_installer.install([wheel], tmp_path / "target")
+    assert package_installer.installed_version(tmp_path / "target" / package_installer.FIRST_ON_PATH, "verifiers")

@@ -20,6 +20,9 @@ from rlrun_orchestrator.data.version_span import VersionSpan
 from rlrun_orchestrator.inference.gateway.prefixes import Conversation
 from rlrun_orchestrator.inference.replica_pool import Replica
 
+MAX_CHAT_BYTES = 32 * 1024**2
+"""Memory of the chats of one rollout that later ones may continue, all together."""
+
 
 @dataclass(slots=True)
 class RolloutSession:
@@ -107,10 +110,13 @@ class LiveGroup:
         self.record_answer(rollout, arrival)
 
     def record_conversation(self, rollout: str, made: Conversation, last: Conversation | None) -> None:
-        """Record a chat in place of the one that it continues."""
+        """Record a chat in place of the one that it continues. The oldest chats are dropped above the limit."""
         session = self.rollout_session(rollout)
         session.conversations = [one for one in session.conversations if one is not last]
         session.conversations.append(made)
+        # A chat that continues a dropped one is a sequence of its own.
+        while len(session.conversations) > 1 and sum(one.size for one in session.conversations) > MAX_CHAT_BYTES:
+            session.conversations.pop(0)
 
     def record_answer(self, rollout: str, arrival: int) -> None:
         """Record that a request was answered, also in an evaluation, which records no turns."""

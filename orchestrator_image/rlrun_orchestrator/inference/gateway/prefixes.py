@@ -6,6 +6,7 @@ sends them, followed by what the template puts behind the answer, where the engi
 that the template keeps the whole answer. Otherwise the chat is sent as it is, and a new training sequence begins.
 """
 
+import functools
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -34,7 +35,7 @@ class RenderedChat:
     """Names of the tokens in the vocabulary."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Conversation:
     """One completed chat."""
 
@@ -51,6 +52,12 @@ class Conversation:
     """Tokens of `shown` by the template. The prompt of the turn may have others, those that the model sampled."""
     arrival: int = 0
     """Arrival number of the request."""
+
+    @functools.cached_property
+    def size(self) -> int:
+        """Approximate memory in bytes: eight for each token, and the texts of messages."""
+        tokens = len(self.turn.prompt_ids) + len(self.turn.completion_ids) + len(self.prompt_ids)
+        return 8 * tokens + sum(len(str(message)) for message in (*self.messages, *self.shown, self.answer))
 
     @property
     def tokens(self) -> list[int]:

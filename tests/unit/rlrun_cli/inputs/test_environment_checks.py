@@ -43,3 +43,15 @@ def test_the_function(source: str, said: str, is_wrong: bool) -> None:
     (remark,) = check_source(source.encode(), "m.py")
     assert said in remark.text
     assert bool(remark.hint) is is_wrong
+
+
+@pytest.mark.parametrize("source", ["x = " + "-" * 100_000 + "1\n", "x = " + "a." * 100_000 + "b\n"])
+def test_source_that_is_nested_too_deeply_is_named(source: str) -> None:
+    (remark,) = check_source(source.encode(), "m.py")
+    assert remark.text == "m.py is nested too deeply for Python"
+    assert remark.hint
+
+
+def test_source_of_great_size_is_not_parsed() -> None:
+    (remark,) = check_source(b"x = 1\n" * 200_000, "m.py")
+    assert remark.text == "m.py has more than 1,048,576 bytes; not checked"

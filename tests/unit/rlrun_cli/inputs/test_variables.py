@@ -151,3 +151,16 @@ def test_a_line_in_another_form_is_told_the_form(line: str) -> None:
     assert parse_file(line, "f", {})[1] == [
         "f:1: cannot be read: write NAME=value, close quotes, and write only a comment behind them"
     ]
+
+
+@pytest.mark.parametrize("value", ["${" * 300_000, "${" * 300_000 + ":x}"])
+def test_a_value_that_opens_many_variables_is_refused(value: str) -> None:
+    variables, problems = parse_file(f"A={value}\nB=1\n", "f.env", {})
+    assert variables == {"B": "1"}
+    assert len(problems) == 1
+
+
+def test_values_see_the_shell_before_the_lines_above() -> None:
+    variables, _ = parse_file("A=1\nB=${A}${C}\nA=2\n", "f.env", {"C": "shell"})
+    assert variables == {"A": "2", "B": "1shell"}
+    assert parse_file("C=file\nB=${C}\n", "f.env", {"C": "shell"})[0]["B"] == "shell"
