@@ -4,7 +4,8 @@
 
 Each environment is pushed with `rlrun env push`, as it stands in the clone, and trained for one step of eight groups by
 the stub trainer and the stub engine, whose policy writes random letters; a batch has eight groups unless its episodes
-have several rollouts. Only data that needs a hub is replaced: calls of `load_dataset` read ROWS. Writes
+have several rollouts. Only data that needs a network is replaced: calls of `load_dataset` read ROWS, and nltk
+finds NLTK_DATA. Writes
 docs/bench/environments/public.json, also when an environment fails.
 """
 
@@ -50,6 +51,16 @@ ENVIRONMENTS: Mapping[str, Mapping[str, Any]] = {
     "proposer_solver": {},
 }
 """Folders in the repository's environments, and what their runs set."""
+WORDS = ("crane", "house", "plant", "stone", "table", "water")
+_TAGGER = "nltk_data/taggers/averaged_perceptron_tagger_eng/averaged_perceptron_tagger_eng"
+NLTK_DATA: Mapping[str, str] = {
+    "nltk_data/corpora/words/en": "\n".join(WORDS),
+    "nltk_data/corpora/words/en-basic": "\n".join(WORDS),
+    f"{_TAGGER}.weights.json": "{}",
+    f"{_TAGGER}.tagdict.json": json.dumps(dict.fromkeys(WORDS, "NN")),
+    f"{_TAGGER}.classes.json": '["NN"]',
+}
+"""Data that textarena lets nltk download when wordle loads, with few words."""
 ROWS: Mapping[str, list[dict[str, str]]] = {
     "reverse_text": [{"prompt": f"word {number}"} for number in range(16)],
     "gsm8k": [{"question": f"{number} + 1 = ?", "answer": f"One more.\n#### {number + 1}"} for number in range(16)],
@@ -92,6 +103,8 @@ def _train(kubectl: Kubectl, store: Any, name: str, folder: Path) -> dict[str, A
         project = Path(temporary) / name
         shutil.copytree(folder, project)
         _replace_data(project / name, ROWS.get(name))
+        if name == "wordle":
+            _add_nltk_data(project / name)
         pushed = rlrun(kubectl, "env", "push", str(project), "-n", OWNER, "--owner", OWNER, "--force")
     run = _run(name)
     namespace = f"{OWNER}-{uuid.uuid4().hex[:6]}"
@@ -102,7 +115,7 @@ def _train(kubectl: Kubectl, store: Any, name: str, folder: Path) -> dict[str, A
         done = follow(kubectl, run["metadata"]["name"], namespace, seconds=SECONDS)
     finally:
         kubectl("delete", "namespace", namespace, "--wait=false")
-    records = _records(store, done)
+    records = step_records(store, done, 1)
     return {
         "pushed": pushed.strip().splitlines(),
         "groups": len({record.group for record in records}),
@@ -125,6 +138,15 @@ def _replace_data(package: Path, rows: list[dict[str, str]] | None) -> None:
         source = module.read_text()
         local = 'load_dataset("json", data_files=__file__.rpartition("/")[0] + "/rows.jsonl", split="train")'
         module.write_text(re.sub(r"(?<!import )load_dataset\([^)]*\)", local, source))
+
+
+def _add_nltk_data(package: Path) -> None:
+    for name, text in NLTK_DATA.items():
+        (package / name).parent.mkdir(parents=True, exist_ok=True)
+        (package / name).write_text(text)
+    module = package / "__init__.py"
+    path = 'import nltk\n\nnltk.data.path.insert(0, __file__.rpartition("/")[0] + "/nltk_data")\n'
+    module.write_text(path + module.read_text())
 
 
 def _model() -> Object:
@@ -154,9 +176,10 @@ def _run(name: str) -> Object:
     return run
 
 
-def _records(store: Any, run: Object) -> list[SampleRecord]:
+def step_records(store: Any, run: Object, step: int) -> list[SampleRecord]:
+    """Return the records of the rollouts of one step."""
     layout = RunLayout.of(BUCKET, "", run["metadata"]["namespace"], run["metadata"]["uid"])
-    stored = open_step(store, layout, 1, SampleSplit.train, None)
+    stored = open_step(store, layout, step, SampleSplit.train, None)
     return [record for samples in stored for group in samples.index.groups for record in samples.records(group)]
 
 

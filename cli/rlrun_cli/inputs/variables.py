@@ -51,6 +51,7 @@ def parse_file(text: str, source: str, known: Mapping[str, str]) -> tuple[dict[s
     """
     variables: dict[str, str] = {}
     problems = []
+    scope = ChainMap(dict(known), variables)
     for binding in parse_stream(io.StringIO(text)):
         name, value = binding.key, binding.value
         try:
@@ -60,7 +61,7 @@ def parse_file(text: str, source: str, known: Mapping[str, str]) -> tuple[dict[s
                 continue
             if value is None or not NAME.fullmatch(name):
                 raise ValueError("write NAME=value, one variable per line")
-            variables[name] = value if _is_literal(binding) else _expand(value, ChainMap(known, variables))
+            variables[name] = value if _is_literal(binding) else _expand(value, scope)
         except ValueError as problem:
             problems.append(f"{source}:{_line(binding)}: {problem}")
     return variables, problems

@@ -89,7 +89,7 @@ class SourceBuilder:
                 raise CliError(
                     f"{source.name} builds to a wheel for one platform only, {'.'.join(sorted(map(str, tags)))}",
                     f"build it on {TARGET} or in the environment image, `pip wheel --no-deps "
-                    f"{_pinned(source, name)}`, and name it with --include; {SKIP}",
+                    f"{_pin(source, name)}`, and name it with --include; {SKIP}",
                 )
             output.notice(f"Built {wheel.name} from {source.name} (sha256:{digest})")
             return wheel.replace(self.folder / wheel.name)
@@ -123,7 +123,7 @@ def _build_failed(name: str, what: str, result: PipResult) -> CliError:
     )
 
 
-def _pinned(source: Path, name: str) -> str:
+def _pin(source: Path, name: str) -> str:
     """Return the requirement that has the version of a source distribution."""
     try:
         return f"{name}=={parse_sdist_filename(source.name)[1]}"
