@@ -35,6 +35,7 @@ from rlrun_server.authentication.users import Users
 from rlrun_server.hosted_api.environments.environment_packages import EnvironmentPackages
 from rlrun_server.hosted_api.environments.package_uploads import PackageUploads
 from rlrun_server.hosted_api.hosted_app import HostedParts, hosted_app
+from rlrun_server.http.connection_limits import ConnectionLimits
 from rlrun_server.http.serving import serving
 from rlrun_server.inference.inference_app import inference_app
 from rlrun_server.inference.pool_client import PoolClient
@@ -141,6 +142,7 @@ async def serve(config: ServerConfig) -> int:
                 config.settings.port,
                 config.settings.tls_port,
                 None if certificate is None else certificate.context,
+                limits=ConnectionLimits(config.settings.max_connections, config.settings.max_connections_per_address),
             ),
             serving(probes_app(not_ready), config.settings.metrics_port),
         ):

@@ -1,9 +1,13 @@
 """HTTP connections with limits on the size and the time of headers, which uvicorn lacks."""
 
 import asyncio
+from collections.abc import Callable
+from typing import Any
 
 from typing_extensions import override
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from rlrun_server.http.connection_limits import OpenConnection
 
 MAX_HEADER_BYTES = 32 * 1024
 """Bytes of the first line and the headers of a request. Tokens of users have a few kilobytes."""
@@ -27,6 +31,11 @@ class LimitedConnection(HttpToolsProtocol):
     _waits_for_headers = True
     _deadline: asyncio.TimerHandle | None = None
 
+    def __init__(self, *args: Any, admitted: OpenConnection, on_lost: Callable[[], None], **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._admitted = admitted
+        self._on_lost = on_lost
+
     @override
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -35,6 +44,7 @@ class LimitedConnection(HttpToolsProtocol):
     @override
     def connection_lost(self, exc: Exception | None) -> None:
         self._end_deadline()
+        self._on_lost()
         super().connection_lost(exc)
 
     @override
@@ -71,6 +81,7 @@ class LimitedConnection(HttpToolsProtocol):
         self._end_deadline()
         self._unreported_bytes = 0
         self._waits_for_headers = False
+        self._admitted.is_busy = True
         if self._header_bytes <= MAX_HEADER_BYTES:
             super().on_headers_complete()
 
@@ -86,6 +97,11 @@ class LimitedConnection(HttpToolsProtocol):
         self._waits_for_headers = True
         if self._header_bytes <= MAX_HEADER_BYTES:
             super().on_message_complete()
+
+    @override
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._admitted.is_busy = self.cycle is not None and not self.cycle.response_complete
 
     def _counts(self, size: int) -> bool:
         self._header_bytes += size

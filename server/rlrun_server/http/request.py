@@ -1,9 +1,11 @@
-"""Credentials and address in a request."""
+"""Credentials and source of a request."""
 
 from typing import Protocol
 
 from rlrun.protocol.user_storage import TOKEN_HEADER
 from starlette.requests import Request
+
+from rlrun_server.http.source_address import source_of
 
 SCHEME = "Bearer "
 SESSIONS = "rlrun.sessions"
@@ -36,5 +38,5 @@ def user_token_of(request: Request) -> str:
 
 
 def client_of(request: Request) -> str:
-    """Return the address of the connection."""
-    return request.client.host if request.client is not None else ""
+    """Return the source of the connection, for limits: its address, or the network of an IPv6 address."""
+    return source_of(request.client.host) if request.client is not None else ""

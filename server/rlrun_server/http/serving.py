@@ -5,6 +5,7 @@ import contextlib
 import logging
 import socket
 import ssl
+from asyncio import sslproto
 from collections.abc import AsyncIterator, Iterator, Sequence
 
 import uvicorn
@@ -13,6 +14,7 @@ from starlette.types import ASGIApp
 from typing_extensions import override
 
 from rlrun_server.http.connection import LimitedConnection
+from rlrun_server.http.connection_limits import ConnectionLimits
 
 KEEP_ALIVE_SECONDS = 75
 """Time for which a connection without requests stays open."""
@@ -20,17 +22,27 @@ LOOPBACK = "127.0.0.1"
 BACKLOG = 1024
 TICK_SECONDS = 1.0
 PAUSE_SECONDS = 0.01
+HANDSHAKE_SECONDS = 5.0
+"""Time for the handshake of TLS."""
+TLS_BUFFER_BYTES = 32 * 1024
+"""Buffer of each connection with TLS, whose records have at most 16 KiB."""
 
 log = logging.getLogger(__name__)
+
+# Each connection has such a buffer from its first byte on. The default is 256 KiB.
+sslproto.SSLProtocol.max_size = TLS_BUFFER_BYTES
 
 
 class _Server(uvicorn.Server):
     """Server that ends as soon as its last request does: uvicorn's own polls ten times per second."""
 
-    def __init__(self, config: uvicorn.Config, drain_seconds: float) -> None:
+    def __init__(self, config: uvicorn.Config, drain_seconds: float, limits: ConnectionLimits) -> None:
         super().__init__(config)
         self._drain_seconds = drain_seconds
+        self._limits = limits
         self._ending = asyncio.Event()
+        self._accepting: list[asyncio.Task[None]] = []
+        self._handshakes: set[asyncio.Task[None]] = set()
 
     def end(self) -> None:
         """Accept no more connections, and end with the requests in progress."""
@@ -44,6 +56,70 @@ class _Server(uvicorn.Server):
         yield
 
     @override
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        # asyncio would make the buffers of TLS before anything could refuse the connection.
+        for listening in sockets or []:
+            listening.setblocking(False)
+            self._accepting.append(asyncio.create_task(self._accept(listening)))
+        self.started = True
+
+    async def _accept(self, listening: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                accepted, address = await loop.sock_accept(listening)
+            except ConnectionAbortedError:
+                continue
+            except OSError as error:
+                log.warning("no connection was accepted: %s", error)
+                await asyncio.sleep(TICK_SECONDS)
+                continue
+            self._begin(accepted, str(address[0]))
+            # sock_accept does not wait while connections arrive.
+            await asyncio.sleep(0)
+
+    def _begin(self, accepted: socket.socket, host: str) -> None:
+        """Serve an accepted connection, or close it if there are too many."""
+
+        def close() -> None:
+            if protocol.transport is None:
+                handshake.cancel()
+            else:
+                protocol.transport.abort()
+
+        admitted = self._limits.admit(host, close)
+        if admitted is None:
+            accepted.close()
+            return
+        protocol = LimitedConnection(
+            config=self.config,
+            server_state=self.server_state,
+            app_state={},
+            admitted=admitted,
+            on_lost=lambda: self._limits.release(admitted),
+        )
+        handshake = asyncio.create_task(self._connect(accepted, protocol))
+        self._handshakes.add(handshake)
+
+        def end(task: asyncio.Task[None]) -> None:
+            self._handshakes.discard(task)
+            if protocol.transport is None:
+                accepted.close()
+                self._limits.release(admitted)
+
+        handshake.add_done_callback(end)
+
+    async def _connect(self, accepted: socket.socket, protocol: LimitedConnection) -> None:
+        tls = self.config.ssl
+        with contextlib.suppress(OSError, TimeoutError):
+            await asyncio.get_running_loop().connect_accepted_socket(
+                lambda: protocol,
+                accepted,
+                ssl=tls,
+                ssl_handshake_timeout=None if tls is None else HANDSHAKE_SECONDS,
+            )
+
+    @override
     async def main_loop(self) -> None:
         # Each tick renews the header with the date.
         while not await self.on_tick(0):
@@ -54,8 +130,9 @@ class _Server(uvicorn.Server):
     @override
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         state = self.server_state
-        for server in self.servers:
-            server.close()
+        for task in (*self._accepting, *self._handshakes):
+            task.cancel()
+        await asyncio.gather(*self._accepting, *self._handshakes, return_exceptions=True)
         for listening in sockets or []:
             listening.close()
         for connection in list(state.connections):
@@ -78,17 +155,20 @@ async def serving(
     tls: ssl.SSLContext | None = None,
     *,
     drain_seconds: float = DRAIN_SECONDS,
+    limits: ConnectionLimits | None = None,
 ) -> AsyncIterator[None]:
     """Serve the application on all addresses of this host while the context is open.
 
     With `tls` only `tls_port` is open to others, and `port` to this host alone. When the context ends, requests in
-    progress have `drain_seconds`. Raises OSError if a port is in use.
+    progress have `drain_seconds`. `limits` count the connections of all ports; None: the defaults. Raises OSError if a
+    port is in use.
     """
+    limits = limits or ConnectionLimits()
     async with contextlib.AsyncExitStack() as stack:
         if tls is not None and tls_port is not None:
-            await stack.enter_async_context(serving_on(app, listen(None, tls_port), tls, drain_seconds))
+            await stack.enter_async_context(serving_on(app, listen(None, tls_port), tls, drain_seconds, limits))
         plain = listen(LOOPBACK if tls is not None else None, port)
-        await stack.enter_async_context(serving_on(app, plain, None, drain_seconds))
+        await stack.enter_async_context(serving_on(app, plain, None, drain_seconds, limits))
         yield
 
 
@@ -98,11 +178,11 @@ async def serving_on(
     sockets: Sequence[socket.socket],
     tls: ssl.SSLContext | None = None,
     drain_seconds: float = DRAIN_SECONDS,
+    limits: ConnectionLimits | None = None,
 ) -> AsyncIterator[None]:
     """Serve the application on sockets while the context is open, and close them."""
     config = uvicorn.Config(
         app,
-        http=LimitedConnection,
         ws="none",
         lifespan="off",
         log_config=None,
@@ -113,7 +193,7 @@ async def serving_on(
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
         ssl_context_factory=None if tls is None else lambda *_: tls,
     )
-    server = _Server(config, drain_seconds)
+    server = _Server(config, drain_seconds, limits or ConnectionLimits())
     task = asyncio.create_task(server.serve(sockets=list(sockets)))
     try:
         while not server.started:

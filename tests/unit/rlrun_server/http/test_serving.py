@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import socket
 import ssl
+import tracemalloc
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,8 +12,10 @@ from pathlib import Path
 import pytest
 from rlrun_operator.runtime.server_certificate import make_certificate
 from rlrun_server.http import connection
+from rlrun_server.http import serving as serving_module
 from rlrun_server.http.body import read_body
 from rlrun_server.http.connection import MAX_HEADER_BYTES
+from rlrun_server.http.connection_limits import ConnectionLimits
 from rlrun_server.http.endpoint import Endpoint, PathDispatcher
 from rlrun_server.http.serving import listen, serving, serving_on
 from starlette.applications import Starlette
@@ -221,3 +224,90 @@ async def test_each_tick_renews_the_date(ports: tuple[int, int], monkeypatch: py
         monkeypatch.setattr("uvicorn.server.formatdate", lambda *_, **__: "tomorrow")
         while b"date: tomorrow" not in await exchange(ports[0], post("/echo", "Content-Length: 0")):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
+
+
+@pytest.fixture
+def certificate(tmp_path: Path) -> ssl.SSLContext:
+    """TLS of a server."""
+    for name, content in make_certificate("localhost", datetime.now(UTC)).items():
+        (tmp_path / name).write_bytes(content)
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(tmp_path / "tls.crt", tmp_path / "tls.key")
+    return tls
+
+
+async def silent(port: int, source: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    return await asyncio.open_connection("127.0.0.1", port, local_addr=(source, 0))
+
+
+async def until(limits: ConnectionLimits, count: int) -> None:
+    async with asyncio.timeout(60):
+        while limits.count != count:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+async def test_silent_connections_are_limited_and_leave_room_for_others(certificate: ssl.SSLContext) -> None:
+    limits = ConnectionLimits(total=12, per_address=8)
+    sockets = listen("127.0.0.1", 0)
+    port = int(sockets[0].getsockname()[1])
+    async with serving_on(application, sockets, certificate, limits=limits):
+        opened = [await silent(port, "127.0.0.2") for _ in range(20)]
+        await until(limits, 8)
+        for reader, _ in opened[8:]:
+            with contextlib.suppress(ConnectionResetError):
+                assert await reader.read() == b"", "refused at its acceptance"
+        assert limits.refused == 12
+        more = [await silent(port, "127.0.0.3") for _ in range(6)]
+        await until(limits, 12)
+        with contextlib.suppress(ConnectionResetError):
+            assert await opened[0][0].read() == b"", "made room"
+        trusting = ssl.create_default_context()
+        trusting.check_hostname, trusting.verify_mode = False, ssl.CERT_NONE
+        assert await answers("127.0.0.1", port, trusting)
+        for _, writer in [*opened, *more]:
+            writer.close()
+        await until(limits, 0)
+
+
+async def test_a_silent_connection_with_tls_needs_little_memory(certificate: ssl.SSLContext) -> None:
+    limits, count = ConnectionLimits(total=200, per_address=200), 100
+    sockets = listen("127.0.0.1", 0)
+    port = int(sockets[0].getsockname()[1])
+    async with serving_on(application, sockets, certificate, limits=limits):
+        # Plain sockets, so that nothing of the clients is counted.
+        clients = [socket.socket() for _ in range(count)]
+        tracemalloc.start()
+        try:
+            before, _ = tracemalloc.get_traced_memory()
+            for client in clients:
+                client.connect(("127.0.0.1", port))
+            await until(limits, count)
+            await asyncio.sleep(0.1)
+            after, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+            for client in clients:
+                client.close()
+        assert (after - before) / count < 64 * 1024
+
+
+async def test_the_handshake_has_a_deadline(certificate: ssl.SSLContext, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert serving_module.HANDSHAKE_SECONDS <= 5
+    monkeypatch.setattr(serving_module, "HANDSHAKE_SECONDS", 0.05)
+    limits = ConnectionLimits()
+    sockets = listen("127.0.0.1", 0)
+    port = int(sockets[0].getsockname()[1])
+    async with asyncio.timeout(60), serving_on(application, sockets, certificate, limits=limits):
+        reader, writer = await silent(port, "127.0.0.2")
+        assert await reader.read() == b""
+        writer.close()
+        await until(limits, 0)
+
+
+async def test_a_connection_without_requests_ends(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "HEADER_SECONDS", 0.05)
+    async with asyncio.timeout(60):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        with contextlib.suppress(ConnectionResetError):
+            assert await reader.read() == b""
+        writer.close()

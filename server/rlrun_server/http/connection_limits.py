@@ -1,0 +1,76 @@
+"""Limits on open connections, in total and per source."""
+
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from rlrun_server.http.source_address import source_of
+
+MAX_CONNECTIONS = 1000
+MAX_PER_ADDRESS = 250
+"""Connections of one source. The proxy of the API server, or an Ingress, has those of all its users."""
+
+
+@dataclass(eq=False)
+class OpenConnection:
+    """One connection from its acceptance to its end."""
+
+    source: str
+    close: Callable[[], None]
+    """Closes the connection at once."""
+    is_busy: bool = False
+    """True while a request is in progress."""
+
+
+class ConnectionLimits:
+    """Open connections by source.
+
+    At the total limit an idle connection of the source that has the most makes room, unless that is the new one's.
+    """
+
+    def __init__(self, total: int = MAX_CONNECTIONS, per_address: int = MAX_PER_ADDRESS) -> None:
+        self._total = total
+        self._per_address = per_address
+        self._open: dict[str, dict[OpenConnection, None]] = defaultdict(dict)
+        """Connections of each source, oldest first."""
+        self._count = 0
+        self.refused = 0
+        """Number of connections that were refused or closed to make room."""
+
+    @property
+    def count(self) -> int:
+        """Number of open connections."""
+        return self._count
+
+    def admit(self, host: str, close: Callable[[], None]) -> OpenConnection | None:
+        """Count a new connection, until `release`. Returns None if there is no room for it."""
+        source = source_of(host)
+        if len(self._open.get(source, ())) >= self._per_address or not self._make_room(source):
+            self.refused += 1
+            return None
+        connection = OpenConnection(source, close)
+        self._open[source][connection] = None
+        self._count += 1
+        return connection
+
+    def release(self, connection: OpenConnection) -> None:
+        """Stop counting the connection."""
+        of_source = self._open.get(connection.source, {})
+        if connection not in of_source:
+            return
+        del of_source[connection]
+        self._count -= 1
+        if not of_source:
+            del self._open[connection.source]
+
+    def _make_room(self, source: str) -> bool:
+        if self._count < self._total:
+            return True
+        largest = max(self._open, key=lambda other: len(self._open[other]))
+        idle = next((one for one in self._open[largest] if not one.is_busy), None)
+        if idle is None or len(self._open[largest]) <= len(self._open.get(source, ())) + 1:
+            return False
+        self.refused += 1
+        self.release(idle)
+        idle.close()
+        return True
