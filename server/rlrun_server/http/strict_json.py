@@ -9,6 +9,8 @@ from typing import Any
 import yaml
 
 MAX_DEPTH = 32
+MAX_NODES = 5000
+"""Values and keys of a YAML document, whose parser needs up to 100 µs for each. The text of a run has some hundreds."""
 MAX_BITS = 1024
 """Bits of an integer. Larger ones are larger than all floating-point numbers."""
 TOML_TEXT = re.compile(
@@ -72,8 +74,15 @@ def check_toml(body: bytes) -> str:
 
 
 class _StrictLoader(yaml.SafeLoader):
+    def __init__(self, stream: str) -> None:
+        super().__init__(stream)
+        self._nodes = 0
+
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        """Refuse aliases."""
+        """Refuse aliases, and more than MAX_NODES nodes, before the rest of the text is read."""
+        self._nodes += 1
+        if self._nodes > MAX_NODES:
+            raise TextInvalid(f"The body has more than {MAX_NODES} values and keys in YAML. Send it as JSON.")
         if self.check_event(yaml.AliasEvent):
             raise TextInvalid("The body has a YAML alias (*). Write the value again in its place.")
         return super().compose_node(parent, index)

@@ -118,6 +118,31 @@ def test_keys_of_yaml_are_compared_once() -> None:
     assert compared < 2000
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[" + "a," * 124_000 + "]",
+        "".join(f"k{n}: 1\n" for n in range(30_000)),
+        "- []\n" * 50_000,
+        "{" + "a," * 124_000 + "}",
+    ],
+    ids=["list", "object", "lists", "keys"],
+)
+def test_yaml_with_many_values_is_read_no_further(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    composed = 0
+
+    class Counted(strict_json._StrictLoader):
+        def get_event(self) -> Any:
+            nonlocal composed
+            composed += 1
+            return super().get_event()
+
+    monkeypatch.setattr(strict_json, "_StrictLoader", Counted)
+    with pytest.raises(TextInvalid, match="more than 5000 values"):
+        read_yaml(text.encode())
+    assert composed < 3 * strict_json.MAX_NODES
+
+
 def test_bytes_that_are_no_text() -> None:
     for read in (read_json, read_yaml, check_toml):
         with pytest.raises(TextInvalid, match="UTF-8"):
