@@ -16,11 +16,14 @@ from rlrun_server.runtime.rate_limit import Rate, RateLimiter
 log = logging.getLogger(__name__)
 
 REVIEW_BURST_SECONDS = 10.0
+ADDRESSES = 5
+"""Number of addresses that may send new credentials at their full rate together."""
+EVERYONE = ""
 LOG_SECONDS = 3600.0
 
 
 class Identification:
-    """Tells who sends a request, with a limit of new credentials per address. All rejections are ProblemErrors."""
+    """Tells who sends a request. New credentials are limited per address and in total. Rejections are ProblemErrors."""
 
     def __init__(self, users: Users, reviews_per_second: float, clock: Callable[[], float]) -> None:
         self._users = users
@@ -28,6 +31,8 @@ class Identification:
         self._logged: dict[str, float] = {}
         """Time of the last line about each API key."""
         self._new = RateLimiter(Rate(reviews_per_second, REVIEW_BURST_SECONDS * reviews_per_second))
+        of_all = ADDRESSES * reviews_per_second
+        self._new_of_all = RateLimiter(Rate(of_all, REVIEW_BURST_SECONDS * of_all))
 
     async def identify(self, token: str, client: str) -> User:
         """Return whose token or API key it is. `client` is the address of the connection. Raises ProblemError."""
@@ -55,8 +60,13 @@ class Identification:
             raise _unauthorized_problem()
         # The user is not known yet, so that the limit is one of the connection's address. Who was accepted before is
         # not limited: behind an Ingress all users have one address.
-        if not self._users.knows(token) and not self._new.allow(client, self._clock()):
+        if self._users.knows(token):
+            return
+        now = self._clock()
+        if not self._new.allow(client, now):
             raise too_many("This address")
+        if not self._new_of_all.allow(EVERYONE, now):
+            raise busy()
 
     def _log_use(self, user: User) -> None:
         """Write once an hour which key is used: the API server does not see it."""
@@ -69,6 +79,12 @@ class Identification:
 def too_many(who: str) -> ProblemError:
     """Return the rejection of more requests than are allowed."""
     message = f"{who} sends more requests than it may. They may be repeated later."
+    return ProblemError.of(429, Reason.STORAGE_SERVER_UNAVAILABLE, message)
+
+
+def busy() -> ProblemError:
+    """Return the rejection of a new credential when all addresses together send too many."""
+    message = "rlrun-server gets too many credentials that it does not know. Repeat the request later."
     return ProblemError.of(429, Reason.STORAGE_SERVER_UNAVAILABLE, message)
 
 
