@@ -1,10 +1,10 @@
 """Limits on concurrent requests for completions, each of which may take minutes."""
 
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from rlrun_server.inference.errors import InferenceError
+from rlrun_server.runtime.shares import Room, Shares
 
 PER_USER = 32
 IN_ALL = 128
@@ -16,34 +16,31 @@ class Capacity:
     """Requests in progress, and the bytes that they hold."""
 
     def __init__(self, per_user: int = PER_USER, in_all: int = IN_ALL, max_held: int = MAX_HELD) -> None:
-        self._per_user = per_user
-        self._in_all = in_all
+        self._shares = Shares(per_user, in_all)
         self._max_held = max_held
-        self._users: Counter[str] = Counter()
         self._held = 0
 
     @property
     def in_progress(self) -> int:
         """Number of requests in progress."""
-        return self._users.total()
+        return self._shares.uses
 
     @contextmanager
     def request(self, user: str) -> Iterator["HeldBytes"]:
         """Count a request while the context is open. Raises InferenceError if there are too many."""
-        if self._users[user] >= self._per_user:
-            message = f"User {user} has {self._per_user} requests in progress. Wait for one of them, or send fewer."
+        room = self._shares.take(user)
+        if room is Room.share_used:
+            count = self._shares.uses_of(user)
+            message = f"User {user} has {count} requests in progress. Wait for one of them, or send fewer."
             raise InferenceError(429, "too_many_requests", message)
-        if self.in_progress >= self._in_all:
+        if room is Room.full:
             raise _busy()
-        self._users[user] += 1
         held = HeldBytes(self)
         try:
             yield held
         finally:
             held.release()
-            self._users[user] -= 1
-            if not self._users[user]:
-                del self._users[user]
+            self._shares.release(user)
 
     def hold(self, count: int) -> None:
         """Count bytes. Raises InferenceError if there is no room."""

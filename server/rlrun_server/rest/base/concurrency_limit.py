@@ -1,6 +1,5 @@
 """Limit of concurrent work, per user and in total."""
 
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -8,6 +7,7 @@ from rlrun.constants import Reason
 
 from rlrun_server.authentication.users import User
 from rlrun_server.rest.base.problems import RestError
+from rlrun_server.runtime.shares import Room, Shares
 
 
 class ConcurrencyLimit:
@@ -16,34 +16,30 @@ class ConcurrencyLimit:
     def __init__(self, what: str, per_user: int, total: int) -> None:
         """`what`: the things that are counted, in the plural."""
         self._what = what
-        self._per_user = per_user
         self._total = total
-        self._uses: Counter[str] = Counter()
+        self._shares = Shares(per_user, total)
 
     @property
     def uses(self) -> int:
         """Number of all uses."""
-        return self._uses.total()
+        return self._shares.uses
 
     def take(self, user: User) -> None:
         """Count one more use, until `release`. Raises RestError."""
-        if self._uses[user.limited_as] >= self._per_user:
-            detail = (
-                f"User {user.limited_as} has {self._per_user} {self._what} open, and may have no more. End one of them."
-            )
+        room = self._shares.take(user.limited_as)
+        if room is Room.share_used:
+            count = self._shares.uses_of(user.limited_as)
+            detail = f"User {user.limited_as} has {count} {self._what} open, and may have no more. End one of them."
             raise RestError(429, Reason.TOO_MANY_REQUESTS, detail)
-        if self._uses.total() >= self._total:
+        if room is Room.full:
             detail = (
                 f"rlrun-server has {self._total} {self._what} open, and no more at a time. Repeat the request later."
             )
             raise RestError(503, Reason.TOO_MANY_REQUESTS, detail)
-        self._uses[user.limited_as] += 1
 
     def release(self, user: User) -> None:
         """Count one use less."""
-        self._uses[user.limited_as] -= 1
-        if self._uses[user.limited_as] <= 0:
-            del self._uses[user.limited_as]
+        self._shares.release(user.limited_as)
 
     @contextmanager
     def use(self, user: User) -> Iterator[None]:

@@ -29,7 +29,7 @@ from rlrun_server.rest.logs.log_models import LogAnswer, LogProblem, LogQuery, L
 from rlrun_server.rest.logs.run_pods import LogCluster, PodSelection, list_pods, select_roles
 from rlrun_server.rest.objects.summaries import RunSummary
 
-PER_USER = 4
+PER_USER = 3
 CONCURRENT = 6
 """Requests for logs at a time. Each holds up to 8 MiB of them."""
 FINISHED = frozenset({Phase.completed, Phase.failed, Phase.stopped, Phase.suspended})

@@ -8,6 +8,7 @@ import pytest
 from rlrun.storage.layout import RunLayout
 from rlrun_server.rest.rest_app import rest_app
 from rlrun_server.rest.streams import stream_hub
+from rlrun_server.runtime.shares import Shares
 
 from tests.support.fake_s3 import InMemoryStore
 from tests.support.open_stream import OpenStream, open_stream
@@ -136,8 +137,7 @@ async def test_a_deleted_run_ends_its_streams(api: RestApi) -> None:
 
 
 async def test_one_user_cannot_take_all_streams(api: RestApi, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(api.services.streams._streams, "_per_user", 2)
-    monkeypatch.setattr(api.services.streams._streams, "_total", 3)
+    monkeypatch.setattr(api.services.streams._streams, "_shares", Shares(2, 3))
     async with opened(api), opened(api) as second:
         assert second.status == 200
         async with opened(api) as third:
@@ -151,7 +151,7 @@ async def test_one_user_cannot_take_all_streams(api: RestApi, monkeypatch: pytes
 
 
 async def test_streams_with_logs_have_a_limit_of_their_own(api: RestApi, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(api.services.streams._log_streams, "_per_user", 1)
+    monkeypatch.setattr(api.services.streams._log_streams._shares, "_per_tenant", 1)
     async with opened(api, topics="log"), opened(api) as second:
         assert second.status == 200
         async with opened(api, topics="log") as third:
