@@ -14,8 +14,6 @@ from rlrun.protocol.user_storage import StorageLocation
 from rlrun.service.settings import read_settings
 from rlrun.storage.store import DEFAULT_REGION
 
-from rlrun_server.http.connection_limits import MAX_CONNECTIONS, MAX_PER_ADDRESS
-
 PREFIX = "RLRUN_SERVER_"
 KEY_FILE = "key"
 """File of the operator's key among those of `keys`."""
@@ -36,9 +34,9 @@ class ServerSettings(Schema):
     """Folder with the S3 credentials, a file for each AWS_* variable. Without it boto3 searches for others."""
     kubeconfig: str | None = None
     """Path of a kubeconfig for a server outside the cluster. None: the pod's ServiceAccount."""
-    max_connections: int = Field(default=MAX_CONNECTIONS, ge=10, le=100_000)
+    max_connections: int = Field(default=1000, ge=10, le=100_000)
     """Open connections. Each with TLS has about 60 kB of memory."""
-    max_connections_per_address: int = Field(default=MAX_PER_ADDRESS, ge=1, le=100_000)
+    max_connections_per_address: int = Field(default=250, ge=1, le=100_000)
     """Open connections from one address, or one /64 network of IPv6."""
     signatures_per_second: float = Field(default=500.0, gt=0)
     """Signatures for one namespace. Four times as many are allowed at once."""
