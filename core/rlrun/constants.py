@@ -239,6 +239,7 @@ class Reason(StrEnum):
     CREATE_CONTAINER_CONFIG_ERROR = "CreateContainerConfigError"
     CREATE_FAILED = "CreateFailed"
     UNSCHEDULABLE = "Unschedulable"
+    NODE_UNREACHABLE = "NodeUnreachable"
     TRAINER_OUT_OF_MEMORY = "TrainerOutOfMemory"
     INFERENCE_OUT_OF_MEMORY = "InferenceOutOfMemory"
     ENVIRONMENT_OUT_OF_MEMORY = "EnvironmentOutOfMemory"
@@ -304,6 +305,7 @@ class Reason(StrEnum):
     SESSION_INVALID = "SessionInvalid"
     SESSION_CONFLICT = "SessionConflict"
     SESSION_MISSING = "SessionMissing"
+    ORCHESTRATOR_SUPERSEDED = "OrchestratorSuperseded"
     SESSION_SPEC_INVALID = "SessionSpecInvalid"
     TRAIN_BATCH_INVALID = "TrainBatchInvalid"
     CHECKPOINT_REQUEST_INVALID = "CheckpointRequestInvalid"
@@ -422,6 +424,7 @@ class Reason(StrEnum):
     CHECKPOINT_READY = "CheckpointReady"
     RUN_RESTARTING = "RunRestarting"
     ORCHESTRATOR_REPLACED = "OrchestratorReplaced"
+    LOST_POD_DELETED = "LostPodDeleted"
     ARTIFACTS_NOT_DELETED = "ArtifactsNotDeleted"
 
     # REST API

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+import uuid
 from collections.abc import AsyncIterator, Coroutine
 from functools import partial
 from typing import Any
@@ -175,7 +176,7 @@ class Orchestrator:
         await s3.wait_for_bucket()
         saved = await s3.load_state()
         session = TrainerSession(
-            TrainerClient(self._http, self._run.endpoints.trainer_url, self._run.run.uid),
+            TrainerClient(self._http, self._run.endpoints.trainer_url, self._run.run.uid, uuid.uuid4().hex),
             self._run,
             self._schedule,
             self._store,

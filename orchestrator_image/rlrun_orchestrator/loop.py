@@ -47,7 +47,7 @@ from rlrun_orchestrator.storage.saved_state import SavedState
 from rlrun_orchestrator.training.batch import Batch
 from rlrun_orchestrator.training.checkpoint_requester import CheckpointRequester
 from rlrun_orchestrator.training.policy_publisher import PolicyPublisher, PublishTimeouts
-from rlrun_orchestrator.training.trainer_client import SessionLost
+from rlrun_orchestrator.training.trainer_client import SessionLost, Superseded
 from rlrun_orchestrator.training.trainer_session import TrainerSession
 
 log = logging.getLogger(__name__)
@@ -128,6 +128,10 @@ class RunLoop:
                 return
             except SessionLost as lost:
                 await self._recover(lost)
+            except Superseded:
+                # The state in S3 is that of the other process.
+                self._owns_state = False
+                raise
 
     async def close(self) -> None:
         """Stop all background work. An incomplete run saves its state for the next process."""

@@ -20,6 +20,11 @@ from rlrun_operator.planning.policies.artifacts.artifact_objects import FOLDER_K
 
 from tests.support.clocks import START
 
+KUBELET = "tests/kubelet"
+"""Finalizer by which a pod stays until its kubelet says that its processes have ended."""
+TRACKING = "batch.kubernetes.io/job-tracking"
+"""Finalizer of a Job on its pods. It stays until the end of the pod has been counted, or the Job is gone."""
+
 
 class Crash(Exception):
     """The operator dies here."""
@@ -252,6 +257,9 @@ class FakeCluster:
         for key, value in ((request.body or {}).get("preconditions") or {}).items():
             if value != old["metadata"][key]:
                 raise ApiError(409, "Conflict", f"{key} mismatch")
+        if (request.body or {}).get("gracePeriodSeconds") == 0:
+            # Without a grace period, Kubernetes does not wait for the kubelet.
+            old["metadata"]["finalizers"] = [f for f in old["metadata"].get("finalizers") or [] if f != KUBELET]
         self.request_deletion(old)
         return old
 
@@ -276,6 +284,9 @@ class FakeCluster:
         uid = obj["metadata"]["uid"]
         for child in list(self.objects.values()):
             if any(o["uid"] == uid for o in child["metadata"].get("ownerReferences") or []):
+                child["metadata"]["finalizers"] = [
+                    f for f in child["metadata"].get("finalizers") or [] if f != TRACKING
+                ]
                 self.request_deletion(child)
 
 

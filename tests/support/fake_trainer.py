@@ -5,9 +5,18 @@ from typing import Any
 
 from aiohttp import web
 from rlrun.protocol.problem import Problem
-from rlrun.protocol.trainer import CheckpointRequest, SessionSpec, SessionState, StepResult, TrainBatch
+from rlrun.protocol.trainer import (
+    ORCHESTRATOR_HEADER,
+    CheckpointRequest,
+    SessionSpec,
+    SessionState,
+    StepResult,
+    TrainBatch,
+)
+from rlrun.service.errors import ProblemError
 from rlrun.storage.layout import RunLayout, S3Uri
 from rlrun.storage.manifest import ArtifactKind, Manifest
+from rlrun_trainer.sessions.session_owners import SessionOwners
 
 from tests.support.fake_s3 import MODIFIED
 from tests.support.policy_refs import policy
@@ -38,6 +47,10 @@ class FakeTrainer:
         self.told: StepResult | None = None
         self.die_before: set[int] = set()
         """Steps at which the trainer is replaced, once each, instead of doing them."""
+        self.owners = SessionOwners()
+        self.superseded_before: set[int] = set()
+        """Steps before which another orchestrator opens the session and stores its state, once each."""
+        self.stored_by_another = b""
         self.answer: tuple[int, Problem | StepResult] | None = None
         """What every step is answered with instead, when set."""
         self.hold: set[int] = set()
@@ -115,6 +128,7 @@ class FakeTrainer:
 
     async def open(self, request: web.Request) -> web.Response:
         spec = SessionSpec.model_validate_json(await request.read())
+        self.owners.take(request.match_info["session"], request.headers.get(ORCHESTRATOR_HEADER, ""))
         self.opened.append(spec)
         if self.spec is None:
             self.spec = spec
@@ -159,6 +173,13 @@ class FakeTrainer:
             return hung_up(request)
         if self.spec is None:
             return missing()
+        if step in self.superseded_before:
+            self.superseded_before.discard(step)
+            self._supersede(request, self.spec)
+        try:
+            self.owners.check(request.match_info["session"], request.headers.get(ORCHESTRATOR_HEADER, ""))
+        except ProblemError as error:
+            return web.json_response(error.problem.to_json_dict(), status=error.status)
         if self.answer is not None:
             return web.json_response(self.answer[1].to_json_dict(), status=self.answer[0])
         if step in self.results:
@@ -185,6 +206,12 @@ class FakeTrainer:
         if step in self.hold:
             await self.released.wait()
         return web.json_response(result.to_json_dict())
+
+    def _supersede(self, request: web.Request, spec: SessionSpec) -> None:
+        self.owners.take(request.match_info["session"], "another")
+        place = f"{spec.run_uri}/orchestrator/state.json"
+        self.stored_by_another = self.store.objects[place] + b" "
+        self.store.objects[place] = self.stored_by_another
 
     async def checkpoint(self, request: web.Request) -> web.Response:
         if self.spec is None:

@@ -375,6 +375,12 @@ PODS = _section(
         "Free or add nodes, or lower the requests of the RLModel or `infrastructure.computeSize`.",
     ),
     (
+        Reason.NODE_UNREACHABLE,
+        "The node of a pod, which the message names, does not report to Kubernetes. Its pods are replaced once they "
+        "are evicted, by default after 5 minutes.",
+        "Repair the node, or remove it with `kubectl delete node`, which replaces its pods at once.",
+    ),
+    (
         Reason.TRAINER_OUT_OF_MEMORY,
         "The trainer exceeded the memory limit of its container, or a step did not fit into its memory.",
         "Lower `trainer.microBatchTokens` or `seqLen` in the RLModel, or give the trainer more memory.",
@@ -648,6 +654,12 @@ TRAINER = _section(
         Reason.SESSION_MISSING,
         "The trainer was restarted and does not have the session.",
         "Nothing: the orchestrator opens it again.",
+    ),
+    (
+        Reason.ORCHESTRATOR_SUPERSEDED,
+        "An orchestrator sent a request to the trainer after another one had opened the run's session, for example "
+        "from a node that was cut off.",
+        "Nothing: the request was refused, and this orchestrator ends.",
     ),
     *(
         (reason, f"The trainer cannot read {what}.", "Report it: the images differ in version.")
@@ -1115,6 +1127,12 @@ EVENTS = _section(
         Reason.ORCHESTRATOR_REPLACED,
         "The orchestrator's pod was deleted, evicted or failed, and another one starts without the wait of its Job.",
         "If it was not deleted on purpose, see its log with `rlrun logs`.",
+    ),
+    (
+        Reason.LOST_POD_DELETED,
+        "A pod did not end within its grace period and 30 s more, because its node does not answer. Its object was "
+        "deleted, and another pod replaces it.",
+        "Repair the node, or remove it with `kubectl delete node`.",
     ),
     (
         Reason.ARTIFACTS_NOT_DELETED,

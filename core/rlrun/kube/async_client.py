@@ -250,13 +250,14 @@ class AsyncKubeClient:
         name: str,
         uid: str | None = None,
         resource_version: str | None = None,
+        grace_seconds: int | None = None,
     ) -> bool:
         """Delete the object with the uid and the version that are given. Returns False if there is none.
 
-        Raises ApiError.
+        `grace_seconds`: None is the object's own grace period. Raises ApiError.
         """
         try:
-            await self._transport.send(requests.delete(kind, namespace, name, uid, resource_version))
+            await self._transport.send(requests.delete(kind, namespace, name, uid, resource_version, grace_seconds))
         except ApiError as error:
             # 409: another object has the name, or the object has changed.
             if error.is_object_missing or error.status == 409:

@@ -23,6 +23,8 @@ class ObjectRef:
     uid: str | None = None
     resource_version: str | None = None
     """Version to which a deletion applies. None: any."""
+    grace_seconds: int | None = None
+    """Grace period of a deletion. 0 removes a pod whose node does not answer. None: the object's own."""
 
     @classmethod
     def of(cls, obj: Mapping[str, Any]) -> "ObjectRef":

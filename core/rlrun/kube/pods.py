@@ -12,6 +12,7 @@ from rlrun.kube.objects import Obj, label
 EVICTED = "Evicted"
 DISRUPTION_REASONS = frozenset({EVICTED, "Preempting", "NodeShutdown", "Terminated", "NodeLost"})
 """Reasons in a pod's status for an end by the cluster, not by a process."""
+TAINT_EVICTION = "DeletionByTaintManager"
 DISK_LIMIT_MESSAGES = (
     "exceeded its local ephemeral storage limit",
     "ephemeral local storage usage exceeds",
@@ -81,6 +82,26 @@ def is_disrupted(pod: Obj) -> bool:
     if is_out_of_disk(pod):
         return False
     return _has_condition(pod, "DisruptionTarget") or pod.get("status", {}).get("reason") in DISRUPTION_REASONS
+
+
+def is_node_silent(pod: Obj) -> bool:
+    """True if Kubernetes has marked the pod because its node does not report.
+
+    A kubelet derives Ready from ContainersReady: without readiness gates, only the controller of nodes lets them
+    differ.
+    """
+    return is_alive(pod) and not _has_condition(pod, "Ready") and _has_condition(pod, "ContainersReady")
+
+
+def is_evicted_by_taint(pod: Obj) -> bool:
+    """True if Kubernetes deletes the pod for a taint of its node. It taints nodes that do not report."""
+    conditions = pod.get("status", {}).get("conditions") or []
+    return any(c["type"] == "DisruptionTarget" and c.get("reason") == TAINT_EVICTION for c in conditions)
+
+
+def node_of(pod: Obj) -> str:
+    """Return the name of the pod's node, or an empty string before it has one."""
+    return str(pod.get("spec", {}).get("nodeName") or "")
 
 
 def container_statuses(pod: Obj) -> list[Obj]:

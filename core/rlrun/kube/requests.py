@@ -285,7 +285,12 @@ def patch(kind: ResourceKind, namespace: str | None, name: str, changes: Obj, fi
 
 
 def delete(
-    kind: ResourceKind, namespace: str | None, name: str, uid: str | None = None, resource_version: str | None = None
+    kind: ResourceKind,
+    namespace: str | None,
+    name: str,
+    uid: str | None = None,
+    resource_version: str | None = None,
+    grace_seconds: int | None = None,
 ) -> KubeRequest:
     """Return the deletion of an object, of exactly the one with the uid and the version that are given.
 
@@ -295,6 +300,8 @@ def delete(
     preconditions = {"uid": uid, "resourceVersion": resource_version}
     if any(preconditions.values()):
         options["preconditions"] = {key: value for key, value in preconditions.items() if value}
+    if grace_seconds is not None:
+        options["gracePeriodSeconds"] = grace_seconds
     return KubeRequest(Verb.DELETE, kind, namespace if kind.namespaced else None, name, options)
 
 

@@ -8,6 +8,9 @@ POST   /sessions/{session}/checkpoints/{step}   CheckpointRequest   -> SessionSt
 POST   /sessions/{session}/adapters/{step}                          -> SessionState (202)
 GET    /sessions/{session}/policies/{policy}/{file}                 -> a file of a new policy, while S3 is unreachable
 DELETE /sessions/{session}
+
+ORCHESTRATOR_HEADER names the orchestrator's process. A session follows the process that opened it last: changes by
+others are refused with 410, also after a replaced process opens the session again.
 """
 
 import math
@@ -23,6 +26,8 @@ from rlrun.api.run_sections.rollouts import Sampling
 from rlrun.api.run_sections.training import KlPenalty, Loss
 from rlrun.protocol.policy import PolicyKind, PolicyRef
 from rlrun.protocol.problem import Problem
+
+ORCHESTRATOR_HEADER = "X-Orchestrator-Id"
 
 LARGEST_LOGPROB = 1e-3
 """Logarithm of a probability, with room for rounding."""

@@ -67,7 +67,7 @@ class Applier:
             await self.report(observation.run, plan.status, plan.events)
             plan = replace(plan, events=())
         for ref in plan.deletes:
-            await cluster.delete(ALL[ref.kind], namespace, ref.name, ref.uid, ref.resource_version)
+            await cluster.delete(ALL[ref.kind], namespace, ref.name, ref.uid, ref.resource_version, ref.grace_seconds)
         plan = await self._write_children(observation, plan, now)
         await self.report(observation.run, plan.status, plan.events)
         if isinstance(error, ObjectRefused):

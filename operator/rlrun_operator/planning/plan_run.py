@@ -45,6 +45,7 @@ from rlrun_operator.planning.policies.running.attempts import (
 )
 from rlrun_operator.planning.policies.running.deadlines import enforce_deadlines
 from rlrun_operator.planning.policies.running.failure_policy import apply_failure_policy
+from rlrun_operator.planning.policies.running.lost_pods import delete_lost_pods
 from rlrun_operator.planning.policies.running.orchestrator_replacement import replace_orchestrator
 from rlrun_operator.planning.policies.running.phase import report_phase, report_progress
 from rlrun_operator.planning.policies.spec.validation import parse_spec
@@ -74,6 +75,8 @@ POLICIES: tuple[Policy, ...] = (
     plan_suspended,
     # A run without a place in the queue begins no attempt.
     wait_for_place,
+    # Pods on lost nodes would delay the next orchestrator and the next attempt without end.
+    delete_lost_pods,
     # The begin of an attempt: the first one, or another one after a pause.
     plan_restart_wait,
     begin_attempt,

@@ -15,7 +15,7 @@ from rlrun_operator.resources.platform import is_in_own_folder
 from rlrun_operator.serving.observation import PoolObservation
 
 ACCEPTED = frozenset({DeploymentState.deploying, DeploymentState.deployed})
-WAIT_REASONS = frozenset({Reason.UNSCHEDULABLE})
+WAIT_REASONS = frozenset({Reason.UNSCHEDULABLE, Reason.NODE_UNREACHABLE})
 """Reasons that need no action but waiting."""
 
 

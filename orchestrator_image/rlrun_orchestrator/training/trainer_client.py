@@ -3,10 +3,10 @@
 from typing import Any
 
 import aiohttp
-from rlrun.constants import Reason
-from rlrun.protocol.trainer import CheckpointRequest, SessionSpec, SessionState, StepResult
+from rlrun.constants import GONE, ExitCode, Reason
+from rlrun.protocol.trainer import ORCHESTRATOR_HEADER, CheckpointRequest, SessionSpec, SessionState, StepResult
 from rlrun.service.client import parse, request
-from rlrun.service.errors import RequestRejected, ServiceUnavailable
+from rlrun.service.errors import FatalError, RequestRejected, ServiceUnavailable
 
 SHORT_SECONDS = 60.0
 UPLOADS_BEHIND = Reason.UPLOADS_BEHIND
@@ -17,6 +17,10 @@ class SessionLost(Exception):
     """The trainer has no such session, or has it at another step: it was restarted."""
 
 
+class Superseded(FatalError):
+    """Another orchestrator has opened the session since: this process ends and stores nothing more."""
+
+
 class UploadsBehind(Exception):
     """The trainer's queue of copies for S3 is full."""
 
@@ -25,11 +29,14 @@ class TrainerClient:
     """Client of one session.
 
     Raises ServiceUnavailable while the trainer does not respond, RequestRejected when it rejects a request, SessionLost
-    after its restart, and UploadsBehind if its queue has no slot for a copy.
+    after its restart, UploadsBehind if its queue has no slot for a copy, and Superseded if another orchestrator has
+    opened the session since.
     """
 
-    def __init__(self, http: aiohttp.ClientSession, url: str, session: str) -> None:
+    def __init__(self, http: aiohttp.ClientSession, url: str, session: str, orchestrator: str) -> None:
+        """`orchestrator`: id of this process, which no other process has."""
         self._http = http
+        self._headers = {ORCHESTRATOR_HEADER: orchestrator}
         self._url = f"{url.rstrip('/')}/sessions/{session}"
 
     async def state(self) -> SessionState:
@@ -65,8 +72,12 @@ class TrainerClient:
 
     async def _call(self, method: str, path: str, body: bytes | None, timeout: float) -> bytes:
         try:
-            return await request(self._http, method, self._url + path, body=body, timeout=timeout)
+            return await request(
+                self._http, method, self._url + path, body=body, timeout=timeout, headers=self._headers
+            )
         except RequestRejected as error:
+            if error.status == GONE:
+                raise Superseded(error.problem, ExitCode.RESTART) from error
             if error.status in (404, 409):
                 raise SessionLost(str(error)) from error
             raise

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tests.support.cluster_objects import terminated
-from tests.support.fake_cluster import FakeCluster
+from tests.support.fake_cluster import KUBELET, FakeCluster
 
 Obj = dict[str, Any]
-HOLD = "tests/kubelet"
+HOLD = KUBELET
 """Finalizer by which a pod stays until the kubelet says that its processes have ended."""
 
 

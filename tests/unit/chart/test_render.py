@@ -266,8 +266,8 @@ def test_operator_roles_allow_the_requests_of_the_operator_and_few_others(render
         elif kind.kind == "Event":
             assert allowed(rules, group, kind.plural, "create")
         elif kind.kind == "Pod":
-            assert all(allowed(rules, group, "pods", verb) for verb in ("list", "watch", "patch"))
-            assert not any(allowed(rules, group, "pods", verb) for verb in ("create", "update", "delete"))
+            assert all(allowed(rules, group, "pods", verb) for verb in ("list", "watch", "patch", "delete"))
+            assert not any(allowed(rules, group, "pods", verb) for verb in ("create", "update"))
             assert allowed(rules, group, "pods/log", "get")
         elif kind.kind == "Secret":
             assert all(allowed(rules, group, "secrets", verb) for verb in ("get", "create", "patch", "delete"))

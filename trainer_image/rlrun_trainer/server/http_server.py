@@ -12,11 +12,12 @@ from pydantic import BaseModel, ValidationError
 from rlrun.api.base.rules import ADMITTED
 from rlrun.constants import LATER, UNPROCESSABLE, Reason
 from rlrun.protocol.problem import Problem
-from rlrun.protocol.trainer import CheckpointRequest, SessionSpec, TrainBatch
+from rlrun.protocol.trainer import ORCHESTRATOR_HEADER, CheckpointRequest, SessionSpec, TrainBatch
 from rlrun.service.access import token_middleware
 from rlrun.service.errors import ProblemError
 
 from rlrun_trainer.server.prometheus import TrainerMetrics
+from rlrun_trainer.sessions.session_owners import SessionOwners
 from rlrun_trainer.sessions.session_registry import Sessions
 
 log = logging.getLogger(__name__)
@@ -36,6 +37,7 @@ class Server:
         """`token`: the run's token, required by all routes except probes and metrics. None: all requests pass."""
         self._token = token
         self.sessions: Sessions | None = None
+        self._owners = SessionOwners()
         self.metrics = TrainerMetrics()
 
     def application(self) -> web.Application:
@@ -71,7 +73,9 @@ class Server:
 
     async def _open(self, request: web.Request) -> web.Response:
         name = request.match_info["session"]
-        session = await self._ready().open(name, await _body(request, SessionSpec))
+        sessions, spec = self._ready(), await _body(request, SessionSpec)
+        self._owners.take(name, _orchestrator(request))
+        session = await sessions.open(name, spec)
         self.metrics.on_session_opened(name, session.state.step)
         return _json(session.state)
 
@@ -80,6 +84,7 @@ class Server:
 
     async def _close(self, request: web.Request) -> web.Response:
         name = request.match_info["session"]
+        self._owners.check(name, _orchestrator(request))
         await self._ready().close(name)
         self.metrics.on_session_closed(name)
         return web.Response(status=204)
@@ -87,6 +92,7 @@ class Server:
     async def _step(self, request: web.Request) -> web.Response:
         session = self._ready().get(request.match_info["session"])
         batch = await _body(request, TrainBatch)
+        self._owners.check(session.name, _orchestrator(request))
         result = await session.train(int(request.match_info["step"]), batch.samples, batch.batch_id)
         self.metrics.on_step(session.name, result)
         return _json(result)
@@ -94,12 +100,14 @@ class Server:
     async def _checkpoint(self, request: web.Request) -> web.Response:
         session = self._ready().get(request.match_info["session"])
         checkpoint = await _body(request, CheckpointRequest)
+        self._owners.check(session.name, _orchestrator(request))
         step = int(request.match_info["step"])
         return _json(await session.save_checkpoint(step, checkpoint.orchestrator_state), status=202)
 
     async def _adapter(self, request: web.Request) -> web.Response:
         session = self._ready().get(request.match_info["session"])
         checkpoint = await _body(request, CheckpointRequest)
+        self._owners.check(session.name, _orchestrator(request))
         step = int(request.match_info["step"])
         return _json(await session.save_adapter(step, checkpoint.orchestrator_state), status=202)
 
@@ -133,6 +141,10 @@ async def answer_problems(request: web.Request, handler: Handler) -> web.StreamR
     except Exception as error:
         log.exception("%s %s", request.method, request.path)
         return _json(Problem(reason=Reason.TRAINER_ERROR, message=f"{type(error).__name__}: {error}"), status=500)
+
+
+def _orchestrator(request: web.Request) -> str:
+    return request.headers.get(ORCHESTRATOR_HEADER, "")
 
 
 async def _body(request: web.Request, model: type[M]) -> M:

@@ -15,9 +15,11 @@ from rlrun.kube.pods import (
     container_statuses,
     is_alive,
     is_leaving,
+    is_node_silent,
     is_out_of_disk,
     is_ready,
     memory_limit,
+    node_of,
     relevant_pods,
     role_of,
     terminations,
@@ -92,6 +94,16 @@ def explain_eviction(pod: Obj) -> Problem:
     )
 
 
+def explain_silent_node(pod: Obj) -> Problem:
+    """Return the reason for which a pod is not ready although its containers were."""
+    return Problem(
+        reason=Reason.NODE_UNREACHABLE,
+        message=f"{component_of(pod)}: the node {node_of(pod)} of pod {pod['metadata']['name']} does not report to "
+        "Kubernetes. The pod is replaced after its eviction, by default 5 minutes after the node's last report. "
+        "Repair the node, or remove it with `kubectl delete node`, which replaces its pods at once.",
+    )
+
+
 def explain_termination(pod: Obj, end: Termination) -> Problem:
     """Return the reason for the container's end, from its process or else from Kubernetes."""
     role, component = role_of(pod), component_of(pod)
@@ -120,6 +132,8 @@ def explain_termination(pod: Obj, end: Termination) -> Problem:
 
 def diagnose_pod(pod: Obj) -> PodProblem | None:
     """Return the reason why the pod is not ready, or None if it is ready or only needs time."""
+    if is_node_silent(pod):
+        return _pod_problem(pod, explain_silent_node(pod))
     if is_leaving(pod) or pod.get("status", {}).get("phase") == "Succeeded" or is_ready(pod):
         return None
     if is_out_of_disk(pod):
@@ -173,7 +187,7 @@ def diagnose_pod(pod: Obj) -> PodProblem | None:
 
 def pod_problems(pods: list[Obj]) -> list[PodProblem]:
     """Return the problems of the relevant pods, and the evictions of pods whose replacements are starting."""
-    diagnosed = [problem for problem in map(diagnose_pod, relevant_pods(pods)) if problem is not None]
+    diagnosed = [problem for problem in map(diagnose_pod, _without_replaced(relevant_pods(pods))) if problem]
     explained = {problem.component for problem in diagnosed}
     starting = [p for p in pods if is_alive(p) and not is_leaving(p) and not is_ready(p)]
     evicted = [
@@ -182,6 +196,12 @@ def pod_problems(pods: list[Obj]) -> list[PodProblem]:
         if component_of(p) not in explained and any(_replaces(new, p) for new in starting)
     ]
     return [*diagnosed, *(_pod_problem(p, explain_eviction(p)) for p in evicted)]
+
+
+def _without_replaced(pods: list[Obj]) -> list[Obj]:
+    """Return the pods without those that are being deleted while another pod of their component is not."""
+    staying = {component_of(p) for p in pods if not is_leaving(p)}
+    return [p for p in pods if not is_leaving(p) or component_of(p) not in staying]
 
 
 def _replaces(pod: Obj, evicted: Obj) -> bool:

@@ -421,6 +421,20 @@ async def test_a_result_of_another_step_ends_the_attempt_and_is_not_reported(wor
     assert world.last_word.step == 0
 
 
+async def test_an_orchestrator_that_was_replaced_ends_and_stores_nothing_more(world: World) -> None:
+    """As one on a node that was cut off, whose pod counts as lost."""
+    await world.start()
+    world.trainer.superseded_before = {2}
+    assert await world.run() == 1
+    problem = world.last_word.problem
+    assert problem is not None
+    assert problem.reason == "OrchestratorSuperseded"
+    assert world.store.objects[f"{RUN_URI}/orchestrator/state.json"] == world.trainer.stored_by_another
+    assert await world.run() == 0
+    assert [step for step, _ in world.trainer.batches] == [0, 1, 2, 3, 4]
+    assert [line["step"] for line in world.lines()] == [1, 2, 3, 4, 5]
+
+
 async def test_a_restarted_orchestrator_goes_on_where_the_trainer_is(world: World) -> None:
     await world.start()
     running = asyncio.create_task(world.run())

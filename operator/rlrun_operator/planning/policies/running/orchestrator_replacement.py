@@ -49,7 +49,7 @@ def replace_orchestrator(
     if any(is_alive(p) for p in pods) or (newest is not None and not _was_stable(newest)):
         return None
     resolved = resolve_run(observation, status, spec, settings)
-    if isinstance(resolved, Problem) or not _builds(observation, status, settings, resolved, job):
+    if isinstance(resolved, Problem) or not builds_same(observation, status, settings, resolved, job):
         return None
     # If the Job has changed meanwhile, it may have a new pod.
     ref = replace(ObjectRef.of(job), resource_version=job["metadata"].get("resourceVersion"))
@@ -78,7 +78,7 @@ def _only_waits(job: Obj) -> bool:
     )
 
 
-def _builds(
+def builds_same(
     observation: RunObservation, status: RLRunStatus, settings: OperatorSettings, resolved: ResolvedRun, job: Obj
 ) -> bool:
     """True if the operator would build the same Job. Another version or other settings belong to the next attempt."""

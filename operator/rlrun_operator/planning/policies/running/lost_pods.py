@@ -1,0 +1,82 @@
+"""Removal of pods on lost nodes.
+
+Kubernetes evicts the pods of a node that does not report, but only the kubelet of that node ends their deletion. The
+Job of the orchestrator starts no other pod until then, Services that publish unready pods lead to the lost one, and the
+next attempt waits for it. The operator therefore deletes the object itself, some time after the grace period.
+
+The process may still run on a node that is only cut off. Two things keep it from changing the run: the trainer follows
+the orchestrator that opened the session last, and a token of a deleted pod opens neither S3 nor the API server.
+"""
+
+from datetime import datetime, timedelta
+
+from rlrun.api.run import RLRunSpec
+from rlrun.api.run_status import RLRunStatus
+from rlrun.constants import Reason, Role
+from rlrun.kube.conditions import parse_time, seconds
+from rlrun.kube.events import EventRecord
+from rlrun.kube.kinds import POD
+from rlrun.kube.objects import Obj, ObjectRef, attempt_of
+from rlrun.kube.pods import is_alive, is_evicted_by_taint, is_leaving, is_node_silent, node_of, role_of
+from rlrun.protocol.problem import Problem
+
+from rlrun_operator.config.settings import OperatorSettings
+from rlrun_operator.planning.plan.actions import PlanPart, StatusChange
+from rlrun_operator.planning.plan.observation import RunObservation
+from rlrun_operator.planning.policies.ending.run_endings import orchestrator_job
+from rlrun_operator.planning.policies.running.attempts import plan_restart
+from rlrun_operator.planning.policies.running.orchestrator_replacement import builds_same
+from rlrun_operator.planning.policies.spec.resolution import resolve_run
+
+LOST_AFTER = timedelta(seconds=30)
+"""Time after a pod's grace period in which its kubelet may still report its end."""
+
+
+def delete_lost_pods(
+    observation: RunObservation, status: RLRunStatus, spec: RLRunSpec, settings: OperatorSettings, now: datetime
+) -> PlanPart | None:
+    """Delete the pods whose nodes have not confirmed their end in time, with the Job of a lost orchestrator.
+
+    The Job goes too: it keeps a finalizer on its pod until the kubelet reports the end. The next reconcile that finds
+    no pod of it creates the Job again.
+    """
+    ends = [(pod, end) for pod in observation.own_pods if (end := lost_at(pod)) is not None]
+    if not ends:
+        return None
+    lost = [pod for pod, end in ends if end <= now]
+    # Without a grace period, the pod only waits for its finalizer.
+    kept = [pod for pod in lost if pod["metadata"].get("deletionGracePeriodSeconds") != 0]
+    attempts = {attempt_of(pod) for pod in lost if role_of(pod) == Role.orchestrator}
+    jobs = [job for attempt in attempts if (job := orchestrator_job(observation, attempt)) is not None]
+    part = PlanPart(
+        status=StatusChange(fields={"restarts": status.restarts + len(kept)}),
+        deletes=(
+            *(ObjectRef.of(job) for job in jobs if not is_leaving(job)),
+            *(ObjectRef(POD.kind, p["metadata"]["name"], p["metadata"]["uid"], grace_seconds=0) for p in kept),
+        ),
+        events=tuple(EventRecord(Reason.LOST_POD_DELETED, _message(pod), warning=True) for pod in kept),
+        requeue_after=min((seconds(now, end) for _, end in ends if end > now), default=settings.poll_seconds),
+    )
+    resolved = resolve_run(observation, status, spec, settings)
+    current = [job for job in jobs if attempt_of(job) == status.attempt]
+    if isinstance(resolved, Problem) or all(builds_same(observation, status, settings, resolved, j) for j in current):
+        return part
+    # This operator is newer than the attempt, whose processes may not understand an orchestrator of now.
+    problem = Problem(reason=Reason.NODE_UNREACHABLE, message=_message(lost[0]))
+    return part.then(plan_restart(observation, status, settings, now, problem, counts_toward_max=False))
+
+
+def lost_at(pod: Obj) -> datetime | None:
+    """Return the time at which the pod counts as lost, or None if it does not terminate or its node reports."""
+    # Kubernetes sets deletionTimestamp to the time of the request plus the grace period.
+    ends = parse_time(pod["metadata"].get("deletionTimestamp"))
+    if ends is None or not is_alive(pod) or not (is_node_silent(pod) or is_evicted_by_taint(pod)):
+        return None
+    return ends + LOST_AFTER
+
+
+def _message(pod: Obj) -> str:
+    return (
+        f"Pod {pod['metadata']['name']} has not ended {LOST_AFTER.total_seconds():.0f} s after its grace period: its "
+        f"node {node_of(pod)} does not answer. The pod was deleted, and another one replaces it."
+    )

@@ -1,0 +1,188 @@
+"""Pods on a node that does not answer: what the run shows, and when another pod replaces them."""
+
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+from rlrun.kube.objects import Obj
+from rlrun.protocol.orchestrator import RunPhase, RunStatus
+from rlrun_operator.planning.policies.running.lost_pods import lost_at
+
+from tests.support.cluster_objects import pod
+from tests.support.fake_cluster import KUBELET, TRACKING
+from tests.support.fake_kubelet import step_kubelet
+from tests.support.operator_world import World
+
+NODE = "gpu-7"
+GRACE = 60.0
+JOB = "reverse-orchestrator-a1"
+READY = {"type": "Ready", "status": "True"}
+UNREADY = {"type": "Ready", "status": "False"}
+CONTAINERS_READY = {"type": "ContainersReady", "status": "True"}
+CONTAINERS_UNREADY = {"type": "ContainersReady", "status": "False"}
+EVICTED = {"type": "DisruptionTarget", "status": "True", "reason": "DeletionByTaintManager"}
+PREEMPTED = {"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler"}
+AT = datetime.fromisoformat("2026-01-01T00:10:00Z")
+
+
+@pytest.mark.parametrize(
+    ("conditions", "is_lost"),
+    [
+        ([UNREADY, CONTAINERS_READY], True),
+        ([UNREADY, CONTAINERS_UNREADY, EVICTED], True),
+        ([READY, CONTAINERS_READY], False),
+        ([UNREADY, CONTAINERS_UNREADY], False),
+        ([UNREADY, CONTAINERS_UNREADY, PREEMPTED], False),
+        ([], False),
+    ],
+)
+def test_only_a_pod_whose_node_does_not_report_is_lost(conditions: list[Obj], is_lost: bool) -> None:
+    leaving = pod("orchestrator")
+    leaving["metadata"]["deletionTimestamp"] = "2026-01-01T00:10:00Z"
+    leaving["status"]["conditions"] = conditions
+    assert lost_at(leaving) == (AT + timedelta(seconds=30) if is_lost else None)
+    leaving["status"]["phase"] = "Failed"
+    assert lost_at(leaving) is None, "it has ended"
+    leaving["status"]["phase"] = "Running"
+    del leaving["metadata"]["deletionTimestamp"]
+    assert lost_at(leaving) is None, "it may come back with its node"
+
+
+def pods_of(world: World, role: str) -> list[Obj]:
+    return [p for p in world.cluster.all("Pod") if p["metadata"]["labels"]["rlrun.dev/role"] == role]
+
+
+def go_silent(world: World, *roles: str) -> None:
+    """The controller of nodes marks the pods of a node that does not report."""
+    for role in roles:
+        for held in pods_of(world, role):
+            held["spec"]["nodeName"] = NODE
+            held["status"]["conditions"] = [UNREADY, CONTAINERS_READY]
+            held["metadata"]["finalizers"] = [KUBELET, *([TRACKING] if role == "orchestrator" else [])]
+            world.cluster.put(held)
+    world.poller.answer = None
+
+
+def evict(world: World, *roles: str) -> None:
+    """The taint of the node evicts its pods, and no kubelet ends them."""
+    for role in roles:
+        for held in pods_of(world, role):
+            held["status"]["conditions"] = [UNREADY, CONTAINERS_READY, EVICTED]
+            world.cluster.request_deletion(held, world.clock() + timedelta(seconds=GRACE))
+
+
+def message_of(world: World, kind: str) -> Any:
+    condition = world.condition(kind)
+    return condition["status"], condition["reason"], condition.get("message", "")
+
+
+@pytest.fixture
+async def running(world: World) -> World:
+    """A run that has trained three steps."""
+    world.cluster.time = world.clock
+    await world.start()
+    world.poller.answer = RunStatus(phase=RunPhase.running, step=3, max_steps=10)
+    await world.reconcile()
+    world.clock.advance(300)
+    return world
+
+
+async def test_the_condition_names_the_node_with_the_first_reconcile_after_its_mark(running: World) -> None:
+    go_silent(running, "orchestrator", "trainer")
+    await running.reconcile()
+    for kind in ("OrchestratorReady", "TrainerReady"):
+        status, reason, message = message_of(running, kind)
+        assert (status, reason) == ("False", "NodeUnreachable")
+        assert NODE in message
+    assert message_of(running, "InferenceReady")[0] == "True"
+    assert running.cluster.find("Job", JOB) is not None, "the node may come back"
+
+
+async def test_a_node_that_comes_back_leaves_no_trace(running: World) -> None:
+    go_silent(running, "orchestrator")
+    await running.reconcile()
+    for held in pods_of(running, "orchestrator"):
+        held["status"]["conditions"] = [READY, CONTAINERS_READY]
+        running.cluster.put(held)
+    running.poller.answer = RunStatus(phase=RunPhase.running, step=4, max_steps=10)
+    await running.reconcile()
+    assert message_of(running, "OrchestratorReady")[0] == "True"
+    assert len(pods_of(running, "orchestrator")) == 1
+
+
+async def test_another_orchestrator_follows_30_s_after_the_grace_period(running: World) -> None:
+    go_silent(running, "orchestrator")
+    evict(running, "orchestrator")
+    (lost,) = pods_of(running, "orchestrator")
+    job = running.cluster.find("Job", JOB)
+    assert job is not None
+    running.clock.advance(GRACE + 29)
+    pause = await running.reconcile()
+    assert pods_of(running, "orchestrator") == [lost], "its kubelet may still report its end"
+    assert pause is not None
+    assert pause <= 1.0, "the operator returns in time, without an event"
+    running.clock.advance(1)
+    await running.reconcile(2)
+    assert pods_of(running, "orchestrator") == []
+    created = running.cluster.find("Job", JOB)
+    assert created is not None
+    assert created["metadata"]["uid"] != job["metadata"]["uid"]
+    step_kubelet(running.cluster)
+    running.poller.answer = RunStatus(phase=RunPhase.running, step=3, max_steps=10)
+    await running.reconcile()
+    assert running.status["progress"]["step"] == 3
+    assert (running.status["attempt"], running.status["phase"]) == (1, "Running")
+    assert message_of(running, "OrchestratorReady")[0] == "True"
+    events = [e for e in running.cluster.events if e["reason"] == "LostPodDeleted"]
+    assert len(events) == 1
+    assert NODE in events[0]["message"]
+
+
+async def test_lost_pods_of_other_roles_leave_their_services(running: World) -> None:
+    """Their ReplicaSets have replaced them; Services that publish unready pods would lead to both."""
+    roles = ("trainer", "inference", "environment")
+    go_silent(running, *roles)
+    evict(running, *roles)
+    running.clock.advance(GRACE + 30)
+    await running.reconcile()
+    assert [p for role in roles for p in pods_of(running, role)] == []
+    assert running.cluster.find("Job", JOB) is not None
+    assert len(pods_of(running, "orchestrator")) == 1
+    assert running.status["attempt"] == 1
+
+
+async def test_the_replacement_of_a_lost_pod_is_what_the_condition_shows(running: World) -> None:
+    go_silent(running, "trainer")
+    evict(running, "trainer")
+    (lost,) = pods_of(running, "trainer")
+    other = {**lost, "metadata": {**lost["metadata"], "name": "reverse-trainer-1", "uid": "next", "finalizers": []}}
+    del other["metadata"]["deletionTimestamp"]
+    running.cluster.put({**other, "status": {**lost["status"], "conditions": [READY, CONTAINERS_READY]}})
+    running.poller.answer = RunStatus(phase=RunPhase.running, step=3, max_steps=10)
+    await running.reconcile()
+    assert message_of(running, "TrainerReady")[0] == "True"
+
+
+async def test_the_next_attempt_does_not_wait_for_a_lost_pod(running: World) -> None:
+    go_silent(running, "orchestrator", "trainer")
+    evict(running, "orchestrator", "trainer")
+    run = running.run
+    run["status"] |= {"attempt": 2}
+    running.cluster.put(run)
+    running.clock.advance(GRACE + 30)
+    await running.reconcile(4)
+    assert running.cluster.find("Job", "reverse-orchestrator-a2") is not None
+
+
+async def test_an_orchestrator_of_an_older_version_is_replaced_with_its_attempt(running: World) -> None:
+    job = running.cluster.find("Job", JOB)
+    assert job is not None
+    job["metadata"]["annotations"]["rlrun.dev/desired"] = "another"
+    running.cluster.put(job)
+    go_silent(running, "orchestrator")
+    evict(running, "orchestrator")
+    running.clock.advance(GRACE + 30)
+    await running.reconcile()
+    assert (running.status["reason"], running.status["phase"]) == ("Restarting", "Pending")
+    assert NODE in running.status["message"]
+    assert running.status.get("runRestartsTowardMax", 0) == 0

@@ -1,0 +1,38 @@
+"""The orchestrator that each session follows: one on a node that was cut off cannot train after its replacement.
+
+The order of the requests that open a session decides, not clocks: nodes may differ by more than a restart takes.
+"""
+
+from rlrun.constants import GONE, Reason
+from rlrun.service.errors import ProblemError
+
+
+class SessionOwners:
+    """Owner of each session: the process of the orchestrator that opened it last."""
+
+    def __init__(self) -> None:
+        self._owners: dict[str, str] = {}
+        self._superseded: set[str] = set()
+        """Processes that were owners. Each process has an id of its own, so none becomes owner again."""
+
+    def take(self, session: str, orchestrator: str) -> None:
+        """Make this process the owner. Raises ProblemError if another one has replaced it before."""
+        if orchestrator in self._superseded:
+            raise _refusal(session)
+        previous = self._owners.get(session, orchestrator)
+        if previous != orchestrator:
+            self._superseded.add(previous)
+        self._owners[session] = orchestrator
+
+    def check(self, session: str, orchestrator: str) -> None:
+        """Raise ProblemError if another process is the owner."""
+        if self._owners.get(session, orchestrator) != orchestrator:
+            raise _refusal(session)
+
+
+def _refusal(session: str) -> ProblemError:
+    return ProblemError.of(
+        GONE,
+        Reason.ORCHESTRATOR_SUPERSEDED,
+        f"Another orchestrator has opened session {session!r} since. This one must end.",
+    )
