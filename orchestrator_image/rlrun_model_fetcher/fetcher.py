@@ -71,7 +71,7 @@ def _from_s3(uri: S3Uri, dest: Path, store: ArtifactReader, say: Say) -> None:
 def _from_hub(source: HuggingFaceSource, dest: Path, say: Say) -> None:
     from huggingface_hub import snapshot_download
 
-    wanted = f"{source.repository}@{source.revision or 'main'}"
+    wanted = f"{source.repository}@{source.commit}"
     mark = dest / HUB_MARK
     if mark.is_file() and mark.read_text() == wanted:
         say(f"hf://{wanted} is in {dest} already")
@@ -81,13 +81,11 @@ def _from_hub(source: HuggingFaceSource, dest: Path, say: Say) -> None:
     started = time.monotonic()
     try:
         with _progress(dest, None, say):
-            snapshot_download(
-                source.repository, revision=source.revision, local_dir=dest, allow_patterns=list(HF_FILES)
-            )
+            snapshot_download(source.repository, revision=source.commit, local_dir=dest, allow_patterns=list(HF_FILES))
     except Exception as error:
         raise hub_failure(error, f"hf://{wanted}") from error
     if not any(dest.glob("*.safetensors")):
-        message = f"hf://{wanted} has no safetensors weights: use a revision or a repository that has them"
+        message = f"hf://{wanted} has no safetensors weights: use a commit or a repository that has them"
         raise FatalError(Problem(reason=Reason.MODEL_NOT_FOUND, message=message), ExitCode.CONFIGURATION)
     # The folder with partial downloads of huggingface_hub is not part of the model.
     shutil.rmtree(dest / ".cache", ignore_errors=True)

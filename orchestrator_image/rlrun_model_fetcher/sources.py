@@ -3,13 +3,14 @@
 Every failure is a FatalError, whose exit code says whether a restart may help.
 
 s3://bucket/path                  an artifact with a manifest, verified file by file
-hf://owner/name[@revision]        a repository of the Hugging Face hub
+hf://owner/name@COMMIT            a repository of the Hugging Face hub
 pvc://claim/path                  mounted as it is: nothing to fetch
 """
 
 import re
 from dataclasses import dataclass
 
+from rlrun.api.model import HUB_SOURCE
 from rlrun.constants import ExitCode, Reason
 from rlrun.protocol.problem import Problem
 from rlrun.service.errors import FatalError
@@ -18,17 +19,16 @@ from rlrun.storage.store import AccessDenied, BucketMissing, Corrupt, NotFound, 
 
 HF_FILES = ("*.safetensors", "*.json", "*.jinja", "*.txt", "*.model", "*.tiktoken")
 """Weights, configuration and tokenizers. Pickled weights (*.bin, *.pt) can run code when loaded: never fetched."""
-HF_REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 PERMANENT = (NotFound, AccessDenied, BucketMissing, Corrupt)
 
 
 @dataclass(frozen=True)
 class HuggingFaceSource:
-    """Repository of the Hugging Face hub at a revision (branch, tag or commit)."""
+    """Repository of the Hugging Face hub at a commit."""
 
     repository: str
-    revision: str | None = None
+    commit: str
 
 
 @dataclass(frozen=True)
@@ -50,13 +50,15 @@ def parse_source(text: str) -> Source:
             raise _invalid(f"{text} names no folder in the bucket: write s3://bucket/path")
         return uri
     if text.startswith("hf://"):
-        repository, _, revision = text.removeprefix("hf://").partition("@")
-        if not HF_REPOSITORY.fullmatch(repository):
-            raise _invalid(f"{text} is not a repository: write hf://owner/name or hf://owner/name@revision")
-        return HuggingFaceSource(repository, revision or None)
+        if not re.fullmatch(HUB_SOURCE, text):
+            raise _invalid(f"{text} names no commit of a repository: write hf://owner/name@ and its 40 digits")
+        repository, _, commit = text.removeprefix("hf://").partition("@")
+        return HuggingFaceSource(repository, commit)
     if text.startswith("pvc://"):
         return VolumeSource()
-    raise _invalid(f"{text!r} is not a model source: write s3://bucket/path, hf://owner/name or pvc://claim/path")
+    raise _invalid(
+        f"{text!r} is not a model source: write s3://bucket/path, hf://owner/name@COMMIT or pvc://claim/path"
+    )
 
 
 def store_failure(error: StoreError, source: str) -> FatalError:

@@ -71,7 +71,7 @@ def model_object(model: str = MODEL, seq_len: int = 4096) -> Obj:
         "resourceVersion": "1",
         "creationTimestamp": "2026-01-01T00:00:00Z",
     }
-    spec = {"id": model, "source": "hf://a/b", "seqLen": seq_len}
+    spec = {"id": model, "source": f"hf://a/b@{'0' * 40}", "seqLen": seq_len}
     return {"apiVersion": "rlrun.dev/v1alpha1", "kind": "RLModel", "metadata": metadata, "spec": spec}
 
 

@@ -108,7 +108,7 @@ class World:
             {
                 "run": {"namespace": "ns", "name": "run", "uid": self.uid, "attempt": 1},
                 "spec": spec | self.spec,
-                "model": {"id": "owner/tiny", "source": "hf://owner/tiny", "seqLen": self.seq_len},
+                "model": {"id": "owner/tiny", "source": f"hf://owner/tiny@{'0' * 40}", "seqLen": self.seq_len},
                 "endpoints": {
                     "trainerUrl": self.trainer_url,
                     "inferenceHost": "unused",

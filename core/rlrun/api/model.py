@@ -1,5 +1,6 @@
 """RLModel: one entry of the platform's model catalog, with the configuration of its trainer and inference pods."""
 
+import re
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
@@ -134,13 +135,17 @@ class Inference(Pods):
     )
 
 
+HUB_SOURCE = "^hf://[A-Za-z0-9][A-Za-z0-9_.-]*/[A-Za-z0-9][A-Za-z0-9_.-]*@[0-9a-f]{40}$"
+"""Repository of the Hugging Face hub at a commit. Branches and tags can move between the starts of two pods."""
+
+
 class RLModelSpec(Spec):
     """Model, source of its weights, and configuration of the pods that train and serve it."""
 
     id: ModelId
     """Id that runs use in spec.model: owner/name."""
     source: str = Field(min_length=6, max_length=1024, pattern=r"^(hf|s3|pvc)://[^/\s]+(/[^\s]*)?$")
-    """Source of the weights: hf://owner/name, s3://bucket/path or pvc://claim/path."""
+    """Source of the weights: hf://owner/name@COMMIT, s3://bucket/path or pvc://claim/path. A repository of the Hugging Face hub is named with the 40 digits of a commit, so that all pods of a run have the same files."""  # noqa: E501
     seq_len: int = Field(default=4096, ge=16, le=16_777_216)
     """Maximum length of a sequence (prompt and completions) in tokens."""
     default_max_tokens: int | None = Field(default=None, ge=1, le=1_048_576)
@@ -156,6 +161,12 @@ class RLModelSpec(Spec):
         {"source", "seq_len", "default_max_tokens", "lora", "trainer", "inference"}
     )
     spec_rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            "source",
+            f"!self.source.startsWith('hf://') || self.source.matches('{HUB_SOURCE}')",
+            "an hf:// source must name a commit of the repository: hf://owner/name@ and its 40 hexadecimal digits",
+            lambda m: not m.source.startswith("hf://") or bool(re.fullmatch(HUB_SOURCE, m.source)),
+        ),
         Rule(
             "defaultMaxTokens",
             "!has(self.defaultMaxTokens) || self.defaultMaxTokens < self.seqLen",

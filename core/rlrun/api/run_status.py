@@ -138,6 +138,8 @@ class RunQueue(Status):
 class ResolvedValues(Status):
     """Values of the newest attempt for fields that the spec may leave open. They are fixed when the attempt begins."""
 
+    model_source: str | None = Field(default=None, max_length=1024)
+    """Source of the base model that all pods of the attempt have: that of the RLModel, for the Hugging Face hub with the commit."""  # noqa: E501
     max_tokens: int | None = Field(default=None, ge=1)
     """Maximum number of completion tokens per turn: sampling.maxTokens, or the default of the RLModel."""
     checkpoint_interval: int | None = Field(default=None, ge=1)

@@ -532,7 +532,7 @@ BASE_MODEL = _section(
     (
         Reason.INVALID_MODEL_SOURCE,
         "`spec.source` of the RLModel is not a valid source.",
-        "Write `s3://bucket/path`, `hf://owner/name[@revision]` or `pvc://claim/path`.",
+        "Write `s3://bucket/path`, `hf://owner/name@COMMIT` or `pvc://claim/path`.",
     ),
     (
         Reason.MODEL_ACCESS_DENIED,

@@ -49,7 +49,7 @@ FULL_RUN = {
     [
         (RUN, MODEL),
         (FULL_RUN, FULL_MODEL),
-        (RUN, {**MODEL, "source": "hf://Qwen/Qwen3-4B"}),
+        (RUN, {**MODEL, "source": f"hf://Qwen/Qwen3-4B@{'0' * 40}"}),
         (
             {**FULL_RUN, "lora": {"enabled": False}, "wandb": {"project": "p"}},
             {**MODEL, "trainer": {"gpus": 8, "nodes": 4, "fullFineTuning": True}},

@@ -37,7 +37,10 @@ EVERYTHING: Object = {
         "capacity": {"nvidia.com/gpu": 64},
     },
     "models": [
-        {"name": "qwen3-4b", "spec": {"id": "Qwen/Qwen3-4B", "source": "hf://Qwen/Qwen3-4B", "seqLen": 1048576}}
+        {
+            "name": "qwen3-4b",
+            "spec": {"id": "Qwen/Qwen3-4B", "source": f"hf://Qwen/Qwen3-4B@{'0' * 40}", "seqLen": 1048576},
+        }
     ],
     "metrics": {"serviceMonitor": {"enabled": True, "labels": {"release": "prom"}}, "podMonitor": {"enabled": True}},
     "podDisruptionBudget": {"enabled": True},
@@ -538,7 +541,7 @@ def test_catalogue(render: Render) -> None:
     assert job["metadata"]["annotations"]["helm.sh/hook"] == "post-install,post-upgrade"
     (model,) = json.loads(rendered.one("ConfigMap", "rlrun-models")["data"]["models.json"])
     assert (model["kind"], model["metadata"]["name"]) == ("RLModel", "qwen3-4b")
-    assert model["spec"] == {"id": "Qwen/Qwen3-4B", "source": "hf://Qwen/Qwen3-4B", "seqLen": 1048576}
+    assert model["spec"] == {"id": "Qwen/Qwen3-4B", "source": f"hf://Qwen/Qwen3-4B@{'0' * 40}", "seqLen": 1048576}
     script = rendered.one("ConfigMap", "rlrun-models")["data"]["apply_models.py"]
     assert script.strip() == (CHART / "files" / "apply_models.py").read_text().strip()
     assert "rlrun-models" not in [job["metadata"]["name"] for job in render().of("Job")]
@@ -546,7 +549,7 @@ def test_catalogue(render: Render) -> None:
 
 def test_a_variable_from_a_secret_reaches_the_model(render: Render) -> None:
     env = [{"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": {"name": "hub", "key": "token", "optional": True}}}]
-    spec = {"id": "a/b", "source": "hf://a/b", "trainer": {"env": env}, "inference": {"env": env}}
+    spec = {"id": "a/b", "source": f"hf://a/b@{'0' * 40}", "trainer": {"env": env}, "inference": {"env": env}}
     rendered = render({"models": [{"name": "one", "spec": spec}]})
     (model,) = json.loads(rendered.one("ConfigMap", "rlrun-models")["data"]["models.json"])
     assert model["spec"] == spec
@@ -619,7 +622,7 @@ BAD: list[tuple[Object, str]] = [
     ({"runs": {"dns": {"namespaceLabels": {NAME_LABEL: None}}}}, "/runs/dns/namespaceLabels"),
     ({"runs": {"defaults": {"checkpointInterval": 0}}}, "/runs/defaults/checkpointInterval"),
     ({"models": [{"name": "x", "spec": {"id": "a/b"}}]}, "source"),
-    ({"models": [{"name": "X", "spec": {"id": "a/b", "source": "hf://a/b"}}]}, "/models/0/name"),
+    ({"models": [{"name": "X", "spec": {"id": "a/b", "source": f"hf://a/b@{'0' * 40}"}}]}, "/models/0/name"),
     ({"models": [{"name": "x", "spec": {"id": "a/b", "source": "/disk"}}]}, "/models/0/spec/source"),
     ({"gc": {"schedule": "at noon"}}, "/gc/schedule"),
     ({"gc": {"olderThan": "1w"}}, "/gc/olderThan"),

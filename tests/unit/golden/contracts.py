@@ -171,7 +171,7 @@ ALL_OPTIONS: Data = {
         "namespaces": {"team-a": {"maxRuns": 4, "weight": 2}},
         "capacity": {"nvidia.com/gpu": 64},
     },
-    "models": [{"name": "one", "spec": {"id": "a/b", "source": "hf://a/b", "seqLen": 512}}],
+    "models": [{"name": "one", "spec": {"id": "a/b", "source": f"hf://a/b@{'0' * 40}", "seqLen": 512}}],
     "metrics": {"serviceMonitor": {"enabled": True}, "podMonitor": {"enabled": True}},
     "podDisruptionBudget": {"enabled": True},
     "gc": {"enabled": True, "delete": True, "olderThan": "7d"},
@@ -401,7 +401,7 @@ def run_objects() -> Data:
     return {
         "small": _run_objects({}, {"trainer": {"gpus": 0}, "inference": {"gpus": 0}}),
         "several nodes": _run_objects({}, {"source": "pvc://claim/a", "trainer": {"nodes": 2, "gpus": 8}}),
-        "all weights": _run_objects({"lora": {"enabled": False}}, {"source": "hf://a/b"}),
+        "all weights": _run_objects({"lora": {"enabled": False}}, {"source": f"hf://a/b@{'0' * 40}"}),
     }
 
 

@@ -18,6 +18,7 @@ from rlrun_model_fetcher.sources import HuggingFaceSource, VolumeSource, parse_s
 
 from tests.support.fake_s3 import InMemoryStore
 
+COMMIT = "1cfa9a7208912126459214e8b04321603b3df60c"
 FILES = {"config.json": b"{}", "model.safetensors": b"w" * 1000}
 
 
@@ -34,8 +35,7 @@ def store_with(files: dict[str, bytes], fail: StoreError | None = None) -> InMem
     ("text", "source"),
     [
         ("s3://b/models/x", S3Uri("b", "models/x")),
-        ("hf://Qwen/Qwen3-4B", HuggingFaceSource("Qwen/Qwen3-4B")),
-        ("hf://Qwen/Qwen3-4B@v1.0", HuggingFaceSource("Qwen/Qwen3-4B", "v1.0")),
+        (f"hf://Qwen/Qwen3-4B@{COMMIT}", HuggingFaceSource("Qwen/Qwen3-4B", COMMIT)),
         ("pvc://claim/path", VolumeSource()),
     ],
 )
@@ -43,7 +43,21 @@ def test_sources(text, source):
     assert parse_source(text) == source
 
 
-@pytest.mark.parametrize("text", ["s3://bucket", "s3:///x", "hf://only-name", "hf://a/../b", "/models", "gs://b/x"])
+INVALID_SOURCES = [
+    "s3://bucket",
+    "s3:///x",
+    f"hf://only-name@{COMMIT}",
+    f"hf://a/../b@{COMMIT}",
+    "hf://a/b",
+    "hf://a/b@",
+    "hf://a/b@main",
+    f"hf://a/b@{COMMIT[:12]}",
+    "/models",
+    "gs://b/x",
+]
+
+
+@pytest.mark.parametrize("text", INVALID_SOURCES)
 def test_an_invalid_model_source_is_a_configuration_error(text):
     with pytest.raises(FatalError) as error:
         parse_source(text)
@@ -102,9 +116,7 @@ def hub(monkeypatch) -> Callable[..., list[dict[str, object]]]:
     def install(files: dict[str, bytes], error: Exception | None = None) -> list[dict[str, object]]:
         calls: list[dict[str, object]] = []
 
-        def snapshot_download(
-            repository: str, *, revision: str | None, local_dir: Path, allow_patterns: list[str]
-        ) -> None:
+        def snapshot_download(repository: str, *, revision: str, local_dir: Path, allow_patterns: list[str]) -> None:
             calls.append({"repository": repository, "revision": revision, "patterns": allow_patterns})
             if error:
                 raise error
@@ -122,9 +134,9 @@ def hub(monkeypatch) -> Callable[..., list[dict[str, object]]]:
 def test_the_hub_is_asked_for_safe_files_only_and_once(tmp_path, hub):
     calls = hub(FILES)
     for _ in range(2):
-        fetch("hf://o/m@rev", tmp_path / "base", InMemoryStore, lambda _: None)
+        fetch(f"hf://o/m@{COMMIT}", tmp_path / "base", InMemoryStore, lambda _: None)
     assert len(calls) == 1
-    assert (calls[0]["repository"], calls[0]["revision"]) == ("o/m", "rev")
+    assert (calls[0]["repository"], calls[0]["revision"]) == ("o/m", COMMIT)
     assert not any(str(p).endswith((".bin", ".pt", ".py")) for p in calls[0]["patterns"])
 
 
@@ -148,14 +160,14 @@ class GatedRepoError(RepositoryNotFoundError):
 def test_hub_failures(tmp_path, hub, error, reason, exit_code):
     hub({}, error)
     with pytest.raises(FatalError) as found:
-        fetch("hf://o/m", tmp_path / "base", InMemoryStore, lambda _: None)
+        fetch(f"hf://o/m@{COMMIT}", tmp_path / "base", InMemoryStore, lambda _: None)
     assert (found.value.problem.reason, found.value.exit_code) == (reason, exit_code)
 
 
 def test_a_hub_repository_without_safetensors(tmp_path, hub):
     hub({"config.json": b"{}"})
     with pytest.raises(FatalError, match="no safetensors"):
-        fetch("hf://o/m", tmp_path / "base", InMemoryStore, lambda _: None)
+        fetch(f"hf://o/m@{COMMIT}", tmp_path / "base", InMemoryStore, lambda _: None)
 
 
 def test_the_real_hub_library_has_the_call_we_make():

@@ -19,7 +19,7 @@ from rlrun_cli.terminal.errors import INVALID, CliError
 
 ADD_EPILOG = """Examples:
 
-  rlrun models add qwen/qwen3-8b --source hf://Qwen/Qwen3-8B | kubectl apply -f -
+  rlrun models add qwen/qwen3-8b --source hf://Qwen/Qwen3-8B@COMMIT | kubectl apply -f -
   rlrun models add lab/tiny --source s3://rlrun/models/lab/tiny --cpu > tiny.yaml
   rlrun models add org/large --source pvc://weights/large --parameters 70 --gpu-memory 141
 
@@ -35,7 +35,7 @@ Lists all problems with their lines. Nothing is sent."""
 
 def add_model(
     model_id: Annotated[str, typer.Argument(metavar="ID", help="Id that runs use: owner/name.")],
-    source: Annotated[str, typer.Option(help="Weights: hf://owner/name, s3://bucket/path or pvc://claim/path.")],
+    source: Annotated[str, typer.Option(help="Weights: hf://owner/name@COMMIT, s3://bucket/path or pvc://claim/path.")],
     name: Annotated[str | None, typer.Option(help="Name of the RLModel. Default: from the id.")] = None,
     seq_len: Annotated[int, typer.Option(min=16, help="Maximum length of a sequence in tokens.")] = 4096,
     rank: Annotated[int, typer.Option(min=1, max=512, help="Rank of the adapters.")] = 16,
@@ -46,7 +46,7 @@ def add_model(
     cpu: Annotated[bool, typer.Option("--cpu", help="Train and serve on CPUs, for small models.")] = False,
 ) -> None:
     """Print the manifest of a model, with an estimate of the GPUs that it needs."""
-    billions = parameters or parameters_in(model_id) or parameters_in(source)
+    billions = parameters or parameters_in(model_id) or parameters_in(source.partition("@")[0])
     trainer: dict[str, Any] = {"gpus": 0 if cpu else 1}
     inference: dict[str, Any] = {"gpus": 0 if cpu else 1, "replicas": 1}
     if not cpu and billions is None:

@@ -36,7 +36,7 @@ def model_storage(settings: OperatorSettings, shape: Pods) -> str | None:
 
 
 def weights(settings: OperatorSettings, source: str, shape: Pods, storage: StorageAccess) -> ModelVolume:
-    """Return the volume for `source`: hf://owner/name, s3://bucket/path or pvc://claim/path.
+    """Return the volume for `source`: hf://owner/name@COMMIT, s3://bucket/path or pvc://claim/path.
 
     The claim is in the run's namespace. The fetcher gets the variables of the Hugging Face Hub in the `env` of `shape`
     (HF_TOKEN, HF_ENDPOINT), if the model is there.

@@ -17,7 +17,7 @@ ENV = {"env": [{"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": {"name": "hub"
 
 
 def model() -> Obj:
-    return model_object(source="hf://tiny/model", trainer=ENV, inference=ENV)
+    return model_object(source=f"hf://tiny/model@{'0' * 40}", trainer=ENV, inference=ENV)
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ async def test_a_run_that_waits_for_the_secret_of_its_model_ends_at_its_deadline
 
 async def test_a_run_whose_model_names_a_secret_of_the_platform_does_not_start(world: World) -> None:
     taken = {"env": [{"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": {"name": "next-s3", "key": "token"}}}]}
-    world.cluster.put(model_object(source="hf://tiny/model", inference=taken))
+    world.cluster.put(model_object(source=f"hf://tiny/model@{'0' * 40}", inference=taken))
     world.cluster.put(hub_secret(name="next-s3"))
     await world.reconcile(2)
     assert world.condition("Validated")["reason"] == "SecretReserved"

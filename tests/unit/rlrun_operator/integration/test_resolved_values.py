@@ -107,6 +107,29 @@ async def test_an_attempt_keeps_the_defaults_of_its_start() -> None:
     )
     await world.reconcile(2)
     interval = SETTINGS.defaults.checkpoint_interval
-    assert world.status["resolved"] == {"maxTokens": 100, "checkpointInterval": interval, "gpus": 0}
+    assert world.status["resolved"] == {
+        "modelSource": "s3://rlrun/models/tiny",
+        "maxTokens": 100,
+        "checkpointInterval": interval,
+        "gpus": 0,
+    }
     found = configuration(world).spec
     assert (found.sampling.max_tokens, found.checkpoints.interval) == (100, interval)
+
+
+async def test_all_pods_of_an_attempt_fetch_the_commit_that_its_status_names() -> None:
+    first, second = (f"hf://Qwen/Qwen3-4B@{digit * 40}" for digit in "12")
+    world = world_of({"source": first})
+    await world.start()
+    world.cluster.put(model_object(source=second))
+    for workload in world.cluster.all("ReplicaSet"):
+        world.cluster.request_deletion(workload)
+    await world.reconcile(2)
+    assert world.status["resolved"]["modelSource"] == first
+    fetchers = [
+        container["args"][0]
+        for workload in world.cluster.all("ReplicaSet")
+        for container in workload["spec"]["template"]["spec"].get("initContainers", ())
+        if container["name"] == "fetch-model"
+    ]
+    assert fetchers == [first, first]

@@ -43,7 +43,7 @@ def test_all_environments_have_the_same_pods_so_they_are_one_set() -> None:
 
 def test_pods_keep_requests_and_placement_and_nothing_else() -> None:
     shape = {"gpus": 4, "nodeSelector": {"gpu": "h100"}, "tolerations": [{"key": "gpu", "operator": "Exists"}]}
-    made = rendered({"source": "hf://a/b", "trainer": shape}, priorityClassName="high")
+    made = rendered({"source": f"hf://a/b@{'0' * 40}", "trainer": shape}, priorityClassName="high")
     trainer = sets(made)["trainer"]["template"]["spec"]
     assert trainer["nodeSelector"] == {"gpu": "h100"}
     assert trainer["tolerations"] == [{"key": "gpu", "operator": "Exists"}]

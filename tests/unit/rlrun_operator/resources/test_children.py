@@ -85,7 +85,7 @@ def test_every_child_is_owned_and_labelled() -> None:
         assert child["metadata"]["annotations"]["rlrun.dev/generation"] == "7"
 
 
-@pytest.mark.parametrize("source", ["s3://rlrun/models/a", "hf://a/b", "pvc://claim/a"])
+@pytest.mark.parametrize("source", ["s3://rlrun/models/a", f"hf://a/b@{'0' * 40}", "pvc://claim/a"])
 def test_every_pod_is_locked_down(source: str) -> None:
     for name, template in templates(build({"source": source})).items():
         spec = template["spec"]
@@ -124,7 +124,7 @@ USES_S3 = {
 }
 
 
-@pytest.mark.parametrize("source", ["s3://rlrun/models/a", "hf://a/b"])
+@pytest.mark.parametrize("source", ["s3://rlrun/models/a", f"hf://a/b@{'0' * 40}"])
 def test_pods_use_s3_by_a_token_of_their_role_and_have_no_credentials(source: str) -> None:
     for name, template in templates(build({"source": source})).items():
         volumes = {v["name"]: v for v in template["spec"]["volumes"]}
@@ -289,7 +289,9 @@ def test_claim_is_mounted_and_nothing_fetched() -> None:
 
 def test_hub_token_reaches_the_fetcher_and_nothing_else_does() -> None:
     env = [{"name": "HF_TOKEN", "value": "t"}, {"name": "OTHER", "value": "x"}]
-    fetcher = containers(templates(build({"source": "hf://a/b", "trainer": {"env": env}}))["reverse-trainer"])[0]
+    fetcher = containers(
+        templates(build({"source": f"hf://a/b@{'0' * 40}", "trainer": {"env": env}}))["reverse-trainer"]
+    )[0]
     names = {e["name"] for e in fetcher["env"]}
     assert "HF_TOKEN" in names
     assert "OTHER" not in names

@@ -45,6 +45,7 @@ def resolved_values(resolved: ResolvedRun) -> ResolvedValues:
     spec, reference = resolved.spec, resolved.spec.checkpoint_id
     trainer, inference = resolved.model.trainer, resolved.model.inference
     return ResolvedValues(
+        model_source=resolved.model.source,
         max_tokens=resolved.max_tokens,
         checkpoint_interval=spec.checkpoints.interval,
         checkpoint_id=checkpoint_id(*split_checkpoint_id(reference, resolved.run.namespace)) if reference else None,

@@ -10,7 +10,7 @@ from tests.support.source_tree import ROOT
 
 
 def test_a_manifest_is_valid_and_says_how_many_gpus(rlrun: Rlrun, api: FakeCluster) -> None:
-    answer = rlrun("models", "add", "qwen/qwen3-32b", "--source", "hf://Qwen/Qwen3-32B")
+    answer = rlrun("models", "add", "qwen/qwen3-32b", "--source", f"hf://Qwen/Qwen3-32B@{'0' * 40}")
     assert answer.code == 0
     model = RLModel.from_object(yaml.safe_load(answer.out))
     assert (model.spec.trainer.gpus, model.spec.inference.gpus) == (2, 2)
@@ -33,8 +33,9 @@ def test_sizes_can_be_given(rlrun: Rlrun) -> None:
     ("words", "message"),
     [
         (["a/b", "--source", "ftp://x"], "spec.source"),
-        (["a b/c", "--source", "hf://a/b"], "spec.id"),
-        (["a/b", "--source", "hf://a/b", "--parameters", "9000"], "do not fit 16 GPUs"),
+        (["a/b", "--source", "hf://a/b"], "must name a commit"),
+        (["a b/c", "--source", f"hf://a/b@{'0' * 40}"], "spec.id"),
+        (["a/b", "--source", f"hf://a/b@{'0' * 40}", "--parameters", "9000"], "do not fit 16 GPUs"),
     ],
 )
 def test_bad_options_are_refused(rlrun: Rlrun, words: list[str], message: str) -> None:
@@ -50,9 +51,14 @@ def test_the_examples_are_valid(rlrun: Rlrun, path: Path) -> None:
 
 def test_problems_are_listed_with_their_lines(rlrun: Rlrun, tmp_path: Path) -> None:
     file = tmp_path / "m.yaml"
-    file.write_text("kind: RLModel\nspec:\n  id: a/b\n  sorce: hf://a/b\n  trainer: {nodes: 2, gpus: 0}\n")
+    file.write_text("kind: RLModel\nspec:\n  id: a/b\n  sorce: s3://a/b\n  trainer: {nodes: 2, gpus: 0}\n")
     answer = rlrun("models", "check", file)
     assert answer.code == 2
     assert "line 4: spec.sorce: unknown field; did you mean source?" in answer.err
     assert "line 5: spec.trainer" in answer.err
     assert rlrun("models", "check", "-", input="kind: RLRun").code == 2
+
+
+def test_the_digits_of_a_commit_are_no_number_of_parameters(rlrun: Rlrun) -> None:
+    answer = rlrun("models", "add", "a/large", "--source", f"hf://a/large@70{'0' * 37}b")
+    assert "number of parameters is not known" in answer.err

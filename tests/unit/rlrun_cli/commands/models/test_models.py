@@ -9,7 +9,7 @@ from tests.unit.rlrun_cli.conftest import custom_object
 
 def test_models(rlrun: Rlrun, api: FakeCluster) -> None:
     small = {"id": "z/b", "source": "s3://x/y", "trainer": {"gpus": 0}, "inference": {"gpus": 0}}
-    large = {"id": "a/a", "source": "hf://a/a", "seqLen": 4096, "inference": {"replicas": 2, "gpus": 4}}
+    large = {"id": "a/a", "source": f"hf://a/a@{'0' * 40}", "seqLen": 4096, "inference": {"replicas": 2, "gpus": 4}}
     api.put(custom_object(RLMODEL, "b", spec=small))
     api.put(custom_object(RLMODEL, "a", spec=large))
     _, first, second = rlrun("models").out.splitlines()
@@ -21,7 +21,11 @@ def test_models(rlrun: Rlrun, api: FakeCluster) -> None:
 
 def test_a_model_is_found_by_its_id_and_by_its_name(rlrun: Rlrun, api: FakeCluster) -> None:
     warning = {"type": "Warnings", "status": "True", "reason": "CredentialInPlainText", "message": "move it"}
-    api.put(custom_object(RLMODEL, "a", spec={"id": "a/a", "source": "hf://a/a"}, status={"conditions": [warning]}))
+    api.put(
+        custom_object(
+            RLMODEL, "a", spec={"id": "a/a", "source": f"hf://a/a@{'0' * 40}"}, status={"conditions": [warning]}
+        )
+    )
     shown = rlrun("model", "get", "a/a").out
     assert "CredentialInPlainText: move it" in shown
     assert rlrun("models", "get", "a").out == shown

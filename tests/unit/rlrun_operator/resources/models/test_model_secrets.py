@@ -15,7 +15,12 @@ OF_OPERATOR = {"app.kubernetes.io/managed-by": "rlrun-operator"}
 
 def spec(*trainer: Obj, inference: tuple[Obj, ...] = ()) -> RLModelSpec:
     return RLModelSpec.model_validate(
-        {"id": "a/b", "source": "hf://a/b", "trainer": {"env": list(trainer)}, "inference": {"env": list(inference)}}
+        {
+            "id": "a/b",
+            "source": f"hf://a/b@{'0' * 40}",
+            "trainer": {"env": list(trainer)},
+            "inference": {"env": list(inference)},
+        }
     )
 
 

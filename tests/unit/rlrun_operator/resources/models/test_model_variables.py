@@ -17,7 +17,7 @@ def from_secret(name: str, secret: str = "hub", **more: Any) -> Obj:
     return {"name": name, "valueFrom": {"secretKeyRef": {"name": secret, "key": "token", **more}}}
 
 
-def model(*env: Obj, source: str = "hf://a/b") -> Obj:
+def model(*env: Obj, source: str = f"hf://a/b@{'0' * 40}") -> Obj:
     return {"source": source, "trainer": {"env": list(env)}, "inference": {"env": list(env)}}
 
 
@@ -34,14 +34,14 @@ def readers(name: str, shape: Obj) -> set[tuple[str, str]]:
 @pytest.mark.parametrize(
     ("entry", "source", "expected"),
     [
-        (from_secret("HF_TOKEN"), "hf://a/b", FETCHER),
+        (from_secret("HF_TOKEN"), f"hf://a/b@{'0' * 40}", FETCHER),
         (from_secret("HF_TOKEN"), "s3://rlrun/models/a", set()),
         (from_secret("HF_TOKEN"), "pvc://claim/a", set()),
-        ({"name": "HF_ENDPOINT", "value": "http://mirror"}, "hf://a/b", FETCHER | ROLES),
+        ({"name": "HF_ENDPOINT", "value": "http://mirror"}, f"hf://a/b@{'0' * 40}", FETCHER | ROLES),
         ({"name": "HF_ENDPOINT", "value": "http://mirror"}, "s3://rlrun/models/a", ROLES),
-        (from_secret("LICENSE_KEY"), "hf://a/b", ROLES),
-        ({"name": "NCCL_DEBUG", "value": "INFO"}, "hf://a/b", ROLES),
-        ({"name": "HF_HUB_OFFLINE", "value": "0"}, "hf://a/b", ROLES),
+        (from_secret("LICENSE_KEY"), f"hf://a/b@{'0' * 40}", ROLES),
+        ({"name": "NCCL_DEBUG", "value": "INFO"}, f"hf://a/b@{'0' * 40}", ROLES),
+        ({"name": "HF_HUB_OFFLINE", "value": "0"}, f"hf://a/b@{'0' * 40}", ROLES),
     ],
 )
 def test_a_variable_reaches_only_the_containers_that_need_it(
@@ -76,7 +76,7 @@ def test_the_fetcher_of_a_serving_pool_gets_the_token_and_its_engine_does_not() 
 
 
 @pytest.mark.parametrize(
-    ("source", "expected"), [("hf://a/b", ["HF_TOKEN", "LICENSE_KEY"]), ("pvc://claim/a", ["LICENSE_KEY"])]
+    ("source", "expected"), [(f"hf://a/b@{'0' * 40}", ["HF_TOKEN", "LICENSE_KEY"]), ("pvc://claim/a", ["LICENSE_KEY"])]
 )
 def test_a_secret_that_no_container_reads_is_not_required(source: str, expected: list[str]) -> None:
     env = [from_secret("HF_TOKEN"), from_secret("LICENSE_KEY"), {"name": "NCCL_DEBUG", "value": "INFO"}]

@@ -21,7 +21,7 @@ def resolved(inference: dict[str, Any] | None = None, **spec: Any) -> ResolvedRu
         {
             "run": {"namespace": "ns", "name": "run", "uid": "uid-1", "attempt": 1},
             "spec": base | spec,
-            "model": {"id": "a/b", "source": "hf://a/b", "inference": inference or {}},
+            "model": {"id": "a/b", "source": f"hf://a/b@{'0' * 40}", "inference": inference or {}},
             "endpoints": {"trainerUrl": "", "inferenceHost": "", "gatewayUrl": "", "environments": []},
             "artifacts": {"runUri": "s3://b/r", "environmentsUri": "s3://b/e"},
         }
