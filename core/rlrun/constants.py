@@ -339,6 +339,7 @@ class Reason(StrEnum):
     ENVIRONMENT_STARTING = "EnvironmentStarting"
     ENVIRONMENT_PACKAGE_MISSING = "EnvironmentPackageMissing"
     ENVIRONMENT_CHANGED = "EnvironmentChanged"
+    ENVIRONMENT_DIGEST_MISMATCH = "EnvironmentDigestMismatch"
     ENVIRONMENT_INSTALL_FAILED = "EnvironmentInstallFailed"
     ENVIRONMENT_LOAD_FAILED = "EnvironmentLoadFailed"
     ENVIRONMENT_TIMEOUT = "EnvironmentTimeout"

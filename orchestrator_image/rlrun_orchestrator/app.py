@@ -98,7 +98,7 @@ class Orchestrator:
             store,
             run.artifacts.environments_uri,
             config_mapping.used_packages(run),
-            PackagePins(run.environment_packages),
+            PackagePins(run.environment_packages, config_mapping.pinned_digests(run)),
         )
         self._spool = UploadSpool(settings.spool / run.run.uid, settings.spool_bytes)
         self._recorder = RunRecorder(

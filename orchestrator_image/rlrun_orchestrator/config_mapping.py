@@ -1,5 +1,6 @@
 """Mapping of a run's spec to the settings of the components: one function per component, no I/O."""
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
 from rlrun.api.run_sections.environments import DEFAULT_ROLLOUT_TIMEOUT, Environment
@@ -52,6 +53,15 @@ def environment_entries(run: ResolvedRun) -> Iterator[tuple[EnvironmentUse, Envi
 def used_packages(run: ResolvedRun) -> list[PackageRef]:
     """Return the packages that the run names."""
     return [PackageRef.of(entry.id, entry.version) for _, entry in environment_entries(run)]
+
+
+def pinned_digests(run: ResolvedRun) -> dict[PackageRef, set[str]]:
+    """Return the digests that entries name, by package."""
+    digests = defaultdict[PackageRef, set[str]](set)
+    for _, entry in environment_entries(run):
+        if entry.digest is not None:
+            digests[PackageRef.of(entry.id, entry.version)].add(entry.digest)
+    return dict(digests)
 
 
 def startup_timeouts(run: ResolvedRun, settings: OrchestratorSettings) -> StartupTimeouts:

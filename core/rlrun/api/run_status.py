@@ -8,7 +8,7 @@ from typing import Any, Self
 from pydantic import Field, ValidationError
 
 from rlrun.api.base.kubernetes_types import Condition, Quantity, Status
-from rlrun.api.base.names import EnvironmentId, PackageVersion
+from rlrun.api.base.names import EnvironmentId, PackageDigest, PackageVersion
 from rlrun.api.base.phases import Phase
 from rlrun.api.base.rules import LIST_MAP_KEYS
 
@@ -114,7 +114,7 @@ class EnvironmentPackage(Status):
     """Version that the spec names. Unset: the newest one at the start of the run."""
     version: str = Field(min_length=1, max_length=1024)
     """Version of the package."""
-    digest: str = Field(pattern=r"^sha256:[0-9a-f]{64}$")
+    digest: PackageDigest
     """SHA-256 of the package's files: that of the lines that `sha256sum *.whl` prints for them, sorted by name."""
 
 

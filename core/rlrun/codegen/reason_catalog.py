@@ -799,6 +799,11 @@ ENVIRONMENTS = _section(
         "instead of `--force`.",
     ),
     (
+        Reason.ENVIRONMENT_DIGEST_MISMATCH,
+        "A package in the bucket has another digest than its entry in `env` or `eval.env`. The message has both.",
+        "Find out who pushed it. Start a new run with the digest of the package that you want, or without one.",
+    ),
+    (
         Reason.ENVIRONMENT_INSTALL_FAILED,
         "The environment's package could not be installed. The message gives pip's error.",
         "Build the package again for the image's Python, and push a new version.",

@@ -15,7 +15,7 @@ from rlrun_orchestrator.config import OrchestratorSettings
 from rlrun_orchestrator.data.example_buffer import Example
 from rlrun_orchestrator.data.group_filter import GroupFilter
 from rlrun_orchestrator.data.sent_batch import SentBatch
-from rlrun_orchestrator.rollouts.environments import LoadLimits
+from rlrun_orchestrator.inference.gateway.package_pins import PackageRef
 from rlrun_orchestrator.training.trainer_session import session_spec
 
 from tests.support.fake_environment import FakeEnvironment
@@ -124,6 +124,20 @@ def test_rollouts_without_an_advantage_are_left_out_unless_they_carry_another_lo
     assert left_out(klPenalty={"enabled": False})
     teacher = {"url": "https://teacher.example.org/v1", "model": "m"}
     assert not left_out(algorithm={"name": "distillation", "teacher": teacher}), "no rollout has an advantage"
+
+
+@pytest.mark.proves("env.digest", "eval.env.digest")
+def test_the_digests_of_all_entries_are_pinned_by_package(world: World) -> None:
+    first, second, third = (f"sha256:{digit * 64}" for digit in "123")
+    run = resolved(
+        world,
+        env=[{"id": "owner/a", "digest": first}, {"id": "owner/b"}],
+        eval={"env": [{"id": "owner/A", "digest": second}, {"id": "owner/exam", "version": "1.0", "digest": third}]},
+    )
+    assert config_mapping.pinned_digests(run) == {
+        PackageRef.of("owner/a", None): {first, second},
+        PackageRef.of("owner/exam", "1.0"): {third},
+    }
 
 
 @pytest.mark.proves("env.rolloutTimeoutSeconds", "eval.env.rolloutTimeoutSeconds")

@@ -38,6 +38,9 @@ EnvironmentName = Annotated[str, Field(min_length=1, max_length=63, pattern=r"^[
 PackageVersion = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9.!+_-]*$")]
 """Version of an environment package as in PEP 440."""
 
+PackageDigest = Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$", max_length=71)]
+"""SHA-256 of an environment package's files."""
+
 CheckpointId = Annotated[
     str,
     Field(

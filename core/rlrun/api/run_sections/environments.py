@@ -11,6 +11,7 @@ from rlrun.api.base.names import (
     EgressHost,
     EnvironmentName,
     EnvironmentReference,
+    PackageDigest,
     PackageVersion,
     package_id,
 )
@@ -43,6 +44,8 @@ class Environment(Spec):
     """Name of the environment in metrics and logs, unique in its list. Unset: the part of id after the slash."""
     version: PackageVersion | None = None
     """Version of the package, here or at the end of id, compared as in PEP 440: 1.0 is 1.0.0. Unset: the newest."""
+    digest: PackageDigest | None = None
+    """Digest of the package, as status.environments shows it: a run whose package has another one fails with EnvironmentDigestMismatch. Unset: any."""  # noqa: E501
     args: dict[str, Any] = Field(default_factory=dict, max_length=64)
     """Keyword arguments of the package's load_environment(). Of a package that exports a taskset of verifiers.v1: fields of its environment, its agents by their names, and select. At most 127 KiB as JSON, together with taskset and harness. Do not put credentials here; pass them as variables with envFrom."""  # noqa: E501
     taskset: dict[str, Any] = Field(default_factory=dict, max_length=64)

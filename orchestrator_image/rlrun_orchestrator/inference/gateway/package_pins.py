@@ -5,7 +5,7 @@ record is recorded when all environments are ready, so that a broken one can be 
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
 from rlrun.api.base.names import package_name
@@ -34,17 +34,25 @@ class PackageRef(NamedTuple):
 
 
 class PackageChanged(Exception):
-    """A package is not the one that the run began with."""
+    """A package is not the one that the run began with, or not the one that its spec names."""
 
-    def __init__(self, message: str) -> None:
+    def __init__(self, message: str, reason: Reason = Reason.ENVIRONMENT_CHANGED) -> None:
         super().__init__(message)
-        self.problem = Problem(reason=Reason.ENVIRONMENT_CHANGED, message=message)
+        self.problem = Problem(reason=reason, message=message)
 
 
 class PackagePins:
-    """Recorded packages of the run, and those delivered before the first record."""
+    """Recorded packages of the run, and those delivered before the first record.
 
-    def __init__(self, recorded: Iterable[EnvironmentPackage] = ()) -> None:
+    `digests`: those that entries of env and eval.env name, by reference.
+    """
+
+    def __init__(
+        self,
+        recorded: Iterable[EnvironmentPackage] = (),
+        digests: Mapping[PackageRef, Collection[str]] | None = None,
+    ) -> None:
+        self._digests = digests or {}
         self._recorded = {PackageRef.of(p.id, p.requested_version): p for p in recorded}
         self._delivered: dict[PackageRef, list[EnvironmentPackage]] = defaultdict(list)
         self._is_confirmed = False
@@ -59,7 +67,16 @@ class PackagePins:
         return self._recorded.get(ref)
 
     def add(self, ref: PackageRef, package: EnvironmentPackage) -> None:
-        """Take a package that is about to be delivered. Raises PackageChanged if it is not the recorded one."""
+        """Take a package that is about to be delivered. Raises PackageChanged if it is not the recorded one, or if
+        an entry of the spec names another digest.
+        """
+        for digest in self._digests.get(ref, ()):
+            if digest != package.digest:
+                raise PackageChanged(
+                    f"environment package {ref.id} {package.version} has the digest {package.digest}, but its entry in "
+                    f"env or eval.env names {digest}: start a new run with the digest of the package that you want",
+                    Reason.ENVIRONMENT_DIGEST_MISMATCH,
+                )
         recorded = self.of(ref)
         if recorded is None and self._is_confirmed:
             self._recorded[ref] = package

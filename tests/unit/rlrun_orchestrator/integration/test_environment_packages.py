@@ -97,6 +97,29 @@ async def test_a_run_whose_package_has_changed_ends_instead_of_training(world: W
     assert len(world.trainer.batches) == trained
 
 
+@pytest.mark.proves("env.digest")
+async def test_a_run_whose_package_has_another_digest_than_its_entry_ends(world: World) -> None:
+    digest, wanted = push(world, "1.0"), f"sha256:{'0' * 64}"
+    world.spec["env"] = [{"id": "owner/words", "digest": wanted}]
+    await world.start()
+    running, _ = await begin(world)
+    status, _, problem = await fetch(world)
+    assert (status, problem["reason"]) == (409, "EnvironmentDigestMismatch")
+    assert await running == 64
+    end = world.last_word
+    assert end.problem is not None
+    assert (end.phase, end.problem.reason) == (RunPhase.failed, Reason.ENVIRONMENT_DIGEST_MISMATCH)
+    assert digest in end.problem.message
+    assert wanted in end.problem.message
+    assert world.trainer.batches == []
+
+
+async def test_a_run_whose_package_has_the_digest_of_its_entry_trains(world: World) -> None:
+    world.spec["env"] = [{"id": "owner/words", "digest": push(world, "1.0")}]
+    await world.start()
+    assert await world.run() == 0
+
+
 async def test_a_package_that_an_earlier_process_delivered_is_recorded_in_the_version_of_its_environment(
     world: World,
 ) -> None:
