@@ -157,10 +157,10 @@ async def test_the_record_waits_for_s3(world: World) -> None:
     push(world, "1.0")
     read, failures = world.store.get_bytes, [Unreachable("no answer"), AccessDenied("no")]
 
-    def flaky(uri: S3Uri) -> bytes:
+    def flaky(uri: S3Uri, *limit: int) -> bytes:
         if failures and uri.key.endswith(".whl"):
             raise failures.pop()
-        return read(uri)
+        return read(uri, *limit)
 
     world.store.get_bytes = flaky  # type: ignore[method-assign]
     await world.start()
@@ -174,7 +174,7 @@ async def test_the_record_ends_the_attempt_when_s3_stays_away(world: World) -> N
     push(world, "1.0")
     read = world.store.get_bytes
 
-    def away(uri: S3Uri) -> bytes:
+    def away(uri: S3Uri, *_: int) -> bytes:
         if uri.key.endswith(".whl"):
             raise Unreachable("no answer")
         return read(uri)
