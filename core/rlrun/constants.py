@@ -210,7 +210,6 @@ class Reason(StrEnum):
     LORA_TARGETS_UNKNOWN = "LoraTargetsUnknown"
     CHECKPOINT_NOT_FOUND = "CheckpointNotFound"
     CHECKPOINT_NOT_READY = "CheckpointNotReady"
-    CHECKPOINT_NOT_SHARED = "CheckpointNotShared"
     CHECKPOINT_INCOMPLETE = "CheckpointIncomplete"
     CHECKPOINT_MODEL_MISMATCH = "CheckpointModelMismatch"
     SECRETS_MISSING = "SecretsMissing"

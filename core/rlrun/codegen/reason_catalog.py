@@ -215,18 +215,14 @@ REFERENCES = _section(
     ),
     (
         Reason.CHECKPOINT_NOT_FOUND,
-        "The RLCheckpoint of `checkpointId` does not exist.",
-        "`rlrun checkpoints` lists those that exist.",
+        "The RLCheckpoint of `checkpointId` does not exist, or is in another namespace and not shared with this one: the "
+        "answer is the same for both.",
+        "Choose one that `rlrun checkpoints` lists, or ask the owner to add this namespace to `spec.sharedWith`.",
     ),
     (
         Reason.CHECKPOINT_NOT_READY,
         "The RLCheckpoint of `checkpointId` is not Ready, or is not a valid object.",
         "Wait for its upload, or choose another checkpoint.",
-    ),
-    (
-        Reason.CHECKPOINT_NOT_SHARED,
-        "The checkpoint is in another namespace and not shared with this one.",
-        "Its owner adds this namespace to `spec.sharedWith` of the RLCheckpoint.",
     ),
     (
         Reason.CHECKPOINT_INCOMPLETE,

@@ -45,6 +45,7 @@ from rlrun_operator.controller.kueue_observer import KueueObserver
 from rlrun_operator.controller.orchestrator_client import OrchestratorClient
 from rlrun_operator.controller.priority_classes import PriorityClasses
 from rlrun_operator.planning.plan.artifact_catalog import ArtifactCatalog
+from rlrun_operator.planning.plan.checkpoint_references import may_start_from
 from rlrun_operator.planning.plan.observation import RunKey, RunObservation
 from rlrun_operator.planning.policies.artifacts.upload_schedule import UploadSchedule
 from rlrun_operator.planning.policies.spec.resolution import attempt_config
@@ -281,7 +282,8 @@ class Observer:
         if checkpoint_id:
             checkpoint_namespace, name = split_checkpoint_id(checkpoint_id, namespace)
             checkpoint = references["warm_start"] = await self._cluster.get(RLCHECKPOINT, checkpoint_namespace, name)
-            if is_artifact_ready(checkpoint) and variables:
+            is_usable = may_start_from(checkpoint, checkpoint_namespace, namespace) and is_artifact_ready(checkpoint)
+            if is_usable and variables:
                 references |= await self._missing_files(checkpoint, variables)
         reserved, missing, keys = [], [], set[str]()
         for entry in spec.get("envFrom") or []:

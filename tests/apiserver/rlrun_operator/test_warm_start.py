@@ -64,7 +64,7 @@ def test_every_obstacle_has_its_own_reason_and_can_be_mended(bench: Bench) -> No
         "none": ("nowhere", "CheckpointNotFound", "does not exist"),
         "early": ("uploading", "CheckpointNotReady", "not Ready"),
         "other": ("foreign", "CheckpointModelMismatch", "tests/other"),
-        "alien": (f"{elsewhere}/private", "CheckpointNotShared", bench.namespace),
+        "alien": (f"{elsewhere}/private", "CheckpointNotFound", bench.namespace),
         "empty": ("hollow", "CheckpointIncomplete", "manifest.json"),
     }
     for run, (checkpoint, _, _) in wanted.items():

@@ -27,10 +27,15 @@ def referenced_steps(
         step = steps.get(name) if owner_namespace == namespace else None
         if step is None:
             continue
-        shared = (objects.get(step, {}).get("spec") or {}).get("sharedWith") or []
-        if run_namespace == namespace or run_namespace in shared:
+        if may_start_from(objects.get(step), namespace, run_namespace):
             referenced.add(step)
     return referenced
+
+
+def may_start_from(checkpoint: Obj | None, owner_namespace: str, run_namespace: str) -> bool:
+    """Return whether runs of the namespace may use the RLCheckpoint of `owner_namespace`. None: it does not exist."""
+    shared = ((checkpoint or {}).get("spec") or {}).get("sharedWith") or []
+    return run_namespace == owner_namespace or run_namespace in shared
 
 
 def needs_start_checkpoint(run: Obj) -> bool:

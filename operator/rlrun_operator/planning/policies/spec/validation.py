@@ -21,6 +21,7 @@ from rlrun.protocol.problem import Problem
 from rlrun.storage.layout import SHARED_FOLDERS
 
 from rlrun_operator.config.settings import OperatorSettings
+from rlrun_operator.planning.plan.checkpoint_references import may_start_from
 from rlrun_operator.planning.plan.observation import RunObservation
 from rlrun_operator.planning.policies.spec.environment_checks import check_arguments, check_egress, check_packages
 from rlrun_operator.resources.access.reserved_secrets import why_reserved
@@ -158,22 +159,24 @@ def find_warm_start(spec: RLRunSpec, observation: RunObservation, settings: Oper
         return None
     namespace, name = split_checkpoint_id(spec.checkpoint_id, observation.namespace)
     what = f"`spec.checkpointId`: RLCheckpoint {namespace}/{name}"
-    if observation.warm_start is None:
+    found = observation.warm_start
+    if not may_start_from(found, namespace, observation.namespace):
+        # One answer for both: users of one namespace must not learn what exists in another.
+        return Problem(
+            reason=Reason.CHECKPOINT_NOT_FOUND,
+            message=f"{what} does not exist, or is not shared with namespace {observation.namespace}. Ask its owner to "
+            f"add {observation.namespace} to its spec.sharedWith.",
+        )
+    if found is None:
         return Problem(
             reason=Reason.CHECKPOINT_NOT_FOUND,
             message=f"{what} does not exist. List checkpoints with `kubectl get rlcheckpoints -n {namespace}`.",
         )
     try:
-        checkpoint = RLCheckpoint.from_object(observation.warm_start)
+        checkpoint = RLCheckpoint.from_object(found)
     except ValidationError:
         return Problem(reason=Reason.CHECKPOINT_NOT_READY, message=f"{what} is not a valid object. Choose another one.")
-    if namespace != observation.namespace and observation.namespace not in checkpoint.spec.shared_with:
-        return Problem(
-            reason=Reason.CHECKPOINT_NOT_SHARED,
-            message=f"{what} is not shared with namespace {observation.namespace}. Ask its owner to add "
-            f"{observation.namespace} to its spec.sharedWith.",
-        )
-    if not is_in_own_folder(observation.warm_start, settings):
+    if not is_in_own_folder(found, settings):
         return Problem(
             reason=Reason.ARTIFACT_NOT_OWNED,
             message=f"{what} has the URI {checkpoint.spec.uri}, which is not in the folder of its run. Choose a "

@@ -137,7 +137,7 @@ VALIDATIONS: list[tuple[str, Obj, Obj, str | None]] = [
         {"warm_start": checkpoint_object(spec={"model": "x/y"})},
         "CheckpointModelMismatch",
     ),
-    ("not shared", {"checkpointId": "other/old"}, {"warm_start": checkpoint_object()}, "CheckpointNotShared"),
+    ("not shared", {"checkpointId": "other/old"}, {"warm_start": checkpoint_object()}, "CheckpointNotFound"),
     (
         "shared",
         {"checkpointId": "other/old"},
@@ -148,7 +148,7 @@ VALIDATIONS: list[tuple[str, Obj, Obj, str | None]] = [
         "not shared, by its id",
         {"checkpointId": "cp_other.old"},
         {"warm_start": checkpoint_object()},
-        "CheckpointNotShared",
+        "CheckpointNotFound",
     ),
     ("by its id", {"checkpointId": "cp_team.old"}, {"warm_start": checkpoint_object()}, None),
     ("unknown id", {"checkpointId": "cp_abc123"}, {}, "CheckpointNotFound"),
@@ -227,6 +227,23 @@ def test_validation(what: str, run: Obj, seen: Obj, reason: str | None) -> None:
     assert (found.reason if isinstance(found, Problem) else None) == reason
     if isinstance(found, Problem) and what != "S3":
         assert len(found.message) > 40, "the message has to say what to do"
+
+
+@pytest.mark.parametrize(
+    "hidden", [checkpoint_object(), checkpoint_object(phase="Uploading"), checkpoint_object(spec={"step": "odd"})]
+)
+def test_a_checkpoint_that_is_not_shared_looks_as_if_it_did_not_exist(hidden: Obj) -> None:
+    spec = {"checkpointId": "other/old"}
+    missing, found = (
+        resolve_references(
+            run_spec(**spec),
+            RunObservation(run=run_object(**spec), models=(model_object(),), warm_start=warm_start),
+            SETTINGS,
+        )
+        for warm_start in (None, hidden)
+    )
+    assert isinstance(found, Problem)
+    assert found == missing
 
 
 @pytest.mark.parametrize("namespace", ["environments", "models"])
