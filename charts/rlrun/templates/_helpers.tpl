@@ -157,6 +157,7 @@ dns:
   cidrs: {{ toJson (.cidrs | default list) }}
 {{- end }}
 reservedSecretNames: {{ toJson (.Values.runs.reservedSecretNames | default list) }}
+secretLabel: {{ .Values.runs.secretLabel | default "" | quote }}
 environmentOwners: {{ toJson (.Values.runs.environmentOwners | default dict) }}
 priorityClasses: {{ toJson (.Values.runs.priorityClasses | default list) }}
 privateAddresses: {{ toJson (.Values.runs.privateAddresses | default list) }}

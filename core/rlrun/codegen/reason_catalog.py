@@ -215,8 +215,7 @@ REFERENCES = _section(
     ),
     (
         Reason.CHECKPOINT_NOT_FOUND,
-        "The RLCheckpoint of `checkpointId` does not exist, or is in another namespace and not shared with this one: the "
-        "answer is the same for both.",
+        "The RLCheckpoint of `checkpointId` does not exist, or is in another namespace and not shared with this one.",
         "Choose one that `rlrun checkpoints` lists, or ask the owner to add this namespace to `spec.sharedWith`.",
     ),
     (
@@ -259,8 +258,9 @@ REFERENCES = _section(
     ),
     (
         Reason.SECRET_RESERVED,
-        "`envFrom` or the RLModel names a Secret that pods must not read, such as the platform's S3 credentials.",
-        "Put the variables into a Secret of your own and name that one, in a new run or in the RLModel.",
+        "`envFrom` or the RLModel names a Secret that pods must not read, such as the platform's S3 credentials. A "
+        "Secret of `envFrom` must be of type Opaque, and have the label in `runs.secretLabel` of the chart, if any.",
+        "Put the variables into an Opaque Secret of your own and name that one, in a new run or in the RLModel.",
     ),
     (
         Reason.NAMESPACE_RESERVED,

@@ -285,6 +285,8 @@ class OperatorSettings(Schema):
     reserved_secret_names: list[str] = Field(default_factory=lambda: ["*-s3"])
     """Names of Secrets that spec.envFrom and RLModels must not name; * stands for any characters. The chart gives the
     Secret with the S3 credentials a name that ends in -s3."""
+    secret_label: str = Field(default="", pattern=r"^([A-Za-z0-9./_-]+(=[A-Za-z0-9._-]*)?)?$")
+    """Label that the Secrets of spec.envFrom must have: `key`, or `key=value`. Empty: none."""
     priority_classes: list[str] = Field(default_factory=list)
     """PriorityClasses that runs may use; * stands for any characters."""
     environment_owners: dict[str, list[str]] = Field(default_factory=dict)

@@ -50,6 +50,7 @@ from rlrun_operator.planning.plan.observation import RunKey, RunObservation
 from rlrun_operator.planning.policies.artifacts.upload_schedule import UploadSchedule
 from rlrun_operator.planning.policies.spec.resolution import attempt_config
 from rlrun_operator.planning.policies.spec.validation import parse_spec
+from rlrun_operator.resources.access.reserved_secrets import why_unusable
 from rlrun_operator.resources.access.run_tokens import run_token
 from rlrun_operator.resources.base.naming import token_secret_name
 from rlrun_operator.resources.environment import wants_egress
@@ -286,6 +287,7 @@ class Observer:
             if is_usable and variables:
                 references |= await self._missing_files(checkpoint, variables)
         reserved, missing, keys = [], [], set[str]()
+        unusable: dict[str, str] = {}
         for entry in spec.get("envFrom") or []:
             ref = entry.get("secretRef") or {}
             name = str(ref.get("name", ""))
@@ -294,7 +296,10 @@ class Observer:
                 reserved.append(name)
             elif secret is None and not ref.get("optional"):
                 missing.append(name)
+            if secret is not None and (why := why_unusable(secret, self._settings)) is not None:
+                unusable[name] = why
             keys |= {key for key, value in decode_secret(secret or {}).items() if value}
+        references["unusable_secrets"] = unusable
         references["secret_keys"] = frozenset(keys)
         references["operator_secrets"], references["missing_secrets"] = tuple(reserved), tuple(missing)
         model = find_model(str(spec.get("model", "")), models)

@@ -35,6 +35,8 @@ class RunObservation:
     """The RLCheckpoint that spec.checkpointId names, if it exists."""
     operator_secrets: tuple[str, ...] = ()
     """Names of the Secrets of spec.envFrom that the operator has made."""
+    unusable_secrets: Mapping[str, str] = field(default_factory=dict)
+    """Reasons why environments must not get Secrets of spec.envFrom that exist, by name."""
     missing_secrets: tuple[str, ...] = ()
     """Required Secrets of spec.envFrom that do not exist."""
     secret_keys: frozenset[str] = frozenset()

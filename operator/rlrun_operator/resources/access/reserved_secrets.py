@@ -2,9 +2,13 @@
 
 from fnmatch import fnmatchcase
 
+from rlrun.kube.objects import Obj
+
 from rlrun_operator.config.settings import OperatorSettings
 from rlrun_operator.resources.access.run_tokens import key_secret_name
 from rlrun_operator.resources.access.storage_access import grant_key_secret_name
+
+OPAQUE = "Opaque"
 
 
 def why_reserved(namespace: str, name: str, settings: OperatorSettings, *, operator_owned: bool) -> str | None:
@@ -19,6 +23,24 @@ def why_reserved(namespace: str, name: str, settings: OperatorSettings, *, opera
         return "it belongs to the operator"
     pattern = next((p for p in settings.reserved_secret_names if fnmatchcase(name, p)), None)
     return f"names like {pattern} are reserved for the platform" if pattern else None
+
+
+def why_unusable(secret: Obj, settings: OperatorSettings) -> str | None:
+    """Return the reason why environments must not get the keys of a Secret that exists, or None.
+
+    Tokens of ServiceAccounts and passwords of registries have types of their own.
+    """
+    kind = secret.get("type") or OPAQUE
+    if kind != OPAQUE:
+        return f"its type is {kind}, and only Secrets of type {OPAQUE} are for environments"
+    key, has_value, value = settings.secret_label.partition("=")
+    found = (secret["metadata"].get("labels") or {}).get(key)
+    if key and (found is None or (has_value and found != value)):
+        return (
+            f"the platform requires the label {settings.secret_label} of such a Secret. Who manages it sets the label "
+            f"with `kubectl label secret {secret['metadata']['name']} {key}={value}`"
+        )
+    return None
 
 
 def platform_secrets(settings: OperatorSettings) -> dict[tuple[str, str], str]:

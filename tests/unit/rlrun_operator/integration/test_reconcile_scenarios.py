@@ -656,6 +656,37 @@ async def test_s3_problem_is_reported(world: World) -> None:
     assert world.condition("Validated")["reason"] == "S3BucketMissing"
 
 
+@pytest.mark.parametrize(
+    ("kind", "labels", "label", "refused"),
+    [
+        (None, {}, "", None),
+        ("Opaque", {}, "", None),
+        ("kubernetes.io/service-account-token", {}, "", "kubernetes.io/service-account-token"),
+        ("kubernetes.io/dockerconfigjson", {"use": "runs"}, "use=runs", "kubernetes.io/dockerconfigjson"),
+        ("Opaque", {}, "use=runs", "label use=runs"),
+        ("Opaque", {"use": "web"}, "use=runs", "label use=runs"),
+        ("Opaque", {"use": "runs"}, "use=runs", None),
+        ("Opaque", {"use": "web"}, "use", None),
+        ("Opaque", {}, "use", "label use"),
+    ],
+)
+async def test_secrets_of_other_types_and_without_the_label_reach_no_environment(
+    make_world: Callable[..., World], kind: str | None, labels: dict[str, str], label: str, refused: str | None
+) -> None:
+    world = make_world(envFrom=[{"secretRef": {"name": "judge", "optional": True}}])
+    world.settings = world.settings.model_copy(update={"secret_label": label})
+    metadata = {"name": "judge", "namespace": "team", "uid": "secret-judge", "labels": labels}
+    secret = {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "data": {"token": "eA=="}}
+    world.cluster.put(secret if kind is None else {**secret, "type": kind})
+    await world.reconcile()
+    condition = world.condition("Validated")
+    assert condition["reason"] == ("SecretReserved" if refused else "Valid")
+    if refused:
+        assert "Secret judge" in condition["message"]
+        assert refused in condition["message"]
+        assert not world.cluster.all("ReplicaSet")
+
+
 @pytest.mark.proves("envFrom.secretRef.name", "envFrom.secretRef.optional")
 async def test_missing_environment_secret_is_reported(make_world: Callable[..., World]) -> None:
     world = make_world(envFrom=[{"secretRef": {"name": "judge"}}, {"secretRef": {"name": "opt", "optional": True}}])

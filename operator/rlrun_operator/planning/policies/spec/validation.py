@@ -206,7 +206,7 @@ def find_warm_start(spec: RLRunSpec, observation: RunObservation, settings: Oper
 def check_secrets(spec: RLRunSpec, observation: RunObservation, settings: OperatorSettings) -> Problem | None:
     """Return a problem if spec.envFrom names a Secret that environments must not read, or that does not exist."""
     for name in (entry.secret_ref.name for entry in spec.env_from):
-        why = _why_reserved(name, observation, settings)
+        why = _why_reserved(name, observation, settings) or observation.unusable_secrets.get(name)
         if why:
             return Problem(
                 reason=Reason.SECRET_RESERVED,
