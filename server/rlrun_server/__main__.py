@@ -50,6 +50,7 @@ from rlrun_server.runtime.certificate import Certificate, CertificateInvalid
 from rlrun_server.runtime.log_format import format_lines
 from rlrun_server.runtime.settings import ServerConfig, load_settings
 from rlrun_server.signing.own_signatures import own_store
+from rlrun_server.signing.package_owners import PackageOwners
 from rlrun_server.signing.pod_signing import Signing
 from rlrun_server.signing.signer import S3Signer
 from rlrun_server.signing.store_probe import StoreProbe, follow, http_sender
@@ -89,14 +90,17 @@ async def serve(config: ServerConfig) -> int:
     key_store = ApiKeyStore(cluster, namespace, name, time.monotonic) if name else None
     users = Users(cluster.create, time.monotonic, key_store)
     identification = Identification(users, config.settings.reviews_per_second, time.monotonic)
-    user_signing = UserSigning(config.settings, location, signers, identification, users, time.monotonic, safety)
     own_signer = S3Signer(config.endpoint_url, config.region, folder)
     root = S3Uri(config.settings.bucket, config.settings.prefix.strip("/"))
     store = own_store(own_signer, config.endpoint_url, config.region)
     probe = StoreProbe(own_signer, http_sender(config.endpoint_url, config.region), root, store)
+    owners = config.settings.environment_owners
+    package_owners = PackageOwners(cluster, store, own_signer.renew, root, owners, time.monotonic)
+    user_signing = UserSigning(
+        config.settings, location, signers, identification, users, time.monotonic, safety, package_owners
+    )
     metrics = MetricReader(store, own_signer.renew, root, time.monotonic)
     samples = SampleReader(store, own_signer.renew, root, time.monotonic)
-    owners = config.settings.environment_owners
     environments = EnvironmentCatalog(store, own_signer.renew, root, owners, time.monotonic)
     tokens = AccountTokens(own_transport.send, time.monotonic) if config.settings.api_keys_may_write else None
     services = make_services(
@@ -114,7 +118,7 @@ async def serve(config: ServerConfig) -> int:
     key_management = ApiKeyManagement(
         identification, users, key_store, time.monotonic, lambda: datetime.now(UTC), tokens.forget if tokens else None
     )
-    packages = EnvironmentPackages(store, own_signer.renew, root, owners)
+    packages = EnvironmentPackages(store, own_signer.renew, root, owners, package_owners)
     hosted = HostedParts(packages, PackageUploads(keys.value, time.time))
 
     try:

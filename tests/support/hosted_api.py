@@ -1,5 +1,6 @@
 """The API of hosted clients in this process, with an API server and S3 in memory."""
 
+import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,6 +10,7 @@ from rlrun.storage.layout import S3Uri
 from rlrun_server.hosted_api.environments.environment_packages import EnvironmentPackages
 from rlrun_server.hosted_api.environments.package_uploads import PackageUploads
 from rlrun_server.hosted_api.hosted_app import HostedParts, hosted_app
+from rlrun_server.signing.package_owners import PackageOwners
 
 from tests.support.fake_s3 import InMemoryStore
 from tests.support.rest_api import BUCKET, RestApi, rest_api, uid_of
@@ -55,7 +57,9 @@ def hosted_api(owners: dict[str, list[str]] | None = None) -> HostedApi:
     async def renew() -> None:
         pass
 
-    packages = EnvironmentPackages(store, renew, S3Uri(BUCKET, "prefix"), owners or {})
+    root = S3Uri(BUCKET, "prefix")
+    package_owners = PackageOwners(rest.api, store, renew, root, owners or {}, time.monotonic)
+    packages = EnvironmentPackages(store, renew, root, owners or {}, package_owners)
     found = HostedApi(rest, store, rest.client)
     app = hosted_app(rest.services, HostedParts(packages, PackageUploads(lambda: [KEY], lambda: found.now)))
     transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)

@@ -44,6 +44,7 @@ from rlrun_server.http.serving import listen, serving_on
 from rlrun_server.runtime.certificate import Certificate
 from rlrun_server.runtime.settings import ServerConfig, ServerSettings
 from rlrun_server.signing.own_signatures import own_store
+from rlrun_server.signing.package_owners import PackageOwners
 from rlrun_server.signing.pod_signing import Signing
 from rlrun_server.signing.signer import S3Signer
 from rlrun_server.signing.store_probe import StoreProbe, http_sender
@@ -123,6 +124,10 @@ class ReviewingApi:
     def add_account(self, namespace: str, name: str = "rlrun-user", uid: str = "uid-of-account") -> None:
         """Create a ServiceAccount."""
         self.objects["ServiceAccount", namespace, name] = {"metadata": {"name": name, "uid": uid}}
+
+    def add_namespace(self, name: str, uid: str) -> None:
+        """Create a namespace, or make it again with another uid."""
+        self.objects["Namespace", "", name] = {"metadata": {"name": name, "uid": uid}}
 
     async def send(self, request: KubeRequest) -> Obj:
         """Answer a request for a token of a ServiceAccount, with one that has the account's uid and a number."""
@@ -311,7 +316,16 @@ def signing_server(
         reviews = Users(create or api.create, time.monotonic, store)
         identification = Identification(reviews, settings.reviews_per_second, time.monotonic)
         found["users"] = users = UserSigning(
-            settings, config.location, [signer], identification, reviews, time.monotonic, safety
+            settings,
+            config.location,
+            [signer],
+            identification,
+            reviews,
+            time.monotonic,
+            safety,
+            PackageOwners(
+                cluster or api, store_of_server, signer.renew, root, settings.environment_owners, time.monotonic
+            ),
         )
         keys = ApiKeyManagement(identification, reviews, store, time.monotonic, lambda: datetime.now(UTC))
         found["stop"] = stop = asyncio.Event()

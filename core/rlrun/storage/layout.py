@@ -9,6 +9,7 @@
                               /rollouts/steps/part-*.jsonl          one line per step and object
                               /logs/attempt-1/{pod}/{container}.log
 {prefix}/environments/{owner}/{name}/{version}/*.whl
+{prefix}/environments/{owner}/.owner                        uid of the namespace that owns the packages
 {prefix}/models/{owner}/{name}/                             weights for RLModels with an s3:// source
 {prefix}/rlrun.probe/{random}/                              tests of the S3 server by rlrun-server, deleted afterwards
 """
@@ -154,6 +155,11 @@ SHARED_FOLDERS = (ENVIRONMENTS_FOLDER, MODELS_FOLDER)
 """Folders of the platform, next to the namespaces' folders."""
 PROBE_FOLDER = "rlrun.probe"
 """Folder in which rlrun-server tests the S3 server. No namespace has a dot in its name."""
+
+
+def package_owner_record(root: S3Uri, owner: str) -> S3Uri:
+    """Return the object with the uid of the namespace that owns the packages of `owner`. No user may write it."""
+    return root / ENVIRONMENTS_FOLDER / owner / ".owner"
 
 
 def environment_package(bucket: str, prefix: str, owner: str, name: str) -> S3Uri:

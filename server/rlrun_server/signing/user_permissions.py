@@ -50,6 +50,12 @@ def required_check(request: S3Request, root: S3Uri, owners: Owners, namespace: s
     return _run_check(request.operation, head, rest)
 
 
+def written_owner(request: S3Request, root: S3Uri) -> str | None:
+    """Return the owner of the package that an allowed request changes, or None if it changes none."""
+    head, owner, *_ = request.key.removeprefix(f"{root.key}/" if root.key else "").split("/")
+    return owner if head == ENVIRONMENTS_FOLDER and request.operation not in READ else None
+
+
 def _run_check(operation: Operation, namespace: str, rest: list[str]) -> Check:
     folder = rest[1] if len(rest) > NAMESPACE_AND_RUN else ""
     if folder not in FOLDERS:

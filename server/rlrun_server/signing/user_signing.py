@@ -8,6 +8,7 @@ from rlrun.kube.errors import ApiError
 from rlrun.protocol.storage_access import SignedHeaders
 from rlrun.protocol.user_storage import StorageLocation, UserSignRequest
 from rlrun.service.errors import ProblemError
+from rlrun.storage.errors import StoreError
 from rlrun.storage.layout import S3Uri
 
 from rlrun_server.authentication.identification import Identification, not_reviewed, too_many
@@ -16,10 +17,11 @@ from rlrun_server.runtime.metrics import SIGNATURES
 from rlrun_server.runtime.rate_limit import Rate, RateLimiter
 from rlrun_server.runtime.settings import ServerSettings
 from rlrun_server.signing.credentials import CredentialsMissing
+from rlrun_server.signing.package_owners import PackageOwners
 from rlrun_server.signing.s3_request import RequestNotAllowed, S3Request, read_request
 from rlrun_server.signing.signer import S3Signer
 from rlrun_server.signing.store_safety import StoreSafety
-from rlrun_server.signing.user_permissions import required_check
+from rlrun_server.signing.user_permissions import required_check, written_owner
 
 log = logging.getLogger(__name__)
 
@@ -40,9 +42,11 @@ class UserSigning:
         users: Users,
         clock: Callable[[], float],
         safety: StoreSafety,
+        package_owners: PackageOwners,
     ) -> None:
         """`signers` has one for each endpoint that users may name."""
         self._safety = safety
+        self._package_owners = package_owners
         self._location = location
         self._root = S3Uri(location.bucket, location.prefix.strip("/"))
         self._owners = settings.environment_owners
@@ -82,6 +86,9 @@ class UserSigning:
             if check is not None and not await self._users.may(user, check):
                 # The same for a namespace that does not exist.
                 raise RequestNotAllowed(f"user {user.name} may not {check}")
+            owner = written_owner(request, self._root)
+            if owner is not None:
+                await self._package_owners.require(owner)
             await signer.renew()
             return self._safety.sign(signer, asked)
         except RequestNotAllowed as error:
@@ -90,6 +97,8 @@ class UserSigning:
             raise ProblemError.of(403, Reason.STORAGE_ACCESS_DENIED, message) from error
         except CredentialsMissing as error:
             raise ProblemError.of(503, Reason.S3_CREDENTIALS_MISSING, str(error)) from error
+        except StoreError as error:
+            raise ProblemError(503, error.problem) from error
         except ApiError as error:
             raise not_reviewed(error) from error
 

@@ -10,14 +10,16 @@ from typing import ParamSpec, Protocol, TypeVar
 
 from rlrun.api.base.names import package_name, similar_packages
 from rlrun.constants import Reason
+from rlrun.kube.errors import ApiError
 from rlrun.storage.errors import AlreadyExists, NotFound, StoreError
 from rlrun.storage.layout import ENVIRONMENTS_FOLDER, S3Uri, environment_package
 from rlrun.storage.store import StoredObject
 
 from rlrun_server.authentication.users import Check
 from rlrun_server.hosted_api.environments.package_versions import StoredVersion
-from rlrun_server.rest.base.problems import RestError, invalid, not_found
+from rlrun_server.rest.base.problems import RestError, from_api_error, invalid, not_found
 from rlrun_server.signing.credentials import CredentialsMissing
+from rlrun_server.signing.package_owners import PackageOwners
 from rlrun_server.signing.s3_request import Operation, RequestNotAllowed, S3Request
 from rlrun_server.signing.user_permissions import Owners, required_check
 
@@ -61,8 +63,16 @@ class PackageStore(Protocol):
 class EnvironmentPackages:
     """Packages of all owners. Methods raise RestError. Rights are checked by callers, with `check_of`."""
 
-    def __init__(self, store: PackageStore, renew: Callable[[], Awaitable[None]], root: S3Uri, owners: Owners) -> None:
+    def __init__(
+        self,
+        store: PackageStore,
+        renew: Callable[[], Awaitable[None]],
+        root: S3Uri,
+        owners: Owners,
+        package_owners: PackageOwners,
+    ) -> None:
         """`renew` refreshes the S3 credentials. `root`: folder of the platform. `owners`: as in the settings."""
+        self._package_owners = package_owners
         self._store = store
         self._renew = renew
         self._root = root
@@ -84,6 +94,17 @@ class EnvironmentPackages:
             raise RestError(
                 403, Reason.ACCESS_FORBIDDEN, f"You may not {operation} {owner}/{name}: {error}."
             ) from error
+
+    async def require_owner(self, owner: str) -> None:
+        """Return if the namespace of this name may change the owner's packages, or listed namespaces may."""
+        try:
+            await self._package_owners.require(owner)
+        except RequestNotAllowed as error:
+            raise RestError(403, Reason.ACCESS_FORBIDDEN, f"{str(error)[0].upper()}{str(error)[1:]}.") from error
+        except (StoreError, CredentialsMissing) as error:
+            raise _no_answer(error) from error
+        except ApiError as error:
+            raise from_api_error(error) from error
 
     def is_public(self, owner: str) -> bool:
         """Return whether all users of the platform may read the owner's packages."""
@@ -116,6 +137,7 @@ class EnvironmentPackages:
     async def write_wheel(self, owner: str, name: str, version: str, file: str, data: bytes) -> None:
         """Write a wheel of a new version."""
         uri = self._file(owner, name, version, file)
+        await self.require_owner(owner)
         await self._run(lambda: self._store.put_bytes(uri, data, replace=False))
 
     def close(self) -> None:
@@ -137,9 +159,7 @@ class EnvironmentPackages:
         except NotFound:
             raise not_found("The file of the package") from None
         except (StoreError, CredentialsMissing, TimeoutError) as error:
-            log.warning("environment packages cannot be read or written: %s", error)
-            detail = "S3 does not answer rlrun-server. Repeat the request later."
-            raise RestError(503, Reason.S3_UNREACHABLE, detail) from error
+            raise _no_answer(error) from error
         finally:
             self._unfinished -= 1
 
@@ -170,6 +190,11 @@ class EnvironmentPackages:
         if not VERSION.fullmatch(version) or not FILE.fullmatch(file):
             raise invalid("A package has a version as in PEP 440, and a wheel with its name (.whl).", status=422)
         return self._folder(owner, name) / version / file
+
+
+def _no_answer(error: Exception) -> RestError:
+    log.warning("environment packages cannot be read or written: %s", error)
+    return RestError(503, Reason.S3_UNREACHABLE, "S3 does not answer rlrun-server. Repeat the request later.")
 
 
 def too_large(file: str) -> RestError:

@@ -45,6 +45,8 @@ async def require(request: Request, caller: HostedCaller, operation: Operation, 
     check = packages_of(request).check_of(operation, owner, name, caller.namespace)
     if check is not None:
         await access_of(request).require(caller.caller.user, check)
+    if operation is Operation.write:
+        await packages_of(request).require_owner(owner)
 
 
 @router.get("/environmentshub/")

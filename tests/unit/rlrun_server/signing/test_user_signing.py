@@ -9,7 +9,7 @@ import urllib3
 from botocore.awsrequest import AWSRequest
 from rlrun.protocol.user_storage import LOCATION_PATH
 from rlrun.storage.errors import AlreadyExists, StorageServerUnavailable
-from rlrun.storage.layout import S3Uri
+from rlrun.storage.layout import S3Uri, package_owner_record
 from rlrun.storage.manifest import ArtifactKind
 from rlrun.storage.store import PART_BYTES, AccessDenied
 from rlrun.storage.user_signer import UserSigner, open_user_store, read_location
@@ -144,6 +144,30 @@ def test_a_version_of_a_package_is_written_once(server: SigningServer, team: str
     owner = server.user_store(server.user(f"owner-of-{team}", f"delete rlenvironments in {team}"))
     assert owner.delete_prefix(S3Uri(bucket, file.key.rpartition("/")[0])) == 1
     owner.put_bytes(file, b"two")
+
+
+def test_a_namespace_that_is_made_again_does_not_inherit_the_packages_of_the_earlier_one(
+    server: SigningServer, team: str, s3_server: S3Server
+) -> None:
+    server.api.add_namespace(team, "first")
+    package = S3Uri(server.s3.bucket, f"{PREFIX}/environments/{team}/env")
+    permissions = [f"{verb} rlenvironments in {team}" for verb in ("create", "delete")]
+    user = server.user_store(server.user(f"admin-of-{team}", *permissions))
+    user.put_bytes(package / "1.0/x.whl", b"first", replace=False)
+    user.put_bytes(package / "1.1/x.whl", b"first", replace=False)
+    server.api.add_namespace(team, "second")
+    for change in (
+        lambda: user.put_bytes(package / "1.2/x.whl", b"second", replace=False),
+        lambda: user.put_bytes(package / "1.0/x.whl", b"second"),
+        lambda: user.delete_prefix(package / "1.0"),
+    ):
+        with pytest.raises(AccessDenied, match="earlier namespace of this name"):
+            change()
+    assert user.get_bytes(package / "1.0/x.whl") == b"first"
+    record = package_owner_record(S3Uri(server.s3.bucket, PREFIX), team)
+    with pytest.raises(AccessDenied):
+        user.put_bytes(record, b"second")
+    assert s3_server.store().get_bytes(record) == b"first"
 
 
 def test_the_condition_is_part_of_the_signature(server: SigningServer, team: str) -> None:

@@ -12,9 +12,9 @@ from httpx import Response
 from rlrun.storage.layout import S3Uri
 from rlrun_server.hosted_api.environments import environment_push_routes
 from rlrun_server.hosted_api.environments.environment_packages import MAX_WHEEL
-from rlrun_server.hosted_api.environments.package_uploads import TICKET_SECONDS
+from rlrun_server.hosted_api.environments.package_uploads import TICKET_SECONDS, PackageUploads, Ticket
 
-from tests.support.hosted_api import HostedApi, hosted_api
+from tests.support.hosted_api import KEY, HostedApi, hosted_api
 from tests.support.rest_api import BUCKET
 
 FILE = "reverse-1.0-py3-none-any.whl"
@@ -181,3 +181,22 @@ async def test_a_package_named_like_another_module_is_refused(api: HostedApi) ->
     answer = await api.client.post(f"/environmentshub/{identity}/wheels", json=body())
     assert answer.status_code == 422
     assert "pods would import the module yaml of pyyaml" in answer.text
+
+
+async def test_a_namespace_that_is_made_again_pushes_no_version_of_the_earlier_one(api: HostedApi) -> None:
+    api.rest.api.add_namespace("team", "first")
+    assert (await announce(api)).status_code == 200
+    api.rest.api.add_namespace("team", "second")
+    answer = await resolve(api)
+    assert answer.status_code == 403
+    assert "earlier namespace of this name" in answer.text
+    ticket = uploads_ticket(api)
+    assert (await api.client.put(f"/environmentshub/uploads/{ticket}", content=WHEEL)).status_code == 403
+    assert not api.store.list_files(FOLDER)
+
+
+def uploads_ticket(api: HostedApi) -> str:
+    """Return a ticket that was given to the earlier namespace."""
+    wanted = {"kind": "wheel", "namespace": "team", "owner": "team", "name": "reverse", "version": "1.0", "file": FILE}
+    claims = Ticket(**wanted, sha256=hashlib.sha256(WHEEL).hexdigest(), size=len(WHEEL), expires=api.now + 60)
+    return PackageUploads(lambda: [KEY], lambda: api.now).sign(claims)

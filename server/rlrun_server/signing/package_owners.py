@@ -1,0 +1,101 @@
+"""Owners of environment packages that are namespaces, each bound to the namespace's uid.
+
+The first push under an owner records the uid beside the packages. A namespace that is made again under the same name
+has another uid, and may neither push nor delete there.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+from rlrun.kube.kinds import NAMESPACE, ResourceKind
+from rlrun.kube.objects import Obj
+from rlrun.storage.errors import AlreadyExists, NotFound, Unreachable
+from rlrun.storage.layout import S3Uri, package_owner_record
+
+from rlrun_server.runtime.review_cache import ReviewCache
+from rlrun_server.signing.s3_request import RequestNotAllowed
+from rlrun_server.signing.user_permissions import Owners
+
+KEPT_SECONDS = 15.0
+"""Time for which a record is kept. After it has been deleted to hand packages over, it counts this long."""
+WAIT_SECONDS = 20.0
+UID_BYTES = 64
+
+
+class NamespaceReader(Protocol):
+    """The part of `AsyncKubeClient` that is used."""
+
+    async def get(self, kind: ResourceKind, namespace: str | None, name: str) -> Obj | None:
+        """Return the object, or None if it does not exist. Raises ApiError."""
+        ...
+
+
+class RecordStore(Protocol):
+    """The part of `Store` that is used. Raises StoreError."""
+
+    def get_range(self, uri: S3Uri, start: int | None, length: int) -> bytes:
+        """Return up to `length` bytes of the object. Raises NotFound."""
+        ...
+
+    def put_bytes(self, uri: S3Uri, data: bytes, *, replace: bool = True) -> None:
+        """Write one object. Without `replace` raises AlreadyExists if there is one."""
+        ...
+
+
+class PackageOwners:
+    """Records of owners in S3."""
+
+    def __init__(
+        self,
+        cluster: NamespaceReader,
+        store: RecordStore,
+        renew: Callable[[], Awaitable[None]],
+        root: S3Uri,
+        owners: Owners,
+        clock: Callable[[], float],
+    ) -> None:
+        """`renew` refreshes the S3 credentials. `owners`: those listed for names of namespaces, without record."""
+        self._cluster = cluster
+        self._store = store
+        self._renew = renew
+        self._root = root
+        self._owners = owners
+        self._records: ReviewCache[str] = ReviewCache(lambda _: True, KEPT_SECONDS, clock)
+
+    async def require(self, owner: str) -> None:
+        """Return if the present namespace of this name owns the packages. It becomes the owner if there is no record.
+
+        Raises RequestNotAllowed, and ApiError, StoreError or CredentialsMissing if that is unknown.
+        """
+        if owner in self._owners:
+            return
+        # Never cached: the namespace may have been made again a moment ago.
+        namespace = await self._cluster.get(NAMESPACE, None, owner)
+        uid = "" if namespace is None else str(namespace["metadata"]["uid"])
+        if uid != await self._records.get(owner.encode(), lambda: self._record(owner, uid)):
+            raise RequestNotAllowed(
+                f"the packages of {owner} belong to an earlier namespace of this name; the platform team hands them "
+                f"over by deleting {package_owner_record(self._root, owner)}"
+            )
+
+    async def _record(self, owner: str, uid: str) -> str:
+        await self._renew()
+        try:
+            return await asyncio.wait_for(asyncio.to_thread(self._read_or_write, owner, uid), WAIT_SECONDS)
+        except TimeoutError as error:
+            raise Unreachable(f"S3 has not answered for {WAIT_SECONDS:.0f} s") from error
+
+    def _read_or_write(self, owner: str, uid: str) -> str:
+        """Return the recorded uid, after recording this one if there is none. Called in a thread."""
+        record = package_owner_record(self._root, owner)
+        try:
+            return self._store.get_range(record, 0, UID_BYTES).decode()
+        except NotFound:
+            pass
+        try:
+            self._store.put_bytes(record, uid.encode(), replace=False)
+            return uid
+        except AlreadyExists:
+            # Another replica was faster.
+            return self._store.get_range(record, 0, UID_BYTES).decode()

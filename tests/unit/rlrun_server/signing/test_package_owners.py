@@ -1,0 +1,94 @@
+"""Packages belong to the namespace that pushed first, by its uid."""
+
+import asyncio
+
+import pytest
+from rlrun.storage.layout import S3Uri, package_owner_record
+from rlrun.storage.store import Unreachable
+from rlrun_server.signing.package_owners import KEPT_SECONDS, PackageOwners
+from rlrun_server.signing.s3_request import Operation, RequestNotAllowed, S3Request
+from rlrun_server.signing.user_permissions import required_check
+
+from tests.support.fake_s3 import InMemoryStore
+from tests.support.signing_server import ReviewingApi
+
+ROOT = S3Uri("bucket", "prefix")
+RECORD = package_owner_record(ROOT, "team")
+
+
+async def renew() -> None:
+    pass
+
+
+class Platform:
+    def __init__(self) -> None:
+        self.api, self.store, self.now = ReviewingApi(), InMemoryStore("bucket"), 0.0
+
+    def replica(self) -> PackageOwners:
+        return PackageOwners(self.api, self.store, renew, ROOT, {"acme": ["team"]}, lambda: self.now)
+
+
+async def test_the_first_namespace_owns_the_packages_until_they_are_handed_over() -> None:
+    platform = Platform()
+    owners = platform.replica()
+    platform.api.add_namespace("team", "first")
+    await owners.require("team")
+    assert platform.store.get_bytes(RECORD) == b"first"
+    platform.api.add_namespace("team", "second")
+    for replica in (owners, platform.replica()):
+        with pytest.raises(RequestNotAllowed, match=r"s3://bucket/prefix/environments/team/\.owner"):
+            await replica.require("team")
+    platform.store.delete_prefix(RECORD)
+    platform.now = KEPT_SECONDS
+    await owners.require("team")
+    assert platform.store.get_bytes(RECORD) == b"second"
+
+
+@pytest.mark.parametrize("operation", Operation)
+def test_users_do_nothing_with_the_record(operation: Operation) -> None:
+    with pytest.raises(RequestNotAllowed):
+        required_check(S3Request(operation, RECORD.bucket, RECORD.key), ROOT, {}, "team", once=True)
+
+
+async def test_a_namespace_made_after_a_push_of_an_administrator_does_not_own_the_packages() -> None:
+    platform = Platform()
+    owners = platform.replica()
+    await owners.require("team")
+    platform.api.add_namespace("team", "first")
+    with pytest.raises(RequestNotAllowed):
+        await owners.require("team")
+
+
+async def test_replicas_that_record_at_the_same_time_agree(monkeypatch: pytest.MonkeyPatch) -> None:
+    platform = Platform()
+    platform.api.add_namespace("team", "first")
+    read = platform.store.get_range
+
+    def lose_the_race(uri: S3Uri, start: int | None, length: int) -> bytes:
+        monkeypatch.setattr(platform.store, "get_range", read)
+        try:
+            return read(uri, start, length)
+        finally:
+            platform.store.put_bytes(RECORD, b"other")
+
+    monkeypatch.setattr(platform.store, "get_range", lose_the_race)
+    with pytest.raises(RequestNotAllowed):
+        await platform.replica().require("team")
+
+
+async def test_listed_owners_have_no_record() -> None:
+    platform = Platform()
+    await platform.replica().require("acme")
+    assert platform.api.reads == 0
+    assert not platform.store.list_files(ROOT)
+
+
+async def test_without_s3_nothing_is_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    platform = Platform()
+
+    def fail(*_: object) -> bytes:
+        raise Unreachable("no answer")
+
+    monkeypatch.setattr(platform.store, "get_range", fail)
+    results = await asyncio.gather(*(platform.replica().require("team") for _ in range(2)), return_exceptions=True)
+    assert all(isinstance(result, Unreachable) for result in results)
