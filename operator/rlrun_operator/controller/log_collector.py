@@ -2,9 +2,11 @@
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 
 from rlrun.kube.async_client import AsyncKubeClient
+from rlrun.service.shares import Room, Shares
 
 from rlrun_operator.planning.plan.actions import LogCopy
 from rlrun_operator.storage.artifact_store import ArtifactStore
@@ -26,7 +28,9 @@ class LogCollector:
         self._cluster = cluster
         self._artifacts = artifacts
         self._seconds = seconds
-        self._slots = asyncio.Semaphore(CONCURRENT_LOGS)
+        # A namespace whose copies hang must not cost others their logs.
+        self._shares = Shares(CONCURRENT_LOGS, CONCURRENT_LOGS)
+        self._released = asyncio.Event()
 
     async def collect(self, namespace: str, variables: Mapping[str, str], copies: Sequence[LogCopy]) -> None:
         """Copy the logs. Failures are logged, not raised."""
@@ -50,8 +54,20 @@ class LogCollector:
                 self._seconds,
             )
 
+    @asynccontextmanager
+    async def _slot(self, namespace: str) -> AsyncIterator[None]:
+        """Hold one of CONCURRENT_LOGS slots. A namespace has no more than stay free for the others."""
+        while self._shares.take(namespace) is not Room.free:
+            await self._released.wait()
+        try:
+            yield
+        finally:
+            self._shares.release(namespace)
+            self._released.set()
+            self._released = asyncio.Event()
+
     async def _copy(self, namespace: str, variables: Mapping[str, str], copy: LogCopy) -> None:
-        async with self._slots:
+        async with self._slot(namespace):
             try:
                 text = await self._cluster.log(
                     namespace, copy.pod, copy.container, previous=copy.previous, limit=LIMIT_BYTES

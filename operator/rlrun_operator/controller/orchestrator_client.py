@@ -24,7 +24,7 @@ from typing_extensions import override
 from rlrun_operator.planning.diagnosis.readiness import SILENT_SECONDS
 from rlrun_operator.planning.plan.observation import RunKey
 from rlrun_operator.runtime.metrics import POLL_ERRORS, WATCHED_ORCHESTRATORS
-from rlrun_operator.runtime.rate_limit import RateLimit
+from rlrun_operator.runtime.rate_limit import FairRateLimit, RateLimit
 from rlrun_operator.runtime.work_queue import Priority
 
 log = logging.getLogger(__name__)
@@ -156,12 +156,12 @@ class HttpOrchestratorClient(OrchestratorClient):
     ) -> None:
         """`pause_seconds`: time between two requests to one orchestrator, and so between two changes of a run.
 
-        `changes`: limit of the progress of all runs together.
+        `changes`: limit of the progress of all runs together. Namespaces take turns.
         """
         self._template = url_template
         self._changed = changed
         self._pause = pause_seconds
-        self._changes = changes or RateLimit(CHANGES_PER_SECOND, BURST_OF_CHANGES, clock)
+        self._changes = FairRateLimit(changes or RateLimit(CHANGES_PER_SECOND, BURST_OF_CHANGES, clock))
         self._clock = clock
         self._http = HttpClient(connections=MAX_WATCHES)
         self._asking_again = HttpClient(LATE_SECONDS, connections=MAX_WATCHES)
@@ -247,7 +247,7 @@ class HttpOrchestratorClient(OrchestratorClient):
                 watch.is_relied_on = True
                 await asyncio.sleep(pause_after(watch.silent_seconds(self._clock()), self._pause))
                 priority = await self._ask(key, watch, WAIT_SECONDS if watch.error is None else 0)
-                if priority is Priority.ROUTINE and await self._changes.wait():
+                if priority is Priority.ROUTINE and await self._changes.wait(key.namespace):
                     # The run has gone on while it waited for its turn: what it has done then counts as this change.
                     later = await self._ask(key, watch, 0)
                     priority = Priority.EVENT if later is Priority.EVENT else priority

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
+from weakref import WeakValueDictionary
 
 from rlrun.kube.async_transport import AsyncTransport
 from rlrun.kube.objects import Obj
@@ -41,6 +42,21 @@ class RateLimit:
                 self._tokens += 1
                 raise
         return pause
+
+
+class FairRateLimit:
+    """`RateLimit` for which tenants take turns: one of each waits for the limit, and its others behind that one."""
+
+    def __init__(self, limit: RateLimit) -> None:
+        self._limit = limit
+        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+
+    async def wait(self, tenant: str) -> bool:
+        """Return when the tenant has its turn: True if it had to wait."""
+        turn = self._turns.setdefault(tenant, asyncio.Lock())
+        is_behind = turn.locked()
+        async with turn:
+            return await self._limit.wait() > 0 or is_behind
 
 
 class RateLimitedTransport(AsyncTransport):

@@ -3,8 +3,9 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from rlrun.service.shares import Room, Shares
+
 from rlrun_server.inference.errors import InferenceError
-from rlrun_server.runtime.shares import Room, Shares
 
 PER_USER = 32
 IN_ALL = 128

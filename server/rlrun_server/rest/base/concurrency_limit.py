@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from rlrun.constants import Reason
+from rlrun.service.shares import Room, Shares
 
 from rlrun_server.authentication.users import User
 from rlrun_server.rest.base.problems import RestError
-from rlrun_server.runtime.shares import Room, Shares
 
 
 class ConcurrencyLimit:

@@ -20,6 +20,7 @@ from tests.support.fake_artifacts import FakeArtifacts
 from tests.support.fake_cluster import FakeCluster
 from tests.support.fake_kubelet import end_orchestrator
 from tests.support.operator_world import World
+from tests.support.waiting import until
 
 LAYOUT = RunLayout.of("rlrun", "", "team", "uid-1")
 LOGS = "s3://rlrun/team/uid-1/logs"
@@ -167,7 +168,22 @@ async def test_silent_kubelets_delay_no_other_request() -> None:
     async with asyncio.timeout(60):
         await LogCollector(cluster.kube, artifacts, seconds=0.2).collect("team", VARIABLES, copies(12))
     assert len(artifacts.files) == 11
-    assert cluster.busiest == 4
+    assert cluster.busiest == 2
+
+
+async def test_copies_of_one_namespace_that_hang_leave_slots_for_others() -> None:
+    hung = [LogCopy("pod-0", f"container-{i}", f"s3://rlrun/{i}.log") for i in range(12)]
+    artifacts, cluster = FakeArtifacts(), Slow()
+    logs = LogCollector(cluster.kube, artifacts, seconds=3600)
+    hanging = [asyncio.create_task(logs.collect(name, VARIABLES, hung)) for name in ("first", "second")]
+    await until(lambda: cluster.busy == 3)
+    async with asyncio.timeout(60):
+        await logs.collect("team", VARIABLES, copies(12)[1:])
+    assert len(artifacts.files) == 11
+    for task in hanging:
+        task.cancel()
+    await asyncio.gather(*hanging, return_exceptions=True)
+    assert cluster.busy == 0
 
 
 @pytest.mark.parametrize("error", [ApiError(500, "InternalError", "kubelet"), OSError("reset")])

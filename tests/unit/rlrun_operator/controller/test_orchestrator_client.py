@@ -404,9 +404,9 @@ async def test_a_look_that_decides_asks_and_its_error_is_its_own(run: Orchestrat
 async def test_a_change_that_waited_for_the_limit_is_told(
     run: Orchestrator, meanwhile: dict[str, object], priority: Priority
 ) -> None:
-    async def wait() -> float:
+    async def wait(_: str) -> bool:
         run.change(**meanwhile)
-        return 1.0
+        return True
 
     run.client._changes.wait = wait  # type: ignore[method-assign]
     await run.client.status(KEY, TOKEN)

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from rlrun.kube.kinds import POD
 from rlrun.kube.requests import get
-from rlrun_operator.runtime.rate_limit import RateLimit, RateLimitedTransport
+from rlrun_operator.runtime.rate_limit import FairRateLimit, RateLimit, RateLimitedTransport
 
 from tests.support.fake_cluster import FakeCluster
 
@@ -55,6 +55,22 @@ async def test_time_brings_requests_back_up_to_a_burst() -> None:
     for _ in range(4):
         await limit.wait()
     assert time.sleeps == [0.1]
+
+
+async def test_a_tenant_with_many_waits_is_ahead_of_another_by_one() -> None:
+    order: list[str] = []
+    limit = FairRateLimit(RateLimit(1, 1, lambda: 0.0, lambda _: asyncio.sleep(0)))
+
+    async def wait(tenant: str) -> bool:
+        waited = await limit.wait(tenant)
+        order.append(tenant)
+        return waited
+
+    tenants = ["many"] * 1000 + ["few"]
+    waited = await asyncio.gather(*(wait(tenant) for tenant in tenants))
+    assert order.index("few") <= 2
+    assert sorted(order) == sorted(tenants)
+    assert waited.count(False) == 1
 
 
 async def test_requests_begin_in_order_of_arrival() -> None:

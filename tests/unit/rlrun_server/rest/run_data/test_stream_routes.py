@@ -5,10 +5,10 @@ import time
 from typing import Any
 
 import pytest
+from rlrun.service.shares import Shares
 from rlrun.storage.layout import RunLayout
 from rlrun_server.rest.rest_app import rest_app
 from rlrun_server.rest.streams import stream_hub
-from rlrun_server.runtime.shares import Shares
 
 from tests.support.fake_s3 import InMemoryStore
 from tests.support.open_stream import OpenStream, open_stream

@@ -1,6 +1,6 @@
 """Shares among tenants."""
 
-from rlrun_server.runtime.shares import Room, Shares
+from rlrun.service.shares import Room, Shares
 
 
 def take_all(shares: Shares, tenant: str) -> int:
