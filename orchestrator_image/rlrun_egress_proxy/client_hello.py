@@ -1,7 +1,8 @@
 """Server name in the first message of a TLS connection (RFC 8446 section 4.1.2, RFC 6066 section 3). Pure.
 
 The name must be the host that the client asked for: otherwise a host behind the same front end as an allowed one could
-be reached.
+be reached. A message with an Encrypted ClientHello (RFC 9849) is refused, because its real server name is not visible.
+Clients that send the extension with random content, as browsers do, are refused as well: the two look alike.
 """
 
 from dataclasses import dataclass
@@ -10,11 +11,12 @@ MAX_BYTES = 64 * 1024
 HANDSHAKE_RECORD = 22
 CLIENT_HELLO = 1
 SERVER_NAME = 0
+ENCRYPTED_CLIENT_HELLO = 0xFE0D
 HOST_NAME = 0
 
 
 class NotTlsError(ValueError):
-    """The bytes are not the begin of a TLS connection."""
+    """The bytes are not the begin of a TLS connection whose server name can be read."""
 
 
 class IncompleteError(Exception):
@@ -50,7 +52,7 @@ def server_name(data: bytes) -> str | None:
 
     Raises:
         IncompleteError: The message has not arrived as a whole.
-        NotTlsError: It is another message or protocol.
+        NotTlsError: It is another message or protocol, or its server name may be encrypted.
     """
     message = _Reader(_handshake(data))
     if message.number(1) != CLIENT_HELLO:
@@ -63,14 +65,24 @@ def server_name(data: bytes) -> str | None:
         hello.vector(1)  # compression methods
         if hello.ended:
             return None
-        extensions = hello.vector(2)
-        while not extensions.ended:
-            kind, content = extensions.number(2), extensions.vector(2)
-            if kind == SERVER_NAME:
-                return _host_name(content.vector(2))
+        extensions = _extensions(hello.vector(2))
+        names = extensions.get(SERVER_NAME)
+        name = None if names is None else _host_name(names.vector(2))
     except (IncompleteError, UnicodeError) as error:
         raise NotTlsError("the ClientHello is damaged") from error
-    return None
+    if ENCRYPTED_CLIENT_HELLO in extensions:
+        raise NotTlsError("the client sends an Encrypted ClientHello (ECH), which may hide another server: disable it")
+    return name
+
+
+def _extensions(block: _Reader) -> dict[int, _Reader]:
+    found: dict[int, _Reader] = {}
+    while not block.ended:
+        kind, content = block.number(2), block.vector(2)
+        if kind in found:
+            raise NotTlsError("the ClientHello has an extension twice")
+        found[kind] = content
+    return found
 
 
 def _host_name(names: _Reader) -> str | None:

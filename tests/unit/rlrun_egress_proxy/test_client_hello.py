@@ -25,6 +25,42 @@ def test_a_connection_without_a_name_has_none() -> None:
     assert server_name(hello(None)) is None
 
 
+def with_extension(data: bytes, kind: int, content: bytes) -> bytes:
+    """Return the ClientHello with one more extension at its end. All lengths before it grow."""
+    extension = kind.to_bytes(2, "big") + len(content).to_bytes(2, "big") + content
+    position = 5 + 4 + 2 + 32  # headers of record and message, version, random
+    position += 1 + data[position]
+    position += 2 + int.from_bytes(data[position : position + 2], "big")
+    position += 1 + data[position]
+    grown = bytearray(data)
+    for start, size in ((3, 2), (6, 3), (position, 2)):
+        length = int.from_bytes(data[start : start + size], "big") + len(extension)
+        grown[start : start + size] = length.to_bytes(size, "big")
+    return bytes(grown) + extension
+
+
+def outer_hello() -> bytes:
+    """Return the content of the extension in an outer ClientHello (RFC 9849 section 5)."""
+    suite, config, key, payload = b"\x00\x01\x00\x01", b"\x07", bytes(32), bytes(208)
+    return b"\x00" + suite + config + len(key).to_bytes(2, "big") + key + len(payload).to_bytes(2, "big") + payload
+
+
+@pytest.mark.parametrize("content", [outer_hello(), b"\x01"], ids=["outer", "inner"])
+def test_an_encrypted_client_hello_is_refused(content: bytes) -> None:
+    """The allowed host is the name that is visible, the front end serves the one that is encrypted."""
+    data = hello("api.example.com")
+    assert server_name(with_extension(data, 0x4A4A, b"\x00")) == "api.example.com"
+    with pytest.raises(NotTlsError, match="ECH"):
+        server_name(with_extension(data, 0xFE0D, content))
+
+
+def test_a_second_server_name_is_refused() -> None:
+    name = b"hidden.example.com"
+    entry = b"\x00" + len(name).to_bytes(2, "big") + name
+    with pytest.raises(NotTlsError, match="twice"):
+        server_name(with_extension(hello("api.example.com"), 0, len(entry).to_bytes(2, "big") + entry))
+
+
 def test_each_shorter_part_is_incomplete() -> None:
     data = hello("api.example.com")
     for length in range(len(data)):
