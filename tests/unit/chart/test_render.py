@@ -262,7 +262,8 @@ def test_operator_roles_allow_the_requests_of_the_operator_and_few_others(render
             assert {**account, "resources": ["serviceaccounts/token"], "verbs": ["create"]} in of_server
             ours = {"apiGroups": ["rlrun.dev"], "resources": ["rlruns", "rlcheckpoints", "rladapters", "rlmodels"]}
             assert {**ours, "verbs": ["list", "watch"]} in of_server
-            assert len(of_server) == 5
+            assert {"apiGroups": [""], "resources": ["namespaces"], "verbs": ["get"]} in of_server
+            assert len(of_server) == 6
         elif kind.kind == "Lease":
             assert all(allowed(leader, group, kind.plural, verb) for verb in ("get", "create", "update"))
             assert not allowed(rules, group, kind.plural, "get"), "leases of others are none of its business"
@@ -488,7 +489,7 @@ def test_the_server_uses_one_secret_of_its_namespace_for_api_keys(render: Render
     assert "data" not in secret, "an upgrade would remove the keys"
     assert name not in [o["metadata"]["name"] for o in without.of("Secret")]
     assert "rlrun-server" not in [o["metadata"]["name"] for o in without.of("Role")]
-    assert len(without.one("ClusterRole", "rlrun-server")["rules"]) == 3
+    assert len(without.one("ClusterRole", "rlrun-server")["rules"]) == 4
     for rendered, place in ((with_keys, f"rlrun-system/{name}"), (without, None)):
         (container,) = rendered.one("Deployment", "rlrun-server")["spec"]["template"]["spec"]["containers"]
         variables = {v["name"]: v.get("value") for v in container["env"]}

@@ -38,7 +38,7 @@ async def test_the_first_namespace_owns_the_packages_until_they_are_handed_over(
     for replica in (owners, platform.replica()):
         with pytest.raises(RequestNotAllowed, match=r"s3://bucket/prefix/environments/team/\.owner"):
             await replica.require("team")
-    platform.store.delete_prefix(RECORD)
+    assert platform.store.delete_prefix(ROOT / "environments" / "team") == 1
     platform.now = KEPT_SECONDS
     await owners.require("team")
     assert platform.store.get_bytes(RECORD) == b"second"

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from httpx import Response
-from rlrun.storage.layout import S3Uri
+from rlrun.storage.layout import S3Uri, package_owner_record
 from rlrun_server.hosted_api.environments import environment_push_routes
 from rlrun_server.hosted_api.environments.environment_packages import MAX_WHEEL
 from rlrun_server.hosted_api.environments.package_uploads import TICKET_SECONDS, PackageUploads, Ticket
@@ -83,7 +83,8 @@ async def test_a_push(api: HostedApi) -> None:
     assert (await api.client.put(archive["upload_url"], content=b"other")).status_code == 422
     assert (await api.client.put(archive["upload_url"], content=b"tar")).status_code == 200
     assert (await api.client.post(f"{place}/versions/{archive['version_id']}/finalize")).json()["data"]["success"]
-    assert [stored.key for stored in api.store.walk(S3Uri(BUCKET, "prefix"))] == [(FOLDER / FILE).key]
+    record = package_owner_record(S3Uri(BUCKET, "prefix"), "team")
+    assert {stored.key for stored in api.store.walk(S3Uri(BUCKET, "prefix"))} == {(FOLDER / FILE).key, record.key}
     assert (await resolve(api)).json()["data"]["created"] is False
 
 
