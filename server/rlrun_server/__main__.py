@@ -79,20 +79,22 @@ async def serve(config: ServerConfig) -> int:
     callers = AsyncApiTransport(without_credentials(configuration))
     reviews = TokenReviews(cluster.create, time.monotonic)
     folder = config.settings.credentials
-    signer = S3Signer(config.endpoint_url, config.region, folder)
+    style = config.settings.addressing_style
+    signer = S3Signer(config.endpoint_url, config.region, folder, addressing_style=style)
     keys = CachedValue(config.keys, KEY_SECONDS, time.monotonic)
     safety = StoreSafety()
     signing = Signing(config.settings, signer, reviews, keys.value, time.monotonic, safety)
     location = config.location
     endpoints = dict.fromkeys((location.endpoint or None, config.endpoint_url))
-    signers = [S3Signer(endpoint, config.region, folder) for endpoint in endpoints]
+    signers = [S3Signer(endpoint, config.region, folder, addressing_style=style) for endpoint in endpoints]
     namespace, _, name = config.settings.api_key_secret.partition("/")
     key_store = ApiKeyStore(cluster, namespace, name, time.monotonic) if name else None
     users = Users(cluster.create, time.monotonic, key_store)
     identification = Identification(users, config.settings.reviews_per_second, time.monotonic)
-    own_signer = S3Signer(config.endpoint_url, config.region, folder)
+    user_signing = UserSigning(config.settings, location, signers, identification, users, time.monotonic, safety)
+    own_signer = S3Signer(config.endpoint_url, config.region, folder, addressing_style=style)
     root = S3Uri(config.settings.bucket, config.settings.prefix.strip("/"))
-    store = own_store(own_signer, config.endpoint_url, config.region)
+    store = own_store(own_signer, config.endpoint_url, config.region, style)
     probe = StoreProbe(own_signer, http_sender(config.endpoint_url, config.region), root, store)
     owners = config.settings.environment_owners
     package_owners = PackageOwners(cluster, store, own_signer.renew, root, owners, time.monotonic)

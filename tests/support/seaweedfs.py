@@ -16,6 +16,7 @@ from typing import Any
 import boto3
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
+from rlrun.api.base.addressing_style import AddressingStyle, addressing_variables
 from rlrun.storage.layout import S3Uri
 from rlrun.storage.store import Store
 
@@ -33,6 +34,7 @@ class S3Server:
     access_key_id: str
     secret_access_key: str
     bucket: str
+    addressing_style: AddressingStyle = AddressingStyle.path
 
     @property
     def environment(self) -> dict[str, str]:
@@ -42,6 +44,7 @@ class S3Server:
             "AWS_ACCESS_KEY_ID": self.access_key_id,
             "AWS_SECRET_ACCESS_KEY": self.secret_access_key,
             "AWS_DEFAULT_REGION": "us-east-1",
+            **addressing_variables(self.addressing_style),
         }
 
     def with_bucket(self, name: str) -> "S3Server":

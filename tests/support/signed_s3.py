@@ -5,6 +5,7 @@ import hashlib
 import hmac
 import io
 import re
+import socket
 import tarfile
 import threading
 from collections.abc import Iterator
@@ -12,12 +13,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+from unittest.mock import patch
 from urllib.parse import parse_qsl, quote, unquote
 
 from tests.support.seaweedfs import S3Server
 
 SECRET = "secret"
 BUCKET = "rlrun"
+HOST = "s3.localhost"
 EXTRACT = "x-amz-meta-snowball-auto-extract"
 COPY = "x-amz-copy-source"
 
@@ -37,6 +40,8 @@ class Dialect:
     """DeleteObjects needs Content-MD5."""
     has_conditions: bool = True
     """If-None-Match is implemented; otherwise the answer is 501."""
+    virtual_hosts_only: bool = False
+    """The bucket must be in the host name, as several clouds demand; a bucket in the path is refused."""
 
 
 AWS = Dialect()
@@ -60,18 +65,33 @@ class SignedS3:
 
 @contextmanager
 def signed_s3(dialect: Dialect) -> Iterator[SignedS3]:
-    """Serve one bucket on a free port."""
+    """Serve one bucket on a free port. With virtual hosts only, the names of its hosts resolve in this process."""
     http = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
-    endpoint = f"http://127.0.0.1:{http.server_address[1]}"
+    host = HOST if dialect.virtual_hosts_only else "127.0.0.1"
+    endpoint = f"http://{host}:{http.server_address[1]}"
     http.stub = SignedS3(dialect, S3Server(endpoint, "key", SECRET, BUCKET))  # type: ignore[attr-defined]
     thread = threading.Thread(target=http.serve_forever, daemon=True)
     thread.start()
     try:
-        yield http.stub  # type: ignore[attr-defined]
+        with _resolved_hosts():
+            yield http.stub  # type: ignore[attr-defined]
     finally:
         http.shutdown()
         http.server_close()
         thread.join(20)
+
+
+@contextmanager
+def _resolved_hosts() -> Iterator[None]:
+    """Resolve HOST and the names below it, which not every system does, to the loopback address."""
+    resolve = socket.getaddrinfo
+
+    def resolve_here(host: Any, *args: Any, **options: Any) -> Any:
+        is_here = isinstance(host, str) and f".{host}".endswith(f".{HOST}")
+        return resolve("127.0.0.1" if is_here else host, *args, **options)
+
+    with patch("socket.getaddrinfo", resolve_here):
+        yield
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -100,9 +120,12 @@ class _Handler(BaseHTTPRequestHandler):
         headers = {name.lower(): value for name, value in self.headers.items()}
         if stub.away:
             return self._error(503, "SlowDown")
+        if stub.dialect.virtual_hosts_only and not headers["host"].startswith(f"{BUCKET}.{HOST}:"):
+            return self._error(403, "SecondLevelDomainForbidden")
         if problem := _problem(stub.dialect, self.command, path, parameters, headers, body):
             return self._error(403, problem)
-        key = unquote(path).removeprefix(f"/{BUCKET}").removeprefix("/")
+        bucket = "" if stub.dialect.virtual_hosts_only else f"/{BUCKET}"
+        key = unquote(path).removeprefix(bucket).removeprefix("/")
         return self._act(stub, key, parameters, headers, body)
 
     do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = handle_request

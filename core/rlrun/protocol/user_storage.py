@@ -7,6 +7,7 @@ installation can publish the paths below /rlrun alone.
 
 from pydantic import Field
 
+from rlrun.api.base.addressing_style import AddressingStyle
 from rlrun.api.base.schema import Schema
 from rlrun.protocol.storage_access import RequestToSign
 
@@ -33,6 +34,7 @@ class StorageLocation(Schema):
     prefix: str = ""
     endpoint: str = ""
     """URL of the S3 service for users' machines. Empty: AWS."""
+    addressing_style: AddressingStyle = AddressingStyle.path
     region: str
     problem: str = ""
     """Reason why no request is signed now. Empty: requests are signed."""

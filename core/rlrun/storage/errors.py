@@ -35,6 +35,8 @@ DENIED_CODES = frozenset(
         "TokenRefreshRequired",
     }
 )
+PATH_STYLE_CODES = frozenset({"PathStyleDomainForbidden", "SecondLevelDomainForbidden", "VirtualHostDomainRequired"})
+"""Answers of clouds that take the bucket from the host name only."""
 BUSY_CODES = frozenset({"InternalError", "RequestTimeout", "ServiceUnavailable", "SlowDown", "Throttling"})
 NO_RESPONSE_ERRORS = (
     exceptions.HTTPClientError,
@@ -144,6 +146,10 @@ def _classify_response(error: ClientError, place: str, endpoint: str) -> StoreEr
         return BucketMissing(f"bucket {bucket!r} does not exist at {endpoint}: create it or correct the S3 settings")
     if code in MISSING_CODES:
         return NotFound(f"{place} does not exist: check the URI, or whether retention has deleted it")
+    if code in PATH_STYLE_CODES:
+        return StoreError(
+            f"{endpoint} does not take a bucket in the path ({code}): set s3.addressingStyle of the chart to virtual"
+        )
     if code in DENIED_CODES or status in (401, 403):
         return AccessDenied(
             f"{endpoint} rejects {error.operation_name} on {place} ({code}): check AWS_ACCESS_KEY_ID and "

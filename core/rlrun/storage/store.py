@@ -24,10 +24,11 @@ from botocore.config import Config
 from botocore.exceptions import ClientError
 from pydantic import ValidationError
 
+from rlrun.api.base.addressing_style import AddressingStyle, read_addressing_style
 from rlrun.protocol.storage_access import MAX_BATCH
 from rlrun.storage.boto_session import new_session
-from rlrun.storage.bucket_urls import BucketUrls, addressing_style
-from rlrun.storage.direct_requests import NO_BODY, DirectRequests, read_body, too_large
+from rlrun.storage.bucket_urls import BucketUrls, boto_style, refuse_other_styles
+from rlrun.storage.direct_requests import NO_BODY, DirectRequests
 from rlrun.storage.errors import (
     MISSING_CREDENTIALS,
     NO_RESPONSE_ERRORS,
@@ -123,18 +124,20 @@ class Store:
         limits: RequestLimits = DEFAULT_LIMITS,
         signer: RequestSigner | None = None,
         use_environment: bool = True,
+        addressing_style: AddressingStyle | None = None,
     ) -> None:
         """Without `use_environment`, variables and files of AWS tools on this machine do not count."""
         variables = os.environ if use_environment else {}
         endpoint = endpoint_url or variables.get("AWS_ENDPOINT_URL_S3") or variables.get("AWS_ENDPOINT_URL") or None
         region = region or variables.get("AWS_DEFAULT_REGION") or variables.get("AWS_REGION") or DEFAULT_REGION
+        style = addressing_style or _read_style(variables)
         # Not all servers know the newest checksum headers.
         config = Config(
             connect_timeout=limits.connect_seconds,
             read_timeout=limits.read_seconds,
             retries={"mode": "standard", "total_max_attempts": limits.tries},
             max_pool_connections=4 * CONCURRENCY,
-            s3={"addressing_style": addressing_style(endpoint)},
+            s3={"addressing_style": boto_style(style, endpoint)},
             request_checksum_calculation="when_required",
             response_checksum_validation="when_required",
             signature_version=UNSIGNED if signer else None,
@@ -152,6 +155,7 @@ class Store:
                 region_name=region,
                 config=config,
             )
+        refuse_other_styles(self._s3, style, endpoint)
         self._s3.meta.events.register("before-sign.s3.DeleteObjects", use_content_md5)
         self._has_credentials = bool(signer or access_key_id) or session.get_credentials() is not None
         self._signer = signer
@@ -159,7 +163,7 @@ class Store:
         if signer is not None:
             self._s3.meta.events.register("request-created.s3", lambda request, **_: signer.sign(request))
             self._s3.meta.events.register("response-received.s3", forget_refused_signatures(signer))
-            self._direct = DirectRequests(self._s3, BucketUrls(session, endpoint, region), signer)
+            self._direct = DirectRequests(self._s3, BucketUrls(session, endpoint, region, style), signer)
         self._transfer = Transfer(self._s3, self.endpoint, self._direct)
 
     @classmethod
@@ -168,7 +172,11 @@ class Store:
         region = environ.get("AWS_DEFAULT_REGION") or environ.get("AWS_REGION") or DEFAULT_REGION
         endpoint = environ.get("AWS_ENDPOINT_URL_S3")
         return cls(
-            endpoint_url=endpoint, region=region, limits=limits, signer=RemoteSigner.from_environment(environ, region)
+            endpoint_url=endpoint,
+            region=region,
+            limits=limits,
+            signer=RemoteSigner.from_environment(environ, region),
+            addressing_style=_read_style(environ),
         )
 
     @classmethod
@@ -181,6 +189,7 @@ class Store:
             session_token=variables.get("AWS_SESSION_TOKEN"),
             region=variables.get("AWS_DEFAULT_REGION"),
             limits=limits,
+            addressing_style=_read_style(variables),
         )
 
     def require_credentials(self) -> None:
@@ -500,6 +509,13 @@ class Store:
         arguments = {"Bucket": bucket, "Prefix": prefix} | ({"Delimiter": delimiter} if delimiter else {})
         pages: Iterable[dict[str, Any]] = self._s3.get_paginator("list_objects_v2").paginate(**arguments)
         return pages
+
+
+def _read_style(variables: Mapping[str, str]) -> AddressingStyle:
+    try:
+        return read_addressing_style(variables)
+    except ValueError as error:
+        raise StoreError(str(error)) from error
 
 
 def use_content_md5(request: Any, **_: object) -> None:

@@ -59,4 +59,5 @@ def open_user_store(send: Send, location: StorageLocation, namespace: str) -> St
         region=location.region,
         signer=UserSigner(send, location.region, namespace),
         use_environment=False,
+        addressing_style=location.addressing_style,
     )

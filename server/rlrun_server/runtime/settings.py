@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pydantic import Field, field_validator
+from rlrun.api.base.addressing_style import AddressingStyle, addressing_problem
 from rlrun.api.base.schema import Schema
 from rlrun.constants import SERVER_METRICS_PORT, SERVER_PORT, SERVER_TLS_PORT
 from rlrun.protocol.signed_text import MIN_KEY_BYTES
@@ -51,6 +52,8 @@ class ServerSettings(Schema):
     """Path in the bucket for all objects."""
     public_endpoint: str = ""
     """URL of the S3 service for users' machines. Empty: the URL for pods."""
+    addressing_style: AddressingStyle = AddressingStyle.path
+    """Place of the bucket in URLs of both endpoints."""
     environment_owners: dict[str, list[str]] = Field(default_factory=dict)
     """Namespaces of owners of environment packages, as JSON; * stands for any characters."""
 
@@ -86,6 +89,7 @@ class ServerConfig:
             bucket=self.settings.bucket,
             prefix=self.settings.prefix,
             endpoint=self.settings.public_endpoint or self.endpoint_url or "",
+            addressing_style=self.settings.addressing_style,
             region=self.region or DEFAULT_REGION,
         )
 
@@ -106,6 +110,9 @@ def load_settings(environment: Mapping[str, str] = os.environ) -> ServerConfig:
         settings, environment.get("AWS_ENDPOINT_URL_S3") or None, environment.get("AWS_DEFAULT_REGION") or None
     )
     config.keys()
+    for endpoint in (config.endpoint_url, config.location.endpoint or None):
+        if problem := addressing_problem(settings.addressing_style, endpoint, settings.bucket or "bucket"):
+            raise ValueError(problem)
     return config
 
 

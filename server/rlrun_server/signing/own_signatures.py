@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from rlrun.api.base.addressing_style import AddressingStyle
 from rlrun.protocol.storage_access import RequestToSign, SignedHeaders
 from rlrun.storage.errors import AccessDenied
 from rlrun.storage.remote_signer import RequestSigner
@@ -35,7 +36,13 @@ class OwnSigner(RequestSigner):
             raise AccessDenied(str(error)) from error
 
 
-def own_store(signer: S3Signer, endpoint_url: str | None, region: str | None) -> Store:
+def own_store(
+    signer: S3Signer,
+    endpoint_url: str | None,
+    region: str | None,
+    addressing_style: AddressingStyle = AddressingStyle.path,
+) -> Store:
     """Return the client of S3. Raises StoreError."""
     region = region or DEFAULT_REGION
-    return Store(endpoint_url=endpoint_url, region=region, signer=OwnSigner(signer, region))
+    own_signer = OwnSigner(signer, region)
+    return Store(endpoint_url=endpoint_url, region=region, signer=own_signer, addressing_style=addressing_style)

@@ -8,6 +8,7 @@ from typing import Any
 from botocore.auth import S3SigV4Auth, S3SigV4QueryAuth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import ReadOnlyCredentials
+from rlrun.api.base.addressing_style import AddressingStyle
 from rlrun.protocol.storage_access import PAYLOAD_HASH
 from rlrun.storage.boto_session import new_session
 from rlrun.storage.bucket_urls import BucketUrls
@@ -54,15 +55,16 @@ class S3Signer:
         region: str | None,
         folder: Path | None = None,
         clock: Callable[[], float] = time.monotonic,
+        addressing_style: AddressingStyle = AddressingStyle.path,
     ) -> None:
         self._session = new_session()
         self._region = region or DEFAULT_REGION
         self._folder = folder
         self._source = CredentialSource(self._credentials, clock)
-        self._urls = BucketUrls(self._session, endpoint_url, self._region)
+        self._urls = BucketUrls(self._session, endpoint_url, self._region, addressing_style)
 
     def base_url(self, bucket: str) -> str:
-        """Return the URL of a bucket as boto3 writes it, without a slash at its end."""
+        """Return the URL of a bucket as boto3 writes it, without a slash at its end. Raises StoreError."""
         return self._urls.of(bucket)
 
     async def renew(self) -> None:

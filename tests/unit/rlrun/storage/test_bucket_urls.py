@@ -3,19 +3,25 @@
 from typing import Any
 
 import pytest
+from rlrun.api.base.addressing_style import AddressingStyle
 from rlrun.storage.boto_session import new_session
 from rlrun.storage.bucket_urls import BucketUrls
 from rlrun.storage.layout import S3Uri
-from rlrun.storage.store import Store
+from rlrun.storage.store import Store, StoreError
 
 
 class Seen(Exception):
     """The request is not sent."""
 
 
-def url_of_request(endpoint: str | None, region: str, bucket: str) -> str:
+def url_of_request(endpoint: str | None, region: str, bucket: str, style: AddressingStyle) -> str:
     store = Store(
-        endpoint_url=endpoint, region=region, access_key_id="id", secret_access_key="key", use_environment=False
+        endpoint_url=endpoint,
+        region=region,
+        access_key_id="id",
+        secret_access_key="key",
+        use_environment=False,
+        addressing_style=style,
     )
 
     def stop(request: Any, **_: object) -> None:
@@ -39,6 +45,34 @@ def test_a_server_other_than_aws_needs_no_name_per_bucket(endpoint: str | None, 
     assert BucketUrls(new_session(use_environment=False), endpoint, "eu-west-1").of("bucket") == expected
 
 
+@pytest.mark.parametrize(
+    ("endpoint", "bucket", "expected"),
+    [
+        (None, "bucket", "https://bucket.s3.eu-west-1.amazonaws.com"),
+        ("https://oss.example.com", "bucket", "https://bucket.oss.example.com"),
+        ("http://s3.svc:8333/", "my.bucket", "http://my.bucket.s3.svc:8333"),
+    ],
+)
+def test_virtual_hosts_have_the_bucket_in_their_name(endpoint: str | None, bucket: str, expected: str) -> None:
+    style = AddressingStyle.virtual
+    assert BucketUrls(new_session(use_environment=False), endpoint, "eu-west-1", style).of(bucket) == expected
+    assert url_of_request(endpoint, "eu-west-1", bucket, style) == f"{expected}/a/b"
+
+
+def test_a_bucket_without_a_host_name_is_not_addressed_by_path_instead() -> None:
+    endpoint, style = "https://oss.example.com", AddressingStyle.virtual
+    urls = BucketUrls(new_session(use_environment=False), endpoint, "eu-west-1", style)
+    store = Store(endpoint_url=endpoint, access_key_id="id", secret_access_key="key", addressing_style=style)
+    for ask in (lambda: urls.of("my.bucket"), lambda: store.get_bytes(S3Uri("my.bucket", "a"))):
+        with pytest.raises(StoreError, match=r"s3\.addressingStyle is virtual"):
+            ask()
+
+
+def test_an_unknown_style_in_the_variables_is_a_store_error() -> None:
+    with pytest.raises(StoreError, match="RLRUN_S3_ADDRESSING_STYLE"):
+        Store.from_variables({"RLRUN_S3_ADDRESSING_STYLE": "dns"})
+
+
 @pytest.mark.parametrize("bucket", ["bucket", "my.bucket"])
 @pytest.mark.parametrize(
     ("endpoint", "region"),
@@ -52,4 +86,4 @@ def test_a_server_other_than_aws_needs_no_name_per_bucket(endpoint: str | None, 
 )
 def test_they_are_those_of_requests(endpoint: str | None, region: str, bucket: str) -> None:
     urls = BucketUrls(new_session(use_environment=False), endpoint, region)
-    assert f"{urls.of(bucket)}/a/b" == url_of_request(endpoint, region, bucket)
+    assert f"{urls.of(bucket)}/a/b" == url_of_request(endpoint, region, bucket, AddressingStyle.path)

@@ -27,3 +27,14 @@ def test_owners_are_json(environment: dict[str, str]) -> None:
     assert found.environment_owners == {"acme": ["team-a"]}
     with pytest.raises(ValueError, match=f"{name}: .*must be JSON"):
         load_settings(environment | {name: "acme=team-a"})
+
+
+def test_an_endpoint_without_a_host_name_for_the_bucket_is_refused(environment: dict[str, str]) -> None:
+    style = {"RLRUN_SERVER_ADDRESSING_STYLE": "virtual", "RLRUN_SERVER_BUCKET": "my-bucket"}
+    assert load_settings(environment | style).location.addressing_style == "virtual"
+    for wrong in (
+        {"RLRUN_SERVER_PUBLIC_ENDPOINT": "http://192.0.2.1:8333"},
+        {"RLRUN_SERVER_BUCKET": "my.bucket", "AWS_ENDPOINT_URL_S3": "https://s3.example.com"},
+    ):
+        with pytest.raises(ValueError, match=r"s3\.addressingStyle is virtual"):
+            load_settings(environment | style | wrong)

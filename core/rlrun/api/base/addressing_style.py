@@ -1,0 +1,65 @@
+"""Place of the bucket in the URLs of S3: in the path, or in the host name, which some clouds demand."""
+
+import re
+from collections.abc import Mapping
+from enum import StrEnum
+from ipaddress import ip_address
+from urllib.parse import urlsplit
+
+VARIABLE = "RLRUN_S3_ADDRESSING_STYLE"
+SETTING = "s3.addressingStyle"
+"""Value of the chart."""
+HOST_LABELS = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*")
+
+
+class AddressingStyle(StrEnum):
+    """Style for an endpoint, in the words of boto3."""
+
+    path = "path"
+    """`https://s3.example.com/bucket/key`. Without an endpoint: as AWS recommends for the bucket."""
+    virtual = "virtual"
+    """`https://bucket.s3.example.com/key`."""
+
+
+def addressing_variables(style: AddressingStyle) -> dict[str, str]:
+    """Return the variable that tells a process the style. The default needs none."""
+    return {} if style == AddressingStyle.path else {VARIABLE: str(style)}
+
+
+def read_addressing_style(variables: Mapping[str, str]) -> AddressingStyle:
+    """Return the style that the variable names. Raises ValueError."""
+    given = variables.get(VARIABLE) or AddressingStyle.path
+    if given not in list(AddressingStyle):
+        raise ValueError(f"{VARIABLE} is {given!r}: set it to path or virtual")
+    return AddressingStyle(given)
+
+
+def addressing_problem(style: AddressingStyle, endpoint: str | None, bucket: str) -> str:
+    """Return why the bucket cannot be addressed in this style at the endpoint, empty if it can."""
+    if style == AddressingStyle.path:
+        return ""
+    url = urlsplit(endpoint or "https://s3.amazonaws.com")
+    remedy = f"set {SETTING} to path, or"
+    if _is_address(url.hostname or ""):
+        return (
+            f"{SETTING} is virtual, and {endpoint} has no host name for a bucket: {remedy} name the host in s3.endpoint"
+        )
+    if "." in bucket and url.scheme == "https":
+        return (
+            f"{SETTING} is virtual, and bucket {bucket!r} has a dot in its name: certificates of S3 servers do not "
+            f"cover its host name. {remedy.capitalize()} use a bucket without a dot"
+        )
+    if not HOST_LABELS.fullmatch(bucket):
+        return (
+            f"{SETTING} is virtual, and {bucket!r} cannot be part of a host name: {remedy} use a bucket with "
+            "lower-case letters, digits and hyphens only"
+        )
+    return ""
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True
