@@ -19,11 +19,12 @@ import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import yaml
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, field_validator, model_validator
 from rlrun.api.base.address_rules import AddressRules
+from rlrun.api.base.addressing_style import AddressingStyle, addressing_problem
 from rlrun.api.base.kubernetes_types import Quantity, Resources
 from rlrun.api.base.names import EgressHost, ObjectName
 from rlrun.api.base.schema import Schema
@@ -95,11 +96,18 @@ class S3Settings(Schema):
 
     endpoint_url: str | None = None
     """URL of an S3-compatible store. None: AWS."""
+    addressing_style: AddressingStyle = AddressingStyle.path
     region: str = "us-east-1"
     bucket: str = Field(min_length=3)
     prefix: str = ""
     credentials_secret: SecretRef | None = None
     """Secret with AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY. None: boto3 finds those of a workload identity."""
+
+    @model_validator(mode="after")
+    def _check_addressing(self) -> Self:
+        if problem := addressing_problem(self.addressing_style, self.endpoint_url, self.bucket):
+            raise ValueError(problem)
+        return self
 
 
 class ComputeShape(Schema):

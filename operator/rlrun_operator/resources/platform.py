@@ -4,6 +4,7 @@ import base64
 import binascii
 from collections.abc import Mapping, Sequence
 
+from rlrun.api.base.addressing_style import addressing_variables
 from rlrun.api.model import RLModelSpec
 from rlrun.api.run import RLRunSpec
 from rlrun.api.run_status import EnvironmentPackage
@@ -42,12 +43,13 @@ def service_account(identity: OwnerIdentity) -> Obj:
 def s3_variables(settings: OperatorSettings, source: Mapping[str, str]) -> dict[str, str]:
     """Return the AWS_* variables of the operator's S3 client, from the decoded platform Secret and the settings.
 
-    Endpoint and region are those of the settings alone, as for rlrun-server and the pods. Without credentials in
-    `source` boto3 finds those of a workload identity.
+    Endpoint, addressing style and region are those of the settings alone, as for rlrun-server and the pods. Without
+    credentials in `source` boto3 finds those of a workload identity.
     """
     variables = {"AWS_DEFAULT_REGION": settings.s3.region}
     if settings.s3.endpoint_url:
         variables["AWS_ENDPOINT_URL_S3"] = settings.s3.endpoint_url
+    variables |= addressing_variables(settings.s3.addressing_style)
     variables.update({key: source[key] for key in CREDENTIAL_KEYS if source.get(key)})
     return variables
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from rlrun.api.base.addressing_style import addressing_variables
 from rlrun.protocol import signed_text
 from rlrun.protocol.resolved import ResolvedRun
 from rlrun.protocol.storage_access import (
@@ -125,6 +126,7 @@ class StorageAccess:
             env[SERVER_AUTHORITY_VARIABLE] = self.settings.storage_server_authority
         if self.settings.s3.endpoint_url:
             env["AWS_ENDPOINT_URL_S3"] = self.settings.s3.endpoint_url
+        env |= addressing_variables(self.settings.s3.addressing_style)
         if with_grant:
             env[GRANT_VARIABLE] = self.grant(role, readable, listable)
         return StorageClient(

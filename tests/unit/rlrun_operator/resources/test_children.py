@@ -5,15 +5,17 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+from pydantic import ValidationError
 from rlrun.api.model import OWNED_FLAGS, RLModelSpec
 from rlrun.api.run import RLRunSpec
 from rlrun.protocol import signed_text
 from rlrun.protocol.egress import GrantError, verify
 from rlrun.protocol.resolved import ResolvedRun
 from rlrun.protocol.storage_access import StorageGrant, StorageRole
-from rlrun_operator.config.settings import EgressSettings, OperatorSettings, SecretRef
+from rlrun_operator.config.settings import EgressSettings, OperatorSettings, S3Settings, SecretRef
 from rlrun_operator.resources.access.egress import EgressAccess
 from rlrun_operator.resources.access.run_tokens import environment_token, run_token
+from rlrun_operator.resources.access.storage_access import StorageAccess
 from rlrun_operator.resources.base.naming import RunIdentity
 from rlrun_operator.resources.children import children
 from rlrun_operator.resources.inference import allowed_rank, engine_args
@@ -440,6 +442,21 @@ def test_the_operators_own_access_to_s3() -> None:
     source = {**VARIABLES, "unrelated": "x"}
     found = s3_variables(SETTINGS, source)
     assert found == {**VARIABLES, "AWS_DEFAULT_REGION": "us-east-1", "AWS_ENDPOINT_URL_S3": "http://s3:8333"}
+
+
+def test_pods_and_the_operator_find_the_bucket_in_the_host_name() -> None:
+    style = {"RLRUN_S3_ADDRESSING_STYLE": "virtual"}
+    s3 = S3Settings.model_validate(SETTINGS.s3.model_dump() | {"addressing_style": "virtual"})
+    settings = SETTINGS.model_copy(update={"s3": s3})
+    assert s3_variables(settings, {}).items() >= style.items()
+    client = StorageAccess(settings, STORAGE_KEY, "team", "uid-1").client(StorageRole.trainer)
+    assert client.env.items() >= style.items()
+
+
+def test_a_bucket_without_a_host_name_is_refused_by_the_settings() -> None:
+    wrong = {"addressing_style": "virtual", "endpoint_url": "https://s3.example.com", "bucket": "my.bucket"}
+    with pytest.raises(ValidationError, match=r"s3\.addressingStyle is virtual"):
+        S3Settings.model_validate(SETTINGS.s3.model_dump() | wrong)
 
 
 def test_config_reads_back_as_the_resolved_run() -> None:
