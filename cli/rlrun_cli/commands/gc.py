@@ -11,7 +11,7 @@ from rlrun.storage.layout import S3Uri
 
 from rlrun_cli.commands.runs import Output
 from rlrun_cli.remote.context import Context, Kubeconfig, Namespace, cli_context, cluster
-from rlrun_cli.remote.run_storage import Bucket, Endpoint, Prefix, open_store
+from rlrun_cli.remote.run_storage import Addressing, Bucket, Endpoint, Prefix, open_store
 from rlrun_cli.terminal import output
 from rlrun_cli.terminal.confirmation import confirm
 from rlrun_cli.terminal.errors import INVALID, CliError
@@ -39,6 +39,7 @@ def gc(
     bucket: Bucket = "",
     prefix: Prefix = "",
     endpoint: Endpoint = None,
+    addressing_style: Addressing = None,
     older_than: Annotated[str, typer.Option(help="Minimum age of items, for example 90m, 24h, 7d.")] = "24h",
     delete: Annotated[bool, typer.Option("--delete", help="Delete the listed items, after confirmation.")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Delete without confirmation.")] = False,
@@ -65,7 +66,7 @@ def gc(
     source = cluster(ctx, kubeconfig, context, namespace).garbage_source()
     removed: list[Removed] = []
     try:
-        store = open_store(ctx, endpoint)
+        store = open_store(ctx, endpoint, addressing_style)
         snapshot = take_snapshot(store, source, root, target)
         now = datetime.now(UTC)
         items = plan_deletions(snapshot, now, age)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
+    from rlrun.api.base.addressing_style import AddressingStyle
     from rlrun.storage.store import Store
     from rlrun.storage.user_signer import Send
 
@@ -47,10 +48,10 @@ def _connect_server(kubeconfig: Path | None, context: str | None, namespace: str
     return RemoteCluster.connect(kubeconfig, context, namespace, has_server=True)
 
 
-def _open_store(endpoint: str | None) -> "Store":
+def _open_store(endpoint: str | None, style: "AddressingStyle | None") -> "Store":
     from rlrun.storage.store import Store  # boto3 is slow to import, and few commands need it
 
-    return Store(endpoint_url=endpoint)
+    return Store(endpoint_url=endpoint, addressing_style=style)
 
 
 def _open_storage(cluster: "RemoteCluster", server: str | None) -> "RemoteStorage":
@@ -75,7 +76,7 @@ class CliContext:
     connect: "Callable[[Path | None, str | None, str | None], RemoteCluster]" = _connect
     connect_server: "Callable[[Path | None, str | None, str | None], RemoteCluster]" = _connect_server
     """The same for a command that needs no cluster if there is no kubeconfig."""
-    store: "Callable[[str | None], Store]" = _open_store
+    store: "Callable[[str | None, AddressingStyle | None], Store]" = _open_store
     """Store with its own S3 credentials, for the platform team."""
     storage: "Callable[[RemoteCluster, str | None], RemoteStorage]" = _open_storage
     """Store of users, by rlrun-server."""

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rlrun.api.base.addressing_style import VARIABLE as ADDRESSING_VARIABLE
+from rlrun.api.base.addressing_style import AddressingStyle
 from rlrun.kube.kinds import RLADAPTER, RLCHECKPOINT, RLRUN
 from rlrun.kube.objects import Obj
 from rlrun.storage.layout import RunLayout
@@ -40,10 +42,20 @@ Endpoint = Annotated[
     ),
 ]
 
+Addressing = Annotated[
+    AddressingStyle | None,
+    typer.Option(
+        "--addressing-style",
+        envvar=ADDRESSING_VARIABLE,
+        help="Place of the bucket in URLs, the path or the host name: s3.addressingStyle of the chart. Default: path.",
+        rich_help_panel=PANEL,
+    ),
+]
 
-def open_store(ctx: typer.Context, endpoint: str | None) -> "Store":
+
+def open_store(ctx: typer.Context, endpoint: str | None, style: AddressingStyle | None) -> "Store":
     """Return an S3 client with its own credentials, without sending a request. Raises StoreError."""
-    return cli_context(ctx).store(endpoint)
+    return cli_context(ctx).store(endpoint, style)
 
 
 def open_user_storage(ctx: typer.Context, api: RemoteCluster, server: str | None) -> RemoteStorage:

@@ -11,7 +11,7 @@ from rlrun.storage.layout import MODELS_FOLDER, S3Uri
 from rlrun.storage.manifest import ArtifactKind
 
 from rlrun_cli.inputs.model_files import has_chat_template, model_files
-from rlrun_cli.remote.run_storage import Bucket, Endpoint, Prefix, open_store, s3_operation
+from rlrun_cli.remote.run_storage import Addressing, Bucket, Endpoint, Prefix, open_store, s3_operation
 from rlrun_cli.terminal import output
 from rlrun_cli.terminal.errors import INVALID, CliError
 
@@ -34,6 +34,7 @@ def push_model(
     bucket: Bucket = "",
     prefix: Prefix = "",
     endpoint: Endpoint = None,
+    addressing_style: Addressing = None,
 ) -> None:
     """Upload the files of a model to the platform's bucket. Prints the source for its manifest."""
     if not bucket:
@@ -55,5 +56,7 @@ def push_model(
             link = Path(scratch, name)
             link.parent.mkdir(parents=True, exist_ok=True)
             link.symlink_to(path.resolve())
-        open_store(ctx, endpoint).upload_artifact(Path(scratch), target, ArtifactKind.model, model=model_id)
+        open_store(ctx, endpoint, addressing_style).upload_artifact(
+            Path(scratch), target, ArtifactKind.model, model=model_id
+        )
     typer.echo(str(target))

@@ -1,13 +1,15 @@
 """`rlrun models push` with S3 in memory."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from rlrun.storage.layout import S3Uri
 
-from tests.support.command_line import Rlrun
+from tests.support.command_line import Rlrun, call
 from tests.support.fake_s3 import InMemoryStore
+from tests.support.signed_s3 import AWS, BUCKET, signed_s3
 
 TARGET = S3Uri("b", "p/models/lab/tiny")
 PLACE = ["--bucket", "b", "--prefix", "p"]
@@ -74,3 +76,15 @@ def test_a_folder_that_is_none_is_refused(rlrun: Rlrun, tmp_path: Path) -> None:
     answer = rlrun("models", "push", tmp_path / "none", "lab/tiny", *PLACE)
     assert answer.code == 2
     assert "is not a folder" in answer.err
+
+
+@pytest.mark.parametrize("words", [["--addressing-style", "virtual"], []], ids=["option", "variable"])
+def test_the_bucket_may_be_in_the_host_name(model: Path, words: list[str]) -> None:
+    with signed_s3(replace(AWS, virtual_hosts_only=True)) as s3:
+        variables = {**s3.server.environment, "RLRUN_S3_ADDRESSING_STYLE": None if words else "virtual"}
+        answer = call("models", "push", model, "lab/tiny", "--bucket", BUCKET, *words, env=variables)
+        assert (answer.code, answer.out) == (0, f"s3://{BUCKET}/models/lab/tiny\n"), answer.err
+        assert s3.objects["models/lab/tiny/model.safetensors"] == b"weights"
+        by_path = call("models", "push", model, "lab/tiny", "--bucket", BUCKET, env=s3.server.environment)
+        assert by_path.code == 1
+        assert "set s3.addressingStyle of the chart to virtual" in " ".join(by_path.err.split())
