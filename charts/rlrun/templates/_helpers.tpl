@@ -114,6 +114,14 @@ s3:
   {{- with .Values.s3.endpoint }}
   endpointUrl: {{ . | quote }}
   {{- end }}
+  addressingStyle: {{ .Values.s3.addressingStyle }}
+  {{- if and (eq .Values.s3.addressingStyle "virtual") (contains "." .Values.s3.bucket) }}
+  {{- range list .Values.s3.endpoint .Values.s3.publicEndpoint }}
+  {{- if or (hasPrefix "https:" .) (empty $root.Values.s3.endpoint) }}
+  {{- fail "s3.addressingStyle is virtual, and s3.bucket has a dot: certificates of S3 servers do not cover its host name. Set s3.addressingStyle to path, or use a bucket without a dot" }}
+  {{- end }}
+  {{- end }}
+  {{- end }}
   {{- if not .Values.s3.credentials.workloadIdentity }}
   credentialsSecret:
     namespace: {{ .Release.Namespace | quote }}
@@ -202,6 +210,7 @@ logLevel: {{ .Values.operator.logLevel }}
 - {name: RLRUN_SERVER_BUCKET, value: {{ .Values.s3.bucket | quote }}}
 - {name: RLRUN_SERVER_PREFIX, value: {{ .Values.s3.prefix | quote }}}
 - {name: RLRUN_SERVER_PUBLIC_ENDPOINT, value: {{ .Values.s3.publicEndpoint | quote }}}
+- {name: RLRUN_SERVER_ADDRESSING_STYLE, value: {{ .Values.s3.addressingStyle }}}
 - {name: RLRUN_SERVER_ENVIRONMENT_OWNERS, value: {{ toJson (.Values.runs.environmentOwners | default dict) | quote }}}
 {{- if .Values.users.apiKeys }}
 - {name: RLRUN_SERVER_API_KEY_SECRET, value: {{ printf "%s/%s-server-api-keys" .Release.Namespace (include "rlrun.fullname" .) | quote }}}

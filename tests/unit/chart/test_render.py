@@ -340,6 +340,26 @@ def test_garbage_collection_job_has_the_s3_settings_of_the_operator(render: Rend
     assert "--namespace=one" in container["args"]
 
 
+def test_all_processes_find_the_bucket_in_the_host_name(render: Render) -> None:
+    rendered = render({"gc": {"enabled": True}, "s3": {"addressingStyle": "virtual"}})
+    assert parse_settings(rendered.settings).s3.addressing_style == "virtual"
+    for kind, component, variable in (
+        ("CronJob", "gc", "RLRUN_S3_ADDRESSING_STYLE"),
+        ("Deployment", "server", "RLRUN_SERVER_ADDRESSING_STYLE"),
+    ):
+        containers = [c for spec in pod_specs(rendered.of(kind)) for c in spec["containers"] if c["name"] == component]
+        assert [e["value"] for c in containers for e in c["env"] if e["name"] == variable] == ["virtual"]
+
+
+@pytest.mark.parametrize("endpoint", ["", "https://s3.example.com"])
+def test_a_dotted_bucket_has_no_virtual_host_with_tls(template: Helm, endpoint: str) -> None:
+    s3 = {"addressingStyle": "virtual", "bucket": "my.bucket", "endpoint": endpoint}
+    done = template({"s3": s3})
+    assert done.returncode != 0
+    assert "s3.addressingStyle is virtual, and s3.bucket has a dot" in done.stderr
+    assert template({"s3": s3 | {"endpoint": "http://s3.example.com"}}).returncode == 0
+
+
 def test_a_workload_identity_needs_no_secret(render: Render) -> None:
     credentials = {"existingSecret": "", "workloadIdentity": True}
     annotations = {"eks.amazonaws.com/role-arn": "arn:aws:iam::1:role/rlrun"}
@@ -598,6 +618,7 @@ BAD: list[tuple[Object, str]] = [
     ({"s3": {"endpoint": "s3.local"}}, "/s3/endpoint"),
     ({"s3": {"prefix": "/x"}}, "/s3/prefix"),
     ({"s3": {"bukket": "x"}}, "bukket"),
+    ({"s3": {"addressingStyle": "auto"}}, "/s3/addressingStyle"),
     ({"nonsense": 1}, "nonsense"),
     ({"operator": {"replicas": -1}}, "/operator/replicas"),
     ({"operator": {"replicas": "2"}}, "/operator/replicas"),
