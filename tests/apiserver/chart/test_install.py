@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -242,6 +243,58 @@ def test_rights_for_kueue_exist_with_kueue_only(helm: Helm, as_user: Client) -> 
         assert not may(operator, "patch", "kueue.x-k8s.io", "clusterqueues")
         assert may(kueue, "get", "rlrun.dev", "rlruns") is enabled
         assert not may(kueue, "patch", "rlrun.dev", "rlruns")
+
+
+def test_a_spec_of_any_size_is_refused_but_its_run_can_be_deleted(as_user: Client) -> None:
+    custom = client.CustomObjectsApi(as_user(""))
+    place = ("rlrun.dev", "v1alpha1", "default", "rlruns")
+
+    def create(name: str, args: dict[str, Any], **fields: Any) -> Any:
+        spec = {**RUN["spec"], "env": [{"id": "me/reverse", "args": args}]}
+        run = {**RUN, "metadata": {"name": name, **fields}, "spec": spec}
+        return custom.create_namespaced_custom_object(*place, run)
+
+    def refused(args: dict[str, Any]) -> bool:
+        try:
+            create("large", args)
+        except ApiException as error:
+            assert (error.status, "spec has more than 256 KiB" in error.body) == (422, True), error.body
+            return True
+        custom.delete_namespaced_custom_object(*place, "large")
+        return False
+
+    policies = client.AdmissionregistrationV1Api(as_user(""))
+    # The API server reads a new policy within seconds.
+    deadline = time.monotonic() + 60
+    while not refused({"text": "x" * 1_300_000}):
+        assert time.monotonic() < deadline, "the policy is not in force"
+        time.sleep(0.2)
+    for args in (
+        {"numbers": list(range(100_000))},
+        {"text": "\u20ac" * 90_000},
+        {"deep": {"deeper": [{"deepest": [["x" * 200_000, "y" * 100_000]]}]}},
+        {str(number): "z" * 5_000 for number in range(60)},
+    ):
+        assert refused(args), args.keys()
+    create("usual", {"text": "x" * 120_000, "numbers": list(range(1000)), "none": None, "yes": True, "part": 0.5})
+
+    name = "rlrun-run-size"
+    binding = policies.read_validating_admission_policy_binding(name)
+    policies.delete_validating_admission_policy_binding(name)
+    while refused({"text": "x" * 1_300_000}):
+        assert time.monotonic() < deadline + 60, "the policy is still in force"
+        time.sleep(0.2)
+    create("earlier", {"text": "x" * 600_000}, finalizers=["others.example/x"])
+    binding.metadata = client.V1ObjectMeta(
+        name=name, labels=binding.metadata.labels, annotations=binding.metadata.annotations
+    )
+    policies.create_validating_admission_policy_binding(binding)
+    while not refused({"text": "x" * 1_300_000}):
+        assert time.monotonic() < deadline + 120, "the policy is not in force again"
+        time.sleep(0.2)
+    custom.patch_namespaced_custom_object(*place, "earlier", {"metadata": {"finalizers": None}})
+    for run in ("earlier", "usual"):
+        custom.delete_namespaced_custom_object(*place, run)
 
 
 def test_upgrade_then_uninstall_keeps_the_kinds_and_the_runs(helm: Helm, as_user: Client) -> None:
