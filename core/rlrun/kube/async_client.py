@@ -20,6 +20,8 @@ LOG_LINES = 200_000
 """Number of lines requested from the end of a log. The API server limits bytes only from the beginning."""
 RUN_PAGE_LIMIT = 4 << 20
 """Bytes of one page about one run. Eight such lists are read at a time, and parsed JSON takes four times its size."""
+PAGE_LIMIT = 8 << 20
+"""Bytes of one page of a list of which only parts are kept."""
 VERSION_OF_NONE = "1"
 """Version that no object has: etcd counts its revisions from 1, and the first write makes 2. The API server creates the
 object of a server-side apply with it, and answers 409 if there is one, which has another version."""
@@ -56,25 +58,38 @@ class AsyncKubeClient:
         labels: Labels | None = None,
         *,
         fields: str = "",
-        keep: Callable[[Obj], Obj] = lambda obj: obj,
+        keep: Callable[[Obj], Obj] | None = None,
     ) -> builtins.list[Obj]:
         """Return all objects with these labels, complete or not at all; of all namespaces without a namespace.
 
         `fields`: selector of fields, with which the API server answers 400 if the kind has no such selectable field.
-        `keep` returns what is kept of each object of a page while the next one is read.
+        `keep` returns what is kept of each object of a page while the next one is read. Pages then have at most
+        PAGE_LIMIT bytes.
         With a value for each label they are those of one run or pool: pages of at most RUN_PAGE_LIMIT bytes, and
         RESPONSE_LIMIT in all.
         Raises ApiError.
         """
         request = requests.list_page(kind, namespace, labels, fields=fields)
         if labels and all(labels.values()):
-            return [keep(obj) for obj in await self._list_of_one(request)]
-        objects, _ = await self._list(request, keep)
-        return objects
+            objects = await self._list_of_one(request)
+            return objects if keep is None else [keep(obj) for obj in objects]
+        if keep is None:
+            return (await self._list(request))[0]
+        return (await self._list(replace(request, limit_bytes=PAGE_LIMIT), keep))[0]
 
-    async def list_all(self, kind: ResourceKind) -> tuple[builtins.list[Obj], str]:
-        """Return all objects of a kind, and the version from which a watch of them can begin. Raises ApiError."""
-        return await self._list(requests.list_page(kind))
+    async def all_pages(self, kind: ResourceKind) -> AsyncIterator[tuple[builtins.list[Obj], str]]:
+        """Yield all objects of a kind, a page at a time, each with the version from which a watch of all can begin.
+
+        Pages have at most PAGE_LIMIT bytes. The list is complete if it ends without ApiError.
+        """
+        async for page in self._pages(replace(requests.list_page(kind), limit_bytes=PAGE_LIMIT)):
+            yield page
+
+    async def read_listed(self, kind: ResourceKind, namespace: str | None, name: str) -> Obj | None:
+        """Return the object, or None if there is none, for an account that may list and not get. Raises ApiError."""
+        request = requests.list_named(kind, namespace, name)
+        items, _ = requests.parse_page(request, await self._transport.send(request))
+        return items[0] if items else None
 
     async def list_metadata(
         self,
@@ -228,9 +243,7 @@ class AsyncKubeClient:
         # The operator may get Secrets and list all other kinds. Nothing else needs both.
         if kind == SECRET:
             return await self.get(kind, namespace, name)
-        request = requests.list_named(kind, namespace, name)
-        items, _ = requests.parse_page(request, await self._transport.send(request))
-        return items[0] if items else None
+        return await self.read_listed(kind, namespace, name)
 
     async def apply_status(self, obj: Obj, manager: str = FIELD_MANAGER) -> Obj:
         """Apply the object's status on the server side. Raises ApiError 404 if the object does not exist.

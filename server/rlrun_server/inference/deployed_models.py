@@ -69,9 +69,9 @@ class DeployedModels:
                     yield model
 
     def message(self, model: DeployedModel) -> str:
-        """Return the operator's message about the deployment of an adapter."""
+        """Return the operator's message about the deployment of an adapter; none if the adapter is not kept whole."""
         kept = self._adapters.find(model.namespace, model.adapter)
-        status = (kept.read().get("status") or {}) if kept is not None else {}
+        status = (kept.read().get("status") or {}) if kept is not None and kept.data is not None else {}
         return str(status.get("deploymentMessage") or "")
 
     def _update(self) -> None:

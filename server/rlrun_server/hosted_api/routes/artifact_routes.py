@@ -57,10 +57,10 @@ async def list_checkpoints(
     known = services.objects.checkpoints
     services.objects.require(known)
     uid = find_run(services, caller.namespace, run).uid
+    of_run = [kept for kept in known.all() if kept.namespace == caller.namespace and kept.summary.run_uid == uid]
     rows = [
         obj
-        for kept in known.all()
-        if kept.namespace == caller.namespace and kept.summary.run_uid == uid
+        for kept in await services.load_all(known, of_run)
         for obj in [kept.read()]
         if not is_leaving(obj) and status_filter in (None, phase_of(obj))
     ]
@@ -81,7 +81,8 @@ async def list_adapters(
     services.objects.require(known)
     kept = [a for a in known.all() if a.namespace == caller.namespace and a.summary.phase != "Deleting"]
     kept.sort(key=lambda adapter: (adapter.summary.created_at, adapter.name), reverse=True)
-    rows = [_adapter_answer(services, caller, adapter.read()) for adapter in kept[offset : offset + limit]]
+    adapters = await services.load_all(known, kept[offset : offset + limit])
+    rows = [_adapter_answer(services, caller, adapter.read()) for adapter in adapters]
     return json_object({"adapters": rows, "total": len(kept)})
 
 
@@ -89,7 +90,8 @@ async def list_adapters(
 async def get_adapter(request: Request, adapter: ArtifactId, caller: HostedCaller = GET_RLADAPTERS) -> Response:
     """Return an adapter."""
     services = services_of(request)
-    kept_adapter = _find(services, services.objects.adapters, caller, adapter)
+    known = services.objects.adapters
+    kept_adapter = await services.load(known, _find(services, known, caller, adapter))
     return json_object({"adapter": _adapter_answer(services, caller, kept_adapter.read())})
 
 

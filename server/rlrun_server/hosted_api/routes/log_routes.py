@@ -19,7 +19,7 @@ from rlrun_server.hosted_api.routes.run_routes import RunId
 from rlrun_server.rest.base.problems import RestError
 from rlrun_server.rest.context.services import services_of
 from rlrun_server.rest.logs.log_models import MAX_TAIL, LogLevel, LogQuery
-from rlrun_server.rest.routes.runs import find_run
+from rlrun_server.rest.routes.runs import load_run
 from rlrun_server.rest.run_data.log_routes import read_logs
 
 router = APIRouter(tags=["logs"])
@@ -84,7 +84,7 @@ async def get_environment_logs(
 
 async def _answer(request: Request, run: str, fields: Mapping[str, object], caller: HostedCaller) -> Response:
     services = services_of(request)
-    obj = find_run(services, caller.namespace, run).read()
+    obj = (await load_run(services, caller.namespace, run)).read()
     phase, status = phase_of(obj), obj.get("status") or {}
     if phase in (Phase.queued, Phase.pending) and not status.get("startTime"):
         raise _not_started(run, phase, waiting_reason(phase, status))

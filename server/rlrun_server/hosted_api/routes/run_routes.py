@@ -41,7 +41,7 @@ from rlrun_server.rest.base.access import access_of
 from rlrun_server.rest.base.problems import RestError, invalid
 from rlrun_server.rest.context.caller_cluster import CallerCluster, caller_cluster
 from rlrun_server.rest.context.services import Services, services_of
-from rlrun_server.rest.routes.runs import KeptRun, find_run
+from rlrun_server.rest.routes.runs import KeptRun, find_run, load_run
 
 log = logging.getLogger(__name__)
 router = APIRouter(tags=["runs"])
@@ -49,6 +49,8 @@ router = APIRouter(tags=["runs"])
 MAX_BODY = 1024 * 1024
 """Bytes of a request with its secrets."""
 MAX_PAGE = 1000
+RUNS_AT_ONCE = 100
+"""Runs that are converted for an answer at a time. Those that are not kept whole are in memory so long."""
 LIST_RLRUNS = key_requires("list", "rlruns")
 CREATE_RLRUNS = key_requires("create", "rlruns")
 GET_RLRUNS = key_requires("get", "rlruns")
@@ -108,7 +110,7 @@ async def create_run(request: Request, caller: HostedCaller = CREATE_RLRUNS) -> 
 async def get_run(request: Request, run: RunId, caller: HostedCaller = GET_RLRUNS) -> Response:
     """Return a run."""
     services = services_of(request)
-    kept_run = find_run(services, caller.namespace, run)
+    kept_run = await load_run(services, caller.namespace, run)
     return await services.show(
         caller.caller.user.limited_as, kept_run, lambda: _answer(services, caller, kept_run.read())
     )
@@ -119,7 +121,7 @@ async def stop_run(request: Request, run: RunId, caller: HostedCaller = PATCH_RL
     """End a run for good. It becomes STOPPED when its pods have ended."""
     services = services_of(request)
     cluster = await caller_cluster(request, caller.caller)
-    kept_run = find_run(services, caller.namespace, run)
+    kept_run = await load_run(services, caller.namespace, run)
     if phase_of(kept_run.read()).finished:
         return _answer(services, caller, kept_run.read())
     changes = {"metadata": {"uid": kept_run.uid}, "spec": {"stop": True}}
@@ -138,7 +140,7 @@ async def restart_run(request: Request, run: RunId, caller: HostedCaller = DELET
     services = services_of(request)
     await _require_run(request, caller)
     cluster = await caller_cluster(request, caller.caller)
-    kept_run = find_run(services, caller.namespace, run)
+    kept_run = await load_run(services, caller.namespace, run)
     obj = kept_run.read()
     phase, spec = phase_of(obj), obj.get("spec") or {}
     if phase is not Phase.running or spec.get("stop") or spec.get("suspend"):
@@ -166,7 +168,7 @@ async def list_components(request: Request, run: RunId, caller: HostedCaller = L
     services = services_of(request)
     await _require_run(request, caller)
     cluster = await caller_cluster(request, caller.caller)
-    kept_run = find_run(services, caller.namespace, run)
+    kept_run = await load_run(services, caller.namespace, run)
     labels = {RUN_LABEL: kept_run.name, ROLE_LABEL: Role.environment.value}
     page = await cluster.send(requests.list_page(POD, caller.namespace, labels))
     obj = kept_run.read()
@@ -202,11 +204,15 @@ async def _create(cluster: CallerCluster, asked: ClientRun, namespace: str) -> O
 async def _run_answers(services: Services, caller: HostedCaller, runs: list[KeptRun]) -> list[Json]:
     lengths = _sequence_lengths(services)
 
-    def read() -> list[Json]:
-        return [listed_run_of(run.read(), caller.user_id, lengths.get(run.summary.model)) for run in runs]
+    def read(part: list[KeptRun]) -> list[Json]:
+        return [listed_run_of(run.read(), caller.user_id, lengths.get(run.summary.model)) for run in part]
 
-    # A thousand runs take half a second, in which nothing else would be answered.
-    return await services.metrics.compute(caller.caller.user.limited_as, read)
+    answers: list[Json] = []
+    for start in range(0, len(runs), RUNS_AT_ONCE):
+        part = await services.load_all(services.objects.runs, runs[start : start + RUNS_AT_ONCE])
+        # A thousand runs take half a second, in which nothing else would be answered.
+        answers += await services.metrics.compute(caller.caller.user.limited_as, read, part)
+    return answers
 
 
 def _answer(services: Services, caller: HostedCaller, run: Obj) -> Response:

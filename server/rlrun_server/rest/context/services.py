@@ -1,11 +1,13 @@
 """Services that the routes share."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, ParamSpec, TypeVar
 
+from rlrun.api.base.schema import Schema
 from rlrun.constants import Reason
 from rlrun.kube.async_transport import AsyncTransport
+from rlrun.kube.errors import ApiError
 from rlrun.kube.kinds import RLADAPTER, RLCHECKPOINT, RLMODEL, RLRUN
 from starlette.requests import Request
 
@@ -13,7 +15,7 @@ from rlrun_server.authentication.account_tokens import AccountTokens
 from rlrun_server.authentication.identification import Identification
 from rlrun_server.authentication.users import Users
 from rlrun_server.rest.base.access import Access
-from rlrun_server.rest.base.problems import RestError
+from rlrun_server.rest.base.problems import RestError, from_api_error, not_found
 from rlrun_server.rest.base.stored_files import StoredFiles
 from rlrun_server.rest.base.tenant_queue import TenantQueue
 from rlrun_server.rest.logs.log_reader import LogReader
@@ -40,6 +42,7 @@ WAITING_BODIES = 8
 
 P = ParamSpec("P")
 T = TypeVar("T")
+S = TypeVar("S", bound=Schema)
 
 
 class KnownObjects:
@@ -89,6 +92,20 @@ class Services:
     """Tokens for callers with an API key. None: API keys only read."""
     environments: EnvironmentCatalog | None = None
     """None: the server does not list packages."""
+
+    async def load(self, known: WatchedObjects[S], kept: KeptObject[S]) -> KeptObject[S]:
+        """Return an object such that it can be read, from the API server if it is not kept whole. Raises RestError."""
+        for loaded in await self.load_all(known, [kept]):
+            return loaded
+        raise not_found(f"{known.kind.kind} {kept.namespace}/{kept.name}")
+
+    async def load_all(self, known: WatchedObjects[S], all_kept: Iterable[KeptObject[S]]) -> list[KeptObject[S]]:
+        """Return those of the objects that still exist, such that they can be read. Raises RestError."""
+        try:
+            found = [await known.load(kept) for kept in all_kept]
+        except ApiError as error:
+            raise from_api_error(error) from error
+        return [kept for kept in found if kept is not None]
 
     async def show(
         self, caller: str, kept: KeptObject[Any], call: Callable[P, T], *args: P.args, **kwargs: P.kwargs

@@ -78,7 +78,7 @@ async def _set_deployed(request: Request, namespace: str, name: str, caller: Cal
     changed = known.find(namespace, name)
     if changed is None:
         raise not_found(f"RLAdapter {namespace}/{name}")
-    return artifact_response(changed)
+    return artifact_response(await services_of(request).load(known, changed))
 
 
 async def _delete(

@@ -84,7 +84,7 @@ async def get_checkpoint(
     request: Request, namespace: Namespace, name: ArtifactName, caller: Caller = requires("get", "rlcheckpoints")
 ) -> Response:
     """Return a checkpoint."""
-    return _get(request, services_of(request).objects.checkpoints, namespace, name)
+    return await _get(request, services_of(request).objects.checkpoints, namespace, name)
 
 
 @router.get("/namespaces/{namespace}/adapters/{name}", responses={200: {"model": ArtifactDetail}}, response_class=JSON)
@@ -92,7 +92,7 @@ async def get_adapter(
     request: Request, namespace: Namespace, name: ArtifactName, caller: Caller = requires("get", "rladapters")
 ) -> Response:
     """Return an adapter."""
-    return _get(request, services_of(request).objects.adapters, namespace, name)
+    return await _get(request, services_of(request).objects.adapters, namespace, name)
 
 
 def matches(artifact: ArtifactSummary, wanted: ArtifactFilter) -> bool:
@@ -137,5 +137,6 @@ def artifact_response(artifact: KeptObject[ArtifactSummary]) -> Response:
     return schema_response(detail)
 
 
-def _get(request: Request, known: WatchedObjects[ArtifactSummary], namespace: str, name: str) -> Response:
-    return artifact_response(find_artifact(services_of(request), known, namespace, name))
+async def _get(request: Request, known: WatchedObjects[ArtifactSummary], namespace: str, name: str) -> Response:
+    services = services_of(request)
+    return artifact_response(await services.load(known, find_artifact(services, known, namespace, name)))

@@ -241,5 +241,6 @@ def _response(
         kept = runs.find(str(metadata["namespace"]), str(metadata["name"]))
         if kept is None:
             raise not_found(f"Run {metadata['namespace']}/{metadata['name']}")
-        return run_response(kept, status, headers)
+        if kept.data is not None:
+            return run_response(kept, status, headers)
     return run_response(runs.to_kept(obj), status, headers)

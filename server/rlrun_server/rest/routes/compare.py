@@ -76,6 +76,7 @@ async def compare_runs(
         detail = f"The runs have together more than {MAX_BYTES} bytes of spec and status. Compare fewer runs."
         raise RestError(413, Reason.ANSWER_TOO_LARGE, detail)
     metrics, problems = await _metric_names(services, caller, runs)
+    runs = [await services.load(services.objects.runs, run) for run in runs]
     return await services.bodies.run(caller.user.limited_as, _compare_runs, runs, metrics, problems)
 
 

@@ -157,7 +157,7 @@ async def get_run(
 ) -> Response:
     """Return a run with spec, status and conditions."""
     services = services_of(request)
-    kept_run = find_run(services, namespace, run)
+    kept_run = await load_run(services, namespace, run)
     return await services.show(caller.user.limited_as, kept_run, run_response, kept_run)
 
 
@@ -167,7 +167,7 @@ async def get_config(
 ) -> Response:
     """Return the configuration of a run: as written, with all defaults, and as TOML."""
     services = services_of(request)
-    kept_run = find_run(services, namespace, run)
+    kept_run = await load_run(services, namespace, run)
 
     def answer() -> Response:
         obj = kept_run.read()
@@ -184,6 +184,11 @@ def find_run(services: Services, namespace: str, name: str) -> KeptRun:
     if kept_run is None:
         raise not_found(f"Run {namespace}/{name}")
     return kept_run
+
+
+async def load_run(services: Services, namespace: str, name: str) -> KeptRun:
+    """Return the run with this name or uid such that it can be read. Raises RestError."""
+    return await services.load(services.objects.runs, find_run(services, namespace, name))
 
 
 def run_response(run: KeptRun, status: int = 200, headers: dict[str, str] | None = None) -> Response:

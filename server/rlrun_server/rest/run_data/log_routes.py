@@ -51,5 +51,6 @@ async def read_logs(request: Request, caller: Caller, namespace: str, run: str, 
             raise
         # The API server does not know the key, and the pods are gone or will be soon.
         cluster = None
+    known = await services.load(runs, known)
     known_run = KnownRun(namespace, known.uid, known.read(), known.summary)
     return await services.logs.read(caller.user, cluster, known_run, query)

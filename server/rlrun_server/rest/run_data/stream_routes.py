@@ -104,6 +104,8 @@ async def stream_run(
     for check in checks:
         await services.access.require(caller.user, check)
     cursor, pointer = _cursor(request, query.last_event_id)
+    if Topic.log in topics:
+        kept_run = await services.load(services.objects.runs, kept_run)
     feeds = _run_feeds(request, caller, kept_run, topics, query, cursor, pointer)
     checks.append(Check("get", "rlruns", namespace))
     return _open(request, caller, feeds, checks, with_log=Topic.log in topics)

@@ -310,7 +310,7 @@ async def test_a_list_of_all_tells_the_version_from_which_a_watch_begins() -> No
     async with connected() as (kube, server):
         first = {"items": [RUN], "metadata": {"continue": "t", "resourceVersion": "7"}}
         server.answer(f"GET {all_runs}", Answer(first), Answer({"items": [], "metadata": {"resourceVersion": "7"}}))
-        assert await kube.list_all(RLRUN) == ([RUN], "7")
+        assert [page async for page in kube.all_pages(RLRUN)] == [([RUN], "7"), ([], "7")]
         event = {"type": "MODIFIED", "object": RUN}
         server.answer(f"GET {all_runs}", Answer(json.dumps(event).encode() + b"\n"))
         assert [found async for found in kube.watch(RLRUN, "7", 60)] == [("MODIFIED", RUN)]

@@ -1,5 +1,7 @@
 """Bodies and objects of a megabyte, which take a tenth of a second and more: beside the event loop on every route."""
 
+import base64
+import random
 import threading
 from types import ModuleType
 from typing import Any
@@ -12,7 +14,7 @@ from rlrun_server.rest.objects import run_bodies
 from rlrun_server.rest.routes import runs, secrets
 
 from tests.support.hosted_api import hosted_api, model_object
-from tests.support.rest_api import run_object
+from tests.support.rest_api import run_object, uid_of
 
 USER = [
     *(f"{verb} secrets in team" for verb in ("get", "update", "create")),
@@ -81,3 +83,32 @@ async def test_large_runs_are_shown_in_the_thread_of_answers(
     client, headers = (hosted.client, {}) if is_hosted else (hosted.rest.client, hosted.rest.user("ann", *USER))
     assert (await client.get(path, headers=headers)).status_code == 200
     assert threads == [thread]
+
+
+@pytest.mark.parametrize(
+    ("is_hosted", "path"),
+    [
+        (False, "/namespaces/team/runs/first"),
+        (False, "/namespaces/team/runs/first/config"),
+        (False, "/compare?run=team/first&run=team/second"),
+        (True, "/rft/runs"),
+        (True, f"/rft/runs/{uid_of(1)}"),
+    ],
+)
+async def test_runs_that_are_not_kept_whole_are_read_when_they_are_shown(is_hosted: bool, path: str) -> None:
+    text = base64.b85encode(random.Random(1).randbytes(100_000)).decode()
+    first = run_object("first", env=[{"id": "team/a", "args": {"text": text}}])
+    hosted = hosted_api()
+    hosted.rest.add(model_object(), first, run_object("second", number=2))
+    known = hosted.rest.services.objects.runs.find("team", "first")
+    assert known is not None
+    assert known.data is None
+    await hosted.key()
+    client, headers = (hosted.client, {}) if is_hosted else (hosted.rest.client, hosted.rest.user("ann", *USER))
+    answer = await client.get(path, headers=headers)
+    assert answer.status_code == 200, answer.text
+    assert "team/a" in answer.text
+    assert [str(request) for request in hosted.rest.cluster.requests] == ["list rlruns in namespace team"]
+
+    del hosted.rest.cluster.objects["RLRun", "team", "first"]
+    assert (await client.get(path, headers=headers)).status_code == (200 if path == "/rft/runs" else 404)

@@ -1,6 +1,8 @@
 """The kept objects follow list and watch."""
 
 import asyncio
+import base64
+import random
 from collections.abc import AsyncIterator
 
 import pytest
@@ -24,14 +26,23 @@ class Scripted(ListingCluster):
         self.lists = lists
         self.watches = watches
         self.versions: list[str] = []
+        self.stored: dict[str, Obj] = {}
+        self.read: list[str] = []
         self.is_done = asyncio.Event()
 
     @override
-    async def list_all(self, kind: ResourceKind) -> tuple[list[Obj], str]:
+    async def all_pages(self, kind: ResourceKind) -> AsyncIterator[tuple[list[Obj], str]]:
         found = self.lists.pop(0)
         if isinstance(found, ApiError):
             raise found
-        return found, "10"
+        for start in range(0, len(found), 100):
+            yield found[start : start + 100], "10"
+        yield [], "10"
+
+    @override
+    async def read_listed(self, kind: ResourceKind, namespace: str | None, name: str) -> Obj | None:
+        self.read.append(name)
+        return self.stored.get(name)
 
     @override
     async def watch(self, kind: ResourceKind, version: str, seconds: float) -> AsyncIterator[tuple[str, Obj]]:
@@ -166,12 +177,12 @@ async def test_what_is_written_during_a_list_is_kept_if_it_is_newer() -> None:
 
     class Writing(Scripted):
         @override
-        async def list_all(self, kind: ResourceKind) -> tuple[list[Obj], str]:
-            found = await super().list_all(kind)
+        async def all_pages(self, kind: ResourceKind) -> AsyncIterator[tuple[list[Obj], str]]:
+            async for page in super().all_pages(kind):
+                yield page
             objects.put(changed)
             objects.put(run_object("new", number=11))
             objects.put(run_object("deleted-before", number=9))
-            return found
 
     objects = WatchedObjects(Writing([[old], [old]], []), RLRUN, summarize_run)
     await objects._list()
@@ -212,3 +223,56 @@ async def test_the_same_version_is_no_change() -> None:
     for number in (1, 1, 2):
         objects.put(run_object("a", number=number))
     assert told == [(uid_of(1), False), (uid_of(1), True), (uid_of(2), False)]
+
+
+def large_run(run: str, number: int, size: int = 1_300_000) -> Obj:
+    """Return a run whose arguments cannot be compressed."""
+    text = base64.b85encode(random.Random(number).randbytes(size * 4 // 5)).decode()
+    return run_object(run, number=number, env=[{"id": "me/reverse", "args": {"text": text}}])
+
+
+async def test_large_objects_are_not_kept_but_read_when_needed() -> None:
+    """200 runs of 1.3 MB must not need a quarter of a gigabyte."""
+    large, small = large_run("large", 1), run_object("small", number=2)
+    cluster = Scripted([[large, small]], [[("ADDED", large_run("later", 11))]])
+    objects = await follow(cluster)
+    kept = {each.name: each for each in objects.all()}
+    assert {name for name, each in kept.items() if each.data is None} == {"large", "later"}
+    assert kept["large"].size > 1_300_000
+    assert objects.kept_bytes == len(kept["small"].data or b"")
+    with pytest.raises(ValueError, match="team/large is not kept whole"):
+        kept["large"].read()
+
+    cluster.stored = {"large": large}
+    assert await objects.load(kept["small"]) is kept["small"]
+    loaded = await objects.load(kept["large"])
+    assert loaded is not None
+    assert loaded.read()["spec"] == large["spec"]
+    assert await objects.load(kept["later"]) is None, "it was deleted"
+    cluster.stored = {"large": large_run("large", 3)}
+    assert await objects.load(kept["large"]) is None, "another run has its name"
+    assert cluster.read == ["large", "later", "large"]
+
+
+async def test_small_objects_are_kept_up_to_a_number_of_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watched_objects, "MAX_KEPT_BYTES", 50_000)
+    runs = [large_run(f"run-{n}", n, 15_000) for n in range(1, 9)]
+    objects = await follow(Scripted([runs], [[]]))
+    for number in range(9, 12):
+        objects.put(large_run(f"run-{number}", number, 15_000))
+    kept = list(objects.all())
+    assert len(kept) == 11
+    assert 30_000 < objects.kept_bytes == sum(len(each.data or b"") for each in kept) <= 50_000
+    for run in runs:
+        objects._remove(run)
+    assert objects.kept_bytes == 0
+    objects.put(large_run("run-12", 12, 15_000))
+    assert objects.kept_bytes > 0
+
+
+async def test_what_kubectl_applied_is_not_kept_a_second_time() -> None:
+    run = run_object("a")
+    run["metadata"]["annotations"] = {watched_objects.LAST_APPLIED: "{}", "mine": "yes"}
+    objects = await follow(Scripted([[run]], []))
+    (kept,) = objects.all()
+    assert kept.read()["metadata"]["annotations"] == {"mine": "yes"}
