@@ -45,7 +45,7 @@ from rlrun_operator.controller.kueue_observer import KueueObserver
 from rlrun_operator.controller.orchestrator_client import OrchestratorClient
 from rlrun_operator.controller.priority_classes import PriorityClasses
 from rlrun_operator.planning.plan.artifact_catalog import ArtifactCatalog
-from rlrun_operator.planning.plan.checkpoint_references import may_start_from
+from rlrun_operator.planning.plan.checkpoint_references import keep_reference, may_start_from
 from rlrun_operator.planning.plan.observation import RunKey, RunObservation
 from rlrun_operator.planning.policies.artifacts.upload_schedule import UploadSchedule
 from rlrun_operator.planning.policies.spec.resolution import attempt_config
@@ -208,16 +208,16 @@ class Observer:
             return catalog
 
     async def _runs_with_checkpoint(self) -> list[Obj]:
-        """Return at least all runs that start from a checkpoint, in their current state. Raises ApiError."""
+        """Return what is kept of at least all runs that start from a checkpoint, as they are now. Raises ApiError."""
         if self._selects_runs:
             try:
-                return await self._cluster.list(RLRUN, fields=WITH_CHECKPOINT)
+                return await self._cluster.list(RLRUN, fields=WITH_CHECKPOINT, keep=keep_reference)
             except ApiError as error:
                 if error.status != BAD_REQUEST:
                     raise
                 log.info("The API server does not select runs by spec.checkpointId, so all are listed: %s", error)
                 self._selects_runs = False
-        return await self._cluster.list(RLRUN)
+        return await self._cluster.list(RLRUN, keep=keep_reference)
 
     async def _list_labelled(
         self, reader: CachedReader, kind: ResourceKind, namespace: str, name: str, is_new: bool

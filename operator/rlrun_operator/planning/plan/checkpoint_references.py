@@ -12,6 +12,15 @@ from rlrun.kube.objects import Obj
 from rlrun.kube.references import split_checkpoint_id
 
 
+def keep_reference(run: Obj) -> Obj:
+    """Return what `referenced_steps` needs of a run, which may be large."""
+    metadata, spec = run["metadata"], run.get("spec") or {}
+    reference = {"metadata": {"namespace": metadata.get("namespace")}, "spec": {}}
+    if spec.get("checkpointId") and needs_start_checkpoint(run):
+        reference["spec"] = {"checkpointId": spec["checkpointId"]}
+    return reference
+
+
 def referenced_steps(
     namespace: str, names: Mapping[int, str], objects: Mapping[int, Obj], runs: Iterable[Obj]
 ) -> set[int]:

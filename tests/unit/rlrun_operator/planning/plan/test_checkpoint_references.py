@@ -1,11 +1,13 @@
 """Checkpoints that other runs start from."""
 
+import json
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+from rlrun.kube.async_client import PAGE_LIMIT
 from rlrun.kube.objects import Obj
-from rlrun_operator.planning.plan.checkpoint_references import needs_start_checkpoint, referenced_steps
+from rlrun_operator.planning.plan.checkpoint_references import keep_reference, needs_start_checkpoint, referenced_steps
 
 from tests.support.cluster_objects import run_object
 from tests.support.fake_artifacts import manifest
@@ -61,6 +63,7 @@ def other(namespace: str = "team", status: Obj | None = None, deleting: bool = F
 )
 def test_a_reference_counts_if_the_run_may_use_the_checkpoint(run: Obj, expected: set[int]) -> None:
     assert referenced_steps("team", NAMES, SHARED, [run]) == expected
+    assert referenced_steps("team", NAMES, SHARED, [keep_reference(run)]) == expected
 
 
 def test_runs_without_a_reference_hide_no_others() -> None:
@@ -80,3 +83,18 @@ def test_runs_without_a_reference_hide_no_others() -> None:
 def test_a_run_needs_its_start_until_it_has_a_checkpoint_or_an_end(status: Obj | None, expected: bool) -> None:
     assert needs_start_checkpoint(other(status=status)) is expected
     assert needs_start_checkpoint(other(status=status, deleting=True)) is False
+
+
+async def test_references_of_large_runs_are_read_without_the_runs(make_world: Callable[..., World]) -> None:
+    """300 runs of 1.3 MB must not be in the operator's memory at once."""
+    world = make_world(artifactPolicy="Delete")
+    await world.start()
+    world.artifacts.folders[f"{ROOT}/checkpoints/step-000001"] = manifest(1)
+    await world.reconcile()
+    large = {"id": "me/reverse", "args": {"text": "x" * 100_000}}
+    other = run_object("other", uid="uid-2", checkpointId="reverse-step-000001-uid-1", env=[large])
+    world.cluster.put(other)
+    kept = await world.reconciler()._observer._runs_with_checkpoint()
+    assert kept
+    assert all(len(json.dumps(run)) < 1000 for run in kept)
+    assert world.cluster.requests[-1].limit_bytes == PAGE_LIMIT
