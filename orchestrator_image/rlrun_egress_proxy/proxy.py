@@ -107,8 +107,9 @@ class EgressProxy:
                 count = await self._relay(client, upstream, len(hello))
             finally:
                 upstream[1].close()
-        TUNNELS.labels(grant.namespace).inc()
-        BYTES.labels(grant.namespace).inc(count)
+        label = grant.namespace if self._settings.metrics_with_tenants else ""
+        TUNNELS.labels(label).inc()
+        BYTES.labels(label).inc(count)
         who = f"{grant.namespace}/{grant.run} {grant.environment}"
         log.info("%s: %s, %d bytes", who, request.destination, count)
 

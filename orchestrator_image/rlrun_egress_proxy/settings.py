@@ -24,6 +24,8 @@ class EgressProxySettings(Schema):
     """Folder with the signing keys, a file each. All of them are accepted, so a key can be replaced by the next one."""
     private_addresses: str = ""
     """Hosts, addresses and networks that are not on the internet and may be reached nevertheless, with commas."""
+    metrics_with_tenants: bool = False
+    """Names of namespaces in `/metrics`, which every pod that reaches its port may read."""
     tunnels_per_run: int = Field(default=64, ge=1)
     connections: int = Field(default=512, ge=2)
     """Connections at a time, each with up to 300 KiB of buffers. One namespace has at most half of them as tunnels."""

@@ -141,7 +141,7 @@ async def serve(config: ServerConfig) -> int:
                     key_management,
                     rest_app(services),
                     hosted=hosted_app(services, hosted),
-                    inference=inference_app(services, pools),
+                    inference=inference_app(services, pools, names_tenants=config.settings.metrics_with_tenants),
                     page=page,
                     sessions=sessions,
                 ),

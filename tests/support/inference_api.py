@@ -64,7 +64,7 @@ class InferenceApi:
 
 @asynccontextmanager
 async def serving_inference_api(
-    address: Callable[[str, str], str], platform_key: bytes = PLATFORM_KEY
+    address: Callable[[str, str], str], platform_key: bytes = PLATFORM_KEY, *, names_tenants: bool = True
 ) -> AsyncIterator[InferenceApi]:
     """Serve the API while the context is open. `address`: of the pool of a namespace and a base model."""
     asked: list[tuple[str, str]] = []
@@ -75,7 +75,7 @@ async def serving_inference_api(
 
     rest = rest_api()
     pools = PoolClient(lambda: platform_key, address_of)
-    app = inference_app(rest.services, pools)
+    app = inference_app(rest.services, pools, names_tenants=names_tenants)
     sockets = listen("127.0.0.1", 0)
     url = f"http://127.0.0.1:{sockets[0].getsockname()[1]}/v1"
     async with (

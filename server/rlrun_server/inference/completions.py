@@ -56,6 +56,8 @@ class Completions:
     capacity: Capacity
     clock: Callable[[], float]
     max_seconds: float = MAX_SECONDS
+    names_tenants: bool = False
+    """Names of namespaces and adapters in the server's metrics."""
 
     async def answer(self, request: Request, user: User, path: str) -> Response:
         """Return the response to a request for `path` below `/v1`."""
@@ -69,7 +71,7 @@ class Completions:
             self._require_ready(model)
             sent = await self._run(user, len(body), rewrite_request, body, model.served_name)
             held.add(len(sent))
-            record = stack.enter_context(RequestRecord(model, self.clock))
+            record = stack.enter_context(RequestRecord(model, self.clock, names_tenants=self.names_tenants))
             try:
                 answer = await until_left(request.receive, self.pools.post(model, path, sent), deadline)
                 stack.callback(answer.close)

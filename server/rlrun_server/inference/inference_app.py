@@ -143,9 +143,16 @@ async def list_models(request: Request, caller: Caller = IDENTIFIED) -> Response
 
 
 def inference_app(
-    services: Services | None = None, pools: PoolClient | None = None, clock: Callable[[], float] = time.monotonic
+    services: Services | None = None,
+    pools: PoolClient | None = None,
+    clock: Callable[[], float] = time.monotonic,
+    *,
+    names_tenants: bool = False,
 ) -> FastAPI:
-    """Return the application. Without services and pools it only has the OpenAPI document."""
+    """Return the application. Without services and pools it only has the OpenAPI document.
+
+    `names_tenants`: as in `Completions`.
+    """
     app = FastAPI(
         title="rlrun-server: deployed adapters",
         version=VERSION,
@@ -164,7 +171,9 @@ def inference_app(
         app.state.access = services.access
         models = DeployedModels(services.objects.adapters)
         access = ModelAccess(models, services.access)
-        app.state.completions = Completions(TenantQueue(1, "completions"), models, access, pools, Capacity(), clock)
+        app.state.completions = Completions(
+            TenantQueue(1, "completions"), models, access, pools, Capacity(), clock, names_tenants=names_tenants
+        )
     return app
 
 

@@ -10,11 +10,12 @@ from rlrun_server.inference.usage import TokenUsage, count
 class RequestRecord:
     """Counts a request when its context ends."""
 
-    def __init__(self, model: DeployedModel, clock: Callable[[], float]) -> None:
+    def __init__(self, model: DeployedModel, clock: Callable[[], float], *, names_tenants: bool) -> None:
         self.model = model
         self.outcome = "failed"
         self.usage: TokenUsage | None = None
         self._clock = clock
+        self._names_tenants = names_tenants
         self._began = clock()
 
     def __enter__(self) -> "RequestRecord":
@@ -23,4 +24,5 @@ class RequestRecord:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        count(self.model, self.outcome, self.usage, self._clock() - self._began)
+        seconds = self._clock() - self._began
+        count(self.model, self.outcome, self.usage, seconds, names_tenants=self._names_tenants)

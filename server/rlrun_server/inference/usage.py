@@ -12,12 +12,12 @@ MAX_TOKENS = 10_000_000
 """Tokens of one request. More are an error of the engine, and must not spoil the sum."""
 REQUESTS = Counter(
     "rlrun_server_inference_requests_total",
-    "Requests to deployed models, by namespace, adapter (empty: the base model) and outcome.",
+    "Requests to deployed models, by namespace, adapter (empty: the base model), if these are shown, and outcome.",
     ["namespace", "adapter", "outcome"], registry=REGISTRY,
 )  # fmt: skip
 TOKENS = Counter(
     "rlrun_server_inference_tokens_total",
-    "Tokens of deployed models as their engines count them, by namespace, adapter and kind (prompt, completion).",
+    "Tokens of deployed models as their engines count them, by namespace, adapter (as above) and kind.",
     ["namespace", "adapter", "kind"], registry=REGISTRY,
 )  # fmt: skip
 SECONDS = Histogram(
@@ -45,13 +45,17 @@ def read_usage(answer: Any) -> TokenUsage | None:
     return TokenUsage(_count(fields.get("prompt_tokens")), _count(fields.get("completion_tokens")))
 
 
-def count(model: DeployedModel, outcome: str, usage: TokenUsage | None, seconds: float) -> None:
-    """Count a request. `outcome`: `ok`, `refused` by the engine, `failed`, or `left` by the client."""
-    REQUESTS.labels(model.namespace, model.adapter, outcome).inc()
+def count(model: DeployedModel, outcome: str, usage: TokenUsage | None, seconds: float, *, names_tenants: bool) -> None:
+    """Count a request. `outcome`: `ok`, `refused` by the engine, `failed`, or `left` by the client.
+
+    `names_tenants`: False counts for no namespace and adapter, since every pod may read the metrics.
+    """
+    namespace, adapter = (model.namespace, model.adapter) if names_tenants else ("", "")
+    REQUESTS.labels(namespace, adapter, outcome).inc()
     SECONDS.observe(seconds)
     if usage is not None:
-        TOKENS.labels(model.namespace, model.adapter, "prompt").inc(usage.prompt)
-        TOKENS.labels(model.namespace, model.adapter, "completion").inc(usage.completion)
+        TOKENS.labels(namespace, adapter, "prompt").inc(usage.prompt)
+        TOKENS.labels(namespace, adapter, "completion").inc(usage.completion)
 
 
 def _count(value: object) -> int:

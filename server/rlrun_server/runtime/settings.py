@@ -62,6 +62,9 @@ class ServerSettings(Schema):
     api_keys_may_write: bool = False
     """Changes, Events, Secrets and logs of pods for callers with an API key, with tokens of the key's account."""
 
+    metrics_with_tenants: bool = False
+    """Names of namespaces and adapters in `/metrics`, which every pod that reaches its port may read."""
+
     page: bool = True
     """Serve the web page and its logins."""
 

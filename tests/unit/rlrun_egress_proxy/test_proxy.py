@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from rlrun.api.base.address_rules import AddressRules
 from rlrun.protocol.egress import EgressGrant, sign
+from rlrun_egress_proxy.metrics import BYTES, TUNNELS
 from rlrun_egress_proxy.proxy import EgressProxy
 from rlrun_egress_proxy.settings import EgressConfig, EgressProxySettings
 
@@ -114,6 +115,20 @@ async def test_an_environment_reaches_its_listed_host_over_tls(make: Make) -> No
     world = await make()
     assert await world.ask() == b"0.5\n"
     assert world.seen == [b"score?\n"]
+
+
+async def test_metrics_name_a_namespace_only_if_the_platform_wants_it(make: Make) -> None:
+    def names() -> set[str]:
+        return {s.labels["namespace"] for m in (TUNNELS, BYTES) for family in m.collect() for s in family.samples}
+
+    for metric in (TUNNELS, BYTES):
+        metric.clear()
+    for wanted in (False, True):
+        world = await make(metrics_with_tenants=wanted)
+        await world.ask()
+        label = "team" if wanted else ""
+        await until(lambda: label in names())  # noqa: B023
+        assert ("team" in names()) is wanted
 
 
 async def test_another_host_or_port_is_refused(make: Make) -> None:

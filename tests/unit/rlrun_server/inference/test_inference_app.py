@@ -7,8 +7,10 @@ from typing import Any
 
 import openai
 import pytest
+from prometheus_client import generate_latest
 from rlrun_server.inference.capacity import Capacity
 from rlrun_server.runtime.metrics import REGISTRY
+from rlrun_server.runtime.settings import ServerSettings
 from starlette.responses import JSONResponse, RedirectResponse, Response
 
 from tests.support.completion_engine import USAGE, CompletionEngine, event, piece
@@ -130,6 +132,18 @@ async def test_a_client_that_leaves_ends_the_work_of_the_engine(api: InferenceAp
     await until(lambda: engine.left == 2)
     await until(lambda: api.completions.capacity.in_progress == 0)
     assert counted("requests", namespace="team", adapter="one", outcome="left") == before + 2
+
+
+async def test_metrics_name_no_tenant_by_default(engine: CompletionEngine) -> None:
+    assert not ServerSettings().metrics_with_tenants
+    before = counted("requests", namespace="", adapter="", outcome="ok")
+    async with serving_inference_api(lambda *_: engine.url, names_tenants=False) as found:
+        found.add(adapter("secret-adapter"))
+        body = {**BODY, "model": "m:secret-adapter"}
+        answer = await found.client.post(CHAT, json=body, headers=found.user("ann", "team"))
+    assert answer.status_code == 200, answer.text
+    assert counted("requests", namespace="", adapter="", outcome="ok") == before + 1
+    assert b"secret-adapter" not in generate_latest(REGISTRY)
 
 
 async def test_tokens_of_a_client_that_left_are_counted(api: InferenceApi, engine: CompletionEngine) -> None:
