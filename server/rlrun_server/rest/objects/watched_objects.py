@@ -1,6 +1,6 @@
 """Objects of one kind as the server knows them: listed once, then followed by a watch.
 
-What lists, filters and orders need of an object is kept, and beside it the object as compressed JSON, if that is small
+The fields for lists, filters and orders are kept, and beside them the object as compressed JSON, if that is small
 and there is memory for it. Other objects are read again when they are needed.
 """
 
@@ -129,7 +129,7 @@ class WatchedObjects(Generic[S]):
         return kept if kept is not None and kept.namespace == namespace else None
 
     async def load(self, kept: KeptObject[S]) -> KeptObject[S] | None:
-        """Return the object such that it can be read, or None if it does not exist any more. Raises ApiError."""
+        """Return the object such that it can be read, or None if it was deleted. Raises ApiError."""
         if kept.data is not None:
             return kept
         obj = await self._cluster.read_listed(self.kind, kept.namespace or None, kept.name)
