@@ -38,7 +38,7 @@ class ChosenNames:
 
     @property
     def problem(self) -> Problem | None:
-        """Description of the values that the last `select` has left out, or None."""
+        """Problem that names what the last `select` left out, None if it left out nothing."""
         if not self._dropped:
             return None
         some = ", ".join(name[:SHOWN_CHARACTERS] for name in self._dropped[:SHOWN])
