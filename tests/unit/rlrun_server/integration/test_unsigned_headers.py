@@ -20,6 +20,8 @@ from tests.support.signing_server import signing_server
 
 RUN = S3Uri(BUCKET, "team/0123")
 PACKAGE = "environments/team/echo/1.0/echo-1.0.whl"
+OWNER = "environments/team/.owner"
+"""Record of the owner's namespace, which these tests do not have."""
 
 
 def archive(name: str) -> bytes:
@@ -66,7 +68,7 @@ def test_processes_and_users_work_with_the_method_of_the_server(dialect: Dialect
         user.put_bytes(package, b"wheel", replace=False)
         with pytest.raises(AlreadyExists):
             user.put_bytes(package, b"other", replace=False)
-        assert s3.objects == {PACKAGE: b"wheel"}
+        assert s3.objects == {PACKAGE: b"wheel", OWNER: b""}
         assert not any(PROBE_FOLDER in key for key in s3.objects)
 
 

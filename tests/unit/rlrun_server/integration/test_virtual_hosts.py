@@ -37,7 +37,7 @@ def test_processes_and_users_get_signatures_for_the_bucket_s_host(dialect: Diale
             assert trainer.delete_prefix(policy) == 2
             user = server.user_store(server.user("ann", "create rlenvironments in team"))
             user.put_bytes(PACKAGE, b"wheel", replace=False)
-            assert s3.objects == {PACKAGE.key: b"wheel"}
+            assert s3.objects == {PACKAGE.key: b"wheel", "environments/team/.owner": b""}
 
 
 def test_a_store_with_a_key_finds_the_style_in_its_variables(s3: SignedS3) -> None:
