@@ -10,6 +10,8 @@ from rlrun.constants import Reason
 from rlrun.protocol.problem import Problem
 
 MAX_NAMES = 200
+OF_AGENTS = ("reward/", "val_reward/", "eval/")
+"""Metrics of environments, which agents have too: with the agent's name behind that of the environment."""
 SHOWN = 3
 """Names in a message."""
 SHOWN_CHARACTERS = 80
@@ -51,4 +53,4 @@ class ChosenNames:
 
 def _is_chosen(name: str) -> bool:
     """Return whether code of an environment has chosen the name: of a metric, or of an agent."""
-    return name.startswith("metrics/") or (name.startswith("reward/") and name.count("/") > 2)
+    return name.startswith("metrics/") or (name.startswith(OF_AGENTS) and name.count("/") > 2)

@@ -164,9 +164,10 @@ class StepReporter:
 
     def record_evaluation(self, step: int, values: dict[str, float]) -> None:
         """Report an evaluation of the policy after `step` steps."""
+        values = finite(self._names.select(values))
         self._evaluation_metrics |= values
         if values:
-            self._write(step, datetime.now(UTC), finite(values))
+            self._write(step, datetime.now(UTC), values)
 
     @property
     def latest_metrics(self) -> dict[str, float]:

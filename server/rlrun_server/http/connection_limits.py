@@ -25,7 +25,8 @@ class OpenConnection:
 class ConnectionLimits:
     """Open connections by source.
 
-    At the total limit an idle connection of the source that has the most makes room, unless that is the new one's.
+    At the limit of a source its oldest idle connection makes room for a new one. At the total limit that is one of the
+    source that has the most among those with an idle one, unless it has fewer than the source of the new one.
     """
 
     def __init__(self, total: int = MAX_CONNECTIONS, per_address: int = MAX_PER_ADDRESS) -> None:
@@ -45,7 +46,7 @@ class ConnectionLimits:
     def admit(self, host: str, close: Callable[[], None]) -> OpenConnection | None:
         """Count a new connection, until `release`. Returns None if there is no room for it."""
         source = source_of(host)
-        if len(self._open.get(source, ())) >= self._per_address or not self._make_room(source):
+        if not self._make_room(source):
             self.refused += 1
             return None
         connection = OpenConnection(source, close)
@@ -64,13 +65,21 @@ class ConnectionLimits:
             del self._open[connection.source]
 
     def _make_room(self, source: str) -> bool:
-        if self._count < self._total:
+        own = len(self._open.get(source, ()))
+        if own >= self._per_address:
+            idle = self._oldest_idle(source)
+        elif self._count < self._total:
             return True
-        largest = max(self._open, key=lambda other: len(self._open[other]))
-        idle = next((one for one in self._open[largest] if not one.is_busy), None)
-        if idle is None or len(self._open[largest]) <= len(self._open.get(source, ())) + 1:
+        else:
+            sources = sorted(self._open, key=lambda other: len(self._open[other]), reverse=True)
+            larger = (other for other in sources if len(self._open[other]) >= own)
+            idle = next((one for other in larger if (one := self._oldest_idle(other)) is not None), None)
+        if idle is None:
             return False
         self.refused += 1
         self.release(idle)
         idle.close()
         return True
+
+    def _oldest_idle(self, source: str) -> OpenConnection | None:
+        return next((one for one in self._open[source] if not one.is_busy), None)

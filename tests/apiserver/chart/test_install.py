@@ -293,6 +293,7 @@ def test_a_spec_of_any_size_is_refused_but_its_run_can_be_deleted(as_user: Clien
     while not refused({"text": "x" * 1_300_000}):
         assert time.monotonic() < deadline + 120, "the policy is not in force again"
         time.sleep(0.2)
+    custom.patch_namespaced_custom_object(*place, "earlier", {"spec": {"stop": True}})
     custom.patch_namespaced_custom_object(*place, "earlier", {"metadata": {"finalizers": None}})
     for run in ("earlier", "usual"):
         custom.delete_namespaced_custom_object(*place, run)

@@ -13,7 +13,7 @@ from rlrun_server.hosted_api.routes.run_routes import RunId
 from rlrun_server.rest.base.problems import RestError
 from rlrun_server.rest.context.services import services_of
 from rlrun_server.rest.metrics.metric_columns import MAX_STEP
-from rlrun_server.rest.routes.runs import find_run
+from rlrun_server.rest.routes.runs import find_run, load_run
 
 router = APIRouter(tags=["data"])
 
@@ -48,7 +48,7 @@ async def get_metrics(
 async def get_usage(request: Request, run: RunId, caller: HostedCaller = READS_METRICS) -> Response:
     """Return the trained tokens of a run, as its metrics have them. There are no prices here, and no other records."""
     services = services_of(request)
-    kept = find_run(services, caller.namespace, run)
+    kept = await load_run(services, caller.namespace, run)
     metrics = await services.metrics.read(caller.namespace, kept.uid)
     tokens = total_tokens(metrics.columns)
     usage = {

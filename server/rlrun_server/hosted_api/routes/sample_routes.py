@@ -19,7 +19,7 @@ from rlrun_server.rest.base.problems import RestError
 from rlrun_server.rest.context.services import services_of
 from rlrun_server.rest.context.stored_runs import uid_of_run
 from rlrun_server.rest.metrics.metric_columns import MAX_STEP
-from rlrun_server.rest.routes.runs import find_run
+from rlrun_server.rest.routes.runs import load_run
 from rlrun_server.rest.run_data.sample_routes import get_group, get_histogram, list_samples
 from rlrun_server.rest.run_data.sample_steps import list_steps
 from rlrun_server.rest.samples.sample_models import (
@@ -87,7 +87,7 @@ async def get_samples(
 @router.get("/rft/runs/{run}/progress")
 async def get_progress(request: Request, run: RunId, caller: HostedCaller = READS_SAMPLES) -> Response:
     """Return the newest step, and the steps up to it that have stored rollouts."""
-    progress = _progress(request, caller, run)
+    progress = await _progress(request, caller, run)
     latest, steps, cursor = _latest_step(progress), set(), ""
     for _ in range(MAX_STEP_PAGES):
         query = StepQuery(split=[SampleSplit.train], max_step=latest, limit=STEPS_OF_PAGE, cursor=cursor)
@@ -117,7 +117,7 @@ async def get_distributions(
     if kind not in REWARDS:
         raise FieldProblems([(["type"], f"must be rewards: there is no distribution of {kind}")], "query")
     if step is None:
-        latest = _latest_step(_progress(request, caller, run))
+        latest = _latest_step(await _progress(request, caller, run))
         query = StepQuery(split=[SampleSplit.train], max_step=latest, order=Order.desc, limit=1)
         steps = _read(StepList, await list_steps(request, caller.namespace, run, query, caller.caller))
         if not steps.items:
@@ -141,8 +141,9 @@ async def _of_step(request: Request, caller: HostedCaller, run: str, answer: Awa
         return None
 
 
-def _progress(request: Request, caller: HostedCaller, run: str) -> Mapping[str, Any]:
-    return (find_run(services_of(request), caller.namespace, run).read().get("status") or {}).get("progress") or {}
+async def _progress(request: Request, caller: HostedCaller, run: str) -> Mapping[str, Any]:
+    kept = await load_run(services_of(request), caller.namespace, run)
+    return (kept.read().get("status") or {}).get("progress") or {}
 
 
 def _latest_step(progress: Mapping[str, Any]) -> int:

@@ -36,6 +36,12 @@ def test_agents_count_and_environments_do_not() -> None:
     assert names.select(values) == {"reward/env/one/mean": 1.0, "reward/env/mean": 1.0}
 
 
+def test_agents_of_evaluations_count_too() -> None:
+    names = ChosenMetricNames(1)
+    values = {f"eval/env/{agent}/avg@2": 1.0 for agent in ("one", "two")} | {"val_reward/env/three/mean": 1.0}
+    assert names.select({**values, "eval/env/avg@2": 1.0}) == {"eval/env/one/avg@2": 1.0, "eval/env/avg@2": 1.0}
+
+
 def test_a_worker_that_keeps_no_limit_has_its_metrics_cut() -> None:
     """The limits of the worker are in the process of user code."""
     metrics = {"x" * (MAX_METRIC_NAME + 1): 1.0, **{f"m{number}": 1.0 for number in range(10_000)}}

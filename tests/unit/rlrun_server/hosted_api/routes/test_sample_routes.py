@@ -1,5 +1,8 @@
 """Rollouts, progress and distributions for hosted clients."""
 
+import base64
+import random
+
 import pytest
 from rlrun.storage.layout import S3Uri
 from rlrun_server.hosted_api.objects import sample_objects
@@ -100,3 +103,13 @@ async def test_distributions(api: HostedApi) -> None:
     assert (await api.client.get(f"{PLACE}/samples", params={"step": 99})).json()["samples"] == []
     for path in ("samples", "distributions"):
         assert (await api.client.get(f"/rft/runs/third/{path}", params={"step": 99})).status_code == 404
+
+
+async def test_routes_of_a_run_that_is_not_kept_whole(api: HostedApi) -> None:
+    text = base64.b85encode(random.Random(1).randbytes(80_000)).decode()
+    obj = run_object("large", number=3, env=[{"id": "me/reverse", "args": {"text": text}}])
+    api.rest.add({**obj, "status": {**obj["status"], "progress": {"step": 4}}})
+    for path in ("progress", "distributions"):
+        assert (await api.client.get(f"/rft/runs/large/{path}")).status_code == 200, path
+    assert (await api.client.get("/rft/runs/large/progress")).json()["latestStep"] == 4
+    assert (await api.client.get("/billing/runs/large/usage")).json()["run_name"] is None
