@@ -1,9 +1,9 @@
 """Run of a package of environments on the local cluster that learns, with the demo's model and torch.
 
-    make up && python -m bench.learning_environment PACKAGE RUN.yaml [--include WHEEL]
+    make up && python -m bench.learning_environment PACKAGE RUN.yaml --family NAME --family NAME [--include WHEEL]
 
 Writes docs/bench/environments/NAME.json: the mean reward of the first and the last steps, for each family of tasks. The
-families of a rollout are its metrics whose value is 1: reward functions without weight.
+family of a rollout is the metric of that name whose value is 1: a reward function without weight.
 """
 
 import argparse
@@ -34,6 +34,7 @@ def main() -> None:
     parser.add_argument("package", type=Path)
     parser.add_argument("run", type=Path, help="file of an RLRun")
     parser.add_argument("--include", type=Path, action="append", default=[], help="wheel to push with the package")
+    parser.add_argument("--family", action="append", required=True, help="metric that tells the rollouts of a family")
     arguments = parser.parse_args()
     kubectl, s3 = local_cluster()
     install_platform(kubectl, s3)
@@ -56,21 +57,21 @@ def main() -> None:
     result = {
         "steps": last,
         "compared": STEPS,
-        "families": family_rewards(records),
+        "families": family_rewards(records, arguments.family),
         "seconds": round(time.monotonic() - began, 1),
     }
     print(json.dumps(result))
     RESULTS.with_name(f"{name.replace('-', '_')}.json").write_text(json.dumps(result, indent=1) + "\n")
 
 
-def family_rewards(records: Mapping[str, Sequence[SampleRecord]]) -> dict[str, dict[str, Any]]:
+def family_rewards(records: Mapping[str, Sequence[SampleRecord]], families: Sequence[str]) -> dict[str, dict[str, Any]]:
     """Return the mean reward of each family at each end of the run. Rollouts that failed have none."""
     rewards: dict[str, dict[str, list[float]]] = {}
     for end, some in records.items():
         for record in some:
             if record.error is not None or record.reward is None:
                 continue
-            for family in (name for name, value in record.metrics.items() if value == 1.0):
+            for family in (name for name in families if record.metrics.get(name) == 1.0):
                 rewards.setdefault(family, {}).setdefault(end, []).append(record.reward)
     return {
         family: {end: round(fmean(values), 4) for end, values in ends.items()}

@@ -91,7 +91,6 @@ async def serve(config: ServerConfig) -> int:
     key_store = ApiKeyStore(cluster, namespace, name, time.monotonic) if name else None
     users = Users(cluster.create, time.monotonic, key_store)
     identification = Identification(users, config.settings.reviews_per_second, time.monotonic)
-    user_signing = UserSigning(config.settings, location, signers, identification, users, time.monotonic, safety)
     own_signer = S3Signer(config.endpoint_url, config.region, folder, addressing_style=style)
     root = S3Uri(config.settings.bucket, config.settings.prefix.strip("/"))
     store = own_store(own_signer, config.endpoint_url, config.region, style)

@@ -109,8 +109,10 @@ class DirectRequests:
         if data is not None:
             headers["content-length"] = str(len(data))
         try:
-            response = self._session.send(AWSPreparedRequest(asked.method, url, headers, data, False))
-            body: bytes = response.content
+            response = self._session.send(AWSPreparedRequest(asked.method, url, headers, data, True))
+            stream = StreamingBody(response.raw, response.headers.get("content-length"))
+            largest = limit if response.status_code == 200 else ERROR_BYTES
+            body = read_body(stream, largest, place or asked.url)
         except NO_RESPONSE_ERRORS:
             return NO_RESPONSE, b"", {}
         if response.status_code not in (200, 404):

@@ -28,7 +28,7 @@ from rlrun.api.base.addressing_style import AddressingStyle, read_addressing_sty
 from rlrun.protocol.storage_access import MAX_BATCH
 from rlrun.storage.boto_session import new_session
 from rlrun.storage.bucket_urls import BucketUrls, boto_style, refuse_other_styles
-from rlrun.storage.direct_requests import NO_BODY, DirectRequests
+from rlrun.storage.direct_requests import NO_BODY, DirectRequests, read_body, too_large
 from rlrun.storage.errors import (
     MISSING_CREDENTIALS,
     NO_RESPONSE_ERRORS,
@@ -39,6 +39,7 @@ from rlrun.storage.errors import (
     Corrupt,
     NotFound,
     NotImplementedByStore,
+    ObjectTooLarge,
     StoreError,
     Unreachable,
     translate_s3_errors,
@@ -56,6 +57,7 @@ __all__ = [
     "Corrupt",
     "NotFound",
     "NotImplementedByStore",
+    "ObjectTooLarge",
     "RequestLimits",
     "Store",
     "StoreError",

@@ -17,7 +17,7 @@ SHOWN = 3
 SHOWN_CHARACTERS = 80
 
 
-class ChosenNames:
+class ChosenMetricNames:
     """The names of one run."""
 
     def __init__(self, limit: int = MAX_NAMES) -> None:

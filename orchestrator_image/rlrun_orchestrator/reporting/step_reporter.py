@@ -23,7 +23,7 @@ from rlrun_orchestrator.data.batch_metrics import (
 )
 from rlrun_orchestrator.data.ended_groups import EndedGroup
 from rlrun_orchestrator.data.groups import Group
-from rlrun_orchestrator.data.metric_names import ChosenNames
+from rlrun_orchestrator.data.metric_names import ChosenMetricNames
 from rlrun_orchestrator.data.reward_histogram import RewardHistograms
 from rlrun_orchestrator.data.schedule import RunSchedule
 from rlrun_orchestrator.data.sent_batch import SentBatch
@@ -115,7 +115,7 @@ class StepReporter:
         self._rollouts_per_example = rollouts_per_example
         self._learns_from_rewards = learns_from_rewards
         self._totals = TrainingTotals()
-        self._names = ChosenNames()
+        self._names = ChosenMetricNames()
         self._step_metrics: dict[str, float] = {}
         """Metrics of the newest step."""
         self._evaluation_metrics: dict[str, float] = {}

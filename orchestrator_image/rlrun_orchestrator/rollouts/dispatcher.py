@@ -364,7 +364,8 @@ class Dispatcher:
         if group.outcome is not GroupOutcome.errored:
             self._environments.environments[group.example.environment].backoff.record_success()
             if self._scoring.verify:
-                self.sampler.add_score(tracked.example, group.mean_reward)
+                mean = self.sampler.buffer.settings.decisive_mean(group.mean_rewards)
+                self.sampler.add_score(tracked.example, mean)
         elif not counted and group.rollouts and {each.reason for each in group.errors} != {Reason.TEACHER_REFUSED}:
             self._environments.environments[group.example.environment].backoff.record_failure(self._clock(), started)
         if group.filter_reason is not None:

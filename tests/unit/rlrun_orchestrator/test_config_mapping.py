@@ -16,6 +16,7 @@ from rlrun_orchestrator.data.example_buffer import Example
 from rlrun_orchestrator.data.group_filter import GroupFilter
 from rlrun_orchestrator.data.sent_batch import SentBatch
 from rlrun_orchestrator.inference.gateway.package_pins import PackageRef
+from rlrun_orchestrator.rollouts.environments import LoadLimits
 from rlrun_orchestrator.training.trainer_session import session_spec
 
 from tests.support.fake_environment import FakeEnvironment

@@ -5,11 +5,11 @@ from types import SimpleNamespace
 from rlrun.constants import Reason
 from rlrun.protocol.environment import MAX_METRIC_NAME, MAX_METRICS, RolloutResult
 from rlrun_orchestrator.data.batch_metrics import environment_metrics
-from rlrun_orchestrator.data.metric_names import MAX_NAMES, ChosenNames
+from rlrun_orchestrator.data.metric_names import MAX_NAMES, ChosenMetricNames
 
 
 def test_names_of_each_step_are_no_new_series() -> None:
-    names, seen = ChosenNames(), set[str]()
+    names, seen = ChosenMetricNames(), set[str]()
     for step in range(10):
         reported = {f"metrics/id-{step}-{number}/mean": 1.0 for number in range(1000)}
         seen |= names.select({**reported, "reward/mean": 0.5}).keys()
@@ -23,7 +23,7 @@ def test_names_of_each_step_are_no_new_series() -> None:
 
 
 def test_a_name_that_was_kept_stays_and_the_warning_ends() -> None:
-    names = ChosenNames(2)
+    names = ChosenMetricNames(2)
     names.select({"metrics/a/mean": 1.0, "metrics/b/mean": 1.0, "metrics/c/mean": 1.0})
     assert names.problem
     assert names.select({"metrics/b/mean": 2.0}) == {"metrics/b/mean": 2.0}
@@ -31,7 +31,7 @@ def test_a_name_that_was_kept_stays_and_the_warning_ends() -> None:
 
 
 def test_agents_count_and_environments_do_not() -> None:
-    names = ChosenNames(1)
+    names = ChosenMetricNames(1)
     values = {"reward/env/one/mean": 1.0, "reward/env/two/mean": 1.0, "reward/env/mean": 1.0}
     assert names.select(values) == {"reward/env/one/mean": 1.0, "reward/env/mean": 1.0}
 
