@@ -91,6 +91,8 @@ class StoreProbe:
     def _run(self) -> SigningVerdict:
         folder = self._root / PROBE_FOLDER / uuid.uuid4().hex
         answers = {}
+        # Some servers make the bucket of an object that is written, and a wrong name would not be noticed.
+        self._store.check(folder)
         try:
             for method in SigningMethod:
                 answers[method] = self._attempts(method, folder)
