@@ -19,6 +19,7 @@ pytestmark = pytest.mark.alone
 
 SEEN_ELSEWHERE = {
     Permission("rlrun.dev", "rlruns/finalizers", "update"): "asked by an admission plugin that is off here",
+    Permission("", "pods", "delete"): "for pods of a lost node: tests/apiserver/rlrun_operator/test_lost_nodes.py",
 }
 """Permissions that this cluster's log cannot show, and why they are needed."""
 
