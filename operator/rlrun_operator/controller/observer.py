@@ -208,7 +208,7 @@ class Observer:
             return catalog
 
     async def _runs_with_checkpoint(self) -> list[Obj]:
-        """Return what is kept of at least all runs that start from a checkpoint, as they are now. Raises ApiError."""
+        """Return the references of all runs that start from a checkpoint, listed now. Raises ApiError."""
         if self._selects_runs:
             try:
                 return await self._cluster.list(RLRUN, fields=WITH_CHECKPOINT, keep=keep_reference)
