@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Resolve every lock again from pyproject.toml. Usage: requirements/lock.sh [path of uv]
 #
-# No index and no URL is written into a lock: whoever installs uses the index of their own machine.
+# No index and no URL is written into a lock: whoever installs uses the index of their own machine. The hashes, of the
+# files for all platforms, decide what that index may answer.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 uv=${1:-uv}
@@ -12,7 +13,7 @@ compile() { # output, inputs and flags...
     shift
     echo "requirements: $output" >&2
     "$uv" pip compile --quiet --upgrade --python-version 3.11 --python-platform x86_64-manylinux_2_28 \
-        --no-emit-index-url --no-annotate --no-header --output-file "$output" "$@"
+        --generate-hashes --no-emit-index-url --no-annotate --no-header --output-file "$output" "$@"
 }
 
 # The build backend is in every image's lock: the project's own code is installed without build isolation.
@@ -30,6 +31,6 @@ compile harness requirements/harness.in --constraint requirements/environment-v1
 compile torch-cuda requirements/torch.in
 compile torch-cpu requirements/torch.in --override requirements/torch-cpu-without.in
 on_torch=(--constraint requirements/torch-cuda.lock)
-for package in $(cut -d= -f1 requirements/torch-cuda.lock); do on_torch+=(--no-emit-package "$package"); done
+for package in $(sed -n 's/==.*//p' requirements/torch-cuda.lock); do on_torch+=(--no-emit-package "$package"); done
 compile trainer pyproject.toml $backend --extra trainer "${on_torch[@]}"
 compile inference-cpu requirements/inference-cpu.in --override requirements/inference-cpu-without.in "${on_torch[@]}"

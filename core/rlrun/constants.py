@@ -14,6 +14,9 @@ GROUP = "rlrun.dev"
 VERSION = "v1alpha1"
 API_VERSION: ApiVersion = "rlrun.dev/v1alpha1"
 
+MINIMUM_DRIVER = 580
+"""Major version of NVIDIA's driver that CUDA 13 needs, with which trainer and engine are built."""
+
 MAX_RUN_NAME = 40
 """Maximum length of an RLRun's name. Names of children have up to 23 more, of at most 63."""
 
@@ -51,6 +54,8 @@ HASH_ANNOTATION = "rlrun.dev/desired"
 """Digest of the object as the operator built it, without fields that others add."""
 TOKEN_ANNOTATION = "rlrun.dev/token"
 """Digest of the token that a serving pool's pods have."""
+WEIGHTS_LABEL = "rlrun.dev/weights"
+"""Name of the claim with the weights of a model, on the claim and on what fills it."""
 EGRESS_ANNOTATION = "rlrun.dev/egress"
 """Annotation of a namespace: hosts, separated by commas, that its runs may list in env[].egress."""
 REQUEST_ANNOTATION = "rlrun.dev/request-digest"
@@ -87,6 +92,21 @@ SERVER_TLS_PORT = 8443
 SERVER_METRICS_PORT = 8081
 
 # --- processes ------------------------------------------------------------------------------------------------------
+
+
+# --- Certificate authorities of the platform in pods ----------------------------------------------------------------
+
+CA_BUNDLE_CONTAINER = "ca-bundle"
+"""Init container that writes them and the public ones into a file (`rlrun.service.trust_bundle`)."""
+CA_BUNDLE_VARIABLE = "RLRUN_CA_BUNDLE"
+"""Variable with the certificates in PEM."""
+CA_BUNDLE_FILE_VARIABLE = "RLRUN_CA_BUNDLE_FILE"
+"""Variable with the path of a file that has them."""
+CA_BUNDLE_DIR = "/etc/rlrun-ca"
+CA_BUNDLE_PATH = f"{CA_BUNDLE_DIR}/ca-bundle.crt"
+"""File that the clients trust."""
+CA_CLIENT_VARIABLES = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "AWS_CA_BUNDLE", "CURL_CA_BUNDLE", "NODE_EXTRA_CA_CERTS")
+"""Variables that name the file: of OpenSSL, Go, Rust and httpx; of requests; of botocore; of curl; of Node."""
 
 
 class Role(StrEnum):
@@ -127,8 +147,11 @@ class ConditionType(StrEnum):
     """Types of the conditions in the status of this project's objects."""
 
     VALIDATED = "Validated"
+    POD_TEMPLATE_VALID = "PodTemplateValid"
+    """Condition of RLModel: the API server accepts its pods."""
     ADMITTED = "Admitted"
     CHILDREN_APPLIED = "ChildrenApplied"
+    WEIGHTS_CACHED = "WeightsCached"
     TRAINER_READY = "TrainerReady"
     INFERENCE_READY = "InferenceReady"
     ENVIRONMENTS_READY = "EnvironmentsReady"
@@ -150,6 +173,7 @@ START_CONDITIONS = (
     ConditionType.VALIDATED,
     ConditionType.ADMITTED,
     ConditionType.CHILDREN_APPLIED,
+    ConditionType.WEIGHTS_CACHED,
     ConditionType.TRAINER_READY,
     ConditionType.INFERENCE_READY,
     ConditionType.ENVIRONMENTS_READY,
@@ -239,6 +263,13 @@ class Reason(StrEnum):
     CREATE_FAILED = "CreateFailed"
     UNSCHEDULABLE = "Unschedulable"
     NODE_UNREACHABLE = "NodeUnreachable"
+    VOLUME_MOUNT_FAILED = "VolumeMountFailed"
+    POD_SANDBOX_FAILED = "PodSandboxFailed"
+    POD_REJECTED = "PodRejected"
+    POD_EVICTED = "PodEvicted"
+    CONTAINER_LOST = "ContainerLost"
+    INJECTED_CONTAINER_FAILED = "InjectedContainerFailed"
+    READINESS_GATE_CLOSED = "ReadinessGateClosed"
     TRAINER_OUT_OF_MEMORY = "TrainerOutOfMemory"
     INFERENCE_OUT_OF_MEMORY = "InferenceOutOfMemory"
     ENVIRONMENT_OUT_OF_MEMORY = "EnvironmentOutOfMemory"
@@ -280,6 +311,9 @@ class Reason(StrEnum):
     MODEL_HUB_UNREACHABLE = "ModelHubUnreachable"
     MODEL_FOLDER_NOT_WRITABLE = "ModelFolderNotWritable"
     DISK_FULL = "DiskFull"
+    WEIGHTS_CACHED = "WeightsCached"
+    WEIGHTS_DOWNLOADING = "WeightsDownloading"
+    WEIGHTS_NOT_CACHED = "WeightsNotCached"
 
     # Waiting
     WAITING_FOR_TRAINER = "WaitingForTrainer"
@@ -320,6 +354,7 @@ class Reason(StrEnum):
     UPLOAD_FAILED = "UploadFailed"
     UPLOADS_BEHIND = "UploadsBehind"
     CHECKPOINT_SKIPPED = "CheckpointSkipped"
+    CHECKPOINT_EXCEEDS_GRACE_PERIOD = "CheckpointExceedsGracePeriod"
     ADAPTER_SKIPPED = "AdapterSkipped"
 
     # Inference
@@ -425,6 +460,7 @@ class Reason(StrEnum):
     RUN_RESTARTING = "RunRestarting"
     ORCHESTRATOR_REPLACED = "OrchestratorReplaced"
     LOST_POD_DELETED = "LostPodDeleted"
+    OUTLIVED_POD_DELETED = "OutlivedPodDeleted"
     ARTIFACTS_NOT_DELETED = "ArtifactsNotDeleted"
 
     # REST API
@@ -443,6 +479,8 @@ class Reason(StrEnum):
     CROSS_SITE_REQUEST = "CrossSiteRequest"
     CONNECTION_NOT_ENCRYPTED = "ConnectionNotEncrypted"
     LOGIN_CODE_INVALID = "LoginCodeInvalid"
+    OIDC_LOGIN_REFUSED = "OidcLoginRefused"
+    OIDC_ISSUER_UNAVAILABLE = "OidcIssuerUnavailable"
     LOGS_NOT_AVAILABLE = "LogsNotAvailable"
 
     # Requests between processes

@@ -17,6 +17,7 @@ from rlrun_operator.operator_process import Operator
 from rlrun_operator.runtime.leader_election import LeaseLost
 from rlrun_operator.runtime.platform_key import KeyInvalid
 from rlrun_operator.runtime.server_certificate import CertificateMissing
+from rlrun_operator.runtime.trusted_authorities import with_ca_bundle
 
 GC_THRESHOLDS = (50_000, 20, 20)
 """New objects before a garbage collection, and collections of one generation before one of the next."""
@@ -28,7 +29,7 @@ def main() -> int:
     Returns exit code 0 after a stop, 1 after the loss of the Lease or without a key, 64 for invalid settings.
     """
     try:
-        settings = load_settings()
+        settings = with_ca_bundle(load_settings())
     except SettingsError as error:
         print(error, file=sys.stderr)
         return ExitCode.CONFIGURATION

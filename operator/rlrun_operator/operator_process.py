@@ -9,57 +9,45 @@ import signal
 import socket
 import time
 import uuid
-from collections.abc import Callable, Collection, Coroutine
+from collections.abc import Coroutine
 from datetime import UTC, datetime
-from itertools import starmap
 from typing import Any
 
 from aiohttp import web
 from rlrun.api.base.phases import Phase
-from rlrun.constants import SERVING_LABEL
+from rlrun.constants import RUN_LABEL, SERVING_LABEL
 from rlrun.kube.async_client import AsyncKubeClient
 from rlrun.kube.async_transport import AsyncApiTransport
 from rlrun.kube.connection.api_configuration import load_configuration
-from rlrun.kube.errors import ApiError
-from rlrun.kube.kinds import (
-    DEPLOYMENT,
-    RLCHECKPOINT,
-    RLMODEL,
-    RLRUN,
-    SECRET,
-    WORKLOAD,
-    ResourceKind,
-)
-from rlrun.kube.objects import Obj, label
+from rlrun.kube.informer import CachedObject, ObjectChange
+from rlrun.kube.kinds import ARTIFACTS, RLADAPTER, RLCHECKPOINT, RLMODEL, RLRUN, WORKLOAD, ResourceKind
+from rlrun.kube.requests import KubeRequest
+from rlrun.service.server import listen_on
 
 from rlrun_operator import handlers
-from rlrun_operator.cache.child_kinds import PODS_AND_CHILDREN
-from rlrun_operator.cache.confirmation import confirm_answers
-from rlrun_operator.cache.first_answers import BY_UID, read_first_answers
-from rlrun_operator.cache.metadata_watch import MetadataWatch
-from rlrun_operator.cache.new_runs import NewRuns
-from rlrun_operator.cache.object_cache import ObjectCache, Question, listed_version
-from rlrun_operator.cache.recording_transport import RecordingTransport
-from rlrun_operator.cache.run_index import RunIndex
+from rlrun_operator.cluster.informers import FOLLOWED, Informers
+from rlrun_operator.cluster.runs import RunObjects
 from rlrun_operator.config.settings import OperatorSettings
 from rlrun_operator.controller.admission_queue import AdmissionQueue
 from rlrun_operator.controller.applier import Applier
 from rlrun_operator.controller.kueue_queue import KueueQueue, names_local_queue
-from rlrun_operator.controller.model_status import ModelStatusWriter
+from rlrun_operator.controller.models.model_pod_check import ModelPodCheck
+from rlrun_operator.controller.models.model_status import ModelStatusWriter
+from rlrun_operator.controller.models.weights_caches import WeightsCaches
 from rlrun_operator.controller.observer import Observer
 from rlrun_operator.controller.orchestrator_client import HttpOrchestratorClient
+from rlrun_operator.controller.progress_writer import ProgressWriter
 from rlrun_operator.controller.reconciler import Reconciler
-from rlrun_operator.controller.run_list import list_runs
 from rlrun_operator.planning.plan.observation import RunKey
-from rlrun_operator.planning.plan.stored_status import is_finished, stored_phase
+from rlrun_operator.planning.plan.stored_status import is_finished
 from rlrun_operator.planning.policies.ending.resync_schedule import resync_schedule
-from rlrun_operator.probes import EventLoopWatchdog, web_app
 from rlrun_operator.resources.access.run_tokens import key_secret_name
 from rlrun_operator.resources.access.storage_access import grant_key_secret_name
 from rlrun_operator.runtime.in_turns import in_turns
 from rlrun_operator.runtime.leader_election import LeaderElection, LeaseLost
-from rlrun_operator.runtime.metrics import CACHE_BYTES, LEADING, REGISTRY, RunPhaseCollector
+from rlrun_operator.runtime.metrics import API_REQUESTS, CACHE_BYTES, LEADING, REGISTRY, RunPhaseCollector
 from rlrun_operator.runtime.platform_key import ensure_key
+from rlrun_operator.runtime.probes import EventLoopWatchdog, web_app
 from rlrun_operator.runtime.rate_limit import RateLimit, RateLimitedTransport
 from rlrun_operator.runtime.server_certificate import ensure_authority
 from rlrun_operator.runtime.work_queue import Priority, WorkQueue, namespace_limit, work
@@ -70,8 +58,24 @@ log = logging.getLogger(__name__)
 
 SWEEP_SECONDS = 3600.0
 """Pause between two reconciles of finished runs in which nothing is left to do."""
+LISTS_SECONDS = 20.0
+"""Time limit for the first lists of all kinds."""
 STOP_SECONDS = 3.0
-"""Time for kopf to close its streams before the process exits."""
+"""Time for tasks, and for kopf, to end before the process exits."""
+
+
+async def ensure_keys(cluster: AsyncKubeClient, settings: OperatorSettings) -> tuple[bytes, bytes]:
+    """Return the keys of run tokens and of storage grants. All keys of the platform exist then.
+
+    Raises ApiError, KeyInvalid.
+    """
+    namespace, lease_name = settings.lease_namespace, settings.lease_name
+    if (egress := settings.egress) is not None and egress.create_key:
+        await ensure_key(cluster, egress.key_secret.namespace, egress.key_secret.name)
+    return (
+        await ensure_key(cluster, namespace, key_secret_name(lease_name)),
+        await ensure_key(cluster, namespace, grant_key_secret_name(lease_name)),
+    )
 
 
 class Operator:
@@ -81,10 +85,7 @@ class Operator:
         self._settings = settings
         self._identity = identity or f"{os.environ.get('HOSTNAME') or socket.gethostname()}_{uuid.uuid4().hex[:8]}"
         self._queue: WorkQueue[RunKey] = WorkQueue(namespace_limit=namespace_limit(settings.workers))
-        self._phases = RunPhaseCollector(lambda: len(self._queue), lambda: self._queue.delayed)
-        self._cache = ObjectCache(time.monotonic)
-        self._index = RunIndex()
-        self._new_runs = NewRuns(time.monotonic)
+        self._model_pods = ModelPodCheck(settings)
         self._heartbeat = EventLoopWatchdog()
         self._stop = asyncio.Event()
         self._watching = asyncio.Event()
@@ -108,12 +109,12 @@ class Operator:
         """Run until `stop`, a signal, or the loss of the Lease."""
         self._listen_to_signals()
         configuration = await self._configure()
-        limit = RateLimit(self._settings.api.qps, self._settings.api.burst, time.monotonic)
-        limited = RecordingTransport(AsyncApiTransport(configuration), self._cache)
-        cluster = AsyncKubeClient(RateLimitedTransport(limited, limit))
         # Each watch occupies a connection. Neither they nor the Lease wait for other requests.
-        unlimited = AsyncApiTransport(await self._configure(), connections=0)
-        watcher = AsyncKubeClient(RecordingTransport(unlimited, self._cache))
+        watcher = AsyncKubeClient(AsyncApiTransport(configuration, connections=0, on_request=count_request))
+        informers = self._informers(watcher)
+        limit = RateLimit(self._settings.api.qps, self._settings.api.burst, time.monotonic)
+        transport = AsyncApiTransport(await self._configure(), on_request=count_request)
+        objects = RunObjects(RateLimitedTransport(transport, limit), informers)
         poller = HttpOrchestratorClient(
             self._settings.status_url_template, self._queue.add, self._settings.poll_seconds
         )
@@ -126,29 +127,32 @@ class Operator:
             duration=self._settings.lease_seconds,
         )
         artifacts = S3ArtifactStore(self._settings.s3_threads, lease.is_held)
-        REGISTRY.register(self._phases)
-        CACHE_BYTES.set_function(self._cache.size)
+        phases = RunPhaseCollector(
+            lambda: (run.phase for run in informers.runs()), lambda: len(self._queue), lambda: self._queue.delayed
+        )
+        REGISTRY.register(phases)
+        CACHE_BYTES.set_function(lambda: informers.stored_bytes)
         try:
             await self._serve(runner)
             async with _Tasks() as tasks:
                 tasks.start(self._heartbeat.beat())
-                await self._lead(tasks, lease, cluster, watcher, artifacts, poller)
+                await self._lead(tasks, lease, objects, informers, artifacts, poller)
         finally:
             LEADING.set(0)
-            REGISTRY.unregister(self._phases)
+            REGISTRY.unregister(phases)
             self._queue.close()
             await runner.cleanup()
             await poller.close()
             artifacts.close()
-            await cluster.close()
+            await objects.cluster.close()
             await watcher.close()
 
     async def _lead(
         self,
         tasks: "_Tasks",
         lease: LeaderElection,
-        cluster: AsyncKubeClient,
-        watcher: AsyncKubeClient,
+        objects: RunObjects,
+        informers: Informers,
         artifacts: S3ArtifactStore,
         poller: HttpOrchestratorClient,
     ) -> None:
@@ -160,43 +164,29 @@ class Operator:
         acquired.result()
         self._leading = True
         LEADING.set(1)
-        namespace, lease_name = self._settings.lease_namespace, self._settings.lease_name
-        token_key = await ensure_key(cluster, namespace, key_secret_name(lease_name))
-        grant_key = await ensure_key(cluster, namespace, grant_key_secret_name(lease_name))
+        cluster = objects.cluster
+        token_key, grant_key = await ensure_keys(cluster, self._settings)
         authority = await ensure_authority(cluster, self._settings, datetime.now(UTC))
         settings = self._settings.model_copy(update={"storage_server_authority": authority})
-        observer = Observer(
-            cluster, artifacts, poller, settings, token_key, grant_key, self._cache, self._index, self._new_runs
-        )
+        observer = Observer(objects, artifacts, poller, settings, token_key, grant_key)
         admissions = AdmissionQueue(self._settings, self._queue.add) if self._settings.queue.is_limited else None
         queue = KueueQueue(self._settings, admissions)
-        reconciler = Reconciler(observer, Applier(cluster, artifacts), settings, self._phases, queue=queue)
-        serving = ServingController(cluster, observer, settings, token_key)
-        registry = handlers.registry(
-            self._configure,
-            self._queue.add,
-            self._enqueue_pending,
-            functools.partial(self._enqueue_warm_starts, reconciler),
-            serving,
-            self._cache,
-        )
+        reconciler = Reconciler(observer, Applier(cluster, artifacts), settings, queue=queue)
+        serving = ServingController(objects, observer, settings, token_key)
+        informers.listeners.append(functools.partial(self._on_change, informers, reconciler, serving))
+
+        def start_watches() -> None:
+            for job in informers.jobs():
+                tasks.start(job)
+
         kopf_stop = asyncio.Event()
-        watching = tasks.start(
-            handlers.watch(
-                registry,
-                self._settings.watch_namespaces,
-                self._cache,
-                self._new_runs,
-                self._queue.add,
-                functools.partial(self._enqueue_changed, serving, reconciler),
-                kopf_stop,
-                self._watching,
-            )
-        )
+        registry = handlers.registry(self._configure, start_watches)
+        watching = tasks.start(handlers.run_kopf(registry, kopf_stop, self._watching))
         holding = tasks.start(lease.hold())
-        working = [tasks.start(self._resync(cluster, admissions, reconciler)), tasks.start(self._confirmation(cluster))]
-        working += [tasks.start(self._work(reconciler)) for _ in range(self._settings.workers)]
-        working += [tasks.start(job) for job in (*serving.jobs(), *self._cache_jobs(watcher, serving, reconciler))]
+        working = [tasks.start(self._resync(cluster, informers, admissions, reconciler))]
+        progress = ProgressWriter(objects, poller)
+        working += [tasks.start(self._work(reconciler, progress)) for _ in range(self._settings.workers)]
+        working += [tasks.start(job) for job in serving.jobs()]
         tasks.start(self._restore_signal_handlers())
         done, _ = await asyncio.wait({stopped, watching, holding, *working}, return_when=asyncio.FIRST_COMPLETED)
         # Stop all writes before releasing the Lease; end the watches last.
@@ -222,155 +212,126 @@ class Operator:
         await self._watching.wait()
         self._listen_to_signals()
 
-    def _cache_jobs(
-        self, cluster: AsyncKubeClient, pools: handlers.Pools, reconciler: Reconciler
-    ) -> list[Coroutine[Any, Any, None]]:
-        namespaces, children = self._namespaces(), self._child_kinds()
+    def _informers(self, watcher: AsyncKubeClient) -> Informers:
+        kinds = (*FOLLOWED, *([WORKLOAD] if self._settings.kueue else []))
+        return Informers(watcher, kinds, self._namespaces())
 
-        def on_change(obj: Obj) -> None:
-            key = handlers.run_key(obj)
-            if key is not None:
-                self._queue.add(key)
-            if label(obj, SERVING_LABEL):
-                pools.on_change(obj)
-
-        def on_open_of_pools(_: ResourceKind, namespace: str | None) -> None:
-            pools.queue_all(namespace)
-
-        on_open: Callable[[ResourceKind, str | None], None] = functools.partial(
-            self._enqueue_changed, pools, reconciler
-        )
-        # Serving pools have Deployments, and runs have none.
-        opened = [*((kind, on_open) for kind in children), (DEPLOYMENT, on_open_of_pools)]
-        for namespace in namespaces:
-            # Changes of pods make the Secrets of their runs be read again; Secrets themselves are not watched.
-            self._cache.watch_opened(SECRET, namespace, ())
-        return [
-            MetadataWatch(cluster, self._cache, self._index, kind, namespace, on_change, when_open).run()
-            for kind, when_open in opened
-            for namespace in namespaces
-        ]
-
-    def _confirmation(self, cluster: AsyncKubeClient) -> Coroutine[Any, Any, None]:
-        return confirm_answers(cluster, self._cache, self._namespaces(), (*self._child_kinds(), *BY_UID))
+    def _on_change(
+        self,
+        informers: Informers,
+        reconciler: Reconciler,
+        pools: ServingController,
+        kind: ResourceKind,
+        change: ObjectChange[CachedObject],
+    ) -> None:
+        """Queue the runs and pools that a change concerns."""
+        cached, labels = change.cached, dict(change.cached.labels)
+        if kind == RLMODEL and not change.is_own:
+            for run in informers.runs():
+                if run.phase in ("", Phase.pending.value):
+                    self._queue.add(RunKey(run.namespace, run.name))
+            pools.queue_all()
+        elif kind == RLRUN and not change.is_own:
+            self._queue.add(RunKey(cached.namespace, cached.name))
+        elif kind in ARTIFACTS or not change.is_own:
+            # Artifacts also after own writes: those of pools decide which adapters retention may delete.
+            if labels.get(RUN_LABEL):
+                self._queue.add(RunKey(cached.namespace, labels[RUN_LABEL]))
+            if kind == RLCHECKPOINT:
+                # Runs of other namespaces must not start from it.
+                for key in reconciler.warm_starts(cached.namespace, cached.name):
+                    if key.namespace in readers(cached):
+                        self._queue.add(key)
+            if (kind == RLADAPTER or SERVING_LABEL in labels) and cached.data is not None:
+                pools.on_change(cached.read())
 
     def _namespaces(self) -> list[str | None]:
         return [*self._settings.watch_namespaces] or [None]
-
-    def _child_kinds(self) -> tuple[ResourceKind, ...]:
-        return (*PODS_AND_CHILDREN, *([WORKLOAD] if self._settings.kueue else []))
 
     async def _configure(self) -> Any:
         return await load_configuration(self._settings.kubeconfig)
 
     async def _serve(self, runner: web.AppRunner) -> None:
         await runner.setup()
-        site = web.TCPSite(runner, "0.0.0.0", self._settings.http_port)
-        await site.start()
+        await listen_on(runner, self._settings.http_port)
         self.port = runner.addresses[0][1]
         log.info("serving /healthz, /readyz and /metrics on port %s", self.port)
 
-    async def _work(self, reconciler: Reconciler) -> None:
+    async def _work(self, reconciler: Reconciler, progress: ProgressWriter) -> None:
         await self._may_work.wait()
-        await work(self._queue, reconciler.reconcile)
+        await work(self._queue, reconciler.reconcile, progress.write)
 
     async def _resync(
-        self, cluster: AsyncKubeClient, admissions: AdmissionQueue | None, reconciler: Reconciler
+        self,
+        cluster: AsyncKubeClient,
+        informers: Informers,
+        admissions: AdmissionQueue | None,
+        reconciler: Reconciler,
     ) -> None:
-        """List all runs periodically, to find changes that a watch has missed.
+        """Start the workers, and queue all runs periodically.
 
         Finished runs in which nothing is left to do are reconciled in a slow sweep only: for example for files that
         were deleted in S3.
         """
+        await self._start_workers(informers, admissions)
+        # Without this list, events add runs.
+        await informers.until_synced(RLRUN)
         clock = asyncio.get_running_loop().time
         swept = clock()
         while True:
             is_sweep = clock() - swept >= SWEEP_SECONDS
-            try:
-                await self._list_runs(cluster, admissions, None if is_sweep else reconciler)
-                swept = clock() if is_sweep else swept
-            except ApiError as error:
-                log.warning("Could not list the runs; retrying in 5 s: %s", error)
-                if admissions is None:
-                    # Events add runs, too. With a queue the operator must know which runs have a place.
-                    self._may_work.set()
-                await asyncio.sleep(5)
-                continue
+            await self._queue_runs(informers, None if is_sweep else reconciler)
+            swept = clock() if is_sweep else swept
+            await self._write_models(cluster, informers)
             await asyncio.sleep(self._settings.resync_seconds)
 
-    async def _list_runs(
-        self,
-        cluster: AsyncKubeClient,
-        admissions: AdmissionQueue | None = None,
-        reconciler: Reconciler | None = None,
-    ) -> None:
-        """Queue all runs except those that `reconciler` has settled."""
-        keys = {RunKey(*known) for known in self._phases.keys()}  # noqa: SIM118
-        loads_places = admissions is not None and not self._may_work.is_set()
-        listed_at = self._cache.time()
-        runs = await list_runs(cluster, self._settings.watch_namespaces, for_admission=loads_places)
-        self._cache.forget_missing(RLRUN, runs)
-        self._new_runs.see_list((run["metadata"]["namespace"], run["metadata"]["name"]) for run in runs)
-        self._cache.drop_expired()
-        due = []
-        async for run in in_turns(runs):
-            self._cache.changed(RLRUN, run)
-            metadata = run["metadata"]
-            key = RunKey(metadata["namespace"], metadata["name"])
-            self._cache.compare(Question.one(RLRUN, key.namespace, key.name), dict([listed_version(run)]), listed_at)
-            keys.discard(key)
-            self._phases.set_phase(key.namespace, key.name, (stored_phase(run) or Phase.pending).value)
-            if reconciler is None or not reconciler.is_settled(key, metadata["resourceVersion"]):
-                due.append(run)
-        if not self._may_work.is_set():
-            await self._prepare(cluster, admissions, runs)
-        async for key, pause in in_turns(resync_schedule(due, datetime.now(UTC))):
-            self._queue.add_after(key, pause, Priority.RESYNC)
-        # Runs that are gone.
-        for key in keys:
-            self._queue.add(key, Priority.RESYNC)
-        await ModelStatusWriter(cluster).write(None if self._settings.watch_namespaces else runs)
-
-    async def _prepare(self, cluster: AsyncKubeClient, admissions: AdmissionQueue | None, runs: list[Obj]) -> None:
-        """Start the workers once the operator knows which runs have a place and which objects the unfinished ones
-        have."""
+    async def _start_workers(self, informers: Informers, admissions: AdmissionQueue | None) -> None:
+        """Start the workers when all kinds were listed, or reconciles must read for themselves what is missing."""
+        try:
+            async with asyncio.timeout(LISTS_SECONDS):
+                await informers.until_synced()
+        except TimeoutError:
+            log.warning("Not all kinds were listed within %.0f s, so each run's objects are", LISTS_SECONDS)
         if admissions is not None:
-            admissions.load(run for run in runs if not names_local_queue(run))
-        unfinished = [run["metadata"] for run in runs if not is_finished(run)]
-        uids = {(metadata["namespace"], metadata["name"]): str(metadata["uid"]) for metadata in unfinished}
-        await read_first_answers(cluster, self._cache, self._namespaces(), uids)
+            # With a queue the operator must know which runs have a place.
+            await informers.until_synced(RLRUN)
+            listed = [(run, run.read_listed()) for run in informers.runs()]
+            # All fields of runs that may have a place in the queue or wait for one.
+            admissions.load(
+                run.read() if run.data is not None and (not is_finished(obj) or obj["status"].get("queue")) else obj
+                for run, obj in listed
+                if not names_local_queue(obj)
+            )
         self._may_work.set()
 
-    def _enqueue_changed(
-        self, pools: handlers.Pools, reconciler: Reconciler, kind: ResourceKind, namespace: str | None
-    ) -> None:
-        """Queue the runs, in one namespace or in all, without a kept answer of the kind: their objects may have
-        changed.
+    async def _write_models(self, cluster: AsyncKubeClient, informers: Informers) -> None:
+        """Write the status of all models, with the number of runs of all namespaces, and delete unused caches."""
+        runs = [run.read_listed() for run in informers.runs()]
+        caches = await WeightsCaches(cluster, self._namespaces()).sweep(runs)
+        # An operator of some namespaces knows their caches only, and another one would write other numbers.
+        writer = ModelStatusWriter(cluster, pods=self._model_pods, counts_caches=not self._settings.watch_namespaces)
+        await writer.write(None if self._settings.watch_namespaces else runs, caches)
 
-        Pending runs wait for objects that are not kept, and only they for models and for checkpoints of other
-        namespaces. Finished runs that no reconcile has seen yet wait for their turn, see `resync_schedule`.
-        """
-        pending = {*starmap(RunKey, self._phases.pending())}
-        for key in {*starmap(RunKey, self._phases.unfinished_runs()), *reconciler.unsettled_runs()}:
-            if key in pending:
-                is_needed = kind == RLCHECKPOINT or namespace in (None, key.namespace)
-            else:
-                is_seen = kind == RLMODEL or self._cache.has_answer(kind, (key.namespace, key.name))
-                is_needed = namespace in (None, key.namespace) and not is_seen
-            if is_needed:
-                self._queue.add(key, Priority.ROUTINE)
-        pools.queue_all(namespace)
+    async def _queue_runs(self, informers: Informers, reconciler: Reconciler | None) -> None:
+        """Queue all runs except those that `reconciler` has settled."""
+        due = []
+        async for run in in_turns(list(informers.runs())):
+            key = RunKey(run.namespace, run.name)
+            if reconciler is None or not reconciler.is_settled(key, str(run.version)):
+                due.append(run.read_listed())
+        async for key, pause in in_turns(resync_schedule(due, datetime.now(UTC))):
+            self._queue.add_after(key, pause, Priority.RESYNC)
 
-    def _enqueue_pending(self) -> None:
-        for namespace, name in self._phases.pending():
-            self._queue.add(RunKey(namespace, name))
 
-    def _enqueue_warm_starts(
-        self, reconciler: Reconciler, namespace: str, checkpoint: str, readers: Collection[str]
-    ) -> None:
-        for key in reconciler.warm_starts(namespace, checkpoint):
-            if key.namespace in readers:
-                self._queue.add(key)
+def count_request(request: KubeRequest) -> None:
+    """Count a request to the API server."""
+    API_REQUESTS.labels(request.verb.name.lower(), request.kind.plural).inc()
+
+
+def readers(checkpoint: CachedObject) -> set[str]:
+    """Return the namespaces whose runs may start from the RLCheckpoint."""
+    spec = checkpoint.read().get("spec", {}) if checkpoint.data is not None else {}
+    return {checkpoint.namespace, *(spec.get("sharedWith") or ())}
 
 
 class _Tasks:

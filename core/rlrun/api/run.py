@@ -133,7 +133,8 @@ class RLRunSpec(Spec):
     spec_rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
             "batchSize",
-            "self.batchSize % self.rolloutsPerExample == 0",
+            # A client may write 128.0, which an admission policy gets as it is.
+            "int(self.batchSize) % int(self.rolloutsPerExample) == 0",
             "batchSize must be a multiple of rolloutsPerExample: every batch is made of whole groups",
             lambda s: s.batch_size % s.rollouts_per_example == 0,
         ),

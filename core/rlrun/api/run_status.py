@@ -10,7 +10,6 @@ from pydantic import Field, ValidationError
 from rlrun.api.base.kubernetes_types import Condition, Quantity, Status
 from rlrun.api.base.names import EnvironmentId, PackageDigest, PackageVersion
 from rlrun.api.base.phases import Phase
-from rlrun.api.base.rules import LIST_MAP_KEYS
 
 MAX_LISTED = 10
 """Maximum number of checkpoints and of adapters listed in a run's status. All of them exist as separate objects."""
@@ -26,7 +25,7 @@ class Progress(Status):
     reward: float | None = None
     """Mean reward of the newest batch."""
     policy_version: int = Field(default=0, ge=0)
-    """Newest version of the policy that rollouts are sampled from."""
+    """Newest version of the policy that rollouts were sampled from when the run's progress changed last."""
     eta_seconds: float | None = Field(default=None, ge=0)
     """Estimated seconds until the last step."""
     last_step_time: datetime | None = None
@@ -99,9 +98,7 @@ class ComponentStatus(Status):
     """Number of ready pods."""
     crashes: int = Field(default=0, ge=0)
     """Number of container crashes in this attempt that count toward maxRestarts."""
-    pods: list[PodRecord] = Field(
-        default_factory=list, max_length=256, json_schema_extra={"x-kubernetes-list-map-keys": ["uid"]}
-    )
+    pods: list[PodRecord] = Field(default_factory=list, max_length=256)
     """Pods of the component."""
 
 
@@ -159,9 +156,7 @@ class RLRunStatus(Status):
     """Phase of the run: Queued, Pending, Running, Completed, Failed, Stopped or Suspended."""
     observed_generation: int | None = Field(default=None, ge=0)
     """Generation of the spec that this status describes."""
-    conditions: list[Condition] = Field(
-        default_factory=list, max_length=32, json_schema_extra={LIST_MAP_KEYS: ["type"]}
-    )
+    conditions: list[Condition] = Field(default_factory=list, max_length=32)
     """Conditions, one entry per type."""
     reason: str | None = Field(default=None, max_length=256)
     """Reason for the phase, as one CamelCase word."""
@@ -191,9 +186,7 @@ class RLRunStatus(Status):
     """Start time of the next attempt. Set only while it is pending."""
     queue: RunQueue | None = None
     """Place of the run in the queue. Unset for a run that neither waits nor has a place, or without a queue."""
-    components: list[ComponentStatus] = Field(
-        default_factory=list, max_length=64, json_schema_extra={"x-kubernetes-list-map-keys": ["name"]}
-    )
+    components: list[ComponentStatus] = Field(default_factory=list, max_length=64)
     """Components of the run with their pods and crashes."""
     resolved: ResolvedValues | None = None
     """Values of the newest attempt for fields that the spec may leave open. Set when the references of the spec are valid."""  # noqa: E501
@@ -203,13 +196,9 @@ class RLRunStatus(Status):
     """Start time of the first attempt."""
     completion_time: datetime | None = None
     """Time at which the run completed, failed or was stopped."""
-    checkpoints: list[ArtifactEntry] = Field(
-        default_factory=list, max_length=MAX_LISTED, json_schema_extra={LIST_MAP_KEYS: ["step"]}
-    )
+    checkpoints: list[ArtifactEntry] = Field(default_factory=list, max_length=MAX_LISTED)
     """Newest Ready checkpoints, newest first."""
-    adapters: list[ArtifactEntry] = Field(
-        default_factory=list, max_length=MAX_LISTED, json_schema_extra={LIST_MAP_KEYS: ["step"]}
-    )
+    adapters: list[ArtifactEntry] = Field(default_factory=list, max_length=MAX_LISTED)
     """Newest Ready adapters, newest first."""
     last_checkpoint: str | None = Field(default=None, max_length=253)
     """Name of the newest Ready checkpoint."""

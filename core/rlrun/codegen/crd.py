@@ -1,4 +1,6 @@
-"""The four CustomResourceDefinitions, generated from the schema.
+"""The four CustomResourceDefinitions and the admission policy of RLRun, generated from the schema.
+
+They have the form in which the API server stores them, so that tools that compare both find no difference.
 
 python -m rlrun.codegen.crd             write crds/*.yaml
 python -m rlrun.codegen.crd --check     fail if they differ from the schema
@@ -18,8 +20,9 @@ from rlrun.api.base.kubernetes_types import KubernetesObject
 from rlrun.api.checkpoint import RLCheckpoint
 from rlrun.api.model import RLModel
 from rlrun.api.run import RLRun
+from rlrun.codegen.admission_policy import policy_objects
 from rlrun.codegen.generated_files import update
-from rlrun.codegen.openapi import VALIDATIONS, cel_rules, structural
+from rlrun.codegen.openapi import MAP_TYPE, PRESERVE, VALIDATIONS, cel_rules, structural
 from rlrun.constants import GROUP, VERSION
 
 HEADER = "# Generated from core/rlrun/api by `python -m rlrun.codegen.crd`; change the schema, not this file.\n"
@@ -37,13 +40,13 @@ class PrinterColumn:
 
     def to_json(self) -> dict[str, Any]:
         """Return the entry of additionalPrinterColumns."""
-        return {
+        column: dict[str, Any] = {
             "name": self.name,
             "type": self.type,
             "jsonPath": self.path,
             "description": self.description,
-            "priority": int(self.wide),
         }
+        return column | ({"priority": 1} if self.wide else {})
 
 
 AGE = PrinterColumn("Age", ".metadata.creationTimestamp", "Time since the object was created.", "date")
@@ -61,6 +64,9 @@ class CrdKind:
     categories: tuple[str, ...] = ("rl",)
     """Categories in kubectl. Must not be the name of a kind: `kubectl get rlrun NAME` would list the category."""
     selectable: tuple[str, ...] = ()
+    is_written_often: bool = False
+    """The API server checks rules and schema of the whole object in every write, also of the status. True: the rules
+    are in an admission policy, which writes of the status do not concern, and the status has no schema."""
 
     @property
     def name(self) -> str:
@@ -110,6 +116,7 @@ KINDS = (
         ),
         categories=("rl", "all"),
         selectable=(".spec.model", ".spec.checkpointId", ".status.phase"),
+        is_written_often=True,
     ),
     CrdKind(
         RLCheckpoint,
@@ -161,10 +168,38 @@ KINDS = (
 )
 
 
-def crd(kind: CrdKind) -> dict[str, Any]:
-    """Return the CustomResourceDefinition of one kind."""
+def complete_schema(kind: CrdKind) -> dict[str, Any]:
+    """Return the schema of all fields and rules, as reference pages describe it."""
+    schema = _schema(kind, structural(_part(kind, "spec")), structural(_part(kind, "status"), defaults=False))
+    if validations := cel_rules(kind.model):
+        schema[VALIDATIONS] = validations
+        # A rule's fieldPath must exist in the schema.
+        schema["properties"]["metadata"]["properties"] = {"name": {"type": "string", "maxLength": 253}}
+    return schema
+
+
+def stored_schema(kind: CrdKind) -> dict[str, Any]:
+    """Return the schema that the API server applies."""
+    if not kind.is_written_often:
+        return complete_schema(kind)
+    status = structural(_part(kind, "status"), defaults=False)["properties"]
+    selected = {path.removeprefix(".status.") for path in kind.selectable if path.startswith(".status.")}
+    # Atomic: managedFields lists no fields below the status, which has one writer.
+    shape = {"type": "object", MAP_TYPE: "atomic", PRESERVE: True}
+    schema = _schema(
+        kind,
+        structural(_part(kind, "spec"), rules=False),
+        {**shape, "properties": {name: field for name, field in status.items() if name in selected}},
+    )
+    schema["properties"]["status"]["description"] += (
+        f" It has no schema here, so that writes of it are cheap. Fields: {', '.join(status)}."
+    )
+    return schema
+
+
+def _schema(kind: CrdKind, spec: dict[str, Any], status: dict[str, Any]) -> dict[str, Any]:
     fields = kind.model.model_fields
-    schema: dict[str, Any] = {
+    return {
         "type": "object",
         "description": kind.model.__doc__,
         "required": ["spec"],
@@ -173,22 +208,20 @@ def crd(kind: CrdKind) -> dict[str, Any]:
             "kind": {"type": "string", "description": f"{kind.name}."},
             # No description: the API server accepts only limits of the name here.
             "metadata": {"type": "object"},
-            "spec": {**structural(_part(kind, "spec")), "description": fields["spec"].description},
-            "status": {
-                **structural(_part(kind, "status"), defaults=False),
-                "description": fields["status"].description,
-            },
+            "spec": {**spec, "description": fields["spec"].description},
+            "status": {**status, "description": fields["status"].description},
         },
     }
-    if validations := cel_rules(kind.model):
-        schema[VALIDATIONS] = validations
-        # A rule's fieldPath must exist in the schema.
-        schema["properties"]["metadata"]["properties"] = {"name": {"type": "string", "maxLength": 253}}
+
+
+def crd(kind: CrdKind) -> dict[str, Any]:
+    """Return the CustomResourceDefinition of one kind."""
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
         "metadata": {"name": kind.crd_name},
         "spec": {
+            "conversion": {"strategy": "None"},
             "group": GROUP,
             "scope": "Namespaced" if kind.namespaced else "Cluster",
             "names": {
@@ -207,7 +240,7 @@ def crd(kind: CrdKind) -> dict[str, Any]:
                     "subresources": {"status": {}},
                     "additionalPrinterColumns": [column.to_json() for column in kind.columns],
                     "selectableFields": [{"jsonPath": path} for path in kind.selectable],
-                    "schema": {"openAPIV3Schema": schema},
+                    "schema": {"openAPIV3Schema": stored_schema(kind)},
                 }
             ],
         },
@@ -215,17 +248,30 @@ def crd(kind: CrdKind) -> dict[str, Any]:
 
 
 def render() -> dict[str, str]:
-    """Return the YAML of every CustomResourceDefinition by file name."""
+    """Return the YAML of every CustomResourceDefinition and of the objects of admission policies by file name."""
+    files = {f"{kind.crd_name}.yaml": crd(kind) for kind in KINDS}
+    for kind in KINDS:
+        if kind.is_written_often:
+            policy, binding = policy_objects(kind.model, kind.plural)
+            files |= {f"{kind.crd_name}-policy.yaml": policy, f"{kind.crd_name}-policy-binding.yaml": binding}
     return {
-        f"{kind.crd_name}.yaml": HEADER
-        + yaml.dump(crd(kind), Dumper=_NoAliases, sort_keys=False, width=120, allow_unicode=True)
-        for kind in KINDS
+        name: HEADER + yaml.dump(content, Dumper=_Dumper, sort_keys=False, width=120, allow_unicode=True)
+        for name, content in files.items()
     }
 
 
-class _NoAliases(yaml.SafeDumper):
+class _Dumper(yaml.SafeDumper):
+    """Writes no aliases, and text of several lines as such."""
+
     def ignore_aliases(self, data: Any) -> bool:
         return True
+
+
+def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
+
+
+_Dumper.add_representer(str, _represent_text)
 
 
 def _part(kind: CrdKind, field: str) -> type[BaseModel]:

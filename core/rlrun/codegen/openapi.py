@@ -15,6 +15,7 @@ from rlrun.api.base.rules import FROZEN_MESSAGE, LIST_MAP_KEYS, LIST_TYPE, Rule,
 VALIDATIONS = "x-kubernetes-validations"
 INT_OR_STRING = "x-kubernetes-int-or-string"
 PRESERVE = "x-kubernetes-preserve-unknown-fields"
+MAP_TYPE = "x-kubernetes-map-type"
 
 _KEPT = (
     "type",
@@ -37,19 +38,19 @@ _KEPT = (
 Json = dict[str, Any]
 
 
-def structural(model: type[BaseModel], *, defaults: bool = True) -> Json:
-    """Return the structural schema of a model, with its rules in CEL.
+def structural(model: type[BaseModel], *, defaults: bool = True, rules: bool = True) -> Json:
+    """Return the structural schema of a model, with its rules in CEL unless `rules` is false.
 
     Without `defaults` the schema has no defaults, so that fields of a status are absent until the operator writes them.
     Raises TypeError for types that a structural schema does not support, such as unions and tuples.
     """
     document = model.model_json_schema(by_alias=True, mode="validation")
-    return _Converter(document.get("$defs", {}), _models_below(model), defaults).model(model, document)
+    return _Converter(document.get("$defs", {}), _models_below(model), defaults, rules).model(model, document)
 
 
 class _Converter:
-    def __init__(self, definitions: Json, models: dict[str, type[BaseModel]], defaults: bool):
-        self.definitions, self.models, self.defaults = definitions, models, defaults
+    def __init__(self, definitions: Json, models: dict[str, type[BaseModel]], defaults: bool, rules: bool):
+        self.definitions, self.models, self.defaults, self.rules = definitions, models, defaults, rules
 
     def model(self, cls: type[BaseModel], source: Json) -> Json:
         properties: Json = {}
@@ -66,7 +67,7 @@ class _Converter:
         if required := source.get("required"):
             result["required"] = sorted(required)
         result["properties"] = properties
-        if issubclass(cls, Spec) and (validations := cel_rules(cls)):
+        if self.rules and issubclass(cls, Spec) and (validations := cel_rules(cls)):
             result[VALIDATIONS] = validations
         return result
 
@@ -96,7 +97,7 @@ class _Converter:
     def plain(self, source: Json) -> Json:
         if "const" in source:
             source = {**source, "enum": [source["const"]]}
-        result = {key: source[key] for key in _KEPT if key in source}
+        result = {key: source[key] for key in _KEPT if key in source and (self.rules or key != VALIDATIONS)}
         for bound in ("Minimum", "Maximum"):
             if (value := source.get(f"exclusive{bound}")) is not None:
                 result[bound.lower()] = value
@@ -128,24 +129,32 @@ def cel_rules(cls: type[Spec]) -> list[Json]:
     statements: tuple[Rule | Transition, ...] = (*cls.spec_rules, *cls.spec_transitions)
     for statement in statements:
         result.append({"rule": statement.cel, "message": statement.message, "fieldPath": f".{statement.field}"})
-    if cls.mutable is not None:
-        for name, field in cls.model_fields.items():
-            if name in cls.mutable:
-                continue
-            outside = field.alias or name
-            now, before = f"self.{outside}", f"oldSelf.{outside}"
-            rule = f"{now} == {before}"
-            if not field.is_required() and _default(field) is None:
-                rule = f"has({now}) == has({before}) && (!has({now}) || {rule})"
-            result.append(
-                {
-                    "rule": rule,
-                    "message": f"{outside} {FROZEN_MESSAGE}",
-                    "fieldPath": f".{outside}",
-                    "reason": "FieldValueForbidden",
-                }
-            )
+    for outside, field in frozen_fields(cls).items():
+        now, before = f"self.{outside}", f"oldSelf.{outside}"
+        rule = f"{now} == {before}"
+        if may_be_absent(field):
+            rule = f"has({now}) == has({before}) && (!has({now}) || {rule})"
+        result.append(
+            {
+                "rule": rule,
+                "message": f"{outside} {FROZEN_MESSAGE}",
+                "fieldPath": f".{outside}",
+                "reason": "FieldValueForbidden",
+            }
+        )
     return result
+
+
+def frozen_fields(cls: type[Spec]) -> dict[str, FieldInfo]:
+    """Return the fields that cannot change after creation, by their camelCase name."""
+    if cls.mutable is None:
+        return {}
+    return {field.alias or name: field for name, field in cls.model_fields.items() if name not in cls.mutable}
+
+
+def may_be_absent(field: FieldInfo) -> bool:
+    """Return whether the field is neither required nor set by the API server."""
+    return not field.is_required() and _default(field) is None
 
 
 def _default(field: FieldInfo) -> Any:

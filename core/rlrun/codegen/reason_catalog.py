@@ -352,8 +352,9 @@ PODS = _section(
     "",
     (
         Reason.IMAGE_PULL_FAILED,
-        "The image of a container cannot be pulled.",
-        "Correct the image in the RLModel or the chart's values, or give the nodes access to its registry.",
+        "The image of a container cannot be pulled, read or verified.",
+        "Do what the message says: correct the image in the RLModel or the chart's values, give the nodes access to "
+        "its registry, or sign it.",
     ),
     (
         Reason.CREATE_CONTAINER_CONFIG_ERROR,
@@ -367,8 +368,9 @@ PODS = _section(
     ),
     (
         Reason.UNSCHEDULABLE,
-        "No node has enough free resources for a pod.",
-        "Free or add nodes, or lower the requests of the RLModel or `infrastructure.computeSize`.",
+        "No node can run a pod. The message has the scheduler's reasons: resources, taints, labels, claims, cordons.",
+        "Do what the message says: free or add nodes, add a toleration to the RLModel, create the claim, or lower the "
+        "requests.",
     ),
     (
         Reason.NODE_UNREACHABLE,
@@ -377,14 +379,52 @@ PODS = _section(
         "Repair the node, or remove it with `kubectl delete node`, which replaces its pods at once.",
     ),
     (
+        Reason.VOLUME_MOUNT_FAILED,
+        "A pod has a node, and a volume of it cannot be attached or mounted. The message is from its newest Event.",
+        "Create the Secret, ConfigMap or claim that the message names, or repair the node's storage driver.",
+    ),
+    (
+        Reason.POD_SANDBOX_FAILED,
+        "A pod has a node, and its network or its sandbox cannot be created. The message is from its newest Event.",
+        "Repair the network plugin or the container runtime of the node, or install its runtime class.",
+    ),
+    (
+        Reason.POD_REJECTED,
+        "The node of a pod did not admit it, for example because its GPUs are unhealthy or taken. Another pod is "
+        "created.",
+        "Wait. If it repeats, do what the message says.",
+    ),
+    (
+        Reason.POD_EVICTED,
+        "Kubernetes ended a pod: its node lacked memory or disk, needed the room, or was shut down. Another pod is "
+        "created. It does not count as a crash.",
+        "Wait. If it repeats, request as much memory and storage as the pod uses.",
+    ),
+    (
+        Reason.CONTAINER_LOST,
+        "A container was gone after a restart of its node or of the container runtime. It does not count as a crash.",
+        "Wait: the container is started again.",
+    ),
+    (
+        Reason.INJECTED_CONTAINER_FAILED,
+        "A container that another program or `podTemplate` has put into a pod of the run fails, for example the proxy "
+        "of a mesh. The pod is not ready without it. It does not count as a crash.",
+        "Repair it, or keep it out: a mesh heeds `meshInjection: Refused` of the role.",
+    ),
+    (
+        Reason.READINESS_GATE_CLOSED,
+        "The containers of a pod are ready, and a readiness gate that another program has put into it is not.",
+        "Repair that program, or keep it from changing the pods of runs.",
+    ),
+    (
         Reason.TRAINER_OUT_OF_MEMORY,
         "The trainer exceeded the memory limit of its container, or a step did not fit into its memory.",
         "Lower `trainer.microBatchTokens` or `seqLen` in the RLModel, or give the trainer more memory.",
     ),
     (
         Reason.INFERENCE_OUT_OF_MEMORY,
-        "An inference container exceeded its memory limit.",
-        "Give inference more memory in the RLModel.",
+        "A container of an inference pod exceeded its memory limit: the engine, the sidecar or the model fetcher.",
+        "Raise the setting that the message names: the engine's is in the RLModel, the others in the chart's values.",
     ),
     (
         Reason.ENVIRONMENT_OUT_OF_MEMORY,
@@ -548,8 +588,24 @@ BASE_MODEL = _section(
     ),
     (
         Reason.DISK_FULL,
-        "The model does not fit on the disk of the pod.",
-        "Give the pod more ephemeral storage, or use a `pvc://` source.",
+        "The model does not fit on the disk of the pod, or on the volume of the RLModel's cache.",
+        "Raise `cache.size` of the RLModel; without a cache give the pod more ephemeral storage.",
+    ),
+)
+
+WEIGHTS = _section(
+    "Cache of the weights",
+    "Reasons of the condition WeightsCached of runs and models with a cache, and in the message of a deployment.",
+    (Reason.WEIGHTS_CACHED, "The weights are on the volume of the namespace.", "None."),
+    (
+        Reason.WEIGHTS_DOWNLOADING,
+        "A Job downloads the weights to the volume.",
+        "Wait. The log of the Job shows the progress.",
+    ),
+    (
+        Reason.WEIGHTS_NOT_CACHED,
+        "The Job has failed, or the volume is being deleted.",
+        "Correct the cause that the Job's pods name. The Job is created again every minute while a run or pool waits.",
     ),
 )
 
@@ -621,8 +677,10 @@ TRAINER = _section(
     ),
     (
         Reason.DEVICE_MISSING,
-        "The trainer is configured to use CUDA, but there is no GPU.",
-        "Set `trainer.gpus` of the RLModel to 0, or use nodes with GPUs.",
+        "A trainer or an engine cannot use the GPUs that its pod requests: the node's driver is too old for the image, "
+        "the container got none or too few of them, or they do not work.",
+        "Follow the message; [GPUs](../guides/models.md#gpus) has the causes. The run restarts with new pods, up to "
+        "`maxRestarts` times; only for the image or an old driver it ends at once, if it has not trained before.",
     ),
     (Reason.NO_FREE_SLOT, "All adapter slots of the trainer are in use.", "Wait until another session ends."),
     (
@@ -713,6 +771,13 @@ TRAINER = _section(
         Reason.CHECKPOINT_SKIPPED,
         "A checkpoint was skipped, because earlier uploads are still pending.",
         "Raise `checkpoints.interval`, or check S3.",
+    ),
+    (
+        Reason.CHECKPOINT_EXCEEDS_GRACE_PERIOD,
+        "A step and a checkpoint take longer than the trainer has after SIGTERM, so a drained node or a preemption may "
+        "cost the steps since the last complete checkpoint.",
+        "Raise `trainer.terminationGracePeriodSeconds` of the RLModel or `runs.terminationGracePeriodSeconds.trainer` "
+        "of the chart, or lower `checkpoints.interval`.",
     ),
     (
         Reason.ADAPTER_SKIPPED,
@@ -1136,6 +1201,12 @@ EVENTS = _section(
         "Repair the node, or remove it with `kubectl delete node`.",
     ),
     (
+        Reason.OUTLIVED_POD_DELETED,
+        "The run's process in a pod has ended, and a container that another program has put into the pod kept it "
+        "running. The pod was deleted.",
+        "No action needed. Programs that end with the pod's own containers, such as native sidecars, avoid it.",
+    ),
+    (
         Reason.ARTIFACTS_NOT_DELETED,
         "The run was deleted, and its files stay in S3: by annotation, or because S3 took too long.",
         "Delete them with an S3 client or `rlrun gc`.",
@@ -1227,6 +1298,19 @@ REST_API = _section(
         "Run `rlrun open` again.",
     ),
     (
+        Reason.OIDC_LOGIN_REFUSED,
+        "The login at the OIDC issuer took too long, began in another browser, or ended with a token that rlrun-server "
+        "does not accept.",
+        "Log in again. If that does not help, the platform team changes what the message names: `server.oidc` of the "
+        "chart, or the client at the issuer.",
+    ),
+    (
+        Reason.OIDC_ISSUER_UNAVAILABLE,
+        "The OIDC issuer does not answer rlrun-server, or not as an issuer answers.",
+        "Log in later, or with a token. The platform team compares `server.oidc.issuer` with the issuer's own name and "
+        "checks `caBundle`, `proxy` and `networkPolicy.egress` of the chart.",
+    ),
+    (
         Reason.LOGS_NOT_AVAILABLE,
         "The run has no log of this role yet: its pods do not exist or start, or no copy of their logs was made.",
         "See what the run waits for, and repeat the request later. For an earlier attempt use `attempt`.",
@@ -1244,6 +1328,7 @@ SECTIONS = (
     DEADLINES,
     S3,
     BASE_MODEL,
+    WEIGHTS,
     WAITING,
     TRAINER,
     INFERENCE,
@@ -1276,6 +1361,15 @@ CONDITIONS = (
         (REFERENCES, S3),
     ),
     ConditionDescription(
+        ConditionType.POD_TEMPLATE_VALID,
+        "RLModel",
+        "The API server accepts the pods of trainer and engines, as a dry run in the operator's namespace. Unknown if "
+        "it did not answer, or if rights, quota, LimitRange or Pod Security of that namespace refuse the request: "
+        "other namespaces may accept it. Absent if the RLModel is not valid.",
+        (Reason.VALID,),
+        (Reason.OBJECT_REFUSED, Reason.INTERNAL_ERROR),
+    ),
+    ConditionDescription(
         ConditionType.ADMITTED,
         "RLRun",
         "The run has its place in the queue. Absent without a queue.",
@@ -1294,6 +1388,13 @@ CONDITIONS = (
         "The API server accepts the run's own objects. Absent if it never refused one.",
         (Reason.APPLIED,),
         (Reason.QUOTA_EXCEEDED, Reason.OBJECT_REFUSED, Reason.NAME_TAKEN, Reason.OBJECTS_TOO_LARGE),
+    ),
+    ConditionDescription(
+        ConditionType.WEIGHTS_CACHED,
+        "RLRun, RLModel",
+        "The weights are on the volume of the namespace, or of all that use the model. Absent without a cache.",
+        (Reason.WEIGHTS_CACHED,),
+        (Reason.NOT_STARTED, WEIGHTS, *REFUSED_PODS, PODS, Reason.MODEL_NOT_FOUND, BASE_MODEL, S3),
     ),
     ConditionDescription(
         ConditionType.TRAINER_READY,
@@ -1389,6 +1490,7 @@ CONDITIONS = (
         (
             Reason.ROLLOUT_ERRORS,
             Reason.CHECKPOINT_SKIPPED,
+            Reason.CHECKPOINT_EXCEEDS_GRACE_PERIOD,
             Reason.ADAPTER_SKIPPED,
             Reason.UPLOAD_FAILED,
             Reason.PACKING_DISABLED,

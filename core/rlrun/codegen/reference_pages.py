@@ -18,13 +18,18 @@ from rlrun.api.base.names import snake, snake_words
 from rlrun.api.toml.foreign_key import ForeignKey
 from rlrun.api.toml.foreign_keys import HOSTED, SELF_MANAGED
 from rlrun.api.toml.prime_rl_keys import DEFAULTS, EARLIER, PRIME_RL
-from rlrun.codegen.crd import KINDS, CrdKind, crd
+from rlrun.codegen.crd import KINDS, CrdKind, complete_schema, crd
 from rlrun.codegen.generated_files import update
 from rlrun.codegen.openapi import INT_OR_STRING, PRESERVE, VALIDATIONS
 from rlrun.codegen.reason_catalog import CONDITIONS, SECTIONS, Entry, ReasonSection
 from rlrun.constants import GROUP, VERSION, ConditionType, Reason
 
 NOTE = "<!-- Generated from core/rlrun by `python -m rlrun.codegen.reference_pages`; change the schema. -->"
+
+NO_STATUS_SCHEMA = (
+    "`kubectl explain` shows the names of these fields only. The status has no schema at the API server, because each\n"
+    "write would be checked against it; the operator checks what it writes."
+)
 
 Json = dict[str, Any]
 
@@ -70,8 +75,7 @@ def rules(schema: Json, path: str) -> Iterator[tuple[str, str]]:
 def page(kind: CrdKind) -> str:
     """Return the reference page of one kind."""
     definition = crd(kind)["spec"]
-    version = definition["versions"][0]
-    schema = version["schema"]["openAPIV3Schema"]
+    schema = complete_schema(kind)
     spec, status = schema["properties"]["spec"], schema["properties"]["status"]
     names = definition["names"]
     lines = [
@@ -97,7 +101,10 @@ def page(kind: CrdKind) -> str:
         lines += ["## Rules", "", "The API server also checks these rules:", ""]
         lines += _table(("Field", "Rule"), [(f"`{path.lstrip('.')}`", message) for path, message in found])
         lines += [""]
-    lines += ["## status", "", status["description"], "", *_status_table(status), ""]
+    lines += ["## status", "", status["description"], ""]
+    if kind.is_written_often:
+        lines += [NO_STATUS_SCHEMA, ""]
+    lines += [*_status_table(status), ""]
     lines += ["## Columns", "", "Columns of `kubectl get`. Those marked wide are shown with `-o wide`.", ""]
     lines += _table(
         ("Column", "Source", "Description"),

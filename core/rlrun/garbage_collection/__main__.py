@@ -15,6 +15,7 @@ from rlrun.garbage_collection.cluster_source import ClusterSource
 from rlrun.garbage_collection.planner import plan_deletions
 from rlrun.garbage_collection.report import document, line, parse_age
 from rlrun.garbage_collection.sweep import remove, take_snapshot
+from rlrun.kube.connection.api_proxy import api_proxy
 from rlrun.kube.errors import ApiError
 from rlrun.kube.sync_client import SyncApiTransport, SyncKubeClient
 from rlrun.storage.layout import S3Uri
@@ -46,9 +47,11 @@ def sweep(options: argparse.Namespace) -> int:
     """List or delete the garbage. Returns 0, or 1 if an item could not be deleted. Raises StoreError, ApiError."""
     from kubernetes import client, config
 
-    config.load_config()
+    configuration = client.Configuration()
+    config.load_config(client_configuration=configuration)
+    configuration.proxy, configuration.no_proxy = api_proxy(configuration.host, None), None
     store = Store()
-    cluster = ClusterSource(SyncKubeClient(SyncApiTransport(client.ApiClient())))
+    cluster = ClusterSource(SyncKubeClient(SyncApiTransport(client.ApiClient(configuration))))
     root = S3Uri(os.environ["RLRUN_S3_BUCKET"], os.environ.get("RLRUN_S3_PREFIX", "").strip("/"))
     now, failed = datetime.now(UTC), 0
     for namespace in options.namespace or [None]:

@@ -3,8 +3,8 @@
 import asyncio
 import builtins
 import json
-from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import AbstractContextManager, AsyncExitStack, aclosing, nullcontext
 from dataclasses import replace
 
 from rlrun.constants import CONFLICT, FIELD_MANAGER
@@ -14,7 +14,7 @@ from rlrun.kube.errors import TIMEOUT, TOO_LARGE, ApiError
 from rlrun.kube.kinds import ALL, SECRET, ResourceKind
 from rlrun.kube.objects import Labels, Obj
 from rlrun.kube.refusals import ObjectRefused, find_other_owner, find_refusal
-from rlrun.kube.requests import KubeRequest
+from rlrun.kube.requests import KubeRequest, label_selector
 
 LOG_LINES = 200_000
 """Number of lines requested from the end of a log. The API server limits bytes only from the beginning."""
@@ -27,16 +27,25 @@ VERSION_OF_NONE = "1"
 object of a server-side apply with it, and answers 409 if there is one, which has another version."""
 
 
+Writing = Callable[[KubeRequest], AbstractContextManager[Callable[[Obj], None]]]
+"""Context of a write, which yields a function that takes the API server's answer."""
+
+
 class AsyncKubeClient:
     """Client of the API server with the operator's field manager.
 
     It always reads from the server, never from a cache, and every request has a timeout.
     """
 
-    def __init__(self, transport: AsyncTransport, *, open_seconds: float = REQUEST_SECONDS) -> None:
-        """`open_seconds`: time in which the API server must answer the request for a watch."""
+    def __init__(
+        self, transport: AsyncTransport, *, open_seconds: float = REQUEST_SECONDS, writing: Writing | None = None
+    ) -> None:
+        """`open_seconds`: time in which the API server must answer the request for a watch. `writing` is entered
+        around each write: informers store its answer.
+        """
         self._transport = transport
         self._open_seconds = open_seconds
+        self._writing = writing or (lambda _: nullcontext(lambda _: None))
 
     async def close(self) -> None:
         """Close the connections."""
@@ -65,24 +74,26 @@ class AsyncKubeClient:
         `fields`: selector of fields, with which the API server answers 400 if the kind has no such selectable field.
         `keep` returns what is kept of each object of a page while the next one is read. Pages then have at most
         PAGE_LIMIT bytes.
-        With a value for each label they are those of one run or pool: pages of at most RUN_PAGE_LIMIT bytes, and
-        RESPONSE_LIMIT in all.
+        With a value for each label they are those of one run or pool, and with `fields` in a namespace those of one
+        object: pages of at most RUN_PAGE_LIMIT bytes, and RESPONSE_LIMIT in all.
         Raises ApiError.
         """
         request = requests.list_page(kind, namespace, labels, fields=fields)
-        if labels and all(labels.values()):
+        if (labels and all(labels.values())) or (namespace and fields):
             objects = await self._list_of_one(request)
             return objects if keep is None else [keep(obj) for obj in objects]
         if keep is None:
             return (await self._list(request))[0]
         return (await self._list(replace(request, limit_bytes=PAGE_LIMIT), keep))[0]
 
-    async def all_pages(self, kind: ResourceKind) -> AsyncIterator[tuple[builtins.list[Obj], str]]:
-        """Yield all objects of a kind, a page at a time, each with the version from which a watch of all can begin.
+    async def all_pages(
+        self, kind: ResourceKind, namespace: str | None = None, labels: Labels | None = None
+    ) -> AsyncIterator[tuple[builtins.list[Obj], str]]:
+        """Yield all objects with these labels, a page at a time, each with the version from which a watch can begin.
 
         Pages have at most PAGE_LIMIT bytes. The list is complete if it ends without ApiError.
         """
-        async for page in self._pages(replace(requests.list_page(kind), limit_bytes=PAGE_LIMIT)):
+        async for page in self._pages(replace(requests.list_page(kind, namespace, labels), limit_bytes=PAGE_LIMIT)):
             yield page
 
     async def read_listed(self, kind: ResourceKind, namespace: str | None, name: str) -> Obj | None:
@@ -91,32 +102,11 @@ class AsyncKubeClient:
         items, _ = requests.parse_page(request, await self._transport.send(request))
         return items[0] if items else None
 
-    async def list_metadata(
-        self,
-        kind: ResourceKind,
-        namespace: str | None,
-        labels: Labels,
-        *,
-        keep: Callable[[Obj], Obj] = lambda obj: obj,
-    ) -> tuple[builtins.list[Obj], str]:
-        """Return the metadata of all objects with these labels, and the version from which a watch continues.
-
-        `keep` as in `list`. Raises ApiError.
-        """
-        return await self._list(requests.list_metadata_page(kind, namespace, labels), keep)
-
     async def pages(
         self, kind: ResourceKind, namespace: str | None, labels: Labels
     ) -> AsyncIterator[builtins.list[Obj]]:
         """Yield all objects with these labels, a page at a time. The list is complete if it ends without ApiError."""
         async for items, _ in self._pages(requests.list_page(kind, namespace, labels)):
-            yield items
-
-    async def metadata_pages(
-        self, kind: ResourceKind, namespace: str | None, labels: Labels
-    ) -> AsyncIterator[builtins.list[Obj]]:
-        """Yield the metadata of all objects with these labels, as `pages` does."""
-        async for items, _ in self._pages(requests.list_metadata_page(kind, namespace, labels)):
             yield items
 
     async def _list(
@@ -129,7 +119,7 @@ class AsyncKubeClient:
         return objects, version
 
     async def _list_of_one(self, request: KubeRequest) -> builtins.list[Obj]:
-        """Return the objects of one run or pool, all pages of which together must be small. Raises ApiError."""
+        """Return the objects of one run, pool or object. All pages together must be small. Raises ApiError."""
         request = replace(request, limit_bytes=RUN_PAGE_LIMIT)
         objects: builtins.list[Obj] = []
         later_bytes = 0
@@ -163,25 +153,19 @@ class AsyncKubeClient:
                 return
             request = requests.next_page(request, token)
 
-    async def watch_metadata(
-        self, kind: ResourceKind, namespace: str | None, labels: Labels, version: str, seconds: float
-    ) -> AsyncIterator[tuple[str, Obj]]:
-        """Yield type and metadata of each change after a version, for some seconds.
+    async def watch(
+        self, kind: ResourceKind, namespace: str | None, labels: Labels | None, version: str, seconds: float
+    ) -> AsyncGenerator[tuple[str, Obj], None]:
+        """Yield type and object of each change after a version, of the objects with these labels, for some seconds.
 
         Raises ApiError, with 410 if the version is too old.
         """
-        async for event in self._events(requests.watch_metadata(kind, namespace, labels, version, seconds)):
-            yield event
+        request = requests.watch(kind, namespace, label_selector(labels or {}), "", version, seconds)
+        async with aclosing(self._events(request)) as events:
+            async for event in events:
+                yield event
 
-    async def watch(self, kind: ResourceKind, version: str, seconds: float) -> AsyncIterator[tuple[str, Obj]]:
-        """Yield type and object of each change of a kind after a version, in all namespaces, for some seconds.
-
-        Raises ApiError, with 410 if the version is too old.
-        """
-        async for event in self._events(requests.watch_objects(kind, version, seconds)):
-            yield event
-
-    async def _events(self, request: KubeRequest) -> AsyncIterator[tuple[str, Obj]]:
+    async def _events(self, request: KubeRequest) -> AsyncGenerator[tuple[str, Obj], None]:
         async with AsyncExitStack() as stack:
             try:
                 # The API server sends the headers of a watch at once, and the changes later.
@@ -195,18 +179,30 @@ class AsyncKubeClient:
                 *lines, rest = (rest + chunk).split(b"\n")
                 for line in filter(None, lines):
                     yield requests.parse_event(request, line)
+                if len(rest) > PAGE_LIMIT:
+                    raise too_large(request, PAGE_LIMIT)
+
+    async def _write(self, request: KubeRequest) -> Obj:
+        with self._writing(request) as store_answer:
+            answer = await self._transport.send(request)
+            store_answer(answer)
+        return answer
 
     async def create(self, obj: Obj) -> Obj:
         """Create the object. Raises ApiError 409 if it exists."""
-        return await self._transport.send(requests.create(obj, FIELD_MANAGER))
+        return await self._write(requests.create(obj, FIELD_MANAGER))
+
+    async def dry_run(self, obj: Obj) -> None:
+        """Ask the API server whether the object could be created, without creating it. Raises ApiError if not."""
+        await self._transport.send(requests.dry_run(obj, FIELD_MANAGER))
 
     async def replace(self, obj: Obj) -> Obj:
         """Replace the object. Raises ApiError 409 if its resourceVersion is outdated."""
-        return await self._transport.send(requests.replace(obj, FIELD_MANAGER))
+        return await self._write(requests.replace(obj, FIELD_MANAGER))
 
     async def apply(self, obj: Obj) -> Obj:
         """Apply the object on the server side. Raises ApiError."""
-        return await self._transport.send(requests.apply(obj, FIELD_MANAGER))
+        return await self._write(requests.apply(obj, FIELD_MANAGER))
 
     async def apply_own(self, obj: Obj, *, is_new: bool) -> Obj:
         """Apply an object of a run or a pool. Raises ObjectRefused, or ApiError if a repetition may succeed.
@@ -250,11 +246,15 @@ class AsyncKubeClient:
 
         Fields that `manager` applied before and that are missing now are removed. Fields of other managers stay.
         """
-        return await self._transport.send(requests.apply(obj, manager, "status"))
+        return await self._write(requests.apply(obj, manager, "status"))
 
     async def patch(self, kind: ResourceKind, namespace: str | None, name: str, changes: Obj) -> Obj:
         """Change the object by a JSON merge patch. Raises ApiError."""
-        return await self._transport.send(requests.patch(kind, namespace, name, changes, FIELD_MANAGER))
+        return await self._write(requests.patch(kind, namespace, name, changes, FIELD_MANAGER))
+
+    async def patch_status(self, kind: ResourceKind, namespace: str | None, name: str, changes: Obj) -> Obj:
+        """Change the object's status by a JSON merge patch. Raises ApiError, 409 for another resourceVersion."""
+        return await self._write(requests.patch(kind, namespace, name, changes, FIELD_MANAGER, "status"))
 
     async def delete(
         self,
@@ -270,7 +270,7 @@ class AsyncKubeClient:
         `grace_seconds`: None is the object's own grace period. Raises ApiError.
         """
         try:
-            await self._transport.send(requests.delete(kind, namespace, name, uid, resource_version, grace_seconds))
+            await self._write(requests.delete(kind, namespace, name, uid, resource_version, grace_seconds))
         except ApiError as error:
             # 409: another object has the name, or the object has changed.
             if error.is_object_missing or error.status == 409:

@@ -7,11 +7,10 @@ half of the CPU time of a small one.
 
 import json
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Protocol
-from urllib.parse import urlencode, urlsplit
-from urllib.request import getproxies, proxy_bypass
+from urllib.parse import urlencode
 
 import aiohttp
 from kubernetes.aio import client
@@ -53,11 +52,16 @@ class AsyncTransport(Protocol):
 class AsyncApiTransport(AsyncTransport):
     """Transport over HTTP with the credentials of a kubernetes configuration."""
 
-    def __init__(self, configuration: client.Configuration, connections: int = CONNECTIONS) -> None:
-        """`connections`: maximum number at a time; more requests wait. 0: no maximum."""
+    def __init__(
+        self,
+        configuration: client.Configuration,
+        connections: int = CONNECTIONS,
+        on_request: Callable[[KubeRequest], None] | None = None,
+    ) -> None:
+        """`connections`: maximum number at a time; more requests wait. 0: no maximum. `on_request` counts requests."""
         self._configuration = configuration
+        self._on_request = on_request or (lambda _: None)
         self._host = str(configuration.host)
-        self._proxy: str | None = configuration.proxy or _proxy_of_environment(self._host)
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=connections, ssl=_tls(configuration)),
             cookie_jar=aiohttp.DummyCookieJar(),
@@ -86,6 +90,7 @@ class AsyncApiTransport(AsyncTransport):
     @asynccontextmanager
     async def _open(self, request: KubeRequest) -> AsyncIterator[aiohttp.ClientResponse]:
         """Yield the unread response. Raises ApiError, also for failures while it is read."""
+        self._on_request(request)
         action, seconds = str(request), request.seconds or REQUEST_SECONDS
         parameters = request.parameters
         try:
@@ -93,9 +98,9 @@ class AsyncApiTransport(AsyncTransport):
                 request.method,
                 f"{self._host}{request.path}" + (f"?{urlencode(parameters)}" if parameters else ""),
                 data=None if request.body is None else json.dumps(request.body).encode(),
-                headers=request.headers | await self._authorization(),
+                headers=[*(request.headers | await self._authorization()).items(), *request.impersonation],
                 timeout=aiohttp.ClientTimeout(total=seconds),
-                proxy=self._proxy,
+                proxy=self._configuration.proxy,
                 proxy_headers=self._configuration.proxy_headers,
                 server_hostname=self._configuration.tls_server_name,
             )
@@ -147,9 +152,3 @@ def _tls(configuration: client.Configuration) -> ssl.SSLContext:
     if configuration.disable_strict_ssl_verification:
         context.verify_flags &= ~ssl.VERIFY_X509_STRICT
     return context
-
-
-def _proxy_of_environment(host: str) -> str | None:
-    """Return the proxy that HTTPS_PROXY, HTTP_PROXY and NO_PROXY name for the API server."""
-    parts = urlsplit(host)
-    return None if proxy_bypass(parts.hostname or "") else getproxies().get(parts.scheme)

@@ -1,8 +1,11 @@
 """Error of a request to the API server."""
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
+
+from rlrun.constants import GROUP
 
 MESSAGE_LIMIT = 2000
 """Maximum length of the API server's message."""
@@ -14,6 +17,14 @@ FAILED = "Failed"
 INVALID_ANSWER = "InvalidAnswer"
 TOO_LARGE = "TooLarge"
 """The response has more bytes than the client reads."""
+VIOLATION_SEPARATOR = " | "
+"""Between the violations, `field: what is wrong`, in the one message of an admission policy of the project."""
+_DENIED = re.compile(
+    rf"ValidatingAdmissionPolicy '[a-z]+\.{re.escape(GROUP)}' with binding '[^']+' denied request: (.*)", re.DOTALL
+)
+_FAILED = re.compile(r"expression '// ([^\n]+)\n.*' resulted in error: (.*)", re.DOTALL)
+"""A value that CEL refuses by an error: the comment in the expression says which."""
+_VIOLATION = re.compile(r"((?:spec|metadata)[^\s:]*): (.*)", re.DOTALL)
 
 
 class ApiError(Exception):
@@ -49,13 +60,10 @@ class ApiError(Exception):
             details = content.get("details")
         except (ValueError, AttributeError):
             return cls(status, str(status), text[:500], action=action)
-        return cls(
-            status,
-            reason,
-            message[:MESSAGE_LIMIT],
-            action=action,
-            details=details if isinstance(details, dict) else None,
-        )
+        details = details if isinstance(details, dict) else {}
+        if violations := _violations(message):
+            details = {**details, "causes": violations}
+        return cls(status, reason, message[:MESSAGE_LIMIT], action=action, details=details)
 
     @property
     def is_unanswered(self) -> bool:
@@ -71,3 +79,14 @@ class ApiError(Exception):
     def is_object_missing(self) -> bool:
         """True if the named object does not exist, and not only its kind or the path."""
         return self.status == 404 and bool(self.details.get("name"))
+
+
+def _violations(message: str) -> list[dict[str, str]]:
+    """Return what an admission policy of the project refuses, as causes like those of a schema, which name fields."""
+    denied = _DENIED.search(message)
+    if denied is None:
+        return []
+    failed = _FAILED.fullmatch(denied[1])
+    texts = [f"{failed[1]}: {failed[2]}"] if failed else denied[1].split(VIOLATION_SEPARATOR)
+    found = [_VIOLATION.fullmatch(text) for text in texts]
+    return [{"reason": "FieldValueInvalid", "field": one[1], "message": one[2]} for one in found if one]

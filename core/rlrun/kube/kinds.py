@@ -44,8 +44,10 @@ CONFIG_MAP = ResourceKind("", "v1", "configmaps", "ConfigMap")
 SECRET = ResourceKind("", "v1", "secrets", "Secret")
 SERVICE_ACCOUNT = ResourceKind("", "v1", "serviceaccounts", "ServiceAccount")
 POD = ResourceKind("", "v1", "pods", "Pod")
+CLAIM = ResourceKind("", "v1", "persistentvolumeclaims", "PersistentVolumeClaim")
 EVENT = ResourceKind("", "v1", "events", "Event")
 NAMESPACE = ResourceKind("", "v1", "namespaces", "Namespace", namespaced=False)
+NODE = ResourceKind("", "v1", "nodes", "Node", namespaced=False)
 PRIORITY_CLASS = ResourceKind("scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass", namespaced=False)
 LEASE = ResourceKind("coordination.k8s.io", "v1", "leases", "Lease")
 ACCESS_REVIEW = ResourceKind(
@@ -54,6 +56,8 @@ ACCESS_REVIEW = ResourceKind(
 SELF_ACCESS_REVIEW = ResourceKind(
     "authorization.k8s.io", "v1", "selfsubjectaccessreviews", "SelfSubjectAccessReview", namespaced=False
 )
+STORAGE_CLASS = ResourceKind("storage.k8s.io", "v1", "storageclasses", "StorageClass", namespaced=False)
+RUNTIME_CLASS = ResourceKind("node.k8s.io", "v1", "runtimeclasses", "RuntimeClass", namespaced=False)
 RESOURCE_QUOTA = ResourceKind("", "v1", "resourcequotas", "ResourceQuota")
 TOKEN_REVIEW = ResourceKind("authentication.k8s.io", "v1", "tokenreviews", "TokenReview", namespaced=False)
 
@@ -79,13 +83,17 @@ ALL: Mapping[str, ResourceKind] = {
         *CHILDREN,
         DEPLOYMENT,
         POD,
+        CLAIM,
         EVENT,
         LEASE,
         NAMESPACE,
+        NODE,
         PRIORITY_CLASS,
         TOKEN_REVIEW,
         ACCESS_REVIEW,
         SELF_ACCESS_REVIEW,
+        STORAGE_CLASS,
+        RUNTIME_CLASS,
         RESOURCE_QUOTA,
         WORKLOAD,
         RESOURCE_FLAVOR,

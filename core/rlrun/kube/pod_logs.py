@@ -3,7 +3,9 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from rlrun.api.base.pod_shape import OWN_CONTAINERS
 from rlrun.kube.objects import Obj
+from rlrun.kube.pods import role_of
 
 DEFAULT_CONTAINER = "kubectl.kubernetes.io/default-container"
 
@@ -27,9 +29,11 @@ class UnknownEnvironment(ValueError):
 
 
 def main_container(pod: Obj) -> str:
-    """Return the default container of a pod."""
+    """Return the default container of a pod, among the operator's own: a mesh may put its proxy before them."""
     chosen = (pod["metadata"].get("annotations") or {}).get(DEFAULT_CONTAINER)
     containers = [c["name"] for c in pod["spec"]["containers"]]
+    own = OWN_CONTAINERS.get(role_of(pod), frozenset())
+    containers = [name for name in containers if name in own] or containers
     return str(chosen if chosen in containers else containers[0])
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from rlrun.api.base.pod_shape import OWN_CONTAINERS
 from rlrun.constants import COMPONENT_LABEL, ROLE_LABEL
 from rlrun.kube.conditions import parse_time
 from rlrun.kube.objects import Obj, label
@@ -12,7 +13,13 @@ from rlrun.kube.objects import Obj, label
 EVICTED = "Evicted"
 DISRUPTION_REASONS = frozenset({EVICTED, "Preempting", "NodeShutdown", "Terminated", "NodeLost"})
 """Reasons in a pod's status for an end by the cluster, not by a process."""
+REJECTED = "Pod was rejected"
+"""Begin of the kubelet's message for a pod that it has not admitted."""
+UNKNOWN_ENDS = frozenset({"ContainerStatusUnknown", "Unknown"})
+"""Reasons of ends that were not seen: the container was gone after a restart of the node or of its runtime."""
 TAINT_EVICTION = "DeletionByTaintManager"
+CLOSED_GATE = "ReadinessGatesNotReady"
+"""Reason of the condition Ready of a pod whose containers are ready and one of whose readiness gates is not."""
 DISK_LIMIT_MESSAGES = (
     "exceeded its local ephemeral storage limit",
     "ephemeral local storage usage exceeds",
@@ -50,8 +57,7 @@ def is_ready(pod: Obj) -> bool:
 
 def ready_since(pod: Obj) -> datetime | None:
     """Return since when the pod has been ready or not ready, or None if it does not say."""
-    conditions = pod.get("status", {}).get("conditions") or []
-    return next((parse_time(c.get("lastTransitionTime")) for c in conditions if c.get("type") == "Ready"), None)
+    return parse_time(condition_of(pod, "Ready").get("lastTransitionTime"))
 
 
 def is_leaving(pod: Obj) -> bool:
@@ -60,8 +66,29 @@ def is_leaving(pod: Obj) -> bool:
 
 
 def is_alive(pod: Obj) -> bool:
-    """True if the pod has, or may yet get, a running container."""
-    return pod.get("status", {}).get("phase") not in ("Succeeded", "Failed")
+    """True if the pod has, or may yet get, a running container of the operator's."""
+    return not has_ended_phase(pod) and not is_outlived(pod)
+
+
+def has_ended_phase(pod: Obj) -> bool:
+    """True if all containers of the pod have ended, the injected ones too."""
+    return pod.get("status", {}).get("phase") in ("Succeeded", "Failed")
+
+
+def is_outlived(pod: Obj) -> bool:
+    """True if the operator's containers have ended and do not restart, and an injected one keeps the pod running."""
+    policy = pod.get("spec", {}).get("restartPolicy", "Always")
+    if has_ended_phase(pod) or policy == "Always":
+        return False
+    own, injected = _split(pod, pod.get("status", {}).get("containerStatuses") or [])
+    ends = [(status.get("state") or {}).get("terminated") for status in own]
+    may_restart = policy != "Never" and any(end and end.get("exitCode", 0) != 0 for end in ends)
+    return bool(ends) and all(ends) and not may_restart and any("running" in (s.get("state") or {}) for s in injected)
+
+
+def has_failed(pod: Obj) -> bool:
+    """True if the pod ended with an error, or an injected container outlives one of the operator's that did."""
+    return pod.get("status", {}).get("phase") == "Failed" or (is_outlived(pod) and bool(terminations(pod)))
 
 
 def is_stopped(pod: Obj) -> bool:
@@ -77,26 +104,39 @@ def is_out_of_disk(pod: Obj) -> bool:
     return status.get("reason") == EVICTED and any(part in message for part in DISK_LIMIT_MESSAGES)
 
 
+def is_rejected(pod: Obj) -> bool:
+    """True if the pod's kubelet did not admit it, at its start or after a restart of the kubelet."""
+    status = pod.get("status", {})
+    return status.get("phase") == "Failed" and str(status.get("message") or "").startswith(REJECTED)
+
+
 def is_disrupted(pod: Obj) -> bool:
     """True if the cluster ended the pod (eviction, preemption, node shutdown). It does not count as a crash."""
     if is_out_of_disk(pod):
         return False
-    return _has_condition(pod, "DisruptionTarget") or pod.get("status", {}).get("reason") in DISRUPTION_REASONS
+    reason = pod.get("status", {}).get("reason")
+    return _has_condition(pod, "DisruptionTarget") or reason in DISRUPTION_REASONS or is_rejected(pod)
 
 
 def is_node_silent(pod: Obj) -> bool:
     """True if Kubernetes has marked the pod because its node does not report.
 
-    A kubelet derives Ready from ContainersReady: without readiness gates, only the controller of nodes lets them
-    differ.
+    A kubelet derives Ready from ContainersReady and the pod's readiness gates. Without a closed gate, only the
+    controller of nodes lets them differ.
     """
-    return is_alive(pod) and not _has_condition(pod, "Ready") and _has_condition(pod, "ContainersReady")
+    differ = not _has_condition(pod, "Ready") and _has_condition(pod, "ContainersReady")
+    return is_alive(pod) and differ and closed_gate(pod) is None
+
+
+def closed_gate(pod: Obj) -> str | None:
+    """Return what the kubelet says about a readiness gate that keeps a pod with ready containers from being ready."""
+    ready = condition_of(pod, "Ready")
+    return str(ready.get("message") or "") if ready.get("reason") == CLOSED_GATE else None
 
 
 def is_evicted_by_taint(pod: Obj) -> bool:
-    """True if Kubernetes deletes the pod for a taint of its node. It taints nodes that do not report."""
-    conditions = pod.get("status", {}).get("conditions") or []
-    return any(c["type"] == "DisruptionTarget" and c.get("reason") == TAINT_EVICTION for c in conditions)
+    """True if Kubernetes deletes the pod for a taint of its node, which may report or not."""
+    return condition_of(pod, "DisruptionTarget").get("reason") == TAINT_EVICTION
 
 
 def node_of(pod: Obj) -> str:
@@ -105,13 +145,23 @@ def node_of(pod: Obj) -> str:
 
 
 def container_statuses(pod: Obj) -> list[Obj]:
-    """Return the statuses of the init containers, then those of the containers."""
-    status = pod.get("status", {})
-    return [*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]
+    """Return the statuses of the operator's init containers, then those of its containers."""
+    return _split(pod, _all_statuses(pod))[0]
+
+
+def injected_statuses(pod: Obj) -> list[Obj]:
+    """Return the statuses of the containers that others have put into the pod, init containers first."""
+    return _split(pod, _all_statuses(pod))[1]
+
+
+def condition_of(pod: Obj, kind: str) -> Obj:
+    """Return the pod's condition of this type, empty if it has none."""
+    conditions: list[Obj] = pod.get("status", {}).get("conditions") or []
+    return next((c for c in conditions if c["type"] == kind), {})
 
 
 def terminations(pod: Obj) -> list[Termination]:
-    """Return the latest failed end of each container that has ended with an error."""
+    """Return the latest failed end of each of the operator's containers that has ended with an error."""
     ends = []
     for status in container_statuses(pod):
         for state in (status.get("state") or {}, status.get("lastState") or {}):
@@ -153,8 +203,19 @@ def relevant_pods(pods: Sequence[Obj]) -> list[Obj]:
 
 
 def _has_condition(pod: Obj, kind: str) -> bool:
-    conditions = pod.get("status", {}).get("conditions") or []
-    return any(c["type"] == kind and c["status"] == "True" for c in conditions)
+    return condition_of(pod, kind).get("status") == "True"
+
+
+def _all_statuses(pod: Obj) -> list[Obj]:
+    status = pod.get("status", {})
+    return [*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]
+
+
+def _split(pod: Obj, statuses: Sequence[Obj]) -> tuple[list[Obj], list[Obj]]:
+    """Return the statuses of the operator's containers, and the others. All are its own in a pod without a role."""
+    names = OWN_CONTAINERS.get(role_of(pod))
+    own = [s for s in statuses if names is None or s["name"] in names]
+    return own, [s for s in statuses if s not in own]
 
 
 def _termination(name: str, ended: Mapping[str, Any]) -> Termination:

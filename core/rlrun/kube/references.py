@@ -1,13 +1,20 @@
-"""References from a run to other objects: its model and the checkpoint that it starts from."""
+"""References to other objects: a run's model, the checkpoint that it starts from, and the pool that serves a model.
 
+Names of pools are computed by operator and rlrun-server, so that no object can name another address.
+"""
+
+import hashlib
 from collections.abc import Sequence
 
 from pydantic import ValidationError
 
 from rlrun.api.model import RLModel, RLModelSpec
-from rlrun.constants import Reason
-from rlrun.kube.objects import Obj
+from rlrun.constants import INFERENCE_PORT, Reason
+from rlrun.kube.objects import Obj, model_object_name
 from rlrun.protocol.problem import Problem
+
+NAME_LETTERS = 36
+"""Letters of a model's id in the name of its pool."""
 
 
 def find_model(model_id: str, models: Sequence[Obj]) -> RLModelSpec | Problem:
@@ -54,3 +61,14 @@ def split_checkpoint_id(reference: str, namespace: str) -> tuple[str, str]:
         reference, separator = reference.removeprefix(CHECKPOINT_ID_PREFIX), "."
     first, found, second = reference.partition(separator)
     return (first, second) if found else (namespace, first)
+
+
+def pool_name(model: str) -> str:
+    """Return `rlserve-<model>-<digest>`; the digest distinguishes ids that differ only in case or punctuation."""
+    digest = hashlib.sha256(model.encode()).hexdigest()[:6]
+    return f"rlserve-{model_object_name(model)[:NAME_LETTERS].strip('-')}-{digest}"
+
+
+def pool_url(namespace: str, model: str) -> str:
+    """Return the base URL of the OpenAI API of the namespace's pool for a base model."""
+    return f"http://{pool_name(model)}.{namespace}.svc:{INFERENCE_PORT}/v1"

@@ -59,6 +59,8 @@ class KubeRequest:
     subresource: str | None = None
     extra_headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     """May hold a token."""
+    impersonation: tuple[tuple[str, str], ...] = ()
+    """Headers with the user for whom it is sent, one for each group. Only AsyncApiTransport sends them."""
     seconds: float | None = None
     """Time limit of the whole response, if it is not the client's."""
     limit_bytes: int | None = None
@@ -184,35 +186,6 @@ def list_metadata_page(kind: ResourceKind, namespace: str | None, labels: Labels
     return replace_fields(list_page(kind, namespace, labels, token), extra_headers={"Accept": METADATA_OF_LIST})
 
 
-def watch_metadata(
-    kind: ResourceKind, namespace: str | None, labels: Labels, version: str, seconds: float
-) -> KubeRequest:
-    """Return the request for all changes after a version, for `seconds`, with only the metadata of the objects."""
-    query = {
-        "watch": "true",
-        "allowWatchBookmarks": "true",
-        "labelSelector": label_selector(labels),
-        "resourceVersion": version,
-        "timeoutSeconds": f"{seconds:.0f}",
-    }
-    # The API server ends the response by itself; one that does not is cut off a little later.
-    limit = seconds + WATCH_GRACE
-    return KubeRequest(
-        Verb.WATCH, kind, namespace, query=query, extra_headers={"Accept": METADATA_OF_ONE}, seconds=limit
-    )
-
-
-def watch_objects(kind: ResourceKind, version: str, seconds: float) -> KubeRequest:
-    """Return the request for all changes of a kind after a version, in all namespaces, for this time."""
-    query = {
-        "watch": "true",
-        "allowWatchBookmarks": "true",
-        "resourceVersion": version,
-        "timeoutSeconds": f"{seconds:.0f}",
-    }
-    return KubeRequest(Verb.WATCH, kind, query=query, seconds=seconds + WATCH_GRACE)
-
-
 def watch(
     kind: ResourceKind, namespace: str | None, selector: str, fields: str, version: str, seconds: float
 ) -> KubeRequest:
@@ -234,6 +207,11 @@ def create(obj: Obj, field_manager: str | None, namespace: str | None = None) ->
     kind, own_namespace, name = ref_of(obj)
     place = (namespace or own_namespace) if kind.namespaced else None
     return KubeRequest(Verb.CREATE, kind, place, name or None, obj, field_manager=field_manager)
+
+
+def dry_run(obj: Obj, field_manager: str | None) -> KubeRequest:
+    """Return the request that asks whether the object could be created. Fields that do not exist are errors."""
+    return replace_fields(create(obj, field_manager), query={"dryRun": "All", "fieldValidation": "Strict"})
 
 
 def create_token(namespace: str, account: str, seconds: int, audience: str = "") -> KubeRequest:
@@ -278,10 +256,17 @@ def apply(obj: Obj, field_manager: str | None, subresource: str | None = None) -
     return KubeRequest(Verb.APPLY, kind, namespace, name, obj, field_manager=field_manager, subresource=subresource)
 
 
-def patch(kind: ResourceKind, namespace: str | None, name: str, changes: Obj, field_manager: str | None) -> KubeRequest:
-    """Return the JSON merge patch of an object."""
+def patch(
+    kind: ResourceKind,
+    namespace: str | None,
+    name: str,
+    changes: Obj,
+    field_manager: str | None,
+    subresource: str | None = None,
+) -> KubeRequest:
+    """Return the JSON merge patch of an object, or of its subresource."""
     place = namespace if kind.namespaced else None
-    return KubeRequest(Verb.PATCH, kind, place, name, changes, field_manager=field_manager)
+    return KubeRequest(Verb.PATCH, kind, place, name, changes, field_manager=field_manager, subresource=subresource)
 
 
 def delete(

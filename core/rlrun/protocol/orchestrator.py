@@ -46,7 +46,7 @@ class RunStatus(Schema):
     """
 
     version: str | None = None
-    """Digest of the content without estimates and group counts. The termination message has none."""
+    """Digest of the content without estimates, group counts and policy version. The termination message has none."""
     phase: RunPhase
     step: int = 0
     max_steps: int

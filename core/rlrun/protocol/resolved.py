@@ -96,7 +96,9 @@ class ResolvedRun(Schema):
 
     @classmethod
     def parse(cls, data: str | bytes) -> "ResolvedRun":
-        """Read the JSON of an attempt that was admitted when it began: the rules of this version are not applied to it.
+        """Read the JSON of an attempt that was admitted when it began.
+
+        The rules of this version are not applied to it, except those on which the isolation of its pods rests.
 
         Raises pydantic.ValidationError if it does not match this version's schema.
         """

@@ -94,6 +94,8 @@ class SessionState(Schema):
     uploads_pending: int = 0
     problem: Problem | None = None
     """Cause if uploads or policies do not reach S3, cleared when they do."""
+    shutdown: Problem | None = None
+    """Cause if a step and a checkpoint may take longer than the trainer has after SIGTERM, from the newest ones."""
     warnings: list[Problem] = Field(default_factory=list)
     """Findings about model and adapter that users should know. They do not change while the session is open."""
     orchestrator_state: dict[str, Any] | None = None

@@ -80,19 +80,21 @@ async def request(
     max_bytes: int | None = None,
     quote_text: bool = True,
     headers: Mapping[str, str] | None = None,
+    proxy: str | None = None,
 ) -> bytes:
     """Send one request and return the body of the successful response. Redirects are errors.
 
     Waits `timeout` seconds at most and reads little more than `max_bytes`. `quote_text`: the error contains the text of
-    a response that is not a `Problem`. `headers` are added to those of the session.
+    a response that is not a `Problem`. `headers` are added to those of the session; a body is JSON unless
+    they say otherwise.
 
     Raises ServiceUnavailable, RequestRejected.
     """
     limits = aiohttp.ClientTimeout(total=timeout, sock_connect=min(CONNECT_SECONDS, timeout))
-    sent = {**(headers or {}), **(JSON_HEADERS if body is not None else {})}
+    sent = {**(JSON_HEADERS if body is not None else {}), **(headers or {})}
     try:
         async with session.request(
-            method, url, data=body, headers=sent, timeout=limits, allow_redirects=False
+            method, url, data=body, headers=sent, timeout=limits, allow_redirects=False, proxy=proxy
         ) as response:
             data = await _read(response, url, max_bytes)
             if response.status < 300:

@@ -17,10 +17,6 @@ class ProblemError(Exception):
         """Return the error with a problem made of `reason` and `message`."""
         return cls(status, Problem(reason=reason, message=message))
 
-    # Processes of the trainer send it to each other; by default pickle passes only the text to the class.
-    def __reduce__(self) -> tuple[type["ProblemError"], tuple[int, Problem]]:
-        return type(self), (self.status, self.problem)
-
 
 class RequestError(Exception):
     """Raised by a client whose request failed.

@@ -3,10 +3,16 @@
 The process that makes them reaches more than the user does. Every address is checked, connections are made to the
 address that was checked, and redirects are not followed. Errors contain nothing that the server has sent, because its
 responses may not be meant for the user.
+
+A proxy resolves names itself. Through one, the host in the URL is checked, and its addresses if this process can
+resolve it, but not the address that the proxy connects to.
 """
 
+import asyncio
+import os
 import socket
 from collections.abc import Callable
+from contextlib import suppress
 from http import HTTPStatus
 from ipaddress import ip_address
 
@@ -16,6 +22,7 @@ from typing_extensions import override
 from yarl import URL
 
 from rlrun.api.base.address_rules import AddressRules
+from rlrun.api.base.proxy_rules import ProxyRules
 from rlrun.constants import Reason
 from rlrun.protocol.problem import Problem
 from rlrun.service.client import CONNECT_SECONDS, JSON_HEADERS, RETRYABLE_STATUSES, failure_text, redirect_problem
@@ -44,14 +51,26 @@ class CheckedResolver(AbstractResolver):
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
     ) -> list[ResolveResult]:
         """Return the allowed addresses of the host. Raises AddressRefused if it has only others, and OSError."""
+        checked = await self._check(host, port, family)
+        allowed = [entry for entry, refusal in checked if refusal is None]
+        if not allowed:
+            raise AddressRefused(next(refusal for _, refusal in checked if refusal))
+        return allowed
+
+    async def require_all(self, host: str, port: int) -> None:
+        """Raise AddressRefused if an address of the host is not allowed, and OSError if it has none."""
+        for _, refusal in await self._check(host, port, socket.AF_UNSPEC):
+            if refusal is not None:
+                raise AddressRefused(refusal)
+
+    async def _check(
+        self, host: str, port: int, family: socket.AddressFamily
+    ) -> list[tuple[ResolveResult, str | None]]:
+        """Return the addresses of the host, each with the reason to refuse it. Raises OSError."""
         addresses = await self._resolver.resolve(host, port, family)
         if not addresses:
             raise OSError(f"{host} has no address")
-        refusals = [self._rules.address_refusal(host, ip_address(entry["host"])) for entry in addresses]
-        allowed = [entry for entry, refusal in zip(addresses, refusals, strict=True) if refusal is None]
-        if not allowed:
-            raise AddressRefused(next(filter(None, refusals)))
-        return allowed
+        return [(entry, self._rules.address_refusal(host, ip_address(entry["host"]))) for entry in addresses]
 
     @override
     async def close(self) -> None:
@@ -62,12 +81,18 @@ class OutgoingClient:
     """Client with its own connections, which no request to a process of the platform shares."""
 
     def __init__(
-        self, rules: AddressRules, make_resolver: Callable[[], AbstractResolver] = aiohttp.DefaultResolver
+        self,
+        rules: AddressRules,
+        make_resolver: Callable[[], AbstractResolver] = aiohttp.DefaultResolver,
+        proxies: ProxyRules | None = None,
     ) -> None:
+        """`proxies`: None for those of the environment's variables."""
         self._rules = rules
         self._make_resolver = make_resolver
+        self._proxies = ProxyRules.of_environment(os.environ) if proxies is None else proxies
         self._resolver: CheckedResolver | None = None
         self._session: aiohttp.ClientSession | None = None
+        self._proxied: aiohttp.ClientSession | None = None
 
     async def post(self, url: str, body: bytes, *, timeout: float) -> bytes:
         """Send JSON and return the body of the successful response.
@@ -77,8 +102,12 @@ class OutgoingClient:
         target = self._check_url(url)
         limits = aiohttp.ClientTimeout(total=timeout, sock_connect=min(CONNECT_SECONDS, timeout))
         try:
-            async with self._open_session().post(
-                target, data=body, headers=JSON_HEADERS, timeout=limits, allow_redirects=False
+            proxy = self._proxies.proxy_of(str(target))
+            if proxy is not None:
+                await self._check_addresses(target)
+            session = self._open_session() if proxy is None else self._open_proxied()
+            async with session.post(
+                target, data=body, headers=JSON_HEADERS, timeout=limits, allow_redirects=False, proxy=proxy
             ) as response:
                 if response.status < 300:
                     return await response.read()
@@ -89,8 +118,9 @@ class OutgoingClient:
 
     async def close(self) -> None:
         """Close the connections."""
-        if self._session is not None:
-            await self._session.close()
+        for session in (self._session, self._proxied):
+            if session is not None:
+                await session.close()
         if self._resolver is not None:
             await self._resolver.close()
 
@@ -105,17 +135,39 @@ class OutgoingClient:
             raise AddressRefused(refusal)
         return target
 
+    async def _check_addresses(self, target: URL) -> None:
+        """Raise AddressRefused if the DNS of this pod has an address for the host that is not allowed.
+
+        The proxy chooses among all addresses.
+        """
+        with suppress(OSError):
+            async with asyncio.timeout(CONNECT_SECONDS):
+                await self._open_resolver().require_all(str(target.raw_host), target.port or 0)
+
+    def _open_resolver(self) -> CheckedResolver:
+        if self._resolver is None:
+            self._resolver = CheckedResolver(self._rules, self._make_resolver())
+        return self._resolver
+
     def _open_session(self) -> aiohttp.ClientSession:
         if self._session is None:
-            self._resolver = CheckedResolver(self._rules, self._make_resolver())
             connector = aiohttp.TCPConnector(
-                limit=0, keepalive_timeout=3.0, resolver=self._resolver, use_dns_cache=False
+                limit=0, keepalive_timeout=3.0, resolver=self._open_resolver(), use_dns_cache=False
             )
-            # No proxy of the environment: it would resolve the name again.
+            # The proxies of the environment were considered before.
             self._session = aiohttp.ClientSession(
                 connector=connector, cookie_jar=aiohttp.DummyCookieJar(), trust_env=False
             )
         return self._session
+
+    def _open_proxied(self) -> aiohttp.ClientSession:
+        """Return the session for requests through a proxy, whose own address is not checked."""
+        if self._proxied is None:
+            connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=3.0)
+            self._proxied = aiohttp.ClientSession(
+                connector=connector, cookie_jar=aiohttp.DummyCookieJar(), trust_env=False
+            )
+        return self._proxied
 
 
 def _error_of(response: aiohttp.ClientResponse, host: str) -> RequestError:

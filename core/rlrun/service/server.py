@@ -16,6 +16,7 @@ from rlrun.api.base.schema import Schema
 from rlrun.constants import Reason
 from rlrun.protocol.problem import Problem
 from rlrun.service.errors import ProblemError
+from rlrun.service.listening import BACKLOG, listen
 
 log = logging.getLogger(__name__)
 
@@ -64,13 +65,19 @@ def make_runner(app: web.Application) -> web.AppRunner:
     return web.AppRunner(app, handler_cancellation=True, shutdown_timeout=DRAIN_SECONDS, access_log=None)
 
 
+async def listen_on(runner: web.AppRunner, port: int, host: str | None = None) -> None:
+    """Open the port on one address, or on all addresses of this host, IPv4 and IPv6. Raises OSError."""
+    for listening in listen(host, port):
+        await web.SockSite(runner, listening, backlog=BACKLOG).start()
+
+
 @contextlib.asynccontextmanager
 async def serving(app: web.Application, port: int) -> AsyncIterator[None]:
     """Serve the application on all addresses of this host while the context is open."""
     runner = make_runner(app)
     await runner.setup()
     try:
-        await web.TCPSite(runner, None, port).start()
+        await listen_on(runner, port)
         yield
     finally:
         await runner.cleanup()

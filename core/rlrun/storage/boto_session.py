@@ -2,12 +2,15 @@
 
 import functools
 import os
+from collections.abc import Mapping
 
 import boto3
 import botocore.session
 from botocore.configprovider import BOTOCORE_DEFAUT_SESSION_VARIABLES
 from botocore.loaders import Loader
 from typing_extensions import override
+
+from rlrun.api.base.proxy_rules import ProxyRules
 
 
 def new_session(*, use_environment: bool = True) -> boto3.session.Session:
@@ -18,6 +21,24 @@ def new_session(*, use_environment: bool = True) -> boto3.session.Session:
     session = botocore.session.Session(None if use_environment else _without_environment())
     session.register_component("data_loader", _loader())
     return boto3.session.Session(botocore_session=session)
+
+
+def proxies_of(endpoint_url: str | None, region: str, environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Return the proxies for requests to S3, for a `Config`: botocore itself knows no networks in NO_PROXY.
+
+    Empty: none, and botocore reads no variables for it. `endpoint_url`: None or empty for AWS.
+    """
+    url = endpoint_url or f"https://s3.{region}.amazonaws.com"
+    proxy = ProxyRules.of_environment(environment).proxy_of(url)
+    return dict.fromkeys(("http", "https"), proxy) if proxy else {}
+
+
+def authorities(environment: Mapping[str, str] = os.environ) -> str | None:
+    """Return the file with certificate authorities that other clients use, for `verify` of a client of botocore.
+
+    None: AWS_CA_BUNDLE, which botocore reads, or its own authorities.
+    """
+    return None if environment.get("AWS_CA_BUNDLE") else environment.get("SSL_CERT_FILE") or None
 
 
 class _SharedLoader(Loader):  # type: ignore[misc]

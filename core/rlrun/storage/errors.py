@@ -37,7 +37,18 @@ DENIED_CODES = frozenset(
 )
 PATH_STYLE_CODES = frozenset({"PathStyleDomainForbidden", "SecondLevelDomainForbidden", "VirtualHostDomainRequired"})
 """Answers of clouds that take the bucket from the host name only."""
-BUSY_CODES = frozenset({"InternalError", "RequestTimeout", "ServiceUnavailable", "SlowDown", "Throttling"})
+BUSY_CODES = frozenset(
+    {
+        "ConditionalRequestConflict",
+        "InternalError",
+        "OperationAborted",
+        "RequestTimeout",
+        "ServiceUnavailable",
+        "SlowDown",
+        "Throttling",
+    }
+)
+TOO_MANY_REQUESTS = 429
 NO_RESPONSE_ERRORS = (
     exceptions.HTTPClientError,
     exceptions.IncompleteReadError,
@@ -163,7 +174,7 @@ def _classify_response(error: ClientError, place: str, endpoint: str) -> StoreEr
             f"{endpoint} does not implement {error.operation_name} on {place} with these headers. If it is a write "
             "that must not replace an object, the S3 server lacks If-None-Match: use one that has it"
         )
-    if code in BUSY_CODES or status >= 500:
+    if code in BUSY_CODES or status == TOO_MANY_REQUESTS or status >= 500:
         return Unreachable(
             f"{endpoint} responds to {error.operation_name} on {place} with {status} {code} after all retries: "
             "check the health of the S3 service; the operation is retried"

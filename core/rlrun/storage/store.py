@@ -26,7 +26,7 @@ from pydantic import ValidationError
 
 from rlrun.api.base.addressing_style import AddressingStyle, read_addressing_style
 from rlrun.protocol.storage_access import MAX_BATCH
-from rlrun.storage.boto_session import new_session
+from rlrun.storage.boto_session import authorities, new_session, proxies_of
 from rlrun.storage.bucket_urls import BucketUrls, boto_style, refuse_other_styles
 from rlrun.storage.direct_requests import NO_BODY, DirectRequests, read_body, too_large
 from rlrun.storage.errors import (
@@ -144,6 +144,7 @@ class Store:
             response_checksum_validation="when_required",
             signature_version=UNSIGNED if signer else None,
             ignore_configured_endpoint_urls=None if use_environment else True,
+            proxies=proxies_of(endpoint, region),
         )
         session = new_session(use_environment=use_environment)
         self.endpoint = endpoint or f"AWS S3 ({region})"
@@ -155,6 +156,7 @@ class Store:
                 aws_secret_access_key=secret_access_key,
                 aws_session_token=session_token,
                 region_name=region,
+                verify=authorities(),
                 config=config,
             )
         refuse_other_styles(self._s3, style, endpoint)

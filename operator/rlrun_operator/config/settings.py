@@ -13,7 +13,6 @@ computeSizes:
   S: {cpu: "1", memory: 2Gi, workers: 1}
 """
 
-import ipaddress
 import json
 import os
 import re
@@ -23,10 +22,11 @@ from typing import Annotated, Any, Literal, Self
 
 import yaml
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, field_validator, model_validator
-from rlrun.api.base.address_rules import AddressRules
+from rlrun.api.base.address_rules import AddressRules, read_network
 from rlrun.api.base.addressing_style import AddressingStyle, addressing_problem
 from rlrun.api.base.kubernetes_types import Quantity, Resources
-from rlrun.api.base.names import EgressHost, ObjectName
+from rlrun.api.base.names import EgressHost, Namespace
+from rlrun.api.base.pod_shape import PodShape
 from rlrun.api.base.schema import Schema
 from rlrun.api.run_sections.infrastructure import ComputeSize
 
@@ -40,16 +40,16 @@ def _none_if_empty(value: Any) -> Any:
 
 
 def _network(value: str) -> str:
-    if "/" not in value:
-        raise ValueError("needs a prefix length, for example 169.254.20.10/32")
-    ipaddress.ip_network(value)
-    return value
+    network = read_network(value) if "/" in value else None
+    if network is None:
+        raise ValueError("is not a network with the length of its prefix, for example 169.254.20.10/32")
+    return str(network)
 
 
 OptionalQuantity = Annotated[Quantity | None, BeforeValidator(_none_if_empty)]
 """Quantity, or None for an empty string."""
 Cidr = Annotated[str, AfterValidator(_network)]
-"""Network in CIDR notation: `169.254.20.10/32`."""
+"""Network in CIDR notation: `169.254.20.10/32`. Bits of the address behind the prefix become 0."""
 
 RESOURCE_NAME = re.compile(r"([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
 """Names of resources: cpu, nvidia.com/gpu."""
@@ -115,6 +115,8 @@ class ComputeShape(Schema):
 
     cpu: Quantity
     memory: Quantity
+    cpu_limit: OptionalQuantity = None
+    """Limit of CPU, for namespaces whose ResourceQuota or LimitRange has one. None: no limit."""
     workers: int = Field(ge=1, le=64)
     """Number of worker processes that run rollouts."""
     ephemeral_storage: OptionalQuantity = None
@@ -153,13 +155,42 @@ class EphemeralStorage(Schema):
     """Limit of a trainer or inference pod, which holds a model, unless its RLModel has one. None: no limit."""
 
 
-class EnvironmentPods(Schema):
-    """Isolation of environment pods, which run user code, from their node."""
+class GracePeriods(Schema):
+    """Seconds from SIGTERM to SIGKILL for the pods of each role. The time that processes use is derived from them."""
+
+    orchestrator: int = Field(default=60, ge=30, le=86400)
+    """Time for the state of the run, and for records that wait for S3."""
+    trainer: int = Field(default=60, ge=20, le=86400)
+    """Time for the current step and a last checkpoint. That of the RLModel takes precedence."""
+    inference: int = Field(default=30, ge=1, le=86400)
+    """Grace period of engines, also those of serving pools. That of the RLModel takes precedence."""
+    environment: int = Field(default=10, ge=1, le=86400)
+
+
+class EnvironmentPods(PodShape):
+    """Shape of environment pods, and their isolation from the node, because they run user code."""
 
     host_users: bool = True
     """Runs the pods in a user namespace of their own if false (`hostUsers` of a pod)."""
-    runtime_class_name: str = ""
-    """RuntimeClass of the pods, for example of gVisor or Kata Containers. Empty: the cluster's default."""
+
+
+class PodSecurityContext(Schema):
+    """Security context of the pods of runs and serving pools. None: the cluster decides, as OpenShift does.
+
+    A file that names it replaces it: a key that is left out is None.
+    """
+
+    run_as_user: int | None = Field(default=None, ge=1)
+    run_as_group: int | None = Field(default=None, ge=0)
+    fs_group: int | None = Field(default=None, ge=0)
+    seccomp_profile: dict[str, str] | None = None
+
+
+def _default_security_context() -> PodSecurityContext:
+    """Return the context with the user of the images."""
+    return PodSecurityContext(
+        run_as_user=1000, run_as_group=1000, fs_group=1000, seccomp_profile={"type": "RuntimeDefault"}
+    )
 
 
 class ClusterDns(Schema):
@@ -173,6 +204,17 @@ class ClusterDns(Schema):
     """Labels of the DNS pods. Empty: all pods of the namespace."""
     cidrs: list[Cidr] = Field(default_factory=list)
     """Networks of DNS servers that are not pods, for example of NodeLocal DNSCache."""
+    port: int = Field(default=53, ge=1, le=65535)
+    """Port of the DNS pods, which may differ from that of their Service."""
+
+
+class EgressRule(Schema):
+    """Egress rule of a NetworkPolicy, with destinations: a rule without them would allow all."""
+
+    to: list[dict[str, Any]] = Field(min_length=1)
+    """NetworkPolicy peers."""
+    ports: list[dict[str, Any]] = Field(default_factory=list)
+    """NetworkPolicy ports. Empty: all."""
 
 
 class Defaults(Schema):
@@ -182,8 +224,11 @@ class Defaults(Schema):
     """Steps between checkpoints."""
 
 
-class ServingPoolSettings(Schema):
-    """Settings of serving pools. Each namespace and base model with deployed adapters has one pool."""
+class ServingPoolSettings(PodShape):
+    """Settings of serving pools, and the shape of their pods over that of the RLModel's engines.
+
+    Each namespace and base model with deployed adapters has one pool.
+    """
 
     replicas: int = Field(default=1, ge=1, le=256)
     """Number of engines of each pool."""
@@ -209,7 +254,7 @@ class QueueSettings(Schema):
     """Number of runs that may have a place. None: any number."""
     max_runs_per_namespace: int | None = Field(default=None, ge=1)
     """Number of runs of one namespace that may have a place. None: any number."""
-    namespaces: dict[ObjectName, NamespaceQueue] = Field(default_factory=dict)
+    namespaces: dict[Namespace, NamespaceQueue] = Field(default_factory=dict)
     """Namespaces with a limit or a weight of their own."""
     capacity: dict[str, Quantity] = Field(default_factory=dict)
     """Resources that all runs with a place may request together, for example nvidia.com/gpu. Others are not limited."""
@@ -244,6 +289,23 @@ class EgressSettings(Schema):
     """Hosts that all runs may list in env[].egress."""
     key_secret: SecretRef
     """Secret with the signing key."""
+    create_key: bool = True
+    """Makes the Secret if it does not exist. False: the platform team does."""
+
+
+ProxyUrl = Annotated[str, Field(pattern=r"^(https?://[^/@\s]+/?)?$")]
+"""URL of a proxy. Empty: none. Without a user: tenants read the variables of their pods."""
+
+
+class ProxySettings(Schema):
+    """Proxy between the cluster and other networks, for the pods of runs and serving pools."""
+
+    https_proxy: ProxyUrl = ""
+    """Proxy for https:// URLs."""
+    http_proxy: ProxyUrl = ""
+    """Proxy for http:// URLs."""
+    no_proxy: list[str] = Field(default_factory=list)
+    """Hosts, domains, addresses and networks that are reached without a proxy."""
 
 
 class ApiSettings(Schema):
@@ -276,20 +338,39 @@ class OperatorSettings(Schema):
     storage_server_authority: str = ""
     """Certificates in PEM from which that of rlrun-server must descend. The operator reads them from the Secret when it
     starts. Empty: those that the images trust."""
+    ca_bundle_file: Path | None = None
+    """File with certificates in PEM that all pods trust beside the public ones. None: none."""
+    ca_bundle: str = ""
+    """Those certificates of the file that are not public, in PEM. The operator reads them when it starts."""
+    proxy: ProxySettings = Field(default_factory=ProxySettings)
+    """Proxy of trainers, engines, orchestrators and serving pools. Environments have the egress proxy."""
     compute_sizes: dict[ComputeSize, ComputeShape] = Field(default_factory=lambda: dict(DEFAULT_SIZES))
     orchestrator_resources: Resources = Field(default_factory=lambda: _resources("500m", "1Gi", "8Gi"))
     sidecar_resources: Resources = Field(default_factory=lambda: _resources("50m", "128Mi", "1Gi"))
     fetcher_resources: Resources = Field(default_factory=lambda: _resources("100m", "256Mi", "4Gi"))
     shm_size: Quantity = "2Gi"
     """Shared memory (/dev/shm) of trainer and inference pods; it counts toward their memory."""
+    gpu_read_only_root_filesystem: bool = False
+    """Makes the root filesystem of containers with GPUs read-only, as it is for all others."""
     ephemeral_storage: EphemeralStorage = Field(default_factory=EphemeralStorage)
     """Limits of the pods' use of the node's disk. Those of environments are in `computeSizes`."""
+    security_context: PodSecurityContext = Field(default_factory=_default_security_context)
+    """Security context of the pods of runs and serving pools."""
+    orchestrator: PodShape = Field(default_factory=PodShape)
+    """Shape of orchestrator pods."""
+    termination_grace_period_seconds: GracePeriods = Field(default_factory=GracePeriods)
+    """Grace periods of pods by role."""
     environments: EnvironmentPods = Field(default_factory=EnvironmentPods)
-    """Isolation of environment pods."""
+    """Shape and isolation of environment pods."""
     network_policies: bool = True
     """Creates NetworkPolicies for runs if true."""
     dns: ClusterDns = Field(default_factory=ClusterDns)
-    """DNS servers that NetworkPolicies let environments reach."""
+    """DNS servers that NetworkPolicies let environments reach, and trainers and engines with `modelEgress`."""
+    metrics_peers: list[dict[str, Any]] = Field(default_factory=list)
+    """NetworkPolicy peers that may scrape the metrics of all pods of runs and serving pools."""
+    model_egress: list[EgressRule] | None = None
+    """Destinations that NetworkPolicies let trainers and engines reach beside those that every run needs: the S3 server
+    and the sources of models. None: they reach all."""
     reserved_secret_names: list[str] = Field(default_factory=lambda: ["*-s3"])
     """Names of Secrets that spec.envFrom and RLModels must not name; * stands for any characters. The chart gives the
     Secret with the S3 credentials a name that ends in -s3."""
@@ -329,6 +410,8 @@ class OperatorSettings(Schema):
     """Time limit in seconds for deleting a run's files in S3 (artifactPolicy Delete)."""
     watch_namespaces: list[str] = Field(default_factory=list)
     """Namespaces to watch. Empty: all."""
+    ip_family: Literal["IPv4", "IPv6"] | None = None
+    """Family of the pods' addresses, on which engines listen. None: IPv4."""
     status_url_template: str = "http://{name}-orchestrator.{namespace}.svc:8080/status"
     """URL of a run's orchestrator; {name} and {namespace} are the run's."""
     serving_url_template: str = "http://{ip}:8001/adapters"
@@ -370,7 +453,10 @@ class SettingsError(Exception):
 
 
 def load_settings(environment: Mapping[str, str] = os.environ) -> OperatorSettings:
-    """Load the YAML or JSON file that RLRUN_SETTINGS names. Raises SettingsError."""
+    """Load the YAML or JSON file that RLRUN_SETTINGS names. Raises SettingsError.
+
+    The family of addresses follows the API server's Service, as this pod sees it, unless the file names one.
+    """
     path = Path(environment.get(VARIABLE) or DEFAULT_PATH)
     try:
         text = path.read_text(encoding="utf-8")
@@ -378,7 +464,9 @@ def load_settings(environment: Mapping[str, str] = os.environ) -> OperatorSettin
         raise SettingsError(
             f"Cannot read the settings file {path} ({error.strerror}). Set {VARIABLE} to its path."
         ) from error
-    return parse_settings(text, str(path))
+    settings = parse_settings(text, str(path))
+    found = "IPv6" if ":" in environment.get("KUBERNETES_SERVICE_HOST", "") else "IPv4"
+    return settings.model_copy(update={"ip_family": settings.ip_family or found})
 
 
 def parse_settings(text: str, source: str = "settings") -> OperatorSettings:

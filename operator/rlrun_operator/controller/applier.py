@@ -13,16 +13,20 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
+from pydantic import ValidationError
+from rlrun.api.base.field_errors import problems
+from rlrun.api.base.phases import Phase
 from rlrun.api.run_status import RLRunStatus
 from rlrun.constants import API_VERSION, CONFIG_ANNOTATION, CONFLICT, FINALIZER
 from rlrun.kube.async_client import AsyncKubeClient
 from rlrun.kube.errors import ApiError
-from rlrun.kube.events import EventRecord, build_event
+from rlrun.kube.events import EventRecord
 from rlrun.kube.kinds import ALL, POD, POD_CONTROLLERS, RLRUN
 from rlrun.kube.objects import Obj, ObjectRef
 from rlrun.kube.refusals import ObjectRefused, find_refusal
 from rlrun.storage.store import StoreError
 
+from rlrun_operator.cluster.events import write_events
 from rlrun_operator.controller.log_collector import LogCollector
 from rlrun_operator.kueue.workload import QUEUE_LABEL
 from rlrun_operator.kueue.workload_status import WorkloadStatus
@@ -31,7 +35,7 @@ from rlrun_operator.planning.plan.observation import RunObservation
 from rlrun_operator.planning.plan.transitions import transitions
 from rlrun_operator.planning.policies.artifacts.artifact_objects import failed_deletion_status
 from rlrun_operator.planning.policies.children.refusal_report import report_artifacts, report_children
-from rlrun_operator.runtime.metrics import ERRORS, RUN_PHASES, STATUS_WRITES
+from rlrun_operator.runtime.metrics import ERRORS, RUN_PHASES, STATUS_WRITES, count_failure
 from rlrun_operator.runtime.side_by_side import side_by_side
 from rlrun_operator.storage.artifact_store import ArtifactStore
 
@@ -66,10 +70,13 @@ class Applier:
         if plan.status_first:
             await self.report(observation.run, plan.status, plan.events)
             plan = replace(plan, events=())
+        # A controller that has changed since may have a pod that the plan does not know. Its event causes a reconcile.
+        versions = {c["metadata"]["uid"]: c["metadata"].get("resourceVersion") for c in observation.pod_controllers()}
         for ref in plan.deletes:
-            await cluster.delete(ALL[ref.kind], namespace, ref.name, ref.uid, ref.resource_version, ref.grace_seconds)
+            version = ref.resource_version or versions.get(ref.uid)
+            await cluster.delete(ALL[ref.kind], namespace, ref.name, ref.uid, version, ref.grace_seconds)
         plan = await self._write_children(observation, plan, now)
-        await self.report(observation.run, plan.status, plan.events)
+        await self.report(observation.run, plan.status, plan.events, is_done=bool(plan.deletes))
         if isinstance(error, ObjectRefused):
             return plan
         if error is not None:
@@ -80,7 +87,8 @@ class Applier:
         if plan.remove_finalizer:
             await self._set_finalizers(observation, [f for f in _finalizers(observation.run) if f != FINALIZER])
         if plan.delete_run:
-            await cluster.delete(RLRUN, namespace, observation.name, observation.uid)
+            version = observation.run["metadata"].get("resourceVersion")
+            await cluster.delete(RLRUN, namespace, observation.name, observation.uid, version)
         return plan
 
     async def _write_artifacts(self, observation: RunObservation, plan: Plan) -> ApiError | None:
@@ -152,15 +160,19 @@ class Applier:
                 error,
             )
 
-    async def report(self, run: Obj, status: RLRunStatus | None, events: Sequence[EventRecord] = ()) -> None:
-        """Write the status of the run if it has changed, and then its Events. Raises ApiError."""
+    async def report(
+        self, run: Obj, status: RLRunStatus | None, events: Sequence[EventRecord] = (), *, is_done: bool = False
+    ) -> None:
+        """Write the status of the run if it has changed, and then its Events. Raises ApiError.
+
+        `is_done`: the Events tell of what was done, also if the status has not changed.
+        """
         before = RLRunStatus.parse(run.get("status"))
         if status is not None:
-            if not await self._write_status(run, status):
+            if not await self._write_status(run, status) and not is_done:
                 return
             events = (*transitions(before, status), *events)
-        for event in events:
-            await self._emit(run, event)
+        await write_events(self._cluster, run, events)
 
     async def _remove(self, observation: RunObservation, removals: Sequence[ArtifactDeletion]) -> None:
         """Delete the files, then their object. An error of S3 is recorded in the object and retried."""
@@ -193,8 +205,9 @@ class Applier:
             return False
         metadata = run["metadata"]
         name, namespace = metadata["name"], metadata["namespace"]
+        _require_valid_status(f"{namespace}/{name}", new)
         # The uid makes the API server reject the status if the run was deleted and created again.
-        await self._cluster.apply_status(
+        written = await self._cluster.apply_status(
             {
                 "apiVersion": API_VERSION,
                 "kind": "RLRun",
@@ -203,9 +216,12 @@ class Applier:
             }
         )
         run["status"] = new
+        metadata["resourceVersion"] = written["metadata"].get("resourceVersion", metadata.get("resourceVersion"))
         STATUS_WRITES.inc()
         if new.get("phase") != old.get("phase"):
             RUN_PHASES.labels(new.get("phase", "")).inc()
+            if new.get("phase") == Phase.failed:
+                count_failure(new.get("reason", ""))
             log.info("run %s/%s: %s -> %s", namespace, name, old.get("phase", "-"), new.get("phase", "-"))
         return True
 
@@ -221,12 +237,14 @@ class Applier:
             finalizers=finalizers, resourceVersion=run["metadata"].get("resourceVersion", metadata["resourceVersion"])
         )
 
-    async def _emit(self, run: Obj, event: EventRecord) -> None:
-        try:
-            await self._cluster.create(build_event(run, event, datetime.now(UTC)))
-        except ApiError as error:
-            # Events are informational; a run must not fail without one.
-            log.warning("Could not write event %s of %s: %s", event.reason, run["metadata"]["name"], error)
+
+def _require_valid_status(run: str, status: Mapping[str, Any]) -> None:
+    """Raise ApiError, as the API server would if it had a schema of the status."""
+    try:
+        RLRunStatus.model_validate(status, by_alias=True, by_name=False)
+    except ValidationError as error:
+        found = "; ".join(f"status.{one.path}: {one.message}" for one in problems(error, RLRunStatus))
+        raise ApiError(422, "Invalid", found, action=f"write the status of RLRun {run}") from error
 
 
 def compact(value: Mapping[str, Any]) -> dict[str, Any]:

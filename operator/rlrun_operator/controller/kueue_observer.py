@@ -14,7 +14,7 @@ from rlrun.kube.kinds import PRIORITY_CLASS, RESOURCE_FLAVOR, WORKLOAD, WORKLOAD
 from rlrun.kube.objects import Obj, label
 from rlrun.protocol.problem import Problem
 
-from rlrun_operator.cache.cached_reader import CachedReader
+from rlrun_operator.cluster.runs import RunObjects
 from rlrun_operator.config.settings import OperatorSettings
 from rlrun_operator.kueue.observation import KueueObservation
 from rlrun_operator.kueue.placement import flavor_names
@@ -34,7 +34,7 @@ class KueueObserver:
         self._settings = settings
         self._known: dict[tuple[str, str], tuple[float, Obj]] = {}
 
-    async def observe(self, run: Obj, status: RLRunStatus, reader: CachedReader) -> KueueObservation | None:
+    async def observe(self, run: Obj, status: RLRunStatus, objects: RunObjects) -> KueueObservation | None:
         """Return the state of the run's Workloads, or None if it has no queue or has given its quota back.
 
         A missing kind or right is a problem of the run, not an error: the run can still be stopped. Raises other
@@ -52,7 +52,7 @@ class KueueObserver:
             )
         metadata = run["metadata"]
         try:
-            workloads = await reader.list(WORKLOAD, metadata["namespace"], {RUN_UID_LABEL: metadata["uid"]})
+            workloads = await objects.list(WORKLOAD, metadata["namespace"], {RUN_UID_LABEL: metadata["uid"]})
         except ApiError as error:
             return KueueObservation(problem=_explain(error, "Workloads"))
         parts = await self._priority(run, self._settings.kueue.priority_classes)

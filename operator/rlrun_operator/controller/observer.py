@@ -1,29 +1,30 @@
 """Observation of a run: the planner's input, read from the API server, S3 and the orchestrator.
 
-Objects of the run come from the cache while no change of them was noticed, and the list of its files from S3 while none
-can have been written; `forget` has both read again. Everything else is read in each reconcile. Secrets are read by
-name, never listed. Requests that the run's phase does not need are skipped.
+Objects of the run come from the informers, and the list of its files from S3 while none can have been written. Before
+a decision the run, its pods, its artifacts and files, and its orchestrator's status are read again (`is_fresh`).
+Everything else is read in each reconcile. Secrets are read by name, never listed. Requests that the run's phase does
+not need are skipped.
 """
 
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any
 
 from rlrun.api.run_status import RLRunStatus
 from rlrun.constants import ATTEMPT_LABEL, FIELD_MANAGER, FINALIZER, MANAGED_BY_LABEL, RUN_LABEL, RUN_UID_LABEL
-from rlrun.kube.async_client import AsyncKubeClient
 from rlrun.kube.errors import ApiError
+from rlrun.kube.informer import version_number
 from rlrun.kube.kinds import (
+    JOB,
     POD,
     RLADAPTER,
     RLCHECKPOINT,
     RLMODEL,
     RLRUN,
     SECRET,
-    ResourceKind,
 )
 from rlrun.kube.objects import Obj, is_artifact_ready, label
 from rlrun.kube.pods import role_of
@@ -33,21 +34,21 @@ from rlrun.protocol.problem import Problem
 from rlrun.service.errors import RequestError
 from rlrun.storage.store import StoreError
 
-from rlrun_operator.cache.cached_reader import CachedReader
-from rlrun_operator.cache.child_kinds import CHILDREN
-from rlrun_operator.cache.new_runs import NewRuns
-from rlrun_operator.cache.object_cache import ObjectCache
-from rlrun_operator.cache.run_index import RunIndex
+from rlrun_operator.cluster.informers import CHILDREN
+from rlrun_operator.cluster.runs import RunObjects
+from rlrun_operator.cluster.weights_cache import read_weights
 from rlrun_operator.config.settings import OperatorSettings
-from rlrun_operator.controller.cleaned_up_runs import is_cleaned_up
 from rlrun_operator.controller.egress_observer import EgressObserver
 from rlrun_operator.controller.kueue_observer import KueueObserver
+from rlrun_operator.controller.node_states import NodeStates
 from rlrun_operator.controller.orchestrator_client import OrchestratorClient
+from rlrun_operator.controller.pod_events import PodEvents
 from rlrun_operator.controller.priority_classes import PriorityClasses
 from rlrun_operator.planning.plan.artifact_catalog import ArtifactCatalog
 from rlrun_operator.planning.plan.checkpoint_references import keep_reference, may_start_from
 from rlrun_operator.planning.plan.observation import RunKey, RunObservation
 from rlrun_operator.planning.policies.artifacts.upload_schedule import UploadSchedule
+from rlrun_operator.planning.policies.ending.resync_schedule import long_ago
 from rlrun_operator.planning.policies.spec.resolution import attempt_config
 from rlrun_operator.planning.policies.spec.validation import parse_spec
 from rlrun_operator.resources.access.reserved_secrets import why_unusable
@@ -61,6 +62,7 @@ from rlrun_operator.resources.platform import (
     decode_secret,
     s3_variables,
 )
+from rlrun_operator.resources.weights_cache import cache_identity
 from rlrun_operator.storage.artifact_listings import ArtifactListing, ArtifactListings, ListingRequest
 from rlrun_operator.storage.artifact_store import ArtifactStore
 
@@ -72,7 +74,8 @@ NEW_RUN_SECONDS = 1.0
 """The same for new runs, which start with the current credentials: one read for all runs that begin together."""
 WITH_CHECKPOINT = "spec.checkpointId!="
 """Selector of runs that start from a checkpoint: a field that is not set counts as empty."""
-BAD_REQUEST = 400
+KEPT_KINDS = (JOB.kind, POD.kind)
+"""Kinds of which a run that is cleaned up keeps those of its orchestrator, for their log."""
 
 
 class Observer:
@@ -80,75 +83,65 @@ class Observer:
 
     def __init__(
         self,
-        cluster: AsyncKubeClient,
+        objects: RunObjects,
         artifacts: ArtifactStore,
         poller: OrchestratorClient,
         settings: OperatorSettings,
         token_key: bytes | None = None,
         storage_key: bytes = b"",
-        cache: ObjectCache | None = None,
-        index: RunIndex | None = None,
-        new_runs: NewRuns | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`token_key`: key of the tokens of runs. None: the processes of runs ask for none. `storage_key`: key of the
-        grants for rlrun-server. `cache`: None reads all objects in each reconcile. `index`: None reads those of
-        new runs, too. `new_runs`: None reads their pods as well.
+        grants for rlrun-server.
         """
-        self._cluster = cluster
+        self._objects = objects
+        self._cluster = cluster = objects.cluster
         self._clock = clock
-        self._cache = ObjectCache(clock) if cache is None else cache
-        self._index = RunIndex() if index is None else index
-        self._new_runs = NewRuns(clock) if new_runs is None else new_runs
-        self._listings = ArtifactListings(artifacts, settings, clock, self._cache.moment)
+        self._listings = ArtifactListings(artifacts, settings, clock)
         self._artifacts = artifacts
         self._poller = poller
         self._settings = settings
         self._egress = EgressObserver(cluster, settings.egress)
         self._priorities = PriorityClasses(cluster, settings)
         self._kueue = KueueObserver(cluster, settings)
+        self._pod_events = PodEvents(cluster)
+        self._nodes = NodeStates(cluster, clock)
         self._token_key = token_key
         self.storage_key = storage_key
         self._source: tuple[float, dict[str, str] | None] | None = None
-        self._selects_runs = True
-        """False if the API server has no such selector: Kubernetes before 1.31."""
-
-    def moment(self) -> int:
-        """Return this moment, for `observe`."""
-        return self._cache.moment()
 
     async def observe(
-        self, namespace: str, name: str, read_after: int | None = None, *, now: datetime | None = None
+        self, namespace: str, name: str, now: datetime | None = None, *, is_fresh: bool = False
     ) -> RunObservation | None:
         """Return the observation of the run, or None if it does not exist. Raises ApiError.
 
-        `read_after`: moment after which everything in it must have been read. None: kept answers may be older. `now`:
-        time at which a run that ended long ago is not asked for objects that the index does not know. None: all are
-        read.
+        `now`: time at which the Secret of a run that ended long ago is not read. `is_fresh`: what decisions rest on is
+        read now.
         """
-        reader = CachedReader(self._cluster, self._cache, (namespace, name), read_after)
-        run = await reader.get(RLRUN, namespace, name)
+        objects = self._objects
+        run = await objects.get(RLRUN, namespace, name, is_fresh=is_fresh)
         if run is None:
             self._poller.forget(RunKey(namespace, name))
+            self._pod_events.forget(RunKey(namespace, name))
             return None
         status = RLRunStatus.parse(run.get("status"))
         uid = run["metadata"]["uid"]
         deleted = bool(run["metadata"].get("deletionTimestamp"))
-        # Only objects of an earlier run of this name can exist, which the index knows, and those that this process has
-        # written. If an answer lacks one of these, it is applied again.
-        is_new = status.start_time is None
-        # All other reconciles read the pods: two attempts, or two runs of the same name, must not overlap.
-        is_first = self._new_runs.take((namespace, name), uid) and status.phase is None and not deleted
-        if is_first:
-            reader.rest_on(RLRUN, namespace, name)
-        rests_on_index = now is not None and is_cleaned_up(self._index, run, now)
-        children, pods, artifact_objects = await asyncio.gather(
-            _nothing() if rests_on_index else self._children(reader, namespace, name, is_new, is_first),
-            _nothing() if rests_on_index else self._list_labelled(reader, POD, namespace, name, is_first),
-            self._artifact_objects(reader, namespace, uid, is_new),
+        labels, has_artifacts = {RUN_LABEL: name}, status.start_time is not None
+        *lists, pods, checkpoints, adapters = await asyncio.gather(
+            *(objects.list(kind, namespace, labels) for kind in CHILDREN),
+            objects.list(POD, namespace, labels, is_fresh=is_fresh),
+            *(
+                objects.list(kind, namespace, {RUN_UID_LABEL: uid}, is_fresh=is_fresh and has_artifacts)
+                for kind in (RLCHECKPOINT, RLADAPTER)
+            ),
         )
+        children, artifact_objects = [obj for found in lists for obj in found], [*checkpoints, *adapters]
+        if is_fresh or not self._lacks_secret(run, [*children, *pods], now):
+            secret = await objects.secret(namespace, token_secret_name(name))
+            children += [secret] if secret is not None and label(secret, RUN_LABEL) == name else []
         variables, s3_problem = await self._s3(status)
-        parts: dict[str, Any] = {"s3_problem": s3_problem, "kueue": await self._kueue.observe(run, status, reader)}
+        parts: dict[str, Any] = {"s3_problem": s3_problem, "kueue": await self._kueue.observe(run, status, objects)}
         listing = ArtifactListing()
         spec = parse_spec(run)
         if not deleted:
@@ -157,15 +150,18 @@ class Observer:
             if self._settings.queue.is_limited and not isinstance(spec, Problem):
                 parts["priority"] = await self._priorities.value_of(spec)
             if needs_references(status, children, uid):
-                parts |= await self._references(reader, run, namespace, variables)
-            parts |= await self._poll(run, pods, status, read_after)
+                parts |= await self._references(run, status, namespace, variables)
+            parts |= await self._poll(run, pods, status, is_fresh=is_fresh)
+            parts["pod_events"] = await self._pod_events.read(RunKey(namespace, name), own_pods(pods, uid), now)
             # List S3 after the pods: an orchestrator that has ended by then has written all its artifacts.
             report = parts.get("poll")
             schedule = None
             if not isinstance(spec, Problem):
                 schedule = UploadSchedule.of(spec, attempt_config(children, uid, status.attempt), self._settings)
             listing = await self._list_artifacts(
-                ListingRequest(run, status, schedule, variables, artifact_objects, pods, report), s3_problem, read_after
+                ListingRequest(run, status, schedule, variables, artifact_objects, pods, report),
+                s3_problem,
+                is_fresh=is_fresh,
             )
             parts["artifacts_problem"] = listing.problem
         valid_spec = None if isinstance(spec, Problem) else spec
@@ -177,19 +173,32 @@ class Observer:
             run=run,
             children=tuple(children),
             pods=tuple(pods),
+            lost_nodes=await self._nodes.find_lost(pods, is_fresh=is_fresh),
             catalog=catalog,
             s3_variables=variables,
             token_key=self._token_key,
             storage_key=self.storage_key,
-            has_kept_answers=reader.has_kept_answers or listing.is_kept,
-            rests_on_index=rests_on_index,
+            is_cached=not is_fresh and (objects.has_informers or listing.is_kept or bool(parts.get("is_watched"))),
             **parts,
         )
 
     def forget(self, key: RunKey) -> None:
         """Read everything about the run in its next reconcile."""
-        self._cache.forget_run((key.namespace, key.name))
+        self._objects.forget_secret(key.namespace, key.name)
         self._listings.forget(key)
+
+    def _lacks_secret(self, run: Obj, objects: Sequence[Obj], now: datetime | None) -> bool:
+        """Return whether the run has no Secret with tokens, which nothing but it and its objects can show.
+
+        No reconcile of a new run without objects has created it: its creation does not overwrite that of another owner.
+        Of a run that ended long ago, only the Job and the pod of its orchestrator are left. Cleanup of one that ended
+        lately may not be complete: the operator may have been killed while it created the run's objects.
+        """
+        if not self._objects.has_informers:
+            return False
+        if RLRunStatus.parse(run.get("status")).phase is None:
+            return not objects and not run["metadata"].get("deletionTimestamp")
+        return now is not None and long_ago(run, now) is not None and all(obj["kind"] in KEPT_KINDS for obj in objects)
 
     async def run(self, key: RunKey) -> Obj | None:
         """Return the run, or None if it does not exist. Raises ApiError."""
@@ -209,44 +218,7 @@ class Observer:
 
     async def _runs_with_checkpoint(self) -> list[Obj]:
         """Return the references of all runs that start from a checkpoint, listed now. Raises ApiError."""
-        if self._selects_runs:
-            try:
-                return await self._cluster.list(RLRUN, fields=WITH_CHECKPOINT, keep=keep_reference)
-            except ApiError as error:
-                if error.status != BAD_REQUEST:
-                    raise
-                log.info("The API server does not select runs by spec.checkpointId, so all are listed: %s", error)
-                self._selects_runs = False
-        return await self._cluster.list(RLRUN, keep=keep_reference)
-
-    async def _list_labelled(
-        self, reader: CachedReader, kind: ResourceKind, namespace: str, name: str, is_new: bool
-    ) -> list[Obj]:
-        """Return the objects with the run's label. For a new run, these belong to an earlier run of the same name."""
-        is_known_empty = is_new and self._index.has_none(kind, (namespace, name))
-        return await reader.list(kind, namespace, {RUN_LABEL: name}, is_known_empty=is_known_empty)
-
-    async def _children(
-        self, reader: CachedReader, namespace: str, name: str, is_new: bool, is_first: bool
-    ) -> list[Obj]:
-        lists = await asyncio.gather(
-            *(self._list_labelled(reader, kind, namespace, name, is_new) for kind in CHILDREN),
-        )
-        # No watch shows Secrets. A creation does not overwrite one of an earlier run or of a user.
-        has_none = is_first and all(self._index.has_none(kind, (namespace, name)) for kind in CHILDREN)
-        secret = await reader.get(SECRET, namespace, token_secret_name(name), is_known_missing=has_none)
-        children = [obj for objects in lists for obj in objects]
-        if secret is not None and label(secret, RUN_LABEL) == name:
-            children.append(secret)
-        return children
-
-    async def _artifact_objects(self, reader: CachedReader, namespace: str, uid: str, is_new: bool) -> list[Obj]:
-        selector = {RUN_UID_LABEL: uid}
-        lists = await asyncio.gather(
-            reader.list(RLCHECKPOINT, namespace, selector, is_known_empty=is_new),
-            reader.list(RLADAPTER, namespace, selector, is_known_empty=is_new),
-        )
-        return [obj for objects in lists for obj in objects]
+        return await self._cluster.list(RLRUN, fields=WITH_CHECKPOINT, keep=keep_reference)
 
     async def source_secret(self, kept_seconds: float = SOURCE_SECONDS) -> dict[str, str] | None:
         """Return the platform's S3 credentials, at most `kept_seconds` old, or None without their Secret.
@@ -274,10 +246,12 @@ class Observer:
         return variables, await self._artifacts.check(variables, self._settings.s3.bucket)
 
     async def _references(
-        self, reader: CachedReader, run: Obj, namespace: str, variables: dict[str, str]
+        self, run: Obj, status: RLRunStatus, namespace: str, variables: dict[str, str]
     ) -> dict[str, Any]:
         spec = run.get("spec") or {}
-        models = await reader.list(RLMODEL)
+        # A model that was changed before the run was created must be there.
+        version = 0 if status.phase else version_number(str(run["metadata"].get("resourceVersion") or ""))
+        models = await self._objects.list(RLMODEL, version=version)
         references: dict[str, Any] = {"models": tuple(models)}
         checkpoint_id = spec.get("checkpointId")
         if checkpoint_id:
@@ -308,6 +282,7 @@ class Observer:
             references["model_secrets"] = ObservedSecret.by_name(
                 await asyncio.gather(*(self._cluster.get(SECRET, namespace, name) for name in names))
             )
+            references["weights"] = await read_weights(self._cluster, cache_identity(namespace, model))
         return references
 
     async def _missing_files(self, checkpoint: Obj | None, variables: dict[str, str]) -> dict[str, Any]:
@@ -322,15 +297,15 @@ class Observer:
             return {"s3_problem": error.problem}
 
     async def _list_artifacts(
-        self, request: ListingRequest, s3_problem: Problem | None, read_after: int | None
+        self, request: ListingRequest, s3_problem: Problem | None, *, is_fresh: bool
     ) -> ArtifactListing:
         if request.status.start_time is None:
             return ArtifactListing()
         if not request.variables:
             return ArtifactListing(problem=s3_problem)
-        return await self._listings.list(request, read_after)
+        return await self._listings.list(request, is_fresh=is_fresh)
 
-    async def _poll(self, run: Obj, pods: list[Obj], status: RLRunStatus, read_after: int | None) -> dict[str, Any]:
+    async def _poll(self, run: Obj, pods: list[Obj], status: RLRunStatus, *, is_fresh: bool) -> dict[str, Any]:
         running = any(
             label(p, ATTEMPT_LABEL) == str(status.attempt)
             and role_of(p) == "orchestrator"
@@ -344,15 +319,16 @@ class Observer:
             return {}
         token = run_token(self._token_key, metadata["uid"]) if self._token_key else None
         try:
-            report: RunStatus = await self._poller.status(key, token, is_fresh=read_after is not None)
+            report: RunStatus = await self._poller.status(key, token, is_fresh=is_fresh)
         except RequestError as error:
             silent = self._poller.silent_seconds(key)
             return {"poll_error": error.problem, "silent_seconds": silent, "is_watched": self._poller.is_watched(key)}
         return {"poll": report, "is_watched": self._poller.is_watched(key)}
 
 
-async def _nothing() -> list[Obj]:
-    return []
+def own_pods(pods: list[Obj], uid: str) -> list[Obj]:
+    """Return the pods of the run with this uid, and not those of an earlier one of the same name."""
+    return [pod for pod in pods if label(pod, RUN_UID_LABEL) == uid]
 
 
 def needs_references(status: RLRunStatus, children: list[Obj], uid: str) -> bool:

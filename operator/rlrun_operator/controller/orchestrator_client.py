@@ -19,9 +19,11 @@ from rlrun.protocol.orchestrator import SINCE, WAIT, RunStatus
 from rlrun.protocol.problem import Problem
 from rlrun.service.client import HttpClient
 from rlrun.service.errors import RequestError, ServiceUnavailable
+from rlrun.service.shares import Room, Shares
 from typing_extensions import override
 
 from rlrun_operator.planning.diagnosis.readiness import SILENT_SECONDS
+from rlrun_operator.planning.diagnosis.run_progress import moves_progress_only
 from rlrun_operator.planning.plan.observation import RunKey
 from rlrun_operator.runtime.metrics import POLL_ERRORS, WATCHED_ORCHESTRATORS
 from rlrun_operator.runtime.rate_limit import FairRateLimit, RateLimit
@@ -37,12 +39,14 @@ LATE_SECONDS = 10.0
 LONGEST_PAUSE = 20.0
 """Maximum pause between two requests to an orchestrator that does not answer."""
 MAX_WATCHES = 2000
-"""Maximum number of orchestrators that are watched. Others are polled in every reconcile, even if they do not
-answer."""
+"""Maximum number of orchestrators that are watched, of which a namespace has no more than stay free for the others.
+Other orchestrators are polled in every reconcile, even if they do not answer."""
 CHANGES_PER_SECOND = 50.0
-"""Maximum rate of the progress of all runs together. Each change costs a reconcile and a write of the status: about 10
-ms of CPU. A step makes two: one when it is done, and one when its policy is published."""
+"""Maximum rate of the progress of all runs together. Each change costs a write of the status, most of which is CPU time
+of the API server. A step makes one: its policy is shown with the next one."""
 BURST_OF_CHANGES = 50
+WHOLE_FIRST = (Priority.EVENT, Priority.ROUTINE, Priority.PROGRESS)
+"""Priorities of changes of one run, the one that counts for all of them first."""
 
 
 class OrchestratorClient(Protocol):
@@ -60,6 +64,9 @@ class OrchestratorClient(Protocol):
 
     def silent_seconds(self, key: RunKey) -> float:
         """Return how long the run's orchestrator has not answered, in seconds; 0 if it answered the last request."""
+
+    def known_report(self, key: RunKey) -> RunStatus | None:
+        """Return the status that the run's orchestrator sent last, or None if it does not answer or is not watched."""
 
     def forget(self, key: RunKey) -> None:
         """End the watch of a run that has no orchestrator."""
@@ -92,12 +99,14 @@ class _Watch:
                 task.cancel()
 
     def on_answer(self, report: RunStatus) -> Priority | None:
-        """Record an answer. Returns the priority at which to reconcile the run, or None if nothing is new."""
+        """Record an answer. Returns the priority at which to queue the run, or None if nothing is new."""
         before, was_silent = self.report, self.is_silent
         self.report, self.error, self.is_silent = report, None, False
         if before is not None and before.version == report.version and not was_silent:
             return None
-        return Priority.ROUTINE if is_progress(before, report) else Priority.EVENT
+        if before is None or not has_only_numbers(before, report):
+            return Priority.EVENT
+        return Priority.PROGRESS if moves_progress_only(before, report) and not was_silent else Priority.ROUTINE
 
     def on_failure(self, error: RequestError, due: float, now: float) -> Priority | None:
         """Record a request without an answer. Returns the priority at which to reconcile the run, or None if nothing is
@@ -132,9 +141,9 @@ def pause_after(silent: float, pause: float) -> float:
     return max(pause, min(silent / 10, LONGEST_PAUSE))
 
 
-def is_progress(before: RunStatus | None, after: RunStatus) -> bool:
+def has_only_numbers(before: RunStatus, after: RunStatus) -> bool:
     """Return whether only numbers have changed: a run that fails, waits or warns is shown at once."""
-    return before is not None and all(
+    return all(
         getattr(before, name) == getattr(after, name) for name in ("phase", "waiting_for", "warnings", "problem")
     )
 
@@ -143,7 +152,7 @@ class HttpOrchestratorClient(OrchestratorClient):
     """`OrchestratorClient` over HTTP.
 
     `changed` is called with each run whose status has changed, has been unknown for SILENT_SECONDS or is known again,
-    and the priority of a reconcile of it.
+    and the priority at which to queue it.
     """
 
     def __init__(
@@ -153,10 +162,12 @@ class HttpOrchestratorClient(OrchestratorClient):
         pause_seconds: float,
         changes: RateLimit | None = None,
         clock: Callable[[], float] = time.monotonic,
+        watches: int = MAX_WATCHES,
     ) -> None:
         """`pause_seconds`: time between two requests to one orchestrator, and so between two changes of a run.
 
-        `changes`: limit of the progress of all runs together. Namespaces take turns.
+        `changes`: limit of the progress of all runs together. Namespaces take turns. `watches`: orchestrators that are
+        watched.
         """
         self._template = url_template
         self._changed = changed
@@ -167,6 +178,8 @@ class HttpOrchestratorClient(OrchestratorClient):
         self._asking_again = HttpClient(LATE_SECONDS, connections=MAX_WATCHES)
         self._hanging = HttpClient(WAIT_SECONDS + LATE_SECONDS, connections=MAX_WATCHES)
         self._watches: dict[RunKey, _Watch] = {}
+        self._shares = Shares(watches, watches)
+        """Watches by namespace."""
 
     @override
     async def status(self, key: RunKey, token: str | None = None, *, is_fresh: bool = False) -> RunStatus:
@@ -177,7 +190,7 @@ class HttpOrchestratorClient(OrchestratorClient):
             return watch.last_answer()
         if watch is not None:
             self.forget(key)
-        if len(self._watches) >= MAX_WATCHES:
+        if self._shares.take(key.namespace) is not Room.free:
             return await self._poll_once(key, token)
         watch = self._begin(key, token)
         assert watch.first is not None
@@ -223,11 +236,16 @@ class HttpOrchestratorClient(OrchestratorClient):
         return 0.0 if watch is None else watch.silent_seconds(self._clock())
 
     @override
+    def known_report(self, key: RunKey) -> RunStatus | None:
+        watch = self._watches.get(key)
+        return None if watch is None or watch.error is not None else watch.report
+
+    @override
     def forget(self, key: RunKey) -> None:
-        watch = self._watches.pop(key, None)
+        watch = self._watches.get(key)
         if watch is not None:
+            self._drop(key)
             watch.end()
-        WATCHED_ORCHESTRATORS.set(len(self._watches))
 
     async def close(self) -> None:
         """End all watches and close the connections."""
@@ -247,21 +265,26 @@ class HttpOrchestratorClient(OrchestratorClient):
                 watch.is_relied_on = True
                 await asyncio.sleep(pause_after(watch.silent_seconds(self._clock()), self._pause))
                 priority = await self._ask(key, watch, WAIT_SECONDS if watch.error is None else 0)
-                if priority is Priority.ROUTINE and await self._changes.wait(key.namespace):
+                if priority not in (None, Priority.EVENT) and await self._changes.wait(key.namespace):
                     # The run has gone on while it waited for its turn: what it has done then counts as this change.
                     later = await self._ask(key, watch, 0)
-                    priority = Priority.EVENT if later is Priority.EVENT else priority
+                    priority = min(filter(None, (priority, later)), key=WHOLE_FIRST.index)
                 if priority is not None:
                     self._changed(key, priority)
         except Exception:
             log.exception("The watch of the orchestrator of %s ended by an error of the operator; it begins anew", key)
         finally:
             if self._watches.get(key) is watch:
-                del self._watches[key]
-                WATCHED_ORCHESTRATORS.set(len(self._watches))
+                self._drop(key)
                 if watch.is_relied_on:
                     # Reconcile the run now: the reconcile asks the orchestrator itself.
                     self._changed(key, Priority.EVENT)
+
+    def _drop(self, key: RunKey) -> None:
+        """Forget a watch, and let its namespace have another one."""
+        del self._watches[key]
+        self._shares.release(key.namespace)
+        WATCHED_ORCHESTRATORS.set(len(self._watches))
 
     async def _ask(self, key: RunKey, watch: _Watch, wait: float) -> Priority | None:
         """Ask for a status other than the last one, and wait for it. Returns the priority of a reconcile of the run."""

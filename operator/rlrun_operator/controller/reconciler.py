@@ -1,16 +1,17 @@
 """Reconciler of runs: observe, plan, apply."""
 
 import logging
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol
 
-from rlrun.api.base.phases import Phase
+from rlrun.api.base.phases import ArtifactPhase, Phase
 from rlrun.api.run_status import RLRunStatus
 from rlrun.constants import RUN_UID_LABEL
 from rlrun.kube.errors import TOO_LARGE, ApiError
-from rlrun.kube.objects import Obj, label
+from rlrun.kube.kinds import POD_CONTROLLERS
+from rlrun.kube.objects import Obj, label, phase_of
 from rlrun.kube.references import split_checkpoint_id
 
 from rlrun_operator.config.settings import OperatorSettings
@@ -24,9 +25,11 @@ from rlrun_operator.planning.plan_run import plan_run
 from rlrun_operator.planning.policies.children.refusal_report import report_unread
 from rlrun_operator.planning.policies.ending.log_copies import pod_logs
 from rlrun_operator.resources.platform import credentials_problem, run_layout, s3_variables
-from rlrun_operator.runtime.metrics import RunPhaseCollector
 
 log = logging.getLogger(__name__)
+
+NAME_TIME = timedelta(hours=1)
+"""Time for which the name of a deleted run is remembered. Its pods and lagging watches take minutes."""
 
 
 class AdmissionSource(Protocol):
@@ -54,7 +57,6 @@ class Reconciler:
         observer: Observer,
         applier: Applier,
         settings: OperatorSettings,
-        phases: RunPhaseCollector,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
         queue: AdmissionSource | None = None,
     ) -> None:
@@ -62,13 +64,14 @@ class Reconciler:
         self._observer = observer
         self._applier = applier
         self._settings = settings
-        self._phases = phases
         self._clock = clock
         self._queue = queue
         self._settled: dict[RunKey, str] = {}
         """Finished runs in which nothing is left to do, with the version of the object that was reconciled."""
-        self._unsettled: set[RunKey] = set()
-        """Other runs that were reconciled."""
+        self._names: set[RunKey] = set()
+        """Names of runs that were reconciled."""
+        self._gone: dict[RunKey, datetime] = {}
+        """Those of runs that are gone, with the time of their end, in its order."""
         self._warm_starts: dict[RunKey, tuple[str, str]] = {}
         """Runs that have not begun, with namespace and name of the checkpoint that they start from."""
 
@@ -76,32 +79,27 @@ class Reconciler:
         """Return whether nothing is left to do for this version of a finished run. A change of it is an event."""
         return self._settled.get(key) == version
 
-    def unsettled_runs(self) -> Collection[RunKey]:
-        """Return the runs that were reconciled and in which something is left to do, finished ones too."""
-        return self._unsettled
-
     def warm_starts(self, namespace: str, checkpoint: str) -> list[RunKey]:
         """Return the runs that wait for the checkpoint with this namespace and name."""
         return [key for key, awaited in self._warm_starts.items() if awaited == (namespace, checkpoint)]
 
     async def reconcile(self, key: RunKey) -> float | None:
         """Reconcile the run. Returns the seconds until the next reconcile, or None to wait for an event."""
-        observation, began = None, self._observer.moment()
+        observation = None
+        # A new name has no pods of an earlier run, and no reconcile has decided about the run.
+        is_new = key not in self._names
+        self._names.add(key)
+        self._gone.pop(key, None)
         try:
-            observation = await self._observer.observe(key.namespace, key.name, now=to_clock(self._clock()))
+            observation, plan, now = await self._observe(key)
+            if observation is None or (observation.is_cached and needs_confirmation(observation, plan, is_new=is_new)):
+                observation, plan, now = await self._observe(key, is_fresh=True)
             if observation is None:
-                self._phases.set_phase(key.namespace, key.name, None)
+                self._forget_names(key, now)
                 self._settled.pop(key, None)
-                self._unsettled.discard(key)
                 self._warm_starts.pop(key, None)
                 self._observer.forget(key)
                 return await self._end(key)
-            now, observation, plan = self._plan(observation)
-            if must_read_again(observation, plan):
-                observation = await self._observer.observe(key.namespace, key.name, read_after=began)
-                if observation is None:
-                    return 0.0
-                now, observation, plan = self._plan(observation)
             return await self._carry_out(key, observation, plan, now)
         except Exception as error:
             if self._queue is not None:
@@ -111,29 +109,37 @@ class Reconciler:
                 await self._report_unread(key, error)
             raise
 
+    def _forget_names(self, key: RunKey, now: datetime) -> None:
+        """Record the end of a run, and forget names that ended before NAME_TIME."""
+        self._gone[key] = now
+        while now - self._gone[first := next(iter(self._gone))] > NAME_TIME:
+            del self._gone[first]
+            self._names.discard(first)
+
     async def _report_unread(self, key: RunKey, error: ApiError) -> None:
         run = await self._observer.run(key)
         if run is not None:
             await self._applier.report(run, report_unread(run, error, to_clock(self._clock())))
 
-    def _plan(self, observation: RunObservation) -> tuple[datetime, RunObservation, Plan]:
+    async def _observe(self, key: RunKey, *, is_fresh: bool = False) -> tuple[RunObservation | None, Plan, datetime]:
+        """Return the observation with the plan for it, and the time of the plan."""
+        began = to_clock(self._clock())
+        observation = await self._observer.observe(key.namespace, key.name, began, is_fresh=is_fresh)
         now = to_clock(self._clock())
+        if observation is None:
+            return None, Plan(), now
         if self._queue is not None:
             observation = replace(observation, admission=self._queue.answer(observation, now))
-        return now, observation, plan_run(observation, self._settings, now)
+        return observation, plan_run(observation, self._settings, now), now
 
     async def _carry_out(self, key: RunKey, observation: RunObservation, plan: Plan, now: datetime) -> float | None:
         if is_settled(observation, plan):
             self._settled[key] = str(observation.run["metadata"].get("resourceVersion"))
-            self._unsettled.discard(key)
             self._observer.forget(key)
         else:
             self._settled.pop(key, None)
-            self._unsettled.add(key)
         self._note_warm_start(key, observation, plan)
         plan = await self._applier.apply(observation, plan, now)
-        if plan.status is not None and plan.status.phase is not None:
-            self._phases.set_phase(key.namespace, key.name, plan.status.phase.value)
         return plan.requeue_after
 
     def _note_warm_start(self, key: RunKey, observation: RunObservation, plan: Plan) -> None:
@@ -163,17 +169,22 @@ class Reconciler:
         return self._settings.poll_seconds if keeps_place else None
 
 
-def must_read_again(observation: RunObservation, plan: Plan) -> bool:
-    """Return whether the plan needs more than the observation, because a part of it was not read in this reconcile.
+def needs_confirmation(observation: RunObservation, plan: Plan, *, is_new: bool) -> bool:
+    """Return whether the plan deletes something, starts pods or makes another decision that cannot be undone.
 
-    A decision rests on what is true now. The cache may delay it, never cause it. What the index does not know of a
-    finished run causes an event when it appears, so that nothing is left to do until then.
+    Such a decision rests on what is true now: informers may delay it, never cause it. `is_new`: the name of the run is
+    new to this process, so that its first pods may start without.
     """
-    acts = not only_reports(observation, plan)
-    if observation.rests_on_index and acts:
-        return True
-    was_kept = observation.has_kept_answers or observation.is_watched
-    return was_kept and (acts or is_settled(observation, plan))
+    before = RLRunStatus.parse(observation.run.get("status"))
+    deletes = plan.deletes or plan.removals or plan.purge is not None or plan.remove_finalizer or plan.delete_run
+    marks = any(phase_of(obj) == ArtifactPhase.deleting.value for obj in plan.artifact_statuses)
+    starts = not (is_new and before.phase is None) and any(
+        obj["kind"] in POD_CONTROLLERS and not observation.has_object(obj["kind"], obj["metadata"]["name"])
+        for obj in plan.applies
+    )
+    after = plan.status or before
+    decides = _decisions(before) != _decisions(after) or (_has_place(before) and not _has_place(after))
+    return bool(deletes or marks or starts or decides)
 
 
 def is_settled(observation: RunObservation, plan: Plan) -> bool:
@@ -187,10 +198,8 @@ def is_settled(observation: RunObservation, plan: Plan) -> bool:
     return not _has_actions(plan) and status == RLRunStatus.parse(observation.run.get("status"))
 
 
-def only_reports(observation: RunObservation, plan: Plan) -> bool:
-    """Return whether the plan writes no more than a status without a new attempt, a restart or the end of the run."""
-    before = RLRunStatus.parse(observation.run.get("status"))
-    return not _has_actions(plan) and _decisions(before) == _decisions(plan.status or before)
+def _has_place(status: RLRunStatus) -> bool:
+    return status.queue is not None and status.queue.admitted_time is not None
 
 
 def _decisions(status: RLRunStatus) -> tuple[Any, ...]:

@@ -129,7 +129,8 @@ def _active(current: Obj | None, now: datetime, *, is_ready: bool) -> Decision:
 
 def _plan_queued(known: Sequence[Obj], current: Obj | None, wanted: Obj | None, *, has_pods: bool) -> Decision:
     if wanted is None:
-        # The references of the spec are not valid now, so the shape of the run is unknown. A Workload keeps its place.
+        # The spec's references are not valid now, so the shape of the run is unknown, or its weights are downloaded. A
+        # Workload keeps its place.
         is_admitted = current is not None and holds(current, "Admitted")
         return Decision(Action.START if is_admitted else Action.NOTHING, current)
     if current is None:

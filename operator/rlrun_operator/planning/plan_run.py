@@ -28,6 +28,7 @@ from rlrun_operator.planning.policies.beginning.startup import (
     validate_references,
     wait_for_previous_pods,
 )
+from rlrun_operator.planning.policies.beginning.weights_cache import wait_for_weights
 from rlrun_operator.planning.policies.children.refusal_report import report_read
 from rlrun_operator.planning.policies.ending.deletion import plan_deletion
 from rlrun_operator.planning.policies.ending.log_copies import copy_ended_logs
@@ -47,6 +48,7 @@ from rlrun_operator.planning.policies.running.deadlines import enforce_deadlines
 from rlrun_operator.planning.policies.running.failure_policy import apply_failure_policy
 from rlrun_operator.planning.policies.running.lost_pods import delete_lost_pods
 from rlrun_operator.planning.policies.running.orchestrator_replacement import replace_orchestrator
+from rlrun_operator.planning.policies.running.outlived_pods import delete_outlived_pods
 from rlrun_operator.planning.policies.running.phase import report_phase, report_progress
 from rlrun_operator.planning.policies.spec.validation import parse_spec
 
@@ -89,6 +91,8 @@ POLICIES: tuple[Policy, ...] = (
     record_environments,
     validate_references,
     wait_with_refused_place,
+    wait_for_weights,
+    delete_outlived_pods,
     replace_orchestrator,
     create_children,
     report_readiness,

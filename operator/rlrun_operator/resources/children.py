@@ -52,8 +52,7 @@ def children(
         *(
             network_policies(
                 identity,
-                settings.lease_namespace,
-                settings.dns,
+                settings,
                 trainer_nodes=resolved.model.trainer.nodes,
                 proxy=proxy,
             )

@@ -56,12 +56,15 @@ def pod_sets(identity: RunIdentity, settings: OperatorSettings, resolved: Resolv
 def pod_requests(spec: Mapping[str, Any]) -> dict[str, int]:
     """Return what the scheduler counts for a pod, by resource in thousandths.
 
-    Its containers run together, after its init containers one by one. A limit without a request is the request.
+    Its containers run together, after its init containers one by one. An init container that always restarts, a native
+    sidecar, runs beside all that follow it. A limit without a request is the request.
     """
-    total = _sum(spec["containers"])
+    sidecars: list[Mapping[str, Any]] = []
+    largest: Counter[str] = Counter()
     for container in spec.get("initContainers") or []:
-        total |= _sum([container])  # Counter: the maximum of each resource
-    return dict(total)
+        largest |= _sum([*sidecars, container])  # Counter: the maximum of each resource
+        sidecars += [container] if container.get("restartPolicy") == "Always" else []
+    return dict(_sum([*sidecars, *spec["containers"]]) | largest)
 
 
 def _sum(containers: Iterable[Mapping[str, Any]]) -> Counter[str]:

@@ -11,7 +11,7 @@ from rlrun.protocol.access import TOKEN_VARIABLE
 from rlrun.protocol.environment import VARIABLE, EnvironmentConfig, linked_secret
 from rlrun.protocol.resolved import ResolvedRun
 
-from rlrun_operator.config.settings import ComputeShape, EnvironmentPods, OperatorSettings
+from rlrun_operator.config.settings import ComputeShape, OperatorSettings
 from rlrun_operator.resources.access.egress import EgressAccess
 from rlrun_operator.resources.access.reserved_secrets import why_reserved
 from rlrun_operator.resources.base.naming import RunIdentity, environment_component
@@ -85,16 +85,6 @@ def linked_secrets(identity: RunIdentity, settings: OperatorSettings, entry: Env
     return [{"secretRef": {"name": name, "optional": True}}]
 
 
-def isolation(pods: EnvironmentPods) -> Obj:
-    """Return the fields of a pod's spec that separate user code from its node, without those that have the default."""
-    spec: Obj = {}
-    if not pods.host_users:
-        spec["hostUsers"] = False
-    if pods.runtime_class_name:
-        spec["runtimeClassName"] = pods.runtime_class_name
-    return spec
-
-
 def environment(
     identity: RunIdentity,
     settings: OperatorSettings,
@@ -125,6 +115,7 @@ def environment(
             raise ValueError(f"{item.component} lists hosts in egress: pass the key that signs its grant")
         variables |= egress.variables(identity, item.component, item.entry.egress, gateway_url)
     requests = {"cpu": shape.cpu, "memory": shape.memory}
+    limits = {"memory": shape.memory, **({"cpu": shape.cpu_limit} if shape.cpu_limit else {})}
     main = container(
         "environment",
         settings.images.orchestrator,
@@ -135,7 +126,7 @@ def environment(
         env_from=linked_secrets(identity, settings, item.entry) + [e.to_json_dict() for e in resolved.spec.env_from],
         ports={"http": ENVIRONMENT_PORT},
         mounts={"package": PACKAGE_DIR},
-        resources={"requests": requests, "limits": {"memory": shape.memory}},
+        resources={"requests": requests, "limits": limits},
         probes=http_probes("http", startup_seconds=STARTUP_SECONDS),
     )
     template = pod_template(
@@ -147,9 +138,11 @@ def environment(
         storage=shape.ephemeral_storage,
         volumes={"package": disk_volume(shape.ephemeral_storage)},
         priority_class=resolved.spec.priority_class_name,
-        grace_seconds=10,
+        shapes=[settings.environments],
+        grace_seconds=settings.termination_grace_period_seconds.environment,
     )
-    template["spec"] |= isolation(settings.environments)
+    if not settings.environments.host_users:
+        template["spec"]["hostUsers"] = False
     return [
         replica_set(identity, name, Role.environment, item.component, item.entry.replicas, template),
         # The Service publishes unready pods, because the orchestrator reads the problem of an unready environment.

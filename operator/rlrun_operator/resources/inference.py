@@ -10,22 +10,35 @@ from rlrun.protocol.resolved import ResolvedRun
 from rlrun.protocol.storage_access import StorageRole
 
 from rlrun_operator.config.settings import OperatorSettings
-from rlrun_operator.resources.access.engine_access import MIDDLEWARE, access_volume, installer, run_engine_with_access
+from rlrun_operator.resources.access.engine_access import (
+    ACCESS_DIR,
+    MIDDLEWARE,
+    VOLUME,
+    access_volume,
+    installer,
+    run_engine_with_access,
+)
 from rlrun_operator.resources.access.storage_access import StorageAccess
 from rlrun_operator.resources.base.naming import RunIdentity
 from rlrun_operator.resources.base.pod_templates import (
     MODEL_DIR,
     container,
     disk_volume,
+    has_read_only_root,
     http_probes,
+    model_resources,
     pod_template,
     replica_set,
     resources_of,
     service,
+    shared_memory,
     token_env_from,
 )
+from rlrun_operator.resources.models.gpu_container import gpu_checks
+from rlrun_operator.resources.models.model_caches import CACHE_DIR, cache_env, cache_volume
+from rlrun_operator.resources.models.model_caches import VOLUME as CACHE
 from rlrun_operator.resources.models.model_variables import role_variables
-from rlrun_operator.resources.models.model_volumes import model_storage, weights
+from rlrun_operator.resources.models.model_volumes import cache_claim, model_storage, weights
 
 Obj = dict[str, Any]
 
@@ -64,8 +77,36 @@ def serve_args(model: RLModelSpec, lora: Sequence[str]) -> list[str]:
         "--logprobs-mode", "processed_logprobs",
         "--middleware", MIDDLEWARE,
         "--allowed-media-domains", NO_MEDIA_DOMAIN,
+        *parallel_args(model.inference),
         *model.inference.extra_args,
     ]  # fmt: skip
+
+
+def parallel_args(shape: Inference) -> list[str]:
+    """Return vLLM's arguments that divide an engine over the GPUs of its pod."""
+    sizes = {
+        "--tensor-parallel-size": shape.parallelism.tensor_size(shape.gpus),
+        "--pipeline-parallel-size": shape.parallelism.pipeline,
+        "--data-parallel-size": shape.parallelism.data,
+    }
+    args = [text for flag, size in sizes.items() if size > 1 for text in (flag, str(size))]
+    # vLLM would start a server for each copy of the model, and load an adapter in one of them only, which it refuses.
+    # A single server sends all commands to every copy, and each request to the one with the least work.
+    return [*args, *(["--api-server-count", "1"] if shape.parallelism.data > 1 else [])]
+
+
+def listen_args(settings: OperatorSettings) -> list[str]:
+    """Return vLLM's arguments for the address on which it listens.
+
+    Its own default is all addresses of IPv4. `::` are all addresses of both families on most nodes, and an error on
+    those without IPv6, which a cluster with IPv6 addresses does not have.
+    """
+    return ["--host", "::"] if settings.ip_family == "IPv6" else []
+
+
+def engine_url(settings: OperatorSettings) -> str:
+    """Return the URL of the engine in its own pod."""
+    return f"http://{'[::1]' if settings.ip_family == 'IPv6' else '127.0.0.1'}:{INFERENCE_PORT}"
 
 
 def policy_kind(resolved: ResolvedRun) -> PolicyKind:
@@ -82,8 +123,7 @@ def engine_env(kind: PolicyKind) -> dict[str, str]:
         "VLLM_NO_USAGE_STATS": "1",
         "DO_NOT_TRACK": "1",
         "HF_HUB_OFFLINE": "1",
-        "VLLM_CACHE_ROOT": "/tmp/vllm",
-        "TRITON_CACHE_DIR": "/tmp/triton",
+        **cache_env(),
     }
 
 
@@ -101,17 +141,28 @@ def engine(
         "vllm",
         shape.image or settings.images.inference,
         settings.images.inference,
-        args=args,
+        args=[*args, *listen_args(settings)],
         env=engine_env(kind),
         extra_env=role_variables(shape.env),
         ports={"openai": INFERENCE_PORT},
-        mounts={"shm": "/dev/shm"},
+        mounts={"shm": "/dev/shm", CACHE: CACHE_DIR},
         read_only_mounts={"adapters": ADAPTERS_DIR},
-        resources=resources_of(shape.resources, shape.gpus),
+        resources=model_resources(shape),
         probes=engine_probes("openai"),
+        read_only_root=has_read_only_root(settings, shape),
     )
     made["volumeMounts"].append(weights_mount)
     return made
+
+
+def engine_checks(settings: OperatorSettings, shape: Inference) -> list[Obj]:
+    """Return the init containers that install the middleware, and check the GPUs with a file from the same folder."""
+    check = ["python3", f"{ACCESS_DIR}/rlrun_engine_access/gpu_check.py"]
+    mounts = {VOLUME: ACCESS_DIR}
+    return [
+        installer(settings),
+        *gpu_checks(settings, shape, Role.inference, settings.images.inference, check, mounts),
+    ]
 
 
 def engine_probes(port: str) -> Obj:
@@ -132,11 +183,17 @@ def engine_probes(port: str) -> Obj:
     return probes
 
 
+def engine_grace(settings: OperatorSettings, shape: Inference) -> int:
+    """Return the grace period of pods with an engine, in seconds."""
+    return shape.termination_grace_period_seconds or settings.termination_grace_period_seconds.inference
+
+
 def engine_volumes(settings: OperatorSettings, shape: Inference) -> dict[str, Obj]:
     """Return the volumes of vLLM's container, without the model's."""
     return {
         "adapters": disk_volume(model_storage(settings, shape)),
-        "shm": {"emptyDir": {"medium": "Memory", "sizeLimit": settings.shm_size}},
+        **cache_volume(settings, shape),
+        "shm": shared_memory(settings, shape),
         **access_volume(),
     }
 
@@ -146,7 +203,7 @@ def inference(
 ) -> list[Obj]:
     """Return the ReplicaSet and the headless Service of the inference replicas."""
     shape = resolved.model.inference
-    model = weights(settings, resolved.model.source, shape, storage)
+    model = weights(settings, resolved.model.source, shape, storage, claim=cache_claim(resolved.model))
     client = storage.client(StorageRole.inference)
     kind = policy_kind(resolved)
     vllm = engine(settings, resolved.model, engine_args(resolved), kind, model.mount)
@@ -158,7 +215,7 @@ def inference(
         command=["python", "-m", "rlrun_adapter_sidecar.policies"],
         env={
             "RLRUN_ADAPTERS_DIR": ADAPTERS_DIR,
-            "RLRUN_ENGINE_URL": f"http://127.0.0.1:{INFERENCE_PORT}",
+            "RLRUN_ENGINE_URL": engine_url(settings),
             "RLRUN_POLICY_KIND": kind.value,
             **client.env,
         },
@@ -176,10 +233,12 @@ def inference(
         "inference",
         containers=[vllm, sidecar],
         storage=model_storage(settings, shape),
-        init_containers=[installer(settings), *model.init_containers],
+        init_containers=[*engine_checks(settings, shape), *model.init_containers],
         volumes={**model.volumes, **engine_volumes(settings, shape), **client.volumes},
         priority_class=resolved.spec.priority_class_name,
-        shape=shape,
+        shapes=[shape],
+        patch=shape.pod_template,
+        grace_seconds=engine_grace(settings, shape),
     )
     ports = {"openai": INFERENCE_PORT, "sidecar": SIDECAR_PORT}
     return [

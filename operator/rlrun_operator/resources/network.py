@@ -1,11 +1,13 @@
 """NetworkPolicies of a run.
 
 User code reaches only the orchestrator and the cluster's DNS: not the API server, the cloud's metadata address, S3 or
-other runs.
+other runs. Trainers and engines need the S3 server and the source of their model, whose addresses only the platform
+team knows: they are limited if it lists them.
 """
 
 from collections.abc import Sequence
 from typing import Any
+from urllib.parse import urlsplit
 
 from rlrun.constants import (
     EGRESS_PORT,
@@ -19,28 +21,27 @@ from rlrun.constants import (
     Role,
 )
 
-from rlrun_operator.config.settings import ClusterDns, EgressSettings
+from rlrun_operator.config.settings import ClusterDns, EgressSettings, OperatorSettings
 from rlrun_operator.resources.base.naming import RunIdentity
 
 Obj = dict[str, Any]
 
-DNS_PORT = 53
+SERVER_LABELS = {"app.kubernetes.io/name": "rlrun", "app.kubernetes.io/component": "server"}
+"""Labels of the pods of rlrun-server, as the chart makes them."""
 
 
 def network_policies(
     identity: RunIdentity,
-    operator_namespace: str,
-    cluster_dns: ClusterDns,
+    settings: OperatorSettings,
     *,
     trainer_nodes: int,
     proxy: EgressSettings | None = None,
 ) -> list[Obj]:
-    """Return the policy of user code and that of the run's other processes.
+    """Return the policy of user code, that of the run's other processes, and those of trainers and engines.
 
     Args:
         identity: Names and labels of the run.
-        operator_namespace: Namespace whose pods may read the orchestrator's status.
-        cluster_dns: DNS servers that user code may ask.
+        settings: Settings of the operator, whose pods may read the orchestrator's status.
         trainer_nodes: Number of the trainer's pods. Several have a policy of their own, because they use dynamic ports.
         proxy: The egress proxy if an environment of the run uses it.
     """
@@ -48,7 +49,7 @@ def network_policies(
         {"podSelector": {"matchLabels": identity.selector(role)}}
         for role in (Role.orchestrator, Role.environment, Role.inference, Role.trainer)
     )
-    system = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": operator_namespace}}}
+    system = _system(settings)
     outside: list[Obj] = []
     if proxy is not None:
         proxies = {**system, "podSelector": {"matchLabels": {"app.kubernetes.io/component": proxy.component}}}
@@ -57,12 +58,12 @@ def network_policies(
         identity,
         identity.child("user-code"),
         [Role.environment],
-        [{"from": [orchestrator], "ports": _tcp(ENVIRONMENT_PORT)}],
+        [{"from": [orchestrator], "ports": _tcp(ENVIRONMENT_PORT)}, *scrapes(settings, ENVIRONMENT_PORT)],
     )
     user_code["spec"]["policyTypes"].append("Egress")
     user_code["spec"]["egress"] = [
         {"to": [orchestrator], "ports": _tcp(GATEWAY_CONTAINER_PORT)},
-        _dns_rule(cluster_dns),
+        _dns_rule(settings.dns),
         *outside,
     ]
     processes = _policy(
@@ -75,11 +76,43 @@ def network_policies(
             {"from": [orchestrator], "ports": _tcp(TRAINER_PORT, INFERENCE_PORT, SIDECAR_PORT)},
             # Engines load policies from the trainer while S3 is unreachable.
             {"from": [engines], "ports": _tcp(TRAINER_PORT)},
+            *scrapes(settings, ORCHESTRATOR_STATUS_CONTAINER_PORT, TRAINER_PORT, INFERENCE_PORT, SIDECAR_PORT),
         ],
     )
-    if trainer_nodes == 1:
-        return [user_code, processes]
-    return [user_code, processes, _policy(identity, identity.trainer, [Role.trainer], [{"from": [trainers]}])]
+    policies = [user_code, processes]
+    if trainer_nodes > 1:
+        policies.append(_policy(identity, identity.trainer, [Role.trainer], [{"from": [trainers]}]))
+    rules = model_egress(settings)
+    if rules is not None:
+        models = _policy(identity, identity.child("models"), [Role.trainer, Role.inference], [])
+        models["spec"] |= {"policyTypes": ["Egress"], "egress": [{"to": [trainers]}, *rules]}
+        del models["spec"]["ingress"]
+        policies.append(models)
+    return policies
+
+
+def scrapes(settings: OperatorSettings, *ports: int) -> list[Obj]:
+    """Return the ingress rule of those who scrape metrics, or none. Other paths of these ports need a token."""
+    peers = settings.metrics_peers
+    return [{"from": peers, "ports": _tcp(*ports)}] if peers else []
+
+
+def model_egress(settings: OperatorSettings) -> list[Obj] | None:
+    """Return the egress rules of all pods that hold models: DNS, rlrun-server, the settings'. None: no limit."""
+    if settings.model_egress is None:
+        return None
+    url = urlsplit(settings.storage_server)
+    server = {**_system(settings), "podSelector": {"matchLabels": SERVER_LABELS}}
+    return [
+        _dns_rule(settings.dns),
+        {"to": [server], "ports": _tcp(url.port or (443 if url.scheme == "https" else 80))},
+        *(rule.model_dump(exclude_defaults=True) for rule in settings.model_egress),
+    ]
+
+
+def _system(settings: OperatorSettings) -> Obj:
+    """Return the peers in the namespace of operator and rlrun-server."""
+    return {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": settings.lease_namespace}}}
 
 
 def _policy(identity: RunIdentity, name: str, roles: Sequence[Role], ingress: list[Obj]) -> Obj:
@@ -104,7 +137,7 @@ def _dns_rule(servers: ClusterDns) -> Obj:
         "podSelector": {"matchLabels": dict(servers.pod_labels)},
     }
     networks = [{"ipBlock": {"cidr": cidr}} for cidr in servers.cidrs]
-    return {"to": [pods, *networks], "ports": [{"port": DNS_PORT, "protocol": kind} for kind in ("UDP", "TCP")]}
+    return {"to": [pods, *networks], "ports": [{"port": servers.port, "protocol": kind} for kind in ("UDP", "TCP")]}
 
 
 def _tcp(*ports: int) -> list[Obj]:

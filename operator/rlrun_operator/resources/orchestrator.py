@@ -42,8 +42,8 @@ SPOOL = "/var/spool/rlrun"
 SPOOL_BYTES = 2**30
 SPOOL_SIZE_LIMIT = "1280Mi"
 """Size limit of the volume, above the orchestrator's own limit: Kubernetes evicts a pod that exceeds it."""
-STOP_SECONDS = 60
-"""Grace period, longer than the orchestrator's RLRUN_STOP_DEADLINE for its last writes."""
+PROCESS_MARGIN = 20
+"""Seconds of the grace period that are left after RLRUN_STOP_DEADLINE, to close servers and connections."""
 
 
 def wandb_keys(resolved: ResolvedRun) -> list[Obj]:
@@ -80,6 +80,7 @@ def orchestrator(
     identity: RunIdentity, settings: OperatorSettings, resolved: ResolvedRun, storage: StorageAccess
 ) -> list[Obj]:
     """Return the Job and the Service of the orchestrator."""
+    grace = settings.termination_grace_period_seconds.orchestrator
     client = storage.client(StorageRole.orchestrator, readable_packages(resolved), package_owners(resolved))
     main = container(
         "orchestrator",
@@ -89,6 +90,7 @@ def orchestrator(
         env={
             "RLRUN_CONFIG": str(CONFIG_PATH),
             "RLRUN_START_DEADLINE": str(resolved.spec.start_deadline_seconds),
+            "RLRUN_STOP_DEADLINE": str(grace - PROCESS_MARGIN),
             "RLRUN_CHECKPOINT_INTERVAL": str(settings.defaults.checkpoint_interval),
             "RLRUN_GATEWAY_PORT": str(GATEWAY_CONTAINER_PORT),
             "RLRUN_STATUS_PORT": str(ORCHESTRATOR_STATUS_CONTAINER_PORT),
@@ -121,7 +123,8 @@ def orchestrator(
             **client.volumes,
         },
         priority_class=resolved.spec.priority_class_name,
-        grace_seconds=STOP_SECONDS,
+        shapes=[settings.orchestrator],
+        grace_seconds=grace,
         restart_policy="Never",
     )
     job: Obj = {

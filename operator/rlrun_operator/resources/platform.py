@@ -28,6 +28,8 @@ from rlrun_operator.resources.environment import EnvironmentEntry, environment_e
 
 REQUIRED_KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
 CREDENTIAL_KEYS = (*REQUIRED_KEYS, "AWS_SESSION_TOKEN")
+LARGE_CONFIG = 64 * 1024
+"""Characters of a configuration that has no line for each value, which would make it several times as long."""
 
 
 def service_account(identity: OwnerIdentity) -> Obj:
@@ -68,14 +70,22 @@ def secret(identity: OwnerIdentity, name: str, variables: Mapping[str, str]) -> 
 def config_map(identity: RunIdentity, resolved: ResolvedRun, signature: str) -> Obj:
     """Return the ConfigMap with the resolved run as JSON. `signature`: signature of its references, or empty."""
     metadata = identity.metadata(identity.config)
+    text = resolved.model_dump_json(by_alias=True, exclude_none=True)
+    if (indent := config_indent(len(text))) is not None:
+        text = resolved.model_dump_json(by_alias=True, exclude_none=True, indent=indent)
     if signature:
         metadata["annotations"][REFERENCES_ANNOTATION] = signature
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
         "metadata": metadata,
-        "data": {CONFIG_KEY: resolved.model_dump_json(by_alias=True, exclude_none=True, indent=1)},
+        "data": {CONFIG_KEY: text},
     }
+
+
+def config_indent(size: int) -> int | None:
+    """Return the indentation of a configuration of this size."""
+    return 1 if size <= LARGE_CONFIG else None
 
 
 def run_layout(settings: OperatorSettings, namespace: str, run_uid: str) -> RunLayout:

@@ -22,7 +22,7 @@ from rlrun.constants import (
     Role,
 )
 from rlrun.kube.objects import annotation
-from rlrun.kube.serving_pools import pool_name, pool_url
+from rlrun.kube.references import pool_name, pool_url
 from rlrun.protocol.access import TOKEN_VARIABLE, USER_API_KEY
 from rlrun.protocol.engine_proof import POOL_SERVER_KEY_VARIABLE
 from rlrun.protocol.policy import PolicyKind
@@ -30,7 +30,7 @@ from rlrun.protocol.serving import ORDER_DIR, ORDER_KEY, DesiredAdapters
 from rlrun.protocol.storage_access import StorageRole
 
 from rlrun_operator.config.settings import OperatorSettings
-from rlrun_operator.resources.access.engine_access import installer, pool_engine_with_access, token_variable
+from rlrun_operator.resources.access.engine_access import pool_engine_with_access, token_variable
 from rlrun_operator.resources.access.storage_access import StorageAccess
 from rlrun_operator.resources.base.naming import token_secret_name
 from rlrun_operator.resources.base.object_digest import digest_of
@@ -46,18 +46,20 @@ from rlrun_operator.resources.inference import (
     SIDECAR_STARTUP_SECONDS,
     allowed_rank,
     engine,
+    engine_checks,
+    engine_grace,
+    engine_url,
     engine_volumes,
     lora_args,
     serve_args,
 )
-from rlrun_operator.resources.models.model_volumes import model_storage, weights
+from rlrun_operator.resources.models.model_volumes import cache_claim, model_storage, weights
+from rlrun_operator.resources.network import SERVER_LABELS, model_egress, scrapes
 from rlrun_operator.resources.platform import secret, service_account
 
 Obj = dict[str, Any]
 
 COMPARED_DATA = ("ConfigMap", "Secret")
-SERVER_LABELS = {"app.kubernetes.io/name": "rlrun", "app.kubernetes.io/component": "server"}
-"""Labels of the pods of rlrun-server, as the chart makes them."""
 ROLE: Role = Role.inference
 """Role of a pool's pods: problems and remedies are those of a run's engines."""
 
@@ -157,7 +159,7 @@ def pool_children(
         secret(identity, identity.token_secret, tokens),
         secret(identity, identity.api_key_secret, {USER_API_KEY: keys.api_key}),
         desired_config_map(identity, desired),
-        *([network_policy(identity, settings.lease_namespace)] if settings.network_policies else []),
+        *([network_policy(identity, settings)] if settings.network_policies else []),
         pool_deployment(identity, settings, model, storage, keys),
         service(identity, identity.name, ROLE, "serving", {"openai": INFERENCE_PORT}),
     ]
@@ -186,14 +188,15 @@ def desired_config_map(identity: PoolIdentity, desired: DesiredAdapters) -> Obj:
     }
 
 
-def network_policy(identity: PoolIdentity, operator_namespace: str) -> Obj:
+def network_policy(identity: PoolIdentity, settings: OperatorSettings) -> Obj:
     """Return the policy that admits the namespace's pods and rlrun-server to the engine, the operator to the sidecar.
 
-    `operator_namespace`: namespace of the operator and of rlrun-server.
+    It limits the connections of the pods if the settings do.
     """
-    system = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": operator_namespace}}}
+    system = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": settings.lease_namespace}}}
     server = {**system, "podSelector": {"matchLabels": SERVER_LABELS}}
-    return {
+    rules = model_egress(settings)
+    policy: Obj = {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",
         "metadata": identity.metadata(identity.name),
@@ -203,9 +206,13 @@ def network_policy(identity: PoolIdentity, operator_namespace: str) -> Obj:
             "ingress": [
                 {"from": [{"podSelector": {}}, server], "ports": [{"port": INFERENCE_PORT, "protocol": "TCP"}]},
                 {"from": [system], "ports": [{"port": SIDECAR_PORT, "protocol": "TCP"}]},
+                *scrapes(settings, INFERENCE_PORT, SIDECAR_PORT),
             ],
         },
     }
+    if rules is not None:
+        policy["spec"] |= {"policyTypes": ["Ingress", "Egress"], "egress": rules}
+    return policy
 
 
 def pool_deployment(
@@ -217,7 +224,7 @@ def pool_deployment(
 ) -> Obj:
     """Return the Deployment of the engines. It does not contain the adapters, so that a new one restarts nothing."""
     shape, serving = model.inference, settings.serving
-    base = weights(settings, model.source, shape, storage)
+    base = weights(settings, model.source, shape, storage, claim=cache_claim(model))
     # The grant comes with the order of adapters: in a variable, a new adapter would restart the engine.
     client = storage.client(StorageRole.serving, with_grant=False)
     lora = [*lora_args(model, serving.max_loras), "--max-cpu-loras", str(max(serving.max_cpu_loras, serving.max_loras))]
@@ -230,7 +237,7 @@ def pool_deployment(
         command=["python", "-m", "rlrun_adapter_sidecar.serving"],
         env={
             "RLRUN_ADAPTERS_DIR": ADAPTERS_DIR,
-            "RLRUN_ENGINE_URL": f"http://127.0.0.1:{INFERENCE_PORT}",
+            "RLRUN_ENGINE_URL": engine_url(settings),
             "RLRUN_MAX_LORA_RANK": str(allowed_rank(model.lora.rank)),
             **client.env,
         },
@@ -248,18 +255,20 @@ def pool_deployment(
         "serving",
         containers=[vllm, sidecar],
         storage=model_storage(settings, shape),
-        init_containers=[installer(settings), *base.init_containers],
+        init_containers=[*engine_checks(settings, shape), *base.init_containers],
         volumes={
             **base.volumes,
             **engine_volumes(settings, shape),
             "order": {"configMap": {"name": identity.desired_config}},
             **client.volumes,
         },
-        shape=shape,
+        shapes=[shape, serving],
+        patch=shape.pod_template,
+        grace_seconds=engine_grace(settings, shape),
     )
     # Variables do not follow changes of a Secret: pods with another token or key are replaced.
     digest = digest_of((keys.token, keys.api_key, keys.server_key))
-    template["metadata"]["annotations"] = {MODEL_ANNOTATION: identity.model, TOKEN_ANNOTATION: digest}
+    template["metadata"]["annotations"] |= {MODEL_ANNOTATION: identity.model, TOKEN_ANNOTATION: digest}
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",

@@ -8,25 +8,31 @@ checkpoint.
 from typing import Any
 
 from rlrun.api.model import Trainer
-from rlrun.constants import TRAINER_PORT, Role
+from rlrun.constants import ATTEMPT_LABEL, TRAINER_PORT, Role
 from rlrun.protocol.resolved import ResolvedRun
 from rlrun.protocol.storage_access import StorageRole
 
 from rlrun_operator.config.settings import OperatorSettings
 from rlrun_operator.resources.access.storage_access import StorageAccess
 from rlrun_operator.resources.base.naming import RunIdentity
+from rlrun_operator.resources.base.pod_shape import keep_apart
 from rlrun_operator.resources.base.pod_templates import (
     MODEL_DIR,
     container,
+    has_read_only_root,
     http_probes,
+    model_resources,
     pod_template,
     replica_set,
-    resources_of,
     service,
+    shared_memory,
     token_env_from,
 )
+from rlrun_operator.resources.models.gpu_container import gpu_checks, with_gpu_variables
+from rlrun_operator.resources.models.model_caches import CACHE_DIR, cache_env, cache_volume
+from rlrun_operator.resources.models.model_caches import VOLUME as CACHE
 from rlrun_operator.resources.models.model_variables import role_variables
-from rlrun_operator.resources.models.model_volumes import model_storage, weights
+from rlrun_operator.resources.models.model_volumes import cache_claim, model_storage, weights
 
 Obj = dict[str, Any]
 
@@ -34,19 +40,17 @@ STARTUP_SECONDS = 2700
 """Time limit in seconds for loading tens of billions of parameters onto the GPUs."""
 RENDEZVOUS_PORT = 29500
 INDEX_LABEL = "batch.kubernetes.io/job-completion-index"
-GRACE_SECONDS = 60
-"""Seconds from SIGTERM to SIGKILL, for the current step, a last checkpoint, and uploads."""
-SHUTDOWN_SECONDS = 50
-"""Part of GRACE_SECONDS that the trainer may use; the rest is for the end of its processes."""
-TORCHRUN_SECONDS = 56
-"""Seconds after which torchrun kills its processes, instead of the default of 30."""
+PROCESS_MARGIN = 10
+"""Seconds of the grace period that the trainer leaves for the end of its processes."""
+TORCHRUN_MARGIN = 4
+"""Seconds of the grace period that are left when torchrun kills its processes. Its own default would be 30 s."""
 LEAST_POLICIES = 8
 """Minimum number of policies of a run that the trainer keeps in S3."""
 BACKOFF_LIMIT = 1000
 """Limit that is never reached in practice: the operator counts crashes itself (maxRestarts)."""
 
 
-def command(shape: Trainer, master: str) -> list[str]:
+def command(shape: Trainer, master: str, grace_seconds: int) -> list[str]:
     """Return the trainer's command with one process per GPU; `master` is the host of the first node.
 
     The rendezvous address is fixed, also on one node: torchrun's `--standalone` hangs if the host's name does not
@@ -64,7 +68,7 @@ def command(shape: Trainer, master: str) -> list[str]:
         "--node-rank", rank,
         "--master-addr", address,
         "--master-port", str(RENDEZVOUS_PORT),
-        "--shutdown-timeout", str(TORCHRUN_SECONDS),
+        "--shutdown-timeout", str(grace_seconds - TORCHRUN_MARGIN),
         *module,
     ]  # fmt: skip
 
@@ -75,51 +79,61 @@ def trainer(
     """Return the trainer's workload and its Services."""
     shape = resolved.model.trainer
     together = shape.nodes > 1
-    model = weights(settings, resolved.model.source, shape, storage)
+    grace = shape.termination_grace_period_seconds or settings.termination_grace_period_seconds.trainer
+    model = weights(settings, resolved.model.source, shape, storage, claim=cache_claim(resolved.model))
     client = storage.client(StorageRole.trainer, storage.references(resolved.warm_start_from))
     main = container(
         "trainer",
         shape.image or settings.images.trainer,
         settings.images.trainer,
-        command=command(shape, f"{identity.trainer_job}-0.{identity.service_host(identity.trainer_nodes)}"),
+        command=command(shape, f"{identity.trainer_job}-0.{identity.service_host(identity.trainer_nodes)}", grace),
         env={
             "RLRUN_MODEL": resolved.model.id,
             "RLRUN_MODEL_DIR": MODEL_DIR,
             "RLRUN_PORT": str(TRAINER_PORT),
             # Files that a restarted container finds there are from interrupted uploads.
             "RLRUN_SCRATCH": "/tmp/rlrun",
-            "RLRUN_SHUTDOWN_SECONDS": str(SHUTDOWN_SECONDS),
+            "RLRUN_SHUTDOWN_SECONDS": str(grace - PROCESS_MARGIN),
             # An engine that restarts loads each policy again that a turn of the run may use.
             "RLRUN_KEEP_POLICIES": str(max(LEAST_POLICIES, resolved.spec.policies_in_use)),
             "HF_HUB_OFFLINE": "1",
+            **({"RLRUN_SHARD_SIZE": str(shape.shard_size)} if shape.shard_size else {}),
+            **cache_env(),
             **client.env,
         },
         extra_env=role_variables(shape.env),
         env_from=token_env_from(identity),
         ports={"http": TRAINER_PORT},
-        mounts={"shm": "/dev/shm"},
+        mounts={"shm": "/dev/shm", CACHE: CACHE_DIR},
         read_only_mounts=client.mounts,
-        resources=resources_of(shape.resources, shape.gpus),
+        resources=model_resources(shape),
         # Of several nodes only the first listens, and all end together.
         probes={} if together else http_probes("http", startup_seconds=STARTUP_SECONDS),
+        read_only_root=has_read_only_root(settings, shape),
     )
     main["volumeMounts"].append(model.mount)
+    check = ["python", "-m", "rlrun.service.gpu_check"]
     template = pod_template(
         identity,
         settings,
         Role.trainer,
         "trainer",
-        containers=[main],
+        containers=[with_gpu_variables(main, shape)],
         storage=model_storage(settings, shape),
-        init_containers=model.init_containers,
+        init_containers=[
+            *gpu_checks(settings, shape, Role.trainer, settings.images.trainer, check),
+            *model.init_containers,
+        ],
         volumes={
             **model.volumes,
             **client.volumes,
-            "shm": {"emptyDir": {"medium": "Memory", "sizeLimit": settings.shm_size}},
+            **cache_volume(settings, shape),
+            "shm": shared_memory(settings, shape),
         },
         priority_class=resolved.spec.priority_class_name,
-        shape=shape,
-        grace_seconds=GRACE_SECONDS,
+        shapes=[shape],
+        patch=shape.pod_template,
+        grace_seconds=grace,
         restart_policy="OnFailure" if together else "Always",
     )
     if together:
@@ -133,6 +147,7 @@ def trainer(
 def _nodes(identity: RunIdentity, nodes: int, template: Obj) -> list[Obj]:
     """Return the Indexed Job, the headless Service of its pods, and the Service of the first pod."""
     template["spec"]["subdomain"] = identity.trainer_nodes
+    keep_apart(template, {**identity.selector(Role.trainer, "trainer"), ATTEMPT_LABEL: str(identity.attempt)})
     job = {
         "apiVersion": "batch/v1",
         "kind": "Job",

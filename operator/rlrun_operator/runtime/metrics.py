@@ -1,12 +1,13 @@
 """Prometheus metrics of the operator."""
 
 from collections import Counter as Counts
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 from rlrun.api.base.phases import Phase
+from rlrun.constants import Reason
 
 REGISTRY = CollectorRegistry()
 
@@ -22,20 +23,24 @@ WATCHED_ORCHESTRATORS = Gauge(
 )
 API_REQUESTS = Counter(
     "rlrun_api_requests_total",
-    "Requests to the API server by verb and kind, without those of kopf's watches.",
+    "Requests to the API server by verb and kind.",
     ["verb", "kind"],
     registry=REGISTRY,
 )
 S3_LISTINGS = Counter(
     "rlrun_s3_listings_total", "Lists of the checkpoints and adapters of a run in S3.", registry=REGISTRY
 )
-CACHE_BYTES = Gauge(
-    "rlrun_cache_bytes", "Compressed bytes of the API server's answers that are kept.", registry=REGISTRY
-)
+CACHE_BYTES = Gauge("rlrun_cache_bytes", "Bytes of the objects that the informers store.", registry=REGISTRY)
 POLL_ERRORS = Counter("rlrun_poll_errors_total", "Polls of orchestrators without an answer.", registry=REGISTRY)
 STATUS_WRITES = Counter("rlrun_status_writes_total", "Writes of a run's status.", registry=REGISTRY)
 RUN_PHASES = Counter(
     "rlrun_run_transitions_total", "Runs that reached a phase, by phase.", ["phase"], registry=REGISTRY
+)
+RUN_FAILURES = Counter(
+    "rlrun_run_failures_total",
+    "Runs that failed, by reason, and by cause: platform if the platform team must act, run otherwise.",
+    ["reason", "cause"],
+    registry=REGISTRY,
 )
 LEADING = Gauge("rlrun_leading", "1 while this process holds the lease.", registry=REGISTRY)
 S3_CALLS = Counter("rlrun_s3_calls_total", "Calls of the operator to S3, by outcome.", ["outcome"], registry=REGISTRY)
@@ -46,38 +51,88 @@ S3_BREAKER_OPEN = Gauge(
     registry=REGISTRY,
 )
 
+PLATFORM_CAUSES = frozenset(
+    {
+        Reason.QUEUE_MISCONFIGURED,
+        Reason.PLACEMENT_CONFLICT,
+        Reason.KUEUE_UNAVAILABLE,
+        Reason.MODEL_INVALID,
+        Reason.S3_CREDENTIALS_MISSING,
+        Reason.EGRESS_UNAVAILABLE,
+        Reason.OBJECT_REFUSED,
+        Reason.IMAGE_PULL_FAILED,
+        Reason.CREATE_FAILED,
+        Reason.NODE_UNREACHABLE,
+        Reason.VOLUME_MOUNT_FAILED,
+        Reason.POD_SANDBOX_FAILED,
+        Reason.POD_REJECTED,
+        Reason.INJECTED_CONTAINER_FAILED,
+        Reason.READINESS_GATE_CLOSED,
+        Reason.INFERENCE_OUT_OF_MEMORY,
+        Reason.ORCHESTRATOR_OUT_OF_MEMORY,
+        Reason.TRAINER_OUT_OF_DISK,
+        Reason.INFERENCE_OUT_OF_DISK,
+        Reason.ORCHESTRATOR_OUT_OF_DISK,
+        Reason.TRAINER_CRASHED,
+        Reason.INFERENCE_CRASHED,
+        Reason.ORCHESTRATOR_CRASHED,
+        Reason.ORCHESTRATOR_FAILED,
+        Reason.S3_UNREACHABLE,
+        Reason.S3_ACCESS_DENIED,
+        Reason.S3_BUCKET_MISSING,
+        Reason.S3_ERROR,
+        Reason.S3_NOT_IMPLEMENTED,
+        Reason.STORAGE_SERVER_UNAVAILABLE,
+        Reason.STORAGE_ACCESS_DENIED,
+        Reason.STORAGE_UNSAFE,
+        Reason.INVALID_MODEL_SOURCE,
+        Reason.MODEL_ACCESS_DENIED,
+        Reason.MODEL_HUB_UNREACHABLE,
+        Reason.MODEL_FOLDER_NOT_WRITABLE,
+        Reason.DISK_FULL,
+        Reason.MODEL_MISSING,
+        Reason.MODEL_LOAD_FAILED,
+        Reason.MODEL_UNSUPPORTED,
+        Reason.DEVICE_MISSING,
+        Reason.TRAINER_DISK_FULL,
+        Reason.TRAINER_ERROR,
+        Reason.INFERENCE_FAILED,
+        Reason.ENGINE_UNREACHABLE,
+        Reason.ADAPTERS_FOLDER_NOT_WRITABLE,
+        Reason.ORCHESTRATOR_UNREACHABLE,
+        Reason.INTERNAL_ERROR,
+    }
+)
+"""Reasons of failed runs that the platform team must act on. Their users can only wait."""
+
+
+def count_failure(reason: str) -> None:
+    """Count a run that failed."""
+    RUN_FAILURES.labels(reason, "platform" if reason in PLATFORM_CAUSES else "run").inc()
+
+
+# Prometheus sees no increase of a series that begins with 1.
+for _reason in PLATFORM_CAUSES:
+    RUN_FAILURES.labels(_reason, "platform")
+for _phase in Phase:
+    RUN_PHASES.labels(_phase.value)
+
 
 class RunPhaseCollector(Collector):
     """Collector of the runs by phase and of the queue's depth, computed at each scrape."""
 
-    def __init__(self, queue_depth: Callable[[], int], delayed: Callable[[], int]) -> None:
-        self._phases: dict[tuple[str, str], str] = {}
+    def __init__(
+        self, phases: Callable[[], Iterable[str]], queue_depth: Callable[[], int], delayed: Callable[[], int]
+    ) -> None:
+        """`phases` returns the phase of each run, empty before its first reconcile."""
+        self._phases = phases
         self._queue_depth = queue_depth
         self._delayed = delayed
-
-    def set_phase(self, namespace: str, name: str, phase: str | None) -> None:
-        """Record the phase of a run. None removes the run."""
-        if phase is None:
-            self._phases.pop((namespace, name), None)
-        else:
-            self._phases[(namespace, name)] = phase
-
-    def keys(self) -> list[tuple[str, str]]:
-        """Return (namespace, name) of every known run."""
-        return list(self._phases)
-
-    def pending(self) -> list[tuple[str, str]]:
-        """Return the runs in phase Pending."""
-        return [key for key, phase in self._phases.items() if phase == Phase.pending.value]
-
-    def unfinished_runs(self) -> list[tuple[str, str]]:
-        """Return the runs that have not finished."""
-        return [key for key, phase in self._phases.items() if not Phase(phase).finished]
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """Yield the current metrics."""
         runs = GaugeMetricFamily("rlrun_runs", "Runs by phase.", labels=["phase"])
-        counts = Counts(self._phases.values())
+        counts = Counts(phase or Phase.pending.value for phase in self._phases())
         for phase in Phase:
             runs.add_metric([phase.value], counts.get(phase.value, 0))
         yield runs

@@ -24,7 +24,8 @@ async def ensure_key(cluster: AsyncKubeClient, namespace: str, name: str) -> byt
     """Return the key of the Secret, which is created if it does not exist. Raises ApiError, KeyInvalid."""
     existing = await cluster.get(SECRET, namespace, name)
     if existing is None:
-        key = secrets.token_bytes(KEY_BYTES)
+        # Text: programs that read the Secret as variables or files take it without white space.
+        key = secrets.token_urlsafe(KEY_BYTES).encode()
         try:
             await cluster.create(build_secret(namespace, name, {KEY: key}))
             return key

@@ -6,7 +6,8 @@ time; the earliest time wins.
 
 Workers take the namespaces in turn, so that a namespace with a thousand keys delays a key of another one by a turn, not
 by a thousand reconciles. From each namespace they take the keys in order of arrival, to which a priority adds seconds:
-a crash comes before the progress of a thousand runs, and nothing waits without end. One namespace has at most
+a crash comes before the progress of a thousand runs, and nothing waits without end. A key that is queued for its
+progress only counts as such until it is queued for another reason. One namespace has at most
 `namespace_limit` workers at a time: reconciles that hang there, for instance in a slow webhook, leave the others free.
 """
 
@@ -47,8 +48,11 @@ class Priority(Enum):
     """Seconds by which a key counts as having come later than it did."""
 
     EVENT = 0.0
+    PROGRESS = 15.0
+    """A training run has completed a step, and nothing else has happened: its progress is written, without a
+    reconcile."""
     ROUTINE = 30.0
-    """A training run has completed a step, or a scheduled reconcile is due."""
+    """A count of a training run has changed, or a scheduled reconcile is due."""
     RESYNC = 60.0
     """Periodic resync of all runs, in case an event was missed."""
 
@@ -81,7 +85,10 @@ class WorkQueue(Generic[K]):
         that was added again with a higher priority is there twice; its place in `_queued` counts."""
         self._queued: dict[K, _Place] = {}
         """Places of keys that wait for a worker, or for the end of their processing."""
-        self._processing: set[K] = set()
+        self._progress: set[K] = set()
+        """Keys that are queued for their progress only."""
+        self._processing: dict[K, bool] = {}
+        """Keys in processing, with whether that is for their progress only."""
         self._busy: Counter[str] = Counter()
         """Number of keys in processing, by namespace."""
         self._failures: dict[K, int] = {}
@@ -102,8 +109,11 @@ class WorkQueue(Generic[K]):
         return len(self._due)
 
     def add(self, key: K, priority: Priority = Priority.EVENT) -> None:
-        """Queue the key for the next free worker."""
-        self._add(key, self._clock() + priority.value)
+        """Queue the key for the next free worker. Progress leaves the time for which the key is scheduled as it is."""
+        if priority is Priority.PROGRESS:
+            self._add_progress(key, self._clock() + priority.value)
+        else:
+            self._add(key, self._clock() + priority.value)
 
     def add_after(self, key: K, seconds: float, priority: Priority = Priority.EVENT) -> None:
         """Schedule the key in `seconds`, unless it is scheduled earlier. The highest priority counts."""
@@ -143,9 +153,13 @@ class WorkQueue(Generic[K]):
                 raise
         return key
 
+    def has_only_progress(self, key: K) -> bool:
+        """Return whether the key, which is in processing, was queued for its progress only."""
+        return self._processing[key]
+
     def finish(self, key: K) -> None:
         """Mark the key as processed, after success or failure."""
-        self._processing.discard(key)
+        self._processing.pop(key, None)
         self._busy[key.namespace] -= 1
         if not self._busy[key.namespace]:
             del self._busy[key.namespace]
@@ -162,8 +176,18 @@ class WorkQueue(Generic[K]):
 
     def _add(self, key: K, since: float) -> None:
         """Queue the key, which counts as waiting from `since`, or from the time for which it was scheduled."""
+        self._progress.discard(key)
         _, scheduled = self._due.pop(key, (since, since))
-        place = (min(since, scheduled), next(self._ids))
+        self._enqueue(key, min(since, scheduled))
+
+    def _add_progress(self, key: K, since: float) -> None:
+        """Queue the key for its progress, unless it is queued: its reconcile then shows the progress, too."""
+        if key not in self._queued:
+            self._progress.add(key)
+            self._enqueue(key, since)
+
+    def _enqueue(self, key: K, since: float) -> None:
+        place = (since, next(self._ids))
         if key in self._queued and self._queued[key] <= place:
             return
         self._queued[key] = place
@@ -188,7 +212,8 @@ class WorkQueue(Generic[K]):
                 self._ready.move_to_end(namespace)
             else:
                 del self._ready[namespace]
-            self._processing.add(key)
+            self._processing[key] = key in self._progress
+            self._progress.discard(key)
             self._busy[namespace] += 1
             return key
         return None
@@ -229,15 +254,24 @@ log = logging.getLogger(__name__)
 RECONCILE_DEADLINE = 180.0
 
 
-async def work(queue: WorkQueue[K], reconcile: Callable[[K], Awaitable[float | None]]) -> None:
-    """Process keys until cancelled."""
+async def work(
+    queue: WorkQueue[K],
+    reconcile: Callable[[K], Awaitable[float | None]],
+    write_progress: Callable[[K], Awaitable[float | None]] | None = None,
+) -> None:
+    """Process keys until cancelled.
+
+    `reconcile` and `write_progress` return the seconds until the next reconcile, or None. `write_progress`: None if no
+    key is queued for its progress only.
+    """
     while True:
         key = await queue.get()
+        only_progress = write_progress is not None and queue.has_only_progress(key)
         started = time.monotonic()
         try:
             # Not `wait_for`: in Python 3.11 it loses a cancellation that arrives as the reconcile ends.
             async with asyncio.timeout(RECONCILE_DEADLINE):
-                again = await reconcile(key)
+                again = await (write_progress(key) if write_progress and only_progress else reconcile(key))
         except asyncio.CancelledError:
             queue.finish(key)
             raise
@@ -255,11 +289,13 @@ async def work(queue: WorkQueue[K], reconcile: Callable[[K], Awaitable[float | N
                 exc_info=not expected,
             )
         else:
-            queue.forget(key)
+            if not only_progress:
+                queue.forget(key)
             if again is not None:
                 queue.add_after(key, again, Priority.ROUTINE)
         finally:
-            RECONCILE_SECONDS.observe(time.monotonic() - started)
+            if not only_progress:
+                RECONCILE_SECONDS.observe(time.monotonic() - started)
         queue.finish(key)
 
 

@@ -15,7 +15,18 @@ from rlrun_operator.resources.platform import is_in_own_folder
 from rlrun_operator.serving.observation import PoolObservation
 
 ACCEPTED = frozenset({DeploymentState.deploying, DeploymentState.deployed})
-WAIT_REASONS = frozenset({Reason.UNSCHEDULABLE, Reason.NODE_UNREACHABLE})
+WAIT_REASONS = frozenset(
+    {
+        Reason.UNSCHEDULABLE,
+        Reason.NODE_UNREACHABLE,
+        Reason.POD_REJECTED,
+        Reason.POD_EVICTED,
+        Reason.CONTAINER_LOST,
+        Reason.READINESS_GATE_CLOSED,
+        Reason.WEIGHTS_DOWNLOADING,
+        Reason.STARTING,
+    }
+)
 """Reasons that need no action but waiting."""
 
 
@@ -81,15 +92,14 @@ def assess_wanted(adapter: Obj, pool: PoolObservation) -> DeploymentAssessment:
         return DeploymentAssessment(DeploymentState.deployed)
     if ready:
         return DeploymentAssessment(DeploymentState.deploying, "The engines are loading the adapter. No action needed.")
-    problems = pod_problems(list(pool.pods))
-    for pod_problem in problems:
-        if pod_problem.problem.reason not in WAIT_REASONS:
-            return deploy_failed(pod_problem.problem)
+    problems = [found.problem for found in pod_problems(list(pool.pods))]
+    for problem in problems:
+        if problem.reason not in WAIT_REASONS:
+            return deploy_failed(problem)
     if deadline := _deadline_problem(pool):
         return deploy_failed(deadline)
     if problems:
-        problem = problems[0].problem
-        return DeploymentAssessment(DeploymentState.deploying, f"{problem.reason}: {problem.message}")
+        return assess_problem(problems[0])
     return DeploymentAssessment(
         DeploymentState.deploying, "Waiting for an engine of the pool to become ready. No action needed."
     )
@@ -121,6 +131,13 @@ def report_of(pool: PoolObservation, pod: Obj, name: str) -> AdapterReport | Non
     """Return the sidecar's report of the adapter with that model name, or None."""
     report = pool.reports.get(pod["metadata"]["name"])
     return next((a for a in report.adapters if a.name == name), None) if report else None
+
+
+def assess_problem(problem: Problem) -> DeploymentAssessment:
+    """Return the state of a deployment that `problem` holds up: Deploying if it needs no action but waiting."""
+    if problem.reason not in WAIT_REASONS:
+        return deploy_failed(problem)
+    return DeploymentAssessment(DeploymentState.deploying, f"{problem.reason}: {problem.message}")
 
 
 def deploy_failed(problem: Problem) -> DeploymentAssessment:

@@ -10,6 +10,7 @@ from rlrun.protocol.serving import DesiredAdapters, ServingReport
 
 from rlrun_operator.resources.models.model_secrets import ObservedSecret
 from rlrun_operator.resources.serving_pool import PoolIdentity
+from rlrun_operator.resources.weights_cache import ObservedWeights
 
 
 @dataclass(frozen=True, order=True)
@@ -52,6 +53,8 @@ class PoolObservation:
     """Key of the grants for rlrun-server."""
     model_secrets: Mapping[str, ObservedSecret] = field(default_factory=dict)
     """Existing Secrets that the variables of the pool's RLModel name."""
+    weights: ObservedWeights = field(default_factory=ObservedWeights)
+    """Cache of the weights in the namespace."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,8 @@
-"""Observation of a pool: its adapters, models, objects and pods, and the reports of its sidecars."""
+"""Observation of a pool: its adapters, models, objects and pods, and the reports of its sidecars.
+
+Objects, pods and models come from the informers. The adapters, which decide whether a pool is deleted, are read in each
+reconcile.
+"""
 
 import asyncio
 import base64
@@ -9,7 +13,6 @@ from dataclasses import replace
 from typing import Protocol
 
 from rlrun.constants import SERVING_LABEL
-from rlrun.kube.async_client import AsyncKubeClient
 from rlrun.kube.kinds import (
     CONFIG_MAP,
     DEPLOYMENT,
@@ -28,11 +31,14 @@ from rlrun.protocol.problem import Problem
 from rlrun.protocol.serving import ServingReport
 from rlrun.service.errors import RequestError
 
+from rlrun_operator.cluster.runs import RunObjects
+from rlrun_operator.cluster.weights_cache import read_weights
 from rlrun_operator.config.settings import OperatorSettings
 from rlrun_operator.resources.access.run_tokens import pool_token
 from rlrun_operator.resources.models.model_secrets import ObservedSecret, secret_names
 from rlrun_operator.resources.models.model_variables import pool_variables
 from rlrun_operator.resources.platform import credentials_problem
+from rlrun_operator.resources.weights_cache import cache_identity
 from rlrun_operator.serving.deployment_state import is_wanted, running_pods
 from rlrun_operator.serving.observation import PoolKey, PoolObservation
 from rlrun_operator.serving.sidecar_client import Sidecars, address
@@ -59,13 +65,14 @@ class PoolObserver:
 
     def __init__(
         self,
-        cluster: AsyncKubeClient,
+        objects: RunObjects,
         credentials: Credentials,
         sidecars: Sidecars,
         settings: OperatorSettings,
         token_key: bytes,
     ) -> None:
-        self._cluster = cluster
+        self._objects = objects
+        self._cluster = objects.cluster
         self._credentials = credentials
         self._sidecars = sidecars
         self._settings = settings
@@ -76,8 +83,7 @@ class PoolObserver:
         selector = key.identity.selector()
         adapters, pods, *lists = await asyncio.gather(
             self._adapters(key),
-            self._cluster.list(POD, key.namespace, selector),
-            *(self._cluster.list(kind, key.namespace, selector) for kind in KINDS),
+            *(self._objects.list(kind, key.namespace, selector) for kind in (POD, *KINDS)),
         )
         names = (key.identity.token_secret, key.identity.api_key_secret)
         secret_objects = await asyncio.gather(*(self._cluster.get(SECRET, key.namespace, name) for name in names))
@@ -86,10 +92,11 @@ class PoolObserver:
         pool = PoolObservation(key, tuple(adapters), (), tuple(children), tuple(pods), await self._reports(pods))
         if not any(map(is_wanted, adapters)):
             return pool
-        models, source = await asyncio.gather(self._cluster.list(RLMODEL), self._credentials.source_secret())
+        models, source = await asyncio.gather(self._objects.list(RLMODEL), self._credentials.source_secret())
         problem = credentials_problem(self._settings, source)
         model = find_model(key.model, models)
         named = [] if isinstance(model, Problem) else secret_names(model, pool_variables(model))
+        cache = None if isinstance(model, Problem) else cache_identity(key.namespace, model)
         of_model = await asyncio.gather(*(self._cluster.get(SECRET, key.namespace, name) for name in named))
         return replace(
             pool,
@@ -99,6 +106,7 @@ class PoolObserver:
             s3_problem=problem,
             storage_key=self._credentials.storage_key,
             model_secrets=ObservedSecret.by_name(of_model),
+            weights=await read_weights(self._cluster, cache),
         )
 
     async def _adapters(self, key: PoolKey) -> list[Obj]:

@@ -4,6 +4,7 @@ from datetime import datetime
 from typing import Any
 
 from rlrun.api.adapter import DeploymentState
+from rlrun.api.model import RLModelSpec
 from rlrun.constants import API_VERSION, Reason
 from rlrun.kube.conditions import shorten
 from rlrun.kube.events import EventRecord
@@ -15,6 +16,7 @@ from rlrun.protocol.serving import DesiredAdapters, ServedAdapter, served_name
 from rlrun.protocol.storage_access import StorageRole
 
 from rlrun_operator.config.settings import OperatorSettings
+from rlrun_operator.planning.policies.beginning.weights_cache import CacheFill, fill_cache
 from rlrun_operator.resources.access.storage_access import StorageAccess
 from rlrun_operator.resources.models.model_secrets import secrets_problem
 from rlrun_operator.resources.models.model_variables import pool_variables
@@ -25,10 +27,12 @@ from rlrun_operator.resources.serving_pool import (
     differs,
     pool_children,
 )
+from rlrun_operator.resources.weights_cache import cache_identity
 from rlrun_operator.serving.deployment_state import (
     ACCEPTED,
     DeploymentAssessment,
     artifact_problem,
+    assess_problem,
     assess_unwanted,
     assess_wanted,
     deploy_failed,
@@ -42,6 +46,8 @@ BUSY_SECONDS = 1.0
 """Seconds between reconciles of a pool that is changing."""
 SETTLED_SECONDS = 15.0
 """Seconds between reconciles of a pool that is not changing."""
+DOWNLOAD_SECONDS = 5.0
+"""Seconds between reconciles of a pool that waits for its weights. No watch reports their Job to the pool."""
 IN_TRANSITION = frozenset({DeploymentState.deploying, DeploymentState.unloading})
 FIELDS = ("deploymentState", "deployedAt", "deploymentMessage", "deploymentModel", "deploymentUrl", "deploymentSecret")
 """Fields of an RLAdapter's status that the serving controller writes; the run reconciler writes the others."""
@@ -65,12 +71,17 @@ def plan_pool(pool: PoolObservation, settings: OperatorSettings, now: datetime) 
         deletes = tuple(ObjectRef.of(c) for c in pool.children)
         return _finish(pool, PoolPlan(deletes=deletes), assessments, identity, now)
 
-    # 3. Create missing objects. An existing pool is not changed while its model, a Secret of the model or the
-    #    credentials are missing.
-    children = _desired_children(pool, settings, identity, wanted_adapters)
+    # 3. Fill the cache of the weights and create missing objects. A new pool waits for its weights, and an existing one
+    #    is not changed while its model, a Secret of the model, the credentials or the weights are missing.
+    model = _usable_model(pool, settings, identity)
+    fill = None if isinstance(model, Problem) else _missing_weights(pool, model, settings, now)
+    children = _desired_children(pool, settings, identity, wanted_adapters, model, fill)
     if isinstance(children, Problem):
         assessments |= {_name(a): deploy_failed(children) for a in wanted if _name(a) not in assessments}
         return _finish(pool, PoolPlan(), assessments, identity, now)
+    waits = fill is not None and not _exists(pool)
+    if fill is not None and waits:
+        assessments |= {_name(a): assess_problem(fill.problem) for a in wanted if _name(a) not in assessments}
     existing = {(c["kind"], c["metadata"]["name"]): c for c in pool.children}
     applies = tuple(c for c in children if differs(c, existing.get((c["kind"], c["metadata"]["name"]))))
 
@@ -84,7 +95,14 @@ def plan_pool(pool: PoolObservation, settings: OperatorSettings, now: datetime) 
     )
     return _finish(
         pool,
-        PoolPlan(applies=applies, new=new, desired=wanted_adapters, recipients=recipients),
+        PoolPlan(
+            deletes=() if fill is None else fill.deletes,
+            applies=applies,
+            new=new,
+            desired=wanted_adapters,
+            recipients=recipients,
+            requeue_after=DOWNLOAD_SECONDS if waits else None,
+        ),
         assessments,
         identity,
         now,
@@ -116,27 +134,52 @@ def _storage(pool: PoolObservation, settings: OperatorSettings) -> StorageAccess
     return StorageAccess(settings, pool.storage_key, pool.key.namespace, pool.key.identity.name)
 
 
-def _desired_children(
-    pool: PoolObservation, settings: OperatorSettings, identity: PoolIdentity, desired: DesiredAdapters
-) -> list[Obj] | Problem:
-    exists = any(c["kind"] == "Deployment" for c in pool.children)
+def _exists(pool: PoolObservation) -> bool:
+    return any(child["kind"] == "Deployment" for child in pool.children)
+
+
+def _usable_model(pool: PoolObservation, settings: OperatorSettings, identity: PoolIdentity) -> RLModelSpec | Problem:
+    """Return the model of the pool, or the reason why no pod can be made from it."""
     model = find_model(pool.key.model, pool.models)
-    if not isinstance(model, Problem):
-        model = (
-            secrets_problem(
-                model,
-                pool_variables(model),
-                pool.model_secrets,
-                settings,
-                namespace=identity.namespace,
-                token_secret=identity.token_secret,
-            )
-            or model
-        )
     if isinstance(model, Problem):
-        return [desired_config_map(identity, desired)] if exists else model
+        return model
+    problem = secrets_problem(
+        model,
+        pool_variables(model),
+        pool.model_secrets,
+        settings,
+        namespace=identity.namespace,
+        token_secret=identity.token_secret,
+    )
+    return problem or model
+
+
+def _missing_weights(
+    pool: PoolObservation, model: RLModelSpec, settings: OperatorSettings, now: datetime
+) -> CacheFill | None:
+    """Return how the cache of the weights is filled, or None without a cache or if it has all files."""
+    cache = cache_identity(pool.key.namespace, model)
+    if cache is None or pool.weights.is_filled:
+        return None
+    return fill_cache(cache, model, settings, pool.weights, pool.storage_key, now)
+
+
+def _desired_children(
+    pool: PoolObservation,
+    settings: OperatorSettings,
+    identity: PoolIdentity,
+    desired: DesiredAdapters,
+    model: RLModelSpec | Problem,
+    fill: CacheFill | None,
+) -> list[Obj] | Problem:
+    exists = _exists(pool)
+    serving = [desired_config_map(identity, desired)] if exists else []
+    if isinstance(model, Problem):
+        return serving or model
     if pool.s3_problem is not None and not exists:
         return pool.s3_problem
+    if fill is not None:
+        return [*serving, *fill.applies]
     server_key = pool_server_key(pool.storage_key, identity.namespace, identity.name)
     keys = PoolCredentials(pool.token, pool.api_key, server_key)
     return pool_children(identity, settings, model, desired, _storage(pool, settings), keys)
@@ -171,7 +214,7 @@ def _finish(
         recipients=plan.recipients,
         statuses=tuple(statuses),
         events=tuple(events),
-        requeue_after=_requeue(plan, states),
+        requeue_after=plan.requeue_after or _requeue(plan, states),
     )
 
 

@@ -15,6 +15,7 @@ from rlrun.kube.objects import annotation
 from rlrun.kube.refusals import ObjectRefused
 from rlrun.protocol.problem import Problem
 
+from rlrun_operator.cluster.runs import RunObjects
 from rlrun_operator.config.settings import OperatorSettings
 from rlrun_operator.runtime.work_queue import WorkQueue, namespace_limit, work
 from rlrun_operator.serving.applier import PoolApplier
@@ -62,13 +63,13 @@ class ServingController:
     """Controller of all pools: queue, workers and resync."""
 
     def __init__(
-        self, cluster: AsyncKubeClient, credentials: Credentials, settings: OperatorSettings, token_key: bytes
+        self, objects: RunObjects, credentials: Credentials, settings: OperatorSettings, token_key: bytes
     ) -> None:
         sidecars = HttpSidecars(settings.serving_url_template, token_key)
-        self._cluster = cluster
+        self._cluster = objects.cluster
         self._settings = settings
         self._sidecars = sidecars
-        self._reconciler = reconciler(cluster, credentials, sidecars, settings, token_key)
+        self._reconciler = reconciler(objects, credentials, sidecars, settings, token_key)
         self._queue: WorkQueue[PoolKey] = WorkQueue(namespace_limit=namespace_limit(WORKERS))
         self._known: set[PoolKey] = set()
 
@@ -108,7 +109,7 @@ class ServingController:
 
 
 def reconciler(
-    cluster: AsyncKubeClient,
+    objects: RunObjects,
     credentials: Credentials,
     sidecars: Sidecars,
     settings: OperatorSettings,
@@ -116,8 +117,8 @@ def reconciler(
     clock: Callable[[], datetime] = lambda: datetime.now(UTC),
 ) -> PoolReconciler:
     """Return a reconciler with its parts."""
-    observer = PoolObserver(cluster, credentials, sidecars, settings, token_key)
-    return PoolReconciler(observer, PoolApplier(cluster, sidecars), settings, clock)
+    observer = PoolObserver(objects, credentials, sidecars, settings, token_key)
+    return PoolReconciler(observer, PoolApplier(objects.cluster, sidecars), settings, clock)
 
 
 async def find_pools(cluster: AsyncKubeClient, watch_namespaces: list[str]) -> set[PoolKey]:

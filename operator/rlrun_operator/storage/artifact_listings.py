@@ -89,7 +89,6 @@ class _Kept:
     ready: dict[tuple[str, int], int]
     signs: tuple[Any, ...]
     step: int
-    began: int
     until: float
 
 
@@ -101,14 +100,12 @@ class ArtifactListings:
         artifacts: ArtifactStore,
         settings: OperatorSettings,
         clock: Callable[[], float],
-        moment: Callable[[], int],
         spread: Callable[[], float] | None = None,
     ) -> None:
         """`spread` returns the factor of `artifactSweepSeconds` for the next listing."""
         self._artifacts = artifacts
         self._settings = settings
         self._clock = clock
-        self._moment = moment
         self._spread = spread or (lambda: random.uniform(0.8, 1.2))
         self._kept: dict[RunKey, _Kept] = {}
 
@@ -116,11 +113,10 @@ class ArtifactListings:
         """List S3 in the next reconcile of the run."""
         self._kept.pop(key, None)
 
-    async def list(self, request: ListingRequest, read_after: int | None = None) -> ArtifactListing:
-        """Return the folders of the run, from S3 or from the last listing, if that is from after `read_after`."""
-        kept, began = self._kept.get(request.key), self._moment()
-        is_recent = kept is not None and (read_after is None or kept.began > read_after)
-        if kept is not None and is_recent and self._is_valid(kept, request):
+    async def list(self, request: ListingRequest, *, is_fresh: bool = False) -> ArtifactListing:
+        """Return the folders of the run, from S3 or from the last listing. `is_fresh`: from S3."""
+        kept = self._kept.get(request.key)
+        if kept is not None and not is_fresh and self._is_valid(kept, request):
             return ArtifactListing(kept.folders, is_kept=True)
         self.forget(request.key)
         metadata, ready = request.run["metadata"], request.ready
@@ -131,7 +127,7 @@ class ArtifactListings:
         except StoreError as error:
             return ArtifactListing(problem=error.problem)
         until = self._clock() + self._settings.artifact_sweep_seconds * self._spread()
-        self._kept[request.key] = _Kept(folders, ready, request.signs, request.step, began, until)
+        self._kept[request.key] = _Kept(folders, ready, request.signs, request.step, until)
         return ArtifactListing(folders)
 
     def _is_valid(self, kept: _Kept, request: ListingRequest) -> bool:

@@ -72,6 +72,11 @@ class CallOutcome(StrEnum):
     REFUSED = "refused"
 
 
+# Prometheus sees no increase of a series that begins with 1.
+for _outcome in CallOutcome:
+    S3_CALLS.labels(_outcome)
+
+
 class ArtifactStore(Protocol):
     """S3 operations of the operator. Methods raise StoreError, and LeaseLost for a write without the Lease."""
 

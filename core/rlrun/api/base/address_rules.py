@@ -42,6 +42,8 @@ OTHER_KIND = "not an address on the internet"
 
 _HOST = re.compile(r"([a-z0-9_*][a-z0-9_*-]*\.)*[a-z0-9_][a-z0-9_-]*")
 _NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
+_PREFIX = re.compile(r"[^/%]+(/(0|[1-9][0-9]{0,2}))?")
+"""An address, or a network by the length of its prefix: not by a mask, and in no zone."""
 
 
 @dataclass(frozen=True)
@@ -54,12 +56,15 @@ class AddressRules:
 
     @classmethod
     def parse(cls, entries: Iterable[str]) -> "AddressRules":
-        """Read a list of host names, IP addresses and networks. Raises ValueError that names the invalid entry."""
+        """Read a list of host names, IP addresses and networks. Raises ValueError that names the invalid entry.
+
+        The chart's schema (`privateAddresses`) accepts the same entries.
+        """
         hosts: list[str] = []
         networks: list[Network] = []
         for entry in entries:
-            text = _plain(entry.strip())
-            network = _network(text)
+            text = _plain(entry)
+            network = read_network(text)
             if network is not None:
                 kind = _kind_of_range(network)
                 if kind is not None:
@@ -137,10 +142,16 @@ def _address(text: str) -> Address | None:
         return None
 
 
-def _network(text: str) -> Network | None:
+def read_network(text: str) -> Network | None:
+    """Return the network that the text names, of one address without a prefix, or None if it names none.
+
+    Bits of the address behind the prefix are ignored, as in a NetworkPolicy.
+    """
+    if not _PREFIX.fullmatch(text):
+        return None
     address = _address(text)
     try:
-        return ip_network(text if address is None else _target(address))
+        return ip_network(text if address is None else _target(address), strict=False)
     except ValueError:
         return None
 

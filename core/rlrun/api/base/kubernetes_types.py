@@ -15,7 +15,9 @@ QUANTITY = r"^[+-]?([0-9]+|[0-9]+\.[0-9]*|\.[0-9]+)([KMGTPE]i|[numkMGTPE]|[eE][+
 
 
 def _quantity(value: Any) -> Any:
-    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+    # The API server reads 2.0 as an integer.
+    is_whole = isinstance(value, float) and value.is_integer()
+    return str(int(value)) if (isinstance(value, int) and not isinstance(value, bool)) or is_whole else value
 
 
 Quantity = Annotated[

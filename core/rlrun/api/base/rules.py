@@ -24,6 +24,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
 from pydantic_core.core_schema import ErrorType
 
+from rlrun.api.base.names import snake
 from rlrun.api.base.schema import Schema
 
 LIST_MAP_KEYS = "x-kubernetes-list-map-keys"
@@ -44,6 +45,9 @@ class Rule:
     """Description of the problem and what to change."""
     is_satisfied: Callable[[Any], bool]
     """Equivalent Python predicate."""
+    of_admitted: bool = False
+    """True if the rule is also checked in the context `ADMITTED`: isolation of pods rests on it, and users can change
+    the ConfigMap with the stored spec of an attempt."""
 
     @property
     def reads(self) -> set[str]:
@@ -73,7 +77,7 @@ class Violation:
 
 ADMITTED = {"admitted": True}
 """Validation context of a spec that was accepted earlier: its rules are not checked again, because a newer version may
-have more of them."""
+have more of them. Rules with `of_admitted` are."""
 
 
 class Spec(Schema):
@@ -101,7 +105,11 @@ class Spec(Schema):
                 if value is not None
             }
         if info.context == ADMITTED:
-            return handler(data)
+            instance = handler(data)
+            broken = [(r.field, r.message) for r in cls.spec_rules if r.of_admitted and not r.is_satisfied(instance)]
+            if broken:
+                raise _validation_error(cls, list(map(_rule_error, broken)))
+            return instance
         try:
             instance = handler(data)
         except ValidationError as error:
@@ -126,7 +134,7 @@ class Spec(Schema):
                 continue
             values: list[Any] = getattr(self, name) or []
             if keys := extra.get(LIST_MAP_KEYS):
-                values = [tuple(getattr(value, str(key)) for key in cast("list[str]", keys)) for value in values]
+                values = [tuple(getattr(value, snake(str(key))) for key in cast("list[str]", keys)) for value in values]
             elif extra.get(LIST_TYPE) != "set":
                 continue
             for duplicate in sorted({str(value) for value in values if values.count(value) > 1}):

@@ -1,6 +1,8 @@
-"""Addresses and credentials of API servers for the asynchronous client."""
+"""Addresses and credentials of API servers, and the proxies before them."""
 
 from kubernetes.aio import client, config
+
+from rlrun.kube.connection.api_proxy import api_proxy
 
 TRUST_FIELDS = (
     "ssl_ca_cert",
@@ -31,4 +33,5 @@ async def load_configuration(kubeconfig: str | None = None, context: str | None 
         await config.load_kube_config(config_file=kubeconfig, context=context, client_configuration=configuration)
     else:
         config.load_incluster_config(client_configuration=configuration)
+    configuration.proxy = api_proxy(str(configuration.host), configuration.proxy)
     return configuration

@@ -13,9 +13,11 @@ from rlrun.api.run_status import ComponentStatus, PodRecord
 from rlrun.kube.objects import Obj
 from rlrun.kube.pods import (
     EVICTED,
+    UNKNOWN_ENDS,
     Termination,
     component_of,
     container_statuses,
+    has_failed,
     is_disrupted,
     is_leaving,
     is_out_of_disk,
@@ -90,7 +92,7 @@ def count_restarts(old: Sequence[ComponentStatus], pods: Sequence[Obj]) -> Crash
 def _inspect(pod: Obj, record: PodRecord) -> tuple[PodRecord, list[Crash]]:
     total = sum(int(s.get("restartCount", 0)) for s in container_statuses(pod))
     fresh = max(0, total - record.restarts)
-    failed = pod.get("status", {}).get("phase") == "Failed"
+    failed = has_failed(pod)
     ended = record.ended or failed or is_leaving(pod) or is_stopped(pod)
     updated = record.model_copy(update={"restarts": max(total, record.restarts), "ended": ended})
     if is_leaving(pod) or is_disrupted(pod):
@@ -99,7 +101,7 @@ def _inspect(pod: Obj, record: PodRecord) -> tuple[PodRecord, list[Crash]]:
     if not ends and is_out_of_disk(pod):
         # The kubelet may evict a pod before it reports the ends of its containers.
         ends = [Termination(container="", exit_code=KILLED, reason=EVICTED, message="", finished_at=None)]
-    if not ends:
+    if not ends or ends[-1].reason in UNKNOWN_ENDS:
         return updated, []
     crashed = fresh + (failed and not record.ended)
     return updated, [_crash(pod, ends[-1])] * crashed

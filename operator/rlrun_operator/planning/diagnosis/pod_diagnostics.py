@@ -1,7 +1,9 @@
-"""Diagnosis of pods that are not ready, from their status, with a remedy."""
+"""Diagnosis of pods that are not ready, from their status and their newest Event, with a remedy."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from pydantic import ValidationError
 from rlrun.api.run_status import StartupFailureKind
@@ -9,15 +11,16 @@ from rlrun.constants import ExitCode, Reason
 from rlrun.kube.conditions import parse_time
 from rlrun.kube.objects import Obj
 from rlrun.kube.pods import (
+    UNKNOWN_ENDS,
     Termination,
     component_of,
-    container_image,
     container_statuses,
     is_alive,
     is_leaving,
     is_node_silent,
     is_out_of_disk,
     is_ready,
+    is_rejected,
     memory_limit,
     node_of,
     relevant_pods,
@@ -27,23 +30,37 @@ from rlrun.kube.pods import (
 from rlrun.protocol.orchestrator import RunStatus
 from rlrun.protocol.problem import Problem
 
-PULL_REASONS = frozenset({"ImagePullBackOff", "ErrImagePull", "InvalidImageName", "ErrImageNeverPull"})
-CREATE_REASONS = frozenset({"CreateContainerConfigError", "CreateContainerError", "RunContainerError"})
+from rlrun_operator.planning.diagnosis.cluster_ends import explain_cluster_end
+from rlrun_operator.planning.diagnosis.container_waits import explain_wait
+from rlrun_operator.planning.diagnosis.injected_containers import explain_injected
+from rlrun_operator.planning.diagnosis.pod_startup import explain_event
+from rlrun_operator.planning.diagnosis.scheduling import unscheduled_message
+from rlrun_operator.planning.plan.pod_event import PodEvent
+
+NO_EVENTS: Mapping[str, PodEvent] = MappingProxyType({})
 OUT_OF_MEMORY = "OOMKilled"
+START_FAILURES = frozenset({"StartError", "ContainerCannotRun"})
+"""Reasons of containers whose command the runtime could not start."""
 REPLACED_SECONDS = 60.0
 """Time after the end of an evicted pod within which its replacement is created."""
 
 MEMORY_ADVICE = {
     "trainer": "raise trainer.resources.limits.memory in the RLModel, or lower its trainer.microBatchTokens",
-    "inference": "raise inference.resources.limits.memory in the RLModel, or configure a smaller engine cache",
+    "vllm": "raise inference.resources.limits.memory in the RLModel, or configure a smaller engine cache",
     "environment": "choose a larger spec.infrastructure.computeSize",
-    "orchestrator": "ask the platform team for larger orchestratorResources, or lower spec.batchSize",
+    "orchestrator": "ask the platform team for larger runs.orchestratorResources, or lower spec.batchSize",
+    "sidecar": "ask the platform team for larger runs.sidecarResources",
+    "gpu-check": "ask the platform team for larger runs.sidecarResources",
+    "engine-access": "ask the platform team for larger runs.sidecarResources",
+    "ca-bundle": "ask the platform team for larger runs.sidecarResources",
+    "fetch-model": "ask the platform team for larger runs.fetcherResources",
 }
+"""Setting of the memory limit of each container."""
 STORAGE_ADVICE = {
     "trainer": "raise trainer.resources.limits.ephemeral-storage in the RLModel",
     "inference": "raise inference.resources.limits.ephemeral-storage in the RLModel",
     "environment": "keep fewer temporary files, or choose a larger spec.infrastructure.computeSize",
-    "orchestrator": "ask the platform team for a larger ephemeralStorage.orchestrator",
+    "orchestrator": "ask the platform team for a larger runs.ephemeralStorage.orchestrator",
 }
 
 
@@ -55,7 +72,7 @@ class PodProblem:
     component: str
     problem: Problem
     final: bool = False
-    """True if a restart would not help (exit code 64)."""
+    """True if a restart of the container would not help."""
     startup_failure: StartupFailureKind | None = None
     """Kind of failure if the pod has not started; failurePolicy has the time to wait."""
 
@@ -119,7 +136,20 @@ def explain_termination(pod: Obj, end: Termination) -> Problem:
             reason=f"{title}OutOfMemory",
             message=f"{component}: container {end.container} exceeded its memory limit"
             f"{f' of {limit}' if limit else ''} and was killed. To fix this, "
-            f"{MEMORY_ADVICE.get(role, 'raise the limit')}.",
+            f"{MEMORY_ADVICE.get(end.container, 'raise the limit')}.",
+        )
+    if end.reason in UNKNOWN_ENDS:
+        return Problem(
+            reason=Reason.CONTAINER_LOST,
+            message=f"{component}: container {end.container} was gone when the node {node_of(pod)} looked for it. The "
+            "node or its container runtime was restarted, and the container is started again.",
+        )
+    if end.reason in START_FAILURES:
+        error = end.message.strip().rstrip(".")[-500:]
+        return Problem(
+            reason=Reason.CREATE_FAILED,
+            message=f"{component}: container {end.container} could not be started: {error}. "
+            "Correct the cause that the error names, often the command, the image's architecture or a memory limit.",
         )
     lines = " | ".join(line.strip() for line in end.message.strip().splitlines()[-3:] if line.strip())
     return Problem(
@@ -130,8 +160,11 @@ def explain_termination(pod: Obj, end: Termination) -> Problem:
     )
 
 
-def diagnose_pod(pod: Obj) -> PodProblem | None:
-    """Return the reason why the pod is not ready, or None if it is ready or only needs time."""
+def diagnose_pod(pod: Obj, event: PodEvent | None = None) -> PodProblem | None:
+    """Return the reason why the pod is not ready, or None if it is ready or only needs time.
+
+    `event`: its newest Event if it has a node and no container.
+    """
     if is_node_silent(pod):
         return _pod_problem(pod, explain_silent_node(pod))
     if is_leaving(pod) or pod.get("status", {}).get("phase") == "Succeeded" or is_ready(pod):
@@ -139,63 +172,43 @@ def diagnose_pod(pod: Obj) -> PodProblem | None:
     if is_out_of_disk(pod):
         return _pod_problem(pod, explain_eviction(pod))
     ended = terminations(pod)
-    final = next((e for e in ended if e.exit_code == ExitCode.CONFIGURATION), None)
+    final = next((e for e in ended if _is_final(e)), None)
     if final:
         return _pod_problem(pod, explain_termination(pod, final), final=True)
-    for status in container_statuses(pod):
-        waiting = (status.get("state") or {}).get("waiting") or {}
-        reason, detail = str(waiting.get("reason") or ""), str(waiting.get("message") or "")
-        if reason in PULL_REASONS:
-            return _pod_problem(
-                pod,
-                Problem(
-                    reason=Reason.IMAGE_PULL_FAILED,
-                    message=f"{component_of(pod)}: image {container_image(pod, status['name'])} cannot be "
-                    f"pulled ({reason}{': ' + detail if detail else ''}). Correct the image in the RLModel or the "
-                    "chart's values, or give the nodes access to its registry.",
-                ),
-                startup_failure=StartupFailureKind.image_pull,
-            )
-        if reason in CREATE_REASONS:
-            return _pod_problem(
-                pod,
-                Problem(
-                    reason=Reason.CREATE_CONTAINER_CONFIG_ERROR
-                    if reason == "CreateContainerConfigError"
-                    else Reason.CREATE_FAILED,
-                    message=f"{component_of(pod)}: container {status['name']} cannot be created: {detail or reason}. "
-                    "Create the missing object, or correct the reference to it.",
-                ),
-                startup_failure=StartupFailureKind.config_error,
-            )
+    ended_by_cluster = explain_cluster_end(pod)
+    if ended_by_cluster:
+        return _pod_problem(pod, ended_by_cluster)
+    wait = next((wait for status in container_statuses(pod) if (wait := explain_wait(pod, status))), None)
+    if wait:
+        return _pod_problem(pod, wait.problem, startup_failure=wait.kind)
     if ended:
         return _pod_problem(pod, explain_termination(pod, max(ended, key=lambda e: str(e.finished_at or ""))))
-    for condition in pod.get("status", {}).get("conditions") or []:
-        if condition["type"] == "PodScheduled" and condition.get("reason") == "Unschedulable":
-            return _pod_problem(
-                pod,
-                Problem(
-                    reason=Reason.UNSCHEDULABLE,
-                    message=f"{component_of(pod)}: no node has enough free resources: "
-                    f"{condition.get('message', '')} Free or add nodes, or lower the requests of the RLModel (or "
-                    "computeSize).",
-                ),
-                startup_failure=StartupFailureKind.unschedulable,
-            )
-    return None
+    unscheduled = unscheduled_message(pod)
+    if unscheduled:
+        problem = Problem(reason=Reason.UNSCHEDULABLE, message=unscheduled)
+        return _pod_problem(pod, problem, startup_failure=StartupFailureKind.unschedulable)
+    told = explain_event(pod, event)
+    if told:
+        return _pod_problem(pod, told, startup_failure=StartupFailureKind.config_error)
+    injected = explain_injected(pod)
+    return _pod_problem(pod, injected) if injected else None
 
 
-def pod_problems(pods: list[Obj]) -> list[PodProblem]:
-    """Return the problems of the relevant pods, and the evictions of pods whose replacements are starting."""
-    diagnosed = [problem for problem in map(diagnose_pod, _without_replaced(relevant_pods(pods))) if problem]
+def pod_problems(pods: list[Obj], events: Mapping[str, PodEvent] = NO_EVENTS) -> list[PodProblem]:
+    """Return the problems of the relevant pods, and the ends of pods by the cluster whose replacements are starting.
+
+    `events`: by uid of a pod, as in `RunObservation.pod_events`.
+    """
+    relevant = _without_replaced(relevant_pods(pods))
+    diagnosed = [problem for p in relevant if (problem := diagnose_pod(p, events.get(p["metadata"]["uid"])))]
     explained = {problem.component for problem in diagnosed}
     starting = [p for p in pods if is_alive(p) and not is_leaving(p) and not is_ready(p)]
-    evicted = [
+    ended = [
         p
-        for p in relevant_pods([p for p in pods if is_out_of_disk(p)])
+        for p in relevant_pods([p for p in pods if is_out_of_disk(p) or is_rejected(p)])
         if component_of(p) not in explained and any(_replaces(new, p) for new in starting)
     ]
-    return [*diagnosed, *(_pod_problem(p, explain_eviction(p)) for p in evicted)]
+    return [*diagnosed, *(problem for p in ended if (problem := diagnose_pod(p)))]
 
 
 def _without_replaced(pods: list[Obj]) -> list[Obj]:
@@ -207,10 +220,18 @@ def _without_replaced(pods: list[Obj]) -> list[Obj]:
 def _replaces(pod: Obj, evicted: Obj) -> bool:
     """True if a ReplicaSet or Job created the pod for the evicted one: at once, and of the same component."""
     created = parse_time(pod["metadata"].get("creationTimestamp"))
-    ended = max((end.finished_at for end in terminations(evicted) if end.finished_at), default=None)
+    # The kubelet sets the start of a pod that it does not admit, and no end.
+    begun = parse_time(evicted["status"].get("startTime")) if is_rejected(evicted) else None
+    ended = max((end.finished_at for end in terminations(evicted) if end.finished_at), default=begun)
     if created is None or ended is None or component_of(pod) != component_of(evicted):
         return False
     return abs((created - ended).total_seconds()) <= REPLACED_SECONDS
+
+
+def _is_final(end: Termination) -> bool:
+    """True if a restart of the container would end in the same way. torchrun replaces the exit codes of processes."""
+    told = parse_problem(end.message)
+    return end.exit_code == ExitCode.CONFIGURATION or (told is not None and told.reason == Reason.DEVICE_MISSING)
 
 
 def _pod_problem(

@@ -9,13 +9,27 @@ from rlrun.protocol.problem import Problem
 from rlrun_operator.planning.plan.actions import ConditionChange, StatusFields
 
 DIAGNOSIS_REASONS = frozenset([*TrainingIssue, *Hint])
+PROGRESS_FIELDS = frozenset(
+    {
+        *("version", "step", "reward", "policy_version", "eta_seconds", "last_step_time", "mismatch_kl"),
+        *("groups", "rollout_errors"),
+    }
+)
+"""Fields of a report that change with a step. A change of any other field is more than progress."""
+
+
+def moves_progress_only(before: RunStatus, after: RunStatus) -> bool:
+    """Return whether nothing but the progress differs between two reports, and no step is repeated."""
+    return after.step >= before.step and all(
+        getattr(before, name) == getattr(after, name) for name in RunStatus.model_fields.keys() - PROGRESS_FIELDS
+    )
 
 
 def progress_change(status: RLRunStatus, report: RunStatus) -> StatusFields:
     """Return the fields with progress and group counters.
 
-    Estimates and groups in flight change with every poll. They are updated only together with other changes, so that
-    a run between two steps causes no writes.
+    Estimates and groups in flight change with every poll, and each step is followed by a publication. They are updated
+    only together with other changes, so that a run between two steps causes no writes. The end of the run is one.
     """
     old, fields = status.progress, StatusFields()
     if not _knows_progress(status, report):
@@ -29,7 +43,10 @@ def progress_change(status: RLRunStatus, report: RunStatus) -> StatusFields:
         last_step_time=report.last_step_time.replace(microsecond=0) if report.last_step_time else None,
         mismatch_kl=report.mismatch_kl,
     )
-    moved = old is None or old.model_copy(update={"eta_seconds": new.eta_seconds}) != new
+    shown_later: dict[str, object] = {"eta_seconds": new.eta_seconds}
+    if report.phase in (RunPhase.starting, RunPhase.running):
+        shown_later["policy_version"] = new.policy_version
+    moved = old is None or old.model_copy(update=shown_later) != new
     if moved:
         fields["progress"] = new
     shown = status.groups

@@ -4,7 +4,7 @@ Kubernetes has no timestamp for the first failed image pull, so the run's status
 when a pod is replaced or its failure disappears.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from rlrun.api.run_sections.failure_policy import FailurePolicy
@@ -12,7 +12,8 @@ from rlrun.api.run_status import ComponentStatus, PodRecord, StartupFailureKind
 from rlrun.kube.objects import Obj
 from rlrun.protocol.problem import Problem
 
-from rlrun_operator.planning.diagnosis.pod_diagnostics import diagnose_pod
+from rlrun_operator.planning.diagnosis.pod_diagnostics import NO_EVENTS, diagnose_pod
+from rlrun_operator.planning.plan.pod_event import PodEvent
 
 FIELDS = {
     StartupFailureKind.image_pull: "imagePullDeadlineSeconds",
@@ -22,17 +23,25 @@ FIELDS = {
 
 
 def record_startup_failures(
-    components: Sequence[ComponentStatus], pods: Sequence[Obj], now: datetime
+    components: Sequence[ComponentStatus],
+    pods: Sequence[Obj],
+    now: datetime,
+    events: Mapping[str, PodEvent] = NO_EVENTS,
 ) -> list[ComponentStatus]:
-    """Return the components with the current startup failure of each pod."""
-    failures = {pod["metadata"]["uid"]: problem.startup_failure for pod in pods if (problem := diagnose_pod(pod))}
+    """Return the components with the current startup failure of each pod. `events`: by uid of a pod."""
+    uids = [(pod, pod["metadata"]["uid"]) for pod in pods]
+    failures = {uid: found.startup_failure for pod, uid in uids if (found := diagnose_pod(pod, events.get(uid)))}
     return [
         c.model_copy(update={"pods": [_with_failure(r, failures.get(r.uid), now) for r in c.pods]}) for c in components
     ]
 
 
 def expired_startup_failure(
-    policy: FailurePolicy, components: Sequence[ComponentStatus], pods: Sequence[Obj], now: datetime
+    policy: FailurePolicy,
+    components: Sequence[ComponentStatus],
+    pods: Sequence[Obj],
+    now: datetime,
+    events: Mapping[str, PodEvent] = NO_EVENTS,
 ) -> Problem | None:
     """Return the first startup failure that exceeds the policy's limit, or None."""
     limits = {
@@ -42,7 +51,8 @@ def expired_startup_failure(
     }
     records = {record.uid: record for component in components for record in component.pods}
     for pod in pods:
-        problem, record = diagnose_pod(pod), records.get(pod["metadata"]["uid"])
+        uid = pod["metadata"]["uid"]
+        problem, record = diagnose_pod(pod, events.get(uid)), records.get(uid)
         if problem is None or problem.startup_failure is None or record is None or record.obstacle_since is None:
             continue
         limit = limits[problem.startup_failure]

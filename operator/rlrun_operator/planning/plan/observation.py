@@ -12,8 +12,10 @@ from rlrun.protocol.problem import Problem
 from rlrun_operator.kueue.observation import KueueObservation
 from rlrun_operator.planning.plan.admission import Admission
 from rlrun_operator.planning.plan.artifact_catalog import ArtifactCatalog
+from rlrun_operator.planning.plan.pod_event import PodEvent
 from rlrun_operator.resources.base.naming import RunIdentity
 from rlrun_operator.resources.models.model_secrets import ObservedSecret
+from rlrun_operator.resources.weights_cache import ObservedWeights
 
 
 @dataclass(frozen=True)
@@ -24,6 +26,10 @@ class RunObservation:
     children: tuple[Obj, ...] = ()
     """ReplicaSets, Jobs, Services, NetworkPolicies, ConfigMap, Secret and ServiceAccount with the run's name."""
     pods: tuple[Obj, ...] = ()
+    pod_events: Mapping[str, PodEvent] = field(default_factory=dict)
+    """Newest Event of each pod that has had a node and no container for some time, by the pod's uid."""
+    lost_nodes: frozenset[str] = frozenset()
+    """Nodes that end no pods, of those whose taints evict pods of the run."""
     catalog: ArtifactCatalog = field(default_factory=ArtifactCatalog)
     """Checkpoints and adapters of this run (by uid)."""
     artifacts_problem: Problem | None = None
@@ -43,6 +49,8 @@ class RunObservation:
     """Keys with a value in the existing Secrets of spec.envFrom. The values are not kept."""
     model_secrets: Mapping[str, ObservedSecret] = field(default_factory=dict)
     """Existing Secrets that the variables of the RLModel name."""
+    weights: ObservedWeights = field(default_factory=ObservedWeights)
+    """Cache of the weights in the namespace. Read only until the attempt has its configuration."""
     s3_variables: Mapping[str, str] = field(default_factory=dict, repr=False)
     """The AWS_* variables for the run's pods; empty when the platform's Secret is missing."""
     token_key: bytes | None = field(default=None, repr=False)
@@ -76,10 +84,8 @@ class RunObservation:
     """Time for which no request to the orchestrator has been answered."""
     is_watched: bool = False
     """True if changes of the orchestrator's status, or its first one, are noticed without a reconcile of the run."""
-    has_kept_answers: bool = False
-    """True if a part was read earlier and no change of it has been noticed since."""
-    rests_on_index: bool = False
-    """True if pods and children were not read, because watches say that a finished run has none that matter."""
+    is_cached: bool = False
+    """True if a part was not read in this reconcile, and may be older than its last change."""
 
     @property
     def generation(self) -> int:

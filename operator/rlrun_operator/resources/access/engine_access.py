@@ -62,7 +62,7 @@ def installer(settings: OperatorSettings) -> Obj:
 
 
 def access_volume() -> dict[str, Obj]:
-    """Return the volume with the middleware: two files, in memory."""
+    """Return the volume with the middleware, in memory."""
     return {VOLUME: {"emptyDir": {"medium": "Memory", "sizeLimit": VOLUME_SIZE}}}
 
 

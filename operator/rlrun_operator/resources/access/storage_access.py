@@ -66,7 +66,7 @@ class StorageAccess:
     """Key of the grants. rlrun-server has it too."""
     namespace: str
     owner: str
-    """Uid of the run, or name of the pool."""
+    """Uid of the run, or name of the pool or of the cache of weights."""
     folder: str = ""
     """URI of the run's folder."""
     trusts_references: bool = True

@@ -1,27 +1,29 @@
 """Builders shared by all pods: security context, volumes, probes, ReplicaSets and Services."""
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from rlrun.api.base.kubernetes_types import EnvVar, Resources
+from rlrun.api.base.pod_shape import PodShape
+from rlrun.api.base.pod_sizes import with_default_resources
 from rlrun.api.model import Pods
-from rlrun.constants import ATTEMPT_LABEL, Role
+from rlrun.constants import ATTEMPT_LABEL, CA_BUNDLE_CONTAINER, CA_BUNDLE_DIR, CA_BUNDLE_PATH, CA_BUNDLE_VARIABLE, Role
 
 from rlrun_operator.config.settings import Image, OperatorSettings
 from rlrun_operator.resources.base.naming import OwnerIdentity, RunIdentity
+from rlrun_operator.resources.base.outgoing import VOLUME, add_authorities, connect
+from rlrun_operator.resources.base.pod_patch import patch_template
+from rlrun_operator.resources.base.pod_shape import apply_shapes
+from rlrun_operator.resources.base.security_context import SECURITY_CONTEXT
 
 Obj = dict[str, Any]
 
-UID = 1000
 GPU_RESOURCE = "nvidia.com/gpu"
 EPHEMERAL_STORAGE = "ephemeral-storage"
 MODEL_DIR = "/models/base"
-SECURITY_CONTEXT: Obj = {
-    "allowPrivilegeEscalation": False,
-    "capabilities": {"drop": ["ALL"]},
-    "readOnlyRootFilesystem": True,
-    "runAsNonRoot": True,
-}
+USER_VARIABLES = {"HOME": "/tmp", "USER": "rlrun", "LOGNAME": "rlrun"}
+"""Home and name of the user. Libraries read them where the image has no entry for the uid, instead of failing."""
 
 
 def pod_template(
@@ -35,17 +37,20 @@ def pod_template(
     init_containers: Sequence[Obj] = (),
     volumes: Mapping[str, Obj] | None = None,
     priority_class: str | None = None,
-    shape: Pods | None = None,
+    shapes: Sequence[PodShape] = (),
+    patch: Mapping[str, Any] = MappingProxyType({}),
     grace_seconds: int = 30,
     restart_policy: str = "Always",
 ) -> Obj:
     """Return a pod template without an API token; only /tmp and the given volumes are writable.
 
+    `shapes` are those of the role; their mounts are for the first container.
+    `patch` is a `podTemplate`; its containers get authorities and proxy as well.
     `storage` is the limit of what the pod may keep on the disk of its node; None: no limit.
     """
 
-    def with_limits(made: Sequence[Obj]) -> list[Obj]:
-        return [_with_storage(c, settings.ephemeral_storage.request, storage) for c in made]
+    def add_limits(own: Sequence[Obj]) -> list[Obj]:
+        return [_with_storage(c, settings.ephemeral_storage.request, storage) for c in own]
 
     spec: Obj = {
         "serviceAccountName": identity.service_account,
@@ -54,26 +59,25 @@ def pod_template(
         "restartPolicy": restart_policy,
         "terminationGracePeriodSeconds": grace_seconds,
         "securityContext": {
-            "runAsUser": UID,
-            "runAsGroup": UID,
+            **settings.security_context.to_json_dict(),
             "runAsNonRoot": True,
-            "fsGroup": UID,
-            "seccompProfile": {"type": "RuntimeDefault"},
         },
-        "containers": with_limits(containers),
+        "containers": add_limits(containers),
         "volumes": [{"name": "tmp", **disk_volume(storage)}, *({"name": k, **v} for k, v in (volumes or {}).items())],
     }
     if init_containers:
-        spec["initContainers"] = with_limits(init_containers)
+        spec["initContainers"] = add_limits(init_containers)
     if settings.image_pull_secrets:
         spec["imagePullSecrets"] = [{"name": name} for name in settings.image_pull_secrets]
+    template: Obj = {"metadata": {"labels": identity.labels(role, component)}, "spec": spec}
+    apply_shapes(template, shapes, identity.selector(role, component))
     if priority_class:
         spec["priorityClassName"] = priority_class
-    if shape is not None and shape.node_selector:
-        spec["nodeSelector"] = dict(shape.node_selector)
-    if shape is not None and shape.tolerations:
-        spec["tolerations"] = [t.to_json_dict() for t in shape.tolerations]
-    return {"metadata": {"labels": identity.labels(role, component)}, "spec": spec}
+    if settings.ca_bundle:
+        add_authorities(spec, *add_limits([_bundle_writer(settings)]))
+    template = patch_template(template, dict(patch))
+    connect(template["spec"], settings, role)
+    return template
 
 
 def container(
@@ -91,16 +95,17 @@ def container(
     read_only_mounts: Mapping[str, str] | None = None,
     resources: Obj | None = None,
     probes: Obj | None = None,
+    read_only_root: bool = True,
 ) -> Obj:
     """Return a container. An `image` of the RLModel keeps the pull policy of the platform's image."""
-    variables = {k: {"name": k, "value": v} for k, v in {"HOME": "/tmp", **(env or {})}.items()}
+    variables = {k: {"name": k, "value": v} for k, v in {**USER_VARIABLES, **(env or {})}.items()}
     variables.update({v.name: _variable(v) for v in extra_env})
     result: Obj = {
         "name": name,
         "image": image if isinstance(image, str) else image.reference,
         "imagePullPolicy": settings_image.pull_policy,
         "env": list(variables.values()),
-        "securityContext": SECURITY_CONTEXT,
+        "securityContext": {**SECURITY_CONTEXT, "readOnlyRootFilesystem": read_only_root},
         # After a crash without a termination message, Kubernetes uses the end of the log.
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": [
@@ -123,6 +128,19 @@ def container(
     return result
 
 
+def _bundle_writer(settings: OperatorSettings) -> Obj:
+    """Return the init container that writes the authorities which the other containers trust."""
+    return container(
+        CA_BUNDLE_CONTAINER,
+        settings.images.orchestrator,
+        settings.images.orchestrator,
+        command=["python", "-m", "rlrun.service.trust_bundle", CA_BUNDLE_PATH],
+        env={CA_BUNDLE_VARIABLE: settings.ca_bundle},
+        mounts={VOLUME: CA_BUNDLE_DIR},
+        resources=resources_of(settings.sidecar_resources),
+    )
+
+
 def _variable(variable: EnvVar) -> Obj:
     if variable.value_from is None:
         return {"name": variable.name, "value": variable.value or ""}
@@ -135,6 +153,37 @@ def resources_of(resources: Resources, gpus: int = 0) -> Obj:
     if gpus:
         result["limits"][GPU_RESOURCE] = str(gpus)
     return {k: v for k, v in result.items() if v}
+
+
+def model_resources(shape: Pods) -> Obj:
+    """Return the `resources` of a trainer or engine container, with defaults for CPU and memory."""
+    return resources_of(with_default_resources(shape.resources, shape.gpus), shape.gpus)
+
+
+def has_devices(shape: Pods) -> bool:
+    """Return whether the container of the role gets devices: GPUs, extended resources or claims of resources.
+
+    The names of extended resources have a slash: instances of partitioned GPUs (MIG), and devices of other vendors.
+    """
+    spec = shape.pod_template.get("spec", {})
+    patched = [c.get("resources", {}) for c in spec.get("containers", [])]
+    named = [shape.resources.requests, shape.resources.limits]
+    named += [resources.get(key, {}) for resources in patched for key in ("requests", "limits")]
+    return shape.gpus > 0 or any("/" in name for names in named for name in names) or "resourceClaims" in spec
+
+
+def has_read_only_root(settings: OperatorSettings, shape: Pods) -> bool:
+    """Return whether the container with the devices of `shape` gets a read-only root filesystem.
+
+    The container toolkits of GPU vendors write links to libraries into it when the container is created, which fails
+    otherwise.
+    """
+    return settings.gpu_read_only_root_filesystem or not has_devices(shape)
+
+
+def shared_memory(settings: OperatorSettings, shape: Pods) -> Obj:
+    """Return the volume of /dev/shm."""
+    return {"emptyDir": {"medium": "Memory", "sizeLimit": shape.shm_size or settings.shm_size}}
 
 
 def storage_limit(resources: Resources, default: str | None) -> str | None:
@@ -220,7 +269,10 @@ def service(
     headless: bool = False,
     unready: bool = False,
 ) -> Obj:
-    """Return a Service for the component's ready pods, or with `unready` for all its pods."""
+    """Return a Service for the component's ready pods, or with `unready` for all its pods.
+
+    It has one family of addresses, the cluster's first: with two, a headless Service would list each pod twice.
+    """
     spec: Obj = {
         "selector": identity.selector(role, component),
         "ports": [{"name": k, "port": v, "targetPort": k, "protocol": "TCP"} for k, v in ports.items()],

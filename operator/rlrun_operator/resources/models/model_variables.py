@@ -42,12 +42,15 @@ class SecretVariable:
 
 def run_variables(model: RLModelSpec) -> Variables:
     """Return the variables for the pods of a run."""
-    return {"trainer.env": model.trainer.env, **pool_variables(model)}
+    return {"trainer.env": model.trainer.env, "inference.env": model.inference.env}
 
 
 def pool_variables(model: RLModelSpec) -> Variables:
-    """Return the variables for the pods of a serving pool."""
-    return {"inference.env": model.inference.env}
+    """Return the variables for the pods of a serving pool, and for the Job that fills its cache."""
+    engine: Variables = {"inference.env": model.inference.env}
+    if model.cache is None:
+        return engine
+    return {**engine, "trainer.env": fetcher_variables(model.source, model.trainer.env)}
 
 
 def fetcher_variables(source: str, env: Sequence[EnvVar]) -> list[EnvVar]:

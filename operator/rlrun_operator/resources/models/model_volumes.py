@@ -1,13 +1,17 @@
-"""Volume with the weights of a base model: downloaded by an init container, or a mounted PersistentVolumeClaim."""
+"""Volume with the weights of a base model: filled by an init container, or a PersistentVolumeClaim that has them."""
 
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rlrun.api.model import Pods
+from rlrun.api.base.kubernetes_types import EnvVar
+from rlrun.api.model import Pods, RLModelSpec
 from rlrun.protocol.storage_access import StorageRole
 
 from rlrun_operator.config.settings import OperatorSettings
 from rlrun_operator.resources.access.storage_access import StorageAccess, StorageClient
+from rlrun_operator.resources.base.object_digest import digest_of
 from rlrun_operator.resources.base.pod_templates import (
     MODEL_DIR,
     container,
@@ -18,6 +22,18 @@ from rlrun_operator.resources.base.pod_templates import (
 from rlrun_operator.resources.models.model_variables import fetcher_variables
 
 Obj = dict[str, Any]
+
+VOLUME = "models"
+VOLUME_DIR = "/models"
+CLAIM_PREFIX = "rlrun-weights-"
+HUB_ENV = {
+    "HF_HOME": "/models/.cache",
+    # hf-xet would keep up to 8 GB of a file in memory (1.5), and a sixteenth of the container's limit (1.8).
+    "HF_XET_RECONSTRUCTION_DOWNLOAD_BUFFER_SIZE": "256mb",
+    "HF_XET_RECONSTRUCTION_DOWNLOAD_BUFFER_PERFILE_SIZE": "128mb",
+    "HF_XET_RECONSTRUCTION_DOWNLOAD_BUFFER_LIMIT": "1gb",
+}
+"""Variables of a fetcher for the Hugging Face hub. The RLModel's win, for a fetcher with more memory."""
 
 
 @dataclass(frozen=True)
@@ -35,33 +51,65 @@ def model_storage(settings: OperatorSettings, shape: Pods) -> str | None:
     return storage_limit(shape.resources, settings.ephemeral_storage.model)
 
 
-def weights(settings: OperatorSettings, source: str, shape: Pods, storage: StorageAccess) -> ModelVolume:
+def cache_claim(model: RLModelSpec) -> str | None:
+    """Return the name of the claim with the weights in each namespace, or None without a cache.
+
+    Another source or another volume has another claim, so that no pod ever sees other files under its name.
+    """
+    if model.cache is None:
+        return None
+    return f"{CLAIM_PREFIX}{digest_of((model.id, model.source, model.cache.to_json_dict()))}"
+
+
+def is_cache_claim(name: str) -> bool:
+    """Return whether `cache_claim` could return this name."""
+    return re.fullmatch(f"{CLAIM_PREFIX}[0-9a-f]{{16}}", name) is not None
+
+
+def weights(
+    settings: OperatorSettings, source: str, shape: Pods, storage: StorageAccess, *, claim: str | None = None
+) -> ModelVolume:
     """Return the volume for `source`: hf://owner/name@COMMIT, s3://bucket/path or pvc://claim/path.
 
-    The claim is in the run's namespace. The fetcher gets the variables of the Hugging Face Hub in the `env` of `shape`
-    (HF_TOKEN, HF_ENDPOINT), if the model is there.
+    Claims are in the namespace of the pods; `claim` has the weights already. The fetcher gets the variables of the
+    Hugging Face Hub in the `env` of `shape` (HF_TOKEN, HF_ENDPOINT), if the model is there.
     """
     if source.startswith("pvc://"):
-        claim, _, path = source.removeprefix("pvc://").partition("/")
-        mount: Obj = {"name": "models", "mountPath": MODEL_DIR, "readOnly": True}
+        named, _, path = source.removeprefix("pvc://").partition("/")
+        mount: Obj = {"name": VOLUME, "mountPath": MODEL_DIR, "readOnly": True}
         if path.strip("/"):
             mount["subPath"] = path.strip("/")
-        return ModelVolume([], {"models": {"persistentVolumeClaim": {"claimName": claim, "readOnly": True}}}, mount)
-    client = StorageClient({}, {}, {})
-    if source.startswith("s3://"):
-        client = storage.client(StorageRole.fetcher, storage.references(source))
-    fetcher = container(
+        return ModelVolume([], {VOLUME: _claim_volume(named)}, mount)
+    read_only = {"name": VOLUME, "mountPath": VOLUME_DIR, "readOnly": True}
+    if claim is not None:
+        return ModelVolume([], {VOLUME: _claim_volume(claim)}, read_only)
+    client = fetcher_client(source, storage)
+    volumes = {VOLUME: disk_volume(model_storage(settings, shape)), **client.volumes}
+    return ModelVolume([fetcher(settings, source, shape.env, client)], volumes, read_only)
+
+
+def fetcher_client(source: str, storage: StorageAccess) -> StorageClient:
+    """Return what the fetcher needs for S3: nothing if the model is elsewhere."""
+    if not source.startswith("s3://"):
+        return StorageClient({}, {}, {})
+    return storage.client(StorageRole.fetcher, storage.references(source))
+
+
+def fetcher(settings: OperatorSettings, source: str, env: Sequence[EnvVar], client: StorageClient) -> Obj:
+    """Return the container that downloads the model to MODEL_DIR on the volume VOLUME."""
+    return container(
         "fetch-model",
         settings.images.orchestrator,
         settings.images.orchestrator,
         command=["python", "-m", "rlrun_model_fetcher"],
         args=[source, MODEL_DIR],
-        env={"HF_HOME": "/models/.cache"} if source.startswith("hf://") else client.env,
-        extra_env=fetcher_variables(source, shape.env),
-        mounts={"models": "/models"},
+        env=HUB_ENV if source.startswith("hf://") else client.env,
+        extra_env=fetcher_variables(source, env),
+        mounts={VOLUME: VOLUME_DIR},
         read_only_mounts=client.mounts,
         resources=resources_of(settings.fetcher_resources),
     )
-    volume = disk_volume(model_storage(settings, shape))
-    volumes = {"models": volume, **client.volumes}
-    return ModelVolume([fetcher], volumes, {"name": "models", "mountPath": "/models", "readOnly": True})
+
+
+def _claim_volume(name: str) -> Obj:
+    return {"persistentVolumeClaim": {"claimName": name, "readOnly": True}}

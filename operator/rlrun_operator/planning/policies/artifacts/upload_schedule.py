@@ -29,6 +29,11 @@ class UploadSchedule:
         kinds = ((catalog.checkpoints, self.checkpoint_interval), (catalog.adapters, self.adapter_interval))
         return any(max(kind.complete, default=0) < self._newest_due(step, interval) for kind, interval in kinds)
 
+    def is_passed(self, before: int, after: int) -> bool:
+        """Return whether a checkpoint or an adapter is due after one of the steps from `before` to `after`."""
+        intervals = (self.checkpoint_interval, self.adapter_interval)
+        return any(self._newest_due(before, i) != self._newest_due(after, i) for i in intervals)
+
     def _newest_due(self, step: int, interval: int) -> int:
         if step >= self.max_steps:
             return step

@@ -135,7 +135,7 @@ def report_readiness(
     pods = observation.pods_of(status.attempt)
     waiting_for = observation.poll.waiting_for if observation.poll else None
     wanted = expected_pods(spec, resolved.model)
-    problems = [*pod_problems(pods), *refused_pods(observation, status.attempt)]
+    problems = [*pod_problems(pods, observation.pod_events), *refused_pods(observation, status.attempt)]
     shown = find_condition(status, ConditionType.ORCHESTRATOR_READY)
     # A pod that is not ready does not answer, which says nothing about it later.
     since = [at for pod in pods if role_of(pod) == "orchestrator" and (at := ready_since(pod)) is not None]

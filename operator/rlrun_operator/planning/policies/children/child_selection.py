@@ -20,6 +20,7 @@ from rlrun_operator.planning.plan.actions import ConfigRefresh
 from rlrun_operator.planning.plan.observation import RunObservation
 from rlrun_operator.planning.policies.spec.resolution import readable_config
 from rlrun_operator.resources.base.object_digest import digest_of
+from rlrun_operator.resources.platform import config_indent
 
 COMPARED_DATA = ("ConfigMap", "Secret")
 ENDED_WITH_RUN = (REPLICA_SET.kind, "Secret")
@@ -76,7 +77,7 @@ def _in_the_keys_of(desired: Obj, existing: Obj | None) -> Obj:
     old_text = existing["data"][CONFIG_KEY]
     old = json.loads(old_text)
     new = _drop_unknown_fields(json.loads(desired["data"][CONFIG_KEY]), old)
-    text = old_text if new == old else json.dumps(new, indent=1, ensure_ascii=False)
+    text = old_text if new == old else json.dumps(new, indent=config_indent(len(old_text)), ensure_ascii=False)
     return {**desired, "data": {**desired["data"], CONFIG_KEY: text}}
 
 

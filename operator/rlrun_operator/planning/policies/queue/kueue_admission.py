@@ -25,6 +25,7 @@ from rlrun_operator.planning.plan.admission import Admission, Admitted, Refused,
 from rlrun_operator.planning.plan.observation import RunObservation
 from rlrun_operator.planning.plan.status_builder import new_status
 from rlrun_operator.planning.policies.beginning.startup import egress_access
+from rlrun_operator.planning.policies.beginning.weights_cache import awaits_weights
 from rlrun_operator.planning.policies.queue.place_request import may_have_pods
 from rlrun_operator.planning.policies.running.restart_backoff import remaining_wait
 from rlrun_operator.planning.policies.spec.resolution import resolve_run
@@ -133,11 +134,13 @@ def _decision(
 def _build_workload(
     observation: RunObservation, status: RLRunStatus, spec: RLRunSpec, settings: OperatorSettings, now: datetime
 ) -> Obj | None:
-    """Return the Workload for the attempt that begins next, or None while the spec's references are not valid."""
+    """Return the Workload for the attempt that begins next, or None while references are invalid or weights missing."""
     begins = status.attempt_start_time is None and status.start_time is not None
     coming = status.model_copy(update={"attempt": status.attempt + begins})
     resolved = resolve_run(observation, coming, spec, settings)
     if isinstance(resolved, Problem) or observation.kueue is None:
+        return None
+    if awaits_weights(observation, coming.attempt, resolved):
         return None
     identity, access = observation.identity(coming.attempt), egress_access(observation, settings, now)
     made = children(identity, settings, resolved, observation.storage_key, egress=access)

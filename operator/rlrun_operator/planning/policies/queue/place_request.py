@@ -14,6 +14,7 @@ from rlrun.protocol.problem import Problem
 from rlrun_operator.config.settings import OperatorSettings
 from rlrun_operator.planning.plan.observation import RunObservation
 from rlrun_operator.planning.plan.status_builder import apply_change
+from rlrun_operator.planning.policies.beginning.weights_cache import awaits_weights
 from rlrun_operator.planning.policies.children.child_selection import has_ended
 from rlrun_operator.planning.policies.ending.requeue import may_write
 from rlrun_operator.planning.policies.running.attempts import attempt_start
@@ -41,7 +42,10 @@ class PlaceRequest:
 def place_request(
     observation: RunObservation, status: RLRunStatus, settings: OperatorSettings, now: datetime
 ) -> PlaceRequest | None:
-    """Return the run's request, or None if it needs no place now: it has ended, is paused, or its spec is invalid."""
+    """Return the run's request, or None if it needs no place now.
+
+    It has ended, is paused, waits for its weights, or its spec is invalid.
+    """
     if observation.run["metadata"].get("deletionTimestamp") or (status.phase is not None and status.phase.finished):
         return None
     spec = parse_spec(observation.run)
@@ -50,7 +54,7 @@ def place_request(
     if status.attempt_start_time is None:
         status = apply_change(status, attempt_start(status, now), now)
     resolved = resolve_run(observation, status, spec, settings)
-    if isinstance(resolved, Problem):
+    if isinstance(resolved, Problem) or awaits_weights(observation, status.attempt, resolved):
         return None
     components: dict[str, Counter[str]] = {}
     for pods in pod_sets(observation.identity(status.attempt), settings, resolved):

@@ -18,7 +18,7 @@ from rlrun_operator.planning.plan.status_builder import reason_fields
 from rlrun_operator.planning.policies.children.child_selection import active_workloads
 from rlrun_operator.planning.policies.ending.run_endings import NOT_FINISHED, delete_workloads, with_active_time
 from rlrun_operator.planning.policies.running.restart_backoff import next_restart, remaining_wait
-from rlrun_operator.planning.policies.spec.resolution import readable_config
+from rlrun_operator.planning.policies.spec.resolution import config_error, readable_config
 
 
 def begin_attempt(
@@ -108,7 +108,7 @@ def restart_with_unreadable_configuration(
     problem = Problem(
         reason=Reason.CONFIGURATION_UNREADABLE,
         message=f"The operator cannot read the ConfigMap {configs[0]['metadata']['name']}: it was changed, or another "
-        "version of the operator wrote it.",
+        f"version of the operator wrote it. {config_error(configs[0])}.",
     )
     return plan_restart(observation, status, settings, now, problem, counts_toward_max=False)
 

@@ -34,7 +34,7 @@ def enforce_deadlines(
 ) -> PlanPart | None:
     """Fail a run that exceeds one of its deadlines."""
     current = relevant_pods(observation.pods_of(status.attempt))
-    expired = expired_startup_failure(spec.failure_policy, status.components, current, now)
+    expired = expired_startup_failure(spec.failure_policy, status.components, current, now, observation.pod_events)
     expired = expired or expired_deadline(status, spec, now, blocking_problem(status))
     if expired is None:
         return None

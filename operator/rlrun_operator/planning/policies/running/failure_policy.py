@@ -13,6 +13,7 @@ from rlrun.api.run_sections.failure_policy import FailureAction, FailureRule
 from rlrun.api.run_status import RLRunStatus
 from rlrun.constants import Reason
 from rlrun.protocol.problem import Problem
+from rlrun.service.gpu_check import needs_change
 
 from rlrun_operator.config.settings import OperatorSettings
 from rlrun_operator.planning.diagnosis.crash_counter import Crash, CrashCount, count_restarts
@@ -47,13 +48,15 @@ def apply_failure_policy(
     counted = discount_ignored_crashes(spec, count_restarts(status.components, pods))
     change = StatusChange(
         fields={
-            "components": record_startup_failures(counted.components, pods, now),
+            "components": record_startup_failures(counted.components, pods, now, observation.pod_events),
             "restarts": status.restarts + counted.restarts,
         }
     )
     layout = run_layout(settings, observation.namespace, observation.uid)
     part = PlanPart(status=change, logs=tuple(crash_logs(layout, status.attempt, counted.crashes)))
-    decision = decide(spec, status.run_restarts_toward_max, counted, pod_problems(pods))
+    problems = pod_problems(pods, observation.pod_events)
+    has_trained = status.progress is not None and status.progress.step > 0
+    decision = decide(spec, status.run_restarts_toward_max, counted, problems, has_trained=has_trained)
     if decision is None:
         return part
     status = apply_change(status, change, now)
@@ -77,12 +80,17 @@ def discount_ignored_crashes(spec: RLRunSpec, counted: CrashCount) -> CrashCount
 
 
 def decide(
-    spec: RLRunSpec, run_restarts: int, counted: CrashCount, problems: Sequence[PodProblem]
+    spec: RLRunSpec,
+    run_restarts: int,
+    counted: CrashCount,
+    problems: Sequence[PodProblem],
+    *,
+    has_trained: bool = False,
 ) -> FailureDecision | None:
     """Return the decision, or None if Kubernetes' own restarts of containers suffice.
 
     `run_restarts` are the restarts of the whole run so far that count toward maxRestarts. `counted.crashes` has new
-    crashes only, so that no rule applies to the same crash twice.
+    crashes only, so that no rule applies to the same crash twice. `has_trained`: the run has made a step.
     """
     for crash in counted.crashes:
         rule = rule_for(spec, crash)
@@ -98,6 +106,8 @@ def decide(
         when = f"after {count} of the run (`spec.maxRestarts` {spec.max_restarts})"
         return FailureDecision("fail", _final_problem(crash.problem, when))
     final = next((p for p in problems if p.final), None)
+    if final and run_restarts < spec.max_restarts and _may_pass(final.problem, has_trained=has_trained):
+        return FailureDecision("restart", final.problem)
     if final:
         return FailureDecision("fail", final.problem)
     for component in counted.components:
@@ -132,6 +142,14 @@ def matches(rule: FailureRule, crash: Crash) -> bool:
             or occurs(rule.message_pattern, crash.problem.message)
         )
     )
+
+
+def _may_pass(problem: Problem, *, has_trained: bool) -> bool:
+    """Return whether new pods may have the GPUs that these lack.
+
+    If the run has trained, the GPUs were there before: one has failed, or the pod is on another node now.
+    """
+    return problem.reason == Reason.DEVICE_MISSING and (has_trained or not needs_change(problem.message))
 
 
 def _final_problem(problem: Problem, when: str) -> Problem:

@@ -1,13 +1,16 @@
 """Removal of pods on lost nodes.
 
-Kubernetes evicts the pods of a node that does not report, but only the kubelet of that node ends their deletion. The
+Kubernetes evicts the pods of a node that does not report, but only the kubelet of that node ends their deletion. (A
+taint evicts those of a healthy node in the same way: there the kubelet ends them, however long that takes.) The
 Job of the orchestrator starts no other pod until then, Services that publish unready pods lead to the lost one, and the
 next attempt waits for it. The operator therefore deletes the object itself, some time after the grace period.
 
-The process may still run on a node that is only cut off. Two things keep it from changing the run: the trainer follows
-the orchestrator that opened the session last, and a token of a deleted pod opens neither S3 nor the API server.
+The process may still run on a node that is only cut off. Three things keep it from changing the run: the trainer
+follows the orchestrator that opened the session last, an orchestrator does not read what its predecessor writes after
+it has started, and a token of a deleted pod opens neither S3 nor the API server.
 """
 
+from collections.abc import Collection
 from datetime import datetime, timedelta
 
 from rlrun.api.run import RLRunSpec
@@ -21,7 +24,7 @@ from rlrun.kube.pods import is_alive, is_evicted_by_taint, is_leaving, is_node_s
 from rlrun.protocol.problem import Problem
 
 from rlrun_operator.config.settings import OperatorSettings
-from rlrun_operator.planning.plan.actions import PlanPart, StatusChange
+from rlrun_operator.planning.plan.actions import PlanPart
 from rlrun_operator.planning.plan.observation import RunObservation
 from rlrun_operator.planning.policies.ending.run_endings import orchestrator_job
 from rlrun_operator.planning.policies.running.attempts import plan_restart
@@ -40,7 +43,8 @@ def delete_lost_pods(
     The Job goes too: it keeps a finalizer on its pod until the kubelet reports the end. The next reconcile that finds
     no pod of it creates the Job again.
     """
-    ends = [(pod, end) for pod in observation.own_pods if (end := lost_at(pod)) is not None]
+    nodes = observation.lost_nodes
+    ends = [(pod, end) for pod in observation.own_pods if (end := lost_at(pod, nodes)) is not None]
     if not ends:
         return None
     lost = [pod for pod, end in ends if end <= now]
@@ -49,7 +53,6 @@ def delete_lost_pods(
     attempts = {attempt_of(pod) for pod in lost if role_of(pod) == Role.orchestrator}
     jobs = [job for attempt in attempts if (job := orchestrator_job(observation, attempt)) is not None]
     part = PlanPart(
-        status=StatusChange(fields={"restarts": status.restarts + len(kept)}),
         deletes=(
             *(ObjectRef.of(job) for job in jobs if not is_leaving(job)),
             *(ObjectRef(POD.kind, p["metadata"]["name"], p["metadata"]["uid"], grace_seconds=0) for p in kept),
@@ -66,11 +69,13 @@ def delete_lost_pods(
     return part.then(plan_restart(observation, status, settings, now, problem, counts_toward_max=False))
 
 
-def lost_at(pod: Obj) -> datetime | None:
+def lost_at(pod: Obj, lost_nodes: Collection[str]) -> datetime | None:
     """Return the time at which the pod counts as lost, or None if it does not terminate or its node reports."""
     # Kubernetes sets deletionTimestamp to the time of the request plus the grace period.
     ends = parse_time(pod["metadata"].get("deletionTimestamp"))
-    if ends is None or not is_alive(pod) or not (is_node_silent(pod) or is_evicted_by_taint(pod)):
+    if ends is None or not is_alive(pod):
+        return None
+    if not is_node_silent(pod) and not (is_evicted_by_taint(pod) and node_of(pod) in lost_nodes):
         return None
     return ends + LOST_AFTER
 

@@ -22,6 +22,10 @@ from rlrun_operator.resources.platform import resolve
 
 MAX_KEPT = 16_384
 """Characters of the longest configuration that is kept parsed. Users may change it; 128 of these take 60 MB."""
+MAX_CONFIG = 768 * 1024
+"""Characters of the longest configuration that is parsed. It has the spec, the model and all defaults."""
+MAX_ERROR = 512
+"""Characters of the longest error about a configuration."""
 
 
 def resolve_run(
@@ -50,7 +54,7 @@ def resolved_values(resolved: ResolvedRun) -> ResolvedValues:
         checkpoint_interval=spec.checkpoints.interval,
         checkpoint_id=checkpoint_id(*split_checkpoint_id(reference, resolved.run.namespace)) if reference else None,
         wandb_project=spec.wandb.project if spec.wandb else None,
-        gpus=trainer.nodes * trainer.gpus + inference.replicas * inference.gpus,
+        gpus=trainer.nodes * trainer.all_gpus + inference.replicas * inference.all_gpus,
     )
 
 
@@ -81,8 +85,28 @@ def has_signed_references(observation: RunObservation, attempt: int, resolved: R
 
 def readable_config(config_map: Obj) -> ResolvedRun | None:
     """Return the configuration in a run's ConfigMap, or None if it cannot be read. Do not change the result."""
-    text = (config_map.get("data") or {}).get(CONFIG_KEY, "")
+    text = config_text(config_map)
+    if len(text) > MAX_CONFIG:
+        return None
     return _parse_cached(text) if len(text) <= MAX_KEPT else _parse(text)
+
+
+def config_error(config_map: Obj) -> str:
+    """Return the first field of an unreadable configuration with its error. Empty: there is none."""
+    text = config_text(config_map)
+    if len(text) > MAX_CONFIG:
+        return f'`data["{CONFIG_KEY}"]` has {len(text)} characters, and may have {MAX_CONFIG}'
+    try:
+        ResolvedRun.parse(text)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        return f"{'.'.join(map(str, first['loc']))}: {first['msg']}".removeprefix(": ")[:MAX_ERROR]
+    return ""
+
+
+def config_text(config_map: Obj) -> str:
+    """Return the configuration in a run's ConfigMap as JSON, or an empty text."""
+    return str((config_map.get("data") or {}).get(CONFIG_KEY, ""))
 
 
 # A reconcile reads the configuration several times. One takes 20 kB, and 0.1 ms to parse.

@@ -7,6 +7,7 @@ import json
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import lru_cache
+from typing import Any
 
 from pydantic import ValidationError
 from rlrun.api.base.address_rules import AddressRules, refusal_message
@@ -31,6 +32,8 @@ from rlrun_operator.resources.models.model_variables import run_variables
 from rlrun_operator.resources.orchestrator import WANDB_KEY
 from rlrun_operator.resources.platform import is_in_own_folder
 
+MAX_SPEC = 512 * 1024
+"""Bytes of the largest spec that is parsed. The API server of Kubernetes 1.30 or later refuses specs half as large."""
 MAX_KEPT = 8192
 """Characters of the longest spec that is kept parsed: 2,048 of these take at most 100 MB."""
 ALL = "all-linear"
@@ -47,8 +50,32 @@ class Resolution:
 
 def parse_spec(run: Obj) -> RLRunSpec | Problem:
     """Return the typed spec, or a problem that lists every invalid field. Do not change the result."""
-    text = json.dumps(run.get("spec") or {})
-    return _parse_cached(text) if len(text) <= MAX_KEPT else _parse(text)
+    spec = run.get("spec") or {}
+    text = json.dumps(spec)
+    if len(text) <= MAX_KEPT:
+        return _parse_cached(text)
+    return check_size(spec, text) or _parse(text)
+
+
+def check_size(spec: Obj, text: str) -> Problem | None:
+    """Return a problem if the spec, which is `text` as JSON in ASCII, is too large to be parsed."""
+    if len(text) <= MAX_SPEC or (size := json_bytes(spec)) <= MAX_SPEC:
+        return None
+    return Problem(
+        reason=Reason.INVALID_SPEC,
+        message=f"`spec` has {size} bytes as JSON, most of them in `spec.{largest_field(spec)}`, and may have "
+        f"{MAX_SPEC} bytes. Put large data into the environment's package, and start a new run.",
+    )
+
+
+def largest_field(spec: Obj) -> str:
+    """Return the field of the spec with the most bytes as JSON."""
+    return max(spec, key=lambda field: json_bytes(spec[field]))
+
+
+def json_bytes(value: Any) -> int:
+    """Return the number of bytes of the value as JSON."""
+    return len(json.dumps(value, ensure_ascii=False).encode("utf-8", "surrogatepass"))
 
 
 # A reconcile reads the spec several times. One takes 8 kB, and 0.1 ms to parse.

@@ -5,30 +5,50 @@ from typing import Any
 from rlrun.kube.kinds import JOB, NETWORK_POLICY, POD, REPLICA_SET, SERVICE, ResourceKind
 from rlrun.kube.objects import Obj
 
+LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
+"""Annotation with the whole object once more."""
 WITHOUT_SPEC = frozenset({SERVICE, NETWORK_POLICY})
-WITHOUT_TEMPLATE = frozenset({REPLICA_SET, JOB})
-UNUSED_OF_PODS = ("volumes", "tolerations", "affinity")
+POD_CREATORS = frozenset({REPLICA_SET, JOB})
+UNUSED_OF_CONTROLLERS = ("template", "selector")
+UNUSED_OF_PODS = (
+    "affinity",
+    "automountServiceAccountToken",
+    "dnsPolicy",
+    "enableServiceLinks",
+    "preemptionPolicy",
+    "schedulerName",
+    "serviceAccount",
+    "tolerations",
+    "volumes",
+)
 UNUSED_OF_CONTAINERS = (
     "args",
     "command",
     "env",
     "envFrom",
+    "imagePullPolicy",
     "lifecycle",
     "livenessProbe",
+    "ports",
     "readinessProbe",
     "securityContext",
     "startupProbe",
+    "terminationMessagePath",
+    "terminationMessagePolicy",
     "volumeMounts",
 )
 
 
 def used_parts(kind: ResourceKind, obj: Obj) -> Obj:
-    """Return the object without managed fields and without parts that no reconcile uses."""
-    parts = {**obj, "metadata": _without(obj["metadata"], ("managedFields",))}
+    """Return the object without managed fields, LAST_APPLIED and parts that no reconcile uses."""
+    metadata = _without(obj["metadata"], ("managedFields",))
+    if LAST_APPLIED in (metadata.get("annotations") or {}):
+        metadata["annotations"] = _without(metadata["annotations"], (LAST_APPLIED,))
+    parts = {**obj, "metadata": metadata}
     if kind in WITHOUT_SPEC:
         parts = _without(parts, ("spec", "status"))
-    elif kind in WITHOUT_TEMPLATE and "spec" in obj:
-        parts["spec"] = _without(obj["spec"], ("template",))
+    elif kind in POD_CREATORS and "spec" in obj:
+        parts["spec"] = _without(obj["spec"], UNUSED_OF_CONTROLLERS)
     elif kind == POD and "spec" in obj:
         parts["spec"] = _of_pod(obj["spec"])
     return parts

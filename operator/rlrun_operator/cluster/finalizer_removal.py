@@ -6,7 +6,7 @@ them their namespaces, could not be deleted. Their files stay in S3.
 An operator that still runs would add the finalizer again, so the Job takes the operator's Lease first. It does not
 release it: a standby operator that is about to end must not take over. The Lease expires by itself.
 
-    python -m rlrun_operator.finalizer_removal --lease-namespace rlrun-system --lease-name rlrun-operator
+    python -m rlrun_operator.cluster.finalizer_removal --lease-namespace rlrun-system --lease-name rlrun-operator
 """
 
 import argparse
@@ -121,7 +121,7 @@ async def _remove(cluster: AsyncKubeClient, run: Obj, bucket: str, prefix: str) 
 
 def arguments(given: Sequence[str] | None) -> argparse.Namespace:
     """Parse the options. Exits with 2 if they are invalid."""
-    parser = argparse.ArgumentParser("python -m rlrun_operator.finalizer_removal")
+    parser = argparse.ArgumentParser("python -m rlrun_operator.cluster.finalizer_removal")
     parser.add_argument("--lease-namespace", required=True, help="namespace of the operator's Lease")
     parser.add_argument("--lease-name", required=True, help="name of the operator's Lease")
     parser.add_argument("--lease-seconds", type=float, default=DURATION_SECONDS, help="the operator's leaseSeconds")

@@ -1,0 +1,175 @@
+"""Checks of `podTemplate`, the patch of an RLModel for pods of trainers and engines.
+
+Isolation rests on some fields of a pod. A patch that sets one is refused: some with any value, the others with one that
+is less strict than the operator's. docs/guides/models.md has the same list.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from fnmatch import fnmatchcase
+from typing import Any
+
+from rlrun.api.base.kubernetes_types import QUANTITY
+from rlrun.api.base.pod_shape import (
+    OWN_CONTAINERS,
+    SOURCES,
+    is_own_key,
+    is_own_path,
+    is_own_volume,
+    misshapen_affinity,
+)
+
+POD_FIELDS = (
+    "serviceAccountName", "serviceAccount", "automountServiceAccountToken", "hostNetwork", "hostPID", "hostIPC",
+    "hostUsers", "shareProcessNamespace", "nodeName", "restartPolicy", "hostname", "subdomain", "setHostnameAsFQDN",
+    "hostnameOverride", "ephemeralContainers", "terminationGracePeriodSeconds",
+)  # fmt: skip
+"""Fields of a pod's spec that a patch must not set."""
+CONTAINER_FIELDS = ("image", "command", "args", "workingDir", "restartPolicy", "volumeDevices")
+"""Fields of the operator's containers that a patch must not set."""
+ENV_NAMES = ("RLRUN_*", "*_PROXY", "*_proxy", "PYTHONPATH", "VLLM_API_KEY", "VLLM_USE_RUST_FRONTEND")
+"""Variables that a patch must not set. Tokens and access of processes and of the egress proxy are in them."""
+SECURITY_FIELDS = ("appArmorProfile", "procMount", "seLinuxOptions", "windowsOptions")
+"""Fields of security contexts that a patch must not set."""
+STRICT_VALUES: dict[str, Any] = {
+    "allowPrivilegeEscalation": False,
+    "capabilities": {"drop": ["ALL"]},
+    "privileged": False,
+    "runAsNonRoot": True,
+}
+"""Fields of security contexts with the only value that a patch may give them."""
+MERGE_KEYS: Mapping[str, str] = {
+    "claims": "name",
+    "containers": "name",
+    "env": "name",
+    "hostAliases": "ip",
+    "imagePullSecrets": "name",
+    "initContainers": "name",
+    "ports": "containerPort",
+    "resourceClaims": "name",
+    "volumeDevices": "devicePath",
+    "volumeMounts": "mountPath",
+    "volumes": "name",
+}
+"""Field by which entries of two lists are the same entry. All other lists are replaced as a whole."""
+OBJECTS = ("annotations", "capabilities", "labels", "limits", "metadata", "nodeSelector", "requests", "resources",
+           "seccompProfile", "securityContext", "spec", "valueFrom")  # fmt: skip
+"""Fields with objects."""
+MAPS = ("annotations", "labels", "limits", "matchLabels", "nodeSelector", "requests", "volumeAttributes")
+"""Objects whose keys are chosen by users, so that a key can have the name of a field: a label `env`."""
+APP_ARMOR = "container.apparmor.security.beta.kubernetes.io/"
+SHARED_VOLUMES = ("tmp", "shm", "cache")
+"""The operator's volumes that other containers may mount."""
+
+
+def refused_fields(patch: dict[str, Any]) -> list[str]:
+    """Return the fields of the patch that it must not set, each with the reason."""
+    # The other checks rely on the types.
+    return list(_unusable(patch, "")) or list(_violations(patch))
+
+
+def _violations(patch: dict[str, Any]) -> Iterator[str]:
+    yield from (f"{key}: only metadata and spec can be set" for key in patch.keys() - {"metadata", "spec"})
+    metadata, spec = _object(patch.get("metadata")), _object(patch.get("spec"))
+    for key, value in metadata.items():
+        if key not in ("labels", "annotations"):
+            yield f"metadata.{key}: only labels and annotations can be set"
+            continue
+        for name in _object(value):
+            if is_own_key(name) or name.startswith(APP_ARMOR):
+                yield f"metadata.{key}[{name}]: it is the operator's own"
+    yield from (f"spec.{key}: it is the operator's own" for key in POD_FIELDS if key in spec)
+    yield from _security(spec.get("securityContext"), "spec.securityContext")
+    for path, volume in _entries(spec, "volumes"):
+        if is_own_volume(str(volume.get("name"))):
+            yield f"{path}: the volume is the operator's own"
+        for source in sorted(volume.keys() - {"name", *SOURCES}):
+            yield f"{path}.{source}: only {', '.join(SOURCES)} can be sources"
+    for kind in ("containers", "initContainers"):
+        for path, container in _entries(spec, kind):
+            yield from _container(container, path)
+
+
+def _container(container: dict[str, Any], path: str) -> Iterator[str]:
+    if container.get("name") in OWN_NAMES:
+        yield from (f"{path}.{key}: it is the operator's own" for key in CONTAINER_FIELDS if key in container)
+    yield from _security(container.get("securityContext"), f"{path}.securityContext")
+    if "envFrom" in container:
+        yield f"{path}.envFrom: list single variables in `env`"
+    for place, port in _entries(container, "ports", f"{path}."):
+        if "hostPort" in port:
+            yield f"{place}.hostPort: pods have no port of their node"
+    for place, variable in _entries(container, "env", f"{path}."):
+        if any(fnmatchcase(str(variable.get("name")), pattern) for pattern in ENV_NAMES):
+            yield f"{place}: the variable is the operator's own"
+        if "secretKeyRef" in _object(variable.get("valueFrom")):
+            yield f"{place}.valueFrom.secretKeyRef: name Secrets in `env` of the role, beside `podTemplate`"
+    for place, mount in _entries(container, "volumeMounts", f"{path}."):
+        name = str(mount.get("name"))
+        if is_own_volume(name) and name not in SHARED_VOLUMES:
+            yield f"{place}: the volume {name} is the operator's own"
+        if is_own_path(str(mount.get("mountPath"))) and container.get("name") in OWN_NAMES:
+            yield f"{place}: the folder is in one of the operator's volumes"
+
+
+def _security(context: Any, path: str) -> Iterator[str]:
+    for key, value in _object(context).items():
+        if key in SECURITY_FIELDS:
+            yield f"{path}.{key}: it is the operator's own"
+        elif key in STRICT_VALUES and value != STRICT_VALUES[key]:
+            yield f"{path}.{key}: it can only be {STRICT_VALUES[key]}"
+        elif key in ("runAsUser", "runAsGroup") and value == 0:
+            yield f"{path}.{key}: pods do not run as root"
+        elif key == "seccompProfile" and _object(value).get("type") == "Unconfined":
+            yield f"{path}.{key}: pods have a seccomp profile"
+
+
+def _unusable(value: Any, path: str, parent: str = "") -> Iterator[str]:
+    """Yield orders to remove something, and values of the wrong kind, which could replace whole parts of a pod."""
+    if isinstance(value, dict):
+        for key, below in value.items():
+            place = f"{path}.{key}".strip(".")
+            if str(key).startswith("$") or below is None:
+                yield f"{place}: a patch removes nothing"
+            elif parent in MAPS:
+                if parent in ("limits", "requests") and not re.fullmatch(QUANTITY, str(below)):
+                    yield f"{place}: it must be a quantity, such as 500m or 16Gi"
+            elif key in MERGE_KEYS:
+                yield from _find_unkeyed(below, place, MERGE_KEYS[key])
+            elif key == "affinity":
+                yield from misshapen_affinity(below, place)
+            elif key == "tolerations" and not isinstance(below, list):
+                yield f"{place}: it must be a list"
+            elif key in OBJECTS and not isinstance(below, dict):
+                yield f"{place}: it must be an object"
+            yield from _unusable(below, place, key)
+    elif isinstance(value, list):
+        for index, below in enumerate(value):
+            yield from _unusable(below, f"{path}[{_object(below).get('name') or index}]")
+
+
+def _find_unkeyed(entries: Any, path: str, key: str) -> Iterator[str]:
+    """Yield what is not a list of objects that each have the key by which the list is merged."""
+    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+        yield f"{path}: it must be a list of objects"
+        return
+    kind, name = (int, "a number") if key == "containerPort" else (str, "a text")
+    for index, entry in enumerate(entries):
+        if type(entry.get(key)) is not kind or not entry[key]:
+            yield f"{path}[{index}].{key}: each entry needs it, as {name}"
+
+
+def _object(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _entries(parent: dict[str, Any], key: str, prefix: str = "spec.") -> Iterable[tuple[str, dict[str, Any]]]:
+    """Yield the entries of a list of named objects with their paths."""
+    entries = parent.get(key)
+    for index, entry in enumerate(entries if isinstance(entries, list) else []):
+        name = _object(entry).get("name") or index
+        yield f"{prefix}{key}[{name}]", _object(entry)
+
+
+OWN_NAMES = frozenset[str]().union(*OWN_CONTAINERS.values())
+"""Names of the operator's containers in pods of all roles."""

@@ -1,0 +1,119 @@
+"""Choice between a proxy and a direct connection, decided from variables and URLs without a request.
+
+Clients read NO_PROXY in different ways: urllib, botocore, httpx and aiohttp know no networks in it, so that a server
+with the address 10.1.2.3 would be reached through the proxy although `10.0.0.0/8` is listed. Clients of the project
+decide here.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from ipaddress import ip_address, ip_network
+from urllib.parse import urlsplit
+
+HTTPS_PROXY, HTTP_PROXY, NO_PROXY = "HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY"
+DEFAULT_PORTS = {"http": 80, "https": 443}
+
+
+@dataclass(frozen=True)
+class ProxyRules:
+    """Proxies of an installation or a machine, and the hosts that are reached without them."""
+
+    https: str = ""
+    """URL of the proxy for https:// URLs. Empty: none."""
+    http: str = ""
+    """URL of the proxy for http:// URLs. Empty: none."""
+    direct: tuple[str, ...] = ()
+    """Entries of NO_PROXY: hosts, domains with all hosts below them, addresses, networks, each with or without a port;
+    `*` for all."""
+
+    @classmethod
+    def of_environment(cls, environment: Mapping[str, str]) -> "ProxyRules":
+        """Read HTTPS_PROXY, HTTP_PROXY and NO_PROXY. Names in lower case take precedence, as for curl and Python."""
+
+        def read(name: str) -> str:
+            return (environment.get(name.lower()) or environment.get(name) or "").strip()
+
+        return cls(_with_scheme(read(HTTPS_PROXY)), _with_scheme(read(HTTP_PROXY)), split_entries(read(NO_PROXY)))
+
+    def proxy_of(self, url: str) -> str | None:
+        """Return the URL of the proxy through which the server at `url` is reached. None: directly."""
+        parts = urlsplit(url)
+        proxy = {"https": self.https, "http": self.http}.get(parts.scheme, "")
+        if not proxy or self.is_direct(parts.hostname or "", parts.port or DEFAULT_PORTS[parts.scheme]):
+            return None
+        return proxy
+
+    def is_direct(self, host: str, port: int) -> bool:
+        """Return whether NO_PROXY lists the host."""
+        name = host.lower().rstrip(".")
+        return any(_matches(entry, name, port) for entry in self.direct)
+
+
+NO_PROXIES = ProxyRules()
+"""Rules of an installation without a proxy."""
+
+
+def split_entries(text: str) -> tuple[str, ...]:
+    """Return the entries of NO_PROXY in lower case. They are separated by commas or spaces."""
+    return tuple(text.lower().replace(",", " ").split())
+
+
+def missing_entries(rules: ProxyRules, urls: Iterable[str]) -> list[str]:
+    """Return the hosts of `urls` that only a network of NO_PROXY lists.
+
+    A client that knows no networks needs them as entries of their own.
+    """
+    hosts = [urlsplit(url).hostname or "" for url in urls]
+    return sorted({host for host in hosts if any(_is_in_network(host, entry) for entry in rules.direct)})
+
+
+def _matches(entry: str, host: str, port: int) -> bool:
+    if entry == "*" or _is_in_network(host, entry):
+        return True
+    listed, listed_port = _split_port(entry)
+    if listed_port and listed_port != str(port):
+        return False
+    if _is_address(listed) or _is_address(host):
+        return _same_address(listed, host)
+    domain = listed.removeprefix("*").strip(".")
+    return bool(domain) and (host == domain or host.endswith(f".{domain}"))
+
+
+def _split_port(entry: str) -> tuple[str, str]:
+    """Return the host and the port of an entry, without the brackets of an IPv6 address."""
+    if entry.startswith("["):
+        host, _, rest = entry[1:].partition("]")
+        return host, rest.removeprefix(":")
+    if entry.count(":") != 1:
+        return entry, ""
+    host, _, port = entry.partition(":")
+    return host, port
+
+
+def _is_in_network(host: str, entry: str) -> bool:
+    if "/" not in entry:
+        return False
+    try:
+        return ip_address(host) in ip_network(entry, strict=False)
+    except ValueError:
+        return False
+
+
+def _is_address(text: str) -> bool:
+    try:
+        ip_address(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _same_address(first: str, second: str) -> bool:
+    try:
+        return ip_address(first) == ip_address(second)
+    except ValueError:
+        return False
+
+
+def _with_scheme(proxy: str) -> str:
+    """Return the URL of a proxy, which curl and Go accept without a scheme."""
+    return proxy if not proxy or "://" in proxy else f"http://{proxy}"

@@ -1,0 +1,226 @@
+"""Rules of a kind as a ValidatingAdmissionPolicy, for kinds whose status is written often.
+
+The API server evaluates the rules of a CustomResourceDefinition in every write, and those of this policy only in writes
+that change the spec. All violations are reported together, in one message that `rlrun.kube.errors` splits.
+
+A rule is checked when an object is created, and when something that it reads changes. So a run that was accepted before
+a rule existed can still be stopped.
+"""
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, get_args, get_origin
+
+from pydantic.fields import FieldInfo
+
+from rlrun.api.base.kubernetes_types import KubernetesObject
+from rlrun.api.base.rules import FROZEN_MESSAGE, Spec
+from rlrun.codegen.openapi import VALIDATIONS, frozen_fields, may_be_absent, structural
+from rlrun.constants import GROUP, VERSION
+from rlrun.kube.errors import VIOLATION_SEPARATOR
+
+MAX_SPEC_BYTES = 256 * 1024
+"""Maximum size of a spec: arguments of environments are free-form, and operator and rlrun-server read every run."""
+
+OPERATIONS = ("CREATE", "UPDATE")
+
+Json = dict[str, Any]
+
+
+def policy_objects(model: type[KubernetesObject], plural: str) -> tuple[Json, Json]:
+    """Return the ValidatingAdmissionPolicy with the rules of a kind, and its binding."""
+    name = f"{plural}.{GROUP}"
+    sections = dict(_violations(_Section(model)))
+    rule = {
+        "apiGroups": [GROUP],
+        "apiVersions": [VERSION],
+        "operations": list(OPERATIONS),
+        "resources": [plural],
+        "scope": "*",
+    }
+    spec = {
+        "failurePolicy": "Fail",
+        "matchConstraints": {
+            "matchPolicy": "Equivalent",
+            "namespaceSelector": {},
+            "objectSelector": {},
+            "resourceRules": [rule],
+        },
+        "matchConditions": [
+            {"name": "spec-differs", "expression": "oldObject == null || object.spec != oldObject.spec"}
+        ],
+        "variables": [
+            *({"name": section, "expression": violations} for section, violations in sections.items()),
+            {"name": "violations", "expression": " +\n".join(f"variables.{section}" for section in sections)},
+        ],
+        "validations": [
+            _size_rule(),
+            {
+                "expression": "variables.violations.size() == 0",
+                # Used if the list has more than 5 KiB.
+                "message": f"{model.__name__} violates many rules: correct some fields to see which",
+                "messageExpression": f"variables.violations.join({json.dumps(VIOLATION_SEPARATOR)})",
+                "reason": "Invalid",
+            },
+            *_value_rules(_Section(model)),
+        ],
+    }
+    binding = {"policyName": name, "validationActions": ["Deny"]}
+    return (
+        _object("ValidatingAdmissionPolicy", name, spec),
+        _object("ValidatingAdmissionPolicyBinding", name, binding),
+    )
+
+
+def _object(kind: str, name: str, spec: Json) -> Json:
+    return {"apiVersion": "admissionregistration.k8s.io/v1", "kind": kind, "metadata": {"name": name}, "spec": spec}
+
+
+def _size_rule() -> Json:
+    """Return the limit of the spec's size. A larger spec can be kept, with room for `stop` and `suspend`."""
+    # `format` writes all of the spec as text.
+    new, old = (f"size(bytes('%s'.format([{name}.spec])))" for name in ("object", "oldObject"))
+    return {
+        "expression": f"{new} <= {MAX_SPEC_BYTES} ||\n(oldObject != null && {new} <= {old} + 64)",
+        "message": f"spec: spec has more than {MAX_SPEC_BYTES // 1024} KiB: "
+        "put large data into the environment's package",
+        "reason": "Invalid",
+    }
+
+
+@dataclass(frozen=True)
+class _Section:
+    """Section of the object that may have rules of its own."""
+
+    model: type[Spec]
+    path: str = ""
+    """Path below the object: `.spec.eval`."""
+    optional_path: str = ""
+    """The same with optional selection of sections that may be absent: `.spec.?eval`."""
+    guards: tuple[str, ...] = ()
+    """Paths of the sections that may be absent, down to this one."""
+
+    def below(self, name: str, field: FieldInfo, model: type[Spec]) -> "_Section":
+        """Return the section of a field."""
+        path, is_optional = f"{self.path}.{name}", may_be_absent(field)
+        guards = (*self.guards, path) if is_optional else self.guards
+        return _Section(model, path, f"{self.optional_path}.{'?' * is_optional}{name}", guards)
+
+    @property
+    def variable(self) -> str:
+        """Name of the variable with its violations: `specEval`."""
+        first, *others = self.path.strip(".").split(".")
+        return (first or "object") + "".join(name[0].upper() + name[1:] for name in others)
+
+    def differs(self, *names: str) -> str:
+        """Return the CEL expression that is true if the object is new or one of these fields has changed."""
+        absent = {field.alias or name for name, field in self.model.model_fields.items() if may_be_absent(field)}
+        paths = [f"{self.optional_path}.{'?' * (name in absent)}{name}" for name in names] or [self.optional_path]
+        return " || ".join(["oldObject == null", *(f"object{path} != oldObject{path}" for path in paths)])
+
+    def violation(self, field: str, message: str) -> str:
+        """Return the text about a violation as a CEL literal."""
+        return json.dumps(f"{self.path}.{field}: {message}".lstrip("."))
+
+    def if_present(self, violations: list[str]) -> str:
+        """Return the CEL expression of the violations, which are none if the section is absent."""
+        found = " +\n".join(violations)
+        return f"{' && '.join(f'has(object{path})' for path in self.guards)} ?\n{found} :\n[]" if self.guards else found
+
+
+def _violations(section: _Section) -> Iterator[tuple[str, str]]:
+    """Yield (name of a variable, CEL expression of a list of violations) for a section and those below it."""
+    if found := [*_broken_rules(section), *_changed_fields(section)]:
+        yield section.variable, section.if_present(found)
+    for name, field in section.model.model_fields.items():
+        model, is_list = _model_of(field.annotation)
+        if model is None:
+            continue
+        below = section.below(field.alias or name, field, model)
+        if not is_list:
+            yield from _violations(below)
+        elif found := _broken_items(below):
+            yield below.variable, below.if_present(found)
+
+
+def _broken_rules(section: _Section) -> list[str]:
+    """Return the violations of rules and transitions, as at most one CEL list."""
+    new, old = f"object{section.path}", f"oldObject{section.path}"
+    if section.guards and (section.model.spec_transitions or section.model.mutable is not None):
+        raise TypeError(f"rules about changes of a section that may be absent are not supported: {section.path}")
+    entries = []
+    for rule in section.model.spec_rules:
+        # A rule about the whole object reads its name, which never changes.
+        when = section.differs(*sorted(rule.reads)) if section.path else "oldObject == null"
+        entries.append(f"({when}) && !({_with(rule.cel, new)}) ? {section.violation(rule.field, rule.message)} : ''")
+    for transition in section.model.spec_transitions:
+        text = section.violation(transition.field, transition.message)
+        entries.append(f"oldObject != null && !({_with(transition.cel, new, old)}) ? {text} : ''")
+    return ["[\n" + ",\n".join(entries) + "\n].filter(text, text != '')"] if entries else []
+
+
+def _changed_fields(section: _Section) -> list[str]:
+    """Return the violations of fields that cannot change, as at most one CEL list."""
+    names = list(frozen_fields(section.model))
+    if not names:
+        return []
+    # dyn: the API server's check of types knows no selection by a name that is computed.
+    new, old = f"dyn(object{section.path})", f"dyn(oldObject{section.path})"
+    text = f"{json.dumps(section.path[1:] + '.')} + name + ': ' + name + {json.dumps(' ' + FROZEN_MESSAGE)}"
+    return [f"(oldObject == null ? [] : {json.dumps(names)}.map(name, {new}[?name] != {old}[?name], {text}))"]
+
+
+def _broken_items(section: _Section) -> list[str]:
+    """Return the violations of each rule in all items of a list, as CEL lists."""
+    model = section.model
+    below = [name for name, _ in _violations(section) if name != section.variable]
+    if below or model.spec_transitions or model.mutable is not None:
+        raise TypeError(f"rules below items, or about changes of them, are not supported: {section.path} {below}")
+    items = f"object{section.path}"
+    place = f"{json.dumps(section.path[1:] + '[')} + string({items}.indexOf(self)) + ']"
+    texts = [(rule, f"{place}.{rule.field}: ' + {json.dumps(rule.message)}") for rule in section.model.spec_rules]
+    return [f"({section.differs()} ? {items}.map(self, !({rule.cel}), {text}) : [])" for rule, text in texts]
+
+
+def _value_rules(section: _Section, items: int = 0) -> Iterator[Json]:
+    """Yield the validations of single values, for a section and those below it.
+
+    CEL may report a wrong value by an error, which ends the evaluation, and the API server answers with the text of the
+    expression. So each item has a validation of its own, whose first line is a comment with field and message.
+    `items`: maximum number of items, if the section is one of a list.
+    """
+    schema = structural(section.model)["properties"]
+    for name, field in section.model.model_fields.items():
+        outside = field.alias or name
+        model, is_list = _model_of(field.annotation)
+        if model is not None:
+            below = section.below(outside, field, model)
+            yield from _value_rules(below, schema[outside].get("maxItems", 0) if is_list else 0)
+            continue
+        for rule in schema[outside].get(VALIDATIONS, ()):
+            if not items or section.guards:
+                raise TypeError(f"rules of a value are supported in lists of a limited size only: {section.path}")
+            for index in range(items):
+                value, path = f"object{section.path}[{index}].{outside}", f"{section.path[1:]}[{index}].{outside}"
+                exists = f"object{section.path}.size() > {index} && has({value}) && ({section.differs()})"
+                text = f"{path}: {rule['message']}"
+                expression = f"// {text}\n!({exists}) || ({_with(rule['rule'], value)})"
+                yield {"expression": expression, "message": text, "reason": "Invalid"}
+
+
+def _with(cel: str, new: str, old: str = "") -> str:
+    """Return a rule about `self` and `oldSelf` as one about these paths."""
+    return re.sub(r"\bself\b", new, re.sub(r"\boldSelf\b", old, cel))
+
+
+def _model_of(annotation: Any) -> tuple[type[Spec] | None, bool]:
+    """Return (section in a field's type, whether the field is a list)."""
+    if isinstance(annotation, type) and issubclass(annotation, Spec):
+        return annotation, False
+    for argument in get_args(annotation):
+        model, is_list = _model_of(argument)
+        if model is not None:
+            return model, is_list or get_origin(annotation) is list
+    return None, False

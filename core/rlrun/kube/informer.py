@@ -1,0 +1,487 @@
+"""Informer: the objects of one kind, listed by pages and then followed by a watch, as client-go's reflector does.
+
+- A watch that the API server ends continues from the version of the last event or bookmark. After any other end (410,
+  an error, silence) the objects are listed again, and the list is compared with the store: listeners receive all
+  that was added, has changed or is gone.
+- The answer to a write of this process is stored at once (`writing`), and its event is not a change when it arrives.
+- Versions decide what is newer: resourceVersions of one kind compare as numbers (Kubernetes enhancement 5504).
+
+Objects are stored as bytes of JSON: these take a fifth of the memory of dictionaries, and readers cannot modify them.
+"""
+
+import asyncio
+import json
+import logging
+import random
+import time
+from collections import Counter, OrderedDict, defaultdict
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import aclosing, contextmanager
+from dataclasses import dataclass, replace
+from typing import Generic, Protocol, TypeVar
+
+from rlrun.constants import GONE
+from rlrun.kube.errors import TIMEOUT, ApiError
+from rlrun.kube.kinds import ResourceKind
+from rlrun.kube.objects import Labels, Obj
+
+log = logging.getLogger(__name__)
+
+WATCH_SECONDS = 240.0
+"""Duration of one request for a watch, which the API server ends."""
+SILENCE_SECONDS = 75.0
+"""Time without an event or a bookmark after which the connection is considered lost. Bookmarks come about every
+minute."""
+PROVEN_SECONDS = 5.0
+"""Duration of a request after which the API server is considered healthy."""
+FIRST_PAUSE = 1.0
+LONGEST_PAUSE = 30.0
+OBJECTS_PER_TURN = 20
+"""Objects of a list that are converted before the event loop runs other tasks: about 10 ms."""
+MAX_REMOVED = 10_000
+"""Uids of removed objects that are remembered."""
+NEVER = 1 << 64
+"""Version that no object reaches."""
+MAX_LOGGED = 20
+"""Objects that cannot be converted that are logged after a list."""
+MAX_OBJECT_BYTES = 256 << 10
+"""Bytes of an object that is stored whole."""
+MAX_BYTES = 256 << 20
+"""Bytes of all objects of a kind that are stored whole."""
+
+
+@dataclass(frozen=True, slots=True)
+class CachedObject:
+    """One object in the store of an informer."""
+
+    namespace: str
+    name: str
+    uid: str
+    version: int
+    data: bytes | None
+    """The object. None: it is not stored whole, and `Informer.load` reads it."""
+    size: int
+    """Bytes of its JSON."""
+    labels: tuple[tuple[str, str], ...]
+    """Labels that are known without reading the object."""
+
+    def read(self) -> Obj:
+        """Return the object. Raises ValueError if it must be loaded first."""
+        if self.data is None:
+            raise ValueError(f"{self.namespace}/{self.name} is not kept whole: load it before it is read")
+        return self.decode(self.data)
+
+    def decode(self, data: bytes) -> Obj:
+        """Return the object in these bytes."""
+        obj: Obj = json.loads(data)
+        return obj
+
+
+T = TypeVar("T", bound=CachedObject)
+
+
+@dataclass(frozen=True)
+class ObjectChange(Generic[T]):
+    """Creation, change or deletion of an object."""
+
+    cached: T
+    """The current object, or its last state if it was deleted."""
+    is_deleted: bool = False
+    is_own: bool = False
+    """True for the answer to a write of this process."""
+
+
+class ObjectSource(Protocol):
+    """The part of `AsyncKubeClient` that an informer uses."""
+
+    def all_pages(
+        self, kind: ResourceKind, namespace: str | None = None, labels: Labels | None = None
+    ) -> AsyncIterator[tuple[list[Obj], str]]:
+        """Yield all objects by pages, with the version from which a watch can begin. Raises ApiError."""
+        ...
+
+    def watch(
+        self, kind: ResourceKind, namespace: str | None, labels: Labels | None, version: str, seconds: float
+    ) -> AsyncGenerator[tuple[str, Obj], None]:
+        """Yield type and object of each change. Raises ApiError."""
+        ...
+
+    async def read_listed(self, kind: ResourceKind, namespace: str | None, name: str) -> Obj | None:
+        """Return the object, or None if it does not exist. Raises ApiError."""
+        ...
+
+
+class Informer(Generic[T]):
+    """Store of the objects of one kind. Not thread-safe: use it from one event loop only."""
+
+    def __init__(
+        self,
+        source: ObjectSource,
+        kind: ResourceKind,
+        convert: Callable[[Obj], T],
+        *,
+        namespace: str | None = None,
+        labels: Labels | None = None,
+        index: Collection[str] = (),
+        max_object_bytes: int = MAX_OBJECT_BYTES,
+        max_bytes: int = MAX_BYTES,
+        lists: asyncio.Semaphore | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`convert` makes the stored form of an object and strips what no reader uses. `namespace`: None for all.
+        `labels`: those of the objects to follow. `index`: labels by which objects are found. `lists`: limit of the
+        lists that several informers make at a time.
+        """
+        self.kind = kind
+        self.namespace = namespace
+        self._source = source
+        self._convert = convert
+        self._labels = labels
+        self._index = frozenset(index)
+        self._max_object_bytes = max_object_bytes
+        self._max_bytes = max_bytes
+        self._lists = lists or asyncio.Semaphore()
+        self._listing = asyncio.Lock()
+        self._clock = clock
+        self._by_name: dict[tuple[str, str], T] = {}
+        self._by_uid: dict[str, T] = {}
+        self._by_label: dict[tuple[str, str, str], tuple[T, ...]] = {}
+        """Objects by namespace, label and value. Tuples take a fifth of the memory of dictionaries."""
+        self._removed: OrderedDict[str, int] = OrderedDict()
+        """Versions up to which removed objects are not stored again, by uid. An object whose labels have changed may
+        come back with a later one."""
+        self._removed_lately: set[str] = set()
+        """Those that were removed since the last list began."""
+        self._unreadable: set[str] = set()
+        """Uids of objects that cannot be converted."""
+        self._synced = asyncio.Event()
+        self._writing: Counter[tuple[str, str]] = Counter()
+        """Objects about which writes of this process are under way."""
+        self._waiting: defaultdict[tuple[str, str], list[T]] = defaultdict(list)
+        """Events of these objects, which may be those of the writes."""
+        self._own: defaultdict[str, set[int]] = defaultdict(set)
+        """Versions that this process has written and whose events have not arrived, by uid."""
+        self.stored_bytes = 0
+        """Bytes of the objects that are stored whole."""
+        self.changes = 0
+        """Number of changes so far."""
+        self.first_version = 0
+        """Version of the first list. Listeners receive all later changes."""
+        self.version = 0
+        """Version up to which all changes have arrived."""
+        self.listeners: list[Callable[[ObjectChange[T]], None]] = []
+        """Called after each change. They must not wait."""
+
+    @property
+    def is_synced(self) -> bool:
+        """True when all objects were listed once. They may be outdated while the API server is away."""
+        return self._synced.is_set()
+
+    async def until_synced(self) -> None:
+        """Wait until all objects were listed."""
+        await self._synced.wait()
+
+    def all(self) -> Iterable[T]:
+        """Return all objects, in no order."""
+        return self._by_name.values()
+
+    def find(self, namespace: str, name: str) -> T | None:
+        """Return the object with this name."""
+        return self._by_name.get((namespace, name))
+
+    def find_uid(self, namespace: str, uid: str) -> T | None:
+        """Return the object with this uid, if it is in the namespace."""
+        cached = self._by_uid.get(uid)
+        return cached if cached is not None and cached.namespace == namespace else None
+
+    def find_labelled(self, namespace: str, label: str, value: str) -> list[T]:
+        """Return the objects with this label, one of those of the index, ordered by name. Raises ValueError."""
+        if label not in self._index:
+            raise ValueError(f"{self.kind.plural} are not indexed by the label {label}")
+        return sorted(self._by_label.get((namespace, label, value), ()), key=lambda cached: cached.name)
+
+    async def load(self, cached: T) -> T | None:
+        """Return the object such that it can be read, or None if it was deleted. Raises ApiError."""
+        if cached.data is not None:
+            return cached
+        obj = await self._source.read_listed(self.kind, cached.namespace or None, cached.name)
+        if obj is None or obj["metadata"].get("uid") != cached.uid:
+            return None
+        return self._convert(obj)
+
+    # --- list and watch -----------------------------------------------------------------------------------------------
+
+    async def follow(self) -> None:
+        """Follow the API server until cancelled."""
+        pause = FIRST_PAUSE
+        while True:
+            began = self._clock()
+            try:
+                async with self._lists, self._listing:
+                    version = await self.list()
+                while True:
+                    began = self._clock()
+                    version = await self._watch(version)
+                    if self._clock() - began < PROVEN_SECONDS:
+                        # A proxy, or an API server that stops, may end each request at once.
+                        await _sleep(FIRST_PAUSE)
+            except Exception as error:
+                pause = FIRST_PAUSE if self._clock() - began >= PROVEN_SECONDS else pause
+                self._log_end(error, pause)
+            await _sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE)
+
+    def _log_end(self, error: Exception, pause: float) -> None:
+        if not isinstance(error, ApiError):
+            log.exception("%s are not up to date", self.kind.plural)
+            return
+        level = logging.DEBUG if error.status == GONE else logging.WARNING
+        log.log(level, "%s are not up to date; they are listed again in %.0f s: %s", self.kind.plural, pause, error)
+
+    async def list(self) -> str:
+        """List all objects and compare them with the store. Returns the version from which a watch continues.
+
+        Raises ApiError.
+        """
+        before, listed = dict(self._by_uid), set[str]()
+        self._unreadable.clear()
+        self._removed_lately.clear()
+        version, is_first = "", not self.is_synced
+        async for page, version in self._source.all_pages(self.kind, self.namespace, self._labels):  # noqa: B007
+            for number, obj in enumerate(page, 1):
+                listed.add(str(obj["metadata"].get("uid") or ""))
+                self._compare(obj, before, is_told=not is_first)
+                if number % OBJECTS_PER_TURN == 0:
+                    await asyncio.sleep(0)
+        self.version = version_number(version)
+        for uid, cached in list(self._by_uid.items()):
+            # What was written since the API server made the list is not in it.
+            if uid not in listed and (cached is before.get(uid) or cached.version <= self.version):
+                self._remove(uid, self.version, is_told=not is_first)
+        for uid in [uid for uid, versions in self._own.items() if max(versions) <= self.version]:
+            del self._own[uid]
+        self.changes += 1
+        if is_first:
+            self.first_version = self.version
+            self._synced.set()
+        return version
+
+    async def catch_up(self, version: int) -> None:
+        """List all objects, unless all changes up to this version have arrived. Raises ApiError.
+
+        Watches of two kinds do not keep the order of their changes: a run may arrive before the model that it names.
+        """
+        if self.version >= version:
+            return
+        async with self._listing:
+            # Another caller may have listed them meanwhile.
+            if self.version < version:
+                await self.list()
+
+    def _compare(self, obj: Obj, before: Mapping[str, T], *, is_told: bool) -> None:
+        """Store a listed object if the store has another version. `before`: the store when the list began.
+
+        An older version counts, unless the store has changed since: the API server's data may come from a backup.
+        """
+        metadata = obj["metadata"]
+        uid, version = str(metadata.get("uid") or ""), version_number(str(metadata.get("resourceVersion") or ""))
+        known = self._by_name.get((str(metadata.get("namespace") or ""), str(metadata["name"])))
+        is_unchanged = known is None or known is before.get(known.uid)
+        if known is not None and (known.uid, known.version) == (uid, version):
+            return
+        if known is not None and known.version > version and not is_unchanged:
+            return
+        cached = None if uid in self._removed_lately else self._convert_or_none(obj)
+        if cached is None:
+            return
+        self._removed.pop(uid, None)
+        is_own = self._take_own(cached)
+        if self._store(cached, is_listed=True) and is_told and not is_own:
+            self._tell(ObjectChange(cached))
+
+    async def _watch(self, version: str) -> str:
+        """Return the version up to which changes have arrived. Raises ApiError."""
+        watch = self._source.watch(self.kind, self.namespace, self._labels, version, WATCH_SECONDS)
+        async with aclosing(watch) as events:
+            while True:
+                try:
+                    async with asyncio.timeout(SILENCE_SECONDS):
+                        event, obj = await anext(events)
+                except StopAsyncIteration:
+                    return version
+                except TimeoutError:
+                    message = f"the API server sent nothing for {SILENCE_SECONDS:.0f} s"
+                    raise ApiError(0, TIMEOUT, message, action=f"watch {self.kind.plural}") from None
+                version = str(obj["metadata"]["resourceVersion"])
+                self.version = max(self.version, version_number(version))
+                self.handle_event(event, obj)
+
+    def handle_event(self, event: str, obj: Obj) -> None:
+        """Store what an event of the watch shows, and tell the listeners."""
+        if event == "DELETED":
+            metadata = obj["metadata"]
+            uid, version = str(metadata.get("uid") or ""), version_number(str(metadata.get("resourceVersion") or ""))
+            self._remove(uid, version)
+        elif event in ("ADDED", "MODIFIED"):
+            cached = self._convert_or_none(obj)
+            if cached is not None:
+                self._handle_version(cached)
+
+    def _handle_version(self, new: T) -> None:
+        known = self._by_uid.get(new.uid)
+        self._store(new)
+        current = self._by_uid.get(new.uid)
+        if current is None or self._take_own(new) or (known is not None and known.version == new.version):
+            return
+        place = (new.namespace, new.name)
+        if place in self._writing:
+            self._waiting[place].append(new)
+        else:
+            # The current object also for an older version: a write of this process has hidden a change by others.
+            self._tell(ObjectChange(current))
+
+    # --- own writes ---------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def writing(self, namespace: str, name: str) -> Iterator[Callable[[Obj], None]]:
+        """Context of a write of this process; yields the function that takes the API server's answer.
+
+        The event of a write often comes before its answer. Until then events of the object are stored and not told.
+        """
+        place = (namespace, name)
+        self._writing[place] += 1
+        try:
+            yield self._store_answer
+        finally:
+            self._writing[place] -= 1
+            if not self._writing[place]:
+                del self._writing[place]
+                for event in self._waiting.pop(place, ()):
+                    current = self._by_uid.get(event.uid)
+                    if current is not None and not self._take_own(event):
+                        self._tell(ObjectChange(current))
+
+    def _store_answer(self, obj: Obj) -> None:
+        cached = self._convert_or_none(obj)
+        if cached is None or self._is_removed(cached):
+            return
+        known = self._by_uid.get(cached.uid)
+        if known is None or known.version < cached.version or self._is_waiting(cached):
+            self._own[cached.uid].add(cached.version)
+        if self._store(cached):
+            self._tell(ObjectChange(cached, is_own=True))
+
+    def remove_deleted(self, namespace: str, name: str) -> None:
+        """Remove an object that a write of this process has deleted for good."""
+        cached = self._by_name.get((namespace, name))
+        if cached is not None:
+            self._remove(cached.uid, NEVER, is_own=True)
+
+    def _is_waiting(self, cached: T) -> bool:
+        waiting = self._waiting.get((cached.namespace, cached.name), ())
+        return any((event.uid, event.version) == (cached.uid, cached.version) for event in waiting)
+
+    def _take_own(self, cached: T) -> bool:
+        """Return whether this process has written the version, whose event has arrived now."""
+        own = self._own.get(cached.uid)
+        if own is None or cached.version not in own:
+            return False
+        own.discard(cached.version)
+        if not own:
+            del self._own[cached.uid]
+        return True
+
+    # --- the store ----------------------------------------------------------------------------------------------------
+
+    def put(self, obj: Obj) -> None:
+        """Store an object that was read or written just now, unless a newer version is stored or it was removed."""
+        cached = self._convert(obj)
+        if self._store(cached):
+            self._tell(ObjectChange(cached))
+
+    def _store(self, new: T, *, is_listed: bool = False) -> bool:
+        """Return whether the version is stored now and was not before. `is_listed`: also if it is older."""
+        old = self._by_name.get((new.namespace, new.name))
+        if self._is_removed(new):
+            return False
+        if old is not None and not is_listed:
+            is_known = (old.uid, old.version) == (new.uid, new.version)
+            if is_known or old.version > new.version:
+                return False
+        if old is not None:
+            self._drop(old)
+            if old.uid != new.uid:
+                self._forget(old.uid, new.version)
+                self._tell(ObjectChange(old, is_deleted=True))
+        if len(new.data or b"") > min(self._max_object_bytes, self._max_bytes - self.stored_bytes):
+            new = replace(new, data=None)
+        self._by_name[new.namespace, new.name] = self._by_uid[new.uid] = new
+        for place in self._places(new):
+            self._by_label[place] = (*self._by_label.get(place, ()), new)
+        self.stored_bytes += len(new.data or b"")
+        self.changes += 1
+        return True
+
+    def _drop(self, old: T) -> None:
+        del self._by_uid[old.uid], self._by_name[old.namespace, old.name]
+        for place in self._places(old):
+            others = tuple(cached for cached in self._by_label[place] if cached is not old)
+            if others:
+                self._by_label[place] = others
+            else:
+                del self._by_label[place]
+        self.stored_bytes -= len(old.data or b"")
+
+    def _places(self, cached: T) -> Iterator[tuple[str, str, str]]:
+        """Yield the places of an object in the index."""
+        for key, value in cached.labels:
+            if key in self._index:
+                yield cached.namespace, key, value
+
+    def _remove(self, uid: str, version: int, *, is_told: bool = True, is_own: bool = False) -> None:
+        """Remove an object that is gone as of a version."""
+        old = self._by_uid.get(uid)
+        self._forget(uid, version if old is None else max(version, old.version))
+        if old is None:
+            return
+        self._drop(old)
+        self.changes += 1
+        if is_told:
+            self._tell(ObjectChange(old, is_deleted=True, is_own=is_own))
+
+    def _is_removed(self, cached: T) -> bool:
+        return cached.version <= self._removed.get(cached.uid, -1)
+
+    def _forget(self, uid: str, version: int) -> None:
+        """Let no request that is answered late store an object again that was removed."""
+        self._own.pop(uid, None)
+        self._removed_lately.add(uid)
+        self._removed[uid] = version
+        while len(self._removed) > MAX_REMOVED:
+            self._removed.popitem(last=False)
+
+    def _tell(self, change: ObjectChange[T]) -> None:
+        for listener in self.listeners:
+            listener(change)
+
+    def _convert_or_none(self, obj: Obj) -> T | None:
+        """Return the stored form of an object, or None if it has none: it is then in no list."""
+        try:
+            return self._convert(obj)
+        except Exception as error:
+            metadata = obj.get("metadata") or {}
+            uid = str(metadata.get("uid") or "")
+            if uid not in self._unreadable and len(self._unreadable) < MAX_LOGGED:
+                self._unreadable.add(uid)
+                name = f"{metadata.get('namespace') or ''}/{metadata.get('name')}"
+                log.error("%s %s is not shown, because it cannot be read: %.300s", self.kind.kind, name, error)
+            return None
+
+
+def version_number(version: str) -> int:
+    """Return a resourceVersion as number. 0: it is none."""
+    return int(version) if version.isdecimal() and len(version) < 20 else 0
+
+
+async def _sleep(seconds: float) -> None:
+    await asyncio.sleep(seconds * random.uniform(0.5, 1.0))

@@ -1,0 +1,202 @@
+"""Check of the GPUs of a container, before anything is downloaded or loaded.
+
+`python gpu_check.py trainer` compares the GPUs that CUDA's driver shows with RLRUN_GPUS, the number that the pod
+requests for its role. It imports the standard library only, because it also runs in vLLM's image.
+"""
+
+import ctypes
+import importlib.util
+import json
+import os
+import re
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+GPUS_VARIABLE = "RLRUN_GPUS"
+"""Number of GPUs that the container requests."""
+DEVICE_VARIABLE = "RLRUN_DEVICE"
+"""`cpu` in the RLModel's `env` of a role: the processes may run without the GPUs that the pods request."""
+NODE_VARIABLE = "RLRUN_NODE"
+COMPATIBILITY_VARIABLE = "VLLM_ENABLE_CUDA_COMPATIBILITY"
+"""vLLM's setting to use the CUDA driver library of its image, which older drivers of some GPUs support."""
+TERMINATION_LOG_VARIABLE = "RLRUN_TERMINATION_LOG"
+DEVICE_MISSING = "DeviceMissing"
+CONFIGURATION = 64
+"""Exit code of a failure that a restart of the container does not mend."""
+
+NO_CUDA = "the image has a torch without CUDA"
+OLD_DRIVER = "the driver is too old for the image's CUDA"
+MINIMUM_DRIVERS = {11: "450", 12: "525", 13: "580"}
+"""Oldest NVIDIA driver for each major version of CUDA (docs.nvidia.com/deploy/cuda-compatibility)."""
+DRIVER_VERSION = Path("/proc/driver/nvidia/version")
+ERROR_REMEDIES = {
+    100: "Check that the GPUs are healthy (`nvidia-smi` on the node), and that no variable of the RLModel hides them "
+    "(CUDA_VISIBLE_DEVICES, NVIDIA_VISIBLE_DEVICES)",
+    802: "Start NVIDIA's fabric manager on the node: its GPUs are connected by NVSwitch and need it",
+    803: "Restart the node: its driver was replaced while another version was loaded",
+}
+OTHER_REMEDY = "Look for the cause on the node with `nvidia-smi` and `dmesg | grep -i xid`"
+
+
+@dataclass(frozen=True)
+class GpuFacts:
+    """Facts of a container about its GPUs."""
+
+    image_cuda: str | None = None
+    """CUDA version of the image's torch: 13.0. Empty: torch without CUDA. None: not known."""
+    driver: str | None = None
+    """Version of the node's driver. None: none is loaded, or it is not visible."""
+    has_library: bool = False
+    """True if the container has the driver's library."""
+    driver_cuda: int = 0
+    """Newest CUDA version of the driver's library: 12040 for 12.4."""
+    error: int = 0
+    """Error of the initialization. 0: none."""
+    error_text: str = ""
+    visible: int = 0
+    """Number of GPUs that CUDA shows."""
+    has_compatibility: bool = False
+    """True if the image brings a newer library of the driver itself."""
+
+
+def problem(facts: GpuFacts, gpus: int, role: str, node: str = "") -> str | None:
+    """Return why the container cannot use `gpus` GPUs, with a remedy, or None if it can."""
+    where = f"node {node}" if node else "the node"
+    driver = f"driver {facts.driver}" if facts.driver else "no NVIDIA driver that the container could see"
+    without = f"To run without GPUs, set {role}.gpus of the RLModel to 0."
+    begin = f"The RLModel requests {gpus} GPU{'s' * (gpus != 1)} for each {role} pod, but "
+    if facts.image_cuda == "":
+        return (
+            f"{begin}{NO_CUDA}. Use an image for GPUs: that of `make push` without CPU=1, or "
+            f"{role}.image of the RLModel. {without}"
+        )
+    if not facts.has_library:
+        return (
+            f"{begin}the container has no driver library (libcuda.so.1); {where} has {driver}. Install the driver and "
+            "NVIDIA's container toolkit on the node, and make its runtime the default or name its RuntimeClass. "
+            f"{without}"
+        )
+    needed = int(facts.image_cuda.partition(".")[0]) if facts.image_cuda else 0
+    if facts.driver_cuda // 1000 < needed and not facts.has_compatibility:
+        least = MINIMUM_DRIVERS.get(needed)
+        return (
+            f"{begin}{OLD_DRIVER} {facts.image_cuda}: {where} has {driver}, which "
+            f"supports CUDA {_cuda(facts.driver_cuda)}. Install driver {least or 'for CUDA ' + str(needed)} or newer "
+            f"on the node, or use an image with an older CUDA ({role}.image of the RLModel)."
+        )
+    if facts.error:
+        return (
+            f"{begin}CUDA does not start: error {facts.error}{f' ({facts.error_text})' if facts.error_text else ''} on "
+            f"{where} with {driver}. {ERROR_REMEDIES.get(facts.error, OTHER_REMEDY)}."
+        )
+    if facts.visible < gpus:
+        return (
+            f"{begin}CUDA shows {facts.visible} on {where}. {ERROR_REMEDIES[100]}. Of several MIG devices a process "
+            "can use one only."
+        )
+    return None
+
+
+def needs_change(message: str) -> bool:
+    """Return whether the problem stays until image or driver are changed.
+
+    Others may pass with time or on another node: on a new node the driver, or NVIDIA's fabric manager, starts late.
+    """
+    return NO_CUDA in message or OLD_DRIVER in message
+
+
+def unusable(error: object, role: str, node: str = "") -> str:
+    """Return the problem of a GPU that CUDA shows and on which a first computation failed."""
+    first = str(error).strip().partition("\n")[0].rstrip(".")
+    return (
+        f"A first computation on the GPU of {f'node {node}' if node else 'the node'} failed: {first}. "
+        f'"no kernel image" means that the image has no code for this kind of GPU: use another image ({role}.image of '
+        f"the RLModel) or other nodes. {OTHER_REMEDY}."
+    )
+
+
+def inspect(environ: Mapping[str, str] = os.environ, load: Callable[[str], Any] = ctypes.CDLL) -> GpuFacts:
+    """Ask the image's torch for its CUDA version, and the driver for its GPUs. `load` loads a library."""
+    image_cuda, driver = torch_cuda(), driver_version()
+    compatible = environ.get(COMPATIBILITY_VARIABLE, "").strip().lower() in ("1", "true")
+    try:
+        cuda = load("libcuda.so.1")
+    except OSError:
+        return GpuFacts(image_cuda, driver, has_compatibility=compatible)
+    version, count = ctypes.c_int(), ctypes.c_int()
+    cuda.cuDriverGetVersion(ctypes.byref(version))
+    error = int(cuda.cuInit(0)) or int(cuda.cuDeviceGetCount(ctypes.byref(count)))
+    return GpuFacts(
+        image_cuda,
+        driver,
+        has_library=True,
+        driver_cuda=version.value,
+        error=error,
+        error_text=_error_text(cuda, error) if error else "",
+        visible=count.value,
+        has_compatibility=compatible,
+    )
+
+
+def torch_cuda(torch: Path | None = None) -> str | None:
+    """Return the CUDA version of torch without importing it, which takes seconds. Empty: torch without CUDA."""
+    if torch is None:
+        spec = importlib.util.find_spec("torch")
+        if spec is None or spec.origin is None:
+            return None
+        torch = Path(spec.origin).parent
+    try:
+        text = (torch / "version.py").read_text(encoding="utf-8")
+    except OSError:
+        return None
+    found = re.search(r"^cuda\b[^=\n]*=\s*(?:None|['\"]([0-9.]+)['\"])", text, re.MULTILINE)
+    return None if found is None else found[1] or ""
+
+
+def driver_version(path: Path = DRIVER_VERSION) -> str | None:
+    """Return the version of the node's driver, or None if none is visible."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError:
+        return None
+    found = re.search(r"\b\d{3,}\.\d+(?:\.\d+)?\b", text)
+    return found[0] if found else None
+
+
+def required_gpus(environ: Mapping[str, str] = os.environ) -> int:
+    """Return the number of GPUs that the container must have."""
+    return 0 if environ.get(DEVICE_VARIABLE) == "cpu" else int(environ.get(GPUS_VARIABLE) or 0)
+
+
+def main(arguments: list[str], environ: Mapping[str, str] = os.environ) -> int:
+    """Check the GPUs for the role in the arguments. Writes a problem as the termination message."""
+    gpus, node = required_gpus(environ), environ.get(NODE_VARIABLE, "")
+    if not gpus:
+        print("No GPU is required")
+        return 0
+    facts = inspect(environ)
+    message = problem(facts, gpus, arguments[0], node)
+    if message is None:
+        print(f"{facts.visible} GPUs, driver {facts.driver}, CUDA of the image {facts.image_cuda}")
+        return 0
+    print(message, file=sys.stderr)
+    log = Path(environ.get(TERMINATION_LOG_VARIABLE) or "/dev/termination-log")
+    log.write_text(json.dumps({"reason": DEVICE_MISSING, "message": message}), encoding="utf-8")
+    return CONFIGURATION
+
+
+def _cuda(version: int) -> str:
+    return f"{version // 1000}.{version % 1000 // 10}" if version else "of an unknown version"
+
+
+def _error_text(cuda: Any, error: int) -> str:
+    text = ctypes.c_char_p()
+    cuda.cuGetErrorString(error, ctypes.byref(text))
+    return (text.value or b"").decode(errors="replace")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

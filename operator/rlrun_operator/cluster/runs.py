@@ -1,0 +1,140 @@
+"""Objects of runs as reconciles read them: from the informers, and from the API server before a decision.
+
+A kind that no informer has listed yet is read from the API server, too. Secrets are not followed, because the operator
+may read them by name only. One that is missing shows at the pods that need it, so a Secret is read again when a pod of
+its run has changed.
+"""
+
+import builtins
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rlrun.constants import RUN_LABEL
+from rlrun.kube.async_client import AsyncKubeClient
+from rlrun.kube.async_transport import RESPONSE_LIMIT, AsyncTransport, too_large
+from rlrun.kube.informer import CachedObject, Informer, ObjectChange
+from rlrun.kube.kinds import POD, SECRET, ResourceKind
+from rlrun.kube.objects import Labels, Obj
+from rlrun.kube.requests import KubeRequest, Verb, list_page
+
+from rlrun_operator.cluster.informers import Informers
+from rlrun_operator.cluster.object_parts import used_parts
+from rlrun_operator.resources.base.naming import token_secret_name
+
+SECRET_SECONDS = 1200.0
+"""Time for which a Secret is kept, or that there is none."""
+
+
+class RunObjects:
+    """Reader of the objects of runs, with the client that writes them."""
+
+    def __init__(
+        self,
+        transport: AsyncTransport,
+        informers: Informers | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`informers`: None reads everything from the API server."""
+        self.cluster = AsyncKubeClient(transport, writing=self._writing)
+        self._informers = informers
+        self._clock = clock
+        self._secrets: dict[tuple[str, str], tuple[float, Obj | None]] = {}
+        """Secrets by namespace and name, with the time of the read. None: it does not exist."""
+        if informers is not None:
+            informers.listeners.append(self._on_change)
+
+    @property
+    def has_informers(self) -> bool:
+        """False if all objects are read from the API server."""
+        return self._informers is not None
+
+    async def get(self, kind: ResourceKind, namespace: str | None, name: str, *, is_fresh: bool = False) -> Obj | None:
+        """Return the object, or None if it does not exist. Raises ApiError.
+
+        `is_fresh`: as the API server has it now.
+        """
+        informer = None if is_fresh else self._find(kind, namespace)
+        if informer is not None:
+            cached = informer.find(namespace or "", name)
+            loaded = None if cached is None else await informer.load(cached)
+            return None if loaded is None else loaded.read()
+        obj = await self.cluster.get(kind, namespace, name)
+        # The same parts as a stored object has: a reconcile must not depend on where an object comes from.
+        return None if obj is None else used_parts(kind, obj)
+
+    async def list(
+        self,
+        kind: ResourceKind,
+        namespace: str | None = None,
+        labels: Labels | None = None,
+        *,
+        is_fresh: bool = False,
+        version: int = 0,
+    ) -> builtins.list[Obj]:
+        """Return all objects with the label, or all of the kind without one. Raises ApiError.
+
+        `version`: all changes up to it must be there.
+        """
+        informer = None if is_fresh else self._find(kind, namespace)
+        if informer is None:
+            return [used_parts(kind, obj) for obj in await self.cluster.list(kind, namespace, labels)]
+        await informer.catch_up(version)
+        if not labels:
+            return await _load_all(informer, [*informer.all()], list_page(kind))
+        ((key, value),) = labels.items()
+        stored = informer.find_labelled(namespace or "", key, value)
+        return await _load_all(informer, stored, list_page(kind, namespace, labels))
+
+    async def secret(self, namespace: str, name: str) -> Obj | None:
+        """Return the Secret with the tokens of a run, or None if it does not exist. Raises ApiError."""
+        read_at, kept = self._secrets.get((namespace, name), (-SECRET_SECONDS, None))
+        if self.has_informers and self._clock() - read_at < SECRET_SECONDS:
+            return kept
+        secret = await self.cluster.get(SECRET, namespace, name)
+        self._secrets[namespace, name] = self._clock(), secret
+        return secret
+
+    def forget_secret(self, namespace: str, run: str) -> None:
+        """Read the Secret of the run again when it is needed."""
+        self._secrets.pop((namespace, token_secret_name(run)), None)
+
+    def _find(self, kind: ResourceKind, namespace: str | None) -> Informer[CachedObject] | None:
+        return None if self._informers is None else self._informers.find(kind, namespace)
+
+    def _on_change(self, kind: ResourceKind, change: ObjectChange[CachedObject]) -> None:
+        run = dict(change.cached.labels).get(RUN_LABEL)
+        if kind == POD and run:
+            self.forget_secret(change.cached.namespace, run)
+
+    @contextmanager
+    def _writing(self, request: KubeRequest) -> Iterator[Callable[[Obj], None]]:
+        if request.kind == SECRET:
+            yield from self._writing_secret(request)
+        elif self._informers is None:
+            yield lambda _: None
+        else:
+            with self._informers.writing(request) as store_answer:
+                yield store_answer
+
+    def _writing_secret(self, request: KubeRequest) -> Iterator[Callable[[Obj], None]]:
+        name = request.name or str((request.body or {})["metadata"].get("name", ""))
+        place = (request.namespace or "", name)
+        # Until the answer is there, and without one, it is unknown what the API server has.
+        self._secrets.pop(place, None)
+
+        def on_answer(answer: Obj) -> None:
+            if request.verb is not Verb.DELETE and answer.get("kind") == SECRET.kind:
+                self._secrets[place] = self._clock(), answer
+
+        yield on_answer
+
+
+async def _load_all(
+    informer: Informer[CachedObject], stored: builtins.list[CachedObject], request: KubeRequest
+) -> builtins.list[Obj]:
+    """Return the objects. Raises ApiError if they are too large: users may give a run's labels to large objects."""
+    if sum(cached.size for cached in stored) > RESPONSE_LIMIT:
+        raise too_large(request, RESPONSE_LIMIT)
+    loaded = [await informer.load(cached) for cached in stored]
+    return [cached.read() for cached in loaded if cached is not None]

@@ -1,0 +1,23 @@
+"""Observation of the cache of a model's weights, for runs and serving pools."""
+
+from rlrun.constants import WEIGHTS_LABEL
+from rlrun.kube.async_client import AsyncKubeClient
+from rlrun.kube.kinds import CLAIM, EVENT, JOB, POD
+
+from rlrun_operator.resources.weights_cache import CacheIdentity, ObservedWeights, job_condition, owners
+
+
+async def read_weights(cluster: AsyncKubeClient, identity: CacheIdentity | None) -> ObservedWeights:
+    """Return the state of a cache. Raises ApiError."""
+    if identity is None:
+        return ObservedWeights()
+    claim = await cluster.read_listed(CLAIM, identity.namespace, identity.name)
+    job = await cluster.read_listed(JOB, identity.namespace, identity.name)
+    if job is None or job_condition(job, "Complete") is not None:
+        return ObservedWeights(claim, job)
+    found = await cluster.list(POD, identity.namespace, {WEIGHTS_LABEL: identity.name})
+    # Those of an earlier Job may still end.
+    uid = job["metadata"]["uid"]
+    pods = tuple(pod for pod in found if uid in owners(pod))
+    events = [] if pods else await cluster.list(EVENT, identity.namespace, fields=f"involvedObject.uid={uid}")
+    return ObservedWeights(claim, job, pods, tuple(events))

@@ -1,0 +1,68 @@
+"""Check of the pods of an RLModel by the API server, before a run needs them."""
+
+from rlrun.api.model import RLModelSpec
+from rlrun.constants import ConditionType, Reason
+from rlrun.kube.async_client import AsyncKubeClient
+from rlrun.kube.errors import ApiError
+from rlrun.kube.objects import Obj
+from rlrun.kube.references import find_model
+from rlrun.kube.refusals import find_refusal
+from rlrun.protocol.problem import Problem
+
+from rlrun_operator.config.settings import OperatorSettings
+from rlrun_operator.planning.plan.actions import ConditionChange
+from rlrun_operator.resources.model_pods import model_pods
+
+UNASKED = ("exceeded quota", "cannot create resource", "does not support dry run")
+"""Parts of refusals that say nothing about the pod: quota and rights in the operator's namespace, and webhooks."""
+OF_NAMESPACE = ("usage per ", "limit to request ratio per ", "violates PodSecurity")
+"""Parts of refusals by the LimitRange or the Pod Security level of the namespace, which are others where runs are."""
+
+
+class ModelPodCheck:
+    """Dry run of the pods of trainer and engines in the operator's namespace.
+
+    The pods of a generation are checked until the API server accepts them, and then no more: settings change with a
+    restart of the operator only. What a refused pod lacks, for example a RuntimeClass, may be created later.
+    """
+
+    def __init__(self, settings: OperatorSettings) -> None:
+        self._settings = settings
+        self._accepted: dict[str, int] = {}
+        """Generation of each model whose pods were accepted, by uid."""
+
+    async def check(self, cluster: AsyncKubeClient, model: Obj) -> ConditionChange | None:
+        """Return the condition of the model, or None if it is not valid or its pods were accepted before."""
+        metadata = model["metadata"]
+        uid, generation = str(metadata["uid"]), int(metadata.get("generation") or 0)
+        if self._accepted.get(uid) == generation:
+            return None
+        spec = find_model(str(model["spec"]["id"]), (model,))
+        if isinstance(spec, Problem):
+            return None
+        try:
+            for pod in model_pods(self._settings, spec):
+                await cluster.dry_run(pod)
+        except ApiError as error:
+            return _explain(spec, pod, error)
+        self._accepted[uid] = generation
+        return ConditionChange(ConditionType.POD_TEMPLATE_VALID, True, Reason.VALID)
+
+
+def _explain(model: RLModelSpec, pod: Obj, error: ApiError) -> ConditionChange:
+    kind = ConditionType.POD_TEMPLATE_VALID
+    if find_refusal(pod, error) is None or any(part in error.message for part in UNASKED):
+        message = f"The operator could not ask the API server about the pods of {model.id}: {error.message}"
+        return ConditionChange(kind, None, Reason.API_SERVER_UNAVAILABLE, message)
+    role = pod["metadata"]["name"].removesuffix("-check")
+    if any(part in error.message for part in OF_NAMESPACE):
+        message = (
+            f"The LimitRange or Pod Security of the operator's namespace refuses the pods of `spec.{role}`, so that "
+            f"the rest was not checked. Namespaces of runs may accept them: {error.message}"
+        )
+        return ConditionChange(kind, None, Reason.OBJECT_REFUSED, message)
+    message = (
+        f"The API server refuses the pods of `spec.{role}`: {error.message.rstrip('.')}. Correct `spec.{role}`, or "
+        "create what is missing."
+    )
+    return ConditionChange(kind, False, Reason.OBJECT_REFUSED, message)

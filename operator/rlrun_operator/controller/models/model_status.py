@@ -1,0 +1,202 @@
+"""Status of every RLModel: validity of spec and pods, credentials in clear text, and the number of runs that use it."""
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from pydantic import ValidationError
+from rlrun.api.base.phases import Phase
+from rlrun.api.model import RLModelSpec, RLModelStatus
+from rlrun.constants import API_VERSION, ConditionType, Reason
+from rlrun.kube.async_client import AsyncKubeClient
+from rlrun.kube.errors import ApiError
+from rlrun.kube.kinds import RLMODEL, RLRUN
+from rlrun.kube.objects import Obj
+from rlrun.kube.references import find_model
+from rlrun.protocol.problem import Problem
+
+from rlrun_operator.cluster.informers import listed_parts
+from rlrun_operator.controller.models.model_pod_check import ModelPodCheck
+from rlrun_operator.planning.plan.actions import ConditionChange
+from rlrun_operator.planning.plan.status_builder import changed_condition, to_clock
+from rlrun_operator.planning.plan.stored_status import is_finished, stored_phase
+from rlrun_operator.resources.models.model_variables import clear_text_credentials
+from rlrun_operator.resources.models.model_volumes import cache_claim
+
+log = logging.getLogger(__name__)
+
+CONDITIONS = (
+    ConditionType.VALIDATED,
+    ConditionType.POD_TEMPLATE_VALID,
+    ConditionType.WEIGHTS_CACHED,
+    ConditionType.WARNINGS,
+)
+"""Conditions of an RLModel, in their order."""
+
+
+@dataclass(frozen=True)
+class CacheStates:
+    """Number of namespaces by the state of their cache of the same weights."""
+
+    filled: int = 0
+    downloading: int = 0
+    failed: int = 0
+
+
+class ModelStatusWriter:
+    """Writer of the status of RLModels; it writes only changes."""
+
+    def __init__(
+        self,
+        cluster: AsyncKubeClient,
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+        pods: ModelPodCheck | None = None,
+        *,
+        counts_caches: bool = True,
+    ) -> None:
+        """Create a writer.
+
+        Args:
+            cluster: Client of the API server.
+            clock: Time of the transitions.
+            pods: Check of the pods of models. None: they are not checked.
+            counts_caches: Whether models get a condition with the number of their caches.
+        """
+        self._cluster = cluster
+        self._clock = clock
+        self._pods = pods
+        self._counts_caches = counts_caches
+
+    async def write(self, all_runs: Iterable[Obj] | None, caches: Mapping[str, CacheStates] | None = None) -> None:
+        """Write the status of all models from the runs of all namespaces. None lists the runs first.
+
+        `caches`: states of the caches of weights by the name of their claims. None: they could not be
+        read, and the conditions stay.
+
+        Models are cluster-scoped, so operators that watch different namespaces must agree on the numbers. A failed
+        write is logged and retried at the next resync, and does not concern the other models.
+        """
+        try:
+            runs = await self._cluster.list(RLRUN, keep=listed_parts) if all_runs is None else all_runs
+            models = await self._cluster.list(RLMODEL)
+        except ApiError as error:
+            log.warning("The RLModels and their runs could not be read; retrying at the next resync: %s", error)
+            return
+        used = Counter(str((run.get("spec") or {}).get("model", "")) for run in runs if uses_model(run))
+        for model in models:
+            name = model["metadata"]["name"]
+            try:
+                pods = await self._check_pods(model)
+                runs_of_model = used[model["spec"]["id"]]
+                now = to_clock(self._clock())
+                counts = self._counts_caches
+                status = model_status(model, runs_of_model, now, caches, pods, counts_caches=counts)
+                if status != model.get("status"):
+                    await self._cluster.apply_status(_status_object(model, status))
+            except ApiError as error:
+                log.warning("The API server rejected the status of RLModel %s; retrying later: %s", name, error)
+            except Exception:
+                log.exception("The status of RLModel %s could not be determined", name)
+
+    async def _check_pods(self, model: Obj) -> ConditionChange | None:
+        """Return what the API server says about the pods, or the error of the operator that could not build them."""
+        if self._pods is None:
+            return None
+        try:
+            return await self._pods.check(self._cluster, model)
+        except Exception as error:
+            log.exception("The pods of RLModel %s could not be built", model["metadata"]["name"])
+            message = (
+                f"The operator cannot build the pods of this model: {type(error).__name__}: {error}. Correct "
+                "`podTemplate` and `affinity` of `spec.trainer` and `spec.inference`, and report it."
+            )
+            return ConditionChange(ConditionType.POD_TEMPLATE_VALID, False, Reason.INTERNAL_ERROR, message)
+
+
+def uses_model(run: Obj) -> bool:
+    """True if the run has pods of its model, or will have them."""
+    ends = bool(run["metadata"].get("deletionTimestamp"))
+    return not ends and stored_phase(run) is not Phase.suspended and not is_finished(run)
+
+
+def model_status(
+    model: Obj,
+    runs: int,
+    now: datetime,
+    caches: Mapping[str, CacheStates] | None,
+    pods: ConditionChange | None = None,
+    *,
+    counts_caches: bool = True,
+) -> Obj:
+    """Return the status of an RLModel.
+
+    Args:
+        model: The RLModel.
+        runs: Number of runs that use it.
+        now: Time of the transitions.
+        caches: States of the caches of weights, by the name of their claims. None: they could not be read.
+        pods: What the API server says about its pods. None: what it said before.
+        counts_caches: False leaves out the condition about the caches.
+    """
+    try:
+        old = RLModelStatus.model_validate(model.get("status") or {}, by_alias=True, by_name=False)
+    except ValidationError:
+        old = RLModelStatus()
+    generation = int(model["metadata"].get("generation") or 0)
+    resolved = find_model(str(model["spec"]["id"]), (model,))
+    conditions = {c.type: c for c in old.conditions if c.type in CONDITIONS}
+    if isinstance(resolved, Problem):
+        changes = [ConditionChange(ConditionType.VALIDATED, False, resolved.reason, resolved.message)]
+        conditions.pop(ConditionType.POD_TEMPLATE_VALID, None)
+    else:
+        changes = [ConditionChange(ConditionType.VALIDATED, True, Reason.VALID)]
+        name = cache_claim(resolved)
+        if name is None or not counts_caches:
+            conditions.pop(ConditionType.WEIGHTS_CACHED, None)
+        elif caches is not None:
+            changes.append(_cache_condition(name, caches.get(name, CacheStates())))
+        changes += [pods] if pods is not None else []
+        changes += _warnings(resolved, was_warned=ConditionType.WARNINGS in conditions)
+    for change in changes:
+        conditions[change.type] = changed_condition(conditions.get(change.type), change, generation, now)
+    return RLModelStatus(
+        observed_generation=generation, runs=runs, conditions=[conditions[t] for t in CONDITIONS if t in conditions]
+    ).to_json_dict()
+
+
+def _cache_condition(name: str, states: CacheStates) -> ConditionChange:
+    """Return the condition of a model with a cache. It names no namespace: all users can read RLModels."""
+    kind = ConditionType.WEIGHTS_CACHED
+    selector = f"rlrun.dev/weights={name}"
+    if states.failed:
+        message = f"{states.failed} namespaces lack the weights: see `kubectl get jobs,pods -A -l {selector}`."
+        return ConditionChange(kind, False, Reason.WEIGHTS_NOT_CACHED, message)
+    if states.downloading:
+        message = f"{states.downloading} namespaces download the weights, {states.filled} have them."
+        return ConditionChange(kind, False, Reason.WEIGHTS_DOWNLOADING, message)
+    if states.filled:
+        message = f"{states.filled} namespaces have the weights: `kubectl get pvc -A -l {selector}`."
+        return ConditionChange(kind, True, Reason.WEIGHTS_CACHED, message)
+    return ConditionChange(kind, None, Reason.NOT_STARTED, "No run or serving pool has needed the weights yet.")
+
+
+def _warnings(model: RLModelSpec, *, was_warned: bool) -> list[ConditionChange]:
+    """Return the change of the condition about credentials in clear text. Never warned of, it stays absent."""
+    credentials = clear_text_credentials(model)
+    if not credentials:
+        return [ConditionChange(ConditionType.WARNINGS, False, Reason.NO_WARNINGS)] if was_warned else []
+    names = ", ".join(f"`spec.{name}`" for name in credentials)
+    message = (
+        f"The values of {names} are in clear text in the RLModel and in the ConfigMap of each run, and the names are "
+        "those of credentials. Put each value into a Secret of the namespaces that use the model, name it with "
+        "`valueFrom.secretKeyRef` instead of `value`, and replace the credential: users may have read it."
+    )
+    return [ConditionChange(ConditionType.WARNINGS, True, Reason.CREDENTIAL_IN_CLEAR_TEXT, message)]
+
+
+def _status_object(model: Obj, status: Obj) -> Obj:
+    # The uid makes the API server reject the status if the model was deleted and created again.
+    metadata = {"name": model["metadata"]["name"], "uid": model["metadata"]["uid"]}
+    return {"apiVersion": API_VERSION, "kind": "RLModel", "metadata": metadata, "status": status}

@@ -1,0 +1,115 @@
+"""Caches of weights: how many namespaces have them, and the deletion of unused ones."""
+
+import logging
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+from rlrun.constants import SERVING_LABEL
+from rlrun.kube.async_client import AsyncKubeClient
+from rlrun.kube.errors import ApiError
+from rlrun.kube.kinds import CLAIM, DEPLOYMENT, JOB, NETWORK_POLICY, POD, RLMODEL, SERVICE_ACCOUNT, ResourceKind
+from rlrun.kube.objects import Obj
+from rlrun.kube.references import find_model
+from rlrun.protocol.problem import Problem
+
+from rlrun_operator.controller.models.model_status import CacheStates, uses_model
+from rlrun_operator.resources.models.model_volumes import cache_claim, is_cache_claim
+from rlrun_operator.resources.weights_cache import (
+    SELECTOR,
+    CacheIdentity,
+    has_fetched,
+    identity_of,
+    is_leaving,
+    job_condition,
+    owners,
+)
+
+log = logging.getLogger(__name__)
+
+
+class WeightsCaches:
+    """Reader of all caches, which deletes those that nothing uses."""
+
+    def __init__(self, cluster: AsyncKubeClient, namespaces: Sequence[str | None] = (None,)) -> None:
+        """`namespaces`: those of runs, or None for all."""
+        self._cluster = cluster
+        self._namespaces = namespaces
+
+    async def sweep(self, runs: Iterable[Obj]) -> Mapping[str, CacheStates] | None:
+        """Delete the caches that no RLModel, unfinished run or serving pool uses. Returns the states of the others.
+
+        `runs`: all runs of the namespaces. None: the caches could not be read.
+        """
+        try:
+            models = await self._cluster.list(RLMODEL)
+            used = {
+                (run["metadata"].get("namespace"), (run.get("spec") or {}).get("model"))
+                for run in runs
+                if uses_model(run)
+            }
+            states: dict[str, Counter[str]] = defaultdict(Counter)
+            for namespace in self._namespaces:
+                claims = await self._list(CLAIM, namespace)
+                if not claims:
+                    continue
+                pools = await self._cluster.list(DEPLOYMENT, namespace, {SERVING_LABEL: ""})
+                mounted = {(pool["metadata"]["namespace"], claim) for pool in pools for claim in _mounted_claims(pool)}
+                jobs = {
+                    (j["metadata"]["namespace"], j["metadata"]["name"]): j for j in await self._list(JOB, namespace)
+                }
+                is_busy = any(job_condition(job, "Complete") is None for job in jobs.values())
+                pods = await self._list(POD, namespace) if is_busy else []
+                fetched = {uid for pod in pods if has_fetched(pod) for uid in owners(pod)}
+                for claim in claims:
+                    identity = identity_of(claim)
+                    if not is_cache_claim(identity.name):
+                        continue
+                    if (identity.namespace, identity.name) not in mounted and is_unused(identity, models, used):
+                        await self._delete(identity, claim)
+                    elif not is_leaving(claim):
+                        states[identity.name][_state(jobs.get((identity.namespace, identity.name)), fetched)] += 1
+        except ApiError as error:
+            log.warning("The caches of weights could not be read; retrying at the next resync: %s", error)
+            return None
+        return {name: CacheStates(**counts) for name, counts in states.items()}
+
+    async def _list(self, kind: ResourceKind, namespace: str | None) -> list[Obj]:
+        return await self._cluster.list(kind, namespace, SELECTOR)
+
+    async def _delete(self, identity: CacheIdentity, claim: Obj) -> None:
+        if is_leaving(claim):
+            return
+        log.info("deleting the weights of %s in namespace %s, which nothing uses", identity.model, identity.namespace)
+        # Users may make a claim with these labels: nothing is deleted for the name that it has in common.
+        for kind in (JOB, NETWORK_POLICY, SERVICE_ACCOUNT):
+            for obj in await self._cluster.list(kind, identity.namespace, identity.labels()):
+                metadata = obj["metadata"]
+                if metadata["name"] == identity.name:
+                    await self._cluster.delete(kind, identity.namespace, identity.name, metadata["uid"])
+        await self._cluster.delete(CLAIM, identity.namespace, identity.name, claim["metadata"]["uid"])
+
+
+def is_unused(identity: CacheIdentity, models: Iterable[Obj], used: Collection[tuple[object, object]]) -> bool:
+    """Return whether no RLModel has this cache and no unfinished run of the namespace began with it.
+
+    `used`: namespace and model of the unfinished runs. The cache of an RLModel that is invalid is not known, and stays.
+    """
+    if (identity.namespace, identity.model) in used:
+        return False
+    same = [m for m in models if m["spec"].get("id") == identity.model]
+    found = find_model(identity.model, same)
+    return not same or (not isinstance(found, Problem) and cache_claim(found) != identity.name)
+
+
+def _mounted_claims(pool: Obj) -> Iterable[str]:
+    """Yield the names of the claims that the engines of a pool mount: the pool serves while the model has another."""
+    for volume in pool["spec"]["template"]["spec"].get("volumes") or []:
+        if "persistentVolumeClaim" in volume:
+            yield volume["persistentVolumeClaim"]["claimName"]
+
+
+def _state(job: Obj | None, fetched: Collection[str]) -> str:
+    """Return the state of a cache. `fetched`: uids of Jobs of which a pod has downloaded all files."""
+    if job is not None and (job_condition(job, "Complete") is not None or job["metadata"]["uid"] in fetched):
+        return "filled"
+    return "failed" if job_condition(job, "Failed") is not None else "downloading"

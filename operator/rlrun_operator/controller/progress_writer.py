@@ -1,0 +1,65 @@
+"""Writer of the progress of runs: a step costs one patch of the status, without observation and plan."""
+
+import logging
+from collections.abc import Mapping
+
+from rlrun.constants import CONFLICT
+from rlrun.kube.errors import ApiError
+from rlrun.kube.kinds import RLRUN
+from rlrun.kube.objects import Obj
+
+from rlrun_operator.cluster.runs import RunObjects
+from rlrun_operator.controller.orchestrator_client import OrchestratorClient
+from rlrun_operator.planning.plan.observation import RunKey
+from rlrun_operator.planning.plan_progress import plan_progress
+from rlrun_operator.runtime.metrics import STATUS_WRITES
+
+log = logging.getLogger(__name__)
+
+AT_ONCE = 0.0
+"""Seconds until the reconcile of a run of which more than the progress has changed."""
+
+
+class ProgressWriter:
+    """Writer of the progress of one run per call."""
+
+    def __init__(self, objects: RunObjects, poller: OrchestratorClient) -> None:
+        self._objects = objects
+        self._poller = poller
+
+    async def write(self, key: RunKey) -> float | None:
+        """Write what the orchestrator has reported. Returns AT_ONCE if that is not progress alone, else None.
+
+        No other write of the operator changes the run meanwhile, because the work queue gives a key to one worker. One
+        of a user is not overwritten, but causes a reconcile: the patch is for the version that was read.
+        """
+        run = await self._objects.get(RLRUN, key.namespace, key.name)
+        report = self._poller.known_report(key)
+        status = None if run is None or report is None else plan_progress(run, report)
+        if run is None or status is None:
+            return AT_ONCE
+        old = run["status"]
+        new = {"progress": status.progress, "groups": status.groups}
+        parts = {
+            name: difference(old.get(name) or {}, part.to_json_dict()) for name, part in new.items() if part is not None
+        }
+        changes = {name: part for name, part in parts.items() if part}
+        if not changes:
+            return None
+        metadata = {"resourceVersion": run["metadata"]["resourceVersion"]}
+        try:
+            await self._objects.cluster.patch_status(
+                RLRUN, key.namespace, key.name, {"metadata": metadata, "status": changes}
+            )
+        except ApiError as error:
+            if error.status == CONFLICT or error.is_object_missing:
+                log.info("%s has changed; a reconcile writes its progress", key)
+                return AT_ONCE
+            raise
+        STATUS_WRITES.inc()
+        return None
+
+
+def difference(old: Mapping[str, object], new: Mapping[str, object]) -> Obj:
+    """Return the merge patch that makes `new` of `old`, both without maps: a field that is missing in `new` is None."""
+    return {key: new.get(key) for key in sorted(old.keys() | new.keys()) if old.get(key) != new.get(key)}

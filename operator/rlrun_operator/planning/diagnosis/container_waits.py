@@ -1,0 +1,104 @@
+"""Explanation of containers that wait, from the reasons of the kubelet and the words of the container runtime."""
+
+from dataclasses import dataclass
+
+from rlrun.api.run_status import StartupFailureKind
+from rlrun.constants import Reason
+from rlrun.kube.objects import Obj
+from rlrun.kube.pods import component_of, container_image
+from rlrun.protocol.problem import Problem
+
+STARTING = frozenset({"", "ContainerCreating", "PodInitializing"})
+"""Reasons of containers that are about to start, or whose pod lacks a volume, its network or an earlier container."""
+CRASHING = "CrashLoopBackOff"
+"""The end of the container explains it."""
+PULL_REASONS = frozenset(
+    {
+        "ErrImagePull",
+        "ImagePullBackOff",
+        "InvalidImageName",
+        "ErrImageNeverPull",
+        "ImageInspectError",
+        "RegistryUnavailable",
+        "SignatureValidationFailed",
+    }
+)
+CONFIG_REASON = "CreateContainerConfigError"
+PULL_REASON_ADVICE = {
+    "InvalidImageName": "The name is not that of an image: correct it in the RLModel or the chart's values.",
+    "ErrImageNeverPull": "The image is not on the node and its pull policy is Never: load it, or change the policy.",
+    "ImageInspectError": "The node's container runtime cannot read its copy of the image: remove the image from the "
+    "node, or use another node.",
+    "SignatureValidationFailed": "The node's policy asks for a signature that the image does not have: sign the image, "
+    "or correct the policy.",
+}
+PULL_WORD_ADVICE = (
+    (
+        ("SignatureValidationFailed", "signature validation failed"),
+        PULL_REASON_ADVICE["SignatureValidationFailed"],
+    ),
+    (
+        ("unauthorized", "authentication required", "denied", "401", "403 Forbidden"),
+        "The registry refuses the node's credentials: set the chart's `imagePullSecrets`, and create the Secret in the "
+        "run's namespace.",
+    ),
+    (("toomanyrequests", "429"), "The registry limits its pulls: use credentials or a mirror, or wait."),
+    (("x509:",), "The nodes do not trust the registry's certificate: add its authority to their container runtime."),
+    (
+        ("no match for platform", "no matching manifest"),
+        "The image has no variant for the node's architecture: use another image, or select other nodes.",
+    ),
+    (
+        ("no such host", "dial tcp", "i/o timeout", "TLS handshake timeout", "connection refused"),
+        "The node does not reach the registry: check its DNS, proxy and firewall.",
+    ),
+    (("no space left on device",), "The node's disk is full: free it, or use another node."),
+)
+CONFIG_ADVICE = (
+    (("non-numeric user", "run as root"), "Use an image whose user is a number other than 0."),
+    (("not found", "couldn't find key"), "Create the missing object or key, or correct the reference to it."),
+)
+
+
+@dataclass(frozen=True)
+class ContainerWait:
+    """Reason for which a container cannot start."""
+
+    problem: Problem
+    kind: StartupFailureKind
+
+
+def explain_wait(pod: Obj, status: Obj) -> ContainerWait | None:
+    """Return why the container waits, or None if it does not, only needs time, or has ended before."""
+    waiting = (status.get("state") or {}).get("waiting") or {}
+    reason, detail = str(waiting.get("reason") or ""), str(waiting.get("message") or "")
+    if reason in STARTING or reason == CRASHING:
+        return None
+    if reason in PULL_REASONS:
+        message = (
+            f"{component_of(pod)}: image {container_image(pod, status['name'])} cannot be pulled "
+            f"({reason}{': ' + detail if detail else ''}). {_pull_advice(reason, detail)}"
+        )
+        return ContainerWait(Problem(reason=Reason.IMAGE_PULL_FAILED, message=message), StartupFailureKind.image_pull)
+    # Any other reason is an error of the kubelet or the runtime: CreateContainerError, RunContainerError, ...
+    is_config = reason == CONFIG_REASON
+    advice = _first_advice(CONFIG_ADVICE, detail) or (
+        "Create the missing object, or correct the reference to it."
+        if is_config
+        else "Correct the cause that the error names, often a command, a volume, the image's architecture or the node."
+    )
+    message = f"{component_of(pod)}: container {status['name']} cannot be created: {detail or reason}. {advice}"
+    kind = Reason.CREATE_CONTAINER_CONFIG_ERROR if is_config else Reason.CREATE_FAILED
+    return ContainerWait(Problem(reason=kind, message=message), StartupFailureKind.config_error)
+
+
+def _pull_advice(reason: str, detail: str) -> str:
+    return (
+        PULL_REASON_ADVICE.get(reason)
+        or _first_advice(PULL_WORD_ADVICE, detail)
+        or "Correct the image in the RLModel or the chart's values, or give the nodes access to its registry."
+    )
+
+
+def _first_advice(table: tuple[tuple[tuple[str, ...], str], ...], words: str) -> str | None:
+    return next((advice for parts, advice in table if any(part in words for part in parts)), None)

@@ -1,0 +1,44 @@
+"""Containers that are not the operator's, for example the proxy of a mesh, and that keep it from being ready.
+
+Their restarts and ends are not those of the run: they are neither counted nor final.
+"""
+
+from rlrun.constants import Reason
+from rlrun.kube.objects import Obj
+from rlrun.kube.pods import closed_gate, component_of, injected_statuses, role_of
+from rlrun.protocol.problem import Problem
+
+from rlrun_operator.planning.diagnosis.container_waits import CRASHING, STARTING
+from rlrun_operator.planning.diagnosis.scheduling import shape_fields
+
+
+def explain_injected(pod: Obj) -> Problem | None:
+    """Return which readiness gate or injected container keeps the pod from being ready, or None."""
+    gate = closed_gate(pod)
+    if gate is not None:
+        return Problem(
+            reason=Reason.READINESS_GATE_CLOSED,
+            message=f"{component_of(pod)}: the containers of pod {pod['metadata']['name']} are ready, the pod is not: "
+            f"{gate.rstrip('.')}. The controller that set the gate opens it.",
+        )
+    failing = next((s for s in injected_statuses(pod) if _trouble(s) is not None), None)
+    if failing is None:
+        return None
+    return Problem(
+        reason=Reason.INJECTED_CONTAINER_FAILED,
+        message=f"{component_of(pod)}: container {failing['name']} of pod {pod['metadata']['name']}, which a mesh, "
+        f"another program or `podTemplate` has added, keeps it from being ready: {_trouble(failing)}. Repair it, or "
+        f"keep it out: a mesh heeds `meshInjection: Refused`, see {shape_fields(role_of(pod), 'meshInjection')}.",
+    )
+
+
+def _trouble(status: Obj) -> str | None:
+    state, last = status.get("state") or {}, status.get("lastState") or {}
+    waiting = state.get("waiting") or {}
+    ended = state.get("terminated") or last.get("terminated") or {}
+    reason = str(waiting.get("reason") or "")
+    if ended.get("exitCode", 0) != 0 and (reason == CRASHING or "terminated" in state):
+        return f"it ended with exit code {ended['exitCode']} ({ended.get('reason') or 'Error'})"
+    if reason not in STARTING:
+        return f"{reason}: {waiting.get('message') or 'no message'}".rstrip(".")
+    return None

@@ -1,0 +1,52 @@
+"""Pods that have a node and no container yet: their kubelet prepares volumes, network and images.
+
+The pod's status then says only ContainerCreating or PodInitializing. What fails is in the pod's Events.
+"""
+
+import re
+from datetime import datetime
+
+from rlrun.constants import Reason
+from rlrun.kube.conditions import parse_time
+from rlrun.kube.objects import Obj
+from rlrun.kube.pods import component_of, condition_of, container_statuses, injected_statuses, is_leaving, node_of
+from rlrun.protocol.problem import Problem
+
+from rlrun_operator.planning.diagnosis.container_waits import STARTING
+from rlrun_operator.planning.plan.pod_event import PodEvent
+
+VOLUME_EVENTS = frozenset({"FailedMount", "FailedAttachVolume", "FailedMapVolume"})
+NETWORK_EVENTS = frozenset({"FailedCreatePodSandBox", "FailedPodSandBoxStatus", "NetworkNotReady"})
+IDENTIFIER = re.compile(r"\b[0-9a-f]{32,}\b")
+"""Identifiers of sandboxes and containers. A new one in each try would change the run's status each time."""
+
+
+def without_container_since(pod: Obj) -> datetime | None:
+    """Return since when the pod has had a node and no running container, or None if it has none or one."""
+    scheduled = condition_of(pod, "PodScheduled")
+    statuses = container_statuses(pod)
+    if is_leaving(pod) or pod.get("status", {}).get("phase") != "Pending" or scheduled.get("status") != "True":
+        return None
+    states = [status.get("state") or {} for status in (*statuses, *injected_statuses(pod))]
+    waits = [str((state.get("waiting") or {}).get("reason") or "") for state in states if "terminated" not in state]
+    if any("running" in state for state in states) or not all(reason in STARTING for reason in waits):
+        return None
+    ends = [parse_time((state.get("terminated") or {}).get("finishedAt")) for state in states]
+    times = [parse_time(scheduled.get("lastTransitionTime")), *ends]
+    return max((time for time in times if time is not None), default=None)
+
+
+def explain_event(pod: Obj, event: PodEvent | None) -> Problem | None:
+    """Return why the pod has no container yet, from its newest Event, or None without a warning."""
+    if event is None or not event.warning or without_container_since(pod) is None:
+        return None
+    name, words = pod["metadata"]["name"], IDENTIFIER.sub("…", event.message).rstrip(".") + "."
+    start = f"{component_of(pod)}: the containers of pod {name} on node {node_of(pod)} cannot be created"
+    if event.reason in VOLUME_EVENTS:
+        advice = "Create the Secret, ConfigMap or claim that the message names, or repair the node's storage driver."
+        return Problem(reason=Reason.VOLUME_MOUNT_FAILED, message=f"{start}, a volume is missing: {words} {advice}")
+    if event.reason in NETWORK_EVENTS:
+        advice = "Repair the network plugin or the container runtime of the node, or install its runtime class."
+        return Problem(reason=Reason.POD_SANDBOX_FAILED, message=f"{start}, its sandbox is missing: {words} {advice}")
+    advice = f"See `kubectl describe pod {name}`."
+    return Problem(reason=Reason.CREATE_FAILED, message=f"{start} ({event.reason}): {words} {advice}")

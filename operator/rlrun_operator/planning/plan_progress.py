@@ -1,0 +1,40 @@
+"""The part of a run's status that a step changes, if it changes nothing else. Pure."""
+
+from datetime import UTC, datetime
+
+from rlrun.api.base.phases import Phase
+from rlrun.api.run_status import RLRunStatus
+from rlrun.kube.objects import Obj
+from rlrun.protocol.orchestrator import RunPhase, RunStatus
+from rlrun.protocol.problem import Problem
+
+from rlrun_operator.planning.diagnosis.run_progress import progress_change, warning_conditions
+from rlrun_operator.planning.plan.actions import StatusChange
+from rlrun_operator.planning.plan.status_builder import apply_change
+from rlrun_operator.planning.policies.artifacts.upload_schedule import UploadSchedule
+from rlrun_operator.planning.policies.spec.validation import parse_spec
+
+ANY_TIME = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def plan_progress(run: Obj, report: RunStatus) -> RLRunStatus | None:
+    """Return the status of the run with the progress of the report, or None if only a reconcile can tell its status.
+
+    That is so for each step after which a checkpoint or an adapter is due, for a report that changes a condition, and
+    for a run that does not train or whose spec has changed.
+    """
+    metadata, status = run["metadata"], RLRunStatus.parse(run.get("status"))
+    spec = parse_spec(run)
+    if isinstance(spec, Problem) or status.progress is None or status.resolved is None:
+        return None
+    trains = status.phase is Phase.running and report.phase is RunPhase.running
+    if not trains or metadata.get("deletionTimestamp") or metadata.get("generation") != status.observed_generation:
+        return None
+    shown = status.progress.step
+    interval = spec.checkpoints.interval or status.resolved.checkpoint_interval or 1
+    schedule = UploadSchedule(interval, spec.adapters.interval, spec.max_steps)
+    has_other_end = report.max_steps != status.progress.max_steps
+    if report.step < shown or has_other_end or schedule.is_passed(shown, report.step):
+        return None
+    after = apply_change(status, StatusChange(warning_conditions(status, report)), ANY_TIME)
+    return status.model_copy(update=progress_change(status, report)) if after == status else None

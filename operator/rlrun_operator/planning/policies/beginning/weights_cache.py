@@ -1,0 +1,147 @@
+"""Cache of the weights: an attempt's pods are created once the claim of the namespace has all files.
+
+No pod holds a GPU while the weights are downloaded, and the run asks its queue for a place afterwards. Which claim an
+attempt uses is frozen with its configuration. A serving pool waits in the same way.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from rlrun.api.model import RLModelSpec
+from rlrun.api.run import RLRunSpec
+from rlrun.api.run_status import RLRunStatus
+from rlrun.constants import ConditionType, Reason
+from rlrun.kube.conditions import seconds
+from rlrun.kube.kinds import CLAIM
+from rlrun.kube.objects import Obj, ObjectRef
+from rlrun.kube.refusals import explain_refusal
+from rlrun.protocol.problem import Problem
+from rlrun.protocol.resolved import ResolvedRun
+
+from rlrun_operator.config.settings import OperatorSettings
+from rlrun_operator.planning.diagnosis.pod_diagnostics import diagnose_pod
+from rlrun_operator.planning.plan.actions import ConditionChange, PlanPart, StatusChange
+from rlrun_operator.planning.plan.observation import RunObservation
+from rlrun_operator.planning.plan.pod_event import newest_event
+from rlrun_operator.planning.policies.running.deadlines import plan_waiting
+from rlrun_operator.planning.policies.spec.resolution import frozen_config, resolve_run
+from rlrun_operator.resources.weights_cache import (
+    CacheIdentity,
+    ObservedWeights,
+    cache_identity,
+    cache_objects,
+    is_leaving,
+    job_condition,
+)
+
+RETRY_SECONDS = 60
+"""Time after which a failed Job is created again."""
+REFUSED = "FailedCreate"
+"""Reason of the Events of a Job whose pods the API server refuses."""
+
+
+@dataclass(frozen=True)
+class CacheFill:
+    """Writes that fill a cache which has not all files, and the problem that a run or a serving pool waits for."""
+
+    problem: Problem
+    applies: tuple[Obj, ...] = ()
+    deletes: tuple[ObjectRef, ...] = ()
+
+
+def wait_for_weights(
+    observation: RunObservation, status: RLRunStatus, spec: RLRunSpec, settings: OperatorSettings, now: datetime
+) -> PlanPart | None:
+    """Wait until the weights are on the claim of the namespace, and let a Job download them."""
+    if frozen_config(observation, status.attempt) is not None:
+        return None
+    resolved = resolve_run(observation, status, spec, settings)
+    if isinstance(resolved, Problem):
+        return None
+    identity = cache_identity(observation.namespace, resolved.model)
+    if identity is None:
+        return None
+    seen = observation.weights
+    if seen.is_filled:
+        return PlanPart(status=_condition(True, Problem(reason=Reason.WEIGHTS_CACHED, message="")))
+    fill = fill_cache(identity, resolved.model, settings, seen, observation.storage_key, now)
+    part = PlanPart(
+        status=_condition(False, fill.problem),
+        applies=fill.applies,
+        deletes=fill.deletes,
+        writes_children=bool(fill.applies),
+    )
+    return part.then(plan_waiting(observation, status, spec, settings, now, fill.problem))
+
+
+def awaits_weights(observation: RunObservation, attempt: int, resolved: ResolvedRun) -> bool:
+    """True if the attempt waits for its cache, so that it needs no place in a queue yet."""
+    if frozen_config(observation, attempt) is not None or observation.weights.is_filled:
+        return False
+    return cache_identity(observation.namespace, resolved.model) is not None
+
+
+def fill_cache(
+    identity: CacheIdentity,
+    model: RLModelSpec,
+    settings: OperatorSettings,
+    seen: ObservedWeights,
+    storage_key: bytes,
+    now: datetime,
+) -> CacheFill:
+    """Return the writes that fill a cache which has not all files, and what is waited for."""
+    if _is_outdated(seen, now) and seen.job is not None:
+        return CacheFill(waiting_problem(identity, model, seen), deletes=(ObjectRef.of(seen.job),))
+    if seen.job is not None or (seen.claim is not None and is_leaving(seen.claim)):
+        return CacheFill(waiting_problem(identity, model, seen))
+    objects = cache_objects(identity, settings, model, storage_key)
+    # The size of a claim that exists may have been raised by hand.
+    applies = tuple(obj for obj in objects if seen.claim is None or obj["kind"] != CLAIM.kind)
+    # A reason that a refusal of the objects replaces.
+    problem = Problem(reason=Reason.STARTING, message=f"Claim and Job {identity.name} are being created.")
+    return CacheFill(problem, applies)
+
+
+def waiting_problem(identity: CacheIdentity, model: RLModelSpec, seen: ObservedWeights) -> Problem:
+    """Return what is waited for: the download, or what keeps it from beginning or ending well."""
+    where = f"claim {identity.namespace}/{identity.name}"
+    if seen.claim is not None and is_leaving(seen.claim):
+        message = f"The {where} with the weights is being deleted, and is created again when no pod uses it."
+        return Problem(reason=Reason.WEIGHTS_NOT_CACHED, message=message)
+    event = newest_event(seen.events)
+    if event is not None and event.warning and event.reason == REFUSED:
+        return explain_refusal(
+            f"The API server refused a pod of Job {identity.namespace}/{identity.name}", event.message
+        )
+    newest = max(seen.pods, key=lambda pod: str(pod["metadata"].get("creationTimestamp")), default=None)
+    told = None if newest is None else diagnose_pod(newest)
+    if told is not None:
+        return told.problem
+    if job_condition(seen.job, "Suspended") is not None:
+        return Problem(
+            reason=Reason.WEIGHTS_NOT_CACHED,
+            message=f"Job {identity.namespace}/{identity.name} is suspended. A queue of Jobs must leave it out, for "
+            "example Kueue with manageJobsWithoutQueueName.",
+        )
+    if seen.failure is not None:
+        return Problem(
+            reason=Reason.WEIGHTS_NOT_CACHED,
+            message=f"Job {identity.namespace}/{identity.name} did not download {model.source} to its claim: "
+            f"{seen.failure.get('message') or seen.failure.get('reason')} It is created again after {RETRY_SECONDS} s.",
+        )
+    return Problem(
+        reason=Reason.WEIGHTS_DOWNLOADING,
+        message=f"{model.source} is being downloaded to {where}. `kubectl logs -n {identity.namespace} "
+        f"job/{identity.name}` shows the progress.",
+    )
+
+
+def _is_outdated(seen: ObservedWeights, now: datetime) -> bool:
+    """True if the Job is to be created again: it has failed, or its claim is gone."""
+    if seen.failed_at is not None:
+        return seconds(seen.failed_at, now) >= RETRY_SECONDS
+    return seen.claim is None
+
+
+def _condition(value: bool, problem: Problem) -> StatusChange:
+    return StatusChange((ConditionChange(ConditionType.WEIGHTS_CACHED, value, problem.reason, problem.message),))

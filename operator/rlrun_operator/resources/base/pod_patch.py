@@ -1,0 +1,38 @@
+"""Strategic merge of a `podTemplate` over a pod template, with the list keys of Kubernetes.
+
+`rlrun.api.base.pod_patch` has refused what would open the pod or cannot be merged, so that this only merges.
+"""
+
+from typing import Any
+
+from rlrun.api.base.pod_patch import MERGE_KEYS
+
+from rlrun_operator.resources.base.security_context import SECURITY_CONTEXT
+
+Obj = dict[str, Any]
+
+NEW_CONTAINER: Obj = {"securityContext": {k: v for k, v in SECURITY_CONTEXT.items() if k != "readOnlyRootFilesystem"}}
+"""Fields of a container that only the patch has, as the restricted Pod Security Standard demands them."""
+
+
+def patch_template(template: Obj, patch: Obj) -> Obj:
+    """Return the template with the patch merged over it."""
+    spec = patch.get("spec", {})
+    for kind in ("containers", "initContainers"):
+        own = {container["name"] for container in template["spec"].get(kind, [])}
+        added = [c if c["name"] in own else _merge(NEW_CONTAINER, c) for c in spec.get(kind, [])]
+        spec = {**spec, kind: added} if added else spec
+    merged: Obj = _merge(template, {**patch, "spec": spec})
+    return merged
+
+
+def _merge(base: Any, patch: Any, key: str = "") -> Any:
+    if isinstance(base, dict) and isinstance(patch, dict):
+        return {**base, **{k: _merge(base.get(k), value, k) for k, value in patch.items()}}
+    if isinstance(base, list) and key in MERGE_KEYS:
+        name = MERGE_KEYS[key]
+        entries = {entry[name]: entry for entry in base}
+        for entry in patch:
+            entries[entry[name]] = _merge(entries.get(entry[name]), entry)
+        return list(entries.values())
+    return patch

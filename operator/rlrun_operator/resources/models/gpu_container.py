@@ -1,0 +1,63 @@
+"""Init container that checks the GPUs of a trainer or an engine, before the weights are downloaded.
+
+Devices are missing if the node's driver is too old for the image, or if its container runtime adds none. Without the
+check a trainer would fail after the download, and an engine would restart again and again.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rlrun.api.model import Pods
+from rlrun.constants import Role
+from rlrun.service.gpu_check import COMPATIBILITY_VARIABLE, DEVICE_VARIABLE, GPUS_VARIABLE, NODE_VARIABLE
+
+from rlrun_operator.config.settings import Image, OperatorSettings
+from rlrun_operator.resources.base.pod_templates import container, has_devices, has_read_only_root, resources_of
+
+Obj = dict[str, Any]
+
+NAME = "gpu-check"
+DEVICE_VARIABLES = (DEVICE_VARIABLE, COMPATIBILITY_VARIABLE, "CUDA_", "NVIDIA_", "LD_LIBRARY_PATH")
+"""Begins of the names of variables that select or hide devices. The check gets no others of the RLModel."""
+
+
+def with_gpu_variables(made: Obj, shape: Pods) -> Obj:
+    """Return the container with the number of GPUs that it must have, unless the RLModel sets the variable.
+
+    Without `gpus`, other devices may be GPUs, for example instances of a partitioned one (MIG) or those of a claim. The
+    process then uses the one that it finds, and CPUs without one.
+    """
+    named = {entry["name"] for entry in made["env"]}
+    own: list[Obj] = []
+    if shape.gpus or not has_devices(shape):
+        own.append({"name": GPUS_VARIABLE, "value": str(shape.gpus)})
+    if shape.gpus:
+        own.append({"name": NODE_VARIABLE, "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}})
+    return {**made, "env": [*made["env"], *(entry for entry in own if entry["name"] not in named)]}
+
+
+def gpu_checks(
+    settings: OperatorSettings,
+    shape: Pods,
+    role: Role,
+    image: Image,
+    command: Sequence[str],
+    mounts: Mapping[str, str] | None = None,
+) -> list[Obj]:
+    """Return the init container in the image of the role, or none for pods without GPUs.
+
+    The kubelet gives the GPUs of an init container to the pod's other containers afterwards.
+    """
+    if not shape.gpus:
+        return []
+    made = container(
+        NAME,
+        shape.image or image,
+        image,
+        command=[*command, role.value],
+        extra_env=[v for v in shape.env if v.value_from is None and v.name.startswith(DEVICE_VARIABLES)],
+        read_only_mounts=mounts,
+        read_only_root=has_read_only_root(settings, shape),
+        resources=resources_of(settings.sidecar_resources, shape.gpus),
+    )
+    return [with_gpu_variables(made, shape)]

@@ -1,0 +1,43 @@
+"""Caches of trainers and engines: compiled kernels and graphs, in one volume of the pod.
+
+Libraries choose a folder each, in the home folder or beside their code, which is read-only for the user of the pods. A
+claim keeps the caches: an engine that replaces another one then compiles nothing, which takes minutes otherwise.
+"""
+
+from typing import Any
+
+from rlrun.api.model import Pods
+
+from rlrun_operator.config.settings import OperatorSettings
+from rlrun_operator.resources.base.pod_templates import disk_volume
+from rlrun_operator.resources.models.model_volumes import model_storage
+
+Obj = dict[str, Any]
+
+VOLUME = "cache"
+CACHE_DIR = "/cache"
+FOLDERS = {
+    "XDG_CACHE_HOME": "",
+    "HF_HOME": "huggingface",
+    "VLLM_CACHE_ROOT": "vllm",
+    "VLLM_CONFIG_ROOT": "vllm-config",
+    "TORCHINDUCTOR_CACHE_DIR": "inductor",
+    "TORCH_EXTENSIONS_DIR": "torch-extensions",
+    "TRITON_CACHE_DIR": "triton",
+    "FLASHINFER_WORKSPACE_BASE": "flashinfer",
+    "CUDA_CACHE_PATH": "cuda",
+    "NUMBA_CACHE_DIR": "numba",
+}
+"""Folder in the volume by the variable that a library reads."""
+
+
+def cache_env() -> dict[str, str]:
+    """Return the variables by which libraries find their folder."""
+    return {name: f"{CACHE_DIR}/{folder}".rstrip("/") for name, folder in FOLDERS.items()}
+
+
+def cache_volume(settings: OperatorSettings, shape: Pods) -> dict[str, Obj]:
+    """Return the volume: the claim that the RLModel names, or one on the disk of the node that ends with the pod."""
+    if shape.cache_claim is not None:
+        return {VOLUME: {"persistentVolumeClaim": {"claimName": shape.cache_claim}}}
+    return {VOLUME: disk_volume(model_storage(settings, shape))}

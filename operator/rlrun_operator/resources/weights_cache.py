@@ -1,0 +1,243 @@
+"""Cache of a model's weights in a namespace: a claim, and the Job that fills it.
+
+The claim is in the namespace of runs and serving pools, because pods mount claims of their own namespace only, and two
+PersistentVolumes of one CSI volume are not supported on one node (kubernetes/kubernetes#132921). A namespace that
+changes its files changes those of its own pods only. The Job is the record of what the claim holds: its pods replace
+one another, continue a download that was interrupted, and find a complete one in seconds.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from rlrun.api.base.pod_shape import MeshInjection, PodShape
+from rlrun.api.model import RLModelSpec
+from rlrun.constants import (
+    COMPONENT_LABEL,
+    FIELD_MANAGER,
+    MANAGED_BY_LABEL,
+    MODEL_ANNOTATION,
+    ROLE_LABEL,
+    WEIGHTS_LABEL,
+    ExitCode,
+    Role,
+)
+from rlrun.kube.conditions import parse_time
+from rlrun.kube.objects import annotation
+
+from rlrun_operator.config.settings import OperatorSettings
+from rlrun_operator.resources.access.storage_access import StorageAccess
+from rlrun_operator.resources.base.pod_templates import pod_template, storage_limit
+from rlrun_operator.resources.models.model_volumes import VOLUME, cache_claim, fetcher, fetcher_client
+from rlrun_operator.resources.network import model_egress
+from rlrun_operator.resources.platform import service_account
+
+Obj = dict[str, Any]
+
+COMPONENT = "weights"
+SELECTOR = {COMPONENT_LABEL: COMPONENT, MANAGED_BY_LABEL: FIELD_MANAGER}
+"""Labels of the objects of all caches."""
+ROLE = Role.trainer
+"""Role of the Job's pods: their problems and remedies are those of the trainer's download. They are in no run."""
+FETCHER = "fetch-model"
+BACKOFF_LIMIT = 6
+
+
+@dataclass(frozen=True)
+class CacheIdentity:
+    """Identity of the cache of one source in one namespace."""
+
+    namespace: str
+    name: str
+    """Name of the claim, the Job and the other objects."""
+    model: str
+    """Id of the base model."""
+
+    @property
+    def service_account(self) -> str:
+        """Name of the ServiceAccount of the Job's pods."""
+        return self.name
+
+    @property
+    def token_secret(self) -> str:
+        """Empty: the Job calls no process of a run."""
+        return ""
+
+    def selector(self, role: Role | None = None, component: str | None = None) -> dict[str, str]:
+        """Return the labels that select the Job's pods."""
+        return {WEIGHTS_LABEL: self.name}
+
+    def labels(self, role: Role | None = None, component: str | None = None) -> dict[str, str]:
+        """Return all labels of an object of the cache, without labels of a run, so that no run selects it."""
+        labels = {
+            **self.selector(),
+            **SELECTOR,
+            "app.kubernetes.io/name": "rlrun",
+            "app.kubernetes.io/part-of": "rlrun",
+        }
+        return labels | ({ROLE_LABEL: role.value} if role else {})
+
+    def metadata(self, name: str, role: Role | None = None, component: str | None = None) -> Obj:
+        """Return the metadata of an object of the cache."""
+        return {
+            "name": name,
+            "namespace": self.namespace,
+            "labels": self.labels(role, component),
+            "annotations": {MODEL_ANNOTATION: self.model},
+        }
+
+
+@dataclass(frozen=True)
+class ObservedWeights:
+    """State of the cache that a run or a serving pool needs."""
+
+    claim: Obj | None = None
+    job: Obj | None = None
+    pods: tuple[Obj, ...] = ()
+    """Pods of a Job that is not complete."""
+    events: tuple[Obj, ...] = ()
+    """Events of a Job without pods. Its status does not say that the API server refuses them."""
+
+    @property
+    def is_filled(self) -> bool:
+        """True if the claim has all files."""
+        if self.claim is None or is_leaving(self.claim):
+            return False
+        return job_condition(self.job, "Complete") is not None or any(has_fetched(pod) for pod in self.pods)
+
+    @property
+    def failure(self) -> Obj | None:
+        """Condition of a Job that has failed, or None."""
+        return job_condition(self.job, "Failed")
+
+    @property
+    def failed_at(self) -> datetime | None:
+        """Time at which the Job failed."""
+        return None if self.failure is None else parse_time(self.failure.get("lastTransitionTime"))
+
+
+def cache_identity(namespace: str, model: RLModelSpec) -> CacheIdentity | None:
+    """Return the identity of the model's cache in the namespace, or None without one."""
+    name = cache_claim(model)
+    return None if name is None else CacheIdentity(namespace, name, model.id)
+
+
+def identity_of(claim: Obj) -> CacheIdentity:
+    """Return the identity of the cache with this claim."""
+    metadata = claim["metadata"]
+    return CacheIdentity(metadata["namespace"], metadata["name"], annotation(claim, MODEL_ANNOTATION))
+
+
+def job_condition(job: Obj | None, kind: str) -> Obj | None:
+    """Return the condition of the Job if it is True."""
+    conditions = ((job or {}).get("status") or {}).get("conditions") or []
+    return next((c for c in conditions if c["type"] == kind and c.get("status") == "True"), None)
+
+
+def has_fetched(pod: Obj) -> bool:
+    """True if the pod's container has downloaded all files.
+
+    An injected container that runs on keeps the pod, and therefore its Job, from being complete.
+    """
+    statuses = (pod.get("status") or {}).get("containerStatuses") or []
+    ended = next((s.get("state", {}).get("terminated") for s in statuses if s["name"] == FETCHER), None)
+    return ended is not None and ended.get("exitCode") == 0
+
+
+def owners(pod: Obj) -> set[str]:
+    """Return the uids of the owners of a pod."""
+    return {owner["uid"] for owner in pod["metadata"].get("ownerReferences") or []}
+
+
+def is_leaving(obj: Obj) -> bool:
+    """True if the object is being deleted."""
+    return bool(obj["metadata"].get("deletionTimestamp"))
+
+
+def cache_objects(
+    identity: CacheIdentity, settings: OperatorSettings, model: RLModelSpec, storage_key: bytes
+) -> list[Obj]:
+    """Return the objects of the cache, dependencies first."""
+    return [
+        _claim(identity, model),
+        service_account(identity),
+        *([_network_policy(identity, settings)] if settings.network_policies else []),
+        _job(identity, settings, model, storage_key),
+    ]
+
+
+def _claim(identity: CacheIdentity, model: RLModelSpec) -> Obj:
+    cache = model.cache
+    assert cache is not None
+    spec: Obj = {"accessModes": [cache.access_mode], "resources": {"requests": {"storage": cache.size}}}
+    if cache.storage_class is not None:
+        spec["storageClassName"] = cache.storage_class
+    return {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": identity.metadata(identity.name),
+        "spec": spec,
+    }
+
+
+def _network_policy(identity: CacheIdentity, settings: OperatorSettings) -> Obj:
+    """Return the policy that admits no connection to the Job's pods, and limits theirs as it does a trainer's."""
+    rules = model_egress(settings)
+    limits: Obj = (
+        {"policyTypes": ["Ingress"]} if rules is None else {"policyTypes": ["Ingress", "Egress"], "egress": rules}
+    )
+    return {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": identity.metadata(identity.name),
+        "spec": {"podSelector": {"matchLabels": identity.selector()}, "ingress": [], **limits},
+    }
+
+
+def _job(identity: CacheIdentity, settings: OperatorSettings, model: RLModelSpec, storage_key: bytes) -> Obj:
+    client = fetcher_client(model.source, StorageAccess(settings, storage_key, identity.namespace, identity.name))
+    # A variable that both have is the trainer's.
+    env = [*model.inference.env, *model.trainer.env]
+    template = pod_template(
+        identity,
+        settings,
+        ROLE,
+        COMPONENT,
+        containers=[fetcher(settings, model.source, env, client)],
+        storage=storage_limit(settings.fetcher_resources, settings.ephemeral_storage.orchestrator),
+        volumes={VOLUME: {"persistentVolumeClaim": {"claimName": identity.name}}, **client.volumes},
+        shapes=_shapes(model),
+        restart_policy="Never",
+    )
+    on_configuration_error = {
+        "containerName": FETCHER,
+        "operator": "In",
+        "values": [ExitCode.CONFIGURATION.value],
+    }
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": identity.metadata(identity.name),
+        "spec": {
+            "backoffLimit": BACKOFF_LIMIT,
+            # Two pods must not write to one claim.
+            "podReplacementPolicy": "Failed",
+            "podFailurePolicy": {
+                "rules": [
+                    {"action": "FailJob", "onExitCodes": on_configuration_error},
+                    {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
+                ]
+            },
+            "template": template,
+        },
+    }
+
+
+def _shapes(model: RLModelSpec) -> list[PodShape]:
+    """Return the placement of the trainer: a volume is made where its first pod runs.
+
+    The trainer's other volumes may be in use on another node, and an ordinary sidecar never ends, so that a mesh
+    is refused unless the RLModel chooses.
+    """
+    placement = model.trainer.model_copy(update={"volumes": [], "volume_mounts": []})
+    return [PodShape(mesh_injection=MeshInjection.refused), placement]

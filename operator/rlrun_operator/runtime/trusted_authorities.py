@@ -1,0 +1,28 @@
+"""Certificate authorities that the pods of runs and serving pools trust beside the public ones."""
+
+from rlrun.service.trust_bundle import additional
+
+from rlrun_operator.config.settings import OperatorSettings, SettingsError
+
+MAX_BYTES = 96 * 1024
+"""Size of the certificates that are not public. They are a variable of each pod, and Linux has a limit of 128 KiB."""
+
+
+def with_ca_bundle(settings: OperatorSettings) -> OperatorSettings:
+    """Return the settings with the certificates of the file that they name. Raises SettingsError."""
+    path = settings.ca_bundle_file
+    if path is None:
+        return settings
+    try:
+        bundle = additional(path.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise SettingsError(
+            f"caBundle: the certificates in {path} cannot be used: {error}. Correct the ConfigMap or Secret that the "
+            "chart's value `caBundle` names."
+        ) from error
+    if len(bundle) > MAX_BYTES:
+        raise SettingsError(
+            f"caBundle: {path} has {len(bundle) // 1024} KiB of certificates beside the public ones. At most "
+            f"{MAX_BYTES // 1024} KiB are supported: leave out those that are not authorities of your own."
+        )
+    return settings.model_copy(update={"ca_bundle": bundle})
