@@ -13,7 +13,6 @@ from collections.abc import Callable
 # 20 s. Must be set before torch starts its threads.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
-import torch
 from rlrun.constants import ExitCode
 from rlrun.service.errors import ProblemError
 
@@ -28,7 +27,7 @@ log = logging.getLogger("rlrun_trainer")
 
 
 def _load(settings: TrainerSettings) -> BaseModel:
-    device = device_of(settings.device, torch.cuda.is_available())
+    device = device_of(settings, int(os.environ.get("LOCAL_RANK", "0")))
     return load_base(settings, init_process_group(device.type))
 
 
@@ -45,8 +44,7 @@ def follow(settings: TrainerSettings) -> int:
     try:
         base = _load(settings)
     except ProblemError as error:
-        report_failure(error)
-        return ExitCode.RESTART
+        return report_failure(error)
     crew = CollectiveExecutor(base, settings, leaving=lambda: bool(stopping))
     log.info("Process %d of %d is ready", base.world.rank, base.world.size)
     try:

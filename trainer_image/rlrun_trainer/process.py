@@ -12,10 +12,11 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import NoReturn
 
 from aiohttp import web
-from rlrun.constants import ExitCode
+from rlrun.constants import ExitCode, Reason
 from rlrun.protocol.access import TOKEN_VARIABLE
 from rlrun.service.errors import ProblemError
 from rlrun.service.exit import termination_log, write_termination_message
+from rlrun.service.server import listen_on
 from rlrun.storage.store import Store
 
 from rlrun_trainer.runtime.compute_thread import Compute
@@ -23,6 +24,7 @@ from rlrun_trainer.runtime.settings import TrainerSettings, parse
 from rlrun_trainer.server.http_server import Server
 from rlrun_trainer.sessions.backend import Backend
 from rlrun_trainer.sessions.session_registry import Sessions
+from rlrun_trainer.sessions.shutdown_budget import checkpoint_lost
 
 log = logging.getLogger("rlrun_trainer")
 
@@ -65,7 +67,7 @@ async def serve(settings: TrainerSettings, load: LoadBackend) -> int:
     server = Server(os.environ.get(TOKEN_VARIABLE))
     runner = web.AppRunner(server.application(), access_log=None, handle_signals=False, shutdown_timeout=1.0)
     await runner.setup()
-    await web.TCPSite(runner, settings.host, settings.port).start()
+    await listen_on(runner, settings.port, settings.host)
     log.info("Listening on port %d, %d threads", settings.port, settings.threads)
     compute = Compute()
     if settings.scratch is not None:
@@ -78,8 +80,7 @@ async def serve(settings: TrainerSettings, load: LoadBackend) -> int:
         try:
             server.sessions = Sessions(loading.result(), compute, Store.of_process(), settings)
         except ProblemError as error:
-            report_failure(error)
-            code = ExitCode.RESTART
+            code = report_failure(error)
         else:
             beating = asyncio.create_task(_beat(server.sessions))
             await waiting
@@ -91,10 +92,11 @@ async def serve(settings: TrainerSettings, load: LoadBackend) -> int:
     return code
 
 
-def report_failure(error: ProblemError) -> None:
-    """Log the reason why the process cannot start, and write it as the container's termination message."""
+def report_failure(error: ProblemError) -> ExitCode:
+    """Log why the process cannot start, write it as the container's termination message, and return the exit code."""
     log.error("%s", error)
     write_termination_message(error.problem, termination_log())
+    return ExitCode.CONFIGURATION if error.problem.reason == Reason.DEVICE_MISSING else ExitCode.RESTART
 
 
 async def _shut_down(sessions: Sessions, settings: TrainerSettings) -> None:
@@ -111,7 +113,11 @@ async def _shut_down(sessions: Sessions, settings: TrainerSettings) -> None:
     await sessions.rescue(seconds_left())
     lost = await sessions.drain(seconds_left())
     await sessions.stop(1.0)
-    if lost:
+    if steps := sessions.unsaved_steps():
+        problem = checkpoint_lost(steps, settings.shutdown_seconds)
+        log.warning("%s: %s", problem.reason, problem.message)
+        write_termination_message(problem, termination_log())
+    elif lost:
         log.warning("%d uploads are incomplete. The run resumes from the newest complete checkpoint.", lost)
     log.info("Shutdown took %.1f s", time.monotonic() - started)
 

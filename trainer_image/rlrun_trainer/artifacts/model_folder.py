@@ -2,11 +2,31 @@
 
 import json
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
 
 CONFIG = "config.json"
 COMPANIONS = (".json", ".txt", ".model", ".jinja", ".py")
 """Suffixes of the files copied beside the weights."""
+
+
+@dataclass(frozen=True)
+class ModelClass:
+    """Class of the model in a folder: the code that loads its weights."""
+
+    model_type: str
+    architectures: tuple[str, ...]
+
+    @classmethod
+    def of(cls, folder: Path) -> "ModelClass":
+        """Read the folder's configuration. Raises ValueError or OSError if that is impossible."""
+        config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+        if not isinstance(config, dict):
+            raise ValueError(f"{CONFIG} is not an object")
+        return cls(str(config.get("model_type")), tuple(map(str, config.get("architectures") or ())))
+
+    def __str__(self) -> str:
+        return f"{', '.join(self.architectures) or 'a model without architectures'} (model_type {self.model_type})"
 
 
 def copy_companions(model_dir: Path, folder: Path, dtype: str) -> None:

@@ -8,8 +8,9 @@ that still waits, and a job is retried as long as its session is open.
 import asyncio
 import contextlib
 import logging
+import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from rlrun.constants import LATER, Reason
 from rlrun.protocol.problem import Problem
@@ -41,6 +42,8 @@ class UploadJob:
     uri: S3Uri
     files: Files
     reward: float | None
+    snapshot_seconds: float = 0.0
+    """Time that the snapshot took."""
     size: int = 0
     """Size of the files in bytes."""
 
@@ -78,6 +81,9 @@ class UploadQueue:
     wait: Callable[[int], float] = wait_after
     completed: dict[ArtifactKind, list[int]] = field(default_factory=dict)
     problem: Problem | None = None
+    clock: Callable[[], float] = time.monotonic
+    checkpoint_seconds: float | None = None
+    """Time of the newest complete checkpoint: its snapshot and its upload, without failed attempts."""
     _jobs: list[UploadJob] = field(default_factory=list)
     """Jobs in order; the first one is running."""
     _sizes: dict[ArtifactKind, int] = field(default_factory=dict)
@@ -113,7 +119,7 @@ class UploadQueue:
 
     def submit(self, job: UploadJob, first: bool = False) -> None:
         """Queue the job and return immediately. `first` puts it before all waiting jobs."""
-        job = UploadJob(job.kind, job.step, job.uri, job.files, job.reward, size_of(job.files))
+        job = replace(job, size=size_of(job.files))
         for older in self._displaced_jobs(job.kind):
             log.info("Dropping %s of step %d in favor of step %d", older.kind, older.step, job.step)
             self._jobs.remove(older)
@@ -161,6 +167,7 @@ class UploadQueue:
         failed = f"Upload of the {job.kind} of step {job.step} failed"
         while True:
             failures += 1
+            started = self.clock()
             try:
                 self.completed[job.kind] = await asyncio.to_thread(self._write, job)
             except StoreError as error:
@@ -172,6 +179,8 @@ class UploadQueue:
                 self.problem = Problem(reason=Reason.UPLOAD_FAILED, message=f"{failed}: {error}")
             else:
                 self.problem = None
+                if job.kind == ArtifactKind.checkpoint:
+                    self.checkpoint_seconds = job.snapshot_seconds + self.clock() - started
                 log.info("%s of step %d is complete: %s", job.kind, job.step, job.uri)
                 return
             log.warning("%s: %s", self.problem.reason, self.problem.message)

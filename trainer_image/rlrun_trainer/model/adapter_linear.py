@@ -1,4 +1,6 @@
-"""Layers of adapters that compute in bfloat16 if the model does, while their weights stay in float32.
+"""Adapters of linear layers: as wide as the layers where FSDP divides those, and in the model's precision.
+
+Adapters compute in bfloat16 if the model does, while their weights stay in float32.
 
 peft computes an adapter in the precision of its weights, and so copies the input of each layer to float32, and keeps
 the copy for the backward pass. Engines compute adapters in the model's precision. In float16 gradients of adapters
@@ -9,7 +11,25 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from peft.tuners.lora import LoraLayer
+from peft import LoraConfig
+from peft.tuners.lora import Linear, LoraLayer
+
+
+class WholeLinear(Linear):  # type: ignore[misc]
+    """Layer with adapters that are as wide as the layer, also where FSDP divides its weights among processes.
+
+    peft knows FSDP by the name of the mesh's only dimension. It takes any other mesh for tensor parallelism and makes
+    adapters as wide as the part of this process.
+    """
+
+    def _get_in_out_features(self, module: torch.nn.Module) -> tuple[int, int]:
+        return module.in_features, module.out_features
+
+
+def as_wide_as_layers(config: LoraConfig) -> LoraConfig:
+    """Return the configuration, changed in place so that adapters of linear layers are `WholeLinear`."""
+    config._register_custom_module({torch.nn.Linear: WholeLinear})
+    return config
 
 
 class AdapterLinear(torch.nn.Linear):  # type: ignore[misc]

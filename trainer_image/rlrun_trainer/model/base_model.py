@@ -23,7 +23,7 @@ from rlrun.service.errors import ProblemError
 
 from rlrun_trainer.artifacts.checkpoint_names import CheckpointNames, stored_weights
 from rlrun_trainer.model import row_layout
-from rlrun_trainer.model.adapter_linear import compute_in_model_dtype
+from rlrun_trainer.model.adapter_linear import as_wide_as_layers, compute_in_model_dtype
 from rlrun_trainer.model.adapter_targets import file_targets, linear_layers, resolve, warning
 from rlrun_trainer.model.failure_guard import FailureGuard
 from rlrun_trainer.model.loader import DECODE, Loader, at_rest
@@ -298,7 +298,8 @@ class BaseModel:
         tensors = {f"{name}.lora_A.weight": torch.empty(0) for name in targets}
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            inject_adapter_in_model(shape.peft_config(model, [adapter]), self.model, adapter, state_dict=tensors)
+            config = as_wide_as_layers(shape.peft_config(model, [adapter]))
+            inject_adapter_in_model(config, self.model, adapter, state_dict=tensors)
         compute_in_model_dtype(self.model, adapter, self.loader.dtype)
         # As `add_adapter` of transformers does: without it, the model refuses to switch adapters.
         self.model._hf_peft_config_loaded = True
@@ -385,7 +386,8 @@ def _choose_rows(base: BaseModel) -> None:
     measured = row_layout.measure(base.hidden_states, base.head, base.vocab_size, base.device)
     base.guard.settle()
     # All processes must pack alike: the first one's measurement counts.
-    measured = base.world.broadcast(measured)
+    differences = torch.tensor([measured.shared, measured.separate], dtype=torch.float64)
+    measured = row_layout.RowDifference(*base.world.tell_tensor(differences, (2,), torch.float64).tolist())
     base.shares_rows, warning = row_layout.decide(measured, mixing, base.loader.dtype)
     if warning is not None:
         log.warning("%s", warning.message)

@@ -1,10 +1,14 @@
 """Loading of the model: device, precision, attention, gradient checkpointing and sharding."""
 
+import os
 import types
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
 from rlrun.constants import UNPROCESSABLE, Reason
+from rlrun.service import gpu_check
 from rlrun.service.errors import ProblemError
 from transformers import AutoModelForCausalLM
 from transformers.utils import is_flash_attn_2_available
@@ -27,7 +31,7 @@ class Loader:
         self.settings = settings
         self.world = world
         self.guard = FailureGuard()
-        self.device = device_of(settings.device, torch.cuda.is_available(), world.local_rank)
+        self.device = device_of(settings, world.local_rank)
         self.dtype = dtype_of(settings.dtype, self.device.type)
         """Precision of computation, and of the weights that the engines serve."""
         self.attention = attention_of(settings.attention, self.device.type, is_flash_attn_2_available())
@@ -62,7 +66,7 @@ class Loader:
         # FSDP also provides float32 weights with computation in lower precision, even for one process.
         if self.world.size > 1 or kept != self.dtype:
             group_of_one(self.device.type)
-            shard(model, self.device, self.world.size, self.dtype)
+            shard(model, self.device, self.world.size, self.settings.shard_size, self.dtype)
             self.guard.protect(model.get_decoder().layers, recompute)
         elif recompute:
             model.activation_checkpointing_enable({"use_reentrant": False})
@@ -73,15 +77,38 @@ class Loader:
         return model
 
 
-def device_of(name: str, cuda: bool, local_rank: int = 0) -> torch.device:
-    """Return the device for a setting. `cuda` is True if a GPU is available. Raises ProblemError (DeviceMissing)."""
-    if name == "auto":
-        name = "cuda" if cuda else "cpu"
-    if name == "cuda" and not cuda:
-        raise ProblemError.of(
-            UNPROCESSABLE, Reason.DEVICE_MISSING, "--device is cuda, but torch has no GPU. Set the model's gpus to 0."
-        )
-    return torch.device("cuda", local_rank) if name == "cuda" else torch.device(name)
+def device_of(
+    settings: TrainerSettings,
+    local_rank: int = 0,
+    *,
+    has_gpu: Callable[[], bool] = torch.cuda.is_available,
+    problem: Callable[[int, int], str | None] | None = None,
+) -> torch.device:
+    """Return the device of this process. Raises ProblemError (DeviceMissing) if it is a GPU that cannot be used.
+
+    `has_gpu` and `problem` replace `cuda_problem` and torch's answer.
+    """
+    gpus = settings.gpus if settings.gpus is not None else int(settings.device != "cpu" and has_gpu())
+    if settings.device == "cpu" or (settings.device == "auto" and not gpus):
+        return torch.device("cpu")
+    message = (problem or cuda_problem)(max(gpus, 1), local_rank)
+    if message is not None:
+        raise ProblemError.of(UNPROCESSABLE, Reason.DEVICE_MISSING, message)
+    return torch.device("cuda", local_rank)
+
+
+def cuda_problem(gpus: int, local_rank: int) -> str | None:
+    """Return why this process cannot use its GPU of `gpus`, or None. It makes a first computation on it."""
+    node = os.environ.get(gpu_check.NODE_VARIABLE, "")
+    found = replace(gpu_check.inspect(), image_cuda=torch.version.cuda or "")
+    explained = gpu_check.problem(found, gpus, "trainer", node)
+    if explained is not None:
+        return explained
+    try:
+        torch.ones(1, device=torch.device("cuda", local_rank)).add_(1).item()
+    except (AssertionError, RuntimeError) as error:
+        return gpu_check.unusable(error, "trainer", node)
+    return None
 
 
 def dtype_of(name: str, device: str) -> torch.dtype:

@@ -1,5 +1,7 @@
 """Sharding with FSDP2: every process holds a part of each weight and gathers a layer only while it computes it.
 
+With `shard_size`, groups of processes hold all weights each (HSDP), and FSDP sums gradients over the groups as well.
+
 Each decoder layer is a unit. Embeddings, last norm and head form the root unit, which stays gathered until the end of
 the backward pass, because the head is used in between. Adapters are added later and not sharded: they are small.
 """
@@ -16,8 +18,11 @@ DECODE = "rlrun_decode"
 """Name of the model's method that returns last hidden states."""
 
 
-def shard(model: Any, device: torch.device, size: int, compute: torch.dtype) -> None:
-    """Shard the model over `size` processes, in place. It computes in `compute`, independent of its weights' dtype."""
+def shard(model: Any, device: torch.device, size: int, shard_size: int | None, compute: torch.dtype) -> None:
+    """Shard the model, in place. It computes in `compute`, independent of its weights' dtype.
+
+    Groups of `shard_size` successive processes, of `size` in all, divide the weights among them. None: all processes.
+    """
     layers = getattr(model.get_decoder(), "layers", None)
     if not layers:
         raise ProblemError.of(
@@ -25,7 +30,8 @@ def shard(model: Any, device: torch.device, size: int, compute: torch.dtype) -> 
             Reason.MODEL_UNSUPPORTED,
             f"{type(model).__name__} has no list of decoder layers that could be sharded. Use one GPU.",
         )
-    mesh = init_device_mesh(device.type, (size,))
+    shape = mesh_shape(size, shard_size)
+    mesh = init_device_mesh(device.type, shape, mesh_dim_names=("replicas", "shards")[-len(shape) :])
     same = all(parameter.dtype == compute for parameter in model.parameters())
     policy = MixedPrecisionPolicy(None if same else compute, None if same else torch.float32)
     for layer in layers:
@@ -38,6 +44,23 @@ def shard(model: Any, device: torch.device, size: int, compute: torch.dtype) -> 
             module.set_force_sum_reduction_for_comms(True)
     # Forward passes start at the decoder, where FSDP must gather the root unit.
     register_fsdp_forward_method(model, DECODE)
+
+
+def mesh_shape(size: int, shard_size: int | None) -> tuple[int, ...]:
+    """Return the shape of the processes: those that share weights, after those that repeat them if there are any.
+
+    Raises ProblemError if `shard_size` does not divide `size`.
+    """
+    if shard_size is None or shard_size == size:
+        return (size,)
+    if size % shard_size:
+        raise ProblemError.of(
+            UNPROCESSABLE,
+            Reason.MODEL_UNSUPPORTED,
+            f"The trainer has {size} processes, which groups of {shard_size} do not divide. Correct the RLModel's "
+            "trainer.shardSize.",
+        )
+    return (size // shard_size, shard_size)
 
 
 def at_rest(model: Any) -> None:

@@ -117,7 +117,8 @@ def train_step(base: BaseModel, slot: AdapterSlot, samples: Sequence[Sample], pl
         "batch/padding": 1 - tokens / sum(batch.input_ids.numel() for batch in batches),
     }
     if base.device.type == "cuda":
-        metrics["perf/peak_memory"] = max(world.all_gather(torch.cuda.max_memory_allocated(base.device))) / 2**30
+        used = torch.tensor(torch.cuda.max_memory_allocated(base.device), device=base.device)
+        metrics["perf/peak_memory"] = int(world.all_reduce_max(used)) / 2**30
         if peak := peak_flops(torch.cuda.get_device_name(base.device)):
             config = base.model.config
             weights = active_weights(((name, p.numel()) for name, p in base.model.named_parameters()), config)

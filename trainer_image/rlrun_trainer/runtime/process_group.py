@@ -1,7 +1,10 @@
 """Process group of the trainer and its collective operations.
 
-torchrun starts one process per GPU and sets its rank in environment variables. Python objects and CPU tensors are sent
-with gloo, GPU tensors with NCCL. In a group of one process all operations are free.
+torchrun starts one process per GPU and sets its rank in environment variables. Messages and CPU tensors are sent with
+gloo, GPU tensors with NCCL. In a group of one process all operations are free.
+
+Who reaches the ports of the group could take the place of a process, so received bytes are JSON, safetensors or plain
+tensors. The `*_object` operations of torch would unpickle them.
 """
 
 import os
@@ -17,11 +20,17 @@ from rlrun.constants import OUT_OF_MEMORY, Reason
 from rlrun.service.errors import ProblemError
 from torch.distributed.tensor import DTensor, distribute_tensor
 
+from rlrun_trainer.runtime.messages import MessageFormat
+
 T = TypeVar("T")
 
 PATIENCE = timedelta(minutes=30)
 """Timeout of collective operations: longer than a step, and a limit for a process that hangs."""
 CPU = torch.device("cpu")
+LARGEST_MESSAGE = 4 * 1024**3
+"""Maximum number of bytes of a message: twice the largest batch that the server accepts."""
+
+SUCCEEDED, FAILED = b"succeeded", b"failed"
 
 
 class PassAborted(Exception):
@@ -42,21 +51,46 @@ class ProcessGroup:
         """True for the first process, which serves requests and accesses S3."""
         return self.rank == 0
 
-    def broadcast(self, value: T) -> T:
-        """Return the first process's value on all processes."""
-        if self.size == 1:
+    def broadcast(self, value: T | None, message_format: MessageFormat[T]) -> T:
+        """Return the first process's value on all processes. The others pass None."""
+        if self.is_leader:
+            assert value is not None
+            if self.size > 1:
+                self.broadcast_bytes(message_format.encode(value))
             return value
-        box = [value]
-        dist.broadcast_object_list(box, src=0, device=CPU)
-        return box[0]
+        return message_format.decode(self.broadcast_bytes(b""))
 
-    def all_gather(self, value: T) -> list[T]:
+    def all_gather(self, value: T, message_format: MessageFormat[T]) -> list[T]:
         """Return the values of all processes, by rank, on all processes."""
         if self.size == 1:
             return [value]
-        box: list[Any] = [None] * self.size
-        dist.all_gather_object(box, value)
-        return box
+        return [message_format.decode(message) for message in self.all_gather_bytes(message_format.encode(value))]
+
+    def broadcast_bytes(self, data: bytes) -> bytes:
+        """Return the first process's bytes, at least one, on all processes. Those of the others are ignored."""
+        if self.size == 1:
+            return data
+        length = torch.tensor([len(data)])
+        dist.broadcast(length, src=0)
+        buffer = message_buffer(int(length))
+        if self.is_leader:
+            buffer[:] = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+        dist.broadcast(buffer, src=0)
+        return bytes(buffer.numpy())
+
+    def all_gather_bytes(self, data: bytes) -> list[bytes]:
+        """Return the bytes of all processes, at least one of each, by rank, on all processes."""
+        if self.size == 1:
+            return [data]
+        lengths = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
+        dist.all_gather(lengths, torch.tensor([len(data)]))
+        # All buffers of an operation have one size.
+        longest = max(map(int, lengths))
+        buffers = [message_buffer(longest) for _ in range(self.size)]
+        own = message_buffer(longest)
+        own[: len(data)] = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+        dist.all_gather(buffers, own)
+        return [bytes(buffer[: int(n)].numpy()) for buffer, n in zip(buffers, lengths, strict=True)]
 
     def tell_tensor(self, value: torch.Tensor | None, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
         """Return the first process's tensor on all processes, on the CPU. The others know its shape and dtype."""
@@ -102,7 +136,8 @@ class ProcessGroup:
             if self.size == 1:
                 raise
             failure = error
-        failed = [rank for rank, bad in enumerate(self.all_gather(failure is not None)) if bad]
+        answers = self.all_gather_bytes(FAILED if failure is not None else SUCCEEDED)
+        failed = [rank for rank, answer in enumerate(answers) if answer != SUCCEEDED]
         if failure is not None:
             raise failure
         if failed:
@@ -138,6 +173,13 @@ def group_of_one(device: str) -> None:
     """Initialize a process group of one process, which FSDP requires."""
     if not dist.is_initialized():
         dist.init_process_group(_backend(device), store=dist.HashStore(), rank=0, world_size=1)
+
+
+def message_buffer(length: int) -> torch.Tensor:
+    """Return a buffer for a message. Raises RuntimeError if another process announced a length that none has."""
+    if not 0 < length <= LARGEST_MESSAGE:
+        raise RuntimeError(f"A message between processes has {length} bytes, not 1 to {LARGEST_MESSAGE}.")
+    return torch.zeros(length, dtype=torch.uint8)
 
 
 def full_tensor(tensor: torch.Tensor) -> torch.Tensor:

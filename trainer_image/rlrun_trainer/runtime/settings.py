@@ -18,13 +18,19 @@ class TrainerSettings:
     """Model id that sessions must name. None accepts every id."""
     slots: int = 1
     device: str = "auto"
+    """`auto` is a GPU if `gpus` are requested, and a CPU if none are; without a number, a GPU if there is one."""
+    gpus: int | None = None
+    """Number of GPUs that the pod requests."""
+    shard_size: int | None = None
+    """Number of processes that divide the weights among them. None: all."""
     dtype: str = "auto"
     """Precision: `auto` is bfloat16 on CUDA and float32 on a CPU. The weights of adapters are always float32."""
     attention: str = "auto"
     """Attention: `auto` is flash attention on CUDA if it is installed, else sdpa."""
     gradient_checkpointing: str = "auto"
     """`on`, `off`, or `auto`: on with CUDA, to save memory."""
-    host: str = "0.0.0.0"
+    host: str | None = None
+    """Address on which the trainer listens. None: all of this host, IPv4 and IPv6."""
     port: int = 8080
     threads: int = 1
     weight_decay: float = 0.0
@@ -77,6 +83,13 @@ def parse(arguments: Sequence[str], environ: Mapping[str, str] = os.environ) -> 
     add("--model", default=default("model", base.model) or None, help="model id that sessions must name")
     add("--slots", type=_positive, default=default("slots", base.slots), help="adapter slots (runs at once)")
     add("--device", choices=("auto", "cpu", "cuda"), default=default("device", base.device))
+    add("--gpus", type=int, default=default("gpus", base.gpus) or None, help="GPUs that must be there (default: any)")
+    add(
+        "--shard-size",
+        type=_positive,
+        default=default("shard_size", base.shard_size) or None,
+        help="processes that divide the weights (default: all)",
+    )
     add("--dtype", choices=("auto", "float32", "bfloat16", "float16"), default=default("dtype", base.dtype))
     add("--attention", default=default("attention", base.attention), help="attention implementation of transformers")
     add(
@@ -84,7 +97,7 @@ def parse(arguments: Sequence[str], environ: Mapping[str, str] = os.environ) -> 
         choices=("auto", "on", "off"),
         default=default("gradient_checkpointing", base.gradient_checkpointing),
     )
-    add("--host", default=default("host", base.host))
+    add("--host", default=default("host", base.host) or None, help="address to listen on (default: all)")
     add("--port", type=int, default=default("port", base.port))
     add("--threads", type=_positive, default=cpu_threads(environ), help="torch threads (default: the CPU limit)")
     add("--weight-decay", type=float, default=default("weight_decay", base.weight_decay))

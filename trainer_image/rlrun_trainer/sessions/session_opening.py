@@ -46,7 +46,13 @@ async def open_session(
                 there = Path(temporary) / "checkpoint"
                 await asyncio.to_thread(_download, store, found, there)
                 resume = spec.resume_from is not None
-                start = _start(spec, await compute.run(backend.restore, name, there, resume))
+                try:
+                    progress = await compute.run(backend.restore, name, there, resume)
+                except ProblemError as error:
+                    raise ProblemError.of(
+                        error.status, error.problem.reason, f"{found}: {error.problem.message}"
+                    ) from error
+                start = _start(spec, progress)
         published = await asyncio.to_thread(store.list_folders, layout.root / "policy")
         publisher = Publisher(store, spec, settings.keep_policies, published)
         uploads = UploadQueue(store, spec, settings.upload_queue, settings.upload_bytes, settings.upload_tries)

@@ -109,6 +109,10 @@ class Sessions:
         if late:
             log.warning("%d last checkpoints were not saved in time: a step is still running", len(late))
 
+    def unsaved_steps(self) -> list[int]:
+        """Return the newest step of each open session that no complete checkpoint contains."""
+        return [session.state.step for session in self._open.values() if session.has_unsaved_step]
+
     async def drain(self, seconds: float) -> int:
         """Wait up to `seconds` for all background uploads. Return the number of remaining ones."""
         uploads = [s.uploads for s in self._open.values()] + self._leaving

@@ -26,6 +26,7 @@ from rlrun_trainer.runtime.compute_thread import Compute
 from rlrun_trainer.runtime.settings import TrainerSettings
 from rlrun_trainer.sessions.backend import Backend
 from rlrun_trainer.sessions.batch_validation import check_batch
+from rlrun_trainer.sessions.shutdown_budget import exceeds_grace_period
 from rlrun_trainer.sessions.step_timer import StepTimer
 
 log = logging.getLogger(__name__)
@@ -100,6 +101,8 @@ class TrainingSession:
         """Artifacts made by this session, not by an earlier one at the same step."""
         self._turn = asyncio.Lock()
         self._pace = StepTimer()
+        self._step_seconds = 0.0
+        """Duration of the newest step, which a SIGTERM does not interrupt."""
         publisher.on_return = uploads.try_again
 
     @property
@@ -112,11 +115,20 @@ class TrainingSession:
             adapters=self.uploads.completed.get(ArtifactKind.adapter, []),
             uploads_pending=self.uploads.pending,
             problem=self.uploads.problem or self._publisher.problem,
+            shutdown=exceeds_grace_period(
+                self._step_seconds, self.uploads.checkpoint_seconds, self._settings.shutdown_seconds
+            ),
             warnings=[*self._backend.warnings, *self._warnings],
             orchestrator_state=self._start.orchestrator_state,
             orchestrator_state_step=self._start.state_step,
             last=self.last if self.last is not None and self.last.step == self._step else None,
         )
+
+    @property
+    def has_unsaved_step(self) -> bool:
+        """True if a step was made and no complete checkpoint contains the newest one."""
+        there = self.uploads.completed.get(ArtifactKind.checkpoint, [])
+        return self._step != self._start.step and self._step not in there
 
     async def train(self, step: int, samples: list[Sample], batch_id: str = "") -> StepResult:
         """Make step number `step` (from version `step` to `step + 1`), or return the result of a repeated request.
@@ -236,7 +248,8 @@ class TrainingSession:
             except StoreError as error:
                 raise refused_publishing(error) from error
             seconds = time.perf_counter() - started
-            metrics = waiting.metrics | {"time/broadcast_weights": seconds, "time/step": waiting.seconds + seconds}
+            self._step_seconds = waiting.seconds + seconds
+            metrics = waiting.metrics | {"time/broadcast_weights": seconds, "time/step": self._step_seconds}
             self._policy = policy
             self._pace.finish_step()
             self.last = StepResult(step=self._step, policy=policy, metrics=metrics, batch_id=waiting.batch_id)
@@ -268,6 +281,7 @@ class TrainingSession:
         first: bool = False,
     ) -> None:
         """Take a snapshot (without `progress` only of the policy) and queue its upload."""
+        started = time.perf_counter()
         try:
             with self._pace.saving():
                 if progress is not None:
@@ -282,7 +296,8 @@ class TrainingSession:
                 LATER, Reason.UPLOADS_BEHIND, f"The {kind} is skipped: {error.problem.message}"
             ) from error
         reward = self._reward[1] if self._reward is not None and self._reward[0] == self._step else None
-        self.uploads.submit(UploadJob(kind, self._step, uri, files, reward), first)
+        taken = time.perf_counter() - started
+        self.uploads.submit(UploadJob(kind, self._step, uri, files, reward, taken), first)
         self._mine.add((kind, self._step))
 
     def _note(self, step: int, orchestrator_state: dict[str, Any]) -> None:

@@ -13,6 +13,7 @@ No pickles: reading another run's checkpoint executes no code. The number of pro
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +21,13 @@ import torch
 from rlrun.service.errors import ProblemError
 from rlrun.storage.layout import ADAPTER_WEIGHTS, MODEL_WEIGHTS
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file, save, save_file
+from safetensors.torch import load, load_file, save, save_file
 
 from rlrun_trainer.artifacts import checkpoint_facts
 from rlrun_trainer.artifacts.artifact_files import Files, TempFolder, writing
 from rlrun_trainer.artifacts.checkpoint_facts import OPTIMIZER, REFERENCE, RNG, CheckpointProgress, mismatch
 from rlrun_trainer.model.base_model import AdapterSlot, BaseModel, Reference
+from rlrun_trainer.runtime.messages import MessageFormat, Refusal
 from rlrun_trainer.runtime.process_group import ProcessGroup, copy_into, full_tensor
 from rlrun_trainer.torch_backend import full_weights
 
@@ -61,7 +63,7 @@ def snapshot(base: BaseModel, slot: AdapterSlot, progress: CheckpointProgress) -
             tensor = full_tensor(state[parameter][key].detach())
             if base.world.is_leader:
                 moments[f"{name}/{key}"] = tensor.cpu().contiguous()
-    generators = base.world.all_gather(slot.rng)
+    generators = [load(states) for states in base.world.all_gather_bytes(save(slot.rng))]
     if not base.world.is_leader:
         return {}
     if refusal is not None:
@@ -90,22 +92,21 @@ def restore(base: BaseModel, slot: AdapterSlot, folder: Path | None, resume: boo
     """
     world = base.world
     source: _Source | None = None
-    problem: ProblemError | None = None
+    content: _Content | Refusal | None = None
     if folder is not None:
         try:
-            source = _Source(slot, folder, resume)
+            source = _Source(base, slot, folder, resume)
+            content = source.content
         except ProblemError as error:
-            problem = error
-    problem = world.broadcast(problem)
-    if problem is not None:
-        raise problem
-    facts: dict[str, Any] = world.broadcast(source.facts if source else {})
-    moved: list[str] = world.broadcast(source.moved if source else [])
-    saved: dict[str, torch.Tensor] = world.broadcast(source.generators if source else {})
-    orchestrator: dict[str, Any] = world.broadcast(source.orchestrator if source else {})
+            content = Refusal.of(error)
+    content = world.broadcast(content, CONTENTS)
+    if isinstance(content, Refusal):
+        raise content.error
+    facts = content.facts
+    saved = load(world.broadcast_bytes(save(source.generators) if source else b""))
     for name, parameter in slot.parameters.items():
         _fill(world, parameter, source.tensors.pop(name) if source else None)
-        if name in moved:
+        if name in content.moved:
             _fill_moments(world, slot, parameter, name, source)
     # A checkpoint of another device type or of fewer processes lacks a generator, which then keeps the seed's state.
     for device in slot.rng:
@@ -118,27 +119,41 @@ def restore(base: BaseModel, slot: AdapterSlot, folder: Path | None, resume: boo
             slot.copied = {name: p.detach().clone() for name, p in slot.parameters.items() if slot.shape is not None}
             for name, frozen in (slot.copied or base.frozen_parameters()).items():
                 _fill(world, frozen, source.reference.pop(name) if source else None)
-    return checkpoint_facts.progress_of(facts, orchestrator)
+    return checkpoint_facts.progress_of(facts, content.orchestrator)
+
+
+@dataclass(frozen=True)
+class _Content:
+    """Content of a checkpoint that the first process sends to the others, without its tensors."""
+
+    facts: dict[str, Any]
+    moved: list[str]
+    """Parameters with moments of the optimizer."""
+    orchestrator: dict[str, Any]
+
+
+CONTENTS: MessageFormat[_Content | Refusal] = MessageFormat(_Content, Refusal)
 
 
 class _Source:
     """Validated content of a checkpoint's folder. Raises ProblemError if it does not fit the slot."""
 
-    def __init__(self, slot: AdapterSlot, folder: Path, resume: bool) -> None:
+    def __init__(self, base: BaseModel, slot: AdapterSlot, folder: Path, resume: bool) -> None:
         main = ADAPTER_WEIGHTS if slot.shape is not None else MODEL_WEIGHTS
-        self.facts = checkpoint_facts.read_facts(folder)
-        checkpoint_facts.check_shape(_shape(slot), self.facts)
-        compared = resume and self.facts["reference"] == Reference.copy
+        facts = checkpoint_facts.read_facts(folder)
+        checkpoint_facts.check_shape(_shape(slot), facts)
+        compared = resume and facts["reference"] == Reference.copy
         checkpoint_facts.check_files(folder, main, OPTIMIZER, RNG, *([REFERENCE] if compared else []))
         try:
-            self.tensors = load_file(folder / main) if slot.shape is not None else full_weights.read_model(folder)
+            is_adapter = slot.shape is not None
+            self.tensors = load_file(folder / main) if is_adapter else full_weights.read_model(folder, base.loader)
             self.generators = load_file(folder / RNG)
             self.moments: Any = safe_open(folder / OPTIMIZER, "pt")
             self.reference = load_file(folder / REFERENCE) if compared else {}
         except SafetensorError as error:
             raise mismatch(f"The checkpoint is damaged: {error}") from error
-        self.moved = [key.removesuffix(f"/{STEP}") for key in self.moments.keys() if key.endswith(f"/{STEP}")]  # noqa: SIM118
-        self.orchestrator = checkpoint_facts.read_orchestrator_state(folder)
+        moved = [key.removesuffix(f"/{STEP}") for key in self.moments.keys() if key.endswith(f"/{STEP}")]  # noqa: SIM118
+        self.content = _Content(facts, moved, checkpoint_facts.read_orchestrator_state(folder))
         shapes = _shapes(slot.parameters)
         for tensors in (self.tensors, self.reference):
             if tensors:

@@ -27,6 +27,7 @@ from rlrun_trainer.model.peft_format import AdapterShape
 from rlrun_trainer.optimization.learning_rate import learning_rate
 from rlrun_trainer.optimization.sampling_distribution import stop_tokens
 from rlrun_trainer.optimization.step import StepPlan, train_step
+from rlrun_trainer.runtime.messages import MessageFormat, Refusal
 from rlrun_trainer.runtime.settings import TrainerSettings
 from rlrun_trainer.torch_backend import checkpoint_format, full_weights
 
@@ -37,7 +38,7 @@ R_co = TypeVar("R_co", covariant=True)
 
 
 class Command(ABC, Generic[R_co]):
-    """Work on the model that every process does. Commands travel between processes, so they must be picklable."""
+    """Work on the model that every process does. Commands travel between processes as JSON: see `COMMANDS`."""
 
     reads_only: ClassVar[bool] = False
     """True if a single process may refuse the command: the weights are the same afterwards."""
@@ -155,6 +156,21 @@ class Stop:
     """Ends the loop of the other processes."""
 
 
+@dataclass(frozen=True)
+class Answer:
+    """Result of one process's part of a command."""
+
+    leaving: bool
+    """True once the process received SIGTERM."""
+    refusal: Refusal | None = None
+
+
+COMMANDS: MessageFormat[Command[Any] | Stop] = MessageFormat(
+    OpenSlot, CloseSlot, Restore, Train, WriteModel, Snapshot, Heartbeat, Stop
+)
+ANSWERS = MessageFormat(Answer)
+
+
 def give_up() -> None:
     """End this process at once. The other ones notice, so that none continues with a different state."""
     logging.shutdown()
@@ -185,7 +201,7 @@ class CollectiveExecutor:
         if self._world.size == 1:
             return command.run(self.base)
         try:
-            self._world.broadcast(command)
+            self._world.broadcast(command, COMMANDS)
         except Exception:
             log.exception("Could not send %s to the other processes", _name(command))
             self._give_up()
@@ -250,7 +266,7 @@ class CollectiveExecutor:
     def stop(self) -> None:
         """End the loop of the other processes."""
         if self._world.size > 1:
-            self._world.broadcast(Stop())
+            self._world.broadcast(Stop(), COMMANDS)
 
     def follow(self) -> None:
         """Run commands of the first process until it stops the loop."""
@@ -261,8 +277,7 @@ class CollectiveExecutor:
                 log.info("%s: %s", _name(command), error)
 
     def _receive(self) -> Command[Any] | Stop:
-        # The argument is ignored: every process gets the first one's value.
-        return self._world.broadcast(Stop())
+        return self._world.broadcast(None, COMMANDS)
 
     def _run_together(self, command: Command[R]) -> R:
         results: list[R] = []
@@ -276,14 +291,15 @@ class CollectiveExecutor:
             self._give_up()
             raise
         try:
-            answers = self._world.all_gather((refusal, self._leaving()))
+            own = Answer(self._leaving(), Refusal.of(refusal) if refusal is not None else None)
+            answers = self._world.all_gather(own, ANSWERS)
         except Exception:
             log.exception("Another process ended during %s; ending this one", _name(command))
             self._give_up()
             raise
-        if any(leaving for _, leaving in answers):
+        if any(answer.leaving for answer in answers):
             self._on_leave()
-        first = next((error for error, _ in answers if error is not None), None)
+        first = next((answer.refusal.error for answer in answers if answer.refusal is not None), None)
         if first is None:
             return results[0]
         if refusal is None and not (command.reads_only or command.undo(self.base)):

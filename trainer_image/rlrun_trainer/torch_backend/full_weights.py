@@ -4,17 +4,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rlrun.constants import UNPROCESSABLE, Reason
-from rlrun.service.errors import ProblemError
 from rlrun.storage.layout import MODEL_WEIGHTS
 from safetensors import SafetensorError
 from safetensors.torch import save_file
-from transformers import AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.core_model_loading import revert_weight_conversion
 
 from rlrun_trainer.artifacts.artifact_files import TempFolder, writing
-from rlrun_trainer.artifacts.model_folder import copy_companions
+from rlrun_trainer.artifacts.checkpoint_facts import mismatch
+from rlrun_trainer.artifacts.model_folder import ModelClass, copy_companions
 from rlrun_trainer.model.base_model import AdapterSlot, BaseModel
+from rlrun_trainer.model.loader import Loader
 from rlrun_trainer.runtime.process_group import full_tensor
 
 
@@ -43,17 +43,29 @@ def write_model(base: BaseModel, slot: AdapterSlot, dtype: torch.dtype) -> TempF
     return folder
 
 
-def read_model(folder: Path) -> dict[str, torch.Tensor]:
-    """Return the weights in a folder by their names in memory, float32 on the CPU. Raises ProblemError."""
+def read_model(folder: Path, base: Loader) -> dict[str, torch.Tensor]:
+    """Return the weights in a checkpoint by their names in memory, float32 on the CPU. `base` loads the base model.
+
+    Raises ProblemError, also if the checkpoint's configuration is not of the base model's class.
+    """
     try:
-        # A run writes its checkpoints: neither pickled weights nor code in the folder may run in the next trainer.
+        theirs, ours = ModelClass.of(folder), ModelClass.of(base.settings.model_dir)
+        if theirs != ours:
+            raise mismatch(f"The checkpoint contains {theirs}, and the base model is {ours}. Use the same RLModel.")
+        # A run writes its checkpoints: neither pickled weights nor code in the folder may run in the next trainer, and
+        # its configuration could name kernels to load. That of the base model fits, because all shapes must be equal.
+        config = AutoConfig.from_pretrained(base.settings.model_dir, local_files_only=True, trust_remote_code=False)
         model: Any = AutoModelForCausalLM.from_pretrained(
-            folder, dtype=torch.float32, local_files_only=True, use_safetensors=True, trust_remote_code=False
+            folder,
+            config=config,
+            dtype=torch.float32,
+            attn_implementation=base.attention,
+            local_files_only=True,
+            use_safetensors=True,
+            trust_remote_code=False,
         )
-    except (OSError, ValueError, KeyError) as error:
-        raise ProblemError.of(
-            UNPROCESSABLE, Reason.CHECKPOINT_MISMATCH, f"Could not load the checkpoint's model: {error}"
-        ) from error
+    except (OSError, ValueError, KeyError, ImportError, RuntimeError) as error:
+        raise mismatch(f"Could not load the checkpoint's model: {error}") from error
     return {name: parameter.detach() for name, parameter in model.named_parameters()}
 
 
