@@ -5,6 +5,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 REGISTRY = CollectorRegistry()
 
 OPEN_TUNNELS = Gauge("rlrun_egress_open_tunnels", "Connections that are open.", registry=REGISTRY)
+MAX_TUNNELS = Gauge("rlrun_egress_tunnels_limit", "Connections that may be open at a time.", registry=REGISTRY)
 TUNNELS = Counter("rlrun_egress_tunnels_total", "Connections that have ended.", ["namespace"], registry=REGISTRY)
 BYTES = Counter(
     "rlrun_egress_bytes_total",

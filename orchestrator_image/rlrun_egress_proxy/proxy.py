@@ -1,7 +1,8 @@
 """The proxy: one tunnel per connection, to hosts that the client's signed grant lists.
 
 A name is resolved here, once, and the connection goes to the address that was checked: a name that has a private
-address, or has another one a moment later, opens nothing. Only TLS for the named host passes.
+address, or has another one a moment later, opens nothing. Only TLS for the named host passes. Through a proxy of the
+platform the name is checked in the same way if it can be resolved here, but that proxy resolves it again.
 """
 
 import asyncio
@@ -9,7 +10,7 @@ import contextlib
 import logging
 import socket
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from http import HTTPStatus
@@ -27,9 +28,10 @@ from rlrun_egress_proxy.connect_request import (
     missing_credentials,
     parse_request,
 )
-from rlrun_egress_proxy.metrics import BYTES, OPEN_TUNNELS, REFUSALS, TUNNELS
+from rlrun_egress_proxy.metrics import BYTES, MAX_TUNNELS, OPEN_TUNNELS, REFUSALS, TUNNELS
 from rlrun_egress_proxy.settings import EgressConfig
 from rlrun_egress_proxy.tunnel_limits import TunnelLimits
+from rlrun_egress_proxy.upstream_proxy import connect_through
 
 log = logging.getLogger(__name__)
 
@@ -69,6 +71,7 @@ class EgressProxy:
         """Number of open client connections, including those whose request has not arrived."""
         self._resolve = resolve
         OPEN_TUNNELS.set_function(lambda: self._limits.open)
+        MAX_TUNNELS.set(config.settings.connections)
 
     @property
     def open_tunnels(self) -> int:
@@ -140,14 +143,19 @@ class EgressProxy:
         return grant
 
     async def _connect(self, destination: Destination) -> Streams:
-        """Connect to the first allowed address that answers."""
+        """Connect to the first allowed address that answers, or through the proxy of the platform."""
         host, port = destination
         deadline = self._settings.connect_deadline
+        upstream = self._config.proxies.proxy_of(f"https://{destination}")
         try:
             addresses = await asyncio.wait_for(self._resolve(host, port), deadline)
         except (OSError, UnicodeError, TimeoutError) as error:
-            raise _unreachable(destination, "its name has no address") from error
+            if upstream is None:
+                raise _unreachable(destination, "its name has no address") from error
+            addresses = []
         refusals = [self._config.rules.address_refusal(host, ip_address(a.partition("%")[0])) for a in addresses]
+        if upstream is not None:
+            return await self._connect_through(upstream, destination, refusals)
         allowed = [a for a, refusal in zip(addresses, refusals, strict=True) if refusal is None]
         if not allowed:
             raise _not_allowed(next(filter(None, refusals), f"{host} has no address") + ".")
@@ -158,6 +166,24 @@ class EgressProxy:
             except (OSError, TimeoutError) as error:
                 failure = error
         raise _unreachable(destination, "it does not answer") from failure
+
+    async def _connect_through(
+        self, upstream: str, destination: Destination, refusals: Sequence[str | None]
+    ) -> Streams:
+        """Connect through the proxy of the platform, which resolves the name itself and chooses among its addresses.
+
+        A name without an address here is judged by its text.
+        """
+        why = next(filter(None, refusals), None)
+        if not refusals:
+            why = self._config.rules.host_refusal("https", destination.host)
+        if why:
+            raise _not_allowed(f"{why}.")
+        try:
+            return await asyncio.wait_for(connect_through(upstream, destination), self._settings.connect_deadline)
+        except (OSError, TimeoutError) as error:
+            log.warning("%s was not reached through the proxy of the platform: %s", destination, error)
+            raise _unreachable(destination, "the proxy of the platform does not open the connection") from error
 
     async def _read_hello(self, client: Streams, destination: Destination) -> bytes:
         """Return the client's first bytes. The connection ends if they are not TLS for the destination."""

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from pydantic import Field
 from rlrun.api.base.address_rules import AddressRules
+from rlrun.api.base.proxy_rules import NO_PROXIES, ProxyRules
 from rlrun.api.base.schema import Schema
 from rlrun.constants import EGRESS_METRICS_PORT, EGRESS_PORT
 from rlrun.protocol.signed_text import MIN_KEY_BYTES
@@ -42,6 +43,8 @@ class EgressConfig:
 
     settings: EgressProxySettings
     rules: AddressRules
+    proxies: ProxyRules = NO_PROXIES
+    """Proxy of the platform before hosts outside of the cluster, from HTTPS_PROXY and NO_PROXY."""
 
     def keys(self) -> list[bytes]:
         """Return the signing keys as they are now. Raises ValueError if there is none."""
@@ -55,7 +58,7 @@ def load_settings(environment: Mapping[str, str] = os.environ) -> EgressConfig:
         rules = AddressRules.parse(filter(None, map(str.strip, settings.private_addresses.split(","))))
     except ValueError as error:
         raise ValueError(f"{PREFIX}PRIVATE_ADDRESSES: {error}") from error
-    config = EgressConfig(settings, rules)
+    config = EgressConfig(settings, rules, ProxyRules.of_environment(environment))
     config.keys()
     return config
 

@@ -1,19 +1,24 @@
-"""`python -m rlrun_engine_access FOLDER`: copy the package into a folder on the engine's module path."""
+"""`python -m rlrun_engine_access FOLDER`: copy what the engine's image runs into a folder on the engine's module path.
+
+It runs in the orchestrator's image; only the copies run in the engine's.
+"""
 
 import shutil
 import sys
 from pathlib import Path
 
-FILES = ("__init__.py", "middleware.py")
+from rlrun.service import gpu_check
+
+OWN = Path(__file__).parent
+FILES = (OWN / "__init__.py", OWN / "middleware.py", Path(gpu_check.__file__))
 
 
 def install(folder: Path) -> Path:
-    """Copy what the engine imports and return its place. Repeatable, because init containers are restarted."""
-    own = Path(__file__).parent
-    package = folder / own.name
+    """Copy the files and return their folder. Repeatable, because init containers are restarted."""
+    package = folder / OWN.name
     package.mkdir(exist_ok=True)
-    for name in FILES:
-        shutil.copyfile(own / name, package / name)
+    for path in FILES:
+        shutil.copyfile(path, package / path.name)
     return package
 
 

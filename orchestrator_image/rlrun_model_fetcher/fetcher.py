@@ -1,16 +1,19 @@
 """Download of a model to a folder, complete or not at all, and only once.
 
-The Hugging Face path is not tested against the hub: its calls and errors follow the documentation of huggingface_hub.
-The S3 path is covered by tests.
+The folder may be on a volume that outlives the process. A download that was interrupted leaves no complete folder: from
+the hub the next one keeps the files that are complete, from S3 it begins again.
 """
 
+import errno
+import os
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, MutableMapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from rlrun.api.base.proxy_rules import ProxyRules, missing_entries
 from rlrun.constants import ExitCode, Reason
 from rlrun.protocol.problem import Problem
 from rlrun.service.errors import FatalError
@@ -23,6 +26,7 @@ from rlrun_model_fetcher.sources import (
     HF_FILES,
     HuggingFaceSource,
     VolumeSource,
+    disk_full,
     hub_failure,
     parse_source,
     store_failure,
@@ -49,6 +53,8 @@ def fetch(text: str, dest: Path, store: Callable[[], ArtifactReader], say: Say =
     except StoreError as error:
         raise store_failure(error, text) from error
     except OSError as error:
+        if error.errno == errno.ENOSPC:
+            raise disk_full(text) from error
         message = f"{dest} cannot be written: {error}"
         raise FatalError(Problem(reason=Reason.MODEL_FOLDER_NOT_WRITABLE, message=message), ExitCode.RESTART) from error
 
@@ -63,12 +69,23 @@ def _from_s3(uri: S3Uri, dest: Path, store: ArtifactReader, say: Say) -> None:
         return
     say(f"fetching {uri}: {len(manifest.files)} files, {_size(manifest.size)}")
     started = time.monotonic()
+    for left in dest.parent.glob(f".{dest.name}-*"):
+        # An interrupted download of this folder.
+        shutil.rmtree(left, ignore_errors=True)
     with _progress(dest.parent, manifest.size, say):
         store.download(uri, dest, manifest)
     say(f"fetched and verified {_size(manifest.size)} in {time.monotonic() - started:.1f} s")
 
 
+def name_direct_hosts(environment: MutableMapping[str, str], urls: Iterable[str]) -> None:
+    """Add to NO_PROXY the hosts of `urls` that it lists by their network only: httpx, the hub's client, knows none."""
+    rules = ProxyRules.of_environment(environment)
+    if missing := missing_entries(rules, urls):
+        environment["NO_PROXY"] = environment["no_proxy"] = ",".join((*rules.direct, *missing))
+
+
 def _from_hub(source: HuggingFaceSource, dest: Path, say: Say) -> None:
+    name_direct_hosts(os.environ, [os.environ.get("HF_ENDPOINT", "")])
     from huggingface_hub import snapshot_download
 
     wanted = f"{source.repository}@{source.commit}"
@@ -78,6 +95,9 @@ def _from_hub(source: HuggingFaceSource, dest: Path, say: Say) -> None:
         return
     say(f"fetching hf://{wanted}")
     dest.mkdir(parents=True, exist_ok=True)
+    for left in (dest / ".cache").rglob("*.incomplete"):
+        # Of an interrupted download. huggingface_hub gives each process files of its own, and reuses none.
+        left.unlink(missing_ok=True)
     started = time.monotonic()
     try:
         with _progress(dest, None, say):
@@ -87,9 +107,11 @@ def _from_hub(source: HuggingFaceSource, dest: Path, say: Say) -> None:
     if not any(dest.glob("*.safetensors")):
         message = f"hf://{wanted} has no safetensors weights: use a commit or a repository that has them"
         raise FatalError(Problem(reason=Reason.MODEL_NOT_FOUND, message=message), ExitCode.CONFIGURATION)
+    # Without this folder huggingface_hub would compute the digest of each file again.
+    mark.with_suffix(".new").write_text(wanted)
+    mark.with_suffix(".new").replace(mark)
     # The folder with partial downloads of huggingface_hub is not part of the model.
     shutil.rmtree(dest / ".cache", ignore_errors=True)
-    mark.write_text(wanted)
     say(f"fetched {_size(_bytes_below(dest))} in {time.monotonic() - started:.1f} s")
 
 

@@ -7,6 +7,7 @@ hf://owner/name@COMMIT            a repository of the Hugging Face hub
 pvc://claim/path                  mounted as it is: nothing to fetch
 """
 
+import errno
 import re
 from dataclasses import dataclass
 
@@ -79,11 +80,17 @@ def hub_failure(error: Exception, source: str) -> FatalError:
     if names & {"RepositoryNotFoundError", "RevisionNotFoundError"}:
         message = f"{source} does not exist or needs a token in HF_TOKEN: {detail}"
         return FatalError(Problem(reason=Reason.MODEL_NOT_FOUND, message=message), ExitCode.CONFIGURATION)
-    if "OSError" in names and getattr(error, "errno", None) == 28:
-        message = f"no space left for {source}: give the pod more ephemeral storage or use pvc://"
-        return FatalError(Problem(reason=Reason.DISK_FULL, message=message), ExitCode.RESTART)
+    if "OSError" in names and getattr(error, "errno", None) == errno.ENOSPC:
+        return disk_full(source)
     message = f"the hub did not deliver {source}: {type(error).__name__}: {detail}"
     return FatalError(Problem(reason=Reason.MODEL_HUB_UNREACHABLE, message=message), ExitCode.RESTART)
+
+
+def disk_full(source: str) -> FatalError:
+    """Return what a full disk means for the model."""
+    message = f"no space left for {source}: raise cache.size of the RLModel, or without a cache its pods' limit of "
+    message += "ephemeral storage"
+    return FatalError(Problem(reason=Reason.DISK_FULL, message=message), ExitCode.RESTART)
 
 
 def _invalid(message: str) -> FatalError:

@@ -9,7 +9,6 @@ from functools import partial
 from typing import Any
 
 import aiohttp
-from aiohttp import web
 from rlrun.constants import ExitCode, Reason
 from rlrun.protocol.access import bearer
 from rlrun.protocol.orchestrator import RunStatus
@@ -17,7 +16,7 @@ from rlrun.protocol.problem import Problem
 from rlrun.protocol.resolved import EnvironmentEndpoint, EnvironmentUse, ResolvedRun
 from rlrun.service.errors import FatalError
 from rlrun.service.outgoing_client import OutgoingClient
-from rlrun.service.server import make_runner
+from rlrun.service.server import listen_on, make_runner
 from rlrun.storage.layout import RunLayout, S3Uri
 from rlrun.storage.store import Store
 
@@ -167,14 +166,14 @@ class Orchestrator:
 
     def shorten_deadlines(self) -> None:
         """Limit the remaining uploads to the pod's grace period, because the process is shutting down."""
-        self._closing_deadline = min(self._settings.stop_deadline, self._settings.drain_deadline)
+        self._closing_deadline = self._settings.stop_deadline
 
     async def _train(self) -> None:
         timeouts = config_mapping.startup_timeouts(self._run, self._settings)
         # S3 first: the other components need it too, and their errors would be less clear.
         s3 = StartupStateLoader(self._store, self._layout, self._conditions, timeouts, self._spool)
         await s3.wait_for_bucket()
-        saved = await s3.load_state()
+        self._recorder.state_uri, saved = await s3.claim_state()
         session = TrainerSession(
             TrainerClient(self._http, self._run.endpoints.trainer_url, self._run.run.uid, uuid.uuid4().hex),
             self._run,
@@ -326,7 +325,7 @@ class Orchestrator:
         try:
             for runner, port in runners:
                 await runner.setup()
-                await web.TCPSite(runner, port=port, backlog=1024).start()
+                await listen_on(runner, port)
             yield
         finally:
             for runner, _ in runners:

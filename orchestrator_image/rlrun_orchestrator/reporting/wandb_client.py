@@ -59,6 +59,9 @@ PASSED_ON = (
     "HTTPS_PROXY",
     "HTTP_PROXY",
     "NO_PROXY",
+    "https_proxy",
+    "http_proxy",
+    "no_proxy",
 )
 """Environment variables that the client gets, besides WANDB_*. The S3 credentials are not among them."""
 

@@ -20,11 +20,12 @@ from rlrun.protocol.environment import Demonstration, DemonstrationRequest
 from rlrun.protocol.problem import Problem
 from rlrun.protocol.trainer import SampleLoss
 from rlrun.service.errors import FatalError, RequestRejected, ServiceUnavailable
+from rlrun.service.message_content import refused_content
 
 from rlrun_orchestrator.data.example_sampler import ExampleSampler, SampledExample
 from rlrun_orchestrator.data.trajectories import TokenSequence
 from rlrun_orchestrator.inference.chat_tokenizer import ChatTokenizer
-from rlrun_orchestrator.inference.gateway.sampling_rules import other_content, without_strict
+from rlrun_orchestrator.inference.gateway.sampling_rules import without_strict
 from rlrun_orchestrator.rollouts.environments import EnvironmentPool
 
 log = logging.getLogger(__name__)
@@ -144,7 +145,7 @@ class DemonstrationLoader:
                 "correct the environment's data set"
             )
             raise FatalError(Problem(reason=Reason.DEMONSTRATIONS_INVALID, message=message), ExitCode.CONFIGURATION)
-        other = other_content(messages)
+        other = refused_content(messages, media=False)
         if other is not None:
             message = (
                 f"a demonstration has content that is not text ({other} of prompt and completion together), which the "

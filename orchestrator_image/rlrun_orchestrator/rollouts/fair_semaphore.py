@@ -10,9 +10,19 @@ class FairSemaphore:
     """Semaphore with a weight per task, first come first served. A task that needs more than the limit runs alone."""
 
     def __init__(self, limit: int) -> None:
-        self.limit = limit
+        self._limit = limit
         self.in_use = 0
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
+
+    @property
+    def limit(self) -> int:
+        """Greatest weight of the tasks that run at a time. A higher limit admits tasks that wait."""
+        return self._limit
+
+    @limit.setter
+    def limit(self, limit: int) -> None:
+        self._limit = limit
+        self._admit()
 
     @asynccontextmanager
     async def acquire(self, weight: int) -> AsyncIterator[None]:
@@ -49,7 +59,6 @@ class FairSemaphore:
     def raise_limit(self, limit: int) -> None:
         """Raise the limit to at least this value."""
         self.limit = max(self.limit, limit)
-        self._admit()
 
     def _admit(self) -> None:
         while self._waiting:

@@ -23,10 +23,16 @@ from typing import Any
 from rlrun.protocol.problem import Problem
 from rlrun.service.backoff import Backoff
 from rlrun.storage.layout import RunLayout, S3Uri
-from rlrun.storage.store import NotFound, Store, StoreError
+from rlrun.storage.store import Store, StoreError
 
 from rlrun_orchestrator.storage.part_file import PartFile
 from rlrun_orchestrator.storage.sample_records import StepRollouts, encode_rollouts
+from rlrun_orchestrator.storage.state_files import (
+    checkpoint_state_uri,
+    parse_object,
+    read_checkpoint_state,
+    state_uri,
+)
 from rlrun_orchestrator.storage.upload_spool import SpooledObject, UploadPriority, UploadSpool
 
 log = logging.getLogger(__name__)
@@ -72,6 +78,8 @@ class RunRecorder:
         rollouts that are not stored.
         """
         self.spool = spool
+        self.state_uri = state_uri(layout, 1)
+        """URI of the orchestrator's state: that of the process's own file."""
         self._store = store
         self._layout = layout
         self._report = report
@@ -141,19 +149,20 @@ class RunRecorder:
         """Write the orchestrator's state for its next process."""
         text = json.dumps(state, separators=(",", ":"))
         self._states += 1
-        self._put_bytes(state_uri(self._layout), UploadPriority.state, text.encode())
+        self._put_bytes(self.state_uri, UploadPriority.state, text.encode())
 
     def save_checkpoint_state(self, step: int, state: dict[str, Any]) -> None:
         """Write the state of a step whose checkpoint lacks it, for a process that resumes from there."""
         text = json.dumps(state, separators=(",", ":"))
-        self._put_bytes(state_uri(self._layout, step), UploadPriority.metrics, text.encode())
+        self._put_bytes(checkpoint_state_uri(self._layout, step), UploadPriority.metrics, text.encode())
 
     async def load_checkpoint_state(self, step: int) -> dict[str, Any] | None:
         """Return the state that `save_checkpoint_state` wrote in this process or an earlier one. None if there is none,
         or if S3 does not deliver it.
         """
         try:
-            return await saved_state(self._store, self._layout, self.spool, step)
+            read = await asyncio.to_thread(read_checkpoint_state, self._store, self._layout, self.spool, step)
+            return parse_object(read)
         except (StoreError, ValueError) as error:
             log.warning("the state of step %d: %s", step, error)
             return None
@@ -296,25 +305,3 @@ class RunRecorder:
         elif self._problems.pop(priority, None) is None:
             return
         self._report(self.problem)
-
-
-def state_uri(layout: RunLayout, step: int | None = None) -> S3Uri:
-    """Return the URI of the orchestrator's state or, with `step`, of the state of a checkpoint that lacks it."""
-    return layout.root / ("orchestrator/state.json" if step is None else f"orchestrator/step-{step:06d}.json")
-
-
-async def saved_state(
-    store: Store, layout: RunLayout, spool: UploadSpool | None = None, step: int | None = None
-) -> dict[str, Any] | None:
-    """Return the state that an earlier process of this run left, in this pod's spool if it did not reach S3. None for
-    the first process. Raises StoreError, ValueError.
-    """
-    uri = state_uri(layout, step)
-    data = await asyncio.to_thread(spool.pending_version, uri) if spool is not None else None
-    if data is None:
-        try:
-            data = await asyncio.to_thread(store.get_bytes, uri)
-        except NotFound:
-            return None
-    state = json.loads(data)
-    return state if isinstance(state, dict) else None

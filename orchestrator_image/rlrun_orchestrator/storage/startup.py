@@ -1,21 +1,31 @@
 """Access to S3 at the start of an attempt: wait for the bucket, load an earlier process's state."""
 
 import asyncio
+import functools
 import logging
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 from rlrun.constants import ExitCode
 from rlrun.service.errors import FatalError
-from rlrun.storage.layout import RunLayout
+from rlrun.storage.layout import RunLayout, S3Uri
 from rlrun.storage.store import AccessDenied, BucketMissing, Store, StoreError
 
 from rlrun_orchestrator.status.status_conditions import StatusConditions
-from rlrun_orchestrator.storage.run_recorder import saved_state, state_uri
 from rlrun_orchestrator.storage.saved_state import SavedState
+from rlrun_orchestrator.storage.state_files import (
+    checkpoint_state_uri,
+    claim_state,
+    parse_object,
+    read_checkpoint_state,
+)
 from rlrun_orchestrator.storage.upload_spool import UploadSpool
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -74,23 +84,40 @@ class StartupStateLoader:
                 log.warning("%s", error)
                 await asyncio.sleep(self._timeouts.poll_interval)
 
-    async def load_state(self, step: int | None = None) -> SavedState | None:
-        """Return the state that an earlier process of this run left, the newest or that of `step`. None for the first
-        process, or if it is malformed.
+    async def claim_state(self) -> tuple[S3Uri, SavedState | None]:
+        """Return the URI for the state of this process, and the state that its predecessor left.
+
+        The state is None for the first process, or if it is malformed. Raises FatalError if S3 stays unreachable.
+        """
+        uri, data = await self._access(functools.partial(claim_state, self._store, self._layout, self._spool))
+        return uri, _parse(data, uri)
+
+    async def load_state(self, step: int) -> SavedState | None:
+        """Return the state that this run stored for a checkpoint that lacks it. None if there is none, or if it is
+        malformed.
 
         Raises FatalError if S3 stays unreachable.
         """
+        read = functools.partial(read_checkpoint_state, self._store, self._layout, self._spool, step)
+        return _parse(await self._access(read), checkpoint_state_uri(self._layout, step))
+
+    async def _access(self, access: Callable[[], T]) -> T:
         start = time.monotonic()
         while True:
             try:
-                state = await saved_state(self._store, self._layout, self._spool, step)
+                result = await asyncio.to_thread(access)
                 self._conditions.set_waiting("s3", None)
-                return SavedState.parse(state, str(state_uri(self._layout, step)))
-            except ValueError as error:
-                log.warning("ignoring the saved state of the orchestrator, because it is malformed: %s", error)
-                return None
+                return result
             except StoreError as error:
                 self._conditions.set_waiting("s3", error.problem)
                 if time.monotonic() - start >= self._timeouts.component:
                     raise FatalError(error.problem, ExitCode.RESTART) from error
                 await asyncio.sleep(self._timeouts.poll_interval)
+
+
+def _parse(data: bytes, uri: S3Uri) -> SavedState | None:
+    try:
+        return SavedState.parse(parse_object(data), str(uri))
+    except ValueError as error:
+        log.warning("ignoring the saved state of the orchestrator, because it is malformed: %s", error)
+        return None

@@ -84,3 +84,4 @@ class CheckpointRequester:
     def _record_uploads(self, known: SessionState) -> None:
         self._uploads_failed = known.problem is not None
         self._conditions.set_condition("uploads", known.problem)
+        self._conditions.set_condition("shutdown", known.shutdown)

@@ -17,6 +17,7 @@ from typing import Any
 from rlrun.constants import Reason
 from rlrun.protocol.problem import Problem
 from rlrun.service.errors import ProblemError
+from rlrun.service.message_content import refused_content
 
 
 class CompletionKind(StrEnum):
@@ -51,15 +52,6 @@ REASONING_EFFORT = "reasoning_effort"
 """Variable of chat templates that is also a field of chat requests."""
 FREE_TOOL_CHOICES = (None, "none", "auto")
 """Values of `tool_choice` that leave it to the model which tokens follow."""
-
-
-TEXT_PARTS = frozenset({"text", "input_text", "output_text", "refusal", "thinking", "tool_reference"})
-"""Types of content parts that vLLM renders as text."""
-MEDIA_KEYS = (
-    "image_url", "input_image", "image_pil", "image_embeds", "audio_url", "input_audio", "audio_embeds", "video_url",
-    "video_embeds",
-)  # fmt: skip
-"""Keys of parts with other content. vLLM reads these without a type, too."""
 
 
 class BadRequest(ValueError):
@@ -232,7 +224,7 @@ def check(kind: CompletionKind, body: dict[str, Any]) -> None:
     if kind is CompletionKind.chat:
         if not isinstance(body["messages"], list):
             raise BadRequest("messages must be a list of objects with role and content")
-        other = other_content(body["messages"])
+        other = refused_content(body["messages"], media=False)
         if other is not None:
             raise BadRequest(
                 f"{other}, and a training run accepts only text: the trainer would compute the probabilities of the "
@@ -241,31 +233,6 @@ def check(kind: CompletionKind, body: dict[str, Any]) -> None:
     prompt = body.get("prompt")
     if kind is CompletionKind.text and isinstance(prompt, list) and not all(isinstance(token, int) for token in prompt):
         raise BadRequest("prompt must be one text or one list of token ids")
-
-
-def other_content(messages: Sequence[Any]) -> str | None:
-    """Return the place and type of the first content that is not text, None if all is."""
-    for number, message in enumerate(messages):
-        if not isinstance(message, dict):
-            continue
-        if message.get("audio"):
-            return f"messages[{number}].audio is set"
-        content = message.get("content")
-        for index, part in enumerate(content if isinstance(content, list) else []):
-            kind = _other_type(part)
-            if kind is not None:
-                return f"messages[{number}].content[{index}] is of type {kind}"
-    return None
-
-
-def _other_type(part: Any) -> str | None:
-    """Return the type of a content part that is not text."""
-    if not isinstance(part, dict):
-        return None
-    kind = part.get("type", "text")
-    if not isinstance(kind, str) or kind not in TEXT_PARTS:
-        return str(kind)[:50]
-    return next((key for key in MEDIA_KEYS if key in part), None)
 
 
 def ignored_constraints(body: dict[str, Any]) -> list[str]:

@@ -1,0 +1,59 @@
+"""Files with the state of a run's orchestrators in S3: one for each process.
+
+A process that is cut off with its node may still write while its token counts. It has a file of its own, which its
+successor has copied and no later process reads. This needs no conditional writes, which not all S3 servers have.
+"""
+
+import json
+import re
+from typing import Any
+
+from rlrun.storage.layout import RunLayout, S3Uri
+from rlrun.storage.store import NotFound, Store
+
+from rlrun_orchestrator.storage.upload_spool import UploadSpool
+
+NAME = re.compile(r"state-(\d{6,})\.json")
+
+
+def state_uri(layout: RunLayout, process: int) -> S3Uri:
+    """Return the URI of the state that the run's orchestrator process of this number writes, from 1."""
+    return layout.root / f"orchestrator/state-{process:06d}.json"
+
+
+def checkpoint_state_uri(layout: RunLayout, step: int) -> S3Uri:
+    """Return the URI of the state of a checkpoint that lacks it."""
+    return layout.root / f"orchestrator/step-{step:06d}.json"
+
+
+def claim_state(store: Store, layout: RunLayout, spool: UploadSpool) -> tuple[S3Uri, bytes]:
+    """Return the URI for the state of this process, and the content of its predecessor's, which is copied there.
+
+    What waits in this pod's spool is newer than what S3 has. Raises StoreError.
+    """
+    numbers = [
+        match[1] for name, _ in store.list_files(layout.root / "orchestrator") if (match := NAME.fullmatch(name))
+    ]
+    newest = max(map(int, numbers), default=0)
+    data = b"{}"
+    if newest:
+        older = state_uri(layout, newest)
+        data = spool.pending_version(older) or store.get_bytes(older)
+    own = state_uri(layout, newest + 1)
+    store.put_bytes(own, data)
+    return own, data
+
+
+def read_checkpoint_state(store: Store, layout: RunLayout, spool: UploadSpool, step: int) -> bytes:
+    """Return the state of a checkpoint that lacks it, an empty object if there is none. Raises StoreError."""
+    uri = checkpoint_state_uri(layout, step)
+    try:
+        return spool.pending_version(uri) or store.get_bytes(uri)
+    except NotFound:
+        return b"{}"
+
+
+def parse_object(data: bytes) -> dict[str, Any] | None:
+    """Return the JSON object of a state, None if it is empty or something else. Raises ValueError."""
+    state = json.loads(data)
+    return state or None if isinstance(state, dict) else None
