@@ -28,6 +28,8 @@ from rlrun_server.authentication.account_tokens import AccountTokens
 from rlrun_server.authentication.api_key_management import ApiKeyManagement
 from rlrun_server.authentication.api_key_store import ApiKeyStore
 from rlrun_server.authentication.identification import Identification
+from rlrun_server.authentication.oidc_issuer import OidcIssuer
+from rlrun_server.authentication.oidc_login import OidcLogin
 from rlrun_server.authentication.sealed import Sealer
 from rlrun_server.authentication.sessions import BrowserSessions
 from rlrun_server.authentication.token_reviews import TokenReviews
@@ -35,7 +37,7 @@ from rlrun_server.authentication.users import Users
 from rlrun_server.hosted_api.environments.environment_packages import EnvironmentPackages
 from rlrun_server.hosted_api.environments.package_uploads import PackageUploads
 from rlrun_server.hosted_api.hosted_app import HostedParts, hosted_app
-from rlrun_server.http.connection_limits import ConnectionLimits
+from rlrun_server.http.connection_limits import ConnectionLimits, LongRequests
 from rlrun_server.http.serving import serving
 from rlrun_server.inference.inference_app import inference_app
 from rlrun_server.inference.pool_client import PoolClient
@@ -48,12 +50,13 @@ from rlrun_server.rest.samples.sample_reader import SampleReader
 from rlrun_server.runtime.cached_value import CachedValue
 from rlrun_server.runtime.certificate import Certificate, CertificateInvalid
 from rlrun_server.runtime.log_format import format_lines
+from rlrun_server.runtime.metrics import CONNECTIONS, MAX_CONNECTIONS
 from rlrun_server.runtime.settings import ServerConfig, load_settings
 from rlrun_server.signing.own_signatures import own_store
 from rlrun_server.signing.package_owners import PackageOwners
 from rlrun_server.signing.pod_signing import Signing
 from rlrun_server.signing.signer import S3Signer
-from rlrun_server.signing.store_probe import StoreProbe, follow, http_sender
+from rlrun_server.signing.store_probe import LIMITS, StoreProbe, follow, http_sender
 from rlrun_server.signing.store_safety import StoreSafety
 from rlrun_server.signing.user_signing import UserSigning
 
@@ -82,19 +85,22 @@ async def serve(config: ServerConfig) -> int:
     style = config.settings.addressing_style
     signer = S3Signer(config.endpoint_url, config.region, folder, addressing_style=style)
     keys = CachedValue(config.keys, KEY_SECONDS, time.monotonic)
-    safety = StoreSafety()
+    safety = StoreSafety(time.monotonic)
     signing = Signing(config.settings, signer, reviews, keys.value, time.monotonic, safety)
     location = config.location
     endpoints = dict.fromkeys((location.endpoint or None, config.endpoint_url))
     signers = [S3Signer(endpoint, config.region, folder, addressing_style=style) for endpoint in endpoints]
     namespace, _, name = config.settings.api_key_secret.partition("/")
     key_store = ApiKeyStore(cluster, namespace, name, time.monotonic) if name else None
-    users = Users(cluster.create, time.monotonic, key_store)
+    sealer, oidc = Sealer(keys.value), config.settings.oidc
+    impersonator = AsyncApiTransport(configuration) if oidc is not None and oidc.impersonate else None
+    users = Users(cluster.create, time.monotonic, key_store, issuer_sealer=sealer if impersonator else None)
     identification = Identification(users, config.settings.reviews_per_second, time.monotonic)
     own_signer = S3Signer(config.endpoint_url, config.region, folder, addressing_style=style)
     root = S3Uri(config.settings.bucket, config.settings.prefix.strip("/"))
     store = own_store(own_signer, config.endpoint_url, config.region, style)
-    probe = StoreProbe(own_signer, http_sender(config.endpoint_url, config.region), root, store)
+    probe_store = own_store(own_signer, config.endpoint_url, config.region, style, LIMITS)
+    probe = StoreProbe(own_signer, http_sender(config.endpoint_url, config.region), root, probe_store)
     owners = config.settings.environment_owners
     package_owners = PackageOwners(cluster, store, own_signer.renew, root, owners, time.monotonic)
     user_signing = UserSigning(
@@ -104,18 +110,31 @@ async def serve(config: ServerConfig) -> int:
     samples = SampleReader(store, own_signer.renew, root, time.monotonic)
     environments = EnvironmentCatalog(store, own_signer.renew, root, owners, time.monotonic)
     tokens = AccountTokens(own_transport.send, time.monotonic) if config.settings.api_keys_may_write else None
+    long = LongRequests.of(config.settings.max_connections_per_address)
     services = make_services(
-        cluster, callers, identification, users, metrics, samples, time.monotonic, tokens, environments
+        cluster,
+        callers,
+        identification,
+        users,
+        metrics,
+        samples,
+        time.monotonic,
+        tokens,
+        environments,
+        max_streams=long.streams,
+        impersonator=impersonator,
     )
     pools = PoolClient(CachedValue(config.pool_key, KEY_SECONDS, time.monotonic).value)
     page, sessions = None, None
+    issuer = None if oidc is None else OidcIssuer(oidc, config.oidc_secret, time.monotonic)
     if config.settings.page:
         try:
-            page = load_page()
+            page = load_page(has_issuer=issuer is not None)
         except (OSError, PageInvalid) as error:
             problem = Problem(reason=Reason.INVALID_CONFIGURATION, message=f"the page cannot be served: {error}")
             raise FatalError(problem, ExitCode.CONFIGURATION) from error
-        sessions = BrowserSessions(Sealer(keys.value), identification, users, time.monotonic, time.time)
+        login = None if oidc is None or issuer is None else OidcLogin(oidc, issuer, sealer, time.time)
+        sessions = BrowserSessions(sealer, identification, users, time.monotonic, time.time, login)
     key_management = ApiKeyManagement(
         identification, users, key_store, time.monotonic, lambda: datetime.now(UTC), tokens.forget if tokens else None
     )
@@ -128,8 +147,13 @@ async def serve(config: ServerConfig) -> int:
         problem = Problem(reason=Reason.INVALID_CONFIGURATION, message=str(error))
         raise FatalError(problem, ExitCode.CONFIGURATION) from error
 
+    limits = ConnectionLimits(config.settings.max_connections, config.settings.max_connections_per_address)
+    CONNECTIONS.labels("busy").set_function(lambda: limits.busy)
+    CONNECTIONS.labels("idle").set_function(lambda: limits.count - limits.busy)
+    MAX_CONNECTIONS.set(limits.total)
+
     def not_ready() -> str | None:
-        return "ending" if stop.is_set() else None
+        return "ending" if stop.is_set() else safety.not_ready()
 
     try:
         async with (
@@ -140,14 +164,19 @@ async def serve(config: ServerConfig) -> int:
                     key_management,
                     rest_app(services),
                     hosted=hosted_app(services, hosted),
-                    inference=inference_app(services, pools, names_tenants=config.settings.metrics_with_tenants),
+                    inference=inference_app(
+                        services,
+                        pools,
+                        names_tenants=config.settings.metrics_with_tenants,
+                        max_completions=long.completions,
+                    ),
                     page=page,
                     sessions=sessions,
                 ),
                 config.settings.port,
                 config.settings.tls_port,
                 None if certificate is None else certificate.context,
-                limits=ConnectionLimits(config.settings.max_connections, config.settings.max_connections_per_address),
+                limits=limits,
             ),
             serving(probes_app(not_ready), config.settings.metrics_port),
         ):
@@ -163,9 +192,14 @@ async def serve(config: ServerConfig) -> int:
                 task.cancel()
     finally:
         packages.close()
+        package_owners.close()
+        probe.close()
         services.close()
         await pools.close()
         await callers.close()
+        for client in (impersonator, issuer):
+            if client is not None:
+                await client.close()
         await cluster.close()
     return ExitCode.COMPLETED
 

@@ -12,10 +12,10 @@ from rlrun.service.errors import ProblemError
 from starlette.requests import Request
 from starlette.responses import Response
 
-from rlrun_server.authentication.api_key import is_api_key
 from rlrun_server.authentication.identification import Identification
+from rlrun_server.authentication.oidc_login import LOGIN_SECONDS, OidcLogin
 from rlrun_server.authentication.sealed import Sealer
-from rlrun_server.authentication.users import User, Users
+from rlrun_server.authentication.users import User, Users, is_checked_here
 from rlrun_server.http.cross_site import cross_site_reason, is_plain_loopback, is_sent_in_clear
 from rlrun_server.runtime.rate_limit import Rate, RateLimiter
 
@@ -29,6 +29,8 @@ COOKIE = "__Host-rlrun-session"
 """Browsers accept this name only over TLS, for this host and all paths: no other host of the domain can set it."""
 LOOPBACK_COOKIE = "rlrun-session"
 """Name on the user's own machine, where there is no TLS."""
+LOGIN_COOKIE, LOOPBACK_LOGIN_COOKIE = "__Host-rlrun-login", "rlrun-login"
+"""Names of the cookie of a browser that logs in at the OIDC issuer."""
 SESSION, CODE = "session", "login code"
 ATTEMPTS = Rate(per_second=0.5, burst=20.0)
 """Logins from one address with credentials that are not known."""
@@ -58,13 +60,15 @@ class BrowserSessions:
         users: Users,
         clock: Callable[[], float],
         now: Callable[[], float],
+        oidc: OidcLogin | None = None,
     ) -> None:
-        """`clock` counts seconds for limits; `now` returns the seconds since 1970."""
+        """`clock` counts seconds for limits; `now` returns the seconds since 1970. `oidc`: None without an issuer."""
         self._sealer = sealer
         self._identification = identification
         self._users = users
         self._clock = clock
         self._now = now
+        self._oidc = oidc
         self._attempts = RateLimiter(ATTEMPTS)
         self._attempts_of_all = RateLimiter(ATTEMPTS_OF_ALL)
         self._used: dict[str, int] = {}
@@ -83,8 +87,13 @@ class BrowserSessions:
         credential = self.find(request)
         return "" if credential is None else credential.token
 
-    async def log_in(self, request: Request, client: str, token: str) -> tuple[User, Credential]:
-        """Return the user whose credential it is, and the session. Raises ProblemError."""
+    async def log_in(
+        self, request: Request, client: str, token: str, end: int | None = None
+    ) -> tuple[User, Credential]:
+        """Return the user whose credential it is, and the session. Raises ProblemError.
+
+        `end`: seconds since 1970 at which the session ends, None for the end of the credential.
+        """
         refuse_other_sites(request)
         if is_sent_in_clear(request):
             message = (
@@ -92,16 +101,16 @@ class BrowserSessions:
                 "https, or through a port forwarded to this machine: kubectl port-forward."
             )
             raise ProblemError.of(403, Reason.CONNECTION_NOT_ENCRYPTED, message)
-        is_known = self._users.has_accepted(token) or await self._is_valid_key(token, client)
+        is_known = self._users.has_accepted(token) or await self._is_valid_here(token, client)
         if not (is_known or self._may_try(client)):
             raise _too_many_attempts()
         user = await self._identification.identify(token, client)
         now = int(self._now())
-        return user, Credential(token, min(now + SESSION_SECONDS, _end_of(token) or now + SESSION_SECONDS))
+        return user, Credential(token, min(now + SESSION_SECONDS, end or _end_of(token) or now + SESSION_SECONDS))
 
-    async def _is_valid_key(self, token: str, client: str) -> bool:
-        """Return whether it is a valid API key, which costs no request and cannot be guessed."""
-        if not is_api_key(token):
+    async def _is_valid_here(self, token: str, client: str) -> bool:
+        """Return whether it is valid and the server can tell by itself."""
+        if not is_checked_here(token):
             return False
         try:
             await self._identification.identify(token, client)
@@ -115,14 +124,35 @@ class BrowserSessions:
         if len(sealed) > MAX_COOKIE:
             message = (
                 f"The token has {len(session.token)} characters, which is more than a cookie holds. Log in with an API "
-                "key (rlrun key create), or with a token of a ServiceAccount (kubectl create token)."
+                "key (rlrun key create), or with a token of a ServiceAccount (kubectl create token). An OIDC issuer "
+                "can name fewer groups."
             )
             raise ProblemError.of(422, Reason.INVALID_REQUEST, message)
-        _set_cookie(request, response, sealed, max(0, session.expires - int(self._now())))
+        _set_cookie(request, response, _cookie_name(request), sealed, max(0, session.expires - int(self._now())))
 
     def delete_cookie(self, request: Request, response: Response) -> None:
         """Let the browser forget the session."""
-        _set_cookie(request, response, "", 0)
+        _set_cookie(request, response, _cookie_name(request), "", 0)
+
+    async def begin_at_issuer(self) -> tuple[str, str]:
+        """Return the address at which the browser logs in, and the value of its cookie until then."""
+        return await self._issuer_login().begin()
+
+    def keep_login(self, request: Request, response: Response, kept: str) -> None:
+        """Let the browser keep its login at the issuer until it comes back. Empty: the login has ended."""
+        _set_cookie(request, response, _login_cookie_name(request), kept, LOGIN_SECONDS if kept else 0)
+
+    async def end_at_issuer(self, request: Request, client: str, state: str, code: str) -> tuple[str, int | None]:
+        """Return the credential of the user who logged in at the issuer, and the end of the session as for `log_in`."""
+        if not self._may_try(client):
+            raise _too_many_attempts()
+        return await self._issuer_login().end(request.cookies.get(_login_cookie_name(request), ""), state, code)
+
+    def _issuer_login(self) -> OidcLogin:
+        if self._oidc is None:
+            message = "No OIDC issuer is set (server.oidc of the chart). Log in with a token, an API key or rlrun open."
+            raise ProblemError.of(404, Reason.OBJECT_NOT_FOUND, message)
+        return self._oidc
 
     def make_code(self, token: str) -> tuple[str, int]:
         """Return a code for one login with this credential, and when it ends."""
@@ -171,11 +201,13 @@ def _cookie_name(request: Request) -> str:
     return LOOPBACK_COOKIE if is_plain_loopback(request) else COOKIE
 
 
-def _set_cookie(request: Request, response: Response, value: str, seconds: int) -> None:
+def _login_cookie_name(request: Request) -> str:
+    return LOOPBACK_LOGIN_COOKIE if is_plain_loopback(request) else LOGIN_COOKIE
+
+
+def _set_cookie(request: Request, response: Response, name: str, value: str, seconds: int) -> None:
     secure = not is_plain_loopback(request)
-    response.set_cookie(
-        _cookie_name(request), value, max_age=seconds, path="/", secure=secure, httponly=True, samesite="strict"
-    )
+    response.set_cookie(name, value, max_age=seconds, path="/", secure=secure, httponly=True, samesite="strict")
 
 
 def _end_of(token: str) -> int | None:

@@ -2,9 +2,10 @@
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Any
 
 from rlrun.constants import GROUP
 from rlrun.kube.objects import Obj
@@ -12,6 +13,7 @@ from rlrun.protocol.api_keys import ACCOUNT, KEYS_AUDIENCE
 
 from rlrun_server.authentication.api_key import is_api_key, parse
 from rlrun_server.authentication.api_key_store import ApiKeyStore
+from rlrun_server.authentication.sealed import Sealer
 from rlrun_server.authentication.token_reviews import (
     ACCEPTED_SECONDS,
     USER_PREFIX,
@@ -23,6 +25,9 @@ from rlrun_server.runtime.review_cache import ReviewCache
 
 ALLOWED_SECONDS = 15.0
 """Time for which a permission or an API key is cached. A revoked one works this long."""
+ISSUER_USER, ISSUER_USER_PREFIX = "issuer user", "rlo_"
+"""Purpose and begin of sealed credentials of users that an OIDC issuer has named."""
+AUTHENTICATED = "system:authenticated"
 
 
 @dataclass(frozen=True)
@@ -71,18 +76,24 @@ class Users:
         clock: Callable[[], float],
         api_keys: ApiKeyStore | None = None,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        issuer_sealer: Sealer | None = None,
     ) -> None:
-        """`clock` counts seconds for the caches; `now` is the time in UTC. Without `api_keys` none is accepted."""
+        """`clock` counts seconds for the caches; `now` is the time in UTC.
+
+        Without `api_keys` none is accepted, without `issuer_sealer` no user that an OIDC issuer has named.
+        """
         self._create = create
         self._api_keys = api_keys
         self._now = now
+        self._issuer_sealer = issuer_sealer
         self._tokens: ReviewCache[User | None] = ReviewCache(lambda user: user is not None, ACCEPTED_SECONDS, clock)
         self._accounts: ReviewCache[str | None] = ReviewCache(lambda uid: uid is not None, ALLOWED_SECONDS, clock)
         self._permissions: ReviewCache[bool] = ReviewCache(lambda allowed: allowed, ALLOWED_SECONDS, clock)
 
     def knows(self, token: str) -> bool:
         """Return whether the API server has accepted the token before, or `identify` sends no request for it."""
-        return is_api_key(token) or self._tokens.has_accepted(token_key(token)) or self._tokens.knows(token_key(token))
+        key = token_key(token)
+        return is_checked_here(token) or self._tokens.has_accepted(key) or self._tokens.knows(key)
 
     def has_accepted(self, token: str) -> bool:
         """Return whether it is a token that the API server has accepted, also if that was long ago."""
@@ -92,6 +103,8 @@ class Users:
         """Return whose token or API key it is, None if it is not accepted. Raises ApiError."""
         if is_api_key(token):
             return await self._user_of_key(token)
+        if is_issuer_user(token):
+            return self._user_of_issuer(token)
 
         async def ask() -> User | None:
             return read_user(await self._create(token_review(token, [])))
@@ -125,6 +138,15 @@ class Users:
         uid = await self._accounts.get(namespace.encode(), lambda: store.account_uid(namespace))
         return account_user(namespace, key.account_uid, key.id) if uid == key.account_uid else None
 
+    def _user_of_issuer(self, token: str) -> User | None:
+        if self._issuer_sealer is None:
+            return None
+        content = self._issuer_sealer.open(token.removeprefix(ISSUER_USER_PREFIX), ISSUER_USER)
+        fields: dict[str, Any] = {"expires": 0} if content is None else json.loads(content)
+        if fields["expires"] <= self._now().timestamp():
+            return None
+        return User(fields["name"], groups=(AUTHENTICATED, *fields["groups"]))
+
     def knows_permission(self, user: User, check: Check) -> bool:
         """Return whether `may` sends no request of its own."""
         return self._permissions.knows(_permission_key(user, check))
@@ -136,6 +158,22 @@ class Users:
             return is_permitted(await self._create(access_review(user, check)))
 
         return await self._permissions.get(_permission_key(user, check), ask)
+
+
+def seal_issuer_user(sealer: Sealer, name: str, groups: Sequence[str], expires: int) -> str:
+    """Return the credential of a user that an OIDC issuer has named. `expires`: seconds since 1970."""
+    fields = {"name": name, "groups": sorted(groups), "expires": expires}
+    return ISSUER_USER_PREFIX + sealer.seal(json.dumps(fields).encode(), ISSUER_USER)
+
+
+def is_issuer_user(token: str) -> bool:
+    """Return whether the token claims to be of `seal_issuer_user`."""
+    return token.startswith(ISSUER_USER_PREFIX)
+
+
+def is_checked_here(token: str) -> bool:
+    """Return whether the token costs no request to the API server and cannot be guessed."""
+    return is_api_key(token) or is_issuer_user(token)
 
 
 def read_user(answer: Obj) -> User | None:
@@ -157,7 +195,7 @@ def account_name(namespace: str) -> str:
 def account_user(namespace: str, uid: str, key_id: str) -> User:
     """Return the user that a ServiceAccount is, with the groups that the API server gives it."""
     accounts = "system:serviceaccounts"
-    groups = ("system:authenticated", accounts, f"{accounts}:{namespace}")
+    groups = (AUTHENTICATED, accounts, f"{accounts}:{namespace}")
     return User(account_name(namespace), uid, groups, api_key=key_id, namespace=namespace)
 
 

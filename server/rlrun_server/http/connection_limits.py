@@ -10,6 +10,28 @@ MAX_CONNECTIONS = 1000
 MAX_PER_ADDRESS = 250
 """Connections of one source. The proxy of the API server, or an Ingress, has those of all its users."""
 
+MAX_STREAMS = 400
+MAX_COMPLETIONS = 128
+
+
+@dataclass(frozen=True)
+class LongRequests:
+    """Limits of requests that take minutes, of all users together.
+
+    All of them may come from one Ingress. A tenth of the connections of its address stays for other requests.
+    """
+
+    streams: int
+    completions: int
+
+    @classmethod
+    def of(cls, per_address: int) -> "LongRequests":
+        """Return the limits of a server with this limit on the connections of one address."""
+        return cls(
+            streams=max(1, min(MAX_STREAMS, per_address * 2 // 5)),
+            completions=max(1, min(MAX_COMPLETIONS, per_address // 2)),
+        )
+
 
 @dataclass(eq=False)
 class OpenConnection:
@@ -43,9 +65,22 @@ class ConnectionLimits:
         """Number of open connections."""
         return self._count
 
-    def admit(self, host: str, close: Callable[[], None]) -> OpenConnection | None:
-        """Count a new connection, until `release`. Returns None if there is no room for it."""
-        source = source_of(host)
+    @property
+    def busy(self) -> int:
+        """Number of open connections with a request in progress."""
+        return sum(connection.is_busy for of_source in self._open.values() for connection in of_source)
+
+    @property
+    def total(self) -> int:
+        """Largest number of open connections."""
+        return self._total
+
+    def admit(self, host: str, close: Callable[[], None], own: str = "") -> OpenConnection | None:
+        """Count a new connection, until `release`. Returns None if there is no room for it.
+
+        `own`: address of this server on the connection.
+        """
+        source = source_of(host, own)
         if not self._make_room(source):
             self.refused += 1
             return None

@@ -39,4 +39,5 @@ def user_token_of(request: Request) -> str:
 
 def client_of(request: Request) -> str:
     """Return the source of the connection, for limits: its address, or the network of an IPv6 address."""
-    return source_of(request.client.host) if request.client is not None else ""
+    own = request.scope.get("server") or ("", None)
+    return source_of(request.client.host, own[0]) if request.client is not None else ""

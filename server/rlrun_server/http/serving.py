@@ -9,6 +9,7 @@ from asyncio import sslproto
 from collections.abc import AsyncIterator, Iterator, Sequence
 
 import uvicorn
+from rlrun.service.listening import listen
 from rlrun.service.server import DRAIN_SECONDS
 from starlette.types import ASGIApp
 from typing_extensions import override
@@ -19,7 +20,6 @@ from rlrun_server.http.connection_limits import ConnectionLimits
 KEEP_ALIVE_SECONDS = 75
 """Time for which a connection without requests stays open."""
 LOOPBACK = "127.0.0.1"
-BACKLOG = 1024
 TICK_SECONDS = 1.0
 PAUSE_SECONDS = 0.01
 HANDSHAKE_SECONDS = 5.0
@@ -74,7 +74,16 @@ class _Server(uvicorn.Server):
                 log.warning("no connection was accepted: %s", error)
                 await asyncio.sleep(TICK_SECONDS)
                 continue
-            self._begin(accepted, str(address[0]))
+            except Exception:
+                # Nothing waits for this task: without it the server would run, and accept nothing.
+                log.exception("no connection was accepted")
+                await asyncio.sleep(TICK_SECONDS)
+                continue
+            try:
+                self._begin(accepted, str(address[0]))
+            except Exception:
+                log.exception("a connection was closed")
+                accepted.close()
             # sock_accept does not wait while connections arrive.
             await asyncio.sleep(0)
 
@@ -87,17 +96,21 @@ class _Server(uvicorn.Server):
             else:
                 protocol.transport.abort()
 
-        admitted = self._limits.admit(host, close)
+        admitted = self._limits.admit(host, close, str(accepted.getsockname()[0]))
         if admitted is None:
             accepted.close()
             return
-        protocol = LimitedConnection(
-            config=self.config,
-            server_state=self.server_state,
-            app_state={},
-            admitted=admitted,
-            on_lost=lambda: self._limits.release(admitted),
-        )
+        try:
+            protocol = LimitedConnection(
+                config=self.config,
+                server_state=self.server_state,
+                app_state={},
+                admitted=admitted,
+                on_lost=lambda: self._limits.release(admitted),
+            )
+        except Exception:
+            self._limits.release(admitted)
+            raise
         handshake = asyncio.create_task(self._connect(accepted, protocol))
         self._handshakes.add(handshake)
 
@@ -205,29 +218,3 @@ async def serving_on(
     finally:
         server.end()
         await task
-
-
-def listen(host: str | None, port: int) -> list[socket.socket]:
-    """Return sockets of one address, or of all addresses of this host. Raises OSError."""
-    if host is not None:
-        return [_listen(socket.AF_INET, host, port)]
-    sockets = [_listen(socket.AF_INET, "0.0.0.0", port)]
-    with contextlib.suppress(OSError):  # a host without IPv6
-        sockets.append(_listen(socket.AF_INET6, "::", port))
-    return sockets
-
-
-def _listen(family: socket.AddressFamily, host: str, port: int) -> socket.socket:
-    # With this protocol, and not with the default 0, asyncio sends short packets without waiting for others. Responses
-    # otherwise take the 40 ms of a delayed acknowledgement.
-    listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    try:
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if family == socket.AF_INET6:
-            listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        listening.bind((host, port))
-        listening.listen(BACKLOG)
-    except OSError:
-        listening.close()
-        raise
-    return listening

@@ -5,10 +5,10 @@ from contextlib import contextmanager
 
 from rlrun.service.shares import Room, Shares
 
+from rlrun_server.http.connection_limits import MAX_COMPLETIONS
 from rlrun_server.inference.errors import InferenceError
 
 PER_USER = 32
-IN_ALL = 128
 MAX_HELD = 64 * 1024 * 1024
 """Bytes of bodies and answers in memory. The memory of the pod is for all surfaces of the server."""
 
@@ -16,7 +16,7 @@ MAX_HELD = 64 * 1024 * 1024
 class Capacity:
     """Requests in progress, and the bytes that they hold."""
 
-    def __init__(self, per_user: int = PER_USER, in_all: int = IN_ALL, max_held: int = MAX_HELD) -> None:
+    def __init__(self, per_user: int = PER_USER, in_all: int = MAX_COMPLETIONS, max_held: int = MAX_HELD) -> None:
         self._shares = Shares(per_user, in_all)
         self._max_held = max_held
         self._held = 0

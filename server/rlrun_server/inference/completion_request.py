@@ -1,17 +1,16 @@
 """Bodies of requests for completions. Pure; both functions may take long, so they run in a thread."""
 
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
+
+from rlrun.service.message_content import refused_content
 
 from rlrun_server.http.strict_json import TextInvalid, read_json
 from rlrun_server.inference.errors import InferenceError
 
 MAX_MODEL = 600
 """Letters of a model's name: a namespace, the id of a base model and the name of an adapter."""
-URL_PARTS = ("image_url", "audio_url", "video_url")
-"""Parts of a message that may be addresses of files, which the engine would load."""
 
 
 @dataclass(frozen=True)
@@ -37,8 +36,8 @@ def read_request(body: bytes) -> CompletionRequest:
         raise _invalid("stream_options", "`stream_options` must be an object.")
     if options and not stream:
         raise _invalid("stream_options", "`stream_options` is for requests with `stream: true`.")
-    if any(not url.startswith("data:") for url in _urls(fields)):
-        message = "Images, audio and video must be `data:` URLs: engines load no files from other addresses."
+    if (refused := refused_content(fields.get("messages"), media=True)) is not None:
+        message = f"{refused}. Engines load no images, audio and video from other addresses."
         raise _invalid("messages", message)
     return CompletionRequest(model, bool(stream), bool((options or {}).get("include_usage")))
 
@@ -63,18 +62,6 @@ def _fields(body: bytes) -> dict[str, Any]:
     if not isinstance(document, dict):
         raise InferenceError(400, "invalid_json", "The body must be a JSON object with `model`.")
     return document
-
-
-def _urls(fields: dict[str, Any]) -> Iterator[str]:
-    messages = fields.get("messages")
-    for message in messages if isinstance(messages, list) else []:
-        content = message.get("content") if isinstance(message, dict) else None
-        for part in content if isinstance(content, list) else []:
-            for name in URL_PARTS if isinstance(part, dict) else ():
-                value = part.get(name)
-                url = value.get("url") if isinstance(value, dict) else value
-                if isinstance(url, str):
-                    yield url
 
 
 def _invalid(param: str, message: str) -> InferenceError:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from rlrun.api.adapter import DeploymentState
 from rlrun.protocol.serving import served_name
 
+from rlrun_server.rest.objects.kept_objects import KeptObjects
 from rlrun_server.rest.objects.summaries import ArtifactSummary
-from rlrun_server.rest.objects.watched_objects import WatchedObjects
 
 
 @dataclass(frozen=True, order=True)
@@ -44,7 +44,7 @@ class DeployedModel:
 class DeployedModels:
     """Deployed models of all namespaces by name, as the watch of RLAdapters knows them."""
 
-    def __init__(self, adapters: WatchedObjects[ArtifactSummary]) -> None:
+    def __init__(self, adapters: KeptObjects[ArtifactSummary]) -> None:
         self._adapters = adapters
         self._changes = -1
         self._models: Sequence[DeployedModel] = ()

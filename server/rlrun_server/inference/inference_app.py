@@ -11,6 +11,7 @@ from rlrun.protocol.user_storage import TOKEN_HEADER
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from rlrun_server.http.connection_limits import MAX_COMPLETIONS
 from rlrun_server.inference import errors
 from rlrun_server.inference.capacity import Capacity
 from rlrun_server.inference.completions import Completions
@@ -148,10 +149,11 @@ def inference_app(
     clock: Callable[[], float] = time.monotonic,
     *,
     names_tenants: bool = False,
+    max_completions: int = MAX_COMPLETIONS,
 ) -> FastAPI:
     """Return the application. Without services and pools it only has the OpenAPI document.
 
-    `names_tenants`: as in `Completions`.
+    `names_tenants`: as in `Completions`. `max_completions`: requests in progress of all users together.
     """
     app = FastAPI(
         title="rlrun-server: deployed adapters",
@@ -172,7 +174,13 @@ def inference_app(
         models = DeployedModels(services.objects.adapters)
         access = ModelAccess(models, services.access)
         app.state.completions = Completions(
-            TenantQueue(1, "completions"), models, access, pools, Capacity(), clock, names_tenants=names_tenants
+            TenantQueue(1, "completions"),
+            models,
+            access,
+            pools,
+            Capacity(in_all=max_completions),
+            clock,
+            names_tenants=names_tenants,
         )
     return app
 

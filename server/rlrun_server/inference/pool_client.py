@@ -8,7 +8,7 @@ import secrets
 from collections.abc import AsyncIterator, Callable
 
 import aiohttp
-from rlrun.kube.serving_pools import pool_name, pool_url
+from rlrun.kube.references import pool_name, pool_url
 from rlrun.protocol.access import bearer
 from rlrun.protocol.engine_proof import NONCE_HEADER, PROOF_HEADER, is_proven, pool_server_key
 

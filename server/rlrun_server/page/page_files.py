@@ -32,6 +32,9 @@ UNCOMPRESSED = frozenset({".png", ".woff2"})
 DIGEST_CHARACTERS = 16
 ADDRESS = re.compile(r'(\s(?:href|src)=")(?!#|/|[a-z][a-z0-9+.-]*:)([^"]+")')
 """Relative addresses in the tags of the shell."""
+HEAD = "  </head>"
+ISSUER = '    <meta name="rlrun-issuer">\n'
+"""Mark in the shell of a server at whose OIDC issuer browsers log in."""
 IMPORT_MAP = re.compile(r'(<script type="importmap">)(.*?)(</script>)', re.DOTALL)
 
 
@@ -64,14 +67,16 @@ class PageFiles:
     """Hash of the import map for the Content-Security-Policy. Empty: there is none."""
 
 
-def load_page(folder: Path = STATIC) -> PageFiles:
-    """Read the page. Raises PageInvalid, OSError."""
+def load_page(folder: Path = STATIC, *, has_issuer: bool = False) -> PageFiles:
+    """Read the page. Raises PageInvalid, OSError. `has_issuer`: it offers the login at the OIDC issuer."""
     paths = sorted(path for path in folder.rglob("*") if path.is_file())
     contents = {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
     if SHELL not in contents:
         raise PageInvalid(f"{folder} has no {SHELL}")
     version = hashlib.sha256(repr(sorted(contents.items())).encode()).hexdigest()[:DIGEST_CHARACTERS]
     shell, script_hash = to_shell(contents.pop(SHELL).decode(), f"{ASSETS}/{version}/")
+    if has_issuer:
+        shell = shell.replace(HEAD, ISSUER + HEAD)
     assets = {name: _file(name, content) for name, content in contents.items()}
     return PageFiles(_file(SHELL, shell.encode()), assets, version, script_hash)
 

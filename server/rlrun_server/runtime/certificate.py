@@ -5,6 +5,10 @@ import logging
 import ssl
 from pathlib import Path
 
+from cryptography import x509
+
+from rlrun_server.runtime.metrics import CERTIFICATE_END, CERTIFICATE_START
+
 log = logging.getLogger(__name__)
 
 CHAIN, KEY = "tls.crt", "tls.key"
@@ -42,6 +46,7 @@ class Certificate:
                 "server.tls.existingSecret, or delete the one that the operator has made and restart it"
             ) from error
         self._loaded = files
+        _show_validity(files[0])
         return True
 
     async def follow(self) -> None:
@@ -53,3 +58,14 @@ class Certificate:
                     log.info("the certificate has changed: new connections get the new one")
             except CertificateInvalid as error:
                 log.error("the certificate stays as it was: %s", error)
+
+
+def _show_validity(chain: bytes) -> None:
+    """Set the metrics of the server's certificate, the first one of the chain."""
+    try:
+        certificate = x509.load_pem_x509_certificate(chain)
+    except ValueError as error:  # OpenSSL accepts what this parser does not
+        log.warning("the end of the certificate is not shown in the metrics: %s", error)
+        return
+    CERTIFICATE_START.set(certificate.not_valid_before_utc.timestamp())
+    CERTIFICATE_END.set(certificate.not_valid_after_utc.timestamp())

@@ -25,3 +25,16 @@ STORE_SIGNING = Gauge(
     ["method"], registry=REGISTRY,
 )  # fmt: skip
 STREAMS = Gauge("rlrun_server_streams", "Open streams of events.", registry=REGISTRY)
+CONNECTIONS = Gauge(
+    "rlrun_server_connections", "Open connections, by state: busy while a request is in progress, or idle.", ["state"],
+    registry=REGISTRY,
+)  # fmt: skip
+MAX_CONNECTIONS = Gauge("rlrun_server_connections_limit", "Connections that may be open at a time.", registry=REGISTRY)
+CERTIFICATE_START = Gauge(
+    "rlrun_server_certificate_not_before_seconds", "Unix time from which the certificate in use is valid.",
+    registry=REGISTRY,
+)  # fmt: skip
+CERTIFICATE_END = Gauge(
+    "rlrun_server_certificate_not_after_seconds", "Unix time until which the certificate in use is valid.",
+    registry=REGISTRY,
+)  # fmt: skip

@@ -15,6 +15,8 @@ from rlrun.protocol.user_storage import StorageLocation
 from rlrun.service.settings import read_settings
 from rlrun.storage.store import DEFAULT_REGION
 
+from rlrun_server.runtime.oidc_settings import OidcSettings
+
 PREFIX = "RLRUN_SERVER_"
 KEY_FILE = "key"
 """File of the operator's key among those of `keys`."""
@@ -38,7 +40,8 @@ class ServerSettings(Schema):
     max_connections: int = Field(default=1000, ge=10, le=100_000)
     """Open connections. Each with TLS has about 60 kB of memory."""
     max_connections_per_address: int = Field(default=250, ge=1, le=100_000)
-    """Open connections from one address, or one /64 network of IPv6."""
+    """Open connections from one address, or one /64 network of IPv6 outside of the cluster. Two fifths of them may be
+    streams, and half requests to engines."""
     signatures_per_second: float = Field(default=500.0, gt=0)
     """Signatures for one namespace. Four times as many are allowed at once."""
     reviews_per_second: float = Field(default=20.0, gt=0)
@@ -67,14 +70,18 @@ class ServerSettings(Schema):
 
     page: bool = True
     """Serve the web page and its logins."""
+    oidc: OidcSettings | None = None
+    """Login of the page at an OIDC issuer, as JSON. None: there is none."""
+    oidc_secret: Path = Path("/etc/rlrun-server/oidc/clientSecret")
+    """File with the client's secret at the issuer. Without it the client is a public one."""
 
-    @field_validator("environment_owners", mode="before")
+    @field_validator("environment_owners", "oidc", mode="before")
     @classmethod
     def _parse_json(cls, value: object) -> object:
         try:
             return json.loads(value) if isinstance(value, str) else value
         except json.JSONDecodeError as error:
-            raise ValueError(f'must be JSON such as {{"acme": ["team-a"]}}: {error}') from None
+            raise ValueError(f"must be JSON: {error}") from None
 
 
 @dataclass(frozen=True)
@@ -99,6 +106,11 @@ class ServerConfig:
     def keys(self) -> list[bytes]:
         """Return the keys as they are now. Raises ValueError if there is none."""
         return read_keys(self.settings.keys)
+
+    def oidc_secret(self) -> str:
+        """Return the client's secret at the OIDC issuer as it is now, empty if there is none."""
+        file = self.settings.oidc_secret
+        return file.read_text().strip() if file.is_file() else ""
 
     def pool_key(self) -> bytes:
         """Return the key from which those of serving pools follow: the one with which the operator signs."""

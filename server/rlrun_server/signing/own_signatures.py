@@ -6,7 +6,7 @@ from rlrun.api.base.addressing_style import AddressingStyle
 from rlrun.protocol.storage_access import RequestToSign, SignedHeaders
 from rlrun.storage.errors import AccessDenied
 from rlrun.storage.remote_signer import RequestSigner
-from rlrun.storage.store import DEFAULT_REGION, Store
+from rlrun.storage.store import DEFAULT_LIMITS, DEFAULT_REGION, RequestLimits, Store
 from typing_extensions import override
 
 from rlrun_server.signing.credentials import CredentialsMissing
@@ -41,8 +41,11 @@ def own_store(
     endpoint_url: str | None,
     region: str | None,
     addressing_style: AddressingStyle = AddressingStyle.path,
+    limits: RequestLimits = DEFAULT_LIMITS,
 ) -> Store:
     """Return the client of S3. Raises StoreError."""
     region = region or DEFAULT_REGION
     own_signer = OwnSigner(signer, region)
-    return Store(endpoint_url=endpoint_url, region=region, signer=own_signer, addressing_style=addressing_style)
+    return Store(
+        endpoint_url=endpoint_url, region=region, signer=own_signer, addressing_style=addressing_style, limits=limits
+    )

@@ -6,6 +6,7 @@ has another uid, and may neither push nor delete there.
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
 from rlrun.kube.kinds import NAMESPACE, ResourceKind
@@ -19,7 +20,11 @@ from rlrun_server.signing.user_permissions import Owners
 
 KEPT_SECONDS = 15.0
 """Time for which a record is kept. After it has been deleted to hand packages over, it counts this long."""
+NAMESPACE_SECONDS = 3.0
+"""Time for which a namespace's uid is kept, as for the files of one push. A namespace that is made again within it
+counts as the earlier one so long."""
 WAIT_SECONDS = 20.0
+THREADS = 4
 UID_BYTES = 64
 
 
@@ -62,6 +67,12 @@ class PackageOwners:
         self._root = root
         self._owners = owners
         self._records: ReviewCache[str] = ReviewCache(lambda _: True, KEPT_SECONDS, clock)
+        self._uids: ReviewCache[str] = ReviewCache(lambda _: True, NAMESPACE_SECONDS, clock)
+        self._threads = ThreadPoolExecutor(THREADS, "owners")
+
+    def close(self) -> None:
+        """End the threads, without waiting for S3."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def require(self, owner: str) -> None:
         """Return if the present namespace of this name owns the packages. It becomes the owner if there is no record.
@@ -70,19 +81,22 @@ class PackageOwners:
         """
         if owner in self._owners:
             return
-        # Never cached: the namespace may have been made again a moment ago.
-        namespace = await self._cluster.get(NAMESPACE, None, owner)
-        uid = "" if namespace is None else str(namespace["metadata"]["uid"])
+        uid = await self._uids.get(owner.encode(), lambda: self._uid(owner))
         if uid != await self._records.get(owner.encode(), lambda: self._record(owner, uid)):
             raise RequestNotAllowed(
                 f"the packages of {owner} belong to an earlier namespace of this name; the platform team hands them "
                 f"over by deleting {package_owner_record(self._root, owner)}"
             )
 
+    async def _uid(self, owner: str) -> str:
+        namespace = await self._cluster.get(NAMESPACE, None, owner)
+        return "" if namespace is None else str(namespace["metadata"]["uid"])
+
     async def _record(self, owner: str, uid: str) -> str:
         await self._renew()
         try:
-            return await asyncio.wait_for(asyncio.to_thread(self._read_or_write, owner, uid), WAIT_SECONDS)
+            work = asyncio.get_running_loop().run_in_executor(self._threads, self._read_or_write, owner, uid)
+            return await asyncio.wait_for(work, WAIT_SECONDS)
         except TimeoutError as error:
             raise Unreachable(f"S3 has not answered for {WAIT_SECONDS:.0f} s") from error
 

@@ -1,4 +1,7 @@
-"""Test of the S3 server: does it refuse headers that a signature does not cover? At the start and every hour."""
+"""Test of the S3 server: does it refuse headers that a signature does not cover?
+
+At the start, and every hour; soon again without a result, and in doubt (`store_safety`).
+"""
 
 import asyncio
 import contextlib
@@ -7,16 +10,20 @@ import io
 import logging
 import tarfile
 import uuid
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from itertools import islice
+from typing import Protocol
 
 from botocore import UNSIGNED
 from botocore.awsrequest import AWSPreparedRequest
 from botocore.config import Config
 from rlrun.protocol.storage_access import PAYLOAD_HASH
-from rlrun.storage.boto_session import new_session
-from rlrun.storage.errors import NO_RESPONSE_ERRORS, StoreError
+from rlrun.storage.boto_session import authorities, new_session, proxies_of
+from rlrun.storage.errors import NO_RESPONSE_ERRORS, StoreError, Unreachable
 from rlrun.storage.layout import PROBE_FOLDER, S3Uri
-from rlrun.storage.store import DEFAULT_REGION, Store
+from rlrun.storage.store import DEFAULT_REGION, RequestLimits, StoredObject
 
 from rlrun_server.signing.credentials import CredentialsMissing
 from rlrun_server.signing.signer import COPY_SOURCE, S3Signer
@@ -24,6 +31,7 @@ from rlrun_server.signing.store_safety import (
     Answers,
     Attempt,
     Inconclusive,
+    ProbeRefused,
     SigningMethod,
     SigningVerdict,
     StoreSafety,
@@ -33,11 +41,13 @@ from rlrun_server.signing.store_safety import (
 
 log = logging.getLogger(__name__)
 
-PERIOD_SECONDS = 3600.0
-RETRY_SECONDS = 30.0
-"""Pause after a test without a verdict, or with the verdict that nothing is safe."""
-CONNECT_SECONDS = 3.0
-READ_SECONDS = 10.0
+LIMITS = RequestLimits(connect_seconds=3.0, read_seconds=10.0, tries=1)
+"""Limits of each request: a test that fails is repeated as a whole."""
+TEST_SECONDS = 60.0
+LEFT_SECONDS = 3600.0
+"""Age from which the folder of another test belongs to one that was killed."""
+MAX_LISTED, MAX_COLLECTED = 1000, 5
+"""Objects that a test lists, and folders that it deletes, after tests that were killed."""
 SOURCE, EXTRACTED = "plain", "extracted"
 FILES: Mapping[Attempt, str] = {
     Attempt.plain: SOURCE,
@@ -53,9 +63,16 @@ Send = Callable[[str, str, Mapping[str, str], bytes], int]
 
 def http_sender(endpoint_url: str | None, region: str | None) -> Send:
     """Return how requests are sent: with the proxies and certificates of boto3, each once and with a deadline."""
-    config = Config(connect_timeout=CONNECT_SECONDS, read_timeout=READ_SECONDS, signature_version=UNSIGNED)
     region = region or DEFAULT_REGION
-    client = new_session().client("s3", endpoint_url=endpoint_url or None, region_name=region, config=config)
+    config = Config(
+        connect_timeout=LIMITS.connect_seconds,
+        read_timeout=LIMITS.read_seconds,
+        signature_version=UNSIGNED,
+        proxies=proxies_of(endpoint_url, region),
+    )
+    client = new_session().client(
+        "s3", endpoint_url=endpoint_url or None, region_name=region, verify=authorities(), config=config
+    )
     session = client._endpoint.http_session
 
     def send(method: str, url: str, headers: Mapping[str, str], body: bytes) -> int:
@@ -68,25 +85,59 @@ def http_sender(endpoint_url: str | None, region: str | None) -> Send:
     return send
 
 
+class ProbeStore(Protocol):
+    """The part of `Store` that is used. All methods raise StoreError."""
+
+    def check(self, uri: S3Uri) -> None:
+        """Check that the bucket exists."""
+        ...
+
+    def walk(self, uri: S3Uri) -> Iterable[StoredObject]:
+        """Yield every object below the folder."""
+        ...
+
+    def delete_prefix(self, uri: S3Uri) -> int:
+        """Delete every object below the folder."""
+        ...
+
+
 class StoreProbe:
     """Sends the attempts of one bucket."""
 
-    def __init__(self, signer: S3Signer, send: Send, root: S3Uri, store: Store) -> None:
-        """`store` deletes what the test has written."""
+    def __init__(
+        self,
+        signer: S3Signer,
+        send: Send,
+        root: S3Uri,
+        store: ProbeStore,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        """`store`, with LIMITS, deletes what tests have written."""
         self._signer = signer
         self._send = send
         self._root = root
         self._store = store
+        self._now = now
+        self._threads = ThreadPoolExecutor(1, "probe")
+
+    def close(self) -> None:
+        """End the thread, without waiting for S3."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def run(self) -> SigningVerdict:
         """Return how requests may be signed. Raises Inconclusive."""
         if not self._root.bucket:
-            raise Inconclusive("RLRUN_SERVER_BUCKET is not set")
+            raise ProbeRefused("RLRUN_SERVER_BUCKET is not set")
         try:
             await self._signer.renew()
-            return await asyncio.to_thread(self._run)
-        except (CredentialsMissing, StoreError) as error:
+            work = asyncio.get_running_loop().run_in_executor(self._threads, self._run)
+            return await asyncio.wait_for(work, TEST_SECONDS)
+        except TimeoutError as error:
+            raise Inconclusive(f"the test has not ended after {TEST_SECONDS:.0f} s") from error
+        except (CredentialsMissing, Unreachable) as error:
             raise Inconclusive(str(error)) from error
+        except StoreError as error:
+            raise ProbeRefused(str(error)) from error
 
     def _run(self) -> SigningVerdict:
         folder = self._root / PROBE_FOLDER / uuid.uuid4().hex
@@ -102,6 +153,19 @@ class StoreProbe:
         finally:
             with contextlib.suppress(StoreError):
                 self._store.delete_prefix(folder)
+                self._collect()
+
+    def _collect(self) -> None:
+        """Delete some folders of tests that were killed."""
+        place = self._root / PROBE_FOLDER
+        newest: dict[str, datetime] = {}
+        for stored in islice(self._store.walk(place), MAX_LISTED):
+            name = stored.key.removeprefix(f"{place.key}/").partition("/")[0]
+            newest[name] = max(stored.modified, newest.get(name, stored.modified))
+        # Another replica may test at the same time.
+        before = self._now() - timedelta(seconds=LEFT_SECONDS)
+        for name in [name for name, modified in newest.items() if modified < before][:MAX_COLLECTED]:
+            self._store.delete_prefix(place / name)
 
     def _attempts(self, method: SigningMethod, folder: S3Uri) -> Answers:
         extra = {
@@ -138,19 +202,20 @@ async def follow(
 ) -> None:
     """Test until cancelled, and record each verdict."""
     while True:
-        pause = RETRY_SECONDS
         try:
             verdict = await probe()
-            safety.record(verdict)
-            if verdict.method is None:
-                log.error("requests of runs and users are not signed: %s", verdict.problem)
-            else:
-                log.info("requests of runs and users are signed in %s", verdict.method)
-                pause = PERIOD_SECONDS
         except Inconclusive as error:
-            safety.record_trouble(str(error))
+            safety.record_trouble(str(error), is_refusal=isinstance(error, ProbeRefused))
             log.warning("the test of the S3 server has no result: %s", error)
         except Exception as error:
             safety.record_trouble(type(error).__name__)
             log.exception("the test of the S3 server failed")
-        await sleep(pause)
+        else:
+            safety.record(verdict)
+            if verdict.method is None:
+                now = "not signed" if safety.problem else "signed until further tests"
+                log.error("requests of runs and users are %s: %s", now, verdict.problem)
+            else:
+                now = "not signed until further tests" if safety.problem else f"signed in {verdict.method}"
+                log.info("the S3 server is safe, requests of runs and users are %s", now)
+        await sleep(safety.pause)

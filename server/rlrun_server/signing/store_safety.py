@@ -1,15 +1,26 @@
-"""Decision how requests of tenants may be signed for this S3 server. Pure, but for the latest verdict.
+"""Decision how requests of tenants may be signed for this S3 server. Pure, but for the results of the tests so far.
 
 A signature is for one tenant's object only if the server refuses headers that it does not cover: `x-amz-copy-source`
 reads another object, and MinIO unpacks a tar with `x-amz-meta-snowball-auto-extract` to any keys.
+
+Invariant: a request of a tenant is signed only in a way that a whole test has found safe, and after the first unsafe
+answer for at most DOUBT_TESTS further tests, unless SAFE_TESTS in a row find the server safe. One odd answer does not
+stop the platform. From a server that becomes unsafe a tenant gains the time until a test has a result, PERIOD_SECONDS
+unless the server is too busy to give one, and then no more than the seconds of the further tests:
+
+- One safe answer ends no doubt: behind one address there may be servers of two versions, and a tenant repeats a request
+  until it reaches the unsafe one. From the first unsafe answer on, UNSAFE_TESTS of them stop the signing.
+- Tests without a result end no doubt either: a tenant could keep a server busy that has become unsafe.
+- Before a first safe answer, one unsafe answer is enough.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
 from rlrun.constants import Reason
 from rlrun.protocol.storage_access import RequestToSign, SignedHeaders
+from rlrun.service.backoff import Backoff
 from rlrun.service.errors import ProblemError
 
 from rlrun_server.runtime.metrics import STORE_SIGNING
@@ -19,6 +30,21 @@ REFUSALS = frozenset({400, 401, 403, 501})
 """Statuses of a server that refuses a request because of its signature or a header."""
 NOT_FOUND = 404
 """The server has looked for the copy source, so that it accepted the header."""
+
+FIRST_RESULT_SECONDS = 30.0
+"""Time for which rlrun-server waits for a first result before it gets requests. Without S3 most of its routes work."""
+PERIOD_SECONDS = 3600.0
+"""Pause after a test while requests are signed."""
+SHORTEST_SECONDS, LONGEST_SECONDS = 2.0, 30.0
+"""Pauses after other tests, doubled while results are alike."""
+UNSAFE_TESTS = 3
+"""Unsafe answers that end the signing."""
+SAFE_TESTS = 3
+"""Safe answers in a row that end a doubt."""
+DOUBT_TESTS = 6
+"""Tests after an unsafe answer, within which the doubt ends or the signing does."""
+SAFE = "safe"
+"""Kind of a result."""
 
 
 class SigningMethod(StrEnum):
@@ -53,6 +79,10 @@ class Inconclusive(Exception):
     """The answers do not say whether the server is safe. The message says why."""
 
 
+class ProbeRefused(Inconclusive):
+    """The S3 server, or the settings, do not let the test begin. A soon repetition does not help."""
+
+
 def decide(answers: Mapping[SigningMethod, Answers]) -> SigningVerdict:
     """Return the first safe method. Raises Inconclusive if an answer that counts is missing."""
     problems = []
@@ -60,7 +90,7 @@ def decide(answers: Mapping[SigningMethod, Answers]) -> SigningVerdict:
         accepted = [attempt for attempt in Attempt if _is_accepted(method, attempt, answers)]
         if Attempt.plain not in accepted:
             if method is SigningMethod.headers:
-                raise Inconclusive(f"S3 refuses {Attempt.plain} with status {answers[method][Attempt.plain]}")
+                raise ProbeRefused(f"S3 refuses {Attempt.plain} with status {answers[method][Attempt.plain]}")
             problems.append(f"it refuses {Attempt.plain} signed in the URL")
         elif accepted == [Attempt.plain]:
             return SigningVerdict(method)
@@ -85,12 +115,30 @@ def _is_accepted(method: SigningMethod, attempt: Attempt, answers: Mapping[Signi
     raise Inconclusive(f"S3 {what} to {attempt} signed in {method}")
 
 
-class StoreSafety:
-    """The latest verdict. Nothing is signed before the first one, and each counts until the next."""
+@dataclass
+class _Doubt:
+    """Tests since an unsafe answer."""
 
-    def __init__(self) -> None:
+    answer: SigningVerdict
+    """The latest unsafe one."""
+    unsafe: int = 0
+    safe: int = 0
+    """Safe answers in a row."""
+    tests: int = 0
+
+
+class StoreSafety:
+    """Results of the tests so far, and what follows for the requests of tenants."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._started = clock()
+        self._has_result = False
         self._verdict: SigningVerdict | None = None
+        self._doubt: _Doubt | None = None
         self._trouble = "the first test has not ended"
+        self._alike: tuple[str, int] = ("", 0)
+        """Kind and number of the latest results that are alike."""
         self._show()
 
     @property
@@ -100,14 +148,46 @@ class StoreSafety:
             return f"rlrun-server does not know yet whether the S3 server is safe: {self._trouble}"
         return self._verdict.problem
 
+    @property
+    def pause(self) -> float:
+        """Seconds until the next test."""
+        if self._alike[0] == SAFE and self._is_signing and self._doubt is None:
+            return PERIOD_SECONDS
+        return Backoff(SHORTEST_SECONDS, LONGEST_SECONDS, self._alike[1]).pause
+
+    def not_ready(self) -> str | None:
+        """Return why rlrun-server should get no requests yet, None if it should."""
+        if self._has_result or self._clock() >= self._started + FIRST_RESULT_SECONDS:
+            return None
+        return self.problem
+
     def record(self, verdict: SigningVerdict) -> None:
-        """Use this verdict from now on."""
-        self._verdict = verdict
+        """Count the answer of a test."""
+        self._has_result = True
+        is_safe = verdict.method is not None
+        self._count(SAFE if is_safe else "unsafe")
+        if not is_safe:
+            doubt = self._doubt = self._doubt or _Doubt(verdict)
+            doubt.answer, doubt.unsafe, doubt.safe = verdict, doubt.unsafe + 1, 0
+            if not self._is_signing or doubt.unsafe >= UNSAFE_TESTS:
+                self._verdict = verdict
+        else:
+            if self._doubt is not None:
+                self._doubt.safe += 1
+                if self._doubt.safe >= SAFE_TESTS:
+                    self._doubt = None
+            if self._doubt is None or self._is_signing:
+                self._verdict = verdict
+        self._limit_doubt()
         self._show()
 
-    def record_trouble(self, trouble: str) -> None:
-        """Remember why there is no new verdict. The earlier one stays."""
+    def record_trouble(self, trouble: str, *, is_refusal: bool = False) -> None:
+        """Count a test without an answer. `is_refusal`: the S3 server or the settings do not let it begin."""
+        self._has_result |= is_refusal
         self._trouble = trouble
+        self._count("refusal" if is_refusal else "no answer")
+        self._limit_doubt()
+        self._show()
 
     def sign(self, signer: S3Signer, asked: RequestToSign) -> SignedHeaders:
         """Return the signature of a tenant's request that is allowed. Raises ProblemError, CredentialsMissing."""
@@ -121,6 +201,19 @@ class StoreSafety:
                 503, Reason.STORAGE_SERVER_UNAVAILABLE, f"{self.problem}. The request may be repeated."
             )
         raise ProblemError.of(403, Reason.STORAGE_UNSAFE, f"{self.problem}. Ask the platform team.")
+
+    @property
+    def _is_signing(self) -> bool:
+        return self._verdict is not None and self._verdict.method is not None
+
+    def _count(self, kind: str) -> None:
+        self._alike = (kind, self._alike[1] + 1 if self._alike[0] == kind else 1)
+
+    def _limit_doubt(self) -> None:
+        if self._doubt is not None:
+            self._doubt.tests += 1
+            if self._is_signing and self._doubt.tests > DOUBT_TESTS:
+                self._verdict = self._doubt.answer
 
     def _show(self) -> None:
         now = "unknown" if self._verdict is None else self._verdict.method or "refused"

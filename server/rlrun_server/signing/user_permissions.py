@@ -27,6 +27,9 @@ PACKAGES = "rlenvironments"
 """Exists as a permission only."""
 NAMESPACE_AND_RUN = 2
 OWNER_AND_NAME = 2
+PACKAGE_FIELDS = ("owner", "name", "version", "file")
+"""Parts of the key of a package's file. Names that begin otherwise than with a letter or digit, such as `.owner`, are
+the platform's: servers on a file system would keep a package of that name in the place of the record."""
 
 Owners = Mapping[str, Sequence[str]]
 """Patterns of the namespaces of each listed owner."""
@@ -69,6 +72,11 @@ def _run_check(operation: Operation, namespace: str, rest: list[str]) -> Check:
 def _package_check(
     operation: Operation, rest: list[str], owners: Owners, namespace: str, *, once: bool
 ) -> Check | None:
+    for field, part in zip(PACKAGE_FIELDS, rest, strict=False):
+        if part and not part[0].isalnum():
+            raise RequestNotAllowed(
+                f"the {field} {part!r} of an environment package must begin with a letter or digit: choose another one"
+            )
     if len(rest) <= OWNER_AND_NAME:
         raise RequestNotAllowed("name owner and name of an environment package")
     owner = rest[0]

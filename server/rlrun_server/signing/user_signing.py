@@ -8,7 +8,7 @@ from rlrun.kube.errors import ApiError
 from rlrun.protocol.storage_access import SignedHeaders
 from rlrun.protocol.user_storage import StorageLocation, UserSignRequest
 from rlrun.service.errors import ProblemError
-from rlrun.storage.errors import StoreError
+from rlrun.storage.errors import StoreError, Unreachable
 from rlrun.storage.layout import S3Uri
 
 from rlrun_server.authentication.identification import Identification, not_reviewed, too_many
@@ -97,8 +97,11 @@ class UserSigning:
             raise ProblemError.of(403, Reason.STORAGE_ACCESS_DENIED, message) from error
         except CredentialsMissing as error:
             raise ProblemError.of(503, Reason.S3_CREDENTIALS_MISSING, str(error)) from error
-        except StoreError as error:
+        except Unreachable as error:
             raise ProblemError(503, error.problem) from error
+        except StoreError as error:
+            # Clients repeat a request after 5xx, and no repetition corrects the platform's settings.
+            raise ProblemError.of(403, error.reason, f"{error}. Ask the platform team.") from error
         except ApiError as error:
             raise not_reviewed(error) from error
 

@@ -38,7 +38,8 @@ async def _check(request: Request, caller: HostedCaller, spec: RLRunSpec, proble
         owner, _, name = entry.package_id.partition("/")
         try:
             await require(request, caller, Operation.list, owner, name)
-            versions = [each for each in await packages_of(request).versions(owner, name) if each.files]
+            stored = await packages_of(request).versions(caller.namespace, owner, name)
+            versions = [each for each in stored if each.files]
         except RestError as error:
             if error.status in (403, 404):
                 problems.append(RequestProblem((*location, "id"), _missing(entry.id)))
@@ -47,7 +48,7 @@ async def _check(request: Request, caller: HostedCaller, spec: RLRunSpec, proble
             continue
         if latest(versions) is None:
             problems.append(
-                RequestProblem((*location, "id"), _missing(entry.id) + await _similar(request, owner, name))
+                RequestProblem((*location, "id"), _missing(entry.id) + await _similar(request, caller, owner, name))
             )
         elif entry.version is not None and find_version(entry.version, versions) is None:
             newest = [each.version for each in newest_first(versions)[:MAX_SHOWN]]
@@ -62,9 +63,9 @@ def _entries(spec: RLRunSpec) -> Iterator[tuple[Location, Environment]]:
         yield ("eval", "environments", at), measured
 
 
-async def _similar(request: Request, owner: str, name: str) -> str:
+async def _similar(request: Request, caller: HostedCaller, owner: str, name: str) -> str:
     try:
-        return await packages_of(request).similar(owner, name)
+        return await packages_of(request).similar(caller.namespace, owner, name)
     except RestError:
         return ""
 

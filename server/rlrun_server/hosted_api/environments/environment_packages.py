@@ -4,20 +4,20 @@ import asyncio
 import logging
 import re
 from collections.abc import Awaitable, Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from typing import ParamSpec, Protocol, TypeVar
 
 from rlrun.api.base.names import package_name, similar_packages
 from rlrun.constants import Reason
 from rlrun.kube.errors import ApiError
-from rlrun.storage.errors import AlreadyExists, NotFound, StoreError
+from rlrun.storage.errors import AlreadyExists, NotFound, StoreError, Unreachable
 from rlrun.storage.layout import ENVIRONMENTS_FOLDER, S3Uri, environment_package
 from rlrun.storage.store import StoredObject
 
 from rlrun_server.authentication.users import Check
 from rlrun_server.hosted_api.environments.package_versions import StoredVersion
 from rlrun_server.rest.base.problems import RestError, from_api_error, invalid, not_found
+from rlrun_server.rest.base.tenant_queue import TenantQueue
 from rlrun_server.signing.credentials import CredentialsMissing
 from rlrun_server.signing.package_owners import PackageOwners
 from rlrun_server.signing.s3_request import Operation, RequestNotAllowed, S3Request
@@ -27,6 +27,7 @@ log = logging.getLogger(__name__)
 
 THREADS = 2
 MAX_WAITING = 8
+"""Calls of one tenant that wait."""
 WAIT_SECONDS = 20.0
 MAX_OBJECTS = 5000
 """Objects of one package that are listed."""
@@ -61,7 +62,10 @@ class PackageStore(Protocol):
 
 
 class EnvironmentPackages:
-    """Packages of all owners. Methods raise RestError. Rights are checked by callers, with `check_of`."""
+    """Packages of all owners. Methods raise RestError. Rights are checked by callers, with `check_of`.
+
+    `tenant` is the caller's namespace. Tenants take turns for S3, whose packages they read makes no difference.
+    """
 
     def __init__(
         self,
@@ -77,8 +81,7 @@ class EnvironmentPackages:
         self._renew = renew
         self._root = root
         self._owners = owners
-        self._threads = ThreadPoolExecutor(THREADS, "packages")
-        self._unfinished = 0
+        self._threads = TenantQueue(THREADS, "packages", MAX_WAITING)
 
     def check_of(self, operation: Operation, owner: str, name: str, namespace: str) -> Check | None:
         """Return what a user of the namespace must be allowed, None if it is enough to be a user.
@@ -102,7 +105,7 @@ class EnvironmentPackages:
         except RequestNotAllowed as error:
             raise RestError(403, Reason.ACCESS_FORBIDDEN, f"{str(error)[0].upper()}{str(error)[1:]}.") from error
         except (StoreError, CredentialsMissing) as error:
-            raise _no_answer(error) from error
+            raise _store_failure(error) from error
         except ApiError as error:
             raise from_api_error(error) from error
 
@@ -110,58 +113,51 @@ class EnvironmentPackages:
         """Return whether all users of the platform may read the owner's packages."""
         return owner not in self._owners
 
-    async def versions(self, owner: str, name: str) -> list[StoredVersion]:
+    async def versions(self, tenant: str, owner: str, name: str) -> list[StoredVersion]:
         """Return the versions of a package, in no order."""
         _require_names(owner, name)
-        return await self._run(self._versions, self._folder(owner, name))
+        return await self._run(tenant, self._versions, self._folder(owner, name))
 
-    async def names(self, owner: str) -> list[str]:
+    async def names(self, tenant: str, owner: str) -> list[str]:
         """Return the names of an owner's packages."""
         _require_names(owner, "any")
-        folders = await self._run(self._store.list_folders, self._folder(owner))
+        folders = await self._run(tenant, self._store.list_folders, self._folder(owner))
         return [name for name in folders if NAME.fullmatch(name)]
 
-    async def similar(self, owner: str, name: str) -> str:
+    async def similar(self, tenant: str, owner: str, name: str) -> str:
         """Return the packages whose names are most like a missing one, as the end of a message about it."""
-        similar = similar_packages(name, await self.names(owner))
+        similar = similar_packages(name, await self.names(tenant, owner))
         return f". Similar packages: {', '.join(f'{owner}/{each}' for each in similar)}" if similar else ""
 
-    async def read_wheel(self, owner: str, name: str, version: str, file: str) -> bytes:
+    async def read_wheel(self, tenant: str, owner: str, name: str, version: str, file: str) -> bytes:
         """Return a wheel of at most MAX_WHEEL bytes."""
         uri = self._file(owner, name, version, file)
-        data = await self._run(self._store.get_range, uri, 0, MAX_WHEEL + 1)
+        data = await self._run(tenant, self._store.get_range, uri, 0, MAX_WHEEL + 1)
         if len(data) > MAX_WHEEL:
             raise too_large(file)
         return data
 
-    async def write_wheel(self, owner: str, name: str, version: str, file: str, data: bytes) -> None:
+    async def write_wheel(self, tenant: str, owner: str, name: str, version: str, file: str, data: bytes) -> None:
         """Write a wheel of a new version."""
         uri = self._file(owner, name, version, file)
         await self.require_owner(owner)
-        await self._run(lambda: self._store.put_bytes(uri, data, replace=False))
+        await self._run(tenant, lambda: self._store.put_bytes(uri, data, replace=False))
 
     def close(self) -> None:
         """End the threads, without waiting for S3."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._threads.close()
 
-    async def _run(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        if self._unfinished >= MAX_WAITING:
-            detail = "rlrun-server has too many requests of this kind at the moment. Repeat the request later."
-            raise RestError(503, Reason.TOO_MANY_REQUESTS, detail)
-        self._unfinished += 1
+    async def _run(self, tenant: str, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         try:
             await self._renew()
-            work = asyncio.get_running_loop().run_in_executor(self._threads, lambda: call(*args, **kwargs))
-            return await asyncio.wait_for(work, WAIT_SECONDS)
+            return await asyncio.wait_for(self._threads.run(tenant, call, *args, **kwargs), WAIT_SECONDS)
         except AlreadyExists:
             detail = "This version has this file already, and versions are written once. Raise the version."
             raise RestError(409, Reason.NAME_TAKEN, detail) from None
         except NotFound:
             raise not_found("The file of the package") from None
         except (StoreError, CredentialsMissing, TimeoutError) as error:
-            raise _no_answer(error) from error
-        finally:
-            self._unfinished -= 1
+            raise _store_failure(error) from error
 
     def _versions(self, folder: S3Uri) -> list[StoredVersion]:
         files: dict[str, dict[str, tuple[int, datetime]]] = {}
@@ -192,8 +188,11 @@ class EnvironmentPackages:
         return self._folder(owner, name) / version / file
 
 
-def _no_answer(error: Exception) -> RestError:
+def _store_failure(error: Exception) -> RestError:
     log.warning("environment packages cannot be read or written: %s", error)
+    if isinstance(error, StoreError) and not isinstance(error, Unreachable):
+        # Clients repeat a request after 5xx, and no repetition corrects the platform's settings.
+        return RestError(403, error.reason, f"rlrun-server cannot use S3: {error}. Ask the platform team.")
     return RestError(503, Reason.S3_UNREACHABLE, "S3 does not answer rlrun-server. Repeat the request later.")
 
 

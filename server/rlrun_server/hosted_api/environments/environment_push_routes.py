@@ -68,7 +68,7 @@ async def resolve(request: Request, caller: HostedCaller = KEY_IDENTIFIED) -> Re
     asked = await read_model(request, EnvironmentToPush)
     owner = asked.owner_slug or asked.team_slug or asked.team_id or caller.namespace
     await require(request, caller, Operation.write, owner, asked.name)
-    is_new = not await packages_of(request).versions(owner, asked.name)
+    is_new = not await packages_of(request).versions(caller.namespace, owner, asked.name)
     data = {"id": environment_id(owner, asked.name), "owner": {"name": owner}, "created": is_new}
     return json_object({"data": data})
 
@@ -127,7 +127,9 @@ async def upload(request: Request, ticket: str) -> Response:
         await services_of(request).metrics.compute(claims.namespace, check_wheel, data, claims)
         # A repeated upload of the same wheel is none.
         if not await _is_stored(request, claims):
-            await packages_of(request).write_wheel(claims.owner, claims.name, claims.version, claims.file, data)
+            await packages_of(request).write_wheel(
+                claims.namespace, claims.owner, claims.name, claims.version, claims.file, data
+            )
     return json_object({})
 
 
@@ -168,11 +170,11 @@ async def _is_stored(request: Request, ticket: Ticket) -> bool:
     Runs that began with a version find it changed if a wheel is added.
     """
     packages = packages_of(request)
-    stored = find_version(ticket.version, await packages.versions(ticket.owner, ticket.name))
+    stored = find_version(ticket.version, await packages.versions(ticket.namespace, ticket.owner, ticket.name))
     if stored is None:
         return False
     if ticket.file in stored.files:
-        data = await packages.read_wheel(ticket.owner, ticket.name, stored.version, ticket.file)
+        data = await packages.read_wheel(ticket.namespace, ticket.owner, ticket.name, stored.version, ticket.file)
         digest = await services_of(request).metrics.compute(ticket.namespace, lambda: hashlib.sha256(data).hexdigest())
         if digest == ticket.sha256:
             return True
@@ -187,7 +189,7 @@ async def _finish(request: Request, caller: HostedCaller, environment: str, tick
     owner, name = read_environment_id(environment)
     await require(request, caller, Operation.write, owner, name)
     claims = uploads_of(request).read(ticket)
-    versions = await packages_of(request).versions(owner, name)
+    versions = await packages_of(request).versions(caller.namespace, owner, name)
     if (claims.owner, claims.name, claims.namespace) != (
         owner,
         name,

@@ -69,7 +69,7 @@ async def list_environments(
     packages = packages_of(request)
     shown = _visibility(packages, place)
     is_empty = bool(tags) or starred_only or (visibility or shown).upper() != shown
-    names = [] if is_empty else await packages.names(place)
+    names = [] if is_empty else await packages.names(caller.namespace, place)
     names = sorted(name for name in names if package_name(search or "") in name)
     # Other orders have no counterpart: a folder has no time.
     if sort_by == "name" and (sort_order or "").lower() == "desc":
@@ -125,7 +125,7 @@ async def inspect_version(
     """Return a file or folder of a version's wheel."""
     stored = _choose_version(await _versions(request, caller, owner, name), version, owner, name)
     file = _own_wheel(stored, name)
-    data = await packages_of(request).read_wheel(owner, name, stored.version, file)
+    data = await packages_of(request).read_wheel(caller.namespace, owner, name, stored.version, file)
     content = await services_of(request).metrics.compute(
         caller.caller.user.limited_as, inspect_wheel, data, path, max_bytes
     )
@@ -173,10 +173,11 @@ async def delete_version(
 
 async def _versions(request: Request, caller: HostedCaller, owner: str, name: str) -> list[StoredVersion]:
     await require(request, caller, Operation.list, owner, name)
-    versions = [version for version in await packages_of(request).versions(owner, name) if version.files]
+    stored = await packages_of(request).versions(caller.namespace, owner, name)
+    versions = [version for version in stored if version.files]
     if not versions:
         missing = not_found(f"Environment {owner}/{name}")
-        missing.detail += await packages_of(request).similar(owner, name)
+        missing.detail += await packages_of(request).similar(caller.namespace, owner, name)
         raise missing
     return versions
 

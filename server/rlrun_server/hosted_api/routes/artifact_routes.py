@@ -18,8 +18,8 @@ from rlrun_server.hosted_api.routes.run_routes import RunId
 from rlrun_server.rest.base.problems import RestError, not_found
 from rlrun_server.rest.context.caller_cluster import caller_cluster
 from rlrun_server.rest.context.services import Services, services_of
+from rlrun_server.rest.objects.kept_objects import KeptObject, KeptObjects
 from rlrun_server.rest.objects.summaries import ArtifactSummary
-from rlrun_server.rest.objects.watched_objects import KeptObject, WatchedObjects
 from rlrun_server.rest.routes.runs import find_run
 
 router = APIRouter(tags=["artifacts"])
@@ -150,7 +150,7 @@ async def _set_deployed(request: Request, caller: HostedCaller, adapter: KeptArt
 
 
 def _find(
-    services: Services, known: WatchedObjects[ArtifactSummary], caller: HostedCaller, reference: str
+    services: Services, known: KeptObjects[ArtifactSummary], caller: HostedCaller, reference: str
 ) -> KeptArtifact:
     services.objects.require(known)
     place, name = split_checkpoint_id(reference, caller.namespace)

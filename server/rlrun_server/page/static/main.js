@@ -5,7 +5,7 @@ import { Empty, ProblemView } from "./components/problem.js";
 import { html, render, useEffect, useState } from "./lib/html.js";
 import { asProblem } from "./lib/resource.js";
 import { href, navigate, route, useRoute } from "./lib/router.js";
-import { readSession, session } from "./lib/session.js";
+import { hasIssuer, readSession, session } from "./lib/session.js";
 import { useStore } from "./lib/store.js";
 import { LoginPage } from "./pages/login.js";
 import { RunsPage } from "./pages/runs.js";
@@ -62,6 +62,7 @@ function preload([name = "runs", , run]) {
 const app = /** @type {HTMLElement} */ (document.getElementById("app"));
 app.replaceChildren();
 // Only the first view of `#/` is named: the address always says what is shown.
-if (!route.value.text) navigate(href(["runs"]), { replace: true });
+if (hasIssuer && new URLSearchParams(window.location.search).has("state")) navigate(href(["login"]), { replace: true });
+else if (!route.value.text) navigate(href(["runs"]), { replace: true });
 preload(route.value.path);
 render(html`<${App} />`, app);

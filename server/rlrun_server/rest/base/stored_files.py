@@ -1,9 +1,8 @@
-"""Reader of small files of runs in S3, with threads of its own."""
+"""Reader of small files of runs in S3, with threads for which namespaces take turns."""
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from typing import ParamSpec, Protocol, TypeVar
 
 from rlrun.constants import Reason
@@ -12,12 +11,16 @@ from rlrun.storage.layout import SHARED_FOLDERS, RunLayout, S3Uri
 from rlrun.storage.store import StoredObject
 
 from rlrun_server.rest.base.problems import RestError
+from rlrun_server.rest.base.store_failures import store_failure
+from rlrun_server.rest.base.tenant_queue import TenantQueue
 from rlrun_server.signing.credentials import CredentialsMissing
 
 log = logging.getLogger(__name__)
 
 WAIT_SECONDS = 25.0
 """Time for which a request waits for S3."""
+MAX_WAITING = 100
+"""Calls of one namespace that wait. A user may have 50 streams, each of which reads two folders."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -45,7 +48,7 @@ class StoredFiles:
         self.store = store
         self._renew = renew
         self._root = root
-        self._threads = ThreadPoolExecutor(threads, name)
+        self._threads = TenantQueue(threads, name, MAX_WAITING)
 
     def layout(self, namespace: str, uid: str) -> RunLayout:
         """Return the places of a run's files. Raises RestError for a namespace that is a folder of the platform."""
@@ -53,17 +56,18 @@ class StoredFiles:
             raise RestError(404, Reason.OBJECT_NOT_FOUND, f"Namespace {namespace} has no files of runs.")
         return RunLayout.of(self._root.bucket, self._root.key, namespace, uid)
 
-    async def run(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Return the result of a call that reads, made in a thread. Raises RestError if S3 does not answer."""
+    async def run(self, namespace: str, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Return the result of a call that reads files of the namespace, made in a thread.
+
+        Raises RestError if S3 does not answer or refuses, or if too many calls of the namespace wait.
+        """
         try:
             await self._renew()
-            work = asyncio.get_running_loop().run_in_executor(self._threads, lambda: call(*args, **kwargs))
-            return await asyncio.wait_for(work, WAIT_SECONDS)
+            return await asyncio.wait_for(self._threads.run(namespace, call, *args, **kwargs), WAIT_SECONDS)
         except (StoreError, CredentialsMissing, TimeoutError) as error:
             log.warning("files of a run cannot be read: %s", error)
-            detail = "S3 does not answer rlrun-server. Repeat the request later."
-            raise RestError(503, Reason.S3_UNREACHABLE, detail) from error
+            raise store_failure(error) from error
 
     def close(self) -> None:
         """End the threads, without waiting for S3."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._threads.close()

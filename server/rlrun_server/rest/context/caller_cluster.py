@@ -12,6 +12,7 @@ from rlrun.kube.requests import KubeRequest
 from starlette.requests import Request
 
 from rlrun_server.authentication.api_key import is_api_key
+from rlrun_server.authentication.users import AUTHENTICATED, User, is_issuer_user
 from rlrun_server.rest.base.access import Caller
 from rlrun_server.rest.base.problems import RestError, from_api_error
 from rlrun_server.rest.context.services import services_of
@@ -20,9 +21,12 @@ from rlrun_server.rest.context.services import services_of
 async def caller_cluster(request: Request, caller: Caller) -> "CallerCluster":
     """Return the API server as the caller may use it, with an API key as the account for which the key stands.
 
-    Raises RestError if API keys only read, ProblemError if the API server makes no token.
+    A user that an OIDC issuer has named is impersonated. Raises RestError if API keys only read, ProblemError if the
+    API server makes no token.
     """
     services = services_of(request)
+    if services.impersonator is not None and is_issuer_user(caller.token):
+        return CallerCluster(services.impersonator, impersonated=caller.user)
     if not is_api_key(caller.token):
         return CallerCluster(services.callers, caller.token)
     tokens = services.account_tokens
@@ -40,10 +44,18 @@ class CallerCluster:
     """API server as one caller may use it. All errors are RestErrors."""
 
     def __init__(
-        self, transport: AsyncTransport, token: str, on_refused_token: Callable[[], None] | None = None
+        self,
+        transport: AsyncTransport,
+        token: str = "",
+        on_refused_token: Callable[[], None] | None = None,
+        impersonated: User | None = None,
     ) -> None:
-        """`transport` has no credentials. `on_refused_token` is called if the API server does not accept the token."""
+        """`transport` has no credentials, or with `impersonated` those of an account that may act as this user.
+
+        `on_refused_token` is called if the API server does not accept the token.
+        """
         self._transport = transport
+        self._impersonated = impersonated
         self._token = token
         self._on_refused_token = on_refused_token
 
@@ -76,5 +88,12 @@ class CallerCluster:
             self._on_refused_token()
 
     def _authorize(self, request: KubeRequest) -> KubeRequest:
+        if self._impersonated is not None:
+            # The API server adds the group of all users itself.
+            groups = [group for group in self._impersonated.groups if group != AUTHENTICATED]
+            named = ("Impersonate-User", self._impersonated.name)
+            return dataclasses.replace(
+                request, impersonation=(named, *(("Impersonate-Group", each) for each in groups))
+            )
         headers = {**request.extra_headers, "Authorization": f"Bearer {self._token}"}
         return dataclasses.replace(request, extra_headers=headers)

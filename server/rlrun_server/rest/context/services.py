@@ -8,12 +8,14 @@ from rlrun.api.base.schema import Schema
 from rlrun.constants import Reason
 from rlrun.kube.async_transport import AsyncTransport
 from rlrun.kube.errors import ApiError
+from rlrun.kube.informer import Informer, ObjectSource
 from rlrun.kube.kinds import RLADAPTER, RLCHECKPOINT, RLMODEL, RLRUN
 from starlette.requests import Request
 
 from rlrun_server.authentication.account_tokens import AccountTokens
 from rlrun_server.authentication.identification import Identification
 from rlrun_server.authentication.users import Users
+from rlrun_server.http.connection_limits import MAX_STREAMS
 from rlrun_server.rest.base.access import Access
 from rlrun_server.rest.base.problems import RestError, from_api_error, not_found
 from rlrun_server.rest.base.stored_files import StoredFiles
@@ -21,6 +23,7 @@ from rlrun_server.rest.base.tenant_queue import TenantQueue
 from rlrun_server.rest.logs.log_reader import LogReader
 from rlrun_server.rest.metrics.metric_reader import MetricReader
 from rlrun_server.rest.objects.environment_catalog import EnvironmentCatalog
+from rlrun_server.rest.objects.kept_objects import KeptObject, KeptObjects, informer_of
 from rlrun_server.rest.objects.summaries import (
     ArtifactSummary,
     ModelSummary,
@@ -30,7 +33,6 @@ from rlrun_server.rest.objects.summaries import (
     summarize_run,
 )
 from rlrun_server.rest.objects.visible_namespaces import VisibleNamespaces
-from rlrun_server.rest.objects.watched_objects import KeptObject, ListingCluster, WatchedObjects
 from rlrun_server.rest.samples.sample_reader import SampleReader
 from rlrun_server.rest.streams.stream_hub import StreamHub
 
@@ -48,14 +50,14 @@ S = TypeVar("S", bound=Schema)
 class KnownObjects:
     """The objects of all kinds that the server follows."""
 
-    def __init__(self, cluster: ListingCluster) -> None:
-        self.runs: WatchedObjects[RunSummary] = WatchedObjects(cluster, RLRUN, summarize_run)
-        self.checkpoints: WatchedObjects[ArtifactSummary] = WatchedObjects(cluster, RLCHECKPOINT, summarize_artifact)
-        self.adapters: WatchedObjects[ArtifactSummary] = WatchedObjects(cluster, RLADAPTER, summarize_artifact)
-        self.models: WatchedObjects[ModelSummary] = WatchedObjects(cluster, RLMODEL, summarize_model)
+    def __init__(self, cluster: ObjectSource) -> None:
+        self.runs: KeptObjects[RunSummary] = informer_of(cluster, RLRUN, summarize_run)
+        self.checkpoints: KeptObjects[ArtifactSummary] = informer_of(cluster, RLCHECKPOINT, summarize_artifact)
+        self.adapters: KeptObjects[ArtifactSummary] = informer_of(cluster, RLADAPTER, summarize_artifact)
+        self.models: KeptObjects[ModelSummary] = informer_of(cluster, RLMODEL, summarize_model)
 
     @property
-    def kinds(self) -> tuple[WatchedObjects[Any], ...]:
+    def kinds(self) -> tuple[Informer[Any], ...]:
         """All of them."""
         return self.runs, self.checkpoints, self.adapters, self.models
 
@@ -63,9 +65,9 @@ class KnownObjects:
         """Return the namespaces that have an object."""
         return {kept.namespace for kind in self.kinds for kept in kind.all() if kept.namespace}
 
-    def require(self, kind: WatchedObjects[Any]) -> None:
+    def require(self, kind: Informer[Any]) -> None:
         """Return if the kind has been listed. Raises RestError."""
-        if not kind.is_listed:
+        if not kind.is_synced:
             detail = (
                 f"rlrun-server has not read the {kind.kind.plural} of the cluster yet. Repeat the request; if that "
                 "does not help, the platform team finds the cause in its log."
@@ -90,16 +92,18 @@ class Services:
     """Reading of bodies of requests."""
     account_tokens: AccountTokens | None = None
     """Tokens for callers with an API key. None: API keys only read."""
+    impersonator: AsyncTransport | None = None
+    """Way to the API server that may act as users that an OIDC issuer has named. None: there are none."""
     environments: EnvironmentCatalog | None = None
     """None: the server does not list packages."""
 
-    async def load(self, known: WatchedObjects[S], kept: KeptObject[S]) -> KeptObject[S]:
+    async def load(self, known: KeptObjects[S], kept: KeptObject[S]) -> KeptObject[S]:
         """Return an object such that it can be read, from the API server if it is not kept whole. Raises RestError."""
         for loaded in await self.load_all(known, [kept]):
             return loaded
         raise not_found(f"{known.kind.kind} {kept.namespace}/{kept.name}")
 
-    async def load_all(self, known: WatchedObjects[S], all_kept: Iterable[KeptObject[S]]) -> list[KeptObject[S]]:
+    async def load_all(self, known: KeptObjects[S], all_kept: Iterable[KeptObject[S]]) -> list[KeptObject[S]]:
         """Return those of the objects that still exist, such that they can be read. Raises RestError."""
         try:
             found = [await known.load(kept) for kept in all_kept]
@@ -133,7 +137,7 @@ def services_of(request: Request) -> Services:
 
 
 def make_services(
-    cluster: ListingCluster,
+    cluster: ObjectSource,
     callers: AsyncTransport,
     identification: Identification,
     users: Users,
@@ -142,8 +146,14 @@ def make_services(
     clock: Callable[[], float],
     account_tokens: AccountTokens | None = None,
     environments: EnvironmentCatalog | None = None,
+    *,
+    max_streams: int = MAX_STREAMS,
+    impersonator: AsyncTransport | None = None,
 ) -> Services:
-    """Return the services. Who calls it lets each of `objects.kinds` follow the API server."""
+    """Return the services. Who calls it lets each of `objects.kinds` follow the API server.
+
+    `max_streams`: open streams of all users together. `impersonator`: as in `Services`.
+    """
     objects = KnownObjects(cluster)
     access = Access(identification, users, clock)
 
@@ -151,7 +161,7 @@ def make_services(
         return StoredFiles(metrics.store, metrics.renew, metrics.root, name, FILE_THREADS)
 
     visible = VisibleNamespaces(access, objects.namespaces, clock)
-    streams = StreamHub(objects.runs, files("streams"), clock)
+    streams = StreamHub(objects.runs, files("streams"), clock, max_streams)
     logs = LogReader(files("logs"))
     return Services(
         access,
@@ -164,4 +174,5 @@ def make_services(
         streams,
         account_tokens=account_tokens,
         environments=environments,
+        impersonator=impersonator,
     )

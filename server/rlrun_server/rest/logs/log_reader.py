@@ -116,7 +116,7 @@ class LogReader:
         name = None if run.summary is None else run.summary.name
         layout = self._files.layout(run.namespace, run.uid)
         store = self._files.store
-        logs = await self._files.run(read_kept, store, layout, name, wanted, previous=query.previous)
+        logs = await self._files.run(run.namespace, read_kept, store, layout, name, wanted, previous=query.previous)
         if not logs:
             which = "" if query.attempt is None else f" in attempt {query.attempt}"
             before = " from before a restart of a container" if query.previous else ""

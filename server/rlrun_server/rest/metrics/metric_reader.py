@@ -14,6 +14,7 @@ from rlrun.storage.store import StoredObject
 
 from rlrun_server.rest.base.bounded_cache import BoundedCache
 from rlrun_server.rest.base.problems import RestError
+from rlrun_server.rest.base.store_failures import store_failure
 from rlrun_server.rest.base.tenant_queue import TenantQueue
 from rlrun_server.rest.metrics.metric_columns import Columns, TooManyValues, read_columns
 from rlrun_server.signing.credentials import CredentialsMissing
@@ -148,8 +149,7 @@ class MetricReader:
                 log.warning("the metrics of %s/%s cannot be read: %s", namespace, uid, error)
             if known is not None:
                 return Metrics(known.columns, known.read_at, known.files, is_stale=True)
-            detail = "S3 does not answer rlrun-server. Repeat the request later."
-            raise RestError(503, Reason.S3_UNREACHABLE, detail) from error
+            raise store_failure(error) from error
 
     async def compute(self, caller: str, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Return the result of work for an answer, done in a thread that callers take turns on.

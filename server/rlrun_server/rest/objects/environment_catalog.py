@@ -10,12 +10,11 @@ from datetime import datetime
 from fnmatch import fnmatchcase
 from typing import Protocol
 
-from rlrun.constants import Reason
 from rlrun.storage.errors import StoreError
 from rlrun.storage.layout import ENVIRONMENTS_FOLDER, S3Uri
 from rlrun.storage.store import StoredObject
 
-from rlrun_server.rest.base.problems import RestError
+from rlrun_server.rest.base.store_failures import store_failure
 from rlrun_server.signing.credentials import CredentialsMissing
 
 log = logging.getLogger(__name__)
@@ -113,8 +112,7 @@ class EnvironmentCatalog:
             return await asyncio.wait_for(asyncio.shield(self._reading), WAIT_SECONDS)
         except (StoreError, CredentialsMissing, TimeoutError) as error:
             log.warning("environment packages cannot be listed: %s", error)
-            detail = "S3 does not answer rlrun-server. Repeat the request later."
-            raise RestError(503, Reason.S3_UNREACHABLE, detail) from error
+            raise store_failure(error) from error
 
     def close(self) -> None:
         """End the thread, without waiting for S3."""

@@ -13,8 +13,8 @@ from rlrun_server.rest.base.problems import not_found
 from rlrun_server.rest.base.responses import JSON, ArtifactName, schema_response
 from rlrun_server.rest.context.caller_cluster import caller_cluster
 from rlrun_server.rest.context.services import services_of
+from rlrun_server.rest.objects.kept_objects import KeptObjects
 from rlrun_server.rest.objects.summaries import ArtifactSummary
-from rlrun_server.rest.objects.watched_objects import WatchedObjects
 from rlrun_server.rest.routes.artifacts import ArtifactDetail, artifact_response, find_artifact
 
 router = APIRouter(tags=["artifacts"])
@@ -82,7 +82,7 @@ async def _set_deployed(request: Request, namespace: str, name: str, caller: Cal
 
 
 async def _delete(
-    request: Request, known: WatchedObjects[ArtifactSummary], namespace: str, name: str, caller: Caller
+    request: Request, known: KeptObjects[ArtifactSummary], namespace: str, name: str, caller: Caller
 ) -> Response:
     artifact = find_artifact(services_of(request), known, namespace, name)
     cluster = await caller_cluster(request, caller)

@@ -14,8 +14,8 @@ from rlrun_server.rest.base.pages import DEFAULT_LIMIT, MAX_CURSOR, MAX_LIMIT, p
 from rlrun_server.rest.base.problems import not_found
 from rlrun_server.rest.base.responses import JSON, ArtifactName, list_response, schema_response
 from rlrun_server.rest.context.services import Services, services_of
+from rlrun_server.rest.objects.kept_objects import KeptObject, KeptObjects
 from rlrun_server.rest.objects.summaries import ArtifactSummary
-from rlrun_server.rest.objects.watched_objects import KeptObject, WatchedObjects
 
 router = APIRouter(tags=["artifacts"])
 
@@ -104,7 +104,7 @@ def matches(artifact: ArtifactSummary, wanted: ArtifactFilter) -> bool:
     )
 
 
-def _list(request: Request, known: WatchedObjects[ArtifactSummary], namespace: str, query: ArtifactQuery) -> Response:
+def _list(request: Request, known: KeptObjects[ArtifactSummary], namespace: str, query: ArtifactQuery) -> Response:
     services_of(request).objects.require(known)
     filters = ArtifactFilter(run=query.run, phase=query.phase, model=query.model)
     page = page_of(
@@ -120,7 +120,7 @@ def _list(request: Request, known: WatchedObjects[ArtifactSummary], namespace: s
 
 
 def find_artifact(
-    services: Services, known: WatchedObjects[ArtifactSummary], namespace: str, name: str
+    services: Services, known: KeptObjects[ArtifactSummary], namespace: str, name: str
 ) -> KeptObject[ArtifactSummary]:
     """Return the checkpoint or adapter. Raises RestError."""
     services.objects.require(known)
@@ -137,6 +137,6 @@ def artifact_response(artifact: KeptObject[ArtifactSummary]) -> Response:
     return schema_response(detail)
 
 
-async def _get(request: Request, known: WatchedObjects[ArtifactSummary], namespace: str, name: str) -> Response:
+async def _get(request: Request, known: KeptObjects[ArtifactSummary], namespace: str, name: str) -> Response:
     services = services_of(request)
     return artifact_response(await services.load(known, find_artifact(services, known, namespace, name)))

@@ -19,8 +19,10 @@ from rlrun_server.rest.base.problems import RestError, not_found
 from rlrun_server.rest.base.responses import JSON, RunName, schema_response
 from rlrun_server.rest.context.caller_cluster import caller_cluster
 from rlrun_server.rest.context.services import Services, services_of
+from rlrun_server.rest.objects.kept_objects import keep_object
 from rlrun_server.rest.objects.run_bodies import JSON as JSON_TYPE
 from rlrun_server.rest.objects.run_bodies import MERGE_PATCH, TOML, YAML, digest_of, read_changes, read_run, to_object
+from rlrun_server.rest.objects.summaries import summarize_run
 from rlrun_server.rest.routes.runs import RunDetail, find_run, run_response
 
 router = APIRouter(tags=["runs"])
@@ -243,4 +245,4 @@ def _response(
             raise not_found(f"Run {metadata['namespace']}/{metadata['name']}")
         if kept.data is not None:
             return run_response(kept, status, headers)
-    return run_response(runs.to_kept(obj), status, headers)
+    return run_response(keep_object(obj, summarize_run), status, headers)

@@ -20,8 +20,8 @@ from rlrun_server.rest.base.pages import DEFAULT_LIMIT, MAX_CURSOR, MAX_LIMIT, V
 from rlrun_server.rest.base.problems import not_found
 from rlrun_server.rest.base.responses import JSON, RunName, list_response, schema_response
 from rlrun_server.rest.context.services import Services, services_of
+from rlrun_server.rest.objects.kept_objects import KeptObject
 from rlrun_server.rest.objects.summaries import RunSummary
-from rlrun_server.rest.objects.watched_objects import KeptObject
 
 router = APIRouter(tags=["runs"])
 

@@ -1,4 +1,4 @@
-"""Routes of a browser's session: login, logout, and codes with which `rlrun open` logs a browser in."""
+"""Routes of a browser's session: login, also at an OIDC issuer, logout, and codes for `rlrun open`."""
 
 from datetime import UTC, datetime
 from typing import Annotated, Any
@@ -27,13 +27,29 @@ TIME_FORMAT = "%Y-%m-%dT%H:%M:%SZ"
 Secret = Annotated[str, Field(min_length=1, max_length=MAX_CREDENTIAL, pattern=r"^[!-~]+$")]
 
 
+class IssuerAnswer(Schema):
+    """Parameters with which the OIDC issuer has sent the browser back."""
+
+    code: Secret
+    state: Secret
+
+
 class Login(Schema):
-    """Credential with which a browser logs in: either of both."""
+    """Credential with which a browser logs in: one of them."""
 
     token: Secret | None = None
     """Kubernetes token or API key."""
     code: Annotated[str, Field(min_length=1, max_length=MAX_BODY, pattern=r"^[A-Za-z0-9_-]+$")] | None = None
     """Code of `session:code`."""
+    oidc: IssuerAnswer | None = None
+    """The end of a login that `session:oidc` has begun in this browser."""
+
+
+class IssuerLogin(Schema):
+    """Login at the OIDC issuer, for 10 minutes."""
+
+    url: str
+    """Address of the issuer, to which the browser goes."""
 
 
 class SessionInfo(Schema):
@@ -64,10 +80,27 @@ async def log_in(request: Request, _: None = ANYONE) -> Response:
     login = read_login(await read_body(request, MAX_BODY))
     refuse_other_sites(request)
     client = client_of(request)
-    token = sessions.use_code(client, login.code) if login.code is not None else str(login.token)
-    user, session = await sessions.log_in(request, client, token)
+    end = None
+    if login.oidc is not None:
+        token, end = await sessions.end_at_issuer(request, client, login.oidc.state, login.oidc.code)
+    else:
+        token = sessions.use_code(client, login.code) if login.code is not None else str(login.token)
+    user, session = await sessions.log_in(request, client, token, end)
     response = schema_response(SessionInfo(identity=identity_of(user), expires=_time(session.expires)))
     sessions.set_cookie(request, response, session)
+    if login.oidc is not None:
+        sessions.keep_login(request, response, "")
+    return response
+
+
+@router.post("/session:oidc", responses={200: {"model": IssuerLogin}}, response_class=JSON)
+async def begin_at_issuer(request: Request, _: None = ANYONE) -> Response:
+    """Return where a browser logs in at the OIDC issuer; sets a cookie for it. Needs the header `X-Rlrun: 1`."""
+    sessions = _sessions_of(request)
+    refuse_other_sites(request)
+    url, kept = await sessions.begin_at_issuer()
+    response = schema_response(IssuerLogin(url=url))
+    sessions.keep_login(request, response, kept)
     return response
 
 
@@ -107,11 +140,14 @@ def read_login(body: bytes) -> Login:
     except TextInvalid as error:
         raise invalid(str(error)) from None
     except ValidationError as error:
-        message = f"must be text of at most {MAX_CREDENTIAL} printable characters; only `token` and `code` are known"
+        message = (
+            f"must be text of at most {MAX_CREDENTIAL} printable characters; only `token`, `code` and `oidc`, with its "
+            "`code` and `state`, are known"
+        )
         field_errors = from_field_problems([type(each)(each.path, message) for each in problems(error, Login)])
         raise invalid("The body must have a token, or a code of rlrun open.", field_errors, 422) from None
-    if (login.token is None) == (login.code is None):
-        raise invalid("The body must have either `token` or `code`.", status=422)
+    if len(login.model_dump(exclude_none=True)) != 1:
+        raise invalid("The body must have one of `token`, `code` and `oidc`.", status=422)
     return login
 
 

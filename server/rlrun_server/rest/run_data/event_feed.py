@@ -1,9 +1,9 @@
 """Feed of a run's Events, listed with the rights of the caller."""
 
 from rlrun.kube import requests
+from rlrun.kube.informer import version_number
 from rlrun.kube.kinds import EVENT
 
-from rlrun_server.rest.objects.watched_objects import version_number
 from rlrun_server.rest.routes.events import MAX_EVENTS, event_of
 from rlrun_server.rest.streams.feed import Feed, StreamEvent, Wake
 from rlrun_server.rest.streams.log_feed import FindCluster

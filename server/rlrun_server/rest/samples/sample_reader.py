@@ -16,6 +16,7 @@ from rlrun.storage.samples.record import SampleSplit
 from rlrun_server.rest.base.bounded_cache import BoundedCache
 from rlrun_server.rest.base.caller_threads import CallerThreads
 from rlrun_server.rest.base.problems import RestError
+from rlrun_server.rest.base.store_failures import store_failure
 from rlrun_server.rest.samples.sample_folder import DecodingTurn, File, Run, SampleStore, files_below, rollouts_folder
 from rlrun_server.rest.samples.sample_summaries import RunSamples, split_of
 from rlrun_server.rest.samples.summary_reader import SummaryReader
@@ -109,8 +110,7 @@ class SampleReader:
             return await self._threads.run(caller, call)
         except (StoreError, CredentialsMissing, TimeoutError) as error:
             log.warning("the rollouts of %s/%s cannot be read: %s", *run, error)
-            detail = "S3 does not answer rlrun-server. Repeat the request later."
-            raise RestError(503, Reason.S3_UNREACHABLE, detail) from error
+            raise store_failure(error) from error
 
     # --- one step ---------------------------------------------------------------------------------------------------
 

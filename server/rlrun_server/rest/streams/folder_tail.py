@@ -69,13 +69,15 @@ class FolderTail:
     def __init__(
         self,
         files: StoredFiles,
+        namespace: str,
         folder: S3Uri,
         kind: FolderKind,
         is_finished: Callable[[], bool],
         clock: Callable[[], float],
     ) -> None:
-        """`is_finished`: whether the run has ended, so that new lines are hardly to be expected."""
+        """`namespace`: that of the run. `is_finished`: whether the run has ended, so that new lines are unlikely."""
         self._files = files
+        self._namespace = namespace
         self._folder = folder
         self._kind = kind
         self._is_finished = is_finished
@@ -120,7 +122,7 @@ class FolderTail:
             store = self._files.store
             return start_after(store, self._folder, parts, after_step, self._kind.step), end_of(parts)
 
-        return await self._files.run(read)
+        return await self._files.run(self._namespace, read)
 
     async def after(self, position: Position) -> list[TailEvent]:
         """Return the first lines after a position. Raises RestError."""
@@ -128,17 +130,17 @@ class FolderTail:
             return []
         if self._begin is not None and position >= self._begin:
             return [event for event in self._kept if event.end > position]
-        return await self._files.run(self._read, position)
+        return await self._files.run(self._namespace, self._read, position)
 
     async def poll(self) -> None:
         """Poll for new lines. Raises RestError."""
         if self._begin is None:
-            parts = await self._files.run(self._list)
+            parts = await self._files.run(self._namespace, self._list)
             self._begin = self._end = end_of(parts)
             self._wake()
             return
         while True:
-            events = await self._files.run(self._read, self._end)
+            events = await self._files.run(self._namespace, self._read, self._end)
             if not events:
                 return
             self._keep(events)

@@ -4,8 +4,10 @@ from collections import defaultdict, deque
 from collections.abc import Callable
 from typing import NamedTuple
 
+from rlrun.kube.informer import ObjectChange
+
+from rlrun_server.rest.objects.kept_objects import KeptObject, KeptObjects
 from rlrun_server.rest.objects.summaries import RunSummary
-from rlrun_server.rest.objects.watched_objects import Change, WatchedObjects
 
 REMEMBERED = 200
 """Changes of one namespace."""
@@ -28,7 +30,7 @@ class RunChange(NamedTuple):
 class RunChanges:
     """The last changes of each namespace."""
 
-    def __init__(self, runs: WatchedObjects[RunSummary]) -> None:
+    def __init__(self, runs: KeptObjects[RunSummary]) -> None:
         self._runs = runs
         self._wakes: dict[str, set[Wake]] = {}
         """Functions by namespace or uid."""
@@ -70,8 +72,8 @@ class RunChanges:
             return None
         return [change for change in self._changes.get(namespace, ()) if change.version >= version]
 
-    def _on_change(self, change: Change[RunSummary]) -> None:
-        kept = change.kept
+    def _on_change(self, change: ObjectChange[KeptObject[RunSummary]]) -> None:
+        kept = change.cached
         self._number += 1
         changes = self._changes[kept.namespace]
         if len(changes) == REMEMBERED:

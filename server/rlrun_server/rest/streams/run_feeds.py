@@ -2,8 +2,8 @@
 
 import math
 
+from rlrun_server.rest.objects.kept_objects import KeptObjects
 from rlrun_server.rest.objects.summaries import RunSummary
-from rlrun_server.rest.objects.watched_objects import WatchedObjects
 from rlrun_server.rest.streams.feed import Feed, StreamEnd, StreamEvent, Wake
 from rlrun_server.rest.streams.run_changes import RunChange, RunChanges
 from rlrun_server.rest.streams.stream_cursor import not_a_cursor
@@ -29,7 +29,7 @@ class StatusFeed(Feed):
     period = math.inf
 
     def __init__(
-        self, runs: WatchedObjects[RunSummary], changes: RunChanges, namespace: str, uid: str, *, is_shown: bool
+        self, runs: KeptObjects[RunSummary], changes: RunChanges, namespace: str, uid: str, *, is_shown: bool
     ) -> None:
         """`is_shown`: False for a stream without the topic, which ends with the run all the same."""
         self._runs = runs
@@ -72,7 +72,7 @@ class NamespaceFeed(Feed):
     period = math.inf
 
     def __init__(
-        self, runs: WatchedObjects[RunSummary], changes: RunChanges, namespace: str, cursor: str, pointer: str
+        self, runs: KeptObjects[RunSummary], changes: RunChanges, namespace: str, cursor: str, pointer: str
     ) -> None:
         """`cursor`: position from which to continue; empty: from now on. Raises RestError."""
         self._runs = runs

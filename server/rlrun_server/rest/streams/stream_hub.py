@@ -10,8 +10,8 @@ from rlrun_server.authentication.users import User
 from rlrun_server.rest.base.concurrency_limit import ConcurrencyLimit
 from rlrun_server.rest.base.problems import RestError
 from rlrun_server.rest.base.stored_files import StoredFiles
+from rlrun_server.rest.objects.kept_objects import KeptObjects
 from rlrun_server.rest.objects.summaries import RunSummary
-from rlrun_server.rest.objects.watched_objects import WatchedObjects
 from rlrun_server.rest.streams.client_stream import ClientStream
 from rlrun_server.rest.streams.feed import Wake
 from rlrun_server.rest.streams.folder_tail import FolderKind, FolderTail
@@ -22,7 +22,6 @@ from rlrun_server.rest.streams.stream_models import ByeReason, Topic
 from rlrun_server.runtime.metrics import STREAMS
 
 STREAMS_PER_USER = 50
-MAX_STREAMS = 400
 LOG_STREAMS_PER_USER = 10
 LOG_STREAMS = 64
 """Streams with the topic `log`: each asks the API server every few seconds."""
@@ -41,18 +40,21 @@ class _TailKey:
 class StreamHub:
     """All streams of this server."""
 
-    def __init__(self, runs: WatchedObjects[RunSummary], files: StoredFiles, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, runs: KeptObjects[RunSummary], files: StoredFiles, clock: Callable[[], float], max_streams: int
+    ) -> None:
+        """`max_streams`: streams of all users together."""
         self.runs = runs
         self.changes = RunChanges(runs)
         self.logs = LogSources()
         self.clock = clock
         self._files = files
-        self._streams = ConcurrencyLimit("streams", STREAMS_PER_USER, MAX_STREAMS)
+        self._streams = ConcurrencyLimit("streams", STREAMS_PER_USER, max_streams)
         self._log_streams = ConcurrencyLimit("streams with logs", LOG_STREAMS_PER_USER, LOG_STREAMS)
         self._tails: dict[_TailKey, FolderTail] = {}
         self._open: set[ClientStream] = set()
         self._is_closed = False
-        runs.listeners.append(lambda change: self._hurry(change.kept.namespace, change.kept.uid))
+        runs.listeners.append(lambda change: self._hurry(change.cached.namespace, change.cached.uid))
 
     @property
     def count(self) -> int:
@@ -67,7 +69,9 @@ class StreamHub:
             # Those of streams that have ended.
             self._tails = {key: tail for key, tail in self._tails.items() if tail.is_used}
             folder = self._files.layout(namespace, uid).root / FOLDERS[topic]
-            folder_tail = FolderTail(self._files, folder, KINDS[topic], lambda: self._is_finished(key), self.clock)
+            folder_tail = FolderTail(
+                self._files, namespace, folder, KINDS[topic], lambda: self._is_finished(key), self.clock
+            )
             self._tails[key] = folder_tail
         return folder_tail
 

@@ -1,0 +1,91 @@
+"""ID tokens of an OpenID Connect issuer: their verification, and the user that they name. Pure but for the time."""
+
+import hmac
+from typing import Any
+
+import jwt
+
+from rlrun_server.runtime.oidc_settings import RESERVED, OidcSettings
+
+ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
+"""Signatures with a key pair. Others could be made by anyone who has the public key, or no key."""
+LEEWAY_SECONDS = 30
+MAX_NAME = 256
+"""Characters of the name of a user or group."""
+
+
+class TokenRefused(Exception):
+    """The token proves no login, or names no user. The message says what to change."""
+
+
+def key_id_of(token: str) -> str:
+    """Return the id of the key that is said to sign the token. Raises TokenRefused."""
+    try:
+        return str(jwt.get_unverified_header(token).get("kid") or "")
+    except jwt.PyJWTError as error:
+        raise TokenRefused(f"The issuer's ID token cannot be read: {error}.") from error
+
+
+def verify(token: str, key: jwt.PyJWK, settings: OidcSettings, nonce: str) -> dict[str, Any]:
+    """Return the claims of a token that the issuer made for this login. Raises TokenRefused."""
+    try:
+        claims = jwt.decode(
+            token,
+            key,
+            algorithms=ALGORITHMS,
+            audience=settings.client_id,
+            issuer=settings.issuer,
+            leeway=LEEWAY_SECONDS,
+            options={"require": ["exp", "iat", "iss", "aud", "sub"]},
+        )
+    except jwt.PyJWTError as error:
+        message = f"The issuer's ID token is not valid: {error}. Compare server.oidc with the client at the issuer."
+        raise TokenRefused(message) from error
+    if not hmac.compare_digest(str(claims.get("nonce", "")).encode(), nonce.encode()):
+        raise TokenRefused("The issuer's ID token is of another login. Log in again.")
+    party = claims.get("azp")
+    if party != settings.client_id and (party is not None or _is_for_several(claims)):
+        raise TokenRefused("The issuer's ID token is for another client (azp). Compare server.oidc.clientId.")
+    return claims
+
+
+def user_of(claims: dict[str, Any], settings: OidcSettings) -> tuple[str, tuple[str, ...]]:
+    """Return the name of the user and of the groups, each with its prefix. Raises TokenRefused."""
+    claim = settings.username_claim
+    if claim == "email" and claims.get("email_verified", True) is not True:
+        raise TokenRefused("The issuer has not verified the e-mail address. Verify it there, then log in again.")
+    name = _name(claims.get(claim), "usernameClaim", claim, settings.username_prefix)
+    groups = claims.get(settings.groups_claim) or []
+    if isinstance(groups, str):
+        groups = [groups]
+    if not isinstance(groups, list):
+        raise TokenRefused(f"Claim {settings.groups_claim} is not a list of names. Change server.oidc.groupsClaim.")
+    return name, tuple(_name(group, "groupsClaim", settings.groups_claim, settings.groups_prefix) for group in groups)
+
+
+def _is_for_several(claims: dict[str, Any]) -> bool:
+    return isinstance(claims["aud"], list) and len(claims["aud"]) > 1
+
+
+def _name(value: object, field: str, claim: str, prefix: str) -> str:
+    """Return a name that a header carries unchanged and that Kubernetes does not reserve. Raises TokenRefused."""
+    name = f"{prefix}{value}"
+    if (
+        not isinstance(value, str)
+        or not value
+        or not name.isprintable()
+        or name != name.strip()
+        or len(name) > MAX_NAME
+    ):
+        message = (
+            f"Claim {claim} of the ID token has no plain name of at most {MAX_NAME} characters. Change it at the "
+            f"issuer, or set server.oidc.{field}."
+        )
+        raise TokenRefused(message)
+    if name.startswith(RESERVED):
+        message = (
+            f"The issuer says {name!r}, and names that begin with {RESERVED} are those of Kubernetes itself. Set a "
+            f"prefix in server.oidc.{field.removesuffix('Claim')}Prefix."
+        )
+        raise TokenRefused(message)
+    return name

@@ -1,0 +1,88 @@
+"""Login of a browser at an OpenID Connect issuer: authorization code flow with PKCE (RFC 7636).
+
+State, nonce and verifier of a login are sealed in a cookie of the browser that began it, so that any replica ends it
+and no other browser can.
+"""
+
+import base64
+import hashlib
+import hmac
+import json
+import logging
+import secrets
+from collections.abc import Callable
+from urllib.parse import urlencode
+
+from rlrun.constants import Reason
+from rlrun.service.errors import ProblemError
+
+from rlrun_server.authentication.id_token import TokenRefused, user_of, verify
+from rlrun_server.authentication.oidc_issuer import OidcIssuer
+from rlrun_server.authentication.sealed import Sealer
+from rlrun_server.authentication.users import seal_issuer_user
+from rlrun_server.runtime.oidc_settings import OidcSettings
+
+log = logging.getLogger(__name__)
+
+LOGIN_SECONDS = 600
+"""Time for a login at the issuer."""
+PURPOSE = "oidc login"
+
+
+class OidcLogin:
+    """Begins logins at the issuer, and ends them with a credential. Rejections raise ProblemError."""
+
+    def __init__(self, settings: OidcSettings, issuer: OidcIssuer, sealer: Sealer, now: Callable[[], float]) -> None:
+        """`now` returns the seconds since 1970."""
+        self._settings = settings
+        self._issuer = issuer
+        self._sealer = sealer
+        self._now = now
+
+    async def begin(self) -> tuple[str, str]:
+        """Return the address at which the browser logs in, and the text that it keeps until then."""
+        endpoint = (await self._issuer.configuration()).authorization_endpoint
+        state, nonce, verifier = (secrets.token_urlsafe(32) for _ in range(3))
+        challenge = base64.urlsafe_b64encode(hashlib.sha256(verifier.encode()).digest()).decode().rstrip("=")
+        query = {
+            "response_type": "code",
+            "client_id": self._settings.client_id,
+            "redirect_uri": self._settings.redirect_url,
+            "scope": " ".join(self._settings.scopes),
+            "state": state,
+            "nonce": nonce,
+            "code_challenge": challenge,
+            "code_challenge_method": "S256",
+        }
+        fields = {"state": state, "nonce": nonce, "verifier": verifier, "expires": self._now() + LOGIN_SECONDS}
+        url = f"{endpoint}{'&' if '?' in endpoint else '?'}{urlencode(query)}"
+        return url, self._sealer.seal(json.dumps(fields).encode(), PURPOSE)
+
+    async def end(self, kept: str, state: str, code: str) -> tuple[str, int | None]:
+        """Return the credential of the user who logged in, and when the session ends, None for that of the credential.
+
+        `kept`: the text of `begin`; `state` and `code` are the issuer's answer.
+        """
+        content = self._sealer.open(kept, PURPOSE)
+        fields = {} if content is None else json.loads(content)
+        if fields.get("expires", 0.0) <= self._now() or not hmac.compare_digest(
+            fields["state"].encode(), state.encode()
+        ):
+            message = (
+                f"The login took longer than {LOGIN_SECONDS // 60} minutes, or did not begin in this browser. Begin it "
+                "again on the login page."
+            )
+            raise ProblemError.of(403, Reason.OIDC_LOGIN_REFUSED, message)
+        try:
+            token = await self._issuer.redeem(code, fields["verifier"])
+            claims = verify(token, await self._issuer.key_of(token), self._settings, fields["nonce"])
+            if not self._settings.impersonate:
+                return token, None
+            name, groups = user_of(claims, self._settings)
+        except TokenRefused as error:
+            log.warning("a login at the OIDC issuer is refused: %s", error)
+            raise ProblemError.of(403, Reason.OIDC_LOGIN_REFUSED, str(error)) from error
+        log.info("user %s has logged in at the OIDC issuer", name)
+        length = self._settings.session_seconds
+        end = int(self._now()) + length if length else int(claims["exp"])
+        return seal_issuer_user(self._sealer, name, groups, end), end

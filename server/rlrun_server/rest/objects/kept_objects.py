@@ -1,0 +1,76 @@
+"""Stored form of the objects that the server follows with informers.
+
+The fields for lists, filters and orders are kept, and beside them the object as compressed JSON, if that is small
+and there is memory for it. Other objects are read again when they are needed.
+"""
+
+import json
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from rlrun.api.base.schema import Schema
+from rlrun.kube.informer import CachedObject, Informer, ObjectSource, version_number
+from rlrun.kube.kinds import ResourceKind
+from rlrun.kube.objects import Obj
+from typing_extensions import override
+
+MAX_OBJECT_BYTES = 32 << 10
+"""Compressed bytes of an object that is kept whole. One of 60 kB of JSON has 13 kB."""
+MAX_KEPT_BYTES = 64 << 20
+"""Compressed bytes of all objects of a kind that are kept whole."""
+LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
+"""Annotation with the whole object once more."""
+
+S = TypeVar("S", bound=Schema)
+
+
+@dataclass(frozen=True, slots=True)
+class KeptObject(CachedObject, Generic[S]):
+    """One object, without managed fields and LAST_APPLIED."""
+
+    summary: S
+    text: bytes
+    """Summary as JSON, which lists are made of."""
+
+    @override
+    def decode(self, data: bytes) -> Obj:
+        return CachedObject.decode(self, zlib.decompress(data))
+
+
+KeptObjects = Informer[KeptObject[S]]
+"""All objects of one kind."""
+
+
+def keep_object(obj: Obj, summarize: Callable[[Obj], S]) -> KeptObject[S]:
+    """Return the stored form of an object. Raises the errors of `summarize`."""
+    metadata = {key: value for key, value in obj["metadata"].items() if key != "managedFields"}
+    if LAST_APPLIED in (metadata.get("annotations") or {}):
+        metadata["annotations"] = {k: v for k, v in metadata["annotations"].items() if k != LAST_APPLIED}
+    stripped = {**obj, "metadata": metadata}
+    text = json.dumps(stripped).encode()
+    summary = summarize(stripped)
+    return KeptObject(
+        namespace=str(metadata.get("namespace") or ""),
+        name=str(metadata["name"]),
+        uid=str(metadata.get("uid") or ""),
+        version=version_number(str(metadata.get("resourceVersion") or "")),
+        # Level 1 makes 60 kB of JSON 13 kB in 0.4 ms.
+        data=zlib.compress(text, 1),
+        size=len(text),
+        labels=(),
+        summary=summary,
+        text=summary.model_dump_json(by_alias=True, exclude_none=True).encode(),
+    )
+
+
+def informer_of(source: ObjectSource, kind: ResourceKind, summarize: Callable[[Obj], S]) -> KeptObjects[S]:
+    """Return the informer of a kind."""
+    return Informer(
+        source,
+        kind,
+        lambda obj: keep_object(obj, summarize),
+        max_object_bytes=MAX_OBJECT_BYTES,
+        max_bytes=MAX_KEPT_BYTES,
+    )
