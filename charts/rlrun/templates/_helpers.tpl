@@ -14,12 +14,14 @@ app.kubernetes.io/name: rlrun
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end }}
 
+{{/* Labels of all objects: those of the chart, and commonLabels, which cannot replace them. */}}
 {{- define "rlrun.labels" -}}
-{{ include "rlrun.selectorLabels" . }}
-app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
-app.kubernetes.io/managed-by: {{ .Release.Service }}
-app.kubernetes.io/part-of: rlrun
-helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+{{- merge (dict
+  "app.kubernetes.io/version" .Chart.AppVersion
+  "app.kubernetes.io/managed-by" .Release.Service
+  "app.kubernetes.io/part-of" "rlrun"
+  "helm.sh/chart" (printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_")
+) (include "rlrun.selectorLabels" . | fromYaml) (omit (.Values.commonLabels | default dict) "app.kubernetes.io/component") | toYaml }}
 {{- end }}
 
 {{- define "rlrun.serviceAccountName" -}}
@@ -44,16 +46,37 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end -}}
 {{- end }}
 
-{{/* Repository of an image; those of the project are prefixed with images.registry. Argument: (list name $). */}}
+{{- define "rlrun.bucket" -}}
+{{- required "s3.bucket is required: the bucket for checkpoints, adapters and environment packages" .Values.s3.bucket -}}
+{{- end }}
+
+{{/* Variables of a program that uses the bucket with the credentials of the release. */}}
+{{- define "rlrun.s3Env" -}}
+- {name: RLRUN_S3_BUCKET, value: {{ include "rlrun.bucket" . | quote }}}
+- {name: RLRUN_S3_PREFIX, value: {{ .Values.s3.prefix | quote }}}
+- {name: RLRUN_S3_ADDRESSING_STYLE, value: {{ .Values.s3.addressingStyle }}}
+- {name: AWS_DEFAULT_REGION, value: {{ .Values.s3.region | quote }}}
+{{- with .Values.s3.endpoint }}
+- {name: AWS_ENDPOINT_URL_S3, value: {{ . | quote }}}
+{{- end }}
+{{- if not .Values.s3.credentials.workloadIdentity }}
+{{- range $key := list "AWS_ACCESS_KEY_ID" "AWS_SECRET_ACCESS_KEY" "AWS_SESSION_TOKEN" }}
+- name: {{ $key }}
+  valueFrom:
+    secretKeyRef:
+      name: {{ include "rlrun.s3SecretName" $ }}
+      key: {{ $key }}
+      optional: {{ eq $key "AWS_SESSION_TOKEN" }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{/* Repository of an image, with its registry or else that of all images. Argument: (list name $). */}}
 {{- define "rlrun.repository" -}}
-{{- $name := index . 0 -}}
 {{- $images := (index . 1).Values.images -}}
-{{- $repository := (get $images $name).repository -}}
-{{- if and $images.registry (ne $name "inference") -}}
-{{- printf "%s/%s" (trimSuffix "/" $images.registry) $repository -}}
-{{- else -}}
-{{- $repository -}}
-{{- end -}}
+{{- $image := get $images (index . 0) -}}
+{{- $registry := kindIs "string" $image.registry | ternary $image.registry $images.registry -}}
+{{- with $registry }}{{ trimSuffix "/" . }}/{{ end }}{{ $image.repository }}
 {{- end }}
 
 {{/* Digest or tag of an image; an empty tag means the chart's appVersion. Argument: (list name $). */}}
@@ -68,14 +91,6 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- printf "%s%s%s" (include "rlrun.repository" .) (ternary "@" ":" (hasPrefix "sha256:" $tag)) $tag -}}
 {{- end }}
 
-{{- define "rlrun.operatorImage" -}}
-{{- include "rlrun.image" (list "operator" .) -}}
-{{- end }}
-
-{{- define "rlrun.orchestratorImage" -}}
-{{- include "rlrun.image" (list "orchestrator" .) -}}
-{{- end }}
-
 {{/* Secret with the keys that sign the permission of environments to use the egress proxy. */}}
 {{- define "rlrun.egressSecretName" -}}
 {{- default (printf "%s-egress" (include "rlrun.fullname" .)) .Values.egress.signingKey.existingSecret -}}
@@ -83,7 +98,54 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 
 {{/* Secret with the certificate of rlrun-server. */}}
 {{- define "rlrun.serverCertificate" -}}
+{{- if (.Values.server.tls.certificate | default dict).enabled -}}
+{{- if .Values.server.tls.existingSecret }}{{ fail "server.tls: set one of existingSecret and certificate.enabled" }}{{ end -}}
+{{- printf "%s-server-tls" (include "rlrun.fullname" .) -}}
+{{- else -}}
 {{- default (printf "%s-server-certificate" (include "rlrun.leaseName" .)) .Values.server.tls.existingSecret -}}
+{{- end -}}
+{{- end }}
+
+{{/* URL at which users' machines reach rlrun-server. Empty: through the API server. */}}
+{{- define "rlrun.serverUrl" -}}
+{{- $hosts := list -}}
+{{- with .Values.server.ingress }}{{ if .enabled }}{{ $hosts = append $hosts .host }}{{ end }}{{ end -}}
+{{- with .Values.server.httpRoute -}}
+{{- if .enabled }}{{ range .hostnames }}{{ if not (hasPrefix "*" .) }}{{ $hosts = append $hosts . }}{{ end }}{{ end }}{{ end -}}
+{{- end -}}
+{{- if or .Values.users.serverUrl (empty $hosts) -}}
+{{- .Values.users.serverUrl -}}
+{{- else -}}
+https://{{ first $hosts }}
+{{- end -}}
+{{- end }}
+
+{{/* Settings of logins at the OIDC issuer as JSON, empty without one. */}}
+{{- define "rlrun.oidc" -}}
+{{- with .Values.server.oidc | default dict -}}
+{{- if .issuer -}}
+{{- $url := include "rlrun.serverUrl" $ -}}
+{{- if not $url }}{{ fail "server.oidc needs users.serverUrl, server.ingress or server.httpRoute: the issuer sends browsers back there" }}{{ end -}}
+{{- if not $.Values.server.page }}{{ fail "server.oidc needs server.page: true" }}{{ end -}}
+{{- $_ := required "server.oidc.clientId is required: the id of the client at the issuer" .clientId -}}
+{{- omit . "existingSecret" | merge (dict "redirectUrl" (printf "%s/" $url) "sessionSeconds" (int .sessionSeconds)) | toJson -}}
+{{- end -}}
+{{- end -}}
+{{- end }}
+
+{{/* Peers that may scrape metrics, as YAML. One without a namespaceSelector is in the release's namespace. */}}
+{{- define "rlrun.metricsPeers" -}}
+{{- $peers := list -}}
+{{- $namespace := dict "matchLabels" (dict "kubernetes.io/metadata.name" .Release.Namespace) -}}
+{{- range .Values.networkPolicy.from -}}
+{{- $peers = append $peers (or (hasKey . "namespaceSelector") (hasKey . "ipBlock") | ternary . (set (deepCopy .) "namespaceSelector" $namespace)) -}}
+{{- end -}}
+{{- toJson $peers -}}
+{{- end }}
+
+{{/* Port of the DNS servers' pods. */}}
+{{- define "rlrun.dnsPort" -}}
+{{- int ((.Values.runs.dns | default dict).port | default 53) -}}
 {{- end }}
 
 {{/* Port of rlrun-server and its Service. */}}
@@ -91,9 +153,25 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- ternary "https" "http" .Values.server.tls.enabled -}}
 {{- end }}
 
+{{- define "rlrun.serverPortNumber" -}}
+{{- ternary 8443 8080 .Values.server.tls.enabled -}}
+{{- end }}
+
 {{/* The Service as the API server's proxy names it. */}}
 {{- define "rlrun.serverProxyName" -}}
 {{- printf "%s%s-server:%s" (ternary "https:" "" .Values.server.tls.enabled) (include "rlrun.fullname" .) (include "rlrun.serverPort" .) -}}
+{{- end }}
+
+{{/* Fields of PodShape (core/rlrun/api/base/pod_shape.py) that the values set, as JSON. */}}
+{{- define "rlrun.podShape" -}}
+{{- $values := . | default dict }}
+{{- $shape := dict }}
+{{- $names := list "nodeSelector" "tolerations" "affinity" "topologySpreadConstraints" }}
+{{- $classes := list "runtimeClassName" "schedulerName" "priorityClassName" }}
+{{- range concat $names $classes (list "labels" "annotations" "meshInjection" "volumes" "volumeMounts") }}
+{{- if get $values . }}{{ $_ := set $shape . (get $values .) }}{{ end }}
+{{- end }}
+{{- toJson $shape }}
 {{- end }}
 
 {{/* Settings file of the operator; its schema is operator/rlrun_operator/config/settings.py. */}}
@@ -108,7 +186,7 @@ images:
 {{- end }}
 imagePullSecrets: {{ toJson .Values.runs.imagePullSecrets }}
 s3:
-  bucket: {{ required "s3.bucket is required: the bucket for checkpoints, adapters and environment packages" .Values.s3.bucket | quote }}
+  bucket: {{ include "rlrun.bucket" . | quote }}
   prefix: {{ .Values.s3.prefix | quote }}
   region: {{ .Values.s3.region | quote }}
   {{- with .Values.s3.endpoint }}
@@ -135,9 +213,20 @@ storageServerCertificate:
   secret:
     namespace: {{ .Release.Namespace | quote }}
     name: {{ include "rlrun.serverCertificate" . | quote }}
-  create: {{ empty .Values.server.tls.existingSecret }}
+  create: {{ not (or .Values.server.tls.existingSecret (.Values.server.tls.certificate | default dict).enabled) }}
 {{- else }}
 storageServer: {{ printf "http://%s-server.%s.svc:8080" (include "rlrun.fullname" .) .Release.Namespace | quote }}
+{{- end }}
+{{- if include "rlrun.hasCaBundle" . }}
+caBundleFile: /etc/rlrun-ca/ca-bundle.crt
+{{- end }}
+{{- with .Values.proxy }}
+{{- if or .httpsProxy .httpProxy }}
+proxy:
+  httpsProxy: {{ .httpsProxy | default "" | quote }}
+  httpProxy: {{ .httpProxy | default "" | quote }}
+  noProxy: {{ include "rlrun.noProxy" $root }}
+{{- end }}
 {{- end }}
 computeSizes:
   {{- toYaml .Values.runs.computeSizes | nindent 2 }}
@@ -147,23 +236,31 @@ sidecarResources:
   {{- toYaml .Values.runs.sidecarResources | nindent 2 }}
 fetcherResources:
   {{- toYaml .Values.runs.fetcherResources | nindent 2 }}
+{{- if hasKey .Values.runs "securityContext" }}
+securityContext: {{ toJson .Values.runs.securityContext }}
+{{- end }}
 shmSize: {{ .Values.runs.shmSize | quote }}
+gpuReadOnlyRootFilesystem: {{ eq (toString .Values.runs.gpuReadOnlyRootFilesystem) "true" }}
 {{- with .Values.runs.ephemeralStorage }}
 ephemeralStorage:
   {{- toYaml . | nindent 2 }}
 {{- end }}
-{{- with .Values.runs.environments }}
-environments:
-  hostUsers: {{ ne (toString .hostUsers) "false" }}
-  runtimeClassName: {{ .runtimeClassName | default "" | quote }}
+{{- with .Values.runs.terminationGracePeriodSeconds }}
+terminationGracePeriodSeconds: {{ toJson . }}
 {{- end }}
+orchestrator: {{ include "rlrun.podShape" .Values.runs.orchestrator }}
+{{- $environments := .Values.runs.environments | default dict }}
+environments: {{ fromJson (include "rlrun.podShape" $environments) | merge (dict "hostUsers" (ne (toString $environments.hostUsers) "false")) | toJson }}
 networkPolicies: {{ .Values.runs.networkPolicies }}
 {{- with .Values.runs.dns }}
 dns:
   namespaceLabels: {{ toJson .namespaceLabels }}
   podLabels: {{ toJson (.podLabels | default dict) }}
   cidrs: {{ toJson (.cidrs | default list) }}
+  port: {{ include "rlrun.dnsPort" $root }}
 {{- end }}
+metricsPeers: {{ include "rlrun.metricsPeers" . }}
+modelEgress: {{ toJson .Values.runs.modelEgress }}
 reservedSecretNames: {{ toJson (.Values.runs.reservedSecretNames | default list) }}
 secretLabel: {{ .Values.runs.secretLabel | default "" | quote }}
 environmentOwners: {{ toJson (.Values.runs.environmentOwners | default dict) }}
@@ -180,6 +277,7 @@ egress:
   keySecret:
     namespace: {{ .Release.Namespace | quote }}
     name: {{ include "rlrun.egressSecretName" . | quote }}
+  createKey: {{ empty .Values.egress.signingKey.existingSecret }}
 {{- end }}
 defaults:
   checkpointInterval: {{ int .Values.runs.defaults.checkpointInterval }}
@@ -187,6 +285,9 @@ serving:
   replicas: {{ int .Values.serving.replicas }}
   maxLoras: {{ int .Values.serving.maxLoras }}
   maxCpuLoras: {{ int .Values.serving.maxCpuLoras }}
+  {{- with fromJson (include "rlrun.podShape" .Values.serving) }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
 queue: {{ toJson (.Values.queue | default dict) }}
 pollSeconds: {{ .Values.operator.pollSeconds }}
 resyncSeconds: {{ .Values.operator.resyncSeconds }}
@@ -218,22 +319,6 @@ logLevel: {{ .Values.operator.logLevel }}
 - {name: RLRUN_SERVER_API_KEYS_MAY_WRITE, value: "true"}
 {{- end }}
 {{- end }}
-{{- end }}
-
-{{- define "rlrun.podSecurityContext" -}}
-runAsNonRoot: true
-runAsUser: 1000
-runAsGroup: 1000
-fsGroup: 1000
-seccompProfile:
-  type: RuntimeDefault
-{{- end }}
-
-{{- define "rlrun.containerSecurityContext" -}}
-allowPrivilegeEscalation: false
-readOnlyRootFilesystem: true
-capabilities:
-  drop: [ALL]
 {{- end }}
 
 {{/*

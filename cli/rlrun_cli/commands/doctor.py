@@ -1,5 +1,6 @@
 """Commands `doctor` and `version`."""
 
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
@@ -10,8 +11,10 @@ from rlrun.kube.kinds import CONFIG_MAP
 
 from rlrun_cli import __version__
 from rlrun_cli.remote.cluster import RemoteCluster
-from rlrun_cli.remote.context import Context, Kubeconfig, Namespace, cluster
-from rlrun_cli.remote.diagnosis import Finding, examine
+from rlrun_cli.remote.context import Context, Kubeconfig, Namespace, cli_context, cluster
+from rlrun_cli.remote.diagnosis.checks import CHECK_SECONDS, Finding, examine
+from rlrun_cli.remote.diagnosis.gpu_checks import examine_gpus
+from rlrun_cli.remote.diagnosis.network_probe import NetworkProbe
 from rlrun_cli.remote.server import DISCOVERY_NAME, DISCOVERY_NAMESPACE, Server
 from rlrun_cli.terminal import output
 from rlrun_cli.terminal.errors import FAILED, CliError, to_cli_error
@@ -20,9 +23,15 @@ DOCTOR_EPILOG = """Examples:
 
   rlrun doctor
   rlrun doctor -n team --context lab
+  rlrun doctor -n team --gpu
 
 Checks the API server and the kinds of rlrun, your rights in the namespace, the operator, rlrun-server, models and \
 quotas. Ends within about 10 seconds.
+
+--gpu is for the platform team: it compares GPUs, drivers, RuntimeClasses, pull secrets and volumes with the models. \
+Two small pods and a NetworkPolicy in the namespace, deleted at the end, show whether images are pulled, the hub is \
+reached and policies are enforced. The pods have the security context, placement and proxy of orchestrators. Each \
+right that you lack is named. Ends within five minutes, most of which are for images that the nodes have to pull.
 
 Exit codes: 0 all is well; 1 something is wrong."""
 VERSION_EPILOG = """Examples:
@@ -40,16 +49,25 @@ def doctor(
     namespace: Namespace = None,
     kubeconfig: Kubeconfig = None,
     context: Context = None,
+    gpu: Annotated[bool, typer.Option("--gpu", help="Check also what runs on GPUs need, with two small pods.")] = False,
 ) -> None:
     """Check what runs need of the cluster, and say what to do about what is missing."""
     api = cluster(ctx, kubeconfig, context, namespace)
-    findings = examine(api, server)
+    is_well = show(examine(api, server))
+    if gpu:
+        is_well &= show(examine_gpus(api, server, CHECK_SECONDS))
+        is_well &= show(NetworkProbe(api, cli_context(ctx).sleep, cli_context(ctx).clock).findings())
+    if not is_well:
+        raise typer.Exit(FAILED)
+
+
+def show(findings: Sequence[Finding]) -> bool:
+    """Print the findings. Returns False if one of them is a problem."""
     console = output.out()
     for finding in findings:
         for line in describe(finding):
             console.print(line)
-    if any(finding.is_problem for finding in findings):
-        raise typer.Exit(FAILED)
+    return not any(finding.is_problem for finding in findings)
 
 
 def describe(finding: Finding) -> list[Text]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from rlrun.constants import CLI_FIELD_MANAGER, GROUP
 from rlrun.kube import requests
+from rlrun.kube.connection.api_proxy import api_proxy
 from rlrun.kube.connection.official_client import import_lazily
 from rlrun.kube.errors import ApiError
 from rlrun.kube.kinds import SELF_ACCESS_REVIEW, ResourceKind
@@ -128,6 +129,7 @@ class RemoteCluster:
             )
         if no_kubeconfig and in_pod:
             config.load_incluster_config(settings)
+            settings.proxy, settings.no_proxy = api_proxy(settings.host, None), None
             place = namespace or NAMESPACE_FILE.read_text().strip()
             return cls(open_transport, place, bearer, is_namespace_chosen=chosen_namespace)
         file = str(kubeconfig) if kubeconfig else None
@@ -144,6 +146,11 @@ class RemoteCluster:
                     code=INVALID,
                 )
             config.load_kube_config(config_file=file, context=chosen["name"], client_configuration=settings)
+            # The client does not read `proxy-url`, and its `no_proxy` would count for it: the choice is made here.
+            merged = config.kube_config.KubeConfigMerger(file or config.KUBE_CONFIG_DEFAULT_LOCATION).config.value
+            entries = {node.value["name"]: node.value.get("cluster") or {} for node in merged["clusters"]}
+            proxy_url = entries.get(chosen["context"]["cluster"], {}).get("proxy-url")
+            settings.proxy, settings.no_proxy = api_proxy(settings.host, proxy_url), None
         except config.ConfigException as problem:
             raise CliError(
                 f"the kubeconfig cannot be used: {problem}",
@@ -216,6 +223,10 @@ class RemoteCluster:
         if obj is None:
             raise not_found(str(requests.get(kind, place, name)))
         return obj
+
+    def read(self, kind: ResourceKind, name: str, namespace: str | None = None) -> Obj | None:
+        """Return one object, or None if there is none. Raises ApiError."""
+        return self._client.get(kind, namespace or self.namespace, name)
 
     def create(self, obj: Obj) -> Obj:
         """Create an object and return it as the API server stored it. Raises ConflictError if the name exists."""

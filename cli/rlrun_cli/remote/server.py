@@ -6,6 +6,7 @@ client certificate has no token; one of the ServiceAccount `rlrun-user` of the n
 """
 
 import json
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -16,6 +17,7 @@ from urllib.parse import urlsplit
 
 import typer
 import urllib3
+from rlrun.api.base.proxy_rules import ProxyRules
 from rlrun.constants import Reason
 from rlrun.kube.connection.connection_causes import cause_of
 from rlrun.kube.errors import ApiError
@@ -129,7 +131,12 @@ class DirectServer:
             redirect=False, raise_on_status=False,
         )  # fmt: skip
         timeout = urllib3.Timeout(connect=CONNECT_SECONDS, read=READ_SECONDS)
-        self._http = urllib3.PoolManager(maxsize=32, timeout=timeout)
+        proxy = ProxyRules.of_environment(os.environ).proxy_of(self.url)
+        self._http = (
+            urllib3.ProxyManager(proxy, maxsize=32, timeout=timeout)
+            if proxy
+            else urllib3.PoolManager(maxsize=32, timeout=timeout)
+        )
         self._probed = Once(self._probe)
 
     def send(self, method: str, path: str, body: Mapping[str, Any] | None) -> Any:

@@ -8,11 +8,12 @@ from typing import Annotated, Any
 import typer
 from pydantic import ValidationError
 from rlrun.api.base.field_errors import problems
-from rlrun.api.model import RLModel
+from rlrun.api.model import HUB_SOURCE, RLModel, Trainer
 from rlrun.constants import API_VERSION
 from rlrun.kube.kinds import RLMODEL
 
-from rlrun_cli.inputs.model_sizing import MAX_GPUS, parameters_in, size
+from rlrun_cli.inputs.model_config import Architecture, architecture, read_config, read_hub_config
+from rlrun_cli.inputs.model_sizing import MAX_GPUS, Job, Sizing, parameters_in, pod_resources, size, size_architecture
 from rlrun_cli.inputs.run_files import load_object, read_text
 from rlrun_cli.terminal import output
 from rlrun_cli.terminal.errors import INVALID, CliError
@@ -21,10 +22,11 @@ ADD_EPILOG = """Examples:
 
   rlrun models add qwen/qwen3-8b --source hf://Qwen/Qwen3-8B@COMMIT | kubectl apply -f -
   rlrun models add lab/tiny --source s3://rlrun/models/lab/tiny --cpu > tiny.yaml
-  rlrun models add org/large --source pvc://weights/large --parameters 70 --gpu-memory 141
+  rlrun models add org/large --source pvc://weights/large --config ./large/config.json --gpu-memory 141
 
-The number of GPUs is an estimate for adapters, from 2 bytes per parameter: weights take at most half of the trainer's \
-and 70 % of the engine's GPU memory. Long sequences and full fine-tuning need more: docs/reference/rlmodel.md."""
+Sizes come from the model's config.json: that of the hub for an hf:// source (HF_ENDPOINT, HF_TOKEN), or --config. \
+Without it, they are an estimate from the number of parameters in the name or of --parameters. The arithmetic is \
+printed to standard error: docs/guides/models.md explains it."""
 CHECK_EPILOG = """Examples:
 
   rlrun models check tiny.yaml
@@ -40,30 +42,21 @@ def add_model(
     seq_len: Annotated[int, typer.Option(min=16, help="Maximum length of a sequence in tokens.")] = 4096,
     rank: Annotated[int, typer.Option(min=1, max=512, help="Rank of the adapters.")] = 16,
     parameters: Annotated[
-        float | None, typer.Option(min=0.001, help="Billions of parameters. Default: from the id or the source.")
+        float | None, typer.Option(min=0.001, help="Billions of parameters, if there is no config.json.")
+    ] = None,
+    config: Annotated[
+        Path | None, typer.Option(help="The model's config.json, or the folder with it. Default: the hub's.")
     ] = None,
     gpu_memory: Annotated[float, typer.Option(min=1, help="Memory of one GPU in GB.")] = 80,
+    full_fine_tuning: Annotated[
+        bool, typer.Option("--full-fine-tuning", help="Allow runs that train all weights, and size for them.")
+    ] = False,
     cpu: Annotated[bool, typer.Option("--cpu", help="Train and serve on CPUs, for small models.")] = False,
 ) -> None:
-    """Print the manifest of a model, with an estimate of the GPUs that it needs."""
-    billions = parameters or parameters_in(model_id) or parameters_in(source.partition("@")[0])
-    trainer: dict[str, Any] = {"gpus": 0 if cpu else 1}
-    inference: dict[str, Any] = {"gpus": 0 if cpu else 1, "replicas": 1}
-    if not cpu and billions is None:
-        output.notice("The number of parameters is not known: one GPU each is assumed. Give it with --parameters.")
-    elif not cpu and billions is not None:
-        sizing = size(billions, gpu_memory)
-        if not sizing.fits:
-            raise CliError(
-                f"the weights of {billions:g} billion parameters do not fit {MAX_GPUS} GPUs of {gpu_memory:g} GB",
-                "name GPUs with more memory with --gpu-memory",
-                code=INVALID,
-            )
-        trainer["gpus"], inference["gpus"] = sizing.trainer_gpus, sizing.engine_gpus
-        output.notice(
-            f"{billions:g} billion parameters are about {sizing.weights_gb:g} GB of weights: {sizing.trainer_gpus} GPU "
-            f"of {gpu_memory:g} GB for the trainer, {sizing.engine_gpus} for each engine. An estimate: try it."
-        )
+    """Print the manifest of a model, with GPUs, CPU and memory that fit it."""
+    pods: dict[str, Any] = {"gpus": 0 if cpu else 1}
+    trainer = {**pods, "fullFineTuning": True} if full_fine_tuning else dict(pods)
+    inference = {**pods, "replicas": 1}
     body: dict[str, Any] = {
         "apiVersion": API_VERSION,
         "kind": RLMODEL.kind,
@@ -77,6 +70,26 @@ def add_model(
             "inference": inference,
         },
     }
+    _check(body)
+    job = Job(gpu_memory, seq_len, rank, Trainer().micro_batch_tokens, full_fine_tuning)
+    sizing = None if cpu else _sizing(model_id, source, parameters, config, job)
+    if sizing is not None:
+        trainer["gpus"], inference["gpus"] = sizing.trainer_gpus, sizing.engine_gpus
+        if sizing.engine_gpus > 1:
+            tensor = sizing.tensor or sizing.engine_gpus
+            pipeline = sizing.engine_gpus // tensor
+            inference["parallelism"] = {"tensor": tensor, **({"pipeline": pipeline} if pipeline > 1 else {})}
+    weights = sizing.weights_gb if sizing else 0
+    # Each process of the trainer reads the whole model, for full fine-tuning in float32.
+    reads, width = max(1, trainer["gpus"]), 4 if full_fine_tuning else 2
+    of_trainer = pod_resources(weights, trainer["gpus"], reads=reads, bytes_per_parameter=width)
+    trainer["resources"] = of_trainer.to_json_dict()
+    inference["resources"] = pod_resources(weights, inference["gpus"]).to_json_dict()
+    _check(body)
+    sys.stdout.write(output.to_yaml(body))
+
+
+def _check(body: dict[str, Any]) -> None:
     try:
         RLModel.from_object(body)
     except ValidationError as error:
@@ -86,7 +99,46 @@ def add_model(
             code=INVALID,
             details=[str(problem) for problem in problems(error, RLModel)],
         ) from error
-    sys.stdout.write(output.to_yaml(body))
+
+
+def _sizing(model_id: str, source: str, parameters: float | None, config: Path | None, job: Job) -> Sizing | None:
+    """Return the sizes of a model and print the arithmetic, or None if nothing is known. Raises CliError."""
+    found = _architecture(source, config) if config is not None or parameters is None else None
+    billions = parameters or parameters_in(model_id) or parameters_in(source.partition("@")[0])
+    if found is not None:
+        sizing = size_architecture(found, job)
+    elif billions is not None:
+        sizing = size(billions, job.gpu_memory_gb)
+    else:
+        output.notice("The number of parameters is not known: one GPU each is assumed. Give --config or --parameters.")
+        return None
+    for step in sizing.steps:
+        output.notice(step)
+    if not sizing.fits:
+        raise CliError(
+            f"the model does not fit {MAX_GPUS} GPUs of {job.gpu_memory_gb:g} GB",
+            "name GPUs with more memory with --gpu-memory, or lower --seq-len",
+            code=INVALID,
+        )
+    output.notice("This is an estimate: try the model with a few steps before others use it.")
+    return sizing
+
+
+def _architecture(source: str, config: Path | None) -> Architecture | None:
+    """Return the architecture of the file, or of the model in the hub. None, with a notice, if it is not known."""
+    if config is None and not re.fullmatch(HUB_SOURCE, source):
+        return None
+    try:
+        found = read_config(config) if config is not None else read_hub_config(source)
+    except CliError as error:
+        if config is not None:
+            raise
+        output.notice(f"Without the model's config.json, from the number of parameters: {error.message}.")
+        return None
+    known = architecture(found)
+    if known is None:
+        output.notice("The config.json is of an architecture that is not known here: give --parameters.")
+    return known
 
 
 def check_model(

@@ -49,7 +49,7 @@ def _runs(item: Obj) -> str:
 def problems_of(item: Obj) -> list[Obj]:
     """Return the conditions of a model that are warnings or False."""
     conditions = (item.get("status") or {}).get("conditions") or []
-    return [c for c in conditions if (c["type"] == "Warnings") == (c["status"] == "True")]
+    return [c for c in conditions if c["status"] == ("True" if c["type"] == "Warnings" else "False")]
 
 
 def by_id(items: list[Obj]) -> list[Obj]:

@@ -1,0 +1,183 @@
+"""Architecture of a model, from the `config.json` beside its weights, and the number of its parameters."""
+
+import json
+import os
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from dataclasses import dataclass
+from http.client import HTTPMessage
+from pathlib import Path
+from typing import IO, Any
+
+from rlrun_cli.terminal.errors import INVALID, CliError
+
+CONFIG = "config.json"
+MAX_BYTES = 16 * 1024**2
+HUB_SECONDS = 15
+HUB = "https://huggingface.co"
+
+
+@dataclass(frozen=True)
+class Linear:
+    """Linear layers of one shape."""
+
+    count: int
+    inputs: int
+    outputs: int
+
+    @property
+    def parameters(self) -> int:
+        """Number of weights of all of them."""
+        return self.count * self.inputs * self.outputs
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """Sizes of a decoder."""
+
+    layers: int
+    attention_layers: int
+    """Layers that keep keys and values of all tokens."""
+    hidden: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    intermediate: int
+    """Width that tensor parallelism divides."""
+    vocabulary: int
+    has_head: bool
+    """True if the output layer has weights of its own."""
+    linears: tuple[Linear, ...]
+    """Layers that adapters train."""
+    experts: tuple[Linear, ...] = ()
+    """Routers and routed experts."""
+
+    @property
+    def parameters(self) -> int:
+        """Number of weights, without norms and biases."""
+        embeddings = self.vocabulary * self.hidden * (1 + self.has_head)
+        return embeddings + sum(linear.parameters for linear in (*self.linears, *self.experts))
+
+    def adapter_parameters(self, rank: int) -> int:
+        """Return the number of weights of an adapter for all layers that adapters train."""
+        return sum(linear.count * rank * (linear.inputs + linear.outputs) for linear in self.linears)
+
+    def is_divisible(self, tensor: int) -> bool:
+        """True if `tensor` GPUs can compute each layer together in vLLM."""
+        divides_kv = self.kv_heads % tensor == 0 or tensor % self.kv_heads == 0
+        return self.heads % tensor == 0 and divides_kv and self.intermediate % tensor == 0
+
+
+def architecture(config: Mapping[str, Any]) -> Architecture | None:
+    """Return the architecture of a configuration of transformers, or None if it is of another kind."""
+    text: Mapping[str, Any] = config.get("text_config") or config
+    try:
+        return _architecture(text, config)
+    except (KeyError, TypeError, ValueError, ZeroDivisionError):
+        return None
+
+
+def _architecture(text: Mapping[str, Any], config: Mapping[str, Any]) -> Architecture | None:
+    hidden, layers, heads = (int(text[key]) for key in ("hidden_size", "num_hidden_layers", "num_attention_heads"))
+    kv_heads = int(text.get("num_key_value_heads") or heads)
+    head_dim = int(text.get("head_dim") or hidden // heads)
+    if text.get("kv_lora_rank") or min(hidden, layers, heads, kv_heads, head_dim) < 1:
+        # Multi-head latent attention has other projections and another cache.
+        return None
+    kinds = list(text.get("layer_types") or [])
+    recurrent = kinds.count("linear_attention")
+    attention = layers - recurrent
+    linears = [
+        Linear(attention, hidden, heads * head_dim),
+        Linear(2 * attention, hidden, kv_heads * head_dim),
+        Linear(attention, heads * head_dim, hidden),
+    ]
+    if recurrent:
+        keys = int(text["linear_num_key_heads"]) * int(text["linear_key_head_dim"])
+        values = int(text["linear_num_value_heads"]) * int(text["linear_value_head_dim"])
+        linears += [Linear(recurrent, hidden, 2 * keys + 2 * values), Linear(recurrent, values, hidden)]
+    routed = int(text.get("num_experts") or text.get("num_local_experts") or text.get("n_routed_experts") or 0)
+    dense = _dense_layers(text, layers) if routed else layers
+    widths = []
+    experts: tuple[Linear, ...] = ()
+    if dense:
+        widths.append(int(text["intermediate_size"]))
+        linears += _mlp_layers(dense, hidden, widths[-1])
+    if routed:
+        sparse, width = layers - dense, int(text.get("moe_intermediate_size") or text["intermediate_size"])
+        shared = int(text.get("shared_expert_intermediate_size") or width * int(text.get("n_shared_experts") or 0))
+        linears += _mlp_layers(sparse, hidden, shared) if shared else []
+        experts = (Linear(sparse, hidden, routed), *_mlp_layers(sparse * routed, hidden, width))
+        widths.append(width)
+    tied = text.get("tie_word_embeddings", config.get("tie_word_embeddings", True))
+    return Architecture(
+        layers, attention, hidden, heads, kv_heads, head_dim, widths[0], int(text["vocab_size"]), not tied,
+        tuple(linears), experts,
+    )  # fmt: skip
+
+
+def _dense_layers(text: Mapping[str, Any], layers: int) -> int:
+    """Return the number of layers without experts of a model with experts."""
+    listed = set(text.get("mlp_only_layers") or [])
+    step, first = int(text.get("decoder_sparse_step") or 1), int(text.get("first_k_dense_replace") or 0)
+    return sum(i < first or i in listed or (i + 1) % step != 0 for i in range(layers))
+
+
+def _mlp_layers(count: int, hidden: int, width: int) -> list[Linear]:
+    """Return the linear layers of gated MLPs: gate, up and down."""
+    return [Linear(2 * count, hidden, width), Linear(count, width, hidden)]
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """Return the configuration in a file, or in a folder with the model. Raises CliError."""
+    file = path / CONFIG if path.is_dir() else path
+    try:
+        data = file.read_bytes()[:MAX_BYTES]
+    except OSError as error:
+        raise CliError(
+            f"cannot read {file}: {error.strerror}", "name a config.json, or the folder with the model", code=INVALID
+        ) from error
+    return _parse(data, str(file))
+
+
+def read_hub_config(source: str, environ: Mapping[str, str] = os.environ) -> dict[str, Any]:
+    """Return the configuration of hf://owner/name@COMMIT. Raises CliError.
+
+    HF_ENDPOINT and HF_TOKEN are those of the hub's own tools.
+    """
+    repository, _, commit = source.removeprefix("hf://").partition("@")
+    url = f"{environ.get('HF_ENDPOINT') or HUB}/{repository}/resolve/{commit}/{CONFIG}"
+    token = environ.get("HF_TOKEN")
+    request = urllib.request.Request(url, headers={"Authorization": f"Bearer {token}"} if token else {})
+    try:
+        with urllib.request.build_opener(_Redirects).open(request, timeout=HUB_SECONDS) as answer:
+            data = answer.read(MAX_BYTES)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "reason", None) or error
+        raise CliError(
+            f"cannot read {url}: {reason}", "name the model's config.json with --config", code=INVALID
+        ) from error
+    return _parse(data, url)
+
+
+class _Redirects(urllib.request.HTTPRedirectHandler):
+    """Redirects that keep the token from other servers, such as content networks."""
+
+    def redirect_request(
+        self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: HTTPMessage, newurl: str
+    ) -> urllib.request.Request | None:
+        followed = super().redirect_request(req, fp, code, msg, headers, newurl)
+        if followed and (followed.type, followed.host) != (req.type, req.host):
+            followed.remove_header("Authorization")
+        return followed
+
+
+def _parse(data: bytes, place: str) -> dict[str, Any]:
+    try:
+        config = json.loads(data)
+    except ValueError as error:
+        raise CliError(f"{place} is not JSON: {error}", "name the model's config.json", code=INVALID) from error
+    if not isinstance(config, dict):
+        raise CliError(f"{place} is not a JSON object", "name the model's config.json", code=INVALID)
+    return config

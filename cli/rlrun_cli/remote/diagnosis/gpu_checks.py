@@ -1,0 +1,247 @@
+"""Checks of `rlrun doctor --gpu`: what the platform team must provide for runs on GPUs.
+
+They need rights that users of runs do not have. A finding names each right that is missing; the other checks are done.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+
+from rlrun.api.model import is_gpu
+from rlrun.constants import MINIMUM_DRIVER
+from rlrun.kube.errors import ApiError
+from rlrun.kube.kinds import CLAIM, CONFIG_MAP, DEPLOYMENT, NODE, RLMODEL, RUNTIME_CLASS, SECRET, STORAGE_CLASS
+from rlrun.kube.objects import Obj, annotation
+
+from rlrun_cli.remote.cluster import RemoteCluster
+from rlrun_cli.remote.diagnosis.checks import OPERATOR, Check, Finding, run_checks
+
+GPU = "nvidia.com/gpu"
+DRIVER_LABELS = ("nvidia.com/cuda.driver-version.major", "nvidia.com/cuda.driver.major")
+"""Labels that GPU feature discovery gives a node, first those of newer versions."""
+DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
+ROLES = ("trainer", "inference")
+MISSING_RIGHT = "ask for this right, or use an account of the platform team"
+
+
+def gpus_of(node: Obj) -> dict[str, int]:
+    """Return the allocatable GPUs of a node by resource."""
+    allocatable = (node.get("status") or {}).get("allocatable") or {}
+    return {name: int(count) for name, count in allocatable.items() if is_gpu(name) and str(count).isdecimal()}
+
+
+def needed_gpus(shape: Obj) -> dict[str, int]:
+    """Return the GPUs that a pod of the RLModel requests by resource. Its default is one."""
+    resources = shape.get("resources") or {}
+    named = {**(resources.get("requests") or {}), **(resources.get("limits") or {})}
+    needed = {name: int(str(count)) for name, count in named.items() if is_gpu(name) and str(count).isdecimal()}
+    gpus = int(shape.get("gpus", 1))
+    return needed | ({GPU: gpus} if gpus else {})
+
+
+def check_gpus(api: RemoteCluster, server: str | None) -> Finding:
+    """Check that nodes offer GPUs, and that each RLModel has a node that can run its pods. Raises ApiError."""
+    nodes, _ = api.snapshot(NODE)
+    offers = [f"{count} {name} on {_name(node)}" for node in nodes for name, count in sorted(gpus_of(node).items())]
+    if not offers:
+        return Finding(
+            "gpus",
+            f"none of the {len(nodes)} nodes offers GPUs",
+            "install the vendor's device plugin, for NVIDIA with the GPU operator, and label the nodes",
+        )
+    models, _ = api.snapshot(RLMODEL)
+    problems = [problem for model in models if (problem := unfit(model, nodes))]
+    if problems:
+        return Finding(
+            "gpus", f"{'; '.join(problems)}. Offered: {', '.join(offers)}", "correct the RLModel, or add such a node"
+        )
+    return Finding("gpus", f"{', '.join(offers)}; each of {len(models)} models has a node")
+
+
+def unfit(model: Obj, nodes: Sequence[Obj]) -> str | None:
+    """Return why no node can run one pod of each role of the RLModel, or None."""
+    for role in ROLES:
+        shape = model["spec"].get(role) or {}
+        reasons = [_misfit(shape, node) for node in nodes]
+        if reasons and all(reasons):
+            counted = Counter(reason for reason in reasons if reason)
+            why = ", ".join(f"{reason} ({count})" for reason, count in counted.most_common(3))
+            return f"no node can run {role} of {model['spec'].get('id')}: {why}"
+    return None
+
+
+def _misfit(shape: Obj, node: Obj) -> str | None:
+    labels = node["metadata"].get("labels") or {}
+    missing = [f"{k}={v}" for k, v in (shape.get("nodeSelector") or {}).items() if labels.get(k) != v]
+    if missing:
+        return f"no label {missing[0]}"
+    taints = [t for t in (node.get("spec") or {}).get("taints") or [] if t.get("effect") != "PreferNoSchedule"]
+    for taint in taints:
+        if not any(_tolerates(toleration, taint) for toleration in shape.get("tolerations") or []):
+            return f"taint {taint.get('key')} not tolerated"
+    offered = gpus_of(node)
+    for name, count in needed_gpus(shape).items():
+        if offered.get(name, 0) < count:
+            return f"{offered.get(name, 0)} of {count} {name}"
+    return None
+
+
+def _tolerates(toleration: Obj, taint: Obj) -> bool:
+    if toleration.get("effect") not in (None, "", taint.get("effect")):
+        return False
+    if not toleration.get("key"):
+        return toleration.get("operator") == "Exists"
+    is_same = toleration["key"] == taint.get("key")
+    return is_same and (toleration.get("operator") == "Exists" or toleration.get("value") == taint.get("value"))
+
+
+def check_driver(api: RemoteCluster, server: str | None) -> Finding:
+    """Check the driver of the nodes with GPUs of NVIDIA. Raises ApiError."""
+    nodes = [node for node in api.snapshot(NODE)[0] if any(n.startswith("nvidia.com/") for n in gpus_of(node))]
+    if not nodes:
+        return Finding("driver", "no node offers GPUs of NVIDIA; not checked")
+    versions = {_name(node): driver_of(node) for node in nodes}
+    old = [f"{name} has {version}" for name, version in versions.items() if version and version < MINIMUM_DRIVER]
+    if old:
+        return Finding(
+            "driver",
+            f"{', '.join(old)}: CUDA 13 of the images needs {MINIMUM_DRIVER} or later",
+            f"install NVIDIA's driver {MINIMUM_DRIVER} or later, or images of an older CUDA in the RLModels",
+        )
+    unknown = [name for name, version in versions.items() if version is None]
+    if unknown:
+        return Finding(
+            "driver",
+            f"the version is not known of {', '.join(unknown)}",
+            f"install GPU feature discovery, or see that `nvidia-smi` shows {MINIMUM_DRIVER} or later there",
+        )
+    return Finding("driver", f"{min(v for v in versions.values() if v)} or later on {len(nodes)} nodes")
+
+
+def driver_of(node: Obj) -> int | None:
+    """Return the major version of the node's driver, or None if no label says it."""
+    labels = node["metadata"].get("labels") or {}
+    found = [str(labels[name]) for name in DRIVER_LABELS if name in labels]
+    return int(found[0]) if found and found[0].isdecimal() else None
+
+
+def check_runtime_classes(api: RemoteCluster, server: str | None) -> Finding:
+    """Check that the RuntimeClasses exist that RLModels and the operator's settings name. Raises ApiError."""
+    there = {_name(item) for item in api.snapshot(RUNTIME_CLASS)[0]}
+    named: dict[str, str] = {}
+    for model in api.snapshot(RLMODEL)[0]:
+        for role in ROLES:
+            name = (model["spec"].get(role) or {}).get("runtimeClassName")
+            if name:
+                named[str(name)] = f"{role} of {model['spec'].get('id')}"
+    name = (operator_settings(api).get("environments") or {}).get("runtimeClassName")
+    if name:
+        named[str(name)] = "the environments"
+    missing = [f"{name} (for {what})" for name, what in named.items() if name not in there]
+    if missing:
+        return Finding(
+            "runtime classes",
+            f"{', '.join(missing)} does not exist; there are {', '.join(sorted(there)) or 'none'}",
+            "create the RuntimeClass, or correct the name",
+        )
+    hint = "; if NVIDIA's runtime is not the default of the nodes, pods need its class" if not named and there else ""
+    return Finding("runtime classes", f"{', '.join(sorted(there)) or 'none'}; {len(named)} named{hint}")
+
+
+def check_pull_secrets(api: RemoteCluster, server: str | None) -> Finding:
+    """Check that the namespace has the Secrets with which pods of runs pull images. Raises ApiError."""
+    names = [str(name) for name in operator_settings(api).get("imagePullSecrets") or []]
+    if not names:
+        return Finding("pull secrets", "the chart names none (runs.imagePullSecrets)")
+    wrong = []
+    for name in names:
+        found, _ = api.snapshot(SECRET, fields=f"metadata.name={name}")
+        if not found:
+            wrong.append(f"Secret {name} does not exist in namespace {api.namespace}")
+        elif not str(found[0].get("type")).startswith("kubernetes.io/dockerc"):
+            wrong.append(f"Secret {name} in namespace {api.namespace} is of type {found[0].get('type')}")
+    if wrong:
+        return Finding(
+            "pull secrets",
+            "; ".join(wrong),
+            f"kubectl create secret docker-registry {names[0]} -n {api.namespace} --docker-server=... "
+            "--docker-username=... --docker-password=...",
+        )
+    return Finding("pull secrets", f"{', '.join(names)} in namespace {api.namespace}")
+
+
+def check_volumes(api: RemoteCluster, server: str | None) -> Finding:
+    """Check the claims and storage classes from which RLModels take their weights. Raises ApiError."""
+    models, _ = api.snapshot(RLMODEL)
+    claims = {_name(item): str((item.get("status") or {}).get("phase")) for item in api.snapshot(CLAIM)[0]}
+    wrong = []
+    for model in models:
+        source = str(model["spec"].get("source") or "")
+        claim = source.removeprefix("pvc://").partition("/")[0]
+        if source.startswith("pvc://") and claims.get(claim) != "Bound":
+            state = claims.get(claim, "missing")
+            wrong.append(f"claim {claim} of {model['spec'].get('id')} is {state} in namespace {api.namespace}")
+    caches = [model for model in models if model["spec"].get("cache")]
+    if caches:
+        classes = api.snapshot(STORAGE_CLASS)[0]
+        wrong += [problem for model in caches if (problem := _class_problem(model, classes))]
+    if wrong:
+        return Finding("volumes", "; ".join(wrong), "create the claim or the StorageClass, or correct the RLModel")
+    return Finding("volumes", f"{len(claims)} claims in namespace {api.namespace}; {len(caches)} models with a cache")
+
+
+def _class_problem(model: Obj, classes: Iterable[Obj]) -> str | None:
+    named, model_id = model["spec"]["cache"].get("storageClass"), model["spec"].get("id")
+    if named is None:
+        has_default = any(annotation(item, DEFAULT_CLASS) == "true" for item in classes)
+        return None if has_default else f"the cache of {model_id} names no StorageClass, and there is no default"
+    return None if named in map(_name, classes) else f"StorageClass {named} of the cache of {model_id} does not exist"
+
+
+def operator_settings(api: RemoteCluster) -> Mapping[str, Obj]:
+    """Return the operator's settings from its ConfigMap, empty if there is none. Raises ApiError."""
+    import yaml
+
+    selector = ",".join(f"{key}={value}" for key, value in OPERATOR.items())
+    for deployment in api.snapshot(DEPLOYMENT, all_namespaces=True, selector=selector)[0]:
+        for volume in deployment["spec"]["template"]["spec"].get("volumes") or []:
+            name = (volume.get("configMap") or {}).get("name")
+            if name is None:
+                continue
+            namespace = deployment["metadata"]["namespace"]
+            found = api.read(CONFIG_MAP, name, namespace)
+            settings = yaml.safe_load(((found or {}).get("data") or {}).get("settings.yaml") or "{}")
+            if isinstance(settings, dict) and settings:
+                return settings
+    return {}
+
+
+def _name(obj: Obj) -> str:
+    return str(obj["metadata"]["name"])
+
+
+def _saying_rights(name: str, check: Check) -> tuple[str, Check]:
+    """Return the check with a finding that names the right that it lacks."""
+
+    def run(api: RemoteCluster, server: str | None) -> Finding:
+        try:
+            return check(api, server)
+        except ApiError as error:
+            if error.status != 403:
+                raise
+            return Finding(name, f"not checked: you may not {error.action}", MISSING_RIGHT)
+
+    return name, run
+
+
+CHECKS: Sequence[tuple[str, Check]] = (
+    _saying_rights("gpus", check_gpus),
+    _saying_rights("driver", check_driver),
+    _saying_rights("runtime classes", check_runtime_classes),
+    _saying_rights("pull secrets", check_pull_secrets),
+    _saying_rights("volumes", check_volumes),
+)
+
+
+def examine_gpus(api: RemoteCluster, server: str | None, seconds: float) -> list[Finding]:
+    """Return the findings about what runs on GPUs need."""
+    return run_checks(api, server, CHECKS, seconds)
