@@ -41,6 +41,9 @@ VLLM_PYTHON ?=
 WEIGHTS ?=
 GPU_RUN ?=
 
+# So many runs of three teams share the GPUs of `make queues`.
+RUNS ?= 200
+
 # CHAOS="--level unit" passes options on to the fault tests.
 CHAOS ?=
 
@@ -205,8 +208,21 @@ machine: # Stops where the local cluster cannot run, before anything is built
 	@$(PYTHON3) -m local_cluster.host.machine
 
 .PHONY: up
-up: machine $(VENV)/.complete ## Bring up the local cluster with all images; safe to repeat
-	@$(PY) -m local_cluster up --images
+up: machine $(VENV)/.complete ## Bring up the local cluster with all images; safe to repeat (GPUS=8: fake GPUs; GPU_TAINT=1; POLICIES=1: enforced)
+	@$(PY) -m local_cluster up --images $(if $(POLICIES),--policies) $(if $(GPUS),--gpus $(GPUS)) $(if $(GPU_TAINT),--gpu-taint)
+
+.PHONY: quickstart
+quickstart: up ## Type the quickstart line by line: a registry on this machine, fake GPUs, helm install by digest, a run; stays up
+	@$(PYTEST) tests/quickstart
+
+.PHONY: policies
+policies: ## Who reaches whom: each pod of a run against each port of its own and other runs, with enforced NetworkPolicies
+	@$(MAKE) --no-print-directory up POLICIES=1
+	@$(PYTEST) tests/policies
+
+.PHONY: queues
+queues: $(VENV)/.complete ## Runs of three teams in queues of Kueue on KWOK nodes: no half run, no quota exceeded (RUNS=30: fewer than 200)
+	@RLRUN_QUEUED_RUNS=$(RUNS) $(PYTEST) tests/queues -s
 
 .PHONY: down
 down: $(VENV)/.complete ## Remove all that the local cluster made on this machine, caches aside
@@ -218,24 +234,32 @@ kubeconfig: $(VENV)/.complete ## Print the local cluster's kubeconfig: export KU
 
 # --- images for a cluster of one's own --------------------------------------------------------------------------------
 
-# REGISTRY=registry.example.com/ml; TAG, BUILDER (docker, podman, buildah), BASE (a Python 3.11 image) and CPU=1 may follow.
-REGISTRY ?=
-TAG ?=
-BUILDER ?=
-BASE ?=
-CPU ?=
+# REGISTRY=registry.example.com/ml; TAG, BUILDER (docker, podman, buildah), BASE (a Python 3.11 image), ENGINE (vLLM's
+# image), PLATFORM (linux/amd64, linux/arm64), PIP_INDEX_URL (an index in place of PyPI) and CPU=1 may follow. KEY is the
+# key with which cosign signs a release: a file, or one in a KMS. Without it cosign asks for a login (keyless).
+# Variables of the environment with these names, such as those of CI and pip, are not meant for images.
+given = $(if $(filter command,$(origin $(1))),$($(1)))
+BUILD = --builder "$(call given,BUILDER)" --base "$(call given,BASE)" --engine "$(call given,ENGINE)" \
+	--platform "$(call given,PLATFORM)" --index "$(call given,PIP_INDEX_URL)"
 
 .PHONY: push
 push: ## Build the images and push them to REGISTRY=...; prints the file with the chart's values for them
-	@test -n "$(REGISTRY)" || { echo "Say where to: make push REGISTRY=registry.example.com/ml" >&2; exit 2; }
-	@$(PYTHON3) -m local_cluster.images.push "$(REGISTRY)" --tag "$(TAG)" --builder "$(BUILDER)" --base "$(BASE)" $(if $(CPU),--cpu)
+	@test -n "$(call given,REGISTRY)" || { echo "Say where to: make push REGISTRY=registry.example.com/ml" >&2; exit 2; }
+	@$(PYTHON3) -m local_cluster.images.push "$(call given,REGISTRY)" --tag "$(call given,TAG)" $(BUILD) $(if $(call given,CPU),--cpu)
+
+.PHONY: release
+release: ## Push images and chart of this version to REGISTRY=..., each by digest and signed, the images with SBOMs (KEY=)
+	@test -n "$(call given,REGISTRY)" || { echo "Say where to: make release REGISTRY=registry.example.com/ml" >&2; exit 2; }
+	@$(PYTHON3) -m local_cluster.images.release "$(call given,REGISTRY)" $(BUILD) --key "$(call given,KEY)"
 
 # --- generated files -------------------------------------------------------------------------------------------------
 
 .PHONY: generate
-generate: $(VENV)/.complete ## CRDs and reference pages from the schema, the table of fields, the page of the command line, the packages of the environment image
+generate: $(VENV)/.complete ## CRDs, reference pages and the schema of the chart's models from the schema, the tables of fields and values, the page of the command line, the packages of the environment image
 	@$(PY) -m rlrun.codegen.crd
 	@$(PY) charts/rlrun/sync_crds.py
+	@$(PY) charts/rlrun/models_schema.py
+	@$(PY) charts/rlrun/values_table.py
 	@$(PY) -m rlrun.codegen.reference_pages
 	@$(PY) -m rlrun_server.rest.openapi_document docs/reference/openapi.json
 	@$(PY) -m tests.support.field_proofs

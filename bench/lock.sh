@@ -5,6 +5,6 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 "${1:-uv}" pip compile --quiet --upgrade --python-version 3.11 --python-platform x86_64-manylinux_2_28 \
-    --no-emit-index-url --no-annotate --no-header --override requirements/torch-cpu-without.in \
+    --generate-hashes --no-emit-index-url --no-annotate --no-header --override requirements/torch-cpu-without.in \
     --constraint requirements/torch-cpu.lock --constraint requirements/trainer.lock \
     --output-file bench/trl-requirements.txt bench/trl.in

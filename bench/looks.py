@@ -1,6 +1,10 @@
 """CPU time of a look of the operator at a run, with the API server, S3 and the orchestrator in memory.
 
-    python -m bench.looks                 prints the median of some rounds, in ms: first, quiet and waiting looks
+    python -m bench.looks                 prints the median of some rounds, in ms
+
+first     of a new run                                waiting   for its pods, nothing is new
+quiet     at a run that trains, nothing is new        step      the same, with a step and a write of the status
+progress  no look: the write of a step alone
 
 Requests cost nothing here, so it shows what observation and plan cost. Compare versions in turns on the same machine.
 """
@@ -11,7 +15,8 @@ import json
 import time
 
 from rlrun.protocol.orchestrator import RunPhase, RunStatus
-from rlrun_operator.cache.object_cache import ObjectCache
+from rlrun_operator.cluster.runs import RunObjects
+from rlrun_operator.controller.progress_writer import ProgressWriter
 from rlrun_operator.planning.plan.observation import RunKey
 
 from bench.repetitions import middle
@@ -23,14 +28,13 @@ from tests.support.operator_world import World
 KEY = RunKey("team", "reverse")
 LOOKS = 40
 ROUNDS = 8
-KINDS = ("first", "quiet", "waiting")
+KINDS = ("first", "quiet", "waiting", "step", "progress")
 
 
 def new_world() -> World:
-    """Return a run that has not begun, and an operator that keeps what it reads."""
-    world = World(FakeCluster(run_object(), model_object(), source_secret()))
-    world.cache = ObjectCache(time.monotonic)
-    return world
+    """Return a run that has not begun, and an operator that follows the cluster."""
+    run = run_object(maxSteps=1000, checkpoints={"interval": 1000}, adapters={"interval": 0})
+    return World(FakeCluster(run, model_object(), source_secret())).follow()
 
 
 async def first_looks() -> float:
@@ -44,11 +48,7 @@ async def first_looks() -> float:
 
 async def later_looks(*, trains: bool) -> float:
     """Return the milliseconds of a look at a run that trains, or that waits for its pods, in which nothing is new."""
-    world = new_world()
-    if trains:
-        world.poller.answer, world.poller.watches = RunStatus(phase=RunPhase.running, step=3, max_steps=10), True
-        await world.reconcile(2)
-        step_kubelet(world.cluster)
+    world = await training_world() if trains else new_world()
     await world.reconcile(5)
     reconciler = world.reconciler()
     began = time.process_time()
@@ -57,9 +57,43 @@ async def later_looks(*, trains: bool) -> float:
     return 1000 * (time.process_time() - began) / LOOKS
 
 
+async def training_world() -> World:
+    """Return a run that trains, and an operator that has noticed it."""
+    world = new_world()
+    world.poller.answer, world.poller.watches = report(3), True
+    await world.reconcile(2)
+    step_kubelet(world.cluster)
+    await world.reconcile(5)
+    return world
+
+
+def report(step: int) -> RunStatus:
+    """Return what the orchestrator of a run that trains reports after a step."""
+    return RunStatus(phase=RunPhase.running, step=step, max_steps=1000, reward=step / 1000, version=str(step))
+
+
+async def steps(*, in_looks: bool) -> float:
+    """Return the milliseconds of a look that writes a step, or of the write of a step without a look."""
+    world = await training_world()
+    assert world.feed is not None
+    objects = RunObjects(world.cluster, world.feed.informers)
+    show = world.reconciler().reconcile if in_looks else ProgressWriter(objects, world.poller).write
+    began = time.process_time()
+    for step in range(4, 4 + LOOKS):
+        world.poller.answer = report(step)
+        await show(KEY)
+    used = time.process_time() - began
+    assert world.status["progress"]["step"] == 3 + LOOKS
+    return 1000 * used / LOOKS
+
+
 async def measure(kind: str) -> float:
     """Return the milliseconds of a look of this kind."""
-    return await (first_looks() if kind == "first" else later_looks(trains=kind == "quiet"))
+    if kind == "first":
+        return await first_looks()
+    if kind in ("step", "progress"):
+        return await steps(in_looks=kind == "step")
+    return await later_looks(trains=kind == "quiet")
 
 
 def main() -> None:

@@ -32,7 +32,8 @@ def python(cache: Path = CACHE) -> Path:
         shutil.rmtree(folder, ignore_errors=True)
         _run([sys.executable, "-m", "venv", str(folder)])
         # The list is complete; resolving the dependencies of torch would add the omitted packages again.
-        _run([str(folder / "bin" / "pip"), "install", "--quiet", "--no-deps", "--no-compile", "-r", str(REQUIREMENTS)])
+        pip = [str(folder / "bin" / "pip"), "install", "--quiet", "--no-deps", "--no-compile"]
+        _run([*pip, "--require-hashes", "--only-binary", ":all:", "-r", str(REQUIREMENTS)])
         for packages in folder.glob("lib/python3*/site-packages"):
             for pattern in UNUSED:
                 for path in packages.glob(pattern):

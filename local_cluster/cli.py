@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from local_cluster.addons import fake_gpus
+from local_cluster.addons.kubectl import Kubectl
 from local_cluster.control_plane.without_nodes import GARBAGE_COLLECTION, ControlPlane
 from local_cluster.host.locks import file_lock
 from local_cluster.host.machine import require_supported_machine
@@ -29,13 +31,24 @@ app = typer.Typer(
 
 
 @app.command()
-def up(images: Annotated[bool, typer.Option("--images", help="Build and import the images too.")] = False) -> None:
+def up(
+    images: Annotated[bool, typer.Option("--images", help="Build and import the images too.")] = False,
+    policies: Annotated[bool, typer.Option("--policies", help="Enforce NetworkPolicies, as most clusters do.")] = False,
+    gpus: Annotated[int | None, typer.Option(min=0, help="Let the node advertise fake GPUs; 0 removes them.")] = None,
+    gpu_taint: Annotated[bool, typer.Option("--gpu-taint", help="Taint the node, as nodes with GPUs are.")] = False,
+) -> None:
     """Bring the cluster up. Safe to repeat, also after parts of it were killed. The first time takes minutes."""
     require_supported_machine()
+    if gpu_taint and not gpus:
+        raise typer.BadParameter("needs --gpus above 0", param_hint="--gpu-taint")
     chosen, reason = provider(), provider_choice().reason
     progress.say(f"      cluster: {chosen.name} ({reason})")
     with progress.step(f"up ({chosen.name})"):
         chosen.up(images)
+    if policies:
+        chosen.enforce_policies()
+    if gpus is not None:
+        fake_gpus.advertise(Kubectl(chosen.status().kubectl, chosen.kubeconfig), gpus, tainted=gpu_taint)
     progress.save()
     progress.say(f"The cluster is up: export KUBECONFIG={chosen.kubeconfig}")
 

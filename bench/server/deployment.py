@@ -58,6 +58,7 @@ class ServerDeployment:
         self.folder = Path(tempfile.mkdtemp(prefix="rlrun-server-bench-"))
         self.url = ""
         self.pid = 0
+        self._server = ExitStack()
         self.tokens: list[str] = []
         self.uids: dict[str, str] = {}
         """Uid of each run by its name."""
@@ -69,12 +70,13 @@ class ServerDeployment:
         try:
             self._start()
         except BaseException:
-            self._stack.close()
+            self.__exit__()
             raise
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._stack.close()
+        with self._stack, self._server:
+            pass
 
     @property
     def kubeconfig(self) -> Path:
@@ -90,6 +92,25 @@ class ServerDeployment:
     def authority(self) -> str:
         """File with the certificate of the API server's authority."""
         return str(self._api.configuration.ssl_ca_cert)
+
+    @property
+    def api(self) -> client.ApiClient:
+        """Client of the administrator."""
+        return self._api
+
+    def admit_users(self, namespace: str) -> None:
+        """Let all users read the objects of a namespace."""
+        rbac = client.RbacAuthorizationV1Api(self._api)
+        for user in range(self._users):
+            subject = {"kind": "ServiceAccount", "name": "user", "namespace": f"user-{user}"}
+            reference = {"apiGroup": RBAC, "kind": "ClusterRole", "name": ROLE}
+            binding = {"metadata": {"name": f"user-{user}"}, "roleRef": reference, "subjects": [subject]}
+            rbac.create_namespaced_role_binding(namespace, binding)
+
+    def restart_server(self) -> None:
+        """End rlrun-server, and return when another one has listed all objects."""
+        self._server.close()
+        self._start_server()
 
     def headers(self, user: int) -> dict[str, str]:
         """Return the headers of a user's requests."""
@@ -111,16 +132,13 @@ class ServerDeployment:
         core, rbac = client.CoreV1Api(self._api), client.RbacAuthorizationV1Api(self._api)
         rules = [{"apiGroups": [RUNS[0]], "resources": ["*"], "verbs": ["get", "list", "watch"]}]
         rbac.create_cluster_role({"metadata": {"name": ROLE}, "rules": rules})
-        reference = {"apiGroup": RBAC, "kind": "ClusterRole", "name": ROLE}
         # The accounts of one namespace are one user for the server's limits.
         for name in (f"user-{number}" for number in range(self._users)):
             core.create_namespace({"metadata": {"name": name}})
             core.create_namespaced_service_account(name, {"metadata": {"name": "user"}})
-            subject = {"kind": "ServiceAccount", "name": "user", "namespace": name}
-            binding = {"metadata": {"name": name}, "roleRef": reference, "subjects": [subject]}
-            rbac.create_namespaced_role_binding(NAMESPACE, binding)
             asked = {"spec": {"expirationSeconds": TOKEN_SECONDS}}
             self.tokens.append(str(core.create_namespaced_service_account_token("user", name, asked).status.token))
+        self.admit_users(NAMESPACE)
 
     def _create_runs(self) -> None:
         objects = client.CustomObjectsApi(self._api)
@@ -135,8 +153,8 @@ class ServerDeployment:
             self.uids = dict(pool.map(create, range(self._runs)))
 
     def _start_server(self) -> None:
-        port, probes = self._stack.enter_context(claimed_ports(2))
-        (self.folder / "keys").mkdir()
+        port, probes = self._server.enter_context(claimed_ports(2))
+        (self.folder / "keys").mkdir(exist_ok=True)
         (self.folder / "keys" / "key").write_bytes(secrets.token_bytes(32))
         settings = {
             "PORT": str(port),
@@ -145,6 +163,8 @@ class ServerDeployment:
             "CREDENTIALS": str(self.folder / "none"),
             "KUBECONFIG": str(self.kubeconfig),
             "BUCKET": self.s3.bucket,
+            # All clients have one address. Two fifths of its connections may be streams.
+            "MAX_CONNECTIONS_PER_ADDRESS": "500",
         }
         plain = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
         variables = {f"RLRUN_SERVER_{name}": value for name, value in settings.items()}
@@ -157,7 +177,7 @@ class ServerDeployment:
                 stdout=out,
                 stderr=subprocess.STDOUT,
             )
-        self._stack.callback(_end, process)
+        self._server.callback(_end, process)
         self.url, self.pid = f"http://127.0.0.1:{port}", process.pid
         # 503 until the objects are listed.
         wait_until_answered(f"{self.url}/rlrun/v1/namespaces/{NAMESPACE}/runs", self.headers(0), process, log)

@@ -16,6 +16,7 @@ from bench.server import results
 from bench.server.clients import measure_requests
 from bench.server.commands import measure_pair
 from bench.server.deployment import NAMESPACE, ServerDeployment
+from bench.server.large_runs import COUNT, SPEC_BYTES, measure_large_runs
 from bench.server.page import compare_view, measure_page
 from bench.server.stored_files import METRICS, read_whole, write_metrics, write_rollouts
 from bench.server.streams import measure_streams
@@ -118,6 +119,11 @@ class Bench:
         seconds = measure_page(view, login, self.deployment.tokens[0], self.repeats)
         return [results.of_page(seconds, len(names), STEPS, len(METRICS), self.load)]
 
+    def large_runs(self) -> list[Result]:
+        """Measure memory of the server with the largest runs that the API server accepts."""
+        memory = measure_large_runs(self.deployment, COUNT, SPEC_BYTES)
+        return [results.of_large_runs(memory, COUNT, SPEC_BYTES, self.load)]
+
     def layout(self, run: str) -> RunLayout:
         """Return the folder of a run."""
         return RunLayout.of(self.deployment.s3.bucket, "", NAMESPACE, self.deployment.uids[run])
@@ -130,8 +136,10 @@ PARTS: dict[str, Callable[[Bench], list[Result]]] = {
     "samples": Bench.samples,
     "page": Bench.page,
     "streams": Bench.open_streams,
+    "large": Bench.large_runs,
 }
-"""Parts in the order of the table. Streams are last: memory that they leave behind is in no other number."""
+"""Parts in the order of the table. Memory that streams leave behind is in no other number: after them the server is
+started again."""
 
 
 def rlrun() -> list[str]:

@@ -22,10 +22,12 @@ class ProcessUsage:
 
 def resident_mb(pid: int) -> float:
     """Return the resident memory."""
-    for line in (Path("/proc") / str(pid) / "status").read_text().splitlines():
-        if line.startswith("VmRSS:"):
-            return int(line.split()[1]) * 1024 / MB
-    raise ValueError(f"process {pid} has no VmRSS: it has ended")
+    return _status_mb(pid, "VmRSS")
+
+
+def peak_mb(pid: int) -> float:
+    """Return the largest resident memory so far."""
+    return _status_mb(pid, "VmHWM")
 
 
 def cpu_seconds(pid: int) -> float:
@@ -40,3 +42,10 @@ def usage_during(pid: int, seconds: float, sleep: Callable[[float], None] = time
     before, began = cpu_seconds(pid), time.monotonic()
     sleep(seconds)
     return ProcessUsage(resident_mb(pid), (cpu_seconds(pid) - before) / (time.monotonic() - began))
+
+
+def _status_mb(pid: int, name: str) -> float:
+    for line in (Path("/proc") / str(pid) / "status").read_text().splitlines():
+        if line.startswith(f"{name}:"):
+            return int(line.split()[1]) * 1024 / MB
+    raise ValueError(f"process {pid} has no {name}: it has ended")

@@ -6,7 +6,11 @@ from statistics import median
 from bench.repetitions import percentile
 from bench.report import Result, Target, at_most
 from bench.server.commands import CommandPair
-from bench.server.process_usage import ProcessUsage
+from bench.server.large_runs import MemoryOfRuns
+from bench.server.process_usage import MB, ProcessUsage
+
+POD_MB = 512 * 1024**2 / MB
+"""Memory of a replica of rlrun-server, by the chart's default."""
 
 
 def of_help(pair: CommandPair, load: Sequence[float]) -> list[Result]:
@@ -107,6 +111,21 @@ def of_streams(pairs: Sequence[tuple[ProcessUsage, ProcessUsage]], count: int, l
             cores_busy=load,
         ),
     ]
+
+
+def of_large_runs(memory: MemoryOfRuns, count: int, size: int, load: Sequence[float]) -> Result:
+    """Return the row of runs with so many bytes each."""
+    return Result(
+        name=f"large runs, {size / MB:.2f} MB",
+        what=f"{count} runs of {size / MB:.2f} MB: largest resident memory of rlrun-server that starts and reads all",
+        ratio=memory.peak_read_mb,
+        aim=at_most(POD_MB),
+        unit="MB",
+        samples=[vars(memory)],
+        notes=[f"{memory.resident_mb:.0f} MB when all are listed, at most {memory.peak_mb:.0f} MB until then"],
+        repetitions=[memory.peak_read_mb],
+        cores_busy=load,
+    )
 
 
 def of_samples(

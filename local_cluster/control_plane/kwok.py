@@ -23,6 +23,8 @@ STAGES = (
     "pod/fast/pod-ready",
     "pod/fast/pod-delete",
 )
+PLENTY = 100_000
+"""CPUs of a node, and its GPUs by default."""
 
 
 class Kwok:
@@ -68,9 +70,10 @@ class Kwok:
         return "\n---\n".join((folder / f"{stage}.yaml").read_text() for stage in STAGES)
 
 
-def node(name: str, pods: int) -> dict[str, Any]:
-    """Return a node with room for so many pods, and with more of everything else than they ask for."""
-    room = {"cpu": "100k", "memory": "100Ti", "ephemeral-storage": "100Ti", "nvidia.com/gpu": "100k", "pods": str(pods)}
+def node(name: str, pods: int, gpus: int = PLENTY) -> dict[str, Any]:
+    """Return a node with room for so many pods and so many GPUs, and with more of everything else than they ask for."""
+    room = {"cpu": str(PLENTY), "memory": "100Ti", "ephemeral-storage": "100Ti", "pods": str(pods)}
+    room["nvidia.com/gpu"] = str(gpus)
     return {
         "apiVersion": "v1",
         "kind": "Node",

@@ -1,17 +1,23 @@
 """`python -m local_cluster.images.push`: builds the images of the product and pushes them to a registry.
 
-Needs nothing but Python and docker, podman or buildah. Prints the file with the values of the chart for these images.
+Needs nothing but Python and docker (with buildx), or podman or buildah (with skopeo). Asks the registry for the digests
+of the base image, of vLLM and of what was pushed: the first is built on, all are in the chart's values. Where syft is
+installed, it writes the SBOM of each pushed image. Prints the file with the values.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from local_cluster.host.errors import LocalClusterError
 from local_cluster.host.paths import REPOSITORY
@@ -19,8 +25,17 @@ from local_cluster.host.progress import progress
 from local_cluster.images.catalog import ImageSpec, content_key
 
 BUILDERS = ("docker", "podman", "buildah")
+REGISTRY_SECONDS = 60.0
 VALUES = REPOSITORY / "build" / "images.yaml"
+SBOMS = REPOSITORY / "build" / "sbom"
 REGISTRY = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?(:[0-9]+)?(/[a-z0-9]+([._-]+[a-z0-9]+)*)*")
+BASE = "python:3.11-slim-bookworm"
+"""Base image that the Dockerfiles name."""
+ENGINE = "vllm/vllm-openai:v0.32.0"
+"""Image of the engine that the chart names."""
+PLATFORM = re.compile(r"linux/(amd64|arm64)")
+SOURCE = "https://rlrun.dev"
+LICENSE = "Apache-2.0"
 TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 _CPU = (("TORCH", "cpu"),)
 GPU_IMAGES = (
@@ -40,13 +55,78 @@ VALUE_NAMES = {"inference-cpu": "inference"}
 Execute = Callable[[Sequence[str]], None]
 Tagged = dict[ImageSpec, str]
 """Images with their tags."""
+DigestOf = Callable[[str], str]
+"""Returns the digest that a registry has for a reference with a tag. Raises LocalClusterError."""
 
 
-def tags_of(images: Sequence[ImageSpec], tag: str) -> Tagged:
-    """Return the tag of each image: the given one, or a hash of its content. Raises LocalClusterError."""
+@dataclass(frozen=True)
+class BuildOptions:
+    """Options of the builds of one push."""
+
+    builder: str
+    base: str
+    """Reference of the base image."""
+    platform: str = ""
+    """Platform of the nodes. Empty: that of this machine."""
+    index: str = ""
+    """Index of Python packages. Empty: PyPI."""
+    revision: str = ""
+    """Commit for the labels. Empty: none, so that the same content is the same image."""
+
+    def check(self) -> None:
+        """Raise LocalClusterError unless platform and index can be used."""
+        if self.platform and not PLATFORM.fullmatch(self.platform):
+            raise LocalClusterError(f"PLATFORM: {self.platform!r} is not linux/amd64 or linux/arm64.")
+        url = urlsplit(self.index)
+        if self.index and (url.scheme not in ("http", "https") or not url.hostname):
+            raise LocalClusterError(f"PIP_INDEX_URL: {self.index!r} is not a URL. Write https://host/path/simple.")
+        if "@" in url.netloc:
+            raise LocalClusterError(
+                "PIP_INDEX_URL has a user or password, which everybody could read in the history of the images. Give "
+                "the builder's network access to an index without one."
+            )
+
+    def words(self, image: ImageSpec) -> list[str]:
+        """Return the arguments of the builder for an image."""
+        arguments = dict(image.build_args) | {"BASE_IMAGE": self.base}
+        if self.index:
+            arguments["PIP_INDEX_URL"] = self.index
+        words = ["--platform", self.platform] if self.platform else []
+        words += [part for name, value in arguments.items() for part in ("--build-arg", f"{name}={value}")]
+        return words + [part for name, value in self.labels(image).items() for part in ("--label", f"{name}={value}")]
+
+    def labels(self, image: ImageSpec) -> dict[str, str]:
+        """Return the labels of an image, by the names of the OCI."""
+        base, _, digest = self.base.partition("@")
+        found = {
+            "title": image.name,
+            "version": chart_version(),
+            "revision": self.revision,
+            "source": SOURCE,
+            "licenses": LICENSE,
+            "base.name": base,
+            "base.digest": digest,
+        }
+        return {f"org.opencontainers.image.{name}": value for name, value in found.items() if value}
+
+
+def chart_version() -> str:
+    """Return the version of the chart, which is that of the images."""
+    (version,) = re.findall(r"^version: (\S+)$", (REPOSITORY / "charts/rlrun/Chart.yaml").read_text(), re.MULTILINE)
+    return str(version)
+
+
+def check_registry(registry: str) -> None:
+    """Raise LocalClusterError unless this is the name of a registry."""
+    if not REGISTRY.fullmatch(registry):
+        raise LocalClusterError(f"REGISTRY: {registry!r} is not a registry. Write host[:port][/path], in lower case.")
+
+
+def tags_of(images: Sequence[ImageSpec], tag: str, base: str, platform: str = "") -> Tagged:
+    """Return the tag of each image: the given one, or a hash of what it is made from. Raises LocalClusterError."""
     if tag and not TAG.fullmatch(tag):
         raise LocalClusterError(f"TAG: {tag!r} is not a tag. Use letters, digits, '.', '_' and '-'.")
-    return {image: tag or content_key(image, REPOSITORY, base_key="registry") for image in images}
+    return {image: tag or content_key(image, REPOSITORY, base_key=f"{base}{platform}") for image in images}
 
 
 def find_builder(wanted: str, which: Callable[[str], str | None] = shutil.which) -> str:
@@ -59,31 +139,73 @@ def find_builder(wanted: str, which: Callable[[str], str | None] = shutil.which)
     raise LocalClusterError(f"{wanted or ' or '.join(BUILDERS)} is not installed. Install it to build images.")
 
 
-def push_images(tagged: Tagged, registry: str, builder: str, base: str, execute: Execute) -> None:
+def digest_from_registry(reference: str, builder: str) -> str:
+    """Return the digest that a registry has for a reference, of an index if it has one. Raises LocalClusterError."""
+    inspect = ("buildx", "imagetools", "inspect", "--format", "{{json .Manifest}}", reference)
+    command = (
+        ("docker", *inspect) if builder == "docker" else ("skopeo", "inspect", "--no-tags", f"docker://{reference}")
+    )
+    tool = "docker buildx" if builder == "docker" else "skopeo"
+    try:
+        done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=REGISTRY_SECONDS)
+        found = {name.lower(): value for name, value in json.loads(done.stdout).items()}
+        return str(found["digest"])
+    except (OSError, subprocess.SubprocessError, ValueError, KeyError, AttributeError) as error:
+        output = getattr(error, "stderr", None) or error
+        raise LocalClusterError(
+            f"{tool} did not find the digest of {reference}: {output}\nCheck that {tool} is installed and logged in to "
+            "the registry. BASE=... and ENGINE=... name the base image and that of vLLM in a registry of your own."
+        ) from None
+
+
+def pin(reference: str, digest_of: DigestOf) -> str:
+    """Return the reference by digest, in place of its tag, which may move."""
+    return reference if "@" in reference else f"{_repository(reference)}@{digest_of(reference)}"
+
+
+def _repository(reference: str) -> str:
+    return re.sub(r"(@.*|:[^/]*)$", "", reference)
+
+
+def push_images(tagged: Tagged, registry: str, options: BuildOptions, execute: Execute) -> None:
     """Build all images, then push them: a registry never has a part of them because a build failed."""
-    if not REGISTRY.fullmatch(registry):
-        raise LocalClusterError(f"REGISTRY: {registry!r} is not a registry. Write host[:port][/path], in lower case.")
+    builder = options.builder
     build = "bud" if builder == "buildah" else "build"
     for image, tag in tagged.items():
-        arguments = dict(image.build_args) | ({"BASE_IMAGE": base} if base else {})
-        words = [part for name, value in arguments.items() for part in ("--build-arg", f"{name}={value}")]
         progress.say(f"==> {builder} {build} {image.name}")
         file, name = str(REPOSITORY / image.dockerfile), f"{registry}/{image.name}:{tag}"
-        execute([builder, build, *words, "--file", file, "--tag", name, str(REPOSITORY)])
+        execute([builder, build, *options.words(image), "--file", file, "--tag", name, str(REPOSITORY)])
     for image, tag in tagged.items():
         progress.say(f"==> {builder} push {image.name}")
         execute([builder, "push", f"{registry}/{image.name}:{tag}"])
 
 
-def values(tagged: Tagged, registry: str) -> str:
-    """Return the values of the chart for the images, as YAML."""
-    lines = ["# Written by `make push`.", "images:", f"  registry: {registry}"]
+def values(tagged: Tagged, registry: str, base: str, engine: str, digests: Mapping[ImageSpec, str]) -> str:
+    """Return the values of the chart for the images, as YAML.
+
+    Args:
+        tagged: Pushed images.
+        registry: Where they were pushed to.
+        base: Reference of the image that they are built on.
+        engine: Reference by digest of vLLM, unless it is among the pushed images.
+        digests: Digests of the pushed images.
+    """
+    lines = [f"# Written by `make push`. Base image: {base}", "images:", f"  registry: {registry}"]
     for image, tag in tagged.items():
         name = VALUE_NAMES.get(image.short, image.short)
-        # The registry does not apply to the engine's image.
-        place = f"repository: {registry}/{image.name}, " if name == "inference" else ""
-        lines.append(f'  {name}: {{{place}tag: "{tag}"}}')
+        place = f"repository: {image.name}, " if name == "inference" else ""
+        lines.append(f'  {name}: {{{place}tag: "{tag}", digest: "{digests[image]}"}}')
+    if engine:
+        place = f'registry: "", repository: {_repository(engine)}'
+        lines.append(f'  inference: {{{place}, digest: "{engine.partition("@")[2]}"}}')
     return "\n".join([*lines, ""])
+
+
+def write_sboms(references: Mapping[ImageSpec, str], execute: Execute) -> None:
+    """Write a CycloneDX file of the Debian and Python packages of each pushed image."""
+    SBOMS.mkdir(parents=True, exist_ok=True)
+    for image, reference in references.items():
+        execute(["syft", "scan", f"registry:{reference}", "--output", f"cyclonedx-json={SBOMS / image.name}.json"])
 
 
 def execute(command: Sequence[str]) -> None:
@@ -92,24 +214,70 @@ def execute(command: Sequence[str]) -> None:
     if status:
         raise LocalClusterError(
             f"`{' '.join(command[:2])}` failed with status {status}; its output is above. Check that you are logged in "
-            f"to the registry (`{command[0]} login`) and that `{command[0]} info` works. BUILDER=... takes another "
-            "program."
+            f"to the registry (`{command[0]} login`). BUILDER=... takes another builder."
         )
+
+
+@dataclass(frozen=True)
+class Pushed:
+    """Images that a registry has."""
+
+    registry: str
+    tagged: Tagged
+    digests: Mapping[ImageSpec, str]
+    base: str
+    engine: str
+    """Reference by digest of vLLM, empty if it is among the images."""
+
+    @property
+    def references(self) -> dict[ImageSpec, str]:
+        """References by digest."""
+        return {image: f"{self.registry}/{image.name}@{self.digests[image]}" for image in self.tagged}
+
+    @property
+    def values(self) -> str:
+        """Values of the chart."""
+        return values(self.tagged, self.registry, self.base, self.engine, self.digests)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `push`."""
+    parser.add_argument("registry", help="registry and path: registry.example.com/ml")
+    parser.add_argument("--builder", default="", help=f"one of {', '.join(BUILDERS)}; default: the first installed")
+    parser.add_argument("--base", default="", help="image with Python 3.11 to build on; default: that of Docker Hub")
+    parser.add_argument("--engine", default="", help="image of vLLM; default: that of Docker Hub")
+    parser.add_argument("--platform", default="", help="linux/amd64 or linux/arm64; default: that of this machine")
+    parser.add_argument("--index", default="", help="index of Python packages; default: PyPI")
+
+
+def push(given: argparse.Namespace, images: Sequence[ImageSpec], tag: str, revision: str) -> Pushed:
+    """Build and push images. Raises LocalClusterError."""
+    check_registry(given.registry)
+    builder = find_builder(given.builder)
+    digest_of = partial(digest_from_registry, builder=builder)
+    BuildOptions(builder, "", given.platform, given.index).check()
+    base = pin(given.base or BASE, digest_of)
+    tagged = tags_of(images, tag, base, given.platform)
+    engine = "" if images is CPU_IMAGES else pin(given.engine or ENGINE, digest_of)
+    push_images(tagged, given.registry, BuildOptions(builder, base, given.platform, given.index, revision), execute)
+    digests = {image: digest_of(f"{given.registry}/{image.name}:{tag}") for image, tag in tagged.items()}
+    return Pushed(given.registry, tagged, digests, base, engine)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Build, push, and print the file with the values. Returns 1 after an error."""
     parser = argparse.ArgumentParser(prog="make push", description="Build and push the images of the product.")
-    parser.add_argument("registry", help="registry and path: registry.example.com/ml")
+    add_arguments(parser)
     parser.add_argument("--tag", default="", help="tag of all images; default: a hash of what each is made from")
-    parser.add_argument("--builder", default="", help=f"one of {', '.join(BUILDERS)}; default: the first installed")
-    parser.add_argument("--base", default="", help="image with Python 3.11 to build on; default: that of Docker Hub")
     parser.add_argument("--cpu", action="store_true", help="images for a cluster without GPUs, for trials")
     given = parser.parse_args(arguments)
     try:
-        tagged = tags_of(CPU_IMAGES if given.cpu else GPU_IMAGES, given.tag)
-        push_images(tagged, given.registry, find_builder(given.builder), given.base, execute)
-        write(VALUES, values(tagged, given.registry))
+        pushed = push(given, CPU_IMAGES if given.cpu else GPU_IMAGES, given.tag, revision="")
+        write(VALUES, pushed.values)
+        if shutil.which("syft"):
+            write_sboms(pushed.references, execute)
+        else:
+            progress.say("No SBOM was written, because syft is not installed. Install it and repeat the command.")
     except LocalClusterError as error:
         progress.say(str(error))
         return 1

@@ -7,6 +7,7 @@ pytest is mounted beside the image instead of installed in it.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -70,39 +71,40 @@ def module_path(pyproject: str) -> list[str]:
     return [os.path.normpath(f"{MOUNTED_AT}/{folder}") for folder in folders]
 
 
-def pinned_lines(lock: str, names: Sequence[str]) -> list[str]:
-    """Return the lines of a lock that pin the given packages.
+def locked_packages(lock: str, names: Sequence[str]) -> str:
+    """Return the part of a lock that pins the given packages, with their hashes.
 
     Raises:
         LocalClusterError: A package is not in the lock.
     """
-    pins = dict(line.split("==", 1) for line in lock.split() if "==" in line)
+    pins = {pin.partition("==")[0]: pin for pin in re.findall(r"^\S.*\n(?:[ ].*\n)*", lock, re.MULTILINE)}
     missing = [name for name in names if name not in pins]
     if missing:
         raise LocalClusterError(
             f"requirements/dev.lock does not pin {', '.join(missing)}. Run `make lock` to resolve it again."
         )
-    return [f"{name}=={pins[name]}" for name in names]
+    return "".join(pins[name] for name in names)
 
 
 def _ensure_test_tools(backend: ImageBackend, image: ImageSpec) -> Path:
     """Return a folder with pytest for the Python of the image, installed by its pip so that the wheels fit."""
-    requirements = pinned_lines((REPOSITORY / "requirements" / "dev.lock").read_text(), TEST_TOOLS)
+    wanted = locked_packages((REPOSITORY / "requirements" / "dev.lock").read_text(), TEST_TOOLS)
     folder = paths().cache / "images" / "test-tools"
-    done = folder / "requirements.txt"
-    wanted = "\n".join(requirements) + "\n"
+    done, lock = folder / "requirements.txt", folder / "requirements.lock"
     with file_lock(folder.with_suffix(".lock")):
         if done.exists() and done.read_text() == wanted:
             return folder
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         os.chmod(folder, 0o755)
+        lock.write_text(wanted)
         pip = ["pip", "install", "--quiet", "--no-deps", "--target", _TOOLS_AT, "--root-user-action", "ignore"]
+        pip += ["--require-hashes", "--only-binary", ":all:", "-r", f"{_TOOLS_AT}/{lock.name}"]
         mounts = [f"{folder}:{_TOOLS_AT}"]
         with progress.step(f"test tools for {image.name}"):
-            if backend.run(image, [*pip, *requirements], variables={}, mounts=mounts, cwd="/tmp", as_caller=True) != 0:
+            if backend.run(image, pip, variables={}, mounts=mounts, cwd="/tmp", as_caller=True) != 0:
                 raise LocalClusterError(
                     "pip could not install pytest beside the image. Its output above gives the cause."
                 )
-        done.write_text(wanted)
+        lock.rename(done)
     return folder

@@ -44,6 +44,7 @@ def remove_leftovers(paths: Paths) -> Counter[str]:
     removed["mounts"] = unmount(paths)
     removed["links"] = remove_links(paths)
     removed["iptables rules and chains"] = remove_rules(paths)
+    removed["IP sets"] = remove_ip_sets(paths)
     removed["cgroups"] = remove_cgroups(paths)
     removed["files"] = remove_files(outside)
     return +removed
@@ -96,6 +97,14 @@ def remove_rules(paths: Paths) -> int:
             _remove_one_by_one(program, table, changes)
         count += len(changes)
     return count
+
+
+def remove_ip_sets(paths: Paths) -> int:
+    """Delete the sets of kube-router. A set to which a rule refers stays, so the rules go first."""
+    names = host_leftovers.ip_sets(paths)
+    for name in names:
+        run(["ipset", "destroy", name], check=False)
+    return len(names)
 
 
 def remove_cgroups(paths: Paths) -> int:

@@ -26,9 +26,10 @@ CGROUPS = Path("/sys/fs/cgroup")
 _PROC = Path("/proc")
 _DAEMONS = {
     *("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler"),
-    *("kubelet", "kube-proxy", "containerd", "containerd-shim-runc-v2"),
+    *("kubelet", "kube-proxy", "kube-router", "containerd", "containerd-shim-runc-v2"),
 }
 _CHAIN = re.compile(r"^:(KUBE-\S+) ")
+_IP_SET = re.compile(r"^(inet6:)?(KUBE-(SRC|DST)-|kube-router-)")
 _RULE = re.compile(r"^-A (\S+) (.*)$")
 _GATEWAY = network.NODE_POD_RANGE.split("/")[0].rpartition(".")[0] + ".1"
 _SYMLINKS = Path("/var/log/containers")
@@ -44,6 +45,7 @@ class HostLeftovers:
     mounts: list[str] = field(default_factory=list)
     links: list[str] = field(default_factory=list)
     rules: dict[str, list[str]] = field(default_factory=dict)
+    ip_sets: list[str] = field(default_factory=list)
     cgroups: list[Path] = field(default_factory=list)
     files: list[Path] = field(default_factory=list)
 
@@ -53,6 +55,7 @@ class HostLeftovers:
         found += [f"mount {mount}" for mount in self.mounts]
         found += [f"link {link}" for link in self.links]
         found += [f"rule in {where}: {rule}" for where, rules in self.rules.items() for rule in rules]
+        found += [f"IP set {name}" for name in self.ip_sets]
         found += [f"cgroup {group}" for group in self.cgroups]
         found += [f"file {file}" for file in self.files]
         return found
@@ -65,6 +68,7 @@ def find(paths: Paths) -> HostLeftovers:
         mounts=mounts(paths),
         links=links(paths),
         rules=rules(paths),
+        ip_sets=ip_sets(paths),
         cgroups=cgroup_roots(paths),
         files=files(paths),
     )
@@ -187,6 +191,18 @@ def parse_rules(saved: str) -> dict[str, list[str]]:
         elif line == "COMMIT" and (chains or deletions):
             found[table] = [*deletions, *(f"-F {name}" for name in chains), *(f"-X {name}" for name in chains)]
     return found
+
+
+def ip_sets(paths: Paths) -> list[str]:
+    """Return the IP sets to which the rules of kube-router refer."""
+    if shutil.which("ipset") is None or another_cluster_runs(paths):
+        return []
+    return parse_ip_sets(run(["ipset", "list", "-name"], check=False).stdout)
+
+
+def parse_ip_sets(listing: str) -> list[str]:
+    """Return the names in a list of IP sets that kube-router gives, for IPv4 and IPv6."""
+    return [name for name in listing.split() if _IP_SET.match(name)]
 
 
 def cgroup_roots(paths: Paths, root: Path = CGROUPS) -> list[Path]:

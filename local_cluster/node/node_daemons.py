@@ -1,4 +1,4 @@
-"""Daemons that make this machine a node: containerd, kubelet and kube-proxy."""
+"""Daemons that make this machine a node: containerd, kubelet and kube-proxy, and kube-router for NetworkPolicies."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from local_cluster.control_plane.control_plane_daemons import LOCALHOST, ControlPlaneDaemons, answers
+from local_cluster.control_plane.pki import ADMINISTRATORS
+from local_cluster.host import network
 from local_cluster.host.atomic_files import write
 from local_cluster.host.daemons import Daemon
 from local_cluster.host.paths import Paths
@@ -16,6 +18,8 @@ from local_cluster.node import node_config
 from local_cluster.node.containers import ctr_command
 from local_cluster.node.host_leftovers import CGROUPS
 from local_cluster.tools.binaries import program
+
+POLICY_HEALTH_PORT = 20244
 
 
 @dataclass(frozen=True)
@@ -76,6 +80,22 @@ class NodeDaemons:
 
         hint = "iptables must work on this machine. Check with `iptables-save -t nat`."
         return Daemon("kube-proxy", argv, answers("http://127.0.0.1:10256/healthz"), hint, config.read_text())
+
+    def kube_router(self) -> Daemon:
+        """Return the daemon that enforces NetworkPolicies with iptables rules. It routes nothing."""
+        kubeconfig = self.control_plane.write_kubeconfig("kube-router", "rlrun-local-kube-router", ADMINISTRATORS)
+        argv = (
+            str(program("kube-router", self.paths)),
+            "--run-firewall=true",
+            "--run-router=false",
+            "--run-service-proxy=false",
+            f"--kubeconfig={kubeconfig}",
+            f"--hostname-override={node_config.NODE_NAME}",
+            f"--service-cluster-ip-range={network.SERVICE_RANGE}",
+            f"--health-port={POLICY_HEALTH_PORT}",
+        )
+        hint = "iptables and ipset must work on this machine. Check with `ipset list -name`."
+        return Daemon("kube-router", argv, answers(f"http://{LOCALHOST}:{POLICY_HEALTH_PORT}/healthz"), hint)
 
     def _node_is_ready(self) -> Callable[[], bool]:
         kubectl: list[str | Path] = [program("kubectl", self.paths), "--kubeconfig", self.control_plane.kubeconfig]

@@ -93,6 +93,13 @@ class EmbeddedCluster:
             if images:
                 ensure_images()
 
+    def enforce_policies(self) -> None:
+        """Start kube-router, which enforces NetworkPolicies until the cluster goes."""
+        with file_lock(self.paths.lock):
+            ensure_builds(["kube-router"], self.paths)
+            control_plane = ControlPlaneDaemons(self.paths, self.paths.state, Ports(), node_address())
+            self.supervisor.start(NodeDaemons(self.paths, control_plane, self._image("pause").reference).kube_router())
+
     def down(self, purge: bool = False) -> None:
         """Remove processes, mounts and the state directory of this cluster."""
         _require_root()
@@ -173,7 +180,7 @@ class EmbeddedCluster:
             if self.supervisor.pid("containerd") is not None:
                 # Its database is in the cache and survives; only a running containerd can remove containers from it.
                 remove_containers()
-            for name in reversed(DAEMONS):
+            for name in ("kube-router", *reversed(DAEMONS)):
                 self.supervisor.stop(name, grace=1.0)
             removed = cleanup.remove_leftovers(self.paths)
             cleanup.remove_state(self.paths)

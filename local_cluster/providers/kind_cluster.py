@@ -78,6 +78,9 @@ class KindCluster:
         if images:
             ensure_images()
 
+    def enforce_policies(self) -> None:
+        """Do nothing: kind's own network plugin enforces NetworkPolicies, since kind 0.24."""
+
     def down(self, purge: bool = False) -> None:
         """Delete the cluster. Its container holds the images, so `purge` has nothing more to remove."""
         with file_lock(self.paths.kind.with_suffix(".lock")):

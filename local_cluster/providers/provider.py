@@ -57,6 +57,10 @@ class Provider(Protocol):
         """Bring the cluster up, with `images` including those of the product. A healthy cluster stays as it is."""
         ...
 
+    def enforce_policies(self) -> None:
+        """Let the cluster, which is up, enforce NetworkPolicies."""
+        ...
+
     def down(self, purge: bool = False) -> None:
         """Remove the cluster and, with `purge`, imported images."""
         ...

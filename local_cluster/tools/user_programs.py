@@ -31,12 +31,12 @@ class UserProgram:
     guide: str
 
 
-# The oldest Kubernetes that the chart accepts is 1.29; kind 0.21 has it in its node image, Helm 3.14 supports it.
-KIND = UserProgram("kind", ("version",), (0, 21), "https://kind.sigs.k8s.io/docs/user/quick-start/#installation")
+# The oldest Kubernetes that the chart accepts is 1.32; kind 0.26 has it in its node image, Helm 3.17 supports it.
+KIND = UserProgram("kind", ("version",), (0, 26), "https://kind.sigs.k8s.io/docs/user/quick-start/#installation")
 KUBECTL = UserProgram(
-    "kubectl", ("version", "--client", "-o", "json"), (1, 29), "https://kubernetes.io/docs/tasks/tools/"
+    "kubectl", ("version", "--client", "-o", "json"), (1, 31), "https://kubernetes.io/docs/tasks/tools/"
 )
-HELM = UserProgram("helm", ("version", "--template", "{{.Version}}"), (3, 14), "https://helm.sh/docs/intro/install/")
+HELM = UserProgram("helm", ("version", "--template", "{{.Version}}"), (3, 17), "https://helm.sh/docs/intro/install/")
 
 
 def find_user_program(program: UserProgram) -> Path:

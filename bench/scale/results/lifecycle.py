@@ -119,7 +119,7 @@ def results_of(found: Sequence[LifecycleRepetition], cores_busy: Sequence[float]
             "MiB",
             lambda r: r.resident_mib,
             at_most(MEMORY_AIM_MIB),
-            f"{middle_of(lambda r: r.cache_kib_per_run):.1f} KiB of kept answers for each run",
+            f"{middle_of(lambda r: r.cache_kib_per_run):.1f} KiB of stored objects for each run",
         ),
         row(
             "takeover",

@@ -22,7 +22,7 @@ How = Literal["cut", "gone"]
 def play(options: ScenarioOptions) -> GapsRepetition:
     """Play both gaps on one cluster, each with two runs of its own that change."""
     with ScaleCluster() as cluster, running(cluster.control_plane.kubeconfig) as proxy:
-        operator = cluster.start_operator(proxy.kubeconfig(cluster.folder / "proxy.kubeconfig"))
+        operator = cluster.start_operator(kubeconfig=str(proxy.kubeconfig(cluster.folder / "proxy.kubeconfig")))
         wait_for("an operator that leads", operator.is_ready)
         print(f"{options.runs} runs that do not change", flush=True)
         steps.burst_of_runs(cluster, operator, "runs", options.runs)

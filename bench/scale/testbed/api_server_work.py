@@ -5,7 +5,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from bench.scale.testbed.cluster import ScaleCluster
+from kubernetes import client
 
 SAMPLE = re.compile(r"^apiserver_request_total\{([^}]*)\} (\S+)$", re.M)
 LABEL = re.compile(r'(\w+)="([^"]*)"')
@@ -32,9 +32,9 @@ class ApiServerWork:
         return ApiServerWork(self.cpu_seconds - before.cpu_seconds, {n: v for n, v in requests.items() if v})
 
 
-def read_work(cluster: ScaleCluster) -> ApiServerWork:
+def read_work(api: client.ApiClient) -> ApiServerWork:
     """Return the work since the start of the API server."""
-    response = cluster.api.call_api(
+    response = api.call_api(
         "/metrics", "GET", auth_settings=["BearerToken"], _preload_content=False, _return_http_data_only=True
     )
     return parse_work(response.data.decode())

@@ -26,7 +26,7 @@ from bench.scale.testbed import objects
 from bench.scale.testbed.bulk import BulkClient
 from bench.scale.testbed.flags import CLIENT_FLAGS
 from bench.scale.testbed.orchestrators import StepSchedule
-from local_cluster.control_plane.kwok import Kwok, node
+from local_cluster.control_plane.kwok import PLENTY, Kwok, node
 from local_cluster.control_plane.without_nodes import ALL_CONTROLLERS, ControlPlane
 from tests.support.api_address import api_address
 from tests.support.crds import install_crds
@@ -45,7 +45,8 @@ SHOWN_SECONDS = 20.0
 class ScaleCluster:
     """Context manager of the processes. The operator is started separately, and may be started again."""
 
-    def __init__(self) -> None:
+    def __init__(self, gpus_per_node: int = PLENTY) -> None:
+        self._gpus = gpus_per_node
         self.folder = Path(tempfile.mkdtemp(prefix="rlrun-scale-"))
         self._stack = ExitStack()
         self._operators = 0
@@ -79,7 +80,7 @@ class ScaleCluster:
         install_crds(self.api)
         core = client.CoreV1Api(self.api)
         for index in range(NODES):
-            core.create_node(node(f"node-{index}", PODS_PER_NODE))
+            core.create_node(node(f"node-{index}", PODS_PER_NODE, self._gpus))
         kwok = Kwok(self.control_plane)
         stack.callback(kwok.stop)
         kwok.start()
@@ -88,15 +89,14 @@ class ScaleCluster:
         create_system(core, self.s3)
         client.CustomObjectsApi(self.api).create_cluster_custom_object(*objects.RUNS, "rlmodels", objects.model())
 
-    def start_operator(self, kubeconfig: Path | None = None) -> "OperatorProcess":
+    def start_operator(self, **settings: Any) -> "OperatorProcess":
         """Start an operator. It stands by while another one has the Lease.
 
-        `kubeconfig`: way to the API server, for example through a proxy. None: directly.
+        `settings`: those that differ, for example `kubeconfig` for a way to the API server through a proxy.
         """
         self._operators += 1
         (port,) = self._stack.enter_context(claimed_ports(1))
-        settings = self._settings() | ({"kubeconfig": str(kubeconfig)} if kubeconfig else {})
-        process = OperatorProcess(self.folder, f"operator-{self._operators}", settings, port)
+        process = OperatorProcess(self.folder, f"operator-{self._operators}", self._settings() | settings, port)
         self._stack.callback(process.kill)
         return process
 

@@ -4,7 +4,7 @@
 
 Every run is in phase Running. With `PUT /pace {"seconds": S}` each run makes a step every S seconds, spread evenly over
 the runs; 0 stops them. The step follows from the time alone, so that the benchmark knows when it was made. Its policy
-is published a little later, which is a change of the status too, as of a real orchestrator's. With
+is published a little later, which does not answer a request that waits, as of a real orchestrator's. With
 `PUT /silent {"namespaces": [...]}` requests to the runs of these namespaces are never answered.
 """
 
@@ -50,11 +50,9 @@ class StepSchedule:
         step = self.step(run, now)
         return (self.made_at(run, step) if step > self.first else self.began) or None
 
-    def next_change(self, run: str, now: float) -> float:
-        """Return the Unix time of the next step of a run, or of the next publication."""
-        step = self.made_at(run, self.step(run, now) + 1)
-        publication = self.made_at(run, self.step(run, now - PUBLISH_SECONDS) + 1) + PUBLISH_SECONDS
-        return min(step, publication)
+    def next_step_at(self, run: str, now: float) -> float:
+        """Return the Unix time of the next step of a run."""
+        return self.made_at(run, self.step(run, now) + 1)
 
     def _offset(self, run: str) -> float:
         return zlib.crc32(run.encode()) / 2**32 * self.seconds
@@ -99,7 +97,7 @@ class Orchestrators:
         while (status := self._report(run)).version == request.query.get(SINCE) and time.time() < end:
             pause = end - time.time()
             if self._pace.seconds:
-                pause = min(pause, self._pace.next_change(run, time.time()) - time.time() + 0.001)
+                pause = min(pause, self._pace.next_step_at(run, time.time()) - time.time() + 0.001)
             try:
                 await asyncio.wait_for(self._changed.wait(), max(pause, 0.001))
             except TimeoutError:
@@ -111,7 +109,7 @@ class Orchestrators:
         step, policy = self._pace.step(run, now), self._pace.step(run, now - PUBLISH_SECONDS)
         made = self._pace.last_step_at(run, now)
         return RunStatus(
-            version=f"{step}.{policy}",
+            version=str(step),
             phase=RunPhase.running,
             step=step,
             max_steps=MAX_STEPS,

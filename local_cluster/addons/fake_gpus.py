@@ -1,0 +1,34 @@
+"""GPUs that nodes advertise and do not have, to schedule pods that request them.
+
+The kubelet keeps an extended resource that a client adds to the capacity of its node, and counts it as allocatable:
+https://kubernetes.io/docs/tasks/administer-cluster/extended-resource-node/. No device reaches a container.
+"""
+
+from __future__ import annotations
+
+import json
+
+from local_cluster.addons.kubectl import Kubectl
+from local_cluster.host.progress import progress
+
+RESOURCE = "nvidia.com/gpu"
+LABELS = {"nvidia.com/gpu.present": "true", "nvidia.com/gpu.product": "Fake-GPU"}
+"""Labels that GPU feature discovery gives a node with GPUs, as far as tests and examples select by them."""
+TAINT = "nvidia.com/gpu=present:NoSchedule"
+
+
+def advertise(kubectl: Kubectl, gpus: int, *, tainted: bool = False) -> None:
+    """Let each node advertise `gpus` GPUs, and taint it if asked. 0 removes GPUs, labels and taint.
+
+    Pods that run already stay on a tainted node.
+    """
+    with progress.step(f"{gpus} fake GPUs per node" if gpus else "remove fake GPUs"):
+        for node in kubectl("get", "nodes", "-o", "name").split():
+            patch = {"status": {"capacity": {RESOURCE: str(gpus) if gpus else None}}}
+            kubectl("patch", node, "--subresource=status", "--type=merge", "-p", json.dumps(patch))
+            labels = [f"{key}={value}" if gpus else f"{key}-" for key, value in LABELS.items()]
+            kubectl("label", "--overwrite", node, *labels)
+            if gpus and tainted:
+                kubectl("taint", "--overwrite", node, TAINT)
+            else:
+                kubectl("taint", node, f"{RESOURCE}-", check=False)
