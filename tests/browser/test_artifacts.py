@@ -74,6 +74,8 @@ def test_a_run_continues_from_a_checkpoint_and_is_deleted(
         7,
         read(server, f"runs/{LEARNING}")["spec"]["model"],
     )
+    # A poll of the run may be under way when it is deleted.
+    editor.expect(404, f"/runs/{name}")
     page.get_by_role("button", name="Delete").first.click()
     if not is_name_typed:
         dialog.get_by_label("Checkpoints, adapters and rollouts").select_option("delete")

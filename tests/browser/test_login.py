@@ -1,11 +1,24 @@
 """Login, logout, and what other pages can do with the session."""
 
+import json
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
 import httpx
 import pytest
+from kubernetes import client
 from playwright.sync_api import Browser, expect
 
-from tests.browser.conftest import LEARNING, Server
+from local_cluster.control_plane.without_nodes import ControlPlane
+from tests.apiserver.rlrun_server.test_users import RBAC, Accounts, chart_objects
+from tests.browser.conftest import LEARNING, Server, make_roles
 from tests.support.browser import WatchedPage, watched_page
+from tests.support.oidc_issuer_stub import CLIENT, SECRET, OidcIssuerStub, oidc_issuer_stub
+from tests.support.ports import claimed_ports
+from tests.support.rest_api import SPEC
+from tests.support.seaweedfs import S3Server
+from tests.support.server_process import server_process
 
 COOKIE = "rlrun-session"
 
@@ -50,6 +63,101 @@ def test_a_code_of_the_command_line_logs_in_once(browser: Browser, server: Serve
         second.expect(401, "/rlrun/v1/")
         second.page.goto(f"{server.url}/#login={code}")
         expect(second.page.get_by_text("login code has been used")).to_be_visible()
+
+
+@pytest.fixture
+def issuer() -> Iterator[OidcIssuerStub]:
+    with oidc_issuer_stub() as stub:
+        yield stub
+
+
+@pytest.fixture
+def at_issuer(
+    browser: Browser,
+    server: Server,
+    issuer: OidcIssuerStub,
+    api: client.ApiClient,
+    control_plane: ControlPlane,
+    s3_server: S3Server,
+    tmp_path: Path,
+) -> Iterator[WatchedPage]:
+    """A page of a server with an issuer and the chart's rights. One group of the issuer may edit the namespace."""
+    name, rbac = f"at-issuer-{uuid.uuid4().hex[:8]}", client.RbacAuthorizationV1Api(api)
+    role = {"apiGroup": RBAC, "kind": "ClusterRole", "name": make_roles(api)["editor"]}
+    group = {"apiGroup": RBAC, "kind": "Group", "name": "ml-team"}
+    binding = {"metadata": {"name": name}, "roleRef": role, "subjects": [group]}
+    rbac.create_namespaced_role_binding(server.namespace, binding)
+    values = [f"server.oidc.{value}" for value in ("issuer=https://x", "clientId=x", "impersonate=true")]
+    objects = chart_objects(server.namespace, "server.yaml", "users.serverUrl=https://x", *values)
+    (rules,) = [found["rules"] for found in objects if found["kind"] == "ClusterRole"]
+    rbac.create_cluster_role({"metadata": {"name": name}, "rules": rules})
+    account = {"kind": "ServiceAccount", "name": name, "namespace": server.namespace}
+    own = {"metadata": {"name": name}, "roleRef": {**role, "name": name}, "subjects": [account]}
+    rbac.create_cluster_role_binding(own)
+    token = Accounts(api).make(server.namespace, name)
+    secret = tmp_path / "clientSecret"
+    secret.write_text(SECRET)
+    with claimed_ports(1) as (port,):
+        oidc = {"issuer": issuer.url, "clientId": CLIENT, "redirectUrl": f"http://127.0.0.1:{port}/"}
+        oidc |= {"impersonate": True, "usernamePrefix": "oidc:"}
+        settings = {"port": str(port), "oidc": json.dumps(oidc), "oidc_secret": str(secret)}
+        with (
+            server_process(tmp_path / "server", control_plane.kubeconfig, s3_server, token, **settings) as url,
+            watched_page(browser, url) as found,
+        ):
+            yield found
+            asked = f"another host was asked: {issuer.url}/"
+            found.problems = [text for text in found.problems if not text.startswith(asked)]
+
+
+def test_a_user_logs_in_at_the_issuer_with_the_rights_of_a_group(
+    at_issuer: WatchedPage, issuer: OidcIssuerStub, server: Server, api: client.ApiClient
+) -> None:
+    issuer.claims = {"groups": ["ml-team"]}
+    page = at_issuer.page
+    at_issuer.expect(401, "/rlrun/v1/")
+    at_issuer.open(server.view(LEARNING))
+    expect(page.get_by_role("button", name="Log in with single sign-on")).to_be_visible()
+    at_issuer.check_accessibility()
+    page.get_by_role("button", name="Log in with single sign-on").click()
+    expect(page.get_by_role("heading", name=LEARNING)).to_be_visible()
+    assert page.url == f"{at_issuer.url}/#{server.view(LEARNING)}", "neither code nor state stay in the address"
+    (cookie,) = page.context.cookies(at_issuer.url)
+    assert (cookie["name"], cookie["httpOnly"], cookie["sameSite"]) == (COOKIE, True, "Strict")
+    send = """async ([method, path, body]) => {
+        const headers = {"X-Rlrun": "1", "Content-Type": "application/json"};
+        const answer = await fetch(path, {method, headers, body: body && JSON.stringify(body)});
+        return [answer.status, method === "GET" || answer.status >= 400 ? await answer.json() : null];
+    }"""
+    assert page.evaluate(send, ["GET", "/rlrun/v1/whoami", None])[1]["name"] == "oidc:ann"
+    runs = f"/rlrun/v1/namespaces/{server.namespace}/runs"
+    run = {"metadata": {"name": "by-group"}, "spec": SPEC}
+    assert page.evaluate(send, ["POST", runs, run]) == [201, None], "the API server knows the user and the group"
+    custom = client.CustomObjectsApi(api)
+    custom.delete_namespaced_custom_object("rlrun.dev", "v1alpha1", server.namespace, "rlruns", "by-group")
+    at_issuer.expect(404, "/namespaces/default/")
+    assert page.evaluate(send, ["POST", runs.replace(server.namespace, "default"), run])[0] == 404
+
+
+def test_a_group_of_kubernetes_itself_is_refused(at_issuer: WatchedPage, issuer: OidcIssuerStub) -> None:
+    issuer.claims = {"groups": ["system:masters"]}
+    at_issuer.expect(401, "/rlrun/v1/")
+    at_issuer.expect(403, "/rlrun/v1/session")
+    at_issuer.open("/login")
+    at_issuer.page.get_by_role("button", name="Log in with single sign-on").click()
+    expect(at_issuer.page.get_by_text("names that begin with system:")).to_be_visible()
+    assert [cookie["name"] for cookie in at_issuer.page.context.cookies(at_issuer.url)] == ["rlrun-login"]
+    issuer.error = "access_denied"
+    at_issuer.page.get_by_role("button", name="Log in with single sign-on").click()
+    expect(at_issuer.page.get_by_text("It answered access_denied")).to_be_visible()
+
+
+def test_a_login_that_began_elsewhere_does_not_end_here(at_issuer: WatchedPage) -> None:
+    at_issuer.expect(401, "/rlrun/v1/")
+    at_issuer.expect(403, "/rlrun/v1/session")
+    at_issuer.page.goto(f"{at_issuer.url}/?code=stolen&state=other")
+    expect(at_issuer.page.get_by_text("did not begin in this browser")).to_be_visible()
+    assert at_issuer.page.url == f"{at_issuer.url}/#/login"
 
 
 def test_another_site_changes_nothing_and_reads_nothing(editor: WatchedPage, server: Server) -> None:

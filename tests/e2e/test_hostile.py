@@ -1,7 +1,7 @@
 """User code that attacks its node and its run: its run ends with a reason, and its neighbour's completes.
 
 What the pods' own processes and the kubelet hold is seen here. The network of this cluster enforces no policies:
-what needs one (port 53, the metadata address, S3 without a key) is tested on the policies themselves.
+what needs one (port 53, the metadata address, S3 without a key) is tested in tests/policies.
 """
 
 import io

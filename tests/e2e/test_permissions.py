@@ -19,7 +19,14 @@ pytestmark = pytest.mark.alone
 
 SEEN_ELSEWHERE = {
     Permission("rlrun.dev", "rlruns/finalizers", "update"): "asked by an admission plugin that is off here",
+    **{
+        Permission("", "persistentvolumeclaims", verb): "for models with a cache: "
+        "tests/apiserver/rlrun_operator/test_weights_cache.py"
+        for verb in ("create", "patch", "delete")
+    },
     Permission("", "pods", "delete"): "for pods of a lost node: tests/apiserver/rlrun_operator/test_lost_nodes.py",
+    Permission("", "events", "list"): "for pods without containers: tests/apiserver/rlrun_operator/test_pod_events.py",
+    Permission("", "nodes", "get"): "for pods that a taint evicts: tests/apiserver/rlrun_operator/test_lost_nodes.py",
 }
 """Permissions that this cluster's log cannot show, and why they are needed."""
 

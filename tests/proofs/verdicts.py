@@ -14,10 +14,12 @@ broken    it fails without any removal
 skipped   it does not run here
 """
 
+import functools
 import inspect
 import json
 import os
 import signal
+import sys
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -32,6 +34,8 @@ FIELD = "RLRUN_REMOVED_FIELD"
 UNCLEAR = ("ValidationError", "ImportError", "FixtureLookupError")
 """Exceptions that say nothing about the field."""
 BASELINE_SECONDS = 300
+CACHED = type(functools.cache(len))
+"""Type of functions that keep their results."""
 
 
 class FieldRemoval:
@@ -92,6 +96,7 @@ class FieldRemoval:
 
     def _run(self, item: pytest.Item, field: str, limit: int) -> tuple[str, str, float]:
         """Return verdict, error and seconds of one run of the test."""
+        clear_caches()
         self.error, os.environ[FIELD], started = None, field, time.monotonic()
         with deadline(limit):
             # The session in place of the next test: all fixtures but those of the session are torn down.
@@ -114,6 +119,15 @@ class FieldRemoval:
         assert reporter is not None
         reporter.ensure_newline()
         reporter.write_line(MARK + json.dumps(said), flush=True)
+
+
+def clear_caches() -> None:
+    """Clear the caches of the product's functions: one of them may keep a spec with or without the field."""
+    for name, module in list(sys.modules.items()):
+        if name.partition(".")[0].startswith("rlrun"):
+            for value in list(vars(module).values()):
+                if isinstance(value, CACHED):
+                    value.cache_clear()
 
 
 def verdict(reports: list[pytest.TestReport], error: BaseException | None) -> tuple[str, str]:

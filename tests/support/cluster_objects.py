@@ -124,6 +124,37 @@ def pod(
     return found
 
 
+def inject(obj: Obj, name: str = "istio-proxy", *, restarts: int = 0, state: Obj | None = None, **more: Any) -> Obj:
+    """Another program, such as a mesh, has put a container into the pod. `more`: fields of its status."""
+    obj["spec"]["containers"].append({"name": name, "image": "mesh:1"})
+    status = {"name": name, "restartCount": restarts, "state": state or {"running": {}}, **more}
+    obj["status"]["containerStatuses"].append(status)
+    return obj
+
+
+def reject(obj: Obj, reason: str = "UnexpectedAdmissionError", message: str = "", **more: Any) -> Obj:
+    """The kubelet does not admit the pod, which stays as a failed one. `more`: fields of its status."""
+    words = message or (
+        "Allocate failed due to no healthy devices present; cannot allocate unhealthy devices nvidia.com/gpu, which is "
+        "unexpected"
+    )
+    failed = {"phase": "Failed", "reason": reason, "message": f"Pod was rejected: {words}", "containerStatuses": []}
+    obj["status"] |= {**failed, **more}
+    obj["spec"]["nodeName"] = "gpu-1"
+    return obj
+
+
+def without_container(
+    role: str = "trainer", component: str | None = None, *, waits: str = "ContainerCreating", **more: Any
+) -> Obj:
+    """A pod with a node since 2026-01-01, whose kubelet has not created a container."""
+    scheduled = {"type": "PodScheduled", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"}
+    state = {"waiting": {"reason": waits}}
+    obj = pod(role, component, phase="Pending", conditions=[scheduled], state=state, **more)
+    obj["spec"]["nodeName"] = "gpu-1"
+    return obj
+
+
 def terminated(code: int, reason: str = "Error", message: str = "", *, finished: str = "2026-01-01T00:00:00Z") -> Obj:
     times = {"startedAt": "2026-01-01T00:00:00Z", "finishedAt": finished}
     return {"terminated": {"exitCode": code, "reason": reason, "message": message, **times}}

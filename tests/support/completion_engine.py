@@ -7,10 +7,11 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from rlrun.kube.serving_pools import pool_name
+from rlrun.kube.references import pool_name
 from rlrun.protocol.engine_proof import pool_server_key
+from rlrun.service.listening import listen
 from rlrun_engine_access.middleware import EngineAccess
-from rlrun_server.http.serving import listen, serving_on
+from rlrun_server.http.serving import serving_on
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse

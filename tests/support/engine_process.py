@@ -10,6 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from rlrun_operator.resources.models.model_caches import CACHE_DIR
+
 from tests.support.ports import claimed_ports
 from tests.support.source_tree import ROOT
 
@@ -27,12 +29,13 @@ def engine_process(
     """Yield the URL of a running engine. Its log, and the middleware that the operator installs, are in `folder`."""
     folder.mkdir(exist_ok=True)
     installer = [sys.executable, "-m", "rlrun_engine_access", str(folder)]
-    subprocess.run(installer, cwd=ROOT / "orchestrator_image", check=True, stdout=subprocess.DEVNULL)
+    packages = os.pathsep.join([str(ROOT / "orchestrator_image"), str(ROOT / "core")])
+    subprocess.run(installer, env=os.environ | {"PYTHONPATH": packages}, check=True, stdout=subprocess.DEVNULL)
     environment = os.environ | {
         "PYTHONPATH": os.pathsep.join([str(folder), str(ROOT)]),
         "HF_HUB_OFFLINE": "1",
-        "VLLM_CACHE_ROOT": str(folder / "cache"),
-        **variables,
+        # In a pod the caches are a volume. This process has no right to make a folder in the root.
+        **{name: value.replace(CACHE_DIR, str(folder / "cache")) for name, value in variables.items()},
     }
     log = folder / "engine.log"
     with claimed_ports(1) as (port,), log.open("wb") as out:

@@ -222,6 +222,20 @@ TEACHER = WireRequest(
 """For an engine without adapters: vLLM 0.32 on CPUs ends at this request if they are enabled."""
 METRICS = frozenset({"vllm:num_requests_running", "vllm:prompt_tokens_total", "vllm:generation_tokens_total"})
 """Names of the stub, which users of vLLM's metrics know."""
+ENGINE_GAUGES = frozenset({"vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:kv_cache_usage_perc"})
+ENGINE_COUNTERS = frozenset(
+    {
+        "vllm:prompt_tokens", "vllm:generation_tokens", "vllm:prefix_cache_hits", "vllm:prefix_cache_queries",
+        "vllm:num_preemptions", "vllm:request_success",
+    }
+)  # fmt: skip
+ENGINE_HISTOGRAMS = frozenset(
+    {"vllm:time_to_first_token_seconds", "vllm:inter_token_latency_seconds", "vllm:request_queue_time_seconds"}
+)
+DASHBOARD_METRICS = frozenset(
+    {*ENGINE_GAUGES, *(f"{n}_total" for n in ENGINE_COUNTERS), *(f"{n}_bucket" for n in ENGINE_HISTOGRAMS)}
+)
+"""Names of the samples that the dashboards of the chart show."""
 
 
 def _in_parts(*texts: str) -> Json:

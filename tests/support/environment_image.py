@@ -13,6 +13,7 @@ from pathlib import Path
 from rlrun.api.base.names import package_name
 from rlrun.storage.environment_image import LISTS, Generation
 
+from tests.support.locks import pins
 from tests.support.source_tree import ROOT
 
 COMMAND = "python -m tests.support.environment_image"
@@ -27,8 +28,7 @@ def text(generation: Generation, folders: Sequence[Path] = ()) -> str:
     """Return the content of the list of a generation. Raises ValueError that names packages of unknown modules."""
     modules = {**_listed(LISTS[generation]), **_installed(folders), **_installed_here()}
     lines, unknown = [], []
-    for line in lock_of(generation).read_text(encoding="utf-8").splitlines():
-        name, _, version = line.partition("==")
+    for name, version in pins(lock_of(generation)).items():
         if package_name(name) not in modules:
             unknown.append(f"{name}=={version}")
         lines.append(" ".join([f"{package_name(name)}=={version}", *sorted(modules.get(package_name(name), ()))]))

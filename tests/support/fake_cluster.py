@@ -68,11 +68,16 @@ class FakeCluster:
             self.put(obj)
 
     def put(self, obj: Obj) -> None:
+        obj = self._identified(obj)
+        obj["metadata"]["resourceVersion"] = str(next(self.versions))
+        self.objects[self._key(obj)] = obj
+
+    def _identified(self, obj: Obj) -> Obj:
+        """Return the object with what the API server adds before it stores it, in a dry run as well."""
         obj = arrived(obj)
         obj["metadata"].setdefault("uid", f"made-{next(self.versions)}")
         obj["metadata"].setdefault("creationTimestamp", self.time().isoformat().replace("+00:00", "Z"))
-        obj["metadata"]["resourceVersion"] = str(next(self.versions))
-        self.objects[self._key(obj)] = obj
+        return obj
 
     def find(self, kind: str, name: str, namespace: str = "team") -> Obj | None:
         return self.objects.get((kind, namespace, name))
@@ -171,10 +176,13 @@ class FakeCluster:
             mine = obj["metadata"].get("labels") or {}
             if all(key in mine and value in ("", mine[key]) for key, _, value in pairs):
                 items.append(copied(obj))
-        return {"items": items, "metadata": {"resourceVersion": "1"}}
+        versions = [str(obj["metadata"].get("resourceVersion")) for obj in self.objects.values()]
+        newest = max((int(version) for version in versions if version.isdigit()), default=1)
+        return {"items": items, "metadata": {"resourceVersion": str(newest)}}
 
     async def create(self, request: KubeRequest) -> Obj:
-        self._write()
+        if request.query.get("dryRun") != "All":
+            self._write()
         obj = request.body or {}
         if obj["kind"] == "Event":
             self.events.append(obj)
@@ -186,6 +194,8 @@ class FakeCluster:
             obj = {**obj, "metadata": {**obj["metadata"], "name": name}}
         if self._key(obj) in self.objects:
             raise ApiError(409, "AlreadyExists", obj["metadata"]["name"])
+        if request.query.get("dryRun") == "All":
+            return self._identified(obj)
         self.put(obj)
         return copied(self.objects[self._key(obj)])
 
@@ -250,6 +260,11 @@ class FakeCluster:
         self.put(new)
         self._collect(new)
         return self.objects.get(self._key(new), new)
+
+    async def patch_status(self, request: KubeRequest) -> Obj:
+        changes = request.body or {}
+        assert changes.keys() <= {"metadata", "status"}, "other fields are not of the subresource"
+        return await self.patch(request)
 
     async def delete(self, request: KubeRequest) -> Obj:
         self._write()

@@ -32,5 +32,9 @@ class FakePoller(OrchestratorClient):
         return self.silent if self.answer is None else 0.0
 
     @override
+    def known_report(self, key: RunKey) -> RunStatus | None:
+        return self.answer
+
+    @override
     def forget(self, key: RunKey) -> None:
         pass

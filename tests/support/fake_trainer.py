@@ -209,9 +209,9 @@ class FakeTrainer:
 
     def _supersede(self, request: web.Request, spec: SessionSpec) -> None:
         self.owners.take(request.match_info["session"], "another")
-        place = f"{spec.run_uri}/orchestrator/state.json"
-        self.stored_by_another = self.store.objects[place] + b" "
-        self.store.objects[place] = self.stored_by_another
+        places = [f"{spec.run_uri}/orchestrator/state-00000{process}.json" for process in (1, 2)]
+        self.stored_by_another = self.store.objects[places[0]]
+        self.store.objects[places[1]] = self.stored_by_another
 
     async def checkpoint(self, request: web.Request) -> web.Response:
         if self.spec is None:

@@ -1,4 +1,7 @@
-"""The trainer's entry point with a trap: what the file TRAP names befalls the process that does not lead."""
+"""The trainer's entry point with a trap: what the file TRAP names befalls the process that does not lead.
+
+A process that unpickles anything from another one fails.
+"""
 
 import os
 from collections.abc import Callable
@@ -8,6 +11,7 @@ from typing import Any
 import torch
 from rlrun_trainer.__main__ import main
 from rlrun_trainer.optimization import objective
+from torch.distributed import distributed_c10d
 from transformers.models.qwen3.modeling_qwen3 import Qwen3Attention
 
 TRAP = Path(os.environ.get("TRAP", "/nonexistent"))
@@ -28,6 +32,12 @@ def trapped(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
+def refuse(*arguments: Any) -> Any:
+    raise AssertionError("a process of the trainer unpickled what it received")
+
+
+assert callable(distributed_c10d._tensor_to_object), "torch unpickles elsewhere now"
+distributed_c10d._tensor_to_object = refuse
 objective.token_logprobs = trapped("head", objective.token_logprobs)
 Qwen3Attention.forward = trapped("layer", Qwen3Attention.forward)  # type: ignore[method-assign]
 

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from rlrun.codegen.crd import KINDS, crd
+from rlrun.codegen.crd import KINDS, stored_schema
 from rlrun.codegen.reference_pages import Row, rows
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -27,7 +27,7 @@ COMMAND = "python -m tests.support.field_proofs"
 def fields() -> dict[str, Row]:
     """Return the fields of RLRun's spec that hold a value. Sections are covered by their fields."""
     kind = next(kind for kind in KINDS if kind.name == "RLRun")
-    spec = crd(kind)["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
+    spec = stored_schema(kind)["properties"]["spec"]
     found = list(rows(spec))
     inner = {row.path.rpartition(".")[0].removesuffix("[]") for row in found}
     return {row.path.replace("[]", ""): row for row in found if row.path not in inner}

@@ -1,6 +1,5 @@
 """The API of hosted clients in this process, with an API server and S3 in memory."""
 
-import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,7 +57,7 @@ def hosted_api(owners: dict[str, list[str]] | None = None) -> HostedApi:
         pass
 
     root = S3Uri(BUCKET, "prefix")
-    package_owners = PackageOwners(rest.api, store, renew, root, owners or {}, time.monotonic)
+    package_owners = PackageOwners(rest.api, store, renew, root, owners or {}, lambda: found.now)
     packages = EnvironmentPackages(store, renew, root, owners or {}, package_owners)
     found = HostedApi(rest, store, rest.client)
     app = hosted_app(rest.services, HostedParts(packages, PackageUploads(lambda: [KEY], lambda: found.now)))

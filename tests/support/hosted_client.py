@@ -103,7 +103,15 @@ def install(version: str) -> Path:
         if not (place / ".complete").exists():
             shutil.rmtree(place, ignore_errors=True)
             venv.create(place, with_pip=True, symlinks=True)
-            command = [str(place / "bin/pip"), "install", "--quiet", "--no-deps", "-r", str(requirements)]
+            command = [
+                str(place / "bin/pip"),
+                "install",
+                "--quiet",
+                "--no-deps",
+                "--require-hashes",
+                "-r",
+                str(requirements),
+            ]
             subprocess.run(command, check=True, timeout=INSTALL_SECONDS, env=dict(os.environ))
             (place / ".complete").touch()
     return place

@@ -9,7 +9,8 @@ from typing import Any
 
 import httpx
 from rlrun.kube.objects import Obj
-from rlrun_server.http.serving import listen, serving_on
+from rlrun.service.listening import listen
+from rlrun_server.http.serving import serving_on
 from rlrun_server.inference.completions import Completions
 from rlrun_server.inference.inference_app import inference_app
 from rlrun_server.inference.pool_client import PoolClient

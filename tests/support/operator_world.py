@@ -3,25 +3,22 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from rlrun.kube.async_client import AsyncKubeClient
 from rlrun.kube.objects import Obj
-from rlrun_operator.cache.object_cache import ObjectCache
-from rlrun_operator.cache.recording_transport import RecordingTransport
+from rlrun_operator.cluster.runs import RunObjects
 from rlrun_operator.config.settings import OperatorSettings
 from rlrun_operator.controller.applier import Applier
 from rlrun_operator.controller.kueue_queue import KueueQueue
 from rlrun_operator.controller.observer import Observer
 from rlrun_operator.controller.reconciler import AdmissionSource, Reconciler
 from rlrun_operator.planning.plan.observation import RunKey
-from rlrun_operator.runtime.metrics import RunPhaseCollector
 
-from tests.support.cache_feed import CacheFeed
 from tests.support.clocks import Clock
 from tests.support.cluster_objects import STORAGE_KEY
 from tests.support.fake_artifacts import FakeArtifacts
 from tests.support.fake_cluster import FakeCluster
 from tests.support.fake_kubelet import step_kubelet
 from tests.support.fake_poller import FakePoller
+from tests.support.informer_feed import InformerFeed
 
 SETTINGS = OperatorSettings.model_validate(
     {
@@ -47,37 +44,28 @@ class World:
     clock: Clock = field(default_factory=Clock)
     settings: OperatorSettings = field(default_factory=lambda: SETTINGS)
     queue: AdmissionSource | None = None
-    cache: ObjectCache | None = None
-    """What operators have read, told of all changes before each reconcile. None: everything is read each time."""
-    feed: CacheFeed | None = None
+    feed: InformerFeed | None = None
+    """Informers of operators, told of all changes before each reconcile. None: everything is read each time."""
     kept: Reconciler | None = None
     looks: int = 0
 
     def reconciler(self) -> Reconciler:
-        """A new operator, which remembers nothing of the one before; with a cache always the same one."""
+        """A new operator, which remembers nothing of the one before; with informers always the same one."""
         if self.kept is not None:
             return self.kept
-        kube = self.cluster.kube
-        if self.cache is not None:
-            kube = AsyncKubeClient(RecordingTransport(self.cluster, self.cache))
-            self.feed = self.feed or CacheFeed(self.cluster, self.cache)
-        observer = Observer(
-            kube,
-            self.artifacts,
-            self.poller,
-            self.settings,
-            storage_key=STORAGE_KEY,
-            cache=self.cache,
-            index=None if self.feed is None else self.feed.index,
-            new_runs=None if self.feed is None else self.feed.new_runs,
-            clock=lambda: 2.0 * self.looks,
-        )
-        applier = Applier(kube, self.artifacts)
-        phases = RunPhaseCollector(lambda: 0, lambda: 0)
+        clock = lambda: 2.0 * self.looks  # noqa: E731
+        objects = RunObjects(self.cluster, None if self.feed is None else self.feed.informers, clock)
+        observer = Observer(objects, self.artifacts, self.poller, self.settings, storage_key=STORAGE_KEY, clock=clock)
+        applier = Applier(objects.cluster, self.artifacts)
         queue = KueueQueue(self.settings, self.queue)
-        found = Reconciler(observer, applier, self.settings, phases, self.clock, queue)
-        self.kept = None if self.cache is None else found
-        return found
+        made = Reconciler(observer, applier, self.settings, self.clock, queue)
+        self.kept = None if self.feed is None else made
+        return made
+
+    def follow(self) -> "World":
+        """Let a new operator follow the cluster with informers."""
+        self.kept, self.feed = None, InformerFeed(self.cluster)
+        return self
 
     async def reconcile(self, times: int = 1, name: str = "reverse") -> float | None:
         again = None
@@ -90,8 +78,7 @@ class World:
         return again
 
     def _tell_changes(self) -> None:
-        if self.cache is not None:
-            self.feed = self.feed or CacheFeed(self.cluster, self.cache)
+        if self.feed is not None:
             self.feed.deliver()
 
     @property

@@ -102,7 +102,8 @@ class QueuedRuns:
     def started(self) -> set[str]:
         """Names of the runs that have a workload or a pod."""
         found = self.cluster.all("ReplicaSet", "Job", "Pod")
-        return {str(o["metadata"]["labels"]["rlrun.dev/run"]) for o in found}
+        labels = (o["metadata"]["labels"] for o in found)
+        return {str(names["rlrun.dev/run"]) for names in labels if "rlrun.dev/run" in names}
 
     def start_pods(self) -> None:
         step_kubelet(self.cluster)

@@ -13,9 +13,11 @@ from rlrun_server.authentication.account_tokens import AccountTokens
 from rlrun_server.authentication.api_key import mint
 from rlrun_server.authentication.api_key_store import ApiKeyStore
 from rlrun_server.authentication.identification import Identification
+from rlrun_server.authentication.oidc_login import OidcLogin
 from rlrun_server.authentication.sealed import Sealer
 from rlrun_server.authentication.sessions import BrowserSessions
 from rlrun_server.authentication.users import Users, account_name
+from rlrun_server.http.connection_limits import MAX_STREAMS
 from rlrun_server.rest.context.services import Services, make_services
 from rlrun_server.rest.metrics.metric_reader import MetricReader
 from rlrun_server.rest.objects.environment_catalog import EnvironmentCatalog
@@ -110,11 +112,14 @@ def rest_api(
     *,
     now: Any = lambda: 1e9,
     api_keys_may_write: bool = True,
+    max_streams: int = MAX_STREAMS,
+    oidc: OidcLogin | None = None,
 ) -> RestApi:
-    """Return the API, which knows of all kinds that there are no objects."""
+    """Return the API, which knows of all kinds that there are no objects. `oidc`: logins with impersonation."""
     api, cluster = ReviewingApi(), FakeCluster()
     keys = ApiKeyStore(api, PLATFORM_NAMESPACE, KEY_SECRET, clock)
-    users = Users(api.create, clock, keys)
+    sealer = Sealer(lambda: [KEY])
+    users = Users(api.create, clock, keys, issuer_sealer=sealer if oidc else None)
 
     async def renew() -> None:
         pass
@@ -125,11 +130,21 @@ def rest_api(
     identification = Identification(users, 1000.0, clock)
     tokens = AccountTokens(api.send, clock) if api_keys_may_write else None
     services = make_services(
-        cluster.kube, cluster, identification, users, metrics, samples, clock, tokens, environments
+        cluster.kube,
+        cluster,
+        identification,
+        users,
+        metrics,
+        samples,
+        clock,
+        tokens,
+        environments,
+        max_streams=max_streams,
+        impersonator=cluster if oidc else None,
     )
     for kind in services.objects.kinds:
-        kind.is_listed = True
-    sessions = BrowserSessions(Sealer(lambda: [KEY]), identification, users, clock, now)
+        kind._synced.set()
+    sessions = BrowserSessions(sealer, identification, users, clock, now, oidc)
     transport = httpx.ASGITransport(app=WithSessions(rest_app(services), sessions), raise_app_exceptions=False)
     client = httpx.AsyncClient(transport=transport, base_url="http://server/rlrun/v1")
     return RestApi(api, cluster, services, client, keys)

@@ -14,8 +14,9 @@ import requests
 import schemathesis
 from fastapi import FastAPI
 from rlrun.kube.objects import Obj
+from rlrun.service.listening import listen
 from rlrun.storage.layout import RunLayout
-from rlrun_server.http.serving import listen, serving_on
+from rlrun_server.http.serving import serving_on
 from rlrun_server.rest.base.problems import MEDIA_TYPE
 from rlrun_server.rest.rest_app import rest_app
 from schemathesis.config import SchemathesisConfig

@@ -198,8 +198,9 @@ class World:
         return [json.loads(line) for part in parts for line in self.store.objects[part].decode().splitlines()]
 
     def state(self) -> dict[str, Any]:
-        """The orchestrator's state, as written; empty before the first."""
-        found: dict[str, Any] = json.loads(self.store.objects.get(f"{RUN_URI}/orchestrator/state.json", b"{}"))
+        """The state of the newest orchestrator, as written; empty before the first."""
+        files = sorted(key for key in self.store.objects if "/orchestrator/state-" in key)
+        found: dict[str, Any] = json.loads(self.store.objects[files[-1]]) if files else {}
         return found
 
     def rollouts(self, step: int, use: str = "") -> list[dict[str, Any]]:

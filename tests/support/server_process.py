@@ -60,8 +60,8 @@ def server_process(
             command = [sys.executable, "-m", "rlrun_server"]
             process = subprocess.Popen(command, env=environment, stdout=out, stderr=out, cwd=folder)
         try:
-            _wait(f"http://127.0.0.1:{metrics_port}/readyz", process, log)
-            yield f"http://127.0.0.1:{port}"
+            _wait(f"http://127.0.0.1:{values['metrics_port']}/readyz", process, log)
+            yield f"http://127.0.0.1:{values['port']}"
         finally:
             process.terminate()
             process.wait(20)

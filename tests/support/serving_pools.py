@@ -7,6 +7,7 @@ from typing import Any
 from rlrun.protocol.problem import Problem
 from rlrun.protocol.serving import AdapterReport, DesiredAdapters, LoadState, ServingReport
 from rlrun.service.errors import ServiceUnavailable
+from rlrun_operator.cluster.runs import RunObjects
 from rlrun_operator.config.settings import OperatorSettings
 from rlrun_operator.controller.observer import Observer
 from rlrun_operator.serving.observation import PoolKey
@@ -19,6 +20,7 @@ from tests.support.fake_artifacts import FakeArtifacts
 from tests.support.fake_cluster import FakeCluster
 from tests.support.fake_kubelet import step_kubelet
 from tests.support.fake_poller import FakePoller
+from tests.support.informer_feed import InformerFeed
 from tests.support.operator_world import SETTINGS
 
 Obj = dict[str, Any]
@@ -96,14 +98,23 @@ class Pools:
     sidecars: MemorySidecars
     clock: Clock = field(default_factory=Clock)
     settings: OperatorSettings = field(default_factory=lambda: SETTINGS)
+    feed: InformerFeed | None = None
+    """Informers that are told of all changes before each reconcile. None: everything is read each time."""
+
+    def follow(self) -> None:
+        """Let operators follow the cluster with informers."""
+        self.feed = InformerFeed(self.cluster)
 
     async def reconcile(self, times: int = 1, key: PoolKey = KEY) -> float | None:
         again = None
         for _ in range(times):
             # A new operator each time: nothing is remembered from one to the next.
-            kube = self.cluster.kube
-            observer = Observer(kube, FakeArtifacts(), FakePoller(), self.settings, storage_key=STORAGE_KEY)
-            again = await reconciler(kube, observer, self.sidecars, self.settings, TOKEN_KEY, self.clock).reconcile(key)
+            if self.feed is not None:
+                self.feed.deliver()
+            objects = RunObjects(self.cluster, None if self.feed is None else self.feed.informers)
+            observer = Observer(objects, FakeArtifacts(), FakePoller(), self.settings, storage_key=STORAGE_KEY)
+            pools = reconciler(objects, observer, self.sidecars, self.settings, TOKEN_KEY, self.clock)
+            again = await pools.reconcile(key)
         return again
 
     def start_pods(self, *, ready: bool = True) -> None:

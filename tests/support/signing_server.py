@@ -31,6 +31,7 @@ from rlrun.protocol.storage_access import (
     StorageGrant,
     StorageRole,
 )
+from rlrun.service.listening import listen
 from rlrun.storage.layout import S3Uri
 from rlrun.storage.store import Store
 from rlrun.storage.user_signer import Send, open_user_store, read_location
@@ -41,7 +42,7 @@ from rlrun_server.authentication.api_key_store import ApiKeyStore, KeyCluster
 from rlrun_server.authentication.identification import Identification
 from rlrun_server.authentication.token_reviews import CreateReview, TokenReviews
 from rlrun_server.authentication.users import Users
-from rlrun_server.http.serving import listen, serving_on
+from rlrun_server.http.serving import serving_on
 from rlrun_server.runtime.certificate import Certificate
 from rlrun_server.runtime.settings import ServerConfig, ServerSettings
 from rlrun_server.signing.own_signatures import own_store
@@ -210,6 +211,7 @@ class SigningServer:
     """Folder for tokens."""
     api: ReviewingApi
     users: UserSigning
+    owners: PackageOwners
     authority: str = ""
     """Certificates to trust, in PEM. Empty: without TLS."""
 
@@ -299,7 +301,7 @@ def signing_server(
     store = ApiKeyStore(cluster or api, platform_namespace, KEY_SECRET, time.monotonic)
 
     async def run() -> None:
-        safety = StoreSafety()
+        safety = StoreSafety(time.monotonic)
         root = S3Uri(settings.bucket, settings.prefix)
         store_of_server = own_store(signer, s3.endpoint, "us-east-1", style)
         probe = StoreProbe(signer, http_sender(s3.endpoint, "us-east-1"), root, store_of_server)
@@ -318,6 +320,9 @@ def signing_server(
         )
         reviews = Users(create or api.create, time.monotonic, store)
         identification = Identification(reviews, settings.reviews_per_second, time.monotonic)
+        found["owners"] = PackageOwners(
+            cluster or api, store_of_server, signer.renew, root, settings.environment_owners, time.monotonic
+        )
         found["users"] = users = UserSigning(
             settings,
             config.location,
@@ -326,9 +331,7 @@ def signing_server(
             reviews,
             time.monotonic,
             safety,
-            PackageOwners(
-                cluster or api, store_of_server, signer.renew, root, settings.environment_owners, time.monotonic
-            ),
+            found["owners"],
         )
         keys = ApiKeyManagement(identification, reviews, store, time.monotonic, lambda: datetime.now(UTC))
         found["stop"] = stop = asyncio.Event()
@@ -337,6 +340,8 @@ def signing_server(
         async with serving_on(server_app(signing, users, keys, FastAPI()), sockets, tls):
             started.set()
             await stop.wait()
+        found["owners"].close()
+        probe.close()
 
     thread = threading.Thread(target=lambda: loop.run_until_complete(run()), daemon=True)
     thread.start()
@@ -344,7 +349,7 @@ def signing_server(
     try:
         url = f"http://{host}:{found['port']}" if certificate is None else f"https://localhost:{found['port']}"
         authority = (certificate or {}).get("ca.crt", b"").decode()
-        yield SigningServer(url, s3, folder, api, found["users"], authority)
+        yield SigningServer(url, s3, folder, api, found["users"], found["owners"], authority)
     finally:
         loop.call_soon_threadsafe(found["stop"].set)
         thread.join(20)

@@ -13,5 +13,10 @@ def _package_folders() -> list[str]:
     return [str((ROOT / folder).resolve()) for folder in folders]
 
 
-PYTHONPATH = os.pathsep.join(_package_folders())
-"""Value of the variable: pytest's own `pythonpath` is not inherited by processes."""
+def _inherited_folders() -> list[str]:
+    return [folder for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep) if folder]
+
+
+PYTHONPATH = os.pathsep.join(dict.fromkeys([*_package_folders(), *_inherited_folders()]))
+"""Value of the variable: pytest's own `pythonpath` is not inherited by processes. Folders that this process was started
+with follow, as that in which tests.proofs removes fields."""

@@ -16,10 +16,15 @@ START_SECONDS = 180
 
 
 def start(
-    module: str, model_dir: Path, port: int, environment: Mapping[str, str], arguments: Sequence[str] = ()
+    module: str,
+    model_dir: Path,
+    port: int,
+    environment: Mapping[str, str],
+    arguments: Sequence[str] = (),
+    launcher: Sequence[str] = (),
 ) -> subprocess.Popen[str]:
-    """Start `python -m module`; its errors can be read from stderr."""
-    command = [sys.executable, "-m", module, "--model-dir", str(model_dir), "--port", str(port)]
+    """Start `python -m module`, or `python` with the launcher's words before it. Errors can be read from stderr."""
+    command = [sys.executable, *launcher, "-m", module, "--model-dir", str(model_dir), "--port", str(port)]
     return subprocess.Popen(
         [*command, *arguments],
         env=os.environ | {"PYTHONPATH": PYTHONPATH, "RLRUN_THREADS": "1"} | dict(environment),

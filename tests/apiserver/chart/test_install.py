@@ -50,9 +50,9 @@ def empty() -> Iterator[ControlPlane]:
 def helm(empty: ControlPlane) -> Helm:
     program = ensure_program("helm", paths())
 
-    def run(*args: str) -> str:
+    def run(*args: str, namespace: str = SYSTEM) -> str:
         done = subprocess.run(
-            [program, *args, "--kubeconfig", empty.kubeconfig, "-n", SYSTEM],
+            [program, *args, "--kubeconfig", empty.kubeconfig, "-n", namespace],
             capture_output=True,
             text=True,
             timeout=120,
@@ -249,8 +249,8 @@ def test_a_spec_of_any_size_is_refused_but_its_run_can_be_deleted(as_user: Clien
     custom = client.CustomObjectsApi(as_user(""))
     place = ("rlrun.dev", "v1alpha1", "default", "rlruns")
 
-    def create(name: str, args: dict[str, Any], **fields: Any) -> Any:
-        spec = {**RUN["spec"], "env": [{"id": "me/reverse", "args": args}]}
+    def create(name: str, args: dict[str, Any], wrong: dict[str, Any] | None = None, **fields: Any) -> Any:
+        spec = {**RUN["spec"], "env": [{"id": "me/reverse", "args": args}], **(wrong or {})}
         run = {**RUN, "metadata": {"name": name, **fields}, "spec": spec}
         return custom.create_namespaced_custom_object(*place, run)
 
@@ -279,13 +279,13 @@ def test_a_spec_of_any_size_is_refused_but_its_run_can_be_deleted(as_user: Clien
         assert refused(args), args.keys()
     create("usual", {"text": "x" * 120_000, "numbers": list(range(1000)), "none": None, "yes": True, "part": 0.5})
 
-    name = "rlrun-run-size"
+    name = "rlruns.rlrun.dev"
     binding = policies.read_validating_admission_policy_binding(name)
     policies.delete_validating_admission_policy_binding(name)
     while refused({"text": "x" * 1_300_000}):
         assert time.monotonic() < deadline + 60, "the policy is still in force"
         time.sleep(0.2)
-    create("earlier", {"text": "x" * 600_000}, finalizers=["others.example/x"])
+    create("earlier", {"text": "x" * 600_000}, {"batchSize": 7}, finalizers=["others.example/x"])
     binding.metadata = client.V1ObjectMeta(
         name=name, labels=binding.metadata.labels, annotations=binding.metadata.annotations
     )
@@ -317,7 +317,7 @@ def test_after_an_uninstallation_runs_can_be_deleted(
     empty: ControlPlane, helm: Helm, as_user: Client, tmp_path: Path
 ) -> None:
     admin = as_user("")
-    custom, core = client.CustomObjectsApi(admin), client.CoreV1Api(admin)
+    custom = client.CustomObjectsApi(admin)
     for name, finalizers in (("deleted", []), ("kept", ["others.example/x"])):
         run = {**RUN, "spec": {**RUN["spec"], "artifactPolicy": "Delete"}}
         run["metadata"] = {"name": name, "finalizers": ["rlrun.dev/artifacts", *finalizers]}
@@ -333,16 +333,13 @@ def test_after_an_uninstallation_runs_can_be_deleted(
             utils.create_from_dict(admin, hook)
     spec = job["spec"]["template"]["spec"]
     account = spec["serviceAccountName"]
-    token = core.create_namespaced_service_account_token(account, SYSTEM, {"spec": {"expirationSeconds": 600}})
-    kubeconfig = yaml.safe_load(empty.kubeconfig.read_text())
-    kubeconfig["users"][0]["user"] = {"token": token.status.token}
-    (tmp_path / "kubeconfig").write_text(yaml.safe_dump(kubeconfig))
+    kubeconfig = kubeconfig_of(account, empty, admin, tmp_path)
     (container,) = spec["containers"]
 
     def start() -> "subprocess.CompletedProcess[str]":
         return subprocess.run(
             [sys.executable, *container["command"][1:], *container["args"]],
-            env=os.environ | {"KUBECONFIG": str(tmp_path / "kubeconfig"), "PYTHONPATH": PYTHONPATH},
+            env=os.environ | {"KUBECONFIG": kubeconfig, "PYTHONPATH": PYTHONPATH},
             capture_output=True,
             text=True,
             timeout=120,
@@ -364,8 +361,86 @@ def test_after_an_uninstallation_runs_can_be_deleted(
     helm("install", "rlrun", str(CHART), "-f", str(CHART / "values-local.yaml"), "--no-hooks")
 
 
+def test_the_run_of_helm_test_is_made_and_removed_with_rights_of_its_own(
+    empty: ControlPlane, helm: Helm, as_user: Client, tmp_path: Path
+) -> None:
+    admin = as_user("")
+    custom = client.CustomObjectsApi(admin)
+    place = ("rlrun.dev", "v1alpha1", SYSTEM, "rlruns")
+    values = ["-f", str(CHART / "values-local.yaml"), "--no-hooks"]
+    helm("upgrade", "rlrun", str(CHART), *values, "--set-json", f"tests.run.spec={json.dumps(RUN['spec'])}")
+    hooks = [o for o in yaml.safe_load_all(helm("get", "hooks", "rlrun")) if o]
+    tests = [o for o in hooks if o["metadata"]["annotations"]["helm.sh/hook"] == "test"]
+    for hook in tests:
+        if hook["kind"] != "Pod":
+            utils.create_from_dict(admin, hook)
+    (spec,) = [o["spec"] for o in tests if o["metadata"]["name"] == "rlrun-test-run"]
+    variables = {v["name"]: v["value"] for v in spec["containers"][0]["env"]}
+    kubeconfig = kubeconfig_of(spec["serviceAccountName"], empty, admin, tmp_path)
+
+    def start(seconds: int) -> "subprocess.Popen[str]":
+        own = {
+            "KUBECONFIG": kubeconfig,
+            "PYTHONPATH": PYTHONPATH,
+            "RUN": variables["RUN"],
+            "CHECK_SECONDS": str(seconds),
+        }
+        command = [sys.executable, str(CHART / "files" / "check_installation.py"), "run"]
+        return subprocess.Popen(command, env=os.environ | own, stderr=subprocess.PIPE, text=True)
+
+    with start(1) as without_operator:
+        _, error = without_operator.communicate(timeout=120)
+    assert without_operator.returncode == 1
+    assert "had not ended after 1 s (tests.run.timeoutSeconds): no status" in error
+    assert custom.list_namespaced_custom_object(*place)["items"] == []
+
+    with start(120) as completed:
+        deadline = time.monotonic() + 60
+        while not (items := custom.list_namespaced_custom_object(*place)["items"]):
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        name = items[0]["metadata"]["name"]
+        custom.patch_namespaced_custom_object_status(*place, name, {"status": {"phase": "Completed"}})
+        _, error = completed.communicate(timeout=120)
+    assert (completed.returncode, error) == (0, "")
+    assert custom.list_namespaced_custom_object(*place)["items"] == []
+
+
+def test_the_kinds_that_an_uninstallation_left_move_to_another_namespace(helm: Helm, as_user: Client) -> None:
+    values = ["-f", str(CHART / "values-local.yaml"), "--no-hooks", "--create-namespace"]
+    kinds = client.ApiextensionsV1Api(as_user(""))
+
+    def owner() -> set[str]:
+        items = kinds.list_custom_resource_definition().items
+        return {item.metadata.annotations["meta.helm.sh/release-namespace"] for item in items}
+
+    uids = {item.metadata.uid for item in kinds.list_custom_resource_definition().items}
+    helm("uninstall", "rlrun", "--no-hooks")
+    with pytest.raises(
+        AssertionError, match=r'release-namespace" must equal "elsewhere": current value is "rlrun-system"'
+    ):
+        helm("install", "rlrun", str(CHART), *values, namespace="elsewhere")
+    assert owner() == {SYSTEM}
+    helm("install", "rlrun", str(CHART), *values, "--take-ownership", namespace="elsewhere")
+    assert owner() == {"elsewhere"}
+    assert {item.metadata.uid for item in kinds.list_custom_resource_definition().items} == uids, "the runs are kept"
+    assert client.AppsV1Api(as_user("")).read_namespaced_deployment("rlrun-operator", "elsewhere")
+    helm("uninstall", "rlrun", "--no-hooks", namespace="elsewhere")
+    helm("install", "rlrun", str(CHART), *values, "--take-ownership")
+
+
 def is_post_delete(obj: dict[str, Any]) -> bool:
     return bool(obj["metadata"].get("annotations", {}).get("helm.sh/hook") == "post-delete")
+
+
+def kubeconfig_of(account: str, cluster: ControlPlane, admin: client.ApiClient, folder: Path) -> str:
+    """Write a kubeconfig with the rights of a ServiceAccount of the release, and return its path."""
+    body = {"spec": {"expirationSeconds": 600}}
+    token = client.CoreV1Api(admin).create_namespaced_service_account_token(account, SYSTEM, body)
+    kubeconfig = yaml.safe_load(cluster.kubeconfig.read_text())
+    kubeconfig["users"][0]["user"] = {"token": token.status.token}
+    (folder / "kubeconfig").write_text(yaml.safe_dump(kubeconfig))
+    return str(folder / "kubeconfig")
 
 
 def runs_of(custom: client.CustomObjectsApi) -> dict[str, list[str]]:

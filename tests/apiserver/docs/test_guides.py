@@ -10,6 +10,7 @@ from rlrun.storage.samples.object_file import encode_samples
 from rlrun.storage.samples.record import SampleSplit
 
 from tests.apiserver.docs.conftest import ROOT, World
+from tests.support.config_hub import QWEN3_8B, config_file, config_hub
 from tests.support.sample_records import groups
 
 RIGHTS: dict[str, tuple[str, ...]] = {
@@ -51,9 +52,12 @@ def test_training(follow: Callable[..., int], world: World) -> None:
 
 
 @pytest.mark.slow
-def test_models(follow: Callable[..., int], world: World) -> None:
+def test_models(follow: Callable[..., int], world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    commit = "b968826d9c46dd6066d109eabc6255188de91218"
     try:
-        assert follow("models.md") == 2
+        with config_hub(config_file("Qwen/Qwen3-8B", commit, QWEN3_8B)) as url:
+            monkeypatch.setenv("HF_ENDPOINT", url)
+            assert follow("models.md") == 3
     finally:
         # Models have no namespace: other tests would see it.
         world.bench.call("DELETE", "/apis/rlrun.dev/v1alpha1/rlmodels/qwen3-8b")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from kubernetes import client
 from pydantic import ValidationError
-from rlrun.codegen.crd import KINDS, CrdKind, crd
+from rlrun.codegen.crd import KINDS, CrdKind, stored_schema
 
 from tests.apiserver.rlrun_api.server import Object, Server
 from tests.fixtures.specs import cases
@@ -55,8 +55,9 @@ def test_pydantic_and_the_api_server_agree_on_odd_values(kind: CrdKind, server: 
     seed: Object = {}
     for name in SEEDS[kind.name]:
         seed = {**fixtures[name], "spec": {**fixtures[name]["spec"], **seed.get("spec", {})}}
-    schema = crd(kind)["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
-    places = list(_places(schema, seed["spec"], ("spec",)))
+    schema = stored_schema(kind)["properties"]["spec"]
+    # The schema cannot see into a patch: the operator refuses it in the condition Validated.
+    places = [path for path in _places(schema, seed["spec"], ("spec",)) if path[-1] != "podTemplate"]
     assert len(places) >= 6
     differ = []
     for path in places:

@@ -1,6 +1,5 @@
 """The API server's verdict on the fixture specs: the same as pydantic's, naming the same field."""
 
-import json
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,20 +7,21 @@ from typing import Any
 
 import pytest
 from kubernetes import client
+from rlrun.constants import GROUP, VERSION
+from rlrun.kube.errors import ApiError
 
-from tests.apiserver.rlrun_api.server import BY_NAME, Server
+from tests.apiserver.rlrun_api.server import BY_NAME, Object, Server
 from tests.fixtures.specs import cases
 
 
 def _refusal(error: client.ApiException, field: str) -> str:
     """The part of a refusal that names the field; the whole message when none does."""
     assert error.status in (400, 403, 422), error.body
-    body = json.loads(error.body)
-    causes = (body.get("details") or {}).get("causes", [])
-    if any(cases.names_field(cause.get("field", ""), field) for cause in causes):
+    refusal = ApiError.from_response(error.status, error.body)
+    if any(cases.names_field(cause.get("field", ""), field) for cause in refusal.details.get("causes", [])):
         return field
     # Unknown fields are not causes of their own.
-    return field if f'unknown field "{field}"' in body["message"] else body["message"]
+    return field if f'unknown field "{field}"' in refusal.message else refusal.message
 
 
 @pytest.mark.parametrize("case", cases.valid(), ids=lambda c: c.name)
@@ -46,6 +46,53 @@ def test_invalid_specs_are_refused_and_the_field_named(case: cases.Case, server:
     with pytest.raises(client.ApiException) as caught:
         server.send("POST", case.object["kind"], case.object)
     assert _refusal(caught.value, case.field) == case.field
+
+
+def test_all_violated_rules_of_a_run_are_reported_together(server: Server) -> None:
+    run: Object = {
+        "apiVersion": f"{GROUP}/{VERSION}",
+        "kind": "RLRun",
+        "metadata": {"name": "wrong-" + "x" * 40},
+        "spec": {
+            "model": "acme/tiny",
+            "batchSize": 7,
+            "env": [{"id": "acme/first@1", "version": "1"}, {"id": "acme/second@1", "version": "2"}],
+            "eval": {"env": [{"id": "acme/third", "numExamples": 0}]},
+            "checkpoints": {"keepCloud": 0},
+        },
+    }
+    assert _violations(server, "POST", run) == {
+        "metadata.name": "metadata.name must have at most 40 characters: small letters, digits and -, a letter first",
+        "spec.batchSize": "batchSize must be a multiple of rolloutsPerExample: every batch is made of whole groups",
+        "spec.env[1].id": "id names another version than version: keep one of them",
+        "spec.env[1].version": "version names another version than id: keep one of them",
+        "spec.eval.env[0].numExamples": "numExamples must be -1 (all) or at least 1",
+        "spec.checkpoints.keepCloud": "keepCloud must be -1 (all) or at least 1",
+    }
+
+
+def test_all_forbidden_changes_of_a_run_are_reported_together(server: Server) -> None:
+    spec = {"model": "acme/tiny", "env": [{"id": "acme/reverse-text"}]}
+    run = {"apiVersion": f"{GROUP}/{VERSION}", "kind": "RLRun", "metadata": {}, "spec": spec}
+    with _created(cases.Update("run", run, {}), server) as name:
+        change = {"spec": {"seed": 5, "queueName": "other", "maxSteps": 1, "checkpoints": {"interval": 1}}}
+        found = _violations(server, "PATCH", change, name)
+    frozen = "cannot be changed after creation: make a new object instead"
+    assert found == {
+        "spec.seed": f"seed {frozen}",
+        "spec.queueName": f"queueName {frozen}",
+        "spec.maxSteps": "maxSteps can be raised, not lowered: stop the run to end it early",
+        "spec.checkpoints.interval": f"interval {frozen}",
+    }
+
+
+def _violations(server: Server, method: str, body: Object, name: str = "") -> dict[str, str]:
+    """The messages of a refused run by field, as command line and rlrun-server read them."""
+    with pytest.raises(client.ApiException) as caught:
+        server.send(method, "RLRun", body, name)
+    assert caught.value.status == 422, caught.value.body
+    causes = ApiError.from_response(caught.value.status, caught.value.body).details["causes"]
+    return {cause["field"]: cause["message"] for cause in causes}
 
 
 @pytest.mark.parametrize("update", cases.updates("allowed"), ids=lambda u: u.name)

@@ -290,3 +290,23 @@ def test_doctor_asks_the_api_server_for_kinds_and_rights(rlrun: Rlrun) -> None:
     found = {line.split()[1]: line.split()[0] for line in answer.out.splitlines() if not line.startswith(" ")}
     assert (found["kinds:"], found["rights:"], found["capacity:"]) == ("ok", "ok", "ok")
     assert found["operator:"] == found["rlrun-server:"] == "wrong", "neither is installed"
+
+
+def test_doctor_reads_gpus_classes_and_volumes_as_administrator(
+    rlrun: Rlrun, api: client.ApiClient, namespace: str
+) -> None:
+    core, name = client.CoreV1Api(api), f"gpu-{namespace}"
+    metadata = {"name": name, "labels": {"nvidia.com/cuda.driver.major": "550"}}
+    core.create_node({"metadata": metadata, "spec": {"taints": [{"key": "test", "effect": "NoSchedule"}]}})
+    try:
+        offered = {"nvidia.com/gpu": "8", "nvidia.com/mig-1g.10gb": "7"}
+        core.patch_node_status(name, {"status": {"capacity": offered, "allocatable": offered}})
+        answer = rlrun("doctor", "--gpu")
+    finally:
+        core.delete_node(name)
+    assert answer.code == 1
+    lines = {line.split(":")[0].split(maxsplit=1)[1]: line for line in answer.out.splitlines() if line[:1] != " "}
+    assert f"8 nvidia.com/gpu on {name}, 7 nvidia.com/mig-1g.10gb on {name}" in lines["gpus"]
+    assert f"{name} has 550" in lines["driver"]
+    assert all(lines[check].startswith("ok") for check in ("runtime classes", "pull secrets", "volumes")), answer.out
+    assert "no operator with settings was found" in lines["network"]

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import parse_qsl
 
 import pytest
@@ -390,7 +390,12 @@ def make_home(api: client.ApiClient, s3: S3Server) -> str:
     return home
 
 
-@pytest.fixture(scope="session")
+def scope_of_operator(fixture_name: str, config: pytest.Config) -> Literal["session", "function"]:
+    """Return the scope of the shared operator. tests.proofs removes a field from processes that start afterwards."""
+    return "function" if os.environ.get("RLRUN_REMOVED_FROM") else "session"
+
+
+@pytest.fixture(scope=scope_of_operator)
 def shared_operator(
     api: client.ApiClient,
     control_plane: ControlPlane,

@@ -26,13 +26,14 @@ FULL_MODEL = {
     "source": "pvc://weights/models/a",
     "trainer": {
         "gpus": 8,
+        "shardSize": 4,
         "image": "reg/trainer:1",
         "resources": {"requests": {"cpu": "8", "memory": "64Gi"}, "limits": {"memory": "128Gi"}},
         "nodeSelector": {"gpu": "h200"},
         "tolerations": [{"key": "gpu", "operator": "Exists", "effect": "NoSchedule"}],
         "env": [{"name": "NCCL_DEBUG", "value": "WARN"}],
     },
-    "inference": {"gpus": 2, "replicas": 4, "extraArgs": ["--tensor-parallel-size", "2"]},
+    "inference": {"gpus": 2, "replicas": 4, "parallelism": {"tensor": 1, "pipeline": 2}},
 }
 FULL_RUN = {
     **RUN,

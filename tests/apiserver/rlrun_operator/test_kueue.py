@@ -12,10 +12,10 @@ import yaml
 from kubernetes import client, config
 from rlrun.constants import RUN_UID_LABEL
 
-from local_cluster.control_plane.kueue import NAMESPACE, Kueue, crds
 from local_cluster.control_plane.without_nodes import GARBAGE_COLLECTION, ControlPlane
 from tests.apiserver.rlrun_operator.conftest import Bench, Orchestrators, Process, make_home, write_settings
 from tests.support.crds import install_crds
+from tests.support.kueue_process import running_kueue
 from tests.support.seaweedfs import S3Server
 
 pytestmark = pytest.mark.extended  # the build of the controller of Kueue takes minutes
@@ -33,20 +33,9 @@ def plane() -> Iterator[ControlPlane]:
     """A control plane of its own: the kinds of Kueue exist here, and in other tests they must not."""
     with ControlPlane(controllers=GARBAGE_COLLECTION) as started:
         api = config.new_client_from_config(str(started.kubeconfig))
-        extensions = client.ApiextensionsV1Api(api)
-        for definition in crds():
-            extensions.create_custom_resource_definition(definition)
-        # They are served a moment after those that are waited for.
         install_crds(api)
-        client.CoreV1Api(api).create_namespace({"metadata": {"name": NAMESPACE}})
-        kueue = Kueue(started)
-        kueue.start()
-        admission = client.AdmissionregistrationV1Api(api)
-        mutating, validating = sorted(kueue.webhooks(), key=lambda w: str(w["kind"]))
-        admission.create_mutating_webhook_configuration(mutating)
-        admission.create_validating_webhook_configuration(validating)
-        yield started
-        kueue.stop()
+        with running_kueue(started, api):
+            yield started
 
 
 @pytest.fixture(scope="module")

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from kubernetes import client
 from rlrun.constants import CONFIG_ANNOTATION
+from rlrun.kube.errors import ApiError
 
 from tests.apiserver.rlrun_operator.conftest import Bench
 from tests.apiserver.rlrun_operator.test_artifacts import phases
@@ -19,7 +20,8 @@ def refusal(bench: Bench, **spec: Any) -> str:
     """The field that the API server names."""
     with pytest.raises(client.ApiException) as caught:
         bench.change_run(**spec)
-    return str(json.loads(caught.value.body)["details"]["causes"][0]["field"])
+    assert caught.value.status is not None
+    return str(ApiError.from_response(caught.value.status, caught.value.body).details["causes"][0]["field"])
 
 
 @pytest.mark.proves("maxSteps")

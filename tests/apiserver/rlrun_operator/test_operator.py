@@ -215,6 +215,9 @@ def test_a_model_shows_how_many_runs_use_it(bench: Bench) -> None:
     bench.wait("the number of runs", lambda: bench.call("GET", path).get("status", {}).get("runs") == 1)
     model = bench.call("GET", path)
     assert model["status"]["observedGeneration"] == model["metadata"]["generation"]
-    assert [(c["type"], c["status"]) for c in model["status"]["conditions"]] == [("Validated", "True")]
+    assert [(c["type"], c["status"]) for c in model["status"]["conditions"]] == [
+        ("Validated", "True"),
+        ("PodTemplateValid", "True"),
+    ]
     bench.change_run(stop=True)
     bench.wait("no run", lambda: bench.call("GET", path)["status"]["runs"] == 0)

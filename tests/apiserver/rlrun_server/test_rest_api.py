@@ -90,7 +90,7 @@ async def rest(own_configuration: aio_client.Configuration, s3_server: S3Server)
     tasks = [asyncio.create_task(kind.follow()) for kind in services.objects.kinds]
     transport = httpx.ASGITransport(app=rest_app(services))
     async with httpx.AsyncClient(transport=transport, base_url="http://server/rlrun/v1", timeout=60) as found:
-        await until(lambda: _true(all(kind.is_listed for kind in services.objects.kinds)))
+        await until(lambda: _true(all(kind.is_synced for kind in services.objects.kinds)))
         yield found
     for task in tasks:
         task.cancel()

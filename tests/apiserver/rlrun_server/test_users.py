@@ -45,9 +45,11 @@ TOKEN_SECONDS = 6 * 3600
 """Longer than a level takes: the browser level shares its tokens, and took 15 minutes on a slow host."""
 
 
-def chart_objects(namespace: str, template: str) -> list[dict[str, Any]]:
-    """Return the objects of one template of the chart."""
-    values = ["--kube-version", KUBERNETES, "--set", "s3.bucket=bucket", "--set", "s3.credentials.existingSecret=s"]
+def chart_objects(namespace: str, template: str, *settings: str) -> list[dict[str, Any]]:
+    """Return the objects of one template of the chart. `settings`: values as for `--set`."""
+    values = ["--kube-version", KUBERNETES]
+    for setting in ("s3.bucket=bucket", "s3.credentials.existingSecret=s", *settings):
+        values += ["--set", setting]
     helm = [ensure_program("helm", paths()), "template", "rlrun", str(CHART), "-n", namespace]
     command = [*map(str, helm), *values, "-s", f"templates/{template}"]
     text = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout

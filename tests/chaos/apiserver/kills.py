@@ -8,14 +8,13 @@ import random
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
-from rlrun.kube.async_client import AsyncKubeClient
 from rlrun.kube.errors import ApiError
 from rlrun.storage.store import StoreError
+from rlrun_operator.cluster.runs import RunObjects
 from rlrun_operator.controller.applier import Applier
 from rlrun_operator.controller.observer import Observer
 from rlrun_operator.controller.reconciler import Reconciler
 from rlrun_operator.planning.plan.observation import RunKey
-from rlrun_operator.runtime.metrics import RunPhaseCollector
 from rlrun_operator.storage.artifact_store import S3ArtifactStore
 
 from tests.chaos.apiserver.life import Life, new_site
@@ -108,9 +107,9 @@ async def live(place: Place, rule: Rule) -> Gate:
     gate = Gate(rule)
 
     def new_operator() -> Reconciler:
-        cluster = AsyncKubeClient(FaultyTransport(connection, gate))
-        observer = Observer(cluster, artifacts, poller, settings)
-        return Reconciler(observer, Applier(cluster, artifacts), settings, RunPhaseCollector(lambda: 0, lambda: 0))
+        objects = RunObjects(FaultyTransport(connection, gate))
+        observer = Observer(objects, artifacts, poller, settings)
+        return Reconciler(observer, Applier(objects.cluster, artifacts), settings)
 
     life, operator = Life(site), new_operator()
     try:

@@ -68,7 +68,7 @@ class Place:
             "kind": "RLModel",
             "metadata": {"name": name},
             "spec": {
-                "id": f"chaos/{name}",
+                "id": f"tests/{name}",
                 "source": "s3://rlrun/models/tiny",
                 "seqLen": 256,
                 "trainer": {"gpus": 0},
@@ -143,7 +143,7 @@ class Site:
                 "kind": "RLRun",
                 "metadata": {"name": name, "namespace": self.namespace},
                 "spec": {
-                    "model": f"chaos/{self.namespace}",
+                    "model": f"tests/{self.namespace}",
                     "maxSteps": 4,
                     "sampling": {"maxTokens": 64},
                     "env": [{"id": "rlrun/reverse-text"}],

@@ -29,9 +29,9 @@ from tests.support.source_tree import PYTHONPATH, ROOT
 TICK_SECONDS = 0.3
 STORY_SECONDS = 90.0
 STORM_REQUESTS = 75
-LIFE_REQUESTS = 165
-"""Requests that every life has. The shortest that may be has 65 writes, in ten ticks (`kills.py`), and the operator
-looks at the run in each of these ticks, in about twenty calls."""
+LIFE_REQUESTS = 85
+"""Requests that every life has. The shortest that may be has 65 writes (`kills.py`), and the operator lists and watches
+each of twelve kinds."""
 
 
 @dataclass

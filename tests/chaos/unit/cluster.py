@@ -12,7 +12,7 @@ from rlrun.kube.errors import ApiError
 from rlrun.kube.requests import KubeRequest
 
 from tests.support.clocks import Clock
-from tests.support.fake_cluster import FakeCluster
+from tests.support.fake_cluster import FakeCluster, merged
 
 Obj = dict[str, Any]
 
@@ -38,16 +38,29 @@ class StrictCluster(FakeCluster):
     async def apply_status(self, request: KubeRequest) -> Obj:
         """Validates the status as the CRD's schema does."""
         obj = request.body or {}
-        model = STATUSES.get(obj["kind"])
-        if model is not None:
-            try:
-                model.model_validate(obj["status"], by_alias=True, by_name=False)
-            except ValidationError as error:
-                raise ApiError(422, "Invalid", f"{obj['kind']} {obj['metadata']['name']}: {error}") from error
+        self._validate(obj["kind"], obj["metadata"]["name"], obj["status"])
         held = self.objects.get(self._key(obj))
         if held is not None and obj["metadata"].get("uid") in (None, held["metadata"]["uid"]):
             self.on_status(held, obj["status"])
         return await super().apply_status(request)
+
+    async def patch_status(self, request: KubeRequest) -> Obj:
+        """Validates and shows the status as it will be."""
+        held, changes = self._held(request), request.body or {}
+        if changes["metadata"]["resourceVersion"] == held["metadata"]["resourceVersion"]:
+            status = merged(held.get("status"), changes["status"])
+            self._validate(held["kind"], held["metadata"]["name"], status)
+            self.on_status(held, status)
+        return await super().patch_status(request)
+
+    def _validate(self, kind: str, name: str, status: Obj) -> None:
+        model = STATUSES.get(kind)
+        if model is None:
+            return
+        try:
+            model.model_validate(status, by_alias=True, by_name=False)
+        except ValidationError as error:
+            raise ApiError(422, "Invalid", f"{kind} {name}: {error}") from error
 
     def request_deletion(self, obj: Obj, now: datetime | None = None) -> None:
         """The first request's time stays."""

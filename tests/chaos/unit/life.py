@@ -14,19 +14,17 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from rlrun.kube.async_client import AsyncKubeClient
 from rlrun.kube.errors import ApiError
 from rlrun.protocol.orchestrator import RunPhase, RunStatus
 from rlrun.storage.layout import MANIFEST, RunLayout, S3Uri
 from rlrun.storage.manifest import ArtifactKind
 from rlrun.storage.store import Store, StoreError
-from rlrun_operator.cache.object_cache import ObjectCache
-from rlrun_operator.cache.recording_transport import RecordingTransport
+from rlrun_operator.cluster.runs import RunObjects
 from rlrun_operator.controller.applier import Applier
 from rlrun_operator.controller.observer import Observer
+from rlrun_operator.controller.progress_writer import ProgressWriter
 from rlrun_operator.controller.reconciler import Reconciler
 from rlrun_operator.planning.plan.observation import RunKey
-from rlrun_operator.runtime.metrics import RunPhaseCollector
 
 from tests.chaos import invariants
 from tests.chaos.invariants import Expected, Picture
@@ -35,11 +33,11 @@ from tests.chaos.unit.bucket import BUCKET, BucketArtifacts, MemoryBucket, store
 from tests.chaos.unit.cluster import StrictCluster
 from tests.chaos.unit.faults import FaultyTransport, Gate, Rule
 from tests.chaos.unit.kubelet import Kubelet
-from tests.support.cache_feed import CacheFeed
 from tests.support.clocks import Clock
 from tests.support.cluster_objects import model_object, run_object, source_secret
 from tests.support.fake_cluster import Crash, copied
 from tests.support.fake_poller import FakePoller
+from tests.support.informer_feed import InformerFeed
 from tests.support.operator_world import SETTINGS
 
 Obj = dict[str, Any]
@@ -81,7 +79,7 @@ class Life:
         self.poller = FakePoller()
         self.kubelet = Kubelet(self.cluster)
         self.gate = Gate(self.rule)
-        self.operator = self._new_operator()
+        self.start_operator()
         self.now = 0
         self.step = 0
         self.steps_made = 0
@@ -293,29 +291,19 @@ class Life:
 
     # --- the operator -----------------------------------------------------------------------------------------------
 
-    def _new_operator(self) -> Reconciler:
+    def start_operator(self) -> None:
         # Calls are counted through, over all processes of the operator.
         self.gate = Gate(self.rule, self.gate.calls)
 
         def seconds() -> float:
             return TICK_SECONDS * self.now
 
-        cache = ObjectCache(seconds)
-        self.feed = CacheFeed(self.cluster, cache)
-        cluster = AsyncKubeClient(RecordingTransport(FaultyTransport(self.cluster, self.gate), cache))
+        self.feed = InformerFeed(self.cluster)
+        objects = RunObjects(FaultyTransport(self.cluster, self.gate), self.feed.informers, seconds)
         artifacts = BucketArtifacts(store_of(self.bucket, self.gate))
-        observer = Observer(
-            cluster,
-            artifacts,
-            self.poller,
-            SETTINGS,
-            cache=cache,
-            index=self.feed.index,
-            new_runs=self.feed.new_runs,
-            clock=seconds,
-        )
-        directory = RunPhaseCollector(lambda: 0, lambda: 0)
-        return Reconciler(observer, Applier(cluster, artifacts), SETTINGS, directory, self.clock)
+        observer = Observer(objects, artifacts, self.poller, SETTINGS, clock=seconds)
+        self.operator = Reconciler(observer, Applier(objects.cluster, artifacts), SETTINGS, self.clock)
+        self.progress = ProgressWriter(objects, self.poller)
 
     async def _reconcile(self) -> None:
         if self.now < self._away_until:
@@ -323,13 +311,16 @@ class Life:
         self.gate.tick = self.now
         if self.now % LATE_EVENTS:
             self.feed.deliver()
+        key = RunKey(NAMESPACE, NAME)
         try:
-            await self.operator.reconcile(RunKey(NAMESPACE, NAME))
+            # A step may be told between two reconciles.
+            await self.progress.write(key)
+            await self.operator.reconcile(key)
         except Crash:
             self.crashes += 1
             self._away_until = self.now + 1 + self.away_ticks
             self._check_moment()
-            self.operator = self._new_operator()
+            self.start_operator()
         except (ApiError, StoreError, TimeoutError) as error:
             self.errors.append(str(error))
 

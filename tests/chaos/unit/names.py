@@ -38,10 +38,10 @@ def made_anew(policy: str, tick: int) -> Callable[[Any], Coroutine[Any, Any, Non
             life.uid = "uid-2"
             life.create()
             await life.settle(2)
-            life.operator = life._new_operator()
+            life.start_operator()
         else:
             # With its finalizer the name is not free before the operator has been there.
-            life.operator = life._new_operator()
+            life.start_operator()
             await life.live(lambda life: life.run is None)
             life.uid = "uid-2"
             life.create()

@@ -14,9 +14,11 @@ from tests.proofs.play import ROOT, STARTUP, Verdict, play, verdicts_of
 from tests.support.field_proofs import fields
 
 PLANTED = """
-import subprocess, sys
+import os, subprocess, sys
 import pytest
 from rlrun.api.run import RLRunSpec
+from rlrun_operator.planning.policies.spec.validation import parse_spec
+from tests.support.source_tree import PYTHONPATH
 
 MINIMAL = {"model": "a/b", "sampling": {"maxTokens": 3}, "env": [{"id": "a/b"}]}
 MINIMAL |= {"rolloutsPerExample": 3, "batchSize": 6}
@@ -36,7 +38,13 @@ def test_useful(seed):
 @pytest.mark.proves("stop")
 def test_in_a_child():
     code = f"from rlrun.api.run import RLRunSpec; print(RLRunSpec.model_validate({MINIMAL | {'stop': True}}).stop)"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "True\\n"
+    env = os.environ | {"PYTHONPATH": PYTHONPATH}
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env).stdout == "True\\n"
+
+@pytest.mark.proves("maxSteps")
+def test_through_a_cache():
+    run = {"spec": MINIMAL | {"maxSteps": 7}}
+    assert parse_spec(run).max_steps == 7
 
 @pytest.fixture(scope="module")
 def shared():
@@ -69,7 +77,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, FieldResult]:
     file = tmp_path_factory.mktemp("planted") / "test_planted.py"
     file.write_text(PLANTED)
     names = ("maxRestarts", "rolloutsPerExample", "seed", "stop", "suspend", "learningRate", "loraAlpha")
-    names += ("batchSize",)
+    names += ("batchSize", "maxSteps")
     found = {name: FieldResult(name, []) for name in names}
     for verdict in play("unit", {name: [str(file)] for name in names}):
         test = f"tests/unit/{verdict.test.rpartition('/')[2]}"
@@ -87,7 +95,7 @@ def test_a_useless_proof_is_not_red(results: dict[str, FieldResult], field: str)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("field", ["seed", "stop", "suspend"])
+@pytest.mark.parametrize("field", ["seed", "stop", "suspend", "maxSteps"])
 def test_a_proof_is_red(results: dict[str, FieldResult], field: str) -> None:
     assert results[field].red
     assert accepted(results[field], ["unit"])

@@ -1,33 +1,50 @@
 import json
+from collections.abc import Callable
+from functools import reduce
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 from urllib.parse import urlsplit
 
 import pytest
 import yaml
-from rlrun.api.model import RLModel
+from jsonschema_rs import Draft7Validator
+from pydantic import AfterValidator, TypeAdapter, ValidationError
+from pydantic.alias_generators import to_camel
+from rlrun.api.base.address_rules import AddressRules
+from rlrun.api.base.names import EgressHost, ModelId
+from rlrun.api.base.pod_shape import PodShape
+from rlrun.api.model import RLModel, RLModelSpec
 from rlrun.api.run_sections.infrastructure import ComputeSize
 from rlrun.garbage_collection.__main__ import arguments
 from rlrun.kube.kinds import ALL, ARTIFACTS, CHILDREN, SECRET
-from rlrun_operator import finalizer_removal
-from rlrun_operator.config.settings import OperatorSettings, parse_settings
+from rlrun_operator.cluster import finalizer_removal
+from rlrun_operator.config.settings import (
+    ClusterDns,
+    NamespaceQueue,
+    OperatorSettings,
+    QueueSettings,
+    S3Settings,
+    parse_settings,
+)
 from rlrun_server.signing.user_permissions import FOLDERS, PACKAGES
 
 from tests.unit.chart.conftest import CHART, LOCAL, Helm, Object, Render, Rendered
 
 CRDS = CHART.parent.parent / "crds"
+OF_KINDS = ("CustomResourceDefinition", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
+"""Kinds of the objects in `crds/`."""
 NAME_LABEL = "kubernetes.io/metadata.name"
 MINIMAL: Object = {"s3": {"bucket": "artifacts", "credentials": {"existingSecret": "s3"}}}
 EVERYTHING: Object = {
     **MINIMAL,
     "images": {"registry": "registry.example.com/ml/", "operator": {"digest": f"sha256:{'a' * 64}"}},
     "imagePullSecrets": [{"name": "pull"}],
+    "pods": {"nodeSelector": {"pool": "system"}},
     "operator": {
         "replicas": 2,
-        "nodeSelector": {"pool": "system"},
         "tolerations": [{"key": "system", "operator": "Exists"}],
         "priorityClassName": "system-cluster-critical",
-        "env": [{"name": "HTTPS_PROXY", "value": "http://proxy"}],
+        "extraEnv": [{"name": "HTTPS_PROXY", "value": "http://proxy"}],
         "watchNamespaces": ["one", "two"],
     },
     "runs": {"imagePullSecrets": ["pull"], "computeSizes": {"M": {"cpu": 2, "memory": "4Gi", "workers": 3}}},
@@ -45,10 +62,8 @@ EVERYTHING: Object = {
     "metrics": {"serviceMonitor": {"enabled": True, "labels": {"release": "prom"}}, "podMonitor": {"enabled": True}},
     "podDisruptionBudget": {"enabled": True},
     "gc": {"enabled": True, "delete": True, "olderThan": "7d"},
-    "server": {"nodeSelector": {"pool": "system"}},
     "egress": {
         "enabled": True,
-        "nodeSelector": {"pool": "system"},
         "allowed": ["*.example.com"],
         "privateAddresses": ["10.1.0.0/16", "10.9.9.9", "judge.corp"],
     },
@@ -73,17 +88,19 @@ def test_lint(helm: Helm, tmp_path: Path, values: Object) -> None:
 
 @pytest.mark.parametrize("keep", [True, False])
 def test_crds_survive_the_template_unchanged(render: Render, keep: bool) -> None:
-    rendered = {o["metadata"]["name"]: o for o in render({"crds": {"keep": keep}}).of("CustomResourceDefinition")}
+    objects = render({"crds": {"keep": keep}})
+    rendered = {(o["kind"], o["metadata"]["name"]): o for kind in OF_KINDS for o in objects.of(kind)}
     originals = [yaml.safe_load(p.read_text()) for p in CRDS.glob("*.yaml")]
-    assert sorted(rendered) == sorted(o["metadata"]["name"] for o in originals)
+    assert sorted(rendered) == sorted((o["kind"], o["metadata"]["name"]) for o in originals)
     for original in originals:
-        found = rendered[original["metadata"]["name"]]
+        found = rendered[original["kind"], original["metadata"]["name"]]
         assert found["spec"] == original["spec"]
         assert (found["metadata"].get("annotations", {}).get("helm.sh/resource-policy") == "keep") is keep
 
 
 def test_crds_can_be_left_out(render: Render) -> None:
-    assert render({"crds": {"enabled": False}}).of("CustomResourceDefinition") == []
+    objects = render({"crds": {"enabled": False}})
+    assert [o for kind in OF_KINDS for o in objects.of(kind)] == []
 
 
 def test_local_settings_are_what_the_operator_reads(render: Render) -> None:
@@ -109,12 +126,13 @@ def test_gpu_settings(render: Render) -> None:
 def test_all_settings_arrive(render: Render) -> None:
     settings = parse_settings(render(EVERYTHING, base=None).settings)
     assert settings.images.trainer.reference == "registry.example.com/ml/rlrun-trainer:0.1.0"
-    assert settings.images.inference.reference.startswith("vllm/vllm-openai:")
+    assert settings.images.inference.reference.startswith("registry.example.com/ml/vllm/vllm-openai:")
     assert settings.image_pull_secrets == ["pull"]
     assert settings.watch_namespaces == ["one", "two"]
     assert settings.compute_sizes[ComputeSize.medium].model_dump() == {
         "cpu": "2",
         "memory": "4Gi",
+        "cpu_limit": None,
         "workers": 3,
         "ephemeral_storage": "20Gi",
     }
@@ -123,7 +141,9 @@ def test_all_settings_arrive(render: Render) -> None:
 def test_chart_and_operator_have_the_same_defaults(render: Render) -> None:
     rendered = parse_settings(render(MINIMAL, base=None).settings)
     own = OperatorSettings(s3=rendered.s3)
-    for field in ("compute_sizes", "ephemeral_storage", "environments", "dns", "lease_seconds"):
+    sections = ("compute_sizes", "ephemeral_storage", "orchestrator", "environments", "serving", "dns")
+    others = ("gpu_read_only_root_filesystem", "lease_seconds", "security_context", "termination_grace_period_seconds")
+    for field in (*sections, *others):
         assert getattr(rendered, field) == getattr(own, field), field
 
 
@@ -138,20 +158,54 @@ def test_empty_values_remove_limits_of_storage(render: Render) -> None:
     assert settings.compute_sizes[ComputeSize.large].ephemeral_storage == "50Gi"
 
 
+def test_a_limit_of_cpu_for_environments_arrives(render: Render) -> None:
+    settings = parse_settings(render({"runs": {"computeSizes": {"M": {"cpuLimit": "4"}}}}).settings)
+    assert settings.compute_sizes[ComputeSize.medium].cpu_limit == "4"
+    assert settings.compute_sizes[ComputeSize.large].cpu_limit is None
+
+
 def test_isolation_of_environments_and_dns_servers_arrive(render: Render) -> None:
     values = {
+        "gpuReadOnlyRootFilesystem": True,
         "environments": {"hostUsers": False, "runtimeClassName": "kata"},
         "dns": {
             "namespaceLabels": {NAME_LABEL: "openshift-dns"},
             "podLabels": {"k8s-app": None, "dns": "default"},
             "cidrs": ["169.254.20.10/32", "fd00::a/128"],
+            "port": 5353,
         },
     }
     settings = parse_settings(render({"runs": values}).settings)
-    assert settings.environments.model_dump() == {"host_users": False, "runtime_class_name": "kata"}
+    assert settings.gpu_read_only_root_filesystem
+    assert (settings.environments.host_users, settings.environments.runtime_class_name) == (False, "kata")
     assert settings.dns.namespace_labels == {NAME_LABEL: "openshift-dns"}
     assert settings.dns.pod_labels == {"dns": "default"}
     assert settings.dns.cidrs == ["169.254.20.10/32", "fd00::a/128"]
+    assert settings.dns.port == 5353
+
+
+def test_shapes_of_pods_arrive(render: Render) -> None:
+    shape = {
+        "nodeSelector": {"kubernetes.io/arch": "amd64"},
+        "tolerations": [{"key": "team", "operator": "Exists", "tolerationSeconds": 60}],
+        "affinity": {"nodeAffinity": {}},
+        "topologySpreadConstraints": [{"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule"}],
+        "runtimeClassName": "kata",
+        "schedulerName": "gang",
+        "priorityClassName": "low",
+        "labels": {"team": "rl"},
+        "annotations": {"note": "true"},
+        "meshInjection": "Refused",
+        "volumes": [{"name": "data", "emptyDir": {"sizeLimit": "1Gi"}}],
+        "volumeMounts": [{"name": "data", "mountPath": "/data"}],
+    }
+    assert {to_camel(field) for field in PodShape.model_fields} == shape.keys()
+    settings = parse_settings(
+        render({"runs": {"orchestrator": shape, "environments": shape}, "serving": shape}).settings
+    )
+    expected = PodShape.model_validate(shape)
+    for found in settings.orchestrator, settings.environments, settings.serving:
+        assert PodShape.model_validate(found.model_dump(include=set(PodShape.model_fields))) == expected
 
 
 def test_settings_without_values_of_this_version_have_their_defaults(render: Render) -> None:
@@ -159,10 +213,15 @@ def test_settings_without_values_of_this_version_have_their_defaults(render: Ren
     missing = {
         "computeSizes": {"M": {"ephemeralStorage": None}},
         "ephemeralStorage": None,
+        "orchestrator": None,
         "environments": None,
         "dns": None,
+        "securityContext": None,
     }
-    settings = parse_settings(render({"runs": missing, "operator": {"leaseSeconds": None}}).settings)
+    sections = {"jobs": None, "pods": None, "tests": None, "caBundle": None, "proxy": None, "commonLabels": None}
+    server = {"ingress": None, "httpRoute": None, "tls": {"certificate": None}}
+    values = {"runs": missing, "operator": {"leaseSeconds": None}, "server": server, **sections}
+    settings = parse_settings(render(values).settings)
     assert settings.lease_seconds == 15
     assert settings.compute_sizes[ComputeSize.medium].ephemeral_storage == "20Gi"
     assert settings.ephemeral_storage.model == "2Ti"
@@ -170,21 +229,27 @@ def test_settings_without_values_of_this_version_have_their_defaults(render: Ren
     assert settings.dns.pod_labels == {"k8s-app": "kube-dns"}
 
 
-def pod_specs(objects: list[Object]) -> list[Object]:
-    found = []
+def pod_templates(objects: list[Object]) -> dict[str, Object]:
+    """Return the pod templates of workloads, and pods, by the name of their object."""
+    found = {}
     for item in objects:
+        name = item["metadata"]["name"]
         if item["kind"] == "Pod":
-            found.append(item["spec"])
+            found[name] = item
         elif item["kind"] in ("Deployment", "Job"):
-            found.append(item["spec"]["template"]["spec"])
+            found[name] = item["spec"]["template"]
         elif item["kind"] == "CronJob":
-            found.append(item["spec"]["jobTemplate"]["spec"]["template"]["spec"])
+            found[name] = item["spec"]["jobTemplate"]["spec"]["template"]
     return found
+
+
+def pod_specs(objects: list[Object]) -> list[Object]:
+    return [template["spec"] for template in pod_templates(objects).values()]
 
 
 def test_every_pod_is_restricted(render: Render) -> None:
     specs = pod_specs(render(EVERYTHING).objects)
-    assert len(specs) == 7, "operator, server, egress proxy, models, garbage, uninstallation, test"
+    assert len(specs) == 9, "operator, server, egress proxy, models, garbage, uninstallation, three tests"
     for spec in specs:
         assert spec["enableServiceLinks"] is False
         assert spec["securityContext"]["runAsNonRoot"] is True
@@ -231,19 +296,23 @@ def allowed(rules: list[Object], group: str, resource: str, verb: str) -> bool:
 
 
 FEWER_VERBS = {
+    "PersistentVolumeClaim": ("list", "create", "patch", "delete"),
     "RLRun": ("get", "list", "watch", "patch", "delete"),
     "RLModel": ("list", "watch"),
     "Namespace": ("get",),
+    "Node": ("get",),
     "PriorityClass": (),
     "Workload": (),
     "ResourceFlavor": (),
     "WorkloadPriorityClass": (),
     "ResourceQuota": (),
+    "StorageClass": (),
+    "RuntimeClass": (),
     "SelfSubjectAccessReview": (),
 }
 """Verbs for kinds that the operator does not make, or, as those of Kueue, only with another value; and
-of Deployments, which are listed. The last two are read by the command line."""
-READ_BY_NAME = ("RLRun", "RLCheckpoint", "Namespace")
+of Deployments, which are listed. The last four are read by the command line."""
+READ_BY_NAME = ("RLRun", "RLCheckpoint", "Namespace", "Node")
 """Kinds of which the operator gets single objects. It lists the others."""
 
 
@@ -397,7 +466,7 @@ def test_uninstallation_removes_the_finalizers_of_runs_with_an_account_of_its_ow
     job = hooks[-1]["spec"]
     (spec,) = pod_specs(hooks[-1:])
     (container,) = spec["containers"]
-    assert container["command"] == ["python", "-m", "rlrun_operator.finalizer_removal"]
+    assert container["command"] == ["python", "-m", "rlrun_operator.cluster.finalizer_removal"]
     options = finalizer_removal.arguments(container["args"])
     settings = parse_settings(render({"s3": {"prefix": "prod"}}).settings)
     assert (options.lease_namespace, options.lease_name) == (settings.lease_namespace, settings.lease_name)
@@ -543,7 +612,19 @@ def test_an_operator_of_some_namespaces_has_its_rights_there_only(render: Render
     assert {b["subjects"][0]["name"] for b in bindings} == {"rlrun"}
     secrets = rendered.one("Role", "rlrun-operator-secrets")
     assert secrets["rules"] == [
-        {"apiGroups": [""], "resources": ["secrets"], "verbs": ["get", "create", "patch", "delete"]}
+        {"apiGroups": [""], "resources": ["secrets"], "verbs": ["get", "create", "patch", "delete"]},
+    ]
+
+
+@pytest.mark.parametrize("namespaces", [[], ["one", "two"]])
+def test_the_operator_creates_pods_in_its_own_namespace_only(render: Render, namespaces: list[str]) -> None:
+    rendered = render({**MINIMAL, "operator": {"watchNamespaces": namespaces}}, base=None)
+    roles = [o for o in rendered.objects if o["kind"] in ("Role", "ClusterRole")]
+    creators = [
+        r for r in roles if "egress" not in r["metadata"]["name"] and allowed(r["rules"] or [], "", "pods", "create")
+    ]
+    assert [(r["kind"], r["metadata"]["name"], r["metadata"]["namespace"]) for r in creators] == [
+        ("Role", "rlrun-leader", "rlrun-system")
     ]
 
 
@@ -591,22 +672,19 @@ def test_credentials_from_values(render: Render) -> None:
 def test_options(render: Render) -> None:
     no_egress = {"egress": {"enabled": False}}
     everything, plain = render({**EVERYTHING, **no_egress}), render(no_egress)
-    for kind, of_both in (("ServiceMonitor", 1), ("PodMonitor", 1), ("PodDisruptionBudget", 2), ("NetworkPolicy", 2)):
+    for kind, of_both in (("ServiceMonitor", 1), ("PodMonitor", 2), ("PodDisruptionBudget", 2), ("NetworkPolicy", 2)):
         assert len(everything.of(kind)) == of_both, kind
         assert plain.of(kind) == []
     for service, deployment in (("rlrun-metrics", "rlrun-operator"), ("rlrun-server", "rlrun-server")):
         labels = plain.one("Deployment", deployment)["spec"]["template"]["metadata"]["labels"]
         assert plain.one("Service", service)["spec"]["selector"].items() <= labels.items()
-    assert everything.one("PodMonitor")["spec"]["sampleLimit"] == 10_000
-    selected = everything.one("ServiceMonitor")["spec"]["selector"]["matchLabels"]
-    assert selected.items() <= everything.one("Service", "rlrun-metrics")["metadata"]["labels"].items()
 
 
 def test_names_follow_the_release(render: Render) -> None:
     assert render(release="prod").one("Deployment", "prod-rlrun-operator")
     assert render({"fullnameOverride": "x"}).one("Deployment", "x-operator")
     rendered = render(EVERYTHING, release="prod")
-    url = rendered.one("Pod")["spec"]["containers"][0]["command"][2]
+    (url,) = rendered.one("Pod", "prod-rlrun-test-readyz")["spec"]["containers"][0]["args"]
     assert (
         f"http://{rendered.one('Service', 'prod-rlrun-metrics')['metadata']['name']}.rlrun-system.svc:8080/readyz"
         in url
@@ -634,11 +712,18 @@ BAD: list[tuple[Object, str]] = [
     ({"runs": {"computeSizes": {"XL": {"cpu": 1, "memory": "1Gi", "workers": 1}}}}, "XL"),
     ({"runs": {"computeSizes": {"S": {"workers": 0}}}}, "/runs/computeSizes/S/workers"),
     ({"runs": {"shmSize": "lots"}}, "/runs/shmSize"),
+    ({"runs": {"gpuReadOnlyRootFilesystem": "no"}}, "/runs/gpuReadOnlyRootFilesystem"),
     ({"runs": {"computeSizes": {"S": {"ephemeralStorage": "lots"}}}}, "/runs/computeSizes/S/ephemeralStorage"),
     ({"runs": {"ephemeralStorage": {"model": "lots"}}}, "/runs/ephemeralStorage/model"),
     ({"runs": {"ephemeralStorage": {"trainer": "1Ti"}}}, "trainer"),
+    ({"runs": {"terminationGracePeriodSeconds": {"trainer": 5}}}, "/runs/terminationGracePeriodSeconds/trainer"),
+    ({"runs": {"terminationGracePeriodSeconds": {"proxy": 5}}}, "proxy"),
     ({"runs": {"environments": {"hostUsers": "no"}}}, "/runs/environments/hostUsers"),
     ({"runs": {"environments": {"runtimeClassName": "G Visor"}}}, "/runs/environments/runtimeClassName"),
+    ({"runs": {"orchestrator": {"volumes": [{"emptyDir": {}}]}}}, "/runs/orchestrator/volumes/0"),
+    ({"runs": {"orchestrator": {"image": "a"}}}, "/runs/orchestrator"),
+    ({"runs": {"environments": {"meshInjection": "No"}}}, "/runs/environments/meshInjection"),
+    ({"serving": {"tolerations": [{"effect": "Never"}]}}, "/serving/tolerations/0/effect"),
     ({"runs": {"dns": {"cidrs": ["169.254.20.10"]}}}, "/runs/dns/cidrs/0"),
     ({"runs": {"dns": {"namespaceLabels": None}}}, "namespaceLabels"),
     ({"runs": {"dns": {"namespaceLabels": {NAME_LABEL: None}}}}, "/runs/dns/namespaceLabels"),
@@ -646,6 +731,14 @@ BAD: list[tuple[Object, str]] = [
     ({"models": [{"name": "x", "spec": {"id": "a/b"}}]}, "source"),
     ({"models": [{"name": "X", "spec": {"id": "a/b", "source": f"hf://a/b@{'0' * 40}"}}]}, "/models/0/name"),
     ({"models": [{"name": "x", "spec": {"id": "a/b", "source": "/disk"}}]}, "/models/0/spec/source"),
+    ({"models": [{"name": "x", "spec": {"id": "a/b", "source": "hf://a/b"}}]}, "/models/0/spec/source"),
+    ({"egress": {"allowed": ["api.example.com:65536"]}}, "/egress/allowed/0"),
+    ({"caBundle": {"pem": "company-ca.crt"}}, "/caBundle/pem"),
+    ({"caBundle": {"configMap": {"name": "A b"}}}, "/caBundle/configMap/name"),
+    ({"proxy": {"httpsProxy": "http://user:password@proxy:3128"}}, "/proxy/httpsProxy"),
+    ({"proxy": {"noProxy": ["a,b"]}}, "/proxy/noProxy/0"),
+    ({"queue": {"capacity": {"cpu": "0"}}}, "/queue/capacity/cpu"),
+    ({"queue": {"capacity": {"a b": 1}}}, "/queue/capacity"),
     ({"gc": {"schedule": "at noon"}}, "/gc/schedule"),
     ({"gc": {"olderThan": "1w"}}, "/gc/olderThan"),
     ({"crds": {"keep": "yes"}}, "/crds/keep"),
@@ -678,21 +771,146 @@ def test_unguessable_answers_are_prompted_for(template: Helm, values: Object, ba
     assert said in done.stderr
 
 
-def test_every_value_is_in_the_schema_and_in_the_readme() -> None:
+def test_every_value_is_in_the_schema() -> None:
     values = yaml.safe_load((CHART / "values.yaml").read_text())
     schema = json.loads((CHART / "values.schema.json").read_text())
-    readme = (CHART / "README.md").read_text()
 
     def walk(value: Any, node: Object, path: str) -> None:
         while "allOf" in node or "$ref" in node:
             reference = node.get("$ref") or node["allOf"][0]["$ref"]
-            node = schema["definitions"][reference.rpartition("/")[2]]
-        if not isinstance(value, dict) or not value or "properties" not in node:
-            raise AssertionError(f"README.md has no {path}")
-        for key, below in value.items():
-            assert key in node["properties"], f"{path}.{key} is not in values.schema.json"
-            place = f"{path}.{key}".strip(".")
-            if f"`{place}`" not in readme and f"`{place}.*`" not in readme:
-                walk(below, node["properties"][key], place)
+            node = reduce(lambda part, key: part[key], reference.split("/")[1:], schema)
+        if isinstance(value, dict) and "properties" in node:
+            for key, below in value.items():
+                assert key in node["properties"], f"{path}.{key} is not in values.schema.json"
+                walk(below, node["properties"][key], f"{path}.{key}")
 
     walk(values, schema, "")
+
+
+def test_labels_of_monitors_replace_those_of_all_objects(render: Render) -> None:
+    metrics = {
+        "serviceMonitor": {"enabled": True, "labels": {"release": "own"}},
+        "podMonitor": {"enabled": True, "labels": {"release": "own"}},
+        "alerts": {"enabled": True, "labels": {"release": "own"}},
+        "dashboards": {"enabled": True, "labels": {"release": "own"}},
+    }
+    done = render({**MINIMAL, "commonLabels": {"release": "all"}, "metrics": metrics}, base=None)
+    kinds = ("ServiceMonitor", "PodMonitor", "PrometheusRule")
+    monitors = [o for o in done.objects if o["kind"] in kinds or "dashboard" in o["metadata"]["name"]]
+    assert len(monitors) == 7
+    assert {o["metadata"]["labels"]["release"] for o in monitors} == {"own"}
+
+
+def test_services_have_both_families_of_addresses_where_the_cluster_does(render: Render) -> None:
+    services = render(EVERYTHING, base=None).of("Service")
+    assert len(services) == 5
+    assert {s["spec"].get("ipFamilyPolicy") for s in services} == {"PreferDualStack"}
+
+
+def test_the_operator_lists_events_and_does_not_watch_them(render: Render) -> None:
+    for values in (MINIMAL, {**MINIMAL, "operator": {"watchNamespaces": ["team"]}}):
+        roles = [o for o in render(values, base=None).objects if o["kind"] in ("ClusterRole", "Role")]
+        rules = [rule for role in roles if role["metadata"]["name"] == "rlrun-operator" for rule in role["rules"]]
+        verbs = {verb for rule in rules if rule["resources"] == ["events"] for verb in rule["verbs"]}
+        assert verbs == {"create", "list"}
+
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+LONG = "a" * 1100
+PrivateAddress = Annotated[str, AfterValidator(lambda value: AddressRules.parse([value]))]
+ADDRESSES = [
+    *("teacher", "Teacher.models.svc.", "*.models.svc", "te*er.models.svc", "a_b.svc", "-a.svc", "a-.svc", "*", "a.*"),
+    *("", ".", "a..b", "http://a.svc", "a.svc:80", "a,b", "a b", " a", "127.1", "a.1", "0x7f.0x1", "10.*", "1a"),
+    *("10.1.2.3", "10.1.2.3.", "256.1.2.3", "01.2.3.4", "10.1.2.3/32", "10.0.0.1/8", "10.0.0.0/8", "10.0.0.0/33"),
+    *("10.0.0.0/08", "10.0.0.0/255.0.0.0", "0.0.0.0/0", "127.0.0.1", "127.0.0.1/32", "127.0.0.0/8", "127.1.2.3/31"),
+    *("126.0.0.0/7", "0.0.0.0/8", "0.0.0.0/7", "169.254.1.1", "169.254.0.0/16", "169.254.1.0/24", "169.252.0.0/14"),
+    *("224.0.0.0/4", "239.1.0.0/16", "224.0.0.0/3", "240.0.0.0/4", "100.100.100.200", "255.255.255.255"),
+    *("fd00::/8", "fd00::1/8", "::/0", "::1", "::1/128", "::", "fe80::1", "fe80::/10", "fe80::/9", "FEBF::/64"),
+    *("fec0::/10", "ff02::1", "ff00::/8", "ff00::/7", "ff02::/16", "fd00:ec2::254", "fd00:ec2::/32", "fd00:0ec2::/48"),
+    *("fd00:ec2::/31", "fd20:ce::254", "fd20:ce::/64", "fe80::1%eth0", "::ffff:10.0.0.1", "1:2:3:4:5:6:7:8", "1:2:3"),
+    *("fd00:::1", "2001:db8::/129", "2001:db8::/32", "64:ff9b::10.0.0.1", "::1.2.3.4", "::10.0.0.0/104"),
+]
+RULES: list[tuple[str, Callable[[str], Any], Callable[[str], Any], list[str]]] = [
+    (
+        "models/[]/spec/source",
+        str,
+        lambda value: RLModelSpec(id="a/b", source=value),
+        ["hf://a/b", f"hf://a/b@{COMMIT}", "hf://a/b@main", f"hf://a/b@{COMMIT[1:]}", f"hf://a/b@{COMMIT}0",
+         f"hf://a/b@{COMMIT.upper()}", f"hf://b@{COMMIT}", f"hf://a/b/c@{COMMIT}", f"hf://-a/b@{COMMIT}", "hf:///",
+         "s3://bucket", "s3://bucket/a", "s3:///a", "s3://b c", "pvc://claim/a", "pvc://c", "file://a/b", "/disk",
+         f"s3://{LONG}", "s3://", "s3://b/c d"],
+    ),
+    (
+        "models/[]/spec/id",
+        str,
+        TypeAdapter(ModelId).validate_python,
+        ["a", "a/b", "Qwen/Qwen3-4B", "a/b/c", "/a", "", "-a", "a" * 200, "a" * 201, "a b"],
+    ),
+    (
+        "egress/allowed/[]",
+        str,
+        TypeAdapter(EgressHost).validate_python,
+        ["api.example.com", "*.example.com", "a.b:1", "a.b:65535", "a.b:65536", "a.b:99999", "a.b:0", "a.b:", "a",
+         "A.b", "http://a.b", "*.b", "a.*", f"{'a.' * 127}abcdef", f"{'a.' * 128}abcdef"],
+    ),
+    (
+        "runs/dns/cidrs/[]",
+        str,
+        lambda value: ClusterDns(cidrs=[value]),
+        ["169.254.20.10/32", "10.0.0.0/8", "0.0.0.0/0", "256.0.0.0/8", "10.0.0.0/33", "10.0.0/8", "10.0.0.0",
+         "fd00::/8", "::/0", "fd00::1/128", "fd00::/129", "1/8", "a/8", "01.0.0.0/8", "10.0.0.1/8", "fd00::1/8",
+         "10.0.0.0/08", "10.0.0.0/255.0.0.0", "fd00:::1/64", "12345::/16", "1:2/8", ":/8", "fe80::%1/64", "10.0.0.0/",
+         "1:2:3:4:5:6:7:8/128", "1:2:3:4:5:6:7:8:9/128", "1:2:3:4:5:6:7::/112", "::2:3:4:5:6:7:8/128", "1::8/1",
+         "1:2:3:4::5:6:7:8/128", "::1.2.3.4/128", "1:2:3:4:5:6:1.2.3.4/128", "1:2:3:4:5::1.2.3.4/128",
+         "1::5:1.2.3.4/128", "1:2:3:4:5:6:7:1.2.3.4/128", " 10.0.0.0/8", "10.0.0.0/8.", "::1::/16",
+         "::ffff:10.0.0.0/104"],
+    ),
+    ("runs/privateAddresses/[]", str, TypeAdapter(PrivateAddress).validate_python, ADDRESSES),
+    ("egress/privateAddresses/[]", str, TypeAdapter(PrivateAddress).validate_python, ADDRESSES),
+    (
+        "queue/capacity",
+        lambda value: {"cpu": value},
+        lambda value: QueueSettings(capacity={"cpu": value}),
+        ["1", "500m", "0", "-1", "0.0", ".0", "0Gi", "0e3", "+0", "+1", "0.5", ".5", "1e3", "05", "", "lots"],
+    ),
+    (
+        "queue/capacity",
+        lambda value: {value: "1"},
+        lambda value: QueueSettings(capacity={value: "1"}),
+        ["cpu", "nvidia.com/gpu", "a b", "", "a/b/c", "A.com/gpu", "-cpu"],
+    ),
+    (
+        "queue/namespaces",
+        lambda value: {value: {}},
+        lambda value: QueueSettings(namespaces={value: NamespaceQueue()}),
+        ["team-a", "Team", "-a", "a_b", "", "a", "a" * 63, "a" * 64, "a.b", "a-"],
+    ),
+    (
+        "runs/secretLabel",
+        str,
+        lambda value: OperatorSettings(s3=S3Settings(bucket="abc"), secret_label=value),
+        ["", "a", "a=b", "example.com/a=b", "a=b=c", "a b", "="],
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("place", "write", "read", "values"), RULES, ids=[place for place, *_ in RULES])
+def test_chart_and_operator_accept_the_same_values(
+    place: str, write: Callable[[str], Any], read: Callable[[str], Any], values: list[str]
+) -> None:
+    schema = json.loads((CHART / "values.schema.json").read_text())
+    node = schema
+    for part in place.split("/"):
+        node = node["items"] if part == "[]" else node["properties"][part]
+    validator = Draft7Validator({**node, "definitions": schema["definitions"]})
+
+    def reads(value: str) -> bool:
+        try:
+            read(value)
+        except ValidationError:
+            return False
+        return True
+
+    written = {value[:60]: validator.is_valid(write(value)) for value in values}
+    assert written == {value[:60]: reads(value) for value in values}
+    assert set(written.values()) == {True, False}

@@ -2,7 +2,7 @@
 
 import pytest
 from rlrun.constants import INFERENCE_PORT, SERVING_LABEL
-from rlrun_operator.config.settings import ServingPoolSettings, parse_settings
+from rlrun_operator.config.settings import EgressRule, ServingPoolSettings, parse_settings
 from rlrun_operator.resources.serving_pool import PoolIdentity, network_policy
 
 from tests.unit.chart.conftest import Helm, Render
@@ -14,6 +14,17 @@ def test_the_values_reach_the_operator(render: Render) -> None:
     assert parse_settings(render(values).settings).serving == ServingPoolSettings(
         replicas=2, max_loras=4, max_cpu_loras=16
     )
+
+
+def test_the_limits_of_pods_with_models_reach_the_operator(render: Render, template: Helm) -> None:
+    assert parse_settings(render().settings).model_egress is None
+    assert parse_settings(render({"runs": {"modelEgress": []}}).settings).model_egress == []
+    rule = {"to": [{"ipBlock": {"cidr": "10.0.0.0/8"}}], "ports": [{"port": 9000, "protocol": "TCP"}]}
+    found = parse_settings(render({"runs": {"modelEgress": [rule]}}).settings).model_egress
+    assert found == [EgressRule.model_validate(rule)]
+    done = template({"runs": {"modelEgress": [{"ports": [{"port": 443}]}]}})
+    assert done.returncode != 0
+    assert "to" in done.stderr
 
 
 @pytest.mark.parametrize("values", [{"replicas": 0}, {"maxLoras": 0}, {"maxCpuLoras": "many"}, {"engines": 2}])
@@ -47,7 +58,8 @@ def test_the_server_reaches_pools_and_pools_admit_it(render: Render) -> None:
     assert to["namespaceSelector"] == {}
     assert to["podSelector"] == {"matchExpressions": [{"key": SERVING_LABEL, "operator": "Exists"}]}
     pod = rendered.one("Deployment", "rlrun-server")["spec"]["template"]["metadata"]
-    (admitted, _) = network_policy(PoolIdentity("team", "a/b"), "rlrun-system")["spec"]["ingress"]
+    settings = parse_settings(rendered.settings)
+    (admitted, _) = network_policy(PoolIdentity("team", "a/b"), settings)["spec"]["ingress"]
     labels = admitted["from"][1]["podSelector"]["matchLabels"]
     assert labels.items() <= pod["labels"].items()
     assert SERVING_LABEL in PoolIdentity("team", "a/b").labels()

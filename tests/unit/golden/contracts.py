@@ -162,10 +162,17 @@ def crds() -> Data:
 
 ALL_OPTIONS: Data = {
     "s3": {"bucket": "artifacts", "credentials": {"existingSecret": "s3"}},
+    "caBundle": {"configMap": {"name": "company-ca"}},
+    "proxy": {"httpsProxy": "http://proxy.corp:3128", "noProxy": [".corp", "10.0.0.0/8"]},
     "images": {"registry": "registry.example.com/ml/"},
     "imagePullSecrets": [{"name": "pull"}],
-    "operator": {"replicas": 2, "env": [{"name": "HTTPS_PROXY", "value": "http://proxy"}], "watchNamespaces": ["one"]},
-    "runs": {"imagePullSecrets": ["pull"], "computeSizes": {"M": {"cpu": 2, "memory": "4Gi", "workers": 3}}},
+    "operator": {"replicas": 2, "watchNamespaces": ["one"]},
+    "pods": {"extraEnv": [{"name": "TZ", "value": "UTC"}]},
+    "runs": {
+        "imagePullSecrets": ["pull"],
+        "computeSizes": {"M": {"cpu": 2, "memory": "4Gi", "workers": 3}},
+        "modelEgress": [{"to": [{"ipBlock": {"cidr": "10.0.0.0/8"}}], "ports": [{"port": 443}]}],
+    },
     "queue": {
         "maxRuns": 100,
         "namespaces": {"team-a": {"maxRuns": 4, "weight": 2}},
@@ -200,8 +207,6 @@ def chart(base: Path | None, values: Data) -> Data:
     for one in objects:
         for key, text in (one.get("data") or {}).items() if one["kind"] == "ConfigMap" else ():
             one["data"][key] = "<script>" if key.endswith(".py") else yaml.safe_load(text)
-        if one["kind"] == "Secret" and "data" in one:
-            one["data"] = dict.fromkeys(one["data"], "<random>")
     return sorted((without_places(one) for one in objects), key=lambda o: (o["kind"], o["metadata"]["name"]))
 
 
@@ -315,10 +320,10 @@ def storage() -> Data:
         "policy name": policy.name,
         "trainer.json": source.record("orchestrator_step", "updates", "made"),
         "trainer.json made": source.record("metrics", "batch_id"),
-        "orchestrator/state.json": source.record("version", "run", "deal", "sent"),
-        "orchestrator/state.json board": source.record("rewards", "mismatchKl"),
-        "orchestrator/state.json deal": source.record("next", "again", "scores"),
-        "orchestrator/state.json sent": source.record("ordinals", "groups", "values"),
+        "orchestrator/state-{}.json": source.record("version", "run", "deal", "sent"),
+        "orchestrator/state-{}.json board": source.record("rewards", "mismatchKl"),
+        "orchestrator/state-{}.json deal": source.record("next", "again", "scores"),
+        "orchestrator/state-{}.json sent": source.record("ordinals", "groups", "values"),
         "rollouts line": source.record("rollout", "stopCondition", "turns", "prompt"),
         "rollouts index": sorted(f.alias or name for name, f in SampleIndex.model_fields.items()),
         "rollouts index group": sorted(f.alias or name for name, f in SampleGroup.model_fields.items()),

@@ -1,4 +1,4 @@
-"""Dockerfiles: one base image that a digest can pin, and packages from locks only."""
+"""Dockerfiles: one base image that a digest can pin, and wheels from locks only, whose hashes are compared."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 REPOSITORY = Path(__file__).resolve().parents[3]
 DOCKERFILES = sorted(path for folder in (".", "tests/support") for path in (REPOSITORY / folder).glob("*/Dockerfile"))
 DIGEST = re.compile(r"@sha256:[0-9a-f]{64}$")
-LOCKED = re.compile(r"-r (/opt/)?(locks/)?[\w${}-]+\.lock\b")
+LOCKED = re.compile(r"--require-hashes --only-binary :all: (.* )?-r (/opt/)?(locks/)?[\w${}-]+\.lock\b")
 OWN_CODE = re.compile(r"--no-build-isolation .*/opt/rlrun\b")
 
 
@@ -47,7 +47,9 @@ def test_all_dockerfiles_are_known() -> None:
     [
         "FROM python:3.12",
         "RUN pip install requests==2.0",
-        "RUN pip install -r /opt/locks/a.lock",
+        "RUN pip install --require-hashes --only-binary :all: -r /opt/locks/a.lock",
+        "RUN pip install --no-deps --only-binary :all: -r /opt/locks/a.lock",
+        "RUN pip install --no-deps --require-hashes -r /opt/locks/a.lock",
         "RUN true \\\n && pip --python v1/bin/python install --no-deps requests",
         "RUN pip download --no-deps verifiers",
     ],

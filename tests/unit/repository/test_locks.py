@@ -1,26 +1,67 @@
-"""Locks pin every package to one version and fit together where images share a layer."""
+"""Locks pin every package to one version and the hashes of its files, and fit together where images share a layer."""
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
 
+from tests.support import locks
+
 REPOSITORY = Path(__file__).resolve().parents[3]
-LOCKS = sorted((REPOSITORY / "requirements").glob("*.lock"))
+REQUIREMENTS = REPOSITORY / "requirements"
+LOCKS = [
+    *sorted(REQUIREMENTS.glob("*.lock")),
+    REPOSITORY / "bench" / "trl-requirements.txt",
+    *sorted((REPOSITORY / "tests" / "support" / "hosted_clients").glob("*.txt")),
+]
+PIN = "six==1.17.0 \\\n    --hash=sha256:" + "1" * 64 + "\n"
+HASHES = " \\\n    --hash=sha256:" + "0" * 64 + "\n"
 
 
 def pins(name: str) -> dict[str, str]:
-    lines = (REPOSITORY / "requirements" / f"{name}.lock").read_text().split()
-    return dict(line.split("==") for line in lines)
+    return locks.pins(REQUIREMENTS / f"{name}.lock")
 
 
-@pytest.mark.parametrize("lock", LOCKS, ids=lambda lock: lock.stem)
-def test_every_line_is_a_pin_and_no_url(lock: Path) -> None:
-    assert lock.read_text().strip()
-    for line in lock.read_text().splitlines():
-        assert line.count("==") == 1, line
-        assert "/" not in line, line
+def other_than_pins(text: str) -> str:
+    """Return what a lock has beside its pins with hashes."""
+    return locks.PIN.sub("", text)
+
+
+@pytest.mark.parametrize("lock", LOCKS, ids=lambda lock: lock.name)
+def test_a_lock_has_pins_with_hashes_and_nothing_else(lock: Path) -> None:
+    assert locks.pins(lock)
+    assert other_than_pins(lock.read_text()) == ""
+
+
+@pytest.mark.parametrize(
+    "mistake",
+    [
+        "attrs==26.1.0\n",
+        f"attrs>=26.1.0{HASHES}",
+        f"attrs==26.1.0{HASHES[:-2]}\n",
+        f"attrs @ https://index.example.com/attrs.whl{HASHES}",
+        "--index-url https://index.example.com/simple\n",
+        "# https://index.example.com/simple\n",
+    ],
+)
+def test_other_lines_are_found(mistake: str) -> None:
+    assert other_than_pins(f"{PIN}{mistake}{PIN}") == mistake
+
+
+def test_the_generations_of_verifiers_share_whole_pins(tmp_path: Path) -> None:
+    """The image of the orchestrator compares their locks by lines."""
+    first, other = (REQUIREMENTS / f"environment-{generation}.lock" for generation in ("v0", "v1"))
+    both = tmp_path / "both.lock"
+    both.write_text(subprocess.run(["grep", "-Fx", "-f", first, other], capture_output=True, text=True).stdout)
+    assert other_than_pins(both.read_text()) == ""
+    assert locks.pins(both) == dict(locks.pins(first).items() & locks.pins(other).items())
+    for lock in (first, other):
+        own = tmp_path / "own.lock"
+        own.write_text(subprocess.run(["grep", "-vFx", "-f", both, lock], capture_output=True, text=True).stdout)
+        assert other_than_pins(own.read_text()) == ""
+        assert {**locks.pins(own), **locks.pins(both)} == locks.pins(lock)
 
 
 def test_pins_of_the_cpu_layer_are_a_subset_of_the_gpu_layer() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from rlrun.api.base.address_rules import AddressRules
 from rlrun.protocol.egress import EgressGrant, sign
-from rlrun_egress_proxy.metrics import BYTES, TUNNELS
+from rlrun_egress_proxy.metrics import BYTES, REGISTRY, TUNNELS
 from rlrun_egress_proxy.proxy import EgressProxy
 from rlrun_egress_proxy.settings import EgressConfig, EgressProxySettings
 
@@ -195,8 +195,10 @@ async def test_nothing_but_tls_passes(make: Make, data: bytes) -> None:
 
 
 async def test_a_run_has_a_limited_number_of_connections(make: Make) -> None:
-    world = await make(tunnelsPerRun=1)
+    world = await make(tunnelsPerRun=1, connections=100)
     _, _, writer = await world.connect()
+    assert REGISTRY.get_sample_value("rlrun_egress_open_tunnels") == 1
+    assert REGISTRY.get_sample_value("rlrun_egress_tunnels_limit") == 100
     line, _, _ = await world.connect()
     assert line == "HTTP/1.1 429 Too Many Requests"
     line, _, _ = await world.connect(grant=world.grant(uid="another"))

@@ -7,6 +7,7 @@ import sys
 import time
 import uuid
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from local_cluster.control_plane.without_nodes import ControlPlane
 from tests.apiserver.rlrun_server.test_users import Accounts
 from tests.support.ports import claimed_ports
 from tests.support.seaweedfs import S3Server
+from tests.support.signed_s3 import AWS, signed_s3
 from tests.support.source_tree import PYTHONPATH
 
 SECONDS = 60.0
@@ -43,6 +45,54 @@ def ports() -> Iterator[list[int]]:
         yield found
 
 
+@contextmanager
+def server_process(
+    folder: Path, control_plane: ControlPlane, s3: S3Server, plain: int, probes: int
+) -> Iterator["subprocess.Popen[bytes]"]:
+    """Start rlrun-server, and kill it if it is still there."""
+    (folder / "keys").mkdir()
+    (folder / "keys" / "one").write_bytes(uuid.uuid4().bytes)
+    settings = {
+        "PORT": str(plain),
+        "METRICS_PORT": str(probes),
+        "KEYS": str(folder / "keys"),
+        "CREDENTIALS": str(folder / "none"),
+        "KUBECONFIG": str(control_plane.kubeconfig),
+        "BUCKET": s3.bucket,
+    }
+    environment = {
+        **os.environ,
+        **{f"RLRUN_SERVER_{name}": value for name, value in settings.items()},
+        **s3.environment,
+        "AWS_ENDPOINT_URL_S3": s3.endpoint,
+        "PYTHONPATH": PYTHONPATH,
+    }
+    process = subprocess.Popen([sys.executable, "-m", "rlrun_server"], env=environment)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.mark.slow
+def test_the_process_is_ready_with_a_first_result_of_the_test_of_s3(
+    control_plane: ControlPlane, tmp_path: Path, ports: list[int]
+) -> None:
+    plain, probes = ports
+    with signed_s3(AWS) as s3:
+        s3.away = True
+        with server_process(tmp_path, control_plane, s3.server, plain, probes):
+            wait_for(f"http://127.0.0.1:{probes}/healthz", 200)
+            waiting = wait_for(f"http://127.0.0.1:{probes}/readyz", 503)
+            assert b"does not know yet whether the S3 server is safe" in waiting.data
+            s3.away = False
+            wait_for(f"http://127.0.0.1:{probes}/readyz", 200)
+            # Ready by the result, not by the deadline.
+            metrics = wait_for(f"http://127.0.0.1:{probes}/metrics", 200).data
+            assert b'rlrun_server_storage_signing{method="headers"} 1.0' in metrics
+
+
 @pytest.mark.slow
 def test_the_process_serves_and_ends(
     api: client.ApiClient,
@@ -53,27 +103,12 @@ def test_the_process_serves_and_ends(
     ports: list[int],
 ) -> None:
     plain, probes = ports
-    (tmp_path / "keys").mkdir()
-    (tmp_path / "keys" / "one").write_bytes(uuid.uuid4().bytes)
-    settings = {
-        "PORT": str(plain),
-        "METRICS_PORT": str(probes),
-        "KEYS": str(tmp_path / "keys"),
-        "CREDENTIALS": str(tmp_path / "none"),
-        "KUBECONFIG": str(control_plane.kubeconfig),
-        "BUCKET": s3_server.bucket,
-    }
-    environment = {
-        **os.environ,
-        **{f"RLRUN_SERVER_{name}": value for name, value in settings.items()},
-        **s3_server.environment,
-        "AWS_ENDPOINT_URL_S3": s3_server.endpoint,
-        "PYTHONPATH": PYTHONPATH,
-    }
-    process = subprocess.Popen([sys.executable, "-m", "rlrun_server"], env=environment)
-    try:
+    with server_process(tmp_path, control_plane, s3_server, plain, probes) as process:
         assert wait_for(f"http://127.0.0.1:{probes}/readyz", 200).data == b"ok\n"
-        assert b"rlrun_server_sign_seconds" in wait_for(f"http://127.0.0.1:{probes}/metrics", 200).data
+        shown = wait_for(f"http://127.0.0.1:{probes}/metrics", 200).data
+        assert b"rlrun_server_sign_seconds" in shown
+        assert b"rlrun_server_connections_limit 1000.0" in shown
+        assert b'rlrun_server_connections{state="busy"} 0.0' in shown
         accounts = Accounts(api)
         user = {"Authorization": f"Bearer {accounts.make(namespace, 'ann', 'cluster-admin')}"}
         base = f"http://127.0.0.1:{plain}/rlrun/v1"
@@ -85,6 +120,3 @@ def test_the_process_serves_and_ends(
         assert wait_for(f"{base}/storage", 200, user).json()["bucket"] == s3_server.bucket
         process.send_signal(signal.SIGTERM)
         assert process.wait(SECONDS) == 0
-    finally:
-        process.kill()
-        process.wait()

@@ -8,6 +8,7 @@ from vllm.entrypoints.launchers.cli_args import make_arg_parser
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 
 from tests.support.engine_wire import (
+    DASHBOARD_METRICS,
     EXPECTED,
     METRICS,
     MODEL_FOLDER,
@@ -36,6 +37,10 @@ def test_vllm_keeps_the_rules_of_all_tokens(adapter_engine: str) -> None:
 
 def test_vllm_has_the_metrics_of_the_stub(adapter_engine: str) -> None:
     assert metric_names(adapter_engine) >= METRICS
+
+
+def test_vllm_has_the_metrics_of_the_dashboards(adapter_engine: str) -> None:
+    assert metric_names(adapter_engine) >= DASHBOARD_METRICS
 
 
 def test_a_teacher_scores_prompts_as_the_stub_does(plain_engine: str, tmp_path: Path) -> None:

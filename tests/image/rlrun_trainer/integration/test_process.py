@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+import torch
 from rlrun.constants import ExitCode
 from rlrun.storage.layout import RunLayout, S3Uri
 from rlrun.storage.store import Store
@@ -88,3 +89,22 @@ def test_a_model_that_is_not_there_ends_with_a_message(tmp_path: Path, port: int
     problem = json.loads(words.read_text())
     assert problem["reason"] == "ModelMissing"
     assert "RLModel's source" in problem["message"]
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a machine without a GPU")
+@pytest.mark.parametrize("processes", [1, 2])
+def test_requested_gpus_that_are_not_there_end_the_trainer_before_it_loads_anything(
+    tmp_path: Path, port: int, processes: int
+) -> None:
+    words = tmp_path / "termination-log"
+    environment = {"RLRUN_TERMINATION_LOG": str(words), "RLRUN_GPUS": str(processes)}
+    with claimed_ports(1) as [meeting]:
+        torchrun = ("-m", "torch.distributed.run", "--nproc-per-node", "2", "--nnodes", "1", "--node-rank", "0")
+        address = ("--master-addr", "127.0.0.1", "--master-port", str(meeting))
+        launcher = () if processes == 1 else (*torchrun, *address)
+        started = start("rlrun_trainer", tmp_path / "none", port, environment, launcher=launcher)
+        # torchrun ends with a code of its own.
+        assert started.wait(START_SECONDS) == (ExitCode.CONFIGURATION if processes == 1 else 1)
+    problem = json.loads(words.read_text())
+    assert problem["reason"] == "DeviceMissing", "not ModelMissing: the device comes first"
+    assert f"requests {processes} GPU" in problem["message"]

@@ -3,15 +3,46 @@
 import pytest
 import torch
 from rlrun.service.errors import ProblemError
-from rlrun_trainer.model.loader import attention_of, device_of, dtype_of, recomputes
+from rlrun_trainer.model.loader import attention_of, cuda_problem, device_of, dtype_of, recomputes
+from rlrun_trainer.runtime.settings import TrainerSettings
+
+
+def device(name: str, gpus: int | None, *, there: int, rank: int = 0) -> torch.device:
+    """Return the device on a machine with `there` GPUs."""
+    return device_of(
+        TrainerSettings(device=name, gpus=gpus),
+        rank,
+        has_gpu=lambda: there > 0,
+        problem=lambda gpus, rank: None if there >= gpus else f"{there} of {gpus}",
+    )
 
 
 def test_auto_takes_the_gpu_of_this_process_where_there_is_one() -> None:
-    assert device_of("auto", cuda=False) == torch.device("cpu")
-    assert device_of("auto", cuda=True, local_rank=3) == torch.device("cuda", 3)
-    assert device_of("cpu", cuda=True) == torch.device("cpu")
-    with pytest.raises(ProblemError, match="no GPU"):
-        device_of("cuda", cuda=False)
+    assert device("auto", None, there=0) == torch.device("cpu")
+    assert device("auto", None, there=4, rank=3) == torch.device("cuda", 3)
+    assert device("cpu", None, there=1) == torch.device("cpu")
+    with pytest.raises(ProblemError, match="0 of 1"):
+        device("cuda", None, there=0)
+
+
+def test_a_pod_uses_the_gpus_that_it_requests_or_fails() -> None:
+    assert device("auto", 4, there=4, rank=3) == torch.device("cuda", 3)
+    for there in (0, 3):
+        with pytest.raises(ProblemError, match=f"{there} of 4") as caught:
+            device("auto", 4, there=there)
+        assert caught.value.problem.reason == "DeviceMissing"
+    assert device("auto", 0, there=4) == torch.device("cpu"), "GPUs that others requested"
+    assert device("cpu", 4, there=0) == torch.device("cpu"), "RLRUN_DEVICE in the RLModel's trainer.env"
+    with pytest.raises(ProblemError, match="0 of 1"):
+        device("cuda", 0, there=0)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a machine without a GPU")
+def test_a_machine_without_a_gpu_has_a_problem_with_a_remedy() -> None:
+    found = cuda_problem(1, 0)
+    assert found is not None
+    # The image for CPUs has torch with CUDA's name in its version, and no driver.
+    assert "torch without CUDA" in found or "no driver library" in found
 
 
 @pytest.mark.parametrize(

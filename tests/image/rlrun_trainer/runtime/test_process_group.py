@@ -22,6 +22,7 @@ from rlrun.protocol.trainer import SampleLoss, SessionSpec, SessionState, StepRe
 from rlrun.storage.layout import RunLayout, S3Uri
 from rlrun.storage.store import Store
 from rlrun_trainer.runtime.compute_thread import Compute
+from rlrun_trainer.runtime.process_group import LARGEST_MESSAGE, message_buffer
 from rlrun_trainer.runtime.settings import TrainerSettings
 from rlrun_trainer.sessions.session_registry import Sessions
 from rlrun_trainer.torch_backend.collective_executor import CollectiveExecutor
@@ -55,13 +56,16 @@ PENALTY: dict[str, Any] = {"kl_penalty": KlPenalty(beta=0.5)}
 
 
 class Trainer:
-    """A trainer of two processes, and its routes."""
+    """A trainer of two or more processes, and its routes."""
 
-    def __init__(self, model_dir: Path, environment: dict[str, str], log: Path, recompute: str) -> None:
+    def __init__(
+        self, model_dir: Path, environment: dict[str, str], log: Path, recompute: str, processes: int = 2
+    ) -> None:
         self._claim = ExitStack()
         self.port, meeting = self._claim.enter_context(claimed_ports(2))
         self.log = log
-        command = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--nnodes", "1", "--node-rank", "0"]
+        command = ["-m", "torch.distributed.run", "--nproc-per-node", str(processes)]
+        command += ["--nnodes", "1", "--node-rank", "0"]
         command += ["--master-addr", "127.0.0.1", "--master-port", str(meeting)]
         command += ["-m", "tests.support.faulty_trainer", "--model-dir", str(model_dir), "--port", str(self.port)]
         with log.open("wb") as output:
@@ -181,6 +185,12 @@ def run_uri(s3_server: S3Server) -> str:
     return f"s3://{s3_server.bucket}/t/team/{uuid.uuid4().hex}"
 
 
+@pytest.mark.parametrize("length", [-1, 0, LARGEST_MESSAGE + 1])
+def test_no_memory_is_taken_for_a_length_that_no_message_has(length: int) -> None:
+    with pytest.raises(RuntimeError, match=f"has {length} bytes"):
+        message_buffer(length)
+
+
 @pytest.mark.parametrize("changes", [SLOW, FULL, SLOW | PENALTY, FULL | PENALTY])
 async def test_two_processes_equal_one(
     dense: Trainer, model_dir: Path, store: Store, run_uri: str, changes: dict[str, Any]
@@ -211,6 +221,34 @@ async def test_adapters_in_bfloat16_learn_on_a_sharded_model(
             assert one.metrics[key] == pytest.approx(two.metrics[key], rel=2e-2), key
         weights = tensors(store, one.policy.uri)
         assert {tensor.dtype for tensor in weights.values()} == {torch.float32}
+
+
+# Adapters are as wide as the layers they change, not as the part of them that a process of a group holds.
+@pytest.mark.parametrize(
+    ("processes", "shard_size", "changes"), [(2, 1, SLOW), (2, 1, FULL | PENALTY), (4, 2, SLOW), (4, 2, FULL)]
+)
+async def test_groups_of_processes_that_hold_all_weights_equal_one(
+    model_dir: Path,
+    tmp_path: Path,
+    s3_server: S3Server,
+    store: Store,
+    run_uri: str,
+    processes: int,
+    shard_size: int,
+    changes: dict[str, Any],
+) -> None:
+    variables = s3_server.environment | {"RLRUN_SHARD_SIZE": str(shard_size)}
+    trainer = Trainer(model_dir, variables, tmp_path / "log", "on", processes)
+    batches = [batch(12, 0), batch(17, 1), batch(1, 2)]
+    try:
+        trainer.wait_ready()
+        trainer.open(tiny_model.spec(run_uri, **changes))
+        ours = [trainer.step(step, one) for step, one in enumerate(batches)]
+        assert trainer.call("POST", "/sessions/run/checkpoints/3", "{}")[0] == 202
+    finally:
+        trainer.end()
+    assert store.is_complete(RunLayout(S3Uri.parse(run_uri)).checkpoint(3)), trainer.log.read_text()
+    compare(store, ours, await alone(model_dir, store, tiny_model.spec(run_uri + "-alone", **changes), batches))
 
 
 @pytest.mark.parametrize("changes", [{"lora": {"dropout": 0.2}} | PENALTY, FULL | PENALTY])

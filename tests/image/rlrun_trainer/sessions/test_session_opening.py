@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
+from pydantic.alias_generators import to_snake
 from rlrun.protocol.policy import PolicyKind
 from rlrun.protocol.trainer import Sample, SampleLoss
 from rlrun.storage.layout import RunLayout, S3Uri
@@ -109,6 +110,63 @@ async def test_the_loss_is_the_one_chosen(
         ]
     session = await sessions.open("run", tiny_model.spec(run_uri, loss=loss))
     assert (await session.train(0, batch)).metrics["is_masked/mean"] == masked
+
+
+def changed(field: str, value: Any, **others: Any) -> Any:
+    """A field of the session, and specs that differ in nothing else."""
+    section, _, name = to_snake(field).partition(".")
+    change = {section: {name: value} if name else value}
+    return pytest.param(others, others | change, id=field)
+
+
+@pytest.mark.proves(
+    "loraAlpha",
+    "lora.rank",
+    "lora.dropout",
+    "lora.targetModules",
+    "seed",
+    "sampling.temperature",
+    "klPenalty.beta",
+    "loss.ratioType",
+    "loss.ratioLow",
+    "loss.ratioHigh",
+    "loss.sequenceMeanLow",
+    "loss.sequenceMeanHigh",
+    "loss.sequenceTokenLow",
+    "loss.sequenceTokenHigh",
+)
+@pytest.mark.parametrize(
+    ("plain", "other"),
+    [
+        changed("loraAlpha", 24.0),
+        changed("lora.rank", 2),
+        changed("lora.dropout", 0.5),
+        changed("lora.targetModules", ["q_proj"]),
+        changed("seed", 4),
+        changed("sampling.temperature", 0.5),
+        changed("klPenalty.beta", 5.0, kl_penalty={}),
+        changed("loss.ratioType", "sequence"),
+        changed("loss.ratioLow", 0.99),
+        changed("loss.ratioHigh", 1.0),
+        changed("loss.sequenceMeanLow", 0.99),
+        changed("loss.sequenceMeanHigh", 1.0),
+        changed("loss.sequenceTokenLow", 0.9),
+        changed("loss.sequenceTokenHigh", 1.1),
+    ],
+)
+async def test_a_field_of_the_session_changes_its_steps(
+    sessions: Sessions, run_uri: str, plain: dict[str, Any], other: dict[str, Any]
+) -> None:
+    async def learn(name: str, changes: dict[str, Any]) -> list[float]:
+        session = await sessions.open(name, tiny_model.spec(f"{run_uri}-{name}", **changes))
+        # The first step begins at the reference: its penalty is none.
+        results = [await session.train(step, tiny_model.samples(8, seed=step)) for step in range(2)]
+        await sessions.close(name)
+        return [result.metrics[key] for result in results for key in ("loss/mean", "optim/grad_norm")]
+
+    first = await learn("first", plain)
+    assert await learn("second", plain) == first
+    assert await learn("third", other) != first
 
 
 @pytest.mark.proves("klPenalty.targetKl")

@@ -1,18 +1,22 @@
 """Commands succeed on all processes of a trainer or on none."""
 
-import pickle
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from rlrun.api.run_sections.training import KlPenalty
 from rlrun.service.errors import ProblemError
-from rlrun_trainer.artifacts.checkpoint_facts import CheckpointProgress
+from rlrun_trainer.artifacts.checkpoint_facts import CheckpointProgress, StepOutcome
 from rlrun_trainer.optimization.step import StepPlan
+from rlrun_trainer.runtime.messages import MessageFormat, Refusal
 from rlrun_trainer.runtime.process_group import ProcessGroup
 from rlrun_trainer.runtime.settings import TrainerSettings
 from rlrun_trainer.torch_backend.collective_executor import (
+    ANSWERS,
+    COMMANDS,
+    Answer,
     CloseSlot,
     CollectiveExecutor,
     Command,
@@ -29,13 +33,14 @@ from tests.support import tiny_model
 
 NO_MEMORY = ProblemError.of(507, "TrainerOutOfMemory", "the other process has no memory")
 PLAN = StepPlan(learning_rate=1e-3, temperature=1.0, micro_batch_tokens=64, max_grad_norm=1.0)
-COMMANDS = [
+EXAMPLES = [
     OpenSlot("run", tiny_model.spec("s3://b/x")),
     CloseSlot("run"),
     Restore("run", Path("/checkpoint")),
     Train("run", tiny_model.samples(2, 0), PLAN),
+    Train("run", tiny_model.samples(2, 0), replace(PLAN, stop_tokens=(1, 2), kl_penalty=KlPenalty(beta=0.1))),
     WriteModel("run"),
-    Snapshot("run", CheckpointProgress(0, "uid", {})),
+    Snapshot("run", CheckpointProgress(7, "uid", {"seen": [1, 2.5]}, 6, StepOutcome({"loss/mean": 0.1}, "b"))),
     Heartbeat(),
     Stop(),
 ]
@@ -51,14 +56,14 @@ class TwoProcesses(ProcessGroup):
     sent: list[Any] = field(default_factory=list)
     to_receive: list[Any] = field(default_factory=list)
 
-    def broadcast(self, value: Any) -> Any:
+    def broadcast(self, value: Any, message_format: MessageFormat[Any]) -> Any:
         if self.is_leader:
             self.sent.append(value)
             return value
         return self.to_receive.pop(0)
 
-    def all_gather(self, value: Any) -> list[Any]:
-        return [value, (self.refusal, self.leaving)]
+    def all_gather(self, value: Any, message_format: MessageFormat[Any]) -> list[Any]:
+        return [value, Answer(self.leaving, Refusal.of(self.refusal) if self.refusal is not None else None)]
 
 
 @dataclass(frozen=True)
@@ -99,13 +104,25 @@ def executor(world: ProcessGroup, **more: Any) -> CollectiveExecutor:
     return CollectiveExecutor(base, TrainerSettings(), end, **more)
 
 
-@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: type(command).__name__)
+@pytest.mark.parametrize("command", EXAMPLES, ids=lambda command: type(command).__name__)
 def test_every_command_can_be_sent_to_another_process(command: Any) -> None:
-    assert pickle.loads(pickle.dumps(command)) == command
+    assert COMMANDS.decode(COMMANDS.encode(command)) == command
+
+
+@pytest.mark.parametrize("refusal", [None, Refusal.of(NO_MEMORY)])
+def test_every_answer_can_be_sent_to_another_process(refusal: Refusal | None) -> None:
+    answer = Answer(True, refusal)
+    assert ANSWERS.decode(ANSWERS.encode(answer)) == answer
+
+
+def test_every_class_of_commands_is_sent_by_the_test() -> None:
+    assert {type(command) for command in EXAMPLES if isinstance(command, Command)} == {
+        each for each in Command.__subclasses__() if each.__module__ == Command.__module__
+    }
 
 
 def test_only_commands_that_keep_the_weights_are_marked_reads_only() -> None:
-    may = {type(command) for command in COMMANDS if isinstance(command, Command) and command.reads_only}
+    may = {type(command) for command in EXAMPLES if isinstance(command, Command) and command.reads_only}
     assert may == {Restore, WriteModel, Snapshot, Heartbeat}
 
 

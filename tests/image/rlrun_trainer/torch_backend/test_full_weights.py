@@ -15,6 +15,7 @@ from rlrun.protocol.problem import Problem
 from rlrun.service.errors import ProblemError
 from rlrun.storage.layout import RunLayout, S3Uri
 from rlrun.storage.store import Store
+from rlrun_trainer.artifacts.artifact_files import TempFolder
 from rlrun_trainer.artifacts.checkpoint_facts import OPTIMIZER, CheckpointProgress
 from rlrun_trainer.model.base_model import BaseModel
 from rlrun_trainer.optimization.step import StepPlan, train_step
@@ -138,6 +139,7 @@ async def test_a_resumed_full_run_equals_the_uninterrupted_one_to_the_bit(
     status, text = await other.call("PUT", "/sessions/run", body)
     assert status == 422
     assert "kind is weights in the checkpoint and adapter in this run" in text
+    assert str(place.checkpoint(2)) in text
 
 
 def test_the_reference_of_a_full_run_is_what_it_started_from(base: BaseModel) -> None:
@@ -182,7 +184,7 @@ def test_half_precision_compute_keeps_float32_weights(model_dir: Path, tmp_path:
             dtype,
             f"torch.{dtype}",
         )
-    restored = full_weights.read_model(saved.path)
+    restored = full_weights.read_model(saved.path, base.loader)
     assert all(torch.equal(restored[name], p.full_tensor().cpu()) for name, p in slot.parameters.items())
     base.close("run")
     assert next(base.model.parameters()).dtype == torch.bfloat16
@@ -198,6 +200,51 @@ def test_a_damaged_checkpoint_is_refused(base: BaseModel, tmp_path: Path) -> Non
     (files.path / OPTIMIZER).unlink()
     with pytest.raises(ProblemError, match="no optimizer"):
         crew.run_on_all(Restore("run", files.path))
+
+
+@pytest.mark.parametrize(
+    ("planted", "text"),
+    [
+        ({"model_type": "llama", "architectures": ["LlamaForCausalLM"]}, "LlamaForCausalLM (model_type llama)"),
+        ({"architectures": ["Qwen3ForSequenceClassification"]}, "Qwen3ForSequenceClassification (model_type qwen3)"),
+        ({"model_type": "own", "auto_map": {"AutoModelForCausalLM": "own.Own"}}, "Qwen3ForCausalLM (model_type own)"),
+    ],
+)
+def test_a_checkpoint_of_another_class_is_refused(
+    base: BaseModel, tmp_path: Path, planted: dict[str, Any], text: str
+) -> None:
+    folder = _planted(base, planted)
+    (folder.path / "own.py").write_text(f"open({str(tmp_path / 'made')!r}, 'w')\nclass Own: pass\n")
+    with pytest.raises(ProblemError) as refused:
+        CollectiveExecutor(base, SETTINGS).run_on_all(Restore("run", folder.path))
+    assert refused.value.problem.reason == "CheckpointMismatch"
+    assert text in refused.value.problem.message
+    assert "base model is Qwen3ForCausalLM (model_type qwen3)" in refused.value.problem.message
+    assert not (tmp_path / "made").exists()
+
+
+def test_the_configuration_of_a_checkpoint_chooses_no_code(base: BaseModel) -> None:
+    folder = _planted(base, {"attn_implementation": "a-stranger/kernels", "_attn_implementation": "a-stranger/kernels"})
+    CollectiveExecutor(base, SETTINGS).run_on_all(Restore("run", folder.path))
+
+
+@pytest.mark.parametrize("content", ["[]", "{", None])
+def test_a_checkpoint_without_a_readable_configuration_is_refused(base: BaseModel, content: str | None) -> None:
+    folder = _planted(base, {})
+    path = folder.path / "config.json"
+    path.unlink() if content is None else path.write_text(content)
+    with pytest.raises(ProblemError, match="Could not load the checkpoint's model"):
+        CollectiveExecutor(base, SETTINGS).run_on_all(Restore("run", folder.path))
+
+
+def _planted(base: BaseModel, config: dict[str, Any]) -> TempFolder:
+    """A checkpoint of all weights in the session `run`, with other values in its configuration."""
+    crew = CollectiveExecutor(base, SETTINGS)
+    crew.run_on_all(OpenSlot("run", tiny_model.spec("s3://b/x", kind=PolicyKind.weights)))
+    folder: TempFolder = crew.run_on_all(Snapshot("run", CheckpointProgress(0, "uid", {})))
+    path = folder.path / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | config))
+    return folder
 
 
 def test_trainer_of_one_process_sends_no_commands(base: BaseModel) -> None:

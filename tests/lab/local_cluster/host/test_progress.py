@@ -1,5 +1,6 @@
 """Log of steps: times are kept, and the steps ahead have a forecast."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -28,7 +29,7 @@ def test_times_are_kept_beside_those_of_other_commands(tmp_path: Path) -> None:
         with log.step(name):
             pass
         log.save(file)
-    assert file.read_text() == '{\n  "one": 0.0,\n  "two": 0.0\n}\n'
+    assert list(json.loads(file.read_text())) == ["one", "two"]
 
 
 def test_unreadable_file_is_replaced(tmp_path: Path) -> None:

@@ -6,14 +6,17 @@ import pytest
 
 from local_cluster.host.errors import LocalClusterError
 from local_cluster.host.paths import REPOSITORY
-from local_cluster.images.run import TEST_TOOLS, module_path, pinned_lines
+from local_cluster.images.run import TEST_TOOLS, locked_packages, module_path
+from tests.support.locks import PIN
 
 
 def test_test_tools_have_the_versions_of_the_development_lock() -> None:
     lock = (REPOSITORY / "requirements/dev.lock").read_text()
-    assert [line.split("==")[0] for line in pinned_lines(lock, TEST_TOOLS)] == list(TEST_TOOLS)
+    found = locked_packages(lock, TEST_TOOLS)
+    assert [pin["name"] for pin in PIN.finditer(found)] == list(TEST_TOOLS)
+    assert PIN.sub("", found) == ""
     with pytest.raises(LocalClusterError, match="nosuchpackage"):
-        pinned_lines(lock, ["pytest", "nosuchpackage"])
+        locked_packages(lock, ["pytest", "nosuchpackage"])
 
 
 def test_module_path_of_the_image_is_that_of_pytest() -> None:

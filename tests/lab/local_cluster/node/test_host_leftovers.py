@@ -62,6 +62,15 @@ def test_clean_machine_has_no_rules() -> None:
     assert host_leftovers.parse_rules("") == {}
 
 
+def test_ip_sets_are_recognized_by_their_names() -> None:
+    listing = "KUBE-SRC-3YNVZWWGX3UQQ4VQ\ninet6:KUBE-DST-3YNV\nkube-router-node-ips\nblocklist\n"
+    assert host_leftovers.parse_ip_sets(listing) == [
+        "KUBE-SRC-3YNVZWWGX3UQQ4VQ",
+        "inet6:KUBE-DST-3YNV",
+        "kube-router-node-ips",
+    ]
+
+
 def test_links_are_recognized_by_the_gateway_address() -> None:
     text = """[{"ifname": "eth0", "addr_info": [{"local": "192.0.2.2"}]},
               {"ifname": "veth1", "addr_info": [{"local": "10.244.0.1"}]}, {"ifname": "down0"}]"""

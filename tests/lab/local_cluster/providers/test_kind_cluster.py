@@ -74,8 +74,7 @@ def names_of_chart() -> set[str]:
     found = set()
     for name, image in local.items():
         image = merged[name] | image
-        repository = image["repository"] if name == "inference" else f"{registry}/{image['repository']}"
-        found.add(f"{repository}:{image['tag']}")
+        found.add(f"{registry}/{image['repository']}:{image['tag']}")
     return found
 
 

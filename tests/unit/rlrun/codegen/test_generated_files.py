@@ -8,15 +8,14 @@ from rlrun.api.base.names import snake
 from rlrun.api.base.rules import Spec
 from rlrun.codegen import crd, reference_pages
 from rlrun.codegen.generated_files import update
-from rlrun.codegen.openapi import PRESERVE, Json, structural
+from rlrun.codegen.openapi import PRESERVE, VALIDATIONS, Json, structural
 
 ROOT = Path(__file__).parents[4]
 IDS = [kind.name for kind in crd.KINDS]
 
 
 def _schema(kind: crd.CrdKind) -> Json:
-    schema: Json = crd.crd(kind)["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
-    return schema
+    return crd.complete_schema(kind)
 
 
 def _properties(schema: Json, path: str) -> Iterator[tuple[str, Json]]:
@@ -78,6 +77,20 @@ def test_everything_in_a_spec_is_bounded(kind: crd.CrdKind) -> None:
         if limit and limit not in field:
             unbounded.append(path)
     assert unbounded == []
+
+
+def test_a_status_that_is_written_often_has_no_schema_but_names_its_fields() -> None:
+    run = next(kind for kind in crd.KINDS if kind.is_written_often)
+    status = crd.stored_schema(run)["properties"]["status"]
+    assert status[PRESERVE] is True
+    assert set(status["properties"]) == {"phase"}, "what the API server selects by needs a type"
+    for name in _schema(run)["properties"]["status"]["properties"]:
+        assert name in status["description"]
+
+
+def test_no_rule_of_a_kind_that_is_written_often_is_in_its_schema() -> None:
+    run = next(kind for kind in crd.KINDS if kind.is_written_often)
+    assert VALIDATIONS not in str(crd.stored_schema(run))
 
 
 def test_a_union_is_refused_rather_than_guessed() -> None:

@@ -19,6 +19,8 @@ class Asked:
     content_type: str
     body: Any
     authorization: str | None = None
+    impersonated: tuple[str, ...] = ()
+    """User, and groups."""
 
 
 @dataclass
@@ -58,7 +60,10 @@ class ApiServer:
         body = await request.json() if request.can_read_body else None
         content_type = request.headers.get("Content-Type", "")
         sender = request.headers.get("Authorization")
-        self.asked.append(Asked(request.method, request.path, dict(request.query), content_type, body, sender))
+        names = ("Impersonate-User", "Impersonate-Group")
+        impersonated = tuple(value for name in names for value in request.headers.getall(name, ()))
+        query = dict(request.query)
+        self.asked.append(Asked(request.method, request.path, query, content_type, body, sender, impersonated))
         waiting = self.answers.get(f"{request.method} {request.path}")
         if not waiting:
             return web.Response(text="404 page not found", status=404)

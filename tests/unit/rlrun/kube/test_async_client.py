@@ -2,18 +2,21 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from kubernetes.aio import client
-from rlrun.kube import async_client, async_transport
+from rlrun.kube import async_client, async_transport, requests
 from rlrun.kube.async_client import AsyncKubeClient
 from rlrun.kube.async_transport import AsyncApiTransport
 from rlrun.kube.connection.api_configuration import without_credentials
 from rlrun.kube.errors import ApiError
-from rlrun.kube.kinds import LEASE, POD, RLRUN
+from rlrun.kube.kinds import EVENT, LEASE, POD, RLRUN
+from rlrun.kube.objects import Obj
+from rlrun.kube.requests import KubeRequest
 
 from tests.unit.rlrun.kube.api_server import Answer, ApiServer, not_found, serving
 
@@ -38,6 +41,21 @@ async def test_get_returns_the_object() -> None:
     async with connected() as (kube, server):
         server.answer(f"GET {RUNS}/first", Answer(RUN))
         assert await kube.get(RLRUN, "team", "first") == RUN
+
+
+async def test_an_impersonated_user_arrives_with_each_group() -> None:
+    async with serving() as server:
+        configuration = client.Configuration(host=server.host, api_key={"BearerToken": "own"})
+        transport = AsyncApiTransport(configuration)
+        server.answer(f"GET {RUNS}/first", Answer(RUN))
+        groups = (("Impersonate-Group", "ml"), ("Impersonate-Group", "größe"))
+        asked = replace(requests.get(RLRUN, "team", "first"), impersonation=(("Impersonate-User", "ann"), *groups))
+        try:
+            await transport.send(asked)
+        finally:
+            await transport.close()
+    (arrived,) = server.asked
+    assert (arrived.impersonated, arrived.authorization) == (("ann", "ml", "größe"), "own")
 
 
 async def test_get_returns_none_for_a_missing_object() -> None:
@@ -91,6 +109,7 @@ def small_responses(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (async_client, async_transport):
         monkeypatch.setattr(module, "RESPONSE_LIMIT", 1000)
     monkeypatch.setattr(async_client, "RUN_PAGE_LIMIT", 500)
+    monkeypatch.setattr(async_client, "PAGE_LIMIT", 1000)
 
 
 @pytest.mark.usefixtures("small_responses")
@@ -114,13 +133,13 @@ async def test_a_list_of_many_runs_goes_on_with_smaller_pages() -> None:
 
 
 @pytest.mark.usefixtures("small_responses")
-async def test_a_list_of_metadata_goes_on_with_smaller_pages() -> None:
+async def test_a_list_of_all_goes_on_with_smaller_pages() -> None:
     async with connected() as (kube, server):
-        # Only a list of this form may have null instead of items.
-        last = Answer({"items": None, "metadata": {"resourceVersion": "8"}})
+        last = Answer({"items": [], "metadata": {"resourceVersion": "8"}})
         server.answer("GET /api/v1/pods", *3 * [large_page(20)], large_page(3, "a"), last)
-        found, version = await kube.list_metadata(POD, None, {"l": ""})
-        assert (len(found), version) == (3, "8")
+        pages = [(len(page), version) async for page, version in kube.all_pages(POD, None, {"l": ""})]
+        assert [size for size, _ in pages] == [3, 0]
+        assert pages[-1][1] == "8"
         assert [a.query["limit"] for a in server.asked] == ["500", "50", "5", "1", "1"]
 
 
@@ -145,8 +164,17 @@ async def test_one_object_that_is_too_large_ends_a_list() -> None:
     async with connected() as (kube, server):
         server.answer("GET /api/v1/pods", large_page(20))
         with pytest.raises(ApiError, match="cannot list pods: TooLarge"):
-            await kube.list_metadata(POD, None, {"l": ""})
+            await kube.list(POD, None, {"l": ""})
         assert len(server.asked) == 4
+
+
+@pytest.mark.usefixtures("small_responses")
+async def test_the_list_of_one_objects_events_is_small_in_all() -> None:
+    """Who may create Events may give them the uid of any pod."""
+    async with connected() as (kube, server):
+        server.answer("GET /api/v1/namespaces/team/events", *(large_page(3, token) for token in ("a", "b", "c", "")))
+        with pytest.raises(ApiError, match="cannot list events in namespace team: TooLarge"):
+            await kube.list(EVENT, "team", fields="involvedObject.uid=pod-1")
 
 
 @pytest.mark.usefixtures("small_responses")
@@ -170,7 +198,7 @@ async def test_only_a_page_that_is_too_large_becomes_smaller() -> None:
         gone = Answer({"reason": "Expired", "message": "too old"}, 410)
         server.answer("GET /api/v1/pods", large_page(2, "a"), gone)
         with pytest.raises(ApiError, match="410 Expired"):
-            await kube.list_metadata(POD, None, {"l": ""})
+            await kube.list(POD, None, {"l": ""})
         assert len(server.asked) == 2
 
 
@@ -198,6 +226,7 @@ async def test_writes_name_their_field_manager() -> None:
         await kube.apply(RUN)
         await kube.apply_status(RUN, "rlrun-serving")
         await kube.patch(RLRUN, "team", "first", {"metadata": {}})
+        await kube.patch_status(RLRUN, "team", "first", {"status": {}})
         own = {"fieldManager": "rlrun-operator"}
         json, apply, merge = ("application/json", "application/apply-patch+yaml", "application/merge-patch+json")
         assert [(a.method, a.path, a.query, a.content_type) for a in server.asked] == [
@@ -206,8 +235,9 @@ async def test_writes_name_their_field_manager() -> None:
             ("PATCH", f"{RUNS}/first", {**own, "force": "true"}, apply),
             ("PATCH", f"{RUNS}/first/status", {"fieldManager": "rlrun-serving", "force": "true"}, apply),
             ("PATCH", f"{RUNS}/first", own, merge),
+            ("PATCH", f"{RUNS}/first/status", own, merge),
         ]
-        assert [a.body for a in server.asked] == [RUN, RUN, RUN, RUN, {"metadata": {}}]
+        assert [a.body for a in server.asked] == [RUN, RUN, RUN, RUN, {"metadata": {}}, {"status": {}}]
 
 
 async def test_delete_is_in_the_background_and_of_one_uid() -> None:
@@ -313,9 +343,19 @@ async def test_a_list_of_all_tells_the_version_from_which_a_watch_begins() -> No
         assert [page async for page in kube.all_pages(RLRUN)] == [([RUN], "7"), ([], "7")]
         event = {"type": "MODIFIED", "object": RUN}
         server.answer(f"GET {all_runs}", Answer(json.dumps(event).encode() + b"\n"))
-        assert [found async for found in kube.watch(RLRUN, "7", 60)] == [("MODIFIED", RUN)]
+        assert [found async for found in kube.watch(RLRUN, None, {"of": "us"}, "7", 60)] == [("MODIFIED", RUN)]
         query = server.asked[-1].query
         assert (query["watch"], query["resourceVersion"], query["timeoutSeconds"]) == ("true", "7", "60")
+        assert query["labelSelector"] == "of=us"
+
+
+async def test_an_event_without_an_end_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(async_client, "PAGE_LIMIT", 1000)
+    async with connected() as (kube, server):
+        server.answer("GET /apis/rlrun.dev/v1alpha1/rlruns", Answer(endless=True))
+        with pytest.raises(ApiError, match="the response has more than"):
+            async for _ in kube.watch(RLRUN, None, None, "7", 60):
+                pass
 
 
 async def test_a_watch_that_the_server_does_not_answer_is_an_error() -> None:
@@ -323,10 +363,42 @@ async def test_a_watch_that_the_server_does_not_answer_is_an_error() -> None:
         kube = AsyncKubeClient(AsyncApiTransport(client.Configuration(host=server.host)), open_seconds=0.1)
         server.answer("GET /apis/rlrun.dev/v1alpha1/rlruns", Answer(b"", seconds=1))
         with pytest.raises(ApiError, match="the API server did not respond within 0 s") as raised:
-            async for _ in kube.watch(RLRUN, "7", 60):
+            async for _ in kube.watch(RLRUN, None, None, "7", 60):
                 pass
         await kube.close()
         assert raised.value.is_temporary
+
+
+async def test_every_request_is_counted() -> None:
+    counted: list[str] = []
+    async with serving() as server:
+        configuration = client.Configuration(host=server.host)
+        kube = AsyncKubeClient(
+            AsyncApiTransport(configuration, on_request=lambda request: counted.append(str(request)))
+        )
+        server.answer(f"GET {RUNS}/first", Answer(RUN))
+        await kube.get(RLRUN, "team", "first")
+        await kube.close()
+    assert counted == ["get RLRun team/first"]
+
+
+async def test_a_write_shows_its_answer_before_the_caller_has_it() -> None:
+    seen: list[object] = []
+
+    @contextmanager
+    def writing(request: KubeRequest) -> Iterator[Callable[[Obj], None]]:
+        seen.append(str(request))
+        yield seen.append
+        seen.append("end")
+
+    async with serving() as server:
+        kube = AsyncKubeClient(AsyncApiTransport(client.Configuration(host=server.host)), writing=writing)
+        server.answer(f"PATCH {RUNS}/first", Answer(RUN))
+        server.answer(f"GET {RUNS}/first", Answer(RUN))
+        await kube.patch(RLRUN, "team", "first", {})
+        await kube.get(RLRUN, "team", "first")
+        await kube.close()
+    assert seen == ["change RLRun team/first", RUN, "end"]
 
 
 async def test_a_way_without_credentials_has_none() -> None:
@@ -364,20 +436,11 @@ async def test_the_token_of_the_configuration_is_sent() -> None:
         assert server.asked[0].authorization == "Bearer of-the-operator"
 
 
-@pytest.mark.parametrize(("excluded", "is_reached"), [("", True), ("api.test", False)])
-async def test_the_proxy_of_the_environment_is_used(
-    monkeypatch: pytest.MonkeyPatch, excluded: str, is_reached: bool
-) -> None:
+async def test_the_proxy_of_the_configuration_is_used() -> None:
     async with serving() as server:
-        for name in ("HTTP_PROXY", "http_proxy"):
-            monkeypatch.setenv(name, server.host)
-        for name in ("NO_PROXY", "no_proxy"):
-            monkeypatch.setenv(name, excluded)
-        kube = AsyncKubeClient(AsyncApiTransport(client.Configuration(host="http://api.test")))
+        configuration = client.Configuration(host="http://api.test")
+        configuration.proxy = server.host
+        kube = AsyncKubeClient(AsyncApiTransport(configuration))
         server.answer(f"GET {RUNS}/first", Answer(RUN))
-        if is_reached:
-            assert await kube.get(RLRUN, "team", "first") == RUN
-        else:
-            with pytest.raises(ApiError, match="Unreachable"):
-                await kube.get(RLRUN, "team", "first")
+        assert await kube.get(RLRUN, "team", "first") == RUN
         await kube.close()

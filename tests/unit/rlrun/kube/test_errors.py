@@ -1,5 +1,7 @@
+import json
+
 import pytest
-from rlrun.kube.errors import TIMEOUT, UNREACHABLE, ApiError
+from rlrun.kube.errors import TIMEOUT, UNREACHABLE, VIOLATION_SEPARATOR, ApiError
 
 
 def test_a_status_object_gives_reason_message_and_details() -> None:
@@ -34,3 +36,41 @@ def test_only_errors_without_an_answer_are_unanswered() -> None:
     assert ApiError(0, UNREACHABLE, "no route").is_unanswered
     assert not ApiError(0, "InvalidAnswer", "html").is_unanswered
     assert not ApiError(504, TIMEOUT, "etcd").is_unanswered
+
+
+def _denied(name: str, text: str) -> ApiError:
+    message = f"ValidatingAdmissionPolicy '{name}' with binding '{name}' denied request: {text}"
+    status = {
+        "kind": "Status",
+        "reason": "Invalid",
+        "message": f'rlruns.rlrun.dev "one" is forbidden: {message}',
+        "details": {"name": "one", "causes": [{"message": message}]},
+    }
+    return ApiError.from_response(422, json.dumps(status))
+
+
+def test_each_violation_that_the_admission_policy_reports_is_a_cause_with_a_field() -> None:
+    texts = ["spec.env[1].id: id names: another", "metadata.name: too long", "spec: spec has more than 256 KiB"]
+    error = _denied("rlruns.rlrun.dev", VIOLATION_SEPARATOR.join(texts))
+    assert [(cause["field"], cause["message"]) for cause in error.details["causes"]] == [
+        ("spec.env[1].id", "id names: another"),
+        ("metadata.name", "too long"),
+        ("spec", "spec has more than 256 KiB"),
+    ]
+    assert error.details["name"] == "one"
+
+
+def test_a_value_that_a_rule_fails_on_is_a_cause_with_a_field() -> None:
+    text = "expression '// spec.rules[].pattern: must be RE2\n''.matches(x)' resulted in error: missing )"
+    (cause,) = _denied("rlruns.rlrun.dev", text).details["causes"]
+    assert (cause["field"], cause["message"]) == ("spec.rules[].pattern", "must be RE2: missing )")
+
+
+@pytest.mark.parametrize(
+    ("policy", "text"),
+    [("policies.example.com", "spec.seed: no"), ("rlruns.rlrun.dev", "RLRun violates many rules: correct some")],
+)
+def test_other_messages_of_policies_stay(policy: str, text: str) -> None:
+    assert [cause["message"] for cause in _denied(policy, text).details["causes"]] == [
+        f"ValidatingAdmissionPolicy '{policy}' with binding '{policy}' denied request: {text}"
+    ]

@@ -28,6 +28,13 @@ def test_main_container() -> None:
     assert source(pod("p", "a", "b", default="b")).restarts == 1
 
 
+@pytest.mark.parametrize("default", [None, "istio-proxy"])
+def test_a_container_that_was_injected_is_not_the_main_one(default: str | None) -> None:
+    meshed = pod("p", "istio-proxy", "trainer", default=default)
+    meshed["metadata"]["labels"] = {"rlrun.dev/role": "trainer"}
+    assert main_container(meshed) == "trainer"
+
+
 def test_pods_are_ordered_by_age_and_then_by_name() -> None:
     pods = [pod("b", "x"), pod("c", "x", created="2025-01-01T00:00:00Z"), pod("a", "x")]
     assert [found["metadata"]["name"] for found in oldest_first(pods)] == ["c", "a", "b"]

@@ -1,9 +1,14 @@
+import re
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pydantic import TypeAdapter
 from rlrun.api.base.names import CheckpointId
 from rlrun.api.model import RLModelSpec
-from rlrun.kube.references import checkpoint_id, find_model, split_checkpoint_id
+from rlrun.kube.references import checkpoint_id, find_model, pool_name, pool_url, split_checkpoint_id
 from rlrun.protocol.problem import Problem
+from yarl import URL
 
 from tests.support.cluster_objects import model_object
 
@@ -44,3 +49,17 @@ def test_the_id_of_a_checkpoint_names_it_in_every_namespace(name: str) -> None:
 
 def test_an_id_without_a_namespace_is_a_name_in_the_runs() -> None:
     assert split_checkpoint_id("cp_abc123", "team") == ("team", "abc123")
+
+
+@given(st.text())
+def test_no_id_of_a_model_leads_to_another_host(model: str) -> None:
+    assert re.fullmatch(r"rlserve-[a-z0-9-]{1,48}", pool_name(model))
+    url = URL(pool_url("team", model))
+    assert (url.scheme, url.host, url.port, url.path) == ("http", f"{pool_name(model)}.team.svc", 8000, "/v1")
+    assert not url.query_string
+    assert url.user is None
+
+
+@pytest.mark.parametrize("other", ["a.b", "A/b", "a/b/"])
+def test_ids_that_look_alike_have_different_pools(other: str) -> None:
+    assert pool_name("a/b") != pool_name(other)

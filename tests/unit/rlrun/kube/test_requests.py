@@ -19,6 +19,11 @@ MODEL = {"kind": "RLModel", "metadata": {"name": "tiny"}}
         (requests.apply(RUN, "m"), "rlruns/first", "apply RLRun team/first"),
         (requests.apply(RUN, "m", "status"), "rlruns/first/status", "apply the status of RLRun team/first"),
         (requests.patch(RLRUN, "team", "first", {}, "m"), "rlruns/first", "change RLRun team/first"),
+        (
+            requests.patch(RLRUN, "team", "first", {}, "m", "status"),
+            "rlruns/first/status",
+            "change the status of RLRun team/first",
+        ),
         (requests.delete(RLRUN, "team", "first"), "rlruns/first", "delete RLRun team/first"),
     ],
 )
@@ -95,4 +100,4 @@ def test_the_projects_kinds_are_those_of_its_crds() -> None:
 def test_an_object_of_an_unknown_kind_has_no_reference() -> None:
     assert ref_of(RUN) == (RLRUN, "team", "first")
     with pytest.raises(KeyError):
-        ref_of({"kind": "Node", "metadata": {"name": "n"}})
+        ref_of({"kind": "PersistentVolume", "metadata": {"name": "n"}})

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 import pytest
 from aiohttp import web
 from aiohttp.abc import AbstractResolver, ResolveResult
-from rlrun.api.base.address_rules import AddressRules
+from rlrun.api.base.address_rules import INTERNET_ONLY, AddressRules
+from rlrun.api.base.proxy_rules import NO_PROXIES, ProxyRules
 from rlrun.service.errors import RequestError, RequestRejected, ServiceUnavailable
 from rlrun.service.outgoing_client import AddressRefused, OutgoingClient
 
@@ -56,6 +57,8 @@ class FixedResolver(AbstractResolver):
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
     ) -> list[ResolveResult]:
+        if not self.answers:
+            raise OSError(f"{host} is not known")
         found = self.answers[min(self.lookups, len(self.answers) - 1)]
         self.lookups += 1
         return [
@@ -88,10 +91,12 @@ async def connect() -> AsyncIterator[Callable[..., OutgoingClient]]:
     """Makes clients of an installation that opens OUTSIDE, with a DNS server of the user."""
     clients = []
 
-    def make(*answers: list[str], rules: AddressRules | None = None) -> OutgoingClient:
+    def make(
+        *answers: list[str], rules: AddressRules | None = None, proxies: ProxyRules = NO_PROXIES
+    ) -> OutgoingClient:
         resolver = FixedResolver(list(answers))
         rules = AddressRules.parse([OUTSIDE]) if rules is None else rules
-        clients.append(OutgoingClient(rules, lambda: resolver))
+        clients.append(OutgoingClient(rules, lambda: resolver, proxies))
         return clients[-1]
 
     yield make
@@ -219,3 +224,47 @@ async def test_errors_quote_no_server_that_speaks_another_protocol(connect: Conn
             with pytest.raises(ServiceUnavailable) as caught:
                 await connect().post(f"http://{OUTSIDE}:{port}/", b"{}", timeout=30)
     assert HIDDEN not in caught.value.problem.message
+
+
+def proxied(servers: Servers, *direct: str) -> ProxyRules:
+    """Rules whose proxy is the server inside, which no user may name."""
+    return ProxyRules(http=f"http://{INSIDE}:{servers.port}", direct=direct)
+
+
+@pytest.mark.parametrize("answers", [[["93.184.216.34"]], []], ids=["resolved", "unknown here"])
+async def test_a_proxy_reaches_what_this_process_may_not_resolve(
+    servers: Servers, connect: Connect, answers: list[list[str]]
+) -> None:
+    client = connect(*answers, rules=INTERNET_ONLY, proxies=proxied(servers))
+    assert await client.post("http://teacher.example.com/v1", b"{}", timeout=30) == HIDDEN.encode()
+    assert servers.calls == [INSIDE]
+
+
+@pytest.mark.parametrize(
+    ("url", "answers"),
+    [
+        ("http://10.0.0.1/v1", []),
+        ("http://169.254.169.254/v1", []),
+        ("http://kubernetes.default.svc/v1", []),
+        ("http://rebound.example.com/v1", [["10.0.0.1"]]),
+        ("http://half.example.com/v1", [["93.184.216.34", "10.0.0.1"]]),
+        ("http://metadata.example.com/v1", [["169.254.169.254"]]),
+    ],
+)
+async def test_a_proxy_is_not_asked_for_addresses_that_runs_must_not_name(
+    servers: Servers, connect: Connect, url: str, answers: list[list[str]]
+) -> None:
+    client = connect(*answers, rules=INTERNET_ONLY, proxies=proxied(servers))
+    with pytest.raises(AddressRefused):
+        await client.post(url, b"{}", timeout=30)
+    assert servers.calls == []
+
+
+async def test_a_host_in_a_network_of_no_proxy_is_reached_directly_and_checked(
+    servers: Servers, connect: Connect
+) -> None:
+    client = connect(proxies=proxied(servers, "127.0.0.1/32"))
+    assert await client.post(servers.url(), b"{}", timeout=30) == b"fine"
+    with pytest.raises(AddressRefused):
+        await connect(proxies=proxied(servers, "127.0.0.0/8")).post(servers.url(INSIDE), b"{}", timeout=30)
+    assert servers.calls == [OUTSIDE]

@@ -205,6 +205,8 @@ def test_an_object_that_does_not_exist_is_not_asked_for_twice(store: Store, s3: 
         (error(404, "NoSuchBucket"), BucketMissing),
         (error(403, "AccessDenied"), AccessDenied),
         (error(503, "SlowDown"), Unreachable),
+        (error(429, "TooManyRequests"), Unreachable),
+        (error(409, "ConditionalRequestConflict"), Unreachable),
         (error(400, "BadRequest"), StoreError),
         (Answer(length=len(DATA) + 1), Unreachable),
         (CLOSED, Unreachable),

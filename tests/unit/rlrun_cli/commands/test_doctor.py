@@ -7,9 +7,9 @@ import pytest
 from rlrun.kube import requests
 from rlrun.kube.errors import ApiError
 from rlrun.kube.kinds import CONFIG_MAP, DEPLOYMENT, RESOURCE_QUOTA, RLMODEL, RLRUN
-from rlrun_cli.remote import diagnosis
 from rlrun_cli.remote.cluster import RemoteCluster
-from rlrun_cli.remote.diagnosis import Finding, exhausted_resources, run_checks
+from rlrun_cli.remote.diagnosis import checks
+from rlrun_cli.remote.diagnosis.checks import Finding, exhausted_resources, run_checks
 from rlrun_cli.remote.probe import SERVED_KINDS
 
 from tests.support.command_line import Rlrun, call
@@ -132,12 +132,23 @@ def test_a_check_that_hangs_is_a_problem(remote: RemoteCluster, healthy: FakeClu
         return Finding("slow", "done")
 
     try:
-        first, second = run_checks(remote, None, (("slow", hang), ("kinds", diagnosis.check_api)), 0.2)
+        first, second = run_checks(remote, None, (("slow", hang), ("kinds", checks.check_api)), 0.2)
     finally:
         end.set()
     assert first.is_problem
     assert "no answer within" in first.text
     assert not second.is_problem
+
+
+def test_the_checks_for_gpus_follow_the_others(rlrun: Rlrun, healthy: FakeCluster) -> None:
+    operator = healthy.find("Deployment", "rlrun-operator")
+    assert operator is not None
+    healthy.put({**operator, "spec": {"template": {"spec": {}}}})
+    answer = rlrun("doctor", "--gpu", ticks=30.0)
+    assert answer.code == 1
+    lines = [line.split(":")[0].split(maxsplit=1)[1] for line in answer.out.splitlines() if "do:" not in line[:11]]
+    assert lines[6:] == ["gpus", "driver", "runtime classes", "pull secrets", "volumes", "network"]
+    assert "do: install the vendor's device plugin" in answer.out
 
 
 def test_version(rlrun: Rlrun, healthy: FakeCluster) -> None:

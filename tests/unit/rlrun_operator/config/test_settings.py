@@ -45,8 +45,8 @@ def test_digest_is_joined_with_an_at() -> None:
         (MINIMAL + "\ncomputeSizes: {M: {cpu: lots, memory: 1Gi, workers: 1}}", ["computeSizes.M.cpu"]),
         (MINIMAL + "\nephemeralStorage: {model: lots}", ["ephemeralStorage.model"]),
         (MINIMAL + "\ndns: {namespaceLabels: {}}", ["dns.namespaceLabels"]),
-        (MINIMAL + "\ndns: {cidrs: [169.254.20.10]}", ["dns.cidrs.0", "prefix length"]),
-        (MINIMAL + "\ndns: {cidrs: [10.0.0.1/8]}", ["dns.cidrs.0", "host bits"]),
+        (MINIMAL + "\ndns: {cidrs: [169.254.20.10]}", ["dns.cidrs.0", "the length of its prefix"]),
+        (MINIMAL + "\ndns: {cidrs: [10.0.0.0/255.0.0.0]}", ["dns.cidrs.0", "the length of its prefix"]),
         ("just text", ["mapping of settings"]),
         (MINIMAL + "\nprivateAddresses: ['http://teacher']", ["privateAddresses", "'http://teacher'"]),
         ("a: [", ["not valid YAML"]),
@@ -86,3 +86,20 @@ def test_there_is_a_queue_only_with_a_limit(text: str, limited: bool) -> None:
 def test_missing_file_names_the_variable(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="RLRUN_SETTINGS"):
         load_settings({"RLRUN_SETTINGS": str(tmp_path / "none.yaml")})
+
+
+@pytest.mark.parametrize(
+    ("more", "address", "family"),
+    [
+        ("", "10.96.0.1", "IPv4"),
+        ("", "fd00:10:96::1", "IPv6"),
+        ("", "", "IPv4"),
+        ("\nipFamily: IPv6", "10.96.0.1", "IPv6"),
+        ("\nipFamily: IPv4", "fd00:10:96::1", "IPv4"),
+    ],
+)
+def test_the_family_of_addresses_is_that_of_the_cluster(tmp_path: Path, more: str, address: str, family: str) -> None:
+    file = tmp_path / "settings.yaml"
+    file.write_text(MINIMAL + more)
+    found = load_settings({"RLRUN_SETTINGS": str(file), "KUBERNETES_SERVICE_HOST": address})
+    assert found.ip_family == family

@@ -4,6 +4,12 @@ import contextlib
 from collections.abc import Callable
 
 import pytest
+from rlrun.api.base.phases import Phase
+from rlrun.api.run_status import RLRunStatus
+from rlrun.constants import Reason
+from rlrun.kube.errors import ApiError
+from rlrun_operator.controller.applier import Applier
+from rlrun_operator.runtime.metrics import PLATFORM_CAUSES, REGISTRY
 
 from tests.support.fake_cluster import Crash
 from tests.support.operator_world import World
@@ -28,3 +34,48 @@ async def test_failure_decision_survives_a_crash_at_any_write(
     assert world.status["phase"] == phase
     assert world.status.get("runRestarts", 0) == (action == "RestartRun")
     assert world.cluster.all("ReplicaSet") == []
+
+
+async def test_a_status_that_its_model_refuses_is_not_written(make_world: Callable[..., World]) -> None:
+    """The API server would accept it: the status of runs has no schema there."""
+    world = make_world()
+    await world.start()
+    before = world.status
+    status = RLRunStatus.parse(before).model_copy(update={"message": "x" * 5000, "attempt": 0})
+    with pytest.raises(ApiError) as caught:
+        await Applier(world.cluster.kube, world.artifacts).report(world.run, status)
+    assert caught.value.status == 422
+    assert str(caught.value).startswith("cannot write the status of RLRun team/reverse: 422 Invalid: status.message: ")
+    assert "status.attempt: " in caught.value.message
+    assert world.status == before
+
+
+def failures(reason: str, cause: str) -> float:
+    return REGISTRY.get_sample_value("rlrun_run_failures_total", {"reason": reason, "cause": cause}) or 0.0
+
+
+@pytest.mark.parametrize(
+    ("reason", "cause"), [(Reason.S3_BUCKET_MISSING, "platform"), (Reason.ENVIRONMENT_LOAD_FAILED, "run")]
+)
+async def test_a_failure_is_counted_once_by_reason_and_cause(
+    make_world: Callable[..., World], reason: Reason, cause: str
+) -> None:
+    world = make_world()
+    await world.start()
+    before = failures(reason, cause)
+    applier = Applier(world.cluster.kube, world.artifacts)
+    status = RLRunStatus.parse(world.status).model_copy(update={"phase": Phase.failed, "reason": reason})
+    await applier.report(world.run, status)
+    await applier.report(world.run, status.model_copy(update={"message": "more words"}))
+    assert failures(reason, cause) == before + 1
+
+
+def test_a_first_failure_for_a_reason_of_the_platform_is_an_increase() -> None:
+    """Prometheus sees none if the series begins with 1."""
+    reasons = {
+        sample.labels["reason"]
+        for family in REGISTRY.collect()
+        for sample in family.samples
+        if sample.name == "rlrun_run_failures_total" and sample.labels["cause"] == "platform"
+    }
+    assert reasons >= PLATFORM_CAUSES

@@ -12,7 +12,7 @@ from rlrun.protocol.orchestrator import GroupCounts, RunPhase, RunStatus
 from rlrun.protocol.problem import Problem
 from rlrun.service.errors import RequestError, ServiceUnavailable
 from rlrun_operator.controller import orchestrator_client
-from rlrun_operator.controller.orchestrator_client import HttpOrchestratorClient, is_progress, pause_after
+from rlrun_operator.controller.orchestrator_client import HttpOrchestratorClient, has_only_numbers, pause_after
 from rlrun_operator.planning.plan.observation import RunKey
 from rlrun_operator.runtime.metrics import POLL_ERRORS
 from rlrun_operator.runtime.rate_limit import RateLimit
@@ -130,7 +130,7 @@ PROBLEM = Problem(reason="TrainerOutOfMemory", message="m")
 )
 def test_only_progress_waits_for_the_limit(change: dict[str, object], waits: bool) -> None:
     before = RunStatus(phase=RunPhase.running, step=3, max_steps=10)
-    assert is_progress(before, before.model_copy(update=change)) is waits
+    assert has_only_numbers(before, before.model_copy(update=change)) is waits
 
 
 async def test_progress_of_a_run_has_less_priority_than_its_failure_and_the_end_of_its_answers(
@@ -139,9 +139,24 @@ async def test_progress_of_a_run_has_less_priority_than_its_failure_and_the_end_
     await run.client.status(KEY, TOKEN)
     async with asyncio.timeout(20):
         run.change(step=4)
+        assert await run.changes.get() == (KEY, Priority.PROGRESS)
+        run.change(step=5, reward_errors=1)
         assert await run.changes.get() == (KEY, Priority.ROUTINE)
+        run.change(step=4)
+        assert await run.changes.get() == (KEY, Priority.ROUTINE), "it repeats steps"
         run.change(step=5, phase=RunPhase.failed, problem=PROBLEM)
         assert await run.changes.get() == (KEY, Priority.EVENT)
+
+
+async def test_the_last_report_is_known_while_the_orchestrator_answers(silent: Orchestrator) -> None:
+    assert silent.client.known_report(KEY) is None
+    silent.is_broken = False
+    await silent.changed()
+    found = silent.client.known_report(KEY)
+    assert found is not None
+    assert found.step == 4
+    silent.client.forget(KEY)
+    assert silent.client.known_report(KEY) is None
 
 
 @pytest.fixture
@@ -399,7 +414,13 @@ async def test_a_look_that_decides_asks_and_its_error_is_its_own(run: Orchestrat
 
 
 @pytest.mark.parametrize(
-    ("meanwhile", "priority"), [({}, Priority.ROUTINE), ({"phase": RunPhase.failed}, Priority.EVENT)]
+    ("meanwhile", "priority"),
+    [
+        ({}, Priority.PROGRESS),
+        ({"step": 5}, Priority.PROGRESS),
+        ({"step": 5, "reward_errors": 1}, Priority.ROUTINE),
+        ({"phase": RunPhase.failed}, Priority.EVENT),
+    ],
 )
 async def test_a_change_that_waited_for_the_limit_is_told(
     run: Orchestrator, meanwhile: dict[str, object], priority: Priority
@@ -498,15 +519,33 @@ async def test_a_run_without_orchestrator_is_forgotten(run: Orchestrator) -> Non
 
 
 async def test_orchestrators_beyond_the_limit_are_asked_each_time(
-    run: Orchestrator, monkeypatch: pytest.MonkeyPatch
+    run: Orchestrator,
 ) -> None:
-    monkeypatch.setattr(orchestrator_client, "MAX_WATCHES", 0)
+    client = HttpOrchestratorClient(f"http://127.0.0.1:{run.server.port}/status", told(run.changes), 0.01, watches=0)
     run.is_broken = True
     with pytest.raises(RequestError):
-        await run.client.status(KEY, TOKEN)
-    assert not run.client.is_watched(KEY)
+        await client.status(KEY, TOKEN)
+    assert not client.is_watched(KEY)
     run.is_broken = False
     for step in (3, 4):
         run.change(step=step)
-        assert (await run.client.status(KEY, TOKEN)).step == step
-        assert not run.client.is_watched(KEY)
+        assert (await client.status(KEY, TOKEN)).step == step
+        assert not client.is_watched(KEY)
+    await client.close()
+
+
+async def test_one_namespace_cannot_take_all_watches(run: Orchestrator) -> None:
+    url, changes = f"http://127.0.0.1:{run.server.port}/status", asyncio.Queue[tuple[RunKey, Priority]]()
+    client = HttpOrchestratorClient(url, told(changes), 0.01, watches=4)
+    try:
+        for number in range(5):
+            await client.status(RunKey("greedy", f"run-{number}"), TOKEN)
+        assert [client.is_watched(RunKey("greedy", f"run-{number}")) for number in range(5)] == [True] * 2 + [False] * 3
+        await client.status(KEY, TOKEN)
+        assert client.is_watched(KEY)
+        client.forget(RunKey("greedy", "run-0"))
+        client.forget(RunKey("greedy", "run-4"))
+        await client.status(RunKey("greedy", "run-4"), TOKEN)
+        assert client.is_watched(RunKey("greedy", "run-4")), "a watch that has ended makes room"
+    finally:
+        await client.close()

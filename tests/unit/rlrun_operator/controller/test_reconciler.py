@@ -1,18 +1,20 @@
 """What the reconciler reads, what it decides on that, and which runs it has settled."""
 
-import time
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 from rlrun.api.run_status import RLRunStatus
 from rlrun.constants import FIELD_MANAGER, FINALIZER
 from rlrun.kube.errors import ApiError
-from rlrun.kube.kinds import POD
-from rlrun.kube.objects import Obj, label
-from rlrun.kube.requests import KubeRequest, Verb
+from rlrun.kube.informer import ObjectChange
+from rlrun.kube.kinds import RLCHECKPOINT
+from rlrun.kube.objects import label
+from rlrun.kube.requests import Verb
 from rlrun.protocol.orchestrator import RunPhase, RunStatus
-from rlrun_operator.cache.object_cache import ObjectCache, Question
-from rlrun_operator.controller.reconciler import Reconciler, must_read_again
+from rlrun_operator.cluster.informers import convert
+from rlrun_operator.controller.reconciler import NAME_TIME, Reconciler, needs_confirmation
 from rlrun_operator.operator_process import Operator
 from rlrun_operator.planning.plan.actions import Plan
 from rlrun_operator.planning.plan.observation import RunKey
@@ -22,6 +24,7 @@ from tests.support.cluster_objects import model_object, run_object, terminated
 from tests.support.fake_artifacts import manifest
 from tests.support.fake_cluster import copied
 from tests.support.fake_kubelet import end_orchestrator, step_kubelet
+from tests.support.informer_feed import InformerFeed
 from tests.support.operator_world import World
 
 KEY = RunKey("team", "reverse")
@@ -104,33 +107,6 @@ async def test_retention_reads_only_runs_that_start_from_a_checkpoint(world: Wor
     assert set(selectors) == {"spec.checkpointId!="}
 
 
-async def test_retention_reads_all_runs_where_the_api_server_selects_none(world: World) -> None:
-    """Kubernetes before 1.31. An empty list would let retention delete what another run starts from."""
-    world.change_spec(checkpoints={"keepCloud": 1})
-    world.artifacts.folders[f"{ROOT}/checkpoints/step-000003"] = manifest(3)
-    await world.start()
-    (checkpoint,) = world.cluster.all("RLCheckpoint")
-    world.cluster.put(run_object("second", uid="uid-2", checkpointId=checkpoint["metadata"]["name"]))
-    list_all = world.cluster.list
-
-    async def list_without_selection(request: KubeRequest) -> Obj:
-        if request.query.get("fieldSelector"):
-            raise ApiError(400, "BadRequest", "field label not supported: spec.checkpointId")
-        return await list_all(request)
-
-    world.cluster.list = list_without_selection  # type: ignore[method-assign]
-    operator = await completed(world)
-    assert [o["spec"]["step"] for o in world.cluster.all("RLCheckpoint")] == [3, 10]
-
-    def selectors() -> list[str | None]:
-        return [r.query.get("fieldSelector") for r in world.cluster.requests if str(r) == "list rlruns"]
-
-    assert selectors()[0] == "spec.checkpointId!="
-    world.cluster.requests.clear()
-    await operator.reconcile(KEY)
-    assert selectors() == [None], "it does not ask for the selection again"
-
-
 async def test_a_run_with_checkpoints_to_delete_is_not_settled_while_the_other_runs_are_unknown(world: World) -> None:
     world.change_spec(checkpoints={"keepCloud": 1})
     world.artifacts.folders[f"{ROOT}/checkpoints/step-000003"] = manifest(3)
@@ -145,15 +121,18 @@ async def test_a_run_with_checkpoints_to_delete_is_not_settled_while_the_other_r
     assert is_settled(operator, world)
 
 
-async def test_the_list_of_all_runs_queues_those_that_are_not_settled(world: World) -> None:
+async def queued(world: World, known: Reconciler | None) -> set[str]:
+    """Return the runs that the periodic resync of an operator queues now."""
+    operator = Operator(world.settings)
+    await operator._queue_runs(InformerFeed(world.cluster).informers, known)
+    return {operator._queue._take().name for _ in range(len(operator._queue))}  # type: ignore[union-attr]
+
+
+async def test_the_resync_queues_the_runs_that_are_not_settled(world: World) -> None:
     reconciler = await completed(world)
     world.cluster.put(run_object("second", uid="uid-2"))
-    for known, expected in ((reconciler, {"second"}), (None, {"reverse", "second"})):
-        operator = Operator(world.settings)
-        operator._may_work.set()
-        await operator._list_runs(world.cluster.kube, None, known)
-        assert {operator._queue._take().name for _ in range(len(operator._queue))} == expected  # type: ignore[union-attr]
-        assert not operator._new_runs.see_event("ADDED", run_object("second"))
+    assert await queued(world, reconciler) == {"second"}
+    assert await queued(world, None) == {"reverse", "second"}
 
 
 async def test_settled_runs_do_not_delay_one_that_ended_long_ago_and_is_not_settled(world: World) -> None:
@@ -161,23 +140,7 @@ async def test_settled_runs_do_not_delay_one_that_ended_long_ago_and_is_not_sett
     old = run_object("second", uid="uid-2")
     old["status"] = {"phase": "Completed", "completionTime": "2020-01-01T00:00:00Z"}
     world.cluster.put(old)
-    operator = Operator(world.settings)
-    operator._may_work.set()
-    await operator._list_runs(world.cluster.kube, None, reconciler)
-    assert len(operator._queue) == 1
-
-
-async def test_a_finished_run_with_something_left_is_looked_at_when_a_watch_opens(world: World) -> None:
-    reconciler = await completed(world)
-    assert list(reconciler.unsettled_runs()) == []
-    world.artifacts.folders[f"{ROOT}/checkpoints/step-000010"] = manifest(10, size=50)
-    await reconciler.reconcile(KEY)
-    assert list(reconciler.unsettled_runs()) == [KEY]
-    for _ in range(2):
-        await reconciler.reconcile(KEY)
-    assert list(reconciler.unsettled_runs()) == []
-    await reconciler.reconcile(RunKey("team", "another"))
-    assert list(reconciler.unsettled_runs()) == []
+    assert await queued(world, reconciler) == {"second"}
 
 
 async def test_a_run_that_has_not_begun_waits_for_its_checkpoint_alone(world: World) -> None:
@@ -189,11 +152,13 @@ async def test_a_run_that_has_not_begun_waits_for_its_checkpoint_alone(world: Wo
         await operator.reconcile(key)
     assert operator.warm_starts("team", "late") == [second]
     assert operator.warm_starts("another", "late") == [third]
-    queue = Operator(world.settings)
-    queue._enqueue_warm_starts(operator, "another", "late", {"another"})
-    assert len(queue._queue) == 0, "the checkpoint is not shared with the run's namespace"
-    queue._enqueue_warm_starts(operator, "another", "late", {"another", "team"})
-    assert await queue._queue.get() == third
+    process, informers = Operator(world.settings), InformerFeed(world.cluster).informers
+    late = {"kind": "RLCheckpoint", "metadata": {"namespace": "another", "name": "late", "resourceVersion": "1"}}
+    for spec, woken in (({}, 0), ({"sharedWith": ["team"]}, 1)):
+        change = ObjectChange(convert(RLCHECKPOINT, {**late, "spec": spec}))
+        process._on_change(informers, operator, None, RLCHECKPOINT, change)  # type: ignore[arg-type]
+        assert len(process._queue) == woken, "only if the checkpoint is shared with the run's namespace"
+    assert await process._queue.get() == third
     ended = {"phase": "Failed", "completionTime": "2026-01-01T00:00:00Z"}
     world.cluster.put({**world.cluster.objects["RLRun", "team", "second"], "status": ended})
     del world.cluster.objects["RLRun", "team", "third"]
@@ -202,7 +167,7 @@ async def test_a_run_that_has_not_begun_waits_for_its_checkpoint_alone(world: Wo
     assert operator.warm_starts("team", "late") == operator.warm_starts("another", "late") == []
 
 
-# --- kept answers -----------------------------------------------------------------------------------------------------
+# --- stored objects ---------------------------------------------------------------------------------------------------
 
 
 def status(step: int) -> RunStatus:
@@ -212,7 +177,7 @@ def status(step: int) -> RunStatus:
 @pytest.fixture
 async def quiet(world: World) -> World:
     """A world with a run that trains, and an operator that has nothing to do."""
-    world.cache = ObjectCache(time.monotonic)
+    world.follow()
     await world.start()
     world.poller.watches = True
     world.poller.answer = status(1)
@@ -281,15 +246,9 @@ def reads(world: World) -> list[str]:
 
 
 async def test_the_first_look_at_a_listed_run_lists_no_children(world: World) -> None:
-    world.cache = ObjectCache(time.monotonic)
+    world.follow()
     await world.reconcile()
-    assert sorted(reads(world)) == [
-        "get RLRun team/reverse",
-        "get Secret rlrun-system/s3",
-        "get Secret team/reverse-rlrun-token",
-        "list pods in namespace team",
-        "list rlmodels",
-    ]
+    assert sorted(reads(world)) == ["get Secret rlrun-system/s3", "list rlmodels"]
     await world.reconcile()
     assert reads(world) == []
     assert len(world.cluster.all("ReplicaSet", "Job")) == 4
@@ -297,7 +256,7 @@ async def test_the_first_look_at_a_listed_run_lists_no_children(world: World) ->
 
 async def later(world: World, *names: str) -> None:
     """Create runs after another one, whose looks have read and written everything of it."""
-    world.cache = ObjectCache(time.monotonic)
+    world.follow()
     await world.reconcile(2)
     for name in names:
         world.cluster.put(run_object(name, uid=f"uid-{name}"))
@@ -328,7 +287,7 @@ async def test_a_run_starts_from_a_model_that_was_changed_before_it(world: World
 
 async def test_the_pods_of_the_last_run_with_the_name_are_read_before_the_next_begins(world: World) -> None:
     """Their watch may lag behind: a run was deleted, and its pods terminate, before it has shown them."""
-    world.cache = ObjectCache(time.monotonic)
+    world.follow()
     await world.reconcile(2)
     step_kubelet(world.cluster)
     assert world.feed is not None
@@ -413,7 +372,7 @@ async def test_a_new_run_finds_what_is_left_of_an_earlier_one_with_its_name(worl
 
 
 async def test_a_new_run_waits_for_the_end_of_an_earlier_one_with_its_name(world: World) -> None:
-    world.cache = ObjectCache(time.monotonic)
+    world.follow()
     labels = {"rlrun.dev/run": "reverse", "rlrun.dev/run-uid": "uid-0", "app.kubernetes.io/managed-by": FIELD_MANAGER}
     metadata = {"name": "reverse-trainer", "namespace": "team", "labels": labels, "finalizers": ["a/b"]}
     world.cluster.put({"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": {}})
@@ -423,8 +382,8 @@ async def test_a_new_run_waits_for_the_end_of_an_earlier_one_with_its_name(world
 
 
 async def test_a_run_that_begins_to_train_is_not_read_again(world: World) -> None:
-    """Pending and Running follow from what is observed, so kept answers are good enough for them."""
-    world.cache = ObjectCache(time.monotonic)
+    """Pending and Running follow from what is observed, so stored objects are good enough for them."""
+    world.follow()
     await world.start()
     world.poller.watches = True
     await world.reconcile(3)
@@ -447,8 +406,6 @@ async def test_a_decision_rests_on_what_is_true_now(quiet: World) -> None:
     quiet.cluster.put(broken)
     assert quiet.feed is not None
     quiet.feed.deliver()
-    assert quiet.cache is not None
-    keep_answers(quiet.cache, [broken])
     quiet.cluster.put(trainer)
     before = quiet.status
     await quiet.reconciler().reconcile(KEY)
@@ -457,16 +414,32 @@ async def test_a_decision_rests_on_what_is_true_now(quiet: World) -> None:
     assert quiet.cluster.find("Pod", "reverse-trainer-0") is not None
 
 
-@pytest.mark.parametrize("is_watched", [True, False])
-async def test_a_decision_does_not_rest_on_an_earlier_status_of_the_orchestrator(
-    quiet: World, is_watched: bool
-) -> None:
+async def test_a_controller_that_has_changed_since_is_not_deleted(quiet: World) -> None:
+    """It may have made a pod that the operator has not seen."""
+    quiet.change_spec(suspend=True)
+    assert quiet.feed is not None
+    quiet.feed.deliver()
+    for obj in quiet.cluster.all("ReplicaSet"):
+        quiet.cluster.put(obj)
+    await quiet.reconciler().reconcile(KEY)
+    assert len(quiet.cluster.all("ReplicaSet")) == 3
+    await quiet.reconcile(2)
+    assert quiet.cluster.all("ReplicaSet") == []
+
+
+async def test_a_decision_does_not_rest_on_an_earlier_status_of_the_orchestrator(quiet: World) -> None:
     observed = await quiet.reconciler()._observer.observe("team", "reverse")
+    fresh = await quiet.reconciler()._observer.observe("team", "reverse", is_fresh=True)
     assert observed is not None
-    read = replace(observed, has_kept_answers=False, is_watched=is_watched)
-    ends = Plan(status=RLRunStatus(completion_time=START))
-    assert must_read_again(read, ends) is is_watched
-    assert not must_read_again(read, Plan())
+    assert fresh is not None
+    assert (observed.is_cached, fresh.is_cached) == (True, False)
+    assert needs_confirmation(observed, Plan(status=RLRunStatus(completion_time=START)), is_new=False)
+    assert not needs_confirmation(observed, Plan(), is_new=False)
+    placed = {**observed.run["status"], "queue": {"admittedTime": "2026-01-01T00:00:00Z"}}
+    observed = replace(observed, run={**observed.run, "status": placed})
+    gives_back = Plan(status=RLRunStatus.parse(quiet.status))
+    assert needs_confirmation(observed, gives_back, is_new=False), "other runs get its place"
+    assert not needs_confirmation(observed, Plan(), is_new=False)
 
 
 async def test_a_run_whose_orchestrator_does_not_answer_is_not_read_again(quiet: World) -> None:
@@ -476,20 +449,46 @@ async def test_a_run_whose_orchestrator_does_not_answer_is_not_read_again(quiet:
     assert quiet.cluster.calls == []
 
 
-def keep_answers(cache: ObjectCache, pods: list[Obj]) -> None:
-    """Make the cache hold these pods beside the others that it has."""
-    question = Question.of_labels(POD, "team", {"rlrun.dev/run": "reverse"})
-    with cache.reading(question) as read:
-        cache.keep(question, read, pods, ("team", "reverse"))
-
-
-async def test_a_run_that_ends_is_not_kept(quiet: World) -> None:
-    assert quiet.cache is not None
-    assert len(quiet.cache) > 5
+async def test_a_run_that_ends_leaves_nothing_in_memory_that_only_reconciles_need(quiet: World) -> None:
+    objects = quiet.reconciler()._observer._objects
+    assert objects._secrets
     quiet.artifacts.folders[f"{ROOT}/checkpoints/step-000010"] = manifest(10)
     last = RunStatus(phase=RunPhase.completed, step=10, max_steps=10)
     end_orchestrator(quiet.cluster, 0, last.model_dump_json(by_alias=True))
     await quiet.reconcile(5)
     assert quiet.status["phase"] == "Completed"
     assert is_settled(quiet.reconciler(), quiet)
-    assert len(quiet.cache) == 0
+    assert not objects._secrets
+
+
+async def test_names_of_runs_that_are_gone_are_forgotten_without_a_scan_of_all(world: World) -> None:
+    compared = 0
+
+    class Time(datetime):
+        def __sub__(self, other: Any) -> Any:
+            nonlocal compared
+            compared += 1
+            return super().__sub__(other)
+
+    operator, first = world.reconciler(), Time(2026, 1, 1, tzinfo=UTC)
+    ends = [first + number * timedelta(seconds=1) for number in range(1000)]
+    for number, end in enumerate(ends):
+        operator._names.add(RunKey("team", f"run-{number}"))
+        operator._forget_names(RunKey("team", f"run-{number}"), end)
+    assert compared <= 2 * len(ends)
+    assert len(operator._names) == 1000
+    operator._forget_names(RunKey("team", "last"), ends[499] + NAME_TIME + timedelta(milliseconds=1))
+    assert RunKey("team", "run-499") not in operator._names
+    assert RunKey("team", "run-500") in operator._names
+    assert len(operator._gone) == 501
+
+
+async def test_a_name_that_is_used_again_is_not_forgotten(world: World) -> None:
+    operator = world.reconciler()
+    await operator.reconcile(RunKey("team", "later"))
+    assert RunKey("team", "later") in operator._gone
+    world.cluster.put(run_object("later", uid="uid-2"))
+    await operator.reconcile(RunKey("team", "later"))
+    assert RunKey("team", "later") not in operator._gone
+    operator._forget_names(RunKey("team", "other"), world.clock() + 2 * NAME_TIME)
+    assert RunKey("team", "later") in operator._names

@@ -5,7 +5,6 @@ Each is told twice: every reconcile is a freshly started operator, or all are on
 
 import base64
 import json
-import time
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any, NoReturn
@@ -16,8 +15,8 @@ from rlrun.kube.errors import ApiError
 from rlrun.kube.objects import label
 from rlrun.protocol.orchestrator import RunPhase, RunStatus
 from rlrun.protocol.problem import Problem
-from rlrun_operator.cache.object_cache import ObjectCache
 from rlrun_operator.planning.policies.artifacts.artifact_objects import FOLDER_KINDS
+from rlrun_operator.planning.policies.spec.resolution import MAX_CONFIG
 
 from tests.support.clocks import START
 from tests.support.cluster_objects import NODE_FULL, OUT_OF_DISK, evict, model_object, pod, source_secret
@@ -33,7 +32,7 @@ def make_world(request: pytest.FixtureRequest, make_world: Callable[..., World])
     def make(**spec: Any) -> World:
         world = make_world(**spec)
         if request.param == "one operator":
-            world.cache = ObjectCache(time.monotonic)
+            world.follow()
             # Files appear here at any time, not when uploads are due.
             world.settings = world.settings.model_copy(update={"artifact_sweep_seconds": 1.0})
         return world
@@ -348,7 +347,9 @@ async def test_crash_loop_fails_the_run_after_max_restarts(world: World) -> None
 async def replace_evicted(world: World, name: str, message: str) -> None:
     """The kubelet evicts the pod, and its ReplicaSet makes another, which is starting."""
     evicted = world.cluster.objects.pop(("Pod", "team", name))
+    # The replacement gets its name, so it is another object with another name.
     evicted["metadata"]["name"] += f"-{evicted['metadata']['uid']}"
+    evicted["metadata"]["uid"] += "-evicted"
     world.cluster.put(evict(evicted, message))
     step_kubelet(world.cluster, ready=False)
     await world.reconcile()
@@ -529,6 +530,44 @@ async def test_an_attempt_with_a_damaged_configuration_is_followed_by_another_on
     mended = world.cluster.find("ConfigMap", "reverse-config")
     assert mended
     assert json.loads(mended["data"]["run.json"]) == whole | {"run": whole["run"] | {"attempt": 2}}
+
+
+OPENED: dict[str, Any] = {
+    "spec.hostNetwork": {"podTemplate": {"spec": {"hostNetwork": True}}},
+    "volumes[a].hostPath": {"podTemplate": {"spec": {"volumes": [{"name": "a", "hostPath": {"path": "/"}}]}}},
+    "labels must not": {"labels": {"rlrun.dev/role": "orchestrator"}},
+}
+
+
+@pytest.mark.parametrize("field", OPENED)
+@pytest.mark.parametrize("role", ["trainer", "inference"])
+async def test_no_pod_is_made_from_a_configuration_that_was_changed_to_open_it(
+    world: World, role: str, field: str
+) -> None:
+    """Users may change ConfigMaps of their namespace without a right to create such pods."""
+    await world.start()
+    config = world.cluster.find("ConfigMap", "reverse-config")
+    assert config
+    changed = json.loads(config["data"]["run.json"])
+    changed["model"][role] |= OPENED[field]
+    config["data"]["run.json"] = json.dumps(changed)
+    lost = world.cluster.find("ReplicaSet", f"reverse-{role}")
+    assert lost
+    world.cluster.request_deletion(lost)
+    await world.reconcile()
+    assert world.cluster.all("ReplicaSet", "Job", "Pod") == []
+    assert "ConfigurationUnreadable" in world.status["message"]
+    assert f"model.{role}" in world.status["message"]
+    assert field in world.status["message"]
+    world.clock.advance(60)
+    await world.reconcile(3)
+    assert world.status["attempt"] == 2
+    made = world.cluster.find("ReplicaSet", f"reverse-{role}")
+    assert made
+    template = made["spec"]["template"]
+    assert "hostNetwork" not in template["spec"]
+    assert not any("hostPath" in volume for volume in template["spec"]["volumes"])
+    assert template["metadata"]["labels"]["rlrun.dev/role"] == role
 
 
 async def test_a_damaged_configuration_without_pods_is_written_again(world: World) -> None:
@@ -815,3 +854,36 @@ async def test_lost_status_does_not_lose_a_running_run(world: World) -> None:
     await world.reconcile(2)
     assert world.status["phase"] == "Running"
     assert len(world.cluster.all("Pod")) == before
+
+
+async def test_a_configuration_that_became_too_large_is_named_with_its_size(world: World) -> None:
+    await world.start()
+    config = world.cluster.find("ConfigMap", "reverse-config")
+    assert config
+    config["data"]["run.json"] += " " * MAX_CONFIG
+    size = len(config["data"]["run.json"])
+    await world.reconcile()
+    running = world.condition("Running")
+    assert (running["status"], running["reason"]) == ("False", "Restarting")
+    for part in ("ConfigMap reverse-config", '`data["run.json"]`', f"{size} characters", str(MAX_CONFIG)):
+        assert part in running["message"]
+    world.clock.advance(60)
+    await world.reconcile(3)
+    assert world.status["attempt"] == 2
+
+
+async def test_the_configuration_of_a_large_spec_can_be_read(world: World) -> None:
+    # With a line for each number it would have 1.2 MB, which no ConfigMap can have.
+    entries = [{"id": f"rlrun/e{number}", "args": {"rows": [1] * 30_000}} for number in range(4)]
+    world.change_spec(env=entries)
+    await world.start()
+    config = world.cluster.find("ConfigMap", "reverse-config")
+    assert config
+    assert len(config["data"]["run.json"]) < MAX_CONFIG
+    world.change_spec(maxSteps=20)
+    await world.reconcile(2)
+    changed = world.cluster.find("ConfigMap", "reverse-config")
+    assert changed
+    assert json.loads(changed["data"]["run.json"])["spec"]["maxSteps"] == 20
+    assert len(changed["data"]["run.json"]) < MAX_CONFIG
+    assert world.status["attempt"] == 1

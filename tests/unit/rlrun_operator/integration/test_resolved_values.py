@@ -117,6 +117,13 @@ async def test_an_attempt_keeps_the_defaults_of_its_start() -> None:
     assert (found.sampling.max_tokens, found.checkpoints.interval) == (100, interval)
 
 
+async def test_instances_of_a_partitioned_gpu_count_in_the_usage() -> None:
+    mig = {"gpus": 0, "resources": {"limits": {"nvidia.com/mig-1g.10gb": "2", "memory": "8Gi"}}}
+    world = world_of({"trainer": {"gpus": 1}, "inference": {**mig, "replicas": 3}})
+    await world.start()
+    assert world.status["resolved"]["gpus"] == 1 + 3 * 2
+
+
 async def test_all_pods_of_an_attempt_fetch_the_commit_that_its_status_names() -> None:
     first, second = (f"hf://Qwen/Qwen3-4B@{digit * 40}" for digit in "12")
     world = world_of({"source": first})

@@ -278,7 +278,7 @@ async def test_all_pods_of_a_run_count() -> None:
     runs.add("one", infrastructure={"computeSize": "S"}, env=[{"id": "rlrun/a"}, {"id": "rlrun/b"}])
     await runs.settle()
     cpu = runs.place("one")["resources"]["cpu"]
-    assert cpu == "2700m", "two environments of 1, orchestrator 500m, trainer and engine 100m for their fetchers"
+    assert cpu == "4550m", "two environments, trainer and engine of 1, orchestrator 500m, sidecar 50m"
 
 
 async def test_a_run_that_no_capacity_has_room_for_says_what_to_change_and_ends() -> None:
@@ -363,10 +363,10 @@ async def test_another_limited_resource_counts_for_runs_that_have_their_place() 
     runs = QueuedRuns(model=with_gpus(4), capacity={GPU: "8"})
     runs.add("a", "b")
     await runs.settle()
-    runs.restart(capacity={GPU: "100", "cpu": "9"})
+    runs.restart(capacity={GPU: "100", "cpu": "27"})
     runs.add("c")
     await runs.settle()
-    assert runs.place("a")["resources"] == {GPU: "4", "cpu": "4700m"}
+    assert runs.place("a")["resources"] == {GPU: "4", "cpu": "13550m"}
     assert runs.phases("c") == ["Queued"]
 
 
@@ -559,3 +559,50 @@ async def test_a_long_queue_costs_few_writes() -> None:
         await runs.look(key.name)
     assert runs.place("r149")["runsAhead"] == 149, "a number that is nearly right is not written"
     assert runs.place("r005")["runsAhead"] == 4
+
+
+def end_download(runs: QueuedRuns) -> None:
+    """The Job controller reports the end of the download."""
+    (job,) = (job for job in runs.cluster.all("Job") if job["metadata"]["name"].startswith("rlrun-weights-"))
+    runs.cluster.put({**job, "status": {"conditions": [{"type": "Complete", "status": "True"}]}})
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+async def test_a_run_that_waits_for_weights_holds_no_place(restarts: bool) -> None:
+    runs = QueuedRuns(model=model_object(cache={"size": "20Gi"}), **ONE_PLACE)
+    runs.cluster.put(model_object("other/model"))
+    runs.add("downloading")
+    runs.add("next", model="other/model")
+    await runs.settle()
+    assert [runs.status(name)["reason"] for name in ("downloading", "next")] == ["WeightsDownloading", "Starting"]
+    assert (runs.place("downloading"), runs.started()) == ({}, {"next"})
+    if restarts:
+        runs.restart(**ONE_PLACE)
+        await runs.settle()
+    end_download(runs)
+    runs.clock.advance(60)
+    await runs.settle()
+    assert runs.phases("downloading") == ["Queued"]
+    assert "attemptStartTime" not in runs.status("downloading"), "its start deadline begins with the place"
+    runs.change("next", stop=True)
+    await runs.settle()
+    assert runs.started() >= {"downloading"}
+    assert runs.place("downloading")["admittedTime"]
+
+
+async def test_an_attempt_whose_pods_are_refused_keeps_its_place() -> None:
+    """Its claim is frozen, and the cache is read no more."""
+    runs = QueuedRuns(model=model_object(cache={"size": "20Gi"}), **ONE_PLACE)
+    runs.add("first")
+    await runs.settle()
+    end_download(runs)
+    refusal = ApiError(403, "Forbidden", "exceeded quota: pods, requested: pods=1, used: pods=1")
+    for obj in ("ReplicaSet team/first-trainer", "ReplicaSet team/first-inference", "ReplicaSet team/first-env-0"):
+        runs.cluster.answers[f"apply {obj}"] = [refusal]
+    await runs.settle()
+    assert runs.status("first")["reason"] == "QuotaExceeded"
+    assert runs.started() == set()
+    assert runs.place("first")["admittedTime"]
+    runs.add("second")
+    await runs.settle()
+    assert runs.phases("first", "second") == ["Pending", "Queued"]

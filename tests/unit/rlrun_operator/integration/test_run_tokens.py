@@ -3,12 +3,12 @@
 import base64
 from typing import Any
 
+from rlrun_operator.cluster.runs import RunObjects
 from rlrun_operator.controller.applier import Applier
 from rlrun_operator.controller.observer import Observer
 from rlrun_operator.controller.reconciler import Reconciler
 from rlrun_operator.planning.plan.observation import RunKey
 from rlrun_operator.resources.access.run_tokens import run_token
-from rlrun_operator.runtime.metrics import RunPhaseCollector
 
 from tests.support.operator_world import World
 
@@ -16,9 +16,9 @@ KEY = b"k" * 32
 
 
 def reconciler(world: World, key: bytes | None) -> Reconciler:
-    observer = Observer(world.cluster.kube, world.artifacts, world.poller, world.settings, key)
+    observer = Observer(RunObjects(world.cluster), world.artifacts, world.poller, world.settings, key)
     applier = Applier(world.cluster.kube, world.artifacts)
-    return Reconciler(observer, applier, world.settings, RunPhaseCollector(lambda: 0, lambda: 0), world.clock)
+    return Reconciler(observer, applier, world.settings, world.clock)
 
 
 def token_in(world: World) -> str | None:

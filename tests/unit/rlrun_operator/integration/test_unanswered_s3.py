@@ -13,6 +13,7 @@ from rlrun.kube.objects import Obj
 from rlrun.storage.layout import RunLayout, S3Uri
 from rlrun.storage.manifest import MAX_MANIFEST_BYTES, ArtifactKind, FileEntry, Manifest
 from rlrun.storage.store import BodyInterrupted, Store, Unreachable
+from rlrun_operator.cluster.runs import RunObjects
 from rlrun_operator.config.settings import OperatorSettings
 from rlrun_operator.controller.applier import Applier
 from rlrun_operator.controller.observer import Observer
@@ -21,7 +22,7 @@ from rlrun_operator.planning.plan.actions import RunFilesDeletion
 from rlrun_operator.planning.plan.observation import RunKey
 from rlrun_operator.runtime.circuit_breaker import BreakerLimits, CircuitBreaker
 from rlrun_operator.runtime.leader_election import LeaseLost
-from rlrun_operator.runtime.metrics import REGISTRY, RunPhaseCollector
+from rlrun_operator.runtime.metrics import REGISTRY
 from rlrun_operator.runtime.work_queue import WorkQueue, work
 from rlrun_operator.storage.artifact_store import CircuitOpen, S3ArtifactStore
 from rlrun_operator.storage.store_call import CallLimits, StoreTimeout
@@ -338,10 +339,9 @@ class Operator:
         self.poller = FakePoller()
         settings = SETTINGS.s3.model_copy(update={"endpoint_url": s3.endpoint})
         self.settings: OperatorSettings = SETTINGS.model_copy(update={"s3": settings})
-        observer = Observer(self.cluster.kube, artifacts, self.poller, self.settings)
-        phases = RunPhaseCollector(lambda: 0, lambda: 0)
+        observer = Observer(RunObjects(self.cluster), artifacts, self.poller, self.settings)
         applier = Applier(self.cluster.kube, artifacts)
-        self.reconciler = Reconciler(observer, applier, self.settings, phases, self.clock)
+        self.reconciler = Reconciler(observer, applier, self.settings, self.clock)
         self.queue: WorkQueue[RunKey] = WorkQueue()
         self._workers: list[asyncio.Task[None]] = []
 

@@ -1,48 +1,40 @@
-"""Events of the API server, through kopf's own watchers and the operator's handlers, to the status of a run.
-
-kopf's lists and watches, and the transport of the operator's client, are those of a cluster in memory. Only the process
-around kopf's watchers is left out: it looks for kinds, handles signals, and cancels all tasks at its end.
-"""
+"""Events of the API server, through the operator's informers, to the status of a run."""
 
 import asyncio
 import contextlib
 import functools
 import json
 from collections import defaultdict
-from collections.abc import AsyncIterator, Collection
-from typing import Any
-from urllib.parse import urlsplit
+from collections.abc import AsyncIterator
+from typing import Any, cast
 
-import kopf
 import pytest
-from kopf._cogs.clients import api, fetching
-from kopf._cogs.structs.references import Resource
-from kopf._core.actions import lifecycles
-from kopf._core.engines import indexing
-from kopf._core.reactor import inventory, processing, queueing
-from kubernetes.aio import client
-from rlrun.constants import RUN_LABEL
+from rlrun.constants import FIELD_MANAGER, MANAGED_BY_LABEL, RUN_LABEL
 from rlrun.kube.async_client import AsyncKubeClient
 from rlrun.kube.kinds import ALL, JOB, POD, RLADAPTER, RLCHECKPOINT, RLMODEL
 from rlrun.kube.objects import Obj
 from rlrun.kube.requests import KubeRequest, Verb
-from rlrun_operator import handlers
-from rlrun_operator.cache.child_kinds import PODS_AND_CHILDREN
+from rlrun_operator.cluster.informers import FOLLOWED, Informers
+from rlrun_operator.cluster.runs import RunObjects
+from rlrun_operator.controller.applier import Applier
+from rlrun_operator.controller.observer import Observer
 from rlrun_operator.controller.reconciler import Reconciler
 from rlrun_operator.operator_process import Operator
 from rlrun_operator.planning.plan.observation import RunKey
 from rlrun_operator.runtime.work_queue import work
+from rlrun_operator.serving.reconciler import ServingController
 
-from tests.support.cluster_objects import model_object, run_object, source_secret
+from tests.support.clocks import Clock
+from tests.support.cluster_objects import STORAGE_KEY, model_object, run_object, source_secret
+from tests.support.fake_artifacts import FakeArtifacts
 from tests.support.fake_cluster import FakeCluster
 from tests.support.fake_kubelet import step_kubelet
-from tests.support.operator_world import SETTINGS, World
+from tests.support.fake_poller import FakePoller
+from tests.support.operator_world import SETTINGS
 from tests.support.waiting import SECONDS, until
 from tests.support.walks import RECONCILE, CallRecorder, deviations, read_walk
 
 KEY = RunKey("team", "reverse")
-WATCHED = (*handlers.WATCHED, *PODS_AND_CHILDREN)
-KINDS = {kind.plural: kind for kind in ALL.values()}
 
 
 class WatchedCluster(FakeCluster):
@@ -82,90 +74,45 @@ class Pools:
 
 
 class Watches:
-    """The watches of an operator that leads."""
+    """The watches of an operator that leads, and its reconciler."""
 
-    def __init__(self, operator: Operator, cluster: WatchedCluster, reconciler: Reconciler) -> None:
-        self._operator = operator
-        self._cluster = cluster
-        self._reconciler = reconciler
+    def __init__(self, cluster: WatchedCluster) -> None:
+        self.operator = Operator(SETTINGS)
+        self.informers = Informers(AsyncKubeClient(cluster), FOLLOWED)
+        objects = RunObjects(cluster, self.informers)
+        observer = Observer(objects, FakeArtifacts(), FakePoller(), SETTINGS, storage_key=STORAGE_KEY)
+        self.reconciler = Reconciler(observer, Applier(objects.cluster, FakeArtifacts()), SETTINGS, Clock())
+        pools = cast(ServingController, Pools())
+        on_change = functools.partial(self.operator._on_change, self.informers, self.reconciler, pools)
+        self.informers.listeners.append(on_change)
         self._tasks: list[asyncio.Task[Any]] = []
 
     async def __aenter__(self) -> "Watches":
-        operator, reconciler = self._operator, self._reconciler
-        registry = handlers.registry(
-            self._configure,
-            operator._queue.add,
-            operator._enqueue_pending,
-            functools.partial(operator._enqueue_warm_starts, reconciler),
-            Pools(),
-            operator._cache,
-        )
-        on_listed = functools.partial(operator._enqueue_changed, Pools(), reconciler)
-        enqueue, stop, started = operator._queue.add, asyncio.Event(), asyncio.Event()
-        watching = handlers.watch(registry, [], operator._cache, operator._new_runs, enqueue, on_listed, stop, started)
-        jobs = operator._cache_jobs(AsyncKubeClient(self._cluster), Pools(), reconciler)
-        self._tasks = [asyncio.create_task(job) for job in (watching, *jobs)]
-        await until(lambda: all(operator._cache.is_watched(kind, None) for kind in WATCHED) or self._has_failed)
-        assert not self._has_failed, self._tasks
+        self._tasks = [asyncio.create_task(job) for job in self.informers.jobs()]
+        async with asyncio.timeout(SECONDS):
+            await self.informers.until_synced()
         return self
-
-    @property
-    def _has_failed(self) -> bool:
-        return any(task.done() for task in self._tasks)
 
     async def __aexit__(self, *_: object) -> None:
         for task in self._tasks:
             task.cancel()
         await asyncio.wait(self._tasks)
 
-    async def _configure(self) -> client.Configuration:
-        return client.Configuration()
-
 
 @pytest.fixture
-def cluster(monkeypatch: pytest.MonkeyPatch) -> WatchedCluster:
-    """An empty cluster that kopf lists and watches."""
-    cluster = WatchedCluster()
-
-    async def fetch_objs(*, resource: Resource, **_: Any) -> AsyncIterator[tuple[Collection[Obj], str]]:
-        yield cluster.all(KINDS[resource.plural].kind), "1"
-
-    async def stream(*, url: str, **_: Any) -> AsyncIterator[Obj]:
-        async for event in cluster.watch_events(urlsplit(url).path.rpartition("/")[2]):
-            yield event
-
-    async def run_watchers(*, registry: kopf.OperatorRegistry, ready_flag: asyncio.Event, **_: Any) -> None:
-        settings = kopf.OperatorSettings()
-        handlers.configure_kopf(settings)
-        processor = functools.partial(
-            processing.process_resource_event,
-            lifecycle=lifecycles.all_at_once,
-            registry=registry,
-            settings=settings,
-            indexers=indexing.OperatorIndexers(),
-            memories=inventory.ResourceMemories(),
-            memobase=kopf.Memo(),
-            event_queue=asyncio.Queue(),
-        )
-        async with asyncio.TaskGroup() as watchers:
-            for kind in handlers.WATCHED:
-                resource = Resource(kind.group, kind.version, kind.plural, kind=kind.kind, namespaced=kind.namespaced)
-                of_kind = functools.partial(processor, resource=resource)
-                watchers.create_task(
-                    queueing.watcher(namespace=None, settings=settings, resource=resource, processor=of_kind)
-                )
-            ready_flag.set()
-
-    monkeypatch.setattr(fetching, "fetch_objs", fetch_objs)
-    monkeypatch.setattr(api, "stream", stream)
-    monkeypatch.setattr(kopf, "operator", run_watchers)
-    return cluster
+def cluster() -> WatchedCluster:
+    """An empty cluster."""
+    return WatchedCluster()
 
 
 def labelled(kind: str, **spec: Any) -> Obj:
     """Return an object of the run."""
     metadata = {"namespace": "team", "name": "of-the-run", "uid": "u", "resourceVersion": "7"}
-    return {"kind": kind, "metadata": {**metadata, "labels": {RUN_LABEL: KEY.name}}, "spec": spec}
+    return {
+        "kind": kind,
+        "metadata": {**metadata, "labels": {RUN_LABEL: KEY.name, MANAGED_BY_LABEL: FIELD_MANAGER}},
+        "spec": spec,
+    }
 
 
 @pytest.mark.parametrize(
@@ -183,32 +130,34 @@ def labelled(kind: str, **spec: Any) -> Obj:
     ids=lambda value: value if isinstance(value, str) else value["kind"],
 )
 async def test_an_event_puts_the_key_of_its_run_into_the_queue(cluster: WatchedCluster, event: str, obj: Obj) -> None:
-    operator = Operator(SETTINGS)
-    async with Watches(operator, cluster, World(cluster).reconciler()):
-        if obj["kind"] == RLMODEL.kind:
-            # It concerns the pending runs.
-            operator._phases.set_phase(KEY.namespace, KEY.name, "Pending")
-        assert len(operator._queue) == 0
-        cluster.announce(event, obj)
+    if obj["kind"] == RLMODEL.kind:
+        # It concerns the pending runs.
+        cluster.put(run_object() | {"status": {"phase": "Pending"}})
+    elif event == "DELETED":
+        cluster.put(obj)
+    async with Watches(cluster) as watches:
+        queue = watches.operator._queue
+        assert len(queue) == 0
+        newest = {**obj["metadata"], "resourceVersion": "900"}
+        cluster.announce(event, {**obj, "metadata": newest})
         async with asyncio.timeout(SECONDS):
-            assert await operator._queue.get() == KEY
+            assert await queue.get() == KEY
 
 
 async def test_the_reconcile_of_a_new_run_takes_the_steps_of_the_walk(cluster: WatchedCluster) -> None:
-    operator, world = Operator(SETTINGS), World(cluster)
-    reconciler = world.reconciler()
-    async with Watches(operator, cluster, reconciler):
+    async with Watches(cluster) as watches:
+        queue = watches.operator._queue
         for obj in (model_object(), source_secret(), run_object()):
             cluster.put(obj)
         with CallRecorder() as calls:
-            cluster.announce("ADDED", world.run)
-            await until(lambda: len(operator._queue) == 1)
-            worker = asyncio.create_task(work(operator._queue, reconciler.reconcile))
-            await until(lambda: bool(cluster.all("Job")) and "phase" in world.status)
+            cluster.announce("ADDED", cluster.objects["RLRun", "team", "reverse"])
+            await until(lambda: len(queue) == 1)
+            worker = asyncio.create_task(work(queue, watches.reconciler.reconcile))
+            await until(lambda: bool(cluster.all("Job")) and "status" in cluster.objects["RLRun", "team", "reverse"])
             worker.cancel()
             await asyncio.wait([worker])
-            assert len(operator._queue) == 0
+            assert len(queue) == 0, "the operator's own writes are no news"
             step_kubelet(cluster)
             cluster.announce("ADDED", cluster.all(POD.kind)[0])
-            await until(lambda: len(operator._queue) == 1)
+            await until(lambda: len(queue) == 1)
     assert deviations(read_walk(RECONCILE), calls) == []

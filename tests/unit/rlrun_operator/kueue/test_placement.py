@@ -79,7 +79,7 @@ def test_updates_of_admission_checks_are_added() -> None:
     ]["template"]
     assert template["metadata"]["labels"]["provisioned"] == "yes"
     assert template["metadata"]["labels"]["rlrun.dev/role"] == "trainer"
-    assert template["metadata"]["annotations"] == {"consume": "request-1"}
+    assert template["metadata"]["annotations"]["consume"] == "request-1"
     assert template["spec"]["nodeSelector"] == {"pool": "spot", "request": "1"}
     assert template["spec"]["tolerations"][-1] == {"key": "request", "operator": "Exists"}
     assert "request" not in specs(placed)["reverse-inference"]["nodeSelector"]

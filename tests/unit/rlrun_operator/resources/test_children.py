@@ -6,8 +6,10 @@ from urllib.parse import urlsplit
 
 import pytest
 from pydantic import ValidationError
-from rlrun.api.model import OWNED_FLAGS, RLModelSpec
+from rlrun.api.base.pod_shape import OWN_CONTAINERS
+from rlrun.api.model import OWNED_FLAGS, PARALLEL_FLAGS, RLModelSpec
 from rlrun.api.run import RLRunSpec
+from rlrun.constants import ROLE_LABEL
 from rlrun.protocol import signed_text
 from rlrun.protocol.egress import GrantError, verify
 from rlrun.protocol.resolved import ResolvedRun
@@ -87,6 +89,37 @@ def test_every_child_is_owned_and_labelled() -> None:
         assert child["metadata"]["annotations"]["rlrun.dev/generation"] == "7"
 
 
+@pytest.mark.parametrize(
+    ("context", "expected"),
+    [
+        ({}, {"runAsNonRoot": True}),
+        ({"fsGroup": 7}, {"runAsNonRoot": True, "fsGroup": 7}),
+        (
+            {"runAsUser": 5, "runAsGroup": 0, "seccompProfile": {"type": "Localhost", "localhostProfile": "a"}},
+            {
+                "runAsNonRoot": True,
+                "runAsUser": 5,
+                "runAsGroup": 0,
+                "seccompProfile": {"type": "Localhost", "localhostProfile": "a"},
+            },
+        ),
+    ],
+)
+def test_the_settings_name_the_user_of_pods_or_leave_it_to_the_cluster(context: Obj, expected: Obj) -> None:
+    own = OperatorSettings.model_validate({**SETTINGS.to_json_dict(), "securityContext": context})
+    made = children(IDENTITY, own, resolved(), STORAGE_KEY)
+    found = [c["spec"]["template"]["spec"]["securityContext"] for c in made if c["kind"] in ("ReplicaSet", "Job")]
+    assert found == [expected] * 6
+
+
+def test_dns_is_reached_at_the_port_of_its_pods() -> None:
+    own = OperatorSettings.model_validate({**SETTINGS.to_json_dict(), "dns": {"port": 5353}})
+    (policy,) = [
+        c for c in children(IDENTITY, own, resolved(), STORAGE_KEY) if c["metadata"]["name"].endswith("user-code")
+    ]
+    assert {p["port"] for p in policy["spec"]["egress"][1]["ports"]} == {5353}
+
+
 @pytest.mark.parametrize("source", ["s3://rlrun/models/a", f"hf://a/b@{'0' * 40}", "pvc://claim/a"])
 def test_every_pod_is_locked_down(source: str) -> None:
     for name, template in templates(build({"source": source})).items():
@@ -98,7 +131,10 @@ def test_every_pod_is_locked_down(source: str) -> None:
         assert spec["imagePullSecrets"] == [{"name": "pull"}]
         for container in containers(template):
             context = container["securityContext"]
-            assert context["readOnlyRootFilesystem"] is True
+            # The toolkits of GPU vendors write into the root filesystem of the container with the GPUs.
+            has_gpus = "nvidia.com/gpu" in container.get("resources", {}).get("limits", {})
+            assert context["readOnlyRootFilesystem"] is not has_gpus
+            assert has_gpus == (container["name"] in ("trainer", "vllm", "gpu-check"))
             assert context["capabilities"] == {"drop": ["ALL"]}
             assert context["allowPrivilegeEscalation"] is False
             assert {"name": "tmp", "mountPath": "/tmp"} in container["volumeMounts"]
@@ -112,7 +148,7 @@ def test_only_the_platforms_own_code_has_the_tokens_of_the_run() -> None:
             if name.startswith(("reverse-env", "reverse-eval")):
                 linked, *named = secrets
                 assert (linked[:6], named) == ("env.o.", ["judge"])
-            elif container["name"] in ("vllm", "fetch-model", "engine-access"):
+            elif container["name"] in ("vllm", "fetch-model", "engine-access", "gpu-check"):
                 assert secrets == []
             else:
                 assert secrets == ["reverse-rlrun-token"]
@@ -239,6 +275,34 @@ def test_engine_arguments_fit_the_stock_vllm_image() -> None:
     assert ours <= set(OWNED_FLAGS), "an RLModel's extraArgs come later and would win"
 
 
+@pytest.mark.parametrize(
+    ("gpus", "parallelism", "expected"),
+    [
+        (1, {}, []),
+        (0, {}, []),
+        (4, {}, ["--tensor-parallel-size", "4"]),
+        (8, {"pipeline": 4}, ["--tensor-parallel-size", "2", "--pipeline-parallel-size", "4"]),
+        (3, {"tensor": 1, "pipeline": 3}, ["--pipeline-parallel-size", "3"]),
+        (
+            8,
+            {"tensor": 2, "data": 4},
+            ["--tensor-parallel-size", "2", "--data-parallel-size", "4", "--api-server-count", "1"],
+        ),
+    ],
+)
+def test_an_engine_uses_all_gpus_of_its_pod(gpus: int, parallelism: Obj, expected: list[str]) -> None:
+    args = engine_args(resolved({"inference": {"gpus": gpus, "parallelism": parallelism, "extraArgs": ["--x"]}}))
+    before = args[args.index("--allowed-media-domains") + 2 : -1]
+    assert before == expected
+    assert {argument for argument in before if argument.startswith("--")} <= set(PARALLEL_FLAGS)
+
+
+@pytest.mark.parametrize(("size", "told"), [(None, []), (4, ["4"])])
+def test_the_trainer_is_told_how_many_gpus_divide_its_weights(size: int | None, told: list[str]) -> None:
+    main = containers(templates(build({"trainer": {"gpus": 8, "shardSize": size}}))["reverse-trainer"])[-1]
+    assert [v["value"] for v in main["env"] if v["name"] == "RLRUN_SHARD_SIZE"] == told
+
+
 def environment(template: Obj, name: str) -> Obj:
     container = next(c for c in containers(template) if c["name"] == name)
     return {entry["name"]: entry.get("value") for entry in container["env"]}
@@ -284,7 +348,7 @@ def test_gpus(gpus: int, limit: str | None) -> None:
 
 def test_claim_is_mounted_and_nothing_fetched() -> None:
     found = templates(build({"source": "pvc://weights/qwen/4b"}))["reverse-trainer"]["spec"]
-    assert "initContainers" not in found
+    assert [c["name"] for c in found["initContainers"]] == ["gpu-check"]
     mount = {"name": "models", "mountPath": "/models/base", "readOnly": True, "subPath": "qwen/4b"}
     assert mount in found["containers"][0]["volumeMounts"]
 
@@ -293,7 +357,7 @@ def test_hub_token_reaches_the_fetcher_and_nothing_else_does() -> None:
     env = [{"name": "HF_TOKEN", "value": "t"}, {"name": "OTHER", "value": "x"}]
     fetcher = containers(
         templates(build({"source": f"hf://a/b@{'0' * 40}", "trainer": {"env": env}}))["reverse-trainer"]
-    )[0]
+    )[1]
     names = {e["name"] for e in fetcher["env"]}
     assert "HF_TOKEN" in names
     assert "OTHER" not in names
@@ -493,13 +557,37 @@ def test_the_trainer_keeps_the_policies_that_an_engine_may_load_again(oldest: in
     assert [v["value"] for v in main["env"] if v["name"] == "RLRUN_KEEP_POLICIES"] == [kept]
 
 
-def test_a_trainer_has_time_for_a_last_checkpoint() -> None:
-    template = templates(build({"trainer": {"gpus": 4}}))["reverse-trainer"]
+@pytest.mark.parametrize("grace", [None, 20, 600])
+def test_a_trainer_has_time_for_a_last_checkpoint(grace: int | None) -> None:
+    model = {"trainer": {"gpus": 4, **({"terminationGracePeriodSeconds": grace} if grace else {})}}
+    template = templates(build(model))["reverse-trainer"]
     main = containers(template)[-1]
     [own] = [float(v["value"]) for v in main["env"] if v["name"] == "RLRUN_SHUTDOWN_SECONDS"]
     torchrun = float(main["command"][main["command"].index("--shutdown-timeout") + 1])
     # The trainer is done first, then torchrun, and the kubelet has not lost patience with either.
-    assert own + 3 < torchrun < template["spec"]["terminationGracePeriodSeconds"]
+    assert own + 3 < torchrun < template["spec"]["terminationGracePeriodSeconds"] == (grace or 60)
+    assert own == (grace or 60) - 10
+
+
+def test_grace_periods_are_those_of_the_installation_unless_the_model_has_its_own() -> None:
+    periods = {"orchestrator": 300, "trainer": 120, "inference": 45, "environment": 3}
+    settings = OperatorSettings.model_validate({**SETTINGS.to_json_dict(), "terminationGracePeriodSeconds": periods})
+
+    def found(model: Obj | None = None) -> dict[str, Obj]:
+        made = children(IDENTITY, settings, resolved(model), STORAGE_KEY)
+        return templates({(c["kind"], c["metadata"]["name"]): c for c in made})
+
+    roles = {"orchestrator-a2": "orchestrator", "trainer": "trainer", "inference": "inference", "env-0": "environment"}
+    plain = found()
+    for name, role in roles.items():
+        assert plain[f"reverse-{name}"]["spec"]["terminationGracePeriodSeconds"] == periods[role]
+    [stop] = [
+        v["value"] for v in containers(plain["reverse-orchestrator-a2"])[0]["env"] if v["name"] == "RLRUN_STOP_DEADLINE"
+    ]
+    assert int(stop) + 10 < periods["orchestrator"], "then servers and connections close"
+    own = found({role: {"terminationGracePeriodSeconds": 77} for role in ("trainer", "inference")})
+    graces = [own[f"reverse-{name}"]["spec"]["terminationGracePeriodSeconds"] for name in ("trainer", "inference")]
+    assert graces == [77, 77]
 
 
 def test_a_trainer_on_several_nodes_is_an_indexed_job_whose_first_pod_listens() -> None:
@@ -564,3 +652,33 @@ def test_the_orchestrator_sees_changes_of_its_configuration_and_has_room_for_wha
     assert limit.endswith("Mi")
     assert int(limit[:-2]) * 2**20 > int(variables["RLRUN_SPOOL_BYTES"])
     assert spec["terminationGracePeriodSeconds"] > 40 + 10, "to write what is left"
+
+
+def test_the_containers_of_each_role_are_those_that_count_as_the_operators() -> None:
+    found: dict[str, set[str]] = {}
+    trusting = SETTINGS.model_copy(update={"ca_bundle": "certificates"})
+    for child in children(IDENTITY, trusting, resolved(), STORAGE_KEY):
+        template = child["spec"].get("template") if child["kind"] in ("ReplicaSet", "Job") else None
+        if template is not None:
+            pod = template["spec"]
+            names = {c["name"] for c in (*pod.get("initContainers", []), *pod["containers"])}
+            found.setdefault(template["metadata"]["labels"][ROLE_LABEL], set()).update(names)
+    assert found == {str(role): set(names) for role, names in OWN_CONTAINERS.items()}
+
+
+@pytest.mark.parametrize(
+    ("family", "host", "url"),
+    [("IPv4", [], "http://127.0.0.1:8000"), ("IPv6", ["--host", "::"], "http://[::1]:8000")],
+)
+def test_engines_listen_on_the_addresses_of_the_cluster(family: str, host: list[str], url: str) -> None:
+    settings = SETTINGS.model_copy(update={"ip_family": family})
+    found = children(IDENTITY, settings, resolved(), STORAGE_KEY)
+    engines = next(c for c in found if c["kind"] == "ReplicaSet" and c["metadata"]["name"] == IDENTITY.inference)
+    engine, sidecar = engines["spec"]["template"]["spec"]["containers"]
+    assert [a for a in engine["args"] if a in ("--host", "::", "0.0.0.0")] == host
+    assert {"name": "RLRUN_ENGINE_URL", "value": url} in sidecar["env"]
+
+
+def test_services_of_a_run_have_one_family_of_addresses() -> None:
+    for (kind, name), child in build().items():
+        assert kind != "Service" or "ipFamilyPolicy" not in child["spec"], name

@@ -34,7 +34,10 @@ def test_all_replicas_nodes_and_environments_count() -> None:
     counts, total = demand(model, env=environments, eval=evaluation, infrastructure={"computeSize": "S"})
     assert counts == {"trainer": 2, "inference": 3, "env-0": 1, "env-1": 3, "eval-0": 2, "orchestrator": 1}
     assert total[GPU] == (2 * 8 + 3 * 4) * 1000
-    assert total["cpu"] == 6 * 1000 + 500 + (2 + 3) * 100
+    # 2 for each GPU, where the RLModel names none: what a ResourceQuota counts, too.
+    engines, trainers = 3 * (4 * 2000 + 50), 2 * 8 * 2000
+    assert total["cpu"] == 6 * 1000 + 500 + engines + trainers
+    assert total["memory"] >= (2 * 8 + 3 * 4) * 8 * 2**30 * 1000
 
 
 def test_a_pod_requests_what_its_containers_need_together_or_one_init_container_more() -> None:
@@ -50,3 +53,13 @@ def test_a_pod_requests_what_its_containers_need_together_or_one_init_container_
         "initContainers": [container(requests={"cpu": "1", "memory": "1Gi"}), container(requests={"cpu": "3"})],
     }
     assert pod_requests(spec) == {"cpu": 3000, GPU: 4000, "memory": 2**30 * 1000}
+
+
+def test_a_native_sidecar_runs_beside_all_containers_that_follow_it() -> None:
+    def container(cpu: str, **fields: Any) -> dict[str, Any]:
+        return {"resources": {"requests": {"cpu": cpu}}, **fields}
+
+    sidecar, init = container("2", restartPolicy="Always"), container("5")
+    assert pod_requests({"containers": [container("1")], "initContainers": [sidecar]}) == {"cpu": 3000}
+    assert pod_requests({"containers": [container("1")], "initContainers": [sidecar, init]}) == {"cpu": 7000}
+    assert pod_requests({"containers": [container("1")], "initContainers": [init, sidecar]}) == {"cpu": 5000}

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 from rlrun_operator.config.settings import OperatorSettings
 from rlrun_operator.resources.access.storage_access import StorageAccess
 from rlrun_operator.resources.base.naming import RunIdentity
@@ -71,6 +72,10 @@ TO_POOL = {
 """Open connections to the pool of the namespace `team`, from a role (or from any) in a namespace."""
 FROM_ENVIRONMENTS = {"dns": frozenset({("UDP", 53), ("TCP", 53)})}
 """Open connections from environments to what is not part of a run. Other pods may connect to all of it."""
+MODEL_EGRESS = [{"to": [{"ipBlock": {"cidr": "52.216.0.0/16"}}], "ports": [{"port": 443, "protocol": "TCP"}]}]
+HOLD_MODELS = ("trainer", "inference", "pool")
+FROM_MODELS = {**FROM_ENVIRONMENTS, "server": tcp(8080), "S3": tcp(443)}
+"""Open connections from pods that hold models, with `modelEgress`, to a role or a place outside of runs."""
 
 
 def objects(settings: Obj | None = None) -> list[Obj]:
@@ -120,8 +125,10 @@ OF_PROCESSES = frozenset(port for place in PLACES for port in place.listens or (
 """Ports of the processes of a run beside its environments."""
 
 
-def expected(source: Place, destination: Place) -> frozenset[tuple[str, int]]:
-    """The row of the table. Two pods of one workload are a place and itself."""
+def expected(source: Place, destination: Place, is_limited: bool) -> frozenset[tuple[str, int]]:
+    """The row of the table. Two pods of one workload are a place and itself. `is_limited`: with `modelEgress`."""
+    if is_limited and source.role in HOLD_MODELS and not (destination.run and source.run == destination.run):
+        return FROM_MODELS.get(destination.role, FROM_MODELS.get(destination.name, frozenset()))
     if destination.run:
         if source.run == destination.run == SEVERAL_TRAINERS and source.role == destination.role == "trainer":
             return ALL
@@ -141,11 +148,11 @@ def is_of_another_process(destination: Place, port: int) -> bool:
     return is_process and port in OF_PROCESSES and port not in (destination.listens or ())
 
 
-def differences(found: Sequence[Obj]) -> Iterator[str]:
+def differences(found: Sequence[Obj], is_limited: bool = False) -> Iterator[str]:
     """The connections that the policies allow and the table does not, or the other way round."""
     for source in PLACES:
         for destination in PLACES:
-            wanted = expected(source, destination)
+            wanted = expected(source, destination, is_limited)
             for protocol, port in CONNECTIONS:
                 if is_of_another_process(destination, port):
                     continue
@@ -171,6 +178,24 @@ def test_no_two_processes_of_a_run_have_the_same_port() -> None:
 
 def test_the_policies_allow_exactly_the_connections_of_the_table() -> None:
     assert list(differences(policies())) == []
+
+
+def test_pods_with_models_reach_what_the_settings_name() -> None:
+    assert list(differences(policies({"modelEgress": MODEL_EGRESS}), is_limited=True)) == []
+
+
+def test_pods_with_models_reach_the_server_at_the_port_of_its_url() -> None:
+    settings = {"modelEgress": [], "storageServer": "https://rlrun-server.rlrun-system.svc:8443"}
+    found = [p for p in policies(settings) if "Egress" in p["spec"]["policyTypes"]]
+    for source in [place for place in PLACES if place.role in HOLD_MODELS]:
+        server = next(place for place in PLACES if place.role == "server")
+        assert [port for port in (8080, 8443) if is_allowed(found, source.end, server.end, port)] == [8443]
+
+
+@pytest.mark.parametrize("rule", [{}, {"to": []}, {"ports": [{"port": 443}]}])
+def test_a_rule_for_all_destinations_is_refused(rule: Obj) -> None:
+    with pytest.raises(ValidationError, match="modelEgress"):
+        policies({"modelEgress": [rule]})
 
 
 def test_processes_need_no_policy_of_user_code_to_be_closed_to_it() -> None:

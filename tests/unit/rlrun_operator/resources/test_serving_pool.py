@@ -11,6 +11,9 @@ from rlrun_operator.config.settings import OperatorSettings
 from rlrun_operator.resources.access.storage_access import StorageAccess
 from rlrun_operator.resources.serving_pool import PoolCredentials, PoolIdentity, differs, pool_children
 
+from tests.unit.rlrun_operator.resources.test_children import build as build_children
+from tests.unit.rlrun_operator.resources.test_children import templates
+
 Obj = dict[str, Any]
 IDENTITY = PoolIdentity("team", "a/b")
 TOKEN = "token-of-the-pool"
@@ -76,6 +79,18 @@ def test_the_sidecar_starts_from_the_order_and_has_a_token_for_storage() -> None
     assert source["serviceAccountToken"]["audience"] == f"rlrun/{IDENTITY.name}/serving"
     assert set(found["Secret"]["data"]) == {"RLRUN_TOKEN", "RLRUN_POOL_SERVER_KEY"}
     assert DesiredAdapters.model_validate_json(found["ConfigMap"]["data"]["order.json"]) == ORDER
+
+
+def test_engines_of_a_model_with_a_cache_mount_the_claim_that_runs_mount() -> None:
+    cached: Obj = {"cache": {"size": "20Gi"}}
+    pod = build(**cached)["Deployment"]["spec"]["template"]["spec"]
+    run = templates(build_children(cached))["reverse-inference"]["spec"]
+    (claim,) = (v for v in pod["volumes"] if v["name"] == "models")
+    assert claim["persistentVolumeClaim"]["readOnly"]
+    assert [v for v in pod["volumes"] if v["name"] == "models"] == [v for v in run["volumes"] if v["name"] == "models"]
+    (mount,) = (m for m in pod["containers"][0]["volumeMounts"] if m["name"] == "models")
+    assert mount["readOnly"]
+    assert "fetch-model" not in {c["name"] for c in pod.get("initContainers", [])}
 
 
 def test_pool_has_no_owner_and_is_not_a_child_of_a_run() -> None:

@@ -3,8 +3,8 @@ from typing import Any
 
 import pytest
 from rlrun.kube.errors import ApiError
+from rlrun_operator.cluster.finalizer_removal import WAIT_SECONDS
 from rlrun_operator.config.settings import OperatorSettings
-from rlrun_operator.finalizer_removal import WAIT_SECONDS
 from rlrun_operator.operator_process import STOP_SECONDS
 from rlrun_operator.runtime.leader_election import (
     DURATION_SECONDS,

@@ -13,7 +13,8 @@ async def ensure(cluster: FakeCluster) -> bytes:
 async def test_the_key_is_made_once() -> None:
     cluster = FakeCluster()
     key = await ensure(cluster)
-    assert len(key) == 32
+    assert len(base64.urlsafe_b64decode(key + b"=")) == 32
+    assert key.decode().isascii(), "a program may read it as text"
     assert await ensure(cluster) == key
     assert await ensure(FakeCluster()) != key
 

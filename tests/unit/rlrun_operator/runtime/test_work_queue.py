@@ -119,6 +119,90 @@ async def test_a_scheduled_key_keeps_its_priority(seconds: float) -> None:
     assert taken(queue) == [B, A]
 
 
+async def queued_as(*priorities: Priority) -> bool:
+    """Return whether a key that was queued with these priorities is processed for its progress only."""
+    queue: WorkQueue[RunKey] = WorkQueue()
+    for priority in priorities:
+        queue.add(A, priority)
+    assert await queue.get() == A
+    return queue.has_only_progress(A)
+
+
+@pytest.mark.parametrize("other", [Priority.EVENT, Priority.ROUTINE, Priority.RESYNC])
+async def test_a_key_is_processed_for_its_progress_only_if_nothing_else_has_queued_it(other: Priority) -> None:
+    assert await queued_as(Priority.PROGRESS)
+    assert await queued_as(Priority.PROGRESS, Priority.PROGRESS)
+    assert not await queued_as(Priority.PROGRESS, other)
+    assert not await queued_as(other, Priority.PROGRESS)
+    assert not await queued_as(Priority.PROGRESS, other, Priority.PROGRESS)
+
+
+async def test_progress_leaves_the_time_of_the_next_reconcile_as_it_is() -> None:
+    queue: WorkQueue[RunKey] = WorkQueue()
+    queue.add_after(A, 0.05)
+    queue.add(A, Priority.PROGRESS)
+    assert await queue.get() == A
+    assert (queue.has_only_progress(A), queue.delayed) == (True, 1)
+    queue.finish(A)
+    assert await asyncio.wait_for(queue.get(), 60) == A
+    assert not queue.has_only_progress(A)
+
+
+async def test_progress_during_a_reconcile_is_written_after_it() -> None:
+    queue: WorkQueue[RunKey] = WorkQueue()
+    queue.add(A)
+    await queue.get()
+    queue.add(A, Priority.PROGRESS)
+    assert not queue.has_only_progress(A), "the reconcile goes on"
+    assert len(queue) == 0, "no two workers may have the same key"
+    queue.finish(A)
+    assert await queue.get() == A
+    assert queue.has_only_progress(A)
+
+
+async def test_a_worker_writes_progress_and_reconciles_a_run_that_needs_more() -> None:
+    queue: WorkQueue[RunKey] = WorkQueue(base_delay=0.001)
+    seen: list[str] = []
+    answers: list[float | Exception | None] = [None, 0.0, RuntimeError("no")]
+
+    async def reconcile(key: RunKey) -> None:
+        seen.append("reconcile")
+
+    async def write_progress(key: RunKey) -> float | None:
+        seen.append("progress")
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    worker = asyncio.create_task(work(queue, reconcile, write_progress))
+    for expected in (1, 3, 5):
+        queue.add(A, Priority.PROGRESS)
+        await until(lambda: len(seen) == expected)  # noqa: B023
+        await until(lambda: not len(queue) and not queue.delayed)
+    worker.cancel()
+    assert seen == ["progress", "progress", "reconcile", "progress", "reconcile"]
+
+
+async def test_progress_does_not_end_the_backoff_of_reconciles_that_fail() -> None:
+    queue: WorkQueue[RunKey] = WorkQueue(base_delay=1)
+    queue.retry(A)
+    written = asyncio.Event()
+
+    async def write_progress(key: RunKey) -> None:
+        written.set()
+
+    async def reconcile(key: RunKey) -> None: ...
+
+    queue.add(A, Priority.PROGRESS)
+    worker = asyncio.create_task(work(queue, reconcile, write_progress))
+    await asyncio.wait_for(written.wait(), 60)
+    await asyncio.sleep(0)
+    worker.cancel()
+    assert queue.retry(A) == 2
+    queue.close()
+
+
 async def test_a_look_that_is_due_comes_after_a_later_event() -> None:
     queue: WorkQueue[RunKey] = WorkQueue()
     seen: list[RunKey] = []

@@ -44,6 +44,20 @@ async def test_the_first_deployed_adapter_gets_a_pool(pools: Pools) -> None:
     assert pools.cluster.events[0]["involvedObject"]["kind"] == "RLAdapter"
 
 
+async def test_a_pool_is_observed_with_the_informers_and_its_adapters_are_read(pools: Pools) -> None:
+    pools.follow()
+    await pools.deploy(adapter_object())
+    assert pools.state() == "Deployed"
+    pools.cluster.requests.clear()
+    await pools.reconcile()
+    secrets = [f"get Secret team/{KEY.identity.token_secret}", f"get Secret team/{KEY.identity.api_key_secret}"]
+    found = [call for call in pools.cluster.calls if call != "get Secret rlrun-system/s3"]
+    assert found == ["list rladapters in namespace team", *secrets]
+    pools.change(deployed=False)
+    await pools.reconcile(2)
+    assert pools.objects == []
+
+
 async def test_an_up_to_date_pool_is_not_written_again(pools: Pools) -> None:
     await pools.deploy(adapter_object())
     writes = pools.cluster.writes
@@ -266,7 +280,7 @@ async def test_pods_that_cannot_start_say_why(pools: Pools) -> None:
     )
     await pools.reconcile()
     assert pools.state() == "Deploying"
-    expected = "Unschedulable: serving: no node has enough free resources: no GPU."
+    expected = "Unschedulable: serving: no node can run the pod: no GPU."
     assert pools.status()["deploymentMessage"].startswith(expected)
     pods_status["containerStatuses"][0] |= {"state": {"waiting": {"reason": "CrashLoopBackOff"}}}
     pods_status["containerStatuses"][0] |= {"lastState": terminated(1, "OOMKilled")}

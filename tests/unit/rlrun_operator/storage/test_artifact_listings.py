@@ -1,6 +1,5 @@
 """When S3 is listed again, and when the last listing is used."""
 
-import itertools
 from dataclasses import replace
 from typing import Any
 
@@ -41,17 +40,16 @@ def ready(size: int = 100) -> Obj:
 class Bench:
     def __init__(self) -> None:
         self.now = 0.0
-        self.moments = itertools.count()
         self.artifacts = FakeArtifacts()
         self.artifacts.folders[URI] = manifest(5)
-        self.listings = ArtifactListings(self.artifacts, SETTINGS, lambda: self.now, self.moments.__next__, lambda: 1.0)
+        self.listings = ArtifactListings(self.artifacts, SETTINGS, lambda: self.now, lambda: 1.0)
         run = run_object(checkpoints={"interval": 5}, maxSteps=100)
         schedule = UploadSchedule.of(RLRunSpec.model_validate(run["spec"]), None, SETTINGS)
         status = RLRunStatus(phase=Phase.running, attempt=1)
         self.request = ListingRequest(run, status, schedule, {"A": "b"}, [ready()], [pod()], report())
 
-    async def is_kept(self, read_after: int | None = None, **changes: Any) -> bool:
-        return (await self.listings.list(replace(self.request, **changes), read_after)).is_kept
+    async def is_kept(self, *, is_fresh: bool = False, **changes: Any) -> bool:
+        return (await self.listings.list(replace(self.request, **changes), is_fresh=is_fresh)).is_kept
 
 
 @pytest.fixture
@@ -68,10 +66,9 @@ async def test_a_pod_that_has_not_begun_has_uploaded_nothing(bench: Bench) -> No
     assert not await bench.is_kept(pods=[pod(), {**new, "status": {"phase": "Running"}}])
 
 
-async def test_a_listing_from_before_a_moment_is_not_used_and_one_from_after_it_is(bench: Bench) -> None:
-    moment = next(bench.moments)
-    assert not await bench.is_kept(moment)
-    assert await bench.is_kept(moment)
+async def test_a_decision_uses_no_earlier_listing(bench: Bench) -> None:
+    assert not await bench.is_kept(is_fresh=True)
+    assert await bench.is_kept()
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from tests.support.run_processes import RUN_URI, World
 
 pytestmark = pytest.mark.slow
 
-STATE = f"{RUN_URI}/orchestrator/state.json"
+STATE = f"{RUN_URI}/orchestrator/state-000001.json"
 STEPS = 8
 
 

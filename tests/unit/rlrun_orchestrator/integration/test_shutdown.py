@@ -121,7 +121,7 @@ async def test_shutdown_writes_the_newest_state_and_final_status(make: MakeWorld
     cut = await make(1)
     running = asyncio.create_task(cut.run())
     await cut.until(lambda: len(cut.trainer.batches) >= 3)
-    del cut.store.objects[f"{RUN_URI}/orchestrator/state.json"]
+    del cut.store.objects[f"{RUN_URI}/orchestrator/state-000001.json"]
     cut.stop.set()
     assert await running == 1, "so that the Job starts another pod"
     assert cut.state()["step"] in (2, 3)

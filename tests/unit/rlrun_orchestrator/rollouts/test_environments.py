@@ -1,5 +1,6 @@
 """Load of environments whose workers run few rollouts at a time."""
 
+import asyncio
 from types import SimpleNamespace
 from typing import Any
 
@@ -49,3 +50,23 @@ def test_a_group_has_time_for_the_rollouts_that_wait() -> None:
     assert member.limit is not None
     member.limit.take(8)
     assert not member.has_room(8), "the group would wait in the environment"
+
+
+async def test_a_server_that_reports_more_places_lets_waiting_rollouts_start() -> None:
+    client: Any = SimpleNamespace(name="words", group_deadline=100.0)
+    member = PooledEnvironment(client, load=LoadLimits(group_rollouts=4))
+    member.update(info(workers=1))
+    assert member.limit is not None
+    member.limit.take(4)
+    started = asyncio.Event()
+
+    async def roll_out() -> None:
+        async with member.wait_for_room(4):
+            started.set()
+
+    task = asyncio.create_task(roll_out())
+    await asyncio.sleep(0.01)
+    assert not started.is_set()
+    member.update(info(workers=2))
+    async with asyncio.timeout(20):
+        await task

@@ -30,7 +30,7 @@ def version(**changes: object) -> str:
 
 
 def test_the_version_is_that_of_the_content_without_estimates() -> None:
-    assert version() == version(eta_seconds=3.0, groups=GroupCounts(in_flight=1), version="earlier")
+    assert version() == version(eta_seconds=3.0, groups=GroupCounts(in_flight=1), version="earlier", policy_version=3)
     assert len({version(), version(step=4), version(phase=RunPhase.completed), version(reward_errors=1)}) == 4
 
 

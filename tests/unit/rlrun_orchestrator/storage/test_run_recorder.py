@@ -16,7 +16,8 @@ from rlrun.storage.samples.scan import scan
 from rlrun.storage.samples.summary import StepSamples
 from rlrun.storage.store import Unreachable
 from rlrun_orchestrator.storage import run_recorder
-from rlrun_orchestrator.storage.run_recorder import RunRecorder, saved_state, state_uri
+from rlrun_orchestrator.storage.run_recorder import RunRecorder
+from rlrun_orchestrator.storage.state_files import checkpoint_state_uri, claim_state
 from rlrun_orchestrator.storage.upload_spool import UploadSpool
 
 from tests.support.ended_groups import step_rollouts
@@ -24,7 +25,7 @@ from tests.support.run_processes import RUN_URI, World
 from tests.support.run_store import RunStore
 
 LAYOUT = RunLayout(S3Uri.parse(RUN_URI))
-STATE = f"{RUN_URI}/orchestrator/state.json"
+STATE = f"{RUN_URI}/orchestrator/state-000001.json"
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 AWAY = Unreachable("s3://bucket does not answer at http://s3")
 
@@ -116,7 +117,7 @@ async def test_objects_that_exceed_the_spool_limit_are_dropped_and_counted(tmp_p
     desk.store.away = None
     await desk.recorder.close(5.0)
     written = sorted(key.rsplit("/", 1)[-1] for key in desk.store.objects)
-    assert "state.json" in written
+    assert "state-000001.json" in written
     assert "step-000004.jsonl.zst" in written, "the oldest went first"
     assert desk.recorder.dropped_objects == 6 - len(written) > 0
 
@@ -181,8 +182,8 @@ async def test_objects_spooled_by_a_killed_process_are_uploaded_by_the_next_one(
     await asyncio.gather(*first.recorder._tasks, return_exceptions=True)
     second = Desk(RunStore(), tmp_path)
     second.store.objects[STATE] = b'{"step": 0}'
-    found = await saved_state(second.store, LAYOUT, second.recorder.spool)  # type: ignore[arg-type]
-    assert found == {"step": 1}, "newer than what S3 has"
+    _, found = await asyncio.to_thread(claim_state, second.store, LAYOUT, second.recorder.spool)
+    assert json.loads(found) == {"step": 1}, "newer than what S3 has"
     second.recorder.start()
     await second.recorder.close(5.0)
     assert json.loads(second.store.objects[STATE]) == {"step": 1}
@@ -243,7 +244,7 @@ async def test_a_checkpoint_state_is_stored_by_step(desk: Desk) -> None:
     await desk.recorder._queue.join()
     assert await desk.recorder.load_checkpoint_state(7) == {"step": 7}
     await desk.recorder.close(5.0)
-    assert str(state_uri(LAYOUT, 7)) in desk.store.objects
+    assert str(checkpoint_state_uri(LAYOUT, 7)) in desk.store.objects
 
 
 async def test_a_state_is_uploaded_after_the_metrics_of_its_step(tmp_path: Path) -> None:

@@ -111,6 +111,25 @@ async def test_uploads_that_fail_are_a_warning_until_they_work(world: World) -> 
     assert seen == [False, False, True, False, False, False], "though no copy is due after step 3"
 
 
+async def test_a_checkpoint_that_would_not_fit_into_the_grace_period_is_a_warning_until_it_does(world: World) -> None:
+    world.spec |= {"maxSteps": 6, "checkpoints": {"interval": 1}, "maxAsyncLevel": 0, "oversamplingFactor": 1}
+    problem = Problem(reason="CheckpointExceedsGracePeriod", message="the newest checkpoint took 80 s")
+    seen: list[bool] = []
+    state, train = world.trainer.state, world.trainer._train
+
+    def slow() -> Any:
+        return state().model_copy(update={"shutdown": problem if 2 <= world.trainer.step <= 3 else None})
+
+    async def watched(request: Any) -> Any:
+        seen.append(any(warning == problem for warning in (await world.status()).warnings))
+        return await train(request)
+
+    world.trainer.state, world.trainer._train = slow, watched  # type: ignore[method-assign]
+    await world.start()
+    assert await world.run() == 0
+    assert seen == [False, False, True, True, False, False]
+
+
 async def test_the_state_in_a_checkpoint_is_that_of_its_step(world: World) -> None:
     world.spec |= {"maxSteps": 4, "checkpoints": {"interval": 1}}
     world.trainer.copying = 0.05

@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 from fastapi import FastAPI
 from rlrun.protocol.storage_access import SIGN_PATH
+from rlrun.service.listening import listen
 from rlrun_server.app import server_app
 from rlrun_server.http import client_memory
 from rlrun_server.http.body import read_body
 from rlrun_server.http.client_memory import ByteBudget, ClientMemory, WithMemory
 from rlrun_server.http.endpoint import Endpoint
-from rlrun_server.http.serving import listen, serving_on
+from rlrun_server.http.serving import serving_on
 from rlrun_server.rest.rest_app import Guard
 from starlette.applications import Starlette
 from starlette.middleware import Middleware

@@ -1,6 +1,7 @@
 """Limits on open connections: who is refused, and who makes room."""
 
-from rlrun_server.http.connection_limits import ConnectionLimits, OpenConnection
+import pytest
+from rlrun_server.http.connection_limits import MAX_PER_ADDRESS, ConnectionLimits, LongRequests, OpenConnection
 
 
 def admit(limits: ConnectionLimits, host: str, closed: list[str]) -> OpenConnection | None:
@@ -25,6 +26,15 @@ def test_one_source_has_its_share() -> None:
     assert limits.count == 2
     assert admit(limits, "2001:db8::3", closed)
     assert not closed
+
+
+def test_busy_connections_are_counted_apart() -> None:
+    limits = ConnectionLimits(total=10, per_address=2)
+    first = busy(admit(limits, "10.0.0.1", []))
+    admit(limits, "10.0.0.2", [])
+    assert (limits.count, limits.busy, limits.total) == (2, 1, 10)
+    limits.release(first)
+    assert (limits.count, limits.busy) == (1, 0)
 
 
 def test_idle_connections_of_a_source_make_room_for_its_new_ones() -> None:
@@ -84,3 +94,28 @@ def test_requests_in_progress_are_not_closed() -> None:
     assert admit(limits, "one", closed) is None
     assert not closed
     assert limits.refused == 1
+
+
+def test_pods_that_share_a_network_with_the_server_have_a_share_each() -> None:
+    limits = ConnectionLimits(total=10, per_address=2)
+    closed: list[str] = []
+    own = "2001:db8:0:5::1"
+    for _ in range(2):
+        one = limits.admit("2001:db8:0:5::7", lambda: closed.append("a neighbour's"), own)
+        busy(one)
+    assert limits.admit("2001:db8:0:5::7", lambda: None, own) is None
+    assert limits.admit("2001:db8:0:5::8", lambda: None, own)
+    assert not closed
+
+
+@pytest.mark.parametrize("per_address", [1, 2, 3, 10, 99, 250, 1000, 100_000])
+def test_long_requests_leave_connections_of_an_address_for_others(per_address: int) -> None:
+    long = LongRequests.of(per_address)
+    assert min(long.streams, long.completions) >= 1
+    if per_address >= 10:
+        assert long.streams + long.completions <= 0.9 * per_address
+    assert (long.streams, long.completions) <= (400, 128)
+
+
+def test_an_ingress_is_not_filled_by_default() -> None:
+    assert LongRequests.of(MAX_PER_ADDRESS) == LongRequests(streams=100, completions=125)

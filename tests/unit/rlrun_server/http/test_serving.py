@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from rlrun.service.listening import listen
 from rlrun_operator.runtime.server_certificate import make_certificate
 from rlrun_server.http import connection
 from rlrun_server.http import serving as serving_module
@@ -17,7 +18,7 @@ from rlrun_server.http.body import read_body
 from rlrun_server.http.connection import MAX_HEADER_BYTES
 from rlrun_server.http.connection_limits import ConnectionLimits
 from rlrun_server.http.endpoint import Endpoint, PathDispatcher
-from rlrun_server.http.serving import listen, serving, serving_on
+from rlrun_server.http.serving import serving, serving_on
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
@@ -311,3 +312,31 @@ async def test_a_connection_without_requests_ends(port: int, monkeypatch: pytest
         with contextlib.suppress(ConnectionResetError):
             assert await reader.read() == b""
         writer.close()
+
+
+@pytest.mark.parametrize("place", ["admit", "accept"])
+async def test_an_error_of_the_server_itself_does_not_end_the_acceptance(
+    place: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(serving_module, "TICK_SECONDS", 0.01)
+    limits = ConnectionLimits()
+    planted = [RuntimeError("planted")]
+    holder = limits if place == "admit" else asyncio.get_running_loop()
+    name = "admit" if place == "admit" else "sock_accept"
+    real = getattr(holder, name)
+
+    def fail_once(*args: object) -> object:
+        if planted:
+            raise planted.pop()
+        return real(*args)
+
+    monkeypatch.setattr(holder, name, fail_once)
+    sockets = listen("127.0.0.1", 0)
+    port = int(sockets[0].getsockname()[1])
+    async with asyncio.timeout(60), serving_on(application, sockets, limits=limits):
+        if place == "admit":
+            with contextlib.suppress(ConnectionResetError):
+                assert await exchange(port, post("/echo", "Content-Length: 0")) == b""
+        assert await answers("127.0.0.1", port)
+    assert not planted
+    assert "RuntimeError: planted" in caplog.text

@@ -339,10 +339,15 @@ async def test_bad_bodies(api: InferenceApi, engine: CompletionEngine, body: byt
 async def test_engines_load_no_files_from_addresses(api: InferenceApi, engine: CompletionEngine) -> None:
     user = api.user("ann", "team")
     for url, status in (("http://169.254.169.254/", 400), ("file:///etc/passwd", 400), ("data:image/png;base64,", 200)):
-        for part in ({"type": "image_url", "image_url": {"url": url}}, {"type": "audio_url", "audio_url": url}):
+        for part in (
+            {"type": "image_url", "image_url": {"url": url}},
+            {"type": "audio_url", "audio_url": url},
+            {"type": "input_image", "input_image": {"image_url": url}},
+        ):
             messages = [{"role": "user", "content": [{"type": "text", "text": "a"}, part]}]
             answer = await api.client.post(CHAT, json={**BODY, "messages": messages}, headers=user)
             assert answer.status_code == status, answer.text
+            assert status == 200 or "messages[0].content[1]" in answer.json()["error"]["message"]
 
 
 async def test_other_types_and_paths(api: InferenceApi, engine: CompletionEngine) -> None:
@@ -382,7 +387,7 @@ async def test_a_large_body(api: InferenceApi, engine: CompletionEngine) -> None
 
 
 async def test_before_all_adapters_are_listed(api: InferenceApi) -> None:
-    api.rest.services.objects.adapters.is_listed = False
+    api.rest.services.objects.adapters._synced.clear()
     user = api.user("ann", "team")
     for answer in (
         await api.client.post(CHAT, json=BODY, headers=user),

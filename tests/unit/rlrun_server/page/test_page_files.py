@@ -37,6 +37,11 @@ def test_the_hash_is_that_of_the_import_map_as_it_is_sent() -> None:
     assert script_hash == "sha256-" + base64.b64encode(hashlib.sha256(found[2].encode()).digest()).decode()
 
 
+def test_the_page_offers_the_login_at_the_issuer_if_there_is_one() -> None:
+    shells = [load_page(has_issuer=has_issuer).shell.content for has_issuer in (False, True)]
+    assert [b'<meta name="rlrun-issuer">' in shell for shell in shells] == [False, True]
+
+
 def test_a_changed_file_changes_all_addresses(tmp_path: Path) -> None:
     (tmp_path / "index.html").write_text(SHELL)
     (tmp_path / "main.js").write_text("// " + "a" * 500)

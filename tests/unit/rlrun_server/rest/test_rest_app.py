@@ -30,7 +30,7 @@ def routes() -> list[APIRoute]:
     return found
 
 
-FOR_ANYONE = {("POST", "/session"), ("DELETE", "/session")}
+FOR_ANYONE = {("POST", "/session"), ("POST", "/session:oidc"), ("DELETE", "/session")}
 """Login and logout."""
 
 

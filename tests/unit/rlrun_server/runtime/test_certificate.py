@@ -2,13 +2,14 @@
 
 import asyncio
 import ssl
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 from rlrun_operator.runtime.server_certificate import make_certificate
 from rlrun_server.runtime import certificate
 from rlrun_server.runtime.certificate import Certificate, CertificateInvalid
+from rlrun_server.runtime.metrics import REGISTRY
 
 
 @pytest.fixture
@@ -17,9 +18,9 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def write(folder: Path) -> str:
+def write(folder: Path, now: datetime | None = None) -> str:
     """Write a new certificate and return its authority."""
-    made = make_certificate("localhost", datetime.now(UTC))
+    made = make_certificate("localhost", now or datetime.now(UTC))
     for name in ("tls.crt", "tls.key"):
         (folder / name).write_bytes(made[name])
     return made["ca.crt"].decode()
@@ -39,6 +40,21 @@ async def is_trusted(context: ssl.SSLContext, authority: str) -> bool:
         return True
     finally:
         server.close()
+
+
+def test_the_metrics_have_the_validity_of_the_certificate_in_use(folder: Path) -> None:
+    now = datetime(2026, 1, 1, tzinfo=UTC)
+    write(folder, now)
+    server = Certificate(folder)
+    first = REGISTRY.get_sample_value("rlrun_server_certificate_not_after_seconds")
+    assert first is not None
+    assert first > now.timestamp()
+    write(folder, now + timedelta(days=30))
+    assert server.load()
+    assert REGISTRY.get_sample_value("rlrun_server_certificate_not_after_seconds") == first + 30 * 86400
+    start = REGISTRY.get_sample_value("rlrun_server_certificate_not_before_seconds")
+    assert start is not None
+    assert start < first
 
 
 async def test_new_connections_get_the_renewed_certificate(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

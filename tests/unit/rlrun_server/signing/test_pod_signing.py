@@ -37,7 +37,7 @@ def signing(api: ReviewingApi, clock: Clock, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "id")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "key")
     settings = ServerSettings(signatures_per_second=10, reviews_per_second=1)
-    safety = StoreSafety()
+    safety = StoreSafety(clock)
     safety.record(SigningVerdict(SigningMethod.headers))
     signer = S3Signer("http://s3:8333", None)
     return Signing(settings, signer, TokenReviews(api.create, clock), lambda: [KEY], clock, safety)

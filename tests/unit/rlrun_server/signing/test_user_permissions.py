@@ -98,6 +98,26 @@ def test_files_of_a_package_are_in_a_version() -> None:
     assert check("a/b/environments/me/env/1.0/", Operation.delete) == "delete rlenvironments in namespace me"
 
 
+@pytest.mark.parametrize("operation", Operation)
+@pytest.mark.parametrize(
+    ("key", "field"),
+    [
+        (".owner/1.0/x.whl", "name '.owner'"),
+        (".Owner/1.0/x.whl", "name '.Owner'"),
+        ("-env/1.0/x.whl", "name '-env'"),
+        ("env/.1/x.whl", "version '.1'"),
+        ("env/1.0/.owner", "file '.owner'"),
+    ],
+)
+def test_names_of_the_platform_are_refused_by_their_field(key: str, field: str, operation: Operation) -> None:
+    for owner in ("me", "acme"):
+        request = S3Request(operation, "bucket", f"a/b/environments/{owner}/{key}")
+        with pytest.raises(RequestNotAllowed, match=f"the {field} of an environment package must begin with a letter"):
+            required_check(request, ROOT, OWNERS, "team-a", once=True)
+    with pytest.raises(RequestNotAllowed, match=r"the owner '\.owner' of an environment package must begin"):
+        required_check(S3Request(operation, "bucket", "a/b/environments/.owner/env/1.0/x"), ROOT, {}, "", once=True)
+
+
 SEGMENT = st.sampled_from(
     [*FOLDERS, "environments", "models", "policy", "a", "b", "team", "me", "acme", "uid"]
 ) | st.text(string.ascii_lowercase + "-.", min_size=1, max_size=6)

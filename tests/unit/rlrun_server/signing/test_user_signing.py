@@ -7,8 +7,16 @@ from pathlib import Path
 import pytest
 import urllib3
 from botocore.awsrequest import AWSRequest
-from rlrun.protocol.user_storage import LOCATION_PATH
-from rlrun.storage.errors import AlreadyExists, StorageServerUnavailable
+from rlrun.protocol.storage_access import PAYLOAD_HASH
+from rlrun.protocol.user_storage import LOCATION_PATH, USER_SIGN_PATH
+from rlrun.storage.errors import (
+    AlreadyExists,
+    BucketMissing,
+    NotImplementedByStore,
+    StorageServerUnavailable,
+    StoreError,
+    Unreachable,
+)
 from rlrun.storage.layout import S3Uri, package_owner_record
 from rlrun.storage.manifest import ArtifactKind
 from rlrun.storage.store import PART_BYTES, AccessDenied
@@ -156,6 +164,7 @@ def test_a_namespace_that_is_made_again_does_not_inherit_the_packages_of_the_ear
     user.put_bytes(package / "1.0/x.whl", b"first", replace=False)
     user.put_bytes(package / "1.1/x.whl", b"first", replace=False)
     server.api.add_namespace(team, "second")
+    server.owners._uids._known.clear()  # as after NAMESPACE_SECONDS
     for change in (
         lambda: user.put_bytes(package / "1.2/x.whl", b"second", replace=False),
         lambda: user.put_bytes(package / "1.0/x.whl", b"second"),
@@ -168,6 +177,34 @@ def test_a_namespace_that_is_made_again_does_not_inherit_the_packages_of_the_ear
     with pytest.raises(AccessDenied):
         user.put_bytes(record, b"second")
     assert s3_server.store().get_bytes(record) == b"first"
+
+
+@pytest.mark.parametrize(
+    ("failure", "status"),
+    [
+        (Unreachable("no answer"), 503),
+        (AccessDenied("the key is wrong"), 403),
+        (BucketMissing("there is no bucket"), 403),
+        (NotImplementedByStore("no If-None-Match"), 403),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_a_record_of_an_owner_that_no_repetition_reads_is_refused_with_the_reason(
+    server: SigningServer, team: str, failure: StoreError, status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> bytes:
+        raise failure
+
+    monkeypatch.setattr(server.owners._store, "get_range", fail)
+    token = server.user(f"author-of-{team}", f"create rlenvironments in {team}")
+    url = f"{server.s3.endpoint}/{server.s3.bucket}/{PREFIX}/environments/{team}/env/1.0/x.whl"
+    headers = {"if-none-match": "*", PAYLOAD_HASH: "0" * 64}
+    asked = {"method": "PUT", "url": url, "headers": headers, "namespace": team}
+    answer = urllib3.request(
+        "POST", server.url + USER_SIGN_PATH, json=asked, headers={"Authorization": f"Bearer {token}"}
+    )
+    assert (answer.status, answer.json()["reason"]) == (status, failure.reason)
+    assert str(failure) in answer.json()["message"]
 
 
 def test_the_condition_is_part_of_the_signature(server: SigningServer, team: str) -> None:

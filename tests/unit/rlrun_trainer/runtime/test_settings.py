@@ -35,3 +35,12 @@ def test_processes_of_one_machine_share_its_cores(tmp_path: Path) -> None:
     assert cpu_threads({"LOCAL_WORLD_SIZE": "2"}, file) == max(1, cores // 2)
     assert cpu_threads({"LOCAL_WORLD_SIZE": "64"}, file) == 1
     assert cpu_threads({"LOCAL_WORLD_SIZE": "2", "RLRUN_THREADS": "3"}, file) == 3
+
+
+def test_the_pod_tells_how_many_gpus_it_requests_and_how_many_divide_the_weights() -> None:
+    variables = {"RLRUN_GPUS": "8", "RLRUN_SHARD_SIZE": "4", "RLRUN_DEVICE": "cpu"}
+    found = parse([], variables)
+    assert (found.gpus, found.shard_size, found.device) == (8, 4, "cpu")
+    assert parse([], {"RLRUN_GPUS": "0"}).gpus == 0, "none, which is not the same as any number"
+    none = parse([], {})
+    assert (none.gpus, none.shard_size, none.device) == (None, None, "auto")

@@ -135,6 +135,8 @@ def test_urls_are_judged_by_their_text(url: str, refusal: str | None) -> None:
         (["10.96.0.0/16"], "http://teacher.models.svc/v1", True),
         (["10.96.0.0/16"], "http://10.96.1.2/v1", True),
         (["10.96.0.0/16"], "http://10.97.1.2/v1", False),
+        (["10.96.1.2/16"], "http://10.96.3.4/v1", True),
+        (["10.96.1.2/16"], "http://10.97.1.2/v1", False),
         (["127.0.0.1"], "http://127.0.0.1:8000/v1", True),
         (["127.0.0.1"], "http://127.0.0.2:8000/v1", False),
         (["0.0.0.0/0", "::/0"], "http://169.254.169.254/v1", False),
@@ -146,8 +148,8 @@ def test_listed_hosts_and_networks_are_open(entries: list[str], url: str, allowe
 
 @pytest.mark.parametrize(
     "entry",
-    ["", "http://teacher.models.svc", "teacher:8000", "10.0.0.1/8", "10.*", "teacher.*", "*", "127.1", "127.0.0.0/8",
-     "169.254.0.0/16", "fe80::/10", "a,b"],
+    ["", "http://teacher.models.svc", "teacher:8000", "10.*", "teacher.*", "*", "127.1", "127.0.0.0/8",
+     "169.254.0.0/16", "fe80::/10", "a,b", "10.0.0.0/08", "10.0.0.0/255.0.0.0", " 10.0.0.1", "fe80::1%eth0"],
 )  # fmt: skip
 def test_entries_that_would_not_do_what_they_say_are_refused(entry: str) -> None:
     with pytest.raises(ValueError, match=r"is not a host name|is a range") as caught:

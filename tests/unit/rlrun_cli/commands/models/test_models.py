@@ -21,13 +21,13 @@ def test_models(rlrun: Rlrun, api: FakeCluster) -> None:
 
 def test_a_model_is_found_by_its_id_and_by_its_name(rlrun: Rlrun, api: FakeCluster) -> None:
     warning = {"type": "Warnings", "status": "True", "reason": "CredentialInPlainText", "message": "move it"}
-    api.put(
-        custom_object(
-            RLMODEL, "a", spec={"id": "a/a", "source": f"hf://a/a@{'0' * 40}"}, status={"conditions": [warning]}
-        )
-    )
+    unknown = {"type": "WeightsCached", "status": "Unknown", "reason": "NotStarted", "message": "no run"}
+    source = f"hf://a/a@{'0' * 40}"
+    conditions = {"conditions": [warning, unknown]}
+    api.put(custom_object(RLMODEL, "a", spec={"id": "a/a", "source": source}, status=conditions))
     shown = rlrun("model", "get", "a/a").out
     assert "CredentialInPlainText: move it" in shown
+    assert "NotStarted" not in shown
     assert rlrun("models", "get", "a").out == shown
     assert json.loads(rlrun("models", "get", "a/a", "-o", "json").out)["metadata"]["name"] == "a"
     assert rlrun("models", "get", "b/b").code == 1

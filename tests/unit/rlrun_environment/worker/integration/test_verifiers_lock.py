@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from rlrun_environment.worker.loading import load
 
+from tests.support.locks import pins
 from tests.support.source_tree import ROOT
 
 SERVER = """
@@ -33,13 +34,8 @@ asyncio.run(main())
 """
 
 
-def pins(lock: str) -> dict[str, str]:
-    lines = (ROOT / "requirements" / lock).read_text().splitlines()
-    return dict(line.split("==") for line in lines)
-
-
 def test_these_tests_have_the_versions_of_the_image() -> None:
-    image, here = pins("environment-v0.lock"), pins("dev.lock")
+    image, here = (pins(ROOT / "requirements" / name) for name in ("environment-v0.lock", "dev.lock"))
     for name in ("verifiers", "mcp", "prime-sandboxes", "prime-tunnel", "openai", "openai-agents", "datasets"):
         assert here[name] == image[name]
 

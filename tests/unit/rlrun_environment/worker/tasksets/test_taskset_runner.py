@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import os
 import re
 from pathlib import Path
 
@@ -299,7 +298,7 @@ async def test_an_episode_that_takes_too_long_is_ended_and_named(make_runner, ma
     assert reasons(result) == ["EnvironmentTimeout"]
     assert "rolloutTimeoutSeconds" in result.rollouts[0].error.message
     assert [one.rollout_id for one in result.rollouts] == upstream.rollouts
-    assert upstream.cancelled == 1
+    await until(lambda: upstream.cancelled == 1)
 
 
 async def test_the_time_of_an_episode_begins_with_its_turn(make_runner, make_group, monkeypatch):
@@ -322,17 +321,20 @@ async def test_the_time_of_an_episode_begins_with_its_turn(make_runner, make_gro
 
 
 async def test_a_group_that_is_cancelled_leaves_no_program(make_runner, make_group, upstream):
-    upstream.reply = lambda n, body: asyncio.sleep(60)
+    # Children of this process by any of its threads; servers of other tests may be among them.
+    def children() -> set[str]:
+        threads = Path("/proc/self/task").iterdir()
+        return {child for thread in threads for child in (thread / "children").read_text().split()}
+
+    before = children()
+    upstream.reply = lambda n, body: asyncio.sleep(600)
     work = asyncio.create_task(make_runner(REVERSE, harness=NULL).run(make_group(rollouts=1)))
-    while not upstream.requests:
-        assert not work.done()
-        await asyncio.sleep(0.05)
+    await until(lambda: work.done() or bool(upstream.requests))
     work.cancel()
     with pytest.raises(asyncio.CancelledError):
         await work
-    assert upstream.cancelled == 1
-    children = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children")
-    await until(lambda: not children.read_text().split())
+    await until(lambda: upstream.cancelled == 1)
+    await until(lambda: children() <= before)
 
 
 async def test_a_refusal_of_the_gateway_is_the_rollouts_error(make_runner, make_group, upstream):

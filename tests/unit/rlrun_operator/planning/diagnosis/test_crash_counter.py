@@ -31,6 +31,11 @@ class TestRestarts:
         found = count_restarts([], [evicted])
         assert (found.restarts, found.crashes) == (1, [])
 
+    @pytest.mark.parametrize(("code", "reason"), [(255, "Unknown"), (137, "ContainerStatusUnknown")])
+    def test_container_that_was_gone_after_a_restart_of_its_node_is_not_a_crash(self, code: int, reason: str) -> None:
+        found = count_restarts([], [pod("trainer", restarts=1, last=terminated(code, reason))])
+        assert (found.restarts, found.crashes, found.components[0].crashes) == (1, [], 0)
+
     def test_pod_that_its_node_stopped_without_an_error_is_a_replacement(self) -> None:
         stopped = pod("environment", "env-0", phase="Succeeded", state=terminated(0))
         stopped["spec"]["restartPolicy"] = "Always"

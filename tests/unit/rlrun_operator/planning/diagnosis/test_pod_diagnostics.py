@@ -3,12 +3,25 @@
 from typing import Any
 
 import pytest
+from rlrun.api.base.pod_shape import OWN_CONTAINERS
+from rlrun.api.run_status import StartupFailureKind
 from rlrun.protocol.problem import Problem
-from rlrun_operator.planning.diagnosis.pod_diagnostics import diagnose_pod, pod_problems
+from rlrun_operator.planning.diagnosis.pod_diagnostics import MEMORY_ADVICE, diagnose_pod, pod_problems
+from rlrun_operator.planning.plan.pod_event import PodEvent
 
-from tests.support.cluster_objects import NODE_FULL, OUT_OF_DISK, evict, pod, terminated
+from tests.support.cluster_objects import (
+    NODE_FULL,
+    OUT_OF_DISK,
+    evict,
+    inject,
+    pod,
+    reject,
+    terminated,
+    without_container,
+)
 
 Obj = dict[str, Any]
+WAITING_NEW = {"waiting": {"reason": "SomethingNewError", "message": "no such thing"}}
 TROUBLES: list[tuple[str, Obj, str | None, str]] = [
     ("ready", pod("trainer", ready=True, last=terminated(1)), None, ""),
     ("just starting", pod("trainer"), None, ""),
@@ -50,7 +63,21 @@ TROUBLES: list[tuple[str, Obj, str | None, str]] = [
     ("trainer out of disk", evict(pod("trainer"), OUT_OF_DISK[1]), "TrainerOutOfDisk", "trainer.resources"),
     ("engine out of disk", evict(pod("inference"), OUT_OF_DISK[2]), "InferenceOutOfDisk", "inference.resources"),
     ("orchestrator out of disk", evict(pod("orchestrator")), "OrchestratorOutOfDisk", "ephemeralStorage"),
-    ("evicted for a full node", evict(pod("environment"), NODE_FULL), "EnvironmentCrashed", "exit code 137"),
+    ("evicted for a full node", evict(pod("environment"), NODE_FULL), "PodEvicted", "low on resource"),
+    ("refused by its node", reject(pod("trainer", phase="Pending")), "PodRejected", "no healthy devices present"),
+    (
+        "gone with its node",
+        pod("trainer", restarts=1, last=terminated(255, "Unknown")),
+        "ContainerLost",
+        "was restarted",
+    ),
+    (
+        "of another architecture",
+        pod("trainer", state=terminated(128, "StartError", "exec /usr/bin/python: exec format error")),
+        "CreateFailed",
+        "exec format error. Correct",
+    ),
+    ("waits for what Kubernetes has no list of", pod("trainer", state=WAITING_NEW), "CreateFailed", "no such thing"),
     (
         "crash with a log",
         pod("trainer", state=terminated(1, message="Traceback\n  File\nValueError: bad shape")),
@@ -137,3 +164,68 @@ def test_a_problem_of_the_replacement_comes_before_the_eviction() -> None:
     evicted = evict(pod("environment", "env-0", uid="old"))
     replacement = pod("environment", "env-0", uid="new", state={"waiting": {"reason": "ErrImagePull"}})
     assert [found.problem.reason for found in pod_problems([evicted, replacement])] == ["ImagePullFailed"]
+
+
+def test_rejection_explains_why_its_replacement_is_starting() -> None:
+    refused = reject(pod("trainer", uid="old", phase="Pending"), startTime="2026-01-01T01:00:00Z")
+    replacement = pod("trainer", uid="new", created="2026-01-01T01:00:02Z")
+    (found,) = pod_problems([refused, replacement])
+    assert (found.component, found.problem.reason, found.final) == ("trainer", "PodRejected", False)
+
+
+@pytest.mark.parametrize(
+    ("role", "container", "setting"),
+    [
+        ("trainer", "trainer", "trainer.resources.limits.memory"),
+        ("inference", "vllm", "inference.resources.limits.memory"),
+        ("inference", "sidecar", "runs.sidecarResources"),
+        ("inference", "engine-access", "runs.sidecarResources"),
+        ("inference", "fetch-model", "runs.fetcherResources"),
+        ("trainer", "fetch-model", "runs.fetcherResources"),
+        ("environment", "environment", "computeSize"),
+        ("orchestrator", "orchestrator", "runs.orchestratorResources"),
+    ],
+)
+def test_out_of_memory_names_the_setting_of_the_container(role: str, container: str, setting: str) -> None:
+    found = diagnose_pod(pod(role, state=terminated(137, "OOMKilled"), container=container))
+    assert found
+    assert found.problem.reason == f"{role.capitalize()}OutOfMemory"
+    assert setting in found.problem.message
+
+
+def test_every_container_has_a_setting_of_its_memory() -> None:
+    assert {name for names in OWN_CONTAINERS.values() for name in names} == set(MEMORY_ADVICE)
+
+
+MISSING = PodEvent("FailedMount", 'MountVolume.SetUp failed for volume "config" : configmap "x" not found', True)
+
+
+@pytest.mark.parametrize("waits", ["ContainerCreating", "PodInitializing"])
+def test_a_pod_without_a_container_is_explained_by_its_newest_event(waits: str) -> None:
+    obj = without_container(waits=waits)
+    found = diagnose_pod(obj, MISSING)
+    assert found
+    assert (found.problem.reason, found.startup_failure) == ("VolumeMountFailed", StartupFailureKind.config_error)
+    assert 'configmap "x" not found' in found.problem.message
+    assert [p.problem for p in pod_problems([obj], {"pod-trainer": MISSING})] == [found.problem]
+    assert diagnose_pod(obj) is None
+
+
+@pytest.mark.parametrize(
+    "obj",
+    [
+        pod("trainer", ready=True),
+        pod("trainer"),
+        pod("trainer", phase="Pending"),
+        inject(without_container(), state={"running": {}}),
+    ],
+    ids=["ready", "runs", "no node", "a container runs"],
+)
+def test_an_event_says_nothing_about_a_pod_that_has_started_or_has_no_node(obj: Obj) -> None:
+    assert diagnose_pod(obj, MISSING) is None
+
+
+def test_what_the_container_says_comes_before_an_event() -> None:
+    found = diagnose_pod(without_container(waits="ErrImagePull"), MISSING)
+    assert found
+    assert found.problem.reason == "ImagePullFailed"

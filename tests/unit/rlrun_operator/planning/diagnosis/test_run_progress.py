@@ -7,7 +7,7 @@ from rlrun.constants import Hint, TrainingIssue
 from rlrun.kube.conditions import find_condition
 from rlrun.protocol.orchestrator import GroupCounts, RunPhase, RunStatus
 from rlrun.protocol.problem import Problem
-from rlrun_operator.planning.diagnosis.run_progress import progress_change, warning_conditions
+from rlrun_operator.planning.diagnosis.run_progress import moves_progress_only, progress_change, warning_conditions
 from rlrun_operator.planning.plan.actions import StatusChange
 from rlrun_operator.planning.plan.status_builder import apply_change
 
@@ -107,3 +107,51 @@ def test_a_process_that_lost_steps_reports_the_step_it_continues_from() -> None:
     change = progress_change(status, report)
     assert change["progress"] is not None
     assert change["progress"].step == 15
+
+
+@pytest.mark.parametrize(("phase", "shown"), [(RunPhase.running, 10), (RunPhase.completed, 12), (RunPhase.failed, 12)])
+def test_a_publication_alone_is_shown_only_at_the_end_of_the_run(phase: RunPhase, shown: int) -> None:
+    report = told(step=12).model_copy(update={"started_at": START, "policy_version": 10})
+    status = apply_change(RLRunStatus(), StatusChange((), progress_change(RLRunStatus(), report)), START)
+    published = report.model_copy(update={"policy_version": 12, "phase": phase})
+    after = apply_change(status, StatusChange((), progress_change(status, published)), START)
+    assert after.progress is not None
+    assert after.progress.policy_version == shown
+    step = published.model_copy(update={"step": 13, "phase": RunPhase.running})
+    after = apply_change(after, StatusChange((), progress_change(after, step)), START)
+    assert after.progress is not None
+    assert after.progress.policy_version == 12, "a step shows it"
+
+
+CHANGES: dict[str, object] = {
+    "version": "b",
+    "phase": RunPhase.completed,
+    "step": 13,
+    "max_steps": 200,
+    "reward": 0.5,
+    "policy_version": 13,
+    "eta_seconds": 1.0,
+    "last_step_time": START,
+    "started_at": START,
+    "mismatch_kl": 0.1,
+    "groups": GroupCounts(trained=1),
+    "reward_errors": 1,
+    "rollout_errors": 1,
+    "waiting_for": OTHER,
+    "environments": [None],
+    "warnings": [OTHER],
+    "problem": OTHER,
+}
+
+
+@pytest.mark.parametrize("field", RunStatus.model_fields)
+def test_only_these_fields_of_a_report_are_progress(field: str) -> None:
+    before = told()
+    after = before.model_copy(update={field: CHANGES[field]})
+    progress = {"version", "step", "reward", "policy_version", "eta_seconds", "last_step_time", "mismatch_kl"}
+    assert moves_progress_only(before, after) is (field in {*progress, "groups", "rollout_errors"})
+
+
+def test_a_step_that_is_repeated_is_more_than_progress() -> None:
+    assert moves_progress_only(told(step=12), told(step=12))
+    assert not moves_progress_only(told(step=12), told(step=11))

@@ -119,3 +119,35 @@ async def test_a_crash_is_not_a_startup_failure(make_world: Callable[..., World]
     await world.reconcile()
     assert world.status["phase"] == "Pending"
     assert world.condition("TrainerReady")["reason"] == "TrainerCrashed"
+
+
+@pytest.mark.parametrize("setting", [None, "configErrorDeadlineSeconds"])
+async def test_a_volume_that_is_missing_is_told_and_limited_like_a_configuration(
+    make_world: Callable[..., World], setting: str | None
+) -> None:
+    world = make_world(failurePolicy={setting: 60} if setting else {})
+    await world.start()
+    since = world.clock().isoformat()
+    obstruct(world, CREATING, {"type": "PodScheduled", "status": "True", "lastTransitionTime": since})
+    trainer = world.cluster.find("Pod", "reverse-trainer-0")
+    assert trainer
+    world.cluster.put(
+        {
+            "kind": "Event",
+            "metadata": {"name": "mount", "namespace": "team"},
+            "involvedObject": {"uid": trainer["metadata"]["uid"]},
+            "type": "Warning",
+            "reason": "FailedMount",
+            "message": 'configmap "x" not found',
+            "lastTimestamp": since,
+        }
+    )
+    await world.reconcile()
+    assert world.condition("TrainerReady")["reason"] == "Starting"
+    world.clock.advance(15)
+    await world.reconcile()
+    assert (world.status["phase"], world.status["reason"]) == ("Pending", "VolumeMountFailed")
+    assert 'configmap "x" not found' in world.status["message"]
+    world.clock.advance(60)
+    await world.reconcile()
+    assert world.status["phase"] == ("Failed" if setting else "Pending")

@@ -6,6 +6,7 @@ import pytest
 from rlrun.api.run import RLRunSpec
 from rlrun.kube.objects import artifact_name
 from rlrun.kube.requests import KubeRequest
+from rlrun_operator.cluster.runs import RunObjects
 from rlrun_operator.controller.observer import Observer
 from rlrun_operator.planning.plan.artifact_catalog import (
     ArtifactCatalog,
@@ -136,7 +137,7 @@ async def test_one_reconcile_builds_one_catalog_and_lists_all_runs_once(
     await world.reconcile()
     assert len(built) == 1
     assert listed.count("RLRun") == 1
-    observation = await Observer(world.cluster.kube, world.artifacts, world.poller, world.settings).observe(
+    observation = await Observer(RunObjects(world.cluster), world.artifacts, world.poller, world.settings).observe(
         "team", "reverse"
     )
     assert observation

@@ -13,6 +13,7 @@ from rlrun.kube.conditions import find_condition
 from rlrun.kube.events import EventRecord
 from rlrun.kube.objects import ObjectRef
 from rlrun.protocol.orchestrator import RunPhase, RunStatus
+from rlrun_operator.cluster.runs import RunObjects
 from rlrun_operator.config.settings import OperatorSettings
 from rlrun_operator.controller.observer import Observer
 from rlrun_operator.planning.plan.actions import (
@@ -127,7 +128,7 @@ def unchanging(decide: Policy) -> Policy:
 
 async def check(world: World) -> None:
     """Reconcile with every policy watched."""
-    observer = Observer(world.cluster.kube, world.artifacts, world.poller, world.settings)
+    observer = Observer(RunObjects(world.cluster), world.artifacts, world.poller, world.settings)
     observation = await observer.observe("team", "reverse")
     assert observation
     plan_run(observation, world.settings, world.clock(), [unchanging(p) for p in POLICIES])

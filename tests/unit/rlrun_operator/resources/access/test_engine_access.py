@@ -76,7 +76,7 @@ def test_the_engine_loads_the_middleware_that_an_init_container_brings(pod: Obj)
 
 def test_a_claim_with_the_model_needs_no_fetcher_but_the_middleware() -> None:
     for pod in (pod_of_run({"source": "pvc://claim/a"}), pod_of_pool(source="pvc://claim/a")):
-        assert [c["name"] for c in pod["spec"]["initContainers"]] == ["engine-access"]
+        assert [c["name"] for c in pod["spec"]["initContainers"]] == ["engine-access", "gpu-check"]
 
 
 def test_only_probes_are_open_in_the_engine_of_a_run() -> None:

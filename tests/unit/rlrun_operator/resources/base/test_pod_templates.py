@@ -90,7 +90,7 @@ def test_pods_with_models_have_room_for_large_ones_and_orchestrators_for_their_f
     found = pods()
     for name in MODEL_PODS:
         assert {v["sizeLimit"] for v in volumes(found[name]).values()} == {"2Ti"}, name
-    assert set(volumes(found["reverse-inference"])) == {"tmp", "models", "adapters"}
+    assert set(volumes(found["reverse-inference"])) == {"tmp", "cache", "models", "adapters"}
     assert volumes(found["reverse-orchestrator-a2"])["tmp"] == {"sizeLimit": "20Gi"}
 
 
@@ -117,7 +117,8 @@ def test_limits_of_an_rlmodel_come_first() -> None:
     resources = {"limits": {"memory": "64Gi", STORAGE: "300Gi"}}
     spec = pods(model={"trainer": {"resources": resources}})["reverse-trainer"]
     (main,) = spec["containers"]
-    assert main["resources"]["limits"] == {"memory": "64Gi", STORAGE: "300Gi", "nvidia.com/gpu": "1"}
+    assert main["resources"]["limits"] == {"cpu": "16", "memory": "64Gi", STORAGE: "300Gi", "nvidia.com/gpu": "1"}
+    assert "memory" not in main["resources"]["requests"], "Kubernetes requests what an RLModel limits"
     assert STORAGE not in main["resources"].get("requests", {}), "Kubernetes requests what an RLModel limits"
     assert {v["sizeLimit"] for v in volumes(spec).values()} == {"300Gi"}
 
@@ -145,6 +146,13 @@ def test_an_environment_may_have_no_limit() -> None:
     spec = pods({"computeSizes": sizes})["reverse-env-0"]
     assert (named(spec, "limits"), named(spec, "requests")) == ([None], [None])
     assert volumes(spec) == {"tmp": {}, "package": {}}
+
+
+@pytest.mark.parametrize(("limit", "expected"), [("2", {"cpu": "2", "memory": "1Gi"}), ("", {"memory": "1Gi"})])
+def test_an_environment_may_have_a_limit_of_cpu(limit: str, expected: Obj) -> None:
+    sizes = {"S": {"cpu": "1", "cpuLimit": limit, "memory": "1Gi", "workers": 1, "ephemeralStorage": ""}}
+    [environment] = pods({"computeSizes": sizes})["reverse-env-0"]["containers"]
+    assert environment["resources"] == {"requests": {"cpu": "1", "memory": "1Gi"}, "limits": expected}
 
 
 def test_without_a_request_only_volumes_are_limited() -> None:

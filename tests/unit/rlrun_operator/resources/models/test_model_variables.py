@@ -52,7 +52,7 @@ def test_a_variable_reaches_only_the_containers_that_need_it(
 
 def test_a_container_gets_the_reference_and_not_a_value() -> None:
     env = [from_secret("HF_TOKEN"), from_secret("LICENSE_KEY", optional=True), {"name": "EMPTY"}]
-    fetcher, main = containers(templates(build(model(*env)))["reverse-trainer"])
+    _, fetcher, main = containers(templates(build(model(*env)))["reverse-trainer"])
     assert from_secret("HF_TOKEN", optional=False) in fetcher["env"]
     assert from_secret("LICENSE_KEY", optional=True) in main["env"]
     assert {"name": "EMPTY", "value": ""} in main["env"]

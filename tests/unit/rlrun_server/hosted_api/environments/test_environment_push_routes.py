@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 from httpx import Response
+from rlrun.storage.errors import AccessDenied, BucketMissing, StoreError, Unreachable
 from rlrun.storage.layout import S3Uri, package_owner_record
 from rlrun_server.hosted_api.environments import environment_push_routes
 from rlrun_server.hosted_api.environments.environment_packages import MAX_WHEEL
 from rlrun_server.hosted_api.environments.package_uploads import TICKET_SECONDS, PackageUploads, Ticket
+from rlrun_server.signing.package_owners import NAMESPACE_SECONDS
 
 from tests.support.hosted_api import KEY, HostedApi, hosted_api
 from tests.support.rest_api import BUCKET
@@ -188,6 +190,7 @@ async def test_a_namespace_that_is_made_again_pushes_no_version_of_the_earlier_o
     api.rest.api.add_namespace("team", "first")
     assert (await announce(api)).status_code == 200
     api.rest.api.add_namespace("team", "second")
+    api.now += NAMESPACE_SECONDS
     answer = await resolve(api)
     assert answer.status_code == 403
     assert "earlier namespace of this name" in answer.text
@@ -201,3 +204,20 @@ def uploads_ticket(api: HostedApi) -> str:
     wanted = {"kind": "wheel", "namespace": "team", "owner": "team", "name": "reverse", "version": "1.0", "file": FILE}
     claims = Ticket(**wanted, sha256=hashlib.sha256(WHEEL).hexdigest(), size=len(WHEEL), expires=api.now + 60)
     return PackageUploads(lambda: [KEY], lambda: api.now).sign(claims)
+
+
+@pytest.mark.parametrize(
+    ("failure", "status"),
+    [(Unreachable("no answer"), 503), (AccessDenied("the key is wrong"), 403), (BucketMissing("no bucket"), 403)],
+    ids=lambda value: type(value).__name__,
+)
+async def test_what_no_repetition_mends_is_refused_with_the_reason(
+    api: HostedApi, failure: StoreError, status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> bytes:
+        raise failure
+
+    monkeypatch.setattr(api.store, "get_range", fail)
+    answer = await resolve(api)
+    assert answer.status_code == status
+    assert (str(failure) in answer.json()["detail"]) is (status == 403)

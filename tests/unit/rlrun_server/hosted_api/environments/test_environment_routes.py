@@ -1,12 +1,16 @@
 """Look-ups of environments by hosted clients."""
 
+import asyncio
 import io
+import threading
 import zipfile
+from collections.abc import Iterable
 
 import pytest
 from rlrun.storage.layout import S3Uri
+from rlrun.storage.store import StoredObject
 
-from tests.support.hosted_api import HostedApi, hosted_api
+from tests.support.hosted_api import HostedApi, all_rights, hosted_api
 from tests.support.rest_api import BUCKET
 
 
@@ -120,3 +124,27 @@ async def test_files_of_a_wheel(api: HostedApi) -> None:
     big = (await api.client.get(place, params={"path": "reverse/[data]/big.txt", "max_bytes": 10})).json()["data"]
     assert (big["content"], big["truncated"], big["total_bytes"]) == ("a" * 10, True, 5_000_000)
     assert (await api.client.get(place, params={"path": "nothing"})).status_code == 404
+
+
+async def test_a_namespace_whose_requests_wait_for_s3_delays_no_other(
+    api: HostedApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_end, walk = threading.Event(), api.store.walk
+
+    def slow_walk(uri: S3Uri) -> Iterable[StoredObject]:
+        if "/slow" in uri.key:
+            may_end.wait(60)
+        return walk(uri)
+
+    monkeypatch.setattr(api.store, "walk", slow_walk)
+    other = await api.rest.key("other", *all_rights("other"))
+    slow = [asyncio.create_task(api.client.get("/environmentshub/team/slow/status")) for _ in range(12)]
+    try:
+        await asyncio.sleep(0.1)
+        for _ in range(3):
+            found = await asyncio.wait_for(api.client.get("/environmentshub/team/reverse/status", headers=other), 20)
+            assert found.status_code == 200, found.text
+    finally:
+        may_end.set()
+    statuses = sorted(answer.status_code for answer in await asyncio.gather(*slow))
+    assert statuses == [404] * 9 + [503] * 3, "one in a thread, eight that wait, and no more"

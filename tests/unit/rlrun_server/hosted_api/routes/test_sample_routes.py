@@ -31,6 +31,7 @@ async def api() -> HostedApi:
 
 def make_progress(api: HostedApi, step: int) -> None:
     obj = run_object("first")
+    obj["metadata"]["resourceVersion"] = str(100 + step)
     api.rest.add({**obj, "status": {**obj["status"], "progress": {"step": step}}})
 
 

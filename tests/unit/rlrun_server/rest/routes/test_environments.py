@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from rlrun.storage.errors import StoreError
+from rlrun.storage.errors import Unreachable
 from rlrun.storage.layout import S3Uri
 from rlrun.storage.store import StoredObject
 from rlrun_server.rest.objects.environment_catalog import FRESH_SECONDS, packages_of
@@ -34,7 +34,7 @@ class CountingStore(InMemoryStore):
     def walk(self, uri: S3Uri) -> Any:
         self.lists += 1
         if self.is_away:
-            raise StoreError("away")
+            raise Unreachable("away")
         return super().walk(uri)
 
 

@@ -117,7 +117,7 @@ async def test_a_run_of_another_namespace_is_not_found(api: RestApi, name: str) 
 
 
 async def test_before_all_runs_are_listed_there_is_no_answer(api: RestApi) -> None:
-    api.services.objects.runs.is_listed = False
+    api.services.objects.runs._synced.clear()
     for path in ("/runs", "/namespaces/team/runs", "/namespaces/team/runs/alpha", "/namespaces"):
         answer = await api.client.get(path, headers=api.user("ann", *RIGHTS))
         assert (answer.status_code, answer.json()["reason"]) == (503, "ServerNotReady"), path

@@ -4,15 +4,24 @@ import json
 import logging
 import random
 import string
+import time
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import parse_qsl, urlsplit
 
 import httpx
 import pytest
+from rlrun_server.authentication.oidc_issuer import OidcIssuer
+from rlrun_server.authentication.oidc_login import LOGIN_SECONDS, OidcLogin
+from rlrun_server.authentication.sealed import Sealer
 from rlrun_server.authentication.sessions import ATTEMPTS, CODE_SECONDS, SESSION_SECONDS
+from rlrun_server.runtime.oidc_settings import OidcSettings
 
 from tests.support.json_web_tokens import json_web_token
+from tests.support.oidc_issuer_stub import CLIENT, SECRET, OidcIssuerStub, oidc_issuer_stub
 from tests.support.rest_api import RestApi, rest_api, run_object
+from tests.support.signing_server import KEY
 
 START = 1_000_000_000
 
@@ -276,3 +285,85 @@ async def test_no_credential_is_logged(
     own = "\n".join(record.getMessage() for record in caplog.records if record.name.startswith("rlrun"))
     for secret in ("token-of-ann", "wrong-token", code, ann["Cookie"].partition("=")[2]):
         assert secret not in own
+
+
+@pytest.fixture
+async def at_issuer(stub: OidcIssuerStub) -> AsyncIterator[RestApi]:
+    """An API with a login at the issuer, whose tokens have the real time."""
+    settings = OidcSettings.model_validate(
+        {"issuer": stub.url, "clientId": CLIENT, "redirectUrl": "https://server/", "impersonate": True}
+        | {"usernamePrefix": "oidc:", "groupsPrefix": "oidc:"}
+    )
+    issuer = OidcIssuer(settings, lambda: SECRET, time.monotonic)
+    yield rest_api(now=time.time, oidc=OidcLogin(settings, issuer, Sealer(lambda: [KEY]), time.time))
+    await issuer.close()
+
+
+@pytest.fixture
+def stub() -> Iterator[OidcIssuerStub]:
+    with oidc_issuer_stub() as started:
+        started.claims = {"groups": ["ml", "system:masters"]}
+        yield started
+
+
+async def begin(api: RestApi, stub: OidcIssuerStub, page: dict[str, str]) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the issuer's answer, and the headers of the browser that comes back with it."""
+    begun = await api.client.post("/session:oidc", headers=page)
+    back = stub.authorize(urlsplit(begun.json()["url"]).query)
+    return dict(parse_qsl(urlsplit(back).query)), {**page, "Cookie": cookie_of(begun)}
+
+
+async def test_a_login_at_the_issuer_is_a_session_with_the_rights_of_the_named_user(
+    at_issuer: RestApi, stub: OidcIssuerStub, page: dict[str, str]
+) -> None:
+    answer, headers = await begin(at_issuer, stub, page)
+    ended = await at_issuer.client.post("/session", json={"oidc": answer}, headers=headers)
+    groups = ["system:authenticated", "oidc:ml", "oidc:system:masters"]
+    assert ended.json()["identity"] == {"name": "oidc:ann", "uid": "", "groups": groups}
+    cookies = [cookie.partition(";")[0] for cookie in ended.headers.get_list("set-cookie")]
+    assert cookies[1] == '__Host-rlrun-login=""', "the login has ended"
+    ann = {**page, "Cookie": cookies[0]}
+    assert (await at_issuer.client.get("/whoami", headers=ann)).json()["name"] == "oidc:ann"
+    at_issuer.add(run_object("first"), run_object("second", "others"))
+    at_issuer.api.permissions |= {("oidc:ann", f"{verb} rlruns in team") for verb in ("list", "get", "delete")}
+    assert (await at_issuer.client.get("/namespaces/team/runs/first", headers=ann)).status_code == 200
+    assert (await at_issuer.client.get("/namespaces/others/runs/second", headers=ann)).status_code == 404
+    await at_issuer.client.delete("/namespaces/team/runs/first", headers=ann)
+    (sent,) = [request for request in at_issuer.cluster.requests if request.verb == "delete"]
+    named = [("Impersonate-User", "oidc:ann")]
+    assert list(sent.impersonation) == [*named, *(("Impersonate-Group", group) for group in groups[1:])]
+    assert "Authorization" not in sent.extra_headers
+
+
+async def test_other_hosts_and_scripts_do_not_get_the_login(
+    at_issuer: RestApi, page: dict[str, str], stub: OidcIssuerStub
+) -> None:
+    begun = await at_issuer.client.post("/session:oidc", headers=page)
+    attributes = begun.headers["set-cookie"].split("; ")
+    assert attributes[0].startswith("__Host-rlrun-login=")
+    assert {part.lower() for part in attributes[1:]} == {
+        "httponly", "path=/", "samesite=strict", "secure", f"max-age={LOGIN_SECONDS}",
+    }  # fmt: skip
+    refused = await at_issuer.client.post("/session:oidc", headers={**page, "Origin": "https://evil.org"})
+    assert (refused.status_code, refused.json()["reason"]) == (403, "CrossSiteRequest")
+    answer, _ = await begin(at_issuer, stub, page)
+    without = await at_issuer.client.post("/session", json={"oidc": answer}, headers=page)
+    assert (without.status_code, without.json()["reason"]) == (403, "OidcLoginRefused")
+    assert "set-cookie" not in without.headers
+
+
+async def test_logins_at_the_issuer_are_limited(at_issuer: RestApi, stub: OidcIssuerStub, page: dict[str, str]) -> None:
+    _, headers = await begin(at_issuer, stub, page)
+    guess = {"oidc": {"code": "guess", "state": "guess"}}
+    found = [
+        (await at_issuer.client.post("/session", json=guess, headers=headers)).status_code
+        for _ in range(int(ATTEMPTS.burst) + 1)
+    ]
+    assert found == [403] * int(ATTEMPTS.burst) + [429]
+
+
+async def test_a_server_without_an_issuer_says_so(api: RestApi, page: dict[str, str]) -> None:
+    for path, body in (("/session:oidc", None), ("/session", {"oidc": {"code": "a", "state": "b"}})):
+        answer = await api.client.post(path, json=body, headers=page)
+        assert (answer.status_code, answer.json()["reason"]) == (404, "ObjectNotFound")
+        assert "server.oidc" in answer.json()["detail"]

@@ -1,12 +1,15 @@
 """The route of logs: pods with the caller's token, else copies in S3."""
 
 import asyncio
+import threading
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
 from rlrun.kube.errors import ApiError
 from rlrun.kube.objects import Obj
-from rlrun.storage.layout import RunLayout
+from rlrun.storage.layout import RunLayout, S3Uri
+from rlrun.storage.store import StoredObject
 from rlrun_server.rest.logs import kept_logs, live_logs, log_reader
 
 from tests.support.fake_s3 import InMemoryStore
@@ -200,7 +203,7 @@ async def test_copies_of_a_finished_run(api: RestApi, store: InMemoryStore) -> N
 
 
 async def test_a_deleted_run_is_read_by_its_uid(api: RestApi, store: InMemoryStore) -> None:
-    api.services.objects.runs._remove(run_object("first"))
+    api.services.objects.runs.handle_event("DELETED", run_object("first"))
     keep(store, 1, "first-orchestrator-a1-x", "orchestrator", b"over\n")
     assert texts(await logs(api, uid_of(1))) == ["over"]
     assert api.cluster.requests == []
@@ -212,7 +215,7 @@ async def test_a_deleted_run_is_read_by_its_uid(api: RestApi, store: InMemorySto
 
 async def test_a_copy_is_read_from_its_end(api: RestApi, store: InMemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kept_logs, "MAX_POD_BYTES", 10)
-    api.services.objects.runs._remove(run_object("first"))
+    api.services.objects.runs.handle_event("DELETED", run_object("first"))
     keep(store, 1, "first-orchestrator-a1-x", "orchestrator", b"first\nsecond\nthird\n")
     answer = await logs(api, uid_of(1))
     assert (texts(answer), answer.json()["isComplete"]) == (["third"], False)
@@ -252,3 +255,27 @@ async def test_one_user_cannot_take_all_reads(api: RestApi, monkeypatch: pytest.
     goes_on.set()
     for other in others:
         assert (await other).status_code == 200
+
+
+async def test_copies_of_one_namespace_that_s3_does_not_send_delay_no_other(
+    api: RestApi, store: InMemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_end, walk = threading.Event(), store.walk
+
+    def slow_walk(uri: S3Uri) -> Iterable[StoredObject]:
+        if "/slow/" in uri.key:
+            may_end.wait(60)
+        return walk(uri)
+
+    monkeypatch.setattr(store, "walk", slow_walk)
+    users = [api.user(name, f"get rlruns/log in {where}") for name, where in (("a", "slow"), ("b", "slow"))]
+    slow = [
+        asyncio.create_task(api.client.get(f"/namespaces/slow/runs/{uid_of(7)}/logs", headers=user)) for user in users
+    ]
+    try:
+        await asyncio.sleep(0.1)
+        answer = await asyncio.wait_for(logs(api, uid_of(9)), 20)
+        assert answer.json()["reason"] == "LogsNotAvailable"
+    finally:
+        may_end.set()
+    assert [answer.status_code for answer in await asyncio.gather(*slow)] == [404, 404]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rlrun.storage.errors import Unreachable
+from rlrun.storage.errors import AccessDenied, Unreachable
 from rlrun.storage.metric_files import merge_lines
 from rlrun_server.rest.base.problems import RestError
 from rlrun_server.rest.metrics import metric_columns, metric_reader
@@ -229,6 +229,19 @@ async def test_only_what_is_new_is_read(api: RestApi, store: CountingStore, cloc
     clock.now += metric_reader.FRESH_SECONDS
     assert (await metrics(api)).steps == [1, 2, 3]
     assert sorted(store.read)[2:] == ["part-0-00001.jsonl"]
+
+
+async def test_metrics_that_s3_refuses_are_not_to_be_asked_for_again(
+    api: RestApi, store: CountingStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: object) -> None:
+        raise AccessDenied("the key of the bucket is wrong")
+
+    monkeypatch.setattr(store, "walk", refuse)
+    answer = await api.client.get("/namespaces/team/runs/first/metrics", headers=api.user("ann", RIGHT))
+    assert (answer.status_code, answer.json()["reason"]) == (424, "S3AccessDenied")
+    assert "retry-after" not in answer.headers
+    assert "key of the bucket" not in answer.text
 
 
 async def test_without_s3_the_last_metrics_are_shown(api: RestApi, store: CountingStore, clock: Clock) -> None:

@@ -1,12 +1,17 @@
 """The routes of streams: what each topic needs, limits, ids of events, and the end."""
 
+import contextlib
 import json
 import time
+from collections import Counter
 from typing import Any
 
 import pytest
 from rlrun.service.shares import Shares
 from rlrun.storage.layout import RunLayout
+from rlrun_server.authentication.users import User
+from rlrun_server.http.connection_limits import MAX_PER_ADDRESS, LongRequests
+from rlrun_server.rest.base.problems import RestError
 from rlrun_server.rest.rest_app import rest_app
 from rlrun_server.rest.streams import stream_hub
 
@@ -132,7 +137,7 @@ async def test_a_run_that_is_not_there(api: RestApi) -> None:
 
 async def test_a_deleted_run_ends_its_streams(api: RestApi) -> None:
     async with opened(api, topics="metrics") as stream:
-        api.services.objects.runs._remove(run_object("first"))
+        api.services.objects.runs.handle_event("DELETED", run_object("first"))
         assert (await stream.next_of("bye")).data["reason"] == "deleted"
 
 
@@ -175,7 +180,7 @@ async def test_the_runs_of_a_namespace(api: RestApi) -> None:
     async with opened(api, path="/namespaces/team/stream") as stream:
         api.add(run_object("second", number=2, phase="Pending"))
         api.add(run_object("hidden", "elsewhere", number=3))
-        api.services.objects.runs._remove(run_object("first"))
+        api.services.objects.runs.handle_event("DELETED", run_object("first"))
         found = [await stream.next() for _ in range(2)]
         assert [(event.type, event.data["name"]) for event in found] == [("status", "second"), ("deleted", "first")]
 
@@ -191,3 +196,16 @@ async def test_a_token_that_has_ended_ends_the_stream(api: RestApi) -> None:
         client._next_check = 0.0
         client._wake.set()
         assert (await stream.next_of("bye")).data["reason"] == "unauthorized"
+
+
+def test_streams_of_a_few_users_leave_some_for_others_and_connections_for_other_requests() -> None:
+    services = rest_api(max_streams=LongRequests.of(MAX_PER_ADDRESS).streams).services
+    opened_by = Counter[str]()
+    for name in [f"user-{number}" for number in range(5)] * stream_hub.STREAMS_PER_USER:
+        with contextlib.suppress(RestError):
+            services.streams.take(User(name), with_log=False)
+            opened_by[name] += 1
+    assert opened_by.total() < 100
+    assert max(opened_by.values()) - min(opened_by.values()) <= 1
+    services.streams.take(User("another"), with_log=False)
+    services.close()

@@ -6,8 +6,9 @@ import socket
 from collections.abc import AsyncIterator, Callable
 
 import pytest
+from rlrun.service.listening import listen
 from rlrun_server.http.connection import ABORT
-from rlrun_server.http.serving import listen, serving_on
+from rlrun_server.http.serving import serving_on
 from rlrun_server.rest.streams import event_stream
 from rlrun_server.rest.streams.client_stream import ClientStream
 from rlrun_server.rest.streams.event_stream import EventStream

@@ -137,7 +137,7 @@ class Shared:
             pass
 
         self.files = StoredFiles(store, renew, S3Uri(BUCKET, ""), "test", 1)
-        self.tail = FolderTail(self.files, FOLDER, KINDS[Topic.metrics], lambda: False, lambda: 100.0)
+        self.tail = FolderTail(self.files, "team", FOLDER, KINDS[Topic.metrics], lambda: False, lambda: 100.0)
         self.woken = 0
 
     def feed(self, cursor: str = "", after_step: int | None = None) -> FolderFeed:

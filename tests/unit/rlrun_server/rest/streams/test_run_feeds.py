@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 from rlrun_server.rest.base.problems import RestError
+from rlrun_server.rest.objects.kept_objects import KeptObjects
 from rlrun_server.rest.objects.summaries import RunSummary
-from rlrun_server.rest.objects.watched_objects import WatchedObjects
 from rlrun_server.rest.streams import run_changes
 from rlrun_server.rest.streams.feed import StreamEnd
 from rlrun_server.rest.streams.run_changes import RunChanges
@@ -19,7 +19,7 @@ class World:
     """Runs as the server knows them, and changes that a watch tells of."""
 
     def __init__(self) -> None:
-        self.runs: WatchedObjects[RunSummary] = rest_api().services.objects.runs
+        self.runs: KeptObjects[RunSummary] = rest_api().services.objects.runs
         self.changes = RunChanges(self.runs)
         self.runs.first_version = self.runs.version = 10
 
@@ -31,7 +31,7 @@ class World:
 
     def delete(self, name: str, number: int, version: int) -> None:
         self.runs.version = version
-        self.runs._remove(run_object(name, "team", number))
+        self.runs.handle_event("DELETED", run_object(name, "team", number))
 
     def feed(self, cursor: str = "") -> NamespaceFeed:
         return NamespaceFeed(self.runs, self.changes, "team", cursor, "query/last_event_id")

@@ -46,6 +46,29 @@ def test_uploads_are_due_at_intervals_and_after_the_last_step(
     assert schedule.is_upload_due(catalog(**steps), step) is is_due
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "is_passed"),
+    [
+        (0, 1, False),
+        (1, 2, True),
+        (2, 3, False),
+        (4, 5, True),
+        (3, 5, True),
+        (6, 7, False),
+        (7, 11, True),
+        (11, 12, True),
+    ],
+)
+def test_steps_with_an_upload_are_passed(before: int, after: int, is_passed: bool) -> None:
+    assert UploadSchedule(checkpoint_interval=5, adapter_interval=2, max_steps=12).is_passed(before, after) is is_passed
+
+
+def test_a_schedule_without_intervals_has_the_uploads_of_the_last_step() -> None:
+    schedule = UploadSchedule(checkpoint_interval=0, adapter_interval=0, max_steps=12)
+    assert not schedule.is_passed(3, 11)
+    assert schedule.is_passed(11, 12)
+
+
 async def test_a_run_keeps_the_default_interval_of_its_start(world: World) -> None:
     await world.start()
     (config,) = world.cluster.all("ConfigMap")

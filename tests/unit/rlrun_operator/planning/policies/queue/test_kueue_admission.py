@@ -123,6 +123,21 @@ async def test_a_run_without_a_queue_asks_nothing_of_kueue(make_world: Callable[
     assert "kueue.x-k8s.io/queue-name" not in (world.run["metadata"].get("labels") or {})
 
 
+async def test_no_workload_is_created_while_the_weights_are_downloaded(world: World, kueue: FakeKueue) -> None:
+    world.cluster.put(model_object(cache={"size": "20Gi"}))
+    await world.reconcile(2)
+    assert (world.status["phase"], world.status["reason"]) == ("Pending", "WeightsDownloading")
+    assert world.cluster.all("Workload") == []
+    (job,) = world.cluster.all("Job")
+    world.cluster.put({**job, "status": {"conditions": [{"type": "Complete", "status": "True"}]}})
+    await world.reconcile(2)
+    assert (world.status["phase"], world.status["reason"]) == ("Queued", "WaitingForQuota")
+    kueue.schedule(world.clock.now)
+    await world.start()
+    assert len(world.cluster.all("ReplicaSet")) == 3
+    assert world.condition("WeightsCached")["status"] == "True"
+
+
 async def test_no_workload_is_created_before_the_references_are_valid(world: World, kueue: FakeKueue) -> None:
     del world.cluster.objects["RLModel", "", "tiny-model"]
     await world.reconcile(2)

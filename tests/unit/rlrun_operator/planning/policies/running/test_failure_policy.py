@@ -1,5 +1,6 @@
 """The failure policy: rules, and crashes that count toward maxRestarts."""
 
+import json
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -11,7 +12,9 @@ from rlrun.api.run_sections.failure_policy import FailureRule
 from rlrun.api.run_status import ComponentStatus, RLRunStatus
 from rlrun.protocol.orchestrator import RunPhase, RunStatus
 from rlrun.protocol.problem import Problem
+from rlrun.service.gpu_check import GpuFacts, problem
 from rlrun_operator.planning.diagnosis.crash_counter import Crash, CrashCount, count_restarts
+from rlrun_operator.planning.diagnosis.pod_diagnostics import pod_problems
 from rlrun_operator.planning.plan.observation import RunObservation
 from rlrun_operator.planning.policies.running.failure_policy import (
     apply_failure_policy,
@@ -301,3 +304,61 @@ def test_crash_that_ends_nothing_is_counted_and_its_log_is_kept() -> None:
     assert [(log.pod, log.previous) for log in part.logs] == [("reverse-trainer-x", True)]
     assert "phase" not in part.status.fields
     assert not part.final
+
+
+NO_GPU = json.dumps({"reason": "DeviceMissing", "message": problem(GpuFacts("", None), 1, "trainer")})
+"""The image has a torch without CUDA."""
+OLD_DRIVER = GpuFacts("13.0", "535.1", has_library=True, driver_cuda=12020)
+NO_FABRIC_MANAGER = GpuFacts("13.0", "580.1", has_library=True, driver_cuda=13000, error=802)
+NO_LIBRARY = GpuFacts("13.0", None)
+TOO_FEW = GpuFacts("13.0", "580.1", has_library=True, driver_cuda=13000)
+
+
+@pytest.mark.parametrize("code", [64, 1], ids=["of the process", "of torchrun"])
+async def test_a_missing_gpu_fails_the_run_at_its_first_start(make_world: Callable[..., World], code: int) -> None:
+    world = make_world()
+    await world.reconcile(2)
+    step_kubelet(world.cluster)
+    trainer = world.cluster.find("Pod", "reverse-trainer-0")
+    assert trainer
+    [status] = trainer["status"]["containerStatuses"]
+    status |= {"ready": False, "restartCount": 1, "lastState": terminated(code, message=NO_GPU)}
+    trainer["status"]["conditions"] = []
+    world.cluster.put(trainer)
+    await world.reconcile()
+    assert (world.status["phase"], world.status["reason"]) == ("Failed", "DeviceMissing")
+
+
+@pytest.mark.parametrize(
+    ("facts", "actions"),
+    [
+        (GpuFacts("", None), ["fail", "fail", "fail"]),
+        (OLD_DRIVER, ["fail", "fail", "fail"]),
+        (NO_FABRIC_MANAGER, ["restart", "restart", "fail"]),
+        (NO_LIBRARY, ["restart", "restart", "fail"]),
+        (TOO_FEW, ["restart", "restart", "fail"]),
+    ],
+    ids=["no CUDA", "old driver", "no fabric manager", "no library", "too few"],
+)
+def test_a_missing_gpu_that_time_or_another_node_may_bring_restarts_the_run(
+    facts: GpuFacts, actions: list[str]
+) -> None:
+    message = json.dumps({"reason": "DeviceMissing", "message": problem(facts, 1, "trainer", "gpu-1")})
+    problems = pod_problems([pod("trainer", state=terminated(64, message=message))])
+    told = [decide(spec(maxRestarts=2), restarts, CrashCount([], 0, []), problems) for restarts in range(3)]
+    assert [found and found.action for found in told] == actions
+    assert all(found and found.problem.reason == "DeviceMissing" for found in told)
+
+
+def test_a_gpu_that_was_lost_restarts_a_run_that_has_trained() -> None:
+    problems = pod_problems([pod("trainer", state=terminated(64, message=NO_GPU))])
+    none = CrashCount([], 0, [])
+    told = [
+        decide(spec(maxRestarts=2), restarts, none, problems, has_trained=trained)
+        for restarts, trained in ((0, False), (0, True), (1, True), (2, True))
+    ]
+    assert [found and found.action for found in told] == ["fail", "restart", "restart", "fail"]
+    other = pod_problems([pod("trainer", state=terminated(64, message="no such flag"))])
+    found = decide(spec(), 0, none, other, has_trained=True)
+    assert found is not None
+    assert found.action == "fail"

@@ -4,6 +4,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
+from rlrun.kube.errors import ApiError
 from rlrun.kube.objects import Obj
 from rlrun.protocol.orchestrator import RunPhase, RunStatus
 from rlrun_operator.planning.policies.running.lost_pods import lost_at
@@ -26,26 +27,29 @@ AT = datetime.fromisoformat("2026-01-01T00:10:00Z")
 
 
 @pytest.mark.parametrize(
-    ("conditions", "is_lost"),
+    ("conditions", "nodes", "is_lost"),
     [
-        ([UNREADY, CONTAINERS_READY], True),
-        ([UNREADY, CONTAINERS_UNREADY, EVICTED], True),
-        ([READY, CONTAINERS_READY], False),
-        ([UNREADY, CONTAINERS_UNREADY], False),
-        ([UNREADY, CONTAINERS_UNREADY, PREEMPTED], False),
-        ([], False),
+        ([UNREADY, CONTAINERS_READY], [], True),
+        ([UNREADY, CONTAINERS_UNREADY, EVICTED], [NODE], True),
+        ([UNREADY, CONTAINERS_UNREADY, EVICTED], ["gpu-8"], False),
+        ([READY, CONTAINERS_READY, EVICTED], [], False),
+        ([READY, CONTAINERS_READY], [NODE], False),
+        ([UNREADY, CONTAINERS_UNREADY], [NODE], False),
+        ([UNREADY, CONTAINERS_UNREADY, PREEMPTED], [NODE], False),
+        ([], [NODE], False),
     ],
 )
-def test_only_a_pod_whose_node_does_not_report_is_lost(conditions: list[Obj], is_lost: bool) -> None:
+def test_only_a_pod_whose_node_does_not_report_is_lost(conditions: list[Obj], nodes: list[str], is_lost: bool) -> None:
     leaving = pod("orchestrator")
+    leaving["spec"]["nodeName"] = NODE
     leaving["metadata"]["deletionTimestamp"] = "2026-01-01T00:10:00Z"
     leaving["status"]["conditions"] = conditions
-    assert lost_at(leaving) == (AT + timedelta(seconds=30) if is_lost else None)
+    assert lost_at(leaving, nodes) == (AT + timedelta(seconds=30) if is_lost else None)
     leaving["status"]["phase"] = "Failed"
-    assert lost_at(leaving) is None, "it has ended"
+    assert lost_at(leaving, nodes) is None, "it has ended"
     leaving["status"]["phase"] = "Running"
     del leaving["metadata"]["deletionTimestamp"]
-    assert lost_at(leaving) is None, "it may come back with its node"
+    assert lost_at(leaving, nodes) is None, "it may come back with its node"
 
 
 def pods_of(world: World, role: str) -> list[Obj]:
@@ -69,6 +73,25 @@ def evict(world: World, *roles: str) -> None:
         for held in pods_of(world, role):
             held["status"]["conditions"] = [UNREADY, CONTAINERS_READY, EVICTED]
             world.cluster.request_deletion(held, world.clock() + timedelta(seconds=GRACE))
+
+
+def taint(world: World, key: str) -> None:
+    """A NoExecute taint evicts pods whose containers are not ready, from a node that says it is."""
+    roles = ("orchestrator", "trainer", "inference", "environment")
+    go_silent(world, *roles)
+    evict(world, *roles)
+    for held in world.cluster.all("Pod"):
+        held["status"]["conditions"] = [UNREADY, CONTAINERS_UNREADY, EVICTED]
+        world.cluster.put(held)
+    world.cluster.put(
+        {
+            "apiVersion": "v1",
+            "kind": "Node",
+            "metadata": {"name": NODE},
+            "spec": {"taints": [{"key": key, "effect": "NoExecute"}]},
+            "status": {"conditions": [READY]},
+        }
+    )
 
 
 def message_of(world: World, kind: str) -> Any:
@@ -110,6 +133,44 @@ async def test_a_node_that_comes_back_leaves_no_trace(running: World) -> None:
     assert len(pods_of(running, "orchestrator")) == 1
 
 
+async def test_the_kubelet_of_a_healthy_node_ends_the_pods_that_a_taint_evicts(running: World) -> None:
+    taint(running, "example.com/upgrade")
+    held, job = running.cluster.all("Pod"), running.cluster.find("Job", JOB)
+    running.clock.advance(GRACE + 600)
+    await running.reconcile(2)
+    uids = [pod["metadata"]["uid"] for pod in running.cluster.all("Pod")]
+    assert [pod["metadata"]["uid"] for pod in held if pod["metadata"]["uid"] not in uids] == [], "GPUs are in use"
+    assert running.cluster.find("Job", JOB) == job
+    assert "LostPodDeleted" not in [e["reason"] for e in running.cluster.events]
+
+
+@pytest.mark.parametrize("key", ["not-ready", "unreachable", "out-of-service"])
+async def test_pods_that_were_not_ready_on_a_lost_node_are_deleted(running: World, key: str) -> None:
+    taint(running, f"node.kubernetes.io/{key}")
+    running.clock.advance(GRACE + 30)
+    await running.reconcile()
+    assert running.cluster.all("Pod") == []
+
+
+async def test_the_pods_of_a_node_that_may_not_be_read_are_kept(running: World) -> None:
+    taint(running, "node.kubernetes.io/unreachable")
+    running.cluster.answers[f"get Node {NODE}"] = [ApiError(403, "Forbidden", "no rights")]
+    running.clock.advance(GRACE + 30)
+    await running.reconcile()
+    assert len(running.cluster.all("Pod")) >= 4
+
+
+@pytest.mark.parametrize(("gate", "is_silent"), [("False", False), ("True", True)])
+async def test_a_readiness_gate_that_is_false_is_no_silent_node(running: World, gate: str, is_silent: bool) -> None:
+    (held,) = pods_of(running, "trainer")
+    held["spec"] |= {"nodeName": NODE, "readinessGates": [{"conditionType": "example.com/registered"}]}
+    unready = UNREADY | ({"reason": "ReadinessGatesNotReady"} if gate == "False" else {})
+    held["status"]["conditions"] = [unready, CONTAINERS_READY, {"type": "example.com/registered", "status": gate}]
+    running.cluster.put(held)
+    await running.reconcile()
+    assert (message_of(running, "TrainerReady")[1] == "NodeUnreachable") is is_silent
+
+
 async def test_another_orchestrator_follows_30_s_after_the_grace_period(running: World) -> None:
     go_silent(running, "orchestrator")
     evict(running, "orchestrator")
@@ -133,6 +194,7 @@ async def test_another_orchestrator_follows_30_s_after_the_grace_period(running:
     assert running.status["progress"]["step"] == 3
     assert (running.status["attempt"], running.status["phase"]) == (1, "Running")
     assert message_of(running, "OrchestratorReady")[0] == "True"
+    assert running.status["restarts"] == 1, "a lost pod counts once, when it begins to leave"
     events = [e for e in running.cluster.events if e["reason"] == "LostPodDeleted"]
     assert len(events) == 1
     assert NODE in events[0]["message"]

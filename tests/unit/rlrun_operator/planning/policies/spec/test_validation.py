@@ -7,6 +7,7 @@ import pytest
 from rlrun.protocol.problem import Problem
 from rlrun_operator.config.settings import EgressSettings, SecretRef, ServerCertificate
 from rlrun_operator.planning.plan.observation import RunObservation
+from rlrun_operator.planning.policies.spec import validation
 from rlrun_operator.planning.policies.spec.validation import MAX_KEPT, parse_spec, resolve_references
 
 from tests.support.cluster_objects import model_object, run_object
@@ -325,3 +326,21 @@ def test_only_small_specs_are_kept_parsed() -> None:
     assert parse_spec(small) is parse_spec(small)
     assert parse_spec(large) is not parse_spec(large)
     assert parse_spec(large) == parse_spec(large)
+
+
+def test_a_spec_beyond_the_bound_is_refused_before_it_is_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
+    parsed: list[int] = []
+    monkeypatch.setattr(validation, "_parse", lambda text: parsed.append(len(text)))
+    rows = {"rows": "x" * validation.MAX_SPEC}
+    problem = parse_spec(run_object(env=[{"id": "me/first"}, {"id": "me/second", "args": rows}]))
+    assert isinstance(problem, Problem)
+    assert problem.reason == "InvalidSpec"
+    for part in ("`spec.env`", f"{validation.MAX_SPEC} bytes", "package"):
+        assert part in problem.message
+    assert not parsed
+
+
+def test_characters_of_several_bytes_count_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
+    # JSON with escapes would have 6 bytes for each.
+    allowed = run_object(name="é" * (validation.MAX_SPEC // 3))
+    assert "bytes" not in str(parse_spec(allowed))

@@ -1,0 +1,187 @@
+"""The checks of `helm test`: each passes, and each fails with its cause when what it checks is broken."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pytest
+import yaml
+from rlrun.storage.layout import S3Uri
+from rlrun.storage.store import Store
+
+from tests.support.seaweedfs import S3Server
+from tests.support.source_tree import PYTHONPATH
+from tests.unit.chart.conftest import CHART, Object, Render
+from tests.unit.chart.test_render import pod_templates
+
+SCRIPT = CHART / "files" / "check_installation.py"
+RUN = {
+    "apiVersion": "rlrun.dev/v1alpha1",
+    "kind": "RLRun",
+    "metadata": {"generateName": "test-", "namespace": "team"},
+    "spec": {"model": "a/b"},
+}
+RUNS = "/apis/rlrun.dev/v1alpha1/namespaces/team/rlruns"
+
+pytestmark = pytest.mark.slow
+
+
+def check(*arguments: str, **variables: str) -> "subprocess.CompletedProcess[str]":
+    own = {"CHECK_SECONDS": "0.1", "PYTHONPATH": PYTHONPATH, "PATH": os.environ["PATH"], **variables}
+    return subprocess.run(
+        [sys.executable, SCRIPT, *arguments], env=own, capture_output=True, text=True, timeout=120, check=False
+    )
+
+
+@pytest.fixture
+def answers() -> dict[str, tuple[int, Any]]:
+    """The body of each request that the server knows. The server adds those that it got."""
+    return {}
+
+
+@pytest.fixture
+def server(answers: dict[str, tuple[int, Any]]) -> Iterator[str]:
+    class Handler(BaseHTTPRequestHandler):
+        def answer(self) -> None:
+            self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            status, body = answers.get(f"{self.command} {self.path}", (404, {}))
+            answers[f"got {self.command}"] = (status, self.path)
+            data = json.dumps(body).encode()
+            self.send_response(status)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+        do_GET = do_POST = do_DELETE = answer
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as started:
+        Thread(target=started.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{started.server_port}"
+        started.shutdown()
+
+
+def test_readyz(server: str, answers: dict[str, tuple[int, Any]]) -> None:
+    broken = check("readyz", f"{server}/readyz")
+    assert broken.returncode == 1
+    assert "HTTP Error 404" in broken.stderr
+    assert "does not answer: look at the log of the operator" in broken.stderr
+    answers["GET /readyz"] = (200, {"ready": True})
+    done = check("readyz", f"{server}/readyz")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_dns() -> None:
+    assert check("dns", "localhost").returncode == 0
+    broken = check("dns", "localhost", "rlrun-server.nowhere.invalid")
+    assert broken.returncode == 1
+    assert "Not all of localhost, rlrun-server.nowhere.invalid resolve: look at the cluster's DNS" in broken.stderr
+
+
+def test_s3(s3_server: S3Server, store: Store) -> None:
+    bucket = s3_server.bucket
+    variables = {**s3_server.environment, "RLRUN_S3_BUCKET": bucket, "RLRUN_S3_PREFIX": "prod/"}
+    done = check("s3", **variables)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert f"s3://{bucket}/prod/.helm-test/" in done.stdout
+    assert store.list_files(S3Uri(bucket, "prod/.helm-test")) == []
+    broken = check("s3", **{**variables, "RLRUN_S3_BUCKET": "no-such-bucket"})
+    assert broken.returncode == 1
+    assert "s3://no-such-bucket/prod/.helm-test/" in broken.stderr
+    assert "Correct `s3`, or the rights of its credentials." in broken.stderr
+
+
+@pytest.mark.parametrize(
+    ("status", "said"),
+    [
+        ({"phase": "Completed"}, ""),
+        ({"phase": "Failed", "reason": "ModelNotFound", "message": "None."}, "Failed ModelNotFound None."),
+        ({"phase": "Stopped"}, "did not complete: Stopped"),
+        ({"phase": "Pending", "message": "no GPU"}, "(tests.run.timeoutSeconds): Pending no GPU"),
+        ({}, "no status"),
+    ],
+)  # fmt: skip
+def test_run(server: str, answers: dict[str, tuple[int, Any]], tmp_path: Path, status: Object, said: str) -> None:
+    made = {**RUN, "metadata": {"name": "test-1", "namespace": "team"}}
+    answers[f"POST {RUNS}"] = (201, made)
+    answers[f"GET {RUNS}/test-1"] = (200, {**made, "status": status})
+    answers[f"DELETE {RUNS}/test-1"] = (200, {})
+    done = check("run", RUN=json.dumps(RUN), KUBECONFIG=kubeconfig(tmp_path, server))
+    assert done.returncode == (1 if said else 0), done.stderr
+    assert said in done.stderr
+    assert answers["got DELETE"][1] == f"{RUNS}/test-1", "nothing is left in the cluster"
+
+
+def test_a_refused_run_says_why(server: str, answers: dict[str, tuple[int, Any]], tmp_path: Path) -> None:
+    answers[f"POST {RUNS}"] = (422, {"message": "spec.env: Required value"})
+    done = check("run", RUN=json.dumps(RUN), KUBECONFIG=kubeconfig(tmp_path, server))
+    assert done.returncode == 1
+    assert "spec.env: Required value" in done.stderr
+    assert "Correct `tests.run`." in done.stderr
+
+
+def kubeconfig(folder: Path, server: str) -> str:
+    file = folder / "kubeconfig"
+    document = {
+        "clusters": [{"name": "c", "cluster": {"server": server}}],
+        "users": [{"name": "u", "user": {}}],
+        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+        "current-context": "c",
+    }
+    file.write_text(yaml.safe_dump(document))
+    return str(file)
+
+
+def test_the_pods_run_the_checks_with_what_they_need(render: Render) -> None:
+    run = {"spec": {"model": "a/b", "env": [{"id": "a/c"}]}, "timeoutSeconds": 300}
+    rendered = render({"tests": {"run": run}})
+    pods = {name.removeprefix("rlrun-test-"): pod for name, pod in pod_templates(rendered.of("Pod")).items()}
+    assert set(pods) == {"readyz", "dns", "s3", "run"}
+    script = rendered.one("ConfigMap", "rlrun-test")["data"]["check_installation.py"]
+    assert script.strip() == SCRIPT.read_text().strip()
+    for name, pod in pods.items():
+        assert pod["metadata"]["annotations"]["helm.sh/hook"] == "test"
+        (container,) = pod["spec"]["containers"]
+        variables = {v["name"]: v.get("value") for v in container["env"]}
+        assert container["command"] == ["python", "/checks/check_installation.py", name]
+        assert pod["spec"]["activeDeadlineSeconds"] > float(variables["CHECK_SECONDS"])
+        assert ("AWS_ACCESS_KEY_ID" in variables) is (name == "s3")
+        assert ("serviceAccountName" in pod["spec"]) is (name == "run"), "others have no token"
+    assert pods["dns"]["spec"]["containers"][0]["args"][1] == "rlrun-server.rlrun-system.svc"
+    variables = {v["name"]: v.get("value") for v in pods["run"]["spec"]["containers"][0]["env"]}
+    assert json.loads(variables["RUN"])["spec"] == run["spec"]
+    assert variables["CHECK_SECONDS"] == "300"
+
+
+@pytest.mark.parametrize(
+    ("namespaces", "own", "used"), [([], "", "rlrun-system"), (["one", "two"], "", "one"), (["one"], "three", "three")]
+)
+def test_the_run_is_in_a_namespace_that_the_operator_serves(
+    render: Render, namespaces: list[str], own: str, used: str
+) -> None:
+    run = {"spec": {"model": "a/b"}, "namespace": own}
+    rendered = render({"operator": {"watchNamespaces": namespaces}, "tests": {"run": run}})
+    (pod,) = [p for name, p in pod_templates(rendered.of("Pod")).items() if name.endswith("-run")]
+    (text,) = [v["value"] for v in pod["spec"]["containers"][0]["env"] if v["name"] == "RUN"]
+    assert json.loads(text)["metadata"]["namespace"] == used
+    role = rendered.one("Role", "rlrun-test")
+    assert role["metadata"]["namespace"] == used
+    assert role["rules"] == [
+        {"apiGroups": ["rlrun.dev"], "resources": ["rlruns"], "verbs": ["create", "get", "delete"]}
+    ]
+    assert rendered.one("RoleBinding", "rlrun-test")["subjects"][0]["namespace"] == "rlrun-system"
+
+
+def test_a_workload_identity_is_that_of_the_operator(render: Render) -> None:
+    rendered = render({"s3": {"credentials": {"existingSecret": "", "workloadIdentity": True}}})
+    (pod,) = [p for name, p in pod_templates(rendered.of("Pod")).items() if name.endswith("-s3")]
+    assert pod["spec"]["serviceAccountName"] == "rlrun"

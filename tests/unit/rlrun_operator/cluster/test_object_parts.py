@@ -1,0 +1,63 @@
+"""Looks see the parts of objects that they use, wherever an object comes from, and its memory holds no others."""
+
+import json
+from typing import Any
+
+import pytest
+from rlrun.kube.kinds import ALL, POD
+from rlrun.kube.pods import container_image, is_stopped, memory_limit
+from rlrun_operator.cluster.object_parts import LAST_APPLIED, used_parts
+from rlrun_operator.cluster.runs import RunObjects
+from rlrun_operator.resources.demand import pod_requests
+
+from tests.support.operator_world import World
+
+BYTES_PER_RUN = 25_000
+KINDS = ("Pod", "ReplicaSet", "Job", "Service", "NetworkPolicy", "ConfigMap", "ServiceAccount")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_stored_object_and_one_that_is_read_have_the_same_parts(world: World, kind: str) -> None:
+    await world.start()
+    feed = world.follow().feed
+    assert feed is not None
+    world.cluster.requests.clear()
+    both: list[list[dict[str, Any]]] = []
+    for informers in (feed.informers, None):
+        both.append(await RunObjects(world.cluster, informers).list(ALL[kind], "team", {"rlrun.dev/run": "reverse"}))
+    assert len(world.cluster.requests) == 1
+    assert both[0] == both[1]
+    assert both[0], kind
+    for obj in both[0]:
+        held = world.cluster.objects[kind, "team", obj["metadata"]["name"]]
+        assert obj["metadata"] == held["metadata"]
+        assert obj.get("data") == held.get("data")
+
+
+def test_what_kubectl_applied_is_not_stored_a_second_time() -> None:
+    pod = {"metadata": {"name": "a", "managedFields": [1], "annotations": {LAST_APPLIED: "{}", "mine": "yes"}}}
+    assert used_parts(POD, pod) == {"metadata": {"name": "a", "annotations": {"mine": "yes"}}}
+    assert LAST_APPLIED in pod["metadata"]["annotations"]  # type: ignore[operator]
+
+
+async def test_the_parts_of_pods_are_those_that_diagnoses_read(world: World) -> None:
+    await world.start()
+    for pod in world.cluster.all("Pod"):
+        found = used_parts(POD, pod)
+        for container in pod["spec"]["containers"]:
+            name = container["name"]
+            assert container_image(found, name) == container_image(pod, name)
+            assert memory_limit(found, name) == memory_limit(pod, name)
+        assert pod_requests(found["spec"]) == pod_requests(pod["spec"])
+        assert is_stopped(found) == is_stopped(pod)
+        assert found["status"] == pod["status"]
+        text = json.dumps(found["spec"])
+        assert '"env"' not in text
+        assert '"volumes"' not in text
+
+
+async def test_a_run_takes_little_memory(world: World) -> None:
+    await world.follow().start()
+    await world.reconcile(2)
+    assert world.feed is not None
+    assert 1_000 < world.feed.informers.stored_bytes <= BYTES_PER_RUN

@@ -1,0 +1,109 @@
+"""Events of pods that do not start: read rarely, those of one pod at a time, and never those of other pods."""
+
+from datetime import UTC, datetime, timedelta
+
+from rlrun.kube.errors import ApiError
+from rlrun.kube.objects import Obj
+from rlrun_operator.controller.pod_events import PodEvents
+from rlrun_operator.planning.plan.observation import RunKey
+
+from tests.support.cluster_objects import pod, without_container
+from tests.support.fake_cluster import FakeCluster
+
+KEY = RunKey("team", "reverse")
+BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
+LIST = "list events in namespace team"
+
+
+def event(uid: str, message: str, *, reason: str = "FailedMount", at: str = "2026-01-01T00:00:10Z") -> Obj:
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"name": f"{uid}.{message}", "namespace": "team", "creationTimestamp": at},
+        "involvedObject": {"kind": "Pod", "uid": uid},
+        "reason": reason,
+        "message": message,
+        "type": "Warning",
+        "lastTimestamp": at,
+    }
+
+
+def after(seconds: float) -> datetime:
+    return BEGIN + timedelta(seconds=seconds)
+
+
+def asked(cluster: FakeCluster) -> list[str]:
+    return [request.query["fieldSelector"] for request in cluster.requests if str(request) == LIST]
+
+
+async def test_pods_that_run_or_have_just_got_a_node_cost_no_request() -> None:
+    cluster = FakeCluster()
+    events = PodEvents(cluster.kube)
+    for pods, now in (
+        ([pod("trainer"), pod("inference", ready=True)], after(9999)),
+        ([without_container()], after(14)),
+    ):
+        assert await events.read(KEY, pods, now) == {}
+    assert cluster.requests == []
+
+
+async def test_the_newest_event_of_the_pod_alone_is_read() -> None:
+    cluster = FakeCluster(
+        event("pod-trainer", "old", at="2026-01-01T00:00:05Z"),
+        event("pod-trainer", "new"),
+        event("pod-other", "newer", at="2026-01-01T00:00:12Z"),
+    )
+    found = await PodEvents(cluster.kube).read(KEY, [without_container()], after(15))
+    assert {uid: seen.message for uid, seen in found.items()} == {"pod-trainer": "new"}
+    assert asked(cluster) == ["involvedObject.uid=pod-trainer"]
+
+
+async def test_the_next_read_comes_after_a_share_of_the_wait_and_the_event_stays_known() -> None:
+    cluster = FakeCluster(event("pod-trainer", "first"))
+    events = PodEvents(cluster.kube)
+    for seconds, reads in ((15, 1), (29, 1), (30, 2), (400, 3), (499, 3), (534, 4)):
+        found = await events.read(KEY, [without_container()], after(seconds))
+        assert (found["pod-trainer"].message, len(asked(cluster))) == ("first", reads), seconds
+
+
+async def test_pods_of_a_run_take_turns() -> None:
+    cluster = FakeCluster(event("pod-trainer", "one"), event("pod-inference", "two"))
+    events, pods = PodEvents(cluster.kube), [without_container(), without_container("inference")]
+    assert len(await events.read(KEY, pods, after(60))) == 1
+    assert len(await events.read(KEY, pods, after(80))) == 2
+    await events.read(KEY, pods, after(110))
+    assert asked(cluster) == [f"involvedObject.uid=pod-{role}" for role in ("inference", "trainer", "inference")]
+
+
+async def test_runs_do_not_wait_for_one_another() -> None:
+    cluster = FakeCluster()
+    events = PodEvents(cluster.kube)
+    for name in ("first", "second"):
+        await events.read(RunKey("team", name), [without_container()], after(60))
+    assert len(asked(cluster)) == 2
+
+
+async def test_without_a_time_nothing_is_asked_and_what_is_known_stays() -> None:
+    cluster = FakeCluster(event("pod-trainer", "first"))
+    events = PodEvents(cluster.kube)
+    assert await events.read(KEY, [without_container()], None) == {}
+    known = await events.read(KEY, [without_container()], after(60))
+    assert await events.read(KEY, [without_container()], None) == known
+    assert len(asked(cluster)) == 1
+
+
+async def test_a_pod_that_starts_is_forgotten() -> None:
+    cluster = FakeCluster(event("pod-trainer", "first"))
+    events = PodEvents(cluster.kube)
+    assert await events.read(KEY, [without_container()], after(60))
+    assert await events.read(KEY, [pod("trainer")], after(61)) == {}
+    assert await events.read(KEY, [without_container()], None) == {}
+
+
+async def test_an_api_server_that_refuses_the_list_costs_the_explanation_only() -> None:
+    cluster = FakeCluster(event("pod-trainer", "first"))
+    cluster.answers[LIST] = [ApiError(403, "Forbidden", "events is forbidden")]
+    events = PodEvents(cluster.kube)
+    assert await events.read(KEY, [without_container()], after(60)) == {}
+    await events.read(KEY, [without_container()], after(61))
+    assert len(asked(cluster)) == 1, "the next one comes as late as after an answer"

@@ -1,0 +1,61 @@
+"""Pods that the cluster ended or did not admit."""
+
+import pytest
+from rlrun.kube.pods import is_disrupted
+from rlrun_operator.planning.diagnosis.cluster_ends import explain_cluster_end
+from rlrun_operator.planning.diagnosis.crash_counter import count_restarts
+
+from tests.support.cluster_objects import pod, reject, terminated
+
+REJECTIONS = [
+    ("UnexpectedAdmissionError", "", "device plugin"),
+    ("OutOfcpu", "Node didn't have enough resource: cpu, requested: 500, used: 100, capacity: 200", "counted as free"),
+    ("OutOfnvidia.com/gpu", "Node didn't have enough resource: nvidia.com/gpu", "counted as free"),
+    ("NodeAffinity", "Predicate NodeAffinity failed", "labels have changed"),
+    ("NodeShutdown", "Pod was rejected as the node is shutting down.", "shuts down"),
+    ("Evicted", "The node had condition: [DiskPressure]. ", "cordon"),
+    ("TopologyAffinityError", "Resources cannot be allocated with Topology locality", "NUMA"),
+    ("node(s) had taints that the pod didn't tolerate", "Predicate TaintToleration failed", "kubectl describe node"),
+]
+
+
+@pytest.mark.parametrize(("reason", "words", "advice"), REJECTIONS, ids=[r[0] for r in REJECTIONS])
+def test_a_node_that_does_not_admit_the_pod(reason: str, words: str, advice: str) -> None:
+    obj = reject(pod("trainer", phase="Pending"), reason, words)
+    found = explain_cluster_end(obj)
+    assert found
+    assert found.reason == "PodRejected"
+    assert all(part in found.message for part in (reason, words.strip(), advice, "gpu-1", "another pod"))
+    assert ".." not in found.message
+
+
+ENDS = [
+    ("Evicted", "The node was low on resource: memory. ", "request as much"),
+    ("Preempting", "Preempted in order to admit critical pod", "critical pod"),
+    ("Terminated", "Pod was terminated in response to imminent node shutdown.", "was shut down"),
+]
+
+
+@pytest.mark.parametrize(("reason", "words", "advice"), ENDS, ids=[e[0] for e in ENDS])
+def test_an_end_by_the_cluster(reason: str, words: str, advice: str) -> None:
+    obj = pod("trainer", phase="Failed", state=terminated(137))
+    obj["status"] |= {"reason": reason, "message": words}
+    found = explain_cluster_end(obj)
+    assert found
+    assert found.reason == "PodEvicted"
+    assert all(part in found.message for part in (reason, words.strip(), advice))
+
+
+def test_other_pods_were_not_ended_by_the_cluster() -> None:
+    assert explain_cluster_end(pod("trainer", phase="Failed", state=terminated(1))) is None
+    assert explain_cluster_end(pod("trainer")) is None
+
+
+def test_a_rejection_is_a_replacement_and_no_crash() -> None:
+    refused = reject(pod("trainer", phase="Pending"))
+    assert is_disrupted(refused)
+    # A kubelet that starts again judges pods that ran before, and their containers end.
+    ended = pod("trainer", phase="Pending", state=terminated(137))["status"]["containerStatuses"]
+    for obj in (refused, reject(pod("trainer", phase="Pending"), containerStatuses=ended)):
+        found = count_restarts([], [obj])
+        assert (found.restarts, found.crashes) == (1, [])
