@@ -19,8 +19,12 @@ KEPT = {
     "required", "type",
 }  # fmt: skip
 """Keywords that both schemas have with one meaning."""
-SOURCE = r"^(hf://[A-Za-z0-9][A-Za-z0-9_.-]*/[A-Za-z0-9][A-Za-z0-9_.-]*@[0-9a-f]{40}|(s3|pvc)://[^/\s]+(/[^\s]*)?)$"
-"""Pattern of `source` that includes the CRD's rule about commits, which is written in CEL."""
+SOURCE = (
+    r"^(hf://[A-Za-z0-9][A-Za-z0-9_.-]*/[A-Za-z0-9][A-Za-z0-9_.-]*@[0-9a-f]{40}"
+    r"|oci://[A-Za-z0-9][A-Za-z0-9.:-]*(/[a-z0-9][a-z0-9._-]*)+@sha256:[0-9a-f]{64}(/[^/\s]+)*"
+    r"|(s3|pvc)://[^/\s]+(/[^\s]*)?)$"
+)
+"""Pattern of `source` that includes the CRD's rules about commits and digests, which are written in CEL."""
 
 
 def convert(node: dict[str, Any]) -> dict[str, Any]:

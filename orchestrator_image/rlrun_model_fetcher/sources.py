@@ -5,6 +5,7 @@ Every failure is a FatalError, whose exit code says whether a restart may help.
 s3://bucket/path                  an artifact with a manifest, verified file by file
 hf://owner/name@COMMIT            a repository of the Hugging Face hub
 pvc://claim/path                  mounted as it is: nothing to fetch
+oci://repository@DIGEST/path      likewise
 """
 
 import errno
@@ -55,10 +56,11 @@ def parse_source(text: str) -> Source:
             raise _invalid(f"{text} names no commit of a repository: write hf://owner/name@ and its 40 digits")
         repository, _, commit = text.removeprefix("hf://").partition("@")
         return HuggingFaceSource(repository, commit)
-    if text.startswith("pvc://"):
+    if text.startswith(("pvc://", "oci://")):
         return VolumeSource()
     raise _invalid(
-        f"{text!r} is not a model source: write s3://bucket/path, hf://owner/name@COMMIT or pvc://claim/path"
+        f"{text!r} is not a model source: write s3://bucket/path, hf://owner/name@COMMIT, pvc://claim/path or "
+        "oci://registry/repository@sha256:DIGEST"
     )
 
 

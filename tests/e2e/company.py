@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from demo.install import BUCKET, MODEL_URI, SYSTEM_NAMESPACE, S3Access
-from demo.kubectl import Kubectl, Object, wait_for
+from demo.kubectl import Kubectl
 from local_cluster.control_plane.pki import CertificateAuthority
-from tests.e2e.judge import IMAGE
+from tests.e2e.script_pod import ScriptPod
 
 NAME = "company"
 HUB, S3 = "hub.company.test", "s3.company.test"
-START_SECONDS = 120.0
 SCRIPT = """
 import asyncio, hashlib, os, ssl, sys
 from urllib.parse import urlsplit
@@ -82,7 +81,7 @@ def hub(files):
 
 async def main():
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.load_cert_chain("/company/tls.crt", "/company/tls.key")
+    context.load_cert_chain("/script/tls.crt", "/script/tls.key")
     runner = web.AppRunner(hub(load()), access_log=None)
     await runner.setup()
     await web.TCPSite(runner, None, 8443, ssl_context=context).start()
@@ -99,6 +98,7 @@ class Company:
     """Where the proxy is, and who vouches for the servers."""
 
     kubectl: Kubectl
+    pod: ScriptPod
     proxy: str
     """URL of the proxy for pods."""
     ca: str
@@ -110,50 +110,24 @@ class Company:
 
     def stop(self) -> None:
         """Delete all objects."""
-        for kind in ("pod", "service", "configmap"):
-            self.kubectl("delete", kind, NAME, "-n", SYSTEM_NAMESPACE, "--ignore-not-found", "--wait=false")
+        self.pod.stop(self.kubectl)
 
 
 def start_company(kubectl: Kubectl, s3: S3Access, folder: Path) -> Company:
     """Start the pod and wait until it is ready."""
     authority = CertificateAuthority(folder)
     pair = authority.issue(NAME, NAME, addresses=[HUB, S3])
-    files = {"company.py": SCRIPT, "tls.crt": pair.certificate.read_text(), "tls.key": pair.key.read_text()}
-    kubectl.apply(*_objects(s3, files))
-
-    def ready() -> Object | None:
-        pod = kubectl.get("pod", NAME, SYSTEM_NAMESPACE) or {}
-        conditions = pod.get("status", {}).get("conditions", [])
-        return pod if any(c["type"] == "Ready" and c["status"] == "True" for c in conditions) else None
-
-    wait_for("the company's network", ready, START_SECONDS)
+    pod = ScriptPod(
+        name=NAME,
+        namespace=SYSTEM_NAMESPACE,
+        script=SCRIPT,
+        target_port=3128,
+        port=3128,
+        files={"tls.crt": pair.certificate.read_text(), "tls.key": pair.key.read_text()},
+        arguments=[HUB, S3, BUCKET, MODEL_URI.key],
+        env=s3.job_environment(),
+        env_from=[s3.secret_name],
+    )
+    pod.start(kubectl)
     proxy = f"http://{NAME}.{SYSTEM_NAMESPACE}.svc:3128"
-    return Company(kubectl, proxy, authority.pair.certificate.read_text())
-
-
-def _objects(s3: S3Access, files: dict[str, str]) -> list[Object]:
-    meta = {"name": NAME, "namespace": SYSTEM_NAMESPACE, "labels": {"app": NAME}}
-    container: Object = {
-        "name": NAME,
-        "image": IMAGE,
-        "imagePullPolicy": "IfNotPresent",
-        "command": ["python", "/company/company.py", HUB, S3, BUCKET, MODEL_URI.key],
-        "env": [{"name": name, "value": value} for name, value in s3.job_environment().items()],
-        "envFrom": [{"secretRef": {"name": s3.secret_name}}],
-        "readinessProbe": {"tcpSocket": {"port": 3128}, "periodSeconds": 1},
-        "resources": {"requests": {"cpu": "50m", "memory": "64Mi"}},
-        "volumeMounts": [{"name": "files", "mountPath": "/company"}],
-    }
-    pod = {
-        "automountServiceAccountToken": False,
-        "enableServiceLinks": False,
-        "terminationGracePeriodSeconds": 1,
-        "containers": [container],
-        "volumes": [{"name": "files", "configMap": {"name": NAME}}],
-    }
-    port = {"port": 3128, "targetPort": 3128}
-    return [
-        {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": files},
-        {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": pod},
-        {"apiVersion": "v1", "kind": "Service", "metadata": meta, "spec": {"selector": {"app": NAME}, "ports": [port]}},
-    ]
+    return Company(kubectl, pod, proxy, authority.pair.certificate.read_text())

@@ -3,19 +3,18 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from demo.kubectl import Kubectl, Object, wait_for
+from demo.kubectl import Kubectl
 from local_cluster.control_plane.pki import CertificateAuthority
+from tests.e2e.script_pod import ScriptPod
 
 NAME = "judge"
 SCORE = 0.5
-IMAGE = "localhost/rlrun-orchestrator:local"
-START_SECONDS = 120.0
 SCRIPT = f"""
 import ssl
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-context.load_cert_chain("/judge/tls.crt", "/judge/tls.key")
+context.load_cert_chain("/script/tls.crt", "/script/tls.key")
 
 class Handler(BaseHTTPRequestHandler):
     def setup(self):
@@ -62,44 +61,13 @@ def start_judge(kubectl: Kubectl, namespace: str, folder: Path) -> Judge:
     host = f"{NAME}.{namespace}.svc.cluster.local"
     authority = CertificateAuthority(folder)
     pair = authority.issue(NAME, NAME, addresses=[host])
-    files = {
-        "judge.py": SCRIPT,
-        "tls.crt": pair.certificate.read_text(),
-        "tls.key": pair.key.read_text(),
-    }
-    kubectl.apply(*_objects(namespace, files))
-
-    def ready() -> Object | None:
-        pod = kubectl.get("pod", NAME, namespace) or {}
-        conditions = pod.get("status", {}).get("conditions", [])
-        return pod if any(c["type"] == "Ready" and c["status"] == "True" for c in conditions) else None
-
-    wait_for("the judge", ready, START_SECONDS)
+    pod = ScriptPod(
+        name=NAME,
+        namespace=namespace,
+        script=SCRIPT,
+        target_port=8443,
+        port=443,
+        files={"tls.crt": pair.certificate.read_text(), "tls.key": pair.key.read_text()},
+    )
+    pod.start(kubectl)
     return Judge(host, authority.pair.certificate.read_text())
-
-
-def _objects(namespace: str, files: dict[str, str]) -> list[Object]:
-    meta = {"name": NAME, "namespace": namespace, "labels": {"app": NAME}}
-    container: Object = {
-        "name": NAME,
-        "image": IMAGE,
-        "imagePullPolicy": "IfNotPresent",
-        "command": ["python", "/judge/judge.py"],
-        "readinessProbe": {"tcpSocket": {"port": 8443}, "periodSeconds": 1},
-        # Without a request the pods of the other lane leave it no time, and the rollouts that ask it fail.
-        "resources": {"requests": {"cpu": "50m", "memory": "64Mi"}},
-        "volumeMounts": [{"name": "files", "mountPath": "/judge"}],
-    }
-    pod = {
-        "automountServiceAccountToken": False,
-        "enableServiceLinks": False,
-        "terminationGracePeriodSeconds": 1,
-        "containers": [container],
-        "volumes": [{"name": "files", "configMap": {"name": NAME}}],
-    }
-    port = {"port": 443, "targetPort": 8443}
-    return [
-        {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": files},
-        {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": pod},
-        {"apiVersion": "v1", "kind": "Service", "metadata": meta, "spec": {"selector": {"app": NAME}, "ports": [port]}},
-    ]

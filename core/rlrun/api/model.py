@@ -245,6 +245,9 @@ class Inference(Pods):
 HUB_SOURCE = "^hf://[A-Za-z0-9][A-Za-z0-9_.-]*/[A-Za-z0-9][A-Za-z0-9_.-]*@[0-9a-f]{40}$"
 """Repository of the Hugging Face hub at a commit. Branches and tags can move between the starts of two pods."""
 
+IMAGE_SOURCE = "^oci://[A-Za-z0-9][A-Za-z0-9.:-]*(/[a-z0-9][a-z0-9._-]*)+@sha256:[0-9a-f]{64}(/[^/]+)*$"
+"""Image of a registry at a digest, and a folder in it. Tags can move between the starts of two pods."""
+
 
 class WeightsCache(Spec):
     """Volume that keeps the weights for all runs and serving pools of a namespace. A Job downloads them once per namespace and source; their pods wait for it, and mount the volume read-only."""  # noqa: E501
@@ -262,8 +265,8 @@ class RLModelSpec(Spec):
 
     id: ModelId
     """Id that runs use in spec.model: owner/name."""
-    source: str = Field(min_length=6, max_length=1024, pattern=r"^(hf|s3|pvc)://[^/\s]+(/[^\s]*)?$")
-    """Source of the weights: hf://owner/name@COMMIT, s3://bucket/path or pvc://claim/path. A repository of the Hugging Face hub is named with the 40 digits of a commit, so that all pods of a run have the same files."""  # noqa: E501
+    source: str = Field(min_length=6, max_length=1024, pattern=r"^(hf|s3|pvc|oci)://[^/\s]+(/[^\s]*)?$")
+    """Source of the weights: hf://owner/name@COMMIT, s3://bucket/path, pvc://claim/path or oci://registry/repository@sha256:DIGEST/path. A repository of the Hugging Face hub is named with the 40 digits of a commit, and an image with its digest, so that all pods of a run have the same files. Image volumes need Kubernetes 1.35."""  # noqa: E501
     seq_len: int = Field(default=4096, ge=16, le=16_777_216)
     """Maximum length of a sequence (prompt and completions) in tokens."""
     default_max_tokens: int | None = Field(default=None, ge=1, le=1_048_576)
@@ -288,10 +291,17 @@ class RLModelSpec(Spec):
             lambda m: not m.source.startswith("hf://") or bool(re.fullmatch(HUB_SOURCE, m.source)),
         ),
         Rule(
+            "source",
+            f"!self.source.startsWith('oci://') || self.source.matches('{IMAGE_SOURCE}')",
+            "an oci:// source must name the digest of an image: oci://registry/repository@sha256: and its 64"
+            " hexadecimal digits, then the path of a folder in it, if any",
+            lambda m: not m.source.startswith("oci://") or bool(re.fullmatch(IMAGE_SOURCE, m.source)),
+        ),
+        Rule(
             "cache",
-            "!has(self.cache) || !self.source.startsWith('pvc://')",
-            "cache needs a source that is downloaded (hf:// or s3://): a pvc:// source is a volume already",
-            lambda m: m.cache is None or not m.source.startswith("pvc://"),
+            "!has(self.cache) || !(self.source.startsWith('pvc://') || self.source.startsWith('oci://'))",
+            "cache needs a source that is downloaded (hf:// or s3://): a pvc:// or oci:// source is a volume already",
+            lambda m: m.cache is None or not m.source.startswith(("pvc://", "oci://")),
         ),
         Rule(
             "cache.accessMode",

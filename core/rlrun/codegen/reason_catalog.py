@@ -568,7 +568,7 @@ BASE_MODEL = _section(
     (
         Reason.INVALID_MODEL_SOURCE,
         "`spec.source` of the RLModel is not a valid source.",
-        "Write `s3://bucket/path`, `hf://owner/name@COMMIT` or `pvc://claim/path`.",
+        "Write `s3://bucket/path`, `hf://owner/name@COMMIT`, `pvc://claim/path` or `oci://registry/repository@sha256:DIGEST`.",
     ),
     (
         Reason.MODEL_ACCESS_DENIED,

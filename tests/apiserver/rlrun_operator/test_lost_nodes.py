@@ -120,8 +120,8 @@ def test_a_run_goes_on_after_its_node_stops_to_answer(bench: Bench) -> None:
         heartbeats.nodes.remove(LOST)
         del bench.orchestrators.answers[bench.namespace, "reverse"]
         # The controller marks one pod after the other, and each mark may be a status of its own.
-        for condition in ("OrchestratorReady", "TrainerReady"):
-            bench.wait(f"the node in {condition}", lambda kind=condition: LOST in bench.condition(kind).get("message", ""))
+        for kind in ("OrchestratorReady", "TrainerReady"):
+            bench.wait(f"the node in {kind}", lambda kind=kind: LOST in bench.condition(kind).get("message", ""))
         assert bench.condition("OrchestratorReady")["reason"] == "NodeUnreachable"
 
         bench.wait("the eviction", lambda: is_evicted(bench))

@@ -816,6 +816,7 @@ def test_the_operator_lists_events_and_does_not_watch_them(render: Render) -> No
 
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
+DIGEST = f"sha256:{'0123456789abcdef' * 4}"
 LONG = "a" * 1100
 PrivateAddress = Annotated[str, AfterValidator(lambda value: AddressRules.parse([value]))]
 ADDRESSES = [
@@ -837,7 +838,10 @@ RULES: list[tuple[str, Callable[[str], Any], Callable[[str], Any], list[str]]] =
         lambda value: RLModelSpec(id="a/b", source=value),
         ["hf://a/b", f"hf://a/b@{COMMIT}", "hf://a/b@main", f"hf://a/b@{COMMIT[1:]}", f"hf://a/b@{COMMIT}0",
          f"hf://a/b@{COMMIT.upper()}", f"hf://b@{COMMIT}", f"hf://a/b/c@{COMMIT}", f"hf://-a/b@{COMMIT}", "hf:///",
-         "s3://bucket", "s3://bucket/a", "s3:///a", "s3://b c", "pvc://claim/a", "pvc://c", "file://a/b", "/disk",
+         "s3://bucket", "s3://bucket/a", "s3:///a", "s3://b c", "pvc://claim/a", "pvc://c",
+         f"oci://r/a@{DIGEST}", f"oci://r:5000/a/b@{DIGEST}/c/d", "oci://r/a:1",
+         f"oci://a@{DIGEST}", f"oci://r/a@{DIGEST[:-1]}", f"oci://r/a@{DIGEST}/", f"oci://r/A@{DIGEST}",
+         "file://a/b", "/disk",
          f"s3://{LONG}", "s3://", "s3://b/c d"],
     ),
     (

@@ -37,6 +37,7 @@ def store_with(files: dict[str, bytes], fail: StoreError | None = None) -> InMem
         ("s3://b/models/x", S3Uri("b", "models/x")),
         (f"hf://Qwen/Qwen3-4B@{COMMIT}", HuggingFaceSource("Qwen/Qwen3-4B", COMMIT)),
         ("pvc://claim/path", VolumeSource()),
+        (f"oci://registry:5000/models/a@sha256:{'0' * 64}/a", VolumeSource()),
     ],
 )
 def test_sources(text, source):

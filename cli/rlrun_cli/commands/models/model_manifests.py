@@ -37,7 +37,10 @@ Lists all problems with their lines. Nothing is sent."""
 
 def add_model(
     model_id: Annotated[str, typer.Argument(metavar="ID", help="Id that runs use: owner/name.")],
-    source: Annotated[str, typer.Option(help="Weights: hf://owner/name@COMMIT, s3://bucket/path or pvc://claim/path.")],
+    source: Annotated[
+        str,
+        typer.Option(help="Weights: hf://owner/name@COMMIT, s3://bucket/path, pvc://claim/path or oci://image@DIGEST."),
+    ],
     name: Annotated[str | None, typer.Option(help="Name of the RLModel. Default: from the id.")] = None,
     seq_len: Annotated[int, typer.Option(min=16, help="Maximum length of a sequence in tokens.")] = 4096,
     rank: Annotated[int, typer.Option(min=1, max=512, help="Rank of the adapters.")] = 16,

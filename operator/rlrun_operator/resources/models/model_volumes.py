@@ -1,4 +1,4 @@
-"""Volume with the weights of a base model: filled by an init container, or a PersistentVolumeClaim that has them."""
+"""Volume with the weights of a base model: filled by an init container, or a claim or an image that has them."""
 
 import re
 from collections.abc import Sequence
@@ -69,17 +69,20 @@ def is_cache_claim(name: str) -> bool:
 def weights(
     settings: OperatorSettings, source: str, shape: Pods, storage: StorageAccess, *, claim: str | None = None
 ) -> ModelVolume:
-    """Return the volume for `source`: hf://owner/name@COMMIT, s3://bucket/path or pvc://claim/path.
+    """Return the volume for `source`: hf://owner/name@COMMIT, s3://bucket/path, pvc://claim/path or
+    oci://repository@DIGEST/path.
 
     Claims are in the namespace of the pods; `claim` has the weights already. The fetcher gets the variables of the
     Hugging Face Hub in the `env` of `shape` (HF_TOKEN, HF_ENDPOINT), if the model is there.
     """
     if source.startswith("pvc://"):
         named, _, path = source.removeprefix("pvc://").partition("/")
-        mount: Obj = {"name": VOLUME, "mountPath": MODEL_DIR, "readOnly": True}
-        if path.strip("/"):
-            mount["subPath"] = path.strip("/")
-        return ModelVolume([], {VOLUME: _claim_volume(named)}, mount)
+        return ModelVolume([], {VOLUME: _claim_volume(named)}, _mount_of(path))
+    if source.startswith("oci://"):
+        repository, _, rest = source.removeprefix("oci://").partition("@")
+        digest, _, path = rest.partition("/")
+        image = {"reference": f"{repository}@{digest}", "pullPolicy": "IfNotPresent"}
+        return ModelVolume([], {VOLUME: {"image": image}}, _mount_of(path))
     read_only = {"name": VOLUME, "mountPath": VOLUME_DIR, "readOnly": True}
     if claim is not None:
         return ModelVolume([], {VOLUME: _claim_volume(claim)}, read_only)
@@ -109,6 +112,13 @@ def fetcher(settings: OperatorSettings, source: str, env: Sequence[EnvVar], clie
         read_only_mounts=client.mounts,
         resources=resources_of(settings.fetcher_resources),
     )
+
+
+def _mount_of(path: str) -> Obj:
+    mount: Obj = {"name": VOLUME, "mountPath": MODEL_DIR, "readOnly": True}
+    if path.strip("/"):
+        mount["subPath"] = path.strip("/")
+    return mount
 
 
 def _claim_volume(name: str) -> Obj:

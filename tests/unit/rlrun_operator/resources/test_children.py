@@ -120,7 +120,9 @@ def test_dns_is_reached_at_the_port_of_its_pods() -> None:
     assert {p["port"] for p in policy["spec"]["egress"][1]["ports"]} == {5353}
 
 
-@pytest.mark.parametrize("source", ["s3://rlrun/models/a", f"hf://a/b@{'0' * 40}", "pvc://claim/a"])
+@pytest.mark.parametrize(
+    "source", ["s3://rlrun/models/a", f"hf://a/b@{'0' * 40}", "pvc://claim/a", f"oci://r/a@sha256:{'0' * 64}"]
+)
 def test_every_pod_is_locked_down(source: str) -> None:
     for name, template in templates(build({"source": source})).items():
         spec = template["spec"]
@@ -351,6 +353,18 @@ def test_claim_is_mounted_and_nothing_fetched() -> None:
     assert [c["name"] for c in found["initContainers"]] == ["gpu-check"]
     mount = {"name": "models", "mountPath": "/models/base", "readOnly": True, "subPath": "qwen/4b"}
     assert mount in found["containers"][0]["volumeMounts"]
+
+
+@pytest.mark.parametrize(("path", "folder"), [("", {}), ("/models/qwen", {"subPath": "models/qwen"})])
+def test_image_is_mounted_and_nothing_fetched(path: str, folder: dict[str, str]) -> None:
+    image = f"registry:5000/models/qwen@sha256:{'0' * 64}"
+    for name in ("reverse-trainer", "reverse-inference"):
+        found = templates(build({"source": f"oci://{image}{path}"}))[name]["spec"]
+        assert [c["name"] for c in found["initContainers"] if c["name"] == "fetch-model"] == []
+        (volume,) = [v for v in found["volumes"] if v["name"] == "models"]
+        assert volume["image"] == {"reference": image, "pullPolicy": "IfNotPresent"}
+        mount = {"name": "models", "mountPath": "/models/base", "readOnly": True, **folder}
+        assert mount in found["containers"][0]["volumeMounts"]
 
 
 def test_hub_token_reaches_the_fetcher_and_nothing_else_does() -> None:

@@ -141,7 +141,9 @@ def test_the_nodes_of_a_trainer_are_distinct_in_addition_to_its_own_affinity() -
 
 
 @pytest.mark.parametrize("nodes", [1, 4])
-@pytest.mark.parametrize("source", ["s3://rlrun/models/a", f"hf://a/b@{'0' * 40}", "pvc://claim/a"])
+@pytest.mark.parametrize(
+    "source", ["s3://rlrun/models/a", f"hf://a/b@{'0' * 40}", "pvc://claim/a", f"oci://r/a@sha256:{'0' * 64}"]
+)
 def test_volumes_and_folders_of_the_operator_are_refused_in_a_shape(source: str, nodes: int) -> None:
     """Each one that the operator has, so that the lists stay complete."""
     for template in pod_templates(model={"source": source, "trainer": {"nodes": nodes}}).values():

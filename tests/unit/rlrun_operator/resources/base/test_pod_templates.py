@@ -12,7 +12,7 @@ from tests.unit.rlrun_operator.resources.test_children import IDENTITY, STORAGE_
 from tests.unit.rlrun_operator.resources.test_serving_pool import BASE, ORDER
 from tests.unit.rlrun_operator.resources.test_serving_pool import IDENTITY as POOL
 
-SOURCES = ["s3://rlrun/models/a", f"hf://a/b@{'0' * 40}", "pvc://claim/a"]
+SOURCES = ["s3://rlrun/models/a", f"hf://a/b@{'0' * 40}", "pvc://claim/a", f"oci://r/a@sha256:{'0' * 64}"]
 RUN_PODS = ("reverse-env-0", "reverse-eval-0", "reverse-trainer", "reverse-inference", "reverse-orchestrator-a2")
 MODEL_PODS = ("reverse-trainer", "reverse-inference", POOL.name)
 STORAGE = "ephemeral-storage"
