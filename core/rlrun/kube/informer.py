@@ -371,11 +371,9 @@ class Informer(Generic[T]):
         if self._store(cached):
             self._tell(ObjectChange(cached, is_own=True))
 
-    def remove_deleted(self, namespace: str, name: str) -> None:
-        """Remove an object that a write of this process has deleted for good."""
-        cached = self._by_name.get((namespace, name))
-        if cached is not None:
-            self._remove(cached.uid, NEVER, is_own=True)
+    def remove_deleted(self, uid: str) -> None:
+        """Remove an object that a write of this process has deleted for good. Another of its name may be there now."""
+        self._remove(uid, NEVER, is_own=True)
 
     def _is_waiting(self, cached: T) -> bool:
         waiting = self._waiting.get((cached.namespace, cached.name), ())

@@ -134,13 +134,15 @@ class Informers:
             return
         namespace = (request.namespace or "") if request.kind.namespaced else ""
         name = request.name or str(((request.body or {}).get("metadata") or {}).get("name", ""))
+        known = informer.find(namespace, name)
         with informer.writing(namespace, name) as store_answer:
 
             def on_answer(answer: Obj) -> None:
                 is_object = answer.get("kind") == request.kind.kind
                 is_leaving = is_object and answer["metadata"].get("deletionTimestamp")
                 if request.verb is Verb.DELETE and not is_leaving:
-                    informer.remove_deleted(namespace, name)
+                    if known is not None:
+                        informer.remove_deleted(known.uid)
                 elif is_object:
                     store_answer(answer)
 

@@ -483,8 +483,8 @@ async def test_an_object_made_again_under_its_name_has_another_uid(own: Followed
 
 
 async def test_an_object_that_this_process_has_deleted_is_gone_at_once(own: Followed) -> None:
-    own.informer.remove_deleted("team", "a")
-    own.informer.remove_deleted("team", "none")
+    own.informer.remove_deleted("uid-a")
+    own.informer.remove_deleted("none")
     own.informer.handle_event("MODIFIED", service("a", 5))
     own.informer.handle_event("DELETED", service("a", 6))
     assert (own.names, own.told) == ([], ["a1-"])

@@ -9,6 +9,7 @@ from rlrun.kube.errors import ApiError
 from rlrun.kube.informer import CachedObject, ObjectChange
 from rlrun.kube.kinds import DEPLOYMENT, POD, RLMODEL, RLRUN, SERVICE, ResourceKind
 from rlrun.kube.objects import Obj
+from rlrun.kube.requests import KubeRequest, Verb
 from rlrun_operator.cluster.informers import FOLLOWED, OWN_KINDS, CachedRun, Informers, convert
 
 from tests.support.cluster_objects import model_object, run_object
@@ -109,6 +110,22 @@ async def test_an_object_that_an_own_deletion_removes_for_good_is_gone_at_once()
         assert services is not None
         assert list(services.all()) == []
         assert followed.told == [("Service", "s", True, True)]
+
+
+async def test_an_own_deletion_spares_what_has_the_name_since() -> None:
+    followed = Followed(service())
+    services = followed.informers.find(SERVICE, "team")
+    assert services is not None
+    successor = service()
+    successor["metadata"] |= {"uid": "second", "resourceVersion": "1001"}
+    with followed.informers.writing(KubeRequest(Verb.DELETE, SERVICE, "team", "s")) as on_answer:
+        gone = service()
+        gone["metadata"]["resourceVersion"] = "1000"
+        services.handle_event("DELETED", gone)
+        services.handle_event("ADDED", successor)
+        on_answer({"kind": "Status", "status": "Success"})
+    assert [cached.uid for cached in services.all()] == ["second"]
+    assert followed.told[-1] == ("Service", "s", False, False)
 
 
 async def test_a_write_that_fails_changes_nothing() -> None:
