@@ -78,7 +78,9 @@ class RunChanges:
         changes = self._changes[kept.namespace]
         if len(changes) == REMEMBERED:
             self._forgotten[kept.namespace] = changes[0]
-        changes.append(RunChange(self._number, self._runs.version, kept.uid, kept.name, change.is_deleted))
+        # A list finds changes that are newer than the version up to which all have arrived.
+        version = max(self._runs.version, kept.version)
+        changes.append(RunChange(self._number, version, kept.uid, kept.name, change.is_deleted))
         for place in (kept.uid, kept.namespace):
             for wake in tuple(self._wakes.get(place, ())):
                 wake()

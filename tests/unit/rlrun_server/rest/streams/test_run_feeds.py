@@ -73,6 +73,15 @@ async def test_who_comes_back_gets_what_it_missed(world: World) -> None:
     assert await collected(world.feed(cursor)) == [("deleted", "b", None), ("status", "a", "Completed")]
 
 
+async def test_who_comes_back_gets_what_a_list_has_found(world: World) -> None:
+    """A server without a watch for a while: its list tells of changes before it is complete."""
+    found = run_object("a", "team", 1, "Completed")
+    found["metadata"]["resourceVersion"] = "14"
+    world.runs.put(found)
+    world.runs.version = 15
+    assert await collected(world.feed("12")) == [("status", "a", "Completed")]
+
+
 async def test_who_missed_too_much_lists_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     assert await collected(world.feed("9")) == [("reset", "", None)], "before the first list of this server"
     feed, cursor = world.feed(), world.feed().position
