@@ -236,6 +236,9 @@ async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, acti
             await writer.drain()
         if writer.can_write_eof():
             writer.write_eof()
+        else:
+            # TLS to a company's proxy has no end of one direction.
+            writer.close()
 
 
 async def _idle(activity: _Activity, seconds: float) -> None:

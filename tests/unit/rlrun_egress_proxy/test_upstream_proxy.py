@@ -12,7 +12,7 @@ import pytest
 from rlrun.api.base.address_rules import AddressRules
 from rlrun.api.base.proxy_rules import ProxyRules
 from rlrun.protocol.egress import EgressGrant, sign
-from rlrun_egress_proxy.proxy import EgressProxy
+from rlrun_egress_proxy.proxy import EgressProxy, _Activity, _copy
 from rlrun_egress_proxy.settings import EgressConfig, EgressProxySettings
 
 from tests.support.company_network import HUB, TEACHER, CompanyNetwork, company_network
@@ -111,6 +111,31 @@ async def test_hosts_of_no_proxy_are_resolved_and_reached_directly(network: Comp
     async with egress(network, tmp_path, unknown, direct=".company.test") as ask:
         assert await ask(TEACHER) == "HTTP/1.1 502 Bad Gateway"
     assert network.connections == []
+
+
+async def test_a_client_that_has_gone_ends_its_tunnel_through_a_proxy_with_tls(
+    network: CompanyNetwork, tmp_path: Path
+) -> None:
+    """TLS knows no end of one direction, and the server keeps the connection open for the next request."""
+    ended = asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        ended.set()
+        writer.close()
+
+    pair = network.authority.issue("proxy", "proxy", addresses=["localhost"])
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(pair.certificate, pair.key)
+    trusted = ssl.create_default_context(cadata=network.certificates)
+    async with await asyncio.start_server(serve, "127.0.0.1", 0, ssl=context) as server:
+        port = server.sockets[0].getsockname()[1]
+        _, writer = await asyncio.open_connection("localhost", port, ssl=trusted)
+        client = asyncio.StreamReader()
+        client.feed_eof()
+        await _copy(client, writer, _Activity(0.0, 0))
+        async with asyncio.timeout(60):
+            await ended.wait()
 
 
 async def test_a_proxy_that_ends_the_connection_opens_nothing(network: CompanyNetwork, tmp_path: Path) -> None:
