@@ -31,7 +31,8 @@ def verify(token: str, key: jwt.PyJWK, settings: OidcSettings, nonce: str) -> di
     try:
         claims = jwt.decode(
             token,
-            key,
+            # Keys need not name their algorithm, and PyJWT would take RS256 for all of RSA.
+            key.key,
             algorithms=ALGORITHMS,
             audience=settings.client_id,
             issuer=settings.issuer,

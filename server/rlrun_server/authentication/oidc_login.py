@@ -11,6 +11,7 @@ import json
 import logging
 import secrets
 from collections.abc import Callable
+from dataclasses import dataclass
 from urllib.parse import urlencode
 
 from rlrun.constants import Reason
@@ -27,6 +28,14 @@ log = logging.getLogger(__name__)
 LOGIN_SECONDS = 600
 """Time for a login at the issuer."""
 PURPOSE = "oidc login"
+
+
+@dataclass(frozen=True)
+class BegunLogin:
+    """What only the browser that began a login has."""
+
+    verifier: str
+    nonce: str
 
 
 class OidcLogin:
@@ -58,11 +67,8 @@ class OidcLogin:
         url = f"{endpoint}{'&' if '?' in endpoint else '?'}{urlencode(query)}"
         return url, self._sealer.seal(json.dumps(fields).encode(), PURPOSE)
 
-    async def end(self, kept: str, state: str, code: str) -> tuple[str, int | None]:
-        """Return the credential of the user who logged in, and when the session ends, None for that of the credential.
-
-        `kept`: the text of `begin`; `state` and `code` are the issuer's answer.
-        """
+    def open_login(self, kept: str, state: str) -> BegunLogin:
+        """Return the login that the browser began. `kept`: the text of `begin`; `state`: the issuer's answer."""
         content = self._sealer.open(kept, PURPOSE)
         fields = {} if content is None else json.loads(content)
         if fields.get("expires", 0.0) <= self._now() or not hmac.compare_digest(
@@ -73,9 +79,16 @@ class OidcLogin:
                 "again on the login page."
             )
             raise ProblemError.of(403, Reason.OIDC_LOGIN_REFUSED, message)
+        return BegunLogin(fields["verifier"], fields["nonce"])
+
+    async def end(self, begun: BegunLogin, code: str) -> tuple[str, int | None]:
+        """Return the credential of the user who logged in, and when the session ends, None for that of the credential.
+
+        `code`: the issuer's answer.
+        """
         try:
-            token = await self._issuer.redeem(code, fields["verifier"])
-            claims = verify(token, await self._issuer.key_of(token), self._settings, fields["nonce"])
+            token = await self._issuer.redeem(code, begun.verifier)
+            claims = verify(token, await self._issuer.key_of(token), self._settings, begun.nonce)
             if not self._settings.impersonate:
                 return token, None
             name, groups = user_of(claims, self._settings)

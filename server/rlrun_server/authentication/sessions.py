@@ -35,6 +35,9 @@ SESSION, CODE = "session", "login code"
 ATTEMPTS = Rate(per_second=0.5, burst=20.0)
 """Logins from one address with credentials that are not known."""
 ATTEMPTS_OF_ALL = Rate(per_second=5.0, burst=100.0)
+ISSUER_LOGINS = Rate(per_second=20.0, burst=200.0)
+"""Logins of all that end at the OIDC issuer, each of which is a request to it. Their browsers began them here, and may
+share the address of a gateway."""
 EVERYONE = ""
 
 
@@ -71,6 +74,7 @@ class BrowserSessions:
         self._oidc = oidc
         self._attempts = RateLimiter(ATTEMPTS)
         self._attempts_of_all = RateLimiter(ATTEMPTS_OF_ALL)
+        self._issuer_logins = RateLimiter(ISSUER_LOGINS)
         self._used: dict[str, int] = {}
         """Times at which codes that were used end, by their id."""
 
@@ -88,11 +92,12 @@ class BrowserSessions:
         return "" if credential is None else credential.token
 
     async def log_in(
-        self, request: Request, client: str, token: str, end: int | None = None
+        self, request: Request, client: str, token: str, end: int | None = None, *, is_of_issuer: bool = False
     ) -> tuple[User, Credential]:
         """Return the user whose credential it is, and the session. Raises ProblemError.
 
-        `end`: seconds since 1970 at which the session ends, None for the end of the credential.
+        `end`: seconds since 1970 at which the session ends, None for the end of the credential. `is_of_issuer`: the
+        credential is no guess.
         """
         refuse_other_sites(request)
         if is_sent_in_clear(request):
@@ -101,7 +106,7 @@ class BrowserSessions:
                 "https, or through a port forwarded to this machine: kubectl port-forward."
             )
             raise ProblemError.of(403, Reason.CONNECTION_NOT_ENCRYPTED, message)
-        is_known = self._users.has_accepted(token) or await self._is_valid_here(token, client)
+        is_known = is_of_issuer or self._users.has_accepted(token) or await self._is_valid_here(token, client)
         if not (is_known or self._may_try(client)):
             raise _too_many_attempts()
         user = await self._identification.identify(token, client)
@@ -142,11 +147,13 @@ class BrowserSessions:
         """Let the browser keep its login at the issuer until it comes back. Empty: the login has ended."""
         _set_cookie(request, response, _login_cookie_name(request), kept, LOGIN_SECONDS if kept else 0)
 
-    async def end_at_issuer(self, request: Request, client: str, state: str, code: str) -> tuple[str, int | None]:
+    async def end_at_issuer(self, request: Request, state: str, code: str) -> tuple[str, int | None]:
         """Return the credential of the user who logged in at the issuer, and the end of the session as for `log_in`."""
-        if not self._may_try(client):
+        login = self._issuer_login()
+        begun = login.open_login(request.cookies.get(_login_cookie_name(request), ""), state)
+        if not self._issuer_logins.allow(EVERYONE, self._clock()):
             raise _too_many_attempts()
-        return await self._issuer_login().end(request.cookies.get(_login_cookie_name(request), ""), state, code)
+        return await login.end(begun, code)
 
     def _issuer_login(self) -> OidcLogin:
         if self._oidc is None:

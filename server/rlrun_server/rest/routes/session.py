@@ -82,10 +82,10 @@ async def log_in(request: Request, _: None = ANYONE) -> Response:
     client = client_of(request)
     end = None
     if login.oidc is not None:
-        token, end = await sessions.end_at_issuer(request, client, login.oidc.state, login.oidc.code)
+        token, end = await sessions.end_at_issuer(request, login.oidc.state, login.oidc.code)
     else:
         token = sessions.use_code(client, login.code) if login.code is not None else str(login.token)
-    user, session = await sessions.log_in(request, client, token, end)
+    user, session = await sessions.log_in(request, client, token, end, is_of_issuer=login.oidc is not None)
     response = schema_response(SessionInfo(identity=identity_of(user), expires=_time(session.expires)))
     sessions.set_cookie(request, response, session)
     if login.oidc is not None:

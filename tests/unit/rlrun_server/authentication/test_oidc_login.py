@@ -2,6 +2,7 @@
 
 import hashlib
 import hmac
+import json
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -12,7 +13,9 @@ from urllib.parse import parse_qs, parse_qsl, urlsplit
 
 import jwt
 import pytest
+from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from jwt.algorithms import RSAAlgorithm
 from rlrun.constants import Reason
 from rlrun.service.errors import ProblemError
 from rlrun_server.authentication.oidc_issuer import MAX_BYTES, ROTATION_SECONDS, OidcIssuer
@@ -62,7 +65,7 @@ class Browser:
     async def log_in(self) -> User | None:
         """Return the user, after a whole login."""
         answer, kept = await self.begin()
-        token, _ = await self.login.end(kept, answer["state"], answer["code"])
+        token, _ = await self.login.end(self.login.open_login(kept, answer["state"]), answer["code"])
         return await self.users.identify(token)
 
     async def refusal(self) -> str:
@@ -118,7 +121,7 @@ async def test_a_session_ends_with_the_token_or_after_the_set_time(
 ) -> None:
     async with browser(stub, **fields) as one:
         answer, kept = await one.begin()
-        token, end = await one.login.end(kept, answer["state"], answer["code"])
+        token, end = await one.login.end(one.login.open_login(kept, answer["state"]), answer["code"])
         assert end is not None
         assert end - time.time() == pytest.approx(fields.get("session_seconds", TOKEN_SECONDS), abs=30)
         later = Users(
@@ -134,7 +137,7 @@ async def test_a_session_ends_with_the_token_or_after_the_set_time(
 async def test_without_impersonation_the_id_token_is_the_credential(stub: OidcIssuerStub) -> None:
     async with browser(stub, impersonate=False) as one:
         answer, kept = await one.begin()
-        token, end = await one.login.end(kept, answer["state"], answer["code"])
+        token, end = await one.login.end(one.login.open_login(kept, answer["state"]), answer["code"])
     assert jwt.decode(token, options={"verify_signature": False})["sub"] == "ann"
     assert end is None
 
@@ -142,7 +145,7 @@ async def test_without_impersonation_the_id_token_is_the_credential(stub: OidcIs
 async def test_a_user_of_an_issuer_is_nobody_where_none_is_set(stub: OidcIssuerStub) -> None:
     async with browser(stub) as one:
         answer, kept = await one.begin()
-        token, _ = await one.login.end(kept, answer["state"], answer["code"])
+        token, _ = await one.login.end(one.login.open_login(kept, answer["state"]), answer["code"])
     assert await Users(ReviewingApi().create, lambda: 0.0).identify(token) is None
     others = Users(ReviewingApi().create, lambda: 0.0, issuer_sealer=Sealer(lambda: [b"another key of many bytes"]))
     assert await others.identify(token) is None
@@ -217,7 +220,7 @@ async def test_a_token_without_a_key_pair_is_refused(stub: OidcIssuerStub, algor
             public = stub.key.private.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
             stub.token = hs256(claims, public, stub.key.id)
         with pytest.raises(ProblemError, match="alg"):
-            await one.login.end(kept, answer["state"], answer["code"])
+            await one.login.end(one.login.open_login(kept, answer["state"]), answer["code"])
 
 
 def hs256(claims: dict[str, Any], secret: bytes, key_id: str) -> str:
@@ -231,6 +234,18 @@ async def test_a_token_of_another_key_with_a_known_id_is_refused(stub: OidcIssue
     stub.published = [SigningKey(stub.key.id).public]
     async with browser(stub) as one:
         assert "Signature verification failed" in await one.refusal()
+
+
+@pytest.mark.parametrize("algorithm", ["RS256", "RS384", "PS256", "PS512"])
+async def test_a_key_of_rsa_need_not_name_its_algorithm(stub: OidcIssuerStub, algorithm: str) -> None:
+    private = rsa.generate_private_key(65537, 2048)
+    stub.published = [{**json.loads(RSAAlgorithm.to_jwk(private.public_key())), "kid": "rsa", "use": "sig"}]
+    async with browser(stub) as one:
+        answer, kept = await one.begin()
+        claims = stub.claims_of(stub.logins[answer["code"]]["nonce"])
+        stub.token = jwt.encode(claims, private, algorithm, headers={"kid": "rsa"})
+        token, _ = await one.login.end(one.login.open_login(kept, answer["state"]), answer["code"])
+        assert (await one.users.identify(token)) is not None
 
 
 async def test_a_new_key_is_found_and_unknown_ones_cost_a_request_per_interval(stub: OidcIssuerStub) -> None:
@@ -263,10 +278,10 @@ async def test_only_its_browser_ends_a_login_and_in_time(stub: OidcIssuerStub) -
             ("", ""),
         ):
             with pytest.raises(ProblemError, match="did not begin in this browser"):
-                await one.login.end(text, state, mine["code"])
+                await one.login.end(one.login.open_login(text, state), mine["code"])
         one.seconds = LOGIN_SECONDS
         with pytest.raises(ProblemError, match="10 minutes"):
-            await one.login.end(kept, mine["state"], mine["code"])
+            await one.login.end(one.login.open_login(kept, mine["state"]), mine["code"])
         assert stub.requests["/token"] == 0, "no code is redeemed for a login that is refused"
 
 
@@ -275,7 +290,7 @@ async def test_the_code_of_another_login_is_worth_nothing(stub: OidcIssuerStub) 
         mine, kept = await one.begin()
         others, _ = await one.begin()
         with pytest.raises(ProblemError, match="invalid_grant"):
-            await one.login.end(kept, mine["state"], others["code"])
+            await one.login.end(one.login.open_login(kept, mine["state"]), others["code"])
 
 
 async def test_an_issuer_gets_the_secret_where_it_wants_it(stub: OidcIssuerStub) -> None:

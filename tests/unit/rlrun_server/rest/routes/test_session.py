@@ -6,6 +6,7 @@ import random
 import string
 import time
 from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
@@ -15,8 +16,9 @@ import pytest
 from rlrun_server.authentication.oidc_issuer import OidcIssuer
 from rlrun_server.authentication.oidc_login import LOGIN_SECONDS, OidcLogin
 from rlrun_server.authentication.sealed import Sealer
-from rlrun_server.authentication.sessions import ATTEMPTS, CODE_SECONDS, SESSION_SECONDS
+from rlrun_server.authentication.sessions import ATTEMPTS, CODE_SECONDS, ISSUER_LOGINS, SESSION_SECONDS
 from rlrun_server.runtime.oidc_settings import OidcSettings
+from rlrun_server.runtime.rate_limit import RateLimiter
 
 from tests.support.json_web_tokens import json_web_token
 from tests.support.oidc_issuer_stub import CLIENT, SECRET, OidcIssuerStub, oidc_issuer_stub
@@ -287,16 +289,29 @@ async def test_no_credential_is_logged(
         assert secret not in own
 
 
-@pytest.fixture
-async def at_issuer(stub: OidcIssuerStub) -> AsyncIterator[RestApi]:
+@asynccontextmanager
+async def with_issuer(stub: OidcIssuerStub, **fields: object) -> AsyncIterator[RestApi]:
     """An API with a login at the issuer, whose tokens have the real time."""
     settings = OidcSettings.model_validate(
-        {"issuer": stub.url, "clientId": CLIENT, "redirectUrl": "https://server/", "impersonate": True}
-        | {"usernamePrefix": "oidc:", "groupsPrefix": "oidc:"}
+        {"issuer": stub.url, "clientId": CLIENT, "redirectUrl": "https://server/", **fields}
     )
     issuer = OidcIssuer(settings, lambda: SECRET, time.monotonic)
     yield rest_api(now=time.time, oidc=OidcLogin(settings, issuer, Sealer(lambda: [KEY]), time.time))
     await issuer.close()
+
+
+@pytest.fixture
+async def at_issuer(stub: OidcIssuerStub) -> AsyncIterator[RestApi]:
+    """An API that impersonates the users of the issuer."""
+    async with with_issuer(stub, impersonate=True, usernamePrefix="oidc:", groupsPrefix="oidc:") as api:
+        yield api
+
+
+@pytest.fixture
+async def token_login(stub: OidcIssuerStub) -> AsyncIterator[RestApi]:
+    """An API whose users have the ID token as their credential."""
+    async with with_issuer(stub) as api:
+        yield api
 
 
 @pytest.fixture
@@ -352,14 +367,39 @@ async def test_other_hosts_and_scripts_do_not_get_the_login(
     assert "set-cookie" not in without.headers
 
 
-async def test_logins_at_the_issuer_are_limited(at_issuer: RestApi, stub: OidcIssuerStub, page: dict[str, str]) -> None:
+async def test_guesses_do_not_keep_others_from_the_issuer(
+    at_issuer: RestApi, stub: OidcIssuerStub, page: dict[str, str]
+) -> None:
+    """All users may come through one gateway, so that they have one address."""
     _, headers = await begin(at_issuer, stub, page)
     guess = {"oidc": {"code": "guess", "state": "guess"}}
-    found = [
-        (await at_issuer.client.post("/session", json=guess, headers=headers)).status_code
-        for _ in range(int(ATTEMPTS.burst) + 1)
-    ]
-    assert found == [403] * int(ATTEMPTS.burst) + [429]
+    for _ in range(int(ISSUER_LOGINS.burst) + 1):
+        assert (await at_issuer.client.post("/session", json=guess, headers=headers)).status_code == 403
+    for _ in range(int(ATTEMPTS.burst) + 1):
+        answer, headers = await begin(at_issuer, stub, page)
+        ended = await at_issuer.client.post("/session", json={"oidc": answer}, headers=headers)
+        assert ended.status_code == 200
+
+
+async def test_requests_to_the_issuer_are_limited(
+    at_issuer: RestApi, stub: OidcIssuerStub, page: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer, headers = await begin(at_issuer, stub, page)
+    guess = {"oidc": {**answer, "code": "guess"}}
+    allowed = iter([True, True, False])
+    monkeypatch.setattr(RateLimiter, "allow", lambda *_: next(allowed))
+    found = [(await at_issuer.client.post("/session", json=guess, headers=headers)).status_code for _ in range(3)]
+    assert found == [403, 403, 429]
+    assert stub.requests["/token"] == 2
+
+
+async def test_id_tokens_are_no_guesses(token_login: RestApi, stub: OidcIssuerStub, page: dict[str, str]) -> None:
+    for number in range(int(ATTEMPTS.burst) + 1):
+        stub.claims = {"jti": str(number)}
+        answer, headers = await begin(token_login, stub, page)
+        ended = await token_login.client.post("/session", json={"oidc": answer}, headers=headers)
+        # The API server of this test does not know the token, and was asked.
+        assert (ended.status_code, ended.json()["reason"]) == (401, "TokenInvalid")
 
 
 async def test_a_server_without_an_issuer_says_so(api: RestApi, page: dict[str, str]) -> None:
