@@ -26,6 +26,7 @@ from rlrun_operator.config.quantities import from_millis, to_millis
 from rlrun_operator.config.settings import OperatorSettings
 from rlrun_operator.planning.plan.admission import Admission, Admitted, Refused, Waiting
 from rlrun_operator.planning.plan.observation import RunKey, RunObservation
+from rlrun_operator.planning.plan.status_builder import is_true
 from rlrun_operator.planning.plan.stored_status import is_finished
 from rlrun_operator.planning.policies.beginning.admission import EXACT_RUNS_AHEAD
 from rlrun_operator.planning.policies.ending.requeue import may_write
@@ -340,8 +341,9 @@ def _beginning(status: RLRunStatus) -> datetime | None:
     """Return the time since which a run that no queue has admitted may have pods, None if it has none."""
     if status.phase is None or status.phase.finished or status.attempt_start_time is None:
         return None
-    admitted, validated = (find_condition(status, kind) for kind in (ConditionType.ADMITTED, ConditionType.VALIDATED))
+    admitted = find_condition(status, ConditionType.ADMITTED)
     if admitted is not None and admitted.reason != Reason.NOT_QUEUED:
         return None
-    may_have = status.phase is Phase.running or (validated is not None and validated.status.value == "True")
-    return status.attempt_start_time if may_have else None
+    cached = find_condition(status, ConditionType.WEIGHTS_CACHED)
+    is_ready = is_true(status, ConditionType.VALIDATED) and (cached is None or cached.status.value == "True")
+    return status.attempt_start_time if status.phase is Phase.running or is_ready else None

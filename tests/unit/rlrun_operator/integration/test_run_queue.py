@@ -590,6 +590,30 @@ async def test_a_run_that_waits_for_weights_holds_no_place(restarts: bool) -> No
     assert runs.place("downloading")["admittedTime"]
 
 
+@pytest.mark.parametrize("queue", [ONE_PLACE, {"capacity": {GPU: "1"}}])
+async def test_a_download_that_ends_during_a_restart_gives_no_place(queue: dict[str, Any]) -> None:
+    runs = QueuedRuns(model=model_object(cache={"size": "20Gi"}, trainer={"gpus": 1}), **queue)
+    runs.add("first", "second")
+    await runs.settle()
+    assert [runs.status(name)["reason"] for name in ("first", "second")] == ["WeightsDownloading"] * 2
+    end_download(runs)
+    runs.restart(**queue)
+    await runs.settle()
+    assert (runs.phases("first", "second"), runs.started()) == (["Pending", "Queued"], {"first"})
+
+
+async def test_a_run_that_waits_for_weights_holds_up_no_queue_after_a_restart() -> None:
+    queue = {"capacity": {GPU: "8"}}
+    runs = QueuedRuns(model=model_object(cache={"size": "20Gi"}), **queue)
+    runs.cluster.put(model_object("other/model"))
+    runs.add("downloading")
+    await runs.settle()
+    runs.restart(**queue)
+    runs.add("next", model="other/model")
+    await runs.look("next")
+    assert runs.phases("next") == ["Pending"], "its place needs no reconcile of the other run"
+
+
 async def test_an_attempt_whose_pods_are_refused_keeps_its_place() -> None:
     """Its claim is frozen, and the cache is read no more."""
     runs = QueuedRuns(model=model_object(cache={"size": "20Gi"}), **ONE_PLACE)
