@@ -13,10 +13,11 @@ async def read_weights(cluster: AsyncKubeClient, identity: CacheIdentity | None)
         return ObservedWeights()
     claim = await cluster.read_listed(CLAIM, identity.namespace, identity.name)
     job = await cluster.read_listed(JOB, identity.namespace, identity.name)
-    if job is None or job_condition(job, "Complete") is not None:
+    if job_condition(job, "Complete") is not None:
         return ObservedWeights(claim, job)
     found = await cluster.list(POD, identity.namespace, {WEIGHTS_LABEL: identity.name})
-    # Those of an earlier Job may still end.
+    if job is None:
+        return ObservedWeights(claim, former_pods=tuple(found))
     uid = job["metadata"]["uid"]
     pods = tuple(pod for pod in found if uid in owners(pod))
     events = [] if pods else await cluster.list(EVENT, identity.namespace, fields=f"involvedObject.uid={uid}")

@@ -15,6 +15,7 @@ from rlrun.api.model import RLModelSpec
 from rlrun.constants import (
     COMPONENT_LABEL,
     FIELD_MANAGER,
+    HASH_ANNOTATION,
     MANAGED_BY_LABEL,
     MODEL_ANNOTATION,
     ROLE_LABEL,
@@ -27,6 +28,7 @@ from rlrun.kube.objects import annotation
 
 from rlrun_operator.config.settings import OperatorSettings
 from rlrun_operator.resources.access.storage_access import StorageAccess
+from rlrun_operator.resources.base.object_digest import digest_of
 from rlrun_operator.resources.base.pod_templates import pod_template, storage_limit
 from rlrun_operator.resources.models.model_volumes import VOLUME, cache_claim, fetcher, fetcher_client
 from rlrun_operator.resources.network import model_egress
@@ -94,9 +96,11 @@ class ObservedWeights:
     claim: Obj | None = None
     job: Obj | None = None
     pods: tuple[Obj, ...] = ()
-    """Pods of a Job that is not complete."""
+    """Pods of a Job that is not complete. Those of an earlier Job may still end."""
     events: tuple[Obj, ...] = ()
     """Events of a Job without pods. Its status does not say that the API server refuses them."""
+    former_pods: tuple[Obj, ...] = ()
+    """Pods of earlier Jobs, while there is none."""
 
     @property
     def is_filled(self) -> bool:
@@ -139,9 +143,18 @@ def has_fetched(pod: Obj) -> bool:
 
     An injected container that runs on keeps the pod, and therefore its Job, from being complete.
     """
-    statuses = (pod.get("status") or {}).get("containerStatuses") or []
-    ended = next((s.get("state", {}).get("terminated") for s in statuses if s["name"] == FETCHER), None)
+    ended = _fetcher_state(pod).get("terminated")
     return ended is not None and ended.get("exitCode") == 0
+
+
+def is_fetching(pod: Obj) -> bool:
+    """True if the pod's container downloads files."""
+    return "running" in _fetcher_state(pod)
+
+
+def _fetcher_state(pod: Obj) -> Obj:
+    statuses = (pod.get("status") or {}).get("containerStatuses") or []
+    return next((s.get("state") or {} for s in statuses if s["name"] == FETCHER), {})
 
 
 def owners(pod: Obj) -> set[str]:
@@ -209,6 +222,8 @@ def _job(identity: CacheIdentity, settings: OperatorSettings, model: RLModelSpec
         shapes=_shapes(model),
         restart_policy="Never",
     )
+    metadata = identity.metadata(identity.name)
+    metadata["annotations"][HASH_ANNOTATION] = digest_of(template)
     on_configuration_error = {
         "containerName": FETCHER,
         "operator": "In",
@@ -217,7 +232,7 @@ def _job(identity: CacheIdentity, settings: OperatorSettings, model: RLModelSpec
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",
-        "metadata": identity.metadata(identity.name),
+        "metadata": metadata,
         "spec": {
             "backoffLimit": BACKOFF_LIMIT,
             # Two pods must not write to one claim.

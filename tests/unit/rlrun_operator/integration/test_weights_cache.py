@@ -152,6 +152,59 @@ async def test_a_job_that_gave_up_is_created_again_after_a_minute(world: World) 
     assert world.condition("WeightsCached")["reason"] == "WeightsDownloading"
 
 
+TOLERATION = {"key": "gpu", "operator": "Exists", "effect": "NoSchedule"}
+CORRECTED = {"gpus": 0, "tolerations": [TOLERATION]}
+
+
+def start_pod(world: World, **status: Any) -> Obj:
+    """The pod of the Job, with this status; it runs without one."""
+    step_kubelet(world.cluster)
+    pod = world.cluster.find("Pod", f"{job(world)['metadata']['name']}-0")
+    assert pod is not None
+    pod["status"] = status or pod["status"]
+    return pod
+
+
+async def test_a_download_that_does_not_start_follows_a_corrected_model(world: World) -> None:
+    await world.reconcile(2)
+    pod = start_pod(world, phase="Pending")
+    pod["metadata"]["finalizers"] = ["test/hold"]
+    first = job(world)["metadata"]["uid"]
+    await world.reconcile(2)
+    assert job(world)["metadata"]["uid"] == first
+    world.cluster.put(model(trainer=CORRECTED))
+    await world.reconcile(2)
+    assert jobs(world) == [], "two pods must not write to one claim"
+    assert pod["metadata"]["name"] in world.condition("WeightsCached")["message"]
+    del world.cluster.objects["Pod", "team", pod["metadata"]["name"]]
+    await world.reconcile(2)
+    assert job(world)["spec"]["template"]["spec"]["tolerations"] == [TOLERATION]
+    writes = world.cluster.writes
+    await world.reconcile(2)
+    assert world.cluster.writes == writes
+
+
+async def test_a_download_that_goes_on_well_is_not_begun_again(world: World) -> None:
+    await world.reconcile(2)
+    start_pod(world)
+    first = job(world)["metadata"]["uid"]
+    world.cluster.put(model(trainer=CORRECTED))
+    await world.reconcile(2)
+    assert job(world)["metadata"]["uid"] == first
+    end_pod(world, 1, '{"reason": "HubUnavailable", "message": "later"}')
+    await world.reconcile(2)
+    assert job(world)["metadata"]["uid"] != first, "its next pod would be placed as before"
+
+
+async def test_a_download_of_an_earlier_version_is_not_begun_again(world: World) -> None:
+    await world.reconcile(2)
+    made = job(world)
+    made["metadata"]["annotations"].pop("rlrun.dev/desired", None)
+    world.cluster.put(model(trainer=CORRECTED))
+    await world.reconcile(2)
+    assert job(world)["metadata"]["uid"] == made["metadata"]["uid"]
+
+
 async def test_a_job_without_a_pod_that_tells_more_is_explained_by_its_condition(world: World) -> None:
     await world.reconcile(2)
     end_job(world, "Failed", "Job has reached the specified backoff limit.")

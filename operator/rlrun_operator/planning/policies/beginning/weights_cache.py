@@ -10,10 +10,10 @@ from datetime import datetime
 from rlrun.api.model import RLModelSpec
 from rlrun.api.run import RLRunSpec
 from rlrun.api.run_status import RLRunStatus
-from rlrun.constants import ConditionType, Reason
+from rlrun.constants import HASH_ANNOTATION, ConditionType, Reason
 from rlrun.kube.conditions import seconds
 from rlrun.kube.kinds import CLAIM
-from rlrun.kube.objects import Obj, ObjectRef
+from rlrun.kube.objects import Obj, ObjectRef, annotation
 from rlrun.kube.refusals import explain_refusal
 from rlrun.protocol.problem import Problem
 from rlrun.protocol.resolved import ResolvedRun
@@ -23,6 +23,7 @@ from rlrun_operator.planning.diagnosis.pod_diagnostics import diagnose_pod
 from rlrun_operator.planning.plan.actions import ConditionChange, PlanPart, StatusChange
 from rlrun_operator.planning.plan.observation import RunObservation
 from rlrun_operator.planning.plan.pod_event import newest_event
+from rlrun_operator.planning.policies.ending.requeue import may_write
 from rlrun_operator.planning.policies.running.deadlines import plan_waiting
 from rlrun_operator.planning.policies.spec.resolution import frozen_config, resolve_run
 from rlrun_operator.resources.weights_cache import (
@@ -30,6 +31,7 @@ from rlrun_operator.resources.weights_cache import (
     ObservedWeights,
     cache_identity,
     cache_objects,
+    is_fetching,
     is_leaving,
     job_condition,
 )
@@ -90,11 +92,16 @@ def fill_cache(
     now: datetime,
 ) -> CacheFill:
     """Return the writes that fill a cache which has not all files, and what is waited for."""
-    if _is_outdated(seen, now) and seen.job is not None:
-        return CacheFill(waiting_problem(identity, model, seen), deletes=(ObjectRef.of(seen.job),))
-    if seen.job is not None or (seen.claim is not None and is_leaving(seen.claim)):
-        return CacheFill(waiting_problem(identity, model, seen))
     objects = cache_objects(identity, settings, model, storage_key)
+    if seen.job is not None:
+        outdated = (ObjectRef.of(seen.job),) if _is_outdated(seen, objects[-1], now) else ()
+        return CacheFill(waiting_problem(identity, model, seen), deletes=outdated)
+    if seen.claim is not None and is_leaving(seen.claim):
+        return CacheFill(waiting_problem(identity, model, seen))
+    writer = next((pod["metadata"]["name"] for pod in seen.former_pods if may_write(pod, now)), None)
+    if writer is not None:
+        message = f"Job {identity.name} is created when pod {writer}, which may write to its claim, has ended."
+        return CacheFill(Problem(reason=Reason.STARTING, message=message))
     # The size of a claim that exists may have been raised by hand.
     applies = tuple(obj for obj in objects if seen.claim is None or obj["kind"] != CLAIM.kind)
     # A reason that a refusal of the objects replaces.
@@ -136,11 +143,19 @@ def waiting_problem(identity: CacheIdentity, model: RLModelSpec, seen: ObservedW
     )
 
 
-def _is_outdated(seen: ObservedWeights, now: datetime) -> bool:
-    """True if the Job is to be created again: it has failed, or its claim is gone."""
+def _is_outdated(seen: ObservedWeights, wanted: Obj, now: datetime) -> bool:
+    """True if the Job is to be created again: it has failed, its claim is gone, or its next pod would not be as wanted.
+
+    A download that goes on is never begun again for it. Jobs of versions without the annotation are left alone.
+    """
     if seen.failed_at is not None:
         return seconds(seen.failed_at, now) >= RETRY_SECONDS
-    return seen.claim is None
+    if seen.claim is None:
+        return True
+    if job_condition(seen.job, "Complete") is not None or any(map(is_fetching, seen.pods)):
+        return False
+    made = annotation(seen.job or {}, HASH_ANNOTATION)
+    return made not in ("", annotation(wanted, HASH_ANNOTATION))
 
 
 def _condition(value: bool, problem: Problem) -> StatusChange:
