@@ -312,6 +312,35 @@ async def test_an_attempt_keeps_its_claim_when_the_model_changes(world: World) -
     assert len(jobs(world)) == 1
 
 
+async def test_weights_are_cached_after_an_error_between_the_configuration_and_the_status(world: World) -> None:
+    await world.reconcile(2)
+    end_job(world, "Complete")
+    refused = "apply ReplicaSet team/reverse-trainer"
+    world.cluster.answers[refused] = [ApiError(0, "Timeout", "no answer")]
+    with pytest.raises(ApiError):
+        await world.reconcile()
+    del world.cluster.answers[refused]
+    assert world.condition("WeightsCached")["status"] == "False", "the status was not written"
+    await world.start()
+    assert (world.condition("WeightsCached")["status"], world.condition("WeightsCached")["message"]) == ("True", "")
+    assert world.status.get("reason") != "WeightsDownloading"
+
+
+async def test_a_run_whose_model_loses_its_cache_waits_for_no_download(world: World) -> None:
+    await world.reconcile(2)
+    world.cluster.put(model(cache=None))
+    await world.start()
+    assert world.condition("WeightsCached")["status"] == "True"
+    assert "no `cache`" in world.condition("WeightsCached")["message"]
+    assert world.status.get("reason") != "WeightsDownloading"
+
+
+async def test_a_run_of_a_model_without_a_cache_has_no_such_condition(world: World) -> None:
+    world.cluster.put(model(cache=None))
+    await world.start()
+    assert [c["type"] for c in world.status["conditions"] if c["type"] == "WeightsCached"] == []
+
+
 async def sweep(world: World) -> Any:
     return await WeightsCaches(world.cluster.kube).sweep([world.run])
 

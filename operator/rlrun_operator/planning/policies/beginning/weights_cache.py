@@ -11,7 +11,7 @@ from rlrun.api.model import RLModelSpec
 from rlrun.api.run import RLRunSpec
 from rlrun.api.run_status import RLRunStatus
 from rlrun.constants import HASH_ANNOTATION, ConditionType, Reason
-from rlrun.kube.conditions import seconds
+from rlrun.kube.conditions import find_condition, seconds
 from rlrun.kube.kinds import CLAIM
 from rlrun.kube.objects import Obj, ObjectRef, annotation
 from rlrun.kube.refusals import explain_refusal
@@ -56,13 +56,14 @@ def wait_for_weights(
 ) -> PlanPart | None:
     """Wait until the weights are on the claim of the namespace, and let a Job download them."""
     if frozen_config(observation, status.attempt) is not None:
-        return None
+        # The write of the status after that of the ConfigMap may have failed.
+        return _end_wait(status, "")
     resolved = resolve_run(observation, status, spec, settings)
     if isinstance(resolved, Problem):
         return None
     identity = cache_identity(observation.namespace, resolved.model)
     if identity is None:
-        return None
+        return _end_wait(status, "The RLModel has no `cache` any more.")
     seen = observation.weights
     if seen.is_filled:
         return PlanPart(status=_condition(True, Problem(reason=Reason.WEIGHTS_CACHED, message="")))
@@ -156,6 +157,14 @@ def _is_outdated(seen: ObservedWeights, wanted: Obj, now: datetime) -> bool:
         return False
     made = annotation(seen.job or {}, HASH_ANNOTATION)
     return made not in ("", annotation(wanted, HASH_ANNOTATION))
+
+
+def _end_wait(status: RLRunStatus, message: str) -> PlanPart | None:
+    """Report that the run waits no longer, if its status says that it does."""
+    known = find_condition(status, ConditionType.WEIGHTS_CACHED)
+    if known is None or known.status.value == "True":
+        return None
+    return PlanPart(status=_condition(True, Problem(reason=Reason.WEIGHTS_CACHED, message=message)))
 
 
 def _condition(value: bool, problem: Problem) -> StatusChange:
