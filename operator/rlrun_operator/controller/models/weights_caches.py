@@ -4,11 +4,11 @@ import logging
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from rlrun.constants import SERVING_LABEL
+from rlrun.constants import MODEL_ANNOTATION, SERVING_LABEL
 from rlrun.kube.async_client import AsyncKubeClient
 from rlrun.kube.errors import ApiError
 from rlrun.kube.kinds import CLAIM, DEPLOYMENT, JOB, NETWORK_POLICY, POD, RLMODEL, SERVICE_ACCOUNT, ResourceKind
-from rlrun.kube.objects import Obj
+from rlrun.kube.objects import Obj, annotation
 from rlrun.kube.references import find_model
 from rlrun.protocol.problem import Problem
 
@@ -25,6 +25,8 @@ from rlrun_operator.resources.weights_cache import (
 )
 
 log = logging.getLogger(__name__)
+
+KEPT_METADATA = ("name", "namespace", "uid", "deletionTimestamp", "ownerReferences")
 
 
 class WeightsCaches:
@@ -74,7 +76,9 @@ class WeightsCaches:
         return {name: CacheStates(**counts) for name, counts in states.items()}
 
     async def _list(self, kind: ResourceKind, namespace: str | None) -> list[Obj]:
-        return await self._cluster.list(kind, namespace, SELECTOR)
+        # Users may make objects with these labels, as large as they like: pages of many namespaces must shrink.
+        pages = self._cluster.all_pages(kind, namespace, SELECTOR)
+        return [_kept_parts(obj) async for page, _ in pages for obj in page]
 
     async def _delete(self, identity: CacheIdentity, claim: Obj) -> None:
         if is_leaving(claim):
@@ -82,10 +86,9 @@ class WeightsCaches:
         log.info("deleting the weights of %s in namespace %s, which nothing uses", identity.model, identity.namespace)
         # Users may make a claim with these labels: nothing is deleted for the name that it has in common.
         for kind in (JOB, NETWORK_POLICY, SERVICE_ACCOUNT):
-            for obj in await self._cluster.list(kind, identity.namespace, identity.labels()):
-                metadata = obj["metadata"]
-                if metadata["name"] == identity.name:
-                    await self._cluster.delete(kind, identity.namespace, identity.name, metadata["uid"])
+            obj = await self._cluster.read_listed(kind, identity.namespace, identity.name)
+            if obj is not None and identity.labels().items() <= (obj["metadata"].get("labels") or {}).items():
+                await self._cluster.delete(kind, identity.namespace, identity.name, obj["metadata"]["uid"])
         await self._cluster.delete(CLAIM, identity.namespace, identity.name, claim["metadata"]["uid"])
 
 
@@ -99,6 +102,13 @@ def is_unused(identity: CacheIdentity, models: Iterable[Obj], used: Collection[t
     same = [m for m in models if m["spec"].get("id") == identity.model]
     found = find_model(identity.model, same)
     return not same or (not isinstance(found, Problem) and cache_claim(found) != identity.name)
+
+
+def _kept_parts(obj: Obj) -> Obj:
+    """Return what the sweep needs of an object."""
+    metadata = {key: obj["metadata"][key] for key in KEPT_METADATA if key in obj["metadata"]}
+    model = {MODEL_ANNOTATION: annotation(obj, MODEL_ANNOTATION)}
+    return {"metadata": {**metadata, "annotations": model}, "status": obj.get("status") or {}}
 
 
 def _mounted_claims(pool: Obj) -> Iterable[str]:

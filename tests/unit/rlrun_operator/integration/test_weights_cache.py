@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 from rlrun.api.model import RLModelSpec
-from rlrun.kube.errors import ApiError
+from rlrun.kube.errors import TOO_LARGE, ApiError
 from rlrun.kube.objects import Obj
+from rlrun.kube.requests import KubeRequest
 from rlrun_operator.controller.models.model_status import CacheStates, ModelStatusWriter
 from rlrun_operator.controller.models.weights_caches import WeightsCaches
 from rlrun_operator.operator_process import Operator
@@ -424,6 +425,40 @@ def condition_of_model(world: World) -> Obj | None:
     found = world.cluster.find("RLModel", "tiny-model", "")
     assert found is not None
     return next((c for c in found["status"]["conditions"] if c["type"] == "WeightsCached"), None)
+
+
+LARGE = ApiError(0, TOO_LARGE, "the response has more than 4 MiB")
+
+
+@pytest.mark.parametrize("kind", ["persistentvolumeclaims", "deployments", "jobs", "pods"])
+async def test_objects_of_one_tenant_that_are_large_do_not_stop_the_sweep(world: World, kind: str) -> None:
+    await world.reconcile(2)
+    # Any answer after the first is that of the cluster.
+    world.cluster.answers[f"list {kind}"] = [LARGE, {}]
+    assert await sweep(world) == {job(world)["metadata"]["name"]: CacheStates(downloading=1)}
+    pages = [r.query["limit"] for r in world.cluster.requests if str(r) == f"list {kind}"]
+    assert pages == ["500", "50"]
+
+
+@pytest.mark.parametrize("kind", ["Job", "NetworkPolicy", "ServiceAccount"])
+async def test_large_objects_with_the_labels_of_an_unused_cache_do_not_stop_its_deletion(
+    world: World, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await world.reconcile(2)
+    name = job(world)["metadata"]["name"]
+    world.cluster.put({**world.run, "status": {"phase": "Completed"}})
+    world.cluster.put(model(cache=None))
+    answer = world.cluster.list
+
+    async def refuse(request: KubeRequest) -> Obj:
+        if request.kind.kind == kind and "rlrun.dev/weights" in request.query.get("labelSelector", ""):
+            raise LARGE
+        return await answer(request)
+
+    monkeypatch.setattr(world.cluster, "list", refuse)
+    assert await sweep(world) == {}
+    kinds = ("PersistentVolumeClaim", "Job", "NetworkPolicy", "ServiceAccount")
+    assert [kind for kind in kinds if world.cluster.find(kind, name)] == []
 
 
 async def test_a_condition_stays_while_the_caches_cannot_be_read(world: World) -> None:
