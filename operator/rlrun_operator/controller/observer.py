@@ -152,7 +152,9 @@ class Observer:
             if needs_references(status, children, uid):
                 parts |= await self._references(run, status, namespace, variables)
             parts |= await self._poll(run, pods, status, is_fresh=is_fresh)
-            parts["pod_events"] = await self._pod_events.read(RunKey(namespace, name), own_pods(pods, uid), now)
+            parts["pod_events"] = await self._pod_events.read(
+                RunKey(namespace, name), own_pods(pods, uid), now, is_fresh=is_fresh
+            )
             # List S3 after the pods: an orchestrator that has ended by then has written all its artifacts.
             report = parts.get("poll")
             schedule = None

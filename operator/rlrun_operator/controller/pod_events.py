@@ -32,16 +32,23 @@ class _RunReads:
 
 
 class PodEvents:
-    """Newest Event of each pod that does not start. Of a run, one pod's Events are read at a time."""
+    """Newest Event of each pod that does not start.
+
+    Of a run, one pod's Events are read at a time, until a decision rests on them.
+    """
 
     def __init__(self, cluster: AsyncKubeClient) -> None:
         self._cluster = cluster
         self._reads: dict[RunKey, _RunReads] = {}
 
-    async def read(self, key: RunKey, pods: Sequence[Obj], now: datetime | None) -> dict[str, PodEvent]:
+    async def read(
+        self, key: RunKey, pods: Sequence[Obj], now: datetime | None, *, is_fresh: bool = False
+    ) -> dict[str, PodEvent]:
         """Return the newest known Event of each of the run's `pods` that has had no container for some time, by uid.
 
-        `now`: None asks for none. An API server that refuses the list leaves the Events as they are known.
+        `now`: None asks for none. `is_fresh`: those of all pods whose Event is a warning are read now, as the run may
+        fail for it. An API server that refuses the list leaves the Events as they are known. Raises ApiError if a fresh
+        read may succeed later.
         """
         waiting = {pod["metadata"]["uid"]: since for pod in pods if (since := without_container_since(pod)) is not None}
         if not waiting:
@@ -50,25 +57,33 @@ class PodEvents:
         reads = self._reads.setdefault(key, _RunReads())
         reads.events = {uid: event for uid, event in reads.events.items() if uid in waiting}
         reads.asked = {uid: at for uid, at in reads.asked.items() if uid in waiting}
-        uid = None if now is None else _choose_pod(waiting, reads, now)
-        if uid is not None and now is not None:
-            reads.at = reads.asked[uid] = now
-            await self._read(key, uid, reads)
+        if now is None:
+            return dict(reads.events)
+        warned = [uid for uid, event in reads.events.items() if event.warning] if is_fresh else []
+        chosen = _choose_pod(waiting, reads, now)
+        for uid in dict.fromkeys([*warned, chosen]):
+            if uid is not None:
+                reads.at = reads.asked[uid] = now
+                await self._read(key, uid, reads, is_fresh=is_fresh)
         return dict(reads.events)
 
     def forget(self, key: RunKey) -> None:
         """Keep nothing about the run."""
         self._reads.pop(key, None)
 
-    async def _read(self, key: RunKey, uid: str, reads: _RunReads) -> None:
+    async def _read(self, key: RunKey, uid: str, reads: _RunReads, *, is_fresh: bool) -> None:
         try:
             found = await self._cluster.list(EVENT, key.namespace, fields=f"involvedObject.uid={uid}")
         except ApiError as error:
+            if is_fresh and error.is_temporary:
+                raise
             log.info("Could not read the Events of a pod of %s: %s", key, error)
             return
         event = newest_event(found)
         if event is not None:
             reads.events[uid] = event
+        else:
+            reads.events.pop(uid, None)
 
 
 def _choose_pod(waiting: dict[str, datetime], reads: _RunReads, now: datetime) -> str | None:

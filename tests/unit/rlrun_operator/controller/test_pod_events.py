@@ -2,6 +2,7 @@
 
 from datetime import UTC, datetime, timedelta
 
+import pytest
 from rlrun.kube.errors import ApiError
 from rlrun.kube.objects import Obj
 from rlrun_operator.controller.pod_events import PodEvents
@@ -64,6 +65,33 @@ async def test_the_next_read_comes_after_a_share_of_the_wait_and_the_event_stays
     for seconds, reads in ((15, 1), (29, 1), (30, 2), (400, 3), (499, 3), (534, 4)):
         found = await events.read(KEY, [without_container()], after(seconds))
         assert (found["pod-trainer"].message, len(asked(cluster))) == ("first", reads), seconds
+
+
+async def test_a_fresh_read_asks_again_for_all_pods_with_a_warning() -> None:
+    cluster = FakeCluster(event("pod-trainer", "first"), event("pod-inference", "second"))
+    pods = [without_container(role) for role in ("trainer", "inference", "environment")]
+    events = PodEvents(cluster.kube)
+    for seconds in (60, 80, 120):
+        await events.read(KEY, pods, after(seconds))
+    assert len(asked(cluster)) == 3
+    cluster.put(event("pod-trainer", "Pulling image", reason="Pulling", at="2026-01-01T00:02:00Z") | {"type": "Normal"})
+    cluster.objects.pop(("Event", "team", "pod-inference.second"))
+    found = await events.read(KEY, pods, after(121), is_fresh=True)
+    assert {uid: seen.reason for uid, seen in found.items()} == {"pod-trainer": "Pulling"}
+    assert sorted(asked(cluster)[3:]) == [f"involvedObject.uid=pod-{role}" for role in ("inference", "trainer")]
+    await events.read(KEY, pods, after(122), is_fresh=True)
+    assert len(asked(cluster)) == 5, "nothing is decided for an Event that is no warning"
+
+
+async def test_a_fresh_read_that_gets_no_answer_decides_nothing() -> None:
+    cluster = FakeCluster(event("pod-trainer", "first"))
+    events = PodEvents(cluster.kube)
+    known = await events.read(KEY, [without_container()], after(60))
+    cluster.answers[LIST] = [ApiError(503, "ServiceUnavailable", "later")]
+    with pytest.raises(ApiError):
+        await events.read(KEY, [without_container()], after(61), is_fresh=True)
+    cluster.answers[LIST] = [ApiError(403, "Forbidden", "events is forbidden")]
+    assert await events.read(KEY, [without_container()], after(62), is_fresh=True) == known
 
 
 async def test_pods_of_a_run_take_turns() -> None:

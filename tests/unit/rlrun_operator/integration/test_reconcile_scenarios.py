@@ -385,6 +385,35 @@ async def test_a_failure_rule_applies_to_a_full_disk(make_world: Callable[..., W
     assert world.condition("Failed")["reason"] == "EnvironmentOutOfDisk"
 
 
+async def test_a_missing_volume_that_is_there_now_fails_no_run(make_world: Callable[..., World]) -> None:
+    world = make_world(failurePolicy={"configErrorDeadlineSeconds": 600})
+    await world.start()
+    trainer = world.cluster.find("Pod", "reverse-trainer-0")
+    assert trainer
+    scheduled = {"type": "PodScheduled", "status": "True", "lastTransitionTime": START.isoformat()}
+    waiting = {"name": "trainer", "restartCount": 0, "state": {"waiting": {"reason": "ContainerCreating"}}}
+    trainer["status"] = {"phase": "Pending", "conditions": [scheduled], "containerStatuses": [waiting]}
+    world.cluster.put(trainer)
+
+    def tell(kind: str, reason: str) -> None:
+        metadata = {"name": reason, "namespace": "team"}
+        at, about = world.clock().isoformat(), {"uid": trainer["metadata"]["uid"]}
+        event = {"kind": "Event", "metadata": metadata, "involvedObject": about, "type": kind, "reason": reason}
+        world.cluster.put({**event, "message": f"{reason} x", "lastTimestamp": at})
+
+    tell("Warning", "FailedMount")
+    for seconds in (20, 480):
+        world.clock.advance(seconds)
+        await world.reconcile()
+        assert world.status["reason"] == "VolumeMountFailed"
+    world.clock.advance(20)
+    tell("Normal", "Pulling")
+    world.clock.advance(101)
+    await world.reconcile()
+    assert world.status["phase"] == "Pending"
+    assert world.condition("TrainerReady")["reason"] == "Starting"
+
+
 async def test_configuration_error_of_the_orchestrator_fails_at_once(world: World) -> None:
     await world.start()
     problem = Problem(reason="EnvironmentLoadFailed", message="questions.jsonl is missing")
