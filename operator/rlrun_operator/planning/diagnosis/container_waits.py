@@ -1,5 +1,6 @@
 """Explanation of containers that wait, from the reasons of the kubelet and the words of the container runtime."""
 
+import re
 from dataclasses import dataclass
 
 from rlrun.api.run_status import StartupFailureKind
@@ -77,7 +78,8 @@ def explain_wait(pod: Obj, status: Obj) -> ContainerWait | None:
     if reason in PULL_REASONS:
         message = (
             f"{component_of(pod)}: image {container_image(pod, status['name'])} cannot be pulled "
-            f"({reason}{': ' + detail if detail else ''}). {_pull_advice(reason, detail)}"
+            f"({reason}{': ' + detail if detail else ''}). "
+            f"{_pull_advice(reason, _without_names(detail, container_image(pod, status['name'])))}"
         )
         return ContainerWait(Problem(reason=Reason.IMAGE_PULL_FAILED, message=message), StartupFailureKind.image_pull)
     # Any other reason is an error of the kubelet or the runtime: CreateContainerError, RunContainerError, ...
@@ -92,6 +94,12 @@ def explain_wait(pod: Obj, status: Obj) -> ContainerWait | None:
     return ContainerWait(Problem(reason=kind, message=message), StartupFailureKind.config_error)
 
 
+def _without_names(detail: str, image: str) -> str:
+    """Return the error of a pull without the image and addresses that it quotes: all are names that users choose."""
+    words = detail.replace(f'"{image}"', "").split()
+    return " ".join(word for word in words if "/" not in word or word == "i/o")
+
+
 def _pull_advice(reason: str, detail: str) -> str:
     return (
         PULL_REASON_ADVICE.get(reason)
@@ -101,4 +109,9 @@ def _pull_advice(reason: str, detail: str) -> str:
 
 
 def _first_advice(table: tuple[tuple[tuple[str, ...], str], ...], words: str) -> str | None:
-    return next((advice for parts, advice in table if any(part in words for part in parts)), None)
+    return next((advice for parts, advice in table if any(_has_words(words, part) for part in parts)), None)
+
+
+def _has_words(text: str, part: str) -> bool:
+    """Return whether the text has these words, and not as a part of another word or number."""
+    return re.search(rf"(?<!\w){re.escape(part)}(?!\w)", text) is not None

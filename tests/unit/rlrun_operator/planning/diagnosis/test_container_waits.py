@@ -44,6 +44,54 @@ def test_an_image_that_cannot_be_used(reason: str, words: str, advice: str) -> N
     assert all(part in found.problem.message for part in ("img:1", reason, words, advice))
 
 
+DIGEST = f"sha256:{'401e' * 8}{'a429' * 8}"
+NAMES = [
+    f"img@{DIGEST}",
+    f"ghcr.io/team/img@{DIGEST}",
+    "img:401",
+    "img:429",
+    "denied",
+    "team/unauthorized-429:401",
+    "localhost:5000/x509:401",
+]
+
+
+@pytest.mark.parametrize("image", NAMES)
+@pytest.mark.parametrize(
+    "words",
+    [
+        'Back-off pulling image "{0}": ErrImagePull: rpc error: code = NotFound desc = failed to pull and unpack image '
+        '"docker.io/library/{0}": failed to resolve reference "docker.io/library/{0}": not found',
+        "reading manifest in docker.io/library/{0}: manifest unknown",
+        'Head "https://registry.test/v2/{0}": unexpected EOF',
+    ],
+)
+def test_the_name_of_an_image_is_no_reason(image: str, words: str) -> None:
+    obj, status = waits("ImagePullBackOff", words.format(image))
+    obj["spec"]["containers"][0]["image"] = image
+    found = explain_wait(obj, status)
+    assert found
+    assert found.problem.message.endswith("give the nodes access to its registry.")
+
+
+@pytest.mark.parametrize(
+    ("words", "advice"),
+    [
+        ("read tcp 10.0.0.1:42968->10.0.0.2:443: read: connection reset by peer", "access to its registry"),
+        (f"https://ghcr.io/v2/x/blobs/{DIGEST}: 503 Service Unavailable", "access to its registry"),
+        (f'failed to copy: Get "https://ghcr.io/v2/x/blobs/{DIGEST}": net/http: i/o timeout', "DNS, proxy"),
+        ("unexpected status from HEAD request to https://ghcr.io/v2/x/manifests/1: 401 Unauthorized", "imagePullSec"),
+        ("unexpected status from GET request to https://ghcr.io/v2/x/manifests/429: 403 Forbidden", "imagePullSec"),
+        (f"https://ghcr.io/v2/x/blobs/{DIGEST}: 429 Too Many Requests", "use credentials or a mirror"),
+        ("reading manifest 1 in quay.io/x/y: unauthorized: access is not authorized", "imagePullSecrets"),
+    ],
+)
+def test_numbers_of_an_error_are_those_of_its_status(words: str, advice: str) -> None:
+    found = explain_wait(*waits("ErrImagePull", words))
+    assert found
+    assert advice in found.problem.message.removeprefix(words)
+
+
 CREATIONS = [
     ("CreateContainerConfigError", 'secret "x" not found', "CreateContainerConfigError", "Create the missing object"),
     (
