@@ -7,6 +7,8 @@ from rlrun.protocol.problem import Problem
 
 TRANSIENT_STATUSES = frozenset({401, 404, 408, 409, 410, 429})
 """Statuses that say nothing about the object: credentials, a missing namespace, conflicts, overload."""
+OF_WEBHOOKS = ("failed calling webhook", "admission webhook ")
+"""Parts of errors 500 of a webhook that does not answer, or that refuses. No name of an object has a space."""
 OWNER_LABELS = (RUN_UID_LABEL, SERVING_LABEL)
 ARTIFACTS = ("RLCheckpoint", "RLAdapter")
 
@@ -71,7 +73,7 @@ def _has_same_owner(obj: Obj, existing: Obj) -> bool:
 
 def _is_refusal(error: ApiError) -> bool:
     if error.status == 500:
-        return "webhook" in error.message
+        return any(part in error.message for part in OF_WEBHOOKS)
     if "because it is being terminated" in error.message:
         return False  # The namespace is being deleted, and this object would be as well.
     return 400 <= error.status < 500 and error.status not in TRANSIENT_STATUSES

@@ -81,7 +81,7 @@ def _selection(role: str, words: str) -> str:
     if "node affinity/selector" in words or "node selector" in words:
         fields = shape_fields(role, "nodeSelector", "affinity")
         return f"No free node has the labels of {fields}: correct it, or label nodes."
-    if "anti-affinity" in words or "topology spread" in words or "pod affinity rules" in words:
+    if "anti-affinity rules" in words or "topology spread" in words or "pod affinity rules" in words:
         fields = shape_fields(role, "affinity", "topologySpreadConstraints")
         nodes = " A trainer of several nodes needs as many nodes." if role == Role.trainer else ""
         return f"Rules about neighbours leave no node: add nodes, or relax {fields}.{nodes}"

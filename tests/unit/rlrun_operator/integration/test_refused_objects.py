@@ -39,8 +39,9 @@ def refuse(world: World, error: ApiError, request: str = TRAINER) -> None:
         (QUOTA, "QuotaExceeded", "used: count/replicasets.apps=2"),
         (WEBHOOK, "ObjectRefused", "no GPUs on Sundays"),
         (UNANSWERED, "ObjectRefused", "no endpoints"),
+        (ApiError(500, "X", WEBHOOK.message), "ObjectRefused", "no GPUs on Sundays"),
     ],
-    ids=["quota", "webhook", "webhook that does not respond"],
+    ids=["quota", "webhook", "webhook that does not respond", "webhook with status 500"],
 )
 async def test_the_first_reconcile_reports_a_refused_object(
     world: World, error: ApiError, reason: str, quoted: str
@@ -118,7 +119,12 @@ async def test_a_refusal_stays_while_the_run_is_suspended(world: World) -> None:
 
 
 @pytest.mark.parametrize(
-    "error", [OVERLOAD, ApiError(403, "Forbidden", "namespace team is forbidden because it is being terminated")]
+    "error",
+    [
+        OVERLOAD,
+        ApiError(403, "Forbidden", "namespace team is forbidden because it is being terminated"),
+        ApiError(500, "InternalError", 'Internal error occurred: replicasets.apps "webhook-1-trainer": no leader'),
+    ],
 )
 async def test_a_transient_error_is_not_reported_as_a_refusal(world: World, error: ApiError) -> None:
     refuse(world, error)

@@ -43,6 +43,18 @@ CASES = [
         "`trainer.affinity` or `trainer.topologySpreadConstraints` in the RLModel. A trainer of several nodes",
         "lower",
     ),
+    (
+        "0/2 nodes are available: 2 node(s) had untolerated taint {team.test/anti-affinity: a}.",
+        "trainer",
+        "toleration of the taint team.test/anti-affinity",
+        "neighbours",
+    ),
+    (
+        "0/2 nodes are available: 2 node(s) didn't satisfy existing pods anti-affinity rules.",
+        "trainer",
+        "`trainer.affinity` or `trainer.topologySpreadConstraints` in the RLModel",
+        "lower",
+    ),
     ("0/2 nodes are available: 2 node(s) had untolerated taint(s).", "trainer", "`trainer.tolerations`", "lower"),
     (
         "0/3 nodes are available: 1 node(s) had untolerated taint {node-role.kubernetes.io/control-plane: }, "
