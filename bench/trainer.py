@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -32,8 +32,40 @@ MARK = "RESULT "
 MINUTES = 6
 """Expected minutes on one core."""
 REPEATS = {"tiny": 7, "28m": 3}
-ANCHORS = {16384: (10.9, 5.1), 65536: (25.2, 11.5)}
-"""MFU in percent and peak GiB by number of tokens: prime-rl with LoRA rank 16 on an H100 (January 2026)."""
+
+
+@dataclass(frozen=True)
+class Load:
+    """What a GPU computes in one step, and its targets."""
+
+    name: str
+    tokens: int
+    """Tokens of the batch of one slot."""
+    many: bool = False
+    """Samples of 256 to 4,096 tokens, packed, instead of one sequence."""
+    slots: int = 1
+    """Runs that make a step each, one after another."""
+    mfu: float | None = None
+    gib: float | None = None
+
+    @property
+    def batch(self) -> str:
+        """What the batch is, for a table."""
+        kind = (
+            f"{self.tokens} tokens in samples of 256 to 4096" if self.many else f"one sequence of {self.tokens} tokens"
+        )
+        return f"{kind}, {self.slots} slots in turn" if self.slots > 1 else kind
+
+
+LOADS = (
+    Load("16k", 16384, mfu=10.9, gib=5.1),
+    Load("65k", 65536, mfu=25.2, gib=11.5),
+    Load("16k, packed", 16384, many=True),
+    Load("65k, packed", 65536, many=True),
+    Load("16k, 4 slots", 16384, many=True, slots=4),
+    Load("65k, 4 slots", 65536, many=True, slots=4),
+)
+"""Targets: prime-rl with LoRA rank 16 on an H100 (January 2026)."""
 
 
 def main() -> int:
@@ -172,90 +204,80 @@ def cpu_results(
 
 
 def on_gpu(out: Callable[[Result], None], repeats: int) -> int:
-    """Report MFU and peak memory at each anchor, or that there is no GPU."""
+    """Report MFU and peak memory of each load, or that there is no GPU."""
     try:
         import torch
 
         missing = "" if torch.cuda.is_available() else "not run: no GPU"
     except ImportError:
         missing = "not run: no torch" if Path("/dev/nvidia0").exists() else "not run: no GPU"
-    for tokens, (mfu, gib) in ANCHORS.items():
-        found = {} if missing else gpu_steps(tokens, repeats)
-        notes = [missing or found["error"]] if missing or "error" in found else list(found["notes"])
-        common: dict[str, Any] = {
-            "samples": found.get("samples", ()),
-            "notes": notes,
-            "versions": found.get("versions", {}),
-            "figures": found.get("figures", {}),
-            "cores_busy": found.get("cores_busy", ()),
-        }
-        mfus, peaks = ([m[key] for m in common["samples"] if key in m] for key in ("mfu", "peak_gib"))
-        model = f"Qwen3-0.6B shape, LoRA r16, bf16, one sequence of {tokens} tokens"
-        out_all(
-            out,
-            [
-                Result(
-                    f"MFU, {tokens // 1000}k",
-                    f"MFU of {model}",
-                    found.get("mfu"),
-                    at_least(mfu),
-                    "%",
-                    repetitions=mfus,
-                    **common,
-                ),
-                Result(
-                    f"memory, {tokens // 1000}k",
-                    f"peak memory of {model}",
-                    found.get("gib"),
-                    at_most(gib),
-                    "GiB",
-                    repetitions=peaks,
-                    **common,
-                ),
-            ],
-        )
+    with tempfile.TemporaryDirectory() as folder:
+        if not missing:
+            from bench.trainer_batches import SHAPES
+
+            SHAPES["0.6b"].save(Path(folder), max(load.tokens for load in LOADS), torch.bfloat16)
+        for load in LOADS:
+            out_all(out, gpu_results(load, {"error": missing} if missing else gpu_steps(load, Path(folder), repeats)))
     return 0
 
 
-def gpu_steps(tokens: int, repeats: int) -> Mapping[str, Any]:
-    """Time train_step on one sequence of `tokens`. Running out of memory is a result."""
+def gpu_results(load: Load, found: Mapping[str, Any]) -> list[Result]:
+    """Return MFU and peak memory of what `gpu_steps` found."""
+    common: dict[str, Any] = {
+        "samples": found.get("samples", ()),
+        "notes": [found["error"]] if "error" in found else list(found["notes"]),
+        "versions": found.get("versions", {}),
+        "figures": found.get("figures", {}),
+        "cores_busy": found.get("cores_busy", ()),
+    }
+    mfus, peaks = ([m[key] for m in common["samples"] if key in m] for key in ("mfu", "peak_gib"))
+    model = f"Qwen3-0.6B shape, LoRA r16, bf16, {load.batch}"
+    mfu, gib = (at_least(load.mfu) if load.mfu else None), (at_most(load.gib) if load.gib else None)
+    return [
+        Result(f"MFU, {load.name}", f"MFU of {model}", found.get("mfu"), mfu, "%", repetitions=mfus, **common),
+        Result(
+            f"memory, {load.name}", f"peak memory of {model}", found.get("gib"), gib, "GiB", repetitions=peaks, **common
+        ),
+    ]
+
+
+def gpu_steps(load: Load, folder: Path, repeats: int) -> Mapping[str, Any]:
+    """Time train_step on the model in `folder`. Running out of memory is a result."""
     import torch
     from rlrun.service.errors import ProblemError
 
-    from bench.trainer_batches import SHAPES, long_sample
+    from bench.trainer_batches import SHAPES, long_sample, short_samples
     from bench.trainer_variants import TrainerVariants
 
-    shape = SHAPES["0.6b"]
-    sample = long_sample(tokens, shape.vocabulary)
+    make = short_samples if load.many else lambda *arguments: [long_sample(*arguments)]
+    batches = [make(load.tokens, SHAPES["0.6b"].vocabulary, slot) for slot in range(load.slots)]
     versions = machine(packages=("torch", "transformers", "peft", "flash-attn"))["versions"]
     versions |= {"gpu": torch.cuda.get_device_name(0)}
-    load = machine_load.settled_load()
-    with tempfile.TemporaryDirectory() as folder:
-        variants = TrainerVariants(
-            shape.save(Path(folder), tokens, torch.bfloat16), "cuda", "bfloat16", tokens, plain=False
-        )
-        try:
-            variants.step("packed", [sample])
-            steps = [variants.step("packed", [sample]) for _ in range(repeats)]
-        except ProblemError as error:
-            return {"error": f"{tokens} tokens: {error.problem.message}", "versions": versions}
-        finally:
-            attention = variants.attention
-            del variants
-            gc.collect()
-            torch.cuda.empty_cache()
+    busy = machine_load.settled_load()
+    torch.cuda.reset_peak_memory_stats()
+    variants = TrainerVariants(folder, "cuda", "bfloat16", load.tokens, plain=False, slots=load.slots)
+    attention = variants.attention
+    try:
+        variants.step("packed", batches[0])
+        steps = [variants.step("packed", batch, slot) for _ in range(repeats) for slot, batch in enumerate(batches)]
+    except ProblemError as error:
+        return {"error": f"{load.tokens} tokens: {error.problem.message}", "versions": versions}
+    finally:
+        del variants
+        gc.collect()
+        torch.cuda.empty_cache()
     seconds = median(m["seconds"] for m in steps)
     return {
         "mfu": median(m["mfu"] for m in steps) if all("mfu" in m for m in steps) else None,
         "gib": max(m["peak_gib"] for m in steps),
         "samples": steps,
         "notes": [
-            f"{tokens / seconds:.0f} tokens/s, {attention} attention; the anchor was measured on an H100",
+            f"{load.tokens / seconds:.0f} tokens/s, {attention} attention; the anchor was measured on an H100",
             "MFU as in rlrun_trainer.optimization.mfu: 6 FLOP per weight outside of the embeddings, causal attention",
         ],
         "versions": versions,
-        "figures": {"tokens_per_second": tokens / seconds},
-        "cores_busy": [load],
+        "figures": {"tokens_per_second": load.tokens / seconds},
+        "cores_busy": [busy],
     }
 
 

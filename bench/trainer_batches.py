@@ -72,6 +72,18 @@ def long_sample(tokens: int, vocabulary: int, seed: int = 0) -> Sample:
     return _sample(random.Random(seed), 512, tokens - 512, vocabulary)
 
 
+def short_samples(tokens: int, vocabulary: int, seed: int = 0) -> list[Sample]:
+    """Return samples of 256 to 4,096 tokens, log-uniform, with `tokens` in all; half of each is trainable."""
+    rng, made, left = random.Random(seed), [], tokens
+    while left:
+        length = int(math.exp(rng.uniform(math.log(256), math.log(4096))))
+        # A rest too short for a sample of its own belongs to the last one.
+        length = left if left - length < 256 else length
+        made.append(_sample(rng, length // 2, length - length // 2, vocabulary))
+        left -= length
+    return made
+
+
 def _sample(rng: random.Random, prompt: int, answer: int, vocabulary: int) -> Sample:
     # A random model is nearly uniform: with these log-probabilities ratios are near 1 and no token is masked.
     return Sample(

@@ -29,24 +29,28 @@ ON_GPU = {"perf/peak_memory": "peak_gib", "perf/mfu": "mfu"}
 class TrainerVariants:
     """Steps of the variants on one model folder."""
 
-    def __init__(self, folder: Path, device: str, dtype: str, budget: int, plain: bool = True) -> None:
-        settings = TrainerSettings(model_dir=folder, slots=1, device=device, dtype=dtype, threads=1)
+    def __init__(self, folder: Path, device: str, dtype: str, budget: int, plain: bool = True, slots: int = 1) -> None:
+        settings = TrainerSettings(model_dir=folder, slots=slots, device=device, dtype=dtype, threads=1)
         self.base = load_base(settings)
-        self.slot = self.base.open("bench", "bench/model", AdapterShape(RANK, ALPHA, TARGETS), seed=0)
+        shape = AdapterShape(RANK, ALPHA, TARGETS)
+        self.slots = [self.base.open(f"bench{i}", "bench/model", shape, seed=i) for i in range(slots)]
         self.plan = StepPlan(learning_rate=LEARNING_RATE, temperature=1.0, micro_batch_tokens=budget, max_grad_norm=1.0)
         self.plain = PlainLoop(folder, RANK, ALPHA, TARGETS, LEARNING_RATE, device, dtype) if plain else None
         self.names = ("packed", "padded", "plain", "sorted") if plain else ("packed", "padded")
         self.attention = str(getattr(self.base.model.config, "_attn_implementation", "unknown"))
 
-    def step(self, way: str, samples: Sequence[Sample]) -> dict[str, float]:
-        """Make one update. Returns seconds, loss and share of padding; on a GPU also peak memory (GiB) and MFU (%)."""
+    def step(self, way: str, samples: Sequence[Sample], slot: int = 0) -> dict[str, float]:
+        """Make one update of a slot.
+
+        Returns seconds, loss and share of padding; on a GPU also peak memory (GiB) and MFU (%).
+        """
         budget = self.plan.micro_batch_tokens
         if way in ("plain", "sorted") and self.plain is not None:
             return self.plain.step(samples, budget, by_length=way == "sorted")
         with _packing_off() if way == "padded" else _packing_on():
             # Updates are asynchronous on a GPU; reading the metrics inside waits for them.
             started = _clock(self.base.device)
-            metrics = train_step(self.base, self.slot, samples, self.plan)
+            metrics = train_step(self.base, self.slots[slot], samples, self.plan)
             seconds = _clock(self.base.device) - started
         found = {"seconds": seconds, "loss": metrics["loss/mean"], "padding": metrics["batch/padding"]}
         found |= {short: metrics[name] for name, short in ON_GPU.items() if name in metrics}
