@@ -18,6 +18,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
@@ -36,6 +37,7 @@ from rlrun_operator.resources.platform import resolve, run_layout
 
 from demo.reward_curve import sparkline
 from demo.run_metrics import Line, read_metrics
+from tests.gpu.engine_start import answers, seconds_to_start
 from tests.gpu.pod_processes import Machine, Ports, plan, started, token_of
 from tests.support import seaweedfs
 from tests.support.ports import claimed_ports
@@ -86,7 +88,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 variables={"RLRUN_DEVICE": args.device},
             )
             store = s3.store()
-            result = run(spec, model, args.environment, Ports(*ports), machine, store, args.minutes * 60)
+            result = run(
+                spec, model, args.environment, Ports(*ports), machine, store, args.minutes * 60, args.engine_again
+            )
             _write(args.result, result)
             result["evaluation"] = evaluate(machine, store, spec)
             _write(args.result, result)
@@ -114,6 +118,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--environment", type=Path, default=ROOT / "examples/environments/reverse_text", help="its only environment")
     add("--max-steps", type=int, help="steps, in place of those of the run")
     add("--set", action="append", default=[], metavar="FIELD=YAML", help="value of a field of the run. Repeatable.")
+    add("--engine-again", action="store_true", help="start the engine once more, with the compiled kernels it kept")
     add("--minutes", type=float, default=20, help="time limit of the run (default: %(default)g)")
     add("--logs", type=Path, help="folder for volumes and logs, kept at the end")
     add("--result", type=Path, default=ROOT / "build/gpu.json", help="file with the metrics of all steps")
@@ -141,8 +146,11 @@ def run(
     machine: Machine,
     store: Store,
     seconds: float,
+    engine_again: bool = False,
 ) -> dict[str, Any]:
     """Run to the end, or for `seconds`. Returns the last status, the metrics of all steps and a summary.
+
+    With `engine_again` the engine starts a second time after the run, on the cache that the first one filled.
 
     Raises SystemExit if a process of the run ends before the orchestrator.
     """
@@ -153,41 +161,64 @@ def run(
     planned = plan(IDENTITY, SETTINGS, resolved, ports, machine, secrets.token_bytes(32))
     began = time.monotonic()
     with started(planned, machine.folder) as running:
-        status, first = watch(running, ports.status, token_of(planned), machine.folder, began + seconds)
+        seen = watch(running, ports, token_of(planned), machine.folder, began + seconds)
+    ended = time.monotonic()
     lines = read_metrics(store, LAYOUT)
+    starts = {"empty cache": seen.engine - began if seen.engine else None}
+    if engine_again:
+        starts["kept cache"] = seconds_to_start(planned, ports.engine, machine.folder)
     return {
-        "status": status.to_json_dict() if status else None,
+        "status": seen.status.to_json_dict() if seen.status else None,
         "lines": lines,
         "summary": summarized(lines)
-        | {"seconds_to_first_step": first - began if first else None, "seconds": time.monotonic() - began},
+        | {
+            "seconds_to_first_step": seen.first_step - began if seen.first_step else None,
+            "seconds": ended - began,
+            "seconds_to_engine": starts,
+        },
     }
 
 
+@dataclass
+class Seen:
+    """What was observed of a run. Times are values of time.monotonic()."""
+
+    status: RunStatus | None = None
+    """Last status of the orchestrator."""
+    engine: float | None = None
+    """Time at which the engine was ready."""
+    first_step: float | None = None
+    """Time of the first trained step."""
+
+
 def watch(
-    running: Mapping[str, subprocess.Popen[bytes]], port: int, token: str, logs: Path, deadline: float
-) -> tuple[RunStatus | None, float | None]:
+    running: Mapping[str, subprocess.Popen[bytes]], ports: Ports, token: str, logs: Path, deadline: float
+) -> Seen:
     """Print progress until the orchestrator ends, or until `deadline`, a value of time.monotonic().
 
-    Returns its last status and the time of the first trained step. Raises SystemExit if another process ends before.
+    Raises SystemExit if another process ends before.
     """
-    last, first, shown = None, None, ""
-    request = urllib.request.Request(f"http://127.0.0.1:{port}/status", headers=bearer(token))
+    seen, shown = Seen(), ""
+    request = urllib.request.Request(f"http://127.0.0.1:{ports.status}/status", headers=bearer(token))
     began = time.monotonic()
     while running["orchestrator"].poll() is None:
         if time.monotonic() > deadline:
             print("the time is over: more with --minutes", flush=True)
-            return last, first
+            return seen
         for name, process in running.items():
             if name != "orchestrator" and process.poll() is not None:
                 end = (logs / f"{name}.log").read_text(errors="replace")[-3000:]
                 raise SystemExit(f"{name} ended with {process.returncode}; the end of {logs / name}.log:\n{end}")
+        if seen.engine is None and answers(ports.engine):
+            seen.engine = time.monotonic()
+            print(f"[{seen.engine - began:6.1f} s] the engine is ready", flush=True)
         try:
             with urllib.request.urlopen(request, timeout=5) as answer:
-                last = RunStatus.model_validate_json(answer.read())
+                seen.status = RunStatus.model_validate_json(answer.read())
         except (urllib.error.URLError, ConnectionError, TimeoutError):
             pass
-        if last is not None:
-            first = first or (time.monotonic() if last.step else None)
+        if (last := seen.status) is not None:
+            seen.first_step = seen.first_step or (time.monotonic() if last.step else None)
             waiting = last.waiting_for.message if last.waiting_for else ""
             line = f"step {last.step}  reward {last.reward}  {waiting}"
             if line != shown:
@@ -196,7 +227,9 @@ def watch(
         time.sleep(POLL_SECONDS)
     print(f"the orchestrator ended with {running['orchestrator'].returncode}", flush=True)
     ended = logs / "orchestrator.end"
-    return (RunStatus.model_validate_json(ended.read_bytes()) if ended.exists() else last), first
+    if ended.exists():
+        seen.status = RunStatus.model_validate_json(ended.read_bytes())
+    return seen
 
 
 def evaluate(machine: Machine, store: Store, spec: Mapping[str, Any]) -> dict[str, float]:
@@ -251,6 +284,8 @@ def judge(result: Mapping[str, Any], mismatch: float) -> list[str]:
     found = []
     if status.get("phase") != "Completed":
         found.append(f"The run ended in phase {status.get('phase')}: {status.get('problem')}.")
+    if None in summary.get("seconds_to_engine", {}).values():
+        found.append(f"The engine was not ready in time: seconds until it was {summary['seconds_to_engine']}.")
     if not summary["steps"]:
         return [*found, "No step was trained."]
     if summary["last_reward"] - summary["first_reward"] < RISE:

@@ -33,6 +33,15 @@ def test_a_run_is_judged_by_its_end_its_reward_and_its_mismatch(found: dict[str,
     assert (problem is None and not problems) or (problem and any(problem in text for text in problems)), problems
 
 
+def test_an_engine_that_did_not_start_again_is_a_problem() -> None:
+    found = result(RISING)
+    found["summary"]["seconds_to_engine"] = {"empty cache": 70.0, "kept cache": 20.0}
+    assert judge(found, mismatch=1e-2) == []
+    found["summary"]["seconds_to_engine"]["kept cache"] = None
+    [problem] = judge(found, mismatch=1e-2)
+    assert "not ready in time" in problem
+
+
 def test_the_summary_has_the_median_of_each_time() -> None:
     assert result(RISING)["summary"]["medians"] == {"time/step": 3.0}
 
