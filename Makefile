@@ -208,8 +208,8 @@ machine: # Stops where the local cluster cannot run, before anything is built
 	@$(PYTHON3) -m local_cluster.host.machine
 
 .PHONY: up
-up: machine $(VENV)/.complete ## Bring up the local cluster with all images; safe to repeat (GPUS=8: fake GPUs; GPU_TAINT=1; POLICIES=1: enforced)
-	@$(PY) -m local_cluster up --images $(if $(POLICIES),--policies) $(if $(GPUS),--gpus $(GPUS)) $(if $(GPU_TAINT),--gpu-taint)
+up: machine $(VENV)/.complete ## Bring up the local cluster with all images; safe to repeat (GPUS=8: fake GPUs; GPU_TAINT=1; POLICIES=1: enforced; GVISOR=1)
+	@$(PY) -m local_cluster up --images $(if $(POLICIES),--policies) $(if $(GVISOR),--gvisor) $(if $(GPUS),--gpus $(GPUS)) $(if $(GPU_TAINT),--gpu-taint)
 
 .PHONY: quickstart
 quickstart: up ## Type the quickstart line by line: a registry on this machine, fake GPUs, helm install by digest, a run; stays up
@@ -219,6 +219,11 @@ quickstart: up ## Type the quickstart line by line: a registry on this machine, 
 policies: ## Who reaches whom: each pod of a run against each port of its own and other runs, with enforced NetworkPolicies
 	@$(MAKE) --no-print-directory up POLICIES=1
 	@$(PYTEST) tests/policies
+
+.PHONY: gvisor
+gvisor: ## Environments on gVisor: user code does not see the node's kernel, and a run trains as without
+	@$(MAKE) --no-print-directory up GVISOR=1
+	@$(PYTEST) tests/gvisor
 
 .PHONY: queues
 queues: $(VENV)/.complete ## Runs of three teams in queues of Kueue on KWOK nodes: no half run, no quota exceeded (RUNS=30: fewer than 200)

@@ -34,6 +34,7 @@ app = typer.Typer(
 def up(
     images: Annotated[bool, typer.Option("--images", help="Build and import the images too.")] = False,
     policies: Annotated[bool, typer.Option("--policies", help="Enforce NetworkPolicies, as most clusters do.")] = False,
+    gvisor: Annotated[bool, typer.Option("--gvisor", help="Build gVisor, and add the RuntimeClass gvisor.")] = False,
     gpus: Annotated[int | None, typer.Option(min=0, help="Let the node advertise fake GPUs; 0 removes them.")] = None,
     gpu_taint: Annotated[bool, typer.Option("--gpu-taint", help="Taint the node, as nodes with GPUs are.")] = False,
 ) -> None:
@@ -47,6 +48,8 @@ def up(
         chosen.up(images)
     if policies:
         chosen.enforce_policies()
+    if gvisor:
+        chosen.offer_gvisor()
     if gpus is not None:
         fake_gpus.advertise(Kubectl(chosen.status().kubectl, chosen.kubeconfig), gpus, tainted=gpu_taint)
     progress.save()

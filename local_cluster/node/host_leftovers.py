@@ -27,6 +27,7 @@ _PROC = Path("/proc")
 _DAEMONS = {
     *("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler"),
     *("kubelet", "kube-proxy", "kube-router", "containerd", "containerd-shim-runc-v2"),
+    *("containerd-shim-runsc-v1", "runsc-sandbox", "runsc-gofer"),
 }
 _CHAIN = re.compile(r"^:(KUBE-\S+) ")
 _IP_SET = re.compile(r"^(inet6:)?(KUBE-(SRC|DST)-|kube-router-)")

@@ -7,6 +7,7 @@ the directories of the cluster.
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import yaml
 
@@ -19,11 +20,18 @@ MAX_PODS = 80
 CNI_NETWORK = "rlrun-local"
 CNI_PLUGINS = "/usr/lib/cni"
 KUBELET_PORT = 10250
+GVISOR_HANDLER = "runsc"
+"""Name by which a RuntimeClass chooses gVisor."""
+RUNSC_CONFIG = "runsc.toml"
 _LOCALHOST = "127.0.0.1"
 
 
-def containerd(paths: Paths, pause_image: str) -> str:
-    """Return containerd's config.toml, with a socket, state and root that no other containerd uses."""
+def containerd(paths: Paths, pause_image: str, runsc_shim: Path) -> str:
+    """Return containerd's config.toml, with a socket, state and root that no other containerd uses.
+
+    The handler of gVisor is always there, so that `up --gvisor` restarts nothing. Its type is the path of the shim,
+    which containerd starts when a pod wants it; the CRI plugin of containerd 1.6 ignores `runtime_path`.
+    """
     base = paths.containerd_socket.parent
     return f"""\
 version = 2
@@ -68,6 +76,24 @@ disabled_plugins = [
 [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
   Root = "{base}/runc"
   SystemdCgroup = false
+
+[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.{GVISOR_HANDLER}]
+  runtime_type = "{runsc_shim}"
+
+[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.{GVISOR_HANDLER}.options]
+  TypeUrl = "io.containerd.runsc.v1.options"
+  ConfigPath = "{paths.config}/{RUNSC_CONFIG}"
+"""
+
+
+def runsc(paths: Paths, program: Path) -> str:
+    """Return the configuration of gVisor's shim and of runsc. Systrap needs no virtualization."""
+    return f"""\
+binary_name = "{program}"
+root = "{paths.containerd_socket.parent}/runsc"
+
+[runsc_config]
+  platform = "systrap"
 """
 
 

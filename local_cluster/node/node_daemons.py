@@ -38,7 +38,9 @@ class NodeDaemons:
 
     def containerd(self) -> Daemon:
         """Return the container runtime."""
-        config = self._write("containerd.toml", node_config.containerd(self.paths, self.pause_image))
+        shim = program("containerd-shim-runsc-v1", self.paths)
+        config = self._write("containerd.toml", node_config.containerd(self.paths, self.pause_image, shim))
+        self._write(node_config.RUNSC_CONFIG, node_config.runsc(self.paths, program("runsc", self.paths)))
         self._write("cni/10-rlrun-local.conflist", node_config.cni(self.paths))
         for directory in (self.paths.containerd_root, self.paths.containerd_state):
             directory.mkdir(parents=True, exist_ok=True)

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
+from local_cluster.addons.gvisor import install_gvisor_class
 from local_cluster.addons.kubectl import Kubectl
 from local_cluster.addons.object_store import S3
 from local_cluster.addons.workloads import install_dns, install_object_store
@@ -99,6 +100,12 @@ class EmbeddedCluster:
             ensure_builds(["kube-router"], self.paths)
             control_plane = ControlPlaneDaemons(self.paths, self.paths.state, Ports(), node_address())
             self.supervisor.start(NodeDaemons(self.paths, control_plane, self._image("pause").reference).kube_router())
+
+    def offer_gvisor(self) -> None:
+        """Build gVisor, for which containerd is configured, and create its RuntimeClass."""
+        with file_lock(self.paths.lock):
+            ensure_builds(["gvisor"], self.paths)
+            install_gvisor_class(self._kubectl())
 
     def down(self, purge: bool = False) -> None:
         """Remove processes, mounts and the state directory of this cluster."""

@@ -81,6 +81,10 @@ class KindCluster:
     def enforce_policies(self) -> None:
         """Do nothing: kind's own network plugin enforces NetworkPolicies, since kind 0.24."""
 
+    def offer_gvisor(self) -> None:
+        """Raise LocalClusterError: kind's node image has no gVisor."""
+        raise LocalClusterError(f"The node of kind has no gVisor. {_HINT}")
+
     def down(self, purge: bool = False) -> None:
         """Delete the cluster. Its container holds the images, so `purge` has nothing more to remove."""
         with file_lock(self.paths.kind.with_suffix(".lock")):

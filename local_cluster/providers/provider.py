@@ -61,6 +61,10 @@ class Provider(Protocol):
         """Let the cluster, which is up, enforce NetworkPolicies."""
         ...
 
+    def offer_gvisor(self) -> None:
+        """Let pods of the cluster, which is up, choose gVisor by a RuntimeClass."""
+        ...
+
     def down(self, purge: bool = False) -> None:
         """Remove the cluster and, with `purge`, imported images."""
         ...

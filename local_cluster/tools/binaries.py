@@ -88,6 +88,7 @@ BUILDS = (
     ),
     Build("kwok", ("sigs.k8s.io/kwok/cmd/kwok",)),
     Build("kube-router", ("github.com/cloudnativelabs/kube-router/v2/cmd/kube-router",)),
+    Build("gvisor", ("gvisor.dev/gvisor/runsc", "./containerd-shim-runsc-v1")),
     Build("lua", ("github.com/yuin/gopher-lua/cmd/glua",)),
 )
 PROGRAMS = {program: build for build in BUILDS for program in build.programs}

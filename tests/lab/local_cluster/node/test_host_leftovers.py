@@ -83,6 +83,9 @@ def test_links_are_recognized_by_the_gateway_address() -> None:
     [
         ("/cache/bin/kubelet --config=/var/lib/rlrun-local/config/kubelet.yaml", True),
         ("/usr/bin/containerd-shim-runc-v2 -address /var/lib/rlrun-local/containerd/containerd.sock", True),
+        ("/cache/bin/containerd-shim-runsc-v1 -address /var/lib/rlrun-local/containerd/containerd.sock", True),
+        ("runsc-sandbox --root=/var/lib/rlrun-local/containerd/runsc/k8s.io --platform=systrap boot", True),
+        ("runsc-gofer --root=/var/run/docker/runtime-runc/moby gofer", False),
         ("/cache/bin/etcd --data-dir=/var/lib/rlrun-local-apiserver/etcd", False),
         ("/cache/bin/kubelet --root-dir=/var/lib/kubelet", False),
         ("vim /var/lib/rlrun-local/config/kubelet.yaml", False),

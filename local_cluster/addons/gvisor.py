@@ -1,0 +1,21 @@
+"""RuntimeClass with which pods run on gVisor's kernel in place of the node's."""
+
+from __future__ import annotations
+
+import json
+
+from local_cluster.addons.kubectl import Kubectl
+from local_cluster.node.node_config import GVISOR_HANDLER
+
+RUNTIME_CLASS = "gvisor"
+
+
+def install_gvisor_class(kubectl: Kubectl) -> None:
+    """Create the RuntimeClass."""
+    manifest = {
+        "apiVersion": "node.k8s.io/v1",
+        "kind": "RuntimeClass",
+        "metadata": {"name": RUNTIME_CLASS},
+        "handler": GVISOR_HANDLER,
+    }
+    kubectl.apply(json.dumps(manifest))
