@@ -5,10 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from demo.install import BUCKET, EXAMPLES, SYSTEM_NAMESPACE, push_environment
+from demo.install import EXAMPLES, push_environment
 from demo.run_metrics import mean_of
 from demo.watch import follow
 from tests.e2e.conftest import ENGINES, SECONDS, Platform
+from tests.e2e.hostile_environment import ATTEMPTS, KERNEL, attempts_of, hostile_environment
 from tests.e2e.judge import SCORE, start_judge
 from tests.e2e.runs import KL_LIMITS, LOG_RATIO_LIMIT, largest_log_ratio, lines_of, metrics_of, rollout_errors
 
@@ -18,23 +19,6 @@ ENVIRONMENTS = [
     {"id": "rlrun/plain-script", "args": {"words": 3}, "weight": 1.0},
     {"id": "rlrun/distinct-words", "args": {"num_examples": 200}, "weight": 2.0},
 ]
-
-
-SERVER_URL = f"https://rlrun-server.{SYSTEM_NAMESPACE}.svc:8443"
-HOSTILE_ATTEMPTS = (
-    "api_server_refused",
-    "s3_refused",
-    "signature_refused",
-    "user_signature_refused",
-    "has_no_s3_key",
-    "trainer_refused",
-    "engine_refused",
-    "engine_tokenizer_refused",
-    "sidecar_refused",
-    "status_refused",
-    "package_refused",
-    "group_refused",
-)
 
 
 @pytest.mark.proves("env.id", "env.args", "env.egress", "val.interval", "eval.interval")
@@ -47,9 +31,7 @@ def test_several_turns_a_plain_script_a_judge_a_hostile_one_and_a_group_reward_i
     judge = start_judge(platform.kubectl, namespace, tmp_path)
     platform.kubectl("annotate", "namespace", namespace, f"rlrun.dev/egress={judge.host}")
     judged = {"id": "tests/judged", "args": {"url": judge.url, "ca": judge.ca}, "egress": [judge.host], "weight": 1.0}
-    bucket = f"{platform.s3.cluster_endpoint}/{BUCKET}"
-    targets = {"s3": bucket, "server": SERVER_URL, "package": "rlrun/reverse-text"}
-    hostile = {"id": "tests/hostile", "args": targets, "weight": 1.0}
+    hostile = hostile_environment(platform) | {"weight": 1.0}
     run = platform.run_object(
         "many",
         namespace,
@@ -83,8 +65,7 @@ def test_several_turns_a_plain_script_a_judge_a_hostile_one_and_a_group_reward_i
     assert mean_of(lines, "metrics/other_host_refused/mean") == 1.0
     assert mean_of(lines, "metrics/metadata_refused/mean") == 1.0
     assert mean_of(lines, "metrics/redirect_refused/mean") == 1.0
-    refused = {name: mean_of(lines, f"metrics/{name}/mean") for name in HOSTILE_ATTEMPTS}
-    assert refused == dict.fromkeys(HOSTILE_ATTEMPTS, 1.0)
+    assert attempts_of(lines) == dict.fromkeys(ATTEMPTS, 1.0) | dict.fromkeys(KERNEL, 0.0)
     # The base model, every interval, and the last policy.
     evaluated = [line["step"] for line in lines_of(platform, done) if "eval/alphabet-sort/avg@2" in line]
     assert evaluated == [0, 3, 4]

@@ -1,9 +1,11 @@
 """An environment whose code tries what a tenant must not do. Each attempt is a metric: 1 if it was refused.
 
 It has what code in the pod can have: the network, and the variables of all processes of its user. The network of the
-local cluster enforces no policies, so each refusal is that of the process that was asked.
+local cluster enforces no policies, so each refusal is that of the process that was asked. Two metrics say whose kernel
+the code sees.
 """
 
+import ctypes
 import functools
 import json
 import os
@@ -20,11 +22,17 @@ from datasets import Dataset
 
 WORDS = ["apple", "river"]
 SECONDS = 20.0
+READ_ALL = 3
+"""SYSLOG_ACTION_READ_ALL of syslog(2)."""
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
 
 
-def load_environment(s3: str, server: str, package: str) -> vf.Environment:
-    """Two prompts. `s3`: URL of the bucket. `server`: rlrun-server's. `package`: one that the run does not name."""
+def load_environment(s3: str, server: str, package: str, kernel: str) -> vf.Environment:
+    """Two prompts.
+
+    `s3`: URL of the bucket. `server`: rlrun-server's. `package`: one that the run does not name. `kernel`: the release
+    of the node's kernel, which code sees unless a RuntimeClass gives its pod another one.
+    """
     attempts: dict[str, Callable[[], bool]] = {
         "api_server_refused": lambda: not ACCOUNT.exists() and _status(_api_server(), token=None) in (401, 403),
         "s3_refused": lambda: _status(s3, token=None) == 403,
@@ -38,6 +46,8 @@ def load_environment(s3: str, server: str, package: str) -> vf.Environment:
         "status_refused": lambda: _status(_url("orchestrator", 8080, "/status")) == 401,
         "package_refused": lambda: _status(_url("orchestrator", 8000, f"/environments/{package}")) in (401, 404),
         "group_refused": lambda: _status(_url("orchestrator", 8000, f"/groups/g-{'0' * 32}/v1/models")) == 404,
+        "node_kernel_hidden": lambda: kernel not in Path("/proc/version").read_text() and kernel != os.uname().release,
+        "kernel_is_gvisor": lambda: b"gVisor" in _kernel_log(),
     }
     metrics = [_metric(name, attempt) for name, attempt in attempts.items()]
     rows = [{"prompt": [{"role": "user", "content": word}], "answer": word[::-1]} for word in WORDS]
@@ -101,6 +111,13 @@ def _api_server() -> str:
 def _stolen_token() -> str | None:
     names = (text.partition(b"=") for text in _variables())
     return next((value.decode() for name, _, value in names if name == b"RLRUN_TOKEN"), None)
+
+
+def _kernel_log() -> bytes:
+    """Return the messages of the kernel, as dmesg prints them. Empty where they are refused."""
+    buffer = ctypes.create_string_buffer(1 << 16)
+    ctypes.CDLL(None).klogctl(READ_ALL, buffer, len(buffer))
+    return buffer.value
 
 
 def _variables() -> list[bytes]:
