@@ -35,6 +35,7 @@ class Build:
         packages: Main packages. Each makes an executable named after the last element of its path.
         stamps: `-X` values of the linker. A program without the variable ignores them.
         links: Programs that are symbolic links, and the executables that they point to.
+        tags: Build tags.
         in_cluster: The local cluster needs it. Others are built for the tests that use them.
     """
 
@@ -42,6 +43,7 @@ class Build:
     packages: tuple[str, ...]
     stamps: tuple[str, ...] = ()
     links: tuple[tuple[str, str], ...] = ()
+    tags: tuple[str, ...] = ()
     in_cluster: bool = False
 
     @property
@@ -49,7 +51,8 @@ class Build:
         """Arguments between `go build` and the packages."""
         linker = " ".join(["-s", "-w", *(f"-X {stamp}" for stamp in self.stamps)])
         # The linker drops debugging information: the compiler need not make it.
-        return ["-trimpath", "-buildvcs=false", "-gcflags=all=-dwarf=false", "-ldflags", linker]
+        tags = [f"-tags={','.join(self.tags)}"] if self.tags else []
+        return ["-trimpath", "-buildvcs=false", "-gcflags=all=-dwarf=false", *tags, "-ldflags", linker]
 
     @property
     def executables(self) -> tuple[str, ...]:
@@ -90,6 +93,12 @@ BUILDS = (
     Build("kube-router", ("github.com/cloudnativelabs/kube-router/v2/cmd/kube-router",)),
     Build("gvisor", ("gvisor.dev/gvisor/runsc", "./containerd-shim-runsc-v1")),
     Build("lua", ("github.com/yuin/gopher-lua/cmd/glua",)),
+    # That of Debian finds no targets in Kubernetes; the other discoveries would double the build.
+    Build(
+        "prometheus",
+        ("github.com/prometheus/prometheus/cmd/prometheus",),
+        tags=("remove_all_sd", "enable_kubernetes_sd"),
+    ),
 )
 PROGRAMS = {program: build for build in BUILDS for program in build.programs}
 CLUSTER_BUILDS = tuple(build.name for build in BUILDS if build.in_cluster)

@@ -38,8 +38,9 @@ def test_key_changes_with_the_flags(sources: Path) -> None:
         cache_key(Build("thing", ("./cmd",)), sources),
         cache_key(Build("thing", ("./cmd", "./other")), sources),
         cache_key(Build("thing", (".",), links=(("other", "thing"),)), sources),
+        cache_key(Build("thing", (".",), tags=("other",)), sources),
     }
-    assert len(keys) == 6
+    assert len(keys) == 7
 
 
 def test_every_build_has_pinned_sources() -> None:
