@@ -218,6 +218,7 @@ quickstart: up ## Type the quickstart line by line: a registry on this machine, 
 .PHONY: policies
 policies: ## Who reaches whom: each pod of a run against each port of its own and other runs, with enforced NetworkPolicies
 	@$(MAKE) --no-print-directory up POLICIES=1
+	@$(PY) -m local_cluster.images all --tests
 	@$(PYTEST) tests/policies
 
 .PHONY: gvisor
