@@ -224,7 +224,14 @@ policies: ## Who reaches whom: each pod of a run against each port of its own an
 .PHONY: gvisor
 gvisor: ## Environments on gVisor: user code does not see the node's kernel, and a run trains as without
 	@$(MAKE) --no-print-directory up GVISOR=1
+	@$(PY) -m local_cluster.images all --tests
 	@$(PYTEST) tests/gvisor
+
+.PHONY: monitoring
+monitoring: ## Prometheus in the cluster, behind enforced NetworkPolicies: it scrapes all that has metrics, and every query of the dashboards shows something
+	@$(MAKE) --no-print-directory up POLICIES=1
+	@$(PY) -m local_cluster.images all --tests
+	@$(PYTEST) tests/monitoring
 
 .PHONY: queues
 queues: $(VENV)/.complete ## Runs of three teams in queues of Kueue on KWOK nodes: no half run, no quota exceeded (RUNS=30: fewer than 200)

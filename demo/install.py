@@ -177,9 +177,9 @@ def push_environment(kubectl: Kubectl, folder: Path, say: Say = print) -> None:
     say(rlrun(kubectl, "env", "push", str(folder), "-n", owner, "--force").strip())
 
 
-def install_platform(kubectl: Kubectl, s3: S3Access, say: Say = print) -> None:
-    """Install everything that `kubectl apply -f examples/reverse-text.yaml` needs."""
-    install_chart(kubectl, s3, say)
+def install_platform(kubectl: Kubectl, s3: S3Access, say: Say = print, *extra: str) -> None:
+    """Install everything that `kubectl apply -f examples/reverse-text.yaml` needs. `extra`: more options of helm."""
+    install_chart(kubectl, s3, say, *extra)
     ensure_model(kubectl, s3, say)
     push_environment(kubectl, EXAMPLES / "environments" / "reverse_text", say)
     kubectl.apply(yaml.safe_load((EXAMPLES / "models" / "reverse-text-tiny.yaml").read_text()))

@@ -1,4 +1,4 @@
-"""Users of rlrun-server outside of the cluster: its address on this machine, and API keys."""
+"""Users of rlrun-server outside of the cluster: its address on this machine, and API keys. Ports of other pods too."""
 
 import re
 import subprocess
@@ -13,9 +13,9 @@ PORT = 8080
 
 
 @contextmanager
-def server_on_loopback(kubectl: Kubectl) -> Iterator[str]:
-    """Forward a free port of this machine to rlrun-server while the context is open, and yield its URL."""
-    command = [kubectl.program, "port-forward", "-n", SYSTEM_NAMESPACE, "deployment/rlrun-server", f":{PORT}"]
+def forwarded(kubectl: Kubectl, namespace: str, target: str, port: int) -> Iterator[str]:
+    """Forward a free port of this machine to a pod while the context is open, and yield its URL."""
+    command = [kubectl.program, "port-forward", "-n", namespace, target, f":{port}"]
     with subprocess.Popen(command, env=user_variables(kubectl), stdout=subprocess.PIPE, text=True) as process:
         try:
             line = process.stdout.readline() if process.stdout else ""
@@ -24,6 +24,13 @@ def server_on_loopback(kubectl: Kubectl) -> Iterator[str]:
             yield f"http://127.0.0.1:{found[1]}"
         finally:
             process.terminate()
+
+
+@contextmanager
+def server_on_loopback(kubectl: Kubectl) -> Iterator[str]:
+    """Forward a free port of this machine to rlrun-server while the context is open, and yield its URL."""
+    with forwarded(kubectl, SYSTEM_NAMESPACE, "deployment/rlrun-server", PORT) as url:
+        yield url
 
 
 def api_key(kubectl: Kubectl, namespace: str) -> str:
