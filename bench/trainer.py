@@ -36,7 +36,7 @@ REPEATS = {"tiny": 7, "28m": 3}
 
 @dataclass(frozen=True)
 class Load:
-    """What a GPU computes in one step, and its targets."""
+    """Batch of one step on a GPU, and its targets."""
 
     name: str
     tokens: int
@@ -50,7 +50,7 @@ class Load:
 
     @property
     def batch(self) -> str:
-        """What the batch is, for a table."""
+        """The batch in words, for a table."""
         kind = (
             f"{self.tokens} tokens in samples of 256 to 4096" if self.many else f"one sequence of {self.tokens} tokens"
         )

@@ -32,7 +32,7 @@ PURPOSE = "oidc login"
 
 @dataclass(frozen=True)
 class BegunLogin:
-    """What only the browser that began a login has."""
+    """Secrets of a login, which only the browser that began it has."""
 
     verifier: str
     nonce: str

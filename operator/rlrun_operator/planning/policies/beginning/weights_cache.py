@@ -147,7 +147,7 @@ def waiting_problem(identity: CacheIdentity, model: RLModelSpec, seen: ObservedW
 def _is_outdated(seen: ObservedWeights, wanted: Obj, now: datetime) -> bool:
     """True if the Job is to be created again: it has failed, its claim is gone, or its next pod would not be as wanted.
 
-    A download that goes on is never begun again for it. Jobs of versions without the annotation are left alone.
+    A download that runs is never begun again for it. Jobs of versions without the annotation are left alone.
     """
     if seen.failed_at is not None:
         return seconds(seen.failed_at, now) >= RETRY_SECONDS
