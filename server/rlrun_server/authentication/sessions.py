@@ -97,7 +97,7 @@ class BrowserSessions:
         """Return the user whose credential it is, and the session. Raises ProblemError.
 
         `end`: seconds since 1970 at which the session ends, None for the end of the credential. `is_of_issuer`: the
-        issuer gave the credential just now, so that nobody has guessed it.
+        issuer gave the credential just now, so that it cannot be a guess.
         """
         refuse_other_sites(request)
         if is_sent_in_clear(request):
