@@ -56,6 +56,8 @@ def used_parts(kind: ResourceKind, obj: Obj) -> Obj:
 
 def _of_pod(spec: Obj) -> Obj:
     used = _without(spec, UNUSED_OF_PODS)
+    if images := [volume for volume in spec.get("volumes") or () if "image" in volume]:
+        used["volumes"] = images
     for key in ("initContainers", "containers"):
         if key in spec:
             used[key] = [_without(container, UNUSED_OF_CONTAINERS) for container in spec[key] or ()]

@@ -76,10 +76,11 @@ def explain_wait(pod: Obj, status: Obj) -> ContainerWait | None:
     if reason in STARTING or reason == CRASHING:
         return None
     if reason in PULL_REASONS:
+        image = _image_of(pod, status["name"], detail)
         message = (
-            f"{component_of(pod)}: image {container_image(pod, status['name'])} cannot be pulled "
+            f"{component_of(pod)}: image {image} cannot be pulled "
             f"({reason}{': ' + detail if detail else ''}). "
-            f"{_pull_advice(reason, _without_names(detail, container_image(pod, status['name'])))}"
+            f"{_pull_advice(reason, _without_names(detail, image))}"
         )
         return ContainerWait(Problem(reason=Reason.IMAGE_PULL_FAILED, message=message), StartupFailureKind.image_pull)
     # Any other reason is an error of the kubelet or the runtime: CreateContainerError, RunContainerError, ...
@@ -98,6 +99,12 @@ def _without_names(detail: str, image: str) -> str:
     """Return the error of a pull without the image and addresses that it quotes: all are names that users choose."""
     words = detail.replace(f'"{image}"', "").split()
     return " ".join(word for word in words if "/" not in word or word == "i/o")
+
+
+def _image_of(pod: Obj, container: str, detail: str) -> str:
+    """Return the image that the error is about: that of a volume, if it names one, or else the container's."""
+    volumes = (str((volume.get("image") or {}).get("reference") or "") for volume in pod["spec"].get("volumes") or [])
+    return next((image for image in volumes if image and image in detail), container_image(pod, container))
 
 
 def _pull_advice(reason: str, detail: str) -> str:

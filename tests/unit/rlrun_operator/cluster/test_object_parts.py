@@ -56,6 +56,12 @@ async def test_the_parts_of_pods_are_those_that_diagnoses_read(world: World) -> 
         assert '"volumes"' not in text
 
 
+def test_images_of_volumes_are_kept_for_pulls_that_fail() -> None:
+    image = {"name": "models", "image": {"reference": "registry/a@sha256:0"}}
+    pod = {"metadata": {"name": "a"}, "spec": {"volumes": [{"name": "tmp", "emptyDir": {}}, image]}}
+    assert used_parts(POD, pod)["spec"] == {"volumes": [image]}
+
+
 async def test_a_run_takes_little_memory(world: World) -> None:
     await world.follow().start()
     await world.reconcile(2)

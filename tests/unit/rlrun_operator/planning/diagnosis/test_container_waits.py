@@ -44,6 +44,15 @@ def test_an_image_that_cannot_be_used(reason: str, words: str, advice: str) -> N
     assert all(part in found.problem.message for part in ("img:1", reason, words, advice))
 
 
+def test_an_image_with_weights_that_cannot_be_pulled_is_named() -> None:
+    weights = f"registry:5000/models/tiny@sha256:{'0' * 64}"
+    obj, status = waits("ImagePullBackOff", f'Back-off pulling image "{weights}": not found')
+    obj["spec"]["volumes"] = [{"name": "tmp", "emptyDir": {}}, {"name": "models", "image": {"reference": weights}}]
+    found = explain_wait(obj, status)
+    assert found
+    assert found.problem.message.startswith(f"trainer: image {weights} cannot be pulled")
+
+
 DIGEST = f"sha256:{'401e' * 8}{'a429' * 8}"
 NAMES = [
     f"img@{DIGEST}",
