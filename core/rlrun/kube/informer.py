@@ -36,6 +36,9 @@ PROVEN_SECONDS = 5.0
 """Duration of a request after which the API server is considered healthy."""
 FIRST_PAUSE = 1.0
 LONGEST_PAUSE = 30.0
+LIST_REST = 4.0
+"""After a 410 no list begins for so many times the duration of the last one: the API server is there, and a list costs
+it most if there are many objects."""
 OBJECTS_PER_TURN = 20
 """Objects of a list that are converted before the event loop runs other tasks: about 10 ms."""
 MAX_REMOVED = 10_000
@@ -213,12 +216,14 @@ class Informer(Generic[T]):
 
     async def follow(self) -> None:
         """Follow the API server until cancelled."""
-        pause = FIRST_PAUSE
+        pause, list_seconds = FIRST_PAUSE, 0.0
         while True:
             began = self._clock()
             try:
                 async with self._lists, self._listing:
+                    began = self._clock()
                     version = await self.list()
+                list_seconds = self._clock() - began
                 while True:
                     began = self._clock()
                     version = await self._watch(version)
@@ -226,7 +231,10 @@ class Informer(Generic[T]):
                         # A proxy, or an API server that stops, may end each request at once.
                         await _sleep(FIRST_PAUSE)
             except Exception as error:
-                pause = FIRST_PAUSE if self._clock() - began >= PROVEN_SECONDS else pause
+                if isinstance(error, ApiError) and error.status == GONE:
+                    pause = min(max(FIRST_PAUSE, LIST_REST * list_seconds), LONGEST_PAUSE)
+                elif self._clock() - began >= PROVEN_SECONDS:
+                    pause = FIRST_PAUSE
                 self._log_end(error, pause)
             await _sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE)

@@ -247,6 +247,26 @@ async def test_a_server_that_was_healthy_is_asked_again_soon(pauses: list[float]
     assert pauses == [1, 1]
 
 
+@pytest.mark.parametrize(("seconds", "pause"), [(0.0, 1.0), (0.5, 2.0), (20.0, 30.0)])
+async def test_after_a_410_the_next_list_begins_soon_unless_lists_take_long(
+    pauses: list[float], seconds: float, pause: float
+) -> None:
+    class Slow(Scripted):
+        now = 0.0
+
+        @override
+        async def all_pages(
+            self, kind: ResourceKind, namespace: str | None = None, labels: Labels | None = None
+        ) -> AsyncIterator[tuple[list[Obj], str]]:
+            self.now += seconds
+            async for page in super().all_pages(kind, namespace, labels):
+                yield page
+
+    source = Slow([(10, [])] * 6, [GONE] * 5)
+    await Followed(source, clock=lambda: source.now).follow()
+    assert pauses == [pause] * 5
+
+
 async def test_watches_that_end_at_once_are_not_repeated_at_once(pauses: list[float]) -> None:
     source = Scripted([(10, [])], [[], [], []])
     await Followed(source, clock=lambda: 0.0).follow()
