@@ -44,6 +44,12 @@ def test_load_failures_have_a_reason_and_an_explanation(write_environment, tmp_p
         assert words in problem.message
 
 
+def test_an_error_of_the_environments_own_code_says_nothing_of_its_arguments(write_environment, tmp_path):
+    problem = problem_of(write_environment("def load_environment():\n    return 'a' in None"), tmp_path)
+    assert "argument of type 'NoneType' is not" in problem.message
+    assert "env.args" not in problem.message
+
+
 def test_a_module_that_is_not_named_like_the_id(tmp_path):
     problem = problem_of(EnvironmentConfig(id="tester/not-there-7"), tmp_path)
     assert "Name its module like the id" in problem.message
