@@ -71,8 +71,8 @@ def test_gradient_of_a_hybrid_is_that_of_its_samples_alone(
     alone = gradients_of(base, mixed(seed=2), ALONE, monkeypatch)
     together = gradients_of(base, mixed(seed=2), PLAN, monkeypatch)
     assert together[1]["batch/micro_batches"] < alone[1]["batch/micro_batches"]
-    # On a GPU float32 rounds both differently: each is up to 4e-4 from the gradient in float64 (qwen3_next, whose largest
-    # is 2.4), also without TF32 and cuDNN.
+    # On a GPU float32 rounds both differently: each is up to 4e-4 from the gradient in float64 (qwen3_next, where
+    # gradients reach 2.4), also without TF32 and cuDNN.
     assert_same(together, alone, 1e-4 if tiny_model.DEVICE == "cpu" else 1e-3)
 
 
