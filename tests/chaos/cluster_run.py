@@ -26,7 +26,7 @@ from demo.watch import describe
 from tests.chaos import invariants
 from tests.chaos.invariants import Expected, Picture, Stored
 from tests.chaos.scenario import Hung, Lost, require
-from tests.e2e.conftest import Platform
+from tests.e2e.conftest import ENGINES, Platform
 
 T = TypeVar("T")
 
@@ -34,6 +34,7 @@ NAME = "chaos"
 STEPS = 12
 INTERVAL = 2
 SPEC: dict[str, Any] = {
+    "model": ENGINES,
     "maxSteps": STEPS,
     "checkpoints": {"interval": INTERVAL, "keepCloud": 2},
     "adapters": {"interval": 3, "keepLast": 1},
