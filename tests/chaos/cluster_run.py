@@ -10,12 +10,13 @@ import hashlib
 import secrets
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from rlrun.storage.errors import NotFound
+from rlrun.storage.errors import NotFound, Unreachable
 from rlrun.storage.layout import MANIFEST, RunLayout
+from rlrun.storage.manifest import Manifest
 from rlrun.storage.metric_files import TRAINED
 
 from demo.cluster import local_cluster
@@ -59,6 +60,22 @@ def opened() -> Iterator[Platform]:
     kubectl, s3 = local_cluster()
     install_platform(kubectl, s3)
     yield Platform(kubectl, s3)
+
+
+def with_patience(look: Callable[[], T]) -> T:
+    """Return what `look` reads from S3, which may be away for a moment.
+
+    After a restart of the API server the controller manager can take a healthy node for lost until it sees the node's
+    lease again, and Services have no endpoints meanwhile. Raises Unreachable after SETTLE_SECONDS.
+    """
+    deadline = time.monotonic() + SETTLE_SECONDS
+    while True:
+        try:
+            return look()
+        except Unreachable:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(LOOK_SECONDS)
 
 
 @dataclass
@@ -170,7 +187,8 @@ class ClusterRun:
             found += invariants.retention(seen, root, kind, self.spec[section][keep], there | {last})
             if len(there) < self.spec[section][keep]:
                 found.append(f"{len(there)} {kind}s are kept (steps {sorted(there)}), not {self.spec[section][keep]}")
-        lines = [line for line in read_metrics(self.platform.s3.store(), self.layout) if TRAINED in line]
+        metrics = with_patience(lambda: list(read_metrics(self.platform.s3.store(), self.layout)))
+        lines = [line for line in metrics if TRAINED in line]
         steps = [int(line["step"]) for line in lines]
         found += invariants.steps_told(steps, self.spec["maxSteps"], gap_after=self.unsaid_after)
         return found
@@ -216,9 +234,13 @@ class ClusterRun:
     def picture(self) -> Picture:
         """Read objects before files: an artifact that becomes Ready in between must not appear incomplete."""
         objects = self.platform.kubectl.list(",".join(KINDS), self.namespace)
-        files, manifests = {}, {}
-        if self.uid:
-            store, root = self.platform.s3.store(), self.layout.root
+        return Picture(objects, *(with_patience(self._read_files) if self.uid else ()))
+
+    def _read_files(self) -> tuple[dict[str, Stored], dict[str, Manifest]]:
+        files: dict[str, Stored] = {}
+        manifests: dict[str, Manifest] = {}
+        store, root = self.platform.s3.store(), self.layout.root
+        with closing(store):
             for name, size in store.list_files(root):
                 folder, _, last = name.rpartition("/")
                 if name.partition("/")[0] not in invariants.FOLDERS.values():
@@ -233,8 +255,7 @@ class ClusterRun:
                     manifest = store.read_manifest(root / folder)
                     if manifest is not None:
                         manifests[f"{root.key}/{folder}"] = manifest
-            store.close()
-        return Picture(objects, files, manifests)
+        return files, manifests
 
     def _is_mine(self, obj: Object) -> bool:
         return bool((obj["metadata"].get("labels") or {}).get("rlrun.dev/run"))
