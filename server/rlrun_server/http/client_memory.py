@@ -1,6 +1,5 @@
 """Accounting and limits of the memory that large request and response bodies occupy while they wait for the network."""
 
-import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable
@@ -10,7 +9,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from rlrun_server.http.connection import ABORT
 from rlrun_server.http.request import client_of
 
 log = logging.getLogger(__name__)
@@ -21,8 +19,6 @@ FREE_BYTES = 16 * 1024
 """Bytes of a body that are not counted: most requests have no more."""
 PIECE = 64 * 1024
 """Bytes of an answer that are sent together. Larger answers are counted until the client has taken them."""
-PIECE_SECONDS = 60.0
-"""Time in which a client takes a piece. Its connection is cut afterwards."""
 
 
 class ByteBudget:
@@ -139,18 +135,9 @@ class CountedAnswer:
         if not self._count or len(body) <= PIECE:
             await self._send(message)
             return
-        try:
-            for start in range(0, len(body), PIECE):
-                has_more = start + PIECE < len(body) or message.get("more_body", False)
-                piece = {**message, "body": body[start : start + PIECE], "more_body": has_more}
-                async with asyncio.timeout(PIECE_SECONDS):
-                    await self._send(piece)
-        except TimeoutError:
-            self._is_over = True
-            log.info("an answer is cut: its client takes nothing")
-            abort = (self._request.scope.get("extensions") or {}).get(ABORT)
-            if abort is not None:
-                abort()
+        for start in range(0, len(body), PIECE):
+            has_more = start + PIECE < len(body) or message.get("more_body", False)
+            await self._send({**message, "body": body[start : start + PIECE], "more_body": has_more})
 
     def release(self) -> None:
         """Release the answer's bytes."""

@@ -1,6 +1,7 @@
-"""HTTP connections with limits on the size and the time of headers, which uvicorn lacks."""
+"""HTTP connections with limits that uvicorn lacks: the size and the time of headers, and the time to take an answer."""
 
 import asyncio
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -9,12 +10,14 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from rlrun_server.http.connection_limits import OpenConnection
 
+log = logging.getLogger(__name__)
+
 MAX_HEADER_BYTES = 32 * 1024
 """Bytes of the first line and the headers of a request. Tokens of users have a few kilobytes."""
 HEADER_SECONDS = 30.0
 """Time from the connection, or from the first byte of a further request, to the end of the headers."""
-ABORT = "rlrun.abort"
-"""Extension of the scope: ends the connection at once, with what waits to be sent."""
+TAKE_SECONDS = 60.0
+"""Time in which a client takes what waits to be sent to it. Its connection is cut afterwards."""
 TOO_LARGE = (
     b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-type: text/plain\r\ncontent-length: 42\r\n"
     b"connection: close\r\n\r\nThe headers of the request are too large.\n"
@@ -22,7 +25,10 @@ TOO_LARGE = (
 
 
 class LimitedConnection(HttpToolsProtocol):
-    """Connection of uvicorn that ends with 431 if the headers of a request are too large."""
+    """Connection of uvicorn that ends with 431 if the headers of a request are too large.
+
+    It is cut if its client takes nothing: a connection whose answer is not sent makes no room for others.
+    """
 
     _header_bytes = 0
     _unreported_bytes = 0
@@ -30,6 +36,7 @@ class LimitedConnection(HttpToolsProtocol):
     header."""
     _waits_for_headers = True
     _deadline: asyncio.TimerHandle | None = None
+    _cut: asyncio.TimerHandle | None = None
 
     def __init__(self, *args: Any, admitted: OpenConnection, on_lost: Callable[[], None], **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -44,6 +51,7 @@ class LimitedConnection(HttpToolsProtocol):
     @override
     def connection_lost(self, exc: Exception | None) -> None:
         self._end_deadline()
+        self._end_cut()
         self._on_lost()
         super().connection_lost(exc)
 
@@ -63,8 +71,6 @@ class LimitedConnection(HttpToolsProtocol):
         self._header_bytes = 0
         self._begin_deadline()
         super().on_message_begin()
-        # For responses without an end: closing waits for a client that takes nothing.
-        self.scope["extensions"] = {ABORT: self.transport.abort}  # type: ignore[dict-item]  # as ASGI has it
 
     @override
     def on_url(self, url: bytes) -> None:
@@ -81,7 +87,6 @@ class LimitedConnection(HttpToolsProtocol):
         self._end_deadline()
         self._unreported_bytes = 0
         self._waits_for_headers = False
-        self._admitted.is_busy = True
         if self._header_bytes <= MAX_HEADER_BYTES:
             super().on_headers_complete()
 
@@ -95,6 +100,8 @@ class LimitedConnection(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         self._unreported_bytes = 0
         self._waits_for_headers = True
+        # Not before: a body may arrive slowly.
+        self._admitted.is_busy = True
         if self._header_bytes <= MAX_HEADER_BYTES:
             super().on_message_complete()
 
@@ -102,6 +109,27 @@ class LimitedConnection(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         super().on_response_complete()
         self._admitted.is_busy = self.cycle is not None and not self.cycle.response_complete
+
+    @override
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        if self._cut is None:
+            self._cut = self.loop.call_later(TAKE_SECONDS, self._cut_off)
+
+    @override
+    def resume_writing(self) -> None:
+        self._end_cut()
+        super().resume_writing()
+
+    def _cut_off(self) -> None:
+        log.info("a connection is cut: its client takes nothing")
+        # Closing would wait for the client.
+        self.transport.abort()
+
+    def _end_cut(self) -> None:
+        if self._cut is not None:
+            self._cut.cancel()
+            self._cut = None
 
     def _counts(self, size: int) -> bool:
         self._header_bytes += size

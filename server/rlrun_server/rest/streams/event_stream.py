@@ -1,20 +1,14 @@
 """Response with server-sent events."""
 
 import asyncio
-import logging
 from collections.abc import Callable
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 from typing_extensions import override
 
-from rlrun_server.http.connection import ABORT
 from rlrun_server.rest.streams.client_stream import ClientStream
 
-log = logging.getLogger(__name__)
-
-STUCK_SECONDS = 60.0
-"""Time after which a connection is closed that accepts no data."""
 HEADERS = {"X-Accel-Buffering": "no"}
 
 
@@ -36,7 +30,7 @@ class EventStream(Response):
     @override
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         assert self._stream is not None
-        sending = asyncio.ensure_future(self._send_all(self._stream, scope, send))
+        sending = asyncio.ensure_future(self._send_all(self._stream, send))
         leaving = asyncio.ensure_future(_wait_for_disconnect(receive))
         try:
             await asyncio.wait((sending, leaving), return_when=asyncio.FIRST_COMPLETED)
@@ -48,18 +42,10 @@ class EventStream(Response):
             self._stream.close()
             self._on_end()
 
-    async def _send_all(self, stream: ClientStream, scope: Scope, send: Send) -> None:
+    async def _send_all(self, stream: ClientStream, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         while (chunk := await stream.next_chunk()) is not None:
-            try:
-                async with asyncio.timeout(STUCK_SECONDS):
-                    await send({"type": "http.response.body", "body": chunk, "more_body": True})
-            except TimeoutError:
-                log.info("a stream is cut: its client takes nothing")
-                abort = (scope.get("extensions") or {}).get(ABORT)
-                if abort is not None:
-                    abort()
-                return
+            await send({"type": "http.response.body", "body": chunk, "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 

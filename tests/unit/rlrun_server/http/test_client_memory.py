@@ -11,7 +11,7 @@ from fastapi import FastAPI
 from rlrun.protocol.storage_access import SIGN_PATH
 from rlrun.service.listening import listen
 from rlrun_server.app import server_app
-from rlrun_server.http import client_memory
+from rlrun_server.http import connection as connection_module
 from rlrun_server.http.body import read_body
 from rlrun_server.http.client_memory import ByteBudget, ClientMemory, WithMemory
 from rlrun_server.http.endpoint import Endpoint
@@ -105,7 +105,7 @@ async def test_all_users_together_are_limited(port: int, memory: ClientMemory) -
 async def test_a_client_that_takes_nothing_is_cut(
     port: int, memory: ClientMemory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(client_memory, "PIECE_SECONDS", 0.2)
+    monkeypatch.setattr(connection_module, "TAKE_SECONDS", 0.2)
     with connection(port, asked("ann")):
         await until(lambda: memory.answers.held > 0)
         await until(lambda: memory.answers.held == 0)

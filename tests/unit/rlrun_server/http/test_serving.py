@@ -314,6 +314,48 @@ async def test_a_connection_without_requests_ends(port: int, monkeypatch: pytest
         writer.close()
 
 
+async def test_clients_that_take_no_answers_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Answers below the size that is counted, asked for many times on one connection."""
+    monkeypatch.setattr(connection, "TAKE_SECONDS", 0.2)
+    limits = ConnectionLimits(total=4, per_address=4)
+    sockets = listen("127.0.0.1", 0)
+    address = ("127.0.0.1", int(sockets[0].getsockname()[1]))
+    all_asked = asyncio.Event()
+
+    async def page(_: Request) -> Response:
+        if limits.count == 4:
+            all_asked.set()
+        await all_asked.wait()
+        return Response(b"x" * 50_000)
+
+    request = b"POST /page HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n"
+    async with serving_on(PathDispatcher({"/page": Endpoint(page)}, Starlette()), sockets, limits=limits):
+        loop = asyncio.get_running_loop()
+        with contextlib.ExitStack() as stack:
+            for _ in range(4):
+                client = stack.enter_context(socket.socket())
+                client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+                client.setblocking(False)
+                await loop.sock_connect(client, address)
+                await loop.sock_sendall(client, request * 300)
+            await until(limits, 0)
+
+
+async def test_connections_with_slow_bodies_make_room() -> None:
+    limits = ConnectionLimits(total=4, per_address=4)
+    sockets = listen("127.0.0.1", 0)
+    port = int(sockets[0].getsockname()[1])
+    async with serving_on(application, sockets, limits=limits):
+        slow = [await silent(port, "127.0.0.2") for _ in range(4)]
+        for _, writer in slow:
+            writer.write(post("/echo", f"Content-Length: {LIMIT}", body=b"x"))
+        await until(limits, 4)
+        assert await answers("127.0.0.1", port)
+        for _, writer in slow:
+            writer.close()
+        await until(limits, 0)
+
+
 @pytest.mark.parametrize("place", ["admit", "accept"])
 async def test_an_error_of_the_server_itself_does_not_end_the_acceptance(
     place: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
