@@ -69,6 +69,8 @@ class EgressProxy:
         self._limits = TunnelLimits(config.settings.tunnels_per_run, config.settings.connections)
         self.connections = 0
         """Number of open client connections, including those whose request has not arrived."""
+        self._strangers: dict[asyncio.StreamWriter, str] = {}
+        """Connections whose client has shown no grant, oldest first, with its address."""
         self._resolve = resolve
         OPEN_TUNNELS.set_function(lambda: self._limits.open)
         MAX_TUNNELS.set(config.settings.connections)
@@ -82,10 +84,7 @@ class EgressProxy:
         """Serve one client until its tunnel ends. Raises only CancelledError."""
         self.connections += 1
         try:
-            if self.connections > self._settings.connections:
-                raise EgressRefused(
-                    HTTPStatus.SERVICE_UNAVAILABLE, Reason.TOO_MANY_REQUESTS, "The proxy is busy. Try again later."
-                )
+            self._admit(writer)
             await self._tunnel((reader, writer))
         except EgressRefused as error:
             REFUSALS.labels(error.reason).inc()
@@ -96,12 +95,37 @@ class EgressProxy:
             log.debug("A client went away: %s", error)
         finally:
             self.connections -= 1
+            self._strangers.pop(writer, None)
             writer.close()
+
+    def _admit(self, writer: asyncio.StreamWriter) -> None:
+        """Count a connection as one without a grant, of which an address has at most a quarter of all connections.
+
+        The oldest one without a grant makes room. Raises EgressRefused if there is none.
+        """
+        limit = self._settings.connections
+        address = str((writer.get_extra_info("peername") or [""])[0])
+        of_address = [other for other, its in self._strangers.items() if its == address]
+        if len(of_address) >= max(1, limit // 4):
+            self._close_oldest(of_address)
+        elif self.connections > limit:
+            self._close_oldest(list(self._strangers))
+        self._strangers[writer] = address
+
+    def _close_oldest(self, strangers: Sequence[asyncio.StreamWriter]) -> None:
+        if not strangers:
+            raise EgressRefused(
+                HTTPStatus.SERVICE_UNAVAILABLE, Reason.TOO_MANY_REQUESTS, "The proxy is busy. Try again later."
+            )
+        REFUSALS.labels(Reason.TOO_MANY_REQUESTS).inc()
+        del self._strangers[strangers[0]]
+        strangers[0].transport.abort()
 
     async def _tunnel(self, client: Streams) -> None:
         request = await self._read_request(client[0])
         grant = self._verify_grant(request)
         with self._limits.tunnel(grant):
+            self._strangers.pop(client[1], None)
             upstream = await self._connect(request.destination)
             try:
                 client[1].write(ESTABLISHED)

@@ -220,17 +220,43 @@ async def test_one_tenant_cannot_take_all_connections(make: Make) -> None:
         writer.close()
 
 
+async def silent(world: World, address: str = "127.0.0.1") -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Open a connection that sends nothing."""
+    return await asyncio.open_connection("127.0.0.1", world.proxy_port, local_addr=(address, 0))
+
+
 async def test_connections_beyond_the_limit_are_closed_before_anything_is_read(make: Make) -> None:
     world = await make(connections=2)
-    silent = [await asyncio.open_connection("127.0.0.1", world.proxy_port) for _ in range(2)]
-    await until(lambda: world.proxy.connections == 2)
-    reader, _ = await asyncio.open_connection("127.0.0.1", world.proxy_port)
+    open_ones = [await world.connect(grant=world.grant(uid=name, namespace=name)) for name in ("a", "b")]
+    reader, _ = await silent(world)
     assert (await asyncio.wait_for(reader.readline(), 60)).startswith(b"HTTP/1.1 503 ")
-    for _, writer in silent:
+    for _, _, writer in open_ones:
         writer.close()
     await until(lambda: world.proxy.connections == 0)
     line, _, _ = await world.connect()
     assert line.startswith("HTTP/1.1 200")
+
+
+async def test_silent_clients_make_room(make: Make) -> None:
+    world = await make(connections=8, headDeadline=600)
+    kept = [await silent(world, f"127.0.0.{last}") for last in (2, 3, 4, 5) * 2]
+    await until(lambda: world.proxy.connections == 8)
+    line, _, writer = await world.connect()
+    assert line.startswith("HTTP/1.1 200")
+    assert await asyncio.wait_for(kept[0][0].read(), 60) == b"", "the oldest one without a grant makes room"
+    await until(lambda: world.proxy.connections == 8)
+    writer.close()
+
+
+async def test_silent_clients_of_one_address_take_a_quarter(make: Make) -> None:
+    world = await make(connections=8, headDeadline=600)
+    other, _ = await silent(world, "127.0.0.2")
+    kept = [await silent(world) for _ in range(3)]
+    assert await asyncio.wait_for(kept[0][0].read(), 60) == b""
+    await until(lambda: world.proxy.connections == 3)
+    tunnels = [await world.connect() for _ in range(3)]
+    assert {line for line, _, _ in tunnels} == {"HTTP/1.1 200 Connection established"}, "they count for their run"
+    assert not other.at_eof()
 
 
 async def test_an_idle_connection_and_a_silent_client_end(make: Make) -> None:
