@@ -162,6 +162,12 @@ class RemoteCluster:
         name = f"{chosen['name']} at {settings.host}"
         return cls(open_transport, place, bearer, is_namespace_chosen=chosen_namespace, login_name=name)
 
+    def of_namespace(self, namespace: str) -> "RemoteCluster":
+        """Return the same cluster with another namespace."""
+        other = copy.copy(self)
+        other.namespace = namespace
+        return other
+
     def own_key(self) -> str:
         """Return the user's API key: of API_KEY_VARIABLE, else of `rlrun login`. Empty: there is none.
 

@@ -284,7 +284,7 @@ def may_be_repeated(method: str, path: str) -> bool:
 
 
 def _rejection(error: ApiError) -> Exception:
-    from rlrun.storage.errors import AccessDenied, StorageServerUnavailable
+    from rlrun.storage.errors import AccessDenied, NotFound, StorageServerUnavailable
 
     if error.is_unanswered or error.status in RETRYABLE_STATUSES or not error.status:
         return StorageServerUnavailable(f"rlrun-server is not available: {error.message}")
@@ -297,6 +297,8 @@ def _rejection(error: ApiError) -> Exception:
         return StorageServerUnavailable(
             "the server answers with 404: check the URL in --server, and the version of rlrun-server"
         )
+    if error.reason == Reason.API_KEY_NOT_FOUND:
+        return NotFound(error.message)
     return AccessDenied(f"rlrun-server refuses: {error.message}")
 
 

@@ -1,8 +1,10 @@
 """Commands `login`, `logout` and `whoami`: the user at rlrun-server."""
 
+import contextlib
 import re
 import socket
 import sys
+import time
 from typing import Annotated, Any
 
 import typer
@@ -34,11 +36,14 @@ LOGOUT_EPILOG = """Examples:
 
   rlrun logout
 
-Deletes the key that `rlrun login` made. A key that you gave with --key stays valid: rlrun key delete."""
+Deletes the key that `rlrun login` made; if that fails, you stay logged in. A key that you gave with --key stays \
+valid: rlrun key delete."""
 WHOAMI_EPILOG = """Examples:
 
   rlrun whoami
   rlrun whoami -o json"""
+NEW_KEY_SECONDS = 1.0
+"""Time after which each replica of rlrun-server knows a new key."""
 Days = Annotated[int, typer.Option(min=1, max=MAX_DAYS, help="Days until a key that is made ends.")]
 
 
@@ -57,17 +62,22 @@ def login(
     before = find_login(api.login_name)
     with s3_operation("log in"):
         stored = StoredLogin(server or "", given) if given or api.bearer() else _create_login(api, server, days)
-        identity = _identity(api, server, stored.key or api.bearer())
-    if stored.key and not stored.key_id:
-        stored = StoredLogin(stored.server, stored.key, namespace=str(identity.get("namespace") or ""))
-    keep_login(api.login_name, stored if stored.server or stored.key else None)
+        try:
+            identity = _identity(api, server, stored)
+            if stored.key and not stored.key_id:
+                stored = StoredLogin(stored.server, stored.key, namespace=str(identity.get("namespace") or ""))
+            keep_login(api.login_name, stored if stored.server or stored.key else None)
+        except BaseException:
+            if stored.key_id:
+                _try_to_delete(api, server or "", stored)
+            raise
     typer.echo(f"logged in as {identity['name']}")
     if stored.key:
         output.notice(f"The key is in {logins_file()}.")
     else:
         output.notice("Your kubeconfig has a token, which is used as it is. No key is kept.")
     if before is not None and before.key_id:
-        _forget(api, server or before.server, before)
+        _try_to_delete(api, server or before.server, before)
 
 
 def logout(
@@ -82,10 +92,11 @@ def logout(
     if stored is None:
         output.notice("You are not logged in.")
         return
+    if stored.key_id:
+        with s3_operation(f"delete key {stored.key_id} of namespace {stored.namespace}"):
+            _delete_key(api, stored.server, stored)
     keep_login(api.login_name, None)
     typer.echo("logged out")
-    if stored.key_id:
-        _forget(api, stored.server, stored)
 
 
 def whoami(
@@ -144,26 +155,43 @@ def _read_key() -> str:
 def _create_login(api: RemoteCluster, server: str | None, days: int) -> StoredLogin:
     """Make a key of the namespace. Raises CliError, StoreError."""
     asked = NewApiKey(description=f"rlrun login on {socket.gethostname()[:100]}", days=days)
-    made = _keys(api, server).create(asked)
+    made = _keys(api, server, api.namespace).create(asked)
     return StoredLogin(server or "", made.key, made.id, made.namespace)
 
 
-def _keys(api: RemoteCluster, server: str | None) -> ApiKeys:
-    token = UserToken(api, KEYS_AUDIENCE, with_key=False)
-    return ApiKeys(locate_server(api, server, token=token).send, api.namespace)
+def _keys(api: RemoteCluster, server: str | None, namespace: str) -> ApiKeys:
+    token = UserToken(api.of_namespace(namespace), KEYS_AUDIENCE, with_key=False)
+    return ApiKeys(locate_server(api, server, token=token).send, namespace)
 
 
-def _identity(api: RemoteCluster, server: str | None, credential: str) -> dict[str, Any]:
-    identity: dict[str, Any] = locate_server(api, server, token=lambda: credential).send("GET", WHOAMI_PATH, None)
+def _identity(api: RemoteCluster, server: str | None, login: StoredLogin) -> dict[str, Any]:
+    """Return who the user of a login is. Raises CliError, StoreError."""
+    found = locate_server(api, server, token=lambda: login.key or api.bearer())
+    try:
+        identity: dict[str, Any] = found.send("GET", WHOAMI_PATH, None)
+    except CliError:
+        if not login.key_id:
+            raise
+        time.sleep(NEW_KEY_SECONDS)
+        identity = found.send("GET", WHOAMI_PATH, None)
     return identity
 
 
-def _forget(api: RemoteCluster, server: str, login: StoredLogin) -> None:
-    """Delete the key that a login made. Only warns if that fails: the key ends by itself."""
+def _delete_key(api: RemoteCluster, server: str, login: StoredLogin) -> None:
+    """Delete the key that a login made. Raises CliError, StoreError."""
+    from rlrun.storage.errors import NotFound
+
+    with contextlib.suppress(NotFound):
+        _keys(api, server or None, login.namespace).delete(login.key_id)
+
+
+def _try_to_delete(api: RemoteCluster, server: str, login: StoredLogin) -> None:
+    """Delete the key that a login made. Only warns if that fails."""
     from rlrun.storage.errors import StoreError
 
-    token = UserToken(api, KEYS_AUDIENCE, with_key=False)
     try:
-        ApiKeys(locate_server(api, server or None, token=token).send, login.namespace).delete(login.key_id)
+        _delete_key(api, server, login)
     except (CliError, StoreError) as problem:
-        output.notice(f"Warning: key {login.key_id} of namespace {login.namespace} was not deleted: {problem}")
+        where = f"{login.key_id} of namespace {login.namespace}"
+        output.notice(f"Warning: key {where} was not deleted: {problem}")
+        output.notice(f"Delete it: rlrun key delete {login.key_id} -n {login.namespace}")

@@ -10,8 +10,11 @@ from typing import Any
 
 import pytest
 from rlrun.kube.kinds import CONFIG_MAP
+from rlrun_cli.commands.account import logins
 from rlrun_cli.remote.cluster import RemoteCluster
 from rlrun_cli.remote.context import CliContext
+from rlrun_cli.remote.logins import StoredLogin
+from rlrun_cli.terminal.errors import CliError
 
 from tests.support.command_line import Answer, call
 from tests.support.fake_cluster import FakeCluster
@@ -21,6 +24,7 @@ from tests.unit.rlrun_cli.conftest import TEAM, custom_object
 KEY_ID = "abcdefghijkl"
 KEY = f"rlk_{KEY_ID}_{'s' * 43}"
 MADE = {"id": KEY_ID, "namespace": TEAM, "owner": "ann", "created": "2026-01-01T00:00:00Z", "expires": "2026-04-01"}
+KEY_PATH = f"/rlrun/v1/namespaces/{TEAM}/keys/{KEY_ID}"
 TOKEN = "create the token of ServiceAccount team/rlrun-user"
 
 
@@ -31,6 +35,10 @@ class Server(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Handler)
         self.asked: list[tuple[str, str, str]] = []
         self.refused: set[str] = set()
+        self.broken: set[str] = set()
+        """Methods that are refused."""
+        self.unknown = 0
+        """Number of requests with the key before this replica knows it."""
 
     @property
     def url(self) -> str:
@@ -41,12 +49,19 @@ class Server(ThreadingHTTPServer):
         self.asked.append((method, path, credential))
         if credential in self.refused:
             return 401, {"reason": "Unauthenticated", "detail": "The credential has ended."}
+        if method in self.broken:
+            return 403, {"reason": "NotAllowed", "detail": "not now"}
+        if credential == KEY and self.unknown:
+            self.unknown -= 1
+            return 401, {"reason": "Unauthenticated", "detail": "The key is not known."}
         if path == "/rlrun/v1/whoami":
             key = {"apiKey": KEY_ID, "namespace": TEAM} if credential == KEY else {}
             return 200, {"name": "ann", "groups": ["g"], **key}
         if path == f"/rlrun/v1/namespaces/{TEAM}/keys" and method == "POST":
             return 201, {**MADE, "key": KEY}
-        if path == f"/rlrun/v1/namespaces/{TEAM}/keys/{KEY_ID}" and method == "DELETE":
+        if path == KEY_PATH and method == "DELETE":
+            if KEY in self.refused:
+                return 404, {"reason": "ApiKeyNotFound", "detail": "no such key"}
             self.refused.add(KEY)
             return 200, MADE
         return 404, {"reason": "NotFound", "detail": "no such path"}
@@ -93,8 +108,8 @@ def file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 class User:
     """A user with a kubeconfig whose cluster has published the server."""
 
-    def __init__(self, server: Server, token: str = "") -> None:
-        self.cluster, self.token = FakeCluster(), token
+    def __init__(self, server: Server, token: str = "", default: str = TEAM) -> None:
+        self.cluster, self.token, self.default = FakeCluster(), token, default
         found = custom_object(CONFIG_MAP, "rlrun-server", data={"url": server.url})
         found["metadata"]["namespace"] = "kube-public"
         self.cluster.put(found)
@@ -105,7 +120,7 @@ class User:
         def connect(kubeconfig: Path | None, context: str | None, namespace: str | None) -> RemoteCluster:
             return RemoteCluster(
                 lambda _: SyncFakeTransport(self.cluster),
-                namespace or TEAM,
+                namespace or self.default,
                 lambda: self.token,
                 is_namespace_chosen=bool(namespace),
                 login_name="lab at https://10.0.0.1",
@@ -126,7 +141,7 @@ def test_a_certificate_gets_a_key_that_is_kept_used_and_deleted(server: Server, 
     assert json.loads(shown.out)["apiKey"] == KEY_ID
     assert {credential for _, _, credential in server.asked} == {KEY}
     assert user("logout").out == "logged out\n"
-    assert server.asked[-1] == ("DELETE", f"/rlrun/v1/namespaces/{TEAM}/keys/{KEY_ID}", "token-of-account")
+    assert server.asked[-1] == ("DELETE", KEY_PATH, "token-of-account")
     assert KEY not in file.read_text()
     assert json.loads(user("whoami", "-o", "json").out).get("apiKey") is None
     assert all(KEY not in text for a in (answer, shown) for text in (a.out, a.err))
@@ -189,6 +204,67 @@ def test_a_second_login_deletes_the_key_of_the_first(server: Server) -> None:
     user("login")
     user("login")
     assert sum(method == "DELETE" for method, _, _ in server.asked) == 1
+
+
+@pytest.mark.parametrize("command", ["logout", "login"])
+def test_the_key_of_another_namespace_is_deleted_with_a_token_of_that_one(server: Server, command: str) -> None:
+    user = User(server, default="default")
+    user.cluster.answers[TOKEN.replace("team", "default")] = [
+        {"status": {"token": "token-of-default", "expirationTimestamp": "2099-01-01T00:00:00Z"}}
+    ]
+    assert user("login", "-n", TEAM).code == 0
+    user.token = "token-of-ann" if command == "login" else ""
+    answer = user(command)
+    assert answer.code == 0, answer.err
+    assert ("DELETE", KEY_PATH, user.token or "token-of-account") in server.asked
+    assert "Warning" not in answer.err
+
+
+def test_a_logout_that_cannot_delete_the_key_keeps_the_login(server: Server, file: Path) -> None:
+    user = User(server)
+    user("login")
+    server.broken.add("DELETE")
+    answer = user("logout")
+    assert (answer.code, answer.out) == (1, "")
+    assert f"cannot delete key {KEY_ID} of namespace {TEAM}" in answer.err
+    assert KEY in file.read_text()
+    server.broken.clear()
+    assert user("logout").out == "logged out\n"
+    assert KEY not in file.read_text()
+
+
+def test_a_logout_succeeds_if_the_key_has_ended(server: Server, file: Path) -> None:
+    user = User(server)
+    user("login")
+    server.refused.add(KEY)
+    assert user("logout").out == "logged out\n"
+    assert KEY not in file.read_text()
+
+
+def test_a_key_is_deleted_if_the_login_fails(server: Server, file: Path) -> None:
+    server.broken.add("GET")
+    assert User(server)("login").code == 1
+    assert ("DELETE", KEY_PATH, "token-of-account") in server.asked
+    assert not file.exists()
+
+
+def test_a_key_is_deleted_if_the_login_cannot_be_kept(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(name: str, login: StoredLogin | None) -> None:
+        raise CliError("no space left on device")
+
+    monkeypatch.setattr(logins, "keep_login", fail)
+    assert User(server)("login").code == 1
+    assert ("DELETE", KEY_PATH, "token-of-account") in server.asked
+
+
+def test_a_replica_that_does_not_know_the_new_key_is_asked_again(
+    server: Server, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logins, "NEW_KEY_SECONDS", 0.0)
+    server.unknown = 2
+    answer = User(server)("login")
+    assert (answer.code, answer.out) == (0, "logged in as ann\n"), answer.err
+    assert KEY in file.read_text()
 
 
 def test_a_damaged_file_is_named(server: Server, file: Path) -> None:
