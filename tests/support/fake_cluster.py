@@ -327,3 +327,17 @@ def _has_fields(obj: Obj, selector: str) -> bool:
     for part in path.removesuffix("!").split("."):
         found = (found or {}).get(part)
     return (str(found or "") == wanted) != path.endswith("!")
+
+
+def fail_creations(cluster: FakeCluster, kind: str, failure: BaseException, *, are_stored: bool = True) -> None:
+    """Raise this instead of the answer to each creation of a kind, after or without its effect."""
+    create = cluster.create
+
+    async def fail(request: KubeRequest) -> Obj:
+        is_other = request.kind.kind != kind
+        stored = await create(request) if is_other or are_stored else {}
+        if is_other:
+            return stored
+        raise failure
+
+    cluster.create = fail  # type: ignore[method-assign]

@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 from rlrun.api.base.names import LABEL
 from rlrun.constants import API_VERSION, MAX_RUN_NAME
+from rlrun.kube.errors import ApiError
 from rlrun.kube.kinds import RLRUN, SECRET
 from rlrun.kube.objects import Obj
 
@@ -23,7 +24,7 @@ from rlrun_cli.inputs.run_names import with_suffix
 from rlrun_cli.remote.cluster import RemoteCluster
 from rlrun_cli.remote.context import Context, Kubeconfig, Namespace, cli_context, cluster
 from rlrun_cli.terminal import output
-from rlrun_cli.terminal.errors import INVALID, CliError, ConflictError
+from rlrun_cli.terminal.errors import INVALID, CliError, ConflictError, UnreachableError
 
 EPILOG = """Examples:
 
@@ -83,7 +84,7 @@ def build(file: RunFile, name: str, namespace: str | None, *, with_secret: bool)
 def submit(api: RemoteCluster, body: Obj, values: dict[str, str]) -> Obj:
     """Create the Secret if there are variables, then the run.
 
-    Raises CliError, after deleting the Secret of this call.
+    Raises CliError, after deleting the Secret of this call unless the run may have been stored.
     """
     name = body["metadata"]["name"]
     if not values:
@@ -97,16 +98,35 @@ def submit(api: RemoteCluster, body: Obj, values: dict[str, str]) -> Obj:
         ) from problem
     try:
         created = api.create(body)
-    except BaseException:
-        api.delete(SECRET, variables.secret_name(name), missing_ok=True)
+    except BaseException as problem:
+        is_refused = isinstance(problem, CliError) and not isinstance(problem, UnreachableError)
+        _settle_secret(api, name, is_refused=is_refused)
         raise
+    _own_secret(api, name, created)
+    return created
+
+
+def _settle_secret(api: RemoteCluster, name: str, *, is_refused: bool) -> None:
+    """Delete the Secret of a run that was not created. Without an answer the run may exist, and then it needs it."""
+    try:
+        stored = None if is_refused else api.read(RLRUN, name)
+        if stored is None:
+            api.delete(SECRET, variables.secret_name(name), missing_ok=True)
+            return
+    except (ApiError, CliError):
+        output.notice(f"Warning: Secret {variables.secret_name(name)} stays. Delete it if run {name} does not exist.")
+        return
+    _own_secret(api, name, stored)
+    output.notice(f"Run {name} was created nevertheless. Watch it: rlrun follow {name} -n {api.namespace}")
+
+
+def _own_secret(api: RemoteCluster, name: str, created: Obj) -> None:
     try:
         api.patch(SECRET, variables.secret_name(name), variables.owner_patch(created))
     except CliError as problem:
         output.notice(
             f"Warning: Secret {variables.secret_name(name)} will not be deleted with the run: {problem.message}"
         )
-    return created
 
 
 def run(

@@ -187,18 +187,28 @@ async def _create(cluster: CallerCluster, asked: ClientRun, namespace: str) -> O
         await cluster.send(requests.create(secret_object(name, namespace, asked.secrets), SERVER_FIELD_MANAGER))
     try:
         created = await cluster.send(requests.create(run_object(asked, name, namespace), SERVER_FIELD_MANAGER), "spec")
-    except BaseException:
+    except BaseException as error:
         if asked.secrets:
-            await cluster.find(requests.delete(SECRET, namespace, secret_name(name)))
+            is_refused = isinstance(error, RestError) and error.status < 500
+            # Without an answer the run may have been stored.
+            stored = None if is_refused else await cluster.find(requests.get(RLRUN, namespace, name))
+            if stored is None:
+                await cluster.find(requests.delete(SECRET, namespace, secret_name(name)))
+            else:
+                await _own_secret(cluster, stored)
         raise
     if asked.secrets:
-        owner = requests.patch(SECRET, namespace, secret_name(name), owner_patch(created), SERVER_FIELD_MANAGER)
-        try:
-            await cluster.send(owner)
-        except RestError as error:
-            # The run is there. Its Secret will not go with it.
-            log.warning("Secret %s/%s has no owner: %s", namespace, secret_name(name), error.reason)
+        await _own_secret(cluster, created)
     return created
+
+
+async def _own_secret(cluster: CallerCluster, run: Obj) -> None:
+    namespace, secret = run["metadata"]["namespace"], secret_name(run["metadata"]["name"])
+    try:
+        await cluster.send(requests.patch(SECRET, namespace, secret, owner_patch(run), SERVER_FIELD_MANAGER))
+    except RestError as error:
+        # The run is there. Its Secret will not go with it.
+        log.warning("Secret %s/%s has no owner: %s", namespace, secret, error.reason)
 
 
 async def _run_answers(services: Services, caller: HostedCaller, runs: list[KeptRun]) -> list[Json]:

@@ -4,11 +4,11 @@ from pathlib import Path
 import pytest
 import yaml
 from rlrun.api.run import RLRun
-from rlrun.kube.errors import ApiError
+from rlrun.kube.errors import TIMEOUT, UNREACHABLE, ApiError
 from rlrun.kube.objects import Obj
 
 from tests.support.command_line import Rlrun
-from tests.support.fake_cluster import FakeCluster
+from tests.support.fake_cluster import FakeCluster, fail_creations
 from tests.support.source_tree import ROOT
 from tests.unit.rlrun_cli.commands.test_follow import run_object
 
@@ -163,6 +163,36 @@ def test_the_secret_is_deleted_when_the_run_is_rejected(rlrun: Rlrun, api: FakeC
     assert "  - spec.batchSize: no" in answer.err
     assert api.all("Secret") == []
     assert "hunter2" not in answer.out + answer.err
+
+
+@pytest.mark.parametrize(
+    "failure", [ApiError(0, TIMEOUT, "no answer"), ApiError(504, TIMEOUT, "etcd"), KeyboardInterrupt()]
+)
+def test_the_secret_of_a_run_that_was_stored_without_an_answer_stays(
+    rlrun: Rlrun, api: FakeCluster, toml: Path, failure: BaseException
+) -> None:
+    fail_creations(api, "RLRun", failure)
+    answer = rlrun("run", toml, "--name", "first", "-e", "A=hunter2")
+    assert answer.code != 0
+    assert variables(api, "first-env") == {"A": "hunter2"}
+    (secret,) = api.all("Secret")
+    assert secret["metadata"]["ownerReferences"][0]["uid"] == created(api)["metadata"]["uid"]
+    assert "rlrun follow first" in answer.err
+
+
+def test_the_secret_of_a_run_that_may_have_been_stored_stays(rlrun: Rlrun, api: FakeCluster, toml: Path) -> None:
+    silence = ApiError(0, UNREACHABLE, "no route")
+    api.answers |= {"create RLRun team/first": [silence], "get RLRun team/first": [silence]}
+    answer = rlrun("run", toml, "--name", "first", "-e", "A=hunter2")
+    assert "cannot create RLRun team/first" in answer.err
+    assert "first-env stays" in answer.err
+    assert variables(api, "first-env") == {"A": "hunter2"}
+
+
+def test_the_secret_is_deleted_if_the_run_was_not_stored(rlrun: Rlrun, api: FakeCluster, toml: Path) -> None:
+    api.answers["create RLRun team/first"] = [ApiError(0, TIMEOUT, "no answer")]
+    assert rlrun("run", toml, "--name", "first", "-e", "A=hunter2").code == 1
+    assert api.all("Secret") == []
 
 
 def test_an_existing_secret_is_not_changed(rlrun: Rlrun, api: FakeCluster, toml: Path) -> None:

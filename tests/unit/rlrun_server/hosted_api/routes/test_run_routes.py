@@ -2,16 +2,18 @@
 
 import asyncio
 import base64
+import contextlib
 from typing import Any
 
 import pytest
 from httpx import Response
-from rlrun.kube.errors import ApiError
+from rlrun.kube.errors import TIMEOUT, ApiError
 from rlrun.kube.requests import Verb
 from rlrun.storage.layout import S3Uri
 from rlrun_server.hosted_api.environments import environment_checks
 from rlrun_server.hosted_api.environments.environment_packages import EnvironmentPackages
 
+from tests.support.fake_cluster import fail_creations
 from tests.support.hosted_api import MODEL, HostedApi, artifact_object, hosted_api, model_object
 from tests.support.rest_api import BUCKET, run_object
 
@@ -90,17 +92,30 @@ async def test_a_run_is_created_with_its_secret(api: HostedApi) -> None:
 
 
 async def test_a_run_that_is_refused_leaves_no_secret(api: HostedApi) -> None:
-    send = api.rest.cluster.create
-
-    async def refuse(request: Any) -> Any:
-        if request.kind.kind == "RLRun":
-            raise ApiError(403, "Forbidden", "quota [exceeded]")
-        return await send(request)
-
-    api.rest.cluster.create = refuse  # type: ignore[method-assign]
+    fail_creations(api.rest.cluster, "RLRun", ApiError(403, "Forbidden", "quota [exceeded]"), are_stored=False)
     answer = await create(api, secrets=[{"key": "TOKEN", "value": "hidden"}])
     assert (answer.status_code, answer.json()["detail"]) == (403, "The API server refuses: Quota (exceeded).")
     assert not [key for key in api.rest.cluster.objects if key[0] == "Secret"]
+
+
+@pytest.mark.parametrize("failure", [ApiError(0, TIMEOUT, "no answer"), asyncio.CancelledError()])
+async def test_the_secret_of_a_run_that_was_stored_without_an_answer_stays(
+    api: HostedApi, failure: BaseException
+) -> None:
+    fail_creations(api.rest.cluster, "RLRun", failure)
+    with contextlib.suppress(asyncio.CancelledError):
+        answer = await create(api, name="mine", secrets=[{"key": "TOKEN", "value": "hidden"}])
+        assert answer.status_code == 503
+    (secret,) = api.rest.cluster.all("Secret")
+    run = next(run for run in api.rest.cluster.all("RLRun") if run["metadata"]["name"].startswith("mine-"))
+    assert secret["metadata"]["ownerReferences"][0]["uid"] == run["metadata"]["uid"]
+
+
+async def test_a_run_that_was_not_stored_leaves_no_secret(api: HostedApi) -> None:
+    fail_creations(api.rest.cluster, "RLRun", ApiError(0, TIMEOUT, "no answer"), are_stored=False)
+    answer = await create(api, secrets=[{"key": "TOKEN", "value": "hidden"}])
+    assert answer.status_code == 503
+    assert not api.rest.cluster.all("Secret")
 
 
 @pytest.mark.parametrize(
