@@ -21,7 +21,7 @@ from rlrun_cli.remote.cluster import RemoteCluster
 from rlrun_cli.remote.context import Context, Kubeconfig, Namespace, cli_context, cluster
 from rlrun_cli.remote.run_data.run_summary import RunState, sparkline, summarize
 from rlrun_cli.terminal import output
-from rlrun_cli.terminal.errors import CliError, NotFoundError, UnreachableError
+from rlrun_cli.terminal.errors import CONTROL_CHARACTERS, CliError, NotFoundError, UnreachableError
 
 EPILOG = """Examples:
 
@@ -63,7 +63,7 @@ def describe(summary: RunState, history: RewardHistory) -> str:
         parts.append(summary.time_left)
     if summary.reason and (summary.step == 0 or summary.phase != "Running"):
         parts.append(f"{summary.reason}: {summary.message}" if summary.message else summary.reason)
-    return "  ".join(parts)
+    return "  ".join(parts).translate(CONTROL_CHARACTERS)
 
 
 class Display(Protocol):
@@ -141,7 +141,7 @@ class ProgressDisplay(Display):
 
     @override
     def note(self, text: str) -> None:
-        self._progress.console.print(Text(text, style="dim"))
+        self._progress.console.print(Text(text.translate(CONTROL_CHARACTERS), style="dim"))
 
     @override
     def close(self) -> None:

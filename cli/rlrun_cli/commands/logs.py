@@ -25,7 +25,14 @@ from rlrun_cli.remote.run_data.stored_logs import read_stored_logs
 from rlrun_cli.remote.run_storage import find_run_uid, open_user_storage, run_layout, s3_operation
 from rlrun_cli.remote.server import Server
 from rlrun_cli.terminal import output
-from rlrun_cli.terminal.errors import INVALID, CliError, NotFoundError, NotReadyError, UnreachableError
+from rlrun_cli.terminal.errors import (
+    CONTROL_CHARACTERS,
+    INVALID,
+    CliError,
+    NotFoundError,
+    NotReadyError,
+    UnreachableError,
+)
 
 EPILOG = """Examples:
 
@@ -209,7 +216,7 @@ def logs(
                     components=components,
                 )
             for line in lines:
-                typer.echo(line)
+                typer.echo(line.translate(CONTROL_CHARACTERS))
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
 

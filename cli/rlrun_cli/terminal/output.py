@@ -73,7 +73,7 @@ def err() -> Console:
 
 def notice(text: str, style: str | None = None) -> None:
     """Print a line for the user on standard error."""
-    err().print(Text(text, style=style or ""))
+    err().print(Text(text.translate(CONTROL_CHARACTERS), style=style or ""))
 
 
 def printable(cell: Cell) -> Text:

@@ -46,6 +46,17 @@ def test_lines_without_a_terminal(rlrun: Rlrun, api: FakeCluster) -> None:
     assert "rlrun adapters first -n team" in answer.err
 
 
+def test_a_message_does_not_control_the_terminal(rlrun: Rlrun, api: FakeCluster) -> None:
+    waiting = run_object("Pending", reason="WaitingForTrainer", message="\x1b]52;c;eA== \x9b2J")
+    api.answers[READ] = [waiting, *UNTIL_COMPLETED[1:]]
+    assert "WaitingForTrainer: ]52;c;eA== 2J" in rlrun("follow", "first").out.splitlines()[0]
+    console = Console(record=True, force_terminal=True, width=100)
+    display = ProgressDisplay("first", console)
+    display.show(summarize(waiting), RewardHistory())
+    display.close()
+    assert "WaitingForTrainer: ]52;c;eA== 2J" in console.export_text()
+
+
 @pytest.mark.parametrize("phase", ["Failed", "Stopped"])
 def test_any_other_final_phase_is_a_failure(rlrun: Rlrun, api: FakeCluster, phase: str) -> None:
     api.answers[READ] = [

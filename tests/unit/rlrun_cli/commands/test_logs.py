@@ -64,6 +64,11 @@ def test_lines_of_several_pods_have_a_prefix(rlrun: Rlrun, one: FakeCluster) -> 
     assert rlrun("logs", "first", "--role", "inference").out == "[b] y\n[a] x\n"
 
 
+def test_a_log_does_not_control_the_terminal(rlrun: Rlrun, one: FakeCluster) -> None:
+    one.logs["first-orchestrator-a1-x/orchestrator"] = "a\tb\x1b]52;c;eA==\x07 \x9b2Jc\r\n".encode()
+    assert rlrun("logs", "first").out == "a\tb]52;c;eA== 2Jc\n"
+
+
 def test_no_pod_is_explained(rlrun: Rlrun, api: FakeCluster) -> None:
     api.put(custom_object(RLRUN, "first", spec={}, status={"phase": "Pending"}))
     answer = rlrun("logs", "first", "--role", "trainer")

@@ -2,7 +2,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from rlrun_cli.remote.run_data.run_summary import sparkline, summarize
-from rlrun_cli.terminal.output import age, duration, size, table
+from rlrun_cli.terminal.output import age, duration, notice, size, table
 
 
 @pytest.mark.parametrize(
@@ -66,3 +66,8 @@ def test_the_first_condition_that_is_not_true_is_the_reason() -> None:
     ]
     summary = summarize({"spec": {}, "status": {"phase": "Pending", "conditions": conditions}})
     assert (summary.reason, summary.message) == ("Starting", "a")
+
+
+def test_a_notice_does_not_control_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    notice("one\ntwo \x1b]52;c;eA==\x07 \x9b2J")
+    assert capsys.readouterr().err == "one\ntwo ]52;c;eA== 2J\n"
