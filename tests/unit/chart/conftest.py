@@ -67,12 +67,13 @@ def template(helm: Helm) -> Helm:
     """`helm template` with values given as a dict; the local values below them unless `base` says otherwise."""
 
     def run(
-        values: Object | None = None, *, base: Path | None = LOCAL, release: str = "rlrun"
+        values: Object | None = None, *, base: Path | None = LOCAL, release: str = "rlrun", is_upgrade: bool = False
     ) -> "subprocess.CompletedProcess[str]":
         with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
             yaml.safe_dump(values or {}, file)
             file.flush()
             layers = [v for path in (base, Path(file.name)) if path for v in ("-f", path)]
+            layers += ["--is-upgrade"] if is_upgrade else []
             return helm("template", release, CHART, "-n", "rlrun-system", "--kube-version", KUBERNETES, *layers)
 
     return run

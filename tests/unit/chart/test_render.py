@@ -649,6 +649,14 @@ def test_catalogue(render: Render) -> None:
     assert "rlrun-models" not in [job["metadata"]["name"] for job in render().of("Job")]
 
 
+def test_an_upgrade_deletes_the_last_models_of_the_catalogue(render: Render) -> None:
+    rendered = render(is_upgrade=True)
+    assert rendered.one("Job", "rlrun-models")
+    assert json.loads(rendered.one("ConfigMap", "rlrun-models")["data"]["models.json"]) == []
+    without_rights = render({"rbac": {"create": False}}, is_upgrade=True)
+    assert not [role for role in without_rights.of("ClusterRole") if _is_named(role, "rlrun-models")]
+
+
 def test_a_variable_from_a_secret_reaches_the_model(render: Render) -> None:
     env = [{"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": {"name": "hub", "key": "token", "optional": True}}}]
     spec = {"id": "a/b", "source": f"hf://a/b@{'0' * 40}", "trainer": {"env": env}, "inference": {"env": env}}
@@ -763,6 +771,7 @@ def test_bad_values_are_refused_by_name(template: Helm, values: Object, field: s
         ({"s3": {"bucket": "artifacts"}}, None, "s3.credentials.existingSecret"),
         ({"s3": {"credentials": {"create": True, "accessKeyId": "x"}}}, LOCAL, "s3.credentials.secretAccessKey"),
         ({"serviceAccount": {"create": False}}, LOCAL, "serviceAccount.name"),
+        ({"server": {"allowFrom": [{"namespaceSelector": {}}]}}, LOCAL, "server.allowFrom needs networkPolicy.enabled"),
     ],
 )
 def test_unguessable_answers_are_prompted_for(template: Helm, values: Object, base: Path | None, said: str) -> None:
