@@ -1,10 +1,15 @@
 """Chart values of the egress proxy."""
 
+from ipaddress import ip_network
+
 from rlrun.constants import EGRESS_PORT
 from rlrun_operator.config.settings import parse_settings
 
 from tests.unit.chart.conftest import Render
 from tests.unit.chart.test_render import EVERYTHING, MINIMAL
+
+SPECIAL = [ip_network(text) for text in ("127.0.0.0/8", "169.254.0.0/16", "fe80::/10", "::1/128")]
+"""Loopback, link-local and the metadata addresses of clouds."""
 
 
 def test_without_egress_nothing_is_installed_for_it(render: Render) -> None:
@@ -42,6 +47,15 @@ def test_a_signing_key_of_the_platform_team_is_used(render: Render) -> None:
     assert egress is not None
     assert (egress.key_secret.name, egress.create_key) == ("own", False)
     assert not [o for o in rendered.of("Secret") if o["metadata"]["name"].endswith("-egress")]
+
+
+def test_a_name_without_an_address_is_reached_in_all_private_networks(render: Render) -> None:
+    own = {"egress": {"enabled": True, "privateAddresses": ["judge.corp", "*.models.svc"]}}
+    policy = render({**MINIMAL, **own}, base=None).one("NetworkPolicy", "rlrun-egress")["spec"]
+    blocks = {peer["ipBlock"]["cidr"] for peer in policy["egress"][1]["to"]}
+    assert {"10.0.0.0/8", "100.64.0.0/10", "172.16.0.0/12", "192.168.0.0/16", "fc00::/7"} < blocks
+    others = blocks - {"0.0.0.0/0", "2000::/3"}
+    assert not any(ip_network(block).overlaps(special) for block in others for special in SPECIAL)
 
 
 def test_private_addresses_of_both_families_are_open(render: Render) -> None:
