@@ -32,7 +32,7 @@ WAIT_SECONDS = 20.0
 MAX_OBJECTS = 5000
 """Objects of one package that are listed."""
 MAX_WHEEL = 16 * 1024**2
-"""Bytes of a wheel that is read or written here. Two at a time are in memory."""
+"""Bytes of a wheel that is read or written here. Those that are read are in memory THREADS at a time."""
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9.!+_-]{0,63}")
 FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,200}\.whl")
@@ -129,13 +129,19 @@ class EnvironmentPackages:
         similar = similar_packages(name, await self.names(tenant, owner))
         return f". Similar packages: {', '.join(f'{owner}/{each}' for each in similar)}" if similar else ""
 
-    async def read_wheel(self, tenant: str, owner: str, name: str, version: str, file: str) -> bytes:
-        """Return a wheel of at most MAX_WHEEL bytes."""
+    async def read_wheel(
+        self, tenant: str, owner: str, name: str, version: str, file: str, read: Callable[[bytes], T]
+    ) -> T:
+        """Return what `read` makes of a wheel of at most MAX_WHEEL bytes. It is called in the thread that has them."""
         uri = self._file(owner, name, version, file)
-        data = await self._run(tenant, self._store.get_range, uri, 0, MAX_WHEEL + 1)
-        if len(data) > MAX_WHEEL:
-            raise too_large(file)
-        return data
+
+        def call() -> T:
+            data = self._store.get_range(uri, 0, MAX_WHEEL + 1)
+            if len(data) > MAX_WHEEL:
+                raise too_large(file)
+            return read(data)
+
+        return await self._run(tenant, call)
 
     async def write_wheel(self, tenant: str, owner: str, name: str, version: str, file: str, data: bytes) -> None:
         """Write a wheel of a new version."""

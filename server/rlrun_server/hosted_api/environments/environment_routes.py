@@ -22,7 +22,6 @@ from rlrun_server.hosted_api.environments.package_versions import (
 from rlrun_server.hosted_api.environments.wheel_files import inspect_wheel
 from rlrun_server.rest.base.access import access_of
 from rlrun_server.rest.base.problems import not_found
-from rlrun_server.rest.context.services import services_of
 from rlrun_server.signing.s3_request import Operation
 
 router = APIRouter(tags=["environments"])
@@ -125,9 +124,8 @@ async def inspect_version(
     """Return a file or folder of a version's wheel."""
     stored = _choose_version(await _versions(request, caller, owner, name), version, owner, name)
     file = _own_wheel(stored, name)
-    data = await packages_of(request).read_wheel(caller.namespace, owner, name, stored.version, file)
-    content = await services_of(request).metrics.compute(
-        caller.caller.user.limited_as, inspect_wheel, data, path, max_bytes
+    content = await packages_of(request).read_wheel(
+        caller.namespace, owner, name, stored.version, file, lambda data: inspect_wheel(data, path, max_bytes)
     )
     if content is None:
         raise not_found(f"File {path} of {owner}/{name} {stored.version}")

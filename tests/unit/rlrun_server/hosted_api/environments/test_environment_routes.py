@@ -9,9 +9,13 @@ from collections.abc import Iterable
 import pytest
 from rlrun.storage.layout import S3Uri
 from rlrun.storage.store import StoredObject
+from rlrun_server.hosted_api.base.wire import Json
+from rlrun_server.hosted_api.environments import environment_routes
+from rlrun_server.hosted_api.environments.wheel_files import inspect_wheel
 
 from tests.support.hosted_api import HostedApi, all_rights, hosted_api
 from tests.support.rest_api import BUCKET
+from tests.support.waiting import until
 
 
 def wheel() -> bytes:
@@ -148,3 +152,30 @@ async def test_a_namespace_whose_requests_wait_for_s3_delays_no_other(
         may_end.set()
     statuses = sorted(answer.status_code for answer in await asyncio.gather(*slow))
     assert statuses == [404] * 9 + [503] * 3, "one in a thread, eight that wait, and no more"
+
+
+async def test_two_wheels_at_a_time_are_in_memory(api: HostedApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    may_end, get_range = threading.Event(), api.store.get_range
+    read: list[str] = []
+
+    def counted(uri: S3Uri, start: int | None, length: int) -> bytes:
+        read.append(uri.key)
+        return get_range(uri, start, length)
+
+    def slow(data: bytes, path: str, max_bytes: int) -> Json | None:
+        may_end.wait(60)
+        return inspect_wheel(data, path, max_bytes)
+
+    monkeypatch.setattr(api.store, "get_range", counted)
+    monkeypatch.setattr(environment_routes, "inspect_wheel", slow)
+    places = [f"/environmentshub/team/reverse/@{version}/inspect" for version in ("1.0", "2.0", "3.0rc1")]
+    callers = [await api.rest.key(name, *all_rights(name)) for name in ("team", "other", "third")]
+    asked = [asyncio.create_task(api.client.get(p, headers=who)) for p in places for who in callers]
+    try:
+        await until(lambda: len(read) >= 2)
+        await asyncio.sleep(0.2)
+        assert len(read) == 2
+    finally:
+        may_end.set()
+    assert {answer.status_code for answer in await asyncio.gather(*asked)} == {200}
+    assert len(read) == len(asked)
