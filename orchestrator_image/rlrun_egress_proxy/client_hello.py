@@ -8,7 +8,10 @@ Clients that send the extension with random content, as browsers do, are refused
 from dataclasses import dataclass
 
 MAX_BYTES = 64 * 1024
+MAX_RECORDS = 16
+RECORD_HEADER = 5
 HANDSHAKE_RECORD = 22
+MAJOR_VERSION = 3
 CLIENT_HELLO = 1
 SERVER_NAME = 0
 ENCRYPTED_CLIENT_HELLO = 0xFE0D
@@ -93,18 +96,25 @@ def _host_name(names: _Reader) -> str | None:
     return None
 
 
+def record_length(header: bytes) -> int:
+    """Return the bytes of a record after its header of RECORD_HEADER bytes. Raises NotTlsError."""
+    if header[0] != HANDSHAKE_RECORD or header[1] != MAJOR_VERSION:
+        raise NotTlsError("the connection is not TLS")
+    length = int.from_bytes(header[3:], "big")
+    if not length:
+        raise NotTlsError("the ClientHello has an empty record")
+    return length
+
+
 def _handshake(data: bytes) -> bytes:
     """Return the handshake bytes of the records that have arrived; a message may be divided between records."""
     records = _Reader(data)
-    collected = b""
+    contents: list[bytes] = []
     while not records.ended:
-        if data[records.position] != HANDSHAKE_RECORD:
-            raise NotTlsError("the connection is not TLS")
+        if len(contents) == MAX_RECORDS:
+            raise NotTlsError(f"the ClientHello is divided between more than {MAX_RECORDS} records")
         try:
-            _, version, content = records.take(1), records.take(2), records.vector(2)
+            contents.append(records.take(record_length(records.take(RECORD_HEADER))))
         except IncompleteError:
             break
-        if version[0] != 3:
-            raise NotTlsError("the connection is not TLS")
-        collected += content.data
-    return collected
+    return b"".join(contents)

@@ -19,7 +19,14 @@ from ipaddress import ip_address
 from rlrun.constants import Reason
 from rlrun.protocol.egress import Destination, EgressGrant, GrantError, verify
 
-from rlrun_egress_proxy.client_hello import MAX_BYTES, IncompleteError, NotTlsError, server_name
+from rlrun_egress_proxy.client_hello import (
+    MAX_BYTES,
+    RECORD_HEADER,
+    IncompleteError,
+    NotTlsError,
+    record_length,
+    server_name,
+)
 from rlrun_egress_proxy.connect_request import (
     END_OF_HEAD,
     MAX_HEAD_BYTES,
@@ -211,25 +218,16 @@ class EgressProxy:
 
     async def _read_hello(self, client: Streams, destination: Destination) -> bytes:
         """Return the client's first bytes. The connection ends if they are not TLS for the destination."""
-        data = b""
-        deadline = asyncio.get_running_loop().time() + self._settings.head_deadline
-        while True:
-            async with asyncio.timeout_at(deadline):
-                chunk = await client[0].read(CHUNK)
-            data += chunk
-            try:
-                name = server_name(data)
-            except IncompleteError:
-                if not chunk or len(data) > MAX_BYTES:
-                    raise ConnectionError("the client sent no complete ClientHello") from None
-                continue
-            except NotTlsError as error:
-                REFUSALS.labels(Reason.EGRESS_NOT_ALLOWED).inc()
-                raise ConnectionError(f"{destination}: {error}") from error
-            if name != destination.host:
-                REFUSALS.labels(Reason.EGRESS_NOT_ALLOWED).inc()
-                raise ConnectionError(f"{destination}: the TLS connection is for another server")
-            return data
+        try:
+            async with asyncio.timeout(self._settings.head_deadline):
+                data, name = await _read_client_hello(client[0])
+        except NotTlsError as error:
+            REFUSALS.labels(Reason.EGRESS_NOT_ALLOWED).inc()
+            raise ConnectionError(f"{destination}: {error}") from error
+        if name != destination.host:
+            REFUSALS.labels(Reason.EGRESS_NOT_ALLOWED).inc()
+            raise ConnectionError(f"{destination}: the TLS connection is for another server")
+        return data
 
     async def _relay(self, client: Streams, upstream: Streams, count: int) -> int:
         """Copy bytes in both directions until one side closes or the idle time is exceeded. Returns the number of
@@ -249,6 +247,17 @@ class EgressProxy:
                 task.cancel()
             await asyncio.gather(*copies, watch, return_exceptions=True)
         return activity.count
+
+
+async def _read_client_hello(reader: asyncio.StreamReader) -> tuple[bytes, str | None]:
+    """Return the records of a ClientHello and its server name. Raises NotTlsError, IncompleteReadError."""
+    data = b""
+    while len(data) <= MAX_BYTES:
+        header = await reader.readexactly(RECORD_HEADER)
+        data += header + await reader.readexactly(record_length(header))
+        with contextlib.suppress(IncompleteError):
+            return data, server_name(data)
+    raise NotTlsError(f"the ClientHello has more than {MAX_BYTES} bytes")
 
 
 async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, activity: _Activity) -> None:

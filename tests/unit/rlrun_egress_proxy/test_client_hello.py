@@ -1,4 +1,5 @@
 import ssl
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -68,12 +69,25 @@ def test_each_shorter_part_is_incomplete() -> None:
             server_name(data[:length])
 
 
-def test_a_message_divided_between_records_is_read() -> None:
-    data = hello("api.example.com")
-    content = data[5:]
-    parts = [content[i : i + 7] for i in range(0, len(content), 7)]
-    divided = b"".join(data[:3] + len(part).to_bytes(2, "big") + part for part in parts)
-    assert server_name(divided) == "api.example.com"
+def in_records(content: bytes, count: int) -> bytes:
+    """Return a handshake message divided between this many records."""
+    cuts = [len(content) * at // count for at in range(count + 1)]
+    parts = [content[start:end] for start, end in pairwise(cuts)]
+    return b"".join(b"\x16\x03\x01" + len(part).to_bytes(2, "big") + part for part in parts)
+
+
+@pytest.mark.parametrize("count", [2, 3, 16])
+def test_a_message_divided_between_records_is_read(count: int) -> None:
+    assert server_name(in_records(hello("api.example.com")[5:], count)) == "api.example.com"
+
+
+def test_a_message_in_many_or_empty_records_is_refused() -> None:
+    content = hello("api.example.com")[5:]
+    for data in (in_records(content, 17), in_records(content[:17], 17), b"\x16\x03\x01\x00\x00" * 17):
+        with pytest.raises(NotTlsError):
+            server_name(data)
+    with pytest.raises(NotTlsError, match="empty"):
+        server_name(b"\x16\x03\x01\x00\x00" + hello("api.example.com"))
 
 
 @pytest.mark.parametrize(

@@ -11,12 +11,15 @@ from pathlib import Path
 import pytest
 from rlrun.api.base.address_rules import AddressRules
 from rlrun.protocol.egress import EgressGrant, sign
+from rlrun_egress_proxy import proxy as proxy_module
+from rlrun_egress_proxy.client_hello import server_name
 from rlrun_egress_proxy.metrics import BYTES, REGISTRY, TUNNELS
 from rlrun_egress_proxy.proxy import EgressProxy
 from rlrun_egress_proxy.settings import EgressConfig, EgressProxySettings
 
 from local_cluster.control_plane.pki import CertificateAuthority
 from tests.support.waiting import until
+from tests.unit.rlrun_egress_proxy.test_client_hello import hello
 
 KEY = b"k" * 32
 JUDGE = "judge.example.com"
@@ -192,6 +195,25 @@ async def test_nothing_but_tls_passes(make: Make, data: bytes) -> None:
     writer.write_eof()
     assert await asyncio.wait_for(reader.read(), 60) == b""
     assert world.seen == []
+
+
+async def test_a_hello_that_arrives_by_the_byte_is_read_once(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[int] = []
+
+    def counted(data: bytes) -> str | None:
+        read.append(len(data))
+        return server_name(data)
+
+    monkeypatch.setattr(proxy_module, "server_name", counted)
+    world = await make()
+    line, _, writer = await world.connect()
+    assert line.startswith("HTTP/1.1 200")
+    data = hello(JUDGE)
+    for at in range(len(data)):
+        writer.write(data[at : at + 1])
+        await asyncio.sleep(0)
+    await until(lambda: bool(read) and read[-1] == len(data))
+    assert read == [len(data)]
 
 
 async def test_a_run_has_a_limited_number_of_connections(make: Make) -> None:
