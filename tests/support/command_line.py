@@ -25,7 +25,7 @@ def call(
     *words: object,
     context: CliContext | None = None,
     env: Mapping[str, str | None] | None = None,
-    input: str | None = None,
+    input: str | bytes | None = None,
 ) -> Answer:
     """Return the result of the command. Raises what the command does not turn into a message."""
     result = CliRunner().invoke(app, [str(word) for word in words], obj=context, env=env, input=input)

@@ -108,7 +108,7 @@ def _read_files(files: Sequence[Path], environ: Mapping[str, str]) -> tuple[dict
     problems: list[str] = []
     for file in files:
         try:
-            text = file.read_text(encoding="utf-8")
+            text = file.read_bytes().decode()
         except (OSError, UnicodeDecodeError) as problem:
             reason = problem.strerror if isinstance(problem, OSError) else "not UTF-8 text"
             problems.append(f"{file}: cannot be read: {reason}")

@@ -66,7 +66,7 @@ def commands(api: FakeCluster, store: Store, chosen: list[Any], bucket: str = "b
         return remote_cluster(api, namespace)
 
     def invoke(
-        *args: object, env: dict[str, str | None] | None = None, input: str | None = None, ticks: float = 0.0
+        *args: object, env: dict[str, str | None] | None = None, input: str | bytes | None = None, ticks: float = 0.0
     ) -> Answer:
         """`ticks`: seconds between two looks at the clock."""
         clock = itertools.count(0.0, ticks)

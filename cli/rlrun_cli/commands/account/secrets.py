@@ -5,6 +5,7 @@ Values are read from standard input, files or a prompt, and no message, argument
 
 import base64
 import os
+import re
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -172,7 +173,7 @@ def _content(option: str) -> tuple[str, str]:
     if not given or not NAME.fullmatch(name):
         raise CliError(f"--from-file: {option!r} is not NAME=FILE", "write --from-file KEY=key.txt", code=INVALID)
     try:
-        return name, Path(file).read_text(encoding="utf-8")
+        return name, Path(file).read_bytes().decode()
     except OSError as problem:
         raise CliError(f"--from-file: {file} cannot be read: {problem.strerror}", code=INVALID) from problem
     except UnicodeDecodeError as problem:
@@ -191,7 +192,12 @@ def _ask_for_values(names: list[str]) -> dict[str, str]:
         )  # fmt: skip
     if not names:
         return {}
-    value = sys.stdin.read().removesuffix("\n").removesuffix("\r")
+    try:
+        value = re.sub(r"\r?\n\Z", "", sys.stdin.buffer.read().decode())
+    except UnicodeDecodeError as problem:
+        raise CliError(
+            "standard input is not UTF-8 text", "encode it, for example as base64", code=INVALID
+        ) from problem
     if not value:
         raise CliError(f"standard input has no value of {names[0]}", "pass it through a pipe", code=INVALID)
     return {names[0]: value}

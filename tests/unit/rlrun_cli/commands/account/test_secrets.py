@@ -46,6 +46,23 @@ def test_values_come_from_files(rlrun: Rlrun, api: FakeCluster, tmp_path: Path) 
     assert values(api) == {"A": VALUE, "B": "2", "CA": "one\ntwo\n"}
 
 
+def test_line_ends_of_values_stay(rlrun: Rlrun, api: FakeCluster, tmp_path: Path) -> None:
+    (tmp_path / "crlf.pem").write_bytes(b"one\r\ntwo\rthree\r\n")
+    (tmp_path / "crlf.env").write_bytes(b"A=1\r\n\r\nB='one\r\ntwo'\r\n")
+    files = ["--from-file", f"K={tmp_path}/crlf.pem", "--env-file", tmp_path / "crlf.env"]
+    assert rlrun("secret", "set", "judge", *files, "PIPED", input=b"one\r\ntwo\r\n").code == 0
+    assert values(api) == {
+        "K": "one\r\ntwo\rthree\r\n", "A": "1", "B": "one\r\ntwo", "PIPED": "one\r\ntwo",
+    }  # fmt: skip
+
+
+def test_standard_input_that_is_no_text_is_refused(rlrun: Rlrun, api: FakeCluster) -> None:
+    answer = rlrun("secret", "set", "judge", "KEY", input=b"\xff\xfe")
+    assert answer.code == 2
+    assert "standard input is not UTF-8 text" in answer.err
+    assert api.calls == []
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
