@@ -6,10 +6,10 @@
 :8000  the rollout gateway: /groups/{group}/v1/chat/completions, /completions and /models of the OpenAI API
 """
 
-from datetime import datetime
 from enum import StrEnum
+from typing import Annotated
 
-from pydantic import Field
+from pydantic import AwareDatetime, Field, FiniteFloat
 
 from rlrun.api.base.schema import Schema
 from rlrun.api.run_status import EnvironmentPackage
@@ -18,6 +18,9 @@ from rlrun.protocol.problem import Problem
 SINCE, WAIT = "since", "wait"
 """Parameters of a request that waits for a change."""
 MAX_WAIT_SECONDS = 60.0
+
+Count = Annotated[int, Field(ge=0, lt=2**53)]
+"""Number that JSON of any process keeps exactly."""
 
 
 class RunPhase(StrEnum):
@@ -32,15 +35,15 @@ class RunPhase(StrEnum):
 class GroupCounts(Schema):
     """Number of rollout groups by outcome, and of those in flight."""
 
-    trained: int = 0
-    filtered: int = 0
-    errored: int = 0
-    stale: int = 0
-    in_flight: int = 0
+    trained: Count = 0
+    filtered: Count = 0
+    errored: Count = 0
+    stale: Count = 0
+    in_flight: Count = 0
 
 
 class RunStatus(Schema):
-    """Status of a run, from which the operator fills the RLRun's status.
+    """Status of a run, from which the operator fills the RLRun's status. Its bounds are those of that status.
 
     The orchestrator also writes it as its termination message, so that the final status survives the process.
     """
@@ -48,20 +51,20 @@ class RunStatus(Schema):
     version: str | None = None
     """Digest of the content without estimates, group counts and policy version. The termination message has none."""
     phase: RunPhase
-    step: int = 0
-    max_steps: int
-    reward: float | None = None
+    step: Count = 0
+    max_steps: int = Field(ge=1, lt=2**53)
+    reward: FiniteFloat | None = None
     """Mean reward of the newest batch."""
-    policy_version: int = 0
-    eta_seconds: float | None = None
-    last_step_time: datetime | None = None
-    started_at: datetime | None = None
+    policy_version: Count = 0
+    eta_seconds: FiniteFloat | None = Field(default=None, ge=0)
+    last_step_time: AwareDatetime | None = None
+    started_at: AwareDatetime | None = None
     """Start time of the first step."""
-    mismatch_kl: float | None = None
+    mismatch_kl: FiniteFloat | None = None
     groups: GroupCounts = Field(default_factory=GroupCounts)
-    reward_errors: int = 0
+    reward_errors: Count = 0
     """Number of rollouts whose reward function raised or returned no finite number, since the run started."""
-    rollout_errors: int = 0
+    rollout_errors: Count = 0
     waiting_for: Problem | None = None
     """Component that the run waits for (`WaitingForTrainer`, `WaitingForInference`, ...), if any."""
     environments: list[EnvironmentPackage] = Field(default_factory=list)

@@ -5,13 +5,15 @@ of a condition, its message is shown to the user. Each other module of this pack
 server.
 """
 
+from pydantic import Field
+
 from rlrun.api.base.schema import Schema
 
 
 class Problem(Schema):
     """Cause of a failure, and what the user can do about it."""
 
-    reason: str
+    reason: str = Field(min_length=1, max_length=256)
     """Stable reason for programs, one CamelCase word: `EnvironmentLoadFailed`, `S3AccessDenied`."""
     message: str
     """Explanation for users: what happened, and what to do."""

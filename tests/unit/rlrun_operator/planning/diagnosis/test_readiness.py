@@ -36,8 +36,9 @@ def test_causes_come_before_an_orchestrator_that_does_not_answer(
     is_ready: bool, pod_reason: str | None, waiting_for: str | None, expected: str
 ) -> None:
     found = pod("orchestrator", ready=is_ready)
-    crash = PodProblem("orchestrator", "orchestrator", Problem(reason=pod_reason or "", message=""))
-    problems = [crash] if pod_reason else []
+    problems = []
+    if pod_reason:
+        problems = [PodProblem("orchestrator", "orchestrator", Problem(reason=pod_reason, message=""))]
     waiting = Problem(reason=waiting_for, message="") if waiting_for else None
     silent = Problem(reason="OrchestratorUnreachable", message="")
     wanted = {"orchestrator": {"orchestrator": 1}, "trainer": {"trainer": 1}}
