@@ -1,11 +1,12 @@
 """Status of an RLRun, written by the operator."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
+from copy import deepcopy
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, Self
 
-from pydantic import Field, ValidationError
+from pydantic import AwareDatetime, Field, ValidationError
 
 from rlrun.api.base.kubernetes_types import Condition, Quantity, Status
 from rlrun.api.base.names import EnvironmentId, PackageDigest, PackageVersion
@@ -28,7 +29,7 @@ class Progress(Status):
     """Newest version of the policy that rollouts were sampled from when the run's progress changed last."""
     eta_seconds: float | None = Field(default=None, ge=0)
     """Estimated seconds until the last step."""
-    last_step_time: datetime | None = None
+    last_step_time: AwareDatetime | None = None
     """Time at which the newest step was completed."""
     mismatch_kl: float | None = None
     """Mismatch between trainer and inference engine: the mean of r - log r - 1 over the tokens of the newest batch, where r is the trainer's probability divided by the engine's. Near 0 if both agree."""  # noqa: E501
@@ -204,9 +205,29 @@ class RLRunStatus(Status):
     """Name of the newest Ready checkpoint."""
 
     @classmethod
-    def parse(cls, raw: Mapping[str, Any] | None) -> Self:
-        """Return the typed status of an RLRun, or an empty one if `raw` does not match the schema."""
-        try:
-            return cls.model_validate(raw or {}, by_alias=True, by_name=False)
-        except ValidationError:
-            return cls()
+    def parse(cls, raw: Mapping[str, Any] | None, required: Collection[str] = ()) -> Self:
+        """Return the typed status of an RLRun without the values that do not match the schema.
+
+        Another version of the operator may have written them. Raises ValidationError if one is in a `required` field.
+        """
+        fields = raw or {}
+        while True:
+            try:
+                return cls.model_validate(fields, by_alias=True, by_name=False)
+            except ValidationError as error:
+                wrong = {e["loc"][:-1] if e["type"] == "missing" else e["loc"] for e in error.errors()}
+                if any(path[0] in required for path in wrong):
+                    raise
+                fields = _without(fields, wrong)
+
+
+def _without(fields: Mapping[str, Any], paths: Iterable[tuple[str | int, ...]]) -> dict[str, Any]:
+    """Return a copy without the values at the paths."""
+    found = deepcopy(dict(fields))
+    # The last element of a list first: the others then keep their numbers.
+    for *parents, last in sorted(paths, reverse=True):
+        section: Any = found
+        for part in parents:
+            section = section[part]
+        del section[last]
+    return found

@@ -47,6 +47,7 @@ from rlrun_operator.controller.priority_classes import PriorityClasses
 from rlrun_operator.planning.plan.artifact_catalog import ArtifactCatalog
 from rlrun_operator.planning.plan.checkpoint_references import keep_reference, may_start_from
 from rlrun_operator.planning.plan.observation import RunKey, RunObservation
+from rlrun_operator.planning.plan.stored_status import read_status
 from rlrun_operator.planning.policies.artifacts.upload_schedule import UploadSchedule
 from rlrun_operator.planning.policies.ending.resync_schedule import long_ago
 from rlrun_operator.planning.policies.spec.resolution import attempt_config
@@ -113,7 +114,8 @@ class Observer:
     async def observe(
         self, namespace: str, name: str, now: datetime | None = None, *, is_fresh: bool = False
     ) -> RunObservation | None:
-        """Return the observation of the run, or None if it does not exist. Raises ApiError.
+        """Return the observation of the run, or None if it does not exist. Raises ApiError, also for a status that
+        this version cannot read.
 
         `now`: time at which the Secret of a run that ended long ago is not read. `is_fresh`: what decisions rest on is
         read now.
@@ -124,9 +126,9 @@ class Observer:
             self._poller.forget(RunKey(namespace, name))
             self._pod_events.forget(RunKey(namespace, name))
             return None
-        status = RLRunStatus.parse(run.get("status"))
         uid = run["metadata"]["uid"]
         deleted = bool(run["metadata"].get("deletionTimestamp"))
+        status = RLRunStatus.parse(run.get("status")) if deleted else read_status(run)
         labels, has_artifacts = {RUN_LABEL: name}, status.start_time is not None
         *lists, pods, checkpoints, adapters = await asyncio.gather(
             *(objects.list(kind, namespace, labels) for kind in CHILDREN),

@@ -4,6 +4,7 @@ from datetime import UTC, datetime
 
 from rlrun.api.base.phases import Phase
 from rlrun.api.run_status import RLRunStatus
+from rlrun.kube.errors import ApiError
 from rlrun.kube.objects import Obj
 from rlrun.protocol.orchestrator import RunPhase, RunStatus
 from rlrun.protocol.problem import Problem
@@ -11,6 +12,7 @@ from rlrun.protocol.problem import Problem
 from rlrun_operator.planning.diagnosis.run_progress import progress_change, warning_conditions
 from rlrun_operator.planning.plan.actions import StatusChange
 from rlrun_operator.planning.plan.status_builder import apply_change
+from rlrun_operator.planning.plan.stored_status import read_status
 from rlrun_operator.planning.policies.artifacts.upload_schedule import UploadSchedule
 from rlrun_operator.planning.policies.spec.validation import parse_spec
 
@@ -23,8 +25,11 @@ def plan_progress(run: Obj, report: RunStatus) -> RLRunStatus | None:
     That is so for each step after which a checkpoint or an adapter is due, for a report that changes a condition, and
     for a run that does not train or whose spec has changed.
     """
-    metadata, status = run["metadata"], RLRunStatus.parse(run.get("status"))
-    spec = parse_spec(run)
+    metadata, spec = run["metadata"], parse_spec(run)
+    try:
+        status = read_status(run)
+    except ApiError:
+        return None
     if isinstance(spec, Problem) or status.progress is None or status.resolved is None:
         return None
     trains = status.phase is Phase.running and report.phase is RunPhase.running

@@ -37,8 +37,11 @@ def test_a_timestamp_without_text_is_none() -> None:
     assert parse_time(None) is None
 
 
-def test_a_status_that_does_not_fit_is_read_as_an_empty_one() -> None:
+def test_what_does_not_fit_is_left_out_of_a_status() -> None:
     assert RLRunStatus.parse({"phase": "Running"}).phase is Phase.running
+    wrong = {"type": "Running", "reason": ""}
+    status = {"phase": "Running", "attempt": 0, "conditions": [wrong, CONDITION, {**wrong}]}
+    assert RLRunStatus.parse(status) == RLRunStatus.parse({"phase": "Running", "conditions": [CONDITION]})
     assert RLRunStatus.parse({"phase": "Flying"}) == RLRunStatus()
     assert RLRunStatus.parse(None) == RLRunStatus()
 
