@@ -5,6 +5,7 @@ import binascii
 from collections.abc import Mapping, Sequence
 
 from rlrun.api.base.addressing_style import addressing_variables
+from rlrun.api.base.rules import ADMITTED
 from rlrun.api.model import RLModelSpec
 from rlrun.api.run import RLRunSpec
 from rlrun.api.run_status import EnvironmentPackage
@@ -121,32 +122,36 @@ def resolve(
     """Return the configuration of the attempt's processes. `packages`: packages that the run started with."""
     spec = _with_defaults(spec, settings, model, identity.namespace)
     root = S3Uri(settings.s3.bucket, settings.s3.prefix.strip("/"))
-    return ResolvedRun(
-        run=AttemptIdentity(
-            namespace=identity.namespace, name=identity.name, uid=identity.uid, attempt=identity.attempt
-        ),
-        spec=spec,
-        model=model,
-        endpoints=Endpoints(
-            trainer_url=f"http://{identity.service_host(identity.trainer)}:{TRAINER_PORT}",
-            inference_host=identity.service_host(identity.inference),
-            gateway_url=f"http://{identity.service_host(identity.orchestrator)}:{GATEWAY_PORT}",
-            environments=[
-                EnvironmentEndpoint(
-                    name=item.entry.effective_name,
-                    id=item.entry.package_id,
-                    url=_environment_url(identity, item),
-                    use=EnvironmentUse(item.use),
-                )
-                for item in environment_entries(spec)
-            ],
-        ),
-        artifacts=ArtifactPlaces(
-            run_uri=str(run_layout(settings, identity.namespace, identity.uid).root),
-            environments_uri=str(root / "environments"),
-        ),
-        warm_start_from=warm_start_from,
-        environment_packages=list(packages),
+    # The rules of this version were checked when the run was accepted.
+    return ResolvedRun.model_validate(
+        {
+            "run": AttemptIdentity(
+                namespace=identity.namespace, name=identity.name, uid=identity.uid, attempt=identity.attempt
+            ),
+            "spec": spec,
+            "model": model,
+            "endpoints": Endpoints(
+                trainer_url=f"http://{identity.service_host(identity.trainer)}:{TRAINER_PORT}",
+                inference_host=identity.service_host(identity.inference),
+                gateway_url=f"http://{identity.service_host(identity.orchestrator)}:{GATEWAY_PORT}",
+                environments=[
+                    EnvironmentEndpoint(
+                        name=item.entry.effective_name,
+                        id=item.entry.package_id,
+                        url=_environment_url(identity, item),
+                        use=EnvironmentUse(item.use),
+                    )
+                    for item in environment_entries(spec)
+                ],
+            ),
+            "artifacts": ArtifactPlaces(
+                run_uri=str(run_layout(settings, identity.namespace, identity.uid).root),
+                environments_uri=str(root / "environments"),
+            ),
+            "warm_start_from": warm_start_from,
+            "environment_packages": list(packages),
+        },
+        context=ADMITTED,
     )
 
 

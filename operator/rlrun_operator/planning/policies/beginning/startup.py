@@ -20,7 +20,7 @@ from rlrun_operator.planning.diagnosis.readiness import expected_pods, readiness
 from rlrun_operator.planning.diagnosis.refused_pods import refused_pods
 from rlrun_operator.planning.plan.actions import ConditionChange, PlanPart, StatusChange
 from rlrun_operator.planning.plan.observation import RunObservation
-from rlrun_operator.planning.plan.status_builder import apply_change, reason_fields
+from rlrun_operator.planning.plan.status_builder import apply_change
 from rlrun_operator.planning.policies.beginning.admission import may_have_children
 from rlrun_operator.planning.policies.beginning.kueue_placement import place_children
 from rlrun_operator.planning.policies.children.child_selection import (
@@ -30,37 +30,49 @@ from rlrun_operator.planning.policies.children.child_selection import (
     stale_children,
 )
 from rlrun_operator.planning.policies.children.complete_attempts import ChildrenInputs, CompleteAttempts
-from rlrun_operator.planning.policies.ending.run_endings import clean_up, mark_finished
+from rlrun_operator.planning.policies.ending.run_endings import (
+    clean_up,
+    mark_finished,
+    plan_outcome,
+    plan_stopped,
+    plan_suspended,
+)
 from rlrun_operator.planning.policies.running.attempts import attempt_start
 from rlrun_operator.planning.policies.running.deadlines import plan_waiting
+from rlrun_operator.planning.policies.running.phase import report_progress
 from rlrun_operator.planning.policies.spec.resolution import has_signed_references, resolve_run, resolved_values
+from rlrun_operator.planning.policies.spec.validation import readable_part
 from rlrun_operator.resources.access.egress import EgressAccess
 from rlrun_operator.resources.children import children
 
-DEFAULT_START_DEADLINE = 3600
 _COMPLETE = CompleteAttempts()
 
 
 def plan_invalid_spec(
     observation: RunObservation, status: RLRunStatus, problem: Problem, settings: OperatorSettings, now: datetime
 ) -> PlanPart:
-    """Wait until the spec is corrected. A running or finished run was valid before and keeps its phase."""
+    """Wait until the spec is corrected, up to a deadline. That of a run that trains or has finished was valid before.
+
+    The run can be stopped and suspended meanwhile, and ends with its orchestrator.
+    """
     invalid = StatusChange((ConditionChange(ConditionType.VALIDATED, False, problem.reason, problem.message),))
     if status.phase is not None and status.phase.finished:
         return clean_up(observation, settings).then(PlanPart(status=invalid, final=True))
-    if status.phase is Phase.running:
-        return PlanPart(status=invalid, final=True)
-    if status.attempt_start_time is None:
-        invalid = invalid.then(attempt_start(status, now))
-    status = apply_change(status, invalid, now)
-    limit = observation.run.get("spec", {}).get("startDeadlineSeconds")
-    limit = limit if isinstance(limit, int) and limit > 0 else DEFAULT_START_DEADLINE
-    waited = seconds(status.attempt_start_time, now)
-    if waited >= limit:
-        failed = mark_finished(observation, status, settings, now, Phase.failed, problem)
-        return PlanPart(status=invalid).then(failed)
-    waiting = StatusChange(fields={"phase": Phase.pending, **reason_fields(problem)})
-    return PlanPart(status=invalid.then(waiting), requeue_after=limit - waited, final=True)
+    spec = readable_part(observation.run)
+    paused = plan_stopped(observation, status, spec, settings, now) or plan_suspended(
+        observation, status, spec, settings, now
+    )
+    if paused is not None:
+        return PlanPart(status=invalid).then(paused)
+    change = invalid if status.attempt_start_time is not None else invalid.then(attempt_start(status, now))
+    status = apply_change(status, change, now)
+    ended = plan_outcome(observation, status, spec, settings, now)
+    if ended is not None:
+        return PlanPart(status=change).then(ended)
+    progress = report_progress(observation, status, spec, settings, now)
+    status = apply_change(status, progress.status, now)
+    waiting = plan_waiting(observation, status, spec, settings, now, problem)
+    return PlanPart(status=change).then(progress).then(waiting)
 
 
 def wait_for_previous_pods(

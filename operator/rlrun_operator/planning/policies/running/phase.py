@@ -19,7 +19,7 @@ from rlrun_operator.planning.policies.running.quiet_runs import seconds_to_next_
 
 def report_progress(
     observation: RunObservation, status: RLRunStatus, spec: RLRunSpec, settings: OperatorSettings, now: datetime
-) -> PlanPart | None:
+) -> PlanPart:
     """Report the orchestrator's progress and warnings, and the start of the first step."""
     report, change = observation.poll, StatusChange()
     if report is not None:

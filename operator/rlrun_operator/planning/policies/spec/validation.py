@@ -12,9 +12,10 @@ from typing import Any
 from pydantic import ValidationError
 from rlrun.api.base.address_rules import AddressRules, refusal_message
 from rlrun.api.base.phases import ArtifactPhase
+from rlrun.api.base.rules import ADMITTED
 from rlrun.api.checkpoint import RLCheckpoint
 from rlrun.api.model import RLModelSpec
-from rlrun.api.run import RLRunSpec
+from rlrun.api.run import YEAR, RLRunSpec
 from rlrun.constants import Reason
 from rlrun.kube.objects import Obj
 from rlrun.kube.references import find_model, split_checkpoint_id
@@ -40,6 +41,14 @@ ALL = "all-linear"
 """Value of an RLModel's targetModules that allows every name. The trainer refuses those that it cannot adapt."""
 
 
+UNREADABLE = {
+    "model": "unreadable",
+    "env": [{"id": "unreadable/unreadable"}],
+    "stallDeadlineSeconds": YEAR,
+}
+"""Values in place of fields that this version cannot read, if they are required or their default would end the run."""
+
+
 @dataclass(frozen=True)
 class Resolution:
     """Objects that the spec refers to."""
@@ -49,12 +58,26 @@ class Resolution:
 
 
 def parse_spec(run: Obj) -> RLRunSpec | Problem:
-    """Return the typed spec, or a problem that lists every invalid field. Do not change the result."""
+    """Return the typed spec, or a problem that lists every invalid field. Do not change the result.
+
+    A run that was valid once need not satisfy the rules that this version has added.
+    """
     spec = run.get("spec") or {}
+    was_valid = bool((run.get("status") or {}).get("resolved"))
     text = json.dumps(spec)
     if len(text) <= MAX_KEPT:
-        return _parse_cached(text)
-    return check_size(spec, text) or _parse(text)
+        return _parse_cached(text, was_valid)
+    return check_size(spec, text) or _parse(text, was_valid)
+
+
+def readable_part(run: Obj) -> RLRunSpec:
+    """Return what this version can read of an invalid spec, with `UNREADABLE` in place of the rest."""
+    fields = {name: value for name, value in (run.get("spec") or {}).items() if json_bytes(value) <= MAX_KEPT}
+    try:
+        return RLRunSpec.model_validate(fields, by_alias=True, by_name=False, context=ADMITTED)
+    except ValidationError as error:
+        fields |= {name: UNREADABLE.get(name) for name in (str(one["loc"][0]) for one in error.errors())}
+        return RLRunSpec.model_validate(fields, by_alias=True, by_name=False, context=ADMITTED)
 
 
 def check_size(spec: Obj, text: str) -> Problem | None:
@@ -80,13 +103,14 @@ def json_bytes(value: Any) -> int:
 
 # A reconcile reads the spec several times. One takes 8 kB, and 0.1 ms to parse.
 @lru_cache(maxsize=128)
-def _parse_cached(text: str) -> RLRunSpec | Problem:
-    return _parse(text)
+def _parse_cached(text: str, was_valid: bool) -> RLRunSpec | Problem:
+    return _parse(text, was_valid)
 
 
-def _parse(text: str) -> RLRunSpec | Problem:
+def _parse(text: str, was_valid: bool) -> RLRunSpec | Problem:
+    context = ADMITTED if was_valid else None
     try:
-        return RLRunSpec.model_validate(json.loads(text), by_alias=True, by_name=False)
+        return RLRunSpec.model_validate(json.loads(text), by_alias=True, by_name=False, context=context)
     except ValidationError as error:
         errors = [f"spec.{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()]
         return Problem(
