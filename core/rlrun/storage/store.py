@@ -410,17 +410,20 @@ class Store:
                 listed += [(str(o["Key"]).removeprefix(prefix), int(o["Size"])) for o in page.get("Contents", [])]
         return sorted((name, size) for name, size in listed if name and not name.endswith("/"))
 
-    def delete_prefix(self, uri: S3Uri) -> int:
+    def delete_prefix(self, uri: S3Uri, keep: Iterable[S3Uri] = ()) -> int:
         """Delete every object below the folder `uri`, manifests first, and return their number.
+
+        Objects below the folders `keep` stay.
 
         Raises ValueError for a whole bucket, because no caller intends that.
         """
         if not uri.key:
             raise ValueError(f"refusing to delete all of bucket {uri.bucket!r}: name a folder in it")
-        prefix = _folder(uri)
+        prefix, kept = _folder(uri), tuple(map(_folder, keep))
         self._abort_uploads(uri)
         with translate_s3_errors(uri, self.endpoint):
             keys = [str(o["Key"]) for page in self._pages(uri.bucket, prefix) for o in page.get("Contents", [])]
+        keys = [key for key in keys if not key.startswith(kept)]
         manifests = [key for key in keys if key.rsplit("/", 1)[-1] == MANIFEST]
         others = [key for key in keys if key.rsplit("/", 1)[-1] != MANIFEST]
         # Servers on a file system (SeaweedFS, MinIO's gateway) keep the emptied folders until their own key is deleted.
@@ -428,6 +431,7 @@ class Store:
         for key in keys:
             parents = key.removeprefix(prefix).split("/")[:-1]
             folders |= {prefix + "/".join(parents[: depth + 1]) + "/" for depth in range(len(parents))}
+        folders -= {folder for folder in folders if any(one.startswith(folder) for one in kept)}
         depths = sorted({folder.count("/") for folder in folders}, reverse=True)
         rounds = [[folder for folder in folders if folder.count("/") == depth] for depth in depths]
         # In rounds, because the server chooses the order of deletion within one request.

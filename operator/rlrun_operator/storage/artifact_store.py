@@ -165,7 +165,8 @@ class S3ArtifactStore(ArtifactStore):
 
     @override
     async def purge(self, variables: Mapping[str, str], purge: RunFilesDeletion) -> None:
-        await self._call(variables, lambda store: _purge(store, S3Uri.parse(purge.root), purge.keep))
+        root, keep = S3Uri.parse(purge.root), [S3Uri.parse(uri) for uri in purge.keep]
+        await self._call(variables, lambda store: store.delete_prefix(root, keep))
 
     async def _call(
         self, variables: Mapping[str, str], work: Callable[[Store], T], silence_seconds: float | None = None
@@ -349,18 +350,3 @@ def _verify(store: Store, uri: S3Uri) -> str | None:
     except Corrupt as error:
         return str(error)
     return missing if manifest is None else problem
-
-
-def _purge(store: Store, root: S3Uri, keep: tuple[str, ...]) -> None:
-    if not keep:
-        store.delete_prefix(root)
-        return
-    kept = {S3Uri.parse(uri) for uri in keep}
-    for folder in store.list_folders(root):
-        folder_uri = root / folder
-        if not any(k.key.startswith(f"{folder_uri.key}/") for k in kept):
-            store.delete_prefix(folder_uri)
-            continue
-        for inner in store.list_folders(folder_uri):
-            if folder_uri / inner not in kept:
-                store.delete_prefix(folder_uri / inner)

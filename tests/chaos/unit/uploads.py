@@ -13,7 +13,6 @@ from rlrun.storage.layout import MANIFEST, S3Uri
 from rlrun.storage.manifest import ArtifactKind
 from rlrun.storage.store import Store, StoreError
 from rlrun.storage.transfer import PART_BYTES
-from rlrun_operator.storage.artifact_store import _purge
 
 from tests.chaos.invariants import Picture, promised_too_much
 from tests.chaos.scenario import Lost, Scenario, require, require_strike
@@ -54,7 +53,7 @@ def delete_one(store: Store) -> None:
 
 def purge_all(store: Store) -> None:
     """Delete the files of a run except a deployed adapter, as the deletion of the run does."""
-    _purge(store, S3Uri(BUCKET, "team/uid-1"), ("s3://rlrun/team/uid-1/adapters/step-000001",))
+    store.delete_prefix(S3Uri(BUCKET, "team/uid-1"), [S3Uri(BUCKET, "team/uid-1/adapters/step-000001")])
 
 
 def prepare(store: Store) -> None:

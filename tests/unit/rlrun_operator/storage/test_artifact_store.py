@@ -7,6 +7,7 @@ import pytest
 from rlrun.storage.layout import MANIFEST, RunLayout
 from rlrun.storage.manifest import ArtifactKind
 from rlrun.storage.store import Store
+from rlrun_operator.planning.plan.actions import RunFilesDeletion
 from rlrun_operator.storage.artifact_store import S3ArtifactStore
 
 from tests.support.seaweedfs import S3Server
@@ -109,3 +110,25 @@ async def test_a_log_is_stored_by_attempt_and_pod(bench: Bench) -> None:
     await bench.artifacts.put(bench.s3.environment, str(uri), b"text")
     assert bench.store.get_bytes(uri) == b"text"
     assert bench.store.list_files(bench.layout.logs) == [("attempt-2/reverse-trainer-0/trainer.previous.log", 4)]
+
+
+@pytest.mark.parametrize("kept", [(), (2,), (1, 2)], ids=str)
+async def test_a_purge_leaves_the_kept_artifacts_alone(
+    bench: Bench, kept: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No other file stays, such as `run.json`, and no key of a folder above them is deleted."""
+    deleted: list[str] = []
+    usual = Store._delete
+    monkeypatch.setattr(Store, "_delete", lambda self, uri, keys: deleted.extend(keys) or usual(self, uri, keys))
+    for step in (1, 2, 20):
+        bench.save(step)
+    root = bench.layout.root
+    for name in ("run.json", "checkpoints/note.txt", "logs/attempt-1/pod/trainer.log"):
+        bench.store.put_bytes(root / name, b"text")
+    uris = [bench.layout.checkpoint(step) for step in kept]
+    before = {uri: bench.store.list_files(uri) for uri in uris}
+    await bench.artifacts.purge(bench.s3.environment, RunFilesDeletion(str(root), tuple(map(str, uris))))
+    assert {uri: bench.store.list_files(uri) for uri in uris} == before
+    assert not [key for key in deleted for uri in uris if f"{uri.key}/".startswith(key)]
+    assert len(bench.store.list_files(root)) == 3 * len(kept)
+    assert bench.store.list_folders(root) == (["checkpoints"] if kept else [])
