@@ -19,6 +19,13 @@ def peak_flops(device_name: str) -> float | None:
     return next((tera * 1e12 for name, tera in PEAK_TFLOPS.items() if name in device_name), None)
 
 
+def work_of(model: Any, lengths: Sequence[int]) -> float:
+    """Return the FLOP of a step on sequences of these lengths. Fails if the configuration has no such fields."""
+    config = model.config.get_text_config()
+    weights = active_weights(((name, p.numel()) for name, p in model.named_parameters()), config)
+    return step_flops(weights, config, lengths)
+
+
 def active_weights(parameters: Iterable[tuple[str, int]], config: Any) -> float:
     """Return the number of weights used per token, from (name, size) of all parameters.
 

@@ -7,7 +7,7 @@ state unchanged.
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -18,7 +18,7 @@ from rlrun.service.errors import ProblemError
 
 from rlrun_trainer.model.base_model import AdapterSlot, BaseModel
 from rlrun_trainer.optimization.kl_penalty import first_beta, next_beta
-from rlrun_trainer.optimization.mfu import active_weights, peak_flops, step_flops
+from rlrun_trainer.optimization.mfu import peak_flops, work_of
 from rlrun_trainer.optimization.objective import AGE_MISMATCHES, AGE_TOKENS, MAXIMA, SUMS, Objective, backward
 from rlrun_trainer.optimization.packing import MicroBatch, pack
 from rlrun_trainer.optimization.sampling_distribution import SamplingDistribution
@@ -120,10 +120,10 @@ def train_step(base: BaseModel, slot: AdapterSlot, samples: Sequence[Sample], pl
         used = torch.tensor(torch.cuda.max_memory_allocated(base.device), device=base.device)
         metrics["perf/peak_memory"] = int(world.all_reduce_max(used)) / 2**30
         if peak := peak_flops(torch.cuda.get_device_name(base.device)):
-            config = base.model.config
-            weights = active_weights(((name, p.numel()) for name, p in base.model.named_parameters()), config)
-            work = step_flops(weights, config, [len(sample.token_ids) for sample in samples])
-            metrics["perf/mfu"] = 100 * work / seconds / (peak * world.size)
+            # Not every architecture has the fields, and the update is made.
+            with suppress(Exception):
+                work = work_of(base.model, [len(sample.token_ids) for sample in samples])
+                metrics["perf/mfu"] = 100 * work / seconds / (peak * world.size)
     return metrics
 
 

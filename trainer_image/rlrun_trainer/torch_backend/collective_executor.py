@@ -2,7 +2,8 @@
 
 The first process serves requests. Before it changes or reads the model, it broadcasts the command; the other processes
 wait for commands and run the same ones. A command succeeds on all processes, or all refuse it and undo it. Any other
-failure ends the process, and with it the other ones: they restart together from the newest checkpoint.
+failure ends the process, and with it the other ones: they restart together from the newest checkpoint. Only a process
+that is alone survives a failure to read the model.
 """
 
 import logging
@@ -198,8 +199,6 @@ class CollectiveExecutor:
 
     def run_on_all(self, command: Command[R]) -> R:
         """Run the command on every process and return this one's result. Raises ProblemError."""
-        if self._world.size == 1:
-            return command.run(self.base)
         try:
             self._world.broadcast(command, COMMANDS)
         except Exception:
@@ -287,6 +286,8 @@ class CollectiveExecutor:
         except ProblemError as error:
             refusal = error
         except Exception:
+            if self._world.size == 1 and command.reads_only:
+                raise
             log.error("%s failed; ending this process:\n%s", _name(command), traceback.format_exc())
             self._give_up()
             raise

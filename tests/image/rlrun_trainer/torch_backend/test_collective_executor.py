@@ -127,9 +127,7 @@ def test_only_commands_that_keep_the_weights_are_marked_reads_only() -> None:
 
 
 def test_one_process_runs_a_command_without_sending_it() -> None:
-    world = TwoProcesses(size=1)
-    assert executor(world).run_on_all(Count()) == 1
-    assert world.sent == []
+    assert executor(ProcessGroup()).run_on_all(Count()) == 1
 
 
 def test_a_command_is_sent_and_run() -> None:
@@ -160,9 +158,15 @@ def test_a_refusal_by_all_processes_is_raised() -> None:
         )
 
 
-def test_any_other_failure_ends_the_process() -> None:
+@pytest.mark.parametrize("world", [TwoProcesses(), ProcessGroup()], ids=["two", "one"])
+def test_any_other_failure_ends_the_process(world: ProcessGroup) -> None:
     with pytest.raises(Ended):
-        executor(TwoProcesses()).run_on_all(Count(ValueError("a bug")))
+        executor(world).run_on_all(Count(ValueError("a bug")))
+
+
+def test_a_failure_to_read_the_model_ends_no_process_that_is_alone() -> None:
+    with pytest.raises(ValueError, match="a bug"):
+        executor(ProcessGroup()).run_on_all(Read(ValueError("a bug")))
 
 
 def test_a_process_that_received_sigterm_is_noticed_with_the_next_command() -> None:
