@@ -1,7 +1,7 @@
 """Optimizer step: pack, forward and backward per micro-batch, clip, update.
 
 A failure before the update (a loss that is not finite, not enough memory) leaves weights, moments, counters and random
-state unchanged.
+state unchanged. A failure of the update ends the process.
 """
 
 import math
@@ -22,7 +22,7 @@ from rlrun_trainer.optimization.mfu import peak_flops, work_of
 from rlrun_trainer.optimization.objective import AGE_MISMATCHES, AGE_TOKENS, MAXIMA, SUMS, Objective, backward
 from rlrun_trainer.optimization.packing import MicroBatch, pack
 from rlrun_trainer.optimization.sampling_distribution import SamplingDistribution
-from rlrun_trainer.runtime.process_group import PassAborted, full_tensor
+from rlrun_trainer.runtime.process_group import StepAborted, full_tensor
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ def train_step(base: BaseModel, slot: AdapterSlot, samples: Sequence[Sample], pl
     """Make one AdamW update on the slot's weights and return the step's metrics.
 
     The gradient is that of the step's objective (see `objective`). Raises ProblemError (StepNotFinite,
-    TrainerOutOfMemory) with the slot unchanged.
+    TrainerOutOfMemory) with the slot unchanged, StepAborted if the update fails.
     """
     started = time.perf_counter()
     base.activate(slot)
@@ -98,7 +98,11 @@ def train_step(base: BaseModel, slot: AdapterSlot, samples: Sequence[Sample], pl
             )
         for group in slot.optimizer.param_groups:
             group["lr"] = plan.learning_rate
-        slot.optimizer.step()
+        try:
+            slot.optimizer.step()
+        except Exception as error:
+            # Out of memory, too, leaves some moments changed.
+            raise StepAborted(str(error)) from error
         slot.updates += 1
         if penalty is not None and beta is not None and "kl_penalty/kl" in metrics:
             slot.kl_beta = next_beta(penalty, beta, metrics["kl_penalty/kl"])
@@ -148,7 +152,7 @@ def _backward_share(
             parts.append((torch.zeros_like(sums), torch.zeros_like(maxima)))
     except Exception as error:
         if base.world.size > 1:
-            raise PassAborted(str(error)) from error
+            raise StepAborted(str(error)) from error
         raise
     base.guard.settle()
     return parts

@@ -33,8 +33,11 @@ LARGEST_MESSAGE = 4 * 1024**3
 SUCCEEDED, FAILED = b"succeeded", b"failed"
 
 
-class PassAborted(Exception):
-    """Abort of a pass while the other processes wait in a collective operation: this process must end."""
+class StepAborted(Exception):
+    """Abort of a step in the update, or in a pass while the other processes wait in a collective operation.
+
+    What it changed cannot be undone: this process must end.
+    """
 
 
 @dataclass(frozen=True)
@@ -126,11 +129,11 @@ class ProcessGroup:
 
     @contextmanager
     def all_or_none(self) -> Iterator[None]:
-        """Context in which a failure on one process becomes ProblemError on all others. `Stranded` propagates."""
+        """Context in which a failure on one process becomes ProblemError on all others. `StepAborted` propagates."""
         failure: Exception | None = None
         try:
             yield
-        except PassAborted:
+        except StepAborted:
             raise
         except Exception as error:
             if self.size == 1:

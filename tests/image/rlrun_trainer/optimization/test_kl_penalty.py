@@ -12,7 +12,7 @@ from rlrun.service.errors import ProblemError
 from rlrun_trainer.model.base_model import BaseModel, Reference
 from rlrun_trainer.optimization.kl_penalty import WEIGHT_LIMIT, divergence, next_beta
 from rlrun_trainer.optimization.step import StepPlan, train_step
-from rlrun_trainer.runtime.process_group import PassAborted, ProcessGroup
+from rlrun_trainer.runtime.process_group import ProcessGroup, StepAborted
 
 from tests.image.rlrun_trainer.optimization.test_objective import gradients_of, mixed
 from tests.image.rlrun_trainer.optimization.test_policy_loss import opened
@@ -166,7 +166,7 @@ def test_a_reference_that_does_not_fit_ends_a_process_of_several(
         train_step(base, slot, tiny_model.samples(4), replace(PLAN, kl_penalty=FIXED))
     # The other processes are in the collective operations of their passes: this one must not wait for their results.
     monkeypatch.setattr(base.loader, "world", ProcessGroup(rank=1, size=2))
-    with pytest.raises(PassAborted, match="a planted failure"):
+    with pytest.raises(StepAborted, match="a planted failure"):
         train_step(base, slot, tiny_model.samples(4), replace(PLAN, kl_penalty=FIXED))
 
 

@@ -9,6 +9,7 @@ from rlrun_trainer.model.base_model import AdapterSlot, BaseModel
 from rlrun_trainer.optimization.policy_loss import policy_loss
 from rlrun_trainer.optimization.sampling_distribution import SamplingDistribution, token_logprobs
 from rlrun_trainer.optimization.step import StepPlan, train_step
+from rlrun_trainer.runtime.process_group import StepAborted
 
 from tests.support import tiny_model
 
@@ -193,6 +194,20 @@ def test_memory_that_runs_out_is_a_problem_with_advice(
     assert caught.value.problem.reason == "TrainerOutOfMemory"
     assert "microBatchTokens" in caught.value.problem.message
     assert slot.files() == before
+
+
+def test_memory_that_runs_out_in_the_update_is_no_refusal(base: BaseModel) -> None:
+    slot = opened(base)
+    train_step(base, slot, tiny_model.samples(8), PLAN)
+
+    def fail() -> None:
+        next(iter(slot.optimizer.state.values()))["exp_avg"].zero_()
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    slot.optimizer.step = fail
+    # Not ProblemError: the request would be repeated, with other moments.
+    with pytest.raises(StepAborted, match="CUDA out of memory"):
+        train_step(base, slot, tiny_model.samples(8), PLAN)
 
 
 def test_mismatch_on_policy_excludes_samples_of_older_versions(base: BaseModel) -> None:

@@ -19,7 +19,7 @@ from rlrun_trainer.artifacts.artifact_files import TempFolder
 from rlrun_trainer.artifacts.checkpoint_facts import OPTIMIZER, CheckpointProgress
 from rlrun_trainer.model.base_model import BaseModel
 from rlrun_trainer.optimization.step import StepPlan, train_step
-from rlrun_trainer.runtime.process_group import PassAborted, ProcessGroup
+from rlrun_trainer.runtime.process_group import ProcessGroup, StepAborted
 from rlrun_trainer.runtime.settings import TrainerSettings
 from rlrun_trainer.torch_backend import full_weights
 from rlrun_trainer.torch_backend.collective_executor import (
@@ -279,7 +279,7 @@ def test_a_process_that_fails_during_a_pass_does_not_wait_for_the_others(
     base.loader.world = ProcessGroup(rank=1, size=2)
     monkeypatch.setattr("rlrun_trainer.optimization.step.backward", _no_memory)
     # Not ProblemError: what happened cannot be undone, and the process has to end.
-    with pytest.raises(PassAborted, match="a trap"):
+    with pytest.raises(StepAborted, match="a trap"):
         train_step(base, slot, tiny_model.samples(8), PLAN)
 
 
