@@ -97,8 +97,8 @@ class TrainingSession:
         self._layout = RunLayout(S3Uri.parse(spec.run_uri))
         self._unpublished: _Unpublished | None = None
         self._reward: tuple[int, float] | None = None
-        self._mine: set[tuple[ArtifactKind, int]] = set()
-        """Artifacts made by this session, not by an earlier one at the same step."""
+        self._mine = {(ArtifactKind.checkpoint, start.step)} if spec.resume_from else set()
+        """Artifacts with this session's weights: those that it made, and the checkpoint that it resumed from."""
         self._turn = asyncio.Lock()
         self._pace = StepTimer()
         self._step_seconds = 0.0
@@ -258,7 +258,7 @@ class TrainingSession:
         return self.last
 
     def _already(self, kind: ArtifactKind, step: int) -> bool:
-        """Return True if this session made or is making the artifact. Raises ProblemError if it cannot be made."""
+        """Return True if the artifact is there or under way. Raises ProblemError if it cannot be made."""
         there = step in self.uploads.completed.get(kind, [])
         if self.uploads.has(kind, step) or (there and (kind, step) in self._mine):
             return True
