@@ -18,7 +18,7 @@ from rlrun.protocol.trainer import SessionSpec
 from rlrun.service.errors import ProblemError
 from rlrun.storage.layout import S3Uri, step_of
 from rlrun.storage.manifest import ArtifactKind
-from rlrun.storage.store import Store, StoreError
+from rlrun.storage.store import Corrupt, Store, StoreError
 
 from rlrun_trainer.artifacts.artifact_files import Files, discard, size_of, source_of
 from rlrun_trainer.artifacts.policy_publisher import adapter_details, manifest_facts
@@ -54,15 +54,20 @@ def wait_after(failures: int) -> float:
 
 
 def completed_steps(store: Store, folder: S3Uri, known: frozenset[int] = frozenset()) -> list[int]:
-    """Return the steps below `folder` with a manifest, oldest first. For those in `known`, the folder is enough."""
+    """Return the steps below `folder` with a readable manifest, oldest first.
+
+    For those in `known`, the folder is enough.
+    """
     steps = []
     for name in store.list_folders(folder):
         try:
             step = step_of(name)
+            if step in known or store.read_manifest(folder / name) is not None:
+                steps.append(step)
         except ValueError:
             continue
-        if step in known or store.read_manifest(folder / name) is not None:
-            steps.append(step)
+        except Corrupt as error:
+            log.warning("%s", error)
     return sorted(steps)
 
 
