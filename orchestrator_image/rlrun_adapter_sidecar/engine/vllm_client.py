@@ -105,13 +105,14 @@ class Engine:
         replacement. Raises ProblemError `WeightsLoadRejected` with the engine's error text: 422 if it rejected them,
         502 if it failed.
         """
-        await self._post(name, "/pause?mode=keep", None)
+        # A paused engine never has a policy's name, which would say that it is ready.
         await self._post(name, "/update_weight_version", {"new_version": UNNAMED})
+        await self._post(name, "/pause?mode=keep", None)
         reload = {"method": "reload_weights", "kwargs": {"weights_path": path}}
         await self._post(name, "/collective_rpc", reload)
         await self._post(name, "/reset_prefix_cache?reset_running_requests=true", None)
-        await self._post(name, "/update_weight_version", {"new_version": name})
         await self._post(name, "/resume", None)
+        await self._post(name, "/update_weight_version", {"new_version": name})
 
     async def _post(self, name: str, path: str, body: dict[str, Any] | None) -> None:
         status, text = await self._call("POST", path, body, self._load_timeout)

@@ -60,8 +60,8 @@ async def test_new_weights_replace_the_old_ones_while_requests_wait(setup: Setup
     assert answer.load_seconds
     assert answer.load_seconds > 0.02
     assert setup.engine.calls == [
-        "/pause", "/update_weight_version", "/collective_rpc", "/reset_prefix_cache", "/update_weight_version",
-        "/resume",
+        "/update_weight_version", "/pause", "/collective_rpc", "/reset_prefix_cache", "/resume",
+        "/update_weight_version",
     ]  # fmt: skip
     assert (setup.engine.weights, setup.engine.version, setup.engine.paused) == (b"one", policy.name, False)
 
@@ -92,7 +92,7 @@ async def test_after_an_engine_restart_the_weights_are_loaded_again_without_down
     assert (setup.engine.weights, setup.store.downloads) == (b"one", 1)
 
 
-@pytest.mark.parametrize("step", ["/collective_rpc", "/reset_prefix_cache"])
+@pytest.mark.parametrize("step", ["/collective_rpc", "/reset_prefix_cache", "/resume"])
 async def test_a_failed_replacement_serves_nothing_until_the_next_one(setup: Setup, step: str) -> None:
     policy = setup.store.publish_weights(1, b"one")
     setup.engine.breaks_at = step
