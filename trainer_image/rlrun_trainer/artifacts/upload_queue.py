@@ -174,7 +174,9 @@ class UploadQueue:
             failures += 1
             started = self.clock()
             try:
-                self.completed[job.kind] = await asyncio.to_thread(self._write, job)
+                found = await asyncio.to_thread(self._write, job)
+                waiting = {other.step for other in self._jobs if other is not job and other.kind == job.kind}
+                self.completed[job.kind] = [step for step in found if step not in waiting]
             except StoreError as error:
                 message = f"{failed} (attempt {failures}): {error.problem.message}"
                 self.problem = Problem(reason=error.problem.reason, message=message)

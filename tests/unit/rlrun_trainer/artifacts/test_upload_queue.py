@@ -1,9 +1,13 @@
 """Artifacts count as complete if S3 has them and nothing waits to replace them."""
 
-from rlrun.storage.layout import MANIFEST, RunLayout, S3Uri
-from rlrun.storage.manifest import ArtifactKind
-from rlrun_trainer.artifacts.upload_queue import completed_steps
+from typing import Any
 
+import pytest
+from rlrun.storage.layout import MANIFEST, RunLayout, S3Uri
+from rlrun.storage.manifest import ArtifactKind, Manifest
+from rlrun_trainer.artifacts.upload_queue import UploadJob, UploadQueue, completed_steps
+
+from tests.support import trainer_requests
 from tests.support.fake_s3 import InMemoryStore
 
 RUN_URI = "s3://bucket/runs/team/uid-1"
@@ -22,3 +26,22 @@ def test_an_unreadable_manifest_hides_no_other_artifact() -> None:
     store = store_with(1, 2, 3)
     store.objects[str(LAYOUT.adapter(2) / MANIFEST)] = b"not JSON"
     assert completed_steps(store, LAYOUT.adapters) == [1, 3]
+
+
+async def test_an_artifact_that_waits_for_its_replacement_is_not_complete(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = store_with(55, 60)
+    queue = UploadQueue(store, trainer_requests.spec(RUN_URI), 4, 2**30, 3)
+    queue.completed[ArtifactKind.adapter] = [55, 60]
+    before: dict[int, list[int]] = {}
+    upload = store.upload_artifact
+
+    def watched(*arguments: Any, step: int, **facts: Any) -> Manifest:
+        before[step] = list(queue.completed[ArtifactKind.adapter])
+        return upload(*arguments, step=step, **facts)
+
+    monkeypatch.setattr(store, "upload_artifact", watched)
+    for step in (55, 60):
+        queue.submit(UploadJob(ArtifactKind.adapter, step, LAYOUT.adapter(step), {"a": b"new"}, None))
+    assert await queue.drain(30) == 0
+    assert before == {55: [], 60: [55]}
+    assert queue.completed[ArtifactKind.adapter] == [55, 60]
