@@ -199,25 +199,22 @@ class Evaluator:
 
     async def finish(self, deadline: float) -> None:
         """Wait for running evaluations for at most `deadline` seconds, and cancel the rest with a warning."""
-        for semaphore in self._semaphores.values():
-            semaphore.raise_limit(self._settings.rollouts_in_flight)
         if not self._tasks:
             return
+        self._share(self._settings.rollouts_in_flight)
         problem = Problem(reason=Reason.WAITING_FOR_EVALUATION, message="the final policy is being evaluated")
         self._conditions.set_waiting("evaluation", problem)
         try:
             _, late = await asyncio.wait(self._tasks, timeout=deadline)
-        except asyncio.CancelledError:  # The run was extended: the evaluation continues beside it.
+        finally:
+            # If the run was extended, the evaluation continues beside it.
             self._conditions.set_waiting("evaluation", None)
-            for semaphore in self._semaphores.values():
-                semaphore.limit = self._limit
-            raise
+            self._share(self._limit)
         if late:
             names = ", ".join(sorted(task.get_name() for task in late))
             message = f"cancelled because they took longer than {deadline:.0f} s: {names}. Lower eval.numExamples"
             self._conditions.add_warning(Problem(reason=Reason.EVALUATION_TIMEOUT, message=message[:MESSAGE_LIMIT]))
         await self.close()
-        self._conditions.set_waiting("evaluation", None)
 
     async def close(self) -> None:
         """Cancel everything that is running."""
@@ -236,6 +233,10 @@ class Evaluator:
             self._measured.extend((str(name), str(evaluated)) for name, evaluated in (state or {}).get("measured", []))
         except (TypeError, ValueError) as error:
             log.warning("ignoring the list of completed evaluations, because it is malformed: %s", error)
+
+    def _share(self, rollouts: int) -> None:
+        for semaphore in self._semaphores.values():
+            semaphore.limit = rollouts
 
     # --- rounds -------------------------------------------------------------------------------------------------------
 

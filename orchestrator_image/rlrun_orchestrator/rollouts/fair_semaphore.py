@@ -56,10 +56,6 @@ class FairSemaphore:
         self.in_use -= weight
         self._admit()
 
-    def raise_limit(self, limit: int) -> None:
-        """Raise the limit to at least this value."""
-        self.limit = max(self.limit, limit)
-
     def _admit(self) -> None:
         while self._waiting:
             weight, turn = self._waiting[0]

@@ -416,7 +416,8 @@ async def test_with_whole_weights_results_tell_how_far_training_went_meanwhile(
     assert (rollouts.step, rollouts.use, rollouts.count) == (4, "eval-exam", 1)
 
 
-async def test_a_group_that_waits_for_its_share_holds_no_room_of_the_environment() -> None:
+@pytest.mark.parametrize("extended", [False, True])
+async def test_a_group_that_waits_for_its_share_holds_no_room_of_the_environment(extended: bool) -> None:
     in_progress, go_on = asyncio.Event(), asyncio.Event()
 
     async def roll_out(request: GroupRequest) -> GroupResult:
@@ -440,6 +441,8 @@ async def test_a_group_that_waits_for_its_share_holds_no_room_of_the_environment
         lambda rollouts: None,
         lambda: None,
     )
+    if extended:
+        await evaluator.finish(60.0)
     evaluator.after_step(4, policy(4, "s3://bucket/run"))
     await asyncio.wait_for(in_progress.wait(), 60)
     for _ in range(20):

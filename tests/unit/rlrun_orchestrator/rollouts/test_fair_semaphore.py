@@ -66,7 +66,7 @@ async def test_a_raised_limit_admits_waiting_tasks(visits: Callable[..., asyncio
     visits(semaphore, 1, log, "a", leave)
     visits(semaphore, 1, log, "b", leave)
     await settle()
-    semaphore.raise_limit(2)
+    semaphore.limit = 2
     await settle()
     assert log == ["a", "b"]
 
