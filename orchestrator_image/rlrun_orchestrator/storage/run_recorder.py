@@ -59,6 +59,8 @@ class _SpoolJob:
     name: str
     make: Callable[[], Iterable[_NewObject]]
     rollouts: int = 0
+    state: int = 0
+    """Number of this version of the state."""
 
 
 class RunRecorder:
@@ -96,7 +98,7 @@ class RunRecorder:
         self._states = 0
         """Number of versions of the state so far."""
         self._newest = (0, 0)
-        """Number of versions that are in the spool, and the spool's number of the newest one."""
+        """Number of the newest version that is in the spool, and the spool's number of it."""
         self._kept = 0
         """Spool number of the version that is in S3."""
         self._slow = False
@@ -149,7 +151,7 @@ class RunRecorder:
         """Write the orchestrator's state for its next process."""
         text = json.dumps(state, separators=(",", ":"))
         self._states += 1
-        self._put_bytes(self.state_uri, UploadPriority.state, text.encode())
+        self._put_bytes(self.state_uri, UploadPriority.state, text.encode(), self._states)
 
     def save_checkpoint_state(self, step: int, state: dict[str, Any]) -> None:
         """Write the state of a step whose checkpoint lacks it, for a process that resumes from there."""
@@ -174,8 +176,8 @@ class RunRecorder:
         wanted = self._states
 
         def recorded() -> bool:
-            count, number = self._newest
-            return count >= wanted and self._kept >= number
+            version, number = self._newest
+            return version >= wanted and self._kept >= number
 
         async with self._progress:
             try:
@@ -205,8 +207,8 @@ class RunRecorder:
 
     # --- to the disk --------------------------------------------------------------------------------------------------
 
-    def _put_bytes(self, uri: S3Uri, priority: UploadPriority, data: bytes) -> None:
-        self._put(_SpoolJob(str(uri), lambda: [_NewObject(uri, priority, data)]))
+    def _put_bytes(self, uri: S3Uri, priority: UploadPriority, data: bytes, state: int = 0) -> None:
+        self._put(_SpoolJob(str(uri), lambda: [_NewObject(uri, priority, data)], state=state))
 
     def _put(self, job: _SpoolJob) -> None:
         waiting = self._waiting_rollouts
@@ -224,7 +226,7 @@ class RunRecorder:
             try:
                 for priority, number in await asyncio.to_thread(self._spool_one, job):
                     if priority is UploadPriority.state:
-                        self._newest = self._newest[0] + 1, number
+                        self._newest = job.state, number
                     self._more[priority].set()
             except Exception:
                 self._failed += 1

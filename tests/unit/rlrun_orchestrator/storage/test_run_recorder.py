@@ -205,6 +205,26 @@ async def test_a_step_waits_for_the_record_of_its_batch_while_s3_answers(tmp_pat
     await desk.recorder.close(1.0)
 
 
+async def test_no_step_waits_because_an_earlier_record_was_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk = Desk(RunStore(), tmp_path)
+
+    def fail(*_: object) -> int:
+        raise OSError("the disk is gone")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(desk.recorder.spool, "enqueue", fail)
+        desk.recorder.start()
+        desk.recorder.save_state({"step": 1})
+        await desk.recorder._queue.join()
+    assert desk.recorder.dropped_objects == 1
+    desk.recorder.save_state({"step": 2})
+    assert await desk.recorder.wait_until_saved(5.0)
+    assert json.loads(desk.store.objects[STATE]) == {"step": 2}
+    await desk.recorder.close(1.0)
+
+
 async def test_no_step_waits_for_s3_that_is_away_or_that_was_waited_for_in_vain(tmp_path: Path) -> None:
     store = SlowStore()
     desk = Desk(store, tmp_path)
