@@ -18,7 +18,8 @@ from rlrun.api.run_sections.rollouts import TrajectoryStrategy
 class Turn:
     """One completion of the engine. `logprobs` has one entry per completion token."""
 
-    prompt_ids: list[int]
+    added_ids: list[int]
+    """Tokens of the prompt, without those that `share` found in an earlier turn."""
     completion_ids: list[int]
     logprobs: list[float]
     finish_reason: str | None = None
@@ -28,6 +29,40 @@ class Turn:
     """
     version: int = 0
     """Version of the policy that sampled the completion."""
+    before: "Turn | None" = field(default=None, repr=False, compare=False)
+    shared: int = 0
+    """Number of tokens of `before`, its prompt and its completion, that the prompt begins with."""
+
+    @property
+    def prompt_ids(self) -> list[int]:
+        """All tokens of the prompt."""
+        if self.before is None:
+            return self.added_ids
+        parts, turn, missing = [self.added_ids], self.before, self.shared
+        while missing:
+            if missing > turn.shared:
+                parts.append([*turn.added_ids, *turn.completion_ids][: missing - turn.shared])
+                missing = turn.shared
+            turn = turn.before or turn
+        ids: list[int] = []
+        for part in reversed(parts):
+            ids += part
+        return ids
+
+    def share(self, earlier: Sequence["Turn"]) -> None:
+        """Take the first tokens of the prompt from the longest earlier prompt that it begins with, and its completion.
+
+        Whole prompts of a conversation need memory that grows with the square of its turns.
+        """
+        prompt = self.prompt_ids
+        for turn in sorted(earlier, key=lambda one: one.shared + len(one.added_ids), reverse=True):
+            size = turn.shared + len(turn.added_ids)
+            # The last token first, as in `_begins_with`. So the last one of each prompt is kept.
+            if prompt[size - 1 : size] == turn.added_ids[-1:] and prompt[:size] == turn.prompt_ids:
+                same = common_length(turn.completion_ids, prompt[size:])
+                self.before, self.shared = turn, min(size + same, len(prompt) - 1)
+                self.added_ids = prompt[self.shared :]
+                return
 
 
 @dataclass(slots=True)
@@ -43,9 +78,9 @@ class TokenSequence:
     turn_starts: list[int] = field(default_factory=list)
     """Positions of the first sampled token of each turn. A turn may follow another one without tokens between them."""
 
-    def extend(self, turn: Turn) -> None:
+    def extend(self, turn: Turn, prompt_ids: list[int]) -> None:
         """Add a turn whose prompt starts with all tokens so far: the environment's tokens, then the completion."""
-        said = turn.prompt_ids[len(self.token_ids) :]
+        said = prompt_ids[len(self.token_ids) :]
         self.token_ids += said
         self.loss_mask += [False] * len(said)
         self.logprobs += [0.0] * len(said)
@@ -82,14 +117,14 @@ def build_trajectory(turns: Sequence[Turn], strategy: TrajectoryStrategy, seq_le
     sequences: list[TokenSequence] = []
     breaks = 0
     for turn in turns:
-        current = None
+        current, prompt_ids = None, turn.prompt_ids
         if strategy is TrajectoryStrategy.interleaved:
-            current = _longest_prefix(sequences, turn.prompt_ids)
+            current = _longest_prefix(sequences, prompt_ids)
             breaks += current is None and bool(sequences)
         if current is None:
             current = TokenSequence()
             sequences.append(current)
-        current.extend(turn)
+        current.extend(turn, prompt_ids)
     for sequence in sequences:
         sequence.truncate(seq_len)
     bridged = sum(turn.bridged for turn in turns)
@@ -107,3 +142,9 @@ def _begins_with(prompt_ids: list[int], ids: list[int]) -> bool:
     # The last token first: a copy of the prompt for each sequence of a long rollout would hold up the gateway.
     last_fits = not size or (size <= len(prompt_ids) and prompt_ids[size - 1] == ids[-1])
     return last_fits and prompt_ids[:size] == ids
+
+
+def common_length(one: Sequence[int], other: Sequence[int]) -> int:
+    """Return the number of equal tokens that both begin with."""
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((place for place, (left, right) in pairs if left != right), min(len(one), len(other)))

@@ -106,7 +106,9 @@ class LiveGroup:
 
     def record_turn(self, rollout: str, arrival: int, turn: Turn) -> None:
         """Record a turn. Turns are ordered by the arrival of their requests; responses may overtake one another."""
-        self.rollout_session(rollout).turns.append((arrival, turn))
+        turns = self.rollout_session(rollout).turns
+        turn.share([one for _, one in turns])
+        turns.append((arrival, turn))
         self.record_answer(rollout, arrival)
 
     def record_conversation(self, rollout: str, made: Conversation, last: Conversation | None) -> None:

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from rlrun_orchestrator.data.trajectories import Turn
+from rlrun_orchestrator.data.trajectories import Turn, common_length
 from rlrun_orchestrator.inference.gateway.token_text import token_text
 
 Messages = Sequence[Any]
@@ -112,7 +112,7 @@ def bridge(last: Conversation, until: RenderedChat, whole: Sequence[int]) -> lis
     before = last.prompt_ids
     if not last.ended or not starts_with(until.ids, before):
         return None
-    kept = _common_length(before, whole)
+    kept = common_length(before, whole)
     if "".join(token_text(until.names[kept : len(before)]).split()) not in ("", EMPTY_REASONING):
         return None
     answer, names = list(until.ids[len(before) :]), until.names[len(before) :]
@@ -183,8 +183,3 @@ def _shows(text: str, answer: Mapping[str, Any]) -> bool:
             return False
         place = found + len(part.strip())
     return True
-
-
-def _common_length(one: Sequence[int], other: Sequence[int]) -> int:
-    pairs = enumerate(zip(one, other, strict=False))
-    return next((place for place, (left, right) in pairs if left != right), min(len(one), len(other)))
