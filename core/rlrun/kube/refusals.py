@@ -11,17 +11,19 @@ OF_WEBHOOKS = ("failed calling webhook", "admission webhook ")
 """Parts of errors 500 of a webhook that does not answer, or that refuses. No name of an object has a space."""
 OWNER_LABELS = (RUN_UID_LABEL, SERVING_LABEL)
 ARTIFACTS = ("RLCheckpoint", "RLAdapter")
+REFUSED_DELETION = "The API server refused the deletion of "
+"""Begin of the message of a refused deletion."""
 
 
 class ObjectRefused(ApiError):
-    """Raised if an object cannot be written until a user or the platform team changes something.
+    """Raised if an object cannot be written or deleted until a user or the platform team changes something.
 
     `problem` says what to change, `subject` is the object as in its message.
     """
 
-    def __init__(self, obj: Obj, status: int, problem: Problem) -> None:
+    def __init__(self, obj: Obj, status: int, problem: Problem, action: str = "") -> None:
         self.subject = describe_object(obj)
-        super().__init__(status, problem.reason, problem.message, action=f"write {self.subject}")
+        super().__init__(status, problem.reason, problem.message, action=action or f"write {self.subject}")
         self.kind, self.name = str(obj["kind"]), str(obj["metadata"]["name"])
         self.problem = problem
 
@@ -36,6 +38,15 @@ def find_refusal(obj: Obj, error: ApiError) -> ObjectRefused | None:
         return None
     problem = explain_refusal(f"The API server refused {describe_object(obj)}", error.message)
     return ObjectRefused(obj, error.status, problem)
+
+
+def find_refused_deletion(kind: str, namespace: str, name: str, error: ApiError) -> ObjectRefused | None:
+    """Return the error as a refusal to delete the object, or None if the same request may succeed later by itself."""
+    if not _is_refusal(error):
+        return None
+    obj = {"kind": kind, "metadata": {"namespace": namespace, "name": name}}
+    problem = explain_refusal(f"{REFUSED_DELETION}{describe_object(obj)}", error.message)
+    return ObjectRefused(obj, error.status, problem, error.action)
 
 
 def find_other_owner(obj: Obj, existing: Obj) -> ObjectRefused | None:

@@ -23,7 +23,7 @@ from rlrun.kube.errors import ApiError
 from rlrun.kube.events import EventRecord
 from rlrun.kube.kinds import ALL, POD, POD_CONTROLLERS, RLRUN
 from rlrun.kube.objects import Obj, ObjectRef
-from rlrun.kube.refusals import ObjectRefused, find_refusal
+from rlrun.kube.refusals import ObjectRefused, find_refusal, find_refused_deletion
 from rlrun.storage.store import StoreError
 
 from rlrun_operator.cluster.events import write_events
@@ -70,13 +70,10 @@ class Applier:
         if plan.status_first:
             await self.report(observation.run, plan.status, plan.events)
             plan = replace(plan, events=())
-        # A controller that has changed since may have a pod that the plan does not know. Its event causes a reconcile.
-        versions = {c["metadata"]["uid"]: c["metadata"].get("resourceVersion") for c in observation.pod_controllers()}
-        for ref in plan.deletes:
-            version = ref.resource_version or versions.get(ref.uid)
-            await cluster.delete(ALL[ref.kind], namespace, ref.name, ref.uid, version, ref.grace_seconds)
-        plan = await self._write_children(observation, plan, now)
-        await self.report(observation.run, plan.status, plan.events, is_done=bool(plan.deletes))
+        refusal = await self._delete(observation, plan.deletes)
+        plan = await self._write_children(observation, plan, refusal, now)
+        await self.report(observation.run, plan.status, plan.events, is_done=bool(plan.deletes) and refusal is None)
+        error = error or refusal
         if isinstance(error, ObjectRefused):
             return plan
         if error is not None:
@@ -102,9 +99,33 @@ class Applier:
             return error
         return None
 
-    async def _write_children(self, observation: RunObservation, plan: Plan, now: datetime) -> Plan:
-        """Write the children until one is refused. Returns the plan with the refusal in its status."""
-        refusal = None
+    async def _delete(self, observation: RunObservation, refs: Sequence[ObjectRef]) -> ObjectRefused | None:
+        """Delete the objects. Returns the first refusal; raises the first other error when all others were tried."""
+        # A controller that has changed since may have a pod that the plan does not know. Its event causes a reconcile.
+        versions = {c["metadata"]["uid"]: c["metadata"].get("resourceVersion") for c in observation.pod_controllers()}
+        namespace, refusals, failures = observation.namespace, list[ObjectRefused](), list[ApiError]()
+        for ref in refs:
+            if (refusals or failures) and ref.kind not in (POD.kind, *POD_CONTROLLERS):
+                # What pods need stays while a pod may be left.
+                continue
+            version = ref.resource_version or versions.get(ref.uid)
+            try:
+                await self._cluster.delete(ALL[ref.kind], namespace, ref.name, ref.uid, version, ref.grace_seconds)
+            except ApiError as error:
+                refusal = find_refused_deletion(ref.kind, namespace, ref.name, error)
+                if refusal is None:
+                    failures.append(error)
+                else:
+                    _count_refusal(observation, refusal)
+                    refusals.append(refusal)
+        if failures:
+            raise failures[0]
+        return refusals[0] if refusals else None
+
+    async def _write_children(
+        self, observation: RunObservation, plan: Plan, refusal: ObjectRefused | None, now: datetime
+    ) -> Plan:
+        """Write the children until one is refused. Returns the plan with that or the earlier refusal in its status."""
         try:
             if plan.queue_label is not None:
                 labels = {QUEUE_LABEL: plan.queue_label}
@@ -122,7 +143,7 @@ class Applier:
             for refresh in plan.refreshes:
                 await self._refresh(observation.namespace, refresh)
         except ObjectRefused as error:
-            refusal = error
+            refusal = refusal or error
         return report_children(plan, refusal, now)
 
     async def _write_workload_status(self, status: WorkloadStatus) -> None:
@@ -143,8 +164,7 @@ class Applier:
         try:
             await self._cluster.apply_own(obj, is_new=is_new)
         except ObjectRefused as error:
-            ERRORS.labels(error.reason).inc()
-            log.info("run %s/%s: %s", observation.namespace, observation.name, error)
+            _count_refusal(observation, error)
             raise
 
     async def _refresh(self, namespace: str, refresh: ConfigRefresh) -> None:
@@ -236,6 +256,11 @@ class Applier:
         observation.run["metadata"].update(
             finalizers=finalizers, resourceVersion=run["metadata"].get("resourceVersion", metadata["resourceVersion"])
         )
+
+
+def _count_refusal(observation: RunObservation, refusal: ObjectRefused) -> None:
+    ERRORS.labels(refusal.reason).inc()
+    log.info("run %s/%s: %s", observation.namespace, observation.name, refusal)
 
 
 def _require_valid_status(run: str, status: Mapping[str, Any]) -> None:

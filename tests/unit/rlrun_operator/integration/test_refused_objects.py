@@ -362,6 +362,70 @@ async def test_pods_that_are_refused_to_a_replica_set_are_reported(world: World)
     assert world.status["reason"] == "QuotaExceeded"
 
 
+ORCHESTRATOR = "reverse-orchestrator-a1"
+
+
+@pytest.mark.parametrize("spec", [{"suspend": True}, {"stop": True}], ids=["suspended", "stopped"])
+@pytest.mark.parametrize("error", [WEBHOOK, UNANSWERED], ids=["refused", "webhook that does not respond"])
+async def test_a_refused_deletion_is_reported_and_holds_up_no_other(
+    world: World, spec: dict[str, Any], error: ApiError
+) -> None:
+    await train(world)
+    refuse(world, error, f"delete Job team/{ORCHESTRATOR}")
+    world.change_spec(**spec)
+    assert await world.reconcile() == 1, "no event follows"
+    assert [o["metadata"]["name"] for o in world.cluster.all("ReplicaSet", "Job")] == [ORCHESTRATOR]
+    refused = world.condition("ChildrenApplied")
+    assert (refused["status"], refused["reason"]) == ("False", "ObjectRefused")
+    assert refused["message"].startswith(f"The API server refused the deletion of Job team/{ORCHESTRATOR}: ")
+    assert [e["reason"] for e in world.cluster.events].count("ObjectRefused") == 1
+    status = world.status
+    world.clock.advance(10)
+    await world.reconcile()
+    assert world.status == status
+
+    del world.cluster.answers[f"delete Job team/{ORCHESTRATOR}"]
+    await world.reconcile()
+    assert world.cluster.all("Job") == []
+    assert world.condition("ChildrenApplied")["status"] == "True"
+
+
+async def test_policies_stay_while_the_deletion_of_what_could_make_pods_is_refused(world: World) -> None:
+    await train(world)
+    world.change_spec(suspend=True)
+    await world.reconcile()
+    world.cluster.objects = {key: o for key, o in world.cluster.objects.items() if key[0] != "Pod"}
+    refuse(world, WEBHOOK, "delete ServiceAccount team/reverse")
+    await world.reconcile()
+    assert world.cluster.all("NetworkPolicy")
+    assert world.condition("ChildrenApplied")["reason"] == "ObjectRefused"
+    del world.cluster.answers["delete ServiceAccount team/reverse"]
+    await world.reconcile()
+    assert world.cluster.all("NetworkPolicy", "ServiceAccount") == []
+
+
+async def test_a_deletion_that_may_succeed_later_holds_up_no_other(world: World) -> None:
+    await train(world)
+    refuse(world, OVERLOAD, f"delete Job team/{ORCHESTRATOR}")
+    world.change_spec(suspend=True)
+    with pytest.raises(ApiError, match="429"):
+        await world.reconcile()
+    assert [o["metadata"]["name"] for o in world.cluster.all("ReplicaSet", "Job")] == [ORCHESTRATOR]
+    assert world.status["phase"] == "Running", "the status is written after what it reports"
+
+
+async def test_a_finished_run_is_not_deleted_while_a_deletion_is_refused(make_world: Callable[..., World]) -> None:
+    world = make_world(ttlSecondsAfterFinished=0)
+    await train(world)
+    refuse(world, WEBHOOK, "delete ReplicaSet team/reverse-trainer")
+    world.change_spec(stop=True)
+    world.clock.advance(3600)
+    await world.reconcile(3)
+    assert [o["metadata"]["name"] for o in world.cluster.all("ReplicaSet", "Job")] == ["reverse-trainer"]
+    assert world.condition("ChildrenApplied")["reason"] == "ObjectRefused"
+    assert world.run
+
+
 async def test_an_object_with_the_runs_label_and_another_owner_stays(world: World) -> None:
     monitoring = {**foreign("Service", "monitoring"), "spec": {}}
     monitoring["metadata"]["labels"] = {"rlrun.dev/run": "reverse"}

@@ -14,7 +14,7 @@ from rlrun.constants import ConditionType, Reason
 from rlrun.kube.conditions import find_condition, seconds
 from rlrun.kube.errors import ApiError
 from rlrun.kube.objects import Obj
-from rlrun.kube.refusals import ObjectRefused
+from rlrun.kube.refusals import REFUSED_DELETION, ObjectRefused
 from rlrun.protocol.problem import Problem
 
 from rlrun_operator.planning.diagnosis.readiness import blocking_problem
@@ -28,13 +28,14 @@ LONGEST_PAUSE_SECONDS = 30.0
 
 
 def report_children(plan: Plan, refusal: ObjectRefused | None, now: datetime) -> Plan:
-    """Return the plan with a status that reports the refused child, or that none is refused now."""
+    """Return the plan with a status that reports the refusal of a child or deletion, or that none is refused now."""
     if plan.status is None:
         return plan
     known = find_condition(plan.status, ConditionType.CHILDREN_APPLIED)
     replaced = {None if known is None else known.reason}
     if refusal is None:
-        if not plan.writes_children:
+        was_deletion = known is not None and known.message.startswith(REFUSED_DELETION)
+        if not plan.writes_children and not was_deletion:
             return plan
         status = _with_acceptance(plan.status, ConditionType.CHILDREN_APPLIED, now)
         return replace(plan, status=_with_reason(status, replaced, now))

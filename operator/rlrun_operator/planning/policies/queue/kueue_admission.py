@@ -150,7 +150,7 @@ def _build_workload(
 def _clear_refusal(decision: Decision, status: RLRunStatus) -> StatusChange:
     """Clear an earlier refusal of the Workload, which the API server has since accepted."""
     known = find_condition(status, ConditionType.CHILDREN_APPLIED)
-    if decision.action is not Action.WAIT or decision.create is not None or known is None:
+    if decision.action is not Action.WAIT or decision.create is not None or decision.deletes or known is None:
         return StatusChange()
     if known.status is ConditionStatus.true:
         return StatusChange()
