@@ -74,16 +74,16 @@ class Applier:
         plan = await self._write_children(observation, plan, refusal, now)
         await self.report(observation.run, plan.status, plan.events, is_done=bool(plan.deletes) and refusal is None)
         error = error or refusal
-        if isinstance(error, ObjectRefused):
-            return plan
-        if error is not None:
+        if error is not None and not isinstance(error, ObjectRefused):
             raise error
-        await self._remove(observation, plan.removals)
-        if plan.purge is not None:
-            await self._artifacts.purge(observation.s3_variables, plan.purge)
-        if plan.remove_finalizer:
+        if error is None:
+            await self._remove(observation, plan.removals)
+            if plan.purge is not None:
+                await self._artifacts.purge(observation.s3_variables, plan.purge)
+        # A run whose files stay waits for no object.
+        if plan.remove_finalizer and (error is None or plan.purge is None):
             await self._set_finalizers(observation, [f for f in _finalizers(observation.run) if f != FINALIZER])
-        if plan.delete_run:
+        if plan.delete_run and error is None:
             version = observation.run["metadata"].get("resourceVersion")
             await cluster.delete(RLRUN, namespace, observation.name, observation.uid, version)
         return plan

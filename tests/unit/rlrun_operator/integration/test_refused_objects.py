@@ -324,22 +324,56 @@ async def test_a_refusal_ends_only_when_s3_is_listed_again(world: World, monkeyp
     assert world.condition("ArtifactsRecorded")["status"] == "False"
 
 
-async def test_the_deletion_of_a_run_waits_for_an_object_that_it_keeps(make_world: Callable[..., World]) -> None:
-    world = make_world(artifactPolicy="Delete")
+async def delete_with_a_kept_checkpoint(world: World, error: ApiError) -> None:
+    """As far as the run having no pods, while its checkpoint, from which another run starts, cannot be freed."""
     await train(world)
     await world.reconcile(2)
     other = run_object(checkpointId=CHECKPOINT)
     other["metadata"] |= {"name": "next", "uid": "uid-2"}
     world.cluster.put(other)
     run = world.run
-    run["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    run["metadata"]["deletionTimestamp"] = world.clock.now.isoformat()
     world.cluster.put(run)
-    refuse(world, WEBHOOK, f"apply RLCheckpoint team/{CHECKPOINT}")
+    refuse(world, error, f"apply RLCheckpoint team/{CHECKPOINT}")
     await world.reconcile(3)
     assert world.cluster.all("ReplicaSet", "Job") == [], "the pods end all the same"
     world.cluster.objects = {key: o for key, o in world.cluster.objects.items() if key[0] != "Pod"}
     await world.reconcile(3)
     assert world.run["metadata"]["finalizers"]
+
+
+@pytest.mark.parametrize("ends", ["time", "annotation"])
+async def test_the_wait_for_an_object_that_is_kept_ends(make_world: Callable[..., World], ends: str) -> None:
+    world = make_world(artifactPolicy="Delete")
+    await delete_with_a_kept_checkpoint(world, UNANSWERED)
+    refused = world.condition("ArtifactsRecorded")
+    assert (refused["status"], refused["reason"]) == ("False", "ObjectRefused")
+    assert f"RLCheckpoint team/{CHECKPOINT}" in refused["message"]
+    if ends == "time":
+        world.clock.advance(world.settings.artifact_deletion_seconds)
+    else:
+        run = world.run
+        run["metadata"].setdefault("annotations", {})["rlrun.dev/skip-artifact-deletion"] = "true"
+        world.cluster.put(run)
+    await world.reconcile()
+    assert world.cluster.find("RLRun", "reverse") is None
+    assert world.artifacts.folders
+    assert [e["reason"] for e in world.cluster.events].count("ArtifactsNotDeleted") == 1
+
+
+async def test_an_error_that_may_pass_costs_no_object_that_is_kept(make_world: Callable[..., World]) -> None:
+    world = make_world(artifactPolicy="Delete")
+    await delete_with_a_kept_checkpoint(world, UNANSWERED)
+    refuse(world, OVERLOAD, f"apply RLCheckpoint team/{CHECKPOINT}")
+    world.clock.advance(world.settings.artifact_deletion_seconds)
+    with pytest.raises(ApiError, match="429"):
+        await world.reconcile()
+    assert world.run["metadata"]["finalizers"]
+
+
+async def test_the_deletion_of_a_run_waits_for_an_object_that_it_keeps(make_world: Callable[..., World]) -> None:
+    world = make_world(artifactPolicy="Delete")
+    await delete_with_a_kept_checkpoint(world, WEBHOOK)
     assert world.artifacts.folders
 
     del world.cluster.answers[f"apply RLCheckpoint team/{CHECKPOINT}"]
