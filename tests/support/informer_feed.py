@@ -36,9 +36,10 @@ class InformerFeed:
         for obj in before.values():
             self._tell("DELETED", obj)
 
-    def forget_changes(self) -> None:
-        """Send no event of the changes until now: watches lag behind."""
-        self._known = {key: copied(obj) for key, obj in self._cluster.objects.items()}
+    def forget_changes(self, *kinds: str) -> None:
+        """Send no event of the changes until now, of these kinds or of all: watches lag behind."""
+        known = {key: copied(obj) for key, obj in self._cluster.objects.items() if not kinds or key[0] in kinds}
+        self._known = known if not kinds else {**self._known, **known}
 
     def _tell(self, event: str, obj: Obj) -> None:
         kind = ALL[obj["kind"]]

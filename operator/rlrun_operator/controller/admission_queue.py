@@ -24,7 +24,7 @@ from rlrun.kube.objects import Obj, label
 
 from rlrun_operator.config.quantities import from_millis, to_millis
 from rlrun_operator.config.settings import OperatorSettings
-from rlrun_operator.planning.plan.admission import Admission, Admitted, Refused, Waiting
+from rlrun_operator.planning.plan.admission import Admission, Admitted, PlaceUnconfirmed, Refused, Waiting
 from rlrun_operator.planning.plan.observation import RunKey, RunObservation
 from rlrun_operator.planning.plan.status_builder import is_true
 from rlrun_operator.planning.plan.stored_status import is_finished
@@ -91,17 +91,23 @@ class AdmissionQueue:
         self._is_changed = True
 
     def answer(self, observation: RunObservation, now: datetime) -> Admission | None:
-        """Return the answer to an observed run. Runs that get a place by it, or come nearer to one, are woken."""
+        """Return the answer to an observed run. Runs that get a place by it, or come nearer to one, are woken.
+
+        Raises PlaceUnconfirmed.
+        """
         key = RunKey(observation.namespace, observation.name)
         # Deleted runs of the same name keep their places until their pods have ended.
-        self._keep(key, {observation.uid, *_uids_of_pods(observation.pods, now)}, waiting=observation.uid)
+        kept = {observation.uid, *_uids_of_pods(observation.pods, now)}
+        for uid in self._others(key, kept, waiting=observation.uid):
+            self._give_back(uid, observation)
         admission = self._answer(key, observation, now)
         self._refresh(now)
         return admission
 
     def on_run_deleted(self, key: RunKey, pods: Iterable[Obj], now: datetime) -> bool:
         """Forget a run that does not exist, except while its pods may run. Returns True if they may."""
-        self._keep(key, _uids_of_pods(pods, now))
+        for uid in self._others(key, _uids_of_pods(pods, now)):
+            self._remove(uid)
         self._refresh(now)
         return any(entry.key == key for entry in self._entries.values())
 
@@ -142,7 +148,7 @@ class AdmissionQueue:
             if admitted is not None and has_pods:
                 known = self._limited_resources(requests_of_pods(observation, now)) if known is None else known
                 return self._admit(key, uid, status, admitted, known, is_confirmed, observation.priority)
-            self._remove(uid)
+            self._give_back(uid, observation)
             return None
         demand = self._limited_resources(request.total)
         grew = known is not None and any(demand[name] > known.get(name, 0) for name in demand)
@@ -151,11 +157,11 @@ class AdmissionQueue:
             return self._admit(key, uid, status, admitted, kept, is_confirmed, observation.priority)
         exceeded = exceeded_capacity(demand, self._limits)
         if exceeded:
-            self._remove(uid)
+            self._give_back(uid, observation)
             return Refused(exceeding_problem(exceeded, request, self._limits))
         if admitted is not None:
             # It has grown between two attempts, and asks for the larger place.
-            self._remove(uid)
+            self._give_back(uid, observation)
             # A place that was never written was given for a demand that is outdated: the run keeps its turn.
             stored, entry = None if is_confirmed else stored, None
         return self._ask(key, observation, status, stored, entry, demand, now)
@@ -258,11 +264,20 @@ class AdmissionQueue:
         if self._entries.pop(uid, None) is not None:
             self._is_changed = True
 
-    def _keep(self, key: RunKey, placed: Collection[str], waiting: str = "") -> None:
-        """Remove the runs of that name, except those with a place and the waiting one that are given by their uids."""
-        for entry in [e for e in self._entries.values() if e.key == key]:
-            if entry.uid != waiting if entry.admitted_time is None else entry.uid not in placed:
-                self._remove(entry.uid)
+    def _give_back(self, uid: str, observation: RunObservation) -> None:
+        """Remove a run. Raises PlaceUnconfirmed if its place would be given back because of what informers tell."""
+        entry = self._entries.get(uid)
+        if observation.is_cached and entry is not None and entry.admitted_time is not None:
+            raise PlaceUnconfirmed(f"{entry.key} may have pods")
+        self._remove(uid)
+
+    def _others(self, key: RunKey, placed: Collection[str], waiting: str = "") -> list[str]:
+        """Return the uids of the runs of that name, without those that are given: with a place, and waiting."""
+        return [
+            entry.uid
+            for entry in self._entries.values()
+            if entry.key == key and entry.uid not in ((waiting,) if entry.admitted_time is None else placed)
+        ]
 
     def _limited_resources(self, requests: Demand) -> dict[str, int]:
         return {name: requests.get(name, 0) for name in self._limits.capacity}

@@ -18,7 +18,7 @@ from rlrun_operator.config.settings import OperatorSettings
 from rlrun_operator.controller.applier import Applier
 from rlrun_operator.controller.observer import Observer
 from rlrun_operator.planning.plan.actions import Plan
-from rlrun_operator.planning.plan.admission import Admission
+from rlrun_operator.planning.plan.admission import Admission, PlaceUnconfirmed
 from rlrun_operator.planning.plan.observation import RunKey, RunObservation
 from rlrun_operator.planning.plan.status_builder import to_clock
 from rlrun_operator.planning.plan_run import plan_run
@@ -36,8 +36,10 @@ class AdmissionSource(Protocol):
     """Queue that decides when runs begin."""
 
     def answer(self, observation: RunObservation, now: datetime) -> Admission | None:
-        """Return the answer to the observed run, or None if no queue decides about it or it does not request a
-        place."""
+        """Return the answer to the observed run, or None if no queue decides about it or it does not request a place.
+
+        Raises PlaceUnconfirmed.
+        """
         ...
 
     def on_run_deleted(self, key: RunKey, pods: Iterable[Obj], now: datetime) -> bool:
@@ -129,7 +131,10 @@ class Reconciler:
         if observation is None:
             return None, Plan(), now
         if self._queue is not None:
-            observation = replace(observation, admission=self._queue.answer(observation, now))
+            try:
+                observation = replace(observation, admission=self._queue.answer(observation, now))
+            except PlaceUnconfirmed:
+                return await self._observe(key, is_fresh=True)
         return observation, plan_run(observation, self._settings, now), now
 
     async def _carry_out(self, key: RunKey, observation: RunObservation, plan: Plan, now: datetime) -> float | None:

@@ -36,4 +36,8 @@ class Refused:
     """Why, and what to change."""
 
 
+class PlaceUnconfirmed(Exception):
+    """The run would lose its place because of what informers tell. What is true now must be read for the answer."""
+
+
 Admission = Admitted | Waiting | Refused

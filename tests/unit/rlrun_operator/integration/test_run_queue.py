@@ -5,6 +5,8 @@ from typing import Any
 
 import pytest
 from rlrun.kube.errors import ApiError
+from rlrun.kube.objects import Obj
+from rlrun.kube.requests import KubeRequest
 from rlrun_operator.controller.admission_queue import OFFER_SECONDS
 from rlrun_operator.planning.plan.admission import Admitted
 from rlrun_operator.planning.plan.observation import RunKey
@@ -144,6 +146,56 @@ async def test_a_place_is_given_back_when_the_pods_have_ended_and_the_next_is_wo
     assert await runs.wake_up() == ["second"]
     assert runs.phases("second") == ["Pending"]
     assert runs.started() == {"second"}
+
+
+@pytest.mark.parametrize("end", ["suspended", "made again"])
+async def test_a_silent_watch_of_pods_gives_no_place_back(end: str) -> None:
+    runs = QueuedRuns(**ONE_PLACE)
+    runs.add("first", "second")
+    feed = runs.world.follow().feed
+    assert feed is not None
+    await runs.settle()
+    runs.start_pods()
+    runs.hold_pods()
+    feed.forget_changes()
+    if end == "suspended":
+        runs.change("first", suspend=True)
+        feed.deliver()
+        await runs.look("first")
+        assert runs.cluster.all("ReplicaSet", "Job") == [], "its pods are ending"
+        feed.forget_changes("Pod")
+        feed.deliver()
+    else:
+        del runs.cluster.objects["RLRun", "team", "first"]
+        runs.clock.advance(1)
+        again = run_object("first", "team", "uid-again")
+        again["metadata"]["creationTimestamp"] = runs.clock.now.isoformat()
+        runs.cluster.put(again)
+        feed.deliver()
+    send = runs.cluster.send
+
+    async def look_at_second(request: KubeRequest) -> Obj:
+        answer = await send(request)
+        if str(request) == "list pods in namespace team":
+            runs.cluster.send = send  # type: ignore[method-assign]
+            await runs.look("second")
+        return answer
+
+    runs.cluster.send = look_at_second  # type: ignore[method-assign]
+    await runs.look("first")
+    assert runs.cluster.send == send, "the place was confirmed"
+    assert runs.phases("second") == ["Queued"]
+    assert "second" not in runs.started()
+
+    runs.end_pods()
+    for old in runs.cluster.all("Pod", "ReplicaSet", "Job"):
+        del runs.cluster.objects[old["kind"], "team", old["metadata"]["name"]]
+    feed.deliver()
+    await runs.look("first")
+    await runs.wake_up()
+    assert sorted(runs.phases("first", "second")) == (
+        ["Pending", "Suspended"] if end == "suspended" else ["Pending", "Queued"]
+    ), "each place is given once"
 
 
 async def test_a_completed_run_gives_its_place_back() -> None:
