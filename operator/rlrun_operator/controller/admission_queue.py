@@ -312,8 +312,6 @@ class AdmissionQueue:
             since = stored.since or stored.admitted_time
             return _Entry(key, metadata["uid"], since, demand, stored.priority, stored.admitted_time, True)
         if stored is not None and stored.since is not None:
-            if demand is None:
-                return None
             return _Entry(key, metadata["uid"], stored.since, demand, stored.priority, blocked_time=stored.blocked_time)
         if (began := _beginning(status)) is not None:
             return _Entry(key, metadata["uid"], began, admitted_time=began)

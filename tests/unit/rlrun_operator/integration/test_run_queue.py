@@ -422,6 +422,23 @@ async def test_another_limited_resource_counts_for_runs_that_have_their_place() 
     assert runs.phases("c") == ["Queued"]
 
 
+async def test_those_who_wait_keep_their_turn_when_another_resource_is_limited() -> None:
+    runs = QueuedRuns(model=with_gpus(4), capacity={GPU: "4"})
+    runs.add("first", "z-early", "a-late")
+    for name in ("first", "z-early", "a-late"):
+        await runs.look(name)
+    assert runs.phases("first", "z-early", "a-late") == ["Pending", "Queued", "Queued"]
+    runs.change("first", stop=True)
+    await runs.look("first")
+    await runs.look("first")
+    assert not runs.place("first")
+    runs.restart(capacity={GPU: "4", "cpu": "100"})
+    await runs.look("a-late")
+    assert runs.phases("a-late") == ["Queued"]
+    await runs.settle()
+    assert runs.started() == {"z-early"}
+
+
 async def test_a_place_given_for_an_outdated_demand_costs_a_run_no_turn() -> None:
     """The first of the two observations of a look may be older than a change of the model."""
     runs = QueuedRuns(model=with_gpus(4), capacity={GPU: "7"})
