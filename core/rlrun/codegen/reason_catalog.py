@@ -1197,7 +1197,7 @@ EVENTS = _section(
     (
         Reason.LOST_POD_DELETED,
         "A pod did not end within its grace period and 30 s more, because its node does not answer. Its object was "
-        "deleted, and another pod replaces it.",
+        "deleted, so that the run does not wait for it.",
         "Repair the node, or remove it with `kubectl delete node`.",
     ),
     (

@@ -15,11 +15,11 @@ from datetime import datetime, timedelta
 
 from rlrun.api.run import RLRunSpec
 from rlrun.api.run_status import RLRunStatus
-from rlrun.constants import Reason, Role
+from rlrun.constants import FIELD_MANAGER, MANAGED_BY_LABEL, RUN_UID_LABEL, Reason, Role
 from rlrun.kube.conditions import parse_time, seconds
 from rlrun.kube.events import EventRecord
 from rlrun.kube.kinds import POD
-from rlrun.kube.objects import Obj, ObjectRef, attempt_of
+from rlrun.kube.objects import Obj, ObjectRef, attempt_of, label
 from rlrun.kube.pods import is_alive, is_evicted_by_taint, is_leaving, is_node_silent, node_of, role_of
 from rlrun.protocol.problem import Problem
 
@@ -41,16 +41,17 @@ def delete_lost_pods(
     """Delete the pods whose nodes have not confirmed their end in time, with the Job of a lost orchestrator.
 
     The Job goes too: it keeps a finalizer on its pod until the kubelet reports the end. The next reconcile that finds
-    no pod of it creates the Job again.
+    no pod of it creates the Job again. The run waits for the pods of an earlier run of its name, so these go as well.
     """
-    nodes = observation.lost_nodes
-    ends = [(pod, end) for pod in observation.own_pods if (end := lost_at(pod, nodes)) is not None]
+    pods = [pod for pod in observation.pods if label(pod, MANAGED_BY_LABEL) == FIELD_MANAGER]
+    ends = [(pod, end) for pod in pods if (end := lost_at(pod, observation.lost_nodes)) is not None]
     if not ends:
         return None
     lost = [pod for pod, end in ends if end <= now]
+    own = [pod for pod in lost if label(pod, RUN_UID_LABEL) == observation.uid]
     # Without a grace period, the pod only waits for its finalizer.
     kept = [pod for pod in lost if pod["metadata"].get("deletionGracePeriodSeconds") != 0]
-    attempts = {attempt_of(pod) for pod in lost if role_of(pod) == Role.orchestrator}
+    attempts = {attempt_of(pod) for pod in own if role_of(pod) == Role.orchestrator}
     jobs = [job for attempt in attempts if (job := orchestrator_job(observation, attempt)) is not None]
     part = PlanPart(
         deletes=(
@@ -65,7 +66,7 @@ def delete_lost_pods(
     if isinstance(resolved, Problem) or all(builds_same(observation, status, settings, resolved, j) for j in current):
         return part
     # This operator is newer than the attempt, whose processes may not understand an orchestrator of now.
-    problem = Problem(reason=Reason.NODE_UNREACHABLE, message=_message(lost[0]))
+    problem = Problem(reason=Reason.NODE_UNREACHABLE, message=_message(own[0]))
     return part.then(plan_restart(observation, status, settings, now, problem, counts_toward_max=False))
 
 
@@ -83,5 +84,5 @@ def lost_at(pod: Obj, lost_nodes: Collection[str]) -> datetime | None:
 def _message(pod: Obj) -> str:
     return (
         f"Pod {pod['metadata']['name']} has not ended {LOST_AFTER.total_seconds():.0f} s after its grace period: its "
-        f"node {node_of(pod)} does not answer. The pod was deleted, and another one replaces it."
+        f"node {node_of(pod)} does not answer. The operator deleted the pod."
     )

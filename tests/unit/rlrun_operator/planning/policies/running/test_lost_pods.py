@@ -9,7 +9,7 @@ from rlrun.kube.objects import Obj
 from rlrun.protocol.orchestrator import RunPhase, RunStatus
 from rlrun_operator.planning.policies.running.lost_pods import lost_at
 
-from tests.support.cluster_objects import pod
+from tests.support.cluster_objects import pod, run_object
 from tests.support.fake_cluster import KUBELET, TRACKING
 from tests.support.fake_kubelet import step_kubelet
 from tests.support.operator_world import World
@@ -234,6 +234,44 @@ async def test_the_next_attempt_does_not_wait_for_a_lost_pod(running: World) -> 
     running.clock.advance(GRACE + 30)
     await running.reconcile(4)
     assert running.cluster.find("Job", "reverse-orchestrator-a2") is not None
+
+
+@pytest.mark.parametrize("role", ["orchestrator", "trainer"])
+async def test_a_run_made_again_under_its_name_does_not_wait_for_a_lost_pod(running: World, role: str) -> None:
+    go_silent(running, role)
+    running.cluster.request_deletion(running.run)
+    running.cluster.put(run_object(uid="uid-2"))
+    evict(running, role)
+    await running.reconcile()
+    assert len(pods_of(running, role)) == 1
+    assert running.status["reason"] == "WaitingForPreviousPods"
+    running.clock.advance(GRACE + 30)
+    await running.reconcile(2)
+    assert pods_of(running, role) == []
+    assert running.cluster.find("Job", JOB) is not None
+    (event,) = [e for e in running.cluster.events if e["reason"] == "LostPodDeleted"]
+    assert NODE in event["message"]
+
+
+async def test_a_lost_pod_of_an_earlier_run_leaves_the_orchestrator_alone(running: World) -> None:
+    """A watch that lags behind hides a pod until the run that came after it has started."""
+    lost = pod("orchestrator", run_uid="uid-0")
+    name, lost["metadata"]["labels"]["app.kubernetes.io/managed-by"] = lost["metadata"]["name"], "rlrun-operator"
+    running.cluster.put(lost)
+    go_silent(running, "orchestrator")
+    evict(running, "orchestrator")
+    for held in pods_of(running, "orchestrator"):
+        if held["metadata"]["name"] == name:
+            held["metadata"]["finalizers"] = [KUBELET]
+        else:
+            held["status"]["conditions"] = [READY, CONTAINERS_READY]
+            del held["metadata"]["deletionTimestamp"]
+        running.cluster.put(held)
+    job = running.cluster.find("Job", JOB)
+    running.clock.advance(GRACE + 30)
+    await running.reconcile()
+    assert running.cluster.find("Pod", name) is None
+    assert running.cluster.find("Job", JOB) == job
 
 
 async def test_an_orchestrator_of_an_older_version_is_replaced_with_its_attempt(running: World) -> None:
