@@ -9,7 +9,7 @@ import signal
 import socket
 import time
 import uuid
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime
 from typing import Any
 
@@ -112,13 +112,6 @@ class Operator:
         # Each watch occupies a connection. Neither they nor the Lease wait for other requests.
         watcher = AsyncKubeClient(AsyncApiTransport(configuration, connections=0, on_request=count_request))
         informers = self._informers(watcher)
-        limit = RateLimit(self._settings.api.qps, self._settings.api.burst, time.monotonic)
-        transport = AsyncApiTransport(await self._configure(), on_request=count_request)
-        objects = RunObjects(RateLimitedTransport(transport, limit), informers)
-        poller = HttpOrchestratorClient(
-            self._settings.status_url_template, self._queue.add, self._settings.poll_seconds
-        )
-        runner = web.AppRunner(web_app(self._heartbeat.is_alive, self.not_ready, REGISTRY), access_log=None)
         lease = LeaderElection(
             watcher,
             self._settings.lease_namespace,
@@ -126,6 +119,14 @@ class Operator:
             self._identity,
             duration=self._settings.lease_seconds,
         )
+        limit = RateLimit(self._settings.api.qps, self._settings.api.burst, time.monotonic)
+        check = functools.partial(check_request, lease.is_held)
+        transport = AsyncApiTransport(await self._configure(), on_request=check)
+        objects = RunObjects(RateLimitedTransport(transport, limit), informers)
+        poller = HttpOrchestratorClient(
+            self._settings.status_url_template, self._queue.add, self._settings.poll_seconds
+        )
+        runner = web.AppRunner(web_app(self._heartbeat.is_alive, self.not_ready, REGISTRY), access_log=None)
         artifacts = S3ArtifactStore(self._settings.s3_threads, lease.is_held)
         phases = RunPhaseCollector(
             lambda: (run.phase for run in informers.runs()), lambda: len(self._queue), lambda: self._queue.delayed
@@ -326,6 +327,13 @@ class Operator:
 def count_request(request: KubeRequest) -> None:
     """Count a request to the API server."""
     API_REQUESTS.labels(request.verb.name.lower(), request.kind.plural).inc()
+
+
+def check_request(may_write: Callable[[], bool], request: KubeRequest) -> None:
+    """Count a request to the API server that is sent now. Raises LeaseLost for a write without the Lease."""
+    if request.method != "GET" and not may_write():
+        raise LeaseLost("The Lease may be lost, so nothing more is written to the API server")
+    count_request(request)
 
 
 def readers(checkpoint: CachedObject) -> set[str]:

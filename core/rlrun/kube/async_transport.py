@@ -58,7 +58,9 @@ class AsyncApiTransport(AsyncTransport):
         connections: int = CONNECTIONS,
         on_request: Callable[[KubeRequest], None] | None = None,
     ) -> None:
-        """`connections`: maximum number at a time; more requests wait. 0: no maximum. `on_request` counts requests."""
+        """`connections`: maximum number at a time; more requests wait. 0: no maximum. `on_request` is called
+        before each request, which is not sent if it raises an error.
+        """
         self._configuration = configuration
         self._on_request = on_request or (lambda _: None)
         self._host = str(configuration.host)

@@ -17,7 +17,7 @@ from datetime import datetime, timedelta
 
 from rlrun.api.base.phases import Phase
 from rlrun.api.run_status import RLRunStatus, RunQueue
-from rlrun.constants import RUN_UID_LABEL, ConditionType, Reason
+from rlrun.constants import CONFLICT, RUN_UID_LABEL, ConditionType, Reason
 from rlrun.kube.conditions import find_condition, parse_time, seconds
 from rlrun.kube.errors import ApiError
 from rlrun.kube.objects import Obj, label
@@ -114,10 +114,10 @@ class AdmissionQueue:
     def on_reconcile_failed(self, key: RunKey, run: Obj | None, error: Exception, now: datetime) -> None:
         """Give the place of a run that cannot be reconciled to the next one, unless it may be in its status already.
 
-        After a temporary error the run keeps its turn: it is reconciled again at once, and its turn ends by itself
-        after `OFFER_SECONDS`.
+        After a temporary error, or a change of the run meanwhile, it keeps its turn: it is reconciled again at once,
+        and its turn ends by itself after `OFFER_SECONDS`.
         """
-        if isinstance(error, ApiError) and error.is_temporary:
+        if isinstance(error, ApiError) and (error.is_temporary or error.status == CONFLICT):
             return
         stored = RLRunStatus.parse((run or {}).get("status")).queue
         was_written = stored is not None and stored.admitted_time is not None

@@ -128,10 +128,7 @@ class Applier:
         """Write the children until one is refused. Returns the plan with that or the earlier refusal in its status."""
         try:
             if plan.queue_label is not None:
-                labels = {QUEUE_LABEL: plan.queue_label}
-                await self._cluster.patch(
-                    RLRUN, observation.namespace, observation.name, {"metadata": {"labels": labels}}
-                )
+                await self._change_run(observation, labels={QUEUE_LABEL: plan.queue_label})
             if plan.workload_status is not None:
                 await self._write_workload_status(plan.workload_status)
             workloads = [obj for obj in plan.applies if obj["kind"] in POD_CONTROLLERS]
@@ -226,17 +223,23 @@ class Applier:
         metadata = run["metadata"]
         name, namespace = metadata["name"], metadata["namespace"]
         _require_valid_status(f"{namespace}/{name}", new)
-        # The uid makes the API server reject the status if the run was deleted and created again.
+        # The uid makes the API server reject the status if the run was deleted and created again, the version if it has
+        # changed: this operator may lose the Lease while the request is under way, and the next one decides.
         written = await self._cluster.apply_status(
             {
                 "apiVersion": API_VERSION,
                 "kind": "RLRun",
-                "metadata": {"name": name, "namespace": namespace, "uid": metadata["uid"]},
+                "metadata": {
+                    "name": name,
+                    "namespace": namespace,
+                    "uid": metadata["uid"],
+                    "resourceVersion": metadata["resourceVersion"],
+                },
                 "status": new,
             }
         )
         run["status"] = new
-        metadata["resourceVersion"] = written["metadata"].get("resourceVersion", metadata.get("resourceVersion"))
+        metadata["resourceVersion"] = written["metadata"].get("resourceVersion", metadata["resourceVersion"])
         STATUS_WRITES.inc()
         if new.get("phase") != old.get("phase"):
             RUN_PHASES.labels(new.get("phase", "")).inc()
@@ -246,16 +249,20 @@ class Applier:
         return True
 
     async def _set_finalizers(self, observation: RunObservation, finalizers: list[str]) -> None:
-        metadata = {"finalizers": finalizers, "resourceVersion": observation.run["metadata"]["resourceVersion"]}
         try:
-            run = await self._cluster.patch(RLRUN, observation.namespace, observation.name, {"metadata": metadata})
+            await self._change_run(observation, finalizers=finalizers)
         except ApiError as error:
             if error.status == 404:
                 return
             raise
-        observation.run["metadata"].update(
-            finalizers=finalizers, resourceVersion=run["metadata"].get("resourceVersion", metadata["resourceVersion"])
-        )
+        observation.run["metadata"]["finalizers"] = finalizers
+
+    async def _change_run(self, observation: RunObservation, **changes: Any) -> None:
+        """Change fields of the run's metadata. Raises ApiError, 409 if the run has changed since it was read."""
+        metadata = observation.run["metadata"]
+        change = {"metadata": {**changes, "resourceVersion": metadata["resourceVersion"]}}
+        run = await self._cluster.patch(RLRUN, observation.namespace, observation.name, change)
+        metadata["resourceVersion"] = run["metadata"].get("resourceVersion", metadata["resourceVersion"])
 
 
 def _count_refusal(observation: RunObservation, refusal: ObjectRefused) -> None:

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from rlrun.api.base.phases import ArtifactPhase, Phase
 from rlrun.api.run_status import RLRunStatus
-from rlrun.constants import RUN_UID_LABEL
+from rlrun.constants import CONFLICT, RUN_UID_LABEL
 from rlrun.kube.errors import TOO_LARGE, ApiError
 from rlrun.kube.kinds import POD_CONTROLLERS
 from rlrun.kube.objects import Obj, label, phase_of
@@ -96,12 +96,13 @@ class Reconciler:
             observation, plan, now = await self._observe(key)
             if observation is None or (observation.is_cached and needs_confirmation(observation, plan, is_new=is_new)):
                 observation, plan, now = await self._observe(key, is_fresh=True)
-            if observation is None:
-                self._forget_names(key, now)
-                self._settled.pop(key, None)
-                self._warm_starts.pop(key, None)
-                self._observer.forget(key)
-                return await self._end(key)
+            try:
+                return await self._carry_out(key, observation, plan, now)
+            except ApiError as error:
+                if error.status != CONFLICT:
+                    raise
+                log.info("%s has changed since it was read, and is read again: %s", key, error)
+            observation, plan, now = await self._observe(key, is_fresh=True)
             return await self._carry_out(key, observation, plan, now)
         except Exception as error:
             if self._queue is not None:
@@ -137,7 +138,15 @@ class Reconciler:
                 return await self._observe(key, is_fresh=True)
         return observation, plan_run(observation, self._settings, now), now
 
-    async def _carry_out(self, key: RunKey, observation: RunObservation, plan: Plan, now: datetime) -> float | None:
+    async def _carry_out(
+        self, key: RunKey, observation: RunObservation | None, plan: Plan, now: datetime
+    ) -> float | None:
+        if observation is None:
+            self._forget_names(key, now)
+            self._settled.pop(key, None)
+            self._warm_starts.pop(key, None)
+            self._observer.forget(key)
+            return await self._end(key)
         if is_settled(observation, plan):
             self._settled[key] = str(observation.run["metadata"].get("resourceVersion"))
             self._observer.forget(key)

@@ -5,16 +5,18 @@ from typing import Any, cast
 
 import pytest
 from rlrun.kube.informer import ObjectChange
-from rlrun.kube.kinds import ALL, DEPLOYMENT, JOB, POD, RLADAPTER, RLCHECKPOINT, WORKLOAD
+from rlrun.kube.kinds import ALL, DEPLOYMENT, JOB, POD, RLADAPTER, RLCHECKPOINT, RLRUN, WORKLOAD
 from rlrun.kube.objects import Obj
+from rlrun.kube.requests import KubeRequest
 from rlrun_operator import operator_process
 from rlrun_operator.cluster.informers import FOLLOWED, Informers, convert
 from rlrun_operator.config.settings import EgressSettings, KueueSettings, SecretRef
 from rlrun_operator.controller.admission_queue import AdmissionQueue
 from rlrun_operator.controller.reconciler import Reconciler
-from rlrun_operator.operator_process import Operator, ensure_keys
+from rlrun_operator.operator_process import Operator, check_request, ensure_keys
 from rlrun_operator.planning.plan.observation import RunKey
 from rlrun_operator.resources.platform import decode_secret
+from rlrun_operator.runtime.leader_election import LeaseLost
 from rlrun_operator.serving.reconciler import ServingController
 
 from tests.support.cluster_objects import run_object
@@ -189,6 +191,31 @@ async def test_a_resync_queues_all_runs_that_are_not_settled_behind_events() -> 
     sweep = Operator(SETTINGS)
     await sweep._queue_runs(feed.informers, None)
     assert names(sweep) == ["team/first", "team/settled"]
+
+
+async def test_nothing_is_written_without_the_lease() -> None:
+    """An operator that hangs, and comes back after another one has taken over, has its requests still before it."""
+    cluster = FakeCluster(run("first"))
+    held, send = [True], cluster.send
+
+    async def checked(request: KubeRequest) -> Obj:
+        check_request(lambda: held[0], request)
+        return await send(request)
+
+    cluster.send = checked  # type: ignore[method-assign]
+    change = {"metadata": {"labels": {"a": "b"}}}
+    await cluster.kube.patch(RLRUN, "team", "first", change)
+    held[0] = False
+    for write in (
+        cluster.kube.patch(RLRUN, "team", "first", change),
+        cluster.kube.apply_status(run("first", "Failed")),
+        cluster.kube.create(run("second")),
+        cluster.kube.delete(RLRUN, "team", "first"),
+    ):
+        with pytest.raises(LeaseLost):
+            await write
+    assert await cluster.kube.get(RLRUN, "team", "first")
+    assert len(await cluster.kube.list(RLRUN, "team")) == 1
 
 
 @pytest.mark.parametrize("create", [True, False])

@@ -1,5 +1,6 @@
 """The order of writes: a decision is stored before the pods it was read from are deleted."""
 
+import asyncio
 import contextlib
 from collections.abc import Callable
 
@@ -8,9 +9,14 @@ from rlrun.api.base.phases import Phase
 from rlrun.api.run_status import RLRunStatus
 from rlrun.constants import Reason
 from rlrun.kube.errors import ApiError
+from rlrun.kube.objects import Obj
+from rlrun.kube.requests import KubeRequest
+from rlrun.protocol.orchestrator import RunPhase, RunStatus
 from rlrun_operator.controller.applier import Applier
+from rlrun_operator.planning.plan.observation import RunKey
 from rlrun_operator.runtime.metrics import PLATFORM_CAUSES, REGISTRY
 
+from tests.support.clocks import START
 from tests.support.fake_cluster import Crash
 from tests.support.operator_world import World
 
@@ -48,6 +54,44 @@ async def test_a_status_that_its_model_refuses_is_not_written(make_world: Callab
     assert str(caught.value).startswith("cannot write the status of RLRun team/reverse: 422 Invalid: status.message: ")
     assert "status.attempt: " in caught.value.message
     assert world.status == before
+
+
+async def test_a_status_that_arrives_late_does_not_undo_what_the_next_leader_decided(
+    make_world: Callable[..., World],
+) -> None:
+    """An operator hangs while its write is under way, and another one takes the Lease over."""
+    world = make_world(failurePolicy={"rules": [{"action": "RestartRun", "exitCodes": [9]}]})
+    await world.start()
+    world.poller.answer = RunStatus(phase=RunPhase.running, step=3, max_steps=10, started_at=START)
+    send, arrived, hangs = world.cluster.send, asyncio.Event(), asyncio.Event()
+
+    async def hang(request: KubeRequest) -> Obj:
+        if str(request) == "apply the status of RLRun team/reverse":
+            world.cluster.send = send  # type: ignore[method-assign]
+            hangs.set()
+            await arrived.wait()
+        return await send(request)
+
+    world.cluster.send = hang  # type: ignore[method-assign]
+    old = asyncio.create_task(world.reconciler().reconcile(RunKey("team", "reverse")))
+    await hangs.wait()
+    trainer = world.cluster.find("Pod", "reverse-trainer-0")
+    assert trainer
+    trainer["status"]["containerStatuses"][0] |= {"restartCount": 1, "lastState": {"terminated": {"exitCode": 9}}}
+    world.cluster.put(trainer)
+    await world.reconcile()
+    world.clock.advance(600)
+    world.cluster.objects = {key: o for key, o in world.cluster.objects.items() if key[0] != "Pod"}
+    await world.reconcile(3)
+    assert world.status["attempt"] == 2
+    workloads, status = world.cluster.all("ReplicaSet", "Job"), world.status
+    assert len(workloads) == 4
+
+    arrived.set()
+    await old
+    await world.reconcile()
+    assert world.status == status
+    assert world.cluster.all("ReplicaSet", "Job") == workloads
 
 
 def failures(reason: str, cause: str) -> float:

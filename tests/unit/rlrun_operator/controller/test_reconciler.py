@@ -414,6 +414,20 @@ async def test_a_decision_rests_on_what_is_true_now(quiet: World) -> None:
     assert quiet.cluster.find("Pod", "reverse-trainer-0") is not None
 
 
+async def test_a_change_of_a_run_that_the_watch_has_not_told_costs_one_more_reading(quiet: World) -> None:
+    quiet.change_spec(maxSteps=50)
+    assert quiet.feed is not None
+    quiet.feed.forget_changes()
+    write = "apply the status of RLRun team/reverse"
+    for step in (2, 3):
+        quiet.poller.answer = status(step)
+        quiet.cluster.requests.clear()
+        await quiet.reconciler().reconcile(KEY)
+        assert quiet.status["progress"]["step"] == step
+        assert quiet.status["observedGeneration"] == quiet.run["metadata"]["generation"]
+        assert quiet.cluster.calls.count(write) == (2 if step == 2 else 1), "the answer has told of the change"
+
+
 async def test_a_controller_that_has_changed_since_is_not_deleted(quiet: World) -> None:
     """It may have made a pod that the operator has not seen."""
     quiet.change_spec(suspend=True)

@@ -537,7 +537,7 @@ async def test_a_run_whose_status_cannot_be_written_does_not_hold_up_the_others(
     assert runs.phases("third") == ["Pending"]
 
 
-@pytest.mark.parametrize("status", [408, 429, 500, 503])
+@pytest.mark.parametrize("status", [408, 409, 429, 500, 503])
 async def test_a_temporary_error_costs_no_turn(status: int) -> None:
     runs = QueuedRuns(**ONE_PLACE)
     runs.add("first", "second")
