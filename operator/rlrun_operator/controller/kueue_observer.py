@@ -34,11 +34,13 @@ class KueueObserver:
         self._settings = settings
         self._known: dict[tuple[str, str], tuple[float, Obj]] = {}
 
-    async def observe(self, run: Obj, status: RLRunStatus, objects: RunObjects) -> KueueObservation | None:
+    async def observe(
+        self, run: Obj, status: RLRunStatus, objects: RunObjects, *, is_fresh: bool = False
+    ) -> KueueObservation | None:
         """Return the state of the run's Workloads, or None if it has no queue or has given its quota back.
 
-        A missing kind or right is a problem of the run, not an error: the run can still be stopped. Raises other
-        ApiErrors.
+        `is_fresh`: as the API server has them now. A missing kind or right is a problem of the run, not an error: the
+        run can still be stopped. Raises other ApiErrors.
         """
         queue = (run.get("spec") or {}).get("queueName")
         if not queue or _is_over(status):
@@ -52,7 +54,8 @@ class KueueObserver:
             )
         metadata = run["metadata"]
         try:
-            workloads = await objects.list(WORKLOAD, metadata["namespace"], {RUN_UID_LABEL: metadata["uid"]})
+            labels = {RUN_UID_LABEL: metadata["uid"]}
+            workloads = await objects.list(WORKLOAD, metadata["namespace"], labels, is_fresh=is_fresh)
         except ApiError as error:
             return KueueObservation(problem=_explain(error, "Workloads"))
         parts = await self._priority(run, self._settings.kueue.priority_classes)

@@ -1,7 +1,7 @@
 """Observation of a run: the planner's input, read from the API server, S3 and the orchestrator.
 
 Objects of the run come from the informers, and the list of its files from S3 while none can have been written. Before
-a decision the run, its pods, its artifacts and files, and its orchestrator's status are read again (`is_fresh`).
+a decision the run, its pods, Workloads, artifacts and files, and its orchestrator's status are read again (`is_fresh`).
 Everything else is read in each reconcile. Secrets are read by name, never listed. Requests that the run's phase does
 not need are skipped.
 """
@@ -143,7 +143,8 @@ class Observer:
             secret = await objects.secret(namespace, token_secret_name(name))
             children += [secret] if secret is not None and label(secret, RUN_LABEL) == name else []
         variables, s3_problem = await self._s3(status)
-        parts: dict[str, Any] = {"s3_problem": s3_problem, "kueue": await self._kueue.observe(run, status, objects)}
+        kueue = await self._kueue.observe(run, status, objects, is_fresh=is_fresh)
+        parts: dict[str, Any] = {"s3_problem": s3_problem, "kueue": kueue}
         listing = ArtifactListing()
         spec = parse_spec(run)
         if not deleted:

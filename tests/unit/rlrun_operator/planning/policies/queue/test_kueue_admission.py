@@ -13,6 +13,7 @@ from rlrun.protocol.orchestrator import RunPhase, RunStatus
 from rlrun.storage.store import StoreError
 from rlrun_operator.config.settings import KueueSettings, OperatorSettings
 from rlrun_operator.kueue.workload_status import find, holds
+from rlrun_operator.planning.plan.observation import RunKey
 from rlrun_operator.planning.policies.ending.requeue import may_write
 
 from tests.support.clocks import START
@@ -337,6 +338,26 @@ async def test_quota_is_not_released_while_a_replica_set_could_create_a_pod(worl
     assert holds(kueue.get(NAME), "QuotaReserved")
     await world.reconcile()
     assert not holds(kueue.get(NAME), "QuotaReserved")
+
+
+async def with_a_silent_watch(world: World, kind: str, times: int = 1) -> None:
+    """Reconciles of an operator whose watch of one kind tells nothing."""
+    feed = world.follow().feed if world.feed is None else world.feed
+    assert feed is not None
+    for _ in range(times):
+        feed.forget_changes(kind)
+        feed.deliver()
+        await world.reconciler().reconcile(RunKey("team", "reverse"))
+
+
+async def test_no_pod_starts_because_a_watch_does_not_tell_of_an_eviction(world: World, kueue: FakeKueue) -> None:
+    await with_a_silent_watch(world, "Event", 2)
+    kueue.schedule()
+    assert world.feed is not None
+    world.feed.deliver()
+    kueue.evict(NAME)
+    await with_a_silent_watch(world, "Workload", 2)
+    assert world.cluster.all(*WORKLOADS) == []
 
 
 async def test_a_pod_that_a_lost_node_never_ends_does_not_hold_quota_for_ever(world: World, kueue: FakeKueue) -> None:
