@@ -36,7 +36,7 @@ async def serve(settings: OrchestratorSettings) -> int:
 
 def report(problem: Problem) -> None:
     """Write the termination message of an attempt that did not start: the run's status, as for every attempt."""
-    status = RunStatus(phase=RunPhase.failed, max_steps=0, problem=problem)
+    status = RunStatus(phase=RunPhase.failed, problem=problem)
     path = termination_log()
     try:
         path.write_text(status.model_dump_json(by_alias=True, exclude_none=True))

@@ -52,7 +52,8 @@ class RunStatus(Schema):
     """Digest of the content without estimates, group counts and policy version. The termination message has none."""
     phase: RunPhase
     step: Count = 0
-    max_steps: int = Field(ge=1, lt=2**53)
+    max_steps: int | None = Field(default=None, ge=1, lt=2**53)
+    """None in the message of a process that could not read its configuration."""
     reward: FiniteFloat | None = None
     """Mean reward of the newest batch."""
     policy_version: Count = 0

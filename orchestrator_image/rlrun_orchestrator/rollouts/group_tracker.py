@@ -139,7 +139,8 @@ class GroupTracker:
             trained=self._trained,
             filtered=self._filtered,
             errored=self._errored,
-            stale=self._stale,
+            # A state that is older than the end of its process lacks groups that a returned batch takes back.
+            stale=max(0, self._stale),
             in_flight=len(self._groups),
         )
 

@@ -2,11 +2,13 @@
 
 import json
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 from rlrun.api.run_status import EnvironmentPackage
 from rlrun.protocol.orchestrator import RunPhase, RunStatus
 from rlrun.protocol.problem import Problem
+from rlrun_orchestrator.__main__ import report
 from rlrun_orchestrator.data.schedule import RunSchedule
 from rlrun_orchestrator.status.run_progress import RunProgress
 from rlrun_orchestrator.status.run_status import build_run_status, termination_message
@@ -131,3 +133,10 @@ def test_a_termination_message_always_fits_and_leaves_the_status_as_it_is() -> N
     assert len(whole.environments) == 32
     assert (len(whole.warnings), len(whole.problem.message if whole.problem else "")) == (20, 5000)
     assert len(progress.problem.message if progress.problem else "") == 5000
+
+
+def test_a_process_without_a_readable_configuration_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RLRUN_TERMINATION_LOG", str(tmp_path / "log"))
+    report(problem("InvalidConfiguration"))
+    found = RunStatus.model_validate_json((tmp_path / "log").read_bytes())
+    assert (found.phase, found.max_steps, found.problem) == (RunPhase.failed, None, problem("InvalidConfiguration"))
