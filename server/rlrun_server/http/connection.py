@@ -8,7 +8,7 @@ from typing import Any
 from typing_extensions import override
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from rlrun_server.http.connection_limits import OpenConnection
+from rlrun_server.http.connection_limits import Activity, OpenConnection
 
 log = logging.getLogger(__name__)
 
@@ -35,6 +35,8 @@ class LimitedConnection(HttpToolsProtocol):
     """Bytes since the parser last reported complete headers or a part of a body. The parser buffers an incomplete
     header."""
     _waits_for_headers = True
+    _unanswered = 0
+    """Requests that have arrived and are not answered. Below 0: an answer came before the end of its body."""
     _deadline: asyncio.TimerHandle | None = None
     _cut: asyncio.TimerHandle | None = None
 
@@ -87,6 +89,7 @@ class LimitedConnection(HttpToolsProtocol):
         self._end_deadline()
         self._unreported_bytes = 0
         self._waits_for_headers = False
+        self._note_activity()
         if self._header_bytes <= MAX_HEADER_BYTES:
             super().on_headers_complete()
 
@@ -100,15 +103,28 @@ class LimitedConnection(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         self._unreported_bytes = 0
         self._waits_for_headers = True
-        # Not before: a body may arrive slowly.
-        self._admitted.is_busy = True
+        self._unanswered += 1
         if self._header_bytes <= MAX_HEADER_BYTES:
             super().on_message_complete()
+        self._note_activity()
+        if self._admitted.activity is Activity.idle:
+            # The answer came before the end of the body, which has ended uvicorn's own deadline.
+            self._begin_deadline()
 
     @override
     def on_response_complete(self) -> None:
+        self._unanswered -= 1
+        self._note_activity()
         super().on_response_complete()
-        self._admitted.is_busy = self.cycle is not None and not self.cycle.response_complete
+
+    def _note_activity(self) -> None:
+        if self._unanswered > 0:
+            activity = Activity.answering
+        elif self._unanswered == 0 and not self._waits_for_headers:
+            activity = Activity.receiving
+        else:
+            activity = Activity.idle
+        self._admitted.activity = activity
 
     @override
     def pause_writing(self) -> None:

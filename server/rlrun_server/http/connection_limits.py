@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import IntEnum
 
 from rlrun_server.http.source_address import source_of
 
@@ -33,6 +34,15 @@ class LongRequests:
         )
 
 
+class Activity(IntEnum):
+    """What a connection does. The least comes first when one has to make room."""
+
+    idle = 0
+    receiving = 1
+    """The body of a request arrives, at the pace of the client."""
+    answering = 2
+
+
 @dataclass(eq=False)
 class OpenConnection:
     """One connection from its acceptance to its end."""
@@ -40,15 +50,15 @@ class OpenConnection:
     source: str
     close: Callable[[], None]
     """Closes the connection at once."""
-    is_busy: bool = False
-    """True while a request is in progress."""
+    activity: Activity = Activity.idle
 
 
 class ConnectionLimits:
     """Open connections by source.
 
-    At the limit of a source its oldest idle connection makes room for a new one. At the total limit that is one of the
-    source that has the most among those with an idle one, unless it has fewer than the source of the new one.
+    At the limit of a source its oldest idle connection makes room for a new one, or the oldest that receives. At the
+    total limit that is one of the source that has the most among those with such a one, unless it has fewer than the
+    source of the new one. No connection with an answer in progress makes room.
     """
 
     def __init__(self, total: int = MAX_CONNECTIONS, per_address: int = MAX_PER_ADDRESS) -> None:
@@ -68,7 +78,7 @@ class ConnectionLimits:
     @property
     def busy(self) -> int:
         """Number of open connections with a request in progress."""
-        return sum(connection.is_busy for of_source in self._open.values() for connection in of_source)
+        return sum(bool(connection.activity) for of_source in self._open.values() for connection in of_source)
 
     @property
     def total(self) -> int:
@@ -102,19 +112,21 @@ class ConnectionLimits:
     def _make_room(self, source: str) -> bool:
         own = len(self._open.get(source, ()))
         if own >= self._per_address:
-            idle = self._oldest_idle(source)
+            closed = self._least_active(source)
         elif self._count < self._total:
             return True
         else:
             sources = sorted(self._open, key=lambda other: len(self._open[other]), reverse=True)
             larger = (other for other in sources if len(self._open[other]) >= own)
-            idle = next((one for other in larger if (one := self._oldest_idle(other)) is not None), None)
-        if idle is None:
+            closed = next((one for other in larger if (one := self._least_active(other)) is not None), None)
+        if closed is None:
             return False
         self.refused += 1
-        self.release(idle)
-        idle.close()
+        self.release(closed)
+        closed.close()
         return True
 
-    def _oldest_idle(self, source: str) -> OpenConnection | None:
-        return next((one for one in self._open[source] if not one.is_busy), None)
+    def _least_active(self, source: str) -> OpenConnection | None:
+        """Return the oldest of the least active connections, None if all have an answer in progress."""
+        found = min(self._open[source], key=lambda one: one.activity)
+        return None if found.activity is Activity.answering else found

@@ -1,7 +1,13 @@
 """Limits on open connections: who is refused, and who makes room."""
 
 import pytest
-from rlrun_server.http.connection_limits import MAX_PER_ADDRESS, ConnectionLimits, LongRequests, OpenConnection
+from rlrun_server.http.connection_limits import (
+    MAX_PER_ADDRESS,
+    Activity,
+    ConnectionLimits,
+    LongRequests,
+    OpenConnection,
+)
 
 
 def admit(limits: ConnectionLimits, host: str, closed: list[str]) -> OpenConnection | None:
@@ -10,7 +16,7 @@ def admit(limits: ConnectionLimits, host: str, closed: list[str]) -> OpenConnect
 
 def busy(connection: OpenConnection | None) -> OpenConnection:
     assert connection is not None
-    connection.is_busy = True
+    connection.activity = Activity.answering
     return connection
 
 
@@ -47,6 +53,20 @@ def test_idle_connections_of_a_source_make_room_for_its_new_ones() -> None:
     assert closed == ["the idle one"]
     assert admit(limits, "10.0.0.1", closed) is None, "both have requests in progress"
     assert limits.count == 3
+
+
+def test_an_idle_connection_makes_room_before_one_with_a_body_in_arrival() -> None:
+    limits = ConnectionLimits(total=10, per_address=2)
+    closed: list[str] = []
+    upload = limits.admit("10.0.0.1", lambda: closed.append("upload"))
+    assert upload is not None
+    upload.activity = Activity.receiving
+    assert limits.admit("10.0.0.1", lambda: closed.append("idle"))
+    busy(limits.admit("10.0.0.1", lambda: closed.append("busy")))
+    assert closed == ["idle"]
+    busy(limits.admit("10.0.0.1", lambda: closed.append("busy")))
+    assert closed == ["idle", "upload"]
+    assert admit(limits, "10.0.0.1", closed) is None
 
 
 def test_the_source_with_the_most_makes_room() -> None:

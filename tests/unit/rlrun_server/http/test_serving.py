@@ -341,6 +341,20 @@ async def test_clients_that_take_no_answers_are_cut(monkeypatch: pytest.MonkeyPa
             await until(limits, 0)
 
 
+async def test_a_body_that_ends_after_its_answer_leaves_an_idle_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = ConnectionLimits(total=2, per_address=2)
+    sockets = listen("127.0.0.1", 0)
+    port = int(sockets[0].getsockname()[1])
+    async with serving_on(application, sockets, limits=limits):
+        reader, writer = await silent(port, "127.0.0.2")
+        writer.write(b"POST /nowhere HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\n\r\n")
+        assert b" 404 " in await reader.readuntil(b"\r\n\r\n")
+        monkeypatch.setattr(connection, "HEADER_SECONDS", 0.05)
+        writer.write(b"x")
+        await until(limits, 0)
+        writer.close()
+
+
 async def test_connections_with_slow_bodies_make_room() -> None:
     limits = ConnectionLimits(total=4, per_address=4)
     sockets = listen("127.0.0.1", 0)
