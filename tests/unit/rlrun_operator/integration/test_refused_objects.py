@@ -1,6 +1,7 @@
 """Objects of a run that the API server refuses, or whose names are taken."""
 
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -422,6 +423,20 @@ async def test_a_refused_deletion_is_reported_and_holds_up_no_other(
     await world.reconcile()
     assert world.cluster.all("Job") == []
     assert world.condition("ChildrenApplied")["status"] == "True"
+
+
+async def test_a_refused_deletion_is_tried_less_and_less_often(world: World) -> None:
+    await train(world)
+    deletion = f"delete Job team/{ORCHESTRATOR}"
+    refuse(world, WEBHOOK, deletion)
+    world.change_spec(suspend=True)
+    end = world.clock.now + timedelta(minutes=10)
+    while world.clock.now < end:
+        pause = await world.reconcile()
+        assert pause is not None
+        assert pause <= 30
+        world.clock.advance(pause)
+    assert world.cluster.calls.count(deletion) <= 27
 
 
 async def test_policies_stay_while_the_deletion_of_what_could_make_pods_is_refused(world: World) -> None:

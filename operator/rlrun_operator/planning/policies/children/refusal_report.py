@@ -43,7 +43,9 @@ def report_children(plan: Plan, refusal: ObjectRefused | None, now: datetime) ->
     plan = replace(plan, status=_with_reason(status, {None, Reason.STARTING, *replaced}, now))
     refused_for = seconds(transition_time(status, ConditionType.CHILDREN_APPLIED), now)
     pause = min(LONGEST_PAUSE_SECONDS, max(1.0, refused_for))
-    if status.phase is Phase.pending or plan.requeue_after is None:
+    # Events of the pods tell what a plan that deletes waits for.
+    is_deletion = refusal.problem.message.startswith(REFUSED_DELETION)
+    if status.phase is Phase.pending or is_deletion or plan.requeue_after is None:
         return replace(plan, requeue_after=pause)
     return replace(plan, requeue_after=min(pause, plan.requeue_after))
 
