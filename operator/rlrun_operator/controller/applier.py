@@ -70,7 +70,7 @@ class Applier:
         if plan.status_first:
             await self.report(observation.run, plan.status, plan.events)
             plan = replace(plan, events=())
-        refusal = await self._delete(observation, plan.deletes)
+        refusal = await self._delete(observation, plan.deletes, now)
         plan = await self._write_children(observation, plan, refusal, now)
         await self.report(observation.run, plan.status, plan.events, is_done=bool(plan.deletes) and refusal is None)
         error = error or refusal
@@ -99,8 +99,14 @@ class Applier:
             return error
         return None
 
-    async def _delete(self, observation: RunObservation, refs: Sequence[ObjectRef]) -> ObjectRefused | None:
-        """Delete the objects. Returns the first refusal; raises the first other error when all others were tried."""
+    async def _delete(
+        self, observation: RunObservation, refs: Sequence[ObjectRef], now: datetime
+    ) -> ObjectRefused | None:
+        """Delete the objects. Returns the first refusal.
+
+        Raises the first other error when all others were tried, or when one says that the others would fail as well.
+        A refusal is in the run's status then.
+        """
         # A controller that has changed since may have a pod that the plan does not know. Its event causes a reconcile.
         versions = {c["metadata"]["uid"]: c["metadata"].get("resourceVersion") for c in observation.pod_controllers()}
         namespace, refusals, failures = observation.namespace, list[ObjectRefused](), list[ApiError]()
@@ -113,12 +119,18 @@ class Applier:
                 await self._cluster.delete(ALL[ref.kind], namespace, ref.name, ref.uid, version, ref.grace_seconds)
             except ApiError as error:
                 refusal = find_refused_deletion(ref.kind, namespace, ref.name, error)
-                if refusal is None:
-                    failures.append(error)
-                else:
+                if refusal is not None:
                     _count_refusal(observation, refusal)
                     refusals.append(refusal)
+                    continue
+                failures.append(error)
+                # 500 may be about this object alone, and comes at once.
+                if error.is_temporary and error.status != 500:
+                    break
         if failures:
+            if refusals:
+                known = Plan(status=RLRunStatus.parse(observation.run.get("status")))
+                await self.report(observation.run, report_children(known, refusals[0], now).status)
             raise failures[0]
         return refusals[0] if refusals else None
 

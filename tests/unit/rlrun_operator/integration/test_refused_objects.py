@@ -28,6 +28,7 @@ UNANSWERED = ApiError(
     500, "InternalError", 'Internal error occurred: failed calling webhook "policy.test": no endpoints'
 )
 OVERLOAD = ApiError(429, "TooManyRequests", "please try again later")
+BROKEN = ApiError(500, "InternalError", "Internal error occurred: the object cannot be decoded")
 
 
 def refuse(world: World, error: ApiError, request: str = TRAINER) -> None:
@@ -455,12 +456,42 @@ async def test_policies_stay_while_the_deletion_of_what_could_make_pods_is_refus
 
 async def test_a_deletion_that_may_succeed_later_holds_up_no_other(world: World) -> None:
     await train(world)
-    refuse(world, OVERLOAD, f"delete Job team/{ORCHESTRATOR}")
+    refuse(world, BROKEN, f"delete Job team/{ORCHESTRATOR}")
     world.change_spec(suspend=True)
-    with pytest.raises(ApiError, match="429"):
+    with pytest.raises(ApiError, match="500"):
         await world.reconcile()
     assert [o["metadata"]["name"] for o in world.cluster.all("ReplicaSet", "Job")] == [ORCHESTRATOR]
     assert world.status["phase"] == "Running", "the status is written after what it reports"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [OVERLOAD, ApiError(0, "Timeout", "no answer"), ApiError(0, "Unreachable", "x"), ApiError(503, "X", "x")],
+    ids=["overload", "timeout", "unreachable", "unavailable"],
+)
+async def test_no_deletion_follows_an_error_that_the_others_would_have_as_well(world: World, error: ApiError) -> None:
+    await train(world)
+    refuse(world, error, f"delete Job team/{ORCHESTRATOR}")
+    world.change_spec(suspend=True)
+    with pytest.raises(ApiError, match=error.reason):
+        await world.reconcile()
+    assert [call for call in world.cluster.calls if call.startswith("delete ")] == [f"delete Job team/{ORCHESTRATOR}"]
+    assert len(world.cluster.all("ReplicaSet", "Job")) == 4
+
+
+@pytest.mark.parametrize("error", [BROKEN, OVERLOAD], ids=["500", "overload"])
+async def test_a_refused_deletion_is_reported_beside_another_error(world: World, error: ApiError) -> None:
+    await train(world)
+    refuse(world, WEBHOOK, f"delete Job team/{ORCHESTRATOR}")
+    refuse(world, error, "delete ReplicaSet team/reverse-trainer")
+    world.change_spec(suspend=True)
+    for _ in range(2):
+        with pytest.raises(ApiError, match=str(error.status)):
+            await world.reconcile()
+    refused = world.condition("ChildrenApplied")
+    assert refused["message"].startswith(f"The API server refused the deletion of Job team/{ORCHESTRATOR}: ")
+    assert (world.status["phase"], world.status["reason"]) == ("Running", "ObjectRefused")
+    assert [e["reason"] for e in world.cluster.events].count("ObjectRefused") == 1
 
 
 async def test_a_finished_run_is_not_deleted_while_a_deletion_is_refused(make_world: Callable[..., World]) -> None:
