@@ -27,7 +27,7 @@ from rlrun_operator.config.settings import OperatorSettings
 from rlrun_operator.planning.plan.admission import Admission, Admitted, PlaceUnconfirmed, Refused, Waiting
 from rlrun_operator.planning.plan.observation import RunKey, RunObservation
 from rlrun_operator.planning.plan.status_builder import is_true
-from rlrun_operator.planning.plan.stored_status import is_finished
+from rlrun_operator.planning.plan.stored_status import is_finished, read_status
 from rlrun_operator.planning.policies.beginning.admission import EXACT_RUNS_AHEAD
 from rlrun_operator.planning.policies.ending.requeue import may_write
 from rlrun_operator.planning.policies.queue.place_request import may_have_pods, place_request, requests_of_pods
@@ -140,6 +140,9 @@ class AdmissionQueue:
             # The run began while the platform had no limits.
             admitted = status.attempt_start_time or now
         known = entry.demand if entry is not None else self._stored_demand(stored)
+        if known is not None and known.keys() != self._limits.capacity.keys():
+            # Its status could not be read when this process started.
+            known = None
         if admitted is not None and known is not None and has_pods and status.attempt_start_time is not None:
             # An attempt with pods keeps its shape.
             return self._admit(key, uid, status, admitted, known, is_confirmed, observation.priority)
@@ -305,8 +308,12 @@ class AdmissionQueue:
         if is_finished(run) and not run["status"].get("queue"):
             # Most of thousands: it has given its place back.
             return None
-        metadata, status = run["metadata"], RLRunStatus.parse(run.get("status"))
-        key, stored = RunKey(metadata["namespace"], metadata["name"]), status.queue
+        try:
+            status = read_status(run)
+        except ApiError as error:
+            return self._unread_place(run, error)
+        metadata, stored = run["metadata"], status.queue
+        key = RunKey(metadata["namespace"], metadata["name"])
         demand = self._stored_demand(stored)
         if stored is not None and stored.admitted_time is not None:
             since = stored.since or stored.admitted_time
@@ -317,6 +324,22 @@ class AdmissionQueue:
             return _Entry(key, metadata["uid"], began, admitted_time=began)
         created = _unseen_since(run, status)
         return None if created is None else _Entry(key, metadata["uid"], created)
+
+    def _unread_place(self, run: Obj, error: ApiError) -> _Entry | None:
+        """Return the place of a run with an unreadable status, which no reconcile gives back. None: it has no pods.
+
+        Only the readable part of its demand counts: an unknown one would hold up the other runs without end.
+        """
+        metadata, raw, status = run["metadata"], run["status"], RLRunStatus.parse(run["status"])
+        queue = raw.get("queue") or {"admittedTime": raw.get("attemptStartTime")}
+        stored = status.queue or RunQueue()
+        admitted = stored.admitted_time or status.attempt_start_time or parse_time(metadata.get("creationTimestamp"))
+        if admitted is None or (isinstance(queue, dict) and not queue.get("admittedTime")):
+            return None
+        key, resources = RunKey(metadata["namespace"], metadata["name"]), stored.resources or {}
+        log.warning("%s keeps a place, with the readable part of its resources: %s", key, error)
+        demand = {name: to_millis(resources[name]) for name in self._limits.capacity if name in resources}
+        return _Entry(key, metadata["uid"], stored.since or admitted, demand, stored.priority, admitted, True)
 
 
 def _uids_of_pods(pods: Iterable[Obj], now: datetime) -> set[str]:

@@ -699,3 +699,73 @@ async def test_an_attempt_whose_pods_are_refused_keeps_its_place() -> None:
     runs.add("second")
     await runs.settle()
     assert runs.phases("first", "second") == ["Pending", "Queued"]
+
+
+def change_status(runs: QueuedRuns, name: str, **changes: Any) -> None:
+    runs.cluster.put({**runs.run(name), "status": {**runs.status(name), **changes}})
+
+
+@pytest.mark.parametrize(
+    ("wrong", "started"),
+    [
+        ({"phase": "Paused"}, {"first", "second"}),
+        ({"resources": {GPU: "many", "memory": "1Gi"}}, {"first", "second", "third"}),
+    ],
+    ids=["its resources count", "its resources are unreadable"],
+)
+async def test_a_place_that_cannot_be_read_blocks_no_other_run(wrong: dict[str, Any], started: set[str]) -> None:
+    runs = QueuedRuns(model=with_gpus(4), capacity={GPU: "8"})
+    runs.add("first")
+    await runs.settle()
+    good = runs.status("first")
+    change_status(runs, "first", **(wrong if "phase" in wrong else {"queue": {**good["queue"], **wrong}}))
+    runs.restart(capacity={GPU: "8", "cpu": "100"})
+    runs.add("second", "third")
+    with pytest.raises(ApiError, match="InvalidAnswer"):
+        await runs.look("first")
+    for name in ("second", "third", "second", "third"):
+        await runs.look(name)
+    assert runs.started() == started
+    change_status(runs, "first", **good)
+    await runs.settle()
+    assert runs.place("first")["resources"] == {GPU: "4", "cpu": "13550m"}
+    assert runs.place("first")["admittedTime"] == good["queue"]["admittedTime"]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"queue": "first"},
+        {"queue": {"admittedTime": "lately"}},
+        {"queue": ["first"], "attemptStartTime": "lately"},
+        {"queue": None, "phase": "Paused"},
+    ],
+    ids="".join,
+)
+async def test_a_run_whose_queue_cannot_be_read_keeps_its_place(wrong: dict[str, Any]) -> None:
+    runs = await two_runs()
+    change_status(runs, "first", **wrong)
+    runs.restart(**ONE_PLACE)
+    for name in ("first", "second", "first"):
+        if name == "second":
+            await runs.look(name)
+        else:
+            with pytest.raises(ApiError, match="InvalidAnswer"):
+                await runs.look(name)
+    assert runs.started() == {"first"}
+    assert runs.phases("second") == ["Queued"]
+
+
+@pytest.mark.parametrize("wrong", [{"phase": "Paused"}, {"startTime": "lately"}], ids="".join)
+async def test_a_run_that_waits_takes_no_place_by_a_status_that_cannot_be_read(wrong: dict[str, Any]) -> None:
+    runs = await two_runs()
+    change_status(runs, "second", **wrong)
+    runs.change("first", stop=True)
+    for _ in range(3):
+        await runs.look("first")
+    runs.restart(**ONE_PLACE)
+    runs.add("third")
+    with pytest.raises(ApiError, match="InvalidAnswer"):
+        await runs.look("second")
+    await runs.look("third")
+    assert runs.phases("third") == ["Pending"]
