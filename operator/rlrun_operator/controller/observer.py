@@ -51,7 +51,7 @@ from rlrun_operator.planning.plan.stored_status import read_status
 from rlrun_operator.planning.policies.artifacts.upload_schedule import UploadSchedule
 from rlrun_operator.planning.policies.ending.resync_schedule import long_ago
 from rlrun_operator.planning.policies.spec.resolution import attempt_config
-from rlrun_operator.planning.policies.spec.validation import parse_spec
+from rlrun_operator.planning.policies.spec.validation import parse_spec, readable_part
 from rlrun_operator.resources.access.reserved_secrets import why_unusable
 from rlrun_operator.resources.access.run_tokens import run_token
 from rlrun_operator.resources.base.naming import token_secret_name
@@ -160,9 +160,8 @@ class Observer:
             )
             # List S3 after the pods: an orchestrator that has ended by then has written all its artifacts.
             report = parts.get("poll")
-            schedule = None
-            if not isinstance(spec, Problem):
-                schedule = UploadSchedule.of(spec, attempt_config(children, uid, status.attempt), self._settings)
+            readable = readable_part(run) if isinstance(spec, Problem) else spec
+            schedule = UploadSchedule.of(readable, attempt_config(children, uid, status.attempt), self._settings)
             listing = await self._list_artifacts(
                 ListingRequest(run, status, schedule, variables, artifact_objects, pods, report),
                 s3_problem,

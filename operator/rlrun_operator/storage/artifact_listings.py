@@ -41,8 +41,7 @@ class ListingRequest:
 
     run: Obj
     status: RLRunStatus
-    schedule: UploadSchedule | None
-    """None: the spec is invalid."""
+    schedule: UploadSchedule
     variables: dict[str, str]
     """Environment with the credentials of S3."""
     objects: list[Obj]
@@ -131,7 +130,7 @@ class ArtifactListings:
         return ArtifactListing(folders)
 
     def _is_valid(self, kept: _Kept, request: ListingRequest) -> bool:
-        if self._clock() >= kept.until or kept.signs != request.signs or request.schedule is None:
+        if self._clock() >= kept.until or kept.signs != request.signs:
             return False
         if request.step < kept.step:
             # The run repeats steps, and replaces their artifacts.

@@ -77,6 +77,20 @@ async def test_it_trains_until_its_deadline(outdated: World) -> None:
     assert (outdated.status["phase"], outdated.status["reason"]) == ("Failed", "ActiveDeadlineExceeded")
 
 
+async def test_it_is_left_alone_while_it_trains(outdated: World) -> None:
+    world = outdated.follow()
+    world.poller.watches = True
+    begin, looks, world.artifacts.lists = world.clock(), 0, 0
+    while (world.clock() - begin).total_seconds() < 600:
+        again = await world.reconcile()
+        assert again is not None
+        world.clock.advance(again)
+        looks += 1
+    assert world.status["phase"] == "Running"
+    assert looks <= 15
+    assert world.artifacts.lists <= 2
+
+
 async def test_rules_that_are_new_do_not_keep_it_from_training(make_world: Callable[..., World]) -> None:
     world = make_world()
     await world.start()

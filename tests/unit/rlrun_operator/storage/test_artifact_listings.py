@@ -84,7 +84,6 @@ async def test_a_decision_uses_no_earlier_listing(bench: Bench) -> None:
         {"status": RLRunStatus(phase=Phase.stopped, attempt=1)},
         {"objects": []},
         {"objects": [ready(99)]},
-        {"schedule": None},
         {"report": report(5)},
         {"run": run_object(uid="uid-2")},
     ],

@@ -1,5 +1,6 @@
 """Startup of an attempt: validation, creation of children, readiness."""
 
+from dataclasses import replace
 from datetime import datetime
 
 from rlrun.api.base.phases import Phase
@@ -20,7 +21,7 @@ from rlrun_operator.planning.diagnosis.readiness import expected_pods, readiness
 from rlrun_operator.planning.diagnosis.refused_pods import refused_pods
 from rlrun_operator.planning.plan.actions import ConditionChange, PlanPart, StatusChange
 from rlrun_operator.planning.plan.observation import RunObservation
-from rlrun_operator.planning.plan.status_builder import apply_change
+from rlrun_operator.planning.plan.status_builder import apply_change, is_true
 from rlrun_operator.planning.policies.beginning.admission import may_have_children
 from rlrun_operator.planning.policies.beginning.kueue_placement import place_children
 from rlrun_operator.planning.policies.children.child_selection import (
@@ -40,6 +41,7 @@ from rlrun_operator.planning.policies.ending.run_endings import (
 from rlrun_operator.planning.policies.running.attempts import attempt_start
 from rlrun_operator.planning.policies.running.deadlines import plan_waiting
 from rlrun_operator.planning.policies.running.phase import report_progress
+from rlrun_operator.planning.policies.running.quiet_runs import quiet_pause
 from rlrun_operator.planning.policies.spec.resolution import has_signed_references, resolve_run, resolved_values
 from rlrun_operator.planning.policies.spec.validation import readable_part
 from rlrun_operator.resources.access.egress import EgressAccess
@@ -72,6 +74,8 @@ def plan_invalid_spec(
     progress = report_progress(observation, status, spec, settings, now)
     status = apply_change(status, progress.status, now)
     waiting = plan_waiting(observation, status, spec, settings, now, problem)
+    if is_true(status, "Running") and observation.is_watched:
+        waiting = replace(waiting, requeue_after=quiet_pause(observation, status, spec, settings, now))
     return PlanPart(status=change).then(progress).then(waiting)
 
 

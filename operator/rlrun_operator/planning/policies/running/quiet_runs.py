@@ -40,11 +40,18 @@ def seconds_to_next_reconcile(
         and not awaits_upload(observation, status, spec, settings, now)
     )
     if is_quiet:
-        pause = QUIET_SECONDS * spread(observation.run["metadata"]["uid"])
-        return max(soon, min(pause, seconds_to_deadline(status, spec, now)))
+        return quiet_pause(observation, status, spec, settings, now)
     if waits_for_pods(observation, status):
         return waiting_pause(status, spec, settings, now)
     return soon
+
+
+def quiet_pause(
+    observation: RunObservation, status: RLRunStatus, spec: RLRunSpec, settings: OperatorSettings, now: datetime
+) -> float:
+    """Return the seconds until the next reconcile of a running attempt whose changes are noticed."""
+    pause = QUIET_SECONDS * spread(observation.uid)
+    return max(settings.poll_seconds, min(pause, seconds_to_deadline(status, spec, now)))
 
 
 def spread(uid: str) -> float:
