@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from rlrun.protocol.orchestrator import RunPhase, RunStatus
-from rlrun_operator.planning.policies.spec.validation import MAX_SPEC
+from rlrun_operator.planning.policies.spec.validation import MAX_KEPT, MAX_SPEC
 
 from tests.support.clocks import START
 from tests.support.fake_kubelet import end_orchestrator, step_kubelet
@@ -18,6 +18,9 @@ OUTDATED: tuple[dict[str, Any], ...] = (
     {"env": [{"id": "rlrun/reverse-text", "args": {"text": "x" * MAX_SPEC}}]},
 )
 """What a new rule refuses, what fields refuse that have become narrower, and what has become too large."""
+
+EVALUATION: dict[str, Any] = {"env": [{"id": "rlrun/reverse-text", "rolloutTimeoutSeconds": 14400}]}
+"""An evaluation whose rollouts may take longer than the stall deadline."""
 
 
 def report(step: int, phase: RunPhase = RunPhase.running) -> RunStatus:
@@ -89,6 +92,35 @@ async def test_it_is_left_alone_while_it_trains(outdated: World) -> None:
     assert world.status["phase"] == "Running"
     assert looks <= 15
     assert world.artifacts.lists <= 2
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"eval": {**EVALUATION, "unknown": 1}},
+        {"eval": {**EVALUATION, "env": [{**EVALUATION["env"][0], "args": {"text": "x" * MAX_KEPT}}]}, "unknown": 1},
+        {"maxSteps": 10**9},
+    ],
+    ids=["with an unknown key", "too large", "with a refused last step"],
+)
+async def test_its_last_evaluation_has_its_time(make_world: Callable[..., World], changes: dict[str, Any]) -> None:
+    world = make_world(maxSteps=10, eval=EVALUATION)
+    await world.start()
+    world.poller.answer = report(10)
+    await world.reconcile()
+    world.change_spec(**changes)
+    world.clock.advance(90 * 60)
+    await world.reconcile()
+    assert (world.status["phase"], world.status["reason"]) == ("Running", "InvalidSpec")
+
+
+async def test_its_start_has_the_time_that_a_later_version_allows(make_world: Callable[..., World]) -> None:
+    world = make_world()
+    await world.start()
+    world.change_spec(startDeadlineSeconds=10**9)
+    world.clock.advance(3700)
+    await world.reconcile()
+    assert (world.status["phase"], world.status["reason"]) == ("Pending", "InvalidSpec")
 
 
 async def test_rules_that_are_new_do_not_keep_it_from_training(make_world: Callable[..., World]) -> None:

@@ -44,9 +44,12 @@ ALL = "all-linear"
 UNREADABLE = {
     "model": "unreadable",
     "env": [{"id": "unreadable/unreadable"}],
+    "startDeadlineSeconds": YEAR,
     "stallDeadlineSeconds": YEAR,
 }
 """Values in place of fields that this version cannot read, if they are required or their default would end the run."""
+LAST_EVALUATION = {"eval", "maxSteps"}
+"""Fields that lengthen the stall deadline after the last step: without them it is not known."""
 
 
 @dataclass(frozen=True)
@@ -72,12 +75,19 @@ def parse_spec(run: Obj) -> RLRunSpec | Problem:
 
 def readable_part(run: Obj) -> RLRunSpec:
     """Return what this version can read of an invalid spec, with `UNREADABLE` in place of the rest."""
-    fields = {name: value for name, value in (run.get("spec") or {}).items() if json_bytes(value) <= MAX_KEPT}
+    spec = run.get("spec") or {}
+    large = {name for name, value in spec.items() if json_bytes(value) > MAX_KEPT}
     try:
-        return RLRunSpec.model_validate(fields, by_alias=True, by_name=False, context=ADMITTED)
+        return _parse_without(spec, large)
     except ValidationError as error:
-        fields |= {name: UNREADABLE.get(name) for name in (str(one["loc"][0]) for one in error.errors())}
-        return RLRunSpec.model_validate(fields, by_alias=True, by_name=False, context=ADMITTED)
+        return _parse_without(spec, large | {str(one["loc"][0]) for one in error.errors()})
+
+
+def _parse_without(spec: Obj, unreadable: set[str]) -> RLRunSpec:
+    if unreadable & LAST_EVALUATION:
+        unreadable = {*unreadable, "stallDeadlineSeconds"}
+    fields = {**spec, **{name: UNREADABLE.get(name) for name in unreadable}}
+    return RLRunSpec.model_validate(fields, by_alias=True, by_name=False, context=ADMITTED)
 
 
 def check_size(spec: Obj, text: str) -> Problem | None:
