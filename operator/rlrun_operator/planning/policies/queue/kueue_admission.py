@@ -29,7 +29,7 @@ from rlrun_operator.planning.policies.beginning.weights_cache import awaits_weig
 from rlrun_operator.planning.policies.queue.place_request import may_have_pods
 from rlrun_operator.planning.policies.running.restart_backoff import remaining_wait
 from rlrun_operator.planning.policies.spec.resolution import resolve_run
-from rlrun_operator.planning.policies.spec.validation import parse_spec
+from rlrun_operator.planning.policies.spec.validation import parse_spec, readable_part
 from rlrun_operator.resources.children import children
 
 POLL_SECONDS = 10.0
@@ -42,8 +42,8 @@ def kueue_answer(observation: RunObservation, settings: OperatorSettings, now: d
     kueue, status = observation.kueue, _status(observation)
     if kueue is None:
         return None
-    spec = parse_spec(observation.run)
-    if isinstance(spec, Problem):
+    spec = _usable_spec(observation, status, now)
+    if spec is None:
         return _recorded_admission(status)
     stage = stage_of(observation, status, spec, now)
     if kueue.problem is not None:
@@ -71,8 +71,8 @@ def update_workload(
     observation: RunObservation, status: RLRunStatus, settings: OperatorSettings, now: datetime
 ) -> PlanPart:
     """Return the writes to the run's Workload. `status` is the stored one with the answer of the queue."""
-    kueue, spec = observation.kueue, parse_spec(observation.run)
-    if kueue is None or isinstance(spec, Problem):
+    kueue, spec = observation.kueue, _usable_spec(observation, status, now)
+    if kueue is None or spec is None:
         return PlanPart()
     is_finished = status.phase is not None and status.phase.finished
     if kueue.problem is not None:
@@ -111,6 +111,16 @@ def stage_of(observation: RunObservation, status: RLRunStatus, spec: RLRunSpec, 
         return Stage.PAUSED if remaining_wait(status, now) > 0 else Stage.QUEUED
     owned = [c for c in observation.pod_controllers() if attempt_of(c) == status.attempt]
     return Stage.ACTIVE if owned or observation.pods_of(status.attempt) else Stage.QUEUED
+
+
+def _usable_spec(observation: RunObservation, status: RLRunStatus, now: datetime) -> RLRunSpec | None:
+    """Return the spec, or None if it is invalid and the run is not over. To give quota back, part of it is enough."""
+    spec = parse_spec(observation.run)
+    if not isinstance(spec, Problem):
+        return spec
+    spec = readable_part(observation.run)
+    needs_quota = stage_of(observation, status, spec, now) in (Stage.QUEUED, Stage.ACTIVE, Stage.PAUSED)
+    return None if needs_quota else spec
 
 
 def _decision(

@@ -479,6 +479,29 @@ async def test_the_workload_of_a_run_ends_with_it_after_its_pods(
     assert not [call for call in world.cluster.calls[before:] if "orkload" in call], "nothing is asked for any more"
 
 
+@pytest.mark.parametrize("end", ["stop", "suspend", "complete"])
+async def test_a_run_whose_spec_this_version_refuses_gives_its_quota_back(
+    world: World, kueue: FakeKueue, end: str
+) -> None:
+    await start(world, kueue)
+    world.change_spec(unknown=1)
+    await world.reconcile(2)
+    assert (world.status["phase"], world.status["reason"]) == ("Running", "InvalidSpec")
+    assert kueue.used() == PODS
+    hold_pods(world)
+    if end == "complete":
+        end_orchestrator(world.cluster, 0, "")
+    else:
+        world.change_spec(**{end: True})
+    await world.reconcile(3)
+    assert world.status["phase"] == {"stop": "Stopped", "suspend": "Suspended", "complete": "Completed"}[end]
+    assert kueue.used() == PODS, "pods are still there"
+    end_pods(world)
+    await world.reconcile(3)
+    assert kueue.used() == 0
+    assert reason(world) == "NotQueued"
+
+
 async def test_a_run_that_is_stopped_in_the_queue_ends_its_workload(world: World, kueue: FakeKueue) -> None:
     await world.reconcile()
     world.change_spec(stop=True)
