@@ -80,6 +80,7 @@ def train_step(base: BaseModel, slot: AdapterSlot, samples: Sequence[Sample], pl
             torch.cuda.reset_peak_memory_stats(base.device)
         with world.all_or_none():
             parts = _backward_share(base, slot, batches, objective)
+            _check_memory(slot)
         world.all_reduce_gradients(parameters)
         norm = full_tensor(torch.nn.utils.clip_grad_norm_(parameters, plan.max_grad_norm))
         # A single transfer from the device for all metrics.
@@ -101,7 +102,7 @@ def train_step(base: BaseModel, slot: AdapterSlot, samples: Sequence[Sample], pl
         try:
             slot.optimizer.step()
         except Exception as error:
-            # Out of memory, too, leaves some moments changed.
+            # Out of memory, too, if `_check_memory` did not foresee it: some moments have changed.
             raise StepAborted(str(error)) from error
         slot.updates += 1
         if penalty is not None and beta is not None and "kl_penalty/kl" in metrics:
@@ -156,6 +157,17 @@ def _backward_share(
         raise
     base.guard.settle()
     return parts
+
+
+def _check_memory(slot: AdapterSlot) -> None:
+    """Raise if the update does not fit into memory.
+
+    AdamW allocates a buffer for every weight after it moved counters and moments, and in the first update the moments,
+    too: here nothing has moved yet.
+    """
+    count = 1 if slot.optimizer.state else 3
+    buffers = [torch.empty_like(p) for p in slot.parameters.values() if p.grad is not None for _ in range(count)]
+    del buffers
 
 
 def _learning_metrics(
@@ -221,16 +233,20 @@ def _random_state(slot: AdapterSlot) -> Iterator[None]:
 def _memory_limits(plan: StepPlan) -> Iterator[None]:
     try:
         yield
-    except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
+    except (StepAborted, torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
+        cause = error.__cause__ if isinstance(error, StepAborted) else error
         # torch reports a failed allocation on the CPU as a plain RuntimeError.
-        plain = isinstance(error, RuntimeError) and not isinstance(error, torch.OutOfMemoryError)
-        if plain and "can't allocate memory" not in str(error):
+        if not isinstance(cause, torch.OutOfMemoryError | MemoryError) and "can't allocate memory" not in str(cause):
             raise
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
-        raise ProblemError.of(
+        refusal = ProblemError.of(
             OUT_OF_MEMORY,
             Reason.TRAINER_OUT_OF_MEMORY,
             f"A step with micro-batches of {plan.micro_batch_tokens} tokens does not fit into the trainer's memory. "
             "Lower the RLModel's trainer.microBatchTokens or seqLen, or give the trainer more memory.",
-        ) from error
+        )
+        if isinstance(error, StepAborted):
+            error.problem = refusal.problem
+            raise
+        raise refusal from error

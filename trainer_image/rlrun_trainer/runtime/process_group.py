@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 from rlrun.constants import OUT_OF_MEMORY, Reason
+from rlrun.protocol.problem import Problem
 from rlrun.service.errors import ProblemError
 from torch.distributed.tensor import DTensor, distribute_tensor
 
@@ -38,6 +39,9 @@ class StepAborted(Exception):
 
     What it changed cannot be undone: this process must end.
     """
+
+    problem: Problem | None = None
+    """The reason to show to users, if it is known."""
 
 
 @dataclass(frozen=True)

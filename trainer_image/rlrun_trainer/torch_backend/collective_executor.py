@@ -19,6 +19,7 @@ from rlrun.protocol.policy import PolicyKind
 from rlrun.protocol.problem import Problem
 from rlrun.protocol.trainer import Sample, SessionSpec
 from rlrun.service.errors import ProblemError
+from rlrun.service.exit import termination_log, write_termination_message
 from typing_extensions import override
 
 from rlrun_trainer.artifacts.artifact_files import Files
@@ -29,6 +30,7 @@ from rlrun_trainer.optimization.learning_rate import learning_rate
 from rlrun_trainer.optimization.sampling_distribution import stop_tokens
 from rlrun_trainer.optimization.step import StepPlan, train_step
 from rlrun_trainer.runtime.messages import MessageFormat, Refusal
+from rlrun_trainer.runtime.process_group import StepAborted
 from rlrun_trainer.runtime.settings import TrainerSettings
 from rlrun_trainer.torch_backend import checkpoint_format, full_weights
 
@@ -285,10 +287,13 @@ class CollectiveExecutor:
             results.append(command.run(self.base))
         except ProblemError as error:
             refusal = error
-        except Exception:
+        except Exception as error:
             if self._world.size == 1 and command.reads_only:
                 raise
             log.error("%s failed; ending this process:\n%s", _name(command), traceback.format_exc())
+            # Without a message, Kubernetes shows the end of the log.
+            if isinstance(error, StepAborted) and error.problem is not None:
+                write_termination_message(error.problem, termination_log())
             self._give_up()
             raise
         try:

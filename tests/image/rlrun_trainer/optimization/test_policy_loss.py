@@ -196,6 +196,43 @@ def test_memory_that_runs_out_is_a_problem_with_advice(
     assert slot.files() == before
 
 
+@pytest.mark.parametrize(("earlier", "room"), [(0, 0), (0, 2), (1, 0)])
+def test_an_update_that_does_not_fit_is_refused_before_it_moves_anything(
+    base: BaseModel, monkeypatch: pytest.MonkeyPatch, earlier: int, room: int
+) -> None:
+    slot, twin = opened(base), opened(base, "twin")
+    for name, parameter in twin.parameters.items():
+        parameter.data.copy_(slot.parameters[name])
+    batch = tiny_model.samples(8)
+    for _ in range(earlier):
+        train_step(base, slot, batch, PLAN)
+        train_step(base, twin, batch, PLAN)
+
+    last = list(slot.parameters.values())[-1]
+    taken: list[int] = []
+
+    def allocate(like: torch.Tensor | list[torch.Tensor], *args: object, **options: object) -> torch.Tensor:
+        if isinstance(like, list) or like is last:
+            taken.append(1)
+            if len(taken) > room:
+                raise torch.OutOfMemoryError("CUDA out of memory")
+        return zeros_like(like, *args, **options)
+
+    zeros_like = torch.zeros_like
+    with monkeypatch.context() as full:
+        # All that allocates as much as the weights have: memory has room for that many buffers of the last one.
+        for name in ("zeros_like", "empty_like", "_foreach_sqrt"):
+            full.setattr(torch, name, allocate)
+        with pytest.raises(ProblemError) as caught:
+            train_step(base, slot, batch, PLAN)
+    assert caught.value.problem.reason == "TrainerOutOfMemory"
+    assert slot.updates == earlier
+    assert slot.files() == twin.files()
+    train_step(base, slot, batch, PLAN)
+    train_step(base, twin, batch, PLAN)
+    assert slot.files() == twin.files()
+
+
 def test_memory_that_runs_out_in_the_update_is_no_refusal(base: BaseModel) -> None:
     slot = opened(base)
     train_step(base, slot, tiny_model.samples(8), PLAN)

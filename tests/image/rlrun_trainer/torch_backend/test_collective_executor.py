@@ -6,9 +6,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from rlrun.api.run_sections.training import KlPenalty
+from rlrun.protocol.problem import Problem
 from rlrun.service.errors import ProblemError
 from rlrun_trainer.artifacts.checkpoint_facts import CheckpointProgress, StepOutcome
+from rlrun_trainer.model.base_model import BaseModel
 from rlrun_trainer.optimization.step import StepPlan
 from rlrun_trainer.runtime.messages import MessageFormat, Refusal
 from rlrun_trainer.runtime.process_group import ProcessGroup
@@ -162,6 +165,24 @@ def test_a_refusal_by_all_processes_is_raised() -> None:
 def test_any_other_failure_ends_the_process(world: ProcessGroup) -> None:
     with pytest.raises(Ended):
         executor(world).run_on_all(Count(ValueError("a bug")))
+
+
+def test_a_process_that_ends_for_lack_of_memory_in_the_update_says_so(
+    base: BaseModel, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    log = tmp_path / "termination-log"
+    monkeypatch.setenv("RLRUN_TERMINATION_LOG", str(log))
+    slot = base.open("run", tiny_model.MODEL, tiny_model.SHAPE, 1)
+
+    def fail() -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(slot.optimizer, "step", fail)
+    with pytest.raises(Ended):
+        CollectiveExecutor(base, TrainerSettings(), end).run_on_all(Train("run", tiny_model.samples(2, 0), PLAN))
+    problem = Problem.model_validate_json(log.read_text())
+    assert problem.reason == "TrainerOutOfMemory"
+    assert "microBatchTokens" in problem.message
 
 
 def test_a_failure_to_read_the_model_ends_no_process_that_is_alone() -> None:
