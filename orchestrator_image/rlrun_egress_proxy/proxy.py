@@ -10,6 +10,7 @@ import contextlib
 import logging
 import socket
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -106,27 +107,21 @@ class EgressProxy:
             writer.close()
 
     def _admit(self, writer: asyncio.StreamWriter) -> None:
-        """Count a connection as one without a grant, of which an address has at most a quarter of all connections.
+        """Count a connection as one without a grant. Without room, the address with most of them loses its oldest.
 
-        The oldest one without a grant makes room. Raises EgressRefused if there is none.
+        Raises EgressRefused if there is none.
         """
-        limit = self._settings.connections
-        address = str((writer.get_extra_info("peername") or [""])[0])
-        of_address = [other for other, its in self._strangers.items() if its == address]
-        if len(of_address) >= max(1, limit // 4):
-            self._close_oldest(of_address)
-        elif self.connections > limit:
-            self._close_oldest(list(self._strangers))
-        self._strangers[writer] = address
-
-    def _close_oldest(self, strangers: Sequence[asyncio.StreamWriter]) -> None:
-        if not strangers:
-            raise EgressRefused(
-                HTTPStatus.SERVICE_UNAVAILABLE, Reason.TOO_MANY_REQUESTS, "The proxy is busy. Try again later."
-            )
-        REFUSALS.labels(Reason.TOO_MANY_REQUESTS).inc()
-        del self._strangers[strangers[0]]
-        strangers[0].transport.abort()
+        if self.connections > self._settings.connections:
+            if not self._strangers:
+                raise EgressRefused(
+                    HTTPStatus.SERVICE_UNAVAILABLE, Reason.TOO_MANY_REQUESTS, "The proxy is busy. Try again later."
+                )
+            ((largest, _),) = Counter(self._strangers.values()).most_common(1)
+            oldest = next(other for other, address in self._strangers.items() if address == largest)
+            REFUSALS.labels(Reason.TOO_MANY_REQUESTS).inc()
+            del self._strangers[oldest]
+            oldest.transport.abort()
+        self._strangers[writer] = str((writer.get_extra_info("peername") or [""])[0])
 
     async def _tunnel(self, client: Streams) -> None:
         request = await self._read_request(client[0])

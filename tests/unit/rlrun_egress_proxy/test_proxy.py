@@ -48,14 +48,18 @@ class World:
         )
         return sign(grant.model_copy(update=changes), KEY)
 
+    def request(self, host: str = JUDGE, port: int | None = None, grant: str | None = None) -> bytes:
+        """Return a CONNECT request."""
+        credentials = base64.b64encode(f"rlrun:{grant or self.grant()}".encode()).decode()
+        target = f"{host}:{port or self.port}"
+        return f"CONNECT {target} HTTP/1.1\r\nProxy-Authorization: Basic {credentials}\r\n\r\n".encode()
+
     async def connect(
         self, host: str = JUDGE, port: int | None = None, grant: str | None = None
     ) -> tuple[str, asyncio.StreamReader, asyncio.StreamWriter]:
         """Send CONNECT. Returns the status line and the open connection."""
         reader, writer = await asyncio.open_connection("127.0.0.1", self.proxy_port)
-        credentials = base64.b64encode(f"rlrun:{grant or self.grant()}".encode()).decode()
-        target = f"{host}:{port or self.port}"
-        writer.write(f"CONNECT {target} HTTP/1.1\r\nProxy-Authorization: Basic {credentials}\r\n\r\n".encode())
+        writer.write(self.request(host, port, grant))
         answer = (await reader.readuntil(b"\r\n\r\n")).decode()
         return answer.splitlines()[0], reader, writer
 
@@ -270,15 +274,26 @@ async def test_silent_clients_make_room(make: Make) -> None:
     writer.close()
 
 
-async def test_silent_clients_of_one_address_take_a_quarter(make: Make) -> None:
+async def test_silent_clients_of_one_address_make_room_before_others(make: Make) -> None:
     world = await make(connections=8, headDeadline=600)
     other, _ = await silent(world, "127.0.0.2")
-    kept = [await silent(world) for _ in range(3)]
+    await until(lambda: world.proxy.connections == 1)
+    kept = [await silent(world) for _ in range(8)]
     assert await asyncio.wait_for(kept[0][0].read(), 60) == b""
-    await until(lambda: world.proxy.connections == 3)
-    tunnels = [await world.connect() for _ in range(3)]
+    await until(lambda: world.proxy.connections == 8)
+    tunnels = [await world.connect() for _ in range(4)]
     assert {line for line, _, _ in tunnels} == {"HTTP/1.1 200 Connection established"}, "they count for their run"
     assert not other.at_eof()
+
+
+async def test_an_address_keeps_its_connections_while_there_is_room(make: Make) -> None:
+    world = await make(connections=512, tunnelsPerRun=512, headDeadline=600)
+    opened = [await silent(world) for _ in range(200)]
+    await until(lambda: world.proxy.connections == 200)
+    for _, writer in opened:
+        writer.write(world.request())
+    answers = await asyncio.gather(*(reader.readline() for reader, _ in opened))
+    assert set(answers) == {b"HTTP/1.1 200 Connection established\r\n"}
 
 
 async def test_an_idle_connection_and_a_silent_client_end(make: Make) -> None:
