@@ -26,12 +26,12 @@ from rlrun_cli.remote.run_storage import find_run_uid, open_user_storage, run_la
 from rlrun_cli.remote.server import Server
 from rlrun_cli.terminal import output
 from rlrun_cli.terminal.errors import (
-    CONTROL_CHARACTERS,
     INVALID,
     CliError,
     NotFoundError,
     NotReadyError,
     UnreachableError,
+    without_controls,
 )
 
 EPILOG = """Examples:
@@ -216,7 +216,7 @@ def logs(
                     components=components,
                 )
             for line in lines:
-                typer.echo(line.translate(CONTROL_CHARACTERS))
+                typer.echo(without_controls(line))
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
 

@@ -267,9 +267,11 @@ class RemoteCluster:
     ) -> Iterator[str]:
         """Return the lines of a container's log. Raises NotReadyError if the container has not started."""
         with _cli_errors():
-            yield from self._client.log(
+            for line in self._client.log(
                 self.namespace, pod, container, follow=follow, tail=tail, previous=previous, since=since
-            )
+            ):
+                # A progress bar writes all its states into one line.
+                yield from [state for state in line.split("\r") if state] or [""]
 
     def create_token(self, account: str, seconds: int, audience: str = "") -> Obj:
         """Return a TokenRequest with a token of a ServiceAccount of the namespace. Raises ApiError."""

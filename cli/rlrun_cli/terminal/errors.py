@@ -4,6 +4,8 @@ All errors of the API server become a `CliError` in one table here, so that the 
 every command and a user sees no traceback.
 """
 
+import re
+
 import typer
 from rlrun.kube.errors import ApiError
 
@@ -14,6 +16,8 @@ INVALID = 2
 
 CONTROL_CHARACTERS = dict.fromkeys([*range(9), *range(11, 32), *range(127, 160)])
 """Table for `str.translate` that removes them: text from a cluster or a file must not control the terminal."""
+SEQUENCES = re.compile(r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[ -/]+[0-~]")
+"""Colors, movements of the cursor, titles and links, each as a whole."""
 
 
 class CliError(Exception):
@@ -29,15 +33,16 @@ class CliError(Exception):
 
 def show_error(problem: CliError) -> None:
     """Print `Error: ...`, the details as a list, and `Next: ...`, on standard error. Colors on a terminal only."""
-    typer.echo(typer.style("Error: ", fg="red", bold=True) + _printable(problem.message), err=True)
+    typer.echo(typer.style("Error: ", fg="red", bold=True) + without_controls(problem.message), err=True)
     for line in problem.details:
-        typer.echo(f"  - {_printable(line)}", err=True)
+        typer.echo(f"  - {without_controls(line)}", err=True)
     if problem.hint:
-        typer.echo(typer.style("Next:  ", bold=True) + _printable(problem.hint), err=True)
+        typer.echo(typer.style("Next:  ", bold=True) + without_controls(problem.hint), err=True)
 
 
-def _printable(text: str) -> str:
-    return text.translate(CONTROL_CHARACTERS)
+def without_controls(text: str) -> str:
+    """Return the text without what controls a terminal."""
+    return SEQUENCES.sub("", text).translate(CONTROL_CHARACTERS)
 
 
 class NotFoundError(CliError):

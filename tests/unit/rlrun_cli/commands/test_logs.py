@@ -66,7 +66,28 @@ def test_lines_of_several_pods_have_a_prefix(rlrun: Rlrun, one: FakeCluster) -> 
 
 def test_a_log_does_not_control_the_terminal(rlrun: Rlrun, one: FakeCluster) -> None:
     one.logs["first-orchestrator-a1-x/orchestrator"] = "a\tb\x1b]52;c;eA==\x07 \x9b2Jc\r\n".encode()
-    assert rlrun("logs", "first").out == "a\tb]52;c;eA== 2Jc\n"
+    assert rlrun("logs", "first").out == "a\tb c\n"
+
+
+COLOURED = (
+    "\x1b[32mINFO\x1b[0m step\r 10%|#  |\x1b[K\r 20%|## |\x1b(B\x1b[m\n\n"
+    "end \x1b]8;;http://x\x1b\\link\x1b]8;;\x07 \x1b]0;open\n"
+)
+SHOWN = ["INFO step", " 10%|#  |", " 20%|## |", "", "end link ]0;open"]
+
+
+def test_a_coloured_log_with_a_progress_bar_is_readable(rlrun: Rlrun, one: FakeCluster) -> None:
+    one.logs["first-orchestrator-a1-x/orchestrator"] = COLOURED.encode()
+    assert rlrun("logs", "first").out.splitlines() == SHOWN
+    one.put(pod("y", "orchestrator", created="2026-01-02T00:00:00Z"))
+    one.logs["y/orchestrator"] = COLOURED.encode()
+    pods = ["[first-orchestrator-a1-x] ", "[y] "]
+    assert rlrun("logs", "first").out.splitlines() == [name + line for name in pods for line in SHOWN]
+
+
+def test_a_coloured_copy_is_readable(rlrun: Rlrun, ended: FakeCluster, s3: InMemoryStore) -> None:
+    s3.objects["s3://b/p/team/uid-first/logs/attempt-2/first-orchestrator-a2-w/orchestrator.log"] = COLOURED.encode()
+    assert rlrun("logs", "first").out.splitlines() == SHOWN
 
 
 def test_no_pod_is_explained(rlrun: Rlrun, api: FakeCluster) -> None:
