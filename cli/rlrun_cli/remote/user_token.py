@@ -17,6 +17,10 @@ RENEW_SECONDS = 120.0
 """A token is renewed this long before it ends."""
 
 
+class AccountMissingError(CliError):
+    """The ServiceAccount or its namespace does not exist."""
+
+
 class UserToken:
     """The user's API key or token: the token of the kubeconfig, else one of the ServiceAccount `rlrun-user`.
     Thread-safe."""
@@ -79,7 +83,8 @@ class UserToken:
                 f"-n {namespace}",
                 f"kubectl create rolebinding {name} --role={name} --user=YOUR_NAME -n {namespace}",
             ]
-        return CliError(
+        kind = AccountMissingError if error.is_object_missing else CliError
+        return kind(
             f"your kubeconfig has a client certificate and no token, and ServiceAccount {ACCOUNT} of namespace "
             f"{namespace} gives none: {error.message}",
             "select a namespace that has this account with -n, or ask an administrator to run these commands",

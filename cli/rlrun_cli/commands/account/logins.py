@@ -16,7 +16,7 @@ from rlrun_cli.remote.context import Context, Kubeconfig, Namespace, cli_context
 from rlrun_cli.remote.logins import StoredLogin, find_login, keep_login, logins_file
 from rlrun_cli.remote.run_storage import s3_operation
 from rlrun_cli.remote.server import Server, find_server, locate_server
-from rlrun_cli.remote.user_token import UserToken
+from rlrun_cli.remote.user_token import AccountMissingError, UserToken
 from rlrun_cli.terminal import output
 from rlrun_cli.terminal.errors import INVALID, CliError
 
@@ -35,9 +35,10 @@ The key is kept in ~/.config/rlrun/logins.json, which only you can read, for the
 LOGOUT_EPILOG = """Examples:
 
   rlrun logout
+  rlrun logout --local
 
-Deletes the key that `rlrun login` made; if that fails, you stay logged in. A key that you gave with --key stays \
-valid: rlrun key delete."""
+Deletes the key that `rlrun login` made; if that fails, you stay logged in. --local forgets the key without that. A \
+key that you gave with --key stays valid: rlrun key delete."""
 WHOAMI_EPILOG = """Examples:
 
   rlrun whoami
@@ -82,6 +83,7 @@ def login(
 
 def logout(
     ctx: typer.Context,
+    local: Annotated[bool, typer.Option("--local", help="Only forget the key here. It stays valid.")] = False,
     namespace: Namespace = None,
     kubeconfig: Kubeconfig = None,
     context: Context = None,
@@ -92,9 +94,16 @@ def logout(
     if stored is None:
         output.notice("You are not logged in.")
         return
-    if stored.key_id:
-        with s3_operation(f"delete key {stored.key_id} of namespace {stored.namespace}"):
-            _delete_key(api, stored.server, stored)
+    if stored.key_id and local:
+        _warn_of_key(stored, "stays valid until it ends.")
+    elif stored.key_id:
+        try:
+            with s3_operation(f"delete key {stored.key_id} of namespace {stored.namespace}"):
+                _delete_key(api, stored.server, stored)
+        except CliError as problem:
+            only_here = "to forget the key on this machine only: rlrun logout --local"
+            problem.hint = f"{problem.hint}; {only_here}" if problem.hint else only_here
+            raise
     keep_login(api.login_name, None)
     typer.echo("logged out")
 
@@ -178,10 +187,10 @@ def _identity(api: RemoteCluster, server: str | None, login: StoredLogin) -> dic
 
 
 def _delete_key(api: RemoteCluster, server: str, login: StoredLogin) -> None:
-    """Delete the key that a login made. Raises CliError, StoreError."""
+    """Delete the key that a login made, unless it has ended with its account. Raises CliError, StoreError."""
     from rlrun.storage.errors import NotFound
 
-    with contextlib.suppress(NotFound):
+    with contextlib.suppress(NotFound, AccountMissingError):
         _keys(api, server or None, login.namespace).delete(login.key_id)
 
 
@@ -192,6 +201,9 @@ def _try_to_delete(api: RemoteCluster, server: str, login: StoredLogin) -> None:
     try:
         _delete_key(api, server, login)
     except (CliError, StoreError) as problem:
-        where = f"{login.key_id} of namespace {login.namespace}"
-        output.notice(f"Warning: key {where} was not deleted: {problem}")
-        output.notice(f"Delete it: rlrun key delete {login.key_id} -n {login.namespace}")
+        _warn_of_key(login, f"was not deleted: {problem}")
+
+
+def _warn_of_key(login: StoredLogin, what: str) -> None:
+    output.notice(f"Warning: key {login.key_id} of namespace {login.namespace} {what}")
+    output.notice(f"Delete it: rlrun key delete {login.key_id} -n {login.namespace}")

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rlrun.kube.errors import ApiError
 from rlrun.kube.kinds import CONFIG_MAP
 from rlrun_cli.commands.account import logins
 from rlrun_cli.remote.cluster import RemoteCluster
@@ -238,6 +239,36 @@ def test_a_logout_succeeds_if_the_key_has_ended(server: Server, file: Path) -> N
     user("login")
     server.refused.add(KEY)
     assert user("logout").out == "logged out\n"
+    assert KEY not in file.read_text()
+
+
+@pytest.mark.parametrize(
+    ("status", "missing", "code"), [(404, "rlrun-user", 0), (404, "team", 0), (404, "", 1), (403, "rlrun-user", 1)]
+)
+def test_a_logout_succeeds_if_the_account_of_the_key_is_gone(
+    server: Server, file: Path, status: int, missing: str, code: int
+) -> None:
+    user = User(server)
+    user("login")
+    user.cluster.answers[TOKEN] = [ApiError(status, "Refused", "no token", details={"name": missing})]
+    answer = user("logout")
+    assert answer.code == code, answer.err
+    assert (KEY in file.read_text()) is bool(code)
+    assert ("rlrun logout --local" in answer.err.splitlines()[-1]) if code else not answer.err
+
+
+def test_a_login_can_be_forgotten_on_this_machine_only(server: Server, file: Path) -> None:
+    user = User(server)
+    user("login")
+    server.broken.add("DELETE")
+    assert "rlrun logout --local" in user("logout").err.splitlines()[-1]
+    server.asked.clear()
+    answer = user("logout", "--local")
+    assert (answer.code, answer.out, server.asked) == (0, "logged out\n", [])
+    assert answer.err.splitlines() == [
+        f"Warning: key {KEY_ID} of namespace {TEAM} stays valid until it ends.",
+        f"Delete it: rlrun key delete {KEY_ID} -n {TEAM}",
+    ]
     assert KEY not in file.read_text()
 
 
