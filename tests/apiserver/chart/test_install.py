@@ -212,6 +212,21 @@ def test_catalogue_is_applied_changed_and_trimmed(empty: ControlPlane, as_user: 
     assert "spec.seqLen" in refused.stderr
 
 
+def test_upgrades_have_the_job_of_the_catalogue_until_its_last_model_is_gone(helm: Helm, as_user: Client) -> None:
+    values = ["-f", str(CHART / "values-local.yaml"), "--no-hooks"]
+    custom, core = client.CustomObjectsApi(as_user("")), client.CoreV1Api(as_user(""))
+    kind = ("rlrun.dev", "v1alpha1", "rlmodels")
+    own = {"name": "last", "labels": {"rlrun.dev/catalogue-of": "rlrun"}}
+    spec = {"id": "me/last", "source": "s3://b/x"}
+    last = {"apiVersion": "rlrun.dev/v1alpha1", "kind": "RLModel", "metadata": own, "spec": spec}
+    custom.create_cluster_custom_object(*kind, last)
+    for models in (["[]"], []):
+        helm("upgrade", "rlrun", str(CHART), *values)
+        maps = core.list_namespaced_config_map(SYSTEM).items
+        assert [m.data["models.json"].strip() for m in maps if m.metadata.name == "rlrun-models"] == models
+        custom.delete_collection_cluster_custom_object(*kind, label_selector="rlrun.dev/catalogue-of=rlrun")
+
+
 @pytest.mark.parametrize("delete", [False, True])
 def test_garbage_collection_job_may_delete_only_with_the_delete_option(
     helm: Helm, as_user: Client, delete: bool

@@ -67,22 +67,22 @@ def template(helm: Helm) -> Helm:
     """`helm template` with values given as a dict; the local values below them unless `base` says otherwise."""
 
     def run(
-        values: Object | None = None, *, base: Path | None = LOCAL, release: str = "rlrun", is_upgrade: bool = False
+        values: Object | None = None, *options: str, base: Path | None = LOCAL, release: str = "rlrun"
     ) -> "subprocess.CompletedProcess[str]":
         with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
             yaml.safe_dump(values or {}, file)
             file.flush()
             layers = [v for path in (base, Path(file.name)) if path for v in ("-f", path)]
-            layers += ["--is-upgrade"] if is_upgrade else []
-            return helm("template", release, CHART, "-n", "rlrun-system", "--kube-version", KUBERNETES, *layers)
+            flags = ("-n", "rlrun-system", "--kube-version", KUBERNETES)
+            return helm("template", release, CHART, *flags, *layers, *options)
 
     return run
 
 
 @pytest.fixture(scope="session")
 def render(template: Helm) -> Render:
-    def run(values: Object | None = None, **options: Any) -> Rendered:
-        done = template(values, **options)
+    def run(values: Object | None = None, *flags: str, **options: Any) -> Rendered:
+        done = template(values, *flags, **options)
         assert done.returncode == 0, done.stderr
         # libyaml: the parser in Python would take most of the time of these tests.
         return Rendered([o for o in yaml.load_all(done.stdout, yaml.CSafeLoader) if o])

@@ -1,6 +1,9 @@
 import json
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import reduce
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import urlsplit
@@ -649,12 +652,52 @@ def test_catalogue(render: Render) -> None:
     assert "rlrun-models" not in [job["metadata"]["name"] for job in render().of("Job")]
 
 
+@contextmanager
+def serving_models(*models: Object) -> Iterator[list[str]]:
+    """Yield the options for `helm template` of an upgrade of a cluster with these RLModels."""
+    kind = {"name": "rlmodels", "singularName": "rlmodel", "namespaced": False, "kind": "RLModel", "verbs": ["list"]}
+    version = "rlrun.dev/v1alpha1"
+    items = [{"apiVersion": version, "kind": "RLModel", "metadata": model} for model in models]
+    answers = {
+        f"/apis/{version}": {"kind": "APIResourceList", "groupVersion": version, "resources": [kind]},
+        f"/apis/{version}/rlmodels": {"kind": "RLModelList", "apiVersion": version, "items": items},
+    }
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            content = json.dumps(answers[urlsplit(self.path).path]).encode()
+            self.send_response(200)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, *_: Any) -> None:
+            """Print nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_address[1]}"
+        known = ["--api-versions", f"{version}/RLModel"]
+        yield ["--is-upgrade", "--dry-run=server", "--kube-apiserver", url, *known]
+        server.shutdown()
+
+
 def test_an_upgrade_deletes_the_last_models_of_the_catalogue(render: Render) -> None:
-    rendered = render(is_upgrade=True)
+    with serving_models({"name": "one", "labels": {"rlrun.dev/catalogue-of": "rlrun"}}) as upgrade:
+        rendered = render(None, *upgrade)
+        without_rights = render({"rbac": {"create": False}}, *upgrade)
     assert rendered.one("Job", "rlrun-models")
     assert json.loads(rendered.one("ConfigMap", "rlrun-models")["data"]["models.json"]) == []
-    without_rights = render({"rbac": {"create": False}}, is_upgrade=True)
     assert not [role for role in without_rights.of("ClusterRole") if _is_named(role, "rlrun-models")]
+
+
+def test_an_upgrade_without_a_model_of_the_catalogue_has_no_job_for_it(render: Render) -> None:
+    of_another = {"name": "two", "labels": {"rlrun.dev/catalogue-of": "other"}}
+    with serving_models({"name": "by-hand"}, of_another) as upgrade:
+        rendered = render(None, *upgrade)
+    for objects in (rendered.objects, render(None, "--is-upgrade").objects):
+        assert not [obj for obj in objects if _is_named(obj, "rlrun-models")]
 
 
 def test_a_variable_from_a_secret_reaches_the_model(render: Render) -> None:
