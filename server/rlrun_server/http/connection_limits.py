@@ -35,7 +35,7 @@ class LongRequests:
 
 
 class Activity(IntEnum):
-    """What a connection does. The least comes first when one has to make room."""
+    """Activity of a connection. The one with the least is closed first to make room."""
 
     idle = 0
     receiving = 1
