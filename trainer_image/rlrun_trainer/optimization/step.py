@@ -160,10 +160,10 @@ def _backward_share(
 
 
 def _check_memory(slot: AdapterSlot) -> None:
-    """Raise if the update does not fit into memory.
+    """Allocate and free what AdamW's update will take. Raises torch.OutOfMemoryError if it does not fit.
 
-    AdamW allocates a buffer for every weight after it moved counters and moments, and in the first update the moments,
-    too: here nothing has moved yet.
+    AdamW itself allocates a buffer for each weight after it has changed counters and moments. Its first update
+    allocates both moments as well.
     """
     count = 1 if slot.optimizer.state else 3
     buffers = [torch.empty_like(p) for p in slot.parameters.values() if p.grad is not None for _ in range(count)]

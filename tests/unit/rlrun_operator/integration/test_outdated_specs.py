@@ -17,7 +17,7 @@ OUTDATED: tuple[dict[str, Any], ...] = (
     {"env": [{"id": "reverse"}], "model": "", "stallDeadlineSeconds": 10**9, "unknown": 1},
     {"env": [{"id": "rlrun/reverse-text", "args": {"text": "x" * MAX_SPEC}}]},
 )
-"""What a new rule refuses, what fields refuse that have become narrower, and what has become too large."""
+"""Specs that a newer version refuses: by a new rule, by a narrower field, by size."""
 
 EVALUATION: dict[str, Any] = {"env": [{"id": "rlrun/reverse-text", "rolloutTimeoutSeconds": 14400}]}
 """An evaluation whose rollouts may take longer than the stall deadline."""
