@@ -173,9 +173,11 @@ def steps_ready(platform: Platform, kind: str, namespace: str) -> list[int]:
 @pytest.mark.proves("checkpoints.interval", "checkpoints.keepCloud")
 def test_checkpoints_are_kept_by_the_retention_rule(platform: Platform, finished: Object) -> None:
     store = platform.s3.store()
-    newest = list(range(STEPS - KEPT + 1, STEPS + 1))
     for kind, folder in (("rlcheckpoints", "checkpoints"), ("rladapters", "adapters")):
-        assert steps_ready(platform, kind, finished["metadata"]["namespace"]) == newest, kind
+        steps = steps_ready(platform, kind, finished["metadata"]["namespace"])
+        # Steps that are faster than their uploads skip some of them, never the last one.
+        assert (len(steps), steps[-1:]) == (KEPT, [STEPS]), (kind, steps)
+        assert steps[0] > STEPS // 2, (kind, steps)
         # An artifact that is being deleted keeps its object until its files are gone.
         kept = layout_of(finished).root / folder
         wait_for(f"{KEPT} {folder} in S3", lambda at=kept: len(store.list_folders(at)) <= KEPT, SECONDS)

@@ -52,7 +52,8 @@ def test_a_run_waits_for_the_quota_and_for_the_download(bench: Bench) -> None:
 
     end_job(bench, name)
     bench.wait("the pods", lambda: len(bench.items(APPS, "replicasets")) == 3)
-    assert bench.condition("WeightsCached")["status"] == "True"
+    # A status follows the children of its plan.
+    bench.wait("the condition", lambda: bench.condition("WeightsCached").get("status") == "True")
 
 
 def test_a_serving_pool_waits_for_the_download(bench: Bench) -> None:
