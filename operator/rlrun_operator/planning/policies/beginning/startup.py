@@ -22,7 +22,7 @@ from rlrun_operator.planning.diagnosis.refused_pods import refused_pods
 from rlrun_operator.planning.plan.actions import ConditionChange, PlanPart, StatusChange
 from rlrun_operator.planning.plan.observation import RunObservation
 from rlrun_operator.planning.plan.status_builder import apply_change, is_true
-from rlrun_operator.planning.policies.beginning.admission import may_have_children
+from rlrun_operator.planning.policies.beginning.admission import end_attempt_without_place, may_have_children
 from rlrun_operator.planning.policies.beginning.kueue_placement import place_children
 from rlrun_operator.planning.policies.children.child_selection import (
     is_complete,
@@ -55,7 +55,7 @@ def plan_invalid_spec(
 ) -> PlanPart:
     """Wait until the spec is corrected, up to a deadline. That of a run that trains or has finished was valid before.
 
-    The run can be stopped and suspended meanwhile, and ends with its orchestrator.
+    The run can be stopped and suspended meanwhile, loses its place, and ends with its orchestrator.
     """
     invalid = StatusChange((ConditionChange(ConditionType.VALIDATED, False, problem.reason, problem.message),))
     if status.phase is not None and status.phase.finished:
@@ -68,7 +68,9 @@ def plan_invalid_spec(
         return PlanPart(status=invalid).then(paused)
     change = invalid if status.attempt_start_time is not None else invalid.then(attempt_start(status, now))
     status = apply_change(status, change, now)
-    ended = plan_outcome(observation, status, spec, settings, now)
+    ended = plan_outcome(observation, status, spec, settings, now) or end_attempt_without_place(
+        observation, status, spec, settings, now
+    )
     if ended is not None:
         return PlanPart(status=change).then(ended)
     progress = report_progress(observation, status, spec, settings, now)

@@ -42,9 +42,7 @@ def kueue_answer(observation: RunObservation, settings: OperatorSettings, now: d
     kueue, status = observation.kueue, _status(observation)
     if kueue is None:
         return None
-    spec = _usable_spec(observation, status, now)
-    if spec is None:
-        return _recorded_admission(status)
+    spec = _readable_spec(observation)
     stage = stage_of(observation, status, spec, now)
     if kueue.problem is not None:
         kept = None if stage is Stage.QUEUED else _recorded_admission(status)
@@ -71,8 +69,8 @@ def update_workload(
     observation: RunObservation, status: RLRunStatus, settings: OperatorSettings, now: datetime
 ) -> PlanPart:
     """Return the writes to the run's Workload. `status` is the stored one with the answer of the queue."""
-    kueue, spec = observation.kueue, _usable_spec(observation, status, now)
-    if kueue is None or spec is None:
+    kueue, spec = observation.kueue, _readable_spec(observation)
+    if kueue is None:
         return PlanPart()
     is_finished = status.phase is not None and status.phase.finished
     if kueue.problem is not None:
@@ -88,7 +86,7 @@ def update_workload(
     writes = bool(create or decision.deletes or decision.status)
     waits = isinstance(observation.admission, Waiting | Refused)
     queue = str(spec.queue_name)
-    is_wanted = create is not None or decision.action is Action.START
+    is_wanted = spec.queue_name is not None and (create is not None or decision.action is Action.START)
     return PlanPart(
         status=_clear_refusal(decision, status).then(_kept_place(observation, decision)),
         applies=(create,) if create is not None else (),
@@ -113,14 +111,9 @@ def stage_of(observation: RunObservation, status: RLRunStatus, spec: RLRunSpec, 
     return Stage.ACTIVE if owned or observation.pods_of(status.attempt) else Stage.QUEUED
 
 
-def _usable_spec(observation: RunObservation, status: RLRunStatus, now: datetime) -> RLRunSpec | None:
-    """Return the spec, or None if it is invalid and the run is not over. To give quota back, part of it is enough."""
+def _readable_spec(observation: RunObservation) -> RLRunSpec:
     spec = parse_spec(observation.run)
-    if not isinstance(spec, Problem):
-        return spec
-    spec = readable_part(observation.run)
-    needs_quota = stage_of(observation, status, spec, now) in (Stage.QUEUED, Stage.ACTIVE, Stage.PAUSED)
-    return None if needs_quota else spec
+    return readable_part(observation.run) if isinstance(spec, Problem) else spec
 
 
 def _decision(
@@ -144,7 +137,12 @@ def _decision(
 def _build_workload(
     observation: RunObservation, status: RLRunStatus, spec: RLRunSpec, settings: OperatorSettings, now: datetime
 ) -> Obj | None:
-    """Return the Workload for the attempt that begins next, or None while references are invalid or weights missing."""
+    """Return the Workload for the attempt that begins next.
+
+    None while the spec or its references are invalid, or weights missing.
+    """
+    if isinstance(parse_spec(observation.run), Problem):
+        return None
     begins = status.attempt_start_time is None and status.start_time is not None
     coming = status.model_copy(update={"attempt": status.attempt + begins})
     resolved = resolve_run(observation, coming, spec, settings)

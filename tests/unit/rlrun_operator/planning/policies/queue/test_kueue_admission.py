@@ -321,6 +321,26 @@ async def test_an_evicted_run_stops_releases_its_quota_and_continues_without_cou
     assert len(world.cluster.all(*WORKLOADS)) == PODS
 
 
+async def test_an_evicted_run_stops_also_if_its_spec_is_refused_by_now(world: World, kueue: FakeKueue) -> None:
+    """A newer version of the operator refuses the spec of a run that trains."""
+    await start(world, kueue)
+    world.change_spec(learningRate=2.0)
+    await world.reconcile()
+    assert world.status["phase"] == "Running"
+    kueue.evict(NAME, now=world.clock.now)
+    await world.reconcile(3)
+    assert world.cluster.all(*WORKLOADS, "Pod") == []
+    assert not holds(kueue.get(NAME), "QuotaReserved")
+    assert reason(world, "Validated") == "InvalidSpec"
+    kueue.schedule(world.clock.now)
+    await world.reconcile(2)
+    assert world.cluster.all(*WORKLOADS) == []
+    world.change_spec(learningRate=0.0001)
+    world.poller.answer = None
+    await world.reconcile(3)
+    assert len(world.cluster.all(*WORKLOADS)) == PODS
+
+
 async def test_quota_is_not_released_while_a_replica_set_could_create_a_pod(world: World, kueue: FakeKueue) -> None:
     """The operator dies after it has written that the run is evicted, and no pod of it exists yet."""
     await world.reconcile()
