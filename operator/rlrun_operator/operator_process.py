@@ -325,8 +325,9 @@ class Operator:
 
 
 def count_request(request: KubeRequest) -> None:
-    """Count a request to the API server."""
-    API_REQUESTS.labels(request.verb.name.lower(), request.kind.plural).inc()
+    """Count a request to the API server. One that asks whether an object could be created writes nothing."""
+    verb = "dry_run" if "dryRun" in request.query else request.verb.name.lower()
+    API_REQUESTS.labels(verb, request.kind.plural).inc()
 
 
 def check_request(may_write: Callable[[], bool], request: KubeRequest) -> None:

@@ -58,7 +58,8 @@ def read(operator: OperatorProcess) -> Reading:
     """Return the counters."""
     text = operator.metrics()
     stat = (Path("/proc") / str(operator.pid) / "stat").read_text().rpartition(")")[2].split()
-    requests = {verb: metric(text, "rlrun_api_requests_total", verb) for verb in (*WRITES, "replace", "get", "list")}
+    verbs = (*WRITES, "replace", "dry_run", "get", "list")
+    requests = {verb: metric(text, "rlrun_api_requests_total", verb) for verb in verbs}
     return Reading(
         at=time.monotonic(),
         requests=sum(requests.values()),

@@ -7,16 +7,17 @@ import pytest
 from rlrun.kube.informer import ObjectChange
 from rlrun.kube.kinds import ALL, DEPLOYMENT, JOB, POD, RLADAPTER, RLCHECKPOINT, RLRUN, WORKLOAD
 from rlrun.kube.objects import Obj
-from rlrun.kube.requests import KubeRequest
+from rlrun.kube.requests import KubeRequest, dry_run
 from rlrun_operator import operator_process
 from rlrun_operator.cluster.informers import FOLLOWED, Informers, convert
 from rlrun_operator.config.settings import EgressSettings, KueueSettings, SecretRef
 from rlrun_operator.controller.admission_queue import AdmissionQueue
 from rlrun_operator.controller.reconciler import Reconciler
-from rlrun_operator.operator_process import Operator, check_request, ensure_keys
+from rlrun_operator.operator_process import Operator, check_request, count_request, ensure_keys
 from rlrun_operator.planning.plan.observation import RunKey
 from rlrun_operator.resources.platform import decode_secret
 from rlrun_operator.runtime.leader_election import LeaseLost
+from rlrun_operator.runtime.metrics import REGISTRY
 from rlrun_operator.serving.reconciler import ServingController
 
 from tests.support.cluster_objects import run_object
@@ -191,6 +192,16 @@ async def test_a_resync_queues_all_runs_that_are_not_settled_behind_events() -> 
     sweep = Operator(SETTINGS)
     await sweep._queue_runs(feed.informers, None)
     assert names(sweep) == ["team/first", "team/settled"]
+
+
+def test_a_question_whether_an_object_could_be_created_is_counted_as_no_write() -> None:
+    def counted(verb: str) -> float:
+        return REGISTRY.get_sample_value("rlrun_api_requests_total", {"verb": verb, "kind": "pods"}) or 0
+
+    pod = {"apiVersion": "v1", **labelled("Pod")}
+    created, asked = counted("create"), counted("dry_run")
+    count_request(dry_run(pod, "rlrun"))
+    assert (counted("create"), counted("dry_run")) == (created, asked + 1)
 
 
 async def test_nothing_is_written_without_the_lease() -> None:
