@@ -1,6 +1,6 @@
 """Benchmark of recovery: time until training continues after a pod was killed.
 
-    python -m bench.recovery                       every role, three times each (about 8 minutes)
+    python -m bench.recovery                       every role, three times each (about 15 minutes)
     python -m bench.recovery --role trainer --kills 20
 
 One long run of the demo's task on the local cluster. During training a pod of a role is deleted without grace. Three
@@ -21,6 +21,7 @@ from statistics import median
 from typing import TypeVar
 
 from rlrun.storage.metric_files import TRAINED
+from rlrun_operator.planning.policies.running.orchestrator_replacement import STABLE_SECONDS
 
 from bench import machine_load
 from bench.cluster_runs import NAMESPACE, BenchmarkCluster, first_line
@@ -36,6 +37,8 @@ DEADLINE_SECONDS = 180.0
 """Deadline of the first steps of the run, and of one recovery."""
 STEPS_BETWEEN = 6
 """Undisturbed steps before the next kill; they include a checkpoint."""
+SECONDS_BETWEEN = STABLE_SECONDS + 5
+"""Age of a pod that is killed. The Job of a younger orchestrator waits 10 s on purpose, as in a loop of restarts."""
 NAME = "recovery"
 REST_SECONDS = 2.0
 
@@ -101,6 +104,7 @@ def main() -> int:
 
 def kill_one(cluster: BenchmarkCluster, role: str) -> Recovery:
     """Wait for some steps, delete a pod of the role and time the recovery. Raises Lost."""
+    _until(lambda: age_of(_pods(cluster, role)) >= SECONDS_BETWEEN or None, f"a {role} pod that is older")
     before = len(step_times(cluster))
     times = _until(lambda: found if len(found := step_times(cluster)) >= before + STEPS_BETWEEN else None, "steps")
     usual = median(b - a for a, b in zip(times[-STEPS_BETWEEN:], times[-STEPS_BETWEEN + 1 :], strict=False))
@@ -124,6 +128,12 @@ def step_times(cluster: BenchmarkCluster) -> list[float]:
         raise Lost(f"rlrun {NAMESPACE}/{NAME} failed: {run['status'].get('message')}")
     lines = (line for line in cluster.lines(run) if TRAINED in line)
     return sorted(datetime.fromisoformat(line["time"]).timestamp() for line in lines)
+
+
+def age_of(pods: Sequence[Object]) -> float:
+    """Return the seconds since the newest of the pods was created."""
+    created = (datetime.fromisoformat(pod["metadata"]["creationTimestamp"]).timestamp() for pod in pods)
+    return time.time() - max(created, default=time.time())
 
 
 def _pods(cluster: BenchmarkCluster, role: str) -> list[Object]:

@@ -1,8 +1,10 @@
 """Time from the loss of a pod to the next step."""
 
+from datetime import UTC, datetime, timedelta
+
 import pytest
 
-from bench.recovery import Recovery
+from bench.recovery import Recovery, age_of
 from bench.recovery import results_of as recoveries
 
 
@@ -23,6 +25,14 @@ def test_whole_time_is_the_number_of_a_role_and_own_part_a_second_row() -> None:
     assert "180 s" in inference.notes[-1]
     assert len(trainer.notes) == 1
     assert [list(result.cores_busy) for result in (trainer, own)] == [[0.1]] * 2
+
+
+def test_age_of_pods_is_that_of_the_newest() -> None:
+    now = datetime.now(UTC)
+    stamps = [f"{now - timedelta(seconds=age):%Y-%m-%dT%H:%M:%SZ}" for age in (90, 30)]
+    pods = [{"metadata": {"creationTimestamp": stamp}} for stamp in stamps]
+    assert 29 < age_of(pods) < 60
+    assert age_of([]) < 1, "a pod that is gone has its successor to wait for"
 
 
 @pytest.mark.parametrize(("kills", "unit", "value"), [(19, "s max of 19", 19.0), (20, "s p95", 19.0)])
