@@ -1,4 +1,4 @@
-"""Rows of the scenario `burst`: runs created at once, beside bare Jobs and TrainJobs with as many pods. Pure."""
+"""Rows of the scenario `burst`: runs created at once, beside other workloads with as many pods. Pure."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -14,6 +14,7 @@ from bench.scale.testbed.readings import OperatorUsage
 
 JOBS_AIM = 0.5
 TRAIN_JOBS_AIM = 2.0
+JOB_SETS_AIM = 1.0
 DELAY_AIM_SECONDS = 1.0
 MEMORY_AIM_MIB = 230.0
 
@@ -28,6 +29,8 @@ class BurstRepetition:
     """Time until as many pods of bare Jobs ran."""
     train_jobs_seconds: Mapping[int, float]
     """Time until as many pods of TrainJobs ran, by the pods of one. Empty without this peer."""
+    job_sets_seconds: float
+    """Time until as many pods of JobSets ran, each with one pod for each role of a run. 0 without this peer."""
     burst: Burst
     quiet: OperatorUsage
     training: Training
@@ -76,6 +79,18 @@ def results_of(found: Sequence[BurstRepetition], cores_busy: Sequence[float] = (
                 f"{ours:.1f} and {rate:.1f} pods/s, {rate / nodes:.1f} TrainJobs/s; Trainer and JobSet from their "
                 f"modules with their own client limits (none, and 500 requests/s), their webhooks, and the runtime "
                 f"{RUNTIME}; {FLAGS_NOTE}",
+                better=HIGHER,
+            )
+        )
+    if last.job_sets_seconds:
+        peers.append(
+            row(
+                "burst pods against JobSets",
+                f"{created} / the same number of pods of JobSets, each with a Job of one pod for each role of a run",
+                "x",
+                lambda r: r.against(r.job_sets_seconds),
+                at_least(JOB_SETS_AIM),
+                f"{ours:.1f} and {middle(lambda r: r.pods / r.job_sets_seconds):.1f} pods/s; {FLAGS_NOTE}",
                 better=HIGHER,
             )
         )

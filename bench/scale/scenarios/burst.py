@@ -1,4 +1,4 @@
-"""Scenario `burst`: 1,000 runs at once, beside bare Jobs and TrainJobs with as many pods on the same API server."""
+"""Scenario `burst`: 1,000 runs at once, beside other workloads with as many pods on the same API server."""
 
 from kubernetes import client
 
@@ -29,7 +29,7 @@ def play(options: ScenarioOptions) -> BurstRepetition:
         print(f"{pods} pods of bare Jobs", flush=True)
         jobs_seconds = steps.burst_of_jobs(cluster, "jobs", pods)
         steps.clear(cluster, "jobs", objects.JOBS, "jobs")
-        train_jobs_seconds = _train_jobs(cluster, pods) if options.peers else {}
+        train_jobs_seconds, job_sets_seconds = _kubeflow(cluster, runs) if options.peers else ({}, 0.0)
         operator = cluster.start_operator()
         wait_for("an operator that leads", operator.is_ready)
         print(f"{runs} runs", flush=True)
@@ -49,6 +49,7 @@ def play(options: ScenarioOptions) -> BurstRepetition:
         step_seconds=step_seconds,
         jobs_seconds=jobs_seconds,
         train_jobs_seconds=train_jobs_seconds,
+        job_sets_seconds=job_sets_seconds,
         burst=burst,
         quiet=quiet,
         training=training,
@@ -57,8 +58,12 @@ def play(options: ScenarioOptions) -> BurstRepetition:
     )
 
 
-def _train_jobs(cluster: ScaleCluster, pods: int) -> dict[int, float]:
-    """Return the seconds until as many pods of TrainJobs run, by the pods of one. Trainer is stopped afterwards."""
+def _kubeflow(cluster: ScaleCluster, runs: int) -> tuple[dict[int, float], float]:
+    """Return the seconds until as many pods of TrainJobs run, by the pods of one, and of JobSets.
+
+    Both controllers are stopped afterwards.
+    """
+    pods = objects.PODS_PER_RUN * runs
     trainer = KubeflowTrainer(cluster.control_plane)
     extensions = client.ApiextensionsV1Api(cluster.api)
     names = []
@@ -88,6 +93,9 @@ def _train_jobs(cluster: ScaleCluster, pods: int) -> dict[int, float]:
             prefix = f"train-jobs-{nodes}"
             found[nodes] = steps.burst_of_train_jobs(cluster, prefix, pods, nodes)
             steps.clear(cluster, prefix, objects.TRAIN_JOBS, "trainjobs")
-        return found
+        print(f"{runs} JobSets of {objects.PODS_PER_RUN} Jobs", flush=True)
+        job_sets_seconds = steps.burst_of_job_sets(cluster, "job-sets", runs)
+        steps.clear(cluster, "job-sets", objects.JOB_SETS, "jobsets")
+        return found, job_sets_seconds
     finally:
         trainer.stop()

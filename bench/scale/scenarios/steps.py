@@ -40,6 +40,11 @@ def burst_of_train_jobs(cluster: ScaleCluster, prefix: str, pods: int, nodes: in
     return _burst(cluster, prefix, objects.train_jobs(prefix, pods, nodes), pods // nodes * nodes)
 
 
+def burst_of_job_sets(cluster: ScaleCluster, prefix: str, count: int) -> float:
+    """Return the seconds until the pods of so many JobSets run, with one pod for each role of a run."""
+    return _burst(cluster, prefix, objects.job_sets(prefix, count), PODS_PER_RUN * count)
+
+
 def burst_of_runs(
     cluster: ScaleCluster, operator: OperatorProcess, prefix: str, runs: int, phase: str = "Running"
 ) -> Burst:

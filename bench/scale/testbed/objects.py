@@ -1,4 +1,4 @@
-"""Objects that the benchmark creates: runs, and bare Jobs and TrainJobs with as many pods. Pure."""
+"""Objects that the benchmark creates: runs, and bare Jobs, TrainJobs and JobSets with as many pods. Pure."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -7,7 +7,8 @@ from bench.scale.testbed.bulk import Call
 
 RUNS = ("rlrun.dev", "v1alpha1")
 MODEL = "bench/many"
-PODS_PER_RUN = 4
+ROLES = ("trainer", "inference", "environment", "orchestrator")
+PODS_PER_RUN = len(ROLES)
 TENANTS = 10
 RUNTIME = "torch-distributed"
 """ClusterTrainingRuntime of the TrainJobs, one of those that Kubeflow Trainer brings."""
@@ -16,6 +17,7 @@ MERGE_PATCH = "application/merge-patch+json"
 JOBS = "apis/batch/v1"
 RLRUNS = "apis/rlrun.dev/v1alpha1"
 TRAIN_JOBS = "apis/trainer.kubeflow.org/v1alpha1"
+JOB_SETS = "apis/jobset.x-k8s.io/v1alpha2"
 
 Chains = Iterator[Sequence[Call]]
 
@@ -73,6 +75,14 @@ def train_jobs(prefix: str, pods: int, nodes: int) -> Chains:
     )
 
 
+def job_sets(prefix: str, count: int) -> Chains:
+    """Return the creations of JobSets with a Job of one pod for each role of a run."""
+    return (
+        [Call("POST", f"/{JOB_SETS}/namespaces/{place_of(prefix, index)}/jobsets", job_set(index))]
+        for index in range(count)
+    )
+
+
 def deletions(prefix: str, api: str, plural: str) -> Chains:
     """Return the deletions of all objects of a kind in the tenants' namespaces, and of what they own."""
     options = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"}
@@ -94,9 +104,13 @@ def run(index: int, prefix: str = "run") -> dict[str, Any]:
 
 def job(index: int) -> dict[str, Any]:
     """Return a Job of one pod."""
+    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": f"job-{index}"}, "spec": job_spec()}
+
+
+def job_spec() -> dict[str, Any]:
+    """Return the spec of a Job of one pod."""
     pod = {"restartPolicy": "Never", "containers": [{"name": "main", "image": "bench/none"}]}
-    metadata = {"name": f"job-{index}"}
-    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": {"template": {"spec": pod}}}
+    return {"template": {"spec": pod}}
 
 
 def train_job(index: int, nodes: int) -> dict[str, Any]:
@@ -104,6 +118,18 @@ def train_job(index: int, nodes: int) -> dict[str, Any]:
     spec = {"runtimeRef": {"name": RUNTIME}, "trainer": {"numNodes": nodes}}
     metadata = {"name": f"train-{index}"}
     return {"apiVersion": "trainer.kubeflow.org/v1alpha1", "kind": "TrainJob", "metadata": metadata, "spec": spec}
+
+
+def job_set(index: int) -> dict[str, Any]:
+    """Return a JobSet of one pod for each role of a run."""
+    jobs = [{"name": role, "replicas": 1, "template": {"spec": job_spec()}} for role in ROLES]
+    metadata = {"name": f"set-{index}"}
+    return {
+        "apiVersion": "jobset.x-k8s.io/v1alpha2",
+        "kind": "JobSet",
+        "metadata": metadata,
+        "spec": {"replicatedJobs": jobs},
+    }
 
 
 def model() -> dict[str, Any]:

@@ -11,6 +11,7 @@ FOUND = BurstRepetition(
     step_seconds=10,
     jobs_seconds=60,
     train_jobs_seconds={1: 250, 4: 80},
+    job_sets_seconds=120,
     burst=Burst(100, BUSY),
     quiet=IDLE,
     training=Training(IDLE, [0.1, 0.3]),
@@ -25,6 +26,7 @@ def test_a_rate_is_compared_with_that_of_each_peer() -> None:
     assert rows["burst pods against TrainJobs of 1"].ratio == 2.5
     assert rows["burst pods against TrainJobs of 4"].ratio == 0.8
     assert rows["burst pods against TrainJobs of 4"].notes[0].startswith("40.0 and 50.0 pods/s, 12.5 TrainJobs/s;")
+    assert rows["burst pods against JobSets"].ratio == 1.2
     assert rows["burst event to status"].ratio == 0.9
     assert rows["burst requests of quiet runs"].ratio == 1.0
     assert rows["burst requests of a new run"].ratio == 4.0
@@ -37,6 +39,7 @@ def test_slower_runs_miss_the_aims() -> None:
         "burst pods against Jobs": False,
         "burst pods against TrainJobs of 1": False,
         "burst pods against TrainJobs of 4": False,
+        "burst pods against JobSets": False,
         "burst requests of quiet runs": True,
         "burst step to status": True,
         "burst event to status": False,
@@ -45,8 +48,8 @@ def test_slower_runs_miss_the_aims() -> None:
 
 
 def test_without_kubeflow_trainer_there_are_no_rows_of_it() -> None:
-    names = [row.name for row in results_of([replace(FOUND, train_jobs_seconds={})])]
-    assert not [name for name in names if "TrainJobs" in name]
+    names = [row.name for row in results_of([replace(FOUND, train_jobs_seconds={}, job_sets_seconds=0)])]
+    assert not [name for name in names if "TrainJobs" in name or "JobSets" in name]
 
 
 def test_a_row_says_its_size_its_direction_and_the_flags() -> None:
