@@ -20,6 +20,7 @@ from datetime import datetime
 from statistics import median
 from typing import TypeVar
 
+from rlrun.constants import Role
 from rlrun.storage.metric_files import TRAINED
 from rlrun_operator.planning.policies.running.orchestrator_replacement import STABLE_SECONDS
 
@@ -30,7 +31,7 @@ from bench.report import Result, at_most, record
 from bench.tasks import TASKS
 from demo.kubectl import Object
 
-ROLES = ("trainer", "inference", "environment", "orchestrator")
+ROLES = tuple(Role)
 KILLS = WANTED
 POLL_SECONDS = 0.3
 DEADLINE_SECONDS = 180.0

@@ -3,12 +3,13 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from rlrun.constants import Role
+
 from bench.scale.testbed.bulk import Call
 
 RUNS = ("rlrun.dev", "v1alpha1")
 MODEL = "bench/many"
-ROLES = ("trainer", "inference", "environment", "orchestrator")
-PODS_PER_RUN = len(ROLES)
+PODS_PER_RUN = len(Role)
 TENANTS = 10
 RUNTIME = "torch-distributed"
 """ClusterTrainingRuntime of the TrainJobs, one of those that Kubeflow Trainer brings."""
@@ -122,7 +123,7 @@ def train_job(index: int, nodes: int) -> dict[str, Any]:
 
 def job_set(index: int) -> dict[str, Any]:
     """Return a JobSet of one pod for each role of a run."""
-    jobs = [{"name": role, "replicas": 1, "template": {"spec": job_spec()}} for role in ROLES]
+    jobs = [{"name": role, "replicas": 1, "template": {"spec": job_spec()}} for role in Role]
     metadata = {"name": f"set-{index}"}
     return {
         "apiVersion": "jobset.x-k8s.io/v1alpha2",

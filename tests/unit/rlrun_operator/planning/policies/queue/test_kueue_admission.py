@@ -341,6 +341,16 @@ async def test_an_evicted_run_stops_also_if_its_spec_is_refused_by_now(world: Wo
     assert len(world.cluster.all(*WORKLOADS)) == PODS
 
 
+async def test_a_queue_name_that_is_refused_by_now_does_not_change_the_runs_label(
+    world: World, kueue: FakeKueue
+) -> None:
+    await start(world, kueue)
+    world.change_spec(queueName="No Name")
+    await world.reconcile(2)
+    assert reason(world, "Validated") == "InvalidSpec"
+    assert world.run["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "team-a"
+
+
 async def test_quota_is_not_released_while_a_replica_set_could_create_a_pod(world: World, kueue: FakeKueue) -> None:
     """The operator dies after it has written that the run is evicted, and no pod of it exists yet."""
     await world.reconcile()
