@@ -13,6 +13,7 @@ from bench.scale.testbed.readings import OperatorUsage
 
 WAITING_RUNS = 100
 PODS_AIM = 0.5
+ALIKE_AIM = 0.55
 DELAY_AIM_SECONDS = 1.0
 TAKEOVER_AIM_SECONDS = 20.0
 START_AIM_SECONDS = 30.0
@@ -30,6 +31,8 @@ class LifecycleRepetition:
     """Time between two steps of a run that trains."""
     jobs_seconds: float
     """Time until as many pods of bare Jobs ran."""
+    alike_seconds: float
+    """Time until as many pods of Jobs with the templates of a run ran, beside the runs."""
     jobs_work: ApiServerWork
     """Work of the API server for these pods."""
     burst: Burst
@@ -72,6 +75,17 @@ def results_of(found: Sequence[LifecycleRepetition], cores_busy: Sequence[float]
             lambda r: r.runs_rate / r.jobs_rate,
             at_least(PODS_AIM),
             f"{rates}; {FLAGS_NOTE}",
+            better=HIGHER,
+        ),
+        row(
+            "pods of runs against Jobs of their templates",
+            f"{runs} runs created at once: running pods per second / the same number of pods of Jobs with the "
+            "templates of a run, without its account",
+            "x",
+            lambda r: r.alike_seconds / r.burst.seconds,
+            at_least(ALIKE_AIM),
+            f"{middle_of(lambda r: r.runs_rate):.1f} and "
+            f"{middle_of(lambda r: PODS_PER_RUN * r.runs / r.alike_seconds):.1f} pods/s; {FLAGS_NOTE}",
             better=HIGHER,
         ),
         row(

@@ -32,6 +32,11 @@ def play(options: ScenarioOptions) -> LifecycleRepetition:
         print(f"{runs} runs", flush=True)
         burst = steps.burst_of_runs(cluster, operator, "runs", runs)
         after_runs = read_work(cluster.api)
+        print(f"{objects.PODS_PER_RUN * runs} pods of Jobs with the templates of a run", flush=True)
+        templates = steps.pods_of_run(cluster, "runs-0", objects.run(0)["metadata"]["name"])
+        specs = [objects.pod_of_job(pod) for pod in templates]
+        alike_seconds = steps.burst_of_jobs(cluster, "alike", objects.PODS_PER_RUN * runs, specs)
+        steps.clear(cluster, "alike", objects.JOBS, "jobs")
         print(f"{options.rest_seconds:.0f} s without a step", flush=True)
         quiet = steps.rest(operator, options.rest_seconds)
         print(f"a step of each run every {options.step_seconds:g} s", flush=True)
@@ -54,6 +59,7 @@ def play(options: ScenarioOptions) -> LifecycleRepetition:
             finished=finished,
             step_seconds=options.step_seconds,
             jobs_seconds=jobs_seconds,
+            alike_seconds=alike_seconds,
             jobs_work=after_jobs.since(idle),
             burst=burst,
             burst_work=after_runs.since(after_jobs),

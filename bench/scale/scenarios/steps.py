@@ -4,11 +4,12 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from kubernetes import client
+from rlrun.constants import RUN_LABEL
 
 from bench.scale.results.step_delays import StepDelays
 from bench.scale.results.training import Burst, OperatorStart, Training
@@ -30,9 +31,19 @@ def create_namespaces(cluster: ScaleCluster, prefix: str) -> None:
     cluster.bulk.send(objects.new_namespaces(objects.namespaces(prefix)))
 
 
-def burst_of_jobs(cluster: ScaleCluster, prefix: str, pods: int) -> float:
-    """Return the seconds until bare Jobs with so many pods run, from the first creation."""
-    return _burst(cluster, prefix, objects.jobs(prefix, pods), pods)
+def burst_of_jobs(
+    cluster: ScaleCluster, prefix: str, pods: int, specs: Sequence[dict[str, Any]] = (objects.TINY_POD,)
+) -> float:
+    """Return the seconds until bare Jobs with so many pods run, from the first creation. `specs`: of pods, by turns."""
+    return _burst(cluster, prefix, objects.jobs(prefix, pods, specs), pods)
+
+
+def pods_of_run(cluster: ScaleCluster, namespace: str, name: str) -> list[dict[str, Any]]:
+    """Return the specs of the pods in the templates of a run's ReplicaSets and Job."""
+    selector = f"{RUN_LABEL}={name}"
+    made = client.AppsV1Api(cluster.api).list_namespaced_replica_set(namespace, label_selector=selector).items
+    made += client.BatchV1Api(cluster.api).list_namespaced_job(namespace, label_selector=selector).items
+    return [cluster.api.sanitize_for_serialization(owner.spec.template.spec) for owner in made]
 
 
 def burst_of_train_jobs(cluster: ScaleCluster, prefix: str, pods: int, nodes: int) -> float:

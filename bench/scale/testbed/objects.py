@@ -20,6 +20,8 @@ RLRUNS = "apis/rlrun.dev/v1alpha1"
 TRAIN_JOBS = "apis/trainer.kubeflow.org/v1alpha1"
 JOB_SETS = "apis/jobset.x-k8s.io/v1alpha2"
 
+TINY_POD: dict[str, Any] = {"restartPolicy": "Never", "containers": [{"name": "main", "image": "bench/none"}]}
+
 Chains = Iterator[Sequence[Call]]
 
 
@@ -63,9 +65,11 @@ def finished_runs(prefix: str, count: int, template: dict[str, Any]) -> Chains:
         yield [Call("POST", path, body), Call("PATCH", place, None, MERGE_PATCH, end)]
 
 
-def jobs(prefix: str, count: int) -> Chains:
-    """Return the creations of Jobs of one pod each."""
-    return ([Call("POST", f"/{JOBS}/namespaces/{place_of(prefix, index)}/jobs", job(index))] for index in range(count))
+def jobs(prefix: str, count: int, pods: Sequence[dict[str, Any]] = (TINY_POD,)) -> Chains:
+    """Return the creations of Jobs of one pod each, with these specs of pods by turns."""
+    for index in range(count):
+        path = f"/{JOBS}/namespaces/{place_of(prefix, index)}/jobs"
+        yield [Call("POST", path, job(index, pods[index % len(pods)]))]
 
 
 def train_jobs(prefix: str, pods: int, nodes: int) -> Chains:
@@ -103,15 +107,16 @@ def run(index: int, prefix: str = "run") -> dict[str, Any]:
     return {"apiVersion": "/".join(RUNS), "kind": "RLRun", "metadata": metadata, "spec": spec}
 
 
-def job(index: int) -> dict[str, Any]:
-    """Return a Job of one pod."""
-    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": f"job-{index}"}, "spec": job_spec()}
+def job(index: int, pod: dict[str, Any]) -> dict[str, Any]:
+    """Return a Job of one pod with this spec."""
+    metadata = {"name": f"job-{index}"}
+    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": {"template": {"spec": pod}}}
 
 
-def job_spec() -> dict[str, Any]:
-    """Return the spec of a Job of one pod."""
-    pod = {"restartPolicy": "Never", "containers": [{"name": "main", "image": "bench/none"}]}
-    return {"template": {"spec": pod}}
+def pod_of_job(pod: dict[str, Any]) -> dict[str, Any]:
+    """Return the spec of a run's pod as a Job of another namespace may have it, which has no account of the run."""
+    kept = {key: value for key, value in pod.items() if key not in ("serviceAccount", "serviceAccountName")}
+    return {**kept, "restartPolicy": "Never"}
 
 
 def train_job(index: int, nodes: int) -> dict[str, Any]:
@@ -123,7 +128,7 @@ def train_job(index: int, nodes: int) -> dict[str, Any]:
 
 def job_set(index: int) -> dict[str, Any]:
     """Return a JobSet of one pod for each role of a run."""
-    jobs = [{"name": role, "replicas": 1, "template": {"spec": job_spec()}} for role in Role]
+    jobs = [{"name": role, "replicas": 1, "template": {"spec": {"template": {"spec": TINY_POD}}}} for role in Role]
     metadata = {"name": f"set-{index}"}
     return {
         "apiVersion": "jobset.x-k8s.io/v1alpha2",

@@ -13,6 +13,7 @@ def repetition(seconds: float, requests: float, delays: list[float]) -> Lifecycl
         finished=900,
         step_seconds=10,
         jobs_seconds=8,
+        alike_seconds=16,
         jobs_work=ApiServerWork(10, {"POST jobs": 400, "POST pods": 400}),
         burst=Burst(
             seconds, OperatorUsage(seconds=seconds, requests=4000, writes=1, listings=1, looks=200, cpu_seconds=17)
@@ -34,6 +35,7 @@ def test_the_rows_are_medians_of_all_repetitions() -> None:
     assert (pods.ratio, list(pods.repetitions)) == (0.4, [0.2, 0.4, 0.8])
     assert pods.aim is not None
     assert not pods.aim.met_by(pods.ratio)
+    assert list(rows["pods of runs against Jobs of their templates"].repetitions) == [0.4, 0.8, 1.6]
     assert rows["requests of a new run"].ratio == 40
     assert rows["requests of quiet runs"].ratio == 1.5
     work = rows["API server's requests of a new run"]
