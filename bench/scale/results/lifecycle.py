@@ -80,7 +80,7 @@ def results_of(found: Sequence[LifecycleRepetition], cores_busy: Sequence[float]
         row(
             "pods of runs against Jobs of their templates",
             f"{runs} runs created at once: running pods per second / the same number of pods of Jobs with the "
-            "templates of a run, without its account",
+            "templates of a run",
             "x",
             lambda r: r.alike_seconds / r.burst.seconds,
             at_least(ALIKE_AIM),

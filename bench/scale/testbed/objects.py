@@ -114,9 +114,9 @@ def job(index: int, pod: dict[str, Any]) -> dict[str, Any]:
 
 
 def pod_of_job(pod: dict[str, Any]) -> dict[str, Any]:
-    """Return the spec of a run's pod as a Job of another namespace may have it, which has no account of the run."""
-    kept = {key: value for key, value in pod.items() if key not in ("serviceAccount", "serviceAccountName")}
-    return {**kept, "restartPolicy": "Never"}
+    """Return the spec of a run's pod as a Job of another namespace may have it: with that namespace's account."""
+    kept = {key: value for key, value in pod.items() if key != "serviceAccount"}
+    return {**kept, "serviceAccountName": "default", "restartPolicy": "Never"}
 
 
 def train_job(index: int, nodes: int) -> dict[str, Any]:
