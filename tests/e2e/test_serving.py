@@ -176,7 +176,7 @@ def uploaded_steps(platform: Platform, run: Object, kind: str) -> list[int]:
     store, logs = platform.s3.store(), layout_of(run).logs
 
     def copies() -> list[str]:
-        return [name for name, _ in store.list_files(logs) if "-trainer" in name]
+        return [name for name, _ in store.list_files(logs) if name.endswith("/trainer.log")]
 
     text = "".join(store.get_bytes(logs / name).decode() for name in wait_for("the trainer's log", copies, SECONDS))
     return sorted({int(step) for step in re.findall(rf"{kind} of step (\d+) is complete", text)})
@@ -185,10 +185,10 @@ def uploaded_steps(platform: Platform, run: Object, kind: str) -> list[int]:
 @pytest.mark.proves("checkpoints.interval", "checkpoints.keepCloud")
 def test_checkpoints_are_kept_by_the_retention_rule(platform: Platform, finished: Object) -> None:
     store = platform.s3.store()
-    for kind, folder in (("rlcheckpoints", "checkpoints"), ("rladapters", "adapters")):
-        uploaded = uploaded_steps(platform, finished, kind.removeprefix("rl").removesuffix("s"))
-        assert uploaded[-1:] == [STEPS], (kind, uploaded)
-        assert steps_ready(platform, kind, finished["metadata"]["namespace"]) == uploaded[-KEPT:], (kind, uploaded)
+    for kind, folder in (("Checkpoint", "checkpoints"), ("Adapter", "adapters")):
+        uploaded = uploaded_steps(platform, finished, kind)
+        assert uploaded[-1:] == [STEPS], kind
+        assert steps_ready(platform, f"rl{folder}", finished["metadata"]["namespace"]) == uploaded[-KEPT:], kind
         # An artifact that is being deleted keeps its object until its files are gone.
         kept = layout_of(finished).root / folder
         wait_for(f"{KEPT} {folder} in S3", lambda at=kept: len(store.list_folders(at)) <= KEPT, SECONDS)
