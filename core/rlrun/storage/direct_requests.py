@@ -138,14 +138,7 @@ def read_body(body: Any, limit: int, place: object, on_data: Callable[[], None] 
         pieces.append(piece)
         missing -= len(piece)
     body.close()
-    raise too_large(place, limit)
-
-
-def too_large(place: object, limit: int) -> ObjectTooLarge:
-    """Return the error of an object that has more than `limit` bytes."""
-    return ObjectTooLarge(
-        f"{place} has more than the {limit:,} bytes that are read of it: delete it or upload it again"
-    )
+    raise ObjectTooLarge(place, limit)
 
 
 def _is_encrypted(url: str) -> bool:

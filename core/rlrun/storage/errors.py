@@ -120,7 +120,10 @@ class Corrupt(StoreError):
 
 
 class ObjectTooLarge(Corrupt):
-    """The object has more bytes than objects of its kind may have."""
+    """The object has more than the `limit` bytes that objects of its kind may have."""
+
+    def __init__(self, place: object, limit: int) -> None:
+        super().__init__(f"{place} has more than the {limit:,} bytes that are read of it: delete it or upload it again")
 
 
 MISSING_CREDENTIALS = (

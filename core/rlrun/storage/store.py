@@ -28,7 +28,7 @@ from rlrun.api.base.addressing_style import AddressingStyle, read_addressing_sty
 from rlrun.protocol.storage_access import MAX_BATCH
 from rlrun.storage.boto_session import authorities, new_session, proxies_of
 from rlrun.storage.bucket_urls import BucketUrls, boto_style, refuse_other_styles
-from rlrun.storage.direct_requests import NO_BODY, DirectRequests, read_body, too_large
+from rlrun.storage.direct_requests import NO_BODY, DirectRequests, read_body
 from rlrun.storage.errors import (
     MISSING_CREDENTIALS,
     NO_RESPONSE_ERRORS,
@@ -256,7 +256,7 @@ class Store:
             body = response["Body"]
             if response["ContentLength"] > limit:
                 body.close()
-                raise too_large(uri, limit)
+                raise ObjectTooLarge(uri, limit)
             try:
                 return read_body(body, limit, uri, self._on_data)
             except NO_RESPONSE_ERRORS as error:

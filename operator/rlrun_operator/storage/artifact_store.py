@@ -16,10 +16,9 @@ from enum import StrEnum
 from typing import Protocol, TypeVar
 
 from rlrun.protocol.problem import Problem
-from rlrun.storage.direct_requests import too_large
 from rlrun.storage.layout import MANIFEST, RunLayout, S3Uri, step_of
 from rlrun.storage.manifest import MAX_MANIFEST_BYTES, FileEntry, Manifest
-from rlrun.storage.store import BodyInterrupted, Corrupt, Store, StoreError, Unreachable
+from rlrun.storage.store import BodyInterrupted, Corrupt, ObjectTooLarge, Store, StoreError, Unreachable
 from typing_extensions import override
 
 from rlrun_operator.planning.plan.actions import RunFilesDeletion
@@ -303,7 +302,7 @@ def _read_manifest(store: Store, uri: S3Uri, files: Mapping[str, int]) -> tuple[
     `files`: sizes of the listed objects.
     """
     if files[MANIFEST] > MAX_MANIFEST_BYTES:
-        raise too_large(uri / MANIFEST, MAX_MANIFEST_BYTES)
+        raise ObjectTooLarge(uri / MANIFEST, MAX_MANIFEST_BYTES)
     with LARGE_MANIFEST if files[MANIFEST] > LARGE_BYTES else nullcontext():
         manifest = store.read_manifest(uri)
         if manifest is None:
