@@ -14,13 +14,13 @@ from datetime import UTC, datetime
 from typing import Any
 
 from aiohttp import web
-from rlrun.api.base.phases import Phase
 from rlrun.constants import RUN_LABEL, SERVING_LABEL
 from rlrun.kube.async_client import AsyncKubeClient
 from rlrun.kube.async_transport import AsyncApiTransport
 from rlrun.kube.connection.api_configuration import load_configuration
 from rlrun.kube.informer import CachedObject, ObjectChange
 from rlrun.kube.kinds import ARTIFACTS, RLADAPTER, RLCHECKPOINT, RLMODEL, RLRUN, WORKLOAD, ResourceKind
+from rlrun.kube.references import checkpoint_id
 from rlrun.kube.requests import KubeRequest
 from rlrun.service.server import listen_on
 
@@ -174,7 +174,7 @@ class Operator:
         queue = KueueQueue(self._settings, admissions)
         reconciler = Reconciler(observer, Applier(cluster, artifacts), settings, queue=queue)
         serving = ServingController(objects, observer, settings, token_key)
-        informers.listeners.append(functools.partial(self._on_change, informers, reconciler, serving))
+        informers.listeners.append(functools.partial(self._on_change, informers, serving))
 
         def start_watches() -> None:
             for job in informers.jobs():
@@ -220,7 +220,6 @@ class Operator:
     def _on_change(
         self,
         informers: Informers,
-        reconciler: Reconciler,
         pools: ServingController,
         kind: ResourceKind,
         change: ObjectChange[CachedObject],
@@ -229,7 +228,7 @@ class Operator:
         cached, labels = change.cached, dict(change.cached.labels)
         if kind == RLMODEL and not change.is_own:
             for run in informers.runs():
-                if run.phase in ("", Phase.pending.value):
+                if not run.has_begun:
                     self._queue.add(RunKey(run.namespace, run.name))
             pools.queue_all()
         elif kind == RLRUN and not change.is_own:
@@ -239,10 +238,11 @@ class Operator:
             if labels.get(RUN_LABEL):
                 self._queue.add(RunKey(cached.namespace, labels[RUN_LABEL]))
             if kind == RLCHECKPOINT:
-                # Runs of other namespaces must not start from it.
-                for key in reconciler.warm_starts(cached.namespace, cached.name):
-                    if key.namespace in readers(cached):
-                        self._queue.add(key)
+                awaited = checkpoint_id(cached.namespace, cached.name)
+                for run in informers.runs():
+                    # Runs of other namespaces must not start from it.
+                    if run.checkpoint == awaited and not run.has_begun and run.namespace in readers(cached):
+                        self._queue.add(RunKey(run.namespace, run.name))
             if (kind == RLADAPTER or SERVING_LABEL in labels) and cached.data is not None:
                 pools.on_change(cached.read())
 

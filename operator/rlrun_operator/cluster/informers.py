@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from rlrun.api.base.phases import Phase
 from rlrun.constants import FIELD_MANAGER, MANAGED_BY_LABEL, RUN_LABEL, RUN_UID_LABEL, SERVING_LABEL
 from rlrun.kube.informer import CachedObject, Informer, ObjectChange, ObjectSource, version_number
 from rlrun.kube.kinds import (
@@ -31,6 +32,7 @@ from rlrun.kube.kinds import (
     ResourceKind,
 )
 from rlrun.kube.objects import Obj, label, phase_of
+from rlrun.kube.references import checkpoint_id, split_checkpoint_id
 from rlrun.kube.requests import KubeRequest, Verb
 
 from rlrun_operator.cluster.object_parts import used_parts
@@ -65,7 +67,14 @@ class CachedRun(CachedObject):
 
     phase: str
     """Its phase, empty before its first reconcile."""
+    checkpoint: str
+    """ID of the checkpoint that it starts from, with namespace. Empty: none."""
     listed: bytes
+
+    @property
+    def has_begun(self) -> bool:
+        """False while its model and checkpoint may be read again."""
+        return self.phase not in ("", Phase.pending.value)
 
     def read_listed(self) -> Obj:
         """Return the fields of LISTED: a tenth of a run's memory."""
@@ -170,7 +179,10 @@ def convert(kind: ResourceKind, obj: Obj) -> CachedObject:
         "labels": tuple((key, sys.intern(label(obj, key))) for key in LABELS if label(obj, key)),
     }
     if kind == RLRUN:
-        return CachedRun(**fields, phase=sys.intern(phase_of(obj)), listed=_encode(listed_parts(obj)))
+        reference, namespace = str((obj.get("spec") or {}).get("checkpointId") or ""), fields["namespace"]
+        checkpoint = checkpoint_id(*split_checkpoint_id(reference, namespace)) if reference else ""
+        phase, listed = sys.intern(phase_of(obj)), _encode(listed_parts(obj))
+        return CachedRun(**fields, phase=phase, checkpoint=sys.intern(checkpoint), listed=listed)
     return CachedObject(**fields)
 
 

@@ -128,7 +128,7 @@ class AdmissionQueue:
         self._refresh(now)
 
     def _answer(self, key: RunKey, observation: RunObservation, now: datetime) -> Admission | None:
-        uid, status = observation.uid, RLRunStatus.parse(observation.run.get("status"))
+        uid, status = observation.uid, observation.status
         stored, entry = status.queue, self._entries.get(uid)
         # The status may have a place that was given back already, if the write that removes it failed.
         admitted = None if entry is None else entry.admitted_time

@@ -13,8 +13,9 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any
 
+from rlrun.api.run import RLRunSpec
 from rlrun.api.run_status import RLRunStatus
-from rlrun.constants import ATTEMPT_LABEL, FIELD_MANAGER, FINALIZER, MANAGED_BY_LABEL, RUN_LABEL, RUN_UID_LABEL
+from rlrun.constants import ATTEMPT_LABEL, FINALIZER, RUN_LABEL, RUN_UID_LABEL
 from rlrun.kube.errors import ApiError
 from rlrun.kube.informer import version_number
 from rlrun.kube.kinds import (
@@ -47,16 +48,15 @@ from rlrun_operator.controller.priority_classes import PriorityClasses
 from rlrun_operator.planning.plan.artifact_catalog import ArtifactCatalog
 from rlrun_operator.planning.plan.checkpoint_references import keep_reference, may_start_from
 from rlrun_operator.planning.plan.observation import RunKey, RunObservation
-from rlrun_operator.planning.plan.stored_status import read_status
+from rlrun_operator.planning.plan.stored_status import long_ago, read_status
 from rlrun_operator.planning.policies.artifacts.upload_schedule import UploadSchedule
-from rlrun_operator.planning.policies.ending.resync_schedule import long_ago
 from rlrun_operator.planning.policies.spec.resolution import attempt_config
 from rlrun_operator.planning.policies.spec.validation import parse_spec, readable_part
-from rlrun_operator.resources.access.reserved_secrets import why_unusable
+from rlrun_operator.resources.access.observed_secret import ObservedSecret
 from rlrun_operator.resources.access.run_tokens import run_token
 from rlrun_operator.resources.base.naming import token_secret_name
 from rlrun_operator.resources.environment import wants_egress
-from rlrun_operator.resources.models.model_secrets import ObservedSecret, secret_names
+from rlrun_operator.resources.models.model_secrets import secret_names
 from rlrun_operator.resources.models.model_variables import run_variables
 from rlrun_operator.resources.platform import (
     credentials_problem,
@@ -123,8 +123,10 @@ class Observer:
         objects = self._objects
         run = await objects.get(RLRUN, namespace, name, is_fresh=is_fresh)
         if run is None:
-            self._poller.forget(RunKey(namespace, name))
-            self._pod_events.forget(RunKey(namespace, name))
+            key = RunKey(namespace, name)
+            self._poller.forget(key)
+            self._pod_events.forget(key)
+            self.forget(key)
             return None
         uid = run["metadata"]["uid"]
         deleted = bool(run["metadata"].get("deletionTimestamp"))
@@ -139,7 +141,7 @@ class Observer:
             ),
         )
         children, artifact_objects = [obj for found in lists for obj in found], [*checkpoints, *adapters]
-        if is_fresh or not self._lacks_secret(run, [*children, *pods], now):
+        if is_fresh or not self._lacks_secret(run, status, [*children, *pods], now):
             secret = await objects.secret(namespace, token_secret_name(name))
             children += [secret] if secret is not None and label(secret, RUN_LABEL) == name else []
         variables, s3_problem = await self._s3(status)
@@ -148,12 +150,13 @@ class Observer:
         listing = ArtifactListing()
         spec = parse_spec(run)
         if not deleted:
-            if not isinstance(spec, Problem) and wants_egress(spec) and not (status.phase and status.phase.finished):
-                parts |= await self._egress.observe(namespace)
-            if self._settings.queue.is_limited and not isinstance(spec, Problem):
-                parts["priority"] = await self._priorities.value_of(spec)
-            if needs_references(status, children, uid):
-                parts |= await self._references(run, status, namespace, variables)
+            if not isinstance(spec, Problem):
+                if wants_egress(spec) and not (status.phase and status.phase.finished):
+                    parts |= await self._egress.observe(namespace)
+                if self._settings.queue.is_limited:
+                    parts["priority"] = await self._priorities.value_of(spec)
+                if needs_references(status, children, uid):
+                    parts |= await self._references(run, spec, status, variables)
             parts |= await self._poll(run, pods, status, is_fresh=is_fresh)
             parts["pod_events"] = await self._pod_events.read(
                 RunKey(namespace, name), own_pods(pods, uid), now, is_fresh=is_fresh
@@ -191,7 +194,7 @@ class Observer:
         self._objects.forget_secret(key.namespace, key.name)
         self._listings.forget(key)
 
-    def _lacks_secret(self, run: Obj, objects: Sequence[Obj], now: datetime | None) -> bool:
+    def _lacks_secret(self, run: Obj, status: RLRunStatus, objects: Sequence[Obj], now: datetime | None) -> bool:
         """Return whether the run has no Secret with tokens, which nothing but it and its objects can show.
 
         No reconcile of a new run without objects has created it: its creation does not overwrite that of another owner.
@@ -200,7 +203,7 @@ class Observer:
         """
         if not self._objects.has_informers:
             return False
-        if RLRunStatus.parse(run.get("status")).phase is None:
+        if status.phase is None:
             return not objects and not run["metadata"].get("deletionTimestamp")
         return now is not None and long_ago(run, now) is not None and all(obj["kind"] in KEPT_KINDS for obj in objects)
 
@@ -239,66 +242,53 @@ class Observer:
         self._source = (self._clock(), decoded)
         return decoded
 
+    async def s3_variables(self, kept_seconds: float = SOURCE_SECONDS) -> dict[str, str] | Problem:
+        """Return the AWS_* variables of the operator's S3 client, or the reason why there are none. Raises ApiError."""
+        source = await self.source_secret(kept_seconds)
+        return credentials_problem(self._settings, source) or s3_variables(self._settings, source or {})
+
     async def _s3(self, status: RLRunStatus) -> tuple[dict[str, str], Problem | None]:
-        source = await self.source_secret(NEW_RUN_SECONDS if status.phase is None else SOURCE_SECONDS)
-        problem = credentials_problem(self._settings, source)
-        if problem is not None:
-            return {}, problem
-        variables = s3_variables(self._settings, source or {})
+        variables = await self.s3_variables(NEW_RUN_SECONDS if status.phase is None else SOURCE_SECONDS)
+        if isinstance(variables, Problem):
+            return {}, variables
         if status.phase is not None and status.phase.finished:
             return variables, None
         return variables, await self._artifacts.check(variables, self._settings.s3.bucket)
 
     async def _references(
-        self, run: Obj, status: RLRunStatus, namespace: str, variables: dict[str, str]
+        self, run: Obj, spec: RLRunSpec, status: RLRunStatus, variables: dict[str, str]
     ) -> dict[str, Any]:
-        spec = run.get("spec") or {}
+        namespace = run["metadata"]["namespace"]
         # A model that was changed before the run was created must be there.
         version = 0 if status.phase else version_number(str(run["metadata"].get("resourceVersion") or ""))
         models = await self._objects.list(RLMODEL, version=version)
         references: dict[str, Any] = {"models": tuple(models)}
-        checkpoint_id = spec.get("checkpointId")
-        if checkpoint_id:
-            checkpoint_namespace, name = split_checkpoint_id(checkpoint_id, namespace)
-            checkpoint = references["warm_start"] = await self._cluster.get(RLCHECKPOINT, checkpoint_namespace, name)
-            is_usable = may_start_from(checkpoint, checkpoint_namespace, namespace) and is_artifact_ready(checkpoint)
-            if is_usable and variables:
-                references |= await self._missing_files(checkpoint, variables)
-        reserved, missing, keys = [], [], set[str]()
-        unusable: dict[str, str] = {}
-        for entry in spec.get("envFrom") or []:
-            ref = entry.get("secretRef") or {}
-            name = str(ref.get("name", ""))
-            secret = await self._cluster.get(SECRET, namespace, name)
-            if secret is not None and label(secret, MANAGED_BY_LABEL) == FIELD_MANAGER:
-                reserved.append(name)
-            elif secret is None and not ref.get("optional"):
-                missing.append(name)
-            if secret is not None and (why := why_unusable(secret, self._settings)) is not None:
-                unusable[name] = why
-            keys |= {key for key, value in decode_secret(secret or {}).items() if value}
-        references["unusable_secrets"] = unusable
-        references["secret_keys"] = frozenset(keys)
-        references["operator_secrets"], references["missing_secrets"] = tuple(reserved), tuple(missing)
-        model = find_model(str(spec.get("model", "")), models)
+        if spec.checkpoint_id:
+            references |= await self._warm_start(spec.checkpoint_id, namespace, variables)
+        names = {entry.secret_ref.name for entry in spec.env_from}
+        model = find_model(spec.model, models)
         if not isinstance(model, Problem):
-            names = secret_names(model, run_variables(model))
-            references["model_secrets"] = ObservedSecret.by_name(
-                await asyncio.gather(*(self._cluster.get(SECRET, namespace, name) for name in names))
-            )
+            names |= secret_names(model, run_variables(model))
             references["weights"] = await read_weights(self._cluster, cache_identity(namespace, model))
-        return references
+        secrets = await asyncio.gather(*(self._cluster.get(SECRET, namespace, name) for name in sorted(names)))
+        return references | {"secrets": ObservedSecret.by_name(secrets)}
 
-    async def _missing_files(self, checkpoint: Obj | None, variables: dict[str, str]) -> dict[str, Any]:
+    async def _warm_start(self, checkpoint_id: str, run_namespace: str, variables: dict[str, str]) -> dict[str, Any]:
+        namespace, name = split_checkpoint_id(checkpoint_id, run_namespace)
+        checkpoint = await self._cluster.get(RLCHECKPOINT, namespace, name)
+        found: dict[str, Any] = {"warm_start": checkpoint}
+        is_usable = may_start_from(checkpoint, namespace, run_namespace) and is_artifact_ready(checkpoint)
+        if not is_usable or not variables:
+            return found
         # If the run that wrote the checkpoint was deleted, the object's phase may be outdated.
         uri = str(((checkpoint or {}).get("spec") or {}).get("uri") or "")
         try:
-            return {"warm_start_problem": await self._artifacts.verify(variables, uri)}
+            return found | {"warm_start_problem": await self._artifacts.verify(variables, uri)}
         except ValueError as error:
-            return {"warm_start_problem": str(error)}
+            return found | {"warm_start_problem": str(error)}
         except StoreError as error:
             # The check of the bucket may be older than this error. The run waits, as its files are unknown.
-            return {"s3_problem": error.problem}
+            return found | {"s3_problem": error.problem}
 
     async def _list_artifacts(
         self, request: ListingRequest, s3_problem: Problem | None, *, is_fresh: bool

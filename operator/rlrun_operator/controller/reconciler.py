@@ -6,13 +6,13 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol
 
-from rlrun.api.base.phases import ArtifactPhase, Phase
+from rlrun.api.base.phases import ArtifactPhase
 from rlrun.api.run_status import RLRunStatus
 from rlrun.constants import CONFLICT, RUN_UID_LABEL
 from rlrun.kube.errors import TOO_LARGE, ApiError
 from rlrun.kube.kinds import POD_CONTROLLERS
 from rlrun.kube.objects import Obj, label, phase_of
-from rlrun.kube.references import split_checkpoint_id
+from rlrun.protocol.problem import Problem
 
 from rlrun_operator.config.settings import OperatorSettings
 from rlrun_operator.controller.applier import Applier
@@ -24,7 +24,7 @@ from rlrun_operator.planning.plan.status_builder import to_clock
 from rlrun_operator.planning.plan_run import plan_run
 from rlrun_operator.planning.policies.children.refusal_report import report_unread
 from rlrun_operator.planning.policies.ending.log_copies import pod_logs
-from rlrun_operator.resources.platform import credentials_problem, run_layout, s3_variables
+from rlrun_operator.resources.platform import run_layout
 
 log = logging.getLogger(__name__)
 
@@ -74,16 +74,10 @@ class Reconciler:
         """Names of runs that were reconciled."""
         self._gone: dict[RunKey, datetime] = {}
         """Those of runs that are gone, with the time of their end, in its order."""
-        self._warm_starts: dict[RunKey, tuple[str, str]] = {}
-        """Runs that have not begun, with namespace and name of the checkpoint that they start from."""
 
     def is_settled(self, key: RunKey, version: str) -> bool:
         """Return whether nothing is left to do for this version of a finished run. A change of it is an event."""
         return self._settled.get(key) == version
-
-    def warm_starts(self, namespace: str, checkpoint: str) -> list[RunKey]:
-        """Return the runs that wait for the checkpoint with this namespace and name."""
-        return [key for key, awaited in self._warm_starts.items() if awaited == (namespace, checkpoint)]
 
     async def reconcile(self, key: RunKey) -> float | None:
         """Reconcile the run. Returns the seconds until the next reconcile, or None to wait for an event."""
@@ -144,25 +138,14 @@ class Reconciler:
         if observation is None:
             self._forget_names(key, now)
             self._settled.pop(key, None)
-            self._warm_starts.pop(key, None)
-            self._observer.forget(key)
             return await self._end(key)
         if is_settled(observation, plan):
             self._settled[key] = str(observation.run["metadata"].get("resourceVersion"))
             self._observer.forget(key)
         else:
             self._settled.pop(key, None)
-        self._note_warm_start(key, observation, plan)
         plan = await self._applier.apply(observation, plan, now)
         return plan.requeue_after
-
-    def _note_warm_start(self, key: RunKey, observation: RunObservation, plan: Plan) -> None:
-        status = plan.status or RLRunStatus.parse(observation.run.get("status"))
-        checkpoint = observation.run.get("spec", {}).get("checkpointId")
-        if checkpoint and status.phase in (None, Phase.pending):
-            self._warm_starts[key] = split_checkpoint_id(checkpoint, key.namespace)
-        else:
-            self._warm_starts.pop(key, None)
 
     async def _end(self, key: RunKey) -> float | None:
         """Give the place of a deleted run back and copy the logs of its terminating pods."""
@@ -176,10 +159,8 @@ class Reconciler:
             )
         ]
         if copies:
-            source = await self._observer.source_secret()
-            is_usable = credentials_problem(self._settings, source) is None
-            variables = s3_variables(self._settings, source or {}) if is_usable else {}
-            await self._applier.logs.collect(key.namespace, variables, copies)
+            variables = await self._observer.s3_variables()
+            await self._applier.logs.collect(key.namespace, {} if isinstance(variables, Problem) else variables, copies)
         return self._settings.poll_seconds if keeps_place else None
 
 
@@ -189,7 +170,7 @@ def needs_confirmation(observation: RunObservation, plan: Plan, *, is_new: bool)
     Such a decision rests on what is true now: informers may delay it, never cause it. `is_new`: the name of the run is
     new to this process, so that its first pods may start without.
     """
-    before = RLRunStatus.parse(observation.run.get("status"))
+    before = observation.status
     deletes = plan.deletes or plan.removals or plan.purge is not None or plan.remove_finalizer or plan.delete_run
     marks = any(phase_of(obj) == ArtifactPhase.deleting.value for obj in plan.artifact_statuses)
     starts = not (is_new and before.phase is None) and any(
@@ -209,7 +190,7 @@ def is_settled(observation: RunObservation, plan: Plan) -> bool:
     if observation.catalog.has_deletions or observation.catalog.has_references:
         # Retention waits for other runs, or for the list of them. Nothing queues this run when they end.
         return False
-    return not _has_actions(plan) and status == RLRunStatus.parse(observation.run.get("status"))
+    return not _has_actions(plan) and status == observation.status
 
 
 def _has_place(status: RLRunStatus) -> bool:

@@ -8,7 +8,7 @@ from rlrun.kube.objects import Obj, ObjectRef
 from rlrun.protocol.problem import Problem
 from rlrun.protocol.serving import DesiredAdapters, ServingReport
 
-from rlrun_operator.resources.models.model_secrets import ObservedSecret
+from rlrun_operator.resources.access.observed_secret import ObservedSecret
 from rlrun_operator.resources.serving_pool import PoolIdentity
 from rlrun_operator.resources.weights_cache import ObservedWeights
 

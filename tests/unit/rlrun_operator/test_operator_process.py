@@ -42,19 +42,21 @@ class Pools:
         self.queued.append(namespace)
 
 
-class Waiting:
-    """A reconciler that knows a run which waits for the checkpoint team/late."""
+def warm_start(namespace: str, checkpoint: str, phase: str = "Pending", name: str = "waits") -> Obj:
+    """Return a run that starts from a checkpoint."""
+    obj = run_object(name, uid=f"{namespace}-{name}", checkpointId=checkpoint) | {"status": {"phase": phase}}
+    obj["metadata"]["namespace"] = namespace
+    return obj
 
-    def warm_starts(self, namespace: str, checkpoint: str) -> list[RunKey]:
-        return (
-            [RunKey("other", "waits"), RunKey("team", "waits")] if (namespace, checkpoint) == ("team", "late") else []
-        )
+
+class Settled:
+    """A reconciler in which the run `settled` is."""
 
     def is_settled(self, key: RunKey, version: str) -> bool:
         return key.name == "settled"
 
 
-RECONCILER = cast(Reconciler, Waiting())
+RECONCILER = cast(Reconciler, Settled())
 
 
 def labelled(kind: str, name: str = "x", **labels: str) -> Obj:
@@ -71,11 +73,15 @@ def names(operator: Operator) -> list[str]:
 
 def concerned(obj: Obj, pools: Pools, *, is_own: bool = False, is_deleted: bool = False) -> list[str]:
     """Return the runs that are queued after a change of the object."""
-    waiting = [run("new"), run("pending", "Pending"), run("trains", "Running"), run("done", "Completed")]
+    waiting = [
+        *(run("new"), run("pending", "Pending"), run("trains", "Running"), run("done", "Completed")),
+        *(warm_start("team", "late", ""), warm_start("other", "team/late"), warm_start("team", "other/late", name="x")),
+        warm_start("team", "late", "Running", "began"),
+    ]
     informers, operator = InformerFeed(FakeCluster(*waiting)).informers, Operator(SETTINGS)
     kind = ALL[obj["kind"]]
     change = ObjectChange(convert(kind, obj), is_deleted=is_deleted, is_own=is_own)
-    operator._on_change(informers, RECONCILER, cast(ServingController, pools), kind, change)
+    operator._on_change(informers, cast(ServingController, pools), kind, change)
     return names(operator)
 
 
@@ -94,7 +100,7 @@ MODEL = {"kind": "RLModel", "metadata": {"name": "m", "resourceVersion": "7"}, "
         (labelled(RLADAPTER.kind, run="first"), ["team/first"]),
         (labelled(RLCHECKPOINT.kind, "late"), ["team/waits"]),
         (labelled(RLCHECKPOINT.kind, "late") | {"spec": {"sharedWith": ["other"]}}, ["other/waits", "team/waits"]),
-        (MODEL, ["team/new", "team/pending"]),
+        (MODEL, ["other/waits", "team/new", "team/pending", "team/waits", "team/x"]),
     ],
     ids=["run", "pod", "job", "workload", "other pod", "checkpoint", "adapter", "awaited", "awaited by two", "model"],
 )

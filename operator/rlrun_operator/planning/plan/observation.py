@@ -2,7 +2,9 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
+from rlrun.api.run_status import RLRunStatus
 from rlrun.constants import RUN_UID_LABEL
 from rlrun.kube.kinds import POD_CONTROLLERS
 from rlrun.kube.objects import Obj, attempt_of, label
@@ -13,8 +15,8 @@ from rlrun_operator.kueue.observation import KueueObservation
 from rlrun_operator.planning.plan.admission import Admission
 from rlrun_operator.planning.plan.artifact_catalog import ArtifactCatalog
 from rlrun_operator.planning.plan.pod_event import PodEvent
+from rlrun_operator.resources.access.observed_secret import ObservedSecret
 from rlrun_operator.resources.base.naming import RunIdentity
-from rlrun_operator.resources.models.model_secrets import ObservedSecret
 from rlrun_operator.resources.weights_cache import ObservedWeights
 
 
@@ -39,16 +41,8 @@ class RunObservation:
     """All RLModels. Read only until the attempt has its configuration."""
     warm_start: Obj | None = None
     """The RLCheckpoint that spec.checkpointId names, if it exists."""
-    operator_secrets: tuple[str, ...] = ()
-    """Names of the Secrets of spec.envFrom that the operator has made."""
-    unusable_secrets: Mapping[str, str] = field(default_factory=dict)
-    """Reasons why environments must not get Secrets of spec.envFrom that exist, by name."""
-    missing_secrets: tuple[str, ...] = ()
-    """Required Secrets of spec.envFrom that do not exist."""
-    secret_keys: frozenset[str] = frozenset()
-    """Keys with a value in the existing Secrets of spec.envFrom. The values are not kept."""
-    model_secrets: Mapping[str, ObservedSecret] = field(default_factory=dict)
-    """Existing Secrets that the variables of the RLModel name."""
+    secrets: Mapping[str, ObservedSecret] = field(default_factory=dict)
+    """Secrets that exist, by name, of those that spec.envFrom and the variables of the RLModel name."""
     weights: ObservedWeights = field(default_factory=ObservedWeights)
     """Cache of the weights in the namespace. Read only until the attempt has its configuration."""
     s3_variables: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -86,6 +80,15 @@ class RunObservation:
     """True if changes of the orchestrator's status, or its first one, are noticed without a reconcile of the run."""
     is_cached: bool = False
     """True if a part was not read in this reconcile, and may be older than its last change."""
+
+    @cached_property
+    def status(self) -> RLRunStatus:
+        """Status that the run had when it was read."""
+        return RLRunStatus.parse(self.run.get("status"))
+
+    def new_status(self) -> RLRunStatus:
+        """Return the stored status with the observed generation of the spec."""
+        return self.status.model_copy(update={"observed_generation": self.generation})
 
     @property
     def generation(self) -> int:

@@ -9,7 +9,7 @@ from rlrun.constants import FINALIZER
 
 from rlrun_operator.planning.plan.actions import ArtifactPlan, Plan, PlanPart
 from rlrun_operator.planning.plan.observation import RunObservation
-from rlrun_operator.planning.plan.status_builder import apply_change, new_status
+from rlrun_operator.planning.plan.status_builder import apply_change
 
 
 class PlanBuilder:
@@ -19,7 +19,7 @@ class PlanBuilder:
         self._observation = observation
         self._now = now
         self._part = PlanPart()
-        self.status: RLRunStatus = new_status(observation.run.get("status"), observation.generation)
+        self.status: RLRunStatus = observation.new_status()
 
     def merge(self, part: PlanPart) -> None:
         """Add a part and apply its changes to `status`."""

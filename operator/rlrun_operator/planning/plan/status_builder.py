@@ -1,7 +1,6 @@
 """Functions that apply changes to a run's status and read its conditions."""
 
 from datetime import UTC, datetime
-from typing import Any
 
 from rlrun.api.base.kubernetes_types import Condition, ConditionStatus
 from rlrun.api.run_status import RLRunStatus
@@ -24,11 +23,6 @@ CONDITION_ORDER: tuple[str, ...] = (
     ConditionType.FAILED,
 )
 STATUS_OF = {True: ConditionStatus.true, False: ConditionStatus.false, None: ConditionStatus.unknown}
-
-
-def new_status(raw: dict[str, Any] | None, generation: int) -> RLRunStatus:
-    """Return the stored status with the observed generation of the spec."""
-    return RLRunStatus.parse(raw).model_copy(update={"observed_generation": generation})
 
 
 def apply_change(status: RLRunStatus, change: StatusChange, now: datetime) -> RLRunStatus:

@@ -2,9 +2,8 @@
 
 from fnmatch import fnmatchcase
 
-from rlrun.kube.objects import Obj
-
 from rlrun_operator.config.settings import OperatorSettings
+from rlrun_operator.resources.access.observed_secret import ObservedSecret
 from rlrun_operator.resources.access.run_tokens import key_secret_name
 from rlrun_operator.resources.access.storage_access import grant_key_secret_name
 
@@ -25,20 +24,19 @@ def why_reserved(namespace: str, name: str, settings: OperatorSettings, *, opera
     return f"names like {pattern} are reserved for the platform" if pattern else None
 
 
-def why_unusable(secret: Obj, settings: OperatorSettings) -> str | None:
+def why_unusable(name: str, secret: ObservedSecret, settings: OperatorSettings) -> str | None:
     """Return the reason why environments must not get the keys of a Secret that exists, or None.
 
     Tokens of ServiceAccounts and passwords of registries have types of their own.
     """
-    kind = secret.get("type") or OPAQUE
-    if kind != OPAQUE:
-        return f"its type is {kind}, and only Secrets of type {OPAQUE} are for environments"
+    if secret.type != OPAQUE:
+        return f"its type is {secret.type}, and only Secrets of type {OPAQUE} are for environments"
     key, has_value, value = settings.secret_label.partition("=")
-    found = (secret["metadata"].get("labels") or {}).get(key)
+    found = secret.labels.get(key)
     if key and (found is None or (has_value and found != value)):
         return (
             f"the platform requires the label {settings.secret_label} of such a Secret. Who manages it sets the label "
-            f"with `kubectl label secret {secret['metadata']['name']} {key}={value}`"
+            f"with `kubectl label secret {name} {key}={value}`"
         )
     return None
 

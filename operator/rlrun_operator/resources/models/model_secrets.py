@@ -1,45 +1,23 @@
 """Secrets that the variables of an RLModel name, and the check of them before the first pod.
 
-Without the check, pods would wait in CreateContainerConfigError. The values of the Secrets are not kept.
+Without the check, pods would wait in CreateContainerConfigError.
 """
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 
 from rlrun.api.model import RLModelSpec
-from rlrun.constants import FIELD_MANAGER, MANAGED_BY_LABEL, Reason
-from rlrun.kube.objects import Obj, label
+from rlrun.constants import Reason
 from rlrun.protocol.problem import Problem
 
 from rlrun_operator.config.settings import OperatorSettings
+from rlrun_operator.resources.access.observed_secret import ObservedSecret
 from rlrun_operator.resources.access.reserved_secrets import why_reserved
 from rlrun_operator.resources.models.model_variables import SecretVariable, Variables, secret_variables
 
 
-@dataclass(frozen=True)
-class ObservedSecret:
-    """Facts of a Secret that exists, without its values."""
-
-    keys: frozenset[str]
-    operator_owned: bool
-    """True if the operator has made it."""
-
-    @classmethod
-    def by_name(cls, secrets: Iterable[Obj | None]) -> "dict[str, ObservedSecret]":
-        """Return the facts of Secrets by name. None stands for one that does not exist."""
-        return {
-            secret["metadata"]["name"]: cls(
-                keys=frozenset(secret.get("data") or {}),
-                operator_owned=label(secret, MANAGED_BY_LABEL) == FIELD_MANAGER,
-            )
-            for secret in secrets
-            if secret is not None
-        }
-
-
-def secret_names(model: RLModelSpec, variables: Variables) -> list[str]:
-    """Return the names of the Secrets that the variables name, each once."""
-    return sorted({v.ref.name for v in secret_variables(model.source, variables)})
+def secret_names(model: RLModelSpec, variables: Variables) -> set[str]:
+    """Return the names of the Secrets that the variables name."""
+    return {v.ref.name for v in secret_variables(model.source, variables)}
 
 
 def secrets_problem(

@@ -8,12 +8,9 @@ import pytest
 from rlrun.api.run_status import RLRunStatus
 from rlrun.constants import FIELD_MANAGER, FINALIZER
 from rlrun.kube.errors import ApiError
-from rlrun.kube.informer import ObjectChange
-from rlrun.kube.kinds import RLCHECKPOINT
 from rlrun.kube.objects import label
 from rlrun.kube.requests import Verb
 from rlrun.protocol.orchestrator import RunPhase, RunStatus
-from rlrun_operator.cluster.informers import convert
 from rlrun_operator.controller.reconciler import NAME_TIME, Reconciler, needs_confirmation
 from rlrun_operator.operator_process import Operator
 from rlrun_operator.planning.plan.actions import Plan
@@ -141,30 +138,6 @@ async def test_settled_runs_do_not_delay_one_that_ended_long_ago_and_is_not_sett
     old["status"] = {"phase": "Completed", "completionTime": "2020-01-01T00:00:00Z"}
     world.cluster.put(old)
     assert await queued(world, reconciler) == {"second"}
-
-
-async def test_a_run_that_has_not_begun_waits_for_its_checkpoint_alone(world: World) -> None:
-    world.cluster.put(run_object("second", uid="uid-2", checkpointId="late"))
-    world.cluster.put(run_object("third", uid="uid-3", checkpointId="another/late"))
-    second, third = RunKey("team", "second"), RunKey("team", "third")
-    operator = world.reconciler()
-    for key in (KEY, second, third):
-        await operator.reconcile(key)
-    assert operator.warm_starts("team", "late") == [second]
-    assert operator.warm_starts("another", "late") == [third]
-    process, informers = Operator(world.settings), InformerFeed(world.cluster).informers
-    late = {"kind": "RLCheckpoint", "metadata": {"namespace": "another", "name": "late", "resourceVersion": "1"}}
-    for spec, woken in (({}, 0), ({"sharedWith": ["team"]}, 1)):
-        change = ObjectChange(convert(RLCHECKPOINT, {**late, "spec": spec}))
-        process._on_change(informers, operator, None, RLCHECKPOINT, change)  # type: ignore[arg-type]
-        assert len(process._queue) == woken, "only if the checkpoint is shared with the run's namespace"
-    assert await process._queue.get() == third
-    ended = {"phase": "Failed", "completionTime": "2026-01-01T00:00:00Z"}
-    world.cluster.put({**world.cluster.objects["RLRun", "team", "second"], "status": ended})
-    del world.cluster.objects["RLRun", "team", "third"]
-    for key in (second, third):
-        await operator.reconcile(key)
-    assert operator.warm_starts("team", "late") == operator.warm_starts("another", "late") == []
 
 
 # --- stored objects ---------------------------------------------------------------------------------------------------

@@ -83,7 +83,7 @@ class Watches:
         observer = Observer(objects, FakeArtifacts(), FakePoller(), SETTINGS, storage_key=STORAGE_KEY)
         self.reconciler = Reconciler(observer, Applier(objects.cluster, FakeArtifacts()), SETTINGS, Clock())
         pools = cast(ServingController, Pools())
-        on_change = functools.partial(self.operator._on_change, self.informers, self.reconciler, pools)
+        on_change = functools.partial(self.operator._on_change, self.informers, pools)
         self.informers.listeners.append(on_change)
         self._tasks: list[asyncio.Task[Any]] = []
 

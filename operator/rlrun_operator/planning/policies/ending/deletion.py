@@ -21,7 +21,7 @@ from rlrun.protocol.problem import Problem
 from rlrun_operator.config.settings import OperatorSettings
 from rlrun_operator.planning.plan.actions import Plan, RunFilesDeletion, StatusChange
 from rlrun_operator.planning.plan.observation import RunObservation
-from rlrun_operator.planning.plan.status_builder import apply_change, new_status, reason_fields
+from rlrun_operator.planning.plan.status_builder import apply_change, reason_fields
 from rlrun_operator.planning.policies.artifacts.artifact_objects import without_owner
 from rlrun_operator.planning.policies.children.child_selection import active_workloads
 from rlrun_operator.resources.platform import run_layout
@@ -85,5 +85,4 @@ def _status(observation: RunObservation, settings: OperatorSettings, root: str, 
         f"{settings.artifact_deletion_seconds:.0f} s. To delete the run at once and keep its files: `kubectl annotate "
         f"rlrun {observation.name} -n {observation.namespace} {SKIP_DELETION_ANNOTATION}=true`.",
     )
-    status = new_status(observation.run.get("status"), observation.generation)
-    return apply_change(status, StatusChange(fields=reason_fields(problem)), now)
+    return apply_change(observation.new_status(), StatusChange(fields=reason_fields(problem)), now)

@@ -2,28 +2,19 @@
 train."""
 
 from collections.abc import Iterable, Iterator
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from rlrun.kube.objects import Obj
 
 from rlrun_operator.planning.plan.observation import RunKey
-from rlrun_operator.planning.plan.stored_status import completion_time, is_finished, stored_phase
+from rlrun_operator.planning.plan.stored_status import is_finished, long_ago, stored_phase
 from rlrun_operator.planning.policies.ending.requeue import time_to_live
 
-LATELY = timedelta(hours=1)
-"""Time after its end in which a run may have pods or files that an operator has not cleaned up yet."""
 ACTIVE_PAUSE_SECONDS = 0.01
 """Pause between two reconciles of active runs, which have reconciles of their own besides. All at once, a thousand of
 them take seconds, and an event that comes meanwhile waits for them."""
 OLD_PAUSE_SECONDS = 0.1
 """Pause between two reconciles of runs that ended earlier. A reconcile costs three requests and two lists of S3."""
-
-
-def long_ago(run: Obj, now: datetime) -> datetime | None:
-    """Return the time at which the run ended, if that was long ago and it is not being deleted."""
-    ended = completion_time(run) if is_finished(run) else None
-    is_old = ended is not None and now - ended > LATELY and not run["metadata"].get("deletionTimestamp")
-    return ended if is_old else None
 
 
 def is_active(run: Obj) -> bool:

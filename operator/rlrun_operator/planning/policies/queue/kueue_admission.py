@@ -23,7 +23,6 @@ from rlrun_operator.planning.diagnosis.readiness import CONDITION_OF, has_ready_
 from rlrun_operator.planning.plan.actions import ConditionChange, PlanPart, StatusChange
 from rlrun_operator.planning.plan.admission import Admission, Admitted, Refused, Waiting
 from rlrun_operator.planning.plan.observation import RunObservation
-from rlrun_operator.planning.plan.status_builder import new_status
 from rlrun_operator.planning.policies.beginning.startup import egress_access
 from rlrun_operator.planning.policies.beginning.weights_cache import awaits_weights
 from rlrun_operator.planning.policies.queue.place_request import may_have_pods
@@ -39,7 +38,7 @@ changes sooner."""
 
 def kueue_answer(observation: RunObservation, settings: OperatorSettings, now: datetime) -> Admission | None:
     """Return the answer of Kueue to a run with a queue (`observation.kueue`). None: the run needs no place now."""
-    kueue, status = observation.kueue, _status(observation)
+    kueue, status = observation.kueue, observation.new_status()
     if kueue is None:
         return None
     spec = _readable_spec(observation)
@@ -79,7 +78,7 @@ def update_workload(
             known = ConditionChange(ConditionType.ADMITTED, True, kueue.problem.reason, kueue.problem.message)
             change = StatusChange((known,))
         return PlanPart(status=change, requeue_after=None if is_finished else POLL_SECONDS)
-    decision = _decision(observation, _status(observation), spec, settings, now)
+    decision = _decision(observation, observation.new_status(), spec, settings, now)
     if decision is None:
         return PlanPart()
     create = decision.create if kueue.priority_problem is None else None
@@ -174,10 +173,6 @@ def _kept_place(observation: RunObservation, decision: Decision) -> StatusChange
         return StatusChange()
     message = f"The Workload {decision.workload['metadata']['name']} keeps the run's place in the queue."
     return StatusChange((ConditionChange(ConditionType.ADMITTED, False, Reason.WAITING_FOR_QUOTA, message),))
-
-
-def _status(observation: RunObservation) -> RLRunStatus:
-    return new_status(observation.run.get("status"), observation.generation)
 
 
 def _recorded_admission(status: RLRunStatus) -> Admission | None:

@@ -26,7 +26,7 @@ from rlrun_operator.config.settings import OperatorSettings
 from rlrun_operator.planning.plan.checkpoint_references import may_start_from
 from rlrun_operator.planning.plan.observation import RunObservation
 from rlrun_operator.planning.policies.spec.environment_checks import check_arguments, check_egress, check_packages
-from rlrun_operator.resources.access.reserved_secrets import why_reserved
+from rlrun_operator.resources.access.reserved_secrets import why_reserved, why_unusable
 from rlrun_operator.resources.base.naming import token_secret_name
 from rlrun_operator.resources.models.model_secrets import secrets_problem
 from rlrun_operator.resources.models.model_variables import run_variables
@@ -266,30 +266,38 @@ def find_warm_start(spec: RLRunSpec, observation: RunObservation, settings: Oper
 
 def check_secrets(spec: RLRunSpec, observation: RunObservation, settings: OperatorSettings) -> Problem | None:
     """Return a problem if spec.envFrom names a Secret that environments must not read, or that does not exist."""
-    for name in (entry.secret_ref.name for entry in spec.env_from):
-        why = _why_reserved(name, observation, settings) or observation.unusable_secrets.get(name)
+    secrets = observation.secrets
+    refs = [entry.secret_ref for entry in spec.env_from]
+    for name in (ref.name for ref in refs):
+        secret = secrets.get(name)
+        is_own = name == token_secret_name(observation.name) or (secret is not None and secret.operator_owned)
+        why = why_reserved(observation.namespace, name, settings, operator_owned=is_own)
+        if why is None and secret is not None:
+            why = why_unusable(name, secret, settings)
         if why:
             return Problem(
                 reason=Reason.SECRET_RESERVED,
                 message=f"`spec.envFrom`: environments must not read Secret {name}: {why}. Start a new run that names "
                 "a Secret of your own.",
             )
-    if not observation.missing_secrets:
+    missing = [ref.name for ref in refs if ref.name not in secrets and not ref.optional]
+    if not missing:
         return None
-    names = ", ".join(observation.missing_secrets)
+    names = ", ".join(missing)
     return Problem(
         reason=Reason.SECRETS_MISSING,
         message=f"`spec.envFrom`: Secret {names} does not exist in namespace {observation.namespace}. Create it with "
-        f"`kubectl create secret generic {observation.missing_secrets[0]} -n {observation.namespace} "
+        f"`kubectl create secret generic {missing[0]} -n {observation.namespace} "
         "--from-literal=NAME=value`.",
     )
 
 
 def check_wandb(spec: RLRunSpec, observation: RunObservation) -> Problem | None:
     """Return a problem if metrics go to Weights & Biases and no Secret of spec.envFrom has the API key."""
-    if spec.wandb is None or spec.wandb.offline or WANDB_KEY in observation.secret_keys:
-        return None
     namespace, names = observation.namespace, [entry.secret_ref.name for entry in spec.env_from]
+    secrets = [observation.secrets[name] for name in names if name in observation.secrets]
+    if spec.wandb is None or spec.wandb.offline or any(WANDB_KEY in s.keys - s.empty_keys for s in secrets):
+        return None
     if names:
         remedy = f"Add the entry to one of them: `kubectl edit secret {names[-1]} -n {namespace}`"
     else:
@@ -310,7 +318,7 @@ def check_model_secrets(model: RLModelSpec, observation: RunObservation, setting
     return secrets_problem(
         model,
         run_variables(model),
-        observation.model_secrets,
+        observation.secrets,
         settings,
         namespace=observation.namespace,
         token_secret=token_secret_name(observation.name),
@@ -339,9 +347,3 @@ def check_urls(spec: RLRunSpec, settings: OperatorSettings) -> Problem | None:
     if why is None:
         return None
     return Problem(reason=Reason.ADDRESS_NOT_ALLOWED, message=refusal_message("spec.algorithm.teacher.url", why))
-
-
-def _why_reserved(name: str, observation: RunObservation, settings: OperatorSettings) -> str | None:
-    """Return the reason why environments must not read the Secret, whether it exists or not."""
-    operator_owned = name == token_secret_name(observation.name) or name in observation.operator_secrets
-    return why_reserved(observation.namespace, name, settings, operator_owned=operator_owned)

@@ -2,7 +2,7 @@
 
 from rlrun.kube.conditions import find_condition
 from rlrun_operator.planning.plan.actions import ConditionChange, StatusChange
-from rlrun_operator.planning.plan.status_builder import apply_change, new_status, transition_time
+from rlrun_operator.planning.plan.status_builder import apply_change, transition_time
 
 from tests.support.clocks import START
 from tests.support.run_states import at, started
@@ -11,7 +11,7 @@ from tests.support.run_states import at, started
 class TestConditions:
     def test_transition_time_moves_with_the_status_only(self) -> None:
         first = started(ConditionChange("Validated", False, "ModelNotFound", "a"))
-        second = new_status(first.to_json_dict(), 2)
+        second = first.model_copy(update={"observed_generation": 2})
         invalid = StatusChange((ConditionChange("Validated", False, "SecretsMissing", "b"),))
         second = apply_change(second, invalid, at(10))
         assert transition_time(second, "Validated") == START
@@ -25,6 +25,3 @@ class TestConditions:
     def test_conditions_have_a_fixed_order(self) -> None:
         status = started(*(ConditionChange(kind, False, "X") for kind in ("Failed", "Running", "Validated")))
         assert [c.type for c in status.conditions] == ["Validated", "Running", "Failed"]
-
-    def test_malformed_status_is_replaced(self) -> None:
-        assert new_status({"attempt": "many"}, 1).attempt == 1

@@ -3,7 +3,8 @@
 import pytest
 from rlrun.api.model import RLModelSpec, WeightsCache
 from rlrun.protocol.problem import Problem
-from rlrun_operator.resources.models.model_secrets import ObservedSecret, secret_names, secrets_problem
+from rlrun_operator.resources.access.observed_secret import ObservedSecret
+from rlrun_operator.resources.models.model_secrets import secret_names, secrets_problem
 from rlrun_operator.resources.models.model_variables import pool_variables, run_variables
 
 from tests.support.cluster_objects import hub_secret
@@ -79,15 +80,15 @@ def test_secrets_of_the_platform_are_refused_whether_they_exist_or_not(
 
 def test_a_pool_needs_the_secrets_of_its_engines_only() -> None:
     model = spec(from_secret("HF_TOKEN", "of-trainer"), inference=(from_secret("HF_TOKEN", "of-engine"),))
-    assert secret_names(model, run_variables(model)) == ["of-engine", "of-trainer"]
-    assert secret_names(model, pool_variables(model)) == ["of-engine"]
+    assert secret_names(model, run_variables(model)) == {"of-engine", "of-trainer"}
+    assert secret_names(model, pool_variables(model)) == {"of-engine"}
 
 
 def test_the_download_of_a_pool_with_a_cache_needs_the_hubs_secrets_of_the_trainer_also() -> None:
     trainer = (from_secret("HF_TOKEN", "of-trainer"), from_secret("LICENSE", "of-training"))
     model = spec(*trainer, inference=(from_secret("HF_TOKEN", "of-engine"),))
     cached = model.model_copy(update={"cache": WeightsCache(size="20Gi")})
-    assert secret_names(cached, pool_variables(cached)) == ["of-engine", "of-trainer"]
+    assert secret_names(cached, pool_variables(cached)) == {"of-engine", "of-trainer"}
 
 
 def test_an_observed_secret_has_no_values() -> None:

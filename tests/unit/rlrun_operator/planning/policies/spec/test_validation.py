@@ -9,8 +9,9 @@ from rlrun_operator.config.settings import EgressSettings, SecretRef, ServerCert
 from rlrun_operator.planning.plan.observation import RunObservation
 from rlrun_operator.planning.policies.spec import validation
 from rlrun_operator.planning.policies.spec.validation import MAX_KEPT, parse_spec, resolve_references
+from rlrun_operator.resources.access.observed_secret import ObservedSecret
 
-from tests.support.cluster_objects import model_object, run_object
+from tests.support.cluster_objects import hub_secret, model_object, run_object
 from tests.support.operator_world import SETTINGS
 from tests.support.run_states import run_spec
 
@@ -34,6 +35,7 @@ def checkpoint_object(**more: Any) -> Obj:
     }
 
 
+OF_OPERATOR = {"app.kubernetes.io/managed-by": "rlrun-operator"}
 OTHER = {"name": "old", "namespace": "other"}
 EGRESS = EgressSettings(
     host="proxy", allowed=["*.example.com"], key_secret=SecretRef(namespace="rlrun-system", name="egress")
@@ -62,6 +64,10 @@ def teacher(url: str) -> Obj:
 
 def secrets(name: str, optional: bool = False) -> Obj:
     return {"envFrom": [{"secretRef": {"name": name, "optional": optional}}]}
+
+
+def observed(name: str, key: str = "KEY", value: str = "v", labels: dict[str, str] | None = None) -> Obj:
+    return {"secrets": ObservedSecret.by_name([hub_secret(value, name=name, key=key, labels=labels)])}
 
 
 def judged(*hosts: str) -> Obj:
@@ -175,16 +181,19 @@ VALIDATIONS: list[tuple[str, Obj, Obj, str | None]] = [
         {"warm_start": {**checkpoint_object(spec={"sharedWith": ["team"]}), "metadata": OTHER}},
         "ArtifactNotOwned",
     ),
-    ("secrets", {}, {"missing_secrets": ("judge",)}, "SecretsMissing"),
+    ("secrets", secrets("judge"), {}, "SecretsMissing"),
     ("no key of Weights & Biases", {"wandb": {}}, {}, "WandbKeyMissing"),
-    ("no such entry", {"wandb": {}, **secrets("judge")}, {"secret_keys": frozenset({"KEY"})}, "WandbKeyMissing"),
-    ("a key", {"wandb": {}, **secrets("judge")}, {"secret_keys": frozenset({"WANDB_API_KEY"})}, None),
+    ("no such entry", {"wandb": {}, **secrets("judge")}, observed("judge", "KEY"), "WandbKeyMissing"),
+    ("a key", {"wandb": {}, **secrets("judge")}, observed("judge", "WANDB_API_KEY"), None),
+    ("an empty key", {"wandb": {}, **secrets("judge")}, observed("judge", "WANDB_API_KEY", ""), "WandbKeyMissing"),
+    ("a key of the model", {"wandb": {}}, observed("hub", "WANDB_API_KEY"), "WandbKeyMissing"),
     ("a key that is not needed", {"wandb": {"offline": True}}, {}, None),
-    ("own secret", secrets("judge"), {}, None),
+    ("own secret", secrets("judge"), observed("judge"), None),
+    ("an optional secret", secrets("judge", optional=True), {}, None),
     ("tokens of the run", secrets("reverse-rlrun-token"), {}, "SecretReserved"),
     ("name of a Secret with S3 credentials", secrets("next-s3", optional=True), {}, "SecretReserved"),
-    ("secret of the operator", secrets("odd"), {"operator_secrets": ("odd",)}, "SecretReserved"),
-    ("name of the platform's secret in another namespace", secrets("s3"), {}, None),
+    ("secret of the operator", secrets("odd"), observed("odd", labels=OF_OPERATOR), "SecretReserved"),
+    ("name of the platform's secret in another namespace", secrets("s3"), observed("s3"), None),
     ("priority class of the system", {"priorityClassName": "system-node-critical"}, {}, "PriorityClassNotAllowed"),
     ("allowed priority class", {"priorityClassName": "training-low"}, {}, None),
     ("package of an own owner", {"env": [{"id": "own/e"}]}, {}, None),
