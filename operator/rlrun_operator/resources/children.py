@@ -1,7 +1,6 @@
 """All Kubernetes objects of one attempt of a run."""
 
-from typing import Any
-
+from rlrun.kube.objects import Obj
 from rlrun.protocol.access import ENVIRONMENT_TOKEN_VARIABLE
 from rlrun.protocol.resolved import ResolvedRun
 
@@ -16,8 +15,6 @@ from rlrun_operator.resources.network import network_policies
 from rlrun_operator.resources.orchestrator import orchestrator
 from rlrun_operator.resources.platform import config_map, secret, service_account
 from rlrun_operator.resources.trainer import trainer
-
-Obj = dict[str, Any]
 
 
 def children(

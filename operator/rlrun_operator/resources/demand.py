@@ -7,6 +7,7 @@ from typing import Any
 
 from rlrun.constants import Role
 from rlrun.kube.kinds import POD_CONTROLLERS
+from rlrun.kube.objects import Obj
 from rlrun.protocol.resolved import ResolvedRun
 
 from rlrun_operator.config.quantities import to_millis
@@ -17,8 +18,6 @@ from rlrun_operator.resources.environment import environment, environment_entrie
 from rlrun_operator.resources.inference import inference
 from rlrun_operator.resources.orchestrator import orchestrator
 from rlrun_operator.resources.trainer import trainer
-
-Obj = dict[str, Any]
 
 NO_KEY = bytes(32)
 """Key of grants that are never used."""

@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from rlrun.api.run import RLRunSpec
 from rlrun.api.run_sections.environments import Environment
 from rlrun.constants import ENVIRONMENT_PORT, Role, Use
+from rlrun.kube.objects import Obj
 from rlrun.protocol.access import TOKEN_VARIABLE
 from rlrun.protocol.environment import VARIABLE, EnvironmentConfig, linked_secret
 from rlrun.protocol.resolved import ResolvedRun
@@ -24,8 +24,6 @@ from rlrun_operator.resources.base.pod_templates import (
     service,
 )
 from rlrun_operator.resources.orchestrator import WANDB_KEY
-
-Obj = dict[str, Any]
 
 STARTUP_SECONDS = 120
 PACKAGE_DIR = "/environment"

@@ -1,10 +1,10 @@
 """Inference replicas: vLLM, and the sidecar that loads the policies."""
 
 from collections.abc import Sequence
-from typing import Any
 
 from rlrun.api.model import Inference, RLModelSpec
 from rlrun.constants import INFERENCE_PORT, SIDECAR_PORT, Role
+from rlrun.kube.objects import Obj
 from rlrun.protocol.policy import PolicyKind
 from rlrun.protocol.resolved import ResolvedRun
 from rlrun.protocol.storage_access import StorageRole
@@ -39,8 +39,6 @@ from rlrun_operator.resources.models.model_caches import CACHE_DIR, cache_env, c
 from rlrun_operator.resources.models.model_caches import VOLUME as CACHE
 from rlrun_operator.resources.models.model_variables import role_variables
 from rlrun_operator.resources.models.model_volumes import cache_claim, model_storage, weights
-
-Obj = dict[str, Any]
 
 STARTUP_SECONDS = 2700
 """Time limit in seconds for loading, compiling and capturing graphs of a large model."""

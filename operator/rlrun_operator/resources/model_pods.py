@@ -1,17 +1,14 @@
 """Pods of an RLModel as a run would have them, to ask the API server whether it accepts them."""
 
-from typing import Any
-
 from rlrun.api.model import RLModelSpec
 from rlrun.api.run import RLRunSpec
 from rlrun.constants import Role
+from rlrun.kube.objects import Obj
 
 from rlrun_operator.config.settings import OperatorSettings
 from rlrun_operator.resources.base.naming import RunIdentity
 from rlrun_operator.resources.demand import pod_sets
 from rlrun_operator.resources.platform import resolve
-
-Obj = dict[str, Any]
 
 
 def model_pods(settings: OperatorSettings, model: RLModelSpec) -> list[Obj]:

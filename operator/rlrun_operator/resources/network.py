@@ -6,7 +6,6 @@ team knows: they are limited if it lists them.
 """
 
 from collections.abc import Sequence
-from typing import Any
 from urllib.parse import urlsplit
 
 from rlrun.constants import (
@@ -20,11 +19,10 @@ from rlrun.constants import (
     TRAINER_PORT,
     Role,
 )
+from rlrun.kube.objects import Obj
 
 from rlrun_operator.config.settings import ClusterDns, EgressSettings, OperatorSettings
 from rlrun_operator.resources.base.naming import RunIdentity
-
-Obj = dict[str, Any]
 
 SERVER_LABELS = {"app.kubernetes.io/name": "rlrun", "app.kubernetes.io/component": "server"}
 """Labels of the pods of rlrun-server, as the chart makes them."""

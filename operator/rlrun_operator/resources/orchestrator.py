@@ -4,8 +4,6 @@ Every pod of the Job runs one container once. The Job's pod failure policy decid
 continues while the operator is down: exit code 64 (configuration error) fails the Job, and disruptions do not count.
 """
 
-from typing import Any
-
 from rlrun.constants import (
     GATEWAY_CONTAINER_PORT,
     GATEWAY_PORT,
@@ -15,6 +13,7 @@ from rlrun.constants import (
     ExitCode,
     Role,
 )
+from rlrun.kube.objects import Obj
 from rlrun.protocol.resolved import CONFIG_KEY, CONFIG_PATH, ResolvedRun
 from rlrun.protocol.storage_access import StorageRole
 
@@ -31,8 +30,6 @@ from rlrun_operator.resources.base.pod_templates import (
     storage_limit,
     token_env_from,
 )
-
-Obj = dict[str, Any]
 
 BACKOFF_LIMIT = 1000
 """Limit that is never reached in practice: the operator counts crashes itself (maxRestarts)."""

@@ -21,7 +21,7 @@ from rlrun.constants import (
     TOKEN_ANNOTATION,
     Role,
 )
-from rlrun.kube.objects import annotation
+from rlrun.kube.objects import Obj, annotation
 from rlrun.kube.references import pool_name, pool_url
 from rlrun.protocol.access import TOKEN_VARIABLE, USER_API_KEY
 from rlrun.protocol.engine_proof import POOL_SERVER_KEY_VARIABLE
@@ -56,8 +56,6 @@ from rlrun_operator.resources.inference import (
 from rlrun_operator.resources.models.model_volumes import cache_claim, model_storage, weights
 from rlrun_operator.resources.network import SERVER_LABELS, model_egress, scrapes
 from rlrun_operator.resources.platform import secret, service_account
-
-Obj = dict[str, Any]
 
 COMPARED_DATA = ("ConfigMap", "Secret")
 ROLE: Role = Role.inference

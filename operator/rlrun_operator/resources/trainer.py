@@ -5,10 +5,9 @@ the only one that listens. When a pod dies, the training processes of all pods e
 checkpoint.
 """
 
-from typing import Any
-
 from rlrun.api.model import Trainer
 from rlrun.constants import ATTEMPT_LABEL, TRAINER_PORT, Role
+from rlrun.kube.objects import Obj
 from rlrun.protocol.resolved import ResolvedRun
 from rlrun.protocol.storage_access import StorageRole
 
@@ -33,8 +32,6 @@ from rlrun_operator.resources.models.model_caches import CACHE_DIR, cache_env, c
 from rlrun_operator.resources.models.model_caches import VOLUME as CACHE
 from rlrun_operator.resources.models.model_variables import role_variables
 from rlrun_operator.resources.models.model_volumes import cache_claim, model_storage, weights
-
-Obj = dict[str, Any]
 
 STARTUP_SECONDS = 2700
 """Time limit in seconds for loading tens of billions of parameters onto the GPUs."""

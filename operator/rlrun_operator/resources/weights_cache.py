@@ -8,7 +8,6 @@ one another, continue a download that was interrupted, and find a complete one i
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
 from rlrun.api.base.pod_shape import MeshInjection, PodShape
 from rlrun.api.model import RLModelSpec
@@ -24,7 +23,7 @@ from rlrun.constants import (
     Role,
 )
 from rlrun.kube.conditions import parse_time
-from rlrun.kube.objects import annotation
+from rlrun.kube.objects import Obj, annotation
 
 from rlrun_operator.config.settings import OperatorSettings
 from rlrun_operator.resources.access.storage_access import StorageAccess
@@ -33,8 +32,6 @@ from rlrun_operator.resources.base.pod_templates import pod_template, storage_li
 from rlrun_operator.resources.models.model_volumes import VOLUME, cache_claim, fetcher, fetcher_client
 from rlrun_operator.resources.network import model_egress
 from rlrun_operator.resources.platform import service_account
-
-Obj = dict[str, Any]
 
 COMPONENT = "weights"
 SELECTOR = {COMPONENT_LABEL: COMPONENT, MANAGED_BY_LABEL: FIELD_MANAGER}

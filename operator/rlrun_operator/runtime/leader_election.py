@@ -17,6 +17,7 @@ from typing import Any
 from rlrun.kube.async_client import AsyncKubeClient
 from rlrun.kube.errors import ApiError
 from rlrun.kube.kinds import LEASE
+from rlrun.kube.objects import Obj
 
 log = logging.getLogger(__name__)
 
@@ -24,8 +25,6 @@ DURATION_SECONDS = 15.0
 RENEW_SHARE = 2 / 3
 """Share of the duration after which the holder stops if it could not renew the Lease."""
 RETRY_SECONDS = 2.0
-
-Obj = dict[str, Any]
 
 
 class LeaseLost(Exception):

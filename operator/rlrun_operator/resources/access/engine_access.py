@@ -5,9 +5,9 @@ vLLM's image is not ours, so an init container puts the middleware into a volume
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any
 
 from rlrun.api.base.kubernetes_types import EnvVar, EnvVarSource, SecretKeySelector
+from rlrun.kube.objects import Obj
 from rlrun.protocol.access import (
     OPEN_PATHS_VARIABLE,
     POOL_API_KEY_SECRET_VARIABLE,
@@ -20,8 +20,6 @@ from rlrun.protocol.engine_proof import POOL_SERVER_KEY_VARIABLE
 
 from rlrun_operator.config.settings import OperatorSettings
 from rlrun_operator.resources.base.pod_templates import container, resources_of
-
-Obj = dict[str, Any]
 
 MIDDLEWARE = "rlrun_engine_access.middleware.EngineAccess"
 ACCESS_DIR = "/engine-access"

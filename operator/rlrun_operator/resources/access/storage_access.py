@@ -7,9 +7,9 @@ import hashlib
 import hmac
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from rlrun.api.base.addressing_style import addressing_variables
+from rlrun.kube.objects import Obj
 from rlrun.protocol import signed_text
 from rlrun.protocol.resolved import ResolvedRun
 from rlrun.protocol.storage_access import (
@@ -25,8 +25,6 @@ from rlrun.protocol.storage_access import (
 
 from rlrun_operator.config.settings import OperatorSettings
 from rlrun_operator.resources.base.naming import RunIdentity
-
-Obj = dict[str, Any]
 
 TOKEN_SECONDS = 3600
 """Lifetime of a token. The kubelet renews it in time, and a deleted pod's token ends at once."""

@@ -5,13 +5,10 @@ would need a copy in each namespace, where users could change it. Pods of enviro
 user code reaches the egress proxy only.
 """
 
-from typing import Any
-
 from rlrun.constants import CA_BUNDLE_CONTAINER, CA_BUNDLE_DIR, CA_BUNDLE_PATH, CA_CLIENT_VARIABLES, Role
+from rlrun.kube.objects import Obj
 
 from rlrun_operator.config.settings import OperatorSettings, ProxySettings
-
-Obj = dict[str, Any]
 
 VOLUME = "ca-bundle"
 VOLUME_SIZE = "4Mi"

@@ -6,10 +6,9 @@
 from typing import Any
 
 from rlrun.api.base.pod_patch import MERGE_KEYS
+from rlrun.kube.objects import Obj
 
 from rlrun_operator.resources.base.security_context import SECURITY_CONTEXT
-
-Obj = dict[str, Any]
 
 NEW_CONTAINER: Obj = {"securityContext": {k: v for k, v in SECURITY_CONTEXT.items() if k != "readOnlyRootFilesystem"}}
 """Fields of a container that only the patch has, as the restricted Pod Security Standard demands them."""

@@ -1,12 +1,10 @@
 """Application of a pod shape to a pod template: what the operator sets itself wins."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from rlrun.api.base.pod_shape import MeshInjection, PodShape
 from rlrun.api.base.schema import Schema
-
-Obj = dict[str, Any]
+from rlrun.kube.objects import Obj
 
 STAY: Mapping[str, str] = {
     "karpenter.sh/do-not-disrupt": "true",

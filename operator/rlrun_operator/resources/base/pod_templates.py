@@ -9,6 +9,7 @@ from rlrun.api.base.pod_shape import PodShape
 from rlrun.api.base.pod_sizes import with_default_resources
 from rlrun.api.model import Pods
 from rlrun.constants import ATTEMPT_LABEL, CA_BUNDLE_CONTAINER, CA_BUNDLE_DIR, CA_BUNDLE_PATH, CA_BUNDLE_VARIABLE, Role
+from rlrun.kube.objects import Obj
 
 from rlrun_operator.config.settings import Image, OperatorSettings
 from rlrun_operator.resources.base.naming import OwnerIdentity, RunIdentity
@@ -16,8 +17,6 @@ from rlrun_operator.resources.base.outgoing import VOLUME, add_authorities, conn
 from rlrun_operator.resources.base.pod_patch import patch_template
 from rlrun_operator.resources.base.pod_shape import apply_shapes
 from rlrun_operator.resources.base.security_context import SECURITY_CONTEXT
-
-Obj = dict[str, Any]
 
 GPU_RESOURCE = "nvidia.com/gpu"
 EPHEMERAL_STORAGE = "ephemeral-storage"

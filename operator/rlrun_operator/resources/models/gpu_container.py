@@ -5,16 +5,14 @@ check a trainer would fail after the download, and an engine would restart again
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from rlrun.api.model import Pods
 from rlrun.constants import Role
+from rlrun.kube.objects import Obj
 from rlrun.service.gpu_check import COMPATIBILITY_VARIABLE, DEVICE_VARIABLE, GPUS_VARIABLE, NODE_VARIABLE
 
 from rlrun_operator.config.settings import Image, OperatorSettings
 from rlrun_operator.resources.base.pod_templates import container, has_devices, has_read_only_root, resources_of
-
-Obj = dict[str, Any]
 
 NAME = "gpu-check"
 DEVICE_VARIABLES = (DEVICE_VARIABLE, COMPATIBILITY_VARIABLE, "CUDA_", "NVIDIA_", "LD_LIBRARY_PATH")

@@ -4,15 +4,12 @@ Libraries choose a folder each, in the home folder or beside their code, which i
 claim keeps the caches: an engine that replaces another one then compiles nothing, which takes minutes otherwise.
 """
 
-from typing import Any
-
 from rlrun.api.model import Pods
+from rlrun.kube.objects import Obj
 
 from rlrun_operator.config.settings import OperatorSettings
 from rlrun_operator.resources.base.pod_templates import disk_volume
 from rlrun_operator.resources.models.model_volumes import model_storage
-
-Obj = dict[str, Any]
 
 VOLUME = "cache"
 CACHE_DIR = "/cache"

@@ -3,10 +3,10 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from rlrun.api.base.kubernetes_types import EnvVar
 from rlrun.api.model import Pods, RLModelSpec
+from rlrun.kube.objects import Obj
 from rlrun.protocol.storage_access import StorageRole
 
 from rlrun_operator.config.settings import OperatorSettings
@@ -20,8 +20,6 @@ from rlrun_operator.resources.base.pod_templates import (
     storage_limit,
 )
 from rlrun_operator.resources.models.model_variables import fetcher_variables
-
-Obj = dict[str, Any]
 
 VOLUME = "models"
 VOLUME_DIR = "/models"
