@@ -10,7 +10,7 @@ from rlrun.service.errors import ServiceUnavailable
 from rlrun_operator.cluster.runs import RunObjects
 from rlrun_operator.config.settings import OperatorSettings
 from rlrun_operator.controller.observer import Observer
-from rlrun_operator.serving.observation import PoolKey
+from rlrun_operator.resources.serving_pool import PoolIdentity
 from rlrun_operator.serving.reconciler import reconciler
 from rlrun_operator.serving.sidecar_client import Sidecars
 
@@ -24,7 +24,7 @@ from tests.support.informer_feed import InformerFeed
 from tests.support.operator_world import SETTINGS
 
 Obj = dict[str, Any]
-KEY = PoolKey("team", "tiny/model")
+KEY = PoolIdentity("team", "tiny/model")
 TOKEN_KEY = b"k" * 32
 
 
@@ -105,7 +105,7 @@ class Pools:
         """Let operators follow the cluster with informers."""
         self.feed = InformerFeed(self.cluster)
 
-    async def reconcile(self, times: int = 1, key: PoolKey = KEY) -> float | None:
+    async def reconcile(self, times: int = 1, key: PoolIdentity = KEY) -> float | None:
         again = None
         for _ in range(times):
             # A new operator each time: nothing is remembered from one to the next.

@@ -62,13 +62,16 @@ ROLE: Role = Role.inference
 """Role of a pool's pods: problems and remedies are those of a run's engines."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, order=True)
 class PoolIdentity:
     """Identity of a serving pool."""
 
     namespace: str
     model: str
     """Id of the base model."""
+
+    def __str__(self) -> str:
+        return f"pool {self.namespace}/{self.name}"
 
     @property
     def name(self) -> str:

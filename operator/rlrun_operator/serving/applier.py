@@ -11,7 +11,8 @@ from rlrun.kube.kinds import ALL
 from rlrun.kube.objects import Obj
 from rlrun.service.errors import RequestError
 
-from rlrun_operator.serving.observation import PoolKey, PoolPlan
+from rlrun_operator.resources.serving_pool import PoolIdentity
+from rlrun_operator.serving.observation import PoolPlan
 from rlrun_operator.serving.sidecar_client import Sidecars
 
 log = logging.getLogger(__name__)
@@ -24,7 +25,7 @@ class PoolApplier:
         self._cluster = cluster
         self._sidecars = sidecars
 
-    async def apply(self, key: PoolKey, plan: PoolPlan) -> None:
+    async def apply(self, key: PoolIdentity, plan: PoolPlan) -> None:
         """Execute the plan. Raises ObjectRefused or ApiError; earlier actions are not undone."""
         for ref in plan.deletes:
             await self._cluster.delete(ALL[ref.kind], key.namespace, ref.name, ref.uid)

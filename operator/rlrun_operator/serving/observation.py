@@ -13,27 +13,12 @@ from rlrun_operator.resources.serving_pool import PoolIdentity
 from rlrun_operator.resources.weights_cache import ObservedWeights
 
 
-@dataclass(frozen=True, order=True)
-class PoolKey:
-    """Key of a pool: namespace and id of the base model. The pool may not exist."""
-
-    namespace: str
-    model: str
-
-    def __str__(self) -> str:
-        return f"pool {self.namespace}/{self.identity.name}"
-
-    @property
-    def identity(self) -> PoolIdentity:
-        """Names and labels of its objects."""
-        return PoolIdentity(self.namespace, self.model)
-
-
 @dataclass(frozen=True)
 class PoolObservation:
     """State of a pool and its surroundings, read at the begin of one reconcile."""
 
-    key: PoolKey
+    key: PoolIdentity
+    """Identity of the pool, which may not exist."""
     adapters: tuple[Obj, ...] = ()
     """RLAdapters of the namespace that were trained from the model."""
     models: tuple[Obj, ...] = ()

@@ -39,9 +39,10 @@ from rlrun_operator.resources.access.run_tokens import pool_token
 from rlrun_operator.resources.models.model_secrets import secret_names
 from rlrun_operator.resources.models.model_variables import pool_variables
 from rlrun_operator.resources.platform import credentials_problem
+from rlrun_operator.resources.serving_pool import PoolIdentity
 from rlrun_operator.resources.weights_cache import cache_identity
 from rlrun_operator.serving.deployment_state import is_wanted, running_pods
-from rlrun_operator.serving.observation import PoolKey, PoolObservation
+from rlrun_operator.serving.observation import PoolObservation
 from rlrun_operator.serving.sidecar_client import Sidecars, address
 
 log = logging.getLogger(__name__)
@@ -79,17 +80,17 @@ class PoolObserver:
         self._settings = settings
         self._token_key = token_key
 
-    async def observe(self, key: PoolKey) -> PoolObservation:
+    async def observe(self, key: PoolIdentity) -> PoolObservation:
         """Return the observation of the pool. Raises ApiError."""
-        selector = key.identity.selector()
+        selector = key.selector()
         adapters, pods, *lists = await asyncio.gather(
             self._adapters(key),
             *(self._objects.list(kind, key.namespace, selector) for kind in (POD, *KINDS)),
         )
-        names = (key.identity.token_secret, key.identity.api_key_secret)
+        names = (key.token_secret, key.api_key_secret)
         secret_objects = await asyncio.gather(*(self._cluster.get(SECRET, key.namespace, name) for name in names))
         children = [obj for objects in lists for obj in objects]
-        children += [s for s in secret_objects if s is not None and label(s, SERVING_LABEL) == key.identity.name]
+        children += [s for s in secret_objects if s is not None and label(s, SERVING_LABEL) == key.name]
         pool = PoolObservation(key, tuple(adapters), (), tuple(children), tuple(pods), await self._reports(pods))
         if not any(map(is_wanted, adapters)):
             return pool
@@ -102,7 +103,7 @@ class PoolObserver:
         return replace(
             pool,
             models=tuple(models),
-            token=pool_token(self._token_key, key.namespace, key.identity.name),
+            token=pool_token(self._token_key, key.namespace, key.name),
             api_key=_api_key(key, children) or secrets.token_hex(API_KEY_BYTES),
             s3_problem=problem,
             storage_key=self._credentials.storage_key,
@@ -110,7 +111,7 @@ class PoolObserver:
             weights=await read_weights(self._cluster, cache),
         )
 
-    async def _adapters(self, key: PoolKey) -> list[Obj]:
+    async def _adapters(self, key: PoolIdentity) -> list[Obj]:
         # A page at a time: the adapters of other models are not kept.
         pages = self._cluster.pages(RLADAPTER, key.namespace, {})
         return [a async for page in pages for a in page if a["spec"].get("model") == key.model]
@@ -128,9 +129,9 @@ class PoolObserver:
             return None
 
 
-def _api_key(key: PoolKey, children: Sequence[Obj]) -> str:
+def _api_key(key: PoolIdentity, children: Sequence[Obj]) -> str:
     """Return the key of the pool's users that its Secret has, empty without one."""
-    data = [c.get("data") or {} for c in children if c["metadata"]["name"] == key.identity.api_key_secret]
+    data = [c.get("data") or {} for c in children if c["metadata"]["name"] == key.api_key_secret]
     try:
         return base64.b64decode(data[0].get(USER_API_KEY, "")).decode("ascii").strip() if data else ""
     except ValueError:

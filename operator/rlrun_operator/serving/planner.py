@@ -1,5 +1,6 @@
 """Planner of pools. Pure: the same observation at the same time gives the same plan."""
 
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -55,36 +56,30 @@ FIELDS = ("deploymentState", "deployedAt", "deploymentMessage", "deploymentModel
 
 def plan_pool(pool: PoolObservation, settings: OperatorSettings, now: datetime) -> PoolPlan:
     """Return the plan for a pool."""
-    identity = pool.key.identity
-    assessments: dict[str, DeploymentAssessment] = {}
-
     # 1. Select the adapters to serve.
     wanted = [a for a in pool.adapters if is_wanted(a)]
-    wanted_adapters = desired_adapters(pool, [a for a in wanted if artifact_problem(a, settings) is None], settings)
-    for adapter in wanted:
-        problem = artifact_problem(adapter, settings)
-        if problem is not None:
-            assessments[_name(adapter)] = deploy_failed(problem)
+    problems = [(a, artifact_problem(a, settings)) for a in wanted]
+    assessments = {_name(a): deploy_failed(problem) for a, problem in problems if problem is not None}
+    wanted_adapters = desired_adapters(pool, [a for a, problem in problems if problem is None], settings)
 
     # 2. Delete a pool without adapters.
     if not wanted_adapters.adapters:
         deletes = tuple(ObjectRef.of(c) for c in pool.children)
-        return _finish(pool, PoolPlan(deletes=deletes), assessments, identity, now)
+        return _finish(pool, PoolPlan(deletes=deletes), assessments, now)
 
     # 3. Fill the cache of the weights and create missing objects. A new pool waits for its weights, and an existing one
     #    is not changed while its model, a Secret of the model, the credentials or the weights are missing.
-    model = _usable_model(pool, settings, identity)
+    model = _usable_model(pool, settings)
     fill = None if isinstance(model, Problem) else _missing_weights(pool, model, settings, now)
-    children = _desired_children(pool, settings, identity, wanted_adapters, model, fill)
+    children = _desired_children(pool, settings, wanted_adapters, model, fill)
     if isinstance(children, Problem):
-        assessments |= {_name(a): deploy_failed(children) for a in wanted if _name(a) not in assessments}
-        return _finish(pool, PoolPlan(), assessments, identity, now)
+        assessments = {_name(a): deploy_failed(children) for a in wanted} | assessments
+        return _finish(pool, PoolPlan(), assessments, now)
     waits = fill is not None and not _exists(pool)
     if fill is not None and waits:
-        assessments |= {_name(a): assess_problem(fill.problem) for a in wanted if _name(a) not in assessments}
+        assessments = {_name(a): assess_problem(fill.problem) for a in wanted} | assessments
     existing = {(c["kind"], c["metadata"]["name"]): c for c in pool.children}
     applies = tuple(c for c in children if differs(c, existing.get((c["kind"], c["metadata"]["name"]))))
-
     new = frozenset((c["kind"], c["metadata"]["name"]) for c in applies) - existing.keys()
 
     # 4. Send changes to the sidecars immediately, before the kubelet updates their ConfigMap.
@@ -93,20 +88,15 @@ def plan_pool(pool: PoolObservation, settings: OperatorSettings, now: datetime) 
         for pod in running_pods(pool.pods)
         if (report := pool.reports.get(_name(pod))) is not None and not _same(report.order, wanted_adapters)
     )
-    return _finish(
-        pool,
-        PoolPlan(
-            deletes=() if fill is None else fill.deletes,
-            applies=applies,
-            new=new,
-            desired=wanted_adapters,
-            recipients=recipients,
-            requeue_after=DOWNLOAD_SECONDS if waits else None,
-        ),
-        assessments,
-        identity,
-        now,
+    plan = PoolPlan(
+        deletes=() if fill is None else fill.deletes,
+        applies=applies,
+        new=new,
+        desired=wanted_adapters,
+        recipients=recipients,
+        requeue_after=DOWNLOAD_SECONDS if waits else None,
     )
+    return _finish(pool, plan, assessments, now)
 
 
 def plan_refusal(pool: PoolObservation, problem: Problem, now: datetime) -> PoolPlan:
@@ -114,8 +104,7 @@ def plan_refusal(pool: PoolObservation, problem: Problem, now: datetime) -> Pool
     waiting = [
         a for a in pool.adapters if is_wanted(a) and assess_wanted(a, pool).state is not DeploymentState.deployed
     ]
-    assessments = {_name(a): deploy_failed(problem) for a in waiting}
-    return _finish(pool, PoolPlan(), assessments, pool.key.identity, now)
+    return _finish(pool, PoolPlan(), {_name(a): deploy_failed(problem) for a in waiting}, now)
 
 
 def desired_adapters(pool: PoolObservation, adapters: list[Obj], settings: OperatorSettings) -> DesiredAdapters:
@@ -131,14 +120,14 @@ def desired_adapters(pool: PoolObservation, adapters: list[Obj], settings: Opera
 
 
 def _storage(pool: PoolObservation, settings: OperatorSettings) -> StorageAccess:
-    return StorageAccess(settings, pool.storage_key, pool.key.namespace, pool.key.identity.name)
+    return StorageAccess(settings, pool.storage_key, pool.key.namespace, pool.key.name)
 
 
 def _exists(pool: PoolObservation) -> bool:
     return any(child["kind"] == "Deployment" for child in pool.children)
 
 
-def _usable_model(pool: PoolObservation, settings: OperatorSettings, identity: PoolIdentity) -> RLModelSpec | Problem:
+def _usable_model(pool: PoolObservation, settings: OperatorSettings) -> RLModelSpec | Problem:
     """Return the model of the pool, or the reason why no pod can be made from it."""
     model = find_model(pool.key.model, pool.models)
     if isinstance(model, Problem):
@@ -148,8 +137,8 @@ def _usable_model(pool: PoolObservation, settings: OperatorSettings, identity: P
         pool_variables(model),
         pool.model_secrets,
         settings,
-        namespace=identity.namespace,
-        token_secret=identity.token_secret,
+        namespace=pool.key.namespace,
+        token_secret=pool.key.token_secret,
     )
     return problem or model
 
@@ -167,12 +156,11 @@ def _missing_weights(
 def _desired_children(
     pool: PoolObservation,
     settings: OperatorSettings,
-    identity: PoolIdentity,
     desired: DesiredAdapters,
     model: RLModelSpec | Problem,
     fill: CacheFill | None,
 ) -> list[Obj] | Problem:
-    exists = _exists(pool)
+    identity, exists = pool.key, _exists(pool)
     serving = [desired_config_map(identity, desired)] if exists else []
     if isinstance(model, Problem):
         return serving or model
@@ -186,12 +174,9 @@ def _desired_children(
 
 
 def _finish(
-    pool: PoolObservation,
-    plan: PoolPlan,
-    assessments: dict[str, DeploymentAssessment],
-    identity: PoolIdentity,
-    now: datetime,
+    pool: PoolObservation, plan: PoolPlan, assessments: dict[str, DeploymentAssessment], now: datetime
 ) -> PoolPlan:
+    """Return the plan with the statuses of all adapters, their Events, and the time of the next reconcile."""
     statuses: list[Obj] = []
     events: list[tuple[Obj, EventRecord]] = []
     states: set[DeploymentState] = set()
@@ -200,22 +185,14 @@ def _finish(
         if assessment is None:
             assessment = (assess_wanted if is_wanted(adapter) else assess_unwanted)(adapter, pool)
         states.add(assessment.state)
-        new = _status(adapter, assessment, identity, now)
+        new = _status(adapter, assessment, pool.key, now)
         old = {k: v for k, v in (adapter.get("status") or {}).items() if k in FIELDS}
         if new != old and not _never_deployed(new, old):
             statuses.append(_object(adapter, new))
             if assessment.state is not state_of(adapter):
                 events += [(adapter, event) for event in _events(assessment, new)]
-    return PoolPlan(
-        deletes=plan.deletes,
-        applies=plan.applies,
-        new=plan.new,
-        desired=plan.desired,
-        recipients=plan.recipients,
-        statuses=tuple(statuses),
-        events=tuple(events),
-        requeue_after=plan.requeue_after or _requeue(plan, states),
-    )
+    again = plan.requeue_after or _requeue(plan, states)
+    return replace(plan, statuses=tuple(statuses), events=tuple(events), requeue_after=again)
 
 
 def _requeue(plan: PoolPlan, states: set[DeploymentState]) -> float | None:

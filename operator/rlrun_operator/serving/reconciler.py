@@ -17,10 +17,10 @@ from rlrun.protocol.problem import Problem
 
 from rlrun_operator.cluster.runs import RunObjects
 from rlrun_operator.config.settings import OperatorSettings
+from rlrun_operator.resources.serving_pool import PoolIdentity
 from rlrun_operator.runtime.work_queue import WorkQueue, namespace_limit, work
 from rlrun_operator.serving.applier import PoolApplier
 from rlrun_operator.serving.deployment_state import state_of
-from rlrun_operator.serving.observation import PoolKey
 from rlrun_operator.serving.observer import Credentials, PoolObserver
 from rlrun_operator.serving.planner import plan_pool, plan_refusal
 from rlrun_operator.serving.sidecar_client import HttpSidecars, Sidecars
@@ -46,7 +46,7 @@ class PoolReconciler:
         self._settings = settings
         self._clock = clock
 
-    async def reconcile(self, key: PoolKey) -> float | None:
+    async def reconcile(self, key: PoolIdentity) -> float | None:
         """Reconcile the pool. Returns the seconds until the next reconcile, or None to wait for an event."""
         pool = await self._observer.observe(key)
         plan = plan_pool(pool, self._settings, self._clock())
@@ -70,8 +70,8 @@ class ServingController:
         self._settings = settings
         self._sidecars = sidecars
         self._reconciler = reconciler(objects, credentials, sidecars, settings, token_key)
-        self._queue: WorkQueue[PoolKey] = WorkQueue(namespace_limit=namespace_limit(WORKERS))
-        self._known: set[PoolKey] = set()
+        self._queue: WorkQueue[PoolIdentity] = WorkQueue(namespace_limit=namespace_limit(WORKERS))
+        self._known: set[PoolIdentity] = set()
 
     def on_change(self, obj: Mapping[str, Any]) -> None:
         """Queue the pool of a changed RLAdapter or object of a pool."""
@@ -121,10 +121,10 @@ def reconciler(
     return PoolReconciler(observer, PoolApplier(objects.cluster, sidecars), settings, clock)
 
 
-async def find_pools(cluster: AsyncKubeClient, watch_namespaces: list[str]) -> set[PoolKey]:
+async def find_pools(cluster: AsyncKubeClient, watch_namespaces: list[str]) -> set[PoolIdentity]:
     """Return the keys of all pools that exist or should exist. Raises ApiError."""
     namespaces: list[str | None] = [*watch_namespaces] or [None]
-    pools: set[PoolKey | None] = set()
+    pools: set[PoolIdentity | None] = set()
     for namespace in namespaces:
         # The ServiceAccount is created first, so it finds a pool whose creation was interrupted.
         for kind, labels in (
@@ -137,7 +137,7 @@ async def find_pools(cluster: AsyncKubeClient, watch_namespaces: list[str]) -> s
     return {key for key in pools if key is not None}
 
 
-def key_of(obj: Mapping[str, Any]) -> PoolKey | None:
+def key_of(obj: Mapping[str, Any]) -> PoolIdentity | None:
     """Return the pool of an RLAdapter or of a pool's object, or None for an adapter that was never deployed."""
     namespace = obj.get("metadata", {}).get("namespace")
     if obj.get("kind") != "RLAdapter":
@@ -146,4 +146,4 @@ def key_of(obj: Mapping[str, Any]) -> PoolKey | None:
         model = str(obj.get("spec", {}).get("model", ""))
     else:
         return None
-    return PoolKey(namespace, model) if namespace and model else None
+    return PoolIdentity(namespace, model) if namespace and model else None

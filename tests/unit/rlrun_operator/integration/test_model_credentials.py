@@ -99,8 +99,8 @@ async def test_a_pool_that_serves_outlives_the_secret_of_its_model(pools: Pools)
 
 async def test_the_secret_of_the_pools_users_is_reserved_without_any_pattern(pools: Pools) -> None:
     pools.settings = pools.settings.model_copy(update={"reserved_secret_names": []})
-    name = KEY.identity.api_key_secret
-    copy = {"apiVersion": "v1", "kind": "Secret", "metadata": KEY.identity.metadata(name), "data": {}}
+    name = KEY.api_key_secret
+    copy = {"apiVersion": "v1", "kind": "Secret", "metadata": KEY.metadata(name), "data": {}}
     pools.cluster.put(copy)
     ref = {"name": name, "key": "OPENAI_API_KEY", "optional": True}
     taken = {"env": [{"name": "LICENSE_KEY", "valueFrom": {"secretKeyRef": ref}}]}

@@ -8,7 +8,7 @@ from rlrun.protocol import signed_text
 from rlrun.protocol.problem import Problem
 from rlrun.protocol.serving import DesiredAdapters
 from rlrun.protocol.storage_access import StorageGrant, StorageRole
-from rlrun_operator.serving.observation import PoolKey
+from rlrun_operator.resources.serving_pool import PoolIdentity
 from rlrun_operator.serving.reconciler import find_pools, key_of
 
 from tests.support.cluster_objects import OUT_OF_DISK, STORAGE_KEY, evict, source_secret, terminated
@@ -36,8 +36,8 @@ async def test_the_first_deployed_adapter_gets_a_pool(pools: Pools) -> None:
     assert status["deploymentState"] == "Deployed"
     assert status["deployedAt"] == "2026-01-01T00:00:00Z"
     assert status["deploymentModel"] == NAME
-    assert status["deploymentUrl"] == f"http://{KEY.identity.name}.team.svc:8000/v1"
-    assert status["deploymentSecret"] == f"{KEY.identity.name}-api-key"
+    assert status["deploymentUrl"] == f"http://{KEY.name}.team.svc:8000/v1"
+    assert status["deploymentSecret"] == f"{KEY.name}-api-key"
     assert "deploymentMessage" not in status
     assert (status["phase"], status["sizeBytes"]) == ("Ready", 5), "the rest of the status is not the pool's"
     assert [e["reason"] for e in pools.cluster.events] == ["AdapterDeployed"]
@@ -50,7 +50,7 @@ async def test_a_pool_is_observed_with_the_informers_and_its_adapters_are_read(p
     assert pools.state() == "Deployed"
     pools.cluster.requests.clear()
     await pools.reconcile()
-    secrets = [f"get Secret team/{KEY.identity.token_secret}", f"get Secret team/{KEY.identity.api_key_secret}"]
+    secrets = [f"get Secret team/{KEY.token_secret}", f"get Secret team/{KEY.api_key_secret}"]
     found = [call for call in pools.cluster.calls if call != "get Secret rlrun-system/s3"]
     assert found == ["list rladapters in namespace team", *secrets]
     pools.change(deployed=False)
@@ -68,7 +68,7 @@ async def test_an_up_to_date_pool_is_not_written_again(pools: Pools) -> None:
 
 
 async def test_the_users_key_stays_until_its_secret_is_deleted(pools: Pools) -> None:
-    name = f"{KEY.identity.name}-api-key"
+    name = f"{KEY.name}-api-key"
 
     def key() -> str:
         return str((pools.cluster.find("Secret", name, "team") or {})["data"]["OPENAI_API_KEY"])
@@ -87,10 +87,10 @@ async def test_the_users_key_stays_until_its_secret_is_deleted(pools: Pools) -> 
 @pytest.mark.parametrize("value", ["", "!", "/w=="], ids=["empty", "no base64", "no text"])
 async def test_a_users_key_that_cannot_be_used_is_replaced(pools: Pools, value: str) -> None:
     await pools.deploy(adapter_object())
-    secret = copied(pools.cluster.find("Secret", f"{KEY.identity.name}-api-key", "team") or {})
+    secret = copied(pools.cluster.find("Secret", f"{KEY.name}-api-key", "team") or {})
     pools.cluster.put({**secret, "data": {"OPENAI_API_KEY": value}})
     await pools.reconcile()
-    found = pools.cluster.find("Secret", f"{KEY.identity.name}-api-key", "team") or {}
+    found = pools.cluster.find("Secret", f"{KEY.name}-api-key", "team") or {}
     assert len(base64.b64decode(found["data"]["OPENAI_API_KEY"])) == 64
 
 
@@ -254,7 +254,7 @@ async def test_the_order_allows_to_read_its_adapters_and_no_others(pools: Pools)
     order = DesiredAdapters.model_validate_json(config["data"]["order.json"])
     grant = signed_text.verify(order.grant, [STORAGE_KEY], StorageGrant)
     assert grant is not None
-    assert (grant.namespace, grant.owner, grant.role) == (KEY.namespace, KEY.identity.name, StorageRole.serving)
+    assert (grant.namespace, grant.owner, grant.role) == (KEY.namespace, KEY.name, StorageRole.serving)
     assert (grant.folder, grant.readable) == ("", [adapter.uri for adapter in order.adapters])
 
 
@@ -394,7 +394,7 @@ async def test_pools_are_found_by_what_is_deployed_and_by_what_is_there(pools: P
 
 
 def test_events_lead_to_their_pool() -> None:
-    assert key_of(adapter_object()) == PoolKey("team", "tiny/model")
+    assert key_of(adapter_object()) == PoolIdentity("team", "tiny/model")
     assert key_of(adapter_object(deployed=False)) is None
     assert key_of(adapter_object(deployed=False, status={"deploymentState": "Unloading"})) == KEY
     pod = {"kind": "Pod", "metadata": {"namespace": "team", "annotations": {"rlrun.dev/model": "tiny/model"}}}
@@ -417,11 +417,11 @@ async def test_an_adapter_with_the_uri_of_another_owner_is_not_served(pools: Poo
 
 
 async def test_a_pool_takes_over_no_object_of_another_owner(pools: Pools) -> None:
-    theirs = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": KEY.identity.name, "namespace": "team"}}
+    theirs = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": KEY.name, "namespace": "team"}}
     pools.cluster.put(theirs)
-    before = pools.cluster.find("Service", KEY.identity.name)
+    before = pools.cluster.find("Service", KEY.name)
     pools.cluster.put(adapter_object())
     with pytest.raises(ApiError):
         await pools.reconcile()
-    assert pools.cluster.find("Service", KEY.identity.name) == before
+    assert pools.cluster.find("Service", KEY.name) == before
     assert "has another owner" in pools.status()["deploymentMessage"]
