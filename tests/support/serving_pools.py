@@ -11,7 +11,7 @@ from rlrun_operator.cluster.runs import RunObjects
 from rlrun_operator.config.settings import OperatorSettings
 from rlrun_operator.controller.observer import Observer
 from rlrun_operator.resources.serving_pool import PoolIdentity
-from rlrun_operator.serving.reconciler import reconciler
+from rlrun_operator.serving.reconciler import PoolReconciler
 from rlrun_operator.serving.sidecar_client import Sidecars
 
 from tests.support.clocks import Clock
@@ -113,7 +113,7 @@ class Pools:
                 self.feed.deliver()
             objects = RunObjects(self.cluster, None if self.feed is None else self.feed.informers)
             observer = Observer(objects, FakeArtifacts(), FakePoller(), self.settings, storage_key=STORAGE_KEY)
-            pools = reconciler(objects, observer, self.sidecars, self.settings, TOKEN_KEY, self.clock)
+            pools = PoolReconciler(objects, observer, self.sidecars, self.settings, TOKEN_KEY, self.clock)
             again = await pools.reconcile(key)
         return again
 

@@ -19,7 +19,7 @@ from rlrun_operator.cluster.runs import RunObjects
 from rlrun_operator.config.settings import OperatorSettings
 from rlrun_operator.resources.serving_pool import PoolIdentity
 from rlrun_operator.runtime.work_queue import WorkQueue, namespace_limit, work
-from rlrun_operator.serving.applier import PoolApplier
+from rlrun_operator.serving.applier import apply_plan, write_statuses
 from rlrun_operator.serving.deployment_state import state_of
 from rlrun_operator.serving.observer import Credentials, PoolObserver
 from rlrun_operator.serving.planner import plan_pool, plan_refusal
@@ -36,13 +36,16 @@ class PoolReconciler:
 
     def __init__(
         self,
-        observer: PoolObserver,
-        applier: PoolApplier,
+        objects: RunObjects,
+        credentials: Credentials,
+        sidecars: Sidecars,
         settings: OperatorSettings,
+        token_key: bytes,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        self._observer = observer
-        self._applier = applier
+        self._cluster = objects.cluster
+        self._sidecars = sidecars
+        self._observer = PoolObserver(objects, credentials, sidecars, settings, token_key)
         self._settings = settings
         self._clock = clock
 
@@ -51,10 +54,10 @@ class PoolReconciler:
         pool = await self._observer.observe(key)
         plan = plan_pool(pool, self._settings, self._clock())
         try:
-            await self._applier.apply(key, plan)
+            await apply_plan(self._cluster, self._sidecars, key, plan)
         except ObjectRefused as error:
             problem = Problem(reason=Reason.POOL_REFUSED, message=error.problem.message)
-            await self._applier.write_statuses(plan_refusal(pool, problem, self._clock()))
+            await write_statuses(self._cluster, plan_refusal(pool, problem, self._clock()))
             raise
         return plan.requeue_after
 
@@ -69,7 +72,7 @@ class ServingController:
         self._cluster = objects.cluster
         self._settings = settings
         self._sidecars = sidecars
-        self._reconciler = reconciler(objects, credentials, sidecars, settings, token_key)
+        self._reconciler = PoolReconciler(objects, credentials, sidecars, settings, token_key)
         self._queue: WorkQueue[PoolIdentity] = WorkQueue(namespace_limit=namespace_limit(WORKERS))
         self._known: set[PoolIdentity] = set()
 
@@ -106,19 +109,6 @@ class ServingController:
                 continue
             self.queue_all()
             await asyncio.sleep(self._settings.resync_seconds)
-
-
-def reconciler(
-    objects: RunObjects,
-    credentials: Credentials,
-    sidecars: Sidecars,
-    settings: OperatorSettings,
-    token_key: bytes,
-    clock: Callable[[], datetime] = lambda: datetime.now(UTC),
-) -> PoolReconciler:
-    """Return a reconciler with its parts."""
-    observer = PoolObserver(objects, credentials, sidecars, settings, token_key)
-    return PoolReconciler(observer, PoolApplier(objects.cluster, sidecars), settings, clock)
 
 
 async def find_pools(cluster: AsyncKubeClient, watch_namespaces: list[str]) -> set[PoolIdentity]:
