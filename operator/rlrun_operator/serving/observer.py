@@ -5,7 +5,6 @@ reconcile.
 """
 
 import asyncio
-import base64
 import logging
 import secrets
 from collections.abc import Sequence
@@ -38,7 +37,7 @@ from rlrun_operator.resources.access.observed_secret import ObservedSecret
 from rlrun_operator.resources.access.run_tokens import pool_token
 from rlrun_operator.resources.models.model_secrets import secret_names
 from rlrun_operator.resources.models.model_variables import pool_variables
-from rlrun_operator.resources.platform import credentials_problem
+from rlrun_operator.resources.platform import credentials_problem, decode_secret
 from rlrun_operator.resources.serving_pool import PoolIdentity
 from rlrun_operator.resources.weights_cache import cache_identity
 from rlrun_operator.serving.deployment_state import is_wanted, running_pods
@@ -130,9 +129,7 @@ class PoolObserver:
 
 
 def _api_key(key: PoolIdentity, children: Sequence[Obj]) -> str:
-    """Return the key of the pool's users that its Secret has, empty without one."""
-    data = [c.get("data") or {} for c in children if c["metadata"]["name"] == key.api_key_secret]
-    try:
-        return base64.b64decode(data[0].get(USER_API_KEY, "")).decode("ascii").strip() if data else ""
-    except ValueError:
-        return ""
+    """Return the key of the pool's users that its Secret has, empty without one that a header can carry."""
+    secrets_of_users = [c for c in children if c["metadata"]["name"] == key.api_key_secret]
+    found = decode_secret(secrets_of_users[0]).get(USER_API_KEY, "") if secrets_of_users else ""
+    return found if found.isascii() else ""
