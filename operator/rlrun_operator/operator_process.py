@@ -32,8 +32,8 @@ from rlrun_operator.controller.admission_queue import AdmissionQueue
 from rlrun_operator.controller.applier import Applier
 from rlrun_operator.controller.kueue_queue import KueueQueue, names_local_queue
 from rlrun_operator.controller.models.model_pod_check import ModelPodCheck
-from rlrun_operator.controller.models.model_status import ModelStatusWriter
-from rlrun_operator.controller.models.weights_caches import WeightsCaches
+from rlrun_operator.controller.models.model_status import write_model_statuses
+from rlrun_operator.controller.models.weights_caches import sweep_caches
 from rlrun_operator.controller.observer import Observer
 from rlrun_operator.controller.orchestrator_client import HttpOrchestratorClient
 from rlrun_operator.controller.progress_writer import ProgressWriter
@@ -308,10 +308,12 @@ class Operator:
     async def _write_models(self, cluster: AsyncKubeClient, informers: Informers) -> None:
         """Write the status of all models, with the number of runs of all namespaces, and delete unused caches."""
         runs = [run.read_listed() for run in informers.runs()]
-        caches = await WeightsCaches(cluster, self._namespaces()).sweep(runs)
+        caches = await sweep_caches(cluster, runs, self._namespaces())
         # An operator of some namespaces knows their caches only, and another one would write other numbers.
-        writer = ModelStatusWriter(cluster, pods=self._model_pods, counts_caches=not self._settings.watch_namespaces)
-        await writer.write(None if self._settings.watch_namespaces else runs, caches)
+        all_runs = None if self._settings.watch_namespaces else runs
+        await write_model_statuses(
+            cluster, datetime.now(UTC), all_runs, caches, self._model_pods, counts_caches=all_runs is not None
+        )
 
     async def _queue_runs(self, informers: Informers, reconciler: Reconciler | None) -> None:
         """Queue all runs except those that `reconciler` has settled."""

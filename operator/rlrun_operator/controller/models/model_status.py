@@ -2,9 +2,9 @@
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 
 from pydantic import ValidationError
 from rlrun.api.base.phases import Phase
@@ -45,74 +45,61 @@ class CacheStates:
     failed: int = 0
 
 
-class ModelStatusWriter:
-    """Writer of the status of RLModels; it writes only changes."""
+async def write_model_statuses(
+    cluster: AsyncKubeClient,
+    now: datetime,
+    all_runs: Iterable[Obj] | None,
+    caches: Mapping[str, CacheStates] | None = None,
+    pods: ModelPodCheck | None = None,
+    *,
+    counts_caches: bool = True,
+) -> None:
+    """Write the status of all models, where it changes.
 
-    def __init__(
-        self,
-        cluster: AsyncKubeClient,
-        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
-        pods: ModelPodCheck | None = None,
-        *,
-        counts_caches: bool = True,
-    ) -> None:
-        """Create a writer.
+    Models are cluster-scoped, so operators that watch different namespaces must agree on the numbers. A failed
+    write is logged and retried at the next resync, and does not concern the other models.
 
-        Args:
-            cluster: Client of the API server.
-            clock: Time of the transitions.
-            pods: Check of the pods of models. None: they are not checked.
-            counts_caches: Whether models get a condition with the number of their caches.
-        """
-        self._cluster = cluster
-        self._clock = clock
-        self._pods = pods
-        self._counts_caches = counts_caches
-
-    async def write(self, all_runs: Iterable[Obj] | None, caches: Mapping[str, CacheStates] | None = None) -> None:
-        """Write the status of all models from the runs of all namespaces. None lists the runs first.
-
-        `caches`: states of the caches of weights by the name of their claims. None: they could not be
-        read, and the conditions stay.
-
-        Models are cluster-scoped, so operators that watch different namespaces must agree on the numbers. A failed
-        write is logged and retried at the next resync, and does not concern the other models.
-        """
+    Args:
+        cluster: Client of the API server.
+        now: Time of the transitions.
+        all_runs: Runs of all namespaces. None lists them first.
+        caches: States of the caches of weights, by the name of their claims. None: they could not be read, and the
+            conditions stay.
+        pods: Check of the pods of models. None: they are not checked.
+        counts_caches: Whether models get a condition with the number of their caches.
+    """
+    try:
+        runs = await cluster.list(RLRUN, keep=listed_parts) if all_runs is None else all_runs
+        models = await cluster.list(RLMODEL)
+    except ApiError as error:
+        log.warning("The RLModels and their runs could not be read; retrying at the next resync: %s", error)
+        return
+    used = Counter(str((run.get("spec") or {}).get("model", "")) for run in runs if uses_model(run))
+    for model in models:
+        name = model["metadata"]["name"]
         try:
-            runs = await self._cluster.list(RLRUN, keep=listed_parts) if all_runs is None else all_runs
-            models = await self._cluster.list(RLMODEL)
+            checked = None if pods is None else await _check_pods(cluster, pods, model)
+            runs_of_model = used[model["spec"]["id"]]
+            status = model_status(model, runs_of_model, to_clock(now), caches, checked, counts_caches=counts_caches)
+            if status != model.get("status"):
+                await cluster.apply_status(_status_object(model, status))
         except ApiError as error:
-            log.warning("The RLModels and their runs could not be read; retrying at the next resync: %s", error)
-            return
-        used = Counter(str((run.get("spec") or {}).get("model", "")) for run in runs if uses_model(run))
-        for model in models:
-            name = model["metadata"]["name"]
-            try:
-                pods = await self._check_pods(model)
-                runs_of_model = used[model["spec"]["id"]]
-                now = to_clock(self._clock())
-                counts = self._counts_caches
-                status = model_status(model, runs_of_model, now, caches, pods, counts_caches=counts)
-                if status != model.get("status"):
-                    await self._cluster.apply_status(_status_object(model, status))
-            except ApiError as error:
-                log.warning("The API server rejected the status of RLModel %s; retrying later: %s", name, error)
-            except Exception:
-                log.exception("The status of RLModel %s could not be determined", name)
+            log.warning("The API server rejected the status of RLModel %s; retrying later: %s", name, error)
+        except Exception:
+            log.exception("The status of RLModel %s could not be determined", name)
 
-    async def _check_pods(self, model: Obj) -> ConditionChange | None:
-        """Return what the API server says about the pods, or the error of the operator that could not build them."""
-        if self._pods is None:
-            return None
-        try:
-            return await self._pods.check(self._cluster, model)
-        except Exception as error:
-            log.exception("The pods of RLModel %s could not be built", model["metadata"]["name"])
-            message = (
-                f"The operator cannot build the pods of this model: {type(error).__name__}: {error}. Correct "
-                "`podTemplate` and `affinity` of `spec.trainer` and `spec.inference`, and report it."
-            )
-            return ConditionChange(ConditionType.POD_TEMPLATE_VALID, False, Reason.INTERNAL_ERROR, message)
+
+async def _check_pods(cluster: AsyncKubeClient, pods: ModelPodCheck, model: Obj) -> ConditionChange | None:
+    """Return what the API server says about the pods, or the error of the operator that could not build them."""
+    try:
+        return await pods.check(cluster, model)
+    except Exception as error:
+        log.exception("The pods of RLModel %s could not be built", model["metadata"]["name"])
+        message = (
+            f"The operator cannot build the pods of this model: {type(error).__name__}: {error}. Correct "
+            "`podTemplate` and `affinity` of `spec.trainer` and `spec.inference`, and report it."
+        )
+        return ConditionChange(ConditionType.POD_TEMPLATE_VALID, False, Reason.INTERNAL_ERROR, message)
 
 
 def uses_model(run: Obj) -> bool:

@@ -29,67 +29,61 @@ log = logging.getLogger(__name__)
 KEPT_METADATA = ("name", "namespace", "uid", "deletionTimestamp", "ownerReferences")
 
 
-class WeightsCaches:
-    """Reader of all caches, which deletes those that nothing uses."""
+async def sweep_caches(
+    cluster: AsyncKubeClient, runs: Iterable[Obj], namespaces: Sequence[str | None] = (None,)
+) -> Mapping[str, CacheStates] | None:
+    """Delete the caches that no RLModel, unfinished run or serving pool uses. Returns the states of the others.
 
-    def __init__(self, cluster: AsyncKubeClient, namespaces: Sequence[str | None] = (None,)) -> None:
-        """`namespaces`: those of runs, or None for all."""
-        self._cluster = cluster
-        self._namespaces = namespaces
-
-    async def sweep(self, runs: Iterable[Obj]) -> Mapping[str, CacheStates] | None:
-        """Delete the caches that no RLModel, unfinished run or serving pool uses. Returns the states of the others.
-
-        `runs`: all runs of the namespaces. None: the caches could not be read.
-        """
-        try:
-            models = await self._cluster.list(RLMODEL)
-            used = {
-                (run["metadata"].get("namespace"), (run.get("spec") or {}).get("model"))
-                for run in runs
-                if uses_model(run)
+    `runs`: all runs of the `namespaces`, which are None for all. None is returned if the caches could not be read.
+    """
+    try:
+        models = await cluster.list(RLMODEL)
+        used = {
+            (run["metadata"].get("namespace"), (run.get("spec") or {}).get("model")) for run in runs if uses_model(run)
+        }
+        states: dict[str, Counter[str]] = defaultdict(Counter)
+        for namespace in namespaces:
+            claims = await _list(cluster, CLAIM, namespace)
+            if not claims:
+                continue
+            pools = await cluster.list(DEPLOYMENT, namespace, {SERVING_LABEL: ""})
+            mounted = {(pool["metadata"]["namespace"], claim) for pool in pools for claim in _mounted_claims(pool)}
+            jobs = {
+                (j["metadata"]["namespace"], j["metadata"]["name"]): j for j in await _list(cluster, JOB, namespace)
             }
-            states: dict[str, Counter[str]] = defaultdict(Counter)
-            for namespace in self._namespaces:
-                claims = await self._list(CLAIM, namespace)
-                if not claims:
+            is_busy = any(job_condition(job, "Complete") is None for job in jobs.values())
+            pods = await _list(cluster, POD, namespace) if is_busy else []
+            fetched = {uid for pod in pods if has_fetched(pod) for uid in owners(pod)}
+            for claim in claims:
+                identity = identity_of(claim)
+                if not is_cache_claim(identity.name):
                     continue
-                pools = await self._cluster.list(DEPLOYMENT, namespace, {SERVING_LABEL: ""})
-                mounted = {(pool["metadata"]["namespace"], claim) for pool in pools for claim in _mounted_claims(pool)}
-                jobs = {
-                    (j["metadata"]["namespace"], j["metadata"]["name"]): j for j in await self._list(JOB, namespace)
-                }
-                is_busy = any(job_condition(job, "Complete") is None for job in jobs.values())
-                pods = await self._list(POD, namespace) if is_busy else []
-                fetched = {uid for pod in pods if has_fetched(pod) for uid in owners(pod)}
-                for claim in claims:
-                    identity = identity_of(claim)
-                    if not is_cache_claim(identity.name):
-                        continue
-                    if (identity.namespace, identity.name) not in mounted and is_unused(identity, models, used):
-                        await self._delete(identity, claim)
-                    elif not is_leaving(claim):
-                        states[identity.name][_state(jobs.get((identity.namespace, identity.name)), fetched)] += 1
-        except ApiError as error:
-            log.warning("The caches of weights could not be read; retrying at the next resync: %s", error)
-            return None
-        return {name: CacheStates(**counts) for name, counts in states.items()}
+                if (identity.namespace, identity.name) not in mounted and is_unused(identity, models, used):
+                    await _delete(cluster, identity, claim)
+                elif not is_leaving(claim):
+                    states[identity.name][_state(jobs.get((identity.namespace, identity.name)), fetched)] += 1
+    except ApiError as error:
+        log.warning("The caches of weights could not be read; retrying at the next resync: %s", error)
+        return None
+    return {name: CacheStates(**counts) for name, counts in states.items()}
 
-    async def _list(self, kind: ResourceKind, namespace: str | None) -> list[Obj]:
-        # Users may make objects with these labels, as large as they like: pages of many namespaces must shrink.
-        pages = self._cluster.all_pages(kind, namespace, SELECTOR)
-        return [_kept_parts(obj) async for page, _ in pages for obj in page]
 
-    async def _delete(self, identity: CacheIdentity, claim: Obj) -> None:
-        if is_leaving(claim):
-            return
-        log.info("deleting the weights of %s in namespace %s, which nothing uses", identity.model, identity.namespace)
-        # Users may make a claim with these labels: nothing is deleted for the name that it has in common.
-        for kind in (JOB, NETWORK_POLICY, SERVICE_ACCOUNT):
-            obj = await self._cluster.read_listed(kind, identity.namespace, identity.name)
-            if obj is not None and identity.labels().items() <= (obj["metadata"].get("labels") or {}).items():
-                await self._cluster.delete(kind, identity.namespace, identity.name, obj["metadata"]["uid"])
-        await self._cluster.delete(CLAIM, identity.namespace, identity.name, claim["metadata"]["uid"])
+async def _list(cluster: AsyncKubeClient, kind: ResourceKind, namespace: str | None) -> list[Obj]:
+    # Users may make objects with these labels, as large as they like: pages of many namespaces must shrink.
+    pages = cluster.all_pages(kind, namespace, SELECTOR)
+    return [_kept_parts(obj) async for page, _ in pages for obj in page]
+
+
+async def _delete(cluster: AsyncKubeClient, identity: CacheIdentity, claim: Obj) -> None:
+    if is_leaving(claim):
+        return
+    log.info("deleting the weights of %s in namespace %s, which nothing uses", identity.model, identity.namespace)
+    # Users may make a claim with these labels: nothing is deleted for the name that it has in common.
+    for kind in (JOB, NETWORK_POLICY, SERVICE_ACCOUNT):
+        obj = await cluster.read_listed(kind, identity.namespace, identity.name)
+        if obj is not None and identity.labels().items() <= (obj["metadata"].get("labels") or {}).items():
+            await cluster.delete(kind, identity.namespace, identity.name, obj["metadata"]["uid"])
+    await cluster.delete(CLAIM, identity.namespace, identity.name, claim["metadata"]["uid"])
 
 
 def is_unused(identity: CacheIdentity, models: Iterable[Obj], used: Collection[tuple[object, object]]) -> bool:

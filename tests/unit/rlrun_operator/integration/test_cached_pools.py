@@ -7,7 +7,7 @@ from rlrun.api.model import RLModelSpec
 from rlrun.kube.errors import ApiError
 from rlrun.kube.objects import Obj
 from rlrun_operator.controller.models.model_status import CacheStates
-from rlrun_operator.controller.models.weights_caches import WeightsCaches
+from rlrun_operator.controller.models.weights_caches import sweep_caches
 from rlrun_operator.resources.models.model_volumes import cache_claim
 
 from tests.support.cluster_objects import model_object, run_object, source_secret, terminated
@@ -68,7 +68,7 @@ async def serve(pools: Pools) -> None:
 
 
 async def sweep(pools: Pools, *runs: Obj) -> Any:
-    return await WeightsCaches(pools.cluster.kube).sweep(runs)
+    return await sweep_caches(pools.cluster.kube, runs)
 
 
 async def test_a_pool_is_created_when_the_claim_has_the_weights(pools: Pools) -> None:

@@ -11,8 +11,8 @@ from rlrun.api.model import RLModelSpec
 from rlrun.kube.errors import TOO_LARGE, ApiError
 from rlrun.kube.objects import Obj
 from rlrun.kube.requests import KubeRequest
-from rlrun_operator.controller.models.model_status import CacheStates, ModelStatusWriter
-from rlrun_operator.controller.models.weights_caches import WeightsCaches
+from rlrun_operator.controller.models.model_status import CacheStates, write_model_statuses
+from rlrun_operator.controller.models.weights_caches import sweep_caches
 from rlrun_operator.operator_process import Operator
 from rlrun_operator.resources.models.model_volumes import MODEL_DIR, VOLUME_DIR, cache_claim
 
@@ -343,7 +343,7 @@ async def test_a_run_of_a_model_without_a_cache_has_no_such_condition(world: Wor
 
 
 async def sweep(world: World) -> Any:
-    return await WeightsCaches(world.cluster.kube).sweep([world.run])
+    return await sweep_caches(world.cluster.kube, [world.run])
 
 
 async def test_a_cache_is_deleted_once_neither_a_model_nor_a_run_uses_it(world: World) -> None:
@@ -413,7 +413,7 @@ async def test_the_model_says_how_many_namespaces_have_the_weights(
         await world.reconcile(2)
         if end != "Running":
             end_job(world, end)
-    await ModelStatusWriter(world.cluster.kube, world.clock).write([world.run], await sweep(world))
+    await write_model_statuses(world.cluster.kube, world.clock(), [world.run], await sweep(world))
     found = world.cluster.find("RLModel", "tiny-model", "")
     assert found is not None
     (condition,) = (c for c in found["status"]["conditions"] if c["type"] == "WeightsCached")
@@ -464,12 +464,11 @@ async def test_large_objects_with_the_labels_of_an_unused_cache_do_not_stop_its_
 async def test_a_condition_stays_while_the_caches_cannot_be_read(world: World) -> None:
     await world.reconcile(2)
     end_job(world, "Complete")
-    writer = ModelStatusWriter(world.cluster.kube, world.clock)
-    await writer.write([world.run], await sweep(world))
+    await write_model_statuses(world.cluster.kube, world.clock(), [world.run], await sweep(world))
     before = condition_of_model(world)
     assert before is not None
     world.cluster.answers["list persistentvolumeclaims"] = [ApiError(503, "ServiceUnavailable", "later")]
-    await writer.write([world.run], await sweep(world))
+    await write_model_statuses(world.cluster.kube, world.clock(), [world.run], await sweep(world))
     assert condition_of_model(world) == before
     assert before["status"] == "True"
 
@@ -484,12 +483,11 @@ async def test_an_operator_of_some_namespaces_does_not_count_caches(world: World
 
 
 async def test_a_model_without_a_cache_has_no_such_condition(world: World) -> None:
-    writer = ModelStatusWriter(world.cluster.kube, world.clock)
-    await writer.write([], {})
+    await write_model_statuses(world.cluster.kube, world.clock(), [], {})
     found = world.cluster.find("RLModel", "tiny-model", "")
     assert found is not None
     world.cluster.put({**model(cache=None), "status": found["status"]})
-    await writer.write([], {})
+    await write_model_statuses(world.cluster.kube, world.clock(), [], {})
     found = world.cluster.find("RLModel", "tiny-model", "")
     assert found is not None
     assert [c["type"] for c in found["status"]["conditions"]] == ["Validated"]

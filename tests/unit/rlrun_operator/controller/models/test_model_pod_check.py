@@ -6,7 +6,7 @@ import pytest
 from rlrun.api.model import RLModelSpec
 from rlrun.kube.errors import ApiError
 from rlrun_operator.controller.models.model_pod_check import ModelPodCheck
-from rlrun_operator.controller.models.model_status import ModelStatusWriter
+from rlrun_operator.controller.models.model_status import write_model_statuses
 from rlrun_operator.resources.model_pods import model_pods
 
 from tests.support.clocks import Clock
@@ -24,7 +24,7 @@ class Setup:
 
     def __init__(self, **spec: Any) -> None:
         self.cluster = FakeCluster(self.model(1, **spec))
-        self.writer = ModelStatusWriter(self.cluster.kube, Clock(), ModelPodCheck(SETTINGS))
+        self.pods = ModelPodCheck(SETTINGS)
 
     @staticmethod
     def model(generation: int, **spec: Any) -> Obj:
@@ -41,7 +41,7 @@ class Setup:
         return dict(found["status"])
 
     async def condition(self) -> tuple[str, str, str] | None:
-        await self.writer.write([])
+        await write_model_statuses(self.cluster.kube, Clock()(), [], pods=self.pods)
         found = [c for c in self.status["conditions"] if c["type"] == "PodTemplateValid"]
         return next(((c["status"], c["reason"], c.get("message", "")) for c in found), None)
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 from rlrun.kube.errors import ApiError
-from rlrun_operator.controller.models.model_status import ModelStatusWriter, uses_model
+from rlrun_operator.controller.models.model_status import uses_model, write_model_statuses
 from rlrun_operator.operator_process import Operator
 
 from tests.support.clocks import START, Clock
@@ -51,7 +51,7 @@ def test_a_run_that_is_being_deleted_uses_no_model() -> None:
 async def test_runs_are_counted_by_model() -> None:
     cluster = FakeCluster(model(), model_object("other/model"))
     runs = [run_in("Running", "a"), run_in(None, "b"), run_in("Failed", "c"), run_in("Running", "d", "no/such")]
-    await ModelStatusWriter(cluster.kube, Clock()).write(runs)
+    await write_model_statuses(cluster.kube, Clock()(), runs)
     assert (status(cluster)["runs"], status(cluster)["observedGeneration"]) == (2, 3)
     assert status(cluster, "other-model")["runs"] == 0
     (condition,) = status(cluster)["conditions"]
@@ -60,7 +60,7 @@ async def test_runs_are_counted_by_model() -> None:
 
 async def test_an_invalid_entry_says_which_field_is_wrong() -> None:
     cluster = FakeCluster(model(seqLen="long"))
-    await ModelStatusWriter(cluster.kube, Clock()).write([])
+    await write_model_statuses(cluster.kube, Clock()(), [])
     (condition,) = status(cluster)["conditions"]
     assert (condition["status"], condition["reason"]) == ("False", "ModelInvalid")
     assert "seqLen" in condition["message"]
@@ -72,7 +72,7 @@ def credential(value: str = "hf_0123", **more: Any) -> Obj:
 
 async def test_a_credential_in_clear_text_is_a_warning_that_does_not_repeat_it() -> None:
     cluster, clock = FakeCluster(model(**credential())), Clock()
-    await ModelStatusWriter(cluster.kube, clock).write([])
+    await write_model_statuses(cluster.kube, clock(), [])
     validated, warning = status(cluster)["conditions"]
     assert (validated["type"], validated["status"]) == ("Validated", "True"), "runs can use the model"
     assert (warning["type"], warning["status"], warning["reason"]) == ("Warnings", "True", "CredentialInClearText")
@@ -83,8 +83,7 @@ async def test_a_credential_in_clear_text_is_a_warning_that_does_not_repeat_it()
 
 async def test_the_warning_ends_when_the_credential_is_in_a_secret() -> None:
     cluster, clock = FakeCluster(model(**credential())), Clock()
-    writer = ModelStatusWriter(cluster.kube, clock)
-    await writer.write([])
+    await write_model_statuses(cluster.kube, clock(), [])
     before, name = status(cluster), "tiny-model"
     source = {"valueFrom": {"secretKeyRef": {"name": "hub", "key": "token"}}}
     for spec, expected in (
@@ -93,7 +92,7 @@ async def test_the_warning_ends_when_the_credential_is_in_a_secret() -> None:
     ):
         cluster.put({**model(**spec), "status": status(cluster, name)})
         clock.advance(120)
-        await writer.write([])
+        await write_model_statuses(cluster.kube, clock(), [])
         warning = status(cluster)["conditions"][1]
         assert (warning["status"], warning["reason"]) == expected
     assert warning["lastTransitionTime"] != before["conditions"][1]["lastTransitionTime"]
@@ -101,13 +100,12 @@ async def test_the_warning_ends_when_the_credential_is_in_a_secret() -> None:
 
 async def test_a_status_is_written_only_when_it_changes() -> None:
     cluster, clock = FakeCluster(model()), Clock()
-    writer = ModelStatusWriter(cluster.kube, clock)
-    await writer.write([run_in("Running")])
+    await write_model_statuses(cluster.kube, clock(), [run_in("Running")])
     before = cluster.writes
     clock.advance(120)
-    await writer.write([run_in("Running")])
+    await write_model_statuses(cluster.kube, clock(), [run_in("Running")])
     assert cluster.writes == before
-    await writer.write([])
+    await write_model_statuses(cluster.kube, clock(), [])
     assert cluster.writes == before + 1
     assert status(cluster)["conditions"][0]["lastTransitionTime"] == START.isoformat().replace("+00:00", "Z")
 
@@ -128,12 +126,12 @@ async def test_a_refused_status_does_not_stop_the_resync(monkeypatch: pytest.Mon
         raise ApiError(403, "Forbidden", "no")
 
     monkeypatch.setattr(cluster, "apply_status", refuse)
-    await ModelStatusWriter(cluster.kube, Clock()).write([run_in("Running")])
+    await write_model_statuses(cluster.kube, Clock()(), [run_in("Running")])
 
 
 async def test_a_refused_status_does_not_stop_those_of_other_models() -> None:
     cluster = FakeCluster(model(), model_object("zoo/other"))
     cluster.answers["apply the status of RLModel tiny-model"] = [ApiError(422, "Invalid", "no")]
-    await ModelStatusWriter(cluster.kube, Clock()).write([])
+    await write_model_statuses(cluster.kube, Clock()(), [])
     assert "status" not in (cluster.find("RLModel", "tiny-model", "") or {})
     assert status(cluster, "zoo-other")["runs"] == 0
