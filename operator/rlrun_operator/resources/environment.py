@@ -117,7 +117,6 @@ def environment(
     main = container(
         "environment",
         settings.images.orchestrator,
-        settings.images.orchestrator,
         command=["python", "-m", "rlrun_environment"],
         env=variables,
         # Of two Secrets with the same key the later one wins.

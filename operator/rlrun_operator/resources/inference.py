@@ -137,8 +137,8 @@ def engine(
     shape = model.inference
     made = container(
         "vllm",
-        shape.image or settings.images.inference,
         settings.images.inference,
+        own_image=shape.image,
         args=[*args, *listen_args(settings)],
         env=engine_env(kind),
         extra_env=role_variables(shape.env),
@@ -208,7 +208,6 @@ def inference(
     vllm = run_engine_with_access(vllm, identity.token_secret)
     sidecar = container(
         "sidecar",
-        settings.images.orchestrator,
         settings.images.orchestrator,
         command=["python", "-m", "rlrun_adapter_sidecar.policies"],
         env={

@@ -57,13 +57,8 @@ def network_policies(
         identity.child("user-code"),
         [Role.environment],
         [{"from": [orchestrator], "ports": _tcp(ENVIRONMENT_PORT)}, *scrapes(settings, ENVIRONMENT_PORT)],
+        [{"to": [orchestrator], "ports": _tcp(GATEWAY_CONTAINER_PORT)}, _dns_rule(settings.dns), *outside],
     )
-    user_code["spec"]["policyTypes"].append("Egress")
-    user_code["spec"]["egress"] = [
-        {"to": [orchestrator], "ports": _tcp(GATEWAY_CONTAINER_PORT)},
-        _dns_rule(settings.dns),
-        *outside,
-    ]
     processes = _policy(
         identity,
         identity.child("processes"),
@@ -82,10 +77,8 @@ def network_policies(
         policies.append(_policy(identity, identity.trainer, [Role.trainer], [{"from": [trainers]}]))
     rules = model_egress(settings)
     if rules is not None:
-        models = _policy(identity, identity.child("models"), [Role.trainer, Role.inference], [])
-        models["spec"] |= {"policyTypes": ["Egress"], "egress": [{"to": [trainers]}, *rules]}
-        del models["spec"]["ingress"]
-        policies.append(models)
+        egress = [{"to": [trainers]}, *rules]
+        policies.append(_policy(identity, identity.child("models"), [Role.trainer, Role.inference], None, egress))
     return policies
 
 
@@ -113,19 +106,28 @@ def _system(settings: OperatorSettings) -> Obj:
     return {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": settings.lease_namespace}}}
 
 
-def _policy(identity: RunIdentity, name: str, roles: Sequence[Role], ingress: list[Obj]) -> Obj:
-    """Return a policy for connections to the pods of some roles."""
-    of_roles = {"key": ROLE_LABEL, "operator": "In", "values": [role.value for role in roles]}
+def build_policy(metadata: Obj, pods: Obj, ingress: list[Obj] | None, egress: list[Obj] | None) -> Obj:
+    """Return a policy for the pods that the selector `pods` selects. None: connections in this direction are free."""
+    rules = {kind: found for kind, found in (("ingress", ingress), ("egress", egress)) if found is not None}
     return {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",
-        "metadata": identity.metadata(name),
-        "spec": {
-            "podSelector": {"matchLabels": identity.selector(), "matchExpressions": [of_roles]},
-            "policyTypes": ["Ingress"],
-            "ingress": ingress,
-        },
+        "metadata": metadata,
+        "spec": {"podSelector": pods, "policyTypes": [kind.capitalize() for kind in rules], **rules},
     }
+
+
+def _policy(
+    identity: RunIdentity,
+    name: str,
+    roles: Sequence[Role],
+    ingress: list[Obj] | None,
+    egress: list[Obj] | None = None,
+) -> Obj:
+    """Return a policy for the pods of some roles."""
+    of_roles = {"key": ROLE_LABEL, "operator": "In", "values": [role.value for role in roles]}
+    pods = {"matchLabels": identity.selector(), "matchExpressions": [of_roles]}
+    return build_policy(identity.metadata(name), pods, ingress, egress)
 
 
 def _dns_rule(servers: ClusterDns) -> Obj:

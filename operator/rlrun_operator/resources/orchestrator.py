@@ -10,7 +10,6 @@ from rlrun.constants import (
     HASH_ANNOTATION,
     ORCHESTRATOR_STATUS_CONTAINER_PORT,
     ORCHESTRATOR_STATUS_PORT,
-    ExitCode,
     Role,
 )
 from rlrun.kube.objects import Obj
@@ -22,8 +21,10 @@ from rlrun_operator.resources.access.storage_access import StorageAccess
 from rlrun_operator.resources.base.naming import RunIdentity
 from rlrun_operator.resources.base.object_digest import digest_of
 from rlrun_operator.resources.base.pod_templates import (
+    BACKOFF_LIMIT,
     container,
     http_probes,
+    pod_failure_policy,
     pod_template,
     resources_of,
     service,
@@ -31,8 +32,6 @@ from rlrun_operator.resources.base.pod_templates import (
     token_env_from,
 )
 
-BACKOFF_LIMIT = 1000
-"""Limit that is never reached in practice: the operator counts crashes itself (maxRestarts)."""
 WANDB_KEY = "WANDB_API_KEY"
 SPOOL = "/var/spool/rlrun"
 """Folder of objects that wait for upload while S3 is unreachable."""
@@ -81,7 +80,6 @@ def orchestrator(
     client = storage.client(StorageRole.orchestrator, readable_packages(resolved), package_owners(resolved))
     main = container(
         "orchestrator",
-        settings.images.orchestrator,
         settings.images.orchestrator,
         command=["python", "-m", "rlrun_orchestrator"],
         env={
@@ -133,19 +131,7 @@ def orchestrator(
             "completions": 1,
             "backoffLimit": BACKOFF_LIMIT,
             "podReplacementPolicy": "Failed",
-            "podFailurePolicy": {
-                "rules": [
-                    {
-                        "action": "FailJob",
-                        "onExitCodes": {
-                            "containerName": "orchestrator",
-                            "operator": "In",
-                            "values": [ExitCode.CONFIGURATION.value],
-                        },
-                    },
-                    {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
-                ]
-            },
+            "podFailurePolicy": pod_failure_policy("orchestrator"),
             "template": template,
         },
     }

@@ -54,7 +54,7 @@ from rlrun_operator.resources.inference import (
     serve_args,
 )
 from rlrun_operator.resources.models.model_volumes import cache_claim, model_storage, weights
-from rlrun_operator.resources.network import SERVER_LABELS, model_egress, scrapes
+from rlrun_operator.resources.network import SERVER_LABELS, build_policy, model_egress, scrapes
 from rlrun_operator.resources.platform import secret, service_account
 
 COMPARED_DATA = ("ConfigMap", "Secret")
@@ -196,24 +196,13 @@ def network_policy(identity: PoolIdentity, settings: OperatorSettings) -> Obj:
     """
     system = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": settings.lease_namespace}}}
     server = {**system, "podSelector": {"matchLabels": SERVER_LABELS}}
-    rules = model_egress(settings)
-    policy: Obj = {
-        "apiVersion": "networking.k8s.io/v1",
-        "kind": "NetworkPolicy",
-        "metadata": identity.metadata(identity.name),
-        "spec": {
-            "podSelector": {"matchLabels": identity.selector()},
-            "policyTypes": ["Ingress"],
-            "ingress": [
-                {"from": [{"podSelector": {}}, server], "ports": [{"port": INFERENCE_PORT, "protocol": "TCP"}]},
-                {"from": [system], "ports": [{"port": SIDECAR_PORT, "protocol": "TCP"}]},
-                *scrapes(settings, INFERENCE_PORT, SIDECAR_PORT),
-            ],
-        },
-    }
-    if rules is not None:
-        policy["spec"] |= {"policyTypes": ["Ingress", "Egress"], "egress": rules}
-    return policy
+    ingress = [
+        {"from": [{"podSelector": {}}, server], "ports": [{"port": INFERENCE_PORT, "protocol": "TCP"}]},
+        {"from": [system], "ports": [{"port": SIDECAR_PORT, "protocol": "TCP"}]},
+        *scrapes(settings, INFERENCE_PORT, SIDECAR_PORT),
+    ]
+    pods = {"matchLabels": identity.selector()}
+    return build_policy(identity.metadata(identity.name), pods, ingress, model_egress(settings))
 
 
 def pool_deployment(
@@ -233,7 +222,6 @@ def pool_deployment(
     vllm = pool_engine_with_access(vllm, identity.token_secret, identity.api_key_secret)
     sidecar = container(
         "sidecar",
-        settings.images.orchestrator,
         settings.images.orchestrator,
         command=["python", "-m", "rlrun_adapter_sidecar.serving"],
         env={

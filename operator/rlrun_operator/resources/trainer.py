@@ -16,6 +16,7 @@ from rlrun_operator.resources.access.storage_access import StorageAccess
 from rlrun_operator.resources.base.naming import RunIdentity
 from rlrun_operator.resources.base.pod_shape import keep_apart
 from rlrun_operator.resources.base.pod_templates import (
+    BACKOFF_LIMIT,
     MODEL_DIR,
     container,
     has_read_only_root,
@@ -43,8 +44,6 @@ TORCHRUN_MARGIN = 4
 """Seconds of the grace period that are left when torchrun kills its processes. Its own default would be 30 s."""
 LEAST_POLICIES = 8
 """Minimum number of policies of a run that the trainer keeps in S3."""
-BACKOFF_LIMIT = 1000
-"""Limit that is never reached in practice: the operator counts crashes itself (maxRestarts)."""
 
 
 def command(shape: Trainer, master: str, grace_seconds: int) -> list[str]:
@@ -81,8 +80,8 @@ def trainer(
     client = storage.client(StorageRole.trainer, storage.references(resolved.warm_start_from))
     main = container(
         "trainer",
-        shape.image or settings.images.trainer,
         settings.images.trainer,
+        own_image=shape.image,
         command=command(shape, f"{identity.trainer_job}-0.{identity.service_host(identity.trainer_nodes)}", grace),
         env={
             "RLRUN_MODEL": resolved.model.id,

@@ -19,7 +19,6 @@ from rlrun.constants import (
     MODEL_ANNOTATION,
     ROLE_LABEL,
     WEIGHTS_LABEL,
-    ExitCode,
     Role,
 )
 from rlrun.kube.conditions import parse_time
@@ -28,9 +27,9 @@ from rlrun.kube.objects import Obj, annotation
 from rlrun_operator.config.settings import OperatorSettings
 from rlrun_operator.resources.access.storage_access import StorageAccess
 from rlrun_operator.resources.base.object_digest import digest_of
-from rlrun_operator.resources.base.pod_templates import pod_template, storage_limit
+from rlrun_operator.resources.base.pod_templates import pod_failure_policy, pod_template, storage_limit
 from rlrun_operator.resources.models.model_volumes import VOLUME, cache_claim, fetcher, fetcher_client
-from rlrun_operator.resources.network import model_egress
+from rlrun_operator.resources.network import build_policy, model_egress
 from rlrun_operator.resources.platform import service_account
 
 COMPONENT = "weights"
@@ -192,16 +191,8 @@ def _claim(identity: CacheIdentity, model: RLModelSpec) -> Obj:
 
 def _network_policy(identity: CacheIdentity, settings: OperatorSettings) -> Obj:
     """Return the policy that admits no connection to the Job's pods, and limits theirs as it does a trainer's."""
-    rules = model_egress(settings)
-    limits: Obj = (
-        {"policyTypes": ["Ingress"]} if rules is None else {"policyTypes": ["Ingress", "Egress"], "egress": rules}
-    )
-    return {
-        "apiVersion": "networking.k8s.io/v1",
-        "kind": "NetworkPolicy",
-        "metadata": identity.metadata(identity.name),
-        "spec": {"podSelector": {"matchLabels": identity.selector()}, "ingress": [], **limits},
-    }
+    pods = {"matchLabels": identity.selector()}
+    return build_policy(identity.metadata(identity.name), pods, [], model_egress(settings))
 
 
 def _job(identity: CacheIdentity, settings: OperatorSettings, model: RLModelSpec, storage_key: bytes) -> Obj:
@@ -221,11 +212,6 @@ def _job(identity: CacheIdentity, settings: OperatorSettings, model: RLModelSpec
     )
     metadata = identity.metadata(identity.name)
     metadata["annotations"][HASH_ANNOTATION] = digest_of(template)
-    on_configuration_error = {
-        "containerName": FETCHER,
-        "operator": "In",
-        "values": [ExitCode.CONFIGURATION.value],
-    }
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",
@@ -234,12 +220,7 @@ def _job(identity: CacheIdentity, settings: OperatorSettings, model: RLModelSpec
             "backoffLimit": BACKOFF_LIMIT,
             # Two pods must not write to one claim.
             "podReplacementPolicy": "Failed",
-            "podFailurePolicy": {
-                "rules": [
-                    {"action": "FailJob", "onExitCodes": on_configuration_error},
-                    {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
-                ]
-            },
+            "podFailurePolicy": pod_failure_policy(FETCHER),
             "template": template,
         },
     }

@@ -52,7 +52,6 @@ def installer(settings: OperatorSettings) -> Obj:
     return container(
         "engine-access",
         settings.images.orchestrator,
-        settings.images.orchestrator,
         command=["python", "-m", "rlrun_engine_access", ACCESS_DIR],
         mounts={VOLUME: ACCESS_DIR},
         resources=resources_of(settings.sidecar_resources),

@@ -8,7 +8,15 @@ from rlrun.api.base.kubernetes_types import EnvVar, Resources
 from rlrun.api.base.pod_shape import PodShape
 from rlrun.api.base.pod_sizes import with_default_resources
 from rlrun.api.model import Pods
-from rlrun.constants import ATTEMPT_LABEL, CA_BUNDLE_CONTAINER, CA_BUNDLE_DIR, CA_BUNDLE_PATH, CA_BUNDLE_VARIABLE, Role
+from rlrun.constants import (
+    ATTEMPT_LABEL,
+    CA_BUNDLE_CONTAINER,
+    CA_BUNDLE_DIR,
+    CA_BUNDLE_PATH,
+    CA_BUNDLE_VARIABLE,
+    ExitCode,
+    Role,
+)
 from rlrun.kube.objects import Obj
 
 from rlrun_operator.config.settings import Image, OperatorSettings
@@ -21,6 +29,8 @@ from rlrun_operator.resources.base.security_context import SECURITY_CONTEXT
 GPU_RESOURCE = "nvidia.com/gpu"
 EPHEMERAL_STORAGE = "ephemeral-storage"
 MODEL_DIR = "/models/base"
+BACKOFF_LIMIT = 1000
+"""Limit of a Job that is never reached in practice: the operator counts crashes itself (maxRestarts)."""
 USER_VARIABLES = {"HOME": "/tmp", "USER": "rlrun", "LOGNAME": "rlrun"}
 """Home and name of the user. Libraries read them where the image has no entry for the uid, instead of failing."""
 
@@ -81,9 +91,9 @@ def pod_template(
 
 def container(
     name: str,
-    image: Image | str,
-    settings_image: Image,
+    image: Image,
     *,
+    own_image: str | None = None,
     command: Sequence[str] = (),
     args: Sequence[str] = (),
     env: Mapping[str, str] | None = None,
@@ -96,13 +106,13 @@ def container(
     probes: Obj | None = None,
     read_only_root: bool = True,
 ) -> Obj:
-    """Return a container. An `image` of the RLModel keeps the pull policy of the platform's image."""
+    """Return a container. `own_image`: image of the RLModel, which keeps the pull policy of the platform's `image`."""
     variables = {k: {"name": k, "value": v} for k, v in {**USER_VARIABLES, **(env or {})}.items()}
     variables.update({v.name: _variable(v) for v in extra_env})
     result: Obj = {
         "name": name,
-        "image": image if isinstance(image, str) else image.reference,
-        "imagePullPolicy": settings_image.pull_policy,
+        "image": own_image or image.reference,
+        "imagePullPolicy": image.pull_policy,
         "env": list(variables.values()),
         "securityContext": {**SECURITY_CONTEXT, "readOnlyRootFilesystem": read_only_root},
         # After a crash without a termination message, Kubernetes uses the end of the log.
@@ -131,7 +141,6 @@ def _bundle_writer(settings: OperatorSettings) -> Obj:
     """Return the init container that writes the authorities which the other containers trust."""
     return container(
         CA_BUNDLE_CONTAINER,
-        settings.images.orchestrator,
         settings.images.orchestrator,
         command=["python", "-m", "rlrun.service.trust_bundle", CA_BUNDLE_PATH],
         env={CA_BUNDLE_VARIABLE: settings.ca_bundle},
@@ -255,6 +264,18 @@ def replica_set(identity: RunIdentity, name: str, role: Role, component: str, re
             "selector": {"matchLabels": {**identity.selector(role, component), ATTEMPT_LABEL: str(identity.attempt)}},
             "template": template,
         },
+    }
+
+
+def pod_failure_policy(container_name: str) -> Obj:
+    """Return the policy of a Job that fails at a configuration error of the container, and counts no disruptions."""
+    values = [ExitCode.CONFIGURATION.value]
+    on_exit = {"containerName": container_name, "operator": "In", "values": values}
+    return {
+        "rules": [
+            {"action": "FailJob", "onExitCodes": on_exit},
+            {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
+        ]
     }
 
 

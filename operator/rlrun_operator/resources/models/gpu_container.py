@@ -50,8 +50,8 @@ def gpu_checks(
         return []
     made = container(
         NAME,
-        shape.image or image,
         image,
+        own_image=shape.image,
         command=[*command, role.value],
         extra_env=[v for v in shape.env if v.value_from is None and v.name.startswith(DEVICE_VARIABLES)],
         read_only_mounts=mounts,

@@ -101,7 +101,6 @@ def fetcher(settings: OperatorSettings, source: str, env: Sequence[EnvVar], clie
     return container(
         "fetch-model",
         settings.images.orchestrator,
-        settings.images.orchestrator,
         command=["python", "-m", "rlrun_model_fetcher"],
         args=[source, MODEL_DIR],
         env=HUB_ENV if source.startswith("hf://") else client.env,
