@@ -9,13 +9,11 @@ from typing import Any
 
 from rlrun.api.model import RLModelSpec
 from rlrun.constants import (
-    COMPONENT_LABEL,
     FIELD_MANAGER,
     HASH_ANNOTATION,
     INFERENCE_PORT,
     MANAGED_BY_LABEL,
     MODEL_ANNOTATION,
-    ROLE_LABEL,
     SERVING_LABEL,
     SIDECAR_PORT,
     TOKEN_ANNOTATION,
@@ -32,7 +30,7 @@ from rlrun.protocol.storage_access import StorageRole
 from rlrun_operator.config.settings import OperatorSettings
 from rlrun_operator.resources.access.engine_access import pool_engine_with_access, token_variable
 from rlrun_operator.resources.access.storage_access import StorageAccess
-from rlrun_operator.resources.base.naming import token_secret_name
+from rlrun_operator.resources.base.naming import role_labels, token_secret_name
 from rlrun_operator.resources.base.object_digest import digest_of
 from rlrun_operator.resources.base.pod_templates import (
     container,
@@ -109,19 +107,15 @@ class PoolIdentity:
 
     def labels(self, role: Role | None = None, component: str | None = None) -> dict[str, str]:
         """Return all labels of an object of the pool, without labels of a run, so that no run selects it."""
-        labels = {
+        return {
             **self.selector(),
             "app.kubernetes.io/name": "rlrun",
             "app.kubernetes.io/instance": self.name,
             "app.kubernetes.io/component": "serving",
             "app.kubernetes.io/part-of": "rlrun",
             MANAGED_BY_LABEL: FIELD_MANAGER,
+            **role_labels(role, component),
         }
-        if role:
-            labels[ROLE_LABEL] = role.value
-        if component:
-            labels[COMPONENT_LABEL] = component
-        return labels
 
     def metadata(self, name: str, role: Role | None = None, component: str | None = None) -> dict[str, Any]:
         """Return the metadata of an object of the pool."""

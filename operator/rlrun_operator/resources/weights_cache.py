@@ -17,7 +17,6 @@ from rlrun.constants import (
     HASH_ANNOTATION,
     MANAGED_BY_LABEL,
     MODEL_ANNOTATION,
-    ROLE_LABEL,
     WEIGHTS_LABEL,
     Role,
 )
@@ -26,6 +25,7 @@ from rlrun.kube.objects import Obj, annotation
 
 from rlrun_operator.config.settings import OperatorSettings
 from rlrun_operator.resources.access.storage_access import StorageAccess
+from rlrun_operator.resources.base.naming import role_labels
 from rlrun_operator.resources.base.object_digest import digest_of
 from rlrun_operator.resources.base.pod_templates import pod_failure_policy, pod_template, storage_limit
 from rlrun_operator.resources.models.model_volumes import VOLUME, cache_claim, fetcher, fetcher_client
@@ -56,24 +56,19 @@ class CacheIdentity:
         """Name of the ServiceAccount of the Job's pods."""
         return self.name
 
-    @property
-    def token_secret(self) -> str:
-        """Empty: the Job calls no process of a run."""
-        return ""
-
     def selector(self, role: Role | None = None, component: str | None = None) -> dict[str, str]:
         """Return the labels that select the Job's pods."""
         return {WEIGHTS_LABEL: self.name}
 
     def labels(self, role: Role | None = None, component: str | None = None) -> dict[str, str]:
         """Return all labels of an object of the cache, without labels of a run, so that no run selects it."""
-        labels = {
+        return {
             **self.selector(),
             **SELECTOR,
             "app.kubernetes.io/name": "rlrun",
             "app.kubernetes.io/part-of": "rlrun",
+            **role_labels(role, None),
         }
-        return labels | ({ROLE_LABEL: role.value} if role else {})
 
     def metadata(self, name: str, role: Role | None = None, component: str | None = None) -> Obj:
         """Return the metadata of an object of the cache."""

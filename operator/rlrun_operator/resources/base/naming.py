@@ -22,16 +22,17 @@ from rlrun.constants import (
 )
 
 
+def role_labels(role: Role | None, component: str | None) -> dict[str, str]:
+    """Return the labels of an object of this role and component, without those that are None."""
+    return {**({ROLE_LABEL: role.value} if role else {}), **({COMPONENT_LABEL: component} if component else {})}
+
+
 class OwnerIdentity(Protocol):
     """Identity of a run or a serving pool, for the builders of its pods."""
 
     @property
     def service_account(self) -> str:
         """Name of the ServiceAccount of the pods."""
-
-    @property
-    def token_secret(self) -> str:
-        """Name of the Secret with the tokens."""
 
     def selector(self, role: Role | None = None, component: str | None = None) -> dict[str, str]:
         """Return the immutable labels that select the pods."""
@@ -123,16 +124,11 @@ class RunIdentity:
 
     def selector(self, role: Role | None = None, component: str | None = None) -> dict[str, str]:
         """Return the labels that select the run's pods, of all attempts."""
-        labels = {RUN_LABEL: self.name}
-        if role:
-            labels[ROLE_LABEL] = role.value
-        if component:
-            labels[COMPONENT_LABEL] = component
-        return labels
+        return {RUN_LABEL: self.name, **role_labels(role, component)}
 
     def labels(self, role: Role | None = None, component: str | None = None) -> dict[str, str]:
         """Return all labels of a child."""
-        labels = {
+        return {
             **self.selector(role, component),
             RUN_UID_LABEL: self.uid,
             ATTEMPT_LABEL: str(self.attempt),
@@ -140,10 +136,8 @@ class RunIdentity:
             "app.kubernetes.io/instance": self.name,
             "app.kubernetes.io/part-of": "rlrun",
             MANAGED_BY_LABEL: FIELD_MANAGER,
+            **({"app.kubernetes.io/component": role.value} if role else {}),
         }
-        if role:
-            labels["app.kubernetes.io/component"] = role.value
-        return labels
 
     def metadata(self, name: str, role: Role | None = None, component: str | None = None) -> dict[str, Any]:
         """Return the metadata of a child."""

@@ -245,7 +245,7 @@ def http_probes(port: str, *, startup_seconds: int, ready_path: str = "/readyz",
     }
 
 
-def token_env_from(identity: OwnerIdentity) -> list[Obj]:
+def token_env_from(identity: RunIdentity) -> list[Obj]:
     """Return the `envFrom` of the run's tokens. Not optional: a process without a token would accept all requests."""
     return [{"secretRef": {"name": identity.token_secret}}]
 
