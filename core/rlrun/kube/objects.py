@@ -53,6 +53,12 @@ def phase_of(obj: Mapping[str, Any]) -> str:
     return str((obj.get("status") or {}).get("phase") or "")
 
 
+def true_condition(obj: Mapping[str, Any] | None, *kinds: str) -> Obj | None:
+    """Return the first condition in the object's status that is True and of one of these types, or None."""
+    conditions: list[Obj] = ((obj or {}).get("status") or {}).get("conditions") or []
+    return next((c for c in conditions if c["type"] in kinds and c.get("status") == "True"), None)
+
+
 def is_artifact_ready(obj: Mapping[str, Any] | None) -> bool:
     """True if the RLCheckpoint or RLAdapter exists and is Ready."""
     return obj is not None and phase_of(obj) == ArtifactPhase.ready.value

@@ -3,8 +3,9 @@
 from rlrun.constants import WEIGHTS_LABEL
 from rlrun.kube.async_client import AsyncKubeClient
 from rlrun.kube.kinds import CLAIM, EVENT, JOB, POD
+from rlrun.kube.objects import true_condition
 
-from rlrun_operator.resources.weights_cache import CacheIdentity, ObservedWeights, job_condition, owners
+from rlrun_operator.resources.weights_cache import CacheIdentity, ObservedWeights, owners
 
 
 async def read_weights(cluster: AsyncKubeClient, identity: CacheIdentity | None) -> ObservedWeights:
@@ -13,7 +14,7 @@ async def read_weights(cluster: AsyncKubeClient, identity: CacheIdentity | None)
         return ObservedWeights()
     claim = await cluster.read_listed(CLAIM, identity.namespace, identity.name)
     job = await cluster.read_listed(JOB, identity.namespace, identity.name)
-    if job_condition(job, "Complete") is not None:
+    if true_condition(job, "Complete") is not None:
         return ObservedWeights(claim, job)
     found = await cluster.list(POD, identity.namespace, {WEIGHTS_LABEL: identity.name})
     if job is None:

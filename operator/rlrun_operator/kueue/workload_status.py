@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any
 
 from rlrun.kube.conditions import parse_time, shorten
-from rlrun.kube.objects import Obj
+from rlrun.kube.objects import Obj, true_condition
 
 ADMISSION_MANAGER = "kueue-admission"
 """Field manager of Kueue and of owners for the admission and the conditions about it."""
@@ -51,8 +51,7 @@ def find(workload: Obj, kind: str) -> Obj | None:
 
 def holds(workload: Obj, kind: str) -> bool:
     """True if the condition of that type is True."""
-    condition = find(workload, kind)
-    return condition is not None and condition.get("status") == "True"
+    return true_condition(workload, kind) is not None
 
 
 def release_quota(workload: Obj, now: datetime) -> WorkloadStatus:

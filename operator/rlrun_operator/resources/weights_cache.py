@@ -21,7 +21,8 @@ from rlrun.constants import (
     Role,
 )
 from rlrun.kube.conditions import parse_time
-from rlrun.kube.objects import Obj, annotation
+from rlrun.kube.objects import Obj, annotation, true_condition
+from rlrun.kube.pods import is_leaving
 
 from rlrun_operator.config.settings import OperatorSettings
 from rlrun_operator.resources.access.storage_access import StorageAccess
@@ -98,12 +99,12 @@ class ObservedWeights:
         """True if the claim has all files."""
         if self.claim is None or is_leaving(self.claim):
             return False
-        return job_condition(self.job, "Complete") is not None or any(has_fetched(pod) for pod in self.pods)
+        return true_condition(self.job, "Complete") is not None or any(has_fetched(pod) for pod in self.pods)
 
     @property
     def failure(self) -> Obj | None:
         """Condition of a Job that has failed, or None."""
-        return job_condition(self.job, "Failed")
+        return true_condition(self.job, "Failed")
 
     @property
     def failed_at(self) -> datetime | None:
@@ -121,12 +122,6 @@ def identity_of(claim: Obj) -> CacheIdentity:
     """Return the identity of the cache with this claim."""
     metadata = claim["metadata"]
     return CacheIdentity(metadata["namespace"], metadata["name"], annotation(claim, MODEL_ANNOTATION))
-
-
-def job_condition(job: Obj | None, kind: str) -> Obj | None:
-    """Return the condition of the Job if it is True."""
-    conditions = ((job or {}).get("status") or {}).get("conditions") or []
-    return next((c for c in conditions if c["type"] == kind and c.get("status") == "True"), None)
 
 
 def has_fetched(pod: Obj) -> bool:
@@ -151,11 +146,6 @@ def _fetcher_state(pod: Obj) -> Obj:
 def owners(pod: Obj) -> set[str]:
     """Return the uids of the owners of a pod."""
     return {owner["uid"] for owner in pod["metadata"].get("ownerReferences") or []}
-
-
-def is_leaving(obj: Obj) -> bool:
-    """True if the object is being deleted."""
-    return bool(obj["metadata"].get("deletionTimestamp"))
 
 
 def cache_objects(

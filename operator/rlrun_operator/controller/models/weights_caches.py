@@ -8,7 +8,8 @@ from rlrun.constants import MODEL_ANNOTATION, SERVING_LABEL
 from rlrun.kube.async_client import AsyncKubeClient
 from rlrun.kube.errors import ApiError
 from rlrun.kube.kinds import CLAIM, DEPLOYMENT, JOB, NETWORK_POLICY, POD, RLMODEL, SERVICE_ACCOUNT, ResourceKind
-from rlrun.kube.objects import Obj, annotation
+from rlrun.kube.objects import Obj, annotation, true_condition
+from rlrun.kube.pods import is_leaving
 from rlrun.kube.references import find_model
 from rlrun.protocol.problem import Problem
 
@@ -19,8 +20,6 @@ from rlrun_operator.resources.weights_cache import (
     CacheIdentity,
     has_fetched,
     identity_of,
-    is_leaving,
-    job_condition,
     owners,
 )
 
@@ -51,7 +50,7 @@ async def sweep_caches(
             jobs = {
                 (j["metadata"]["namespace"], j["metadata"]["name"]): j for j in await _list(cluster, JOB, namespace)
             }
-            is_busy = any(job_condition(job, "Complete") is None for job in jobs.values())
+            is_busy = any(true_condition(job, "Complete") is None for job in jobs.values())
             pods = await _list(cluster, POD, namespace) if is_busy else []
             fetched = {uid for pod in pods if has_fetched(pod) for uid in owners(pod)}
             for claim in claims:
@@ -114,6 +113,6 @@ def _mounted_claims(pool: Obj) -> Iterable[str]:
 
 def _state(job: Obj | None, fetched: Collection[str]) -> str:
     """Return the state of a cache. `fetched`: uids of Jobs of which a pod has downloaded all files."""
-    if job is not None and (job_condition(job, "Complete") is not None or job["metadata"]["uid"] in fetched):
+    if job is not None and (true_condition(job, "Complete") is not None or job["metadata"]["uid"] in fetched):
         return "filled"
-    return "failed" if job_condition(job, "Failed") is not None else "downloading"
+    return "failed" if true_condition(job, "Failed") is not None else "downloading"

@@ -1,7 +1,7 @@
 """Pods of a ReplicaSet that the API server refuses, for example because of a quota on pods or GPUs."""
 
 from rlrun.kube.kinds import REPLICA_SET
-from rlrun.kube.objects import Obj, attempt_of
+from rlrun.kube.objects import Obj, attempt_of, true_condition
 from rlrun.kube.pods import component_of, role_of
 from rlrun.kube.refusals import describe_object, explain_refusal
 
@@ -27,6 +27,5 @@ def refused_pods(observation: RunObservation, attempt: int) -> list[PodProblem]:
 
 
 def _failure(replica_set: Obj) -> str | None:
-    conditions = replica_set.get("status", {}).get("conditions") or []
-    condition = next((c for c in conditions if c["type"] == REPLICA_FAILURE and c.get("status") == "True"), None)
+    condition = true_condition(replica_set, REPLICA_FAILURE)
     return None if condition is None else str(condition.get("message") or condition.get("reason") or "no message")

@@ -6,7 +6,7 @@ from datetime import datetime
 
 from rlrun.constants import ExitCode, Reason
 from rlrun.kube.conditions import parse_time
-from rlrun.kube.objects import Obj
+from rlrun.kube.objects import Obj, true_condition
 from rlrun.kube.pods import role_of, termination_of
 from rlrun.protocol.orchestrator import RunStatus
 from rlrun.protocol.problem import Problem
@@ -42,21 +42,14 @@ def find_outcome(job: Obj | None, pods: Sequence[Obj]) -> RunOutcome | None:
                 f"{end.message.strip()[-500:]}",
             )
             return RunOutcome(end.finished_at, parse_final_status(end.message), problem)
-    for condition in (job or {}).get("status", {}).get("conditions") or []:
-        if condition.get("status") != "True":
-            continue
-        when = parse_time(condition.get("lastTransitionTime"))
-        if condition["type"] == "Complete":
-            return RunOutcome(when)
-        if condition["type"] == "Failed":
-            reported = next((p for p in (parse_problem(e.message) for e in ends) if p), None)
-            return RunOutcome(
-                when,
-                next((s for s in (parse_final_status(e.message) for e in ends) if s), None),
-                reported
-                or Problem(
-                    reason=Reason.ORCHESTRATOR_FAILED,
-                    message=f"The orchestrator's Job failed: {condition.get('message') or condition.get('reason')}",
-                ),
-            )
-    return None
+    condition = true_condition(job, "Complete", "Failed")
+    if condition is None:
+        return None
+    when = parse_time(condition.get("lastTransitionTime"))
+    if condition["type"] == "Complete":
+        return RunOutcome(when)
+    problem = next((p for p in (parse_problem(e.message) for e in ends) if p), None) or Problem(
+        reason=Reason.ORCHESTRATOR_FAILED,
+        message=f"The orchestrator's Job failed: {condition.get('message') or condition.get('reason')}",
+    )
+    return RunOutcome(when, next((s for s in (parse_final_status(e.message) for e in ends) if s), None), problem)

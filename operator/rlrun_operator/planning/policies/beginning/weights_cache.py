@@ -13,7 +13,8 @@ from rlrun.api.run_status import RLRunStatus
 from rlrun.constants import HASH_ANNOTATION, ConditionType, Reason
 from rlrun.kube.conditions import find_condition, seconds
 from rlrun.kube.kinds import CLAIM
-from rlrun.kube.objects import Obj, ObjectRef, annotation
+from rlrun.kube.objects import Obj, ObjectRef, annotation, true_condition
+from rlrun.kube.pods import is_leaving
 from rlrun.kube.refusals import explain_refusal
 from rlrun.protocol.problem import Problem
 from rlrun.protocol.resolved import ResolvedRun
@@ -32,8 +33,6 @@ from rlrun_operator.resources.weights_cache import (
     cache_identity,
     cache_objects,
     is_fetching,
-    is_leaving,
-    job_condition,
 )
 
 RETRY_SECONDS = 60
@@ -125,7 +124,7 @@ def waiting_problem(identity: CacheIdentity, model: RLModelSpec, seen: ObservedW
     told = None if newest is None else diagnose_pod(newest)
     if told is not None:
         return told.problem
-    if job_condition(seen.job, "Suspended") is not None:
+    if true_condition(seen.job, "Suspended") is not None:
         return Problem(
             reason=Reason.WEIGHTS_NOT_CACHED,
             message=f"Job {identity.namespace}/{identity.name} is suspended. A queue of Jobs must leave it out, for "
@@ -153,7 +152,7 @@ def _is_outdated(seen: ObservedWeights, wanted: Obj, now: datetime) -> bool:
         return seconds(seen.failed_at, now) >= RETRY_SECONDS
     if seen.claim is None:
         return True
-    if job_condition(seen.job, "Complete") is not None or any(map(is_fetching, seen.pods)):
+    if true_condition(seen.job, "Complete") is not None or any(map(is_fetching, seen.pods)):
         return False
     made = annotation(seen.job or {}, HASH_ANNOTATION)
     return made not in ("", annotation(wanted, HASH_ANNOTATION))

@@ -12,7 +12,7 @@ from typing import Any
 
 from rlrun.constants import FIELD_MANAGER, MANAGED_BY_LABEL, RUN_UID_LABEL
 from rlrun.kube.kinds import REPLICA_SET
-from rlrun.kube.objects import Obj, ObjectRef, attempt_of, label
+from rlrun.kube.objects import Obj, ObjectRef, attempt_of, label, true_condition
 from rlrun.kube.pods import is_alive, is_leaving, role_of
 from rlrun.protocol.resolved import CONFIG_KEY
 
@@ -161,8 +161,7 @@ def has_ended(job: Obj, observation: RunObservation) -> bool:
     """True for the Job of an orchestrator that has ended. It is kept for its log, and makes no more pods."""
     if role_of(job) != "orchestrator":
         return False
-    conditions = job.get("status", {}).get("conditions") or []
-    if any(c["type"] in ("Complete", "Failed") and c.get("status") == "True" for c in conditions):
+    if true_condition(job, "Complete", "Failed") is not None:
         return True
     pods = [p for p in observation.pods_of(attempt_of(job)) if role_of(p) == "orchestrator"]
     return bool(pods) and all(p.get("status", {}).get("phase") == "Succeeded" for p in pods)

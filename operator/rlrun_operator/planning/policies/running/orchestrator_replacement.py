@@ -14,7 +14,7 @@ from rlrun.api.run_status import RLRunStatus
 from rlrun.constants import HASH_ANNOTATION, Reason, Role
 from rlrun.kube.conditions import parse_time, seconds
 from rlrun.kube.events import EventRecord
-from rlrun.kube.objects import Obj, ObjectRef, annotation
+from rlrun.kube.objects import Obj, ObjectRef, annotation, true_condition
 from rlrun.kube.pods import is_alive, is_disrupted, is_leaving, role_of, termination_of
 from rlrun.protocol.problem import Problem
 from rlrun.protocol.resolved import ResolvedRun
@@ -67,14 +67,13 @@ def _only_waits(job: Obj) -> bool:
     """True if the Job has no pod, has not ended, and has nothing left to count."""
     status = job.get("status") or {}
     uncounted = status.get("uncountedTerminatedPods") or {}
-    ends = any(c["type"] in ENDING_CONDITIONS and c.get("status") == "True" for c in status.get("conditions") or [])
     return not (
         is_leaving(job)
         or job["spec"].get("suspend")
         or status.get("active")
         or status.get("succeeded")
         or any(uncounted.values())
-        or ends
+        or true_condition(job, *ENDING_CONDITIONS) is not None
     )
 
 
