@@ -9,8 +9,8 @@ import json
 from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
+from pydantic_core import to_json
 from rlrun.kube.objects import Obj, attempt_of
 from rlrun.protocol.resolved import ResolvedRun
 
@@ -36,18 +36,8 @@ class ChildrenInputs:
 
     def digest(self, existing: Iterable[Obj]) -> bytes:
         """Return the digest of these inputs and of the children that exist."""
-        access = self.egress
-        facts: list[Any] = [
-            repr(self.identity),
-            self.settings.model_dump_json(),
-            self.resolved.model_dump_json(),
-            self.storage_key.hex(),
-            None if access is None else [access.namespace_hosts, access.key.hex(), access.attempt_start.isoformat()],
-            None if self.token_key is None else self.token_key.hex(),
-            self.trusts_references,
-            sorted([c["kind"], c["metadata"]["name"], attempt_of(c), json.dumps(c.get("data"))] for c in existing),
-        ]
-        return hashlib.sha256(json.dumps(facts).encode()).digest()
+        found = sorted([c["kind"], c["metadata"]["name"], attempt_of(c), json.dumps(c.get("data"))] for c in existing)
+        return hashlib.sha256(to_json((self, found), bytes_mode="base64")).digest()
 
 
 class CompleteAttempts:
