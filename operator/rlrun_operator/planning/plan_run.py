@@ -1,8 +1,7 @@
 """The plan of one reconcile. Pure: the same observation at the same time gives the same plan."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import Protocol
 
 from rlrun.api.run import RLRunSpec
 from rlrun.api.run_status import RLRunStatus
@@ -52,21 +51,9 @@ from rlrun_operator.planning.policies.running.outlived_pods import delete_outliv
 from rlrun_operator.planning.policies.running.phase import report_phase, report_progress
 from rlrun_operator.planning.policies.spec.validation import parse_spec
 
-
-class Policy(Protocol):
-    """One decision about a run with a valid spec that is not being deleted."""
-
-    def __call__(
-        self,
-        observation: RunObservation,
-        status: RLRunStatus,
-        spec: RLRunSpec,
-        settings: OperatorSettings,
-        now: datetime,
-        /,
-    ) -> PlanPart | None:
-        """Return the policy's part of the plan, or None. `status` includes the changes of the policies before it."""
-
+Policy = Callable[[RunObservation, RLRunStatus, RLRunSpec, OperatorSettings, datetime], PlanPart | None]
+"""One decision about a run with a valid spec that is not being deleted. `status` includes the changes of the policies
+before it."""
 
 POLICIES: tuple[Policy, ...] = (
     # The listed artifacts follow S3 in every phase.

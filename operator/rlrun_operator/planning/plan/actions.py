@@ -129,29 +129,38 @@ class StatusChange:
 
 
 @dataclass(frozen=True)
-class PlanPart:
+class Actions:
+    """Actions that policies ask for and that a plan has."""
+
+    logs: tuple[LogCopy, ...] = ()
+    """Logs to copy, within a limited time, before their pods are deleted."""
+    status_first: bool = False
+    """True if the status is written before the deletions, because it is derived from the pods that are deleted."""
+    deletes: tuple[ObjectRef, ...] = ()
+    queue_label: str | None = None
+    """Value of the run's label for Kueue, written before `applies`. None: unchanged."""
+    workload_status: WorkloadStatus | None = None
+    """Status of the run's Workload."""
+    applies: tuple[Obj, ...] = ()
+    """Children. If one is refused, those after it are not written."""
+    writes_children: bool = False
+    """True if `applies` has all missing children of the attempt."""
+    refreshes: tuple[ConfigRefresh, ...] = ()
+    events: tuple[EventRecord, ...] = ()
+    """Events besides those for the changes of the status."""
+    delete_run: bool = False
+    requeue_after: float | None = None
+    """Seconds until the next reconcile; the minimum of all parts counts. None: wait for an event."""
+
+
+@dataclass(frozen=True)
+class PlanPart(Actions):
     """Contribution of one policy to the plan."""
 
     status: StatusChange = field(default_factory=StatusChange)
-    deletes: tuple[ObjectRef, ...] = ()
-    applies: tuple[Obj, ...] = ()
-    refreshes: tuple[ConfigRefresh, ...] = ()
-    logs: tuple[LogCopy, ...] = ()
-    events: tuple[EventRecord, ...] = ()
     artifacts: ArtifactPlan | None = None
-    requeue_after: float | None = None
-    """Seconds until the next reconcile; the minimum of all parts counts. None: no reconcile is needed."""
-    workload_status: WorkloadStatus | None = None
-    """Status of the run's Workload."""
-    queue_label: str | None = None
-    """Value of the run's label for Kueue, written before `applies`. None: unchanged."""
-    status_first: bool = False
-    """True if the status must be written before anything is deleted."""
-    writes_children: bool = False
-    """True if `applies` has all missing children of the attempt."""
     discard_writes: bool = False
     """True if the attempt ends, so that the `applies` and `refreshes` of earlier parts are not needed."""
-    delete_run: bool = False
     final: bool = False
     """True if the policies after this one are skipped."""
 
@@ -179,35 +188,16 @@ class PlanPart:
 
 
 @dataclass(frozen=True)
-class Plan:
-    """All actions of one reconcile, in order. Every step is idempotent; the next reconcile continues after a crash."""
+class Plan(Actions):
+    """All actions of one reconcile. Every step is idempotent; the next reconcile continues after a crash."""
 
     add_finalizer: bool = False
-    logs: tuple[LogCopy, ...] = ()
-    """Logs to copy, within a limited time, before their pods are deleted."""
-    status_first: bool = False
-    """True if the status is written before the deletions, because it is derived from the pods that are deleted."""
-    deletes: tuple[ObjectRef, ...] = ()
-    queue_label: str | None = None
-    """Value of the run's label for Kueue. None: unchanged."""
-    workload_status: WorkloadStatus | None = None
-    """Status of the run's Workload."""
-    applies: tuple[Obj, ...] = ()
-    """Children. If one is refused, those after it are not written."""
-    writes_children: bool = False
-    """True if `applies` has all missing children of the attempt."""
-    refreshes: tuple[ConfigRefresh, ...] = ()
     records_artifacts: bool = False
     """True if `artifact_applies` has all missing objects of checkpoints and adapters."""
     artifact_applies: tuple[Obj, ...] = ()
     artifact_statuses: tuple[Obj, ...] = ()
     status: RLRunStatus | None = None
     """The complete new status. None: unchanged."""
-    events: tuple[EventRecord, ...] = ()
-    """Events besides those for the changes of the status."""
     removals: tuple[ArtifactDeletion, ...] = ()
     purge: RunFilesDeletion | None = None
     remove_finalizer: bool = False
-    delete_run: bool = False
-    requeue_after: float | None = None
-    """Seconds until the next reconcile. None: wait for an event."""

@@ -1,5 +1,6 @@
 """Builder that merges the parts of the policies into one plan."""
 
+from dataclasses import fields
 from datetime import datetime
 
 from rlrun.api.run import RLRunSpec
@@ -7,7 +8,7 @@ from rlrun.api.run_sections.retention import ArtifactPolicy
 from rlrun.api.run_status import RLRunStatus
 from rlrun.constants import FINALIZER
 
-from rlrun_operator.planning.plan.actions import ArtifactPlan, Plan, PlanPart
+from rlrun_operator.planning.plan.actions import Actions, ArtifactPlan, Plan, PlanPart
 from rlrun_operator.planning.plan.observation import RunObservation
 from rlrun_operator.planning.plan.status_builder import apply_change
 
@@ -32,24 +33,16 @@ class PlanBuilder:
         finalizers = observation.run["metadata"].get("finalizers") or []
         deletes_files = spec is not None and spec.artifact_policy is ArtifactPolicy.delete
         artifacts = part.artifacts or ArtifactPlan()
-        logs = {copy.uri: copy for copy in part.logs}
+        actions = {action.name: getattr(part, action.name) for action in fields(Actions)}
+        actions["logs"] = tuple({copy.uri: copy for copy in part.logs}.values())
+        actions["deletes"] = tuple(dict.fromkeys((*artifacts.deletes, *part.deletes)))
         return Plan(
+            **actions,
             add_finalizer=deletes_files and FINALIZER not in finalizers,
-            logs=tuple(logs.values()),
-            status_first=part.status_first,
-            deletes=tuple(dict.fromkeys((*artifacts.deletes, *part.deletes))),
-            queue_label=part.queue_label,
-            workload_status=part.workload_status,
-            applies=part.applies,
-            writes_children=part.writes_children,
-            refreshes=part.refreshes,
             records_artifacts=part.artifacts is not None,
             artifact_applies=tuple(artifacts.applies),
             artifact_statuses=tuple(artifacts.statuses),
             status=self.status,
-            events=part.events,
             removals=tuple(artifacts.removals),
             remove_finalizer=spec is not None and not deletes_files and FINALIZER in finalizers,
-            delete_run=part.delete_run,
-            requeue_after=part.requeue_after,
         )
