@@ -28,9 +28,8 @@ from rlrun_operator import handlers
 from rlrun_operator.cluster.informers import FOLLOWED, Informers
 from rlrun_operator.cluster.runs import RunObjects
 from rlrun_operator.config.settings import OperatorSettings
-from rlrun_operator.controller.admission_queue import AdmissionQueue
+from rlrun_operator.controller.admission_queue import AdmissionQueue, names_local_queue
 from rlrun_operator.controller.applier import Applier
-from rlrun_operator.controller.kueue_queue import KueueQueue, names_local_queue
 from rlrun_operator.controller.models.model_pod_check import ModelPodCheck
 from rlrun_operator.controller.models.model_status import write_model_statuses
 from rlrun_operator.controller.models.weights_caches import sweep_caches
@@ -170,9 +169,8 @@ class Operator:
         authority = await ensure_authority(cluster, self._settings, datetime.now(UTC))
         settings = self._settings.model_copy(update={"storage_server_authority": authority})
         observer = Observer(objects, artifacts, poller, settings, token_key, grant_key)
-        admissions = AdmissionQueue(self._settings, self._queue.add) if self._settings.queue.is_limited else None
-        queue = KueueQueue(self._settings, admissions)
-        reconciler = Reconciler(observer, Applier(cluster, artifacts), settings, queue=queue)
+        admissions = AdmissionQueue(self._settings, self._queue.add)
+        reconciler = Reconciler(observer, Applier(cluster, artifacts), settings, queue=admissions)
         serving = ServingController(objects, observer, settings, token_key)
         informers.listeners.append(functools.partial(self._on_change, informers, serving))
 
@@ -266,7 +264,7 @@ class Operator:
         self,
         cluster: AsyncKubeClient,
         informers: Informers,
-        admissions: AdmissionQueue | None,
+        admissions: AdmissionQueue,
         reconciler: Reconciler,
     ) -> None:
         """Start the workers, and queue all runs periodically.
@@ -286,14 +284,14 @@ class Operator:
             await self._write_models(cluster, informers)
             await asyncio.sleep(self._settings.resync_seconds)
 
-    async def _start_workers(self, informers: Informers, admissions: AdmissionQueue | None) -> None:
+    async def _start_workers(self, informers: Informers, admissions: AdmissionQueue) -> None:
         """Start the workers when all kinds were listed, or reconciles must read for themselves what is missing."""
         try:
             async with asyncio.timeout(LISTS_SECONDS):
                 await informers.until_synced()
         except TimeoutError:
             log.warning("Not all kinds were listed within %.0f s, so each run's objects are", LISTS_SECONDS)
-        if admissions is not None:
+        if self._settings.queue.is_limited:
             # With a queue the operator must know which runs have a place.
             await informers.until_synced(RLRUN)
             listed = [(run, run.read_listed()) for run in informers.runs()]

@@ -6,8 +6,8 @@ from typing import Any
 from rlrun.kube.objects import Obj
 from rlrun_operator.cluster.runs import RunObjects
 from rlrun_operator.config.settings import OperatorSettings
+from rlrun_operator.controller.admission_queue import AdmissionQueue
 from rlrun_operator.controller.applier import Applier
-from rlrun_operator.controller.kueue_queue import KueueQueue
 from rlrun_operator.controller.observer import Observer
 from rlrun_operator.controller.reconciler import AdmissionSource, Reconciler
 from rlrun_operator.planning.plan.observation import RunKey
@@ -57,7 +57,7 @@ class World:
         objects = RunObjects(self.cluster, None if self.feed is None else self.feed.informers, clock)
         observer = Observer(objects, self.artifacts, self.poller, self.settings, storage_key=STORAGE_KEY, clock=clock)
         applier = Applier(objects.cluster, self.artifacts)
-        queue = KueueQueue(self.settings, self.queue)
+        queue = self.queue or AdmissionQueue(self.settings, lambda _: None)
         made = Reconciler(observer, applier, self.settings, self.clock, queue)
         self.kept = None if self.feed is None else made
         return made

@@ -1,4 +1,5 @@
-"""Built-in queue: the one place in the process that decides which runs get a place.
+"""Built-in queue: the one place in the process that decides which runs get a place. Kueue decides about runs that name
+a LocalQueue.
 
 It knows every run that has a place or waits for one: from the list of all runs at the start, then from each reconcile.
 It lists nothing itself. `answer` has no `await`, so that workers get their
@@ -30,6 +31,7 @@ from rlrun_operator.planning.plan.status_builder import is_true
 from rlrun_operator.planning.plan.stored_status import is_finished, read_status
 from rlrun_operator.planning.policies.beginning.admission import EXACT_RUNS_AHEAD
 from rlrun_operator.planning.policies.ending.requeue import may_write
+from rlrun_operator.planning.policies.queue.kueue_admission import kueue_answer
 from rlrun_operator.planning.policies.queue.place_request import may_have_pods, place_request, requests_of_pods
 from rlrun_operator.planning.policies.queue.queue_messages import exceeding_problem, waiting_problem
 from rlrun_operator.planning.policies.queue.queue_order import (
@@ -91,10 +93,14 @@ class AdmissionQueue:
         self._is_changed = True
 
     def answer(self, observation: RunObservation, now: datetime) -> Admission | None:
-        """Return the answer to an observed run. Runs that get a place by it, or come nearer to one, are woken.
+        """Return the answer to an observed run; None: no queue decides about it, or it needs no place.
 
-        Raises PlaceUnconfirmed.
+        Runs that get a place by it, or come nearer to one, are woken. Raises PlaceUnconfirmed.
         """
+        if names_local_queue(observation.run):
+            return kueue_answer(observation, self._settings, now)
+        if not self._settings.queue.is_limited:
+            return None
         key = RunKey(observation.namespace, observation.name)
         # Deleted runs of the same name keep their places until their pods have ended.
         kept = {observation.uid, *_uids_of_pods(observation.pods, now)}
@@ -340,6 +346,11 @@ class AdmissionQueue:
         log.warning("%s keeps a place, with the readable part of its resources: %s", key, error)
         demand = {name: to_millis(resources[name]) for name in self._limits.capacity if name in resources}
         return _Entry(key, metadata["uid"], stored.since or admitted, demand, stored.priority, admitted, True)
+
+
+def names_local_queue(run: Obj) -> bool:
+    """True if Kueue decides about the run."""
+    return bool((run.get("spec") or {}).get("queueName"))
 
 
 def _uids_of_pods(pods: Iterable[Obj], now: datetime) -> set[str]:

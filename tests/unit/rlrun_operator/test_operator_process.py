@@ -10,7 +10,7 @@ from rlrun.kube.objects import Obj
 from rlrun.kube.requests import KubeRequest, dry_run
 from rlrun_operator import operator_process
 from rlrun_operator.cluster.informers import FOLLOWED, Informers, convert
-from rlrun_operator.config.settings import EgressSettings, KueueSettings, SecretRef
+from rlrun_operator.config.settings import EgressSettings, KueueSettings, QueueSettings, SecretRef
 from rlrun_operator.controller.admission_queue import AdmissionQueue
 from rlrun_operator.controller.reconciler import Reconciler
 from rlrun_operator.operator_process import Operator, check_request, count_request, ensure_keys
@@ -150,8 +150,12 @@ def test_only_the_watched_namespaces_are_followed() -> None:
     assert {namespace for kind, namespace in informers._informers if kind.namespaced} == {"one", "two"}
 
 
+LIMITED = SETTINGS.model_copy(update={"queue": QueueSettings(max_runs=9)})
+
+
 async def begun(operator: Operator, informers: Informers, admissions: AdmissionQueue | None = None) -> bool:
     """Return whether the workers have begun after the time for the first lists."""
+    admissions = admissions or AdmissionQueue(operator._settings, operator._queue.add)
     starting = asyncio.create_task(operator._start_workers(informers, admissions))
     await asyncio.sleep(0.05)
     starting.cancel()
@@ -172,17 +176,16 @@ async def test_lists_that_are_refused_stop_the_workers_only_with_a_queue(
     has_queue: bool, is_begun: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(operator_process, "LISTS_SECONDS", 0.01)
-    operator = Operator(SETTINGS)
-    admissions = AdmissionQueue(SETTINGS, operator._queue.add) if has_queue else None
-    assert await begun(operator, Informers(FakeCluster().kube, FOLLOWED), admissions) is is_begun
+    operator = Operator(LIMITED if has_queue else SETTINGS)
+    assert await begun(operator, Informers(FakeCluster().kube, FOLLOWED)) is is_begun
 
 
 async def test_the_queue_begins_with_the_places_in_the_statuses() -> None:
     since = "2026-01-01T00:00:00Z"
     placed = run("placed", "Running", queue={"since": since, "admittedTime": since})
     ended = run("ended", "Completed", queue={"since": since, "admittedTime": since})
-    operator = Operator(SETTINGS)
-    admissions = AdmissionQueue(SETTINGS, operator._queue.add)
+    operator = Operator(LIMITED)
+    admissions = AdmissionQueue(LIMITED, operator._queue.add)
     assert await begun(operator, InformerFeed(FakeCluster(placed, ended, run("done", "Failed"))).informers, admissions)
     assert {entry.uid for entry in admissions._entries.values()} == {"uid-placed", "uid-ended"}
     assert all(entry.admitted_time is not None for entry in admissions._entries.values())
