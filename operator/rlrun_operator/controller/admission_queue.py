@@ -36,10 +36,9 @@ from rlrun_operator.planning.policies.queue.place_request import may_have_pods, 
 from rlrun_operator.planning.policies.queue.queue_messages import exceeding_problem, waiting_problem
 from rlrun_operator.planning.policies.queue.queue_order import (
     Demand,
-    PlacedRun,
+    QueuedRun,
     QueueLimits,
     QueuePosition,
-    WaitingRun,
     exceeded_capacity,
     next_change,
     take_turns,
@@ -53,20 +52,13 @@ OFFER_TIME = timedelta(seconds=OFFER_SECONDS)
 
 
 @dataclass
-class _Entry:
+class _Entry(QueuedRun):
     """One run that has a place or waits for one."""
 
-    key: RunKey
-    uid: str
-    since: datetime
-    demand: Demand | None = None
-    """Requests of the limited resources. None: not known yet."""
-    priority: int = 0
     admitted_time: datetime | None = None
     """None: it waits."""
     is_confirmed: bool = False
     """True if the admission was read from the run's status."""
-    blocked_time: datetime | None = None
     offered_time: datetime | None = None
     """Time since which a waiting run gets a place as soon as it is reconciled."""
     turn: QueuePosition | None = field(default=None, compare=False)
@@ -239,12 +231,8 @@ class AdmissionQueue:
         if not self._is_changed:
             return
         self._is_changed = False
-        placed, waiting = [], []
-        for entry in self._entries.values():
-            if entry.admitted_time is not None:
-                placed.append(PlacedRun(entry.key.namespace, entry.demand))
-            else:
-                waiting.append(_waiting(entry))
+        placed = [entry for entry in self._entries.values() if entry.admitted_time is not None]
+        waiting = [entry for entry in self._entries.values() if entry.admitted_time is None]
         turns = take_turns(placed, waiting, self._limits, now)
         for uid, turn in turns.items():
             self._take(self._entries[uid], turn, now, wakes=uid != keep)
@@ -323,9 +311,9 @@ class AdmissionQueue:
         demand = self._stored_demand(stored)
         if stored is not None and stored.admitted_time is not None:
             since = stored.since or stored.admitted_time
-            return _Entry(key, metadata["uid"], since, demand, stored.priority, stored.admitted_time, True)
+            return _Entry(key, metadata["uid"], since, demand, stored.priority, None, stored.admitted_time, True)
         if stored is not None and stored.since is not None:
-            return _Entry(key, metadata["uid"], stored.since, demand, stored.priority, blocked_time=stored.blocked_time)
+            return _Entry(key, metadata["uid"], stored.since, demand, stored.priority, stored.blocked_time)
         if (began := _beginning(status)) is not None:
             return _Entry(key, metadata["uid"], began, admitted_time=began)
         created = _unseen_since(run, status)
@@ -345,7 +333,7 @@ class AdmissionQueue:
         key, resources = RunKey(metadata["namespace"], metadata["name"]), stored.resources or {}
         log.warning("%s keeps a place, with the readable part of its resources: %s", key, error)
         demand = {name: to_millis(resources[name]) for name in self._limits.capacity if name in resources}
-        return _Entry(key, metadata["uid"], stored.since or admitted, demand, stored.priority, admitted, True)
+        return _Entry(key, metadata["uid"], stored.since or admitted, demand, stored.priority, None, admitted, True)
 
 
 def names_local_queue(run: Obj) -> bool:
@@ -356,18 +344,6 @@ def names_local_queue(run: Obj) -> bool:
 def _uids_of_pods(pods: Iterable[Obj], now: datetime) -> set[str]:
     """Return the uids of the runs whose pods may still run."""
     return {label(pod, RUN_UID_LABEL) for pod in pods if may_write(pod, now)}
-
-
-def _waiting(entry: _Entry) -> WaitingRun:
-    return WaitingRun(
-        entry.uid,
-        entry.key.namespace,
-        entry.key.name,
-        entry.demand,
-        entry.since,
-        entry.priority,
-        entry.blocked_time,
-    )
 
 
 def _arrival(run: Obj, status: RLRunStatus, now: datetime) -> datetime:

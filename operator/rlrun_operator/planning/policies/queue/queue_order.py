@@ -19,6 +19,7 @@ from rlrun.constants import Reason
 
 from rlrun_operator.config.quantities import to_millis
 from rlrun_operator.config.settings import QueueSettings
+from rlrun_operator.planning.plan.observation import RunKey
 
 Demand = Mapping[str, int]
 """Requested resources in thousandths, by name."""
@@ -52,25 +53,16 @@ class QueueLimits:
         return 1 if own is None else own.weight
 
 
-@dataclass(frozen=True)
-class PlacedRun:
-    """A run with a place."""
+@dataclass
+class QueuedRun:
+    """A run that has a place or wants one. The demand of one that wants a place is within the capacity."""
 
-    namespace: str
-    demand: Demand | None
-    """None: unknown yet, so that no run gets a place while the capacity is limited."""
-
-
-@dataclass(frozen=True)
-class WaitingRun:
-    """A run that wants a place. Its demand is within the capacity."""
-
+    key: RunKey
     uid: str
-    namespace: str
-    name: str
-    demand: Demand | None
-    """None: unknown, because the run was not reconciled yet. No later run gets resources before it is known."""
     since: datetime
+    demand: Demand | None = None
+    """None: unknown yet. While the capacity is limited, no run gets a place beside one with a place and an unknown
+    demand, and no later run gets resources before that of one that waits is known."""
     priority: int = 0
     blocked_time: datetime | None = None
     """Time since which it is the first run whose resources are not free."""
@@ -104,9 +96,9 @@ class _Usage:
         for name in self.free:
             self.free[name] -= (demand or {}).get(name, 0)
 
-    def what_lacks(self, run: WaitingRun) -> Reason | None:
-        limit, maximum = self.limits.runs_of(run.namespace), self.limits.settings.max_runs
-        if limit is not None and self.runs[run.namespace] >= limit:
+    def what_lacks(self, run: QueuedRun) -> Reason | None:
+        limit, maximum = self.limits.runs_of(run.key.namespace), self.limits.settings.max_runs
+        if limit is not None and self.runs[run.key.namespace] >= limit:
             return Reason.NAMESPACE_LIMIT_REACHED
         if maximum is not None and self.total >= maximum:
             return Reason.RUN_LIMIT_REACHED
@@ -138,27 +130,27 @@ class _Shares:
 
 
 def take_turns(
-    placed: Iterable[PlacedRun], waiting: Iterable[WaitingRun], limits: QueueLimits, now: datetime
+    placed: Iterable[QueuedRun], waiting: Iterable[QueuedRun], limits: QueueLimits, now: datetime
 ) -> dict[str, QueuePosition]:
     """Return the turn of each waiting run by its uid, in order. Pure, and independent of the order of its arguments."""
     usage, shares = _Usage(limits, free=dict(limits.capacity)), _Shares(limits)
     for one in placed:
-        usage.add(one.namespace, one.demand)
-        shares.add(one.namespace, one.demand)
+        usage.add(one.key.namespace, one.demand)
+        shares.add(one.key.namespace, one.demand)
     turns: dict[str, QueuePosition] = {}
     ahead, has_first_blocked = 0, False
     for run in _in_order(waiting, shares, limits, now):
         lacks = usage.what_lacks(run)
         blocked_time = run.blocked_time
         if lacks is None:
-            usage.add(run.namespace, run.demand)
+            usage.add(run.key.namespace, run.demand)
             turns[run.uid] = QueuePosition(ahead, None)
             continue
         if lacks is Reason.WAITING_FOR_CAPACITY and usage.is_known and not has_first_blocked:
             blocked_time, has_first_blocked = blocked_time or now, True
         keeps = not limits.settings.backfill_seconds or _is_first_of_its_priority(blocked_time, limits, now)
         if keeps and lacks is not Reason.NAMESPACE_LIMIT_REACHED:
-            usage.add(run.namespace, run.demand)
+            usage.add(run.key.namespace, run.demand)
         turns[run.uid] = QueuePosition(ahead, lacks, blocked_time)
         ahead += 1
     return turns
@@ -182,19 +174,17 @@ def _is_first_of_its_priority(blocked_time: datetime | None, limits: QueueLimits
 _Rank = tuple[int, int, datetime, datetime, str]
 
 
-def _in_order(
-    waiting: Iterable[WaitingRun], shares: _Shares, limits: QueueLimits, now: datetime
-) -> Iterable[WaitingRun]:
+def _in_order(waiting: Iterable[QueuedRun], shares: _Shares, limits: QueueLimits, now: datetime) -> Iterable[QueuedRun]:
     """Yield the runs in their order. Each one yielded counts toward the share of its namespace."""
 
-    def rank(run: WaitingRun) -> _Rank:
+    def rank(run: QueuedRun) -> _Rank:
         is_first = _is_first_of_its_priority(run.blocked_time, limits, now)
         first_time = run.blocked_time if is_first and run.blocked_time else run.since
         return (-run.priority, 0 if is_first else 1, first_time, run.since, run.uid)
 
-    by_namespace: defaultdict[str, list[tuple[_Rank, WaitingRun]]] = defaultdict(list)
+    by_namespace: defaultdict[str, list[tuple[_Rank, QueuedRun]]] = defaultdict(list)
     for run in waiting:
-        by_namespace[run.namespace].append((rank(run), run))
+        by_namespace[run.key.namespace].append((rank(run), run))
     heads: list[tuple[int, int, float, datetime, datetime, str, str]] = []
 
     def push(namespace: str) -> None:

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rlrun_operator.config.settings import QueueSettings
+from rlrun_operator.planning.plan.observation import RunKey
 from rlrun_operator.planning.policies.queue.queue_order import (
-    PlacedRun,
+    QueuedRun,
     QueueLimits,
     QueuePosition,
-    WaitingRun,
     exceeded_capacity,
     next_change,
     take_turns,
@@ -34,18 +34,18 @@ def gpus(count: int) -> dict[str, int]:
     return {GPU: count * 1000}
 
 
-def run(name: str, count: int = 1, namespace: str = "a", since: float = 0, **more: Any) -> WaitingRun:
-    return WaitingRun(f"uid-{name}", namespace, name, gpus(count), at(since), **more)
+def run(name: str, count: int = 1, namespace: str = "a", since: float = 0, **more: Any) -> QueuedRun:
+    return QueuedRun(RunKey(namespace, name), f"uid-{name}", at(since), gpus(count), **more)
 
 
-def placed(count: int = 1, namespace: str = "a", times: int = 1) -> list[PlacedRun]:
-    return [PlacedRun(namespace, gpus(count))] * times
+def placed(count: int = 1, namespace: str = "a", times: int = 1) -> list[QueuedRun]:
+    return [run("placed", count, namespace)] * times
 
 
 def turns(
-    in_use: list[PlacedRun], waiting: list[WaitingRun], limited: QueueLimits, now: float = 100
+    in_use: list[QueuedRun], waiting: list[QueuedRun], limited: QueueLimits, now: float = 100
 ) -> dict[str, QueuePosition]:
-    names = {one.uid: one.name for one in waiting}
+    names = {one.uid: one.key.name for one in waiting}
     return {names[uid]: turn for uid, turn in take_turns(in_use, waiting, limited, at(now)).items()}
 
 
@@ -145,14 +145,14 @@ def test_a_blocked_run_whose_namespace_is_at_its_limit_keeps_nothing_from_others
 
 
 def test_nothing_starts_while_the_demand_of_a_running_run_is_unknown() -> None:
-    unknown = [PlacedRun("a", None)]
+    unknown = [QueuedRun(RunKey("a", "placed"), "uid-placed", at(0))]
     found = turns(unknown, [run("next")], limits(8))
     assert (found["next"].waits_for, found["next"].blocked_time) == ("WaitingForCapacity", None)
     assert admitted(turns(unknown, [run("next")], limits(maxRuns=2))) == ["next"], "its number is known"
 
 
 def test_an_unknown_demand_of_an_earlier_run_is_waited_for() -> None:
-    unknown = WaitingRun("uid-unseen", "a", "unseen", None, at(0))
+    unknown = QueuedRun(RunKey("a", "unseen"), "uid-unseen", at(0))
     found = turns([], [unknown, run("later", since=1)], limits(8))
     assert admitted(found) == ["unseen"]
     assert (found["later"].waits_for, found["later"].blocked_time) == ("WaitingForCapacity", None)
@@ -167,7 +167,7 @@ def test_what_no_capacity_has_room_for_is_named() -> None:
 
 
 @st.composite
-def queues(draw: st.DrawFn) -> tuple[QueueLimits, list[PlacedRun], list[WaitingRun]]:
+def queues(draw: st.DrawFn) -> tuple[QueueLimits, list[QueuedRun], list[QueuedRun]]:
     number = st.integers(1, 6)
     namespace = st.sampled_from("abc")
     fields: dict[str, Any] = {"backfillSeconds": draw(st.sampled_from([0, 30, 10**5]))}
@@ -179,7 +179,9 @@ def queues(draw: st.DrawFn) -> tuple[QueueLimits, list[PlacedRun], list[WaitingR
         for n in draw(st.sets(namespace))
     }
     limited = limits(draw(st.none() | st.integers(4, 12)), **fields)
-    in_use = [PlacedRun(draw(namespace), gpus(draw(st.integers(0, 4)))) for _ in range(draw(st.integers(0, 4)))]
+    in_use = [
+        run("placed", namespace=draw(namespace), count=draw(st.integers(0, 4))) for _ in range(draw(st.integers(0, 4)))
+    ]
     waiting = [
         run(
             str(i),
@@ -194,23 +196,23 @@ def queues(draw: st.DrawFn) -> tuple[QueueLimits, list[PlacedRun], list[WaitingR
     return limited, in_use, waiting
 
 
-def runs_by_namespace(in_use: list[PlacedRun]) -> Counter[str]:
-    return Counter(one.namespace for one in in_use)
+def runs_by_namespace(in_use: list[QueuedRun]) -> Counter[str]:
+    return Counter(one.key.namespace for one in in_use)
 
 
-def demand_of(in_use: list[PlacedRun]) -> int:
+def demand_of(in_use: list[QueuedRun]) -> int:
     return sum((one.demand or {})[GPU] for one in in_use)
 
 
 @settings(max_examples=400, deadline=None)
 @given(queues(), st.randoms(use_true_random=False))
 def test_no_limit_is_exceeded_and_the_order_of_arguments_means_nothing(
-    queue: tuple[QueueLimits, list[PlacedRun], list[WaitingRun]], shuffled: random.Random
+    queue: tuple[QueueLimits, list[QueuedRun], list[QueuedRun]], shuffled: random.Random
 ) -> None:
     limited, in_use, waiting = queue
     found = take_turns(in_use, waiting, limited, at(100))
     assert set(found) == {one.uid for one in waiting}
-    after = [*in_use, *(PlacedRun(w.namespace, w.demand) for w in waiting if found[w.uid].waits_for is None)]
+    after = [*in_use, *(w for w in waiting if found[w.uid].waits_for is None)]
     maximum = limited.settings.max_runs
     assert maximum is None or len(after) <= max(maximum, len(in_use))
     before = runs_by_namespace(in_use)
@@ -229,7 +231,7 @@ def test_no_limit_is_exceeded_and_the_order_of_arguments_means_nothing(
 @settings(max_examples=400, deadline=None)
 @given(queues())
 def test_no_run_takes_what_an_earlier_one_waits_for_unless_it_may_pass(
-    queue: tuple[QueueLimits, list[PlacedRun], list[WaitingRun]],
+    queue: tuple[QueueLimits, list[QueuedRun], list[QueuedRun]],
 ) -> None:
     limited, in_use, waiting = queue
     if not limited.capacity:
@@ -262,7 +264,7 @@ def test_every_run_starts_while_others_keep_coming(seed: int, backfill: int) -> 
     names = itertools.count()
     first = [run(f"first-{next(names)}", chance.choice([1, 4, 8]), "a", since=0) for _ in range(6)]
     waiting = {one.uid: one for one in first}
-    running: list[tuple[int, PlacedRun]] = [(10**9, PlacedRun("a", gpus(0)))]
+    running: list[tuple[int, QueuedRun]] = [(10**9, run("placed", 0))]
     for now in range(1, 2000):
         running = [(end, one) for end, one in running if end > now]
         if len(waiting) < 30:
@@ -272,13 +274,11 @@ def test_every_run_starts_while_others_keep_coming(seed: int, backfill: int) -> 
         for uid, turn in found.items():
             one = waiting[uid]
             if turn.waits_for is None:
-                running.append((now + chance.randint(1, 9), PlacedRun(one.namespace, one.demand)))
+                running.append((now + chance.randint(1, 9), one))
                 del waiting[uid]
             else:
-                waiting[uid] = WaitingRun(
-                    uid, one.namespace, one.name, one.demand, one.since, one.priority, turn.blocked_time
-                )
+                one.blocked_time = turn.blocked_time
         assert sum((one.demand or {})[GPU] for _, one in running) <= 8000
         if not any(one.uid in waiting for one in first):
             return
-    raise AssertionError(f"still waiting: {[one.name for one in first if one.uid in waiting]}")
+    raise AssertionError(f"still waiting: {[one.key.name for one in first if one.uid in waiting]}")
