@@ -65,7 +65,7 @@ def access_volume() -> dict[str, Obj]:
 
 def run_engine_with_access(engine: Obj, secret: str) -> Obj:
     """Return the engine of a run, which answers its own run only. `secret` has the token."""
-    # Optional, because attempts that began without tokens have none in their Secret. All requests pass then.
+    # Optional, because a run of an operator without a key of tokens has none in its Secret. All requests pass then.
     token = {"secretKeyRef": {"name": secret, "key": TOKEN_VARIABLE, "optional": True}}
     return _with_access(engine, {TOKEN_VARIABLE: token, ENGINE_KEY_VARIABLE: token})
 

@@ -1,4 +1,4 @@
-"""Tokens of an attempt: those that it began with, whatever the operator has learned since."""
+"""Tokens of an attempt, which stay in its Secret."""
 
 import base64
 from typing import Any
@@ -15,8 +15,8 @@ from tests.support.operator_world import World
 KEY = b"k" * 32
 
 
-def reconciler(world: World, key: bytes | None) -> Reconciler:
-    observer = Observer(RunObjects(world.cluster), world.artifacts, world.poller, world.settings, key)
+def reconciler(world: World) -> Reconciler:
+    observer = Observer(RunObjects(world.cluster), world.artifacts, world.poller, world.settings, KEY)
     applier = Applier(world.cluster.kube, world.artifacts)
     return Reconciler(observer, applier, world.settings, world.clock)
 
@@ -28,22 +28,16 @@ def token_in(world: World) -> str | None:
 
 
 async def test_an_attempt_that_begins_gets_tokens_and_keeps_them(world: World) -> None:
-    await reconciler(world, KEY).reconcile(RunKey("team", "reverse"))
-    await reconciler(world, KEY).reconcile(RunKey("team", "reverse"))
+    await reconciler(world).reconcile(RunKey("team", "reverse"))
+    await reconciler(world).reconcile(RunKey("team", "reverse"))
     assert token_in(world) == run_token(KEY, world.run["metadata"]["uid"])
     del world.cluster.objects["Secret", "team", "reverse-rlrun-token"]
-    await reconciler(world, KEY).reconcile(RunKey("team", "reverse"))
+    await reconciler(world).reconcile(RunKey("team", "reverse"))
     assert token_in(world) == run_token(KEY, world.run["metadata"]["uid"]), "a Secret that was deleted comes back"
 
 
-async def test_an_attempt_that_began_without_tokens_gets_none(world: World) -> None:
-    """Its pods do not ask for them; those that are made again must fit."""
-    await reconciler(world, None).reconcile(RunKey("team", "reverse"))
-    await reconciler(world, None).reconcile(RunKey("team", "reverse"))
-    assert token_in(world) is None
-    del world.cluster.objects["ReplicaSet", "team", "reverse-env-0"]
-    await reconciler(world, KEY).reconcile(RunKey("team", "reverse"))
-    assert token_in(world) is None
-    environment = world.cluster.find("ReplicaSet", "reverse-env-0")
-    assert environment is not None
-    assert "RLRUN_TOKEN" not in str(environment)
+async def test_tokens_that_a_user_removes_come_back(world: World) -> None:
+    await reconciler(world).reconcile(RunKey("team", "reverse"))
+    world.cluster.objects["Secret", "team", "reverse-rlrun-token"]["data"] = {}
+    await reconciler(world).reconcile(RunKey("team", "reverse"))
+    assert token_in(world) == run_token(KEY, world.run["metadata"]["uid"])

@@ -11,7 +11,6 @@ from rlrun.kube.conditions import find_condition, seconds
 from rlrun.kube.kinds import POD_CONTROLLERS
 from rlrun.kube.objects import attempt_of
 from rlrun.kube.pods import is_alive, ready_since, role_of
-from rlrun.protocol.access import TOKEN_VARIABLE
 from rlrun.protocol.problem import Problem
 
 from rlrun_operator.config.settings import OperatorSettings
@@ -114,7 +113,7 @@ def create_children(
     resolved = resolve_run(observation, status, spec, settings)
     if isinstance(resolved, Problem) or not may_have_children(observation):
         return None
-    identity, key = observation.identity(status.attempt), token_key_of(observation, status.attempt)
+    identity, key = observation.identity(status.attempt), observation.token_key
     access = egress_access(observation, settings, status.attempt_start_time or now)
     trusts = has_signed_references(observation, status.attempt, resolved)
     inputs = ChildrenInputs(identity, settings, resolved, observation.storage_key, access, key, trusts)
@@ -172,13 +171,6 @@ def egress_access(
     if settings.egress is None or observation.egress_key is None:
         return None
     return EgressAccess(settings.egress, observation.egress_hosts, observation.egress_key, attempt_start)
-
-
-def token_key_of(observation: RunObservation, attempt: int) -> bytes | None:
-    """Return the key of the run's tokens, or None for an attempt that began without tokens: its processes have none."""
-    existing = [s for s in observation.owned_children("Secret") if attempt_of(s) == attempt]
-    began_without = any(TOKEN_VARIABLE not in (secret.get("data") or {}) for secret in existing)
-    return None if began_without else observation.token_key
 
 
 def _previous_pods_message(observation: RunObservation, attempt: int) -> str:
