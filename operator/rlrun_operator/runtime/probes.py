@@ -5,8 +5,8 @@ import time
 from collections.abc import Callable
 
 from aiohttp import web
-from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from prometheus_client import CollectorRegistry
+from rlrun.service.server import metrics_handler
 
 
 class EventLoopWatchdog:
@@ -39,11 +39,8 @@ def web_app(
         reason = ready()
         return web.Response(text="ok") if reason is None else web.Response(status=503, text=reason)
 
-    async def metrics(_: web.Request) -> web.Response:
-        return web.Response(body=generate_latest(registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
-
     app = web.Application()
     app.router.add_get("/healthz", healthz)
     app.router.add_get("/readyz", readyz)
-    app.router.add_get("/metrics", metrics)
+    app.router.add_get("/metrics", metrics_handler(registry))
     return app

@@ -13,13 +13,14 @@ from rlrun.storage.store import Unreachable
 from rlrun_operator.controller.log_collector import LIMIT_BYTES, LogCollector
 from rlrun_operator.planning.diagnosis.crash_counter import count_restarts
 from rlrun_operator.planning.plan.actions import LogCopy
-from rlrun_operator.planning.policies.ending.log_copies import crash_logs, ended_container_logs, pod_logs
+from rlrun_operator.planning.plan.observation import RunObservation
+from rlrun_operator.planning.policies.ending.log_copies import copy_ended_logs, crash_logs, pod_logs
 
-from tests.support.cluster_objects import pod, terminated
+from tests.support.cluster_objects import pod, run_object, terminated
 from tests.support.fake_artifacts import FakeArtifacts
 from tests.support.fake_cluster import FakeCluster
 from tests.support.fake_kubelet import end_orchestrator
-from tests.support.operator_world import World
+from tests.support.operator_world import SETTINGS, World
 from tests.support.waiting import until
 
 LAYOUT = RunLayout.of("rlrun", "", "team", "uid-1")
@@ -129,7 +130,8 @@ def test_containers_that_never_started_have_no_log() -> None:
 def test_logs_of_ended_containers_in_terminating_pods_are_collected() -> None:
     ended, alive = pod("trainer", deleting=True, state=terminated(0)), pod("inference", deleting=True)
     staying = pod("environment", state=terminated(1))
-    assert [c.pod for c in ended_container_logs(LAYOUT, [ended, alive, staying])] == ["reverse-trainer-x"]
+    observation = RunObservation(run_object(), pods=(ended, alive, staying))
+    assert [c.pod for c in copy_ended_logs(observation, SETTINGS).logs] == ["reverse-trainer-x"]
 
 
 def test_crash_logs_are_those_of_the_crashed_container_instance() -> None:

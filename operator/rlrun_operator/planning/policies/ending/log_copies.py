@@ -27,18 +27,9 @@ def pod_logs(layout: RunLayout, pods: Iterable[Obj]) -> list[LogCopy]:
 def copy_ended_logs(observation: RunObservation, settings: OperatorSettings) -> PlanPart:
     """Copy the logs of ended containers in pods that are being deleted."""
     layout = run_layout(settings, observation.namespace, observation.uid)
-    return PlanPart(logs=tuple(ended_container_logs(layout, observation.own_pods)))
-
-
-def ended_container_logs(layout: RunLayout, pods: Iterable[Obj]) -> list[LogCopy]:
-    """Return copies of the logs of ended containers in pods that are being deleted."""
-    return [
-        _copy(layout, pod, status["name"])
-        for pod in pods
-        if is_leaving(pod)
-        for status in container_statuses(pod)
-        if _ended(status)
-    ]
+    leaving = [pod for pod in observation.own_pods if is_leaving(pod)]
+    copies = [_copy(layout, pod, s["name"]) for pod in leaving for s in container_statuses(pod) if _ended(s)]
+    return PlanPart(logs=tuple(copies))
 
 
 def crash_logs(layout: RunLayout, attempt: int, crashes: Sequence[Crash]) -> list[LogCopy]:

@@ -130,18 +130,9 @@ def _not_started_yet(status: RLRunStatus) -> tuple[ConditionChange, ...]:
 
 
 def _not_started(limit: int, blocking: Problem | None) -> Problem:
-    if blocking is None:
-        return Problem(
-            reason=Reason.START_DEADLINE_EXCEEDED,
-            message=f"The first step did not start within {limit} s (`spec.startDeadlineSeconds`). Check the "
-            "conditions and the logs of the pods, or raise the deadline.",
-        )
-    if blocking.reason == Reason.STARTING:
-        return Problem(
-            reason=Reason.START_DEADLINE_EXCEEDED,
-            message=f"The first step did not start within {limit} s (`spec.startDeadlineSeconds`). {blocking.message}",
-        )
-    return Problem(
-        reason=blocking.reason,
-        message=f"The first step did not start within {limit} s (`spec.startDeadlineSeconds`): {blocking.message}",
-    )
+    what = f"The first step did not start within {limit} s (`spec.startDeadlineSeconds`)"
+    if blocking is not None and blocking.reason != Reason.STARTING:
+        return Problem(reason=blocking.reason, message=f"{what}: {blocking.message}")
+    advice = "Check the conditions and the logs of the pods, or raise the deadline."
+    message = f"{what}. {advice if blocking is None else blocking.message}"
+    return Problem(reason=Reason.START_DEADLINE_EXCEEDED, message=message)

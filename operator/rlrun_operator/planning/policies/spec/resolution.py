@@ -88,7 +88,7 @@ def readable_config(config_map: Obj) -> ResolvedRun | None:
     text = config_text(config_map)
     if len(text) > MAX_CONFIG:
         return None
-    return _parse_cached(text) if len(text) <= MAX_KEPT else _parse(text)
+    return _parse(text) if len(text) <= MAX_KEPT else _parse.__wrapped__(text)
 
 
 def config_error(config_map: Obj) -> str:
@@ -111,10 +111,6 @@ def config_text(config_map: Obj) -> str:
 
 # A reconcile reads the configuration several times. One takes 20 kB, and 0.1 ms to parse.
 @lru_cache(maxsize=128)
-def _parse_cached(text: str) -> ResolvedRun | None:
-    return _parse(text)
-
-
 def _parse(text: str) -> ResolvedRun | None:
     try:
         return ResolvedRun.parse(text)

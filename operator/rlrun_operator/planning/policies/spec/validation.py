@@ -69,8 +69,8 @@ def parse_spec(run: Obj) -> RLRunSpec | Problem:
     was_valid = bool((run.get("status") or {}).get("resolved"))
     text = json.dumps(spec)
     if len(text) <= MAX_KEPT:
-        return _parse_cached(text, was_valid)
-    return check_size(spec, text) or _parse(text, was_valid)
+        return _parse(text, was_valid)
+    return check_size(spec, text) or _parse.__wrapped__(text, was_valid)
 
 
 def readable_part(run: Obj) -> RLRunSpec:
@@ -113,10 +113,6 @@ def json_bytes(value: Any) -> int:
 
 # A reconcile reads the spec several times. One takes 8 kB, and 0.1 ms to parse.
 @lru_cache(maxsize=128)
-def _parse_cached(text: str, was_valid: bool) -> RLRunSpec | Problem:
-    return _parse(text, was_valid)
-
-
 def _parse(text: str, was_valid: bool) -> RLRunSpec | Problem:
     context = ADMITTED if was_valid else None
     try:

@@ -7,17 +7,17 @@ from rlrun_operator.planning.policies.spec.resolution import MAX_CONFIG, MAX_KEP
 
 
 def test_large_configurations_are_not_kept() -> None:
-    before = resolution._parse_cached.cache_info()
+    before = resolution._parse.cache_info()
     for version in range(3):
         assert readable_config({"data": {CONFIG_KEY: f"{version}" + " " * MAX_KEPT}}) is None
-    assert resolution._parse_cached.cache_info() == before
+    assert resolution._parse.cache_info() == before
     assert readable_config({"data": {CONFIG_KEY: "small"}}) is None
-    assert resolution._parse_cached.cache_info() != before
+    assert resolution._parse.cache_info() != before
 
 
 def test_a_configuration_beyond_the_bound_is_not_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
     parsed: list[int] = []
-    monkeypatch.setattr(resolution, "_parse", lambda text: parsed.append(len(text)))
+    monkeypatch.setattr(resolution._parse, "__wrapped__", lambda text: parsed.append(len(text)))
     assert readable_config({"data": {CONFIG_KEY: " " * MAX_CONFIG}}) is None
     assert parsed == [MAX_CONFIG]
     assert readable_config({"data": {CONFIG_KEY: " " * (MAX_CONFIG + 1)}}) is None
