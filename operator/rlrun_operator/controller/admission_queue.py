@@ -93,12 +93,12 @@ class AdmissionQueue:
             return kueue_answer(observation, self._settings, now)
         if not self._settings.queue.is_limited:
             return None
-        key = RunKey(observation.namespace, observation.name)
+        key = _key_of(observation)
         # Deleted runs of the same name keep their places until their pods have ended.
         kept = {observation.uid, *_uids_of_pods(observation.pods, now)}
         for uid in self._others(key, kept, waiting=observation.uid):
             self._give_back(uid, observation)
-        admission = self._answer(key, observation, now)
+        admission = self._answer(observation, now)
         self._refresh(now)
         return admission
 
@@ -125,7 +125,7 @@ class AdmissionQueue:
                 self._remove(entry.uid)
         self._refresh(now)
 
-    def _answer(self, key: RunKey, observation: RunObservation, now: datetime) -> Admission | None:
+    def _answer(self, observation: RunObservation, now: datetime) -> Admission | None:
         uid, status = observation.uid, observation.status
         stored, entry = status.queue, self._entries.get(uid)
         # The status may have a place that was given back already, if the write that removes it failed.
@@ -143,19 +143,19 @@ class AdmissionQueue:
             known = None
         if admitted is not None and known is not None and has_pods and status.attempt_start_time is not None:
             # An attempt with pods keeps its shape.
-            return self._admit(key, uid, status, admitted, known, is_confirmed, observation.priority)
+            return self._admit(observation, admitted, known, is_confirmed=is_confirmed)
         request = place_request(observation, status, self._settings, now)
         if request is None:
             if admitted is not None and has_pods:
                 known = self._limited_resources(requests_of_pods(observation, now)) if known is None else known
-                return self._admit(key, uid, status, admitted, known, is_confirmed, observation.priority)
+                return self._admit(observation, admitted, known, is_confirmed=is_confirmed)
             self._give_back(uid, observation)
             return None
         demand = self._limited_resources(request.total)
         grew = known is not None and any(demand[name] > known.get(name, 0) for name in demand)
         if admitted is not None and (has_pods or not grew):
             kept = known if has_pods and known is not None else demand
-            return self._admit(key, uid, status, admitted, kept, is_confirmed, observation.priority)
+            return self._admit(observation, admitted, kept, is_confirmed=is_confirmed)
         exceeded = exceeded_capacity(demand, self._limits)
         if exceeded:
             self._give_back(uid, observation)
@@ -165,23 +165,17 @@ class AdmissionQueue:
             self._give_back(uid, observation)
             # A place that was never written was given for a demand that is outdated: the run keeps its turn.
             stored, entry = None if is_confirmed else stored, None
-        return self._ask(key, observation, status, stored, entry, demand, now)
+        return self._ask(observation, stored, entry, demand, now)
 
     def _ask(
-        self,
-        key: RunKey,
-        observation: RunObservation,
-        status: RLRunStatus,
-        stored: RunQueue | None,
-        entry: _Entry | None,
-        demand: Demand,
-        now: datetime,
+        self, observation: RunObservation, stored: RunQueue | None, entry: _Entry | None, demand: Demand, now: datetime
     ) -> Admission:
         """Return the answer to a run without a place."""
         uid, priority = observation.uid, observation.priority
         if entry is None:
-            since = (stored.since if stored is not None else None) or _arrival(observation.run, status, now)
-            entry = _Entry(key, uid, since, blocked_time=None if stored is None else stored.blocked_time)
+            known = stored or RunQueue()
+            since = known.since or _arrival(observation, now)
+            entry = _Entry(_key_of(observation), uid, since, blocked_time=known.blocked_time)
         if uid not in self._entries or (entry.demand, entry.priority) != (demand, priority):
             entry.demand, entry.priority = demand, priority
             self._entries[uid] = entry
@@ -190,31 +184,24 @@ class AdmissionQueue:
         turn = entry.turn
         assert turn is not None, "every waiting run has a turn"
         if turn.waits_for is not None:
-            problem = waiting_problem(turn.waits_for, key.namespace, demand, self._limits)
+            problem = waiting_problem(turn.waits_for, observation.namespace, demand, self._limits)
             return Waiting(problem, self._record(entry, turn.runs_ahead))
         entry.admitted_time, entry.offered_time, entry.blocked_time, entry.turn = now, None, None, None
-        log.info("%s has its place after %.0f s", key, seconds(entry.since, now))
+        log.info("%s has its place after %.0f s", entry.key, seconds(entry.since, now))
         return Admitted(self._record(entry, None))
 
     def _admit(
-        self,
-        key: RunKey,
-        uid: str,
-        status: RLRunStatus,
-        admitted: datetime,
-        demand: Demand,
-        is_confirmed: bool,
-        priority: int,
+        self, observation: RunObservation, admitted: datetime, demand: Demand, *, is_confirmed: bool
     ) -> Admitted:
         """Count a run that has a place, and return its answer."""
+        uid, queue = observation.uid, observation.status.queue
         entry = self._entries.get(uid)
         if entry is None:
-            stored = None if status.queue is None else status.queue.since
-            entry = self._entries[uid] = _Entry(key, uid, stored or admitted)
+            entry = self._entries[uid] = _Entry(_key_of(observation), uid, (queue and queue.since) or admitted)
             self._is_changed = True
         if entry.admitted_time is None or entry.demand != demand:
             self._is_changed = True
-        entry.admitted_time, entry.demand, entry.priority = admitted, demand, priority
+        entry.admitted_time, entry.demand, entry.priority = admitted, demand, observation.priority
         entry.is_confirmed, entry.turn, entry.offered_time, entry.blocked_time = is_confirmed, None, None, None
         return Admitted(self._record(entry, None))
 
@@ -346,10 +333,14 @@ def _uids_of_pods(pods: Iterable[Obj], now: datetime) -> set[str]:
     return {label(pod, RUN_UID_LABEL) for pod in pods if may_write(pod, now)}
 
 
-def _arrival(run: Obj, status: RLRunStatus, now: datetime) -> datetime:
+def _key_of(observation: RunObservation) -> RunKey:
+    return RunKey(observation.namespace, observation.name)
+
+
+def _arrival(observation: RunObservation, now: datetime) -> datetime:
     """Return the time since which the run waits: its creation, unless it was seen before and could not begin then."""
-    created = parse_time(run["metadata"].get("creationTimestamp"))
-    return now if status.phase is not None or created is None else min(created, now)
+    created = parse_time(observation.run["metadata"].get("creationTimestamp"))
+    return now if observation.status.phase is not None or created is None else min(created, now)
 
 
 def _unseen_since(run: Obj, status: RLRunStatus) -> datetime | None:
