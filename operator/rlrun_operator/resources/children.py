@@ -9,7 +9,7 @@ from rlrun_operator.resources.access.egress import EgressAccess
 from rlrun_operator.resources.access.run_tokens import token_variables
 from rlrun_operator.resources.access.storage_access import StorageAccess, sign_references
 from rlrun_operator.resources.base.naming import RunIdentity
-from rlrun_operator.resources.environment import environment, environment_entries, wants_egress
+from rlrun_operator.resources.environment import environment, environment_entries
 from rlrun_operator.resources.inference import inference
 from rlrun_operator.resources.network import network_policies
 from rlrun_operator.resources.orchestrator import orchestrator
@@ -39,23 +39,13 @@ def children(
         trusts_references: False if the base model and the checkpoint may not be those that the operator has resolved.
             Pods do not get access to them then.
     """
-    proxy = settings.egress if wants_egress(resolved.spec) else None
     tokens = token_variables(token_key, identity.uid) if token_key else {}
     signature = sign_references(storage_key, identity, resolved) if trusts_references else ""
     objects = [
         service_account(identity),
         secret(identity, identity.token_secret, tokens),
         config_map(identity, resolved, signature),
-        *(
-            network_policies(
-                identity,
-                settings,
-                trainer_nodes=resolved.model.trainer.nodes,
-                proxy=proxy,
-            )
-            if settings.network_policies
-            else []
-        ),
+        *(network_policies(identity, settings, resolved) if settings.network_policies else []),
     ]
     for item in environment_entries(resolved.spec):
         if egress is not None or not item.entry.egress:

@@ -20,37 +20,26 @@ from rlrun.constants import (
     Role,
 )
 from rlrun.kube.objects import Obj
+from rlrun.protocol.resolved import ResolvedRun
 
-from rlrun_operator.config.settings import ClusterDns, EgressSettings, OperatorSettings
+from rlrun_operator.config.settings import ClusterDns, OperatorSettings
 from rlrun_operator.resources.base.naming import RunIdentity
+from rlrun_operator.resources.environment import wants_egress
 
 SERVER_LABELS = {"app.kubernetes.io/name": "rlrun", "app.kubernetes.io/component": "server"}
 """Labels of the pods of rlrun-server, as the chart makes them."""
 
 
-def network_policies(
-    identity: RunIdentity,
-    settings: OperatorSettings,
-    *,
-    trainer_nodes: int,
-    proxy: EgressSettings | None = None,
-) -> list[Obj]:
-    """Return the policy of user code, that of the run's other processes, and those of trainers and engines.
-
-    Args:
-        identity: Names and labels of the run.
-        settings: Settings of the operator, whose pods may read the orchestrator's status.
-        trainer_nodes: Number of the trainer's pods. Several have a policy of their own, because they use dynamic ports.
-        proxy: The egress proxy if an environment of the run uses it.
-    """
+def network_policies(identity: RunIdentity, settings: OperatorSettings, resolved: ResolvedRun) -> list[Obj]:
+    """Return the policy of user code, that of the run's other processes, and those of trainers and engines."""
     orchestrator, environments, engines, trainers = (
         {"podSelector": {"matchLabels": identity.selector(role)}}
         for role in (Role.orchestrator, Role.environment, Role.inference, Role.trainer)
     )
     system = _system(settings)
     outside: list[Obj] = []
-    if proxy is not None:
-        proxies = {**system, "podSelector": {"matchLabels": {"app.kubernetes.io/component": proxy.component}}}
+    if settings.egress is not None and wants_egress(resolved.spec):
+        proxies = {**system, "podSelector": {"matchLabels": {"app.kubernetes.io/component": settings.egress.component}}}
         outside = [{"to": [proxies], "ports": _tcp(EGRESS_PORT)}]
     user_code = _policy(
         identity,
@@ -73,7 +62,8 @@ def network_policies(
         ],
     )
     policies = [user_code, processes]
-    if trainer_nodes > 1:
+    if resolved.model.trainer.nodes > 1:
+        # Several pods of a trainer use dynamic ports.
         policies.append(_policy(identity, identity.trainer, [Role.trainer], [{"from": [trainers]}]))
     rules = model_egress(settings)
     if rules is not None:

@@ -83,11 +83,10 @@ class ServingController:
             self._known.add(key)
             self._queue.add(key)
 
-    def queue_all(self, namespace: str | None = None) -> None:
-        """Queue all known pools, of one or of all namespaces."""
+    def queue_all(self) -> None:
+        """Queue all known pools."""
         for key in self._known:
-            if namespace in (None, key.namespace):
-                self._queue.add(key)
+            self._queue.add(key)
 
     def jobs(self) -> list[Coroutine[Any, Any, None]]:
         """Return the coroutines to run while this process is the leader."""
