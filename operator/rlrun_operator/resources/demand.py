@@ -2,10 +2,9 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
-from rlrun.constants import Role
 from rlrun.kube.kinds import POD_CONTROLLERS
 from rlrun.kube.objects import Obj
 from rlrun.protocol.resolved import ResolvedRun
@@ -23,33 +22,15 @@ NO_KEY = bytes(32)
 """Key of grants that are never used."""
 
 
-@dataclass(frozen=True)
-class PodSet:
-    """Pods of one workload of a run, which are all alike."""
-
-    role: Role
-    component: str
-    count: int
-    template: Obj
-    """Template of the pods, as in the workload."""
-
-
-def pod_sets(identity: RunIdentity, settings: OperatorSettings, resolved: ResolvedRun) -> list[PodSet]:
-    """Return the pods of one attempt. The templates have no valid grants for rlrun-server and the egress proxy."""
+def workloads(identity: RunIdentity, settings: OperatorSettings, resolved: ResolvedRun) -> list[Obj]:
+    """Return the ReplicaSets and Jobs of one attempt, without valid grants for rlrun-server and the egress proxy."""
     storage = StorageAccess.of_run(identity, settings, resolved, NO_KEY)
-    by_role = [(Role.trainer, trainer(identity, settings, resolved, storage))]
-    by_role.append((Role.inference, inference(identity, settings, resolved, storage)))
+    made = [*trainer(identity, settings, resolved, storage), *inference(identity, settings, resolved, storage)]
     for item in environment_entries(resolved.spec):
         plain = replace(item, entry=item.entry.model_copy(update={"egress": []}))
-        by_role.append((Role.environment, environment(identity, settings, resolved, plain)))
-    by_role.append((Role.orchestrator, orchestrator(identity, settings, resolved, storage)))
-    return [
-        PodSet(role, component, obj["spec"].get("replicas", obj["spec"].get("parallelism", 1)), obj["spec"]["template"])
-        for role, objects in by_role
-        for obj in objects
-        if obj["kind"] in POD_CONTROLLERS
-        for component in [obj["spec"]["template"]["metadata"]["labels"]["rlrun.dev/component"]]
-    ]
+        made += environment(identity, settings, resolved, plain)
+    made += orchestrator(identity, settings, resolved, storage)
+    return [obj for obj in made if obj["kind"] in POD_CONTROLLERS]
 
 
 def pod_requests(spec: Mapping[str, Any]) -> dict[str, int]:

@@ -38,7 +38,7 @@ from rlrun_operator.resources.models.gpu_container import gpu_checks
 from rlrun_operator.resources.models.model_caches import CACHE_DIR, cache_env, cache_volume
 from rlrun_operator.resources.models.model_caches import VOLUME as CACHE
 from rlrun_operator.resources.models.model_variables import role_variables
-from rlrun_operator.resources.models.model_volumes import cache_claim, model_storage, weights
+from rlrun_operator.resources.models.model_volumes import model_storage, weights
 
 STARTUP_SECONDS = 2700
 """Time limit in seconds for loading, compiling and capturing graphs of a large model."""
@@ -201,7 +201,7 @@ def inference(
 ) -> list[Obj]:
     """Return the ReplicaSet and the headless Service of the inference replicas."""
     shape = resolved.model.inference
-    model = weights(settings, resolved.model.source, shape, storage, claim=cache_claim(resolved.model))
+    model = weights(settings, resolved.model, shape, storage)
     client = storage.client(StorageRole.inference)
     kind = policy_kind(resolved)
     vllm = engine(settings, resolved.model, engine_args(resolved), kind, model.mount)

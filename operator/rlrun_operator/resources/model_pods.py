@@ -4,10 +4,11 @@ from rlrun.api.model import RLModelSpec
 from rlrun.api.run import RLRunSpec
 from rlrun.constants import Role
 from rlrun.kube.objects import Obj
+from rlrun.kube.pods import role_of
 
 from rlrun_operator.config.settings import OperatorSettings
 from rlrun_operator.resources.base.naming import RunIdentity
-from rlrun_operator.resources.demand import pod_sets
+from rlrun_operator.resources.demand import workloads
 from rlrun_operator.resources.platform import resolve
 
 
@@ -19,10 +20,10 @@ def model_pods(settings: OperatorSettings, model: RLModelSpec) -> list[Obj]:
     identity = RunIdentity(settings.lease_namespace, "check", "check", 1, 1)
     run = RLRunSpec.model_validate({"model": model.id, "env": [{"id": "check/check"}]})
     pods = []
-    for pod_set in pod_sets(identity, settings, resolve(identity, settings, run, model, None)):
-        if pod_set.role in (Role.trainer, Role.inference):
-            template = pod_set.template
-            metadata = {**template["metadata"], "name": f"{pod_set.role}-check", "namespace": settings.lease_namespace}
+    for obj in workloads(identity, settings, resolve(identity, settings, run, model, None)):
+        role, template = role_of(obj), obj["spec"]["template"]
+        if role in (Role.trainer, Role.inference):
+            metadata = {**template["metadata"], "name": f"{role}-check", "namespace": settings.lease_namespace}
             spec = {**template["spec"], "serviceAccountName": "default"}
             pods.append({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
     return pods

@@ -51,7 +51,7 @@ from rlrun_operator.resources.inference import (
     lora_args,
     serve_args,
 )
-from rlrun_operator.resources.models.model_volumes import cache_claim, model_storage, weights
+from rlrun_operator.resources.models.model_volumes import model_storage, weights
 from rlrun_operator.resources.network import SERVER_LABELS, build_policy, model_egress, scrapes
 from rlrun_operator.resources.platform import secret, service_account
 
@@ -208,7 +208,7 @@ def pool_deployment(
 ) -> Obj:
     """Return the Deployment of the engines. It does not contain the adapters, so that a new one restarts nothing."""
     shape, serving = model.inference, settings.serving
-    base = weights(settings, model.source, shape, storage, claim=cache_claim(model))
+    base = weights(settings, model, shape, storage)
     # The grant comes with the order of adapters: in a variable, a new adapter would restart the engine.
     client = storage.client(StorageRole.serving, with_grant=False)
     lora = [*lora_args(model, serving.max_loras), "--max-cpu-loras", str(max(serving.max_cpu_loras, serving.max_loras))]

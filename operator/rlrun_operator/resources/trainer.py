@@ -32,7 +32,7 @@ from rlrun_operator.resources.models.gpu_container import gpu_checks, with_gpu_v
 from rlrun_operator.resources.models.model_caches import CACHE_DIR, cache_env, cache_volume
 from rlrun_operator.resources.models.model_caches import VOLUME as CACHE
 from rlrun_operator.resources.models.model_variables import role_variables
-from rlrun_operator.resources.models.model_volumes import cache_claim, model_storage, weights
+from rlrun_operator.resources.models.model_volumes import model_storage, weights
 
 STARTUP_SECONDS = 2700
 """Time limit in seconds for loading tens of billions of parameters onto the GPUs."""
@@ -76,7 +76,7 @@ def trainer(
     shape = resolved.model.trainer
     together = shape.nodes > 1
     grace = shape.termination_grace_period_seconds or settings.termination_grace_period_seconds.trainer
-    model = weights(settings, resolved.model.source, shape, storage, claim=cache_claim(resolved.model))
+    model = weights(settings, resolved.model, shape, storage)
     client = storage.client(StorageRole.trainer, storage.references(resolved.warm_start_from))
     main = container(
         "trainer",

@@ -64,15 +64,14 @@ def is_cache_claim(name: str) -> bool:
     return re.fullmatch(f"{CLAIM_PREFIX}[0-9a-f]{{16}}", name) is not None
 
 
-def weights(
-    settings: OperatorSettings, source: str, shape: Pods, storage: StorageAccess, *, claim: str | None = None
-) -> ModelVolume:
-    """Return the volume for `source`: hf://owner/name@COMMIT, s3://bucket/path, pvc://claim/path or
+def weights(settings: OperatorSettings, model: RLModelSpec, shape: Pods, storage: StorageAccess) -> ModelVolume:
+    """Return the volume for the model's source: hf://owner/name@COMMIT, s3://bucket/path, pvc://claim/path or
     oci://repository@DIGEST/path.
 
-    Claims are in the namespace of the pods; `claim` has the weights already. The fetcher gets the variables of the
-    Hugging Face Hub in the `env` of `shape` (HF_TOKEN, HF_ENDPOINT), if the model is there.
+    Claims are in the namespace of the pods; that of a cache has the weights already. The fetcher gets the variables of
+    the Hugging Face Hub in the `env` of `shape` (HF_TOKEN, HF_ENDPOINT), if the model is there.
     """
+    source, claim = model.source, cache_claim(model)
     if source.startswith("pvc://"):
         named, _, path = source.removeprefix("pvc://").partition("/")
         return ModelVolume([], {VOLUME: _claim_volume(named)}, _mount_of(path))

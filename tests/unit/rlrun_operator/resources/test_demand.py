@@ -4,8 +4,10 @@ from collections import Counter
 from typing import Any
 
 from rlrun.api.model import RLModelSpec
+from rlrun.kube.pods import component_of
+from rlrun_operator.kueue.workload import pod_count
 from rlrun_operator.resources.base.naming import RunIdentity
-from rlrun_operator.resources.demand import pod_requests, pod_sets
+from rlrun_operator.resources.demand import pod_requests, workloads
 from rlrun_operator.resources.platform import resolve
 
 from tests.support.cluster_objects import model_object
@@ -20,11 +22,12 @@ def demand(model: dict[str, Any], **spec: Any) -> tuple[dict[str, int], dict[str
     """Pods by component, and what all of them request."""
     parsed = RLModelSpec.model_validate(model_object(**model)["spec"], by_alias=True, by_name=False)
     resolved = resolve(IDENTITY, SETTINGS, run_spec(**spec), parsed, None)
-    sets = pod_sets(IDENTITY, SETTINGS, resolved)
+    found = workloads(IDENTITY, SETTINGS, resolved)
     total: Counter[str] = Counter()
-    for pods in sets:
-        total.update({name: pods.count * millis for name, millis in pod_requests(pods.template["spec"]).items()})
-    return {s.component: s.count for s in sets}, dict(total)
+    for obj in found:
+        requests = pod_requests(obj["spec"]["template"]["spec"])
+        total.update({name: pod_count(obj) * millis for name, millis in requests.items()})
+    return {component_of(obj): pod_count(obj) for obj in found}, dict(total)
 
 
 def test_all_replicas_nodes_and_environments_count() -> None:

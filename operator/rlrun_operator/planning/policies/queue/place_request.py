@@ -8,10 +8,11 @@ from datetime import datetime
 
 from rlrun.api.run_status import RLRunStatus
 from rlrun.kube.kinds import REPLICA_SET
-from rlrun.kube.pods import role_of
+from rlrun.kube.pods import component_of, role_of
 from rlrun.protocol.problem import Problem
 
 from rlrun_operator.config.settings import OperatorSettings
+from rlrun_operator.kueue.workload import pod_count
 from rlrun_operator.planning.plan.observation import RunObservation
 from rlrun_operator.planning.plan.status_builder import apply_change
 from rlrun_operator.planning.policies.beginning.weights_cache import awaits_weights
@@ -20,7 +21,7 @@ from rlrun_operator.planning.policies.ending.requeue import may_write
 from rlrun_operator.planning.policies.running.attempts import attempt_start
 from rlrun_operator.planning.policies.spec.resolution import resolve_run
 from rlrun_operator.planning.policies.spec.validation import parse_spec
-from rlrun_operator.resources.demand import pod_requests, pod_sets
+from rlrun_operator.resources.demand import pod_requests, workloads
 
 
 @dataclass(frozen=True)
@@ -57,10 +58,10 @@ def place_request(
     if isinstance(resolved, Problem) or awaits_weights(observation, status.attempt, resolved):
         return None
     components: dict[str, Counter[str]] = {}
-    for pods in pod_sets(observation.identity(status.attempt), settings, resolved):
-        requests = components.setdefault(pods.component, Counter())
-        for name, millis in pod_requests(pods.template["spec"]).items():
-            requests[name] += pods.count * millis
+    for obj in workloads(observation.identity(status.attempt), settings, resolved):
+        requests = components.setdefault(component_of(obj), Counter())
+        for name, millis in pod_requests(obj["spec"]["template"]["spec"]).items():
+            requests[name] += pod_count(obj) * millis
     return PlaceRequest(components)
 
 
