@@ -14,18 +14,16 @@ from rlrun.kube.conditions import find_condition
 from rlrun.kube.objects import attempt_of
 
 from rlrun_operator.config.settings import OperatorSettings
-from rlrun_operator.planning.diagnosis.readiness import closed_readiness
 from rlrun_operator.planning.plan.actions import ConditionChange, PlanPart, StatusChange
 from rlrun_operator.planning.plan.admission import Admitted, Refused, Waiting
 from rlrun_operator.planning.plan.observation import RunObservation
-from rlrun_operator.planning.plan.status_builder import reason_fields
 from rlrun_operator.planning.policies.children.child_selection import active_workloads, workloads_to_delete_after_pause
 from rlrun_operator.planning.policies.ending.requeue import requeue_after_finish
 from rlrun_operator.planning.policies.ending.run_endings import (
-    NOT_FINISHED,
     attempt_end,
     delete_children,
     delete_workloads,
+    pause_change,
 )
 from rlrun_operator.planning.policies.running.attempts import attempt_withdrawn
 from rlrun_operator.planning.policies.running.deadlines import plan_waiting
@@ -44,18 +42,15 @@ def report_place(observation: RunObservation, status: RLRunStatus) -> PlanPart:
         is_new = status.queue is None or status.queue.admitted_time is None
         change = ConditionChange(ConditionType.ADMITTED, True, Reason.ADMITTED)
         return PlanPart(status=StatusChange((change,), {"queue": admission.queue}), status_first=is_new)
-    if isinstance(admission, Waiting):
-        problem, queue = admission.problem, _with_known_number(admission.queue, status.queue)
-        change = ConditionChange(ConditionType.ADMITTED, False, problem.reason, problem.message)
-        return PlanPart(status=StatusChange((change,), {"queue": queue}))
-    if isinstance(admission, Refused):
+    if admission is not None:
         problem = admission.problem
         change = ConditionChange(ConditionType.ADMITTED, False, problem.reason, problem.message)
-        return PlanPart(status=StatusChange((change,), {"queue": None}))
-    if find_condition(status, ConditionType.ADMITTED) is None:
+    elif find_condition(status, ConditionType.ADMITTED) is not None:
+        change = ConditionChange(ConditionType.ADMITTED, False, Reason.NOT_QUEUED)
+    else:
         return PlanPart()
-    change = ConditionChange(ConditionType.ADMITTED, False, Reason.NOT_QUEUED)
-    return PlanPart(status=StatusChange((change,), {"queue": None}))
+    queue = _with_known_number(admission.queue, status.queue) if isinstance(admission, Waiting) else None
+    return PlanPart(status=StatusChange((change,), {"queue": queue}))
 
 
 def may_have_children(observation: RunObservation) -> bool:
@@ -84,14 +79,7 @@ def wait_for_place(
     problem = admission.problem
     queued = PlanPart(
         status=(StatusChange() if began is None else attempt_withdrawn(status)).then(
-            StatusChange(
-                (
-                    ConditionChange("Running", False, problem.reason),
-                    *closed_readiness(status, Reason.NOT_STARTED, None),
-                    *NOT_FINISHED,
-                ),
-                {"phase": Phase.queued, **reason_fields(problem)},
-            )
+            pause_change(status, Phase.queued, problem, Reason.NOT_STARTED, {})
         ),
         requeue_after=requeue_after_finish(observation, now, settings.poll_seconds),
         final=True,
@@ -108,14 +96,7 @@ def end_attempt_without_place(
         return None
     problem = admission.problem
     ended = PlanPart(
-        status=StatusChange(
-            (
-                ConditionChange("Running", False, problem.reason),
-                *closed_readiness(status, Reason.NOT_STARTED, None),
-                *NOT_FINISHED,
-            ),
-            {"phase": Phase.queued, **attempt_end(status, now), **reason_fields(problem)},
-        ),
+        status=pause_change(status, Phase.queued, problem, Reason.NOT_STARTED, attempt_end(status, now)),
         requeue_after=settings.poll_seconds,
         status_first=True,
         discard_writes=True,

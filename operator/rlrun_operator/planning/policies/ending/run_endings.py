@@ -80,19 +80,21 @@ def plan_suspended(
         message="`spec.suspend` is true. Set it to false to continue from the newest checkpoint.",
     )
     suspended = PlanPart(
-        status=StatusChange(
-            (
-                ConditionChange("Running", False, Reason.SUSPENDED),
-                *closed_readiness(status, Reason.SUSPENDED, None),
-                *NOT_FINISHED,
-            ),
-            {"phase": Phase.suspended, **attempt_end(status, now), **reason_fields(problem)},
-        ),
+        status=pause_change(status, Phase.suspended, problem, Reason.SUSPENDED, attempt_end(status, now)),
         requeue_after=requeue_after_finish(observation, now, settings.poll_seconds),
         final=True,
     )
     workloads = workloads_to_delete_after_pause(observation)
     return delete_children(observation, settings, workloads).then(suspended)
+
+
+def pause_change(
+    status: RLRunStatus, phase: Phase, problem: Problem, readiness: Reason, fields: StatusFields
+) -> StatusChange:
+    """Return the change of a run that has no pods for a while. `readiness`: reason of the conditions of its roles."""
+    running = ConditionChange("Running", False, problem.reason)
+    conditions = (running, *closed_readiness(status, readiness, None), *NOT_FINISHED)
+    return StatusChange(conditions, {"phase": phase, **fields, **reason_fields(problem)})
 
 
 def plan_outcome(
