@@ -301,7 +301,4 @@ class HttpOrchestratorClient(OrchestratorClient):
             return watch.on_failure(error, due, self._clock())
 
     def _asking(self, key: RunKey) -> str:
-        return f"{self._url(key)}?{SINCE}="
-
-    def _url(self, key: RunKey) -> str:
-        return self._template.format(namespace=key.namespace, name=key.name)
+        return f"{self._template.format(namespace=key.namespace, name=key.name)}?{SINCE}="

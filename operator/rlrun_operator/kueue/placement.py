@@ -76,13 +76,7 @@ def _place(child: Obj, placed: Mapping[str, Placement]) -> Obj:
     made = copy.deepcopy(child)
     template = made["spec"]["template"]
     metadata, spec = template["metadata"], template["spec"]
-    own = Placement(
-        spec.get("nodeSelector") or {},
-        tuple(spec.get("tolerations") or ()),
-        metadata.get("labels") or {},
-        metadata.get("annotations") or {},
-    )
-    merged = _merge(name, [own, placed[name]])
+    merged = _merge(name, [_placement_in(spec, metadata), placed[name]])
     metadata["labels"] = dict(merged.labels)
     if merged.annotations:
         metadata["annotations"] = dict(merged.annotations)
@@ -102,12 +96,17 @@ def _updates(workload: Obj, name: str) -> Iterable[Placement]:
     for check in (workload.get("status") or {}).get("admissionChecks") or []:
         for update in check.get("podSetUpdates") or []:
             if update.get("name") == name:
-                yield Placement(
-                    update.get("nodeSelector") or {},
-                    tuple(update.get("tolerations") or ()),
-                    update.get("labels") or {},
-                    update.get("annotations") or {},
-                )
+                yield _placement_in(update, update)
+
+
+def _placement_in(spec: Obj, metadata: Obj) -> Placement:
+    """Return the placement with the fields of a pod's `spec` and `metadata`, which an update has in one object."""
+    return Placement(
+        spec.get("nodeSelector") or {},
+        tuple(spec.get("tolerations") or ()),
+        metadata.get("labels") or {},
+        metadata.get("annotations") or {},
+    )
 
 
 def _merge(name: str, parts: Sequence[Placement]) -> Placement:

@@ -25,7 +25,7 @@ from rlrun.storage.layout import RunLayout, S3Uri
 
 from rlrun_operator.config.settings import OperatorSettings
 from rlrun_operator.resources.base.naming import OwnerIdentity, RunIdentity
-from rlrun_operator.resources.environment import EnvironmentEntry, environment_entries
+from rlrun_operator.resources.environment import environment_entries
 
 REQUIRED_KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
 CREDENTIAL_KEYS = (*REQUIRED_KEYS, "AWS_SESSION_TOKEN")
@@ -107,10 +107,6 @@ def is_in_own_folder(artifact: Obj, settings: OperatorSettings) -> bool:
     return "/" not in uid and ".." not in uid and spec["uri"] == str(own)
 
 
-def _environment_url(identity: RunIdentity, item: EnvironmentEntry) -> str:
-    return f"http://{identity.service_host(identity.environment(item.index, item.use))}:{ENVIRONMENT_PORT}"
-
-
 def resolve(
     identity: RunIdentity,
     settings: OperatorSettings,
@@ -138,7 +134,7 @@ def resolve(
                     EnvironmentEndpoint(
                         name=item.entry.effective_name,
                         id=item.entry.package_id,
-                        url=_environment_url(identity, item),
+                        url=f"http://{identity.service_host(identity.child(item.component))}:{ENVIRONMENT_PORT}",
                         use=EnvironmentUse(item.use),
                     )
                     for item in environment_entries(spec)

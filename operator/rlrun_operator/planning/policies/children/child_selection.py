@@ -91,20 +91,14 @@ def _drop_unknown_fields(new: Any, old: Any) -> Any:
 
 def refreshes(applies: Iterable[Obj], observation: RunObservation) -> list[ConfigRefresh]:
     """Return the refreshes of the pods that mount a ConfigMap about to change."""
-    changed = (c for c in applies if c["kind"] == "ConfigMap" and _exists(c, observation))
+    existing = {(c["metadata"]["name"], attempt_of(c)) for c in observation.owned_children("ConfigMap")}
+    changed = (c for c in applies if c["kind"] == "ConfigMap" and (c["metadata"]["name"], attempt_of(c)) in existing)
     return [
         ConfigRefresh(pod["metadata"]["name"], pod["metadata"]["uid"], digest_of(config["data"]))
         for config in changed
         for pod in observation.pods_of(attempt_of(config))
         if role_of(pod) == "orchestrator" and is_alive(pod)
     ]
-
-
-def _exists(config: Obj, observation: RunObservation) -> bool:
-    name, attempt = config["metadata"]["name"], attempt_of(config)
-    return any(
-        c["metadata"]["name"] == name and attempt_of(c) == attempt for c in observation.owned_children("ConfigMap")
-    )
 
 
 def stale_children(observation: RunObservation, attempt: int) -> tuple[list[ObjectRef], bool]:
