@@ -3,7 +3,6 @@
 import time
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
-from typing import Any
 
 from rlrun.api.run_status import RLRunStatus
 from rlrun.constants import RUN_UID_LABEL, ConditionType, Reason
@@ -58,58 +57,53 @@ class KueueObserver:
             workloads = await objects.list(WORKLOAD, metadata["namespace"], labels, is_fresh=is_fresh)
         except ApiError as error:
             return KueueObservation(problem=_explain(error, "Workloads"))
-        parts = await self._priority(run, self._settings.kueue.priority_classes)
+        priority = await self._priority(run, self._settings.kueue.priority_classes)
+        flavors: dict[str, Obj] | Problem = {}
         for workload in workloads:
-            if holds(workload, "Admitted") and not holds(workload, "Finished"):
-                parts |= await self._flavors(workload)
-        return KueueObservation(workloads=tuple(workloads), **parts)
+            if holds(workload, "Admitted") and not holds(workload, "Finished") and not isinstance(flavors, Problem):
+                flavors = await self._flavors(workload)
+        return KueueObservation(tuple(workloads), flavors, priority)
 
-    async def _flavors(self, workload: Obj) -> dict[str, Any]:
+    async def _flavors(self, workload: Obj) -> dict[str, Obj] | Problem:
         flavors: dict[str, Obj] = {}
         try:
             for name in flavor_names(workload):
                 flavor = await self._read_cached(RESOURCE_FLAVOR, name)
                 if flavor is None:
-                    return {
-                        "flavor_problem": _unavailable(
-                            f"Kueue admitted the run in the ResourceFlavor {name}, which does not exist, so the "
-                            "operator does not know where the pods belong. Ask the platform team to create it again."
-                        )
-                    }
+                    return _unavailable(
+                        f"Kueue admitted the run in the ResourceFlavor {name}, which does not exist, so the operator "
+                        "does not know where the pods belong. Ask the platform team to create it again."
+                    )
                 flavors[name] = flavor
         except ApiError as error:
-            return {"flavor_problem": _explain(error, "ResourceFlavors")}
-        return {"flavors": flavors}
+            return _explain(error, "ResourceFlavors")
+        return flavors
 
-    async def _priority(self, run: Obj, allowed: Sequence[str]) -> dict[str, Any]:
+    async def _priority(self, run: Obj, allowed: Sequence[str]) -> WorkloadPriority | Problem | None:
         name = label(run, PRIORITY_LABEL)
         kind = WORKLOAD_PRIORITY_CLASS
         if name and not is_listed(name, allowed):
-            return {
-                "priority_problem": Problem(
-                    reason=Reason.PRIORITY_CLASS_NOT_ALLOWED,
-                    message=f"The label {PRIORITY_LABEL} of the run names the WorkloadPriorityClass {name!r}, which "
-                    f"runs may not use. Allowed: {', '.join(allowed) or 'none'}. Change or remove the label.",
-                )
-            }
+            return Problem(
+                reason=Reason.PRIORITY_CLASS_NOT_ALLOWED,
+                message=f"The label {PRIORITY_LABEL} of the run names the WorkloadPriorityClass {name!r}, which runs "
+                f"may not use. Allowed: {', '.join(allowed) or 'none'}. Change or remove the label.",
+            )
         if not name:
             name, kind = str((run.get("spec") or {}).get("priorityClassName") or ""), PRIORITY_CLASS
         if not name or (kind is PRIORITY_CLASS and not is_listed(name, self._settings.priority_classes)):
             # A class that runs must not use is a problem of the spec, which is found with its other references.
-            return {}
+            return None
         try:
             obj = await self._read_cached(kind, name)
         except ApiError as error:
-            return {"priority_problem": _explain(error, kind.kind)}
+            return _explain(error, kind.kind)
         if obj is None:
-            return {
-                "priority_problem": Problem(
-                    reason=Reason.QUEUE_MISCONFIGURED,
-                    message=f"The {kind.kind} {name} does not exist, so the run has no priority in the queue. Name "
-                    "another one, or ask the platform team to create it.",
-                )
-            }
-        return {"priority": WorkloadPriority(kind.kind, name, int(obj.get("value") or 0))}
+            return Problem(
+                reason=Reason.QUEUE_MISCONFIGURED,
+                message=f"The {kind.kind} {name} does not exist, so the run has no priority in the queue. Name another "
+                "one, or ask the platform team to create it.",
+            )
+        return WorkloadPriority(kind.kind, name, int(obj.get("value") or 0))
 
     async def _read_cached(self, kind: ResourceKind, name: str) -> Obj | None:
         known = self._known.get((kind.kind, name))

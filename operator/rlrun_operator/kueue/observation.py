@@ -15,13 +15,9 @@ class KueueObservation:
 
     workloads: tuple[Obj, ...] = ()
     """All Workloads of the run."""
-    flavors: Mapping[str, Obj] = field(default_factory=dict)
-    """ResourceFlavors of the admitted Workload, by name."""
-    priority: WorkloadPriority | None = None
-    """Priority of the run. None: it names no class."""
-    priority_problem: Problem | None = None
-    """Reason why the run's class of priority cannot be used."""
-    flavor_problem: Problem | None = None
-    """Reason why `flavors` is not complete."""
+    flavors: Mapping[str, Obj] | Problem = field(default_factory=dict)
+    """ResourceFlavors of the admitted Workload, by name, or the reason why they are not complete."""
+    priority: WorkloadPriority | Problem | None = None
+    """Priority of the run, or the reason why its class cannot be used. None: it names no class."""
     problem: Problem | None = None
     """Reason why the Workloads are unknown. Nothing else is set then."""

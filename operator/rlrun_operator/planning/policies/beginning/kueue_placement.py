@@ -20,9 +20,10 @@ def place_children(observation: RunObservation, desired: Sequence[Obj]) -> list[
     kueue = observation.kueue
     if kueue is None:
         return list(desired)
-    problem = kueue.problem or kueue.flavor_problem
-    if problem is not None:
-        return problem
+    if kueue.problem is not None:
+        return kueue.problem
+    if isinstance(kueue.flavors, Problem):
+        return kueue.flavors
     workload = admitted_workload(observation)
     if workload is None or any(name not in kueue.flavors for name in flavor_names(workload)):
         return Problem(

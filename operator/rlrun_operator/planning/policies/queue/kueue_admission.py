@@ -49,8 +49,8 @@ def kueue_answer(observation: RunObservation, settings: OperatorSettings, now: d
     decision = _decision(observation, status, spec, settings, now)
     if decision is None:
         return None
-    if stage is Stage.QUEUED and decision.action is Action.WAIT and kueue.priority_problem is not None:
-        return Refused(kueue.priority_problem)
+    if stage is Stage.QUEUED and decision.action is Action.WAIT and isinstance(kueue.priority, Problem):
+        return Refused(kueue.priority)
     if decision.action is Action.START and decision.workload is not None:
         return Admitted(_place(decision.workload, status, now))
     if decision.problem is not None:
@@ -81,7 +81,7 @@ def update_workload(
     decision = _decision(observation, observation.new_status(), spec, settings, now)
     if decision is None:
         return PlanPart()
-    create = decision.create if kueue.priority_problem is None else None
+    create = None if isinstance(kueue.priority, Problem) else decision.create
     writes = bool(create or decision.deletes or decision.status)
     waits = isinstance(observation.admission, Waiting | Refused)
     queue = str(spec.queue_name)
@@ -151,7 +151,8 @@ def _build_workload(
         return None
     identity, access = observation.identity(coming.attempt), egress_access(observation, settings, now)
     made = children(identity, settings, resolved, observation.storage_key, egress=access)
-    return workload(identity, str(spec.queue_name), made, observation.kueue.priority)
+    priority = observation.kueue.priority
+    return workload(identity, str(spec.queue_name), made, None if isinstance(priority, Problem) else priority)
 
 
 def _clear_refusal(decision: Decision, status: RLRunStatus) -> StatusChange:
