@@ -223,25 +223,15 @@ def http_probes(port: str, *, startup_seconds: int, ready_path: str = "/readyz",
     Liveness fails after five minutes without an answer: on a busy node a healthy container may not answer for one
     minute, and a restart costs more than the wait.
     """
+
+    def probe(path: str, *, period: int, timeout: int, failures: int) -> Obj:
+        times = {"periodSeconds": period, "timeoutSeconds": timeout, "failureThreshold": failures}
+        return {"httpGet": {"path": path, "port": port}, **times}
+
     return {
-        "startupProbe": {
-            "httpGet": {"path": live_path, "port": port},
-            "periodSeconds": 2,
-            "timeoutSeconds": 5,
-            "failureThreshold": max(1, startup_seconds // 2),
-        },
-        "livenessProbe": {
-            "httpGet": {"path": live_path, "port": port},
-            "periodSeconds": 10,
-            "timeoutSeconds": 10,
-            "failureThreshold": 30,
-        },
-        "readinessProbe": {
-            "httpGet": {"path": ready_path, "port": port},
-            "periodSeconds": 2,
-            "timeoutSeconds": 5,
-            "failureThreshold": 3,
-        },
+        "startupProbe": probe(live_path, period=2, timeout=5, failures=max(1, startup_seconds // 2)),
+        "livenessProbe": probe(live_path, period=10, timeout=10, failures=30),
+        "readinessProbe": probe(ready_path, period=2, timeout=5, failures=3),
     }
 
 
