@@ -99,38 +99,27 @@ def readiness_conditions(
     A pod's problem comes first, because it is closer to the cause than what other processes wait for. `unreachable`:
     problem of an orchestrator that does not answer.
     """
-    blame = {} if unreachable is None else {"orchestrator": unreachable}
-    return tuple(
-        _role_condition(role, components, pods, problems, waiting_for, blame.get(role))
-        for role, components in wanted.items()
-    )
 
+    def condition(role: str, components: Mapping[str, int]) -> ConditionChange:
+        kind = CONDITION_OF[role]
+        pod_problem = next((p.problem for p in problems if p.role == role), None)
+        if pod_problem:
+            return ConditionChange(kind, False, pod_problem.reason, pod_problem.message)
+        if waiting_for and blamed_role(waiting_for) == role:
+            return ConditionChange(kind, False, waiting_for.reason, waiting_for.message)
+        missing = {
+            name: count - ready
+            for name, count in components.items()
+            if (ready := sum(is_ready(p) for p in pods if component_of(p) == name)) < count
+        }
+        if missing:
+            names = ", ".join(f"{name} ({count})" if count > 1 else name for name, count in sorted(missing.items()))
+            return ConditionChange(kind, False, Reason.STARTING, f"Waiting for pods to become ready: {names}")
+        if unreachable and role == "orchestrator":
+            return ConditionChange(kind, False, unreachable.reason, unreachable.message)
+        return ConditionChange(kind, True, Reason.READY)
 
-def _role_condition(
-    role: str,
-    components: Mapping[str, int],
-    pods: Sequence[Obj],
-    problems: Sequence[PodProblem],
-    waiting_for: Problem | None,
-    unreachable: Problem | None,
-) -> ConditionChange:
-    kind = CONDITION_OF[role]
-    pod_problem = next((p for p in problems if p.role == role), None)
-    if pod_problem:
-        return ConditionChange(kind, False, pod_problem.problem.reason, pod_problem.problem.message)
-    if waiting_for and blamed_role(waiting_for) == role:
-        return ConditionChange(kind, False, waiting_for.reason, waiting_for.message)
-    missing = {
-        name: count - ready
-        for name, count in components.items()
-        if (ready := sum(is_ready(p) for p in pods if component_of(p) == name)) < count
-    }
-    if missing:
-        names = ", ".join(f"{name} ({count})" if count > 1 else name for name, count in sorted(missing.items()))
-        return ConditionChange(kind, False, Reason.STARTING, f"Waiting for pods to become ready: {names}")
-    if unreachable:
-        return ConditionChange(kind, False, unreachable.reason, unreachable.message)
-    return ConditionChange(kind, True, Reason.READY)
+    return tuple(condition(role, components) for role, components in wanted.items())
 
 
 def closed_readiness(status: RLRunStatus, reason: str, problem: Problem | None) -> tuple[ConditionChange, ...]:

@@ -41,7 +41,7 @@ def resolve_run(
     references = resolve_references(spec, observation, settings)
     if isinstance(references, Problem):
         return references
-    return resolve(identity, settings, spec, references.model, references.warm_start_from, packages)
+    return resolve(identity, settings, spec, *references, packages)
 
 
 def resolved_values(resolved: ResolvedRun) -> ResolvedValues:

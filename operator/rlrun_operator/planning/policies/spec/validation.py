@@ -4,7 +4,6 @@ Each check returns a `Problem` with a remedy. None of them is final, because a m
 """
 
 import json
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import Any
@@ -50,14 +49,6 @@ UNREADABLE = {
 """Values in place of fields that this version cannot read, if they are required or their default would end the run."""
 LAST_EVALUATION = {"eval", "maxSteps"}
 """Fields that lengthen the stall deadline after the last step: without them it is not known."""
-
-
-@dataclass(frozen=True)
-class Resolution:
-    """Objects that the spec refers to."""
-
-    model: RLModelSpec
-    warm_start_from: str | None = None
 
 
 def parse_spec(run: Obj) -> RLRunSpec | Problem:
@@ -126,8 +117,8 @@ def _parse(text: str, was_valid: bool) -> RLRunSpec | Problem:
 
 def resolve_references(
     spec: RLRunSpec, observation: RunObservation, settings: OperatorSettings
-) -> Resolution | Problem:
-    """Return the resolved references, or the first problem found."""
+) -> tuple[RLModelSpec, str | None] | Problem:
+    """Return the model, and the URI of the checkpoint to start from, or the first problem found."""
     problem = check_namespace(observation.namespace)
     if problem:
         return problem
@@ -152,7 +143,7 @@ def resolve_references(
     )
     if problem:
         return problem
-    return Resolution(model, warm_start)
+    return model, warm_start
 
 
 def check_namespace(namespace: str) -> Problem | None:
