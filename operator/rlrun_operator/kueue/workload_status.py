@@ -124,14 +124,10 @@ def _set(status: Obj, workload: Obj, kind: str, value: bool, reason: str, messag
         "status": text,
         "reason": reason,
         "message": shorten(message),
-        "lastTransitionTime": old["lastTransitionTime"] if old.get("status") == text else _stamp(now),
+        "lastTransitionTime": old["lastTransitionTime"] if old.get("status") == text else f"{now:%Y-%m-%dT%H:%M:%SZ}",
         "observedGeneration": int(workload["metadata"].get("generation") or 0),
     }
     status["conditions"] = [*(c for c in status["conditions"] if c["type"] != kind), changed]
-
-
-def _stamp(now: datetime) -> str:
-    return f"{now:%Y-%m-%dT%H:%M:%SZ}"
 
 
 def _apply_status(workload: Obj, status: Obj, manager: str) -> WorkloadStatus:

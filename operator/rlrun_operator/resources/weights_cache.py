@@ -152,10 +152,12 @@ def cache_objects(
     identity: CacheIdentity, settings: OperatorSettings, model: RLModelSpec, storage_key: bytes
 ) -> list[Obj]:
     """Return the objects of the cache, dependencies first."""
+    metadata, pods = identity.metadata(identity.name), {"matchLabels": identity.selector()}
     return [
         _claim(identity, model),
         service_account(identity),
-        *([_network_policy(identity, settings)] if settings.network_policies else []),
+        # No connection to the Job's pods is admitted, and theirs are limited as those of a trainer.
+        *([build_policy(metadata, pods, [], model_egress(settings))] if settings.network_policies else []),
         _job(identity, settings, model, storage_key),
     ]
 
@@ -172,12 +174,6 @@ def _claim(identity: CacheIdentity, model: RLModelSpec) -> Obj:
         "metadata": identity.metadata(identity.name),
         "spec": spec,
     }
-
-
-def _network_policy(identity: CacheIdentity, settings: OperatorSettings) -> Obj:
-    """Return the policy that admits no connection to the Job's pods, and limits theirs as it does a trainer's."""
-    pods = {"matchLabels": identity.selector()}
-    return build_policy(identity.metadata(identity.name), pods, [], model_egress(settings))
 
 
 def _job(identity: CacheIdentity, settings: OperatorSettings, model: RLModelSpec, storage_key: bytes) -> Obj:

@@ -82,7 +82,10 @@ async def write_model_statuses(
             runs_of_model = used[model["spec"]["id"]]
             status = model_status(model, runs_of_model, to_clock(now), caches, checked, counts_caches=counts_caches)
             if status != model.get("status"):
-                await cluster.apply_status(_status_object(model, status))
+                # The uid makes the API server reject the status if the model was deleted and created again.
+                metadata = {"name": name, "uid": model["metadata"]["uid"]}
+                written = {"apiVersion": API_VERSION, "kind": "RLModel", "metadata": metadata, "status": status}
+                await cluster.apply_status(written)
         except ApiError as error:
             log.warning("The API server rejected the status of RLModel %s; retrying later: %s", name, error)
         except Exception:
@@ -181,9 +184,3 @@ def _warnings(model: RLModelSpec, *, was_warned: bool) -> list[ConditionChange]:
         "`valueFrom.secretKeyRef` instead of `value`, and replace the credential: users may have read it."
     )
     return [ConditionChange(ConditionType.WARNINGS, True, Reason.CREDENTIAL_IN_CLEAR_TEXT, message)]
-
-
-def _status_object(model: Obj, status: Obj) -> Obj:
-    # The uid makes the API server reject the status if the model was deleted and created again.
-    metadata = {"name": model["metadata"]["name"], "uid": model["metadata"]["uid"]}
-    return {"apiVersion": API_VERSION, "kind": "RLModel", "metadata": metadata, "status": status}

@@ -37,7 +37,8 @@ def progress_change(status: RLRunStatus, report: RunStatus) -> StatusFields:
     new = Progress(
         step=report.step,
         max_steps=report.max_steps,
-        reward=_round_reward(report.reward),
+        # Four digits, since kubectl prints the number as it is; the metrics have the exact value.
+        reward=None if report.reward is None else round(report.reward, 4),
         policy_version=report.policy_version,
         eta_seconds=None if report.eta_seconds is None else round(report.eta_seconds),
         last_step_time=report.last_step_time.replace(microsecond=0) if report.last_step_time else None,
@@ -53,11 +54,6 @@ def progress_change(status: RLRunStatus, report: RunStatus) -> StatusFields:
     if shown is None or _ended_counts(report.groups) != _ended_counts(shown) or moved:
         fields["groups"] = Groups(**report.groups.model_dump())
     return fields
-
-
-def _round_reward(reward: float | None) -> float | None:
-    """Round to four digits, since kubectl prints the number as it is; the metrics have the exact value."""
-    return None if reward is None else round(reward, 4)
 
 
 def _ended_counts(groups: GroupCounts | Groups) -> tuple[int, int, int, int]:

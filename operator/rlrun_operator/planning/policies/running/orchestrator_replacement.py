@@ -45,7 +45,7 @@ def replace_orchestrator(
     if seconds(parse_time(job["metadata"].get("creationTimestamp")), now) < STABLE_SECONDS:
         return None
     pods = [p for p in observation.pods_of(status.attempt) if role_of(p) == Role.orchestrator]
-    newest = max(pods, key=_creation, default=None)
+    newest = max(pods, key=lambda pod: str(pod["metadata"].get("creationTimestamp") or ""), default=None)
     if any(is_alive(p) for p in pods) or (newest is not None and not _was_stable(newest)):
         return None
     resolved = resolve_run(observation, status, spec, settings)
@@ -85,10 +85,6 @@ def builds_same(
     storage = StorageAccess.of_run(identity, settings, resolved, observation.storage_key)
     built = orchestrator(identity, settings, resolved, storage)[0]
     return annotation(built, HASH_ANNOTATION) == annotation(job, HASH_ANNOTATION)
-
-
-def _creation(pod: Obj) -> str:
-    return str(pod["metadata"].get("creationTimestamp") or "")
 
 
 def _was_stable(pod: Obj) -> bool:
