@@ -191,22 +191,20 @@ class HttpOrchestratorClient(OrchestratorClient):
         if watch is not None:
             self.forget(key)
         if self._shares.take(key.namespace) is not Room.free:
-            return await self._poll_once(key, token)
-        watch = self._begin(key, token)
-        assert watch.first is not None
+            # It is not watched.
+            asked = _Watch(token)
+            await self._read(self._http, self._asking(key), asked)
+            return asked.last_answer()
+        watch = self._watches[key] = _Watch(token)
+        watch.first = asyncio.create_task(self._read(self._http, self._asking(key), watch))
+        watch.task = asyncio.create_task(self._follow(key, watch, watch.first), name=f"status of {key}")
+        WATCHED_ORCHESTRATORS.set(len(self._watches))
         await asyncio.wait({watch.first}, timeout=None if is_fresh else FIRST_SECONDS)
         if not watch.first.done():
             watch.is_relied_on = True
         elif not watch.first.cancelled():
             watch.first.result()  # raises an error of the operator itself
         return watch.last_answer()
-
-    def _begin(self, key: RunKey, token: str | None) -> _Watch:
-        watch = self._watches[key] = _Watch(token)
-        watch.first = asyncio.create_task(self._read(self._http, self._asking(key), watch))
-        watch.task = asyncio.create_task(self._follow(key, watch, watch.first), name=f"status of {key}")
-        WATCHED_ORCHESTRATORS.set(len(self._watches))
-        return watch
 
     async def _refresh(self, key: RunKey, watch: _Watch) -> None:
         """Poll a watched orchestrator immediately. Raises RequestError if no request has been answered since.
@@ -219,12 +217,6 @@ class HttpOrchestratorClient(OrchestratorClient):
         except RequestError:
             if watch.report is before:
                 raise
-
-    async def _poll_once(self, key: RunKey, token: str | None) -> RunStatus:
-        """Ask an orchestrator that is not watched. Raises RequestError."""
-        asked = _Watch(token)
-        await self._read(self._http, self._asking(key), asked)
-        return asked.last_answer()
 
     @override
     def is_watched(self, key: RunKey) -> bool:

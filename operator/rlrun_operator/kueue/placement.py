@@ -5,7 +5,7 @@ nodeSelector, as Kueue does it for its own kinds.
 """
 
 import copy
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -52,13 +52,15 @@ def placements(workload: Obj, flavors: Mapping[str, Obj]) -> dict[str, Placement
         PlacementConflict: Flavors or admission checks contradict each other.
     """
     by_component: dict[str, Placement] = {}
+    checks = (workload.get("status") or {}).get("admissionChecks") or []
+    updates = [update for check in checks for update in check.get("podSetUpdates") or []]
     for assignment in _assignments(workload):
         name = str(assignment["name"])
         specs = [flavors[f].get("spec") or {} for f in dict.fromkeys((assignment.get("flavors") or {}).values())]
         parts = [
             Placement({}, (), {POD_SET_LABEL: name}),
             *(Placement(s.get("nodeLabels") or {}, tuple(s.get("tolerations") or ())) for s in specs),
-            *_updates(workload, name),
+            *(_placement_in(u, u) for u in updates if u.get("name") == name),
         ]
         by_component[name] = _merge(name, parts)
     return by_component
@@ -90,13 +92,6 @@ def _place(child: Obj, placed: Mapping[str, Placement]) -> Obj:
 def _assignments(workload: Obj) -> list[Obj]:
     admission: Mapping[str, Any] = (workload.get("status") or {}).get("admission") or {}
     return list(admission.get("podSetAssignments") or [])
-
-
-def _updates(workload: Obj, name: str) -> Iterable[Placement]:
-    for check in (workload.get("status") or {}).get("admissionChecks") or []:
-        for update in check.get("podSetUpdates") or []:
-            if update.get("name") == name:
-                yield _placement_in(update, update)
 
 
 def _placement_in(spec: Obj, metadata: Obj) -> Placement:

@@ -110,10 +110,13 @@ class WorkQueue(Generic[K]):
 
     def add(self, key: K, priority: Priority = Priority.EVENT) -> None:
         """Queue the key for the next free worker. Progress leaves the time for which the key is scheduled as it is."""
-        if priority is Priority.PROGRESS:
-            self._add_progress(key, self._clock() + priority.value)
-        else:
-            self._add(key, self._clock() + priority.value)
+        since = self._clock() + priority.value
+        if priority is not Priority.PROGRESS:
+            self._add(key, since)
+        elif key not in self._queued:
+            # A reconcile of a queued key shows the progress, too.
+            self._progress.add(key)
+            self._enqueue(key, since)
 
     def add_after(self, key: K, seconds: float, priority: Priority = Priority.EVENT) -> None:
         """Schedule the key in `seconds`, unless it is scheduled earlier. The highest priority counts."""
@@ -179,12 +182,6 @@ class WorkQueue(Generic[K]):
         self._progress.discard(key)
         _, scheduled = self._due.pop(key, (since, since))
         self._enqueue(key, min(since, scheduled))
-
-    def _add_progress(self, key: K, since: float) -> None:
-        """Queue the key for its progress, unless it is queued: its reconcile then shows the progress, too."""
-        if key not in self._queued:
-            self._progress.add(key)
-            self._enqueue(key, since)
 
     def _enqueue(self, key: K, since: float) -> None:
         place = (since, next(self._ids))

@@ -44,8 +44,10 @@ def kueue_answer(observation: RunObservation, settings: OperatorSettings, now: d
     spec = _readable_spec(observation)
     stage = stage_of(observation, status, spec, now)
     if kueue.problem is not None:
-        kept = None if stage is Stage.QUEUED else _recorded_admission(status)
-        return kept if kept is not None or stage is Stage.ACTIVE else Refused(kueue.problem)
+        # A run that was admitted keeps the place that it had when its Workload was last readable.
+        if stage is not Stage.QUEUED and status.queue is not None and status.queue.admitted_time is not None:
+            return Admitted(status.queue)
+        return None if stage is Stage.ACTIVE else Refused(kueue.problem)
     decision = _decision(observation, status, spec, settings, now)
     if decision is None:
         return None
@@ -174,11 +176,6 @@ def _kept_place(observation: RunObservation, decision: Decision) -> StatusChange
         return StatusChange()
     message = f"The Workload {decision.workload['metadata']['name']} keeps the run's place in the queue."
     return StatusChange((ConditionChange(ConditionType.ADMITTED, False, Reason.WAITING_FOR_QUOTA, message),))
-
-
-def _recorded_admission(status: RLRunStatus) -> Admission | None:
-    """Return the place that the run had when its Workload was last readable."""
-    return Admitted(status.queue) if status.queue is not None and status.queue.admitted_time is not None else None
 
 
 def _place(held: Obj, status: RLRunStatus, now: datetime) -> RunQueue:
