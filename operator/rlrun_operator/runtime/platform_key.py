@@ -5,6 +5,7 @@ import binascii
 import secrets
 from collections.abc import Mapping
 
+from rlrun.constants import CONFLICT
 from rlrun.kube.async_client import AsyncKubeClient
 from rlrun.kube.errors import ApiError
 from rlrun.kube.kinds import SECRET
@@ -13,7 +14,6 @@ from rlrun.protocol.signed_text import MIN_KEY_BYTES
 
 KEY = "key"
 KEY_BYTES = 32
-CONFLICT = 409
 
 
 class KeyInvalid(Exception):

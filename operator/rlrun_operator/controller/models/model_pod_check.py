@@ -1,17 +1,21 @@
 """Check of the pods of an RLModel by the API server, before a run needs them."""
 
 from rlrun.api.model import RLModelSpec
-from rlrun.constants import ConditionType, Reason
+from rlrun.api.run import RLRunSpec
+from rlrun.constants import ConditionType, Reason, Role
 from rlrun.kube.async_client import AsyncKubeClient
 from rlrun.kube.errors import ApiError
 from rlrun.kube.objects import Obj
+from rlrun.kube.pods import role_of
 from rlrun.kube.references import find_model
 from rlrun.kube.refusals import find_refusal
 from rlrun.protocol.problem import Problem
 
 from rlrun_operator.config.settings import OperatorSettings
 from rlrun_operator.planning.plan.actions import ConditionChange
-from rlrun_operator.resources.model_pods import model_pods
+from rlrun_operator.resources.base.naming import RunIdentity
+from rlrun_operator.resources.demand import workloads
+from rlrun_operator.resources.platform import resolve
 
 UNASKED = ("exceeded quota", "cannot create resource", "does not support dry run")
 """Parts of refusals that say nothing about the pod: quota and rights in the operator's namespace, and webhooks."""
@@ -47,6 +51,23 @@ class ModelPodCheck:
             return _explain(spec, pod, error)
         self._accepted[uid] = generation
         return ConditionChange(ConditionType.POD_TEMPLATE_VALID, True, Reason.VALID)
+
+
+def model_pods(settings: OperatorSettings, model: RLModelSpec) -> list[Obj]:
+    """Return a pod of the trainer and one of the engines, in the operator's namespace.
+
+    They have the namespace's default ServiceAccount, because that of a run does not exist.
+    """
+    identity = RunIdentity(settings.lease_namespace, "check", "check", 1, 1)
+    run = RLRunSpec.model_validate({"model": model.id, "env": [{"id": "check/check"}]})
+    pods = []
+    for obj in workloads(identity, settings, resolve(identity, settings, run, model, None)):
+        role, template = role_of(obj), obj["spec"]["template"]
+        if role in (Role.trainer, Role.inference):
+            metadata = {**template["metadata"], "name": f"{role}-check", "namespace": settings.lease_namespace}
+            spec = {**template["spec"], "serviceAccountName": "default"}
+            pods.append({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
+    return pods
 
 
 def _explain(model: RLModelSpec, pod: Obj, error: ApiError) -> ConditionChange:

@@ -5,9 +5,8 @@ from typing import Any
 import pytest
 from rlrun.api.model import RLModelSpec
 from rlrun.kube.errors import ApiError
-from rlrun_operator.controller.models.model_pod_check import ModelPodCheck
+from rlrun_operator.controller.models.model_pod_check import ModelPodCheck, model_pods
 from rlrun_operator.controller.models.model_status import write_model_statuses
-from rlrun_operator.resources.model_pods import model_pods
 
 from tests.support.clocks import Clock
 from tests.support.cluster_objects import model_object
