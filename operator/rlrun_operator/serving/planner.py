@@ -187,7 +187,8 @@ def _finish(
         states.add(assessment.state)
         new = _status(adapter, assessment, pool.key, now)
         old = {k: v for k, v in (adapter.get("status") or {}).items() if k in FIELDS}
-        if new != old and not _never_deployed(new, old):
+        never_deployed = not old and new == {"deploymentState": DeploymentState.not_deployed.value}
+        if new != old and not never_deployed:
             statuses.append(_object(adapter, new))
             if assessment.state is not state_of(adapter):
                 events += [(adapter, event) for event in _events(assessment, new)]
@@ -215,10 +216,6 @@ def _status(adapter: Obj, assessment: DeploymentAssessment, identity: PoolIdenti
         "deploymentSecret": identity.api_key_secret if served else None,
     }
     return {k: v for k, v in status.items() if v is not None}
-
-
-def _never_deployed(new: dict[str, Any], old: dict[str, Any]) -> bool:
-    return not old and new == {"deploymentState": DeploymentState.not_deployed.value}
 
 
 def _events(assessment: DeploymentAssessment, status: dict[str, Any]) -> list[EventRecord]:

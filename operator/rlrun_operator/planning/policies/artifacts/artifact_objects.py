@@ -216,15 +216,8 @@ def artifact_object(observation: RunObservation, spec: RLRunSpec, artifact: Obse
         },
     }
     if spec.artifact_policy is ArtifactPolicy.delete:
-        metadata["ownerReferences"] = [
-            {
-                "apiVersion": API_VERSION,
-                "kind": "RLRun",
-                "name": observation.name,
-                "uid": observation.uid,
-                "controller": True,
-            }
-        ]
+        owner = observation.identity(0).owner_reference()
+        metadata["ownerReferences"] = [{k: v for k, v in owner.items() if k != "blockOwnerDeletion"}]
     return {
         "apiVersion": API_VERSION,
         "kind": artifact.kind,
