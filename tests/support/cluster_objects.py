@@ -57,6 +57,34 @@ def source_secret(**data: str) -> Obj:
     }
 
 
+def checkpoint_object(
+    name: str, step: int, uri: str, *, run: str = "reverse", uid: str = "uid-1", phase: str = "Ready", **more: Any
+) -> Obj:
+    """A checkpoint of a run. `more`: fields of its status."""
+    labels = {"rlrun.dev/run-uid": uid}
+    return {
+        "apiVersion": "rlrun.dev/v1alpha1",
+        "kind": "RLCheckpoint",
+        "metadata": {"name": name, "namespace": "team", "uid": name, "labels": labels},
+        "spec": {"runName": run, "runUid": uid, "model": "tiny/model", "step": step, "uri": uri},
+        "status": {"phase": phase, **more},
+    }
+
+
+def event_object(uid: str, reason: str, message: str, at: str = "2026-01-01T00:00:00Z", kind: str = "Warning") -> Obj:
+    """An Event about the object with this uid."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"name": f"{uid}.{message}", "namespace": "team", "creationTimestamp": at},
+        "involvedObject": {"uid": uid},
+        "type": kind,
+        "reason": reason,
+        "message": message,
+        "lastTimestamp": at,
+    }
+
+
 def hub_secret(
     value: str = "hf_token", *, name: str = "hub", key: str = "token", labels: dict[str, str] | None = None
 ) -> Obj:

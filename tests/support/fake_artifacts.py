@@ -33,13 +33,19 @@ class FakeArtifacts:
         self.files: dict[str, bytes] = {}
         self.problem: Problem | None = None
         self.purged: list[RunFilesDeletion] = []
-        self.crash_on_delete = False
+        self.errors: dict[str, Exception] = {}
+        """What methods raise, by their names."""
         self.lists = 0
+
+    def _fail(self, method: str) -> None:
+        if method in self.errors:
+            raise self.errors[method]
 
     async def check(self, variables: Mapping[str, str], bucket: str) -> Problem | None:
         return self.problem
 
     async def list(self, variables: Mapping[str, str], layout: RunLayout, ready: Sizes) -> list[ObservedArtifact]:
+        self._fail("list")
         self.lists += 1
         found = []
         for folder, kind in FOLDER_KINDS.items():
@@ -56,14 +62,18 @@ class FakeArtifacts:
         return found
 
     async def verify(self, variables: Mapping[str, str], uri: str) -> str | None:
+        self._fail("verify")
         return self.broken.get(uri)
 
     async def put(self, variables: Mapping[str, str], uri: str, data: bytes) -> None:
+        self._fail("put")
         self.files[uri] = data
 
     async def delete(self, variables: Mapping[str, str], uri: str) -> None:
+        self._fail("delete")
         self.folders.pop(uri, None)
 
     async def purge(self, variables: Mapping[str, str], purge: RunFilesDeletion) -> None:
+        self._fail("purge")
         self.purged.append(purge)
         self.folders = {u: m for u, m in self.folders.items() if not u.startswith(purge.root) or u in purge.keep}

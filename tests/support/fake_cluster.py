@@ -82,6 +82,10 @@ class FakeCluster:
     def find(self, kind: str, name: str, namespace: str = "team") -> Obj | None:
         return self.objects.get((kind, namespace, name))
 
+    def held(self, kind: str, name: str, namespace: str = "team") -> Obj:
+        """The object itself, which is there."""
+        return self.objects[kind, namespace, name]
+
     def all(self, *kinds: str) -> list[Obj]:
         return [self.objects[key] for key in sorted(key for key in self.objects if key[0] in kinds)]
 
@@ -159,7 +163,7 @@ class FakeCluster:
     def _held(self, request: KubeRequest) -> Obj:
         """The object that a request is about."""
         name = request.name or ""
-        found = self.objects.get((request.kind.kind, request.namespace or "", name))
+        found = self.find(request.kind.kind, name, request.namespace or "")
         if found is None:
             raise ApiError(404, "NotFound", f"{name} not found", details={"name": name})
         return found

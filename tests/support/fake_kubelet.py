@@ -41,6 +41,13 @@ def step_kubelet(cluster: FakeCluster, *, ready: bool = True) -> None:
             cluster.put(obj)
 
 
+def crash_container(cluster: FakeCluster, name: str, code: int = 1, message: str = "bug") -> None:
+    """The first container of a pod ends and runs again."""
+    pod = cluster.held("Pod", name)
+    pod["status"]["containerStatuses"][0] |= {"restartCount": 1, "lastState": terminated(code, message=message)}
+    cluster.put(pod)
+
+
 def end_orchestrator(cluster: FakeCluster, code: int, message: str) -> None:
     """The orchestrator's container ends, and so does its Job."""
     for obj in cluster.all("Pod"):

@@ -98,9 +98,7 @@ class FakeKueue:
         self.write(evicted(self.get(name), reason, now=now))
 
     def get(self, name: str) -> Obj:
-        found = self.cluster.find("Workload", name)
-        assert found is not None, f"no Workload {name}"
-        return found
+        return self.cluster.held("Workload", name)
 
 
 def flavor(name: str, labels: dict[str, str] | None = None, tolerations: list[Obj] | None = None) -> Obj:

@@ -1,11 +1,20 @@
 """Orchestrator's /status, as the operator sees it."""
 
-from rlrun.protocol.orchestrator import RunStatus
+from typing import Any
+
+from rlrun.protocol.orchestrator import RunPhase, RunStatus
 from rlrun.protocol.problem import Problem
 from rlrun.service.errors import ServiceUnavailable
 from rlrun_operator.controller.orchestrator_client import OrchestratorClient
 from rlrun_operator.planning.plan.observation import RunKey
 from typing_extensions import override
+
+from tests.support.clocks import START
+
+
+def training(step: int = 3, **more: Any) -> RunStatus:
+    """The answer of an orchestrator that has made this step of ten."""
+    return RunStatus(phase=RunPhase.running, step=step, max_steps=10, started_at=START, **more)
 
 
 class FakePoller(OrchestratorClient):

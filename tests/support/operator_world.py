@@ -1,15 +1,17 @@
 """Operator on a cluster in memory: its own code, fakes for everyone else."""
 
+import json
 from dataclasses import dataclass, field
 from typing import Any
 
 from rlrun.kube.objects import Obj
+from rlrun.protocol.orchestrator import RunStatus
 from rlrun_operator.cluster.runs import RunObjects
 from rlrun_operator.config.settings import OperatorSettings
 from rlrun_operator.controller.admission_queue import AdmissionQueue
 from rlrun_operator.controller.applier import Applier
 from rlrun_operator.controller.observer import Observer
-from rlrun_operator.controller.reconciler import AdmissionSource, Reconciler
+from rlrun_operator.controller.reconciler import Reconciler
 from rlrun_operator.planning.plan.observation import RunKey
 
 from tests.support.clocks import Clock
@@ -17,7 +19,7 @@ from tests.support.cluster_objects import STORAGE_KEY
 from tests.support.fake_artifacts import FakeArtifacts
 from tests.support.fake_cluster import FakeCluster
 from tests.support.fake_kubelet import step_kubelet
-from tests.support.fake_poller import FakePoller
+from tests.support.fake_poller import FakePoller, training
 from tests.support.informer_feed import InformerFeed
 
 SETTINGS = OperatorSettings.model_validate(
@@ -43,7 +45,7 @@ class World:
     poller: FakePoller = field(default_factory=FakePoller)
     clock: Clock = field(default_factory=Clock)
     settings: OperatorSettings = field(default_factory=lambda: SETTINGS)
-    queue: AdmissionSource | None = None
+    queue: AdmissionQueue | None = None
     feed: InformerFeed | None = None
     """Informers of operators, told of all changes before each reconcile. None: everything is read each time."""
     kept: Reconciler | None = None
@@ -67,7 +69,9 @@ class World:
         self.kept, self.feed = None, InformerFeed(self.cluster)
         return self
 
-    async def reconcile(self, times: int = 1, name: str = "reverse") -> float | None:
+    async def reconcile(self, times: int = 1, name: str = "reverse", *, after: float = 0.0) -> float | None:
+        """Reconcile a run so many times, after these seconds."""
+        self.clock.advance(after)
         again = None
         for _ in range(times):
             self._tell_changes()
@@ -81,15 +85,60 @@ class World:
         if self.feed is not None:
             self.feed.deliver()
 
+    async def phase(self, times: int = 1, *, after: float = 0.0) -> str:
+        """The phase after so many reconciles."""
+        await self.reconcile(times, after=after)
+        return str(self.status["phase"])
+
+    async def shown(self, times: int = 1, *, after: float = 0.0) -> tuple[str | None, str | None]:
+        """The phase and its reason after so many reconciles."""
+        await self.reconcile(times, after=after)
+        return self.status["phase"], self.status.get("reason")
+
+    async def written(self, times: int = 1, *, after: float = 0.0) -> int:
+        """The number of writes of so many reconciles."""
+        before = self.cluster.writes
+        await self.reconcile(times, after=after)
+        return self.cluster.writes - before
+
+    async def put(self, obj: Obj, times: int = 1) -> float | None:
+        """Somebody else writes an object, and the operator reconciles."""
+        self.cluster.put(obj)
+        return await self.reconcile(times)
+
+    async def hear(self, answer: RunStatus | None, times: int = 1) -> float | None:
+        """The operator reconciles while the orchestrator gives this answer."""
+        self.poller.answer = answer
+        return await self.reconcile(times)
+
+    async def change(self, times: int = 1, /, **spec: Any) -> float | None:
+        """The user changes the spec, and the operator reconciles."""
+        self.change_spec(**spec)
+        return await self.reconcile(times)
+
+    async def train(self, step: int = 3, **report: Any) -> None:
+        """As far as the orchestrator reporting this step."""
+        await self.start()
+        await self.hear(training(step, **report))
+
     @property
     def run(self) -> Obj:
-        found = self.cluster.find("RLRun", "reverse")
-        assert found is not None
-        return found
+        return self.cluster.held("RLRun", "reverse")
 
     @property
     def status(self) -> Obj:
         return dict(self.run.get("status") or {})
+
+    @property
+    def config(self) -> Obj:
+        """The configuration of the attempt."""
+        return dict(json.loads(self.cluster.held("ConfigMap", "reverse-config")["data"]["run.json"]))
+
+    def write_config(self, content: Obj | str) -> None:
+        """Somebody changes the configuration of the attempt."""
+        text = content if isinstance(content, str) else json.dumps(content)
+        held = self.cluster.held("ConfigMap", "reverse-config")
+        self.cluster.put({**held, "data": {**held["data"], "run.json": text}})
 
     def condition(self, kind: str) -> Obj:
         return next(c for c in self.status["conditions"] if c["type"] == kind)

@@ -55,12 +55,31 @@ class QueuedRuns:
     def reconciler(self) -> Reconciler:
         return self.world.reconciler()
 
-    async def look(self, name: str, namespace: str = "team") -> float | None:
-        """One reconcile of one run."""
-        return await self.reconciler().reconcile(RunKey(namespace, name))
+    async def look(self, *names: str) -> float | None:
+        """One reconcile of each run, one after the other."""
+        again = None
+        for name in names:
+            again = await self.reconciler().reconcile(RunKey("team", name))
+        return again
 
-    async def settle(self, rounds: int = 12) -> None:
+    async def look_at(self, *names: str) -> list[str]:
+        """The phases after one reconcile of each run."""
+        await self.look(*names)
+        return self.phases(*names)
+
+    async def arrive(self, *names: str, **spec: Any) -> None:
+        """Runs are created, and everything settles."""
+        self.add(*names, **spec)
+        await self.settle()
+
+    async def ask(self, name: str, **changes: Any) -> None:
+        """The spec of a run is changed, and everything settles."""
+        self.change(name, **changes)
+        await self.settle()
+
+    async def settle(self, rounds: int = 12, *, after: float = 0.0) -> None:
         """Reconciles all runs, then those that are woken, until nothing is written any more."""
+        self.clock.advance(after)
         for _ in range(rounds):
             before = self.cluster.writes
             for key in sorted({*self.keys, *self.woken}):
@@ -80,9 +99,7 @@ class QueuedRuns:
         return names
 
     def run(self, name: str, namespace: str = "team") -> Obj:
-        found = self.cluster.find("RLRun", name, namespace)
-        assert found is not None
-        return found
+        return self.cluster.held("RLRun", name, namespace)
 
     def status(self, name: str, namespace: str = "team") -> Obj:
         return dict(self.run(name, namespace).get("status") or {})

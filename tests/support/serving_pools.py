@@ -117,22 +117,29 @@ class Pools:
             again = await pools.reconcile(key)
         return again
 
+    async def put(self, obj: Obj, times: int = 1) -> float | None:
+        """Somebody else writes an object, and the operator reconciles."""
+        self.cluster.put(obj)
+        return await self.reconcile(times)
+
+    async def reach(self, times: int = 1) -> str:
+        """The state of the first adapter after so many reconciles."""
+        await self.reconcile(times)
+        return self.state()
+
     def start_pods(self, *, ready: bool = True) -> None:
         step_kubelet(self.cluster, ready=ready)
         for i, pod in enumerate(self.cluster.all("Pod")):
             pod["status"]["podIP"] = f"10.0.0.{i}"
 
     def status(self, name: str = "one") -> Mapping[str, Any]:
-        found = self.cluster.find("RLAdapter", name)
-        assert found is not None
-        return dict(found["status"])
+        return dict(self.cluster.held("RLAdapter", name)["status"])
 
     def state(self, name: str = "one") -> str:
         return str(self.status(name)["deploymentState"])
 
     def change(self, name: str = "one", **spec: Any) -> None:
-        found = self.cluster.find("RLAdapter", name)
-        assert found is not None
+        found = self.cluster.held("RLAdapter", name)
         self.cluster.put({**found, "spec": {**found["spec"], **spec}})
 
     @property

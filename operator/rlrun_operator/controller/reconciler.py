@@ -1,24 +1,25 @@
 """Reconciler of runs: observe, plan, apply."""
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import Any, Protocol
+from typing import Any
 
 from rlrun.api.base.phases import ArtifactPhase
 from rlrun.api.run_status import RLRunStatus
 from rlrun.constants import CONFLICT, RUN_UID_LABEL
 from rlrun.kube.errors import TOO_LARGE, ApiError
 from rlrun.kube.kinds import POD_CONTROLLERS
-from rlrun.kube.objects import Obj, label, phase_of
+from rlrun.kube.objects import label, phase_of
 from rlrun.protocol.problem import Problem
 
 from rlrun_operator.config.settings import OperatorSettings
+from rlrun_operator.controller.admission_queue import AdmissionQueue
 from rlrun_operator.controller.applier import Applier
 from rlrun_operator.controller.observer import Observer
 from rlrun_operator.planning.plan.actions import Plan
-from rlrun_operator.planning.plan.admission import Admission, PlaceUnconfirmed
+from rlrun_operator.planning.plan.admission import PlaceUnconfirmed
 from rlrun_operator.planning.plan.observation import RunKey, RunObservation
 from rlrun_operator.planning.plan.status_builder import to_clock
 from rlrun_operator.planning.plan_run import plan_run
@@ -32,25 +33,6 @@ NAME_TIME = timedelta(hours=1)
 """Time for which the name of a deleted run is remembered. Its pods and lagging watches take minutes."""
 
 
-class AdmissionSource(Protocol):
-    """Queue that decides when runs begin."""
-
-    def answer(self, observation: RunObservation, now: datetime) -> Admission | None:
-        """Return the answer to the observed run, or None if no queue decides about it or it does not request a place.
-
-        Raises PlaceUnconfirmed.
-        """
-        ...
-
-    def on_run_deleted(self, key: RunKey, pods: Iterable[Obj], now: datetime) -> bool:
-        """Handle the deletion of a run. Returns True while its place is reserved because pods still terminate."""
-        ...
-
-    def on_reconcile_failed(self, key: RunKey, run: Obj | None, error: Exception, now: datetime) -> None:
-        """Handle a failed reconcile. `run`: the object as last read, or None if it could not be read."""
-        ...
-
-
 class Reconciler:
     """Reconciler of one run per call."""
 
@@ -60,7 +42,7 @@ class Reconciler:
         applier: Applier,
         settings: OperatorSettings,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
-        queue: AdmissionSource | None = None,
+        queue: AdmissionQueue | None = None,
     ) -> None:
         """`queue`: None starts every run at once."""
         self._observer = observer

@@ -61,8 +61,7 @@ def test_a_checkpoint_with_missing_files_fails_and_cannot_start_a_run(bench: Ben
 def test_last_checkpoint_after_a_stop_is_listed(bench: Bench) -> None:
     started(bench)
     # A pod of the run that takes its time to end: it has a node, on which nobody confirms anything.
-    trainer = bench.get("api/v1", "pods", "reverse-trainer-0")
-    assert trainer
+    assert bench.get("api/v1", "pods", "reverse-trainer-0")
     bench.bind("reverse-trainer-0")
     bench.change_run(stop=True)
     bench.wait("Stopped", lambda: bench.phase() == "Stopped")

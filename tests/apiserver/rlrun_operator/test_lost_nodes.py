@@ -12,6 +12,7 @@ from kubernetes import client, config
 from local_cluster.control_plane.without_nodes import GARBAGE_COLLECTION, ControlPlane
 from tests.apiserver.rlrun_operator.conftest import Bench, Orchestrators, make_home, write_settings
 from tests.support.crds import install_crds
+from tests.support.expectations import present
 from tests.support.seaweedfs import S3Server
 
 Obj = dict[str, Any]
@@ -114,8 +115,7 @@ def test_a_run_goes_on_after_its_node_stops_to_answer(bench: Bench) -> None:
         bench.wait("the pods", lambda: start_pods(bench, LOST))
         bench.tell(step=3)
         bench.wait("Running", lambda: bench.phase() == "Running")
-        job = bench.get(BATCH, "jobs", JOB)
-        assert job is not None
+        job = present(bench.get(BATCH, "jobs", JOB))
 
         heartbeats.nodes.remove(LOST)
         del bench.orchestrators.answers[bench.namespace, "reverse"]

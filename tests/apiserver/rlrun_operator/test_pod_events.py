@@ -5,6 +5,7 @@ from typing import Any
 
 from tests.apiserver.rlrun_operator.conftest import Bench
 from tests.apiserver.rlrun_operator.test_operator import BATCH
+from tests.support.expectations import present
 
 Obj = dict[str, Any]
 TRAINER = "reverse-trainer-0"
@@ -46,8 +47,7 @@ def test_the_newest_event_of_a_pod_without_containers_is_shown(bench: Bench) -> 
     bench.wait("children", lambda: bench.get(BATCH, "jobs", "reverse-orchestrator-a1"))
     bench.make_pods()
     bench.bind(TRAINER)
-    other = bench.get("api/v1", "pods", "reverse-inference-0")
-    assert other
+    other = present(bench.get("api/v1", "pods", "reverse-inference-0"))
     pod = creating(bench, TRAINER, 60)
     tell(bench, pod, "of-this-pod", "FailedMount", WORDS)
     tell(bench, other, "of-another-pod", "FailedCreatePodSandBox", "no network")

@@ -9,6 +9,7 @@ from rlrun.storage.layout import RunLayout
 from rlrun.storage.manifest import ArtifactKind
 
 from tests.apiserver.rlrun_operator.conftest import Bench
+from tests.support.expectations import present
 
 RLRUN = "apis/rlrun.dev/v1alpha1"
 
@@ -79,6 +80,5 @@ def test_every_obstacle_has_its_own_reason_and_can_be_mended(bench: Bench) -> No
     bench.call("PATCH", f"{checkpoints(bench.namespace)}/uploading/status", {"status": {"phase": "Ready"}}, patch)
     for run, name in (("alien", "private"), ("early", "uploading")):
         bench.wait(f"{run} to start", lambda run=run: bench.get("api/v1", "configmaps", f"{run}-config"))
-        config = bench.get("api/v1", "configmaps", f"{run}-config")
-        assert config
+        config = present(bench.get("api/v1", "configmaps", f"{run}-config"))
         assert json.loads(config["data"]["run.json"])["warmStartFrom"] == uris[name]

@@ -2,6 +2,7 @@
 
 from tests.apiserver.rlrun_operator.conftest import Bench
 from tests.apiserver.rlrun_operator.test_serving import create_adapter, deploy, start_pods, status, wait_for_state
+from tests.support.expectations import present
 
 BATCH, CORE, APPS = "apis/batch/v1", "api/v1", "apis/apps/v1"
 PATCH = "application/merge-patch+json"
@@ -45,9 +46,7 @@ def test_a_run_waits_for_the_quota_and_for_the_download(bench: Bench) -> None:
     set_quota(bench, "9Gi")
     bench.wait("the download", lambda: bench.run()["status"]["reason"] == "WeightsDownloading")
     (name,) = caches(bench)
-    job = bench.get(BATCH, "jobs", name)
-    assert job is not None
-    assert job["spec"]["podReplacementPolicy"] == "Failed"
+    assert present(bench.get(BATCH, "jobs", name))["spec"]["podReplacementPolicy"] == "Failed"
     assert bench.items(APPS, "replicasets") == []
 
     end_job(bench, name)

@@ -134,8 +134,7 @@ def test_changes_reach_the_pools_that_they_concern() -> None:
         MODEL,
     ):
         concerned(obj, pools)
-    assert pools.changed == ["of-a-pool", "pool", "adapter"]
-    assert pools.queued == 1
+    assert (pools.changed, pools.queued) == (["of-a-pool", "pool", "adapter"], 1)
 
 
 @pytest.mark.parametrize("kueue", [None, KueueSettings()])

@@ -12,9 +12,9 @@ from rlrun.kube.kinds import CHILDREN
 from rlrun.kube.objects import label
 from rlrun.kube.sync_client import SyncKubeClient
 
+from tests.support.built_children import build
 from tests.support.fake_cluster import FakeCluster
 from tests.support.sync_fake_transport import SyncFakeTransport
-from tests.unit.rlrun_operator.resources.test_children import build
 
 UID = "00000001-0000-4000-8000-000000000000"
 CREATED = datetime(2026, 1, 1, tzinfo=UTC)

@@ -97,9 +97,7 @@ async def test_removal_ends_when_an_operator_takes_the_lease() -> None:
     mine = lease(cluster, clock=clock, duration=0.0)
 
     async def answer_never(_: object) -> Obj:
-        held = cluster.find("Lease", "lease", "system")
-        assert held
-        held["spec"]["holderIdentity"] = "another"
+        cluster.held("Lease", "lease", "system")["spec"]["holderIdentity"] = "another"
         await asyncio.sleep(3600)
         return {}
 

@@ -13,6 +13,7 @@ from rlrun.kube.requests import KubeRequest, Verb
 from rlrun_operator.cluster.informers import FOLLOWED, OWN_KINDS, CachedRun, Informers, convert
 
 from tests.support.cluster_objects import model_object, run_object
+from tests.support.expectations import present
 from tests.support.fake_cluster import FakeCluster
 from tests.support.informer_feed import InformerFeed
 
@@ -78,9 +79,7 @@ def test_a_run_is_listed_without_its_spec() -> None:
 async def test_own_writes_are_in_the_store_at_once_and_no_news() -> None:
     followed = Followed()
     await followed.kube.apply(service())
-    services = followed.informers.find(SERVICE, "team")
-    assert services is not None
-    (cached,) = services.find_labelled("team", "rlrun.dev/run", "reverse")
+    (cached,) = present(followed.informers.find(SERVICE, "team")).find_labelled("team", "rlrun.dev/run", "reverse")
     assert "spec" not in cached.read()
     assert followed.deliver() == [("Service", "s", False, True)]
     followed.cluster.put(service())
@@ -93,8 +92,7 @@ async def test_an_own_deletion_is_in_the_store_at_once() -> None:
     )
     for name in ("s", "stays"):
         await followed.kube.delete(SERVICE, "team", name)
-    services = followed.informers.find(SERVICE, "team")
-    assert services is not None
+    services = present(followed.informers.find(SERVICE, "team"))
     assert all("deletionTimestamp" in cached.read()["metadata"] for cached in services.all())
     assert followed.deliver()[-1] == ("Service", "s", True, False)
     assert [cached.name for cached in services.all()] == ["stays"]
@@ -106,16 +104,13 @@ async def test_an_object_that_an_own_deletion_removes_for_good_is_gone_at_once()
         followed = Followed(service())
         followed.cluster.answers["delete Service team/s"] = [answer]
         await followed.kube.delete(SERVICE, "team", "s")
-        services = followed.informers.find(SERVICE, "team")
-        assert services is not None
-        assert list(services.all()) == []
+        assert list(present(followed.informers.find(SERVICE, "team")).all()) == []
         assert followed.told == [("Service", "s", True, True)]
 
 
 async def test_an_own_deletion_spares_what_has_the_name_since() -> None:
     followed = Followed(service())
-    services = followed.informers.find(SERVICE, "team")
-    assert services is not None
+    services = present(followed.informers.find(SERVICE, "team"))
     successor = service()
     successor["metadata"] |= {"uid": "second", "resourceVersion": "1001"}
     with followed.informers.writing(KubeRequest(Verb.DELETE, SERVICE, "team", "s")) as on_answer:
@@ -145,9 +140,7 @@ async def test_a_change_of_the_spec_during_a_write_of_the_status_is_told() -> No
     changed = followed.cluster.objects["RLRun", "team", "reverse"]
     status = {"apiVersion": run["apiVersion"], "kind": "RLRun", "metadata": {"name": "reverse", "namespace": "team"}}
     await followed.kube.apply_status({**status, "status": {"phase": "Running"}})
-    runs = followed.informers.find(RLRUN, "team")
-    assert runs is not None
-    runs.handle_event("MODIFIED", changed)
+    present(followed.informers.find(RLRUN, "team")).handle_event("MODIFIED", changed)
     assert [told[3] for told in followed.told] == [True, False]
     (cached,) = followed.informers.runs()
     assert (cached.phase, cached.read()["spec"]["suspend"]) == ("Running", True)

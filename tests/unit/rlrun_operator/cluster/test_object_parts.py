@@ -10,6 +10,7 @@ from rlrun_operator.cluster.object_parts import LAST_APPLIED, used_parts
 from rlrun_operator.cluster.runs import RunObjects
 from rlrun_operator.resources.demand import pod_requests
 
+from tests.support.expectations import present
 from tests.support.operator_world import World
 
 BYTES_PER_RUN = 25_000
@@ -19,8 +20,7 @@ KINDS = ("Pod", "ReplicaSet", "Job", "Service", "NetworkPolicy", "ConfigMap", "S
 @pytest.mark.parametrize("kind", KINDS)
 async def test_a_stored_object_and_one_that_is_read_have_the_same_parts(world: World, kind: str) -> None:
     await world.start()
-    feed = world.follow().feed
-    assert feed is not None
+    feed = present(world.follow().feed)
     world.cluster.requests.clear()
     both: list[list[dict[str, Any]]] = []
     for informers in (feed.informers, None):
@@ -30,8 +30,7 @@ async def test_a_stored_object_and_one_that_is_read_have_the_same_parts(world: W
     assert both[0], kind
     for obj in both[0]:
         held = world.cluster.objects[kind, "team", obj["metadata"]["name"]]
-        assert obj["metadata"] == held["metadata"]
-        assert obj.get("data") == held.get("data")
+        assert (obj["metadata"], obj.get("data")) == (held["metadata"], held.get("data"))
 
 
 def test_what_kubectl_applied_is_not_stored_a_second_time() -> None:

@@ -10,6 +10,7 @@ from rlrun_operator.cluster import runs
 from rlrun_operator.cluster.runs import SECRET_SECONDS, RunObjects
 
 from tests.support.cluster_objects import model_object, run_object
+from tests.support.expectations import present
 from tests.support.fake_cluster import FakeCluster
 from tests.support.informer_feed import InformerFeed
 
@@ -51,8 +52,7 @@ async def test_reads_cost_no_request_unless_they_must_be_fresh() -> None:
 
 async def test_what_a_reader_changes_is_not_in_the_store() -> None:
     world = World(run_object())
-    run = await world.objects.get(RLRUN, "team", "reverse")
-    assert run is not None
+    run = present(await world.objects.get(RLRUN, "team", "reverse"))
     run["spec"].clear()
     assert await world.objects.get(RLRUN, "team", "reverse") != run
 

@@ -19,7 +19,7 @@ from rlrun_operator.planning.policies.ending.log_copies import copy_ended_logs, 
 from tests.support.cluster_objects import pod, run_object, terminated
 from tests.support.fake_artifacts import FakeArtifacts
 from tests.support.fake_cluster import FakeCluster
-from tests.support.fake_kubelet import end_orchestrator
+from tests.support.fake_kubelet import crash_container, end_orchestrator
 from tests.support.operator_world import SETTINGS, World
 from tests.support.waiting import until
 
@@ -40,8 +40,7 @@ def speak(world: World) -> None:
 async def test_all_logs_are_kept_before_the_pods_go(world: World, change: dict[str, Any]) -> None:
     await world.start()
     speak(world)
-    world.change_spec(**change)
-    await world.reconcile()
+    await world.change(**change)
     assert world.cluster.all("ReplicaSet") == []
     assert {uri: text.decode() for uri, text in world.artifacts.files.items()} == {
         f"{LOGS}/attempt-1/{name}.log": f"log of {name}"
@@ -60,17 +59,13 @@ async def test_logs_of_a_run_that_completed_are_kept(world: World) -> None:
     speak(world)
     last = RunStatus(phase=RunPhase.completed, step=10, max_steps=10)
     end_orchestrator(world.cluster, 0, last.model_dump_json(by_alias=True))
-    await world.reconcile()
-    assert world.status["phase"] == "Completed"
+    assert await world.phase() == "Completed"
     assert len(world.artifacts.files) == 5
 
 
 async def test_log_of_a_crash_is_kept_at_once_and_once(world: World) -> None:
     await world.start()
-    trainer = world.cluster.find("Pod", "reverse-trainer-0")
-    assert trainer
-    trainer["status"]["containerStatuses"][0] |= {"restartCount": 1, "lastState": terminated(1)}
-    world.cluster.put(trainer)
+    crash_container(world.cluster, "reverse-trainer-0")
     world.cluster.logs["reverse-trainer-0/trainer.previous"] = b"Traceback"
     await world.reconcile()
     kept = f"{LOGS}/attempt-1/reverse-trainer-0/trainer.previous.log"
@@ -86,8 +81,7 @@ async def test_logs_of_the_second_attempt_lie_beside_those_of_the_first(make_wor
         if suspend:
             await world.start()
             speak(world)
-        world.change_spec(suspend=suspend)
-        await world.reconcile()
+        await world.change(suspend=suspend)
     assert {uri.split("/")[-3] for uri in world.artifacts.files} == {"attempt-1", "attempt-2"}
 
 
@@ -201,15 +195,11 @@ async def test_a_failed_log_copy_does_not_stop_the_others(error: Exception) -> N
     assert list(artifacts.files) == ["s3://rlrun/1.log"]
 
 
-async def test_s3_outage_delays_no_other_request(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def fail(*_: object) -> None:
-        raise Unreachable("no answer")
-
+async def test_s3_outage_delays_no_other_request(world: World) -> None:
     await world.start()
     speak(world)
-    monkeypatch.setattr(world.artifacts, "put", fail)
-    world.change_spec(stop=True)
-    await world.reconcile()
+    world.artifacts.errors["put"] = Unreachable("no answer")
+    await world.change(stop=True)
     assert world.status["phase"] == "Stopped"
 
 

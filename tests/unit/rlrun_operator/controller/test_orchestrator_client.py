@@ -19,6 +19,8 @@ from rlrun_operator.runtime.rate_limit import RateLimit
 from rlrun_operator.runtime.work_queue import Priority
 from rlrun_orchestrator.status.status_server import status_application
 
+from tests.support.expectations import present
+
 KEY = RunKey("team", "reverse")
 TOKEN = "secret"
 
@@ -58,9 +60,13 @@ class Orchestrator:
             while self.requests < wanted:  # noqa: ASYNC110  # the server has no event for it
                 await asyncio.sleep(0.01)
 
-    async def changed(self) -> RunKey:
-        async with asyncio.timeout(20):
-            return (await self.changes.get())[0]
+    async def changed(self) -> tuple[RunKey, Priority]:
+        """The next change that is told."""
+        return await asyncio.wait_for(self.changes.get(), 20)
+
+    async def look(self) -> int:
+        """The step that a look sees."""
+        return (await self.client.status(KEY, TOKEN)).step
 
 
 @pytest.fixture
@@ -82,12 +88,12 @@ async def started(monkeypatch: pytest.MonkeyPatch, wait: float = 20.0) -> AsyncI
 
 
 async def test_a_change_is_noticed_and_read_without_another_request(run: Orchestrator) -> None:
-    assert (await run.client.status(KEY, TOKEN)).step == 3
+    assert await run.look() == 3
     assert run.client.is_watched(KEY)
     run.change(step=4)
-    assert await run.changed() == KEY
+    assert (await run.changed())[0] == KEY
     before = run.requests
-    assert (await run.client.status(KEY, TOKEN)).step == 4
+    assert await run.look() == 4
     assert run.requests == before
 
 
@@ -136,25 +142,22 @@ def test_only_progress_waits_for_the_limit(change: dict[str, object], waits: boo
 async def test_progress_of_a_run_has_less_priority_than_its_failure_and_the_end_of_its_answers(
     run: Orchestrator,
 ) -> None:
-    await run.client.status(KEY, TOKEN)
-    async with asyncio.timeout(20):
-        run.change(step=4)
-        assert await run.changes.get() == (KEY, Priority.PROGRESS)
-        run.change(step=5, reward_errors=1)
-        assert await run.changes.get() == (KEY, Priority.ROUTINE)
-        run.change(step=4)
-        assert await run.changes.get() == (KEY, Priority.ROUTINE), "it repeats steps"
-        run.change(step=5, phase=RunPhase.failed, problem=PROBLEM)
-        assert await run.changes.get() == (KEY, Priority.EVENT)
+    await run.look()
+    for change, priority in (
+        ({"step": 4}, Priority.PROGRESS),
+        ({"step": 5, "reward_errors": 1}, Priority.ROUTINE),
+        ({"step": 4}, Priority.ROUTINE),  # It repeats steps.
+        ({"step": 5, "phase": RunPhase.failed, "problem": PROBLEM}, Priority.EVENT),
+    ):
+        run.change(**change)
+        assert await run.changed() == (KEY, priority)
 
 
 async def test_the_last_report_is_known_while_the_orchestrator_answers(silent: Orchestrator) -> None:
     assert silent.client.known_report(KEY) is None
     silent.is_broken = False
     await silent.changed()
-    found = silent.client.known_report(KEY)
-    assert found is not None
-    assert found.step == 4
+    assert present(silent.client.known_report(KEY)).step == 4
     silent.client.forget(KEY)
     assert silent.client.known_report(KEY) is None
 
@@ -164,7 +167,7 @@ async def silent(run: Orchestrator, monkeypatch: pytest.MonkeyPatch) -> Orchestr
     """A run whose orchestrator has answered once and then does not for 29 s, by the client's clock."""
     monkeypatch.setattr(orchestrator_client, "LONGEST_PAUSE", 0.01)
     run.client._clock = lambda: run.now
-    await run.client.status(KEY, TOKEN)
+    await run.look()
     run.is_broken = True
     run.change(step=4)
     await run.asked(2)
@@ -175,11 +178,11 @@ async def silent(run: Orchestrator, monkeypatch: pytest.MonkeyPatch) -> Orchestr
 
 async def test_a_request_that_fails_is_not_shown(silent: Orchestrator) -> None:
     for _ in range(3):
-        assert (await silent.client.status(KEY, TOKEN)).step == 3
+        assert await silent.look() == 3
     assert silent.changes.empty()
     silent.is_broken = False
-    assert await silent.changed() == KEY
-    assert (await silent.client.status(KEY, TOKEN)).step == 4
+    assert (await silent.changed())[0] == KEY
+    assert await silent.look() == 4
 
 
 @pytest.mark.parametrize(
@@ -191,27 +194,25 @@ async def test_a_silence_is_told_and_its_end_and_no_look_asks_meanwhile(
     silent: Orchestrator, meanwhile: dict[str, object], priority: Priority
 ) -> None:
     silent.now = 30.0
-    async with asyncio.timeout(20):
-        assert await silent.changes.get() == (KEY, Priority.EVENT)
+    assert await silent.changed() == (KEY, Priority.EVENT)
     for silent.now in (30.0, 60.0):
         await silent.asked(2)
         assert silent.client.silent_seconds(KEY) == silent.now
         with pytest.raises(RequestError):
-            await silent.client.status(KEY, TOKEN)
+            await silent.look()
     assert silent.changes.empty()
     assert silent.client.is_watched(KEY)
     silent.change(**meanwhile)
     silent.is_broken = False
-    async with asyncio.timeout(20):
-        assert await silent.changes.get() == (KEY, priority)
-    assert (await silent.client.status(KEY, TOKEN)).step == meanwhile.get("step", 4)
+    assert await silent.changed() == (KEY, priority)
+    assert await silent.look() == meanwhile.get("step", 4)
     assert silent.client.silent_seconds(KEY) == 0
 
 
 async def test_the_wait_for_a_change_is_no_silence(run: Orchestrator, monkeypatch: pytest.MonkeyPatch) -> None:
     """A request that hangs for 20 s and fails after 28 s was due for 8 s."""
     run.client._clock = lambda: run.now
-    await run.client.status(KEY, TOKEN)
+    await run.look()
 
     async def call(*_: object, **__: object) -> None:
         run.now += 28.0
@@ -239,7 +240,7 @@ async def test_an_orchestrator_that_is_silent_is_asked_less_often_and_by_no_look
     for _ in range(5):
         await asyncio.sleep(0.05)
         with pytest.raises(RequestError):
-            await silent.client.status(KEY, TOKEN)
+            await silent.look()
     assert silent.requests <= before + 1
 
 
@@ -247,12 +248,11 @@ async def test_an_orchestrator_that_has_never_answered_is_watched_too(run: Orche
     run.is_broken = True
     for _ in range(2):
         with pytest.raises(RequestError):
-            await run.client.status(KEY, TOKEN)
+            await run.look()
     assert run.client.is_watched(KEY)
     run.is_broken = False
-    async with asyncio.timeout(20):
-        assert await run.changes.get() == (KEY, Priority.EVENT)
-    assert (await run.client.status(KEY, TOKEN)).step == 3
+    assert await run.changed() == (KEY, Priority.EVENT)
+    assert await run.look() == 3
 
 
 @dataclass
@@ -270,6 +270,9 @@ class Hanging:
         await self.released.wait()
         status = RunStatus(phase=RunPhase.running, step=3, max_steps=10, version=self.version)
         return web.json_response(status.to_json_dict())
+
+    async def changed(self) -> tuple[RunKey, Priority]:
+        return await asyncio.wait_for(self.changes.get(), 20)
 
     async def look(self, key: RunKey = KEY) -> int | None:
         """Return the step that a look sees; None: no answer."""
@@ -314,8 +317,7 @@ async def test_a_look_does_not_wait_for_a_late_first_answer_which_causes_another
     assert hanging.client.silent_seconds(KEY) == 0
     assert (hanging.requests, hanging.changes.empty()) == (1, True)
     hanging.released.set()
-    async with asyncio.timeout(20):
-        assert await hanging.changes.get() == (KEY, Priority.EVENT)
+    assert await hanging.changed() == (KEY, Priority.EVENT)
     assert await hanging.look() == 3
 
 
@@ -401,7 +403,7 @@ async def test_an_error_of_the_operator_in_the_first_request_is_that_of_a_look(
 
 
 async def test_a_look_that_decides_asks_and_its_error_is_its_own(run: Orchestrator) -> None:
-    await run.client.status(KEY, TOKEN)
+    await run.look()
     await run.asked(1)
     run.is_broken = True
     before = run.requests
@@ -410,7 +412,7 @@ async def test_a_look_that_decides_asks_and_its_error_is_its_own(run: Orchestrat
     assert run.requests > before
     run.is_broken = False
     assert run.client.silent_seconds(KEY) == 0
-    assert (await run.client.status(KEY, TOKEN)).step == 3
+    assert await run.look() == 3
 
 
 @pytest.mark.parametrize(
@@ -430,17 +432,16 @@ async def test_a_change_that_waited_for_the_limit_is_told(
         return True
 
     run.client._changes.wait = wait  # type: ignore[method-assign]
-    await run.client.status(KEY, TOKEN)
+    await run.look()
     run.change(step=4)
-    async with asyncio.timeout(20):
-        assert await run.changes.get() == (KEY, priority)
+    assert await run.changed() == (KEY, priority)
 
 
 async def test_failures_are_counted(run: Orchestrator) -> None:
     before = POLL_ERRORS._value.get()
     run.is_broken = True
     with pytest.raises(RequestError):
-        await run.client.status(KEY, TOKEN)
+        await run.look()
     assert POLL_ERRORS._value.get() > before
 
 
@@ -450,7 +451,7 @@ def test_an_orchestrator_is_asked_less_often_the_longer_it_is_silent(silent: flo
 
 
 async def test_a_fresh_status_is_that_of_this_moment(run: Orchestrator) -> None:
-    await run.client.status(KEY, TOKEN)
+    await run.look()
     run.change(eta_seconds=5.0)
     assert (await run.client.status(KEY, TOKEN)).eta_seconds is None
     assert (await run.client.status(KEY, TOKEN, is_fresh=True)).eta_seconds == 5.0
@@ -458,7 +459,7 @@ async def test_a_fresh_status_is_that_of_this_moment(run: Orchestrator) -> None:
 
 
 async def test_nothing_is_told_while_only_estimates_change(run: Orchestrator) -> None:
-    await run.client.status(KEY, TOKEN)
+    await run.look()
     run.change(eta_seconds=5.0, groups=GroupCounts(in_flight=7))
     await asyncio.sleep(0.3)
     assert run.changes.empty()
@@ -467,7 +468,7 @@ async def test_nothing_is_told_while_only_estimates_change(run: Orchestrator) ->
 
 async def test_a_wait_that_ends_is_followed_by_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
     async for run in started(monkeypatch, wait=0.1):
-        await run.client.status(KEY, TOKEN)
+        await run.look()
         async with asyncio.timeout(10):
             while run.requests <= 6:  # noqa: ASYNC110  # the fake server has no event for it
                 await asyncio.sleep(0.01)
@@ -476,7 +477,7 @@ async def test_a_wait_that_ends_is_followed_by_the_next(monkeypatch: pytest.Monk
 
 
 async def test_requests_that_wait_do_not_keep_an_orchestrator_from_its_end(run: Orchestrator) -> None:
-    await run.client.status(KEY, TOKEN)
+    await run.look()
     began = asyncio.get_running_loop().time()
     await run.server.close()
     assert asyncio.get_running_loop().time() - began < 10
@@ -485,10 +486,10 @@ async def test_requests_that_wait_do_not_keep_an_orchestrator_from_its_end(run: 
 
 
 async def test_the_status_of_another_run_is_not_shown(run: Orchestrator) -> None:
-    await run.client.status(KEY, TOKEN)
+    await run.look()
     with pytest.raises(RequestError):
         await run.client.status(KEY, "of another run")
-    assert (await run.client.status(KEY, TOKEN)).step == 3
+    assert await run.look() == 3
     await asyncio.sleep(0)
     assert len([task for task in asyncio.all_tasks() if task.get_name() == f"status of {KEY}"]) == 1
 
@@ -500,21 +501,21 @@ async def test_a_watch_that_ends_by_an_error_of_its_own_does_not_keep_an_old_sta
         raise ZeroDivisionError
 
     monkeypatch.setattr(run.client._hanging, "call", call)
-    await run.client.status(KEY, TOKEN)
-    assert await run.changed() == KEY
+    await run.look()
+    assert (await run.changed())[0] == KEY
     assert ZeroDivisionError in {record.exc_info[0] for record in caplog.records if record.exc_info}
     run.change(step=4)
-    assert (await run.client.status(KEY, TOKEN)).step == 4
+    assert await run.look() == 4
 
 
 async def test_a_run_without_orchestrator_is_forgotten(run: Orchestrator) -> None:
-    await run.client.status(KEY, TOKEN)
+    await run.look()
     run.client.forget(KEY)
     run.change(step=4)
     await asyncio.sleep(0.3)
     assert not run.client.is_watched(KEY)
     assert run.changes.empty()
-    assert (await run.client.status(KEY, TOKEN)).step == 4
+    assert await run.look() == 4
     assert run.client.is_watched(KEY)
 
 

@@ -8,7 +8,7 @@ from rlrun.kube.objects import Obj
 from rlrun_operator.controller.pod_events import PodEvents
 from rlrun_operator.planning.plan.observation import RunKey
 
-from tests.support.cluster_objects import pod, without_container
+from tests.support.cluster_objects import event_object, pod, without_container
 from tests.support.fake_cluster import FakeCluster
 
 KEY = RunKey("team", "reverse")
@@ -17,16 +17,7 @@ LIST = "list events in namespace team"
 
 
 def event(uid: str, message: str, *, reason: str = "FailedMount", at: str = "2026-01-01T00:00:10Z") -> Obj:
-    return {
-        "apiVersion": "v1",
-        "kind": "Event",
-        "metadata": {"name": f"{uid}.{message}", "namespace": "team", "creationTimestamp": at},
-        "involvedObject": {"kind": "Pod", "uid": uid},
-        "reason": reason,
-        "message": message,
-        "type": "Warning",
-        "lastTimestamp": at,
-    }
+    return event_object(uid, reason, message, at)
 
 
 def after(seconds: float) -> datetime:

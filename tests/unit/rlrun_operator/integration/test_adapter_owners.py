@@ -1,8 +1,8 @@
 """Deployed adapters survive the deletion of their run, and two reconcilers share one status."""
 
-from tests.support.cluster_objects import model_object, run_object, source_secret
+from collections.abc import Callable
+
 from tests.support.fake_artifacts import manifest
-from tests.support.fake_cluster import FakeCluster
 from tests.support.operator_world import World
 from tests.support.serving_pools import MemorySidecars, Pools
 
@@ -14,8 +14,8 @@ def deploy(world: World, step: int) -> None:
     world.cluster.put({**obj, "spec": {**obj["spec"], "deployed": True}})
 
 
-async def test_adapter_deployed_during_deletion_keeps_its_files() -> None:
-    world = World(FakeCluster(run_object(artifactPolicy="Delete"), model_object(), source_secret()))
+async def test_adapter_deployed_during_deletion_keeps_its_files(make_world: Callable[..., World]) -> None:
+    world = make_world(artifactPolicy="Delete")
     await world.start()
     for step in (1, 2):
         world.artifacts.folders[f"{ROOT}/adapters/step-{step:06d}"] = manifest(step)
@@ -28,14 +28,12 @@ async def test_adapter_deployed_during_deletion_keeps_its_files() -> None:
     assert (adapter["spec"]["step"], adapter["spec"]["deployed"]) == (2, True)
     assert list(world.artifacts.folders) == [f"{ROOT}/adapters/step-000002"]
     pools = Pools(world.cluster, MemorySidecars(world.cluster))
-    await pools.reconcile()
-    pools.start_pods()
-    await pools.reconcile()
+    await pools.deploy()
     assert pools.state(adapter["metadata"]["name"]) == "Deployed"
 
 
-async def test_run_owns_its_adapters_only_while_they_are_not_deployed() -> None:
-    world = World(FakeCluster(run_object(artifactPolicy="Delete"), model_object(), source_secret()))
+async def test_run_owns_its_adapters_only_while_they_are_not_deployed(make_world: Callable[..., World]) -> None:
+    world = make_world(artifactPolicy="Delete")
     await world.start()
     world.artifacts.folders[f"{ROOT}/adapters/step-000001"] = manifest(1)
     await world.reconcile()
@@ -49,22 +47,18 @@ async def test_run_owns_its_adapters_only_while_they_are_not_deployed() -> None:
     assert owners() == []
     adapter = world.cluster.all("RLAdapter")[0]
     assert adapter["spec"]["deployed"], "what is the user's is left alone"
-    world.cluster.put({**adapter, "spec": {**adapter["spec"], "deployed": False}})
-    await world.reconcile()
+    await world.put({**adapter, "spec": {**adapter["spec"], "deployed": False}})
     assert owners() == ["uid-1"]
 
 
-async def test_the_runs_reconciler_and_the_pools_write_each_their_part_of_a_status() -> None:
-    world = World(FakeCluster(run_object(), model_object(), source_secret()))
+async def test_the_runs_reconciler_and_the_pools_write_each_their_part_of_a_status(world: World) -> None:
     await world.start()
     folder = f"{ROOT}/adapters/step-000001"
     world.artifacts.folders[folder] = manifest(1)
     await world.reconcile()
     deploy(world, 1)
     pools = Pools(world.cluster, MemorySidecars(world.cluster))
-    await pools.reconcile()
-    pools.start_pods(ready=True)
-    await pools.reconcile()
+    await pools.deploy()
     (adapter,) = world.cluster.all("RLAdapter")
     name = adapter["metadata"]["name"]
     assert pools.state(name) == "Deployed"
@@ -81,8 +75,7 @@ async def test_the_runs_reconciler_and_the_pools_write_each_their_part_of_a_stat
     await pools.reconcile()
     status = pools.status(name)
     assert (status["phase"], status["deploymentState"]) == ("Ready", "NotDeployed")
-    assert "deploymentUrl" not in status
-    assert "deploymentMessage" not in status
+    assert not {"deploymentUrl", "deploymentMessage"} & status.keys()
     writes = world.cluster.writes
     await pools.reconcile(2)
     assert world.cluster.writes == writes

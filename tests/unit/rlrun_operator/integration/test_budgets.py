@@ -77,8 +77,7 @@ async def test_a_look_at_a_run_that_waits_for_its_pods_makes_none(world: World) 
     requests(world)
     world.artifacts.lists = 0
     for _ in range(5):
-        world.clock.advance(10)
-        await world.reconcile()
+        await world.reconcile(after=10)
     assert requests(world) == []
     assert world.artifacts.lists == 0
 
@@ -133,8 +132,7 @@ async def ended(world: World) -> World:
     world.artifacts.folders |= {f"{ROOT}/{kind}/step-000010": manifest(10) for kind in ("checkpoints", "adapters")}
     end_orchestrator(world.cluster, 0, '{"phase": "Completed", "step": 10}')
     for _ in range(12):
-        world.clock.advance(30)
-        await world.reconcile()
+        await world.reconcile(after=30)
         if not world.cluster.all("ReplicaSet"):
             for pod in world.cluster.all("Pod"):
                 if label(pod, "rlrun.dev/role") != "orchestrator":
@@ -217,6 +215,5 @@ async def test_a_child_that_appears_after_such_a_look_is_deleted(ended: World) -
     await ended.reconcile()
     labels = {"rlrun.dev/run": "reverse", "rlrun.dev/run-uid": "uid-1"}
     metadata = {"name": "reverse-late", "namespace": "team", "labels": labels}
-    ended.cluster.put({"apiVersion": "apps/v1", "kind": "ReplicaSet", "metadata": metadata, "spec": {}})
-    await ended.reconcile()
+    await ended.put({"apiVersion": "apps/v1", "kind": "ReplicaSet", "metadata": metadata, "spec": {}})
     assert "delete ReplicaSet team/reverse-late" in requests(ended)

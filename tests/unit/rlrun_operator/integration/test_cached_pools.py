@@ -42,8 +42,7 @@ def pools() -> Pools:
 
 def end_job(pools: Pools, kind: str = "Complete", name: str = NAME) -> None:
     """The Job controller reports the end of the Job."""
-    job = pools.cluster.find("Job", name)
-    assert job is not None
+    job = pools.cluster.held("Job", name)
     at = pools.clock().isoformat().replace("+00:00", "Z")
     condition = {"type": kind, "status": "True", "lastTransitionTime": at, "reason": "X", "message": "it gave up"}
     pools.cluster.put({**job, "status": {"conditions": [condition]}})
@@ -61,9 +60,7 @@ def mounted(pools: Pools) -> Obj:
 async def serve(pools: Pools) -> None:
     await pools.reconcile()
     end_job(pools)
-    await pools.reconcile()
-    pools.start_pods()
-    await pools.reconcile()
+    await pools.deploy()
     assert pools.state() == "Deployed"
 
 
@@ -84,8 +81,7 @@ async def test_a_pool_is_created_when_the_claim_has_the_weights(pools: Pools) ->
     assert sorted(kind for kind in pools.objects if kind in POOL).count("Deployment") == 1
     assert mounted(pools) == {"claimName": NAME, "readOnly": True}
     pools.start_pods()
-    await pools.reconcile()
-    assert pools.state() == "Deployed"
+    assert await pools.reach() == "Deployed"
 
 
 async def test_a_pool_and_a_run_share_the_download(pools: Pools) -> None:
@@ -110,8 +106,7 @@ async def test_a_pool_that_is_up_to_date_is_not_written_again(pools: Pools) -> N
 
 
 async def test_a_pool_without_a_cache_downloads_for_each_pod(pools: Pools) -> None:
-    pools.cluster.put(model(cache=None))
-    await pools.reconcile()
+    await pools.put(model(cache=None))
     (deployment,) = pools.cluster.all(DEPLOYMENT)
     assert "fetch-model" in {c["name"] for c in deployment["spec"]["template"]["spec"]["initContainers"]}
     assert (pools.cluster.all(CLAIM), pools.cluster.all("Job")) == ([], [])
@@ -120,8 +115,7 @@ async def test_a_pool_without_a_cache_downloads_for_each_pod(pools: Pools) -> No
 async def test_a_problem_of_the_download_is_that_of_the_deployment(pools: Pools) -> None:
     await pools.reconcile()
     step_kubelet(pools.cluster)
-    pod = pools.cluster.find("Pod", f"{NAME}-0")
-    assert pod is not None
+    pod = pools.cluster.held("Pod", f"{NAME}-0")
     state = terminated(64, "Error", '{"reason": "ModelAccessDenied", "message": "it is gated"}')
     ended = {"name": "fetch-model", "restartCount": 0, "state": state}
     pools.cluster.put({**pod, "status": {"phase": "Failed", "containerStatuses": [ended]}})
@@ -140,8 +134,7 @@ async def test_a_refused_claim_is_reported(pools: Pools) -> None:
     message = "exceeded quota: storage, requested: requests.storage=20Gi, used: 0"
     pools.cluster.answers[f"apply {CLAIM} team/{NAME}"] = [ApiError(403, "Forbidden", message)]
     with pytest.raises(ApiError):
-        await pools.reconcile()
-    assert pools.state() == "DeployFailed"
+        assert await pools.reach() == "DeployFailed"
     assert f"{CLAIM} team/{NAME}" in pools.status()["deploymentMessage"]
 
 
@@ -150,8 +143,7 @@ async def test_a_pool_serves_until_the_weights_of_a_changed_model_are_there(pool
     before = pools.cluster.all(DEPLOYMENT)
     changed = model(source=OTHER)
     pools.cluster.put(changed)
-    pools.cluster.put(adapter_object("two"))
-    await pools.reconcile(2)
+    await pools.put(adapter_object("two"), 2)
     assert pools.cluster.all(DEPLOYMENT) == before
     assert (pools.state(), pools.state("two")) == ("Deployed", "Deployed")
     end_job(pools, name=claim_of(changed))
@@ -162,8 +154,7 @@ async def test_a_pool_serves_until_the_weights_of_a_changed_model_are_there(pool
 async def test_the_claim_of_a_pool_stays_until_its_engines_have_another(pools: Pools) -> None:
     await serve(pools)
     changed = model(source=OTHER)
-    pools.cluster.put(changed)
-    await pools.reconcile()
+    await pools.put(changed)
     await sweep(pools)
     assert pools.cluster.find(CLAIM, NAME), "an engine that is replaced mounts it"
     end_job(pools, name=claim_of(changed))
@@ -196,13 +187,11 @@ async def test_a_secret_that_the_download_needs_is_asked_for(pools: Pools) -> No
     """The Job has the hub's variables of the trainer also."""
     token = {"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": {"name": "hub", "key": "token"}}}
     other = {"name": "LICENSE", "valueFrom": {"secretKeyRef": {"name": "license", "key": "token"}}}
-    pools.cluster.put(model(trainer={"gpus": 0, "env": [other, token]}))
-    await pools.reconcile()
+    await pools.put(model(trainer={"gpus": 0, "env": [other, token]}))
     assert pools.cluster.all("Job") == []
     assert pools.status()["deploymentMessage"].startswith("SecretsMissing: ")
     metadata = {"name": "hub", "namespace": "team"}
-    pools.cluster.put({"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "data": {"token": "eA=="}})
-    await pools.reconcile()
+    await pools.put({"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "data": {"token": "eA=="}})
     assert [job["metadata"]["name"] for job in pools.cluster.all("Job")] == [claim_of(pools.cluster.all("RLModel")[0])]
 
 

@@ -8,7 +8,7 @@ import asyncio
 import json
 import os
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,13 +17,12 @@ from rlrun.constants import CA_BUNDLE_CONTAINER, CA_BUNDLE_DIR, INFERENCE_PORT
 from rlrun.protocol.storage_access import SERVER_VARIABLE
 from rlrun.storage.manifest import ArtifactKind
 from rlrun_operator.config.settings import OperatorSettings
-from rlrun_operator.resources.children import children
 
 from local_cluster.control_plane.pki import write_kubeconfig
+from tests.support.built_children import Obj, build, containers, templates, variables
 from tests.support.company_network import API, HUB, S3, TEACHER, WANDB, CompanyNetwork, company_network
 from tests.support.fake_s3 import InMemoryStore
 from tests.support.source_tree import PYTHONPATH
-from tests.unit.rlrun_operator.resources.test_children import IDENTITY, STORAGE_KEY, Obj, resolved
 
 pytestmark = pytest.mark.slow
 
@@ -77,7 +76,7 @@ class Company:
     folder: Path
 
     def pod(self, component: str, *, trusts: bool = True, has_proxy: bool = True, source: str = "") -> Obj:
-        """Return the spec of a pod: the run's trainer, inference or orchestrator, or an environment."""
+        """Return the template of a pod: the run's trainer, inference or orchestrator, or an environment."""
         settings = OperatorSettings.model_validate(
             {
                 "s3": {"endpointUrl": f"https://{S3}", "bucket": "rlrun"},
@@ -87,20 +86,16 @@ class Company:
         )
         env = [{"name": "HF_ENDPOINT", "value": f"https://{HUB}"}]
         model = {"source": source or f"hf://a/b@{COMMIT}", "trainer": {"env": env}, "inference": {"env": env}}
-        found = children(IDENTITY, settings, resolved(model), STORAGE_KEY)
-        (spec,) = [
-            c["spec"]["template"]["spec"]
-            for c in found
-            if c["kind"] in ("ReplicaSet", "Job") and c["metadata"]["name"].startswith(f"reverse-{component}")
-        ]
-        return dict(spec)
+        found = templates(build(model, settings=settings))
+        (template,) = [made for name, made in found.items() if name.startswith(f"reverse-{component}")]
+        return template
 
     async def start(self, pod: Obj, name: str, *command: str, **changes: str) -> tuple[int, str]:
         """Run a container's process, or another `command` in it, after the init container with the authorities.
 
         Returns the exit code and the output. An empty variable of `changes` is left out.
         """
-        both = {c["name"]: c for c in (*pod.get("initContainers", ()), *pod["containers"])}
+        both = {c["name"]: c for c in containers(pod)}
         for entry in [CA_BUNDLE_CONTAINER, name] if CA_BUNDLE_CONTAINER in both else [name]:
             spec = both[entry]
             words = [*spec.get("command", ()), *spec.get("args", ())]
@@ -111,6 +106,12 @@ class Company:
             if code:
                 break
         return code, text
+
+    async def succeed(self, ending: Awaitable[tuple[int, str]]) -> str:
+        """Return the output of a process that has to succeed."""
+        code, output = await ending
+        assert code == 0, output
+        return output
 
     async def run(self, words: list[str], variables: dict[str, str]) -> tuple[int, str]:
         """Run one process, with this test's folder in place of the pod's."""
@@ -168,8 +169,7 @@ async def test_without_the_authority_or_the_proxy_nothing_is_fetched(company: Co
 
 async def test_a_mirror_of_the_hub_in_a_network_of_no_proxy_is_reached_directly(company: Company) -> None:
     variables = {"HF_ENDPOINT": company.network.inside, "HTTP_PROXY": "http://127.0.0.1:1", "HF_HUB_DISABLE_XET": "1"}
-    code, output = await company.start(company.pod("trainer"), "fetch-model", **variables)
-    assert code == 0, output
+    await company.succeed(company.start(company.pod("trainer"), "fetch-model", **variables))
     assert fetched(company) == FILES
     assert not company.network.connections
 
@@ -190,8 +190,9 @@ async def test_a_model_in_s3_is_fetched(company: Company) -> None:
 
 
 async def test_an_orchestrator_reaches_its_teacher(company: Company) -> None:
-    code, output = await company.start(company.pod("orchestrator"), "orchestrator", "python", "-c", TEACHER_CALL)
-    assert code == 0, output
+    output = await company.succeed(
+        company.start(company.pod("orchestrator"), "orchestrator", "python", "-c", TEACHER_CALL)
+    )
     assert "fine" in output
     assert company.network.connections == [f"{TEACHER}:443"]
 
@@ -235,22 +236,15 @@ async def test_processes_of_a_run_never_reach_each_other_through_the_proxy(compa
     name = {"inference": "sidecar"}.get(component, component)
     async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
         url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        variables = {
-            "HTTP_PROXY": company.network.proxy,
-            "http_proxy": company.network.proxy,
-            "NO_PROXY": "",
-            "no_proxy": "",
-        }
-        code, output = await company.start(pod, name, "python", "-c", DIRECT_CALL, url, **variables)
-    assert code == 0, output
+        proxy = dict.fromkeys(("HTTP_PROXY", "http_proxy"), company.network.proxy) | {"NO_PROXY": "", "no_proxy": ""}
+        output = await company.succeed(company.start(pod, name, "python", "-c", DIRECT_CALL, url, **proxy))
     assert "direct" in output
     assert not company.network.connections
 
 
 async def test_an_environment_trusts_the_authority_and_has_no_proxy_of_the_platform(company: Company) -> None:
-    pod = company.pod("env-0")
-    (main,) = pod["containers"]
-    names = {v["name"] for v in main["env"]}
+    *_, main = containers(company.pod("env-0"))
+    names = variables(main)
     assert "SSL_CERT_FILE" in names
     assert not {name for name in names if name.lower().endswith("_proxy")}
 
@@ -262,8 +256,7 @@ print(DirectServer("https://{API}", lambda: "token").send("GET", "/rlrun/v1/whoa
 """
     authority = str(company.network.authority.pair.certificate)
     variables = {"HTTPS_PROXY": company.network.proxy, "SSL_CERT_FILE": authority}
-    code, output = await company.run(["python", "-c", script], variables)
-    assert code == 0, output
+    await company.succeed(company.run(["python", "-c", script], variables))
     assert set(company.network.connections) == {f"{API}:443"}
 
 
@@ -290,7 +283,6 @@ async def test_an_api_server_behind_a_proxy_is_reached(company: Company, client:
     }[client]
     closed = f"http://127.0.0.1:{INFERENCE_PORT}"
     variables = {"HTTPS_PROXY": closed, "NO_PROXY": API} if proxy_url else {"HTTPS_PROXY": company.network.proxy}
-    code, output = await company.run(words, variables | {"HTTP_PROXY": closed})
-    assert code == 0, output
+    await company.succeed(company.run(words, variables | {"HTTP_PROXY": closed}))
     assert set(company.network.connections) == {f"{API}:443"}
     assert all(r.startswith(f"GET {API}/") for r in company.network.requests)

@@ -14,27 +14,20 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from rlrun.protocol.orchestrator import RunPhase, RunStatus
 
-from tests.support.clocks import START
 from tests.support.cluster_objects import model_object, run_object, source_secret
 from tests.support.fake_artifacts import manifest
 from tests.support.fake_cluster import Crash, FakeCluster
-from tests.support.fake_kubelet import step_kubelet
+from tests.support.fake_kubelet import end_orchestrator, step_kubelet
+from tests.support.fake_poller import training
 from tests.support.operator_world import World
 
 ROOT = "s3://rlrun/team/uid-1"
 SPEC: dict[str, Any] = {"checkpoints": {"keepCloud": 2}, "adapters": {"keepLast": 1}}
 
 
-def checkpoint(step: int) -> Callable[[World], None]:
+def upload(kind: str, step: int) -> Callable[[World], None]:
     def put(world: World) -> None:
-        world.artifacts.folders[f"{ROOT}/checkpoints/step-{step:06d}"] = manifest(step)
-
-    return put
-
-
-def adapter(step: int) -> Callable[[World], None]:
-    def put(world: World) -> None:
-        world.artifacts.folders[f"{ROOT}/adapters/step-{step:06d}"] = manifest(step)
+        world.artifacts.folders[f"{ROOT}/{kind}s/step-{step:06d}"] = manifest(step)
 
     return put
 
@@ -43,11 +36,8 @@ INPUTS: dict[str, Callable[[World], None]] = {
     "run": lambda w: w.cluster.put(run_object(**SPEC)),
     "model": lambda w: w.cluster.put(model_object()),
     "secret": lambda w: w.cluster.put(source_secret()),
-    "checkpoint 1": checkpoint(1),
-    "checkpoint 2": checkpoint(2),
-    "checkpoint 3": checkpoint(3),
-    "adapter 2": adapter(2),
-    "adapter 3": adapter(3),
+    **{f"checkpoint {step}": upload("checkpoint", step) for step in (1, 2, 3)},
+    **{f"adapter {step}": upload("adapter", step) for step in (2, 3)},
 }
 DISTURBANCES = ("reconcile", "crash", "kubelet", "lose a child", "lose the status")
 
@@ -91,19 +81,20 @@ def picture(world: World) -> dict[str, Any]:
 
 def new_world() -> World:
     world = World(FakeCluster())
-    world.poller.answer = RunStatus(phase=RunPhase.running, step=3, max_steps=10, started_at=START)
+    world.poller.answer = training()
     return world
 
 
-async def undisturbed() -> dict[str, Any]:
+async def settled() -> World:
+    """An operator that nothing has disturbed."""
     world = new_world()
     for put in INPUTS.values():
         put(world)
     await settle(world)
-    return picture(world)
+    return world
 
 
-EXPECTED = asyncio.run(undisturbed())
+EXPECTED = picture(asyncio.run(settled()))
 
 
 def test_the_undisturbed_run_reaches_the_expected_state() -> None:
@@ -172,38 +163,24 @@ async def test_crash_at_every_single_write_of_a_start(crash_at: int) -> None:
 
 @pytest.mark.parametrize("crash_at", range(12))
 async def test_crash_at_every_write_of_the_end(crash_at: int) -> None:
-    from tests.support.fake_kubelet import end_orchestrator
-
-    world = new_world()
-    for put in INPUTS.values():
-        put(world)
-    await settle(world)
+    world = await settled()
     last = RunStatus(phase=RunPhase.completed, step=10, max_steps=10)
     end_orchestrator(world.cluster, 0, last.model_dump_json(by_alias=True))
-    checkpoint(10)(world)
-    adapter(10)(world)
+    for kind in ("checkpoint", "adapter"):
+        upload(kind, 10)(world)
     await reconcile(world, crash_after=crash_at)
-    for _ in range(5):
-        await world.reconcile()
-    assert world.status["phase"] == "Completed"
+    assert await world.phase(5) == "Completed"
     assert world.cluster.all("ReplicaSet") == []
     assert [o["spec"]["step"] for o in world.cluster.all("RLCheckpoint")] == [3, 10]
     assert [o["spec"]["step"] for o in world.cluster.all("RLAdapter")] == [10]
     assert {o["status"]["phase"] for o in world.cluster.all("RLCheckpoint", "RLAdapter")} == {"Ready"}
-    before = world.cluster.writes
-    await world.reconcile(2)
-    assert world.cluster.writes == before
+    assert await world.written(2) == 0
 
 
 @pytest.mark.parametrize("crash_at", range(11))
 @pytest.mark.parametrize("end", ["orchestrator", "stop", "suspend"])
 async def test_crash_at_every_write_of_the_clean_up(end: str, crash_at: int) -> None:
-    from tests.support.fake_kubelet import end_orchestrator
-
-    world = new_world()
-    for put in INPUTS.values():
-        put(world)
-    await settle(world)
+    world = await settled()
     if end == "orchestrator":
         end_orchestrator(world.cluster, 0, "")
     else:
@@ -215,6 +192,4 @@ async def test_crash_at_every_write_of_the_clean_up(end: str, crash_at: int) -> 
     kept = world.cluster.all("Service", "NetworkPolicy", "ConfigMap", "ServiceAccount", "ReplicaSet")
     assert [o["metadata"]["name"] for o in kept] == []
     assert world.cluster.find("Secret", "reverse-rlrun-token") is None
-    before = world.cluster.writes
-    await world.reconcile(2)
-    assert world.cluster.writes == before
+    assert await world.written(2) == 0

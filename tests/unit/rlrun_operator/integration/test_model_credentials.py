@@ -37,8 +37,7 @@ async def test_a_run_waits_for_the_secret_of_its_model(world: World) -> None:
     assert "Secret hub, which does not exist in namespace team" in world.condition("Validated")["message"]
     assert world.status["reason"] == "SecretsMissing"
     assert world.cluster.all("ReplicaSet", "Job") == []
-    world.cluster.put(hub_secret(key="other"))
-    await world.reconcile()
+    await world.put(hub_secret(key="other"))
     assert "has no such key" in world.condition("Validated")["message"]
     world.cluster.put(hub_secret(VALUE))
     await world.start()
@@ -48,17 +47,14 @@ async def test_a_run_waits_for_the_secret_of_its_model(world: World) -> None:
 
 async def test_a_run_that_waits_for_the_secret_of_its_model_ends_at_its_deadline(world: World) -> None:
     await world.reconcile(2)
-    world.clock.advance(3601)
-    await world.reconcile(2)
-    assert world.status["phase"] == "Failed"
+    assert await world.phase(2, after=3601) == "Failed"
     assert "Secret hub" in world.condition("Failed")["message"]
 
 
 async def test_a_run_whose_model_names_a_secret_of_the_platform_does_not_start(world: World) -> None:
     taken = {"env": [{"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": {"name": "next-s3", "key": "token"}}}]}
     world.cluster.put(model_object(source=f"hf://tiny/model@{'0' * 40}", inference=taken))
-    world.cluster.put(hub_secret(name="next-s3"))
-    await world.reconcile(2)
+    await world.put(hub_secret(name="next-s3"), 2)
     assert world.condition("Validated")["reason"] == "SecretReserved"
     assert world.cluster.all("ReplicaSet", "Job") == []
 
@@ -77,12 +73,10 @@ async def test_a_token_from_a_secret_is_in_no_object_status_event_or_log(
 
 
 async def test_an_adapter_is_deployed_once_the_secret_of_its_model_exists(pools: Pools) -> None:
-    pools.cluster.put(adapter_object())
-    assert await pools.reconcile() is not None, "it is looked at again"
+    assert await pools.put(adapter_object()) is not None, "it is looked at again"
     assert (pools.state(), pools.objects) == ("DeployFailed", [])
     assert pools.status()["deploymentMessage"].startswith("SecretsMissing: RLModel tiny/model takes HF_TOKEN ")
-    pools.cluster.put(hub_secret())
-    await pools.reconcile()
+    await pools.put(hub_secret())
     assert pools.state() == "Deploying"
 
 
@@ -91,8 +85,7 @@ async def test_a_pool_that_serves_outlives_the_secret_of_its_model(pools: Pools)
     await pools.deploy(adapter_object())
     deployment = pools.cluster.all("Deployment")
     del pools.cluster.objects[("Secret", "team", "hub")]
-    pools.cluster.put(adapter_object("two"))
-    await pools.reconcile(2)
+    await pools.put(adapter_object("two"), 2)
     assert (pools.state(), pools.state("two")) == ("Deployed", "Deployed")
     assert pools.cluster.all("Deployment") == deployment
 
@@ -105,7 +98,6 @@ async def test_the_secret_of_the_pools_users_is_reserved_without_any_pattern(poo
     ref = {"name": name, "key": "OPENAI_API_KEY", "optional": True}
     taken = {"env": [{"name": "LICENSE_KEY", "valueFrom": {"secretKeyRef": ref}}]}
     pools.cluster.put(model_object(inference=taken))
-    pools.cluster.put(adapter_object())
-    await pools.reconcile()
+    await pools.put(adapter_object())
     assert (pools.state(), pools.cluster.all("ReplicaSet")) == ("DeployFailed", [])
     assert pools.status()["deploymentMessage"].startswith("SecretReserved: ")

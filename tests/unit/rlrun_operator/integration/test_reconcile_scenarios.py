@@ -15,13 +15,16 @@ from rlrun.kube.errors import ApiError
 from rlrun.kube.objects import label
 from rlrun.protocol.orchestrator import RunPhase, RunStatus
 from rlrun.protocol.problem import Problem
+from rlrun.storage.store import Unreachable
 from rlrun_operator.planning.policies.artifacts.artifact_objects import FOLDER_KINDS
 from rlrun_operator.planning.policies.spec.resolution import MAX_CONFIG
 
 from tests.support.clocks import START
-from tests.support.cluster_objects import NODE_FULL, OUT_OF_DISK, evict, model_object, pod, source_secret
+from tests.support.cluster_objects import NODE_FULL, OUT_OF_DISK, event_object, evict, model_object, pod, source_secret
+from tests.support.expectations import lacks
 from tests.support.fake_artifacts import manifest
-from tests.support.fake_kubelet import end_orchestrator, step_kubelet
+from tests.support.fake_kubelet import crash_container, end_orchestrator, step_kubelet
+from tests.support.fake_poller import training
 from tests.support.operator_world import World
 
 ROOT = "s3://rlrun/team/uid-1"
@@ -40,10 +43,6 @@ def make_world(request: pytest.FixtureRequest, make_world: Callable[..., World])
     return make
 
 
-def running(step: int = 3, **more: Any) -> RunStatus:
-    return RunStatus(phase=RunPhase.running, step=step, max_steps=10, reward=0.5, started_at=START, **more)
-
-
 def left_of_the_run(world: World) -> list[str]:
     """Its objects besides checkpoints and adapters."""
     labelled = [o for o in world.cluster.objects.values() if label(o, RUN_UID_LABEL) == "uid-1"]
@@ -52,10 +51,8 @@ def left_of_the_run(world: World) -> list[str]:
 
 
 async def test_run_becomes_pending_and_gets_all_its_children(world: World) -> None:
-    await world.reconcile(2)
-    assert world.status["phase"] == "Pending"
-    assert world.condition("Validated")["status"] == "True"
-    assert world.condition("Validated")["reason"] == "Valid"
+    assert await world.phase(2) == "Pending"
+    assert (world.condition("Validated")["status"], world.condition("Validated")["reason"]) == ("True", "Valid")
     names = {(o["kind"], o["metadata"]["name"]) for o in world.cluster.all("ReplicaSet", "Job", "Secret", "ConfigMap")}
     assert names == {
         ("ReplicaSet", "reverse-trainer"),
@@ -73,20 +70,17 @@ async def test_run_becomes_pending_and_gets_all_its_children(world: World) -> No
 
 
 async def test_steady_state_costs_no_write(world: World) -> None:
-    await world.start()
-    world.poller.answer = running(eta_seconds=10.0)
-    await world.reconcile()
+    await world.train(eta_seconds=10.0)
     before = world.cluster.writes
     for eta in (9.0, 8.0, 7.0):
-        world.poller.answer = running(eta_seconds=eta)
-        world.clock.advance(2)
-        assert await world.reconcile() == world.settings.poll_seconds
+        world.poller.answer = training(eta_seconds=eta)
+        assert await world.reconcile(after=2) == world.settings.poll_seconds
     assert world.cluster.writes == before
 
 
 async def test_an_orchestrator_that_does_not_answer_is_shown_and_ends_nothing(world: World) -> None:
     await world.start()
-    world.poller.answer, world.poller.watches = running(), True
+    world.poller.answer, world.poller.watches = training(), True
     await world.reconcile()
     world.poller.answer, world.poller.silent = None, 29.0
     await world.reconcile()
@@ -100,15 +94,13 @@ async def test_an_orchestrator_that_does_not_answer_is_shown_and_ends_nothing(wo
     before = world.cluster.writes
     for silent in (60.0, 600.0):
         world.poller.silent = silent
-        world.clock.advance(30)
-        assert await world.reconcile() > 30, "it is looked at no more often than a run in which nothing happens"
+        assert await world.reconcile(after=30) > 30, "it is looked at no more often than a run in which nothing happens"
     assert world.cluster.writes == before
     # After a restart the operator measures the silence from 0 again, and keeps the condition for any error.
     world.poller.silent, world.poller.reason = 0.0, "HTTP503"
     await world.reconcile()
     assert world.cluster.writes == before
-    world.poller.answer = running()
-    await world.reconcile()
+    await world.hear(training())
     assert world.condition("OrchestratorReady")["status"] == "True"
     assert world.status.get("reason") is None
 
@@ -116,8 +108,7 @@ async def test_an_orchestrator_that_does_not_answer_is_shown_and_ends_nothing(wo
 async def test_what_a_run_waits_for_stays_shown_while_its_orchestrator_is_not_silent_for_long(world: World) -> None:
     await world.start()
     waits = Problem(reason="WaitingForTrainer", message="the trainer does not respond")
-    world.poller.answer = running(waiting_for=waits)
-    await world.reconcile()
+    await world.hear(training(waiting_for=waits))
     assert world.status["reason"] == waits.reason
     before = world.cluster.writes
     world.poller.answer = None
@@ -126,8 +117,7 @@ async def test_what_a_run_waits_for_stays_shown_while_its_orchestrator_is_not_si
     assert (world.condition("TrainerReady")["message"], world.cluster.writes) == (waits.message, before)
     world.poller.silent = 30.0
     await world.reconcile()
-    assert world.condition("TrainerReady")["status"] == "True"
-    assert world.status["reason"] == "OrchestratorUnreachable"
+    assert (world.condition("TrainerReady")["status"], world.status["reason"]) == ("True", "OrchestratorUnreachable")
 
 
 @pytest.mark.parametrize("how", ["stop", "suspend"])
@@ -136,8 +126,7 @@ async def test_the_silence_of_an_orchestrator_is_over_when_its_run_is(world: Wor
     world.poller.silent = 60.0
     await world.reconcile()
     assert world.condition("OrchestratorReady")["reason"] == "OrchestratorUnreachable"
-    world.change_spec(**{how: True})
-    await world.reconcile(4)
+    await world.change(4, **{how: True})
     assert world.condition("OrchestratorReady")["reason"] != "OrchestratorUnreachable"
 
 
@@ -149,8 +138,7 @@ async def test_silence_of_a_pod_that_is_not_ready_says_nothing(world: World) -> 
 
     async def reason(status: str, since: datetime) -> str:
         ready.update(status=status, lastTransitionTime=since.isoformat())
-        world.cluster.put(orchestrator)
-        await world.reconcile()
+        await world.put(orchestrator)
         return str(world.condition("OrchestratorReady")["reason"])
 
     assert await reason("False", world.clock.now) == "Starting"
@@ -159,9 +147,7 @@ async def test_silence_of_a_pod_that_is_not_ready_says_nothing(world: World) -> 
 
 
 async def test_run_runs_completes_and_is_cleaned_up(world: World) -> None:
-    await world.start()
-    world.poller.answer = running()
-    await world.reconcile()
+    await world.train()
     assert world.status["phase"] == "Running"
     assert world.status["progress"]["step"] == 3
     assert world.condition("OrchestratorReady")["status"] == "True"
@@ -191,45 +177,29 @@ async def test_run_runs_completes_and_is_cleaned_up(world: World) -> None:
 async def test_children_of_a_finished_run_are_deleted_although_its_spec_is_invalid_now(world: World) -> None:
     await world.start()
     end_orchestrator(world.cluster, 0, "")
-    await world.reconcile()
-    assert world.status["phase"] == "Completed"
-    world.change_spec(maxSteps=0)
-    await world.reconcile(2)
+    assert await world.phase() == "Completed"
+    await world.change(2, maxSteps=0)
     assert left_of_the_run(world) == ["Job reverse-orchestrator-a1", "Pod reverse-orchestrator-a1-0"]
-    assert world.status["phase"] == "Completed"
-    assert world.condition("Validated")["reason"] == "InvalidSpec"
+    assert (world.status["phase"], world.condition("Validated")["reason"]) == ("Completed", "InvalidSpec")
 
 
 async def test_last_artifacts_are_waited_for_until_a_limit(world: World) -> None:
-    await world.start()
-    world.poller.answer = running()
-    await world.reconcile()
+    await world.train()
     end_orchestrator(world.cluster, 0, "")
-
-    async def fail(*_: object) -> list[object]:
-        from rlrun.storage.store import Unreachable
-
-        raise Unreachable("no answer")
-
-    world.artifacts.list = fail  # type: ignore[method-assign, assignment]
-    await world.reconcile()
-    assert world.status["phase"] == "Running"
+    world.artifacts.errors["list"] = Unreachable("no answer")
+    assert await world.phase() == "Running"
     assert world.condition("ArtifactsListed")["reason"] == "S3Unreachable"
-    world.clock.advance(121)
-    await world.reconcile()
-    assert world.status["phase"] == "Completed"
+    assert await world.phase(after=121) == "Completed"
 
 
 async def test_run_starts_once_its_model_exists(world: World) -> None:
     del world.cluster.objects[("RLModel", "", "tiny-model")]
-    world.cluster.put(model_object("other/one"))
-    assert await world.reconcile(2) is not None
+    assert await world.put(model_object("other/one"), 2) is not None
     found = world.condition("Validated")
     assert found["reason"] == "ModelNotFound"
     assert "other/one" in found["message"]
     assert world.cluster.all("ReplicaSet") == []
-    world.cluster.put(model_object())
-    await world.reconcile()
+    await world.put(model_object())
     assert len(world.cluster.all("ReplicaSet")) == 3
 
 
@@ -237,24 +207,18 @@ async def test_run_starts_once_its_model_exists(world: World) -> None:
 async def test_start_deadline_fails_with_the_reason_that_held_it_up(make_world: Callable[..., World]) -> None:
     world = make_world(model="no/such", startDeadlineSeconds=60)
     await world.reconcile()
-    world.clock.advance(61)
-    await world.reconcile()
-    assert world.status["phase"] == "Failed"
+    assert await world.phase(after=61) == "Failed"
     assert world.condition("Failed")["reason"] == "ModelNotFound"
     assert "60 s" in world.condition("Failed")["message"]
 
 
 @pytest.mark.proves("suspend")
 async def test_suspend_and_resume_is_a_new_attempt(world: World) -> None:
-    await world.start()
-    world.poller.answer = running()
-    await world.reconcile()
-    world.change_spec(suspend=True)
-    await world.reconcile()
+    await world.train()
+    await world.change(suspend=True)
     assert world.status["phase"] == "Suspended"
     assert world.cluster.all("ReplicaSet", "Job", "Pod") == []
-    world.clock.advance(1000)
-    assert await world.reconcile() is None
+    assert await world.reconcile(after=1000) is None
     assert left_of_the_run(world) == []
     before = world.cluster.writes
     assert await world.reconcile(3) is None
@@ -266,20 +230,16 @@ async def test_suspend_and_resume_is_a_new_attempt(world: World) -> None:
     assert [len(world.cluster.all(kind)) for kind in kinds] == [4, 2, 1, 1]
     assert world.cluster.find("Secret", "reverse-rlrun-token")
     assert [j["metadata"]["name"] for j in world.cluster.all("Job")] == ["reverse-orchestrator-a2"]
-    world.poller.answer = running(5)
-    await world.reconcile()
-    assert world.status["phase"] == "Running"
-    assert world.status.get("restarts", 0) == 0
+    await world.hear(training(5))
+    assert (world.status["phase"], world.status.get("restarts", 0)) == ("Running", 0)
 
 
 async def test_new_attempt_waits_for_the_old_pods(world: World) -> None:
     await world.start()
-    world.change_spec(suspend=True)
-    await world.reconcile()
+    await world.change(suspend=True)
     stuck = pod("trainer", uid="stuck", deleting=True)
     world.cluster.put(stuck)
-    world.change_spec(suspend=False)
-    await world.reconcile(2)
+    await world.change(2, suspend=False)
     assert world.status["reason"] == "WaitingForPreviousPods"
     assert world.cluster.all("ReplicaSet") == []
     del world.cluster.objects[("Pod", "team", stuck["metadata"]["name"])]
@@ -291,8 +251,7 @@ async def test_new_attempt_waits_for_the_old_pods(world: World) -> None:
 async def test_stop_ends_pods_and_keeps_artifacts(world: World) -> None:
     world.artifacts.folders[f"{ROOT}/checkpoints/step-000005"] = manifest(5)
     await world.start()
-    world.change_spec(stop=True)
-    await world.reconcile()
+    await world.change(stop=True)
     assert world.status["phase"] == "Stopped"
     assert world.cluster.all("ReplicaSet", "Job", "Pod") == []
     assert world.cluster.all("RLCheckpoint")
@@ -306,29 +265,24 @@ async def test_ttl_deletes_the_run_and_by_owner_its_children(make_world: Callabl
     world = make_world(stop=True, ttlSecondsAfterFinished=100)
     await world.reconcile()
     assert await world.reconcile() == pytest.approx(100)
-    world.clock.advance(101)
-    await world.reconcile()
+    await world.reconcile(after=101)
     assert world.cluster.find("RLRun", "reverse") is None
 
 
 async def test_deleted_pods_count_as_restarts(world: World) -> None:
-    await world.start()
-    world.poller.answer = running()
-    await world.reconcile()
+    await world.train()
     del world.cluster.objects[("Pod", "team", "reverse-trainer-0")]
     await world.reconcile()
     assert world.status["restarts"] == 1
     step_kubelet(world.cluster)
     await world.reconcile(3)
-    assert world.status["restarts"] == 1
-    assert world.status["phase"] == "Running"
+    assert (world.status["restarts"], world.status["phase"]) == (1, "Running")
 
 
 @pytest.mark.proves("maxRestarts")
 async def test_crash_loop_fails_the_run_after_max_restarts(world: World) -> None:
     await world.start()
-    trainer = world.cluster.find("Pod", "reverse-trainer-0")
-    assert trainer
+    trainer = world.cluster.held("Pod", "reverse-trainer-0")
     for crashes in range(1, 5):
         trainer["status"]["conditions"] = [{"type": "Ready", "status": "False"}]
         trainer["status"]["containerStatuses"][0] |= {
@@ -336,8 +290,7 @@ async def test_crash_loop_fails_the_run_after_max_restarts(world: World) -> None
             "state": {"waiting": {"reason": "CrashLoopBackOff"}},
             "lastState": {"terminated": {"exitCode": 137, "reason": "OOMKilled"}},
         }
-        world.cluster.put(trainer)
-        await world.reconcile()
+        await world.put(trainer)
         assert world.condition("TrainerReady")["reason"] == "TrainerOutOfMemory"
         assert world.status["phase"] == ("Pending" if crashes <= 3 else "Failed")
     assert world.condition("Failed")["reason"] == "TrainerOutOfMemory"
@@ -373,8 +326,7 @@ async def test_environments_evicted_for_a_full_node_fail_no_run(world: World) ->
     await world.start()
     for _ in range(5):
         await replace_evicted(world, "reverse-env-0-0", NODE_FULL)
-    assert world.status["phase"] == "Pending"
-    assert world.condition("EnvironmentsReady")["reason"] == "Starting"
+    assert (world.status["phase"], world.condition("EnvironmentsReady")["reason"]) == ("Pending", "Starting")
 
 
 @pytest.mark.parametrize("reason", ["Evicted", "EnvironmentOutOfDisk"])
@@ -388,29 +340,23 @@ async def test_a_failure_rule_applies_to_a_full_disk(make_world: Callable[..., W
 async def test_a_missing_volume_that_is_there_now_fails_no_run(make_world: Callable[..., World]) -> None:
     world = make_world(failurePolicy={"configErrorDeadlineSeconds": 600})
     await world.start()
-    trainer = world.cluster.find("Pod", "reverse-trainer-0")
-    assert trainer
+    trainer = world.cluster.held("Pod", "reverse-trainer-0")
     scheduled = {"type": "PodScheduled", "status": "True", "lastTransitionTime": START.isoformat()}
     waiting = {"name": "trainer", "restartCount": 0, "state": {"waiting": {"reason": "ContainerCreating"}}}
     trainer["status"] = {"phase": "Pending", "conditions": [scheduled], "containerStatuses": [waiting]}
     world.cluster.put(trainer)
 
     def tell(kind: str, reason: str) -> None:
-        metadata = {"name": reason, "namespace": "team"}
-        at, about = world.clock().isoformat(), {"uid": trainer["metadata"]["uid"]}
-        event = {"kind": "Event", "metadata": metadata, "involvedObject": about, "type": kind, "reason": reason}
-        world.cluster.put({**event, "message": f"{reason} x", "lastTimestamp": at})
+        at, uid = world.clock().isoformat(), trainer["metadata"]["uid"]
+        world.cluster.put(event_object(uid, reason, f"{reason} x", at, kind))
 
     tell("Warning", "FailedMount")
     for seconds in (20, 480):
-        world.clock.advance(seconds)
-        await world.reconcile()
+        await world.reconcile(after=seconds)
         assert world.status["reason"] == "VolumeMountFailed"
     world.clock.advance(20)
     tell("Normal", "Pulling")
-    world.clock.advance(101)
-    await world.reconcile()
-    assert world.status["phase"] == "Pending"
+    assert await world.phase(after=101) == "Pending"
     assert world.condition("TrainerReady")["reason"] == "Starting"
 
 
@@ -419,8 +365,7 @@ async def test_configuration_error_of_the_orchestrator_fails_at_once(world: Worl
     problem = Problem(reason="EnvironmentLoadFailed", message="questions.jsonl is missing")
     last = RunStatus(phase=RunPhase.failed, max_steps=10, problem=problem)
     end_orchestrator(world.cluster, 64, last.model_dump_json(by_alias=True))
-    await world.reconcile()
-    assert world.status["phase"] == "Failed"
+    assert await world.phase() == "Failed"
     assert world.condition("Failed")["reason"] == "EnvironmentLoadFailed"
     assert world.condition("EnvironmentsReady")["reason"] == "EnvironmentLoadFailed"
 
@@ -429,10 +374,7 @@ async def test_configuration_error_of_the_orchestrator_fails_at_once(world: Worl
 async def test_failure_policy_restart_run(make_world: Callable[..., World]) -> None:
     world = make_world(failurePolicy={"rules": [{"action": "RestartRun", "roles": ["trainer"]}]})
     await world.start()
-    trainer = world.cluster.find("Pod", "reverse-trainer-0")
-    assert trainer
-    trainer["status"]["containerStatuses"][0] |= {"restartCount": 1, "lastState": {"terminated": {"exitCode": 1}}}
-    world.cluster.put(trainer)
+    crash_container(world.cluster, "reverse-trainer-0")
     await world.reconcile()
     assert world.cluster.all("ReplicaSet") == []
     world.clock.advance(10)
@@ -444,8 +386,7 @@ async def test_failure_policy_restart_run(make_world: Callable[..., World]) -> N
 async def test_waiting_for_is_shown_at_the_role_it_is_about(world: World) -> None:
     await world.start()
     waiting = Problem(reason="EnvironmentPackageMissing", message="rlrun env push")
-    world.poller.answer = RunStatus(phase=RunPhase.starting, max_steps=10, waiting_for=waiting)
-    await world.reconcile()
+    await world.hear(RunStatus(phase=RunPhase.starting, max_steps=10, waiting_for=waiting))
     assert world.condition("EnvironmentsReady")["reason"] == "EnvironmentPackageMissing"
     assert world.status["reason"] == "EnvironmentPackageMissing"
 
@@ -453,8 +394,7 @@ async def test_waiting_for_is_shown_at_the_role_it_is_about(world: World) -> Non
 async def test_reward_errors_are_visible(world: World) -> None:
     await world.start()
     warning = Problem(reason="RewardFunctionErrors", message="ZeroDivisionError in 3 of 8")
-    world.poller.answer = running(reward_errors=3, warnings=[warning])
-    await world.reconcile()
+    await world.hear(training(reward_errors=3, warnings=[warning]))
     found = world.condition("RewardFunctionsHealthy")
     assert found["status"] == "False"
     assert "ZeroDivisionError" in found["message"]
@@ -463,14 +403,9 @@ async def test_reward_errors_are_visible(world: World) -> None:
 @pytest.mark.proves("stallDeadlineSeconds")
 async def test_stalled_run_fails(make_world: Callable[..., World]) -> None:
     world = make_world(stallDeadlineSeconds=600)
-    await world.start()
-    world.poller.answer = running(last_step_time=START)
-    await world.reconcile()
-    world.clock.advance(599)
-    await world.reconcile()
-    assert world.status["phase"] == "Running"
-    world.clock.advance(2)
-    await world.reconcile()
+    await world.train(last_step_time=START)
+    assert await world.phase(after=599) == "Running"
+    await world.reconcile(after=2)
     assert world.condition("Failed")["reason"] == "StallDeadlineExceeded"
 
 
@@ -478,28 +413,22 @@ async def test_progress_keeps_a_run_from_stalling(make_world: Callable[..., Worl
     world = make_world(stallDeadlineSeconds=600)
     await world.start()
     for step in range(5):
-        world.poller.answer = running(step, last_step_time=world.clock.now)
-        await world.reconcile()
+        await world.hear(training(step, last_step_time=world.clock.now))
         world.clock.advance(500)
-    await world.reconcile()
-    assert world.status["phase"] == "Running"
+    assert await world.phase() == "Running"
 
 
 @pytest.mark.proves("activeDeadlineSeconds")
 async def test_active_deadline_counts_all_attempts(make_world: Callable[..., World]) -> None:
     world = make_world(activeDeadlineSeconds=1000)
-    await world.start()
-    world.poller.answer = running()
-    await world.reconcile()
+    await world.train()
     world.clock.advance(600)
-    world.change_spec(suspend=True)
-    await world.reconcile()
+    await world.change(suspend=True)
     world.clock.advance(5000)
     world.change_spec(suspend=False)
     await world.start()
     assert world.status["phase"] != "Failed"
-    world.clock.advance(401)
-    await world.reconcile()
+    await world.reconcile(after=401)
     assert world.condition("Failed")["reason"] == "ActiveDeadlineExceeded"
 
 
@@ -507,58 +436,39 @@ async def test_active_deadline_counts_all_attempts(make_world: Callable[..., Wor
 async def test_raised_max_steps_reach_the_config_and_restart_nothing(world: World) -> None:
     await world.start()
     before = {o["metadata"]["name"]: o["metadata"]["resourceVersion"] for o in world.cluster.all("ReplicaSet", "Job")}
-    world.change_spec(maxSteps=20)
-    await world.reconcile()
-    config = world.cluster.find("ConfigMap", "reverse-config")
-    assert config
-    assert '"maxSteps": 20' in config["data"]["run.json"]
+    await world.change(maxSteps=20)
+    assert world.config["spec"]["maxSteps"] == 20
     after = {o["metadata"]["name"]: o["metadata"]["resourceVersion"] for o in world.cluster.all("ReplicaSet", "Job")}
     assert after == before
 
 
 async def test_a_running_attempt_gets_no_key_that_its_images_do_not_know(world: World) -> None:
     await world.start()
-    stored = world.cluster.find("ConfigMap", "reverse-config")
-    assert stored
-    known = json.loads(stored["data"]["run.json"])
+    known = world.config
     del known["spec"]["env"][0]["rolloutTimeoutSeconds"], known["spec"]["loss"]["sequenceTokenHigh"]
-    world.cluster.put({**stored, "data": {**stored["data"], "run.json": json.dumps(known, indent=2)}})
-    stored = world.cluster.find("ConfigMap", "reverse-config")
-    assert stored
-    version = stored["metadata"]["resourceVersion"]
-
+    world.write_config(json.dumps(known, indent=2))
+    version = world.cluster.held("ConfigMap", "reverse-config")["metadata"]["resourceVersion"]
     await world.reconcile()
-    unchanged = world.cluster.find("ConfigMap", "reverse-config")
-    assert unchanged
+    unchanged = world.cluster.held("ConfigMap", "reverse-config")
     assert unchanged["metadata"]["resourceVersion"] == version, "there is nothing to tell the attempt"
-
-    world.change_spec(maxSteps=20)
-    await world.reconcile()
-    changed = world.cluster.find("ConfigMap", "reverse-config")
-    assert changed
+    await world.change(maxSteps=20)
     known["spec"]["maxSteps"] = 20
-    assert json.loads(changed["data"]["run.json"]) == known
+    assert world.config == known
 
 
 @pytest.mark.parametrize("damaged", ["", "{}", '{"spec": {}}'])
 async def test_an_attempt_with_a_damaged_configuration_is_followed_by_another_one(world: World, damaged: str) -> None:
     """Its pods have the configuration of their start; one that is resolved today could be another."""
     await world.start()
-    config = world.cluster.find("ConfigMap", "reverse-config")
-    assert config
-    whole = json.loads(config["data"]["run.json"])
-    config["data"]["run.json"] = damaged
+    whole = world.config
+    world.write_config(damaged)
     await world.reconcile()
     assert world.cluster.all("ReplicaSet", "Job", "Pod") == []
     assert world.status["reason"] == "Restarting"
     assert "ConfigurationUnreadable" in world.status["message"]
-    world.clock.advance(60)
-    await world.reconcile(3)
-    assert world.status["attempt"] == 2
-    assert world.status["runRestartsTowardMax"] == 0
-    mended = world.cluster.find("ConfigMap", "reverse-config")
-    assert mended
-    assert json.loads(mended["data"]["run.json"]) == whole | {"run": whole["run"] | {"attempt": 2}}
+    await world.reconcile(3, after=60)
+    assert (world.status["attempt"], world.status["runRestartsTowardMax"]) == (2, 0)
+    assert world.config == whole | {"run": whole["run"] | {"attempt": 2}}
 
 
 OPENED: dict[str, Any] = {
@@ -575,25 +485,17 @@ async def test_no_pod_is_made_from_a_configuration_that_was_changed_to_open_it(
 ) -> None:
     """Users may change ConfigMaps of their namespace without a right to create such pods."""
     await world.start()
-    config = world.cluster.find("ConfigMap", "reverse-config")
-    assert config
-    changed = json.loads(config["data"]["run.json"])
+    changed = world.config
     changed["model"][role] |= OPENED[field]
-    config["data"]["run.json"] = json.dumps(changed)
-    lost = world.cluster.find("ReplicaSet", f"reverse-{role}")
-    assert lost
-    world.cluster.request_deletion(lost)
+    world.write_config(changed)
+    world.cluster.request_deletion(world.cluster.held("ReplicaSet", f"reverse-{role}"))
     await world.reconcile()
     assert world.cluster.all("ReplicaSet", "Job", "Pod") == []
-    assert "ConfigurationUnreadable" in world.status["message"]
-    assert f"model.{role}" in world.status["message"]
+    assert not lacks(world.status["message"], "ConfigurationUnreadable", f"model.{role}")
     assert field in world.status["message"]
-    world.clock.advance(60)
-    await world.reconcile(3)
+    await world.reconcile(3, after=60)
     assert world.status["attempt"] == 2
-    made = world.cluster.find("ReplicaSet", f"reverse-{role}")
-    assert made
-    template = made["spec"]["template"]
+    template = world.cluster.held("ReplicaSet", f"reverse-{role}")["spec"]["template"]
     assert "hostNetwork" not in template["spec"]
     assert not any("hostPath" in volume for volume in template["spec"]["volumes"])
     assert template["metadata"]["labels"]["rlrun.dev/role"] == role
@@ -601,36 +503,27 @@ async def test_no_pod_is_made_from_a_configuration_that_was_changed_to_open_it(
 
 async def test_a_damaged_configuration_without_pods_is_written_again(world: World) -> None:
     await world.start()
-    config = world.cluster.find("ConfigMap", "reverse-config")
-    assert config
-    whole, config["data"]["run.json"] = config["data"]["run.json"], "{}"
+    whole = world.config
+    world.write_config("{}")
     for obj in world.cluster.all("ReplicaSet", "Job"):
         world.cluster.request_deletion(obj)
     await world.reconcile()
-    mended = world.cluster.find("ConfigMap", "reverse-config")
-    assert mended
-    assert mended["data"]["run.json"] == whole
+    assert world.config == whole
 
 
 async def test_a_run_completes_although_its_configuration_and_its_model_are_gone(world: World) -> None:
     await world.start()
-    config = world.cluster.find("ConfigMap", "reverse-config")
-    assert config
-    config["data"]["run.json"] = "{}"
+    world.write_config("{}")
     world.cluster.request_deletion(world.cluster.all("RLModel")[0])
     end_orchestrator(world.cluster, 0, "")
-    world.clock.advance(200)
-    await world.reconcile(2)
-    assert world.status["phase"] == "Completed"
+    assert await world.phase(2, after=200) == "Completed"
 
 
 async def test_an_attempt_outlives_a_rule_that_its_model_does_not_satisfy_any_more(world: World) -> None:
     await world.start()
-    config = world.cluster.find("ConfigMap", "reverse-config")
-    assert config
-    frozen = json.loads(config["data"]["run.json"])
+    frozen = world.config
     frozen["model"]["inference"]["extraArgs"] = ["--max-loras=8"]
-    config["data"]["run.json"] = json.dumps(frozen)
+    world.write_config(frozen)
     for model in world.cluster.all("RLModel"):
         model["spec"].setdefault("inference", {})["extraArgs"] = ["--max-loras=8"]
     before = world.condition("Validated")
@@ -648,15 +541,13 @@ async def test_only_the_pod_that_reads_a_changed_config_is_annotated(world: Worl
         return {name: notes[CONFIG_ANNOTATION] for name, notes in pods.items() if CONFIG_ANNOTATION in notes}
 
     assert not nudged(), "a fresh pod has mounted what there is"
-    world.change_spec(maxSteps=20)
-    await world.reconcile()
+    await world.change(maxSteps=20)
     first = nudged()
     assert len(first) == 1
     assert all("orchestrator" in name for name in first)
     await world.reconcile()
     assert nudged() == first
-    world.change_spec(maxSteps=30)
-    await world.reconcile()
+    await world.change(maxSteps=30)
     assert nudged().keys() == first.keys()
     assert nudged() != first
 
@@ -671,11 +562,8 @@ async def test_a_pod_that_cannot_be_annotated_does_not_stop_the_reconcile(
         raise ApiError(status, "Refused", "pods")
 
     monkeypatch.setattr(world.cluster, "patch", refuse)
-    world.change_spec(maxSteps=20)
-    await world.reconcile()
-    config = world.cluster.find("ConfigMap", "reverse-config")
-    assert config
-    assert '"maxSteps": 20' in config["data"]["run.json"]
+    await world.change(maxSteps=20)
+    assert world.config["spec"]["maxSteps"] == 20
 
 
 async def test_operator_upgrade_and_model_change_restart_nothing(world: World) -> None:
@@ -684,8 +572,7 @@ async def test_operator_upgrade_and_model_change_restart_nothing(world: World) -
     world.settings = world.settings.model_copy(
         update={"images": world.settings.images.model_copy(update={"trainer": world.settings.images.inference})}
     )
-    world.cluster.put(model_object(seqLen=512))
-    await world.reconcile(3)
+    await world.put(model_object(seqLen=512), 3)
     after = {o["metadata"]["name"]: o["metadata"]["resourceVersion"] for o in world.cluster.all("ReplicaSet", "Job")}
     assert after == before
 
@@ -695,9 +582,7 @@ async def test_lost_child_is_made_again_from_the_frozen_model(world: World) -> N
     world.cluster.put(model_object(seqLen=512))
     del world.cluster.objects[("ReplicaSet", "team", "reverse-inference")]
     await world.reconcile()
-    made = world.cluster.find("ReplicaSet", "reverse-inference")
-    assert made
-    args = made["spec"]["template"]["spec"]["containers"][0]["args"]
+    args = world.cluster.held("ReplicaSet", "reverse-inference")["spec"]["template"]["spec"]["containers"][0]["args"]
     assert args[args.index("--max-model-len") + 1] == "256"
 
 
@@ -745,8 +630,7 @@ async def test_secrets_of_other_types_and_without_the_label_reach_no_environment
     world.settings = world.settings.model_copy(update={"secret_label": label})
     metadata = {"name": "judge", "namespace": "team", "uid": "secret-judge", "labels": labels}
     secret = {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "data": {"token": "eA=="}}
-    world.cluster.put(secret if kind is None else {**secret, "type": kind})
-    await world.reconcile()
+    await world.put(secret if kind is None else {**secret, "type": kind})
     condition = world.condition("Validated")
     assert condition["reason"] == ("SecretReserved" if refused else "Valid")
     if refused:
@@ -816,20 +700,11 @@ async def test_deletion_of_artifacts_ends_at_its_deadline(make_world: Callable[.
     await world.start()
     world.cluster.request_deletion(world.run)
     await world.reconcile()
-
-    async def fail(*_: object) -> None:
-        from rlrun.storage.store import Unreachable
-
-        raise Unreachable("no answer")
-
-    world.artifacts.purge = fail  # type: ignore[method-assign, assignment]
-    from rlrun.storage.store import Unreachable
-
+    world.artifacts.errors["purge"] = Unreachable("no answer")
     with pytest.raises(Unreachable):
         await world.reconcile()
     assert world.cluster.find("RLRun", "reverse")
-    world.clock.advance(301)
-    await world.reconcile()
+    await world.reconcile(after=301)
     assert world.cluster.find("RLRun", "reverse") is None
     assert any(e["reason"] == "ArtifactsNotDeleted" for e in world.cluster.events)
 
@@ -848,10 +723,7 @@ async def test_retained_run_needs_no_finalizer(world: World) -> None:
 
 async def test_earlier_run_of_the_same_name_is_cleared_first(world: World) -> None:
     await world.start()
-    world.cluster.put(
-        {**world.run, "metadata": {**world.run["metadata"], "uid": "uid-2", "generation": 1}, "status": {}}
-    )
-    await world.reconcile()
+    await world.put({**world.run, "metadata": {**world.run["metadata"], "uid": "uid-2", "generation": 1}, "status": {}})
     assert world.status["reason"] == "WaitingForPreviousPods"
     await world.reconcile(2)
     assert {d["metadata"]["labels"]["rlrun.dev/run-uid"] for d in world.cluster.all("ReplicaSet")} == {"uid-2"}
@@ -859,8 +731,7 @@ async def test_earlier_run_of_the_same_name_is_cleared_first(world: World) -> No
 
 async def test_each_transition_creates_one_event(world: World) -> None:
     await world.start()
-    world.poller.answer = running()
-    await world.reconcile(5)
+    await world.hear(training(), 5)
     reasons = [e["reason"] for e in world.cluster.events]
     assert reasons.count("Running") == 1
     assert reasons.count("Pending") == 1
@@ -870,25 +741,20 @@ async def test_invalid_spec_names_every_field(make_world: Callable[..., World]) 
     world = make_world(maxSteps=0, learningRate=-1)
     await world.reconcile()
     message = world.condition("Validated")["message"]
-    assert "spec.maxSteps" in message
-    assert "spec.learningRate" in message
+    assert not lacks(message, "spec.maxSteps", "spec.learningRate")
 
 
 async def test_lost_status_does_not_lose_a_running_run(world: World) -> None:
-    await world.start()
-    world.poller.answer = running()
-    await world.reconcile()
+    await world.train()
     world.cluster.put({**world.run, "status": {}})
     before = len(world.cluster.all("Pod"))
-    await world.reconcile(2)
-    assert world.status["phase"] == "Running"
+    assert await world.phase(2) == "Running"
     assert len(world.cluster.all("Pod")) == before
 
 
 async def test_a_configuration_that_became_too_large_is_named_with_its_size(world: World) -> None:
     await world.start()
-    config = world.cluster.find("ConfigMap", "reverse-config")
-    assert config
+    config = world.cluster.held("ConfigMap", "reverse-config")
     config["data"]["run.json"] += " " * MAX_CONFIG
     size = len(config["data"]["run.json"])
     await world.reconcile()
@@ -896,8 +762,7 @@ async def test_a_configuration_that_became_too_large_is_named_with_its_size(worl
     assert (running["status"], running["reason"]) == ("False", "Restarting")
     for part in ("ConfigMap reverse-config", '`data["run.json"]`', f"{size} characters", str(MAX_CONFIG)):
         assert part in running["message"]
-    world.clock.advance(60)
-    await world.reconcile(3)
+    await world.reconcile(3, after=60)
     assert world.status["attempt"] == 2
 
 
@@ -906,13 +771,9 @@ async def test_the_configuration_of_a_large_spec_can_be_read(world: World) -> No
     entries = [{"id": f"rlrun/e{number}", "args": {"rows": [1] * 30_000}} for number in range(4)]
     world.change_spec(env=entries)
     await world.start()
-    config = world.cluster.find("ConfigMap", "reverse-config")
-    assert config
-    assert len(config["data"]["run.json"]) < MAX_CONFIG
-    world.change_spec(maxSteps=20)
-    await world.reconcile(2)
-    changed = world.cluster.find("ConfigMap", "reverse-config")
-    assert changed
+    assert len(world.cluster.held("ConfigMap", "reverse-config")["data"]["run.json"]) < MAX_CONFIG
+    await world.change(2, maxSteps=20)
+    changed = world.cluster.held("ConfigMap", "reverse-config")
     assert json.loads(changed["data"]["run.json"])["spec"]["maxSteps"] == 20
     assert len(changed["data"]["run.json"]) < MAX_CONFIG
     assert world.status["attempt"] == 1

@@ -7,6 +7,7 @@ import pytest
 from rlrun.protocol.resolved import ResolvedRun
 
 from tests.support.cluster_objects import hub_secret, model_object, run_object, source_secret
+from tests.support.expectations import present
 from tests.support.fake_artifacts import manifest
 from tests.support.fake_cluster import FakeCluster
 from tests.support.operator_world import SETTINGS, World
@@ -70,14 +71,12 @@ WANDB = {"wandb": {}, "envFrom": [{"secretRef": {"name": "hub"}}]}
 
 async def test_a_run_waits_for_its_key_of_weights_and_biases(make_world: MakeWorld) -> None:
     world = make_world(**WANDB)
-    world.cluster.put(hub_secret(key="OTHER"))
-    await world.reconcile(2)
+    await world.put(hub_secret(key="OTHER"), 2)
     assert world.status["reason"] == "WandbKeyMissing"
     message = world.condition("Validated")["message"]
     assert "no Secret of `spec.envFrom` (hub) has an entry WANDB_API_KEY" in message
     assert world.cluster.all("Deployment", "Job") == []
-    world.cluster.put(hub_secret("", key="WANDB_API_KEY"))
-    await world.reconcile()
+    await world.put(hub_secret("", key="WANDB_API_KEY"))
     assert world.status["reason"] == "WandbKeyMissing", "an empty entry is no key"
     world.cluster.put(hub_secret("secret-value", key="WANDB_API_KEY"))
     await world.start()
@@ -93,9 +92,7 @@ async def test_the_project_is_the_namespace_unless_the_run_names_one(
     world = make_world(wandb={**wandb, "offline": True})
     await world.start()
     assert world.status["resolved"]["wandbProject"] == project
-    found = configuration(world).spec.wandb
-    assert found is not None
-    assert found.project == project
+    assert present(configuration(world).spec.wandb).project == project
 
 
 async def test_an_attempt_keeps_the_defaults_of_its_start() -> None:

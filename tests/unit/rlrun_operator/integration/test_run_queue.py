@@ -12,8 +12,9 @@ from rlrun_operator.planning.plan.admission import Admitted
 from rlrun_operator.planning.plan.observation import RunKey
 
 from tests.support.cluster_objects import model_object, run_object
+from tests.support.expectations import present
 from tests.support.fake_cluster import Crash
-from tests.support.fake_kubelet import end_orchestrator
+from tests.support.fake_kubelet import crash_container, end_orchestrator
 from tests.support.queued_runs import QueuedRuns, with_gpus, work_in_disorder
 
 GPU = "nvidia.com/gpu"
@@ -23,8 +24,7 @@ ONE_PLACE = {"maxRuns": 1}
 async def two_runs(**queue: Any) -> QueuedRuns:
     """`first` has the place, `second` waits for it."""
     runs = QueuedRuns(**(queue or ONE_PLACE))
-    runs.add("first", "second")
-    await runs.settle()
+    await runs.arrive("first", "second")
     runs.start_pods()
     await runs.settle()
     assert runs.phases("first", "second") == ["Pending", "Queued"]
@@ -35,9 +35,7 @@ async def two_runs(**queue: Any) -> QueuedRuns:
 async def test_runs_start_in_their_order_and_the_others_are_queued() -> None:
     runs = QueuedRuns(maxRuns=2)
     runs.add("a", "b", "c", "d")
-    for name in ("d", "c", "b", "a"):
-        await runs.look(name)
-    assert runs.phases("d", "c", "b", "a") == ["Pending", "Pending", "Queued", "Queued"]
+    assert await runs.look_at("d", "c", "b", "a") == ["Pending", "Pending", "Queued", "Queued"]
     assert (runs.place("a")["runsAhead"], runs.place("b")["runsAhead"]) == (0, 0)
     await runs.settle()
     assert (runs.place("a")["runsAhead"], runs.place("b")["runsAhead"]) == (0, 1)
@@ -47,8 +45,7 @@ async def test_runs_start_in_their_order_and_the_others_are_queued() -> None:
 
 async def test_without_limits_everything_starts_at_once() -> None:
     runs = QueuedRuns()
-    runs.add("a", "b", "c")
-    await runs.settle()
+    await runs.arrive("a", "b", "c")
     assert runs.started() == {"a", "b", "c"}
     assert not runs.place("a")
 
@@ -91,24 +88,19 @@ async def test_an_operator_that_dies_after_an_admission_gives_the_place_to_nobod
     assert runs.place("first")["admittedTime"]
     assert runs.started() == set()
     runs.restart(**ONE_PLACE)
-    await runs.look("second")
-    assert runs.phases("second") == ["Queued"]
+    assert await runs.look_at("second") == ["Queued"]
     await runs.settle()
     assert runs.started() == {"first"}
 
 
 async def test_a_restart_keeps_the_order_of_those_who_wait() -> None:
     runs = QueuedRuns(**ONE_PLACE)
-    runs.add("first", "second", "third")
-    await runs.settle()
+    await runs.arrive("first", "second", "third")
     since = runs.place("second")["since"]
     runs.change("first", stop=True)
     runs.restart(**ONE_PLACE)
-    await runs.look("third")
-    assert runs.phases("third") == ["Queued"]
-    await runs.look("first")
-    await runs.look("first")
-    await runs.look("third")
+    assert await runs.look_at("third") == ["Queued"]
+    await runs.look("first", "first", "third")
     assert runs.phases("third") == ["Queued"], "the second one comes before it"
     await runs.wake_up()
     assert runs.phases("second", "third") == ["Pending", "Queued"]
@@ -121,8 +113,7 @@ async def test_runs_made_while_no_operator_ran_keep_their_order(queue: dict[str,
     runs.add("suspended", suspend=True)
     runs.add("z-first", "a-second")
     runs.restart(**queue)
-    await runs.look("a-second")
-    assert runs.phases("a-second") == ["Queued"]
+    assert await runs.look_at("a-second") == ["Queued"]
     await runs.settle()
     assert runs.phases("z-first", "a-second", "suspended") == ["Pending", "Queued", "Suspended"]
 
@@ -134,12 +125,10 @@ async def test_a_place_is_given_back_when_the_pods_have_ended_and_the_next_is_wo
     runs.change("first", **{end: True})
     for _ in range(3):
         assert await runs.look("first") is not None, "it is looked at until its pods have ended"
-    await runs.look("second")
-    assert runs.phases("second") == ["Queued"]
+    assert await runs.look_at("second") == ["Queued"]
     assert runs.place("first")["admittedTime"]
     runs.restart(**ONE_PLACE)
-    await runs.look("second")
-    assert runs.phases("second") == ["Queued"], "a restart does not forget the pods that are ending"
+    assert await runs.look_at("second") == ["Queued"], "a restart does not forget the pods that are ending"
     runs.end_pods()
     await runs.look("first")
     assert not runs.place("first")
@@ -152,8 +141,7 @@ async def test_a_place_is_given_back_when_the_pods_have_ended_and_the_next_is_wo
 async def test_a_silent_watch_of_pods_gives_no_place_back(end: str) -> None:
     runs = QueuedRuns(**ONE_PLACE)
     runs.add("first", "second")
-    feed = runs.world.follow().feed
-    assert feed is not None
+    feed = present(runs.world.follow().feed)
     await runs.settle()
     runs.start_pods()
     runs.hold_pods()
@@ -201,8 +189,7 @@ async def test_a_silent_watch_of_pods_gives_no_place_back(end: str) -> None:
 async def test_a_completed_run_gives_its_place_back() -> None:
     runs = await two_runs()
     end_orchestrator(runs.cluster, 0, "")
-    await runs.look("first")
-    await runs.look("first")
+    await runs.look("first", "first")
     await runs.wake_up()
     assert runs.phases("first", "second") == ["Completed", "Pending"]
     assert not runs.place("first")
@@ -226,8 +213,7 @@ async def test_a_deleted_run_gives_its_place_back_when_its_pods_have_ended() -> 
     runs.cluster.request_deletion(runs.run("first"), runs.clock.now)
     assert runs.cluster.find("RLRun", "first") is None
     assert await runs.look("first") == runs.world.settings.poll_seconds
-    await runs.look("second")
-    assert runs.phases("second") == ["Queued"]
+    assert await runs.look_at("second") == ["Queued"]
     runs.end_pods()
     assert await runs.look("first") is None
     await runs.wake_up()
@@ -242,8 +228,7 @@ async def test_a_run_made_again_under_its_name_does_not_inherit_the_place() -> N
     again = run_object("first", uid="uid-again")
     again["metadata"]["creationTimestamp"] = "2026-01-01T00:00:30Z"
     runs.cluster.put(again)
-    await runs.look("first")
-    assert runs.phases("first") == ["Queued"]
+    assert await runs.look_at("first") == ["Queued"]
     runs.end_pods()
     await runs.look("first")
     await runs.wake_up()
@@ -252,20 +237,15 @@ async def test_a_run_made_again_under_its_name_does_not_inherit_the_place() -> N
 
 async def test_a_resumed_run_queues_again_at_the_end() -> None:
     runs = await two_runs()
-    runs.change("first", suspend=True)
-    await runs.settle()
+    await runs.ask("first", suspend=True)
     assert runs.phases("first", "second") == ["Suspended", "Pending"]
     runs.add("third")
-    runs.clock.advance(10)
-    await runs.settle()
-    runs.change("first", suspend=False)
-    await runs.settle()
+    await runs.settle(after=10)
+    await runs.ask("first", suspend=False)
     assert runs.phases("first", "third") == ["Queued", "Queued"]
-    runs.change("second", stop=True)
-    await runs.settle()
+    await runs.ask("second", stop=True)
     assert runs.phases("third", "first") == ["Pending", "Queued"]
-    runs.change("third", stop=True)
-    await runs.settle()
+    await runs.ask("third", stop=True)
     assert runs.phases("first") == ["Pending"]
     assert runs.status("first")["attempt"] == 2
 
@@ -282,19 +262,16 @@ async def test_a_place_that_is_still_in_the_status_is_not_given_twice() -> None:
     assert await runs.wake_up() == ["second"]
     assert runs.started() == {"second"}
     assert runs.place("first")["admittedTime"], "as the failed write left it"
-    runs.change("first", suspend=False)
-    await runs.settle()
+    await runs.ask("first", suspend=False)
     assert runs.phases("first", "second") == ["Queued", "Pending"]
     assert runs.started() == {"second"}
 
 
 async def test_a_waiting_run_can_be_suspended_stopped_and_deleted() -> None:
     runs = await two_runs()
-    runs.add("third", "fourth")
-    await runs.settle()
+    await runs.arrive("third", "fourth")
     runs.change("second", suspend=True)
-    runs.change("third", stop=True)
-    await runs.settle()
+    await runs.ask("third", stop=True)
     assert runs.phases("second", "third", "fourth") == ["Suspended", "Stopped", "Queued"]
     assert runs.place("fourth")["runsAhead"] == 0
     runs.cluster.request_deletion(runs.run("fourth"), runs.clock.now)
@@ -306,8 +283,7 @@ async def test_a_waiting_run_can_be_suspended_stopped_and_deleted() -> None:
 async def test_a_run_that_cannot_begin_takes_no_place() -> None:
     runs = QueuedRuns(**ONE_PLACE)
     runs.add("wrong", model="no/such", startDeadlineSeconds=600)
-    runs.add("right")
-    await runs.settle()
+    await runs.arrive("right")
     assert runs.phases("wrong", "right") == ["Pending", "Pending"]
     assert runs.started() == {"right"}
     runs.cluster.put(model_object("no/such"))
@@ -317,8 +293,7 @@ async def test_a_run_that_cannot_begin_takes_no_place() -> None:
 
 async def test_no_run_starts_half() -> None:
     runs = QueuedRuns(model=with_gpus(4, 1, replicas=2), capacity={GPU: "11"})
-    runs.add("first", "second")
-    await runs.settle()
+    await runs.arrive("first", "second")
     assert runs.started() == {"first"}
     assert runs.place("first")["resources"] == {GPU: "6"}
     assert runs.status("second")["reason"] == "WaitingForCapacity"
@@ -327,8 +302,7 @@ async def test_no_run_starts_half() -> None:
 
 async def test_all_pods_of_a_run_count() -> None:
     runs = QueuedRuns(model=with_gpus(0), capacity={"cpu": "100", "memory": "1Ti"})
-    runs.add("one", infrastructure={"computeSize": "S"}, env=[{"id": "rlrun/a"}, {"id": "rlrun/b"}])
-    await runs.settle()
+    await runs.arrive("one", infrastructure={"computeSize": "S"}, env=[{"id": "rlrun/a"}, {"id": "rlrun/b"}])
     cpu = runs.place("one")["resources"]["cpu"]
     assert cpu == "4550m", "two environments, trainer and engine of 1, orchestrator 500m, sidecar 50m"
 
@@ -344,34 +318,29 @@ async def test_a_run_that_no_capacity_has_room_for_says_what_to_change_and_ends(
     for part in ("16 nvidia.com/gpu", "trainer 8", "inference 8", "12 for all runs", "queue.capacity"):
         assert part in runs.status("large")["message"]
     assert runs.started() == {"other"}
-    runs.clock.advance(601)
-    await runs.settle()
+    await runs.settle(after=601)
     assert (runs.phases("large"), runs.status("large")["reason"]) == (["Failed"], "ExceedsCapacity")
 
 
 async def test_a_larger_capacity_lets_a_refused_run_begin() -> None:
     runs = QueuedRuns(model=with_gpus(16), capacity={GPU: "12"})
-    runs.add("large", startDeadlineSeconds=600)
-    await runs.settle()
+    await runs.arrive("large", startDeadlineSeconds=600)
     runs.clock.advance(500)
     runs.restart(capacity={GPU: "16"})
     await runs.settle()
     assert runs.phases("large") == ["Pending"]
     assert runs.started() == {"large"}
-    runs.clock.advance(500)
-    await runs.settle()
+    await runs.settle(after=500)
     assert runs.phases("large") == ["Pending"], "the deadline counts from the admission"
 
 
 async def test_lower_limits_end_no_run_and_higher_ones_let_others_begin() -> None:
     runs = QueuedRuns(maxRuns=3)
-    runs.add("a", "b", "c", "d", "e")
-    await runs.settle()
+    await runs.arrive("a", "b", "c", "d", "e")
     runs.restart(maxRuns=2)
     await runs.settle()
     assert runs.started() == {"a", "b", "c"}
-    runs.change("a", stop=True)
-    await runs.settle()
+    await runs.ask("a", stop=True)
     assert runs.started() == {"b", "c"}
     runs.restart(maxRuns=3)
     await runs.settle()
@@ -381,22 +350,18 @@ async def test_lower_limits_end_no_run_and_higher_ones_let_others_begin() -> Non
 @pytest.mark.parametrize("queue", [{"maxRuns": 1}, {"capacity": {GPU: "8"}}])
 async def test_runs_from_before_the_queue_have_their_places(queue: dict[str, Any]) -> None:
     runs = QueuedRuns(model=with_gpus(4, 2))
-    runs.add("a", "b")
-    await runs.settle()
+    await runs.arrive("a", "b")
     runs.start_pods()
     await runs.settle()
     runs.restart(**queue)
     runs.add("c")
-    await runs.look("c")
-    assert runs.phases("c") == ["Queued"], "nobody knows yet what the others have"
+    assert await runs.look_at("c") == ["Queued"], "nobody knows yet what the others have"
     await runs.settle()
     assert runs.started() == {"a", "b"}
     assert runs.place("a")["admittedTime"] == runs.status("a")["attemptStartTime"]
-    runs.change("a", stop=True)
-    await runs.settle()
+    await runs.ask("a", stop=True)
     assert runs.phases("c") == ["Queued"]
-    runs.change("b", stop=True)
-    await runs.settle()
+    await runs.ask("b", stop=True)
     assert runs.started() == {"c"}
 
 
@@ -405,19 +370,15 @@ async def test_without_the_queue_those_who_wait_begin_and_its_traces_go() -> Non
     runs.restart()
     await runs.settle()
     assert runs.started() == {"first", "second"}
-    assert not runs.place("first")
-    assert not runs.place("second")
-    assert runs.phases("second") == ["Pending"]
+    assert (runs.place("first"), runs.place("second"), runs.phases("second")) == ({}, {}, ["Pending"])
     assert runs.status("second")["reason"] != "NotQueued"
 
 
 async def test_another_limited_resource_counts_for_runs_that_have_their_place() -> None:
     runs = QueuedRuns(model=with_gpus(4), capacity={GPU: "8"})
-    runs.add("a", "b")
-    await runs.settle()
+    await runs.arrive("a", "b")
     runs.restart(capacity={GPU: "100", "cpu": "27"})
-    runs.add("c")
-    await runs.settle()
+    await runs.arrive("c")
     assert runs.place("a")["resources"] == {GPU: "4", "cpu": "13550m"}
     assert runs.phases("c") == ["Queued"]
 
@@ -425,16 +386,12 @@ async def test_another_limited_resource_counts_for_runs_that_have_their_place() 
 async def test_those_who_wait_keep_their_turn_when_another_resource_is_limited() -> None:
     runs = QueuedRuns(model=with_gpus(4), capacity={GPU: "4"})
     runs.add("first", "z-early", "a-late")
-    for name in ("first", "z-early", "a-late"):
-        await runs.look(name)
-    assert runs.phases("first", "z-early", "a-late") == ["Pending", "Queued", "Queued"]
+    assert await runs.look_at("first", "z-early", "a-late") == ["Pending", "Queued", "Queued"]
     runs.change("first", stop=True)
-    await runs.look("first")
-    await runs.look("first")
+    await runs.look("first", "first")
     assert not runs.place("first")
     runs.restart(capacity={GPU: "4", "cpu": "100"})
-    await runs.look("a-late")
-    assert runs.phases("a-late") == ["Queued"]
+    assert await runs.look_at("a-late") == ["Queued"]
     await runs.settle()
     assert runs.started() == {"z-early"}
 
@@ -442,18 +399,15 @@ async def test_those_who_wait_keep_their_turn_when_another_resource_is_limited()
 async def test_a_place_given_for_an_outdated_demand_costs_a_run_no_turn() -> None:
     """The first of the two observations of a look may be older than a change of the model."""
     runs = QueuedRuns(model=with_gpus(4), capacity={GPU: "7"})
-    runs.add("a", "b")
-    await runs.settle()
+    await runs.arrive("a", "b")
     since = runs.place("b")["since"]
     runs.change("a", stop=True)
-    await runs.look("a")
-    await runs.look("a")
+    await runs.look("a", "a")
     answers = []
     for gpus in (4, 6):
         runs.cluster.put(with_gpus(gpus))
         runs.clock.advance(30)
-        observed = await runs.reconciler()._observer.observe("team", "b")
-        assert observed is not None
+        observed = present(await runs.reconciler()._observer.observe("team", "b"))
         assert runs.queue is not None
         answers.append(runs.queue.answer(observed, runs.clock()))
     before, after = answers
@@ -465,39 +419,21 @@ async def test_a_place_given_for_an_outdated_demand_costs_a_run_no_turn() -> Non
 
 async def test_a_run_restarts_with_its_place_unless_its_model_has_grown() -> None:
     runs = QueuedRuns(model=with_gpus(4), capacity={GPU: "8"})
-    runs.add("a", "b", failurePolicy={"rules": [{"action": "RestartRun"}]})
-    await runs.settle()
+    await runs.arrive("a", "b", failurePolicy={"rules": [{"action": "RestartRun"}]})
     runs.start_pods()
     await runs.settle()
-    runs.add("c")
-    await runs.settle()
-
-    def crash(name: str) -> None:
-        pod = runs.cluster.find("Pod", f"{name}-trainer-0")
-        assert pod
-        pod["status"]["containerStatuses"] = [
-            {
-                "name": "trainer",
-                "restartCount": 1,
-                "state": {"running": {}},
-                "lastState": {"terminated": {"exitCode": 1, "reason": "Error"}},
-            }
-        ]
-        runs.cluster.put(pod)
-
-    crash("a")
+    await runs.arrive("c")
+    crash_container(runs.cluster, "a-trainer-0")
     await runs.settle()
     assert runs.status("a")["reason"] == "Restarting"
-    runs.clock.advance(11)
-    await runs.settle()
+    await runs.settle(after=11)
     assert (runs.status("a")["attempt"], runs.phases("c")) == (2, ["Queued"])
     runs.start_pods()
     await runs.settle()
     runs.cluster.put(with_gpus(6))
-    crash("b")
+    crash_container(runs.cluster, "b-trainer-0")
     await runs.settle()
-    runs.clock.advance(30)
-    await runs.settle()
+    await runs.settle(after=30)
     assert runs.phases("b", "c") == ["Queued", "Queued"], "4 of 8 are free, and it needs 6 now"
     assert runs.started() == {"a"}
 
@@ -506,8 +442,7 @@ async def test_higher_priority_comes_first_and_its_value_survives_a_restart() ->
     runs = await two_runs()
     urgent = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "urgent"}, "value": 9}
     runs.cluster.put(urgent)
-    runs.add("important", priorityClassName="urgent")
-    await runs.settle()
+    await runs.arrive("important", priorityClassName="urgent")
     assert (runs.place("important")["runsAhead"], runs.place("second")["runsAhead"]) == (0, 1)
     assert runs.place("important")["priority"] == 9
     runs.change("first", stop=True)
@@ -519,13 +454,11 @@ async def test_higher_priority_comes_first_and_its_value_survives_a_restart() ->
 
 async def test_a_run_whose_status_cannot_be_written_does_not_hold_up_the_others() -> None:
     runs = await two_runs()
-    runs.add("third")
-    await runs.settle()
+    await runs.arrive("third")
     refused = ApiError(403, "Forbidden", "a webhook says no")
     runs.cluster.answers["apply the status of RLRun team/second"] = [refused]
     runs.change("first", stop=True)
-    await runs.look("first")
-    await runs.look("first")
+    await runs.look("first", "first")
     for _ in range(3):
         while runs.woken:
             key = runs.woken.pop(0)
@@ -547,8 +480,7 @@ async def test_a_temporary_error_costs_no_turn(status: int) -> None:
     with pytest.raises(ApiError):
         await runs.look("first")
     runs.cluster.answers.clear()
-    await runs.look("second")
-    await runs.look("first")
+    await runs.look("second", "first")
     assert runs.phases("first", "second") == ["Pending", "Queued"]
 
 
@@ -558,8 +490,7 @@ async def test_a_write_without_an_answer_keeps_the_place() -> None:
     runs.cluster.answers["apply the status of RLRun team/first"] = [ApiError(0, "Timeout", "no answer")]
     with pytest.raises(ApiError):
         await runs.look("first")
-    await runs.look("second")
-    assert runs.phases("second") == ["Queued"]
+    assert await runs.look_at("second") == ["Queued"]
     runs.cluster.answers.clear()
     await runs.settle()
     assert runs.started() == {"first"}
@@ -567,38 +498,30 @@ async def test_a_write_without_an_answer_keeps_the_place() -> None:
 
 async def test_a_place_goes_to_the_next_run_if_its_run_is_not_reconciled() -> None:
     runs = await two_runs()
-    runs.add("third")
-    await runs.settle()
+    await runs.arrive("third")
     runs.change("first", stop=True)
-    await runs.look("first")
-    await runs.look("first")
+    await runs.look("first", "first")
     assert RunKey("team", "second") in runs.woken
     runs.clock.advance(OFFER_SECONDS - 1)
-    await runs.look("third")
-    assert runs.phases("third") == ["Queued"]
+    assert await runs.look_at("third") == ["Queued"]
     runs.clock.advance(1)
-    await runs.look("third")
-    assert runs.phases("third") == ["Pending"]
-    await runs.look("second")
-    assert runs.phases("second") == ["Queued"]
+    assert await runs.look_at("third") == ["Pending"]
+    assert await runs.look_at("second") == ["Queued"]
 
 
 async def test_smaller_runs_pass_a_large_one_for_a_time_that_a_restart_does_not_forget() -> None:
     runs = QueuedRuns(model=with_gpus(6), capacity={GPU: "8"}, backfillSeconds=100)
     runs.cluster.put(model_object("small/model", trainer={"gpus": 1}, inference={"gpus": 0}))
-    runs.add("a-running", "large")
-    await runs.settle()
+    await runs.arrive("a-running", "large")
     blocked = runs.place("large")["blockedTime"]
-    runs.add("small", model="small/model")
-    await runs.settle()
+    await runs.arrive("small", model="small/model")
     assert runs.started() == {"a-running", "small"}
     runs.clock.advance(60)
     runs.restart(capacity={GPU: "8"}, backfillSeconds=100)
     await runs.settle()
     assert runs.place("large")["blockedTime"] == blocked
     runs.clock.advance(50)
-    runs.add("late", model="small/model")
-    await runs.settle()
+    await runs.arrive("late", model="small/model")
     assert runs.started() == {"a-running", "small"}
 
 
@@ -607,25 +530,21 @@ async def test_a_long_queue_costs_few_writes() -> None:
     """One place of many is given back: the first in the queue are told, and nobody else."""
     runs = QueuedRuns(**ONE_PLACE)
     runs.add("first", *(f"r{i:03}" for i in range(150)))
-    for key in sorted(runs.keys):
-        await runs.look(key.name)
+    everyone = [key.name for key in sorted(runs.keys)]
+    await runs.look(*everyone)
     await runs.settle()
     assert runs.place("r149")["runsAhead"] == 149
     before = runs.cluster.writes
-    for _ in range(3):
-        for key in sorted(runs.keys):
-            await runs.look(key.name)
+    await runs.look(*everyone * 3)
     assert runs.cluster.writes == before, "a look at a queue that does not move writes nothing"
     runs.change("first", stop=True)
-    await runs.look("first")
-    await runs.look("first")
+    await runs.look("first", "first")
     before = runs.cluster.writes
     names = await runs.wake_up()
     assert len(names) <= 20
     assert set(names) <= {f"r{i:03}" for i in range(12)}
     assert runs.cluster.writes - before <= 60
-    for key in sorted(runs.keys):
-        await runs.look(key.name)
+    await runs.look(*everyone)
     assert runs.place("r149")["runsAhead"] == 149, "a number that is nearly right is not written"
     assert runs.place("r005")["runsAhead"] == 4
 
@@ -641,20 +560,17 @@ async def test_a_run_that_waits_for_weights_holds_no_place(restarts: bool) -> No
     runs = QueuedRuns(model=model_object(cache={"size": "20Gi"}), **ONE_PLACE)
     runs.cluster.put(model_object("other/model"))
     runs.add("downloading")
-    runs.add("next", model="other/model")
-    await runs.settle()
+    await runs.arrive("next", model="other/model")
     assert [runs.status(name)["reason"] for name in ("downloading", "next")] == ["WeightsDownloading", "Starting"]
     assert (runs.place("downloading"), runs.started()) == ({}, {"next"})
     if restarts:
         runs.restart(**ONE_PLACE)
         await runs.settle()
     end_download(runs)
-    runs.clock.advance(60)
-    await runs.settle()
+    await runs.settle(after=60)
     assert runs.phases("downloading") == ["Queued"]
     assert "attemptStartTime" not in runs.status("downloading"), "its start deadline begins with the place"
-    runs.change("next", stop=True)
-    await runs.settle()
+    await runs.ask("next", stop=True)
     assert runs.started() >= {"downloading"}
     assert runs.place("downloading")["admittedTime"]
 
@@ -662,8 +578,7 @@ async def test_a_run_that_waits_for_weights_holds_no_place(restarts: bool) -> No
 @pytest.mark.parametrize("queue", [ONE_PLACE, {"capacity": {GPU: "1"}}])
 async def test_a_download_that_ends_during_a_restart_gives_no_place(queue: dict[str, Any]) -> None:
     runs = QueuedRuns(model=model_object(cache={"size": "20Gi"}, trainer={"gpus": 1}), **queue)
-    runs.add("first", "second")
-    await runs.settle()
+    await runs.arrive("first", "second")
     assert [runs.status(name)["reason"] for name in ("first", "second")] == ["WeightsDownloading"] * 2
     end_download(runs)
     runs.restart(**queue)
@@ -675,19 +590,16 @@ async def test_a_run_that_waits_for_weights_holds_up_no_queue_after_a_restart() 
     queue = {"capacity": {GPU: "8"}}
     runs = QueuedRuns(model=model_object(cache={"size": "20Gi"}), **queue)
     runs.cluster.put(model_object("other/model"))
-    runs.add("downloading")
-    await runs.settle()
+    await runs.arrive("downloading")
     runs.restart(**queue)
     runs.add("next", model="other/model")
-    await runs.look("next")
-    assert runs.phases("next") == ["Pending"], "its place needs no reconcile of the other run"
+    assert await runs.look_at("next") == ["Pending"], "its place needs no reconcile of the other run"
 
 
 async def test_an_attempt_whose_pods_are_refused_keeps_its_place() -> None:
     """Its claim is frozen, and the cache is read no more."""
     runs = QueuedRuns(model=model_object(cache={"size": "20Gi"}), **ONE_PLACE)
-    runs.add("first")
-    await runs.settle()
+    await runs.arrive("first")
     end_download(runs)
     refusal = ApiError(403, "Forbidden", "exceeded quota: pods, requested: pods=1, used: pods=1")
     for obj in ("ReplicaSet team/first-trainer", "ReplicaSet team/first-inference", "ReplicaSet team/first-env-0"):
@@ -696,8 +608,7 @@ async def test_an_attempt_whose_pods_are_refused_keeps_its_place() -> None:
     assert runs.status("first")["reason"] == "QuotaExceeded"
     assert runs.started() == set()
     assert runs.place("first")["admittedTime"]
-    runs.add("second")
-    await runs.settle()
+    await runs.arrive("second")
     assert runs.phases("first", "second") == ["Pending", "Queued"]
 
 
@@ -715,16 +626,14 @@ def change_status(runs: QueuedRuns, name: str, **changes: Any) -> None:
 )
 async def test_a_place_that_cannot_be_read_blocks_no_other_run(wrong: dict[str, Any], started: set[str]) -> None:
     runs = QueuedRuns(model=with_gpus(4), capacity={GPU: "8"})
-    runs.add("first")
-    await runs.settle()
+    await runs.arrive("first")
     good = runs.status("first")
     change_status(runs, "first", **(wrong if "phase" in wrong else {"queue": {**good["queue"], **wrong}}))
     runs.restart(capacity={GPU: "8", "cpu": "100"})
     runs.add("second", "third")
     with pytest.raises(ApiError, match="InvalidAnswer"):
         await runs.look("first")
-    for name in ("second", "third", "second", "third"):
-        await runs.look(name)
+    await runs.look("second", "third", "second", "third")
     assert runs.started() == started
     change_status(runs, "first", **good)
     await runs.settle()
@@ -746,12 +655,10 @@ async def test_a_run_whose_queue_cannot_be_read_keeps_its_place(wrong: dict[str,
     runs = await two_runs()
     change_status(runs, "first", **wrong)
     runs.restart(**ONE_PLACE)
-    for name in ("first", "second", "first"):
-        if name == "second":
-            await runs.look(name)
-        else:
-            with pytest.raises(ApiError, match="InvalidAnswer"):
-                await runs.look(name)
+    for _ in range(2):
+        with pytest.raises(ApiError, match="InvalidAnswer"):
+            await runs.look("first")
+        await runs.look("second")
     assert runs.started() == {"first"}
     assert runs.phases("second") == ["Queued"]
 
@@ -761,11 +668,9 @@ async def test_a_run_that_waits_takes_no_place_by_a_status_that_cannot_be_read(w
     runs = await two_runs()
     change_status(runs, "second", **wrong)
     runs.change("first", stop=True)
-    for _ in range(3):
-        await runs.look("first")
+    await runs.look(*["first"] * 3)
     runs.restart(**ONE_PLACE)
     runs.add("third")
     with pytest.raises(ApiError, match="InvalidAnswer"):
         await runs.look("second")
-    await runs.look("third")
-    assert runs.phases("third") == ["Pending"]
+    assert await runs.look_at("third") == ["Pending"]

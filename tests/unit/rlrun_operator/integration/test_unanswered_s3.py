@@ -358,8 +358,7 @@ class Operator:
         self.queue.close()
 
     def status(self, name: str) -> Obj:
-        found = self.cluster.find("RLRun", name)
-        assert found
+        found = self.cluster.held("RLRun", name)
         return dict(found.get("status") or {})
 
     def reason(self, name: str, condition: str) -> str | None:
@@ -367,8 +366,7 @@ class Operator:
         return next((c["reason"] for c in conditions if c["type"] == condition), None)
 
     def change(self, name: str, **spec: Any) -> None:
-        run = self.cluster.find("RLRun", name)
-        assert run
+        run = self.cluster.held("RLRun", name)
         metadata = {**run["metadata"], "generation": run["metadata"]["generation"] + 1}
         self.cluster.put({**run, "spec": {**run["spec"], **spec}, "metadata": metadata})
         self.queue.add(RunKey("team", name))
@@ -449,9 +447,7 @@ async def test_files_and_finalizer_of_a_deleted_run_wait_for_s3(s3: StubS3) -> N
         for _ in range(2):
             await operator.reconciler.reconcile(key)
         s3.keys |= {"team/uid-1/run.json", "team/uid-2/run.json"}
-        run = operator.cluster.find("RLRun", "reverse")
-        assert run
-        operator.cluster.request_deletion(run)
+        operator.cluster.request_deletion(operator.cluster.held("RLRun", "reverse"))
         s3.silence()
         for _ in range(3):
             with pytest.raises(Unreachable):

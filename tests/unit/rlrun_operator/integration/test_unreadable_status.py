@@ -21,11 +21,9 @@ async def in_attempt_2(world: World) -> None:
     """A run that was suspended once, and trains."""
     await world.start()
     for suspends in (True, False):
-        world.change_spec(suspend=suspends)
-        await world.reconcile(2)
+        await world.change(2, suspend=suspends)
     step_kubelet(world.cluster)
-    world.poller.answer = running(3)
-    await world.reconcile()
+    await world.hear(running(3))
     assert (world.status["phase"], world.status["attempt"]) == ("Running", 2)
 
 
@@ -40,8 +38,7 @@ async def assert_nothing_is_done(world: World) -> None:
     for _ in range(2):
         with pytest.raises(ApiError, match="cannot read the status of RLRun team/reverse: InvalidAnswer: status"):
             await world.reconcile()
-    assert world.cluster.objects == before
-    assert world.cluster.writes == writes
+    assert (world.cluster.objects, world.cluster.writes) == (before, writes)
 
 
 @pytest.mark.parametrize(
@@ -63,8 +60,7 @@ async def test_a_run_that_trains_goes_on(world: World, wrong: dict[str, Any]) ->
     change_status(world, **wrong)
     await assert_nothing_is_done(world)
     change_status(world, **good, **{name: None for name in wrong if name not in good})
-    world.poller.answer = running(4).model_copy(update={"last_step_time": world.clock()})
-    await world.reconcile()
+    await world.hear(running(4).model_copy(update={"last_step_time": world.clock()}))
     assert (world.status["phase"], world.status["attempt"], world.status["progress"]["step"]) == ("Running", 2, 4)
 
 
@@ -72,8 +68,7 @@ async def test_a_run_that_trains_goes_on(world: World, wrong: dict[str, Any]) ->
 async def test_a_run_that_has_failed_does_not_start_again(world: World, wrong: dict[str, Any]) -> None:
     await in_attempt_2(world)
     end_orchestrator(world.cluster, 64, "boom")
-    await world.reconcile(3)
-    assert world.status["phase"] == "Failed"
+    assert await world.phase(3) == "Failed"
     change_status(world, **wrong)
     await assert_nothing_is_done(world)
 
@@ -91,8 +86,7 @@ async def test_values_that_no_decision_rests_on_are_left_out(world: World) -> No
         adapters=[{"step": 1}],
     )
     crashes = [(part["name"], len(part["pods"]), part.get("crashes")) for part in world.status["components"]]
-    world.poller.answer = running(4)
-    await world.reconcile()
+    await world.hear(running(4))
     assert (world.status["phase"], world.status["attempt"], world.status["progress"]["step"]) == ("Running", 2, 4)
     assert [(part["name"], len(part["pods"]), part.get("crashes")) for part in world.status["components"]] == crashes
     assert "NoLicence" not in str(world.status)
@@ -103,6 +97,5 @@ async def test_a_run_with_an_unreadable_status_can_be_deleted(make_world: Callab
     world = make_world(artifactPolicy="Delete")
     await in_attempt_2(world)
     change_status(world, phase="Migrating")
-    world.cluster.put({**world.run, "metadata": {**world.run["metadata"], "deletionTimestamp": START.isoformat()}})
-    await world.reconcile()
+    await world.put({**world.run, "metadata": {**world.run["metadata"], "deletionTimestamp": START.isoformat()}})
     assert world.cluster.all("ReplicaSet", "Job") == []

@@ -16,7 +16,8 @@ from rlrun_operator.controller.models.weights_caches import sweep_caches
 from rlrun_operator.operator_process import Operator
 from rlrun_operator.resources.models.model_volumes import MODEL_DIR, VOLUME_DIR, cache_claim
 
-from tests.support.cluster_objects import model_object, run_object, source_secret, terminated
+from tests.support.cluster_objects import event_object, model_object, run_object, source_secret, terminated
+from tests.support.expectations import present
 from tests.support.fake_cluster import FakeCluster
 from tests.support.fake_kubelet import step_kubelet
 from tests.support.hub_stub import HubStub, hub_stub
@@ -58,8 +59,7 @@ def end_job(world: World, kind: str, message: str = "") -> None:
 
 def end_pod(world: World, code: int, message: str) -> None:
     name = job(world)["metadata"]["name"]
-    pod = world.cluster.find("Pod", f"{name}-0")
-    assert pod is not None
+    pod = world.cluster.held("Pod", f"{name}-0")
     ended = {"name": "fetch-model", "restartCount": 0, "state": terminated(code, "Error", message)}
     world.cluster.put({**pod, "status": {"phase": "Failed", "containerStatuses": [ended]}})
 
@@ -105,27 +105,23 @@ async def test_four_pods_need_one_download(world: World, tmp_path: Path) -> None
 
 
 async def test_the_claim_has_the_class_the_mode_and_the_size_of_the_model(world: World) -> None:
-    world.cluster.put(model(cache={"size": "5Gi", "accessMode": "ReadWriteOnce"}))
-    await world.reconcile(2)
+    await world.put(model(cache={"size": "5Gi", "accessMode": "ReadWriteOnce"}), 2)
     (claim,) = world.cluster.all("PersistentVolumeClaim")
     assert claim["spec"] == {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "5Gi"}}}
-    world.cluster.put(model())
-    await world.reconcile()
+    await world.put(model())
     classes = {c["spec"].get("storageClassName") for c in world.cluster.all("PersistentVolumeClaim")}
     assert classes == {None, "shared"}, "another volume has another claim"
 
 
 async def test_another_run_uses_the_same_claim(world: World) -> None:
-    world.cluster.put(run_object("second"))
-    await world.reconcile(2)
+    await world.put(run_object("second"), 2)
     await world.reconcile(2, name="second")
     assert len(jobs(world)) == len(world.cluster.all("PersistentVolumeClaim")) == 1
 
 
 async def test_another_commit_has_another_claim(world: World) -> None:
     await world.reconcile(2)
-    world.cluster.put(model(source=f"hf://owner/model@{'0' * 40}"))
-    await world.reconcile(2)
+    await world.put(model(source=f"hf://owner/model@{'0' * 40}"), 2)
     assert len(jobs(world)) == len(world.cluster.all("PersistentVolumeClaim")) == 2
 
 
@@ -147,8 +143,7 @@ async def test_a_job_that_gave_up_is_created_again_after_a_minute(world: World) 
     await world.reconcile()
     assert world.condition("WeightsCached")["reason"] == "ModelAccessDenied"
     assert job(world)["metadata"]["uid"] == first
-    world.clock.advance(61)
-    await world.reconcile(3)
+    await world.reconcile(3, after=61)
     assert job(world)["metadata"]["uid"] != first
     assert world.condition("WeightsCached")["reason"] == "WeightsDownloading"
 
@@ -160,8 +155,7 @@ CORRECTED = {"gpus": 0, "tolerations": [TOLERATION]}
 def start_pod(world: World, **status: Any) -> Obj:
     """The pod of the Job, with this status; it runs without one."""
     step_kubelet(world.cluster)
-    pod = world.cluster.find("Pod", f"{job(world)['metadata']['name']}-0")
-    assert pod is not None
+    pod = world.cluster.held("Pod", f"{job(world)['metadata']['name']}-0")
     pod["status"] = status or pod["status"]
     return pod
 
@@ -173,24 +167,20 @@ async def test_a_download_that_does_not_start_follows_a_corrected_model(world: W
     first = job(world)["metadata"]["uid"]
     await world.reconcile(2)
     assert job(world)["metadata"]["uid"] == first
-    world.cluster.put(model(trainer=CORRECTED))
-    await world.reconcile(2)
+    await world.put(model(trainer=CORRECTED), 2)
     assert jobs(world) == [], "two pods must not write to one claim"
     assert pod["metadata"]["name"] in world.condition("WeightsCached")["message"]
     del world.cluster.objects["Pod", "team", pod["metadata"]["name"]]
     await world.reconcile(2)
     assert job(world)["spec"]["template"]["spec"]["tolerations"] == [TOLERATION]
-    writes = world.cluster.writes
-    await world.reconcile(2)
-    assert world.cluster.writes == writes
+    assert await world.written(2) == 0
 
 
 async def test_a_download_that_goes_on_well_is_not_begun_again(world: World) -> None:
     await world.reconcile(2)
     start_pod(world)
     first = job(world)["metadata"]["uid"]
-    world.cluster.put(model(trainer=CORRECTED))
-    await world.reconcile(2)
+    await world.put(model(trainer=CORRECTED), 2)
     assert job(world)["metadata"]["uid"] == first
     end_pod(world, 1, '{"reason": "HubUnavailable", "message": "later"}')
     await world.reconcile(2)
@@ -201,8 +191,7 @@ async def test_a_download_of_an_earlier_version_is_not_begun_again(world: World)
     await world.reconcile(2)
     made = job(world)
     made["metadata"]["annotations"].pop("rlrun.dev/desired", None)
-    world.cluster.put(model(trainer=CORRECTED))
-    await world.reconcile(2)
+    await world.put(model(trainer=CORRECTED), 2)
     assert job(world)["metadata"]["uid"] == made["metadata"]["uid"]
 
 
@@ -218,14 +207,12 @@ async def test_an_injected_container_that_runs_on_does_not_hold_the_run(world: W
     await world.reconcile(2)
     step_kubelet(world.cluster)
     name = job(world)["metadata"]["name"]
-    pod = world.cluster.find("Pod", f"{name}-0")
-    assert pod is not None
+    pod = world.cluster.held("Pod", f"{name}-0")
     statuses = [
         {"name": "fetch-model", "restartCount": 0, "state": terminated(0, "Completed")},
         {"name": "proxy", "restartCount": 0, "state": {"running": {}}},
     ]
-    world.cluster.put({**pod, "status": {"phase": "Running", "containerStatuses": statuses}})
-    await world.reconcile()
+    await world.put({**pod, "status": {"phase": "Running", "containerStatuses": statuses}})
     assert world.condition("WeightsCached")["status"] == "True"
     assert await sweep(world) == {name: CacheStates(filled=1)}
 
@@ -233,8 +220,7 @@ async def test_an_injected_container_that_runs_on_does_not_hold_the_run(world: W
 @pytest.mark.parametrize("chosen", [None, "Native"])
 async def test_a_mesh_is_kept_out_of_the_download_unless_the_model_chooses(world: World, chosen: str | None) -> None:
     shape = {"gpus": 0, **({"meshInjection": chosen} if chosen else {})}
-    world.cluster.put(model(trainer=shape))
-    await world.reconcile(2)
+    await world.put(model(trainer=shape), 2)
     labels = job(world)["spec"]["template"]["metadata"]["labels"]
     assert labels.get("sidecar.istio.io/inject") == (None if chosen else "false")
 
@@ -243,8 +229,7 @@ async def test_the_download_has_the_placement_of_the_trainer_without_its_other_v
     claim = {"name": "scratch", "persistentVolumeClaim": {"claimName": "scratch"}}
     mount = {"name": "scratch", "mountPath": "/scratch"}
     placed = {"gpus": 0, "nodeSelector": {"pool": "gpu"}, "volumes": [claim], "volumeMounts": [mount]}
-    world.cluster.put(model(trainer=placed))
-    await world.reconcile(2)
+    await world.put(model(trainer=placed), 2)
     spec = job(world)["spec"]["template"]["spec"]
     assert spec["nodeSelector"] == {"pool": "gpu"}
     assert [v["name"] for v in spec["volumes"]] == ["tmp", "models"]
@@ -269,24 +254,13 @@ async def test_a_refused_claim_is_a_condition(world: World) -> None:
     assert f"PersistentVolumeClaim team/{name}" in world.status["message"]
     del world.cluster.answers[refused]
     await world.reconcile(2)
-    assert world.condition("ChildrenApplied")["status"] == "True"
-    assert world.status["reason"] == "WeightsDownloading"
+    assert (world.condition("ChildrenApplied")["status"], world.status["reason"]) == ("True", "WeightsDownloading")
 
 
 async def test_a_refused_pod_of_the_job_is_a_condition(world: World) -> None:
     await world.reconcile(2)
-    event = {
-        "apiVersion": "v1",
-        "kind": "Event",
-        "metadata": {"name": "refused", "namespace": "team"},
-        "involvedObject": {"uid": job(world)["metadata"]["uid"]},
-        "type": "Warning",
-        "reason": "FailedCreate",
-        "message": 'Error creating: pods "w" is forbidden: exceeded quota: pods, requested: pods=1',
-        "lastTimestamp": "2026-01-01T00:00:00Z",
-    }
-    world.cluster.put(event)
-    await world.reconcile()
+    message = 'Error creating: pods "w" is forbidden: exceeded quota: pods, requested: pods=1'
+    await world.put(event_object(job(world)["metadata"]["uid"], "FailedCreate", message))
     assert world.condition("WeightsCached")["reason"] == "QuotaExceeded"
 
 
@@ -307,8 +281,7 @@ async def test_an_attempt_keeps_its_claim_when_the_model_changes(world: World) -
     end_job(world, "Complete")
     await world.start()
     before = world.cluster.find("ReplicaSet", "reverse-trainer")
-    world.cluster.put(model(source=f"hf://owner/model@{'0' * 40}"))
-    await world.reconcile(2)
+    await world.put(model(source=f"hf://owner/model@{'0' * 40}"), 2)
     assert world.cluster.find("ReplicaSet", "reverse-trainer") == before
     assert len(jobs(world)) == 1
 
@@ -414,17 +387,15 @@ async def test_the_model_says_how_many_namespaces_have_the_weights(
         if end != "Running":
             end_job(world, end)
     await write_model_statuses(world.cluster.kube, world.clock(), [world.run], await sweep(world))
-    found = world.cluster.find("RLModel", "tiny-model", "")
-    assert found is not None
+    found = world.cluster.held("RLModel", "tiny-model", "")
     (condition,) = (c for c in found["status"]["conditions"] if c["type"] == "WeightsCached")
     assert (condition["status"], condition["reason"]) == (status, reason)
     assert "team" not in condition["message"], "all users can read RLModels"
 
 
 def condition_of_model(world: World) -> Obj | None:
-    found = world.cluster.find("RLModel", "tiny-model", "")
-    assert found is not None
-    return next((c for c in found["status"]["conditions"] if c["type"] == "WeightsCached"), None)
+    conditions = world.cluster.held("RLModel", "tiny-model", "")["status"]["conditions"]
+    return next((c for c in conditions if c["type"] == "WeightsCached"), None)
 
 
 LARGE = ApiError(0, TOO_LARGE, "the response has more than 4 MiB")
@@ -465,8 +436,7 @@ async def test_a_condition_stays_while_the_caches_cannot_be_read(world: World) -
     await world.reconcile(2)
     end_job(world, "Complete")
     await write_model_statuses(world.cluster.kube, world.clock(), [world.run], await sweep(world))
-    before = condition_of_model(world)
-    assert before is not None
+    before = present(condition_of_model(world))
     world.cluster.answers["list persistentvolumeclaims"] = [ApiError(503, "ServiceUnavailable", "later")]
     await write_model_statuses(world.cluster.kube, world.clock(), [world.run], await sweep(world))
     assert condition_of_model(world) == before
@@ -484,10 +454,8 @@ async def test_an_operator_of_some_namespaces_does_not_count_caches(world: World
 
 async def test_a_model_without_a_cache_has_no_such_condition(world: World) -> None:
     await write_model_statuses(world.cluster.kube, world.clock(), [], {})
-    found = world.cluster.find("RLModel", "tiny-model", "")
-    assert found is not None
+    found = world.cluster.held("RLModel", "tiny-model", "")
     world.cluster.put({**model(cache=None), "status": found["status"]})
     await write_model_statuses(world.cluster.kube, world.clock(), [], {})
-    found = world.cluster.find("RLModel", "tiny-model", "")
-    assert found is not None
+    found = world.cluster.held("RLModel", "tiny-model", "")
     assert [c["type"] for c in found["status"]["conditions"]] == ["Validated"]

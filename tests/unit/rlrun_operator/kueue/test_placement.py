@@ -1,10 +1,9 @@
 import pytest
-from rlrun.kube.objects import Obj
 from rlrun_operator.kueue.placement import PlacementConflict, flavor_names, place, placements
 from rlrun_operator.kueue.workload import workload
 
+from tests.support.built_children import IDENTITY, Obj, build, templates
 from tests.support.fake_kueue import admitted, flavor
-from tests.unit.rlrun_operator.resources.test_children import IDENTITY, build
 
 SPOT = flavor("spot", {"pool": "spot"}, [{"key": "spot", "operator": "Exists", "effect": "NoSchedule"}])
 CPU = flavor("cpu", {"pool": "spot", "arch": "x"})
@@ -15,10 +14,12 @@ def made(model: Obj | None = None) -> tuple[list[Obj], Obj]:
     return children, admitted(workload(IDENTITY, "team-a", children), "spot")
 
 
+def pods(children: list[Obj]) -> dict[str, Obj]:
+    return templates({(c["kind"], c["metadata"]["name"]): c for c in children})
+
+
 def specs(children: list[Obj]) -> dict[str, Obj]:
-    return {
-        c["metadata"]["name"]: c["spec"]["template"]["spec"] for c in children if c["kind"] in ("ReplicaSet", "Job")
-    }
+    return {name: template["spec"] for name, template in pods(children).items()}
 
 
 def test_every_pod_goes_to_the_nodes_of_its_flavor() -> None:
@@ -27,8 +28,7 @@ def test_every_pod_goes_to_the_nodes_of_its_flavor() -> None:
     placed = specs(place(children, placements(admission, {"spot": SPOT})))
     assert len(placed) == 6
     for spec in placed.values():
-        assert spec["nodeSelector"] == {"pool": "spot"}
-        assert spec["tolerations"] == SPOT["spec"]["tolerations"]
+        assert (spec["nodeSelector"], spec["tolerations"]) == ({"pool": "spot"}, SPOT["spec"]["tolerations"])
     assert all("nodeSelector" not in spec for spec in specs(children).values()), "the input is not changed"
 
 
@@ -74,9 +74,7 @@ def test_updates_of_admission_checks_are_added() -> None:
     }
     admission["status"]["admissionChecks"] = [{"name": "nodes", "state": "Ready", "podSetUpdates": [update]}]
     placed = place(children, placements(admission, {"spot": SPOT}))
-    template = next(c for c in placed if (c["kind"], c["metadata"]["name"]) == ("ReplicaSet", "reverse-trainer"))[
-        "spec"
-    ]["template"]
+    template = pods(placed)["reverse-trainer"]
     assert template["metadata"]["labels"]["provisioned"] == "yes"
     assert template["metadata"]["labels"]["rlrun.dev/role"] == "trainer"
     assert template["metadata"]["annotations"]["consume"] == "request-1"

@@ -10,9 +10,10 @@ from rlrun_operator.kueue.transitions import Action, Decision, Stage, decide
 from rlrun_operator.kueue.workload import workload
 from rlrun_operator.kueue.workload_status import find, holds
 
+from tests.support.built_children import IDENTITY, build
 from tests.support.clocks import START
+from tests.support.expectations import present
 from tests.support.fake_kueue import admitted, evicted, pending, reserved, with_condition
-from tests.unit.rlrun_operator.resources.test_children import IDENTITY, build
 
 NOW = START + timedelta(seconds=5)
 
@@ -127,8 +128,7 @@ def test_a_workload_for_other_pods_than_the_run_would_have_now_is_replaced(seen:
 
 def test_admission_starts_the_run() -> None:
     made = look(Stage.QUEUED, admitted(wanted()))
-    assert (made.action, made.problem) == (Action.START, None)
-    assert made.workload == admitted(wanted())
+    assert (made.action, made.problem, made.workload) == (Action.START, None, admitted(wanted()))
 
 
 # --- an active attempt ------------------------------------------------------------------------------------------------
@@ -202,8 +202,7 @@ def test_the_workload_of_a_finished_run_ends_after_its_pods(stage: Stage, expect
     assert look(stage, seen, has_pods=True).status is None
     made = look(stage, seen, outcome="All 10 steps are done.")
     assert made.status is not None
-    condition = find(made.status.obj, "Finished")
-    assert condition is not None
+    condition = present(find(made.status.obj, "Finished"))
     assert (condition["reason"], condition["message"]) == (expected, "All 10 steps are done.")
     assert look(stage, ended(seen)).status is None
     assert look(stage).status is None

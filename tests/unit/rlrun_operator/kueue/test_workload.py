@@ -5,7 +5,7 @@ from rlrun.kube.objects import Obj
 from rlrun_operator.kueue.workload import WorkloadPriority, workload, workload_name
 from rlrun_operator.resources.base.naming import RunIdentity
 
-from tests.unit.rlrun_operator.resources.test_children import IDENTITY, build
+from tests.support.built_children import IDENTITY, build
 
 
 def rendered(model: Obj | None = None, priority: WorkloadPriority | None = None, **run: Any) -> Obj:
@@ -46,8 +46,7 @@ def test_pods_keep_requests_and_placement_and_nothing_else() -> None:
     made = rendered({"source": f"hf://a/b@{'0' * 40}", "trainer": shape}, priorityClassName="high")
     trainer = sets(made)["trainer"]["template"]["spec"]
     assert trainer["nodeSelector"] == {"gpu": "h100"}
-    assert trainer["tolerations"] == [{"key": "gpu", "operator": "Exists"}]
-    assert trainer["priorityClassName"] == "high"
+    assert (trainer["tolerations"], trainer["priorityClassName"]) == ([{"key": "gpu", "operator": "Exists"}], "high")
     assert trainer["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] == "4"
     assert trainer["initContainers"][0]["resources"]["requests"]
     for pods in made["spec"]["podSets"]:
@@ -76,8 +75,7 @@ def test_the_workload_belongs_to_the_run_and_to_its_queue() -> None:
 )
 def test_a_priority_has_its_value_and_its_class(kind: str, group: str) -> None:
     spec = rendered(priority=WorkloadPriority(kind, "high", 100))["spec"]
-    assert spec["priority"] == 100
-    assert spec["priorityClassRef"] == {"group": group, "kind": kind, "name": "high"}
+    assert (spec["priority"], spec["priorityClassRef"]) == (100, {"group": group, "kind": kind, "name": "high"})
 
 
 def test_the_digest_follows_what_quota_is_asked_for_and_nothing_else() -> None:

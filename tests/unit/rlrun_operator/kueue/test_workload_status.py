@@ -5,9 +5,10 @@ from rlrun.kube.objects import Obj
 from rlrun_operator.kueue.workload import workload
 from rlrun_operator.kueue.workload_status import find, finish_workload, holds, pods_ready, release_quota
 
+from tests.support.built_children import IDENTITY, build
 from tests.support.clocks import START
+from tests.support.expectations import present
 from tests.support.fake_kueue import admitted, evicted, stamp, with_condition
-from tests.unit.rlrun_operator.resources.test_children import IDENTITY, build
 
 LATER = START + timedelta(seconds=90)
 
@@ -39,16 +40,14 @@ def test_a_release_gives_the_quota_back_and_says_who_puts_it_into_the_queue(
     status = made.obj["status"]
     assert "admission" not in status
     assert "reclaimablePods" not in status
-    reserved = find(made.obj, "QuotaReserved")
-    assert reserved is not None
+    reserved = present(find(made.obj, "QuotaReserved"))
     assert (reserved["status"], reserved["reason"], reserved["message"]) == ("False", "Pending", "why")
     assert (reserved["lastTransitionTime"], reserved["observedGeneration"]) == (stamp(LATER), 2)
     assert not holds(made.obj, "Admitted")
     assert holds(made.obj, "Evicted"), "Kueue ends the eviction itself when it reserves quota again"
     assert holds(made.obj, "Requeued") is requeued
     assert find(made.obj, "SomebodyElses") is None
-    assert status["accumulatedPastExecutionTimeSeconds"] == 100
-    assert status["requeueState"] == {"count": 2}
+    assert (status["accumulatedPastExecutionTimeSeconds"], status["requeueState"]) == (100, {"count": 2})
     assert status["clusterName"] == "worker"
     assert status["schedulingStats"] == {"evictions": [{"reason": "Preempted", "count": 1}]}
 
@@ -62,8 +61,7 @@ def test_a_status_applies_to_the_observed_workload_only(running: Obj) -> None:
 @pytest.mark.parametrize(("succeeded", "reason"), [(True, "Succeeded"), (False, "Failed")])
 def test_the_end_keeps_the_admission_for_the_record(running: Obj, succeeded: bool, reason: str) -> None:
     made = finish_workload(running, LATER, succeeded=succeeded, message="All 10 steps are done.")
-    condition = find(made.obj, "Finished")
-    assert condition is not None
+    condition = present(find(made.obj, "Finished"))
     assert (condition["status"], condition["reason"]) == ("True", reason)
     assert condition["message"] == "All 10 steps are done."
     assert made.obj["status"]["admission"] == running["status"]["admission"]
@@ -85,10 +83,8 @@ def test_pods_become_ready_fail_and_recover(running: Obj) -> None:
     current: Obj | None = running
     for value in (False, True, False, True, False):
         assert current is not None
-        current = ready(current, value)
-        assert current is not None
-        condition = find(current, "PodsReady")
-        assert condition is not None
+        current = present(ready(current, value))
+        condition = present(find(current, "PodsReady"))
         seen.append((condition["status"], condition["reason"]))
         assert ready(current, value) is None, "the same again writes nothing"
     assert seen == [

@@ -12,6 +12,7 @@ from rlrun.protocol.problem import Problem
 from rlrun_operator.planning.plan_progress import plan_progress
 
 from tests.support.clocks import START
+from tests.support.expectations import present
 from tests.support.fake_cluster import copied
 from tests.support.operator_world import World
 
@@ -39,8 +40,7 @@ async def run(make_world: Callable[..., World]) -> Obj:
 
 
 def test_progress_changes_progress_and_groups_and_nothing_else(run: Obj) -> None:
-    found = plan_progress(run, report(12, groups=GroupCounts(trained=3, in_flight=4), eta_seconds=7.6))
-    assert found is not None
+    found = present(plan_progress(run, report(12, groups=GroupCounts(trained=3, in_flight=4), eta_seconds=7.6)))
     before = RLRunStatus.parse(run["status"])
     assert found.progress is not None
     assert found.groups is not None

@@ -7,65 +7,40 @@ from urllib.parse import urlsplit
 import pytest
 from pydantic import ValidationError
 from rlrun.api.base.pod_shape import OWN_CONTAINERS
-from rlrun.api.model import OWNED_FLAGS, PARALLEL_FLAGS, RLModelSpec
-from rlrun.api.run import RLRunSpec
+from rlrun.api.model import OWNED_FLAGS, PARALLEL_FLAGS
 from rlrun.constants import ROLE_LABEL
+from rlrun.kube.objects import Obj
 from rlrun.protocol import signed_text
 from rlrun.protocol.egress import GrantError, verify
 from rlrun.protocol.resolved import ResolvedRun
 from rlrun.protocol.storage_access import StorageGrant, StorageRole
-from rlrun_operator.config.settings import EgressSettings, OperatorSettings, S3Settings, SecretRef
+from rlrun_operator.config.settings import EgressSettings, S3Settings, SecretRef
 from rlrun_operator.resources.access.egress import EgressAccess
 from rlrun_operator.resources.access.run_tokens import environment_token, run_token
 from rlrun_operator.resources.access.storage_access import StorageAccess
 from rlrun_operator.resources.base.naming import RunIdentity
-from rlrun_operator.resources.children import children
 from rlrun_operator.resources.inference import allowed_rank, engine_args
-from rlrun_operator.resources.platform import resolve, s3_variables
+from rlrun_operator.resources.platform import s3_variables
 
-Obj = dict[str, Any]
-IDENTITY = RunIdentity("team", "reverse", "uid-1", 2, 7)
-SETTINGS = OperatorSettings.model_validate(
-    {
-        "s3": {
-            "endpointUrl": "http://s3:8333",
-            "bucket": "rlrun",
-            "prefix": "prod",
-            "credentialsSecret": {"namespace": "sys", "name": "s3"},
-        },
-        "imagePullSecrets": ["pull"],
-    }
+from tests.support.built_children import (
+    HUB,
+    IDENTITY,
+    SETTINGS,
+    SOURCES,
+    Children,
+    build,
+    changed,
+    container_of,
+    containers,
+    resolved,
+    templates,
+    told,
+    variables,
 )
-STORAGE_KEY = b"a key that signs grants"
+from tests.support.cluster_objects import STORAGE_KEY
+from tests.support.expectations import lacks, present
+
 VARIABLES = {"AWS_ACCESS_KEY_ID": "k", "AWS_SECRET_ACCESS_KEY": "s"}
-
-
-def resolved(model: Obj | None = None, warm_start_from: str | None = None, **run: Any) -> ResolvedRun:
-    spec = {
-        "model": "a/b",
-        "sampling": {"maxTokens": 8},
-        "env": [{"id": "o/e", "args": {"n": 1}, "version": "1.0"}, {"id": "o/f", "name": "second"}],
-        "eval": {"env": [{"id": "o/g"}]},
-        "envFrom": [{"secretRef": {"name": "judge"}}],
-        "infrastructure": {"computeSize": "S"},
-        **run,
-    }
-    full = {"id": "a/b", "source": "s3://rlrun/models/a", "seqLen": 512, **(model or {})}
-    base = RLModelSpec.model_validate(full)
-    return resolve(IDENTITY, SETTINGS, RLRunSpec.model_validate(spec), base, warm_start_from)
-
-
-def build(model: Obj | None = None, **run: Any) -> dict[tuple[str, str], Obj]:
-    found = children(IDENTITY, SETTINGS, resolved(model, **run), STORAGE_KEY)
-    return {(c["kind"], c["metadata"]["name"]): c for c in found}
-
-
-def templates(found: dict[tuple[str, str], Obj]) -> dict[str, Obj]:
-    return {n: c["spec"]["template"] for (k, n), c in found.items() if k in ("ReplicaSet", "Job")}
-
-
-def containers(template: Obj) -> list[Obj]:
-    return [*template["spec"].get("initContainers", []), *template["spec"]["containers"]]
 
 
 def test_names() -> None:
@@ -84,8 +59,7 @@ def test_every_child_is_owned_and_labelled() -> None:
         owner = child["metadata"]["ownerReferences"][0]
         assert (owner["uid"], owner["controller"], owner["blockOwnerDeletion"]) == ("uid-1", True, True)
         labels = child["metadata"]["labels"]
-        assert labels["rlrun.dev/run"] == "reverse"
-        assert labels["rlrun.dev/attempt"] == "2"
+        assert (labels["rlrun.dev/run"], labels["rlrun.dev/attempt"]) == ("reverse", "2")
         assert child["metadata"]["annotations"]["rlrun.dev/generation"] == "7"
 
 
@@ -106,30 +80,22 @@ def test_every_child_is_owned_and_labelled() -> None:
     ],
 )
 def test_the_settings_name_the_user_of_pods_or_leave_it_to_the_cluster(context: Obj, expected: Obj) -> None:
-    own = OperatorSettings.model_validate({**SETTINGS.to_json_dict(), "securityContext": context})
-    made = children(IDENTITY, own, resolved(), STORAGE_KEY)
-    found = [c["spec"]["template"]["spec"]["securityContext"] for c in made if c["kind"] in ("ReplicaSet", "Job")]
-    assert found == [expected] * 6
+    made = templates(build(settings=changed(securityContext=context)))
+    assert [template["spec"]["securityContext"] for template in made.values()] == [expected] * 6
 
 
 def test_dns_is_reached_at_the_port_of_its_pods() -> None:
-    own = OperatorSettings.model_validate({**SETTINGS.to_json_dict(), "dns": {"port": 5353}})
-    (policy,) = [
-        c for c in children(IDENTITY, own, resolved(), STORAGE_KEY) if c["metadata"]["name"].endswith("user-code")
-    ]
+    policy = build(settings=changed(dns={"port": 5353}))["NetworkPolicy", "reverse-user-code"]
     assert {p["port"] for p in policy["spec"]["egress"][1]["ports"]} == {5353}
 
 
-@pytest.mark.parametrize(
-    "source", ["s3://rlrun/models/a", f"hf://a/b@{'0' * 40}", "pvc://claim/a", f"oci://r/a@sha256:{'0' * 64}"]
-)
+@pytest.mark.parametrize("source", SOURCES)
 def test_every_pod_is_locked_down(source: str) -> None:
     for name, template in templates(build({"source": source})).items():
         spec = template["spec"]
-        assert spec["enableServiceLinks"] is False, name
-        assert spec["automountServiceAccountToken"] is False
-        assert spec["securityContext"]["runAsUser"] == 1000
-        assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        assert (spec["enableServiceLinks"], spec["automountServiceAccountToken"]) == (False, False), name
+        user, profile = spec["securityContext"]["runAsUser"], spec["securityContext"]["seccompProfile"]
+        assert (user, profile) == (1000, {"type": "RuntimeDefault"})
         assert spec["imagePullSecrets"] == [{"name": "pull"}]
         for container in containers(template):
             context = container["securityContext"]
@@ -164,56 +130,49 @@ USES_S3 = {
 }
 
 
-@pytest.mark.parametrize("source", ["s3://rlrun/models/a", f"hf://a/b@{'0' * 40}"])
+@pytest.mark.parametrize("source", ["s3://rlrun/models/a", HUB])
 def test_pods_use_s3_by_a_token_of_their_role_and_have_no_credentials(source: str) -> None:
     for name, template in templates(build({"source": source})).items():
         volumes = {v["name"]: v for v in template["spec"]["volumes"]}
         for container in containers(template):
-            variables = {e["name"]: e.get("value") for e in container["env"]}
+            given = variables(container)
             tokens = [m for m in container["volumeMounts"] if "projected" in volumes.get(m["name"], {})]
             role = USES_S3.get(container["name"])
             if role is None or (role is StorageRole.fetcher and source.startswith("hf://")):
                 assert not tokens, (name, container["name"])
-                assert not any(v.startswith(("AWS_", "RLRUN_STORAGE")) for v in variables)
+                assert not any(v.startswith(("AWS_", "RLRUN_STORAGE")) for v in given)
                 continue
             (mount,) = tokens
             assert mount["readOnly"]
-            assert variables["RLRUN_STORAGE_TOKEN_FILE"] == f"{mount['mountPath']}/token"
+            assert given["RLRUN_STORAGE_TOKEN_FILE"] == f"{mount['mountPath']}/token"
             (projected,) = volumes[mount["name"]]["projected"]["sources"]
             assert projected["serviceAccountToken"]["audience"] == f"rlrun/uid-1/{role}"
-            grant = signed_text.verify(variables["RLRUN_STORAGE_GRANT"] or "", [STORAGE_KEY], StorageGrant)
-            assert grant is not None
+            grant = present(signed_text.verify(given["RLRUN_STORAGE_GRANT"], [STORAGE_KEY], StorageGrant))
             assert (grant.namespace, grant.owner, grant.role) == ("team", "uid-1", role)
             assert grant.folder == "s3://rlrun/prod/team/uid-1"
-            assert {v for v in variables if v.startswith("AWS_")} == {"AWS_DEFAULT_REGION", "AWS_ENDPOINT_URL_S3"}
+            assert {v for v in given if v.startswith("AWS_")} == {"AWS_DEFAULT_REGION", "AWS_ENDPOINT_URL_S3"}
 
 
 def test_pods_trust_the_authority_of_the_settings_alone() -> None:
-    settings = SETTINGS.model_copy(update={"storage_server_authority": "PEM"})
-    found = children(IDENTITY, settings, resolved(), STORAGE_KEY)
-    asking = [
-        variables
-        for template in templates({(c["kind"], c["metadata"]["name"]): c for c in found}).values()
-        for container in containers(template)
-        if "RLRUN_STORAGE_SERVER" in (variables := {e["name"]: e.get("value") for e in container["env"]})
-    ]
-    assert len(asking) == 5
-    assert all(variables["RLRUN_STORAGE_SERVER_AUTHORITY"] == "PEM" for variables in asking)
+    found = templates(build(settings=SETTINGS.model_copy(update={"storage_server_authority": "PEM"})))
+    given = [variables(container) for template in found.values() for container in containers(template)]
+    authorities = [v.get("RLRUN_STORAGE_SERVER_AUTHORITY") for v in given if "RLRUN_STORAGE_SERVER" in v]
+    assert authorities == ["PEM"] * 5
 
 
 def test_grants_name_what_each_role_reads_outside_of_its_run() -> None:
-    plan = resolved(warm_start_from="s3://rlrun/prod/other/uid-0/checkpoints/step-000004")
-    found = children(IDENTITY, SETTINGS, plan, STORAGE_KEY)
+    warm_start = "s3://rlrun/prod/other/uid-0/checkpoints/step-000004"
+    plan = resolved()
     readable = {}
-    for template in templates({(c["kind"], c["metadata"]["name"]): c for c in found}).values():
+    for template in templates(build(warm_start_from=warm_start)).values():
         for container in containers(template):
-            text = next((e["value"] for e in container["env"] if e["name"] == "RLRUN_STORAGE_GRANT"), "")
+            text = variables(container).get("RLRUN_STORAGE_GRANT", "")
             if grant := signed_text.verify(text, [STORAGE_KEY], StorageGrant):
                 readable[grant.role.value] = grant.readable
     root = "s3://rlrun/prod/environments"
     assert readable == {
         "fetcher": ["s3://rlrun/models/a"],
-        "trainer": ["s3://rlrun/prod/other/uid-0/checkpoints/step-000004"],
+        "trainer": [warm_start],
         "inference": [],
         "orchestrator": sorted({f"{root}/{entry.id}" for entry in (*plan.spec.env, *plan.spec.eval.env)}),
     }
@@ -229,16 +188,15 @@ def test_an_environment_starts_without_a_secret_that_is_optional() -> None:
 
 @pytest.mark.proves("env.id", "env.version", "env.args")
 def test_environment_pod_gets_its_id_arguments_and_packages_url() -> None:
-    container = containers(templates(build())["reverse-env-0"])[0]
-    told = json.loads(next(e["value"] for e in container["env"] if e["name"] == "RLRUN_ENVIRONMENT"))
-    assert told == {
+    pod = templates(build())["reverse-env-0"]
+    assert told(pod) == {
         "id": "o/e@1.0",
         "name": "e",
         "args": {"n": 1},
         "workers": 1,
         "packagesUrl": "http://reverse-orchestrator.team.svc:8000",
     }
-    assert container["resources"] == {
+    assert container_of(pod, "environment")["resources"] == {
         "requests": {"cpu": "1", "memory": "2Gi", "ephemeral-storage": "64Mi"},
         "limits": {"memory": "2Gi", "ephemeral-storage": "10Gi"},
     }
@@ -247,9 +205,8 @@ def test_environment_pod_gets_its_id_arguments_and_packages_url() -> None:
 @pytest.mark.proves("env.name", "env.taskset", "env.harness")
 def test_training_environment_pod_gets_its_name_taskset_and_harness() -> None:
     entry = {"id": "o/e", "name": "words", "taskset": {"num_examples": 10}, "harness": {"max_turns": 8}}
-    (container,) = containers(templates(build(env=[entry]))["reverse-env-0"])
-    told = json.loads(next(e["value"] for e in container["env"] if e["name"] == "RLRUN_ENVIRONMENT"))
-    assert (told["name"], told["taskset"], told["harness"]) == ("words", {"num_examples": 10}, {"max_turns": 8})
+    found = told(templates(build(env=[entry]))["reverse-env-0"])
+    assert (found["name"], found["taskset"], found["harness"]) == ("words", {"num_examples": 10}, {"max_turns": 8})
 
 
 @pytest.mark.proves("maxAsyncLevel", "maxOffPolicySteps")
@@ -266,12 +223,9 @@ def test_engine_arguments_fit_the_stock_vllm_image() -> None:
     pairs = dict(zip(args[1::2], args[2::2], strict=False))
     assert args[0] == "/models/base", "`vllm serve` takes the model first"
     assert pairs["--served-model-name"] == "a/b"
-    assert args[args.index("--max-loras") + 1] == "11", (
-        "maxOffPolicySteps 8 needs ten, and the evaluation one of its own"
-    )
-    assert args[args.index("--max-lora-rank") + 1] == "32"
-    assert args[args.index("--max-model-len") + 1] == "512"
-    assert args[args.index("--logprobs-mode") + 1] == "processed_logprobs"
+    # maxOffPolicySteps 8 needs ten adapters, and the evaluation one of its own.
+    expected = ["--max-loras 11", "--max-lora-rank 32", "--max-model-len 512", "--logprobs-mode processed_logprobs"]
+    assert not lacks(" ".join(args), *expected)
     assert args[-1] == "--enforce-eager"
     ours = {argument for argument in args[:-1] if argument.startswith("--")}
     assert ours <= set(OWNED_FLAGS), "an RLModel's extraArgs come later and would win"
@@ -299,15 +253,18 @@ def test_an_engine_uses_all_gpus_of_its_pod(gpus: int, parallelism: Obj, expecte
     assert {argument for argument in before if argument.startswith("--")} <= set(PARALLEL_FLAGS)
 
 
-@pytest.mark.parametrize(("size", "told"), [(None, []), (4, ["4"])])
-def test_the_trainer_is_told_how_many_gpus_divide_its_weights(size: int | None, told: list[str]) -> None:
-    main = containers(templates(build({"trainer": {"gpus": 8, "shardSize": size}}))["reverse-trainer"])[-1]
-    assert [v["value"] for v in main["env"] if v["name"] == "RLRUN_SHARD_SIZE"] == told
+def trainer(model: Obj | None = None, **run: Any) -> Obj:
+    return container_of(templates(build(model, **run))["reverse-trainer"], "trainer")
+
+
+@pytest.mark.parametrize("size", [None, "4"])
+def test_the_trainer_is_told_how_many_gpus_divide_its_weights(size: str | None) -> None:
+    main = trainer({"trainer": {"gpus": 8, "shardSize": size and int(size)}})
+    assert variables(main).get("RLRUN_SHARD_SIZE") == size
 
 
 def environment(template: Obj, name: str) -> Obj:
-    container = next(c for c in containers(template) if c["name"] == name)
-    return {entry["name"]: entry.get("value") for entry in container["env"]}
+    return variables(container_of(template, name))
 
 
 def test_a_closed_port_ends_an_engine_soon_and_a_silent_one_late() -> None:
@@ -343,8 +300,7 @@ def test_rank_is_rounded_up_to_what_the_engine_knows(rank: int, expected: int) -
 
 @pytest.mark.parametrize(("gpus", "limit"), [(0, None), (4, "4")])
 def test_gpus(gpus: int, limit: str | None) -> None:
-    found = templates(build({"trainer": {"gpus": gpus}}))["reverse-trainer"]
-    limits = found["spec"]["containers"][0].get("resources", {}).get("limits", {})
+    limits = trainer({"trainer": {"gpus": gpus}}).get("resources", {}).get("limits", {})
     assert limits.get("nvidia.com/gpu") == limit
 
 
@@ -369,10 +325,8 @@ def test_image_is_mounted_and_nothing_fetched(path: str, folder: dict[str, str])
 
 def test_hub_token_reaches_the_fetcher_and_nothing_else_does() -> None:
     env = [{"name": "HF_TOKEN", "value": "t"}, {"name": "OTHER", "value": "x"}]
-    fetcher = containers(
-        templates(build({"source": f"hf://a/b@{'0' * 40}", "trainer": {"env": env}}))["reverse-trainer"]
-    )[1]
-    names = {e["name"] for e in fetcher["env"]}
+    found = templates(build({"source": HUB, "trainer": {"env": env}}))["reverse-trainer"]
+    names = variables(container_of(found, "fetch-model"))
     assert "HF_TOKEN" in names
     assert "OTHER" not in names
 
@@ -400,12 +354,8 @@ def test_user_code_reaches_the_gateway_and_dns_alone() -> None:
     ]
     assert gateway["ports"] == [{"port": 8088, "protocol": "TCP"}]
     assert {p["port"] for p in dns["ports"]} == {53}
-    assert dns["to"] == [
-        {
-            "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "kube-system"}},
-            "podSelector": {"matchLabels": {"k8s-app": "kube-dns"}},
-        }
-    ]
+    system = {"matchLabels": {"kubernetes.io/metadata.name": "kube-system"}}
+    assert dns["to"] == [{"namespaceSelector": system, "podSelector": {"matchLabels": {"k8s-app": "kube-dns"}}}]
 
 
 PROXY = EgressSettings(
@@ -418,22 +368,14 @@ START = datetime(2026, 1, 1, tzinfo=UTC)
 JUDGED = [{"id": "o/plain"}, {"id": "o/judged", "egress": ["judge.example.com", "evil.org"]}]
 
 
-def build_with_proxy(access: EgressAccess | None) -> dict[tuple[str, str], Obj]:
-    settings = SETTINGS.model_copy(update={"egress": PROXY})
-    found = children(IDENTITY, settings, resolved(env=JUDGED), STORAGE_KEY, egress=access)
-    return {(c["kind"], c["metadata"]["name"]): c for c in found}
+def build_with_proxy(access: EgressAccess | None) -> Children:
+    return build(settings=SETTINGS.model_copy(update={"egress": PROXY}), access={"egress": access}, env=JUDGED)
 
 
 @pytest.mark.proves("env.egress")
 def test_an_environment_gets_a_grant_for_those_of_its_hosts_that_are_allowed() -> None:
     found = build_with_proxy(EgressAccess(PROXY, (), KEY, START))
-    plain, judged = (
-        {
-            e["name"]: e["value"]
-            for e in found["ReplicaSet", f"reverse-env-{i}"]["spec"]["template"]["spec"]["containers"][0]["env"]
-        }
-        for i in (0, 1)
-    )
+    plain, judged = (environment(templates(found)[f"reverse-env-{i}"], "environment") for i in (0, 1))
     assert not any("proxy" in name.lower() for name in plain)
     url = urlsplit(judged["HTTPS_PROXY"])
     assert (url.scheme, url.username, url.hostname, url.port) == ("http", "rlrun", "rlrun-egress.sys.svc", 3128)
@@ -467,9 +409,8 @@ def test_a_run_whose_environments_list_hosts_may_reach_the_proxy() -> None:
     assert peer["namespaceSelector"]["matchLabels"] == {"kubernetes.io/metadata.name": SETTINGS.lease_namespace}
 
 
-def build_with_tokens() -> dict[tuple[str, str], Obj]:
-    found = children(IDENTITY, SETTINGS, resolved(), STORAGE_KEY, token_key=KEY)
-    return {(c["kind"], c["metadata"]["name"]): c for c in found}
+def build_with_tokens(model: Obj | None = None) -> Children:
+    return build(model, access={"token_key": KEY})
 
 
 def test_the_platforms_pods_have_the_token_of_the_run() -> None:
@@ -477,16 +418,13 @@ def test_the_platforms_pods_have_the_token_of_the_run() -> None:
     data = {k: base64.b64decode(v).decode() for k, v in found["Secret", "reverse-rlrun-token"]["data"].items()}
     assert data["RLRUN_TOKEN"] == run_token(KEY, "uid-1")
     assert data["RLRUN_ENVIRONMENT_TOKEN"] == environment_token(KEY, "uid-1")
-    (engine,) = [c for c in containers(templates(found)["reverse-inference"]) if c["name"] == "vllm"]
-    (key,) = [e for e in engine["env"] if e["name"] == "VLLM_API_KEY"]
-    assert key["valueFrom"]["secretKeyRef"] == {"name": "reverse-rlrun-token", "key": "RLRUN_TOKEN", "optional": True}
+    key = environment(templates(found)["reverse-inference"], "vllm")["VLLM_API_KEY"]
+    assert key["secretKeyRef"] == {"name": "reverse-rlrun-token", "key": "RLRUN_TOKEN", "optional": True}
 
 
 def test_an_rlmodel_cannot_give_the_engine_another_token() -> None:
     model = {"inference": {"env": [{"name": "VLLM_API_KEY", "value": "known"}]}}
-    found = children(IDENTITY, SETTINGS, resolved(model), STORAGE_KEY, token_key=KEY)
-    (inference,) = [c for c in found if c["kind"] == "ReplicaSet" and c["metadata"]["name"] == "reverse-inference"]
-    (engine,) = [c for c in inference["spec"]["template"]["spec"]["containers"] if c["name"] == "vllm"]
+    engine = container_of(templates(build_with_tokens(model))["reverse-inference"], "vllm")
     (key,) = [e for e in engine["env"] if e["name"] == "VLLM_API_KEY"]
     assert "value" not in key
 
@@ -494,9 +432,7 @@ def test_an_rlmodel_cannot_give_the_engine_another_token() -> None:
 def test_environments_have_their_own_token_only() -> None:
     found = build_with_tokens()
     for name in ("reverse-env-0", "reverse-env-1", "reverse-eval-0"):
-        (container,) = containers(templates(found)[name])
-        (token,) = [e["value"] for e in container["env"] if e["name"] == "RLRUN_TOKEN"]
-        assert token == environment_token(KEY, "uid-1")
+        assert environment(templates(found)[name], "environment")["RLRUN_TOKEN"] == environment_token(KEY, "uid-1")
     readable = [c for (kind, _), c in found.items() if kind != "Secret"]
     assert run_token(KEY, "uid-1") not in json.dumps(readable)
 
@@ -504,8 +440,7 @@ def test_environments_have_their_own_token_only() -> None:
 def test_without_a_key_no_process_asks_for_a_token() -> None:
     found = build()
     assert "RLRUN_TOKEN" not in found["Secret", "reverse-rlrun-token"]["data"]
-    (container,) = containers(templates(found)["reverse-env-0"])
-    assert "RLRUN_TOKEN" not in {e["name"] for e in container["env"]}
+    assert "RLRUN_TOKEN" not in environment(templates(found)["reverse-env-0"], "environment")
 
 
 def test_job_ends_at_a_mistake_and_survives_disruptions() -> None:
@@ -542,8 +477,8 @@ def test_config_reads_back_as_the_resolved_run() -> None:
     found = ResolvedRun.model_validate_json(text)
     assert found == resolved()
     assert found.spec.checkpoints.interval == 50
-    assert found.artifacts.run_uri == "s3://rlrun/prod/team/uid-1"
-    assert found.artifacts.environments_uri == "s3://rlrun/prod/environments"
+    uris = (found.artifacts.run_uri, found.artifacts.environments_uri)
+    assert uris == ("s3://rlrun/prod/team/uid-1", "s3://rlrun/prod/environments")
     assert [(e.name, e.use.value, e.url) for e in found.endpoints.environments] == [
         ("e", "train", "http://reverse-env-0.team.svc:8080"),
         ("second", "train", "http://reverse-env-1.team.svc:8080"),
@@ -558,8 +493,7 @@ def test_longest_name_fits_everywhere() -> None:
 
 
 def test_a_trainer_with_several_gpus_has_a_process_for_each() -> None:
-    found = containers(templates(build({"trainer": {"gpus": 4}}))["reverse-trainer"])[-1]
-    assert " ".join(found["command"]) == (
+    assert " ".join(trainer({"trainer": {"gpus": 4}})["command"]) == (
         "python -m torch.distributed.run --nproc-per-node 4 --nnodes 1 --node-rank 0 "
         "--master-addr 127.0.0.1 --master-port 29500 --shutdown-timeout 56 -m rlrun_trainer"
     )
@@ -567,16 +501,15 @@ def test_a_trainer_with_several_gpus_has_a_process_for_each() -> None:
 
 @pytest.mark.parametrize(("oldest", "kept"), [(2, "8"), (8, "11"), (20, "23")])
 def test_the_trainer_keeps_the_policies_that_an_engine_may_load_again(oldest: int, kept: str) -> None:
-    main = containers(templates(build(maxOffPolicySteps=oldest))["reverse-trainer"])[-1]
-    assert [v["value"] for v in main["env"] if v["name"] == "RLRUN_KEEP_POLICIES"] == [kept]
+    assert variables(trainer(maxOffPolicySteps=oldest))["RLRUN_KEEP_POLICIES"] == kept
 
 
 @pytest.mark.parametrize("grace", [None, 20, 600])
 def test_a_trainer_has_time_for_a_last_checkpoint(grace: int | None) -> None:
     model = {"trainer": {"gpus": 4, **({"terminationGracePeriodSeconds": grace} if grace else {})}}
     template = templates(build(model))["reverse-trainer"]
-    main = containers(template)[-1]
-    [own] = [float(v["value"]) for v in main["env"] if v["name"] == "RLRUN_SHUTDOWN_SECONDS"]
+    main = container_of(template, "trainer")
+    own = float(variables(main)["RLRUN_SHUTDOWN_SECONDS"])
     torchrun = float(main["command"][main["command"].index("--shutdown-timeout") + 1])
     # The trainer is done first, then torchrun, and the kubelet has not lost patience with either.
     assert own + 3 < torchrun < template["spec"]["terminationGracePeriodSeconds"] == (grace or 60)
@@ -585,23 +518,18 @@ def test_a_trainer_has_time_for_a_last_checkpoint(grace: int | None) -> None:
 
 def test_grace_periods_are_those_of_the_installation_unless_the_model_has_its_own() -> None:
     periods = {"orchestrator": 300, "trainer": 120, "inference": 45, "environment": 3}
-    settings = OperatorSettings.model_validate({**SETTINGS.to_json_dict(), "terminationGracePeriodSeconds": periods})
+    settings = changed(terminationGracePeriodSeconds=periods)
 
-    def found(model: Obj | None = None) -> dict[str, Obj]:
-        made = children(IDENTITY, settings, resolved(model), STORAGE_KEY)
-        return templates({(c["kind"], c["metadata"]["name"]): c for c in made})
+    def graces(found: dict[str, Obj]) -> dict[str, int]:
+        return {t["metadata"]["labels"][ROLE_LABEL]: t["spec"]["terminationGracePeriodSeconds"] for t in found.values()}
 
-    roles = {"orchestrator-a2": "orchestrator", "trainer": "trainer", "inference": "inference", "env-0": "environment"}
-    plain = found()
-    for name, role in roles.items():
-        assert plain[f"reverse-{name}"]["spec"]["terminationGracePeriodSeconds"] == periods[role]
-    [stop] = [
-        v["value"] for v in containers(plain["reverse-orchestrator-a2"])[0]["env"] if v["name"] == "RLRUN_STOP_DEADLINE"
-    ]
+    plain = templates(build(settings=settings))
+    assert graces(plain) == periods
+    stop = environment(plain["reverse-orchestrator-a2"], "orchestrator")["RLRUN_STOP_DEADLINE"]
     assert int(stop) + 10 < periods["orchestrator"], "then servers and connections close"
-    own = found({role: {"terminationGracePeriodSeconds": 77} for role in ("trainer", "inference")})
-    graces = [own[f"reverse-{name}"]["spec"]["terminationGracePeriodSeconds"] for name in ("trainer", "inference")]
-    assert graces == [77, 77]
+    shorter = {role: {"terminationGracePeriodSeconds": 77} for role in ("trainer", "inference")}
+    own = graces(templates(build(shorter, settings=settings)))
+    assert (own["trainer"], own["inference"]) == (77, 77)
 
 
 def test_a_trainer_on_several_nodes_is_an_indexed_job_whose_first_pod_listens() -> None:
@@ -631,9 +559,9 @@ def test_a_queue_is_named_on_no_child() -> None:
 def test_compute_size_sets_the_cpus_and_workers_of_an_environment() -> None:
     found = {}
     for size in ("S", "M", "L"):
-        container = containers(templates(build(infrastructure={"computeSize": size}))["reverse-env-0"])[0]
-        told = json.loads(next(e["value"] for e in container["env"] if e["name"] == "RLRUN_ENVIRONMENT"))
-        found[size] = (int(container["resources"]["requests"]["cpu"]), told["workers"])
+        pod = templates(build(infrastructure={"computeSize": size}))["reverse-env-0"]
+        cpus = container_of(pod, "environment")["resources"]["requests"]["cpu"]
+        found[size] = (int(cpus), told(pod)["workers"])
     assert found["S"] < found["M"] < found["L"]
 
 
@@ -656,27 +584,24 @@ def test_priority_class_is_on_every_pod() -> None:
 
 def test_the_orchestrator_sees_changes_of_its_configuration_and_has_room_for_what_waits_for_s3() -> None:
     spec = templates(build())["reverse-orchestrator-a2"]["spec"]
-    (container,) = spec["containers"]
-    mounts = {mount["name"]: mount for mount in container["volumeMounts"]}
+    (main,) = spec["containers"]
+    mounts = {mount["name"]: mount for mount in main["volumeMounts"]}
     assert mounts["config"] == {"name": "config", "mountPath": "/etc/rlrun", "readOnly": True}, "no subPath"
     volumes = {volume["name"]: volume for volume in spec["volumes"]}
-    variables = {entry["name"]: entry.get("value") for entry in container["env"]}
-    assert variables["RLRUN_SPOOL"] == mounts["spool"]["mountPath"]
+    given = variables(main)
+    assert given["RLRUN_SPOOL"] == mounts["spool"]["mountPath"]
     limit = volumes["spool"]["emptyDir"]["sizeLimit"]
     assert limit.endswith("Mi")
-    assert int(limit[:-2]) * 2**20 > int(variables["RLRUN_SPOOL_BYTES"])
+    assert int(limit[:-2]) * 2**20 > int(given["RLRUN_SPOOL_BYTES"])
     assert spec["terminationGracePeriodSeconds"] > 40 + 10, "to write what is left"
 
 
 def test_the_containers_of_each_role_are_those_that_count_as_the_operators() -> None:
     found: dict[str, set[str]] = {}
     trusting = SETTINGS.model_copy(update={"ca_bundle": "certificates"})
-    for child in children(IDENTITY, trusting, resolved(), STORAGE_KEY):
-        template = child["spec"].get("template") if child["kind"] in ("ReplicaSet", "Job") else None
-        if template is not None:
-            pod = template["spec"]
-            names = {c["name"] for c in (*pod.get("initContainers", []), *pod["containers"])}
-            found.setdefault(template["metadata"]["labels"][ROLE_LABEL], set()).update(names)
+    for template in templates(build(settings=trusting)).values():
+        names = {c["name"] for c in containers(template)}
+        found.setdefault(template["metadata"]["labels"][ROLE_LABEL], set()).update(names)
     assert found == {str(role): set(names) for role, names in OWN_CONTAINERS.items()}
 
 
@@ -686,9 +611,7 @@ def test_the_containers_of_each_role_are_those_that_count_as_the_operators() -> 
 )
 def test_engines_listen_on_the_addresses_of_the_cluster(family: str, host: list[str], url: str) -> None:
     settings = SETTINGS.model_copy(update={"ip_family": family})
-    found = children(IDENTITY, settings, resolved(), STORAGE_KEY)
-    engines = next(c for c in found if c["kind"] == "ReplicaSet" and c["metadata"]["name"] == IDENTITY.inference)
-    engine, sidecar = engines["spec"]["template"]["spec"]["containers"]
+    engine, sidecar = templates(build(settings=settings))[IDENTITY.inference]["spec"]["containers"]
     assert [a for a in engine["args"] if a in ("--host", "::", "0.0.0.0")] == host
     assert {"name": "RLRUN_ENGINE_URL", "value": url} in sidecar["env"]
 

@@ -1,12 +1,10 @@
 """Environments: what evaluation environments are told, and how pods with user code are separated from their nodes."""
 
-import json
 from typing import Any
 
 import pytest
 
-from tests.unit.rlrun_operator.resources.base.test_pod_templates import pods
-from tests.unit.rlrun_operator.resources.test_children import build, containers, templates
+from tests.support.built_children import build, containers, pods, templates, told
 
 
 @pytest.mark.proves("eval.env.id", "eval.env.version", "eval.env.args", "eval.env.taskset", "eval.env.harness")
@@ -14,21 +12,13 @@ def test_evaluation_environment_pod_gets_its_configuration() -> None:
     entry = {
         "id": "o/g",
         "name": "exam",
-        "version": "2.1",
         "args": {"split": "test"},
         "taskset": {"num_examples": 10},
         "harness": {"max_turns": 8},
     }
-    (container,) = containers(templates(build(eval={"env": [entry]}))["reverse-eval-0"])
-    told = json.loads(next(e["value"] for e in container["env"] if e["name"] == "RLRUN_ENVIRONMENT"))
-    del told["packagesUrl"], told["workers"]
-    assert told == {
-        "id": "o/g@2.1",
-        "name": "exam",
-        "args": {"split": "test"},
-        "taskset": {"num_examples": 10},
-        "harness": {"max_turns": 8},
-    }
+    found = told(templates(build(eval={"env": [{**entry, "version": "2.1"}]}))["reverse-eval-0"])
+    del found["packagesUrl"], found["workers"]
+    assert found == {**entry, "id": "o/g@2.1"}
 
 
 def test_pods_of_environments_alone_run_in_a_user_namespace_and_with_a_runtime_class() -> None:
@@ -61,9 +51,9 @@ def test_an_environment_gets_the_variables_that_are_linked_to_it_and_no_others()
 
 def test_a_package_is_named_in_its_normalised_spelling_and_the_environment_as_written() -> None:
     entry = {"id": "o/Pi.Agent_Env", "version": "1.0"}
-    (container,) = containers(templates(build(env=[entry]))["reverse-env-0"])
-    told = json.loads(next(e["value"] for e in container["env"] if e["name"] == "RLRUN_ENVIRONMENT"))
-    assert (told["id"], told["name"]) == ("o/pi-agent-env@1.0", "Pi.Agent_Env")
+    pod = templates(build(env=[entry]))["reverse-env-0"]
+    (container,) = containers(pod)
+    assert (told(pod)["id"], told(pod)["name"]) == ("o/pi-agent-env@1.0", "Pi.Agent_Env")
     assert container["envFrom"][0]["secretRef"]["name"] == "env.o.pi-agent-env"
 
 

@@ -15,12 +15,10 @@ from rlrun_operator.config.settings import OperatorSettings
 from rlrun_operator.resources.access.storage_access import StorageAccess
 from rlrun_operator.resources.base.naming import RunIdentity
 from rlrun_operator.resources.children import children
-from rlrun_operator.resources.serving_pool import PoolCredentials, pool_children
+from rlrun_operator.resources.serving_pool import pool_children
 
+from tests.support.built_children import BASE, CREDENTIALS, ORDER, POOL, STORAGE_KEY, Obj, resolved
 from tests.support.network_policies import Endpoint, Outside, Pod, is_allowed
-from tests.unit.rlrun_operator.resources.test_children import STORAGE_KEY, Obj, resolved
-from tests.unit.rlrun_operator.resources.test_serving_pool import BASE, ORDER
-from tests.unit.rlrun_operator.resources.test_serving_pool import IDENTITY as POOL
 
 RUNS = {
     "first": RunIdentity("team", "first", "uid-1", 1, 1),
@@ -87,7 +85,7 @@ def objects(settings: Obj | None = None) -> list[Obj]:
         for name, identity in RUNS.items()
         for child in children(identity, full, several if name == SEVERAL_TRAINERS else plan, STORAGE_KEY)
     ]
-    return [*made, *pool_children(POOL, full, plan.model, ORDER, storage, PoolCredentials("token", "key", "server"))]
+    return [*made, *pool_children(POOL, full, plan.model, ORDER, storage, CREDENTIALS)]
 
 
 def policies(settings: Obj | None = None) -> list[Obj]:

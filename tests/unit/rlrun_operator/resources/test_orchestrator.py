@@ -5,25 +5,25 @@ from typing import Any
 import pytest
 from rlrun.protocol import signed_text
 from rlrun.protocol.storage_access import GRANT_VARIABLE, StorageGrant
-from rlrun_operator.resources.access.storage_access import StorageAccess
-from rlrun_operator.resources.orchestrator import orchestrator
 from rlrun_orchestrator.config import OrchestratorSettings
 
-from tests.unit.rlrun_operator.resources.test_children import (
-    IDENTITY,
+from tests.support.built_children import (
     SETTINGS,
     STORAGE_KEY,
+    Children,
     Obj,
     build,
     containers,
     resolved,
     templates,
+    variables,
 )
+from tests.support.expectations import present
 
 SECRETS = [{"secretRef": {"name": "judge"}}, {"secretRef": {"name": "logging", "optional": True}}]
 
 
-def env_of(found: dict[tuple[str, str], Obj], pod: str) -> list[Obj]:
+def env_of(found: Children, pod: str) -> list[Obj]:
     return [entry for c in containers(templates(found)[pod]) for entry in c["env"]]
 
 
@@ -36,8 +36,8 @@ def test_the_orchestrator_listens_where_its_service_leads() -> None:
     found = build()
     (main,) = containers(templates(found)["reverse-orchestrator-a2"])
     ports = {port["name"]: port["containerPort"] for port in main["ports"]}
-    variables = {entry["name"]: entry.get("value") for entry in main["env"]}
-    settings = OrchestratorSettings.from_environment({k: v for k, v in variables.items() if v is not None})
+    given = {name: value for name, value in variables(main).items() if isinstance(value, str)}
+    settings = OrchestratorSettings.from_environment(given)
     assert (settings.gateway_port, settings.status_port) == (ports["gateway"], ports["status"]) == (8088, 8089)
     service = found["Service", "reverse-orchestrator"]["spec"]["ports"]
     assert {(port["port"], port["targetPort"]) for port in service} == {(8000, "gateway"), (8080, "status")}
@@ -45,13 +45,10 @@ def test_the_orchestrator_listens_where_its_service_leads() -> None:
 
 def test_the_orchestrator_reads_the_packages_of_the_run_and_lists_their_neighbours() -> None:
     entries = [{"id": "me/Pi.Agent_Env", "name": "a"}, {"id": "me/pi-agent-env@1.0", "name": "b"}, {"id": "o/e"}]
-    variables = env_of(build(env=entries, eval=None), "reverse-orchestrator-a2")
-    text = next(entry["value"] for entry in variables if entry["name"] == GRANT_VARIABLE)
-    grant = signed_text.verify(text, [STORAGE_KEY], StorageGrant)
-    assert grant is not None
+    (main,) = containers(templates(build(env=entries, eval=None))["reverse-orchestrator-a2"])
+    grant = present(signed_text.verify(variables(main)[GRANT_VARIABLE], [STORAGE_KEY], StorageGrant))
     root = resolved().artifacts.environments_uri
-    assert grant.readable == [f"{root}/me/pi-agent-env", f"{root}/o/e"]
-    assert grant.listable == [f"{root}/me", f"{root}/o"]
+    assert (grant.readable, grant.listable) == ([f"{root}/me/pi-agent-env", f"{root}/o/e"], [f"{root}/me", f"{root}/o"])
 
 
 @pytest.mark.proves("wandb.project", "envFrom.secretRef.name")
@@ -97,8 +94,6 @@ LISTED = [([], ""), (["teacher.models.svc", "10.0.0.0/8"], "teacher.models.svc,1
 @pytest.mark.parametrize(("listed", "value"), LISTED)
 def test_the_orchestrator_always_gets_the_platforms_list_of_addresses(listed: list[str], value: str) -> None:
     settings = SETTINGS.model_copy(update={"private_addresses": listed})
-    job = orchestrator(IDENTITY, settings, resolved(), StorageAccess(settings, b"k" * 32, "team", "uid-1"))[0]
-    (container,) = job["spec"]["template"]["spec"]["containers"]
-    variables = {entry["name"]: entry.get("value") for entry in container["env"]}
+    (container,) = containers(templates(build(settings=settings))["reverse-orchestrator-a2"])
     assert container["envFrom"], "a key of this Secret must not become the list"
-    assert variables["RLRUN_PRIVATE_ADDRESSES"] == value
+    assert variables(container)["RLRUN_PRIVATE_ADDRESSES"] == value

@@ -1,47 +1,20 @@
 """What a serving pool has in the cluster."""
 
 import json
-from typing import Any
 
 import pytest
-from rlrun.api.model import RLModelSpec
 from rlrun.constants import RUN_LABEL
+from rlrun.kube.objects import Obj
 from rlrun.protocol.serving import DesiredAdapters, ServedAdapter
-from rlrun_operator.config.settings import OperatorSettings
-from rlrun_operator.resources.access.storage_access import StorageAccess
-from rlrun_operator.resources.serving_pool import PoolCredentials, PoolIdentity, differs, pool_children
+from rlrun_operator.resources.serving_pool import PoolIdentity, differs
 
-from tests.unit.rlrun_operator.resources.test_children import build as build_children
-from tests.unit.rlrun_operator.resources.test_children import templates
-
-Obj = dict[str, Any]
-IDENTITY = PoolIdentity("team", "a/b")
-TOKEN = "token-of-the-pool"
-API_KEY = "key-of-its-users"
-SERVER_KEY = "key-of-the-server"
-BASE: Obj = {"bucket": "rlrun", "credentialsSecret": {"namespace": "sys", "name": "s3"}}
-ORDER = DesiredAdapters(base="a/b", adapters=[ServedAdapter(name="a/b:one", uri="s3://rlrun/x", step=3)])
+from tests.support.built_children import ORDER, POOL, container_of, templates, variables
+from tests.support.built_children import build as build_children
+from tests.support.built_children import build_pool as build
 
 
-def build(
-    settings: Obj | None = None,
-    order: DesiredAdapters = ORDER,
-    token: str = TOKEN,
-    server_key: str = SERVER_KEY,
-    **model: Any,
-) -> dict[str, Obj]:
-    spec = RLModelSpec.model_validate({"id": "a/b", "source": "s3://rlrun/models/a", "seqLen": 512, **model})
-    full = OperatorSettings.model_validate({"s3": BASE, **(settings or {})})
-    storage = StorageAccess(full, b"k" * 32, IDENTITY.namespace, IDENTITY.name)
-    found = pool_children(IDENTITY, full, spec, order, storage, PoolCredentials(token, API_KEY, server_key))
-    users = IDENTITY.api_key_secret
-    named = {"Secret of users" if c["metadata"]["name"] == users else c["kind"]: c for c in found}
-    assert len(named) == len(found)
-    return named
-
-
-def containers(found: dict[str, Obj]) -> dict[str, Obj]:
-    return {c["name"]: c for c in found["Deployment"]["spec"]["template"]["spec"]["containers"]}
+def engine(found: dict[str, Obj], name: str = "vllm") -> Obj:
+    return container_of(found["Deployment"]["spec"]["template"], name)
 
 
 def argument(args: list[str], name: str) -> str:
@@ -50,13 +23,13 @@ def argument(args: list[str], name: str) -> str:
 
 def test_the_engine_is_that_of_a_run_with_room_for_many_adapters() -> None:
     found = build({"serving": {"replicas": 3, "maxLoras": 4}}, lora={"rank": 24}, inference={"extraArgs": ["--eager"]})
-    args = containers(found)["vllm"]["args"]
+    args = engine(found)["args"]
     assert argument(args, "--served-model-name") == "a/b"
     assert argument(args, "--max-model-len") == "512"
     assert [argument(args, f"--max-{n}") for n in ("loras", "lora-rank", "cpu-loras")] == ["4", "32", "32"]
     assert "--enable-lora" in args
     assert args[-1] == "--eager"
-    env = {e["name"]: e.get("value") for e in containers(found)["vllm"]["env"]}
+    env = variables(engine(found))
     assert env["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] == "True"
     assert "VLLM_SERVER_DEV_MODE" not in env
     assert found["Deployment"]["spec"]["replicas"] == 3
@@ -64,19 +37,19 @@ def test_the_engine_is_that_of_a_run_with_room_for_many_adapters() -> None:
 
 def test_the_sidecar_starts_from_the_order_and_has_a_token_for_storage() -> None:
     found = build(lora={"rank": 10})
-    sidecar = containers(found)["sidecar"]
+    sidecar = engine(found, "sidecar")
+    given = variables(sidecar)
     assert sidecar["command"] == ["python", "-m", "rlrun_adapter_sidecar.serving"]
-    assert {e["name"]: e.get("value") for e in sidecar["env"]}["RLRUN_MAX_LORA_RANK"] == "16"
+    assert given["RLRUN_MAX_LORA_RANK"] == "16"
     assert "envFrom" not in sidecar
     mounts = {m["name"]: m["mountPath"] for m in sidecar["volumeMounts"]}
     assert mounts["order"] == "/etc/rlrun/serving"
-    variables = {e["name"]: e.get("value") for e in sidecar["env"]}
-    assert variables["RLRUN_STORAGE_TOKEN_FILE"] == f"{mounts['storage-token-serving']}/token"
-    assert "RLRUN_STORAGE_GRANT" not in variables, "it comes with the order: another adapter restarts no engine"
+    assert given["RLRUN_STORAGE_TOKEN_FILE"] == f"{mounts['storage-token-serving']}/token"
+    assert "RLRUN_STORAGE_GRANT" not in given, "it comes with the order: another adapter restarts no engine"
     volumes = {v["name"]: v for v in found["Deployment"]["spec"]["template"]["spec"]["volumes"]}
     assert volumes["order"]["configMap"]["name"] == found["ConfigMap"]["metadata"]["name"]
     (source,) = volumes["storage-token-serving"]["projected"]["sources"]
-    assert source["serviceAccountToken"]["audience"] == f"rlrun/{IDENTITY.name}/serving"
+    assert source["serviceAccountToken"]["audience"] == f"rlrun/{POOL.name}/serving"
     assert set(found["Secret"]["data"]) == {"RLRUN_TOKEN", "RLRUN_POOL_SERVER_KEY"}
     assert DesiredAdapters.model_validate_json(found["ConfigMap"]["data"]["order.json"]) == ORDER
 

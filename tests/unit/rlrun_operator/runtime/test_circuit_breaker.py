@@ -3,6 +3,8 @@
 import pytest
 from rlrun_operator.runtime.circuit_breaker import JITTER, BreakerLimits, BreakerState, CircuitBreaker, Permit
 
+from tests.support.expectations import present
+
 LIMITS = BreakerLimits(failures=3, slow_seconds=2.0, first_pause_seconds=2.0, longest_pause_seconds=15.0)
 
 
@@ -15,8 +17,7 @@ class Bench:
         self.breaker = CircuitBreaker(LIMITS, clock=lambda: self.now, jitter=lambda: self.jitter)
 
     def begin(self) -> Permit:
-        permit = self.breaker.acquire()
-        assert permit is not None
+        permit = present(self.breaker.acquire())
         return permit
 
     def fail(self, seconds: float = 0.0) -> None:

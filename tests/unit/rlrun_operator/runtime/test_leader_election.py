@@ -31,26 +31,32 @@ def lease(cluster: Any, identity: str, clock: Time) -> LeaderElection:
     return LeaderElection(cluster.kube, "ns", "lease", identity, retry=0.001, clock=clock)
 
 
-async def test_one_of_two_candidates_becomes_leader() -> None:
+Pair = tuple[FakeCluster, Time, LeaderElection, LeaderElection]
+
+
+@pytest.fixture
+async def pair() -> Pair:
+    """Two candidates, of which the first has the lease."""
     cluster, clock = FakeCluster(), Time()
     first, second = lease(cluster, "a", clock), lease(cluster, "b", clock)
     await first.acquire()
+    return cluster, clock, first, second
+
+
+async def test_one_of_two_candidates_becomes_leader(pair: Pair) -> None:
+    _, clock, _, second = pair
     assert not await second._try()
     clock.now += DURATION_SECONDS - 1
     assert not await second._try()
 
 
-async def test_silent_holder_is_followed_after_the_duration_by_the_own_clock() -> None:
-    cluster, clock = FakeCluster(), Time()
-    first, second = lease(cluster, "a", clock), lease(cluster, "b", clock)
-    await first.acquire()
+async def test_silent_holder_is_followed_after_the_duration_by_the_own_clock(pair: Pair) -> None:
+    cluster, clock, first, second = pair
     assert not await second._try()
     clock.now += DURATION_SECONDS
     assert await second._try()
-    found = cluster.find("Lease", "lease", "ns")
-    assert found
-    assert found["spec"]["holderIdentity"] == "b"
-    assert found["spec"]["leaseTransitions"] == 1
+    found = cluster.held("Lease", "lease", "ns")
+    assert (found["spec"]["holderIdentity"], found["spec"]["leaseTransitions"]) == ("b", 1)
     assert not await first._try()
 
 
@@ -69,10 +75,8 @@ async def test_a_holder_with_a_longer_duration_is_waited_for() -> None:
     assert found["spec"]["leaseDurationSeconds"] == DURATION_SECONDS
 
 
-async def test_leader_keeps_the_lease_while_renewing() -> None:
-    cluster, clock = FakeCluster(), Time()
-    first, second = lease(cluster, "a", clock), lease(cluster, "b", clock)
-    await first.acquire()
+async def test_leader_keeps_the_lease_while_renewing(pair: Pair) -> None:
+    _, clock, first, second = pair
     for _ in range(5):
         assert not await second._try()
         clock.now += RENEW_DEADLINE_SECONDS
@@ -80,18 +84,14 @@ async def test_leader_keeps_the_lease_while_renewing() -> None:
         assert await first._try()
 
 
-async def test_released_lease_is_free_at_once() -> None:
-    cluster, clock = FakeCluster(), Time()
-    first, second = lease(cluster, "a", clock), lease(cluster, "b", clock)
-    await first.acquire()
+async def test_released_lease_is_free_at_once(pair: Pair) -> None:
+    _, _, first, second = pair
     await first.release()
     assert await second._try()
 
 
-async def test_release_of_a_foreign_lease_changes_nothing() -> None:
-    cluster, clock = FakeCluster(), Time()
-    first, second = lease(cluster, "a", clock), lease(cluster, "b", clock)
-    await first.acquire()
+async def test_release_of_a_foreign_lease_changes_nothing(pair: Pair) -> None:
+    cluster, _, _, second = pair
     await second.release()
     assert (cluster.find("Lease", "lease", "ns") or {})["spec"]["holderIdentity"] == "a"
 
@@ -160,20 +160,16 @@ async def test_the_lease_is_held_from_its_acquisition_to_the_renewal_deadline() 
     assert holder.is_held()
 
 
-async def test_the_lease_is_not_held_by_another_candidate_or_after_its_release() -> None:
-    cluster, clock = FakeCluster(), Time()
-    first, second = lease(cluster, "a", clock), lease(cluster, "b", clock)
-    await first.acquire()
+async def test_the_lease_is_not_held_by_another_candidate_or_after_its_release(pair: Pair) -> None:
+    _, _, first, second = pair
     assert not await second._try()
     assert not second.is_held()
     await first.release()
     assert not first.is_held()
 
 
-async def test_the_lease_is_not_held_when_another_process_takes_over() -> None:
-    cluster, clock = FakeCluster(), Time()
-    first, second = lease(cluster, "a", clock), lease(cluster, "b", clock)
-    await first.acquire()
+async def test_the_lease_is_not_held_when_another_process_takes_over(pair: Pair) -> None:
+    _, clock, first, second = pair
     assert not await second._try()
     clock.now += DURATION_SECONDS
     assert not first.is_held()

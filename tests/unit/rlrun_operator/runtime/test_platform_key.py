@@ -26,6 +26,4 @@ async def test_an_unusable_key_is_not_replaced(data: dict[str, str]) -> None:
     cluster.put({"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "data": data})
     with pytest.raises(KeyInvalid, match="rlrun-system/rlrun-run-tokens has no key"):
         await ensure(cluster)
-    found = cluster.find("Secret", "rlrun-run-tokens", "rlrun-system")
-    assert found is not None
-    assert found["data"] == data
+    assert cluster.held("Secret", "rlrun-run-tokens", "rlrun-system")["data"] == data

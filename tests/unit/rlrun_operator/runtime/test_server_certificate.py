@@ -28,8 +28,7 @@ def secret(**files: bytes) -> dict[str, Any]:
 
 
 def stored(cluster: FakeCluster) -> dict[str, bytes]:
-    found = cluster.find("Secret", NAME, NAMESPACE)
-    assert found is not None
+    found = cluster.held("Secret", NAME, NAMESPACE)
     assert found["type"] == "kubernetes.io/tls"
     return {name: base64.b64decode(value) for name, value in found["data"].items()}
 

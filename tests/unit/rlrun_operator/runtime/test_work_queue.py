@@ -12,10 +12,15 @@ from tests.support.waiting import until
 
 KEY = RunKey("n", "r")
 A, B = RunKey("n", "a"), RunKey("n", "b")
+Queue = WorkQueue[RunKey]
 
 
-async def test_a_key_added_repeatedly_is_queued_once() -> None:
-    queue: WorkQueue[RunKey] = WorkQueue()
+@pytest.fixture
+def queue() -> Queue:
+    return WorkQueue()
+
+
+async def test_a_key_added_repeatedly_is_queued_once(queue: Queue) -> None:
     for _ in range(5):
         queue.add(A)
     assert len(queue) == 1
@@ -23,8 +28,7 @@ async def test_a_key_added_repeatedly_is_queued_once() -> None:
     assert len(queue) == 0
 
 
-async def test_key_added_while_worked_on_comes_back_after_it() -> None:
-    queue: WorkQueue[RunKey] = WorkQueue()
+async def test_key_added_while_worked_on_comes_back_after_it(queue: Queue) -> None:
     queue.add(A)
     await queue.get()
     queue.add(A)
@@ -33,8 +37,7 @@ async def test_key_added_while_worked_on_comes_back_after_it() -> None:
     assert await queue.get() == A
 
 
-async def test_earliest_delay_wins_and_add_beats_delays() -> None:
-    queue: WorkQueue[RunKey] = WorkQueue()
+async def test_earliest_delay_wins_and_add_beats_delays(queue: Queue) -> None:
     queue.add_after(A, 60)
     queue.add_after(A, 0.01)
     queue.add_after(A, 30)
@@ -47,7 +50,7 @@ async def test_earliest_delay_wins_and_add_beats_delays() -> None:
     assert queue.delayed == 0
 
 
-def taken(queue: WorkQueue[RunKey]) -> list[RunKey]:
+def taken(queue: Queue) -> list[RunKey]:
     """Return the keys in the order in which workers get them."""
     found = []
     while (key := queue._take()) is not None:
@@ -56,8 +59,7 @@ def taken(queue: WorkQueue[RunKey]) -> list[RunKey]:
     return found
 
 
-async def test_events_come_before_progress_and_progress_before_the_list_of_all_runs() -> None:
-    queue: WorkQueue[RunKey] = WorkQueue()
+async def test_events_come_before_progress_and_progress_before_the_list_of_all_runs(queue: Queue) -> None:
     queue.add(A, Priority.RESYNC)
     queue.add(B, Priority.ROUTINE)
     queue.add(KEY)
@@ -66,7 +68,7 @@ async def test_events_come_before_progress_and_progress_before_the_list_of_all_r
 
 async def test_a_crash_does_not_wait_for_the_steps_that_an_overloaded_operator_has_not_shown_yet() -> None:
     now = 0.0
-    queue: WorkQueue[RunKey] = WorkQueue(clock=lambda: now)
+    queue: Queue = WorkQueue(clock=lambda: now)
     for index in range(500):
         now = index / 50
         queue.add(RunKey("n", f"training-{index}"), Priority.ROUTINE)
@@ -79,7 +81,7 @@ async def test_a_key_of_low_priority_waits_for_later_events_no_longer_than_its_s
     seconds: float, expected: list[RunKey]
 ) -> None:
     now = 0.0
-    queue: WorkQueue[RunKey] = WorkQueue(clock=lambda: now)
+    queue: Queue = WorkQueue(clock=lambda: now)
     queue.add(A, Priority.RESYNC)
     now = seconds
     queue.add(B)
@@ -87,7 +89,7 @@ async def test_a_key_of_low_priority_waits_for_later_events_no_longer_than_its_s
 
 
 async def test_an_event_raises_the_priority_of_a_key_that_waits_and_nothing_lowers_it() -> None:
-    queue: WorkQueue[RunKey] = WorkQueue(clock=lambda: 0.0)
+    queue: Queue = WorkQueue(clock=lambda: 0.0)
     queue.add(A, Priority.RESYNC)
     queue.add(B, Priority.ROUTINE)
     queue.add(A)
@@ -98,7 +100,7 @@ async def test_an_event_raises_the_priority_of_a_key_that_waits_and_nothing_lowe
 
 
 async def test_a_place_that_a_raised_key_has_left_does_not_count_while_the_key_is_processed() -> None:
-    queue: WorkQueue[RunKey] = WorkQueue(clock=lambda: 0.0)
+    queue: Queue = WorkQueue(clock=lambda: 0.0)
     queue.add(B, Priority.RESYNC)
     queue.add(A, Priority.RESYNC)
     queue.add(A)
@@ -111,8 +113,7 @@ async def test_a_place_that_a_raised_key_has_left_does_not_count_while_the_key_i
 
 
 @pytest.mark.parametrize("seconds", [0, 0.01])
-async def test_a_scheduled_key_keeps_its_priority(seconds: float) -> None:
-    queue: WorkQueue[RunKey] = WorkQueue()
+async def test_a_scheduled_key_keeps_its_priority(queue: Queue, seconds: float) -> None:
     queue.add_after(A, seconds, Priority.RESYNC)
     await until(lambda: len(queue) == 1)
     queue.add(B)
@@ -121,7 +122,7 @@ async def test_a_scheduled_key_keeps_its_priority(seconds: float) -> None:
 
 async def queued_as(*priorities: Priority) -> bool:
     """Return whether a key that was queued with these priorities is processed for its progress only."""
-    queue: WorkQueue[RunKey] = WorkQueue()
+    queue: Queue = WorkQueue()
     for priority in priorities:
         queue.add(A, priority)
     assert await queue.get() == A
@@ -137,8 +138,7 @@ async def test_a_key_is_processed_for_its_progress_only_if_nothing_else_has_queu
     assert not await queued_as(Priority.PROGRESS, other, Priority.PROGRESS)
 
 
-async def test_progress_leaves_the_time_of_the_next_reconcile_as_it_is() -> None:
-    queue: WorkQueue[RunKey] = WorkQueue()
+async def test_progress_leaves_the_time_of_the_next_reconcile_as_it_is(queue: Queue) -> None:
     queue.add_after(A, 0.05)
     queue.add(A, Priority.PROGRESS)
     assert await queue.get() == A
@@ -148,8 +148,7 @@ async def test_progress_leaves_the_time_of_the_next_reconcile_as_it_is() -> None
     assert not queue.has_only_progress(A)
 
 
-async def test_progress_during_a_reconcile_is_written_after_it() -> None:
-    queue: WorkQueue[RunKey] = WorkQueue()
+async def test_progress_during_a_reconcile_is_written_after_it(queue: Queue) -> None:
     queue.add(A)
     await queue.get()
     queue.add(A, Priority.PROGRESS)
@@ -161,7 +160,7 @@ async def test_progress_during_a_reconcile_is_written_after_it() -> None:
 
 
 async def test_a_worker_writes_progress_and_reconciles_a_run_that_needs_more() -> None:
-    queue: WorkQueue[RunKey] = WorkQueue(base_delay=0.001)
+    queue: Queue = WorkQueue(base_delay=0.001)
     seen: list[str] = []
     answers: list[float | Exception | None] = [None, 0.0, RuntimeError("no")]
 
@@ -185,7 +184,7 @@ async def test_a_worker_writes_progress_and_reconciles_a_run_that_needs_more() -
 
 
 async def test_progress_does_not_end_the_backoff_of_reconciles_that_fail() -> None:
-    queue: WorkQueue[RunKey] = WorkQueue(base_delay=1)
+    queue: Queue = WorkQueue(base_delay=1)
     queue.retry(A)
     written = asyncio.Event()
 
@@ -203,8 +202,7 @@ async def test_progress_does_not_end_the_backoff_of_reconciles_that_fail() -> No
     queue.close()
 
 
-async def test_a_look_that_is_due_comes_after_a_later_event() -> None:
-    queue: WorkQueue[RunKey] = WorkQueue()
+async def test_a_look_that_is_due_comes_after_a_later_event(queue: Queue) -> None:
     seen: list[RunKey] = []
 
     async def reconcile(key: RunKey) -> float | None:
@@ -225,7 +223,7 @@ async def test_a_look_that_is_due_comes_after_a_later_event() -> None:
 
 async def test_a_look_at_all_runs_does_not_delay_a_retry() -> None:
     now = 0.0
-    queue: WorkQueue[RunKey] = WorkQueue(clock=lambda: now)
+    queue: Queue = WorkQueue(clock=lambda: now)
     queue.add_after(A, 2)
     queue.add(A, Priority.RESYNC)
     now = 3
@@ -242,9 +240,9 @@ async def test_a_look_at_all_runs_does_not_delay_a_retry() -> None:
     ],
 )
 async def test_of_two_schedules_the_earlier_time_and_the_higher_priority_count(
+    queue: Queue,
     scheduled: list[tuple[float, Priority]],
 ) -> None:
-    queue: WorkQueue[RunKey] = WorkQueue()
     for seconds, priority in scheduled:
         queue.add_after(A, seconds, priority)
     queue.add(B, Priority.ROUTINE)
@@ -254,18 +252,14 @@ async def test_of_two_schedules_the_earlier_time_and_the_higher_priority_count(
 
 
 async def test_backoff_grows_is_bounded_and_forgotten() -> None:
-    queue: WorkQueue[RunKey] = WorkQueue(base_delay=1, max_delay=5)
-    delays = []
-    for _ in range(5):
-        delays.append(queue.retry(A))
-    assert delays == [1, 2, 4, 5, 5]
+    queue: Queue = WorkQueue(base_delay=1, max_delay=5)
+    assert [queue.retry(A) for _ in range(5)] == [1, 2, 4, 5, 5]
     queue.forget(A)
     assert queue.retry(A) == 1
     queue.close()
 
 
-async def test_cancelled_waiter_loses_no_key() -> None:
-    queue: WorkQueue[RunKey] = WorkQueue()
+async def test_cancelled_waiter_loses_no_key(queue: Queue) -> None:
     first, second = asyncio.create_task(queue.get()), asyncio.create_task(queue.get())
     await asyncio.sleep(0)
     queue.add(A)
@@ -273,8 +267,7 @@ async def test_cancelled_waiter_loses_no_key() -> None:
     assert await asyncio.wait_for(second, 1) == A
 
 
-async def test_one_key_is_never_worked_on_twice_at_the_same_time() -> None:
-    queue: WorkQueue[RunKey] = WorkQueue()
+async def test_one_key_is_never_worked_on_twice_at_the_same_time(queue: Queue) -> None:
     busy, seen = set[RunKey](), 0
 
     async def reconcile(key: RunKey) -> float | None:
@@ -298,7 +291,7 @@ async def test_one_key_is_never_worked_on_twice_at_the_same_time() -> None:
 
 
 async def test_failure_is_tried_again_and_success_comes_back_when_asked() -> None:
-    queue: WorkQueue[RunKey] = WorkQueue(base_delay=0.001)
+    queue: Queue = WorkQueue(base_delay=0.001)
     calls: list[str] = []
     done = asyncio.Event()
 
@@ -318,8 +311,7 @@ async def test_failure_is_tried_again_and_success_comes_back_when_asked() -> Non
     assert len(calls) == 4
 
 
-async def test_a_worker_that_is_cancelled_as_a_reconcile_ends_stops() -> None:
-    queue: WorkQueue[RunKey] = WorkQueue()
+async def test_a_worker_that_is_cancelled_as_a_reconcile_ends_stops(queue: Queue) -> None:
 
     async def reconcile(key: RunKey) -> None:
         asyncio.get_running_loop().call_soon(worker.cancel)
@@ -334,8 +326,7 @@ def keys(namespace: str, count: int) -> list[RunKey]:
     return [RunKey(namespace, f"r{i}") for i in range(count)]
 
 
-async def test_workers_take_namespaces_in_turn_and_their_keys_in_order() -> None:
-    queue: WorkQueue[RunKey] = WorkQueue()
+async def test_workers_take_namespaces_in_turn_and_their_keys_in_order(queue: Queue) -> None:
     for key in [*keys("crowded", 1000), *keys("quiet", 2), *keys("other", 1)]:
         queue.add(key)
     found = [await queue.get() for _ in range(6)]
@@ -344,8 +335,7 @@ async def test_workers_take_namespaces_in_turn_and_their_keys_in_order() -> None
     assert len(queue) == 1003 - 6
 
 
-async def test_a_namespace_that_comes_back_has_its_turn_after_those_that_wait() -> None:
-    queue: WorkQueue[RunKey] = WorkQueue()
+async def test_a_namespace_that_comes_back_has_its_turn_after_those_that_wait(queue: Queue) -> None:
     for key in [RunKey("x", "1"), RunKey("y", "1"), RunKey("z", "1")]:
         queue.add(key)
     assert (await queue.get()).namespace == "x"
@@ -354,7 +344,7 @@ async def test_a_namespace_that_comes_back_has_its_turn_after_those_that_wait() 
 
 
 async def test_a_namespace_has_at_most_its_number_of_workers() -> None:
-    queue: WorkQueue[RunKey] = WorkQueue(namespace_limit=2)
+    queue: Queue = WorkQueue(namespace_limit=2)
     for key in keys("crowded", 3):
         queue.add(key)
     first, _ = await queue.get(), await queue.get()
@@ -371,7 +361,7 @@ async def test_a_namespace_has_at_most_its_number_of_workers() -> None:
 
 
 async def test_a_key_that_changed_in_processing_wakes_a_worker_at_the_limit() -> None:
-    queue: WorkQueue[RunKey] = WorkQueue(namespace_limit=1)
+    queue: Queue = WorkQueue(namespace_limit=1)
     queue.add(A)
     await queue.get()
     queue.add(A)
@@ -400,7 +390,7 @@ def test_every_key_is_processed_whatever_the_order(
     limit: int | None, added: list[tuple[str, int, Priority, float]], workers: int
 ) -> None:
     async def play() -> None:
-        queue: WorkQueue[RunKey] = WorkQueue(namespace_limit=limit)
+        queue: Queue = WorkQueue(namespace_limit=limit)
         busy: Counter[str] = Counter()
         seen: list[RunKey] = []
         in_processing: set[RunKey] = set()

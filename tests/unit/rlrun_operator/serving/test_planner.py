@@ -4,6 +4,7 @@ import base64
 
 import pytest
 from rlrun.kube.errors import ApiError
+from rlrun.kube.objects import Obj
 from rlrun.protocol import signed_text
 from rlrun.protocol.problem import Problem
 from rlrun.protocol.serving import DesiredAdapters
@@ -12,6 +13,7 @@ from rlrun_operator.resources.serving_pool import PoolIdentity
 from rlrun_operator.serving.reconciler import find_pools, key_of
 
 from tests.support.cluster_objects import OUT_OF_DISK, STORAGE_KEY, evict, source_secret, terminated
+from tests.support.expectations import present
 from tests.support.fake_cluster import Crash, copied
 from tests.support.serving_pools import KEY, Pools, adapter_object
 
@@ -20,12 +22,10 @@ NAME = "tiny/model:one"
 
 
 async def test_the_first_deployed_adapter_gets_a_pool(pools: Pools) -> None:
-    pools.cluster.put(adapter_object())
-    again = await pools.reconcile()
+    again = await pools.put(adapter_object())
     assert sorted(pools.objects) == ALL
     assert pools.state() == "Deploying"
-    assert again is not None
-    assert again <= 2
+    assert present(again) <= 2
     pools.start_pods(ready=False)
     await pools.reconcile()
     assert "Waiting for an engine" in pools.status()["deploymentMessage"]
@@ -33,8 +33,7 @@ async def test_the_first_deployed_adapter_gets_a_pool(pools: Pools) -> None:
         pod["status"]["conditions"] = [{"type": "Ready", "status": "True"}]
     await pools.reconcile()
     status = pools.status()
-    assert status["deploymentState"] == "Deployed"
-    assert status["deployedAt"] == "2026-01-01T00:00:00Z"
+    assert (status["deploymentState"], status["deployedAt"]) == ("Deployed", "2026-01-01T00:00:00Z")
     assert status["deploymentModel"] == NAME
     assert status["deploymentUrl"] == f"http://{KEY.name}.team.svc:8000/v1"
     assert status["deploymentSecret"] == f"{KEY.name}-api-key"
@@ -63,8 +62,7 @@ async def test_an_up_to_date_pool_is_not_written_again(pools: Pools) -> None:
     writes = pools.cluster.writes
     again = await pools.reconcile(3)
     assert (pools.cluster.writes, pools.sidecars.told) == (writes, [])
-    assert again is not None
-    assert again > 2
+    assert present(again) > 2
 
 
 async def test_the_users_key_stays_until_its_secret_is_deleted(pools: Pools) -> None:
@@ -88,15 +86,13 @@ async def test_the_users_key_stays_until_its_secret_is_deleted(pools: Pools) -> 
 async def test_a_users_key_that_cannot_be_used_is_replaced(pools: Pools, value: str) -> None:
     await pools.deploy(adapter_object())
     secret = copied(pools.cluster.find("Secret", f"{KEY.name}-api-key", "team") or {})
-    pools.cluster.put({**secret, "data": {"OPENAI_API_KEY": value}})
-    await pools.reconcile()
+    await pools.put({**secret, "data": {"OPENAI_API_KEY": value}})
     found = pools.cluster.find("Secret", f"{KEY.name}-api-key", "team") or {}
     assert len(base64.b64decode(found["data"]["OPENAI_API_KEY"])) == 64
 
 
 async def test_no_pool_exists_without_a_deployed_adapter(pools: Pools) -> None:
-    pools.cluster.put(adapter_object(deployed=False))
-    assert await pools.reconcile() is None
+    assert await pools.put(adapter_object(deployed=False)) is None
     assert (pools.objects, pools.cluster.writes) == ([], 0)
 
 
@@ -121,12 +117,9 @@ async def test_an_adapter_is_deployed_when_every_ready_replica_has_it(pools: Poo
         update={"serving": pools.settings.serving.model_copy(update={"replicas": 2})}
     )
     await pools.deploy(adapter_object())
-    first, second = pools.cluster.all("Pod")
-    pools.sidecars.orders[second["metadata"]["name"]] = pools.sidecars.orders[first["metadata"]["name"]].model_copy(
-        update={"adapters": []}
-    )
-    pools.cluster.put({**adapter_object(), "metadata": {**adapter_object()["metadata"], "name": "two"}})
-    await pools.reconcile()
+    first, second = (pod["metadata"]["name"] for pod in pools.cluster.all("Pod"))
+    pools.sidecars.orders[second] = pools.sidecars.orders[first].model_copy(update={"adapters": []})
+    await pools.put({**adapter_object(), "metadata": {**adapter_object()["metadata"], "name": "two"}})
     assert pools.state() == "Deploying"
     await pools.reconcile()
     assert (pools.state(), pools.state("two")) == ("Deployed", "Deployed")
@@ -136,10 +129,8 @@ async def test_undeploying_one_of_two_unloads_it_and_the_pool_stays(pools: Pools
     await pools.deploy(adapter_object(), adapter_object("two"))
     pools.change(deployed=False)
     pools.sidecars.stuck.add(NAME)
-    await pools.reconcile()
-    assert pools.state() == "Unloading"
-    await pools.reconcile()
-    assert pools.state() == "UnloadFailed"
+    assert await pools.reach() == "Unloading"
+    assert await pools.reach() == "UnloadFailed"
     assert "delete pod" in pools.status()["deploymentMessage"]
     pools.sidecars.stuck.clear()
     await pools.reconcile()
@@ -164,9 +155,7 @@ async def test_the_pool_is_deleted_with_its_last_adapter(pools: Pools) -> None:
 
 async def test_a_deleted_adapter_is_undeployed(pools: Pools) -> None:
     await pools.deploy(adapter_object(), adapter_object("two"))
-    two = pools.cluster.find("RLAdapter", "two")
-    assert two is not None
-    pools.cluster.request_deletion(two)
+    pools.cluster.request_deletion(pools.cluster.held("RLAdapter", "two"))
     await pools.reconcile()
     assert [a.name for a in pools.sidecars.told[-1].adapters] == [NAME]
 
@@ -184,46 +173,38 @@ async def test_adapters_are_served_though_their_run_is_gone(pools: Pools) -> Non
 async def test_an_adapter_that_is_not_ready_fails(
     pools: Pools, phase: str | None, message: str | None, words: str
 ) -> None:
-    pools.cluster.put(adapter_object(status={"phase": phase, "message": message}))
-    await pools.reconcile()
+    await pools.put(adapter_object(status={"phase": phase, "message": message}))
     assert (pools.state(), pools.objects) == ("DeployFailed", [])
     assert pools.status()["deploymentMessage"].startswith("AdapterNotReady: ")
     assert words in pools.status()["deploymentMessage"]
     assert pools.cluster.events[0]["type"] == "Warning"
-    found = pools.cluster.find("RLAdapter", "one")
-    assert found is not None
-    pools.cluster.put({**found, "status": {**found["status"], "phase": "Ready"}})
-    await pools.reconcile()
+    found = pools.cluster.held("RLAdapter", "one")
+    await pools.put({**found, "status": {**found["status"], "phase": "Ready"}})
     assert pools.state() == "Deploying"
 
 
 async def test_a_deployed_adapter_stays_deployed_without_its_files(pools: Pools) -> None:
     await pools.deploy(adapter_object())
-    found = pools.cluster.find("RLAdapter", "one")
-    assert found is not None
-    pools.cluster.put({**found, "status": {**found["status"], "phase": "Failed"}})
-    await pools.reconcile()
+    found = pools.cluster.held("RLAdapter", "one")
+    await pools.put({**found, "status": {**found["status"], "phase": "Failed"}})
     assert (pools.state(), pools.sidecars.told) == ("Deployed", [])
 
 
 async def test_a_deployment_fails_without_its_model_and_continues_when_it_returns(pools: Pools) -> None:
     (model,) = pools.cluster.all("RLModel")
     pools.cluster.request_deletion(model)
-    pools.cluster.put(adapter_object())
-    assert await pools.reconcile() is not None, "it is looked at again"
+    assert await pools.put(adapter_object()) is not None, "it is looked at again"
     assert (pools.state(), pools.objects) == ("DeployFailed", [])
     assert "ModelNotFound: " in pools.status()["deploymentMessage"]
     del model["metadata"]["deletionTimestamp"]
-    pools.cluster.put(model)
-    await pools.reconcile()
+    await pools.put(model)
     assert pools.state() == "Deploying"
 
 
 async def test_a_pool_that_serves_outlives_its_models_entry_and_still_takes_orders(pools: Pools) -> None:
     await pools.deploy(adapter_object())
     pools.cluster.request_deletion(pools.cluster.all("RLModel")[0])
-    pools.cluster.put(adapter_object("two"))
-    await pools.reconcile(2)
+    await pools.put(adapter_object("two"), 2)
     assert sorted(pools.objects) == ALL
     assert (pools.state(), pools.state("two")) == ("Deployed", "Deployed")
 
@@ -231,20 +212,17 @@ async def test_a_pool_that_serves_outlives_its_models_entry_and_still_takes_orde
 async def test_missing_credentials_fail_only_what_is_not_served_yet(pools: Pools) -> None:
     await pools.deploy(adapter_object())
     pools.cluster.request_deletion(pools.cluster.find("Secret", "s3", "rlrun-system") or {})
-    await pools.reconcile()
-    assert pools.state() == "Deployed"
+    assert await pools.reach() == "Deployed"
     for obj in pools.cluster.all("Deployment"):
         pools.cluster.request_deletion(obj)
-    pools.cluster.put(adapter_object("two"))
-    await pools.reconcile()
+    await pools.put(adapter_object("two"))
     assert "S3CredentialsMissing" in pools.status("two")["deploymentMessage"]
 
 
 async def test_new_credentials_of_the_platform_change_nothing(pools: Pools) -> None:
     await pools.deploy(adapter_object())
     before = [pools.cluster.all(kind) for kind in ("Deployment", "ConfigMap")]
-    pools.cluster.put(source_secret(AWS_ACCESS_KEY_ID="new"))
-    await pools.reconcile()
+    await pools.put(source_secret(AWS_ACCESS_KEY_ID="new"))
     assert [pools.cluster.all(kind) for kind in ("Deployment", "ConfigMap")] == before
 
 
@@ -252,8 +230,7 @@ async def test_the_order_allows_to_read_its_adapters_and_no_others(pools: Pools)
     await pools.deploy(adapter_object())
     (config,) = pools.cluster.all("ConfigMap")
     order = DesiredAdapters.model_validate_json(config["data"]["order.json"])
-    grant = signed_text.verify(order.grant, [STORAGE_KEY], StorageGrant)
-    assert grant is not None
+    grant = present(signed_text.verify(order.grant, [STORAGE_KEY], StorageGrant))
     assert (grant.namespace, grant.owner, grant.role) == (KEY.namespace, KEY.name, StorageRole.serving)
     assert (grant.folder, grant.readable) == ("", [adapter.uri for adapter in order.adapters])
 
@@ -264,52 +241,43 @@ async def test_sidecar_problem_becomes_the_status_of_the_adapter(pools: Pools) -
     assert (pools.state(), pools.state("two")) == ("DeployFailed", "Deployed")
     assert pools.status()["deploymentMessage"] == "AdapterRankTooHigh: rank 64: raise lora.rank"
     pools.sidecars.problems.clear()
-    await pools.reconcile()
-    assert pools.state() == "Deployed"
+    assert await pools.reach() == "Deployed"
     assert "deploymentMessage" not in pools.status()
 
 
 async def test_pods_that_cannot_start_say_why(pools: Pools) -> None:
-    pools.cluster.put(adapter_object())
-    await pools.reconcile()
+    await pools.put(adapter_object())
     pools.start_pods(ready=False)
     (pod,) = pools.cluster.all("Pod")
     pods_status = pod["status"]
-    pods_status["conditions"].append(
-        {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "no GPU."}
-    )
-    await pools.reconcile()
-    assert pools.state() == "Deploying"
+    unscheduled = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "no GPU."}
+    pods_status["conditions"].append(unscheduled)
+    assert await pools.reach() == "Deploying"
     expected = "Unschedulable: serving: no node can run the pod: no GPU."
     assert pools.status()["deploymentMessage"].startswith(expected)
-    pods_status["containerStatuses"][0] |= {"state": {"waiting": {"reason": "CrashLoopBackOff"}}}
-    pods_status["containerStatuses"][0] |= {"lastState": terminated(1, "OOMKilled")}
-    await pools.reconcile()
-    assert pools.state() == "DeployFailed"
+    waiting = {"waiting": {"reason": "CrashLoopBackOff"}}
+    pods_status["containerStatuses"][0] |= {"state": waiting, "lastState": terminated(1, "OOMKilled")}
+    assert await pools.reach() == "DeployFailed"
     assert "raise inference.resources.limits.memory" in pools.status()["deploymentMessage"]
 
 
 async def test_an_engine_that_fills_its_disk_says_so_while_another_starts(pools: Pools) -> None:
-    pools.cluster.put(adapter_object())
-    await pools.reconcile()
+    await pools.put(adapter_object())
     pools.start_pods(ready=False)
     (pod,) = pools.cluster.all("Pod")
     del pools.cluster.objects["Pod", "team", pod["metadata"]["name"]]
     pod["metadata"]["name"] += "-evicted"
     pools.cluster.put(evict(pod, OUT_OF_DISK[1]))
     pools.start_pods(ready=False)
-    await pools.reconcile()
-    assert pools.state() == "DeployFailed"
+    assert await pools.reach() == "DeployFailed"
     assert pools.status()["deploymentMessage"].startswith("InferenceOutOfDisk: serving: the pod exceeded its limit")
 
 
 async def test_a_pool_that_never_gets_ready_fails_at_its_deadline(pools: Pools) -> None:
-    pools.cluster.put(adapter_object())
-    await pools.reconcile()
+    await pools.put(adapter_object())
     (deployment,) = pools.cluster.all("Deployment")
     reason = {"type": "Progressing", "status": "False", "reason": "ProgressDeadlineExceeded"}
-    pools.cluster.put({**deployment, "status": {"conditions": [reason]}})
-    await pools.reconcile()
+    await pools.put({**deployment, "status": {"conditions": [reason]}})
     assert pools.state() == "DeployFailed"
     assert "PoolNotReady" in pools.status()["deploymentMessage"]
 
@@ -317,20 +285,17 @@ async def test_a_pool_that_never_gets_ready_fails_at_its_deadline(pools: Pools) 
 async def test_a_deployed_adapter_stays_deployed_while_ready_sidecars_are_silent(pools: Pools) -> None:
     await pools.deploy(adapter_object())
     pools.sidecars.silent = True
-    await pools.reconcile()
-    assert pools.state() == "Deployed"
+    assert await pools.reach() == "Deployed"
     pools.start_pods()
     for pod in pools.cluster.all("Pod"):
         pod["status"]["conditions"] = [{"type": "Ready", "status": "False"}]
-    await pools.reconcile()
-    assert pools.state() == "Deploying"
+    assert await pools.reach() == "Deploying"
 
 
 async def test_a_changed_model_is_a_changed_pool(pools: Pools) -> None:
     await pools.deploy(adapter_object())
     (model,) = pools.cluster.all("RLModel")
-    pools.cluster.put({**model, "spec": {**model["spec"], "lora": {"rank": 64}}})
-    await pools.reconcile()
+    await pools.put({**model, "spec": {**model["spec"], "lora": {"rank": 64}}})
     args = pools.cluster.all("Deployment")[0]["spec"]["template"]["spec"]["containers"][0]["args"]
     assert args[args.index("--max-lora-rank") + 1] == "64"
 
@@ -341,23 +306,20 @@ async def test_a_pool_object_refused_by_the_api_server_is_reported(
     async def refuse(obj: object) -> None:
         raise ApiError(403, "Forbidden", "exceeded quota: services")
 
-    pools.cluster.put(adapter_object())
-    with monkeypatch.context() as patch:
-        patch.setattr(pools.cluster, "apply", refuse)
-        with pytest.raises(ApiError):
-            await pools.reconcile()
+    async def put_while_refused(adapter: Obj) -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(pools.cluster, "apply", refuse)
+            with pytest.raises(ApiError):
+                await pools.put(adapter)
+
+    await put_while_refused(adapter_object())
     message = pools.status()["deploymentMessage"]
     assert message.startswith("PoolRefused: The API server refused ServiceAccount team/rlserve-")
     assert "exceeded quota: services" in message
-    await pools.reconcile()
-    assert pools.state() == "Deploying"
+    assert await pools.reach() == "Deploying"
     pools.start_pods()
     await pools.reconcile()
-    pools.cluster.put(adapter_object("two"))
-    with monkeypatch.context() as patch:
-        patch.setattr(pools.cluster, "apply", refuse)
-        with pytest.raises(ApiError):
-            await pools.reconcile()
+    await put_while_refused(adapter_object("two"))
     assert (pools.state(), pools.state("two")) == ("Deployed", "DeployFailed")
 
 
@@ -367,18 +329,16 @@ async def test_an_operator_that_dies_at_any_write_leaves_what_the_next_one_finis
     pools.cluster.crash_after = after
     try:
         await pools.reconcile()
-    except Crash:
-        pools.change(deployed=False)
-    else:
         assert after >= 7, "the last writes are a status and an Event"
-        pools.change(deployed=False)
+    except Crash:
+        pass
+    pools.change(deployed=False)
     pools.cluster.crash_after = None
     found = await find_pools(pools.cluster.kube, [])
     assert found == ({KEY} if pools.objects or pools.state() != "NotDeployed" else set())
     for key in found:
         await pools.reconcile(2, key)
-    assert pools.state() == "NotDeployed"
-    assert pools.objects == []
+    assert (pools.state(), pools.objects) == ("NotDeployed", [])
 
 
 async def test_pools_are_found_by_what_is_deployed_and_by_what_is_there(pools: Pools) -> None:
@@ -409,10 +369,8 @@ def test_events_lead_to_their_pool() -> None:
 )
 async def test_an_adapter_with_the_uri_of_another_owner_is_not_served(pools: Pools, uri: str) -> None:
     adapter = adapter_object()
-    pools.cluster.put({**adapter, "spec": {**adapter["spec"], "uri": uri}})
-    await pools.reconcile()
-    assert pools.objects == []
-    assert pools.state() == "DeployFailed"
+    await pools.put({**adapter, "spec": {**adapter["spec"], "uri": uri}})
+    assert (pools.state(), pools.objects) == ("DeployFailed", [])
     assert pools.status()["deploymentMessage"].startswith("ArtifactNotOwned: ")
 
 

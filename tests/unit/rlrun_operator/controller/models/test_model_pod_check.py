@@ -10,6 +10,7 @@ from rlrun_operator.controller.models.model_status import write_model_statuses
 
 from tests.support.clocks import Clock
 from tests.support.cluster_objects import model_object
+from tests.support.expectations import present
 from tests.support.fake_cluster import FakeCluster
 from tests.support.operator_world import SETTINGS
 
@@ -75,8 +76,7 @@ async def test_a_refused_pod_is_asked_about_again_until_it_is_taken() -> None:
     missing = ApiError(403, "Forbidden", 'pods "inference-check" is forbidden: RuntimeClass "nvidia" not found')
     setup.cluster.answers[ENGINE] = [missing, missing, {}]
     for _ in range(2):
-        found = await setup.condition()
-        assert found is not None
+        found = present(await setup.condition())
         assert found[:2] == ("False", "ObjectRefused")
         assert 'refuses the pods of `spec.inference`: pods "inference-check" is forbidden: RuntimeClass' in found[2]
     assert await setup.condition() == ("True", "Valid", "")
@@ -96,8 +96,7 @@ async def test_a_refused_pod_is_asked_about_again_until_it_is_taken() -> None:
 async def test_what_says_nothing_about_the_pod_is_unknown(error: ApiError) -> None:
     setup = Setup()
     setup.cluster.answers[TRAINER] = [error]
-    found = await setup.condition()
-    assert found is not None
+    found = present(await setup.condition())
     assert found[:2] == ("Unknown", "ApiServerUnavailable")
     assert error.message in found[2]
 
@@ -114,8 +113,7 @@ async def test_what_says_nothing_about_the_pod_is_unknown(error: ApiError) -> No
 async def test_what_the_operators_namespace_refuses_is_unknown(message: str) -> None:
     setup = Setup()
     setup.cluster.answers[TRAINER] = [ApiError(403, "Forbidden", message)]
-    found = await setup.condition()
-    assert found is not None
+    found = present(await setup.condition())
     assert found[:2] == ("Unknown", "ObjectRefused")
     assert "the operator's namespace" in found[2]
     assert message in found[2]
@@ -151,11 +149,9 @@ async def test_an_error_of_the_operator_is_told_and_the_other_models_are_written
     setup = Setup()
     setup.cluster.put(model_object("zoo/other"))
     monkeypatch.setattr("rlrun_operator.controller.models.model_pod_check.model_pods", fail)
-    found = await setup.condition()
-    assert found is not None
+    found = present(await setup.condition())
     assert found[:2] == ("False", "InternalError")
     assert "KeyError: 'name'" in found[2]
     assert "The pods of RLModel tiny-model could not be built" in caplog.text
-    other = setup.cluster.find("RLModel", "zoo-other", "")
-    assert other is not None
+    other = setup.cluster.held("RLModel", "zoo-other", "")
     assert [c["status"] for c in other["status"]["conditions"]] == ["True", "True"]

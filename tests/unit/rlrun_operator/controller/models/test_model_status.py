@@ -9,6 +9,7 @@ from rlrun_operator.operator_process import Operator
 
 from tests.support.clocks import START, Clock
 from tests.support.cluster_objects import model_object, run_object
+from tests.support.expectations import lacks
 from tests.support.fake_cluster import FakeCluster
 from tests.support.informer_feed import InformerFeed
 from tests.support.operator_world import SETTINGS
@@ -27,8 +28,7 @@ def model(**spec: Any) -> Obj:
 
 
 def status(cluster: FakeCluster, name: str = "tiny-model") -> Obj:
-    found = cluster.find("RLModel", name, "")
-    assert found
+    found = cluster.held("RLModel", name, "")
     return dict(found["status"])
 
 
@@ -76,8 +76,7 @@ async def test_a_credential_in_clear_text_is_a_warning_that_does_not_repeat_it()
     validated, warning = status(cluster)["conditions"]
     assert (validated["type"], validated["status"]) == ("Validated", "True"), "runs can use the model"
     assert (warning["type"], warning["status"], warning["reason"]) == ("Warnings", "True", "CredentialInClearText")
-    assert "`spec.trainer.env[HF_TOKEN]`" in warning["message"]
-    assert "valueFrom" in warning["message"]
+    assert not lacks(warning["message"], "`spec.trainer.env[HF_TOKEN]`", "valueFrom")
     assert "hf_0123" not in str(status(cluster))
 
 

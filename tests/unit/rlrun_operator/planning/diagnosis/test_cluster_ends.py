@@ -6,6 +6,7 @@ from rlrun_operator.planning.diagnosis.cluster_ends import explain_cluster_end
 from rlrun_operator.planning.diagnosis.crash_counter import count_restarts
 
 from tests.support.cluster_objects import pod, reject, terminated
+from tests.support.expectations import present
 
 REJECTIONS = [
     ("UnexpectedAdmissionError", "", "device plugin"),
@@ -22,8 +23,7 @@ REJECTIONS = [
 @pytest.mark.parametrize(("reason", "words", "advice"), REJECTIONS, ids=[r[0] for r in REJECTIONS])
 def test_a_node_that_does_not_admit_the_pod(reason: str, words: str, advice: str) -> None:
     obj = reject(pod("trainer", phase="Pending"), reason, words)
-    found = explain_cluster_end(obj)
-    assert found
+    found = present(explain_cluster_end(obj))
     assert found.reason == "PodRejected"
     assert all(part in found.message for part in (reason, words.strip(), advice, "gpu-1", "another pod"))
     assert ".." not in found.message
@@ -40,8 +40,7 @@ ENDS = [
 def test_an_end_by_the_cluster(reason: str, words: str, advice: str) -> None:
     obj = pod("trainer", phase="Failed", state=terminated(137))
     obj["status"] |= {"reason": reason, "message": words}
-    found = explain_cluster_end(obj)
-    assert found
+    found = present(explain_cluster_end(obj))
     assert found.reason == "PodEvicted"
     assert all(part in found.message for part in (reason, words.strip(), advice))
 

@@ -8,6 +8,8 @@ from rlrun_operator.planning.diagnosis.crash_counter import count_restarts
 
 from tests.support.cluster_objects import OUT_OF_DISK, evict, pod, terminated
 
+DISRUPTED = {"type": "DisruptionTarget", "status": "True"}
+
 
 class TestRestarts:
     def test_each_kind_of_restart_is_counted_once(self) -> None:
@@ -25,15 +27,18 @@ class TestRestarts:
         assert (leaving.restarts, leaving.crashes) == (1, [])
         assert count_restarts(leaving.components, [pod("trainer", uid="new")]).restarts == 0
 
-    def test_evicted_pod_is_not_a_crash(self) -> None:
-        evicted = pod("trainer", phase="Failed", state=terminated(137))
-        evicted["status"]["reason"] = "Evicted"
-        found = count_restarts([], [evicted])
-        assert (found.restarts, found.crashes) == (1, [])
-
-    @pytest.mark.parametrize(("code", "reason"), [(255, "Unknown"), (137, "ContainerStatusUnknown")])
-    def test_container_that_was_gone_after_a_restart_of_its_node_is_not_a_crash(self, code: int, reason: str) -> None:
-        found = count_restarts([], [pod("trainer", restarts=1, last=terminated(code, reason))])
+    @pytest.mark.parametrize(
+        "ended",
+        [
+            evict(pod("trainer"), ""),
+            pod("trainer", restarts=1, last=terminated(255, "Unknown")),
+            pod("trainer", restarts=1, last=terminated(137, "ContainerStatusUnknown")),
+            pod("orchestrator", phase="Failed", state=terminated(143), conditions=[DISRUPTED]),
+        ],
+        ids=["evicted", "gone after a restart of its node", "of unknown status", "disrupted"],
+    )
+    def test_an_end_that_the_cluster_caused_is_not_a_crash(self, ended: dict[str, Any]) -> None:
+        found = count_restarts([], [ended])
         assert (found.restarts, found.crashes, found.components[0].crashes) == (1, [], 0)
 
     def test_pod_that_its_node_stopped_without_an_error_is_a_replacement(self) -> None:
@@ -64,11 +69,6 @@ class TestRestarts:
         evicted["status"]["containerStatuses"][0]["state"] = state
         (crash,) = count_restarts([], [evicted]).crashes
         assert (crash.reason, crash.exit_code, crash.container) == ("Evicted", 137, "")
-
-    def test_disrupted_orchestrator_is_not_a_crash(self) -> None:
-        disrupted = [{"type": "DisruptionTarget", "status": "True"}]
-        found = count_restarts([], [pod("orchestrator", phase="Failed", state=terminated(143), conditions=disrupted)])
-        assert (found.restarts, found.crashes) == (1, [])
 
     def test_failed_pods_of_a_job_are_crashes(self) -> None:
         pods = [pod("orchestrator", uid=str(i), phase="Failed", state=terminated(1)) for i in range(3)]

@@ -9,6 +9,7 @@ from rlrun_operator.planning.diagnosis.pod_diagnostics import diagnose_pod
 from rlrun_operator.planning.diagnosis.run_outcome import find_outcome
 
 from tests.support.cluster_objects import inject, pod, terminated
+from tests.support.expectations import present
 
 CRASHING: dict[str, Any] = {"restarts": 4, "state": {"waiting": {"reason": "CrashLoopBackOff"}}}
 
@@ -21,8 +22,7 @@ def test_restarts_of_an_injected_container_are_not_those_of_the_run() -> None:
 
 def test_the_exit_code_of_an_injected_container_does_not_end_the_run() -> None:
     obj = inject(pod("trainer"), **CRASHING, lastState=terminated(64, message='{"reason": "X", "message": "y"}'))
-    found = diagnose_pod(obj)
-    assert found
+    found = present(diagnose_pod(obj))
     assert (found.problem.reason, found.final) == ("InjectedContainerFailed", False)
     assert "istio-proxy" in found.problem.message
 
@@ -36,8 +36,7 @@ def test_the_exit_code_of_an_injected_container_does_not_end_the_run() -> None:
     ],
 )
 def test_an_injected_container_that_keeps_the_pod_from_being_ready(status: dict[str, Any], words: str) -> None:
-    found = diagnose_pod(inject(pod("trainer"), **status))
-    assert found
+    found = present(diagnose_pod(inject(pod("trainer"), **status)))
     assert words in found.problem.message
     assert "`meshInjection: Refused`, see `trainer.meshInjection` in the RLModel" in found.problem.message
     assert found.startup_failure is None
@@ -57,14 +56,12 @@ def test_a_native_proxy_that_keeps_running_is_none_of_the_runs_containers() -> N
     assert [end.container for end in terminations(obj)] == ["orchestrator"]
     assert count_restarts([], [native(pod("trainer"))]).restarts == 0
     assert diagnose_pod(native(pod("trainer"))) is None
-    failing = diagnose_pod(native(pod("trainer"), **CRASHING, lastState=terminated(1)))
-    assert failing
+    failing = present(diagnose_pod(native(pod("trainer"), **CRASHING, lastState=terminated(1))))
     assert failing.problem.reason == "InjectedContainerFailed"
 
 
 def test_a_problem_of_the_runs_own_container_comes_first() -> None:
-    found = diagnose_pod(inject(pod("trainer", state=terminated(1)), **CRASHING, lastState=terminated(1)))
-    assert found
+    found = present(diagnose_pod(inject(pod("trainer", state=terminated(1)), **CRASHING, lastState=terminated(1))))
     assert found.problem.reason == "TrainerCrashed"
 
 
@@ -93,9 +90,7 @@ def test_an_orchestrator_that_crashed_beside_a_living_proxy_is_a_crash_and_not_a
 def test_an_orchestrator_that_ended_beside_a_living_proxy_ends_the_run(code: int, fails: bool) -> None:
     obj = orchestrator(code)
     assert not is_alive(obj)
-    found = find_outcome({}, [obj])
-    assert found
-    assert (found.problem is not None) == fails
+    assert (present(find_outcome({}, [obj])).problem is not None) == fails
 
 
 @pytest.mark.parametrize(
@@ -124,7 +119,6 @@ def test_a_closed_readiness_gate_is_not_a_silent_node() -> None:
     message = 'the status of pod readiness gate "lb.example.com/target" is not "True", but False'
     obj["status"]["conditions"][0] |= {"reason": "ReadinessGatesNotReady", "message": message}
     assert not is_node_silent(obj)
-    found = diagnose_pod(obj)
-    assert found
+    found = present(diagnose_pod(obj))
     assert found.problem.reason == "ReadinessGateClosed"
     assert message in found.problem.message

@@ -19,6 +19,7 @@ from tests.support.cluster_objects import (
     terminated,
     without_container,
 )
+from tests.support.expectations import present
 
 Obj = dict[str, Any]
 WAITING_NEW = {"waiting": {"reason": "SomethingNewError", "message": "no such thing"}}
@@ -131,8 +132,7 @@ def test_init_container_that_gives_up_is_final() -> None:
             "lastState": terminated(64, message=message),
         }
     ]
-    found = diagnose_pod(obj)
-    assert found
+    found = present(diagnose_pod(obj))
     assert found.final
     assert found.problem == Problem(reason="ModelNotFound", message="no complete model at s3://x/y")
 
@@ -187,8 +187,7 @@ def test_rejection_explains_why_its_replacement_is_starting() -> None:
     ],
 )
 def test_out_of_memory_names_the_setting_of_the_container(role: str, container: str, setting: str) -> None:
-    found = diagnose_pod(pod(role, state=terminated(137, "OOMKilled"), container=container))
-    assert found
+    found = present(diagnose_pod(pod(role, state=terminated(137, "OOMKilled"), container=container)))
     assert found.problem.reason == f"{role.capitalize()}OutOfMemory"
     assert setting in found.problem.message
 
@@ -203,8 +202,7 @@ MISSING = PodEvent("FailedMount", 'MountVolume.SetUp failed for volume "config" 
 @pytest.mark.parametrize("waits", ["ContainerCreating", "PodInitializing"])
 def test_a_pod_without_a_container_is_explained_by_its_newest_event(waits: str) -> None:
     obj = without_container(waits=waits)
-    found = diagnose_pod(obj, MISSING)
-    assert found
+    found = present(diagnose_pod(obj, MISSING))
     assert (found.problem.reason, found.startup_failure) == ("VolumeMountFailed", StartupFailureKind.config_error)
     assert 'configmap "x" not found' in found.problem.message
     assert [p.problem for p in pod_problems([obj], {"pod-trainer": MISSING})] == [found.problem]
@@ -226,6 +224,4 @@ def test_an_event_says_nothing_about_a_pod_that_has_started_or_has_no_node(obj: 
 
 
 def test_what_the_container_says_comes_before_an_event() -> None:
-    found = diagnose_pod(without_container(waits="ErrImagePull"), MISSING)
-    assert found
-    assert found.problem.reason == "ImagePullFailed"
+    assert present(diagnose_pod(without_container(waits="ErrImagePull"), MISSING)).problem.reason == "ImagePullFailed"

@@ -8,6 +8,7 @@ from rlrun_operator.planning.diagnosis.pod_startup import explain_event, without
 from rlrun_operator.planning.plan.pod_event import PodEvent
 
 from tests.support.cluster_objects import inject, pod, terminated, without_container
+from tests.support.expectations import present
 
 SCHEDULED = datetime(2026, 1, 1, tzinfo=UTC)
 SANDBOX = "6091888ef60975acea7b4596a3b7deb9f51d58e4f4a43ea33e721ed280beb5b7"
@@ -60,8 +61,7 @@ CASES = [
 
 @pytest.mark.parametrize(("reason", "words", "expected"), CASES, ids=[c[0] for c in CASES])
 def test_a_warning_explains_the_wait(reason: str, words: str, expected: str) -> None:
-    found = explain_event(without_container(), PodEvent(reason, words, warning=True))
-    assert found
+    found = present(explain_event(without_container(), PodEvent(reason, words, warning=True)))
     assert found.reason == expected
     assert words in found.message
     assert "gpu-1" in found.message

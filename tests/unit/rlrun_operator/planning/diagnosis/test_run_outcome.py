@@ -2,11 +2,13 @@
 
 from typing import Any
 
+import pytest
 from rlrun.protocol.orchestrator import RunPhase, RunStatus
 from rlrun.protocol.problem import Problem
 from rlrun_operator.planning.diagnosis.run_outcome import find_outcome
 
 from tests.support.cluster_objects import pod, terminated
+from tests.support.expectations import present
 
 Obj = dict[str, Any]
 
@@ -19,54 +21,54 @@ def job(kind: str) -> Obj:
     return {"status": {"conditions": [{"type": kind, "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"}]}}
 
 
-class TestOutcome:
-    def test_running_job_has_no_outcome(self) -> None:
-        assert find_outcome(job("SuccessCriteriaMet"), [pod("orchestrator")]) is None
+def orchestrator(code: int, message: str = "", **more: Any) -> Obj:
+    phase = "Failed" if code else "Succeeded"
+    return pod("orchestrator", phase=phase, state=terminated(code, message=message), **more)
 
-    def test_crash_is_not_an_outcome(self) -> None:
-        assert find_outcome({}, [pod("orchestrator", phase="Failed", state=terminated(1))]) is None
 
-    def test_completed_run_has_its_final_status(self) -> None:
-        message = status_json(RunPhase.completed)
-        found = find_outcome({}, [pod("orchestrator", phase="Succeeded", state=terminated(0, message=message))])
-        assert found
-        assert found.problem is None
-        assert found.last
-        assert found.last.step == 4
+NOT_TRUE = {"status": {"conditions": [{**job("Complete")["status"]["conditions"][0], "status": "False"}]}}
 
-    def test_completed_job_without_pods_completes_the_run(self) -> None:
-        found = find_outcome(job("Complete"), [])
-        assert found
-        assert found.problem is None
 
-    def test_configuration_error_fails_the_run(self) -> None:
-        message = status_json(RunPhase.failed, Problem(reason="WandbKeyMissing", message="m"))
-        found = find_outcome({}, [pod("orchestrator", phase="Failed", state=terminated(64, message=message))])
-        assert found
-        assert found.problem
-        assert found.problem.reason == "WandbKeyMissing"
+@pytest.mark.parametrize(
+    ("job", "pods"),
+    [(job("SuccessCriteriaMet"), [pod("orchestrator")]), ({}, [orchestrator(1)]), (NOT_TRUE, [])],
+    ids=["the Job runs", "a crash", "a condition that is not true"],
+)
+def test_no_outcome(job: Obj, pods: list[Obj]) -> None:
+    assert find_outcome(job, pods) is None
 
-    def test_configuration_error_without_a_message_quotes_the_log(self) -> None:
-        found = find_outcome({}, [pod("orchestrator", phase="Failed", state=terminated(64, message="boom"))])
-        assert found
-        assert found.problem
-        assert "boom" in found.problem.message
 
-    def test_failed_job_fails_the_run(self) -> None:
-        found = find_outcome(job("Failed"), [])
-        assert found
-        assert found.problem
-        assert found.problem.reason == "OrchestratorFailed"
+def test_completed_run_has_its_final_status() -> None:
+    found = present(find_outcome({}, [orchestrator(0, status_json(RunPhase.completed))]))
+    assert (found.problem, present(found.last).step) == (None, 4)
 
-    def test_the_newest_pod_of_the_orchestrator_decides(self) -> None:
-        failed = pod("orchestrator", uid="old", phase="Failed", state=terminated(64), created="2026-01-01T00:00:00Z")
-        done = pod("orchestrator", uid="new", phase="Succeeded", state=terminated(0), created="2026-01-01T00:01:00Z")
-        for pods in ([failed, done], [done, failed]):
-            found = find_outcome(None, pods)
-            assert found
-            assert found.problem is None
 
-    def test_condition_that_is_not_true_is_no_outcome(self) -> None:
-        ended = job("Complete")
-        ended["status"]["conditions"][0]["status"] = "False"
-        assert find_outcome(ended, []) is None
+def test_completed_job_without_pods_completes_the_run() -> None:
+    assert present(find_outcome(job("Complete"), [])).problem is None
+
+
+@pytest.mark.parametrize(
+    ("job", "pods", "reason", "words"),
+    [
+        (
+            {},
+            [orchestrator(64, status_json(RunPhase.failed, Problem(reason="WandbKeyMissing", message="m")))],
+            "WandbKeyMissing",
+            "m",
+        ),
+        ({}, [orchestrator(64, "boom")], "InvalidConfiguration", "boom"),
+        (job("Failed"), [], "OrchestratorFailed", ""),
+    ],
+    ids=["a told problem", "the log without a message", "the Job"],
+)
+def test_failed_run_says_why(job: Obj, pods: list[Obj], reason: str, words: str) -> None:
+    problem = present(present(find_outcome(job, pods)).problem)
+    assert problem.reason == reason
+    assert words in problem.message
+
+
+def test_the_newest_pod_of_the_orchestrator_decides() -> None:
+    failed = orchestrator(64, uid="old", created="2026-01-01T00:00:00Z")
+    done = orchestrator(0, uid="new", created="2026-01-01T00:01:00Z")
+    for pods in ([failed, done], [done, failed]):
+        assert present(find_outcome(None, pods)).problem is None

@@ -12,6 +12,7 @@ from rlrun_operator.planning.plan.actions import StatusChange
 from rlrun_operator.planning.plan.status_builder import apply_change
 
 from tests.support.clocks import START
+from tests.support.expectations import present
 
 OTHER = Problem(reason="RolloutErrors", message="3 rollouts failed")
 
@@ -45,8 +46,7 @@ def test_every_trouble_makes_the_condition_false(trouble: TrainingIssue) -> None
 @pytest.mark.parametrize("hint", Hint)
 def test_a_hint_leaves_the_run_healthy(hint: Hint) -> None:
     look = told(Problem(reason=hint, message="more replicas"))
-    found = condition("TrainingHealthy", look)
-    assert found is not None
+    found = present(condition("TrainingHealthy", look))
     assert (found.status, found.reason, found.message) == (ConditionStatus.true, hint, "more replicas")
     assert condition("Warnings", look) is None
 
@@ -54,21 +54,16 @@ def test_a_hint_leaves_the_run_healthy(hint: Hint) -> None:
 def test_the_worst_training_issue_is_the_reason_and_the_message_has_all() -> None:
     flat = Problem(reason=TrainingIssue.reward_flat_at_zero, message="nothing to learn from.")
     slow = Problem(reason=TrainingIssue.throughput_stalled, message="steps are slow.")
-    found = condition("TrainingHealthy", told(flat, slow))
-    assert found is not None
-    assert found.reason == "RewardFlatAtZero"
-    assert found.message == "nothing to learn from. steps are slow."
+    found = present(condition("TrainingHealthy", told(flat, slow)))
+    assert (found.reason, found.message) == ("RewardFlatAtZero", "nothing to learn from. steps are slow.")
 
 
 def test_warning_is_cleared_after_recovery_and_other_warnings_stay() -> None:
     flat = Problem(reason=TrainingIssue.reward_flat_at_zero, message="nothing to learn from.")
     looks = told(flat), told(OTHER)
-    found = condition("TrainingHealthy", *looks)
-    assert found is not None
+    found = present(condition("TrainingHealthy", *looks))
     assert (found.status, found.reason) == (ConditionStatus.true, "NothingUnusual")
-    warnings = condition("Warnings", *looks)
-    assert warnings is not None
-    assert warnings.reason == "RolloutErrors"
+    assert present(condition("Warnings", *looks)).reason == "RolloutErrors"
 
 
 def test_before_the_first_step_nothing_is_known() -> None:

@@ -6,6 +6,7 @@ from rlrun_operator.planning.diagnosis.pod_diagnostics import diagnose_pod
 from rlrun_operator.planning.diagnosis.scheduling import unscheduled_message
 
 from tests.support.cluster_objects import pod
+from tests.support.expectations import present
 
 TAIL = " preemption: 0/3 nodes are available: 3 Preemption is not helpful for scheduling."
 
@@ -109,8 +110,7 @@ CASES = [
 
 @pytest.mark.parametrize(("words", "role", "advice", "absent"), CASES, ids=[c[0][:60] for c in CASES])
 def test_advice_follows_the_words_of_the_scheduler(words: str, role: str, advice: str, absent: str) -> None:
-    found = diagnose_pod(unscheduled(words + TAIL, role))
-    assert found
+    found = present(diagnose_pod(unscheduled(words + TAIL, role)))
     assert found.problem.reason == "Unschedulable"
     assert words.rstrip(".") in found.problem.message
     assert advice in found.problem.message
@@ -120,20 +120,21 @@ def test_advice_follows_the_words_of_the_scheduler(words: str, role: str, advice
 
 def test_the_part_about_claims_of_devices_is_left_out_with_that_about_preemption() -> None:
     words = "0/1 nodes are available: 1 Insufficient cpu. no new claims to deallocate, preemption: 0/1 nodes are."
-    message = unscheduled_message(unscheduled(words))
-    assert message is not None
+    message = present(unscheduled_message(unscheduled(words)))
     assert "deallocate" not in message
     assert "1 Insufficient cpu. Free cpu" in message
 
 
 def test_gates_and_errors_of_the_scheduler_are_told() -> None:
-    gated = unscheduled_message(
-        unscheduled("Scheduling is blocked due to non-empty scheduling gates", "trainer", "SchedulingGated")
+    gated = present(
+        unscheduled_message(
+            unscheduled("Scheduling is blocked due to non-empty scheduling gates", "trainer", "SchedulingGated")
+        )
     )
-    assert gated is not None
     assert "`spec.schedulingGates`" in gated
-    error = unscheduled_message(unscheduled('binding rejected: pod "x" timed out', "trainer", "SchedulerError"))
-    assert error is not None
+    error = present(
+        unscheduled_message(unscheduled('binding rejected: pod "x" timed out', "trainer", "SchedulerError"))
+    )
     assert "binding rejected" in error
 
 

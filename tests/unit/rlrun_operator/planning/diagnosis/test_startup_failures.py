@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.cluster_objects import terminated
+from tests.support.cluster_objects import event_object, terminated
 from tests.support.operator_world import World
 
 Obj = dict[str, Any]
@@ -17,14 +17,13 @@ CREATING = {"waiting": {"reason": "ContainerCreating"}}
 UNSCHEDULABLE = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/1 nodes"}
 
 
-def obstruct(world: World, state: Obj | None, condition: Obj | None = None) -> None:
+async def obstruct(world: World, state: Obj | None, condition: Obj | None = None) -> None:
     """The trainer's pod is not ready, for that reason."""
-    trainer = world.cluster.find("Pod", "reverse-trainer-0")
-    assert trainer
+    trainer = world.cluster.held("Pod", "reverse-trainer-0")
     trainer["status"]["phase"] = "Pending"
     trainer["status"]["conditions"] = [{"type": "Ready", "status": "False"}, *([condition] if condition else [])]
     trainer["status"]["containerStatuses"][0]["state"] = state or {}
-    world.cluster.put(trainer)
+    await world.put(trainer)
 
 
 CASES = [
@@ -45,15 +44,10 @@ async def test_the_run_fails_when_its_deadline_has_passed(
 ) -> None:
     world = make_world(failurePolicy={setting: 60})
     await world.start()
-    obstruct(world, state, condition)
-    await world.reconcile()
+    await obstruct(world, state, condition)
     assert world.condition("TrainerReady")["reason"] == reason, "a condition at once"
-    world.clock.advance(59)
-    await world.reconcile()
-    assert world.status["phase"] == "Pending"
-    world.clock.advance(1)
-    await world.reconcile()
-    assert world.status["phase"] == "Failed"
+    assert await world.phase(after=59) == "Pending"
+    assert await world.phase(after=1) == "Failed"
     assert world.condition("Failed")["reason"] == reason
     assert setting in world.condition("Failed")["message"]
 
@@ -63,13 +57,9 @@ async def test_without_a_deadline_the_run_waits_with_a_reason(
     world: World, setting: str, state: Obj | None, condition: Obj | None, reason: str
 ) -> None:
     await world.start()
-    obstruct(world, state, condition)
-    await world.reconcile()
-    world.clock.advance(3599)
-    await world.reconcile()
-    assert (world.status["phase"], world.status["reason"]) == ("Pending", reason)
-    world.clock.advance(1)
-    await world.reconcile()
+    await obstruct(world, state, condition)
+    assert await world.shown(after=3599) == ("Pending", reason)
+    await world.reconcile(after=1)
     assert world.condition("Failed")["reason"] == reason, "startDeadlineSeconds"
 
 
@@ -80,44 +70,34 @@ async def test_a_startup_failure_is_subject_to_its_own_deadline_only(
     others = {name: 10 for name, *_ in CASES if name != setting}
     world = make_world(failurePolicy=others)
     await world.start()
-    obstruct(world, state, condition)
-    await world.reconcile()
-    world.clock.advance(100)
-    await world.reconcile()
-    assert world.status["phase"] == "Pending"
+    await obstruct(world, state, condition)
+    assert await world.phase(after=100) == "Pending"
 
 
 async def test_both_reasons_of_an_image_pull_error_share_one_deadline(make_world: Callable[..., World]) -> None:
     world = make_world(failurePolicy={"imagePullDeadlineSeconds": 60})
     await world.start()
     for state in (PULL, BACK_OFF, PULL):
-        obstruct(world, state)
-        await world.reconcile()
+        await obstruct(world, state)
         assert world.status["phase"] == "Pending"
         world.clock.advance(20)
-    await world.reconcile()
-    assert world.status["phase"] == "Failed"
+    assert await world.phase() == "Failed"
 
 
 async def test_the_deadline_of_a_startup_failure_restarts_when_it_recurs(make_world: Callable[..., World]) -> None:
     world = make_world(failurePolicy={"imagePullDeadlineSeconds": 60})
     await world.start()
     for state in (PULL, CREATING, PULL):
-        obstruct(world, state)
-        await world.reconcile()
+        await obstruct(world, state)
         world.clock.advance(59)
-    await world.reconcile()
-    assert world.status["phase"] == "Pending"
+    assert await world.phase() == "Pending"
 
 
 async def test_a_crash_is_not_a_startup_failure(make_world: Callable[..., World]) -> None:
     world = make_world(failurePolicy={setting: 10 for setting, *_ in CASES})
     await world.start()
-    obstruct(world, terminated(1))
-    await world.reconcile()
-    world.clock.advance(100)
-    await world.reconcile()
-    assert world.status["phase"] == "Pending"
+    await obstruct(world, terminated(1))
+    assert await world.phase(after=100) == "Pending"
     assert world.condition("TrainerReady")["reason"] == "TrainerCrashed"
 
 
@@ -128,26 +108,11 @@ async def test_a_volume_that_is_missing_is_told_and_limited_like_a_configuration
     world = make_world(failurePolicy={setting: 60} if setting else {})
     await world.start()
     since = world.clock().isoformat()
-    obstruct(world, CREATING, {"type": "PodScheduled", "status": "True", "lastTransitionTime": since})
-    trainer = world.cluster.find("Pod", "reverse-trainer-0")
-    assert trainer
-    world.cluster.put(
-        {
-            "kind": "Event",
-            "metadata": {"name": "mount", "namespace": "team"},
-            "involvedObject": {"uid": trainer["metadata"]["uid"]},
-            "type": "Warning",
-            "reason": "FailedMount",
-            "message": 'configmap "x" not found',
-            "lastTimestamp": since,
-        }
-    )
-    await world.reconcile()
+    await obstruct(world, CREATING, {"type": "PodScheduled", "status": "True", "lastTransitionTime": since})
+    uid = world.cluster.held("Pod", "reverse-trainer-0")["metadata"]["uid"]
+    await world.put(event_object(uid, "FailedMount", 'configmap "x" not found', since))
     assert world.condition("TrainerReady")["reason"] == "Starting"
-    world.clock.advance(15)
-    await world.reconcile()
-    assert (world.status["phase"], world.status["reason"]) == ("Pending", "VolumeMountFailed")
+    assert await world.shown(after=15) == ("Pending", "VolumeMountFailed")
     assert 'configmap "x" not found' in world.status["message"]
-    world.clock.advance(60)
-    await world.reconcile()
+    await world.reconcile(after=60)
     assert world.status["phase"] == ("Failed" if setting else "Pending")

@@ -16,11 +16,12 @@ from rlrun_operator.planning.plan.artifact_catalog import (
 )
 from rlrun_operator.planning.plan.observation import RunObservation
 from rlrun_operator.planning.policies.artifacts.artifact_objects import plan_artifacts
-from rlrun_operator.planning.policies.spec.validation import parse_spec
 
-from tests.support.cluster_objects import run_object
+from tests.support.cluster_objects import checkpoint_object, run_object
+from tests.support.expectations import present
 from tests.support.fake_artifacts import manifest
 from tests.support.operator_world import World
+from tests.support.run_states import run_spec
 
 Obj = dict[str, Any]
 RUN = run_object(checkpoints={"keepCloud": 1}, adapters={"keepLast": 1})
@@ -28,9 +29,7 @@ ROOT = "s3://rlrun/team/uid-1"
 
 
 def spec_of(run: Obj) -> RLRunSpec:
-    found = parse_spec(run)
-    assert isinstance(found, RLRunSpec)
-    return found
+    return run_spec(**run["spec"])
 
 
 def folder(step: int, kind: ArtifactObjectKind = "RLCheckpoint") -> ObservedArtifact:
@@ -38,14 +37,9 @@ def folder(step: int, kind: ArtifactObjectKind = "RLCheckpoint") -> ObservedArti
 
 
 def artifact(step: int, kind: str = "RLCheckpoint", phase: str = "Ready", **spec: Any) -> Obj:
-    name = artifact_name("reverse", "uid-1", step)
-    return {
-        "kind": kind,
-        "apiVersion": "rlrun.dev/v1alpha1",
-        "metadata": {"name": name, "namespace": "team", "uid": f"uid-{kind}-{step}"},
-        "spec": {"step": step, "uri": f"{ROOT}/{kind}/step-{step:06d}", **spec},
-        "status": {"phase": phase},
-    }
+    name, uri = artifact_name("reverse", "uid-1", step), f"{ROOT}/{kind}/step-{step:06d}"
+    found = checkpoint_object(name, step, uri, phase=phase)
+    return {**found, "kind": kind, "spec": {**found["spec"], **spec}}
 
 
 def build(*folders: ObservedArtifact, objects: tuple[Obj, ...] = (), spec: RLRunSpec | None = None) -> ArtifactCatalog:
@@ -84,10 +78,8 @@ def test_no_artifact_is_planned_for_deletion_before_the_references_are_known() -
     catalog = build(folder(1), folder(2))
     waiting = plan_artifacts(RunObservation(RUN, catalog=catalog), spec_of(RUN))
     known = plan_artifacts(RunObservation(RUN, catalog=catalog.with_references("team", [])), spec_of(RUN))
-    assert waiting
-    assert known
-    assert [s["status"]["phase"] for s in waiting.statuses] == ["Ready", "Ready"]
-    assert [s["status"]["phase"] for s in known.statuses] == ["Deleting", "Ready"]
+    assert [s["status"]["phase"] for s in present(waiting).statuses] == ["Ready", "Ready"]
+    assert [s["status"]["phase"] for s in present(known).statuses] == ["Deleting", "Ready"]
 
 
 def test_deployed_adapters_and_referenced_checkpoints_are_in_use() -> None:
@@ -146,17 +138,21 @@ async def test_one_reconcile_builds_one_catalog_and_lists_all_runs_once(
 
 @pytest.mark.proves("checkpoints.keepCloud", "adapters.keepLast")
 @pytest.mark.parametrize(
-    ("ready", "keep", "protected", "expected"),
+    ("ready", "keep", "protected", "claimed", "expected"),
     [
-        ([], 3, [], []),
-        ([1, 2, 3], 3, [], []),
-        ([4, 1, 3, 2], 2, [], [1, 2]),
-        ([1, 2, 3], 1, [], [1, 2]),
-        ([1, 2, 3], -1, [], []),
-        ([1, 2, 3, 4], 1, [2], [1, 3]),
-        ([1, 2, 3], 1, [3], [1]),
-        ([1, 2], 1, [1, 2], []),
+        ([], 3, [], [], []),
+        ([1, 2, 3], 3, [], [], []),
+        ([4, 1, 3, 2], 2, [], [], [1, 2]),
+        ([1, 2, 3], 1, [], [], [1, 2]),
+        ([1, 2, 3], -1, [], [], []),
+        ([1, 2, 3, 4], 1, [2], [], [1, 3]),
+        ([1, 2, 3], 1, [3], [], [1]),
+        ([1, 2], 1, [1, 2], [], []),
+        # Steps that others start from are kept in addition to the newest.
+        ([1, 2, 3], 1, [], [1], [2]),
+        ([1, 2, 3], 2, [], [3], [1]),
+        ([1, 2, 3], 1, [], [1, 2, 3], []),
     ],
 )
-def test_retention(ready: list[int], keep: int, protected: list[int], expected: list[int]) -> None:
-    assert expired_steps(ready, keep, protected) == expected
+def test_retention(ready: list[int], keep: int, protected: list[int], claimed: list[int], expected: list[int]) -> None:
+    assert expired_steps(ready, keep, protected, claimed) == expected

@@ -3,7 +3,6 @@
 import copy
 from collections.abc import Callable
 from datetime import datetime
-from typing import Any
 
 import pytest
 from rlrun.api.base.phases import Phase
@@ -12,7 +11,6 @@ from rlrun.api.run_status import RLRunStatus
 from rlrun.kube.conditions import find_condition
 from rlrun.kube.events import EventRecord
 from rlrun.kube.objects import ObjectRef
-from rlrun.protocol.orchestrator import RunPhase, RunStatus
 from rlrun_operator.cluster.runs import RunObjects
 from rlrun_operator.config.settings import OperatorSettings
 from rlrun_operator.controller.observer import Observer
@@ -31,8 +29,10 @@ from rlrun_operator.planning.plan_run import POLICIES, Policy, plan_run
 
 from tests.support.clocks import START
 from tests.support.cluster_objects import run_object
+from tests.support.expectations import present
 from tests.support.fake_artifacts import manifest
-from tests.support.fake_kubelet import end_orchestrator
+from tests.support.fake_kubelet import crash_container, end_orchestrator
+from tests.support.fake_poller import training
 from tests.support.operator_world import SETTINGS, World
 from tests.support.run_states import run_spec
 
@@ -129,8 +129,7 @@ def unchanging(decide: Policy) -> Policy:
 async def check(world: World) -> None:
     """Reconcile with every policy watched."""
     observer = Observer(RunObjects(world.cluster), world.artifacts, world.poller, world.settings)
-    observation = await observer.observe("team", "reverse")
-    assert observation
+    observation = present(await observer.observe("team", "reverse"))
     plan_run(observation, world.settings, world.clock(), [unchanging(p) for p in POLICIES])
     await world.reconcile()
 
@@ -143,7 +142,7 @@ async def test_policies_do_not_modify_their_inputs(make_world: Callable[..., Wor
     for _ in range(2):
         await check(world)
     await world.start()
-    world.poller.answer = RunStatus(phase=RunPhase.running, step=3, max_steps=10, started_at=START)
+    world.poller.answer = training()
     for step in (1, 2):
         world.artifacts.folders[f"s3://rlrun/team/uid-1/checkpoints/step-{step:06d}"] = manifest(step)
     await check(world)
@@ -157,9 +156,7 @@ async def act(world: World, end: str) -> None:
     if end == "Suspended":
         world.change_spec(suspend=True)
     elif end == "Restarting":
-        trainer: Any = world.cluster.find("Pod", "reverse-trainer-0")
-        trainer["status"]["containerStatuses"][0] |= {"restartCount": 1, "lastState": {"terminated": {"exitCode": 9}}}
-        world.cluster.put(trainer)
+        crash_container(world.cluster, "reverse-trainer-0", 9)
     else:
         end_orchestrator(world.cluster, 0 if end == "Completed" else 64, "")
 

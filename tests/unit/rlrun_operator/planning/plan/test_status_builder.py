@@ -5,6 +5,7 @@ from rlrun_operator.planning.plan.actions import ConditionChange, StatusChange
 from rlrun_operator.planning.plan.status_builder import apply_change, transition_time
 
 from tests.support.clocks import START
+from tests.support.expectations import present
 from tests.support.run_states import at, started
 
 
@@ -18,9 +19,7 @@ class TestConditions:
         valid = StatusChange((ConditionChange("Validated", True, "Valid"),))
         second = apply_change(second, valid, at(10))
         assert transition_time(second, "Validated") == at(10)
-        found = find_condition(second, "Validated")
-        assert found
-        assert found.observed_generation == 2
+        assert present(find_condition(second, "Validated")).observed_generation == 2
 
     def test_conditions_have_a_fixed_order(self) -> None:
         status = started(*(ConditionChange(kind, False, "X") for kind in ("Failed", "Running", "Validated")))

@@ -2,6 +2,7 @@
 
 import base64
 import itertools
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +20,12 @@ from rlrun.protocol.access import (
 )
 from rlrun_operator.resources.access.engine_access import MIDDLEWARE
 
-from tests.unit.rlrun_operator.resources.test_children import build as build_run
-from tests.unit.rlrun_operator.resources.test_serving_pool import API_KEY, SERVER_KEY, TOKEN
-from tests.unit.rlrun_operator.resources.test_serving_pool import build as build_pool
-
-Obj = dict[str, Any]
+from tests.support.built_children import CREDENTIALS, Obj, build, build_pool, container_of
+from tests.support.built_children import variables as of_container
 
 
 def pod_of_run(model: Obj | None = None) -> Obj:
-    made: Obj = build_run(model)["ReplicaSet", "reverse-inference"]["spec"]["template"]
+    made: Obj = build(model)["ReplicaSet", "reverse-inference"]["spec"]["template"]
     return made
 
 
@@ -36,18 +34,13 @@ def pod_of_pool(**model: Any) -> Obj:
     return made
 
 
-def container(pod: Obj, name: str) -> Obj:
-    (found,) = [c for c in pod["spec"]["containers"] if c["name"] == name]
-    return found
-
-
 def variables(pod: Obj, name: str = "vllm") -> dict[str, Any]:
-    return {e["name"]: e.get("value", e.get("valueFrom")) for e in container(pod, name)["env"]}
+    return of_container(container_of(pod, name))
 
 
 @pytest.mark.parametrize("pod", [pod_of_run(), pod_of_pool()], ids=["run", "pool"])
 def test_engines_fetch_media_from_no_host_that_can_exist(pod: Obj) -> None:
-    args = container(pod, "vllm")["args"]
+    args = container_of(pod, "vllm")["args"]
     following = args[args.index("--allowed-media-domains") + 1 :]
     domains = list(itertools.takewhile(lambda argument: not argument.startswith("--"), following))
     assert [domain.endswith(".invalid") for domain in domains] == [True]
@@ -55,7 +48,7 @@ def test_engines_fetch_media_from_no_host_that_can_exist(pod: Obj) -> None:
 
 @pytest.mark.parametrize("pod", [pod_of_run(), pod_of_pool()], ids=["run", "pool"])
 def test_the_engine_loads_the_middleware_that_an_init_container_brings(pod: Obj) -> None:
-    args = container(pod, "vllm")["args"]
+    args = container_of(pod, "vllm")["args"]
     assert args[args.index("--middleware") + 1] == MIDDLEWARE
     module, _, name = MIDDLEWARE.rpartition(".")
     assert (module, name) == (middleware.__name__, middleware.EngineAccess.__name__)
@@ -63,7 +56,7 @@ def test_the_engine_loads_the_middleware_that_an_init_container_brings(pod: Obj)
     assert first["command"] == ["python", "-m", "rlrun_engine_access", "/engine-access"]
     assert {"name": "engine-access", "mountPath": "/engine-access"} in first["volumeMounts"]
     mounted = {"name": "engine-access", "mountPath": "/engine-access", "readOnly": True}
-    assert mounted in container(pod, "vllm")["volumeMounts"]
+    assert mounted in container_of(pod, "vllm")["volumeMounts"]
     assert variables(pod)["PYTHONPATH"] == "/engine-access"
     assert (TOKEN_VARIABLE, OPEN_PATHS_VARIABLE) == (middleware.TOKEN_VARIABLE, middleware.OPEN_PATHS_VARIABLE)
     assert (POOL_API_KEY_VARIABLE, USER_PATHS_VARIABLE) == (
@@ -94,7 +87,7 @@ def test_users_reach_the_openai_paths_of_a_pool_with_their_key_and_no_others() -
     }  # fmt: skip
     secret = build_pool()["Secret of users"]
     name = secret["metadata"]["name"]
-    assert base64.b64decode(secret["data"]["OPENAI_API_KEY"]).decode() == API_KEY
+    assert base64.b64decode(secret["data"]["OPENAI_API_KEY"]).decode() == CREDENTIALS.api_key
     assert list(secret["data"]) == ["OPENAI_API_KEY"], "who reads it cannot load adapters"
     assert found["RLRUN_POOL_API_KEY"] == {"secretKeyRef": {"name": name, "key": "OPENAI_API_KEY"}}
     assert found["RLRUN_POOL_API_KEY_SECRET"] == name
@@ -104,20 +97,21 @@ def test_users_reach_the_openai_paths_of_a_pool_with_their_key_and_no_others() -
 
 def test_rlrun_server_has_a_key_of_its_own_for_the_paths_of_users() -> None:
     secret = build_pool()["Secret"]
-    assert base64.b64decode(secret["data"]["RLRUN_POOL_SERVER_KEY"]).decode() == SERVER_KEY
+    assert base64.b64decode(secret["data"]["RLRUN_POOL_SERVER_KEY"]).decode() == CREDENTIALS.server_key
     reference = {"secretKeyRef": {"name": secret["metadata"]["name"], "key": "RLRUN_POOL_SERVER_KEY"}}
     assert variables(pod_of_pool())["RLRUN_POOL_SERVER_KEY"] == reference
     assert "RLRUN_POOL_SERVER_KEY" not in variables(pod_of_pool(), "sidecar")
     assert "RLRUN_POOL_SERVER_KEY" not in variables(pod_of_run())
     assert middleware.POOL_SERVER_KEY_VARIABLE == engine_proof.POOL_SERVER_KEY_VARIABLE
-    first, other = (build_pool(server_key=key)["Deployment"]["spec"]["template"] for key in (SERVER_KEY, "another"))
+    renewed = replace(CREDENTIALS, server_key="another")
+    first, other = (build_pool(credentials=c)["Deployment"]["spec"]["template"] for c in (CREDENTIALS, renewed))
     assert first["metadata"]["annotations"] != other["metadata"]["annotations"]
 
 
 def test_engine_and_sidecar_of_a_pool_have_its_token_and_do_not_start_without() -> None:
     found = build_pool()
     secret = found["Secret"]
-    assert base64.b64decode(secret["data"]["RLRUN_TOKEN"]).decode() == TOKEN
+    assert base64.b64decode(secret["data"]["RLRUN_TOKEN"]).decode() == CREDENTIALS.token
     token = {"secretKeyRef": {"name": secret["metadata"]["name"], "key": "RLRUN_TOKEN"}}
     for name in ("vllm", "sidecar"):
         found = variables(pod_of_pool(), name)
@@ -125,10 +119,11 @@ def test_engine_and_sidecar_of_a_pool_have_its_token_and_do_not_start_without() 
 
 
 def test_pods_of_a_pool_with_another_token_are_replaced() -> None:
-    first, same, other = (build_pool(token=t)["Deployment"] for t in (TOKEN, TOKEN, "another"))
+    renewed = replace(CREDENTIALS, token="another")
+    first, same, other = (build_pool(credentials=c)["Deployment"] for c in (CREDENTIALS, CREDENTIALS, renewed))
     assert first == same
     assert first["spec"]["template"]["metadata"]["annotations"] != other["spec"]["template"]["metadata"]["annotations"]
-    assert TOKEN not in str(first)
+    assert CREDENTIALS.token not in str(first)
 
 
 @pytest.mark.parametrize("build", [pod_of_run, lambda model: pod_of_pool(**model)], ids=["run", "pool"])
@@ -145,13 +140,11 @@ def test_an_rlmodel_can_neither_change_the_token_nor_leave_the_middleware_out(bu
     env = [{"name": name, "value": value} for name, value in set_by_model.items()]
     pod = build({"inference": {"env": env}})
     found = variables(pod)
-    assert found["RLRUN_TOKEN"] == variables(build({}))["RLRUN_TOKEN"]
-    assert found["RLRUN_OPEN_PATHS"] == variables(build({}))["RLRUN_OPEN_PATHS"]
-    for name in ("RLRUN_POOL_API_KEY", "RLRUN_POOL_SERVER_KEY", "RLRUN_USER_PATHS"):
-        assert found.get(name) == variables(build({})).get(name)
-    assert found["PYTHONPATH"] == "/engine-access:/opt/plugins"
-    assert found["VLLM_USE_RUST_FRONTEND"] == "0"
-    names = [e["name"] for e in container(pod, "vllm")["env"]]
+    owned = [name for name in set_by_model if name.startswith("RLRUN_")]
+    assert [found.get(name) for name in owned] == [variables(build({})).get(name) for name in owned]
+    assert {"RLRUN_TOKEN", "RLRUN_OPEN_PATHS"} <= found.keys()
+    assert (found["PYTHONPATH"], found["VLLM_USE_RUST_FRONTEND"]) == ("/engine-access:/opt/plugins", "0")
+    names = [e["name"] for e in container_of(pod, "vllm")["env"]]
     assert len(names) == len(set(names))
     for flag in ("--allowed-media-domains", "--allowed-local-media-path"):
         with pytest.raises(ValidationError, match=flag):

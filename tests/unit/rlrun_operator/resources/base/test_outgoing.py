@@ -2,18 +2,13 @@
 
 from rlrun.constants import CA_BUNDLE_CONTAINER, CA_BUNDLE_DIR, CA_BUNDLE_VARIABLE, CA_CLIENT_VARIABLES
 
-from tests.unit.rlrun_operator.resources.base.test_pod_templates import MODEL_PODS, RUN_PODS, pods
-from tests.unit.rlrun_operator.resources.test_children import Obj, containers
-from tests.unit.rlrun_operator.resources.test_serving_pool import IDENTITY as POOL
+from tests.support.built_children import HUB, POOL, Obj, container_of, containers, pods, variables
+from tests.unit.rlrun_operator.resources.base.test_pod_templates import MODEL_PODS, RUN_PODS
 
 PROXY = "http://proxy.corp:3128"
 SETTINGS: Obj = {"caBundle": "certificates", "proxy": {"httpsProxy": PROXY, "noProxy": [".svc", "10.0.0.0/8"]}}
-MODEL: Obj = {"source": f"hf://a/b@{'0' * 40}"}
+MODEL: Obj = {"source": HUB}
 PROXY_NAMES = {"HTTPS_PROXY", "https_proxy", "NO_PROXY", "no_proxy"}
-
-
-def variables(container: Obj) -> dict[str, str]:
-    return {entry["name"]: entry.get("value", "") for entry in container["env"]}
 
 
 def test_an_init_container_writes_the_authorities_before_all_others() -> None:
@@ -38,8 +33,7 @@ def test_all_but_environments_use_the_proxy() -> None:
             is_environment = name.startswith(("reverse-env", "reverse-eval"))
             assert PROXY_NAMES & given.keys() == (set() if is_environment else PROXY_NAMES), name
             if not is_environment:
-                assert given["HTTPS_PROXY"] == PROXY
-                assert given["no_proxy"] == ".svc,10.0.0.0/8"
+                assert (given["HTTPS_PROXY"], given["no_proxy"]) == (PROXY, ".svc,10.0.0.0/8")
 
 
 def test_variables_of_the_model_take_precedence() -> None:
@@ -58,7 +52,7 @@ def test_containers_of_a_patch_have_the_authorities_and_the_proxy() -> None:
     patched = pods(SETTINGS, {**MODEL, "trainer": patch, "inference": patch})
     plain = pods(SETTINGS, MODEL)
     for name in MODEL_PODS:
-        (found,) = [c for c in patched[name]["containers"] if c["name"] == "agent"]
+        found = container_of({"spec": patched[name]}, "agent")
         assert {"name": "ca-bundle", "mountPath": CA_BUNDLE_DIR, "readOnly": True} in found["volumeMounts"]
         given = variables(found)
         assert (given["HTTPS_PROXY"], given["SSL_CERT_FILE"]) == (PROXY, "/own")

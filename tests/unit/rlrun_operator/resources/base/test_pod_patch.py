@@ -2,8 +2,7 @@
 
 from typing import Any
 
-from tests.unit.rlrun_operator.resources.base.test_pod_shape import MAIN, ROLES, pod_templates
-from tests.unit.rlrun_operator.resources.test_children import Obj, containers
+from tests.support.built_children import MAIN, ROLES, Obj, container_of, pod_templates, variables
 
 PATCHED = ("trainer", "inference", "serving")
 
@@ -44,11 +43,10 @@ def test_each_list_is_merged_by_the_key_of_its_entries() -> None:
         assert [c["name"] for c in spec["containers"]] == [*(c["name"] for c in before["containers"]), "agent"]
         assert spec.get("initContainers") == before.get("initContainers")
         assert [v["name"] for v in spec["volumes"]] == [*(v["name"] for v in before["volumes"]), "sock"]
-        (old,) = [c for c in before["containers"] if c["name"] == main]
-        (new,) = [c for c in spec["containers"] if c["name"] == main]
-        variables = {v["name"]: v.get("value") for v in new["env"]}
-        assert len(variables) == len(new["env"]) == len(old["env"]) + 1
-        assert (variables["NCCL_DEBUG"], variables["HF_HUB_OFFLINE"]) == ("INFO", "0")
+        old, new = container_of(plain[name], main), container_of(template, main)
+        given = variables(new)
+        assert len(given) == len(new["env"]) == len(old["env"]) + 1
+        assert (given["NCCL_DEBUG"], given["HF_HUB_OFFLINE"]) == ("INFO", "0")
         assert new["volumeMounts"][:-1] == old["volumeMounts"]
         assert new["resources"]["limits"] == {**old["resources"]["limits"], "rdma/hca": "1"}
         assert new["command" if main == "trainer" else "args"] == old["command" if main == "trainer" else "args"]
@@ -56,8 +54,7 @@ def test_each_list_is_merged_by_the_key_of_its_entries() -> None:
 
 def test_a_container_of_the_patch_satisfies_the_restricted_standard() -> None:
     for template in patched().values():
-        (agent,) = [c for c in containers(template) if c["name"] == "agent"]
-        assert agent["securityContext"] == {
+        assert container_of(template, "agent")["securityContext"] == {
             "allowPrivilegeEscalation": False,
             "capabilities": {"drop": ["ALL"]},
             "runAsNonRoot": True,

@@ -1,51 +1,11 @@
 """Pod shapes: each role gets its own, and what the operator sets itself holds."""
 
-from typing import Any
-
 import pytest
 from pydantic import ValidationError
 from rlrun.api.base.pod_shape import PodShape, is_own_path, is_own_volume
-from rlrun_operator.config.settings import OperatorSettings
-from rlrun_operator.resources.access.storage_access import StorageAccess
 from rlrun_operator.resources.base.pod_shape import STAY
-from rlrun_operator.resources.children import children
-from rlrun_operator.resources.serving_pool import PoolCredentials, pool_children
 
-from tests.unit.rlrun_operator.resources.test_children import IDENTITY, STORAGE_KEY, Obj, containers, resolved
-from tests.unit.rlrun_operator.resources.test_serving_pool import BASE, ORDER
-from tests.unit.rlrun_operator.resources.test_serving_pool import IDENTITY as POOL
-
-ROLES = {
-    "reverse-trainer": "trainer",
-    "reverse-trainer-a2": "trainer",
-    "reverse-inference": "inference",
-    "reverse-env-0": "environments",
-    "reverse-env-1": "environments",
-    "reverse-eval-0": "environments",
-    "reverse-orchestrator-a2": "orchestrator",
-    POOL.name: "serving",
-}
-MAIN = {
-    "trainer": "trainer",
-    "inference": "vllm",
-    "environments": "environment",
-    "orchestrator": "orchestrator",
-    "serving": "vllm",
-}
-
-
-def pod_templates(settings: Obj | None = None, model: Obj | None = None, **run: Any) -> dict[str, Obj]:
-    """The pod templates of a run and of a serving pool, by the names of their workloads."""
-    full = OperatorSettings.model_validate({"s3": BASE, **(settings or {})})
-    plan = resolved(model, **run)
-    storage = StorageAccess(full, STORAGE_KEY, POOL.namespace, POOL.name)
-    keys = PoolCredentials("token", "key", "server")
-    made = [
-        *children(IDENTITY, full, plan, STORAGE_KEY),
-        *pool_children(POOL, full, plan.model, ORDER, storage, keys),
-    ]
-    kinds = ("ReplicaSet", "Deployment", "Job")
-    return {c["metadata"]["name"]: c["spec"]["template"] for c in made if c["kind"] in kinds}
+from tests.support.built_children import MAIN, POOL, ROLES, SOURCES, Obj, containers, pod_templates
 
 
 def shape(role: str) -> Obj:
@@ -141,9 +101,7 @@ def test_the_nodes_of_a_trainer_are_distinct_in_addition_to_its_own_affinity() -
 
 
 @pytest.mark.parametrize("nodes", [1, 4])
-@pytest.mark.parametrize(
-    "source", ["s3://rlrun/models/a", f"hf://a/b@{'0' * 40}", "pvc://claim/a", f"oci://r/a@sha256:{'0' * 64}"]
-)
+@pytest.mark.parametrize("source", SOURCES)
 def test_volumes_and_folders_of_the_operator_are_refused_in_a_shape(source: str, nodes: int) -> None:
     """Each one that the operator has, so that the lists stay complete."""
     for template in pod_templates(model={"source": source, "trainer": {"nodes": nodes}}).values():

@@ -1,44 +1,13 @@
 """Ephemeral storage: every pod of a run and of a serving pool is limited, and no limit ends a pod that is within it."""
 
-from typing import Any
-
 import pytest
-from rlrun_operator.config.settings import OperatorSettings
-from rlrun_operator.resources.access.storage_access import StorageAccess
-from rlrun_operator.resources.children import children
-from rlrun_operator.resources.serving_pool import PoolCredentials, pool_children
 
-from tests.unit.rlrun_operator.resources.test_children import IDENTITY, STORAGE_KEY, Obj, containers, resolved
-from tests.unit.rlrun_operator.resources.test_serving_pool import BASE, ORDER
-from tests.unit.rlrun_operator.resources.test_serving_pool import IDENTITY as POOL
+from tests.support.built_children import POOL, SOURCES, Obj, containers, pods
 
-SOURCES = ["s3://rlrun/models/a", f"hf://a/b@{'0' * 40}", "pvc://claim/a", f"oci://r/a@sha256:{'0' * 64}"]
 RUN_PODS = ("reverse-env-0", "reverse-eval-0", "reverse-trainer", "reverse-inference", "reverse-orchestrator-a2")
 MODEL_PODS = ("reverse-trainer", "reverse-inference", POOL.name)
 STORAGE = "ephemeral-storage"
 UNITS = {"Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
-
-
-def pods(settings: Obj | None = None, model: Obj | None = None, **run: Any) -> dict[str, Obj]:
-    """The specs of all pods of a run and of a serving pool, by the names of their workloads."""
-    full = OperatorSettings.model_validate({"s3": BASE, **(settings or {})})
-    plan = resolved(model, **run)
-    made = [
-        *children(IDENTITY, full, plan, STORAGE_KEY),
-        *pool_children(
-            POOL,
-            full,
-            plan.model,
-            ORDER,
-            StorageAccess(full, STORAGE_KEY, POOL.namespace, POOL.name),
-            PoolCredentials("token", "key", "server"),
-        ),
-    ]
-    return {
-        c["metadata"]["name"]: c["spec"]["template"]["spec"]
-        for c in made
-        if c["kind"] in ("ReplicaSet", "Deployment", "Job")
-    }
 
 
 def size(quantity: str) -> int:

@@ -6,10 +6,9 @@ import pytest
 from rlrun.kube.pods import OWN_CONTAINERS
 from rlrun_operator.resources.demand import pod_requests
 
+from tests.support.built_children import Obj, container_of, variables
+from tests.support.built_children import build as build_run
 from tests.unit.rlrun_operator.resources.access.test_engine_access import pod_of_pool, pod_of_run
-from tests.unit.rlrun_operator.resources.test_children import build as build_run
-
-Obj = dict[str, Any]
 
 
 def pod_of_trainer(model: Obj) -> Obj:
@@ -18,12 +17,7 @@ def pod_of_trainer(model: Obj) -> Obj:
 
 
 def checked(pod: Obj) -> Obj:
-    (found,) = [c for c in pod["spec"]["initContainers"] if c["name"] == "gpu-check"]
-    return found
-
-
-def variables(container: Obj) -> Obj:
-    return {e["name"]: e.get("value", e.get("valueFrom")) for e in container["env"]}
+    return container_of(pod, "gpu-check")
 
 
 def test_the_trainer_is_checked_before_its_model_is_fetched() -> None:
@@ -46,8 +40,7 @@ def test_an_engine_is_checked_with_the_file_that_comes_with_the_middleware(pod: 
     found = checked(pod)
     assert found["command"] == ["python3", "/engine-access/rlrun_engine_access/gpu_check.py", "inference"]
     assert {"name": "engine-access", "mountPath": "/engine-access", "readOnly": True} in found["volumeMounts"]
-    (engine,) = [c for c in pod["spec"]["containers"] if c["name"] == "vllm"]
-    assert found["image"] == engine["image"]
+    assert found["image"] == container_of(pod, "vllm")["image"]
     assert (variables(found)["RLRUN_GPUS"], found["resources"]["limits"]["nvidia.com/gpu"]) == ("4", "4")
 
 

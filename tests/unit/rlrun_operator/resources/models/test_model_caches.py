@@ -3,8 +3,7 @@
 import pytest
 from rlrun_operator.resources.models.model_caches import CACHE_DIR, FOLDERS
 
-from tests.unit.rlrun_operator.resources.base.test_pod_shape import MAIN, ROLES, pod_templates
-from tests.unit.rlrun_operator.resources.test_children import Obj, containers
+from tests.support.built_children import MAIN, ROLES, Obj, container_of, containers, pod_templates, variables
 
 OF_MODEL = ("trainer", "inference", "serving")
 
@@ -14,17 +13,17 @@ def mains(settings: Obj | None = None, model: Obj | None = None) -> list[tuple[s
     found = []
     for name, template in pod_templates(settings, model).items():
         if (role := ROLES[name]) in OF_MODEL:
-            (main,) = [c for c in containers(template) if c["name"] == MAIN[role]]
-            found.append((role, main, {v["name"]: v for v in template["spec"]["volumes"]}))
+            volumes = {v["name"]: v for v in template["spec"]["volumes"]}
+            found.append((role, container_of(template, MAIN[role]), volumes))
     assert {role for role, *_ in found} == set(OF_MODEL)
     return found
 
 
 def test_all_caches_are_in_one_volume_of_the_pod() -> None:
     for role, main, volumes in mains():
-        variables = {v["name"]: v.get("value") for v in main["env"]}
-        assert {variables[name].split("/")[1] for name in FOLDERS} == {CACHE_DIR.strip("/")}, role
-        assert len({variables[name] for name in FOLDERS}) == len(FOLDERS)
+        folders = {variables(main)[name] for name in FOLDERS}
+        assert {folder.split("/")[1] for folder in folders} == {CACHE_DIR.strip("/")}, role
+        assert len(folders) == len(FOLDERS)
         assert {"name": "cache", "mountPath": CACHE_DIR} in main["volumeMounts"]
         assert volumes["cache"] == {"name": "cache", "emptyDir": {"sizeLimit": "2Ti"}}
 
@@ -65,5 +64,5 @@ def test_the_root_filesystem_is_writable_where_devices_are(settings: Obj, shape:
 def test_every_container_knows_the_name_of_its_user() -> None:
     for template in pod_templates().values():
         for container in containers(template):
-            variables = {v["name"]: v.get("value") for v in container["env"]}
-            assert (variables["HOME"], variables["USER"], variables["LOGNAME"]) == ("/tmp", "rlrun", "rlrun")
+            given = variables(container)
+            assert (given["HOME"], given["USER"], given["LOGNAME"]) == ("/tmp", "rlrun", "rlrun")

@@ -7,9 +7,11 @@ from rlrun_operator.resources.access.observed_secret import ObservedSecret
 from rlrun_operator.resources.models.model_secrets import secret_names, secrets_problem
 from rlrun_operator.resources.models.model_variables import pool_variables, run_variables
 
+from tests.support.built_children import HUB, Obj
 from tests.support.cluster_objects import hub_secret
+from tests.support.expectations import present
 from tests.support.operator_world import SETTINGS
-from tests.unit.rlrun_operator.resources.models.test_model_variables import Obj, from_secret
+from tests.unit.rlrun_operator.resources.models.test_model_variables import from_secret
 
 OF_OPERATOR = {"app.kubernetes.io/managed-by": "rlrun-operator"}
 
@@ -18,7 +20,7 @@ def spec(*trainer: Obj, inference: tuple[Obj, ...] = ()) -> RLModelSpec:
     return RLModelSpec.model_validate(
         {
             "id": "a/b",
-            "source": f"hf://a/b@{'0' * 40}",
+            "source": HUB,
             "trainer": {"env": list(trainer)},
             "inference": {"env": list(inference)},
         }
@@ -49,8 +51,7 @@ def test_a_secret_with_its_key_is_no_problem() -> None:
     ids=["no Secret", "no key"],
 )
 def test_a_missing_secret_or_key_is_reported_with_variable_secret_and_key(secrets: tuple[Obj, ...], words: str) -> None:
-    found = problem(spec(from_secret("HF_TOKEN")), *secrets)
-    assert found is not None
+    found = present(problem(spec(from_secret("HF_TOKEN")), *secrets))
     assert found.reason == "SecretsMissing"
     assert "RLModel a/b takes HF_TOKEN (`spec.trainer.env`) from key token of Secret hub, which " in found.message
     assert words in found.message
@@ -71,8 +72,7 @@ def test_secrets_of_the_platform_are_refused_whether_they_exist_or_not(
     name: str, namespace: str, secrets: tuple[Obj, ...], why: str, optional: bool
 ) -> None:
     model = spec(from_secret("OTHER", "absent"), from_secret("HF_TOKEN", name, optional=optional))
-    found = problem(model, *secrets, namespace=namespace)
-    assert found is not None
+    found = present(problem(model, *secrets, namespace=namespace))
     assert found.reason == "SecretReserved"
     assert f"Secret {name}" in found.message
     assert why in found.message

@@ -6,8 +6,7 @@ import pytest
 from rlrun.api.model import RLModelSpec
 from rlrun_operator.resources.models.model_variables import clear_text_credentials, run_variables, secret_variables
 
-from tests.unit.rlrun_operator.resources.test_children import Obj, build, containers, templates
-from tests.unit.rlrun_operator.resources.test_serving_pool import build as build_pool
+from tests.support.built_children import HUB, Obj, build, build_pool, container_of, containers, templates, variables
 
 FETCHER = {("reverse-trainer", "fetch-model"), ("reverse-inference", "fetch-model")}
 ROLES = {("reverse-trainer", "trainer"), ("reverse-inference", "vllm")}
@@ -17,7 +16,7 @@ def from_secret(name: str, secret: str = "hub", **more: Any) -> Obj:
     return {"name": name, "valueFrom": {"secretKeyRef": {"name": secret, "key": "token", **more}}}
 
 
-def model(*env: Obj, source: str = f"hf://a/b@{'0' * 40}") -> Obj:
+def model(*env: Obj, source: str = HUB) -> Obj:
     return {"source": source, "trainer": {"env": list(env)}, "inference": {"env": list(env)}}
 
 
@@ -27,21 +26,21 @@ def readers(name: str, shape: Obj) -> set[tuple[str, str]]:
         (pod, container["name"])
         for pod, template in templates(build(shape)).items()
         for container in containers(template)
-        if any(entry["name"] == name for entry in container["env"])
+        if name in variables(container)
     }
 
 
 @pytest.mark.parametrize(
     ("entry", "source", "expected"),
     [
-        (from_secret("HF_TOKEN"), f"hf://a/b@{'0' * 40}", FETCHER),
+        (from_secret("HF_TOKEN"), HUB, FETCHER),
         (from_secret("HF_TOKEN"), "s3://rlrun/models/a", set()),
         (from_secret("HF_TOKEN"), "pvc://claim/a", set()),
-        ({"name": "HF_ENDPOINT", "value": "http://mirror"}, f"hf://a/b@{'0' * 40}", FETCHER | ROLES),
+        ({"name": "HF_ENDPOINT", "value": "http://mirror"}, HUB, FETCHER | ROLES),
         ({"name": "HF_ENDPOINT", "value": "http://mirror"}, "s3://rlrun/models/a", ROLES),
-        (from_secret("LICENSE_KEY"), f"hf://a/b@{'0' * 40}", ROLES),
-        ({"name": "NCCL_DEBUG", "value": "INFO"}, f"hf://a/b@{'0' * 40}", ROLES),
-        ({"name": "HF_HUB_OFFLINE", "value": "0"}, f"hf://a/b@{'0' * 40}", ROLES),
+        (from_secret("LICENSE_KEY"), HUB, ROLES),
+        ({"name": "NCCL_DEBUG", "value": "INFO"}, HUB, ROLES),
+        ({"name": "HF_HUB_OFFLINE", "value": "0"}, HUB, ROLES),
     ],
 )
 def test_a_variable_reaches_only_the_containers_that_need_it(
@@ -59,24 +58,19 @@ def test_a_container_gets_the_reference_and_not_a_value() -> None:
 
 
 def test_a_variable_from_a_secret_replaces_the_platforms_own() -> None:
-    main = containers(templates(build(model(from_secret("RLRUN_SCRATCH"))))["reverse-trainer"])[-1]
+    main = container_of(templates(build(model(from_secret("RLRUN_SCRATCH"))))["reverse-trainer"], "trainer")
     assert [entry for entry in main["env"] if entry["name"] == "RLRUN_SCRATCH"] == [
         from_secret("RLRUN_SCRATCH", optional=False)
     ]
 
 
 def test_the_fetcher_of_a_serving_pool_gets_the_token_and_its_engine_does_not() -> None:
-    pod = build_pool(**model(from_secret("HF_TOKEN")))["Deployment"]["spec"]["template"]["spec"]
-    found = {
-        container["name"]
-        for container in (*pod["initContainers"], *pod["containers"])
-        if any(entry["name"] == "HF_TOKEN" for entry in container["env"])
-    }
-    assert found == {"fetch-model"}
+    pod = build_pool(**model(from_secret("HF_TOKEN")))["Deployment"]["spec"]["template"]
+    assert [c["name"] for c in containers(pod) if "HF_TOKEN" in variables(c)] == ["fetch-model"]
 
 
 @pytest.mark.parametrize(
-    ("source", "expected"), [(f"hf://a/b@{'0' * 40}", ["HF_TOKEN", "LICENSE_KEY"]), ("pvc://claim/a", ["LICENSE_KEY"])]
+    ("source", "expected"), [(HUB, ["HF_TOKEN", "LICENSE_KEY"]), ("pvc://claim/a", ["LICENSE_KEY"])]
 )
 def test_a_secret_that_no_container_reads_is_not_required(source: str, expected: list[str]) -> None:
     env = [from_secret("HF_TOKEN"), from_secret("LICENSE_KEY"), {"name": "NCCL_DEBUG", "value": "INFO"}]

@@ -7,12 +7,11 @@ import pytest
 from rlrun.api.run_status import RLRunStatus
 from rlrun.kube.errors import ApiError
 from rlrun.kube.kinds import RLRUN
-from rlrun.kube.objects import artifact_name
 from rlrun.kube.requests import KubeRequest
 from rlrun.protocol.problem import Problem
 from rlrun.storage.store import AccessDenied
 from rlrun_operator.planning.plan.actions import ArtifactDeletion, PlanPart
-from rlrun_operator.planning.plan.artifact_catalog import ArtifactCatalog, ObservedArtifact, expired_steps
+from rlrun_operator.planning.plan.artifact_catalog import ArtifactCatalog, ObservedArtifact
 from rlrun_operator.planning.plan.observation import RunObservation
 from rlrun_operator.planning.policies.artifacts.artifact_objects import (
     DELETION_RETRY_SECONDS,
@@ -22,8 +21,9 @@ from rlrun_operator.planning.policies.artifacts.artifact_objects import (
 )
 
 from tests.support.clocks import START
-from tests.support.cluster_objects import run_object
-from tests.support.fake_artifacts import FakeArtifacts, manifest
+from tests.support.cluster_objects import checkpoint_object, run_object
+from tests.support.expectations import present
+from tests.support.fake_artifacts import manifest
 from tests.support.operator_world import SETTINGS, World
 from tests.support.run_states import run_spec
 
@@ -51,33 +51,14 @@ def name(step: int) -> str:
 async def test_an_object_with_another_uri_is_not_ready(world: World) -> None:
     await world.reconcile(2)
     save(world, 5)
-    made = {
-        "apiVersion": "rlrun.dev/v1alpha1",
-        "kind": "RLCheckpoint",
-        "metadata": {"name": "by-hand", "namespace": "team", "labels": {"rlrun.dev/run-uid": "uid-1"}},
-        "spec": {"runName": "reverse", "runUid": "uid-1", "model": "tiny/model", "step": 5, "uri": "s3://rlrun/other"},
-    }
-    world.cluster.put(made)
-    await world.reconcile()
+    await world.put(checkpoint_object("by-hand", 5, "s3://rlrun/other"))
     assert phases(world) == {5: "Failed"}
-    held = world.cluster.find("RLCheckpoint", "by-hand")
-    assert held is not None
-    assert place(5) in held["status"]["message"]
+    assert place(5) in world.cluster.held("RLCheckpoint", "by-hand")["status"]["message"]
     assert "lastCheckpoint" not in world.status
 
     del world.cluster.objects["RLCheckpoint", "team", "by-hand"]
     await world.reconcile()
     assert phases(world) == {5: "Ready"}
-
-
-@pytest.mark.proves("checkpoints.keepCloud")
-@pytest.mark.parametrize(
-    ("keep", "claimed", "expected"), [(1, [1], [2]), (2, [3], [1]), (1, [1, 2, 3], []), (-1, [], [])]
-)
-def test_referenced_steps_are_kept_in_addition_to_the_newest(
-    keep: int, claimed: list[int], expected: list[int]
-) -> None:
-    assert expired_steps([1, 2, 3], keep, (), claimed) == expected
 
 
 async def test_ready_means_that_every_file_is_there(world: World) -> None:
@@ -108,9 +89,7 @@ async def test_a_ready_checkpoint_whose_files_disappear_becomes_failed(world: Wo
     assert "manifest.json is missing" in messages[0]
     assert "All files" in messages[1]
     assert "checkpoints" not in world.status
-    before = world.cluster.writes
-    await world.reconcile(2)
-    assert world.cluster.writes == before
+    assert await world.written(2) == 0
 
 
 async def test_a_checkpoint_uploaded_again_has_its_new_size_and_reward(world: World) -> None:
@@ -169,7 +148,15 @@ async def test_retention_of_a_finished_run_is_carried_through(make_world: Callab
     assert list(world.artifacts.folders) == [place(2)]
 
 
-class Claims:
+def other_run(namespace: str = "team", status: Obj | None = None, **spec: Any) -> Obj:
+    found = run_object("other", namespace, "uid-2", **spec)
+    return {**found, "status": status or {}}
+
+
+HAS_ITS_OWN = {"phase": "Running", "lastCheckpoint": "other-step-000001-uid-2"}
+
+
+class TestClaims:
     """Another run starts from checkpoint 1, of which the run's own rule would keep nothing."""
 
     @pytest.fixture
@@ -186,33 +173,28 @@ class Claims:
         assert place(2) in world.artifacts.folders
         return place(1) in world.artifacts.folders
 
-
-def other_run(namespace: str = "team", status: Obj | None = None, **spec: Any) -> Obj:
-    found = run_object("other", namespace, "uid-2", **spec)
-    return {**found, "status": status or {}}
-
-
-class TestClaims(Claims):
     @pytest.mark.proves("checkpointId")
     @pytest.mark.parametrize("phase", [None, "Pending", "Running", "Suspended"])
     async def test_unfinished_run_keeps_what_it_starts_from(self, world: World, phase: str | None) -> None:
-        status = {"phase": phase} if phase else {}
-        assert await self.kept(world, other_run(status=status, checkpointId=name(1)))
+        assert await self.kept(world, other_run(status={"phase": phase} if phase else {}, checkpointId=name(1)))
         assert phases(world) == {1: "Ready", 2: "Ready"}
 
-    @pytest.mark.parametrize("phase", ["Completed", "Failed", "Stopped"])
-    async def test_finished_run_needs_nothing(self, world: World, phase: str) -> None:
-        assert not await self.kept(world, other_run(status={"phase": phase}, checkpointId=name(1)))
-
-    async def test_run_with_a_checkpoint_of_its_own_needs_no_other(self, world: World) -> None:
-        status = {"phase": "Running", "lastCheckpoint": "other-step-000001-uid-2"}
-        assert not await self.kept(world, other_run(status=status, checkpointId=name(1)))
-
-    async def test_run_that_starts_from_another_one(self, world: World) -> None:
-        assert not await self.kept(world, other_run(checkpointId=name(2)))
-
-    async def test_run_of_another_namespace_cannot_keep_what_is_not_shared(self, world: World) -> None:
-        assert not await self.kept(world, other_run("else", checkpointId=f"team/{name(1)}"))
+    @pytest.mark.parametrize(
+        "other",
+        [
+            *(other_run(status={"phase": phase}, checkpointId=name(1)) for phase in ("Completed", "Failed", "Stopped")),
+            other_run(status=HAS_ITS_OWN, checkpointId=name(1)),
+            other_run(checkpointId=name(2)),
+            other_run("else", checkpointId=f"team/{name(1)}"),
+            other_run("else", checkpointId=name(1)),
+        ],
+        ids=[
+            *("completed", "failed", "stopped", "has a checkpoint of its own", "starts from another one"),
+            *("of another namespace, not shared", "the same name in another namespace"),
+        ],
+    )
+    async def test_another_run_keeps_nothing_that_it_does_not_need(self, world: World, other: Obj) -> None:
+        assert not await self.kept(world, other)
 
     async def test_run_of_another_namespace_keeps_what_is_shared(self, world: World) -> None:
         await world.start()
@@ -222,23 +204,18 @@ class TestClaims(Claims):
         world.cluster.put({**obj, "spec": {**obj["spec"], "sharedWith": ["else"]}})
         assert await self.kept(world, other_run("else", checkpointId=f"team/{name(1)}"))
 
-    async def test_same_name_in_another_namespace_is_another_checkpoint(self, world: World) -> None:
-        assert not await self.kept(world, other_run("else", checkpointId=name(1)))
-
     async def test_a_reference_made_during_deletion_keeps_the_checkpoint(self, world: World) -> None:
         await world.start()
         save(world, 1, 2)
         await world.reconcile()
         assert phases(world) == {1: "Deleting", 2: "Ready"}
-        world.cluster.put(other_run(checkpointId=name(1)))
-        await world.reconcile(3)
+        await world.put(other_run(checkpointId=name(1)), 3)
         assert phases(world) == {1: "Ready", 2: "Ready"}
         assert place(1) in world.artifacts.folders
 
     async def test_end_of_the_claim_is_the_end_of_the_checkpoint(self, world: World) -> None:
         assert await self.kept(world, other_run(checkpointId=name(1)))
-        world.cluster.put(other_run(status={"phase": "Stopped"}, checkpointId=name(1)))
-        await world.reconcile(2)
+        await world.put(other_run(status={"phase": "Stopped"}, checkpointId=name(1)), 2)
         assert phases(world) == {2: "Ready"}
 
     async def test_nothing_is_deleted_while_claims_are_not_known(
@@ -258,20 +235,12 @@ class TestClaims(Claims):
         assert phases(world) == {1: "Ready", 2: "Ready"}
 
 
-class Refusing(FakeArtifacts):
-    """May list, may not delete."""
-
-    refuses = True
-
-    async def delete(self, variables: Any, uri: str) -> None:
-        if self.refuses:
-            raise AccessDenied("s3:DeleteObject is not allowed")
-        await super().delete(variables, uri)
+REFUSED = AccessDenied("s3:DeleteObject is not allowed")
 
 
 async def test_failed_s3_deletion_is_retried_without_delaying_others(make_world: Callable[..., World]) -> None:
     world = make_world(checkpoints={"keepCloud": 1})
-    world.artifacts = artifacts = Refusing()
+    world.artifacts.errors["delete"] = REFUSED
     await world.start()
     save(world, 1, 2)
     await world.reconcile(3)
@@ -280,10 +249,8 @@ async def test_failed_s3_deletion_is_retried_without_delaying_others(make_world:
     assert (found["status"], found["reason"]) == ("False", "S3AccessDenied")
     assert "DeleteObject" in found["message"]
     assert world.condition("Validated")["status"] == "True"
-    before = world.cluster.writes
-    await world.reconcile(3)
-    assert world.cluster.writes == before, "the same refusal is told once"
-    artifacts.refuses = False
+    assert await world.written(3) == 0, "the same refusal is told once"
+    world.artifacts.errors.clear()
     await world.reconcile(2)
     assert phases(world) == {2: "Ready"}
     assert world.condition("ArtifactsCleanedUp")["status"] == "True"
@@ -291,11 +258,10 @@ async def test_failed_s3_deletion_is_retried_without_delaying_others(make_world:
 
 async def test_deletion_that_fails_is_tried_again_after_the_end_of_the_run(make_world: Callable[..., World]) -> None:
     world = make_world(checkpoints={"keepCloud": 1})
-    world.artifacts = Refusing()
+    world.artifacts.errors["delete"] = REFUSED
     await world.start()
     save(world, 1, 2)
-    world.change_spec(stop=True)
-    await world.reconcile(4)
+    await world.change(4, stop=True)
     assert world.status["phase"] == "Stopped"
     assert await world.reconcile() == 30
 
@@ -308,8 +274,7 @@ async def test_deployed_adapter_that_was_about_to_go_is_ready_again(make_world: 
     await world.reconcile()
     assert phases(world, "RLAdapter") == {1: "Deleting", 2: "Ready"}
     obj = world.cluster.all("RLAdapter")[0]
-    world.cluster.put({**obj, "spec": {**obj["spec"], "deployed": True}})
-    await world.reconcile(3)
+    await world.put({**obj, "spec": {**obj["spec"], "deployed": True}}, 3)
     assert phases(world, "RLAdapter") == {1: "Ready", 2: "Ready"}
 
 
@@ -317,17 +282,8 @@ async def test_deployed_adapter_that_was_about_to_go_is_ready_again(make_world: 
 async def test_warm_start_from_a_checkpoint_whose_files_are_gone_is_refused(make_world: Callable[..., World]) -> None:
     world = make_world(checkpointId="old")
     uri = "s3://rlrun/team/uid-0/checkpoints/step-000005"
-    world.cluster.put(
-        {
-            "apiVersion": "rlrun.dev/v1alpha1",
-            "kind": "RLCheckpoint",
-            "metadata": {"name": "old", "namespace": "team"},
-            "spec": {"runName": "old", "runUid": "uid-0", "model": "tiny/model", "step": 5, "uri": uri},
-            "status": {"phase": "Ready"},
-        }
-    )
     world.artifacts.broken[uri] = "trainer.pt is missing"
-    await world.reconcile()
+    await world.put(checkpoint_object("old", 5, uri, run="old", uid="uid-0"))
     found = world.condition("Validated")
     assert found["reason"] == "CheckpointIncomplete"
     assert "trainer.pt is missing" in found["message"]
@@ -340,22 +296,15 @@ def stored(step: int, **details: Any) -> ObservedArtifact:
     return ObservedArtifact("RLCheckpoint", step, place(step), manifest(step, **details))
 
 
-def checkpoint(step: int, phase: str = "Ready", **status: Any) -> Obj:
-    return {
-        "apiVersion": "rlrun.dev/v1alpha1",
-        "kind": "RLCheckpoint",
-        "metadata": {"name": artifact_name("reverse", "uid-1", step), "namespace": "team"},
-        "spec": {"step": step, "uri": place(step)},
-        "status": {"phase": phase, **status},
-    }
+def checkpoint(step: int, phase: str = "Ready") -> Obj:
+    return checkpoint_object(name(step), step, place(step), phase=phase)
 
 
 def listed(*folders: ObservedArtifact, objects: tuple[Obj, ...] = (), keep: int = 1) -> PlanPart:
     run = run_object(checkpoints={"keepCloud": keep})
     spec = run_spec(checkpoints={"keepCloud": keep})
     catalog = ArtifactCatalog.build(run, objects, folders, spec).with_references("team", [])
-    part = list_artifacts(RunObservation(run, catalog=catalog), RLRunStatus(), spec, SETTINGS, START)
-    assert part is not None
+    part = present(list_artifacts(RunObservation(run, catalog=catalog), RLRunStatus(), spec, SETTINGS, START))
     assert part.artifacts is not None
     return part
 
@@ -379,8 +328,7 @@ def test_run_without_artifacts_has_an_empty_list_and_needs_no_further_look() -> 
 def test_bucket_that_cannot_be_listed_is_a_condition_and_changes_no_list() -> None:
     problem = Problem(reason="S3Unreachable", message="no answer")
     away = RunObservation(run_object(), artifacts_problem=problem)
-    part = list_artifacts(away, RLRunStatus(), run_spec(), SETTINGS, START)
-    assert part is not None
+    part = present(list_artifacts(away, RLRunStatus(), run_spec(), SETTINGS, START))
     assert [(c.type, c.value, c.reason, c.message) for c in part.status.conditions] == [
         ("ArtifactsListed", False, "S3Unreachable", "no answer")
     ]
@@ -415,8 +363,7 @@ def test_objects_whose_files_are_gone_fail_or_go_if_retention_deleted_them() -> 
 def test_failed_deletion_is_recorded_once_in_the_object() -> None:
     removal = ArtifactDeletion(checkpoint(1, "Deleting"), place(1))
     problem = Problem(reason="S3AccessDenied", message="no")
-    status = failed_deletion_status(removal, problem, START)
-    assert status is not None
+    status = present(failed_deletion_status(removal, problem, START))
     assert status["status"]["phase"] == "Deleting"
     assert deletion_problem(status) == problem
     assert status["status"]["conditions"] == [

@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rlrun.api.run_status import RLRunStatus, RunQueue
 from rlrun.kube.objects import Obj
-from rlrun.protocol.orchestrator import RunPhase, RunStatus
 from rlrun.protocol.problem import Problem
 from rlrun_operator.planning.plan.admission import Admission, Admitted, Refused, Waiting
 from rlrun_operator.planning.plan.observation import RunKey, RunObservation
@@ -17,6 +16,7 @@ from rlrun_operator.planning.policies.beginning.admission import report_place
 
 from tests.support.clocks import START
 from tests.support.cluster_objects import model_object, run_object, source_secret
+from tests.support.expectations import present
 from tests.support.fake_cluster import Crash, FakeCluster
 from tests.support.fake_kubelet import end_orchestrator, step_kubelet
 from tests.support.operator_world import World
@@ -99,19 +99,13 @@ async def test_an_operator_that_dies_after_the_admission_has_written_it(queued: 
 async def test_the_start_deadline_counts_from_the_admission(queued: Queued) -> None:
     world, answers = queued(waiting(), startDeadlineSeconds=60)
     await world.reconcile()
-    world.clock.advance(1000)
-    await world.reconcile()
-    assert world.status["phase"] == "Queued"
+    assert await world.phase(after=1000) == "Queued"
     answers.given = admitted(1000)
     await world.reconcile()
     assert (world.status["phase"], world.status["attempt"]) == ("Pending", 1)
     assert world.status["startTime"] == world.status["attemptStartTime"] == "2026-01-01T00:16:40Z"
-    world.clock.advance(59)
-    await world.reconcile()
-    assert world.status["phase"] == "Pending"
-    world.clock.advance(1)
-    await world.reconcile()
-    assert world.status["phase"] == "Failed"
+    assert await world.phase(after=59) == "Pending"
+    assert await world.phase(after=1) == "Failed"
 
 
 @pytest.mark.parametrize("attempt", [1, 2])
@@ -121,8 +115,7 @@ async def test_time_that_a_run_waited_for_its_model_counts_toward_no_later_deadl
     world, answers = queued(None, startDeadlineSeconds=60)
     if attempt == 2:
         await world.start()
-        world.change_spec(suspend=True)
-        await world.reconcile(3)
+        await world.change(3, suspend=True)
         world.change_spec(suspend=False)
     del world.cluster.objects["RLModel", "", "tiny-model"]
     await world.reconcile()
@@ -130,8 +123,7 @@ async def test_time_that_a_run_waited_for_its_model_counts_toward_no_later_deadl
     world.cluster.put(model_object())
     world.clock.advance(50)
     answers.given = waiting()
-    await world.reconcile()
-    assert world.status["phase"] == "Queued"
+    assert await world.phase() == "Queued"
     assert "attemptStartTime" not in world.status
     world.clock.advance(50)
     answers.given = admitted(100)
@@ -153,21 +145,16 @@ async def test_an_attempt_from_before_the_admission_begins_again(queued: Queued)
 
 async def test_a_refused_run_fails_after_its_start_deadline(queued: Queued) -> None:
     world, _ = queued(Refused(TOO_LARGE), startDeadlineSeconds=60)
-    await world.reconcile(2)
-    assert (world.status["phase"], world.status["reason"]) == ("Pending", "ExceedsCapacity")
+    assert await world.shown(2) == ("Pending", "ExceedsCapacity")
     assert world.condition("Admitted")["message"] == TOO_LARGE.message
     assert world.cluster.all(*WORKLOADS, "ConfigMap") == []
     assert ("ExceedsCapacity", "Warning") in [(e["reason"], e["type"]) for e in world.cluster.events]
-    world.clock.advance(60)
-    await world.reconcile()
-    assert (world.status["phase"], world.status["reason"]) == ("Failed", "ExceedsCapacity")
+    assert await world.shown(after=60) == ("Failed", "ExceedsCapacity")
 
 
 async def test_a_run_that_loses_its_place_ends_its_attempt_and_gets_another_one(queued: Queued) -> None:
     world, answers = queued(admitted())
-    await world.start()
-    world.poller.answer = RunStatus(phase=RunPhase.running, step=3, max_steps=10, started_at=START)
-    await world.reconcile()
+    await world.train()
     assert world.status["phase"] == "Running"
     world.clock.advance(30)
     answers.given = waiting(problem=Problem(reason="Preempted", message="A run of higher priority."))
@@ -176,12 +163,10 @@ async def test_a_run_that_loses_its_place_ends_its_attempt_and_gets_another_one(
     assert (world.status["phase"], world.status["reason"]) == ("Queued", "Preempted")
     assert world.status["pastActiveSeconds"] == 30
     assert "attemptStartTime" not in world.status
-    await world.reconcile(3)
-    assert world.status["phase"] == "Queued"
+    assert await world.phase(3) == "Queued"
     assert world.cluster.all("ConfigMap", "ServiceAccount") == []
     answers.given = admitted(60)
-    world.clock.advance(60)
-    await world.reconcile(2)
+    await world.reconcile(2, after=60)
     assert (world.status["phase"], world.status["attempt"], world.status["restarts"]) == ("Pending", 2, 0)
     assert len(world.cluster.all(*WORKLOADS)) == 4
 
@@ -192,16 +177,14 @@ async def test_the_outcome_of_a_run_comes_before_the_loss_of_its_place(queued: Q
     world.artifacts.folders = {}
     end_orchestrator(world.cluster, 0, "")
     answers.given = waiting()
-    await world.reconcile()
-    assert world.status["phase"] == "Completed"
+    assert await world.phase() == "Completed"
 
 
 async def test_without_a_queue_the_section_and_the_condition_go(queued: Queued) -> None:
     world, answers = queued(waiting())
     await world.reconcile()
     answers.given = None
-    await world.reconcile()
-    assert world.status["phase"] == "Pending"
+    assert await world.phase() == "Pending"
     assert "queue" not in world.status
     assert world.status["reason"] != "RunLimitReached"
     assert world.condition("Admitted")["reason"] == "NotQueued"
@@ -222,9 +205,7 @@ def test_the_number_of_runs_ahead_is_written_when_it_has_changed_enough(
 ) -> None:
     stored = RLRunStatus(queue=RunQueue(since=START, runs_ahead=known))
     part = report_place(RunObservation(run_object(), admission=waiting(now)), stored)
-    queue = part.status.fields["queue"]
-    assert queue is not None
-    assert queue.runs_ahead == written
+    assert present(part.status.fields["queue"]).runs_ahead == written
 
 
 ANSWERS = st.lists(

@@ -67,8 +67,7 @@ async def test_a_changed_spec_reaches_the_configuration(world: World) -> None:
     await world.start()
     await world.reconcile(2)
     before = world.cluster.objects["ConfigMap", "team", "reverse-config"]["data"]
-    world.change_spec(maxSteps=77)
-    await world.reconcile()
+    await world.change(maxSteps=77)
     assert world.cluster.objects["ConfigMap", "team", "reverse-config"]["data"] != before
 
 

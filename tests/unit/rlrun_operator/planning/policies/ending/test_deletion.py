@@ -11,7 +11,8 @@ from rlrun_operator.planning.plan.artifact_catalog import ArtifactCatalog, KindC
 from rlrun_operator.planning.plan.observation import RunObservation
 from rlrun_operator.planning.policies.ending.deletion import RETRY_SECONDS, plan_deletion
 
-from tests.support.cluster_objects import pod, run_object
+from tests.support.cluster_objects import checkpoint_object, pod, run_object
+from tests.support.expectations import lacks, present
 from tests.support.fake_artifacts import manifest
 from tests.support.fake_cluster import Crash
 from tests.support.operator_world import SETTINGS, World
@@ -20,36 +21,30 @@ from tests.support.run_states import at
 ROOT = "s3://rlrun/team/uid-1"
 
 
+@pytest.fixture
+def world(make_world: Callable[..., World]) -> World:
+    return make_world(artifactPolicy="Delete")
+
+
 async def delete(world: World) -> None:
-    """With artifactPolicy Delete, and an S3 that does not answer."""
+    """While S3 does not answer."""
     await world.start()
     world.cluster.request_deletion(world.run)
     await world.reconcile()
-
-    async def fail(*_: object) -> None:
-        raise Unreachable("no answer")
-
-    world.artifacts.purge = fail  # type: ignore[method-assign, assignment]
+    world.artifacts.errors["purge"] = Unreachable("no answer")
 
 
 @pytest.mark.proves("artifactPolicy")
-async def test_deletion_message_names_the_folder_and_the_annotation_that_skips_it(
-    make_world: Callable[..., World],
-) -> None:
-    world = make_world(artifactPolicy="Delete")
+async def test_deletion_message_names_the_folder_and_the_annotation_that_skips_it(world: World) -> None:
     await delete(world)
     with pytest.raises(Unreachable):
         await world.reconcile()
     assert world.status["reason"] == "DeletingArtifacts"
-    assert "rlrun.dev/skip-artifact-deletion=true" in world.status["message"]
-    assert f"{ROOT}" in world.status["message"]
+    assert not lacks(world.status["message"], "rlrun.dev/skip-artifact-deletion=true", f"{ROOT}")
 
 
 @pytest.mark.parametrize(("value", "goes"), [("true", True), ("false", False)])
-async def test_annotation_skips_the_deletion_of_artifacts(
-    make_world: Callable[..., World], value: str, goes: bool
-) -> None:
-    world = make_world(artifactPolicy="Delete")
+async def test_annotation_skips_the_deletion_of_artifacts(world: World, value: str, goes: bool) -> None:
     await delete(world)
     world.run["metadata"]["annotations"] = {"rlrun.dev/skip-artifact-deletion": value}
     if not goes:
@@ -62,8 +57,7 @@ async def test_annotation_skips_the_deletion_of_artifacts(
     assert any(e["reason"] == "ArtifactsNotDeleted" for e in world.cluster.events)
 
 
-async def test_annotation_skips_the_wait_for_pods(make_world: Callable[..., World]) -> None:
-    world = make_world(artifactPolicy="Delete")
+async def test_annotation_skips_the_wait_for_pods(world: World) -> None:
     await world.start()
     world.run["metadata"]["annotations"] = {"rlrun.dev/skip-artifact-deletion": "true"}
     world.cluster.request_deletion(world.run)
@@ -71,21 +65,14 @@ async def test_annotation_skips_the_wait_for_pods(make_world: Callable[..., Worl
     assert world.cluster.find("RLRun", "reverse") is None
 
 
-async def test_checkpoint_objects_are_deleted_before_their_files(
-    make_world: Callable[..., World],
-) -> None:
-    world = make_world(artifactPolicy="Delete")
+async def test_checkpoint_objects_are_deleted_before_their_files(world: World) -> None:
     await world.start()
     world.artifacts.folders[f"{ROOT}/checkpoints/step-000001"] = manifest(1)
     await world.reconcile()
     world.cluster.request_deletion(world.run)
     await world.reconcile()
     assert world.cluster.all("RLCheckpoint")
-
-    async def die(*_: object) -> None:
-        raise Crash
-
-    world.artifacts.purge = die  # type: ignore[method-assign, assignment]
+    world.artifacts.errors["purge"] = Crash()
     with pytest.raises(Crash):
         await world.reconcile()
     assert world.cluster.all("RLCheckpoint") == []
@@ -102,16 +89,10 @@ def planned(after: float = 1, run: Obj | None = None, **observed: Any) -> Plan:
 
 
 def checkpoints(*steps: int, owned: bool = False) -> dict[int, Obj]:
-    owner = {"ownerReferences": [{"kind": "RLRun", "uid": "uid-1"}]} if owned else {}
-    return {
-        step: {
-            "apiVersion": "rlrun.dev/v1alpha1",
-            "kind": "RLCheckpoint",
-            "metadata": {"name": f"step-{step}", "namespace": "team", **owner},
-            "spec": {"step": step, "uri": f"{ROOT}/checkpoints/step-{step:06d}"},
-        }
-        for step in steps
-    }
+    found = {step: checkpoint_object(f"step-{step}", step, f"{ROOT}/checkpoints/step-{step:06d}") for step in steps}
+    for obj in found.values():
+        obj["metadata"]["ownerReferences"] = [{"kind": "RLRun", "uid": "uid-1"}] if owned else []
+    return found
 
 
 def test_run_without_the_finalizer_needs_nothing() -> None:
@@ -127,13 +108,10 @@ def test_files_are_deleted_with_their_objects_and_then_the_finalizer() -> None:
     plan = planned(catalog=ArtifactCatalog(checkpoints=kind, has_references=True))
     assert plan.purge == RunFilesDeletion(ROOT, (f"{ROOT}/checkpoints/step-000002",))
     assert [ref.name for ref in plan.deletes] == ["step-1"]
-    assert [(o["metadata"]["name"], o["metadata"]["ownerReferences"]) for o in plan.artifact_applies] == [
-        ("step-2", [])
-    ]
-    assert plan.remove_finalizer
-    assert plan.requeue_after == RETRY_SECONDS
-    assert plan.status is not None
-    assert plan.status.reason == "DeletingArtifacts"
+    applied = [(o["metadata"]["name"], o["metadata"]["ownerReferences"]) for o in plan.artifact_applies]
+    assert applied == [("step-2", [])]
+    assert (plan.remove_finalizer, plan.requeue_after) == (True, RETRY_SECONDS)
+    assert present(plan.status).reason == "DeletingArtifacts"
 
 
 @pytest.mark.parametrize("with_pod", [True, False])

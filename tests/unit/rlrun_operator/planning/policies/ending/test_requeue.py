@@ -40,8 +40,7 @@ def leaving(world: World, grace: float = 60) -> None:
 @pytest.mark.parametrize(("change", "phase"), [({"stop": True}, "Stopped"), ({"suspend": True}, "Suspended")])
 async def test_last_checkpoint_of_a_pod_that_ends_is_listed(world: World, change: dict[str, Any], phase: str) -> None:
     await world.start()
-    world.change_spec(**change)
-    await world.reconcile()
+    await world.change(**change)
     assert world.status["phase"] == phase
     leaving(world)
     assert await world.reconcile() == world.settings.poll_seconds
@@ -49,19 +48,15 @@ async def test_last_checkpoint_of_a_pod_that_ends_is_listed(world: World, change
     world.artifacts.folders[f"{ROOT}/checkpoints/step-000007"] = manifest(7)
     del world.cluster.objects[("Pod", "team", "reverse-trainer-slow")]
     assert await world.reconcile() is None
-    assert world.status["lastCheckpoint"] == "reverse-step-000007-uid-1"
-    assert world.status["phase"] == phase
+    assert (world.status["lastCheckpoint"], world.status["phase"]) == ("reverse-step-000007-uid-1", phase)
 
 
 async def test_pod_on_a_lost_node_is_waited_for_until_its_grace_period_has_passed_twice(world: World) -> None:
     await world.start()
-    world.change_spec(suspend=True)
-    await world.reconcile()
+    await world.change(suspend=True)
     leaving(world, grace=60)
-    world.clock.advance(119)
-    assert await world.reconcile() == world.settings.poll_seconds
-    world.clock.advance(1)
-    assert await world.reconcile() is None
+    assert await world.reconcile(after=119) == world.settings.poll_seconds
+    assert await world.reconcile(after=1) is None
 
 
 def test_finished_run_is_requeued_during_an_s3_outage() -> None:
@@ -74,11 +69,9 @@ def test_finished_run_is_requeued_during_an_s3_outage() -> None:
 async def test_time_to_live_waits_for_the_last_checkpoint_but_not_long(make_world: Callable[..., World]) -> None:
     world = make_world(ttlSecondsAfterFinished=0)
     await world.start()
-    world.change_spec(stop=True)
-    await world.reconcile()
+    await world.change(stop=True)
     leaving(world, grace=600)
     await world.reconcile()
     assert world.run
-    world.clock.advance(120)
-    await world.reconcile()
+    await world.reconcile(after=120)
     assert world.cluster.find("RLRun", "reverse") is None

@@ -23,6 +23,7 @@ from rlrun_operator.planning.policies.ending.run_endings import (
 
 from tests.support.clocks import START
 from tests.support.cluster_objects import pod, run_object, terminated
+from tests.support.expectations import present
 from tests.support.operator_world import SETTINGS
 from tests.support.run_states import at, run_spec, started
 
@@ -64,8 +65,7 @@ def test_finished_run_says_how_it_ended(phase: Phase, failed: tuple[str, str, st
     status = apply_change(running(), part.status, at(30))
     assert (status.phase, status.reason, status.message) == (phase, "TrainerCrashed", "exit code 1")
     found = conditions(status)
-    assert found["Failed"] == failed
-    assert found["Completed"] == (completed, "TrainerCrashed", "exit code 1")
+    assert (found["Failed"], found["Completed"]) == (failed, (completed, "TrainerCrashed", "exit code 1"))
     assert found["Running"] == ("False", phase.value, why)
     role = ("False", "TrainerCrashed", "exit code 1") if phase is Phase.failed else ("False", "RunFinished", "")
     assert found["TrainerReady"] == role
@@ -108,16 +108,16 @@ def test_finished_run_is_deleted_after_its_time_to_live(
 ) -> None:
     status = running(phase=Phase.completed, completion_time=START)
     pods = (pod("trainer"),) if writing else ()
-    part = plan_finished(observed(pods=pods), status, run_spec(ttlSecondsAfterFinished=10), SETTINGS, at(after))
-    assert part is not None
+    part = present(
+        plan_finished(observed(pods=pods), status, run_spec(ttlSecondsAfterFinished=10), SETTINGS, at(after))
+    )
     assert part.final
     assert (part.requeue_after, part.delete_run) == (requeue, delete)
 
 
 def test_finished_run_without_a_time_to_live_stays() -> None:
     status = running(phase=Phase.completed, completion_time=START)
-    part = plan_finished(observed(child("ReplicaSet", "trainer")), status, run_spec(), SETTINGS, at(1e6))
-    assert part is not None
+    part = present(plan_finished(observed(child("ReplicaSet", "trainer")), status, run_spec(), SETTINGS, at(1e6)))
     assert (part.delete_run, part.requeue_after) == (False, SETTINGS.poll_seconds), "other children follow"
     assert [ref.name for ref in part.deletes] == ["reverse-trainer"]
 
@@ -130,16 +130,16 @@ def test_run_that_trains_is_not_ended(policy: Callable[..., PlanPart | None]) ->
 
 
 def test_stopped_run_ends_and_keeps_its_artifacts() -> None:
-    part = plan_stopped(observed(child("ReplicaSet", "trainer")), running(), run_spec(stop=True), SETTINGS, at(30))
-    assert part is not None
+    part = present(
+        plan_stopped(observed(child("ReplicaSet", "trainer")), running(), run_spec(stop=True), SETTINGS, at(30))
+    )
     assert (part.status.fields["phase"], part.status.fields["reason"]) == (Phase.stopped, "Stopped")
     assert [(ref.kind, ref.name) for ref in part.deletes] == [("ReplicaSet", "reverse-trainer")]
 
 
 def test_suspended_run_has_no_workloads_and_no_active_attempt() -> None:
     observation = observed(child("ReplicaSet", "trainer"), pods=(pod("trainer"),))
-    part = plan_suspended(observation, running(), run_spec(suspend=True), SETTINGS, at(30))
-    assert part is not None
+    part = present(plan_suspended(observation, running(), run_spec(suspend=True), SETTINGS, at(30)))
     status = apply_change(running(), part.status, at(30))
     assert (status.phase, status.reason, status.completion_time) == (Phase.suspended, "Suspended", None)
     assert {kind: found[:2] for kind, found in conditions(status).items() if kind in ("Running", "TrainerReady")} == {
@@ -155,15 +155,13 @@ def test_suspended_run_has_no_workloads_and_no_active_attempt() -> None:
 
 def test_the_orchestrator_of_a_suspended_run_is_deleted_before_what_it_works_with() -> None:
     children = (child("ReplicaSet", "env-0"), child("ReplicaSet", "trainer"), child("Job", "orchestrator"))
-    part = plan_suspended(observed(*children), running(), run_spec(suspend=True), SETTINGS, at(30))
-    assert part is not None
+    part = present(plan_suspended(observed(*children), running(), run_spec(suspend=True), SETTINGS, at(30)))
     assert [ref.name for ref in part.deletes] == ["reverse-orchestrator", "reverse-env-0", "reverse-trainer"]
 
 
 def test_time_of_a_suspended_run_is_not_counted_twice() -> None:
     status = running(attempt_start_time=None, next_restart_time=at(5))
-    part = plan_suspended(observed(), status, run_spec(suspend=True), SETTINGS, at(30))
-    assert part is not None
+    part = present(plan_suspended(observed(), status, run_spec(suspend=True), SETTINGS, at(30)))
     after = apply_change(status, part.status, at(30))
     assert (after.past_active_seconds, after.next_restart_time, part.requeue_after) == (50, None, None)
 
@@ -172,8 +170,7 @@ def ended(*, catalog: ArtifactCatalog = LISTED, after: float = 0, message: str =
     """The status after the orchestrator ended with exit code 0, `after` seconds ago."""
     done = pod("orchestrator", phase="Succeeded", state=terminated(0, message=message))
     observation = observed(child("Job", "orchestrator"), pods=(done,), catalog=catalog)
-    part = plan_outcome(observation, running(**fields), run_spec(maxSteps=10), SETTINGS, at(after))
-    assert part is not None
+    part = present(plan_outcome(observation, running(**fields), run_spec(maxSteps=10), SETTINGS, at(after)))
     assert part.final
     return apply_change(running(**fields), part.status, at(after))
 
@@ -211,8 +208,7 @@ def test_outcome_is_that_of_the_orchestrator_of_this_attempt() -> None:
 
 def test_failed_orchestrator_fails_the_run() -> None:
     failed = [{"type": "Failed", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z", "message": "m"}]
-    part = plan_outcome(observed(child("Job", "orchestrator", failed)), running(), run_spec(), SETTINGS, at(1))
-    assert part is not None
+    part = present(plan_outcome(observed(child("Job", "orchestrator", failed)), running(), run_spec(), SETTINGS, at(1)))
     assert (part.status.fields["phase"], part.status.fields["reason"]) == (Phase.failed, "OrchestratorFailed")
 
 
@@ -229,8 +225,7 @@ WITHOUT_WORK: dict[str, tuple[Callable[..., PlanPart | None], RLRunStatus, dict[
 def planned(end: str, observation: RunObservation) -> tuple[list[str], float | None]:
     """Kinds that are deleted, in order, and the time of the next reconcile."""
     policy, status, spec = WITHOUT_WORK[end]
-    part = policy(observation, status, run_spec(**spec), SETTINGS, at(1))
-    assert part is not None
+    part = present(policy(observation, status, run_spec(**spec), SETTINGS, at(1)))
     return [ref.kind for ref in part.deletes], part.requeue_after
 
 

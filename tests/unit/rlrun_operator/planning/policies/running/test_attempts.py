@@ -20,6 +20,7 @@ from rlrun_operator.planning.policies.running.attempts import (
 
 from tests.support.clocks import START
 from tests.support.cluster_objects import pod, run_object
+from tests.support.expectations import present
 from tests.support.operator_world import SETTINGS, World
 from tests.support.run_states import at, run_spec
 
@@ -31,14 +32,11 @@ async def test_changed_priority_applies_to_the_next_attempt(world: World) -> Non
     world.settings = SETTINGS.model_copy(update={"priority_classes": ["urgent"]})
     await world.start()
     before = {o["metadata"]["name"]: o["metadata"]["resourceVersion"] for o in world.cluster.all("ReplicaSet", "Job")}
-    world.change_spec(priorityClassName="urgent")
-    await world.reconcile(2)
+    await world.change(2, priorityClassName="urgent")
     after = {o["metadata"]["name"]: o["metadata"]["resourceVersion"] for o in world.cluster.all("ReplicaSet", "Job")}
     assert after == before, "nothing that trains is restarted for it"
-    world.change_spec(suspend=True)
-    await world.reconcile()
-    world.change_spec(suspend=False)
-    await world.reconcile(2)
+    await world.change(suspend=True)
+    await world.change(2, suspend=False)
     templates = [o["spec"]["template"]["spec"] for o in world.cluster.all("ReplicaSet", "Job")]
     assert len(templates) == 4
     assert {t["priorityClassName"] for t in templates} == {"urgent"}
@@ -49,9 +47,7 @@ async def test_a_forbidden_priority_reaches_no_pod_that_is_made_again(world: Wor
     world.change_spec(priorityClassName="system-node-critical")
     del world.cluster.objects["ReplicaSet", "team", "reverse-trainer"]
     await world.reconcile(2)
-    trainer = world.cluster.find("ReplicaSet", "reverse-trainer")
-    assert trainer
-    assert "priorityClassName" not in trainer["spec"]["template"]["spec"]
+    assert "priorityClassName" not in world.cluster.held("ReplicaSet", "reverse-trainer")["spec"]["template"]["spec"]
 
 
 def observed() -> RunObservation:
@@ -112,8 +108,7 @@ def test_next_attempt_waits_until_it_is_due() -> None:
         return plan_restart_wait(observed(), status, run_spec(), SETTINGS, at(after))
 
     for after, again in ((30, SETTINGS.poll_seconds), (39.5, 0.5)):
-        part = wait(after)
-        assert part is not None
+        part = present(wait(after))
         assert part.final
         assert part.requeue_after == again
         assert part.status.fields["phase"] is Phase.pending

@@ -15,6 +15,7 @@ from rlrun_operator.planning.policies.running.deadlines import enforce_deadlines
 
 from tests.support.clocks import START
 from tests.support.cluster_objects import run_object
+from tests.support.expectations import present
 from tests.support.operator_world import SETTINGS, World
 from tests.support.run_states import at, run_spec, started
 
@@ -62,8 +63,7 @@ def test_the_stall_deadline_waits_for_the_last_evaluation(step: int, timeout: in
 
 def test_start_deadline_takes_over_the_reason_of_what_blocks() -> None:
     blocking = Problem(reason="ImagePullFailed", message="image x")
-    expired = expired_deadline(started(), run_spec(startDeadlineSeconds=60), at(60), blocking)
-    assert expired
+    expired = present(expired_deadline(started(), run_spec(startDeadlineSeconds=60), at(60), blocking))
     assert expired.reason == "ImagePullFailed"
     assert "image x" in expired.message
 
@@ -71,8 +71,7 @@ def test_start_deadline_takes_over_the_reason_of_what_blocks() -> None:
 async def test_clock_set_back_makes_no_duration_negative(world: World) -> None:
     await world.start()
     world.clock.advance(-7200)
-    world.change_spec(suspend=True)
-    await world.reconcile()
+    await world.change(suspend=True)
     assert world.status["phase"] == "Suspended"
     assert world.status.get("pastActiveSeconds", 0) >= 0
     assert seconds(START, START - timedelta(hours=1)) == 0
@@ -132,8 +131,7 @@ def test_expired_deadline_ends_the_run_without_the_writes_of_earlier_policies() 
         return enforce_deadlines(RunObservation(run_object()), started(), spec, SETTINGS, at(after))
 
     assert enforced(59) is None
-    part = enforced(60)
-    assert part is not None
+    part = present(enforced(60))
     assert part.status.fields["phase"] is Phase.failed
     assert part.discard_writes
     assert part.final

@@ -10,7 +10,6 @@ from rlrun.api.base.patterns import MAX_TEXT, occurs
 from rlrun.api.run import RLRunSpec
 from rlrun.api.run_sections.failure_policy import FailureRule
 from rlrun.api.run_status import ComponentStatus, RLRunStatus
-from rlrun.protocol.orchestrator import RunPhase, RunStatus
 from rlrun.protocol.problem import Problem
 from rlrun.service.gpu_check import GpuFacts, problem
 from rlrun_operator.planning.diagnosis.crash_counter import Crash, CrashCount, count_restarts
@@ -27,21 +26,31 @@ from rlrun_operator.planning.policies.spec.validation import parse_spec
 
 from tests.support.clocks import START
 from tests.support.cluster_objects import pod, run_object, terminated
-from tests.support.fake_kubelet import step_kubelet
+from tests.support.expectations import present
+from tests.support.fake_kubelet import crash_container, step_kubelet
+from tests.support.fake_poller import training
 from tests.support.operator_world import SETTINGS, World
 from tests.support.run_states import run_spec
 
 Obj = dict[str, Any]
 
 
+async def crash_trainer(world: World) -> None:
+    crash_container(world.cluster, "reverse-trainer-0")
+    await world.reconcile()
+
+
 def spec(*rules: Obj, **more: Any) -> RLRunSpec:
-    found = parse_spec(run_object(failurePolicy={"rules": list(rules)}, **more))
-    assert isinstance(found, RLRunSpec), found
-    return found
+    return run_spec(failurePolicy={"rules": list(rules)}, **more)
 
 
 def crash(message: str = "", told: str = "m", role: str = "trainer") -> Crash:
     return Crash(role, role, 1, "Error", Problem(reason="TrainerCrashed", message=told), message)
+
+
+def crashed(times: int = 1) -> CrashCount:
+    """The trainer has crashed so often, now once more."""
+    return CrashCount([ComponentStatus(name="trainer", crashes=times)], 1, [crash()])
 
 
 @pytest.mark.proves("failurePolicy.rules.messagePattern")
@@ -102,8 +111,7 @@ def test_ignored_crashes_do_not_count_toward_max_restarts() -> None:
 @pytest.mark.proves("failurePolicy.rules.action")
 @pytest.mark.parametrize(("action", "counts"), [("RestartRun", True), ("RestartRunIgnoreMax", False)])
 def test_restarts_of_the_run_say_whether_they_count(action: str, counts: bool) -> None:
-    verdict = decide(spec({"action": action}), 0, CrashCount([ComponentStatus(name="trainer")], 1, [crash()]), [])
-    assert verdict
+    verdict = present(decide(spec({"action": action}), 0, crashed(0), []))
     assert (verdict.action, verdict.counts_toward_max) == ("restart", counts)
 
 
@@ -134,40 +142,29 @@ def test_backoff(newest: int, ran: float, expected: int) -> None:
     assert next_backoff(newest, ran) == expected
 
 
-def crash_trainer(world: World, restarts: int = 1) -> None:
-    trainer = world.cluster.find("Pod", "reverse-trainer-0")
-    assert trainer
-    trainer["status"]["containerStatuses"][0] |= {"restartCount": restarts, "lastState": terminated(1, message="bug")}
-    world.cluster.put(trainer)
-
-
 async def test_restarts_of_the_run_wait_longer_and_longer_and_then_end_it(make_world: Callable[..., World]) -> None:
     world = make_world(maxRestarts=2, failurePolicy={"rules": [{"action": "RestartRun"}]})
     await world.start()
     for number, wait in ((1, 10), (2, 20)):
         world.cluster.events.clear()
-        crash_trainer(world)
-        await world.reconcile()
+        await crash_trainer(world)
         assert world.status["runRestarts"] == world.status["runRestartsTowardMax"] == number
         assert world.status["restarts"] == 2 * number, "the container's restart and the run's"
         due = (world.clock.now + timedelta(seconds=wait)).strftime("%Y-%m-%dT%H:%M:%SZ")
-        assert world.status["nextRestartTime"] == due
-        assert world.status["reason"] == "Restarting"
+        assert (world.status["nextRestartTime"], world.status["reason"]) == (due, "Restarting")
         assert due in world.status["message"]
         reasons = [e["reason"] for e in world.cluster.events]
         assert reasons.count("RunRestarting") == 1
         assert "Restarting" not in reasons, "one Event for the run, none for each of its roles"
         # Each reconcile is another operator: nobody begins early, and nobody begins the wait anew.
-        world.clock.advance(wait - 1)
-        assert await world.reconcile() == 1
+        assert await world.reconcile(after=wait - 1) == 1
         assert world.cluster.all("ReplicaSet", "Job", "Pod") == []
         assert world.status["nextRestartTime"] == due
         world.clock.advance(1)
         await world.start()
         assert world.status["attempt"] == number + 1
         assert "nextRestartTime" not in world.status
-    crash_trainer(world)
-    await world.reconcile()
+    await crash_trainer(world)
     assert world.status["phase"] == "Failed"
     assert "2 restarts of the run (`spec.maxRestarts` 2)" in world.condition("Failed")["message"]
 
@@ -176,12 +173,10 @@ async def test_suspending_costs_none_of_the_restarts(make_world: Callable[..., W
     world = make_world(maxRestarts=1, failurePolicy={"rules": [{"action": "RestartRun"}]})
     await world.start()
     for _ in range(3):
-        world.change_spec(suspend=True)
-        await world.reconcile()
+        await world.change(suspend=True)
         world.change_spec(suspend=False)
         await world.start()
-    crash_trainer(world)
-    await world.reconcile()
+    await crash_trainer(world)
     assert world.status["reason"] == "Restarting"
 
 
@@ -190,10 +185,8 @@ async def test_a_run_that_waits_to_restart_can_be_suspended_and_goes_on_at_once(
 ) -> None:
     world = make_world(failurePolicy={"rules": [{"action": "RestartRun"}]})
     await world.start()
-    crash_trainer(world)
-    await world.reconcile()
-    world.change_spec(suspend=True)
-    await world.reconcile()
+    await crash_trainer(world)
+    await world.change(suspend=True)
     assert world.status["phase"] == "Suspended"
     world.change_spec(suspend=False)
     await world.start()
@@ -205,34 +198,25 @@ async def test_an_attempt_that_ran_long_makes_the_next_wait_short(make_world: Ca
     await world.start()
     waits = []
     for ran in (1, 1, 601):
-        world.poller.answer = RunStatus(phase=RunPhase.running, step=1, max_steps=10, started_at=START)
-        await world.reconcile()
+        await world.hear(training(1))
         world.clock.advance(ran)
-        crash_trainer(world)
-        await world.reconcile()
+        await crash_trainer(world)
         waits.append(world.status["restartBackoffSeconds"])
         world.clock.advance(waits[-1])
         await world.start()
     assert waits == [10, 20, 10]
-    assert world.status["runRestarts"] == 3
-    assert world.status.get("runRestartsTowardMax", 0) == 0
+    assert (world.status["runRestarts"], world.status.get("runRestartsTowardMax", 0)) == (3, 0)
 
 
 async def test_pods_left_by_a_crash_of_the_operator_go_during_the_wait(make_world: Callable[..., World]) -> None:
     world = make_world(failurePolicy={"rules": [{"action": "RestartRun"}]})
     await world.start()
-    kept = world.cluster.find("ReplicaSet", "reverse-inference")
-    assert kept
-    crash_trainer(world)
-    await world.reconcile()
+    kept = world.cluster.held("ReplicaSet", "reverse-inference")
+    await crash_trainer(world)
     world.cluster.put(kept)
     step_kubelet(world.cluster)
     await world.reconcile()
     assert world.cluster.all("ReplicaSet", "Pod") == []
-
-
-def trainer_crash(role: str = "trainer", code: int = 1, reason: str = "Error") -> Crash:
-    return Crash(role, role, code, reason, Problem(reason="TrainerCrashed", message="m"))
 
 
 @pytest.mark.proves(
@@ -263,20 +247,11 @@ def trainer_crash(role: str = "trainer", code: int = 1, reason: str = "Error") -
     ],
 )
 def test_failure_policy(rules: list[Obj], crashes: int, run_restarts: int, expected: str | None) -> None:
-    counted = CrashCount([ComponentStatus(name="trainer", crashes=crashes)], 1, [trainer_crash()])
-    verdict = decide(run_spec(failurePolicy={"rules": rules}), run_restarts, counted, [])
+    verdict = decide(spec(*rules), run_restarts, crashed(crashes), [])
     assert (verdict.action if verdict else None) == expected
 
 
 @pytest.mark.proves("maxRestarts")
-def test_max_restarts_zero_fails_at_the_first_crash() -> None:
-    counted = CrashCount([ComponentStatus(name="trainer", crashes=1)], 1, [trainer_crash()])
-    verdict = decide(run_spec(maxRestarts=0), 0, counted, [])
-    assert verdict
-    assert verdict.problem.reason == "TrainerCrashed"
-    assert "`spec.maxRestarts` 0" in verdict.problem.message
-
-
 @pytest.mark.parametrize(
     ("most", "rules", "crashes", "run_restarts", "message"),
     [
@@ -289,10 +264,8 @@ def test_max_restarts_zero_fails_at_the_first_crash() -> None:
 def test_exhausted_restarts_are_told_with_their_number(
     most: int, rules: list[Obj], crashes: int, run_restarts: int, message: str
 ) -> None:
-    counted = CrashCount([ComponentStatus(name="trainer", crashes=crashes)], 1, [trainer_crash()])
-    verdict = decide(run_spec(maxRestarts=most, failurePolicy={"rules": rules}), run_restarts, counted, [])
-    assert verdict
-    assert (verdict.action, verdict.problem.message) == ("fail", message)
+    verdict = present(decide(spec(*rules, maxRestarts=most), run_restarts, crashed(crashes), []))
+    assert (verdict.action, verdict.problem) == ("fail", Problem(reason="TrainerCrashed", message=message))
 
 
 def test_crash_that_ends_nothing_is_counted_and_its_log_is_kept() -> None:
@@ -319,13 +292,11 @@ async def test_a_missing_gpu_fails_the_run_at_its_first_start(make_world: Callab
     world = make_world()
     await world.reconcile(2)
     step_kubelet(world.cluster)
-    trainer = world.cluster.find("Pod", "reverse-trainer-0")
-    assert trainer
+    trainer = world.cluster.held("Pod", "reverse-trainer-0")
     [status] = trainer["status"]["containerStatuses"]
     status |= {"ready": False, "restartCount": 1, "lastState": terminated(code, message=NO_GPU)}
     trainer["status"]["conditions"] = []
-    world.cluster.put(trainer)
-    await world.reconcile()
+    await world.put(trainer)
     assert (world.status["phase"], world.status["reason"]) == ("Failed", "DeviceMissing")
 
 
@@ -359,6 +330,5 @@ def test_a_gpu_that_was_lost_restarts_a_run_that_has_trained() -> None:
     ]
     assert [found and found.action for found in told] == ["fail", "restart", "restart", "fail"]
     other = pod_problems([pod("trainer", state=terminated(64, message="no such flag"))])
-    found = decide(spec(), 0, none, other, has_trained=True)
-    assert found is not None
+    found = present(decide(spec(), 0, none, other, has_trained=True))
     assert found.action == "fail"

@@ -10,9 +10,11 @@ from rlrun.protocol.orchestrator import RunPhase, RunStatus
 from rlrun_operator.planning.policies.running.lost_pods import lost_at
 
 from tests.support.cluster_objects import pod, run_object
+from tests.support.expectations import present
 from tests.support.fake_cluster import KUBELET, TRACKING
 from tests.support.fake_kubelet import step_kubelet
 from tests.support.operator_world import World
+from tests.unit.rlrun_operator.planning.policies.running.conftest import pods_of
 
 NODE = "gpu-7"
 GRACE = 60.0
@@ -52,10 +54,6 @@ def test_only_a_pod_whose_node_does_not_report_is_lost(conditions: list[Obj], no
     assert lost_at(leaving, nodes) is None, "it may come back with its node"
 
 
-def pods_of(world: World, role: str) -> list[Obj]:
-    return [p for p in world.cluster.all("Pod") if p["metadata"]["labels"]["rlrun.dev/role"] == role]
-
-
 def go_silent(world: World, *roles: str) -> None:
     """The controller of nodes marks the pods of a node that does not report."""
     for role in roles:
@@ -75,11 +73,15 @@ def evict(world: World, *roles: str) -> None:
             world.cluster.request_deletion(held, world.clock() + timedelta(seconds=GRACE))
 
 
+def lose(world: World, *roles: str) -> None:
+    go_silent(world, *roles)
+    evict(world, *roles)
+
+
 def taint(world: World, key: str) -> None:
     """A NoExecute taint evicts pods whose containers are not ready, from a node that says it is."""
     roles = ("orchestrator", "trainer", "inference", "environment")
-    go_silent(world, *roles)
-    evict(world, *roles)
+    lose(world, *roles)
     for held in world.cluster.all("Pod"):
         held["status"]["conditions"] = [UNREADY, CONTAINERS_UNREADY, EVICTED]
         world.cluster.put(held)
@@ -99,17 +101,6 @@ def message_of(world: World, kind: str) -> Any:
     return condition["status"], condition["reason"], condition.get("message", "")
 
 
-@pytest.fixture
-async def running(world: World) -> World:
-    """A run that has trained three steps."""
-    world.cluster.time = world.clock
-    await world.start()
-    world.poller.answer = RunStatus(phase=RunPhase.running, step=3, max_steps=10)
-    await world.reconcile()
-    world.clock.advance(300)
-    return world
-
-
 async def test_the_condition_names_the_node_with_the_first_reconcile_after_its_mark(running: World) -> None:
     go_silent(running, "orchestrator", "trainer")
     await running.reconcile()
@@ -127,8 +118,7 @@ async def test_a_node_that_comes_back_leaves_no_trace(running: World) -> None:
     for held in pods_of(running, "orchestrator"):
         held["status"]["conditions"] = [READY, CONTAINERS_READY]
         running.cluster.put(held)
-    running.poller.answer = RunStatus(phase=RunPhase.running, step=4, max_steps=10)
-    await running.reconcile()
+    await running.hear(RunStatus(phase=RunPhase.running, step=4, max_steps=10))
     assert message_of(running, "OrchestratorReady")[0] == "True"
     assert len(pods_of(running, "orchestrator")) == 1
 
@@ -136,8 +126,7 @@ async def test_a_node_that_comes_back_leaves_no_trace(running: World) -> None:
 async def test_the_kubelet_of_a_healthy_node_ends_the_pods_that_a_taint_evicts(running: World) -> None:
     taint(running, "example.com/upgrade")
     held, job = running.cluster.all("Pod"), running.cluster.find("Job", JOB)
-    running.clock.advance(GRACE + 600)
-    await running.reconcile(2)
+    await running.reconcile(2, after=GRACE + 600)
     uids = [pod["metadata"]["uid"] for pod in running.cluster.all("Pod")]
     assert [pod["metadata"]["uid"] for pod in held if pod["metadata"]["uid"] not in uids] == [], "GPUs are in use"
     assert running.cluster.find("Job", JOB) == job
@@ -147,16 +136,14 @@ async def test_the_kubelet_of_a_healthy_node_ends_the_pods_that_a_taint_evicts(r
 @pytest.mark.parametrize("key", ["not-ready", "unreachable", "out-of-service"])
 async def test_pods_that_were_not_ready_on_a_lost_node_are_deleted(running: World, key: str) -> None:
     taint(running, f"node.kubernetes.io/{key}")
-    running.clock.advance(GRACE + 30)
-    await running.reconcile()
+    await running.reconcile(after=GRACE + 30)
     assert running.cluster.all("Pod") == []
 
 
 async def test_the_pods_of_a_node_that_may_not_be_read_are_kept(running: World) -> None:
     taint(running, "node.kubernetes.io/unreachable")
     running.cluster.answers[f"get Node {NODE}"] = [ApiError(403, "Forbidden", "no rights")]
-    running.clock.advance(GRACE + 30)
-    await running.reconcile()
+    await running.reconcile(after=GRACE + 30)
     assert len(running.cluster.all("Pod")) >= 4
 
 
@@ -166,31 +153,22 @@ async def test_a_readiness_gate_that_is_false_is_no_silent_node(running: World, 
     held["spec"] |= {"nodeName": NODE, "readinessGates": [{"conditionType": "example.com/registered"}]}
     unready = UNREADY | ({"reason": "ReadinessGatesNotReady"} if gate == "False" else {})
     held["status"]["conditions"] = [unready, CONTAINERS_READY, {"type": "example.com/registered", "status": gate}]
-    running.cluster.put(held)
-    await running.reconcile()
+    await running.put(held)
     assert (message_of(running, "TrainerReady")[1] == "NodeUnreachable") is is_silent
 
 
 async def test_another_orchestrator_follows_30_s_after_the_grace_period(running: World) -> None:
-    go_silent(running, "orchestrator")
-    evict(running, "orchestrator")
+    lose(running, "orchestrator")
     (lost,) = pods_of(running, "orchestrator")
-    job = running.cluster.find("Job", JOB)
-    assert job is not None
-    running.clock.advance(GRACE + 29)
-    pause = await running.reconcile()
+    job = running.cluster.held("Job", JOB)
+    pause = await running.reconcile(after=GRACE + 29)
     assert pods_of(running, "orchestrator") == [lost], "its kubelet may still report its end"
-    assert pause is not None
-    assert pause <= 1.0, "the operator returns in time, without an event"
-    running.clock.advance(1)
-    await running.reconcile(2)
+    assert present(pause) <= 1.0, "the operator returns in time, without an event"
+    await running.reconcile(2, after=1)
     assert pods_of(running, "orchestrator") == []
-    created = running.cluster.find("Job", JOB)
-    assert created is not None
-    assert created["metadata"]["uid"] != job["metadata"]["uid"]
+    assert running.cluster.held("Job", JOB)["metadata"]["uid"] != job["metadata"]["uid"]
     step_kubelet(running.cluster)
-    running.poller.answer = RunStatus(phase=RunPhase.running, step=3, max_steps=10)
-    await running.reconcile()
+    await running.hear(RunStatus(phase=RunPhase.running, step=3, max_steps=10))
     assert running.status["progress"]["step"] == 3
     assert (running.status["attempt"], running.status["phase"]) == (1, "Running")
     assert message_of(running, "OrchestratorReady")[0] == "True"
@@ -203,10 +181,8 @@ async def test_another_orchestrator_follows_30_s_after_the_grace_period(running:
 async def test_lost_pods_of_other_roles_leave_their_services(running: World) -> None:
     """Their ReplicaSets have replaced them; Services that publish unready pods would lead to both."""
     roles = ("trainer", "inference", "environment")
-    go_silent(running, *roles)
-    evict(running, *roles)
-    running.clock.advance(GRACE + 30)
-    await running.reconcile()
+    lose(running, *roles)
+    await running.reconcile(after=GRACE + 30)
     assert [p for role in roles for p in pods_of(running, role)] == []
     assert running.cluster.find("Job", JOB) is not None
     assert len(pods_of(running, "orchestrator")) == 1
@@ -214,25 +190,21 @@ async def test_lost_pods_of_other_roles_leave_their_services(running: World) -> 
 
 
 async def test_the_replacement_of_a_lost_pod_is_what_the_condition_shows(running: World) -> None:
-    go_silent(running, "trainer")
-    evict(running, "trainer")
+    lose(running, "trainer")
     (lost,) = pods_of(running, "trainer")
     other = {**lost, "metadata": {**lost["metadata"], "name": "reverse-trainer-1", "uid": "next", "finalizers": []}}
     del other["metadata"]["deletionTimestamp"]
     running.cluster.put({**other, "status": {**lost["status"], "conditions": [READY, CONTAINERS_READY]}})
-    running.poller.answer = RunStatus(phase=RunPhase.running, step=3, max_steps=10)
-    await running.reconcile()
+    await running.hear(RunStatus(phase=RunPhase.running, step=3, max_steps=10))
     assert message_of(running, "TrainerReady")[0] == "True"
 
 
 async def test_the_next_attempt_does_not_wait_for_a_lost_pod(running: World) -> None:
-    go_silent(running, "orchestrator", "trainer")
-    evict(running, "orchestrator", "trainer")
+    lose(running, "orchestrator", "trainer")
     run = running.run
     run["status"] |= {"attempt": 2}
     running.cluster.put(run)
-    running.clock.advance(GRACE + 30)
-    await running.reconcile(4)
+    await running.reconcile(4, after=GRACE + 30)
     assert running.cluster.find("Job", "reverse-orchestrator-a2") is not None
 
 
@@ -245,8 +217,7 @@ async def test_a_run_made_again_under_its_name_does_not_wait_for_a_lost_pod(runn
     await running.reconcile()
     assert len(pods_of(running, role)) == 1
     assert running.status["reason"] == "WaitingForPreviousPods"
-    running.clock.advance(GRACE + 30)
-    await running.reconcile(2)
+    await running.reconcile(2, after=GRACE + 30)
     assert pods_of(running, role) == []
     assert running.cluster.find("Job", JOB) is not None
     (event,) = [e for e in running.cluster.events if e["reason"] == "LostPodDeleted"]
@@ -258,8 +229,7 @@ async def test_a_lost_pod_of_an_earlier_run_leaves_the_orchestrator_alone(runnin
     lost = pod("orchestrator", run_uid="uid-0")
     name, lost["metadata"]["labels"]["app.kubernetes.io/managed-by"] = lost["metadata"]["name"], "rlrun-operator"
     running.cluster.put(lost)
-    go_silent(running, "orchestrator")
-    evict(running, "orchestrator")
+    lose(running, "orchestrator")
     for held in pods_of(running, "orchestrator"):
         if held["metadata"]["name"] == name:
             held["metadata"]["finalizers"] = [KUBELET]
@@ -268,21 +238,17 @@ async def test_a_lost_pod_of_an_earlier_run_leaves_the_orchestrator_alone(runnin
             del held["metadata"]["deletionTimestamp"]
         running.cluster.put(held)
     job = running.cluster.find("Job", JOB)
-    running.clock.advance(GRACE + 30)
-    await running.reconcile()
+    await running.reconcile(after=GRACE + 30)
     assert running.cluster.find("Pod", name) is None
     assert running.cluster.find("Job", JOB) == job
 
 
 async def test_an_orchestrator_of_an_older_version_is_replaced_with_its_attempt(running: World) -> None:
-    job = running.cluster.find("Job", JOB)
-    assert job is not None
+    job = running.cluster.held("Job", JOB)
     job["metadata"]["annotations"]["rlrun.dev/desired"] = "another"
     running.cluster.put(job)
-    go_silent(running, "orchestrator")
-    evict(running, "orchestrator")
-    running.clock.advance(GRACE + 30)
-    await running.reconcile()
+    lose(running, "orchestrator")
+    await running.reconcile(after=GRACE + 30)
     assert (running.status["reason"], running.status["phase"]) == ("Restarting", "Pending")
     assert NODE in running.status["message"]
     assert running.status.get("runRestartsTowardMax", 0) == 0

@@ -5,13 +5,13 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from rlrun.protocol.orchestrator import RunPhase, RunStatus
 from rlrun_operator.planning.plan.observation import RunKey
 
 from tests.support.cluster_objects import terminated
 from tests.support.fake_cluster import Crash
 from tests.support.fake_kubelet import step_kubelet
 from tests.support.operator_world import World
+from tests.unit.rlrun_operator.planning.policies.running.conftest import orchestrator_of
 
 Obj = dict[str, Any]
 
@@ -19,13 +19,8 @@ JOB = "reverse-orchestrator-a1"
 
 
 def job_of(world: World) -> Obj:
-    found = world.cluster.find("Job", JOB)
-    assert found is not None
+    found = world.cluster.held("Job", JOB)
     return found
-
-
-def orchestrator_of(world: World) -> Obj:
-    return next(p for p in world.cluster.all("Pod") if p["metadata"]["labels"]["rlrun.dev/role"] == "orchestrator")
 
 
 def end(pod: Obj, at: str, code: int = 1) -> None:
@@ -46,24 +41,12 @@ async def is_replaced(world: World) -> bool:
     return bool(job_of(world)["metadata"]["uid"] != before)
 
 
-@pytest.fixture
-async def running(world: World) -> World:
-    """A run that has trained for five minutes."""
-    world.cluster.time = world.clock
-    await world.start()
-    world.poller.answer = RunStatus(phase=RunPhase.running, step=3, max_steps=10)
-    await world.reconcile()
-    world.clock.advance(300)
-    return world
-
-
 async def test_a_deleted_pod_gets_a_new_job(running: World) -> None:
     running.cluster.request_deletion(orchestrator_of(running))
     assert await is_replaced(running)
     step_kubelet(running.cluster)
     await running.reconcile(2)
-    assert running.status["restarts"] == 1
-    assert running.status["attempt"] == 1
+    assert (running.status["restarts"], running.status["attempt"]) == (1, 1)
     assert "OrchestratorReplaced" in [event["reason"] for event in running.cluster.events]
 
 

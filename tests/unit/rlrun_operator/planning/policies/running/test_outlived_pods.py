@@ -2,26 +2,24 @@
 
 import pytest
 from rlrun.kube.objects import Obj
-from rlrun.protocol.orchestrator import RunPhase, RunStatus
 
 from tests.support.cluster_objects import inject, terminated
 from tests.support.fake_kubelet import step_kubelet
 from tests.support.operator_world import World
-
-
-def orchestrator_of(world: World) -> Obj:
-    return next(p for p in world.cluster.all("Pod") if p["metadata"]["labels"]["rlrun.dev/role"] == "orchestrator")
+from tests.unit.rlrun_operator.planning.policies.running.conftest import orchestrator_of
 
 
 @pytest.fixture
 async def meshed(world: World) -> World:
     """A run that trains, with a proxy in the orchestrator's pod."""
     world.cluster.time = world.clock
-    await world.start()
-    world.poller.answer = RunStatus(phase=RunPhase.running, step=3, max_steps=10)
-    world.cluster.put(inject(orchestrator_of(world)))
-    await world.reconcile()
+    await world.train()
+    await world.put(inject(orchestrator_of(world)))
     return world
+
+
+def crashes(world: World) -> int:
+    return next(int(c["crashes"]) for c in world.status["components"] if c["name"] == "orchestrator")
 
 
 def end(world: World, code: int, message: str = "") -> Obj:
@@ -37,22 +35,19 @@ async def test_a_crashed_orchestrator_is_counted_and_replaced(meshed: World) -> 
     old = end(meshed, 1)
     await meshed.reconcile()
     assert meshed.cluster.find("Pod", old["metadata"]["name"]) is None
-    component = next(c for c in meshed.status["components"] if c["name"] == "orchestrator")
-    assert component["crashes"] == 1
-    assert meshed.status["phase"] == "Running"
+    assert (crashes(meshed), meshed.status["phase"]) == (1, "Running")
     assert "OutlivedPodDeleted" in [e["reason"] for e in meshed.cluster.events]
     await meshed.reconcile()
     step_kubelet(meshed.cluster)
     await meshed.reconcile()
-    assert next(c for c in meshed.status["components"] if c["name"] == "orchestrator")["crashes"] == 1
+    assert crashes(meshed) == 1
     assert orchestrator_of(meshed)["metadata"]["uid"] != old["metadata"]["uid"]
 
 
 @pytest.mark.parametrize(("code", "phase"), [(0, "Completed"), (64, "Failed")])
 async def test_an_end_with_a_final_status_ends_the_run_and_its_pods(meshed: World, code: int, phase: str) -> None:
     end(meshed, code, '{"reason": "WandbKeyMissing", "message": "m"}' if code else "")
-    await meshed.reconcile(2)
-    assert meshed.status["phase"] == phase
+    assert await meshed.phase(2) == phase
     assert meshed.cluster.all("Job") == [], "the Job would keep the proxy's pod"
 
 
@@ -61,5 +56,4 @@ async def test_a_proxy_that_restarts_does_not_fail_the_run(meshed: World) -> Non
     found["status"]["containerStatuses"][1] |= {"restartCount": 9, "lastState": terminated(1)}
     meshed.cluster.put(found)
     await meshed.reconcile(2)
-    assert meshed.status["phase"] == "Running"
-    assert meshed.status.get("restarts", 0) == 0
+    assert (meshed.status["phase"], meshed.status.get("restarts", 0)) == ("Running", 0)

@@ -16,6 +16,7 @@ from rlrun_operator.planning.policies.running.quiet_runs import QUIET_SECONDS, s
 
 from tests.support.clocks import START
 from tests.support.cluster_objects import run_object
+from tests.support.fake_poller import training
 from tests.support.operator_world import SETTINGS, World
 from tests.support.run_states import at, run_spec, started
 
@@ -149,13 +150,11 @@ def test_an_upload_that_is_due_is_looked_for(
 async def test_a_quiet_run_is_looked_at_once_a_minute_and_each_change_counts(world: World) -> None:
     await world.start()
     world.poller.watches = True
-    world.poller.answer = RunStatus(phase=RunPhase.running, step=3, max_steps=10, started_at=START)
-    await world.reconcile()
+    await world.hear(training())
     assert await world.reconcile() == QUIET
     writes = world.cluster.writes
     assert await world.reconcile() == QUIET
     assert world.cluster.writes == writes
-    world.poller.answer = None
-    assert await world.reconcile() == QUIET
+    assert await world.hear(None) == QUIET
     world.poller.watches = False
     assert await world.reconcile() == SOON

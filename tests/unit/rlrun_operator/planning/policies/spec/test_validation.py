@@ -5,34 +5,23 @@ from typing import Any
 
 import pytest
 from rlrun.protocol.problem import Problem
-from rlrun_operator.config.settings import EgressSettings, SecretRef, ServerCertificate
+from rlrun_operator.config.settings import EgressSettings, OperatorSettings, SecretRef, ServerCertificate
 from rlrun_operator.planning.plan.observation import RunObservation
 from rlrun_operator.planning.policies.spec import validation
 from rlrun_operator.planning.policies.spec.validation import MAX_KEPT, parse_spec, resolve_references
 from rlrun_operator.resources.access.observed_secret import ObservedSecret
 
-from tests.support.cluster_objects import hub_secret, model_object, run_object
+from tests.support.cluster_objects import checkpoint_object, hub_secret, model_object, run_object
+from tests.support.expectations import lacks, present
 from tests.support.operator_world import SETTINGS
 from tests.support.run_states import run_spec
 
 Obj = dict[str, Any]
 
 
-def checkpoint_object(**more: Any) -> Obj:
-    return {
-        "apiVersion": "rlrun.dev/v1alpha1",
-        "kind": "RLCheckpoint",
-        "metadata": {"name": "old", "namespace": "team"},
-        "spec": {
-            "runName": "old-run",
-            "runUid": "u",
-            "model": "tiny/model",
-            "step": 5,
-            "uri": "s3://rlrun/team/u/checkpoints/step-000005",
-            **more.pop("spec", {}),
-        },
-        "status": {"phase": "Ready", **more},
-    }
+def old_checkpoint(phase: str = "Ready", **spec: Any) -> Obj:
+    found = checkpoint_object("old", 5, "s3://rlrun/team/u/checkpoints/step-000005", uid="u", phase=phase)
+    return {**found, "spec": {**found["spec"], **spec}}
 
 
 OF_OPERATOR = {"app.kubernetes.io/managed-by": "rlrun-operator"}
@@ -55,7 +44,7 @@ SIGNING = {"egress_key": b"k" * 32}
 
 
 def shared_checkpoint() -> Obj:
-    return checkpoint_object(spec={"sharedWith": ["team"], "uri": "s3://rlrun/other/u/checkpoints/step-000005"})
+    return old_checkpoint(sharedWith=["team"], uri="s3://rlrun/other/u/checkpoints/step-000005")
 
 
 def teacher(url: str) -> Obj:
@@ -80,6 +69,9 @@ def arguments(field: str, size: int, character: str = "x") -> Obj:
     return {"env": [{"id": "me/first"}, {"id": "me/second", field: {"rows": character * ((size - empty) // each)}}]}
 
 
+OLD = {"checkpointId": "old"}
+ALL_WEIGHTS = {"lora": {"enabled": False}}
+LISTS_TARGETS = {"models": (model_object(lora={"targetModules": ["q_proj", "v_proj"]}),)}
 VALIDATIONS: list[tuple[str, Obj, Obj, str | None]] = [
     ("all is there", {}, {}, None),
     ("no models at all", {}, {"models": ()}, "ModelNotFound"),
@@ -95,33 +87,18 @@ VALIDATIONS: list[tuple[str, Obj, Obj, str | None]] = [
         "InvalidSpec",
     ),
     ("several nodes", {}, {"models": (model_object(trainer={"gpus": 8, "nodes": 2}),)}, None),
-    ("all weights", {"lora": {"enabled": False}}, {}, "FullFineTuningNotAllowed"),
-    (
-        "all weights, allowed",
-        {"lora": {"enabled": False}},
-        {"models": (model_object(trainer={"fullFineTuning": True}),)},
-        None,
-    ),
+    ("all weights", ALL_WEIGHTS, {}, "FullFineTuningNotAllowed"),
+    ("all weights, allowed", ALL_WEIGHTS, {"models": (model_object(trainer={"fullFineTuning": True}),)}, None),
     ("rank above the engine's", {"lora": {"rank": 17}}, {}, "LoraRankTooHigh"),
     ("rank of the engine", {"lora": {"rank": 16}}, {}, None),
-    (
-        "unknown targets",
-        {"lora": {"targetModules": ["q_proj", "lm_head"]}},
-        {"models": (model_object(lora={"targetModules": ["q_proj", "v_proj"]}),)},
-        "LoraTargetsUnknown",
-    ),
+    ("unknown targets", {"lora": {"targetModules": ["q_proj", "lm_head"]}}, LISTS_TARGETS, "LoraTargetsUnknown"),
     (
         "all targets of a model that lists some",
         {"lora": {"targetModules": ["all-linear"]}},
-        {"models": (model_object(lora={"targetModules": ["q_proj", "v_proj"]}),)},
+        LISTS_TARGETS,
         "LoraTargetsUnknown",
     ),
-    (
-        "some of the targets",
-        {"lora": {"targetModules": ["q_proj"]}},
-        {"models": (model_object(lora={"targetModules": ["q_proj", "v_proj"]}),)},
-        None,
-    ),
+    ("some of the targets", {"lora": {"targetModules": ["q_proj"]}}, LISTS_TARGETS, None),
     (
         "any target",
         {"lora": {"targetModules": ["lm_head"]}},
@@ -130,55 +107,31 @@ VALIDATIONS: list[tuple[str, Obj, Obj, str | None]] = [
     ),
     ("any target of the default", {"lora": {"targetModules": ["q_proj"]}}, {}, None),
     ("broken model", {}, {"models": (model_object(seqLen="long"),)}, "ModelInvalid"),
-    ("no checkpoint", {"checkpointId": "old"}, {}, "CheckpointNotFound"),
-    ("checkpoint", {"checkpointId": "old"}, {"warm_start": checkpoint_object()}, None),
-    (
-        "uploading",
-        {"checkpointId": "old"},
-        {"warm_start": checkpoint_object(phase="Uploading")},
-        "CheckpointNotReady",
-    ),
-    (
-        "other model",
-        {"checkpointId": "old"},
-        {"warm_start": checkpoint_object(spec={"model": "x/y"})},
-        "CheckpointModelMismatch",
-    ),
-    ("not shared", {"checkpointId": "other/old"}, {"warm_start": checkpoint_object()}, "CheckpointNotFound"),
-    (
-        "shared",
-        {"checkpointId": "other/old"},
-        {"warm_start": {**shared_checkpoint(), "metadata": OTHER}},
-        None,
-    ),
-    (
-        "not shared, by its id",
-        {"checkpointId": "cp_other.old"},
-        {"warm_start": checkpoint_object()},
-        "CheckpointNotFound",
-    ),
-    ("by its id", {"checkpointId": "cp_team.old"}, {"warm_start": checkpoint_object()}, None),
+    ("no checkpoint", OLD, {}, "CheckpointNotFound"),
+    ("checkpoint", OLD, {"warm_start": old_checkpoint()}, None),
+    ("uploading", OLD, {"warm_start": old_checkpoint(phase="Uploading")}, "CheckpointNotReady"),
+    ("other model", OLD, {"warm_start": old_checkpoint(model="x/y")}, "CheckpointModelMismatch"),
+    ("not shared", {"checkpointId": "other/old"}, {"warm_start": old_checkpoint()}, "CheckpointNotFound"),
+    ("shared", {"checkpointId": "other/old"}, {"warm_start": {**shared_checkpoint(), "metadata": OTHER}}, None),
+    ("not shared, by its id", {"checkpointId": "cp_other.old"}, {"warm_start": old_checkpoint()}, "CheckpointNotFound"),
+    ("by its id", {"checkpointId": "cp_team.old"}, {"warm_start": old_checkpoint()}, None),
     ("unknown id", {"checkpointId": "cp_abc123"}, {}, "CheckpointNotFound"),
     (
         "URI of another namespace",
-        {"checkpointId": "old"},
-        {"warm_start": checkpoint_object(spec={"uri": "s3://rlrun/other/u/checkpoints/step-000005"})},
+        OLD,
+        {"warm_start": old_checkpoint(uri="s3://rlrun/other/u/checkpoints/step-000005")},
         "ArtifactNotOwned",
     ),
     (
         "run uid that leads into another namespace",
-        {"checkpointId": "old"},
-        {
-            "warm_start": checkpoint_object(
-                spec={"runUid": "../other/u", "uri": "s3://rlrun/team/../other/u/checkpoints/step-000005"}
-            )
-        },
+        OLD,
+        {"warm_start": old_checkpoint(runUid="../other/u", uri="s3://rlrun/team/../other/u/checkpoints/step-000005")},
         "ArtifactNotOwned",
     ),
     (
         "shared by another namespace with a URI of a third",
         {"checkpointId": "other/old"},
-        {"warm_start": {**checkpoint_object(spec={"sharedWith": ["team"]}), "metadata": OTHER}},
+        {"warm_start": {**old_checkpoint(sharedWith=["team"]), "metadata": OTHER}},
         "ArtifactNotOwned",
     ),
     ("secrets", secrets("judge"), {}, "SecretsMissing"),
@@ -228,83 +181,65 @@ VALIDATIONS: list[tuple[str, Obj, Obj, str | None]] = [
 ]
 
 
+def judge(run: Obj, settings: OperatorSettings = SETTINGS, namespace: str = "team", **seen: Any) -> Problem | None:
+    """The problem of a run with these fields, and of what was seen of its references."""
+    obj = run_object(namespace=namespace, **run)
+    observation = RunObservation(**{"run": obj, "models": (model_object(),), **seen})
+    found = resolve_references(run_spec(**run), observation, settings)
+    return found if isinstance(found, Problem) else None
+
+
+def reason_of(problem: Problem | None) -> str | None:
+    return problem and problem.reason
+
+
 @pytest.mark.proves("model", "checkpointId", "lora.enabled", "lora.rank", "lora.targetModules", "sampling.maxTokens")
 @pytest.mark.parametrize(("what", "run", "seen", "reason"), VALIDATIONS, ids=[v[0] for v in VALIDATIONS])
 def test_validation(what: str, run: Obj, seen: Obj, reason: str | None) -> None:
-    obj = run_object(**run)
-    observation = RunObservation(**{"run": obj, "models": (model_object(),), **seen})
-    found = resolve_references(run_spec(**run), observation, SETTINGS_WITH_RULES)
-    assert (found.reason if isinstance(found, Problem) else None) == reason
-    if isinstance(found, Problem) and what != "S3":
+    found = judge(run, SETTINGS_WITH_RULES, **seen)
+    assert reason_of(found) == reason
+    if found and what != "S3":
         assert len(found.message) > 40, "the message has to say what to do"
 
 
-@pytest.mark.parametrize(
-    "hidden", [checkpoint_object(), checkpoint_object(phase="Uploading"), checkpoint_object(spec={"step": "odd"})]
-)
+@pytest.mark.parametrize("hidden", [old_checkpoint(), old_checkpoint(phase="Uploading"), old_checkpoint(step="odd")])
 def test_a_checkpoint_that_is_not_shared_looks_as_if_it_did_not_exist(hidden: Obj) -> None:
-    spec = {"checkpointId": "other/old"}
-    missing, found = (
-        resolve_references(
-            run_spec(**spec),
-            RunObservation(run=run_object(**spec), models=(model_object(),), warm_start=warm_start),
-            SETTINGS,
-        )
-        for warm_start in (None, hidden)
-    )
-    assert isinstance(found, Problem)
-    assert found == missing
+    missing, found = (judge({"checkpointId": "other/old"}, warm_start=warm_start) for warm_start in (None, hidden))
+    assert found == present(missing)
 
 
 @pytest.mark.parametrize("namespace", ["environments", "models"])
 def test_namespace_with_the_name_of_a_shared_folder_is_refused(namespace: str) -> None:
     """Its runs would write what others take for a package or a base model."""
-    run = run_object(namespace=namespace)
-    found = resolve_references(run_spec(), RunObservation(run=run, models=(model_object(),)), SETTINGS)
-    assert isinstance(found, Problem)
-    assert found.reason == "NamespaceReserved"
+    assert reason_of(judge({}, namespace=namespace)) == "NamespaceReserved"
 
 
 @pytest.mark.parametrize("name", ["rlrun-operator-run-tokens", "egress", "rlrun-operator-server-certificate"])
 def test_keys_of_the_platform_are_reserved_in_its_namespace(name: str) -> None:
-    run = run_object(**secrets(name, optional=True))
     for namespace, reason in (("rlrun-system", "SecretReserved"), ("team", None)):
-        run["metadata"]["namespace"] = namespace
-        observation = RunObservation(run=run, models=(model_object(),))
-        found = resolve_references(run_spec(**secrets(name, optional=True)), observation, SETTINGS_WITH_RULES)
-        assert (found.reason if isinstance(found, Problem) else None) == reason
+        assert reason_of(judge(secrets(name, optional=True), SETTINGS_WITH_RULES, namespace)) == reason
 
 
 @pytest.mark.proves("env.egress", "eval.env.egress")
 def test_a_platform_without_a_proxy_allows_no_host() -> None:
     for run, field in ((judged("a.org"), "env[1]"), ({"eval": {"env": judged("a.org")["env"]}}, "eval.env[1]")):
-        observation = RunObservation(run=run_object(**run), models=(model_object(),), **SIGNING)
-        found = resolve_references(run_spec(**run), observation, SETTINGS)
-        assert isinstance(found, Problem)
+        found = present(judge(run, **SIGNING))
         assert (found.reason, "no egress proxy" in found.message) == ("EgressNotAllowed", True)
-        found = resolve_references(run_spec(**run), observation, SETTINGS_WITH_RULES)
-        assert isinstance(found, Problem)
+        found = present(judge(run, SETTINGS_WITH_RULES, **SIGNING))
         assert f"`spec.{field}.egress` lists a.org" in found.message
 
 
 @pytest.mark.parametrize("name", ["s3", "reverse-rlrun-token"])
 def test_credentials_and_tokens_are_reserved_without_any_pattern(name: str) -> None:
     settings = SETTINGS.model_copy(update={"reserved_secret_names": []})
-    run = run_object(**secrets(name))
-    run["metadata"]["namespace"] = settings.s3.credentials_secret.namespace
-    observation = RunObservation(run=run, models=(model_object(),))
-    found = resolve_references(run_spec(**secrets(name)), observation, settings)
-    assert isinstance(found, Problem)
-    assert found.reason == "SecretReserved"
+    assert reason_of(judge(secrets(name), settings, settings.s3.credentials_secret.namespace)) == "SecretReserved"
 
 
 @pytest.mark.parametrize("url", ["http://10.0.0.5:8000/v1", "http://teacher:8000/v1"])
 def test_a_refused_address_is_named_with_its_field_and_the_remedy(url: str) -> None:
-    observation = RunObservation(run=run_object(**teacher(url)), models=(model_object(),))
-    found = resolve_references(run_spec(**teacher(url)), observation, SETTINGS)
-    assert isinstance(found, Problem)
-    for part in ("`spec.algorithm.teacher.url`", url.split("/")[2].split(":")[0], "runs.privateAddresses"):
-        assert part in found.message
+    found = present(judge(teacher(url)))
+    host = url.split("/")[2].split(":")[0]
+    assert not lacks(found.message, "`spec.algorithm.teacher.url`", host, "runs.privateAddresses")
 
 
 @pytest.mark.parametrize(
@@ -320,11 +255,8 @@ def test_a_refused_address_is_named_with_its_field_and_the_remedy(url: str) -> N
     ids=["args", "letters that JSON escapes", "sum"],
 )
 def test_arguments_that_no_process_can_get_are_named_with_size_and_limit(spec: Obj, names: tuple[str, ...]) -> None:
-    observation = RunObservation(run=run_object(**spec), models=(model_object(),))
-    found = resolve_references(run_spec(**spec), observation, SETTINGS)
-    assert isinstance(found, Problem)
-    for part in (*names, "130048 bytes"):
-        assert part in found.message
+    found = present(judge(spec))
+    assert not lacks(found.message, *names, "130048 bytes")
 
 
 def test_only_small_specs_are_kept_parsed() -> None:
@@ -344,8 +276,7 @@ def test_a_spec_beyond_the_bound_is_refused_before_it_is_parsed(monkeypatch: pyt
     problem = parse_spec(run_object(env=[{"id": "me/first"}, {"id": "me/second", "args": rows}]))
     assert isinstance(problem, Problem)
     assert problem.reason == "InvalidSpec"
-    for part in ("`spec.env`", f"{validation.MAX_SPEC} bytes", "package"):
-        assert part in problem.message
+    assert not lacks(problem.message, "`spec.env`", f"{validation.MAX_SPEC} bytes", "package")
     assert not parsed
 
 
