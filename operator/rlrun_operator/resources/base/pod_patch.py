@@ -3,6 +3,7 @@
 `rlrun.api.base.pod_patch` has refused what would open the pod or cannot be merged, so that this only merges.
 """
 
+import copy
 from typing import Any
 
 from rlrun.api.base.pod_patch import MERGE_KEYS
@@ -15,7 +16,8 @@ NEW_CONTAINER: Obj = {"securityContext": {k: v for k, v in SECURITY_CONTEXT.item
 
 
 def patch_template(template: Obj, patch: Obj) -> Obj:
-    """Return the template with the patch merged over it."""
+    """Return the template with the patch merged over it. The result shares nothing with the patch."""
+    patch = copy.deepcopy(patch)
     spec = patch.get("spec", {})
     for kind in ("containers", "initContainers"):
         own = {container["name"] for container in template["spec"].get(kind, [])}

@@ -1,5 +1,7 @@
 """Authorities and proxy in the pods of runs and serving pools."""
 
+import copy
+
 from rlrun.constants import CA_BUNDLE_CONTAINER, CA_BUNDLE_DIR, CA_BUNDLE_VARIABLE, CA_CLIENT_VARIABLES
 
 from tests.support.built_children import HUB, POOL, Obj, container_of, containers, pods, variables
@@ -61,6 +63,14 @@ def test_containers_of_a_patch_have_the_authorities_and_the_proxy() -> None:
         assert (first["name"], first["image"]) == (CA_BUNDLE_CONTAINER, plain[name]["initContainers"][0]["image"])
         assert first["resources"]["limits"]["memory"] == "64Mi"
         assert others == plain[name]["initContainers"][1:]
+
+
+def test_pods_that_are_built_again_from_a_patch_are_the_same() -> None:
+    """A configuration is kept parsed: what is built from it must not change it."""
+    agent = {"name": "agent", "image": "agent:1", "volumeMounts": [{"name": "tmp", "mountPath": "/own"}]}
+    model = {**MODEL, "trainer": {"podTemplate": {"spec": {"containers": [agent]}}}}
+    first = copy.deepcopy(pods(SETTINGS, model))
+    assert pods(SETTINGS, model) == first
 
 
 def test_without_values_pods_are_as_before() -> None:
