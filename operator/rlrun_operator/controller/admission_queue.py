@@ -1,5 +1,5 @@
-"""Built-in queue: the one place in the process that decides which runs get a place. Kueue decides about runs that name
-a LocalQueue.
+"""Built-in queue: the one place in the process that decides which runs get a place, but for those of a LocalQueue of
+Kueue.
 
 It knows every run that has a place or waits for one: from the list of all runs at the start, then from each reconcile.
 It lists nothing itself. `answer` has no `await`, so that workers get their

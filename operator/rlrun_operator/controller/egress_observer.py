@@ -15,7 +15,7 @@ from rlrun.protocol.signed_text import MIN_KEY_BYTES
 
 from rlrun_operator.config.settings import EgressSettings, SecretRef
 from rlrun_operator.resources.access.egress import KEY
-from rlrun_operator.resources.platform import decode_secret
+from rlrun_operator.resources.access.observed_secret import decode_secret
 
 CACHE_SECONDS = 10.0
 """Time for which an answer is used for other runs of the namespace."""

@@ -52,7 +52,7 @@ from rlrun_operator.planning.plan.stored_status import long_ago, read_status
 from rlrun_operator.planning.policies.artifacts.upload_schedule import UploadSchedule
 from rlrun_operator.planning.policies.spec.resolution import attempt_config
 from rlrun_operator.planning.policies.spec.validation import parse_spec, readable_part
-from rlrun_operator.resources.access.observed_secret import ObservedSecret
+from rlrun_operator.resources.access.observed_secret import ObservedSecret, decode_secret
 from rlrun_operator.resources.access.run_tokens import run_token
 from rlrun_operator.resources.base.naming import token_secret_name
 from rlrun_operator.resources.environment import wants_egress
@@ -60,7 +60,6 @@ from rlrun_operator.resources.models.model_secrets import secret_names
 from rlrun_operator.resources.models.model_variables import run_variables
 from rlrun_operator.resources.platform import (
     credentials_problem,
-    decode_secret,
     s3_variables,
 )
 from rlrun_operator.resources.weights_cache import cache_identity

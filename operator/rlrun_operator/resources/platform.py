@@ -1,7 +1,6 @@
 """ServiceAccount, tokens and configuration of a run's pods, and the platform's S3 credentials."""
 
 import base64
-import binascii
 from collections.abc import Mapping, Sequence
 
 from rlrun.api.base.addressing_style import addressing_variables
@@ -163,17 +162,6 @@ def _with_defaults(spec: RLRunSpec, settings: OperatorSettings, model: RLModelSp
             "wandb": wandb,
         }
     )
-
-
-def decode_secret(secret: Obj) -> dict[str, str]:
-    """Return a Secret's data as text, without binary values."""
-    decoded = {}
-    for key, value in (secret.get("data") or {}).items():
-        try:
-            decoded[key] = base64.b64decode(value).decode().strip()
-        except (binascii.Error, UnicodeDecodeError):
-            continue
-    return decoded
 
 
 def credentials_problem(settings: OperatorSettings, source: dict[str, str] | None) -> Problem | None:

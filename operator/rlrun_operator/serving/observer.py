@@ -33,11 +33,11 @@ from rlrun.service.errors import RequestError
 from rlrun_operator.cluster.runs import RunObjects
 from rlrun_operator.cluster.weights_cache import read_weights
 from rlrun_operator.config.settings import OperatorSettings
-from rlrun_operator.resources.access.observed_secret import ObservedSecret
+from rlrun_operator.resources.access.observed_secret import ObservedSecret, decode_secret
 from rlrun_operator.resources.access.run_tokens import pool_token
 from rlrun_operator.resources.models.model_secrets import secret_names
 from rlrun_operator.resources.models.model_variables import pool_variables
-from rlrun_operator.resources.platform import credentials_problem, decode_secret
+from rlrun_operator.resources.platform import credentials_problem
 from rlrun_operator.resources.serving_pool import PoolIdentity
 from rlrun_operator.resources.weights_cache import cache_identity
 from rlrun_operator.serving.deployment_state import is_wanted, running_pods
@@ -98,7 +98,7 @@ class PoolObserver:
         model = find_model(key.model, models)
         named = set[str]() if isinstance(model, Problem) else secret_names(model, pool_variables(model))
         cache = None if isinstance(model, Problem) else cache_identity(key.namespace, model)
-        of_model = await asyncio.gather(*(self._cluster.get(SECRET, key.namespace, name) for name in named))
+        of_model = await asyncio.gather(*(self._cluster.get(SECRET, key.namespace, name) for name in sorted(named)))
         return replace(
             pool,
             models=tuple(models),

@@ -1,5 +1,7 @@
 """Secrets that users name, as a reconcile has read them. Their values are not kept."""
 
+import base64
+import binascii
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -13,7 +15,7 @@ class ObservedSecret:
 
     keys: frozenset[str]
     empty_keys: frozenset[str]
-    """Those without a value."""
+    """Those without a value that is text."""
     operator_owned: bool
     """True if the operator has made it."""
     type: str
@@ -26,11 +28,22 @@ class ObservedSecret:
 
     @classmethod
     def _of(cls, secret: Obj) -> "ObservedSecret":
-        data = secret.get("data") or {}
+        keys = frozenset(secret.get("data") or {})
         return cls(
-            keys=frozenset(data),
-            empty_keys=frozenset(key for key, value in data.items() if not value),
+            keys=keys,
+            empty_keys=keys - {key for key, value in decode_secret(secret).items() if value},
             operator_owned=label(secret, MANAGED_BY_LABEL) == FIELD_MANAGER,
             type=secret.get("type") or "Opaque",
             labels=secret["metadata"].get("labels") or {},
         )
+
+
+def decode_secret(secret: Obj) -> dict[str, str]:
+    """Return a Secret's data as text, without binary values."""
+    decoded = {}
+    for key, value in (secret.get("data") or {}).items():
+        try:
+            decoded[key] = base64.b64decode(value).decode().strip()
+        except (binascii.Error, UnicodeDecodeError):
+            continue
+    return decoded

@@ -139,6 +139,7 @@ VALIDATIONS: list[tuple[str, Obj, Obj, str | None]] = [
     ("no such entry", {"wandb": {}, **secrets("judge")}, observed("judge", "KEY"), "WandbKeyMissing"),
     ("a key", {"wandb": {}, **secrets("judge")}, observed("judge", "WANDB_API_KEY"), None),
     ("an empty key", {"wandb": {}, **secrets("judge")}, observed("judge", "WANDB_API_KEY", ""), "WandbKeyMissing"),
+    ("a blank key", {"wandb": {}, **secrets("judge")}, observed("judge", "WANDB_API_KEY", " \n"), "WandbKeyMissing"),
     ("a key of the model", {"wandb": {}}, observed("hub", "WANDB_API_KEY"), "WandbKeyMissing"),
     ("a key that is not needed", {"wandb": {"offline": True}}, {}, None),
     ("own secret", secrets("judge"), observed("judge"), None),
