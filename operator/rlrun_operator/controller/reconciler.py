@@ -126,6 +126,9 @@ class Reconciler:
             self._observer.forget(key)
         else:
             self._settled.pop(key, None)
+        if plan.removals:
+            # Also if the plan is cut off after it has deleted files: the last listing of S3 has them.
+            self._observer.forget(key)
         plan = await self._applier.apply(observation, plan, now)
         return plan.requeue_after
 

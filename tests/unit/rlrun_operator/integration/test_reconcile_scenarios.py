@@ -670,6 +670,21 @@ async def test_artifacts_appear_and_are_kept_by_the_rule(make_world: Callable[..
     assert all("ownerReferences" not in o["metadata"] for o in world.cluster.all("RLCheckpoint"))
 
 
+async def test_a_checkpoint_that_retention_has_removed_stays_removed(make_world: Callable[..., World]) -> None:
+    """Also while it is unknown who starts from what: the last listing of S3 has the files that were deleted."""
+    world = make_world(checkpoints={"keepCloud": 1})
+    await world.start()
+    world.follow()
+    for step in (1, 2):
+        world.artifacts.folders[f"{ROOT}/checkpoints/step-{step:06d}"] = manifest(step)
+        await world.hear(training(step))
+    await world.reconcile()
+    world.cluster.answers["list rlruns"] = [ApiError(429, "TooManyRequests", "later")] * 2
+    for _ in range(2):
+        assert [o["spec"]["step"] for o in world.cluster.all("RLCheckpoint")] == [2]
+        await world.reconcile()
+
+
 async def test_upload_in_progress_is_no_artifact_yet(world: World) -> None:
     await world.start()
     world.artifacts.folders[f"{ROOT}/checkpoints/step-000001"] = None
