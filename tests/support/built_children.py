@@ -131,6 +131,6 @@ def variables(container: Obj) -> dict[str, Any]:
 
 
 def told(template: Obj) -> Obj:
-    """What the only container of an environment's pod is told about it."""
+    """Return the configuration that an environment's pod gets."""
     (environment,) = containers(template)
     return dict(json.loads(variables(environment)["RLRUN_ENVIRONMENT"]))

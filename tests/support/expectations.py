@@ -1,4 +1,4 @@
-"""What tests expect of a value, as one expression."""
+"""Checks of a value, each a single expression."""
 
 from collections.abc import Container
 from typing import TypeVar

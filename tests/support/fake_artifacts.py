@@ -34,7 +34,7 @@ class FakeArtifacts:
         self.problem: Problem | None = None
         self.purged: list[RunFilesDeletion] = []
         self.errors: dict[str, Exception] = {}
-        """What methods raise, by their names."""
+        """Errors that methods raise, by the name of the method."""
         self.lists = 0
 
     def _fail(self, method: str) -> None:

@@ -31,7 +31,7 @@ SERVER_LABELS = {"app.kubernetes.io/name": "rlrun", "app.kubernetes.io/component
 
 
 def network_policies(identity: RunIdentity, settings: OperatorSettings, resolved: ResolvedRun) -> list[Obj]:
-    """Return the policy of user code, that of the run's other processes, and those of trainers and engines."""
+    """Return the NetworkPolicies of a run: for its environments, its other pods, and trainers and engines."""
     orchestrator, environments, engines, trainers = (
         {"podSelector": {"matchLabels": identity.selector(role)}}
         for role in (Role.orchestrator, Role.environment, Role.inference, Role.trainer)

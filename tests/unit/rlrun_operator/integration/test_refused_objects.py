@@ -43,7 +43,7 @@ async def meet_refusal(world: World, error: ApiError, request: str = TRAINER) ->
 
 
 async def accept(world: World, request: str, times: int = 1) -> None:
-    """What was refused is accepted again."""
+    """Let the API server accept the refused objects again, and reconcile."""
     del world.cluster.answers[request]
     await world.reconcile(times)
 

@@ -355,7 +355,7 @@ async def test_runs_from_before_the_queue_have_their_places(queue: dict[str, Any
     await runs.settle()
     runs.restart(**queue)
     runs.add("c")
-    assert await runs.look_at("c") == ["Queued"], "nobody knows yet what the others have"
+    assert await runs.look_at("c") == ["Queued"], "the resources of the other runs are not known yet"
     await runs.settle()
     assert runs.started() == {"a", "b"}
     assert runs.place("a")["admittedTime"] == runs.status("a")["attemptStartTime"]
