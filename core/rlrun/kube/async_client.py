@@ -13,6 +13,7 @@ from rlrun.kube.async_transport import REQUEST_SECONDS, RESPONSE_LIMIT, AsyncTra
 from rlrun.kube.errors import TIMEOUT, TOO_LARGE, ApiError
 from rlrun.kube.kinds import ALL, SECRET, ResourceKind
 from rlrun.kube.objects import Labels, Obj
+from rlrun.kube.pod_logs import is_removed_log
 from rlrun.kube.refusals import ObjectRefused, find_other_owner, find_refusal
 from rlrun.kube.requests import KubeRequest, label_selector
 
@@ -292,11 +293,13 @@ class AsyncKubeClient:
 
 
 async def read_end(chunks: AsyncIterator[bytes], limit: int) -> tuple[bytes, bool]:
-    """Return the last `limit` bytes, and whether there were more."""
+    """Return the last `limit` bytes of a log, and whether there were more. Raises ApiError for a removed one."""
     kept, is_cut = bytearray(), False
     async for chunk in chunks:
         kept += chunk
         if len(kept) > 2 * limit:
             del kept[:-limit]
             is_cut = True
+    if is_removed_log(bytes(kept[:4096])):
+        raise ApiError(404, "NotFound", kept.decode(errors="replace"))
     return bytes(kept[-limit:]), is_cut or len(kept) > limit

@@ -15,6 +15,7 @@ from rlrun.kube.connection.connection_causes import cause_of
 from rlrun.kube.errors import FAILED, UNREACHABLE, ApiError
 from rlrun.kube.kinds import ResourceKind
 from rlrun.kube.objects import Labels, Obj
+from rlrun.kube.pod_logs import is_removed_log
 from rlrun.kube.requests import KubeRequest
 
 CONNECT_SECONDS = 5.0
@@ -186,8 +187,11 @@ class SyncKubeClient:
         request = requests.log(
             namespace, pod, container, previous=previous, tail_lines=tail, since_seconds=since, follow=follow
         )
-        for line in _lines(self._transport.stream(request)):
-            yield line.decode("utf-8", "replace")
+        for number, line in enumerate(_lines(self._transport.stream(request))):
+            text = line.decode("utf-8", "replace")
+            if number == 0 and is_removed_log(line):
+                raise ApiError(404, "NotFound", text, action=str(request))
+            yield text
 
 
 def _lines(chunks: Iterator[bytes]) -> Iterator[bytes]:

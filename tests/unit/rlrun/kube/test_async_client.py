@@ -291,6 +291,23 @@ async def test_log_that_does_not_exist_is_none(status: int) -> None:
         assert await kube.log("team", "first", "main", previous=False, limit=100) is None
 
 
+@pytest.mark.parametrize(
+    ("text", "is_removed"),
+    [
+        ("unable to retrieve container logs for containerd://ac2d5c4b", True),
+        ('failed to try resolving symlinks in path "/var/log/pods/x": lstat: no such file or directory', True),
+        ("unable to retrieve container logs for containerd://ac2d5c4b\n", False),
+        ("unable to retrieve container logs for containerd://ac2d5c4b\nmore", False),
+        ("x" * 5000, False),
+    ],
+)
+async def test_what_a_kubelet_answers_for_a_removed_log_is_none(text: str, is_removed: bool) -> None:
+    async with connected() as (kube, server):
+        server.answer(f"GET {LOG}", Answer(text.encode()))
+        found = await kube.log("team", "first", "main", previous=False, limit=10_000)
+        assert found == (None if is_removed else text.encode())
+
+
 async def test_log_that_is_forbidden_is_an_error() -> None:
     async with connected() as (kube, server):
         server.answer(f"GET {LOG}", Answer({"reason": "Forbidden", "message": "no pods/log"}, 403))

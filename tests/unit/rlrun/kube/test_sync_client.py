@@ -149,6 +149,17 @@ async def test_log_before_the_container_has_started_is_an_error() -> None:
         )
 
 
+async def test_log_of_a_removed_container_is_an_error() -> None:
+    def prepare(server: ApiServer) -> None:
+        server.answer(f"GET {LOG}", Answer(b"unable to retrieve container logs for containerd://ac2d5c4b"))
+
+    with pytest.raises(ApiError, match="unable to retrieve") as caught:
+        await asked(
+            prepare, lambda kube: list(kube.log("team", "first", "main", previous=False, tail=None, follow=False))
+        )
+    assert caught.value.status == 404
+
+
 def test_an_api_server_that_does_not_listen_is_unanswered() -> None:
     with pytest.raises(ApiError, match=r"http://127\.0\.0\.1:1 does not answer") as caught:
         connect("http://127.0.0.1:1").get(RLRUN, "team", "first")
