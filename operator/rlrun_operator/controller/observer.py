@@ -28,7 +28,7 @@ from rlrun.kube.kinds import (
     SECRET,
 )
 from rlrun.kube.objects import Obj, is_artifact_ready, label
-from rlrun.kube.pods import role_of
+from rlrun.kube.pods import is_leaving, role_of
 from rlrun.kube.references import find_model, split_checkpoint_id
 from rlrun.protocol.orchestrator import RunStatus
 from rlrun.protocol.problem import Problem
@@ -299,18 +299,21 @@ class Observer:
         return await self._listings.list(request, is_fresh=is_fresh)
 
     async def _poll(self, run: Obj, pods: list[Obj], status: RLRunStatus, *, is_fresh: bool) -> dict[str, Any]:
-        running = any(
-            label(p, ATTEMPT_LABEL) == str(status.attempt)
-            and role_of(p) == "orchestrator"
-            and p.get("status", {}).get("phase") == "Running"
-            for p in pods
-        )
+        running = [
+            pod
+            for pod in pods
+            if label(pod, ATTEMPT_LABEL) == str(status.attempt)
+            and role_of(pod) == "orchestrator"
+            and pod.get("status", {}).get("phase") == "Running"
+        ]
         metadata = run["metadata"]
         key = RunKey(metadata["namespace"], metadata["name"])
         if not running or (status.phase is not None and status.phase.finished):
             self._poller.forget(key)
             return {}
         token = run_token(self._token_key, metadata["uid"]) if self._token_key else None
+        # One that ends may leave a request without an answer for seconds, while others wait for its replacement.
+        is_fresh = is_fresh and not all(is_leaving(pod) for pod in running)
         try:
             report: RunStatus = await self._poller.status(key, token, is_fresh=is_fresh)
         except RequestError as error:

@@ -15,12 +15,14 @@ from rlrun_operator.controller.reconciler import NAME_TIME, Reconciler, needs_co
 from rlrun_operator.operator_process import Operator
 from rlrun_operator.planning.plan.actions import Plan
 from rlrun_operator.planning.plan.observation import RunKey
+from typing_extensions import override
 
 from tests.support.clocks import START
 from tests.support.cluster_objects import model_object, run_object, terminated
 from tests.support.fake_artifacts import manifest
 from tests.support.fake_cluster import copied
 from tests.support.fake_kubelet import end_orchestrator, step_kubelet
+from tests.support.fake_poller import FakePoller
 from tests.support.informer_feed import InformerFeed
 from tests.support.operator_world import World
 
@@ -479,3 +481,29 @@ async def test_a_name_that_is_used_again_is_not_forgotten(world: World) -> None:
     assert RunKey("team", "later") not in operator._gone
     operator._forget_names(RunKey("team", "other"), world.clock() + 2 * NAME_TIME)
     assert RunKey("team", "later") in operator._names
+
+
+class AskedPoller(FakePoller):
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[bool] = []
+        """Whether the status of that moment was wanted, in each look."""
+
+    @override
+    async def status(self, key: RunKey, token: str | None = None, *, is_fresh: bool = False) -> RunStatus:
+        self.asked.append(is_fresh)
+        return await super().status(key, token, is_fresh=is_fresh)
+
+
+@pytest.mark.parametrize("leaves", [False, True])
+async def test_no_decision_waits_for_an_orchestrator_that_is_leaving(world: World, leaves: bool) -> None:
+    world.poller = AskedPoller()
+    await world.train()
+    if leaves:
+        pod = world.cluster.held("Pod", "reverse-orchestrator-a1-0")
+        pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:01:00Z"
+    world.follow()
+    world.poller.asked.clear()
+    await world.change(stop=True)
+    assert world.status["phase"] == "Stopped"
+    assert world.poller.asked == [False, not leaves]
