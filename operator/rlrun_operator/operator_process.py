@@ -19,7 +19,7 @@ from rlrun.kube.async_client import AsyncKubeClient
 from rlrun.kube.async_transport import AsyncApiTransport
 from rlrun.kube.connection.api_configuration import load_configuration
 from rlrun.kube.informer import CachedObject, ObjectChange
-from rlrun.kube.kinds import ARTIFACTS, RLADAPTER, RLCHECKPOINT, RLMODEL, RLRUN, WORKLOAD, ResourceKind
+from rlrun.kube.kinds import ARTIFACTS, POD, RLADAPTER, RLCHECKPOINT, RLMODEL, RLRUN, WORKLOAD, ResourceKind
 from rlrun.kube.references import checkpoint_id
 from rlrun.kube.requests import KubeRequest
 from rlrun.service.server import listen_on
@@ -30,6 +30,7 @@ from rlrun_operator.cluster.runs import RunObjects
 from rlrun_operator.config.settings import OperatorSettings
 from rlrun_operator.controller.admission_queue import AdmissionQueue, names_local_queue
 from rlrun_operator.controller.applier import Applier
+from rlrun_operator.controller.leaving_logs import LeavingLogs
 from rlrun_operator.controller.models.model_pod_check import ModelPodCheck
 from rlrun_operator.controller.models.model_status import write_model_statuses
 from rlrun_operator.controller.models.weights_caches import sweep_caches
@@ -170,9 +171,11 @@ class Operator:
         settings = self._settings.model_copy(update={"storage_server_authority": authority})
         observer = Observer(objects, artifacts, poller, settings, token_key, grant_key)
         admissions = AdmissionQueue(self._settings, self._queue.add)
-        reconciler = Reconciler(observer, Applier(cluster, artifacts), settings, queue=admissions)
+        applier = Applier(cluster, artifacts)
+        reconciler = Reconciler(observer, applier, settings, queue=admissions)
+        logs = LeavingLogs(applier.logs, informers, observer.s3_variables, settings)
         serving = ServingController(objects, observer, settings, token_key)
-        informers.listeners.append(functools.partial(self._on_change, informers, serving))
+        informers.listeners.append(functools.partial(self._on_change, informers, serving, logs))
 
         def start_watches() -> None:
             for job in informers.jobs():
@@ -191,6 +194,7 @@ class Operator:
         # Stop all writes before releasing the Lease; end the watches last.
         await _end([*working, holding])
         await serving.close()
+        await logs.close()
         lost = holding in done and isinstance(holding.exception(), LeaseLost)
         if not lost:
             await lease.release()
@@ -219,11 +223,14 @@ class Operator:
         self,
         informers: Informers,
         pools: ServingController,
+        logs: LeavingLogs,
         kind: ResourceKind,
         change: ObjectChange[CachedObject],
     ) -> None:
-        """Queue the runs and pools that a change concerns."""
+        """Queue the runs and pools that a change concerns, and copy the logs of a pod that is being deleted."""
         cached, labels = change.cached, dict(change.cached.labels)
+        if kind == POD and not change.is_deleted:
+            logs.on_change(cached)
         if kind == RLMODEL and not change.is_own:
             for run in informers.runs():
                 if not run.has_begun:

@@ -6,8 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rlrun.storage.layout import RunLayout
+from rlrun.storage.stored_logs import parse_log_path
 
-from demo.install import EXAMPLES
+from demo.install import BUCKET, EXAMPLES
 from demo.kubectl import wait_for
 from tests.e2e.conftest import SECONDS, STUBS, Platform
 from tests.e2e.server_clients import api_key, server_on_loopback
@@ -133,7 +135,8 @@ def test_a_client_drives_a_run_from_models_to_delete(
     pods = pods_of(platform, namespace, run)
     prime.run("train", "restart", run, "-f")
     # They may do some more steps until they have ended.
-    wait_for("other pods", lambda: not pods & pods_of(platform, namespace, run), SECONDS, 1.0)
+    wait_for("other pods", lambda: not pods.keys() & pods_of(platform, namespace, run).keys(), SECONDS, 1.0)
+    wait_for("their logs", lambda: set(pods.values()) <= pods_with_log(platform, namespace, run), 60.0, 1.0)
     reached = wait_for_steps(prime, run, done["latest_step"] + 3)["latest_step"]
     lines = prime.read("train", "metrics", run)["metrics"]
     assert [row["step"] for row in lines][: reached - 1] == list(range(1, reached))
@@ -148,9 +151,18 @@ def test_a_client_drives_a_run_from_models_to_delete(
     assert platform.kubectl.get("secret", f"{run}-env", namespace) is None
 
 
-def pods_of(platform: Platform, namespace: str, run: str) -> set[str]:
-    """Return the uids of the run's pods."""
-    return {pod["metadata"]["uid"] for pod in platform.kubectl.list("pods", namespace, f"rlrun.dev/run={run}")}
+def pods_of(platform: Platform, namespace: str, run: str) -> dict[str, str]:
+    """Return the names of the run's pods, by uid."""
+    pods = [pod["metadata"] for pod in platform.kubectl.list("pods", namespace, f"rlrun.dev/run={run}")]
+    return {pod["uid"]: pod["name"] for pod in pods}
+
+
+def pods_with_log(platform: Platform, namespace: str, run: str) -> set[str]:
+    """Return the names of the run's pods of which S3 has a log."""
+    uid = (platform.kubectl.get("rlrun", run, namespace) or {})["metadata"]["uid"]
+    logs = RunLayout.of(BUCKET, "", namespace, uid).logs
+    copies = [parse_log_path(found.key.removeprefix(f"{logs.key}/")) for found in platform.s3.store().walk(logs)]
+    return {copy.pod for copy in copies if copy is not None}
 
 
 def checkpoints(prime: HostedClient, run: str) -> list[dict[str, Any]]:

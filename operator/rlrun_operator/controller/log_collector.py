@@ -19,6 +19,8 @@ COLLECT_SECONDS = 30.0
 """Time limit for all logs of a run; unfinished copies are cancelled."""
 CONCURRENT_LOGS = 4
 """Concurrent copies of all runs, limited because logs are held in memory."""
+REMEMBERED_COPIES = 10_000
+"""Number of copies that `is_begun` knows: 4 MB."""
 
 
 class LogCollector:
@@ -31,11 +33,22 @@ class LogCollector:
         # A namespace whose copies hang must not cost others their logs.
         self._shares = Shares(CONCURRENT_LOGS, CONCURRENT_LOGS)
         self._released = asyncio.Event()
+        self._begun: dict[LogCopy, None] = {}
+        """Newest copies, in the order in which they began."""
+
+    def is_begun(self, copy: LogCopy) -> bool:
+        """Return whether this process has begun to make the copy, unless that was REMEMBERED_COPIES copies ago."""
+        return copy in self._begun
 
     async def collect(self, namespace: str, variables: Mapping[str, str], copies: Sequence[LogCopy]) -> None:
         """Copy the logs. Failures are logged, not raised."""
         if not copies or not variables:
             return
+        for copy in copies:
+            self._begun.pop(copy, None)
+            self._begun[copy] = None
+        while len(self._begun) > REMEMBERED_COPIES:
+            del self._begun[next(iter(self._begun))]
         tasks = [asyncio.create_task(self._copy(namespace, variables, copy)) for copy in copies]
         try:
             _, unfinished = await asyncio.wait(tasks, timeout=self._seconds)

@@ -12,7 +12,6 @@ from rlrun.constants import CONFLICT, RUN_UID_LABEL
 from rlrun.kube.errors import TOO_LARGE, ApiError
 from rlrun.kube.kinds import POD_CONTROLLERS
 from rlrun.kube.objects import label, phase_of
-from rlrun.protocol.problem import Problem
 
 from rlrun_operator.config.settings import OperatorSettings
 from rlrun_operator.controller.admission_queue import AdmissionQueue
@@ -24,8 +23,6 @@ from rlrun_operator.planning.plan.observation import RunKey, RunObservation
 from rlrun_operator.planning.plan.status_builder import to_clock
 from rlrun_operator.planning.plan_run import plan_run
 from rlrun_operator.planning.policies.children.refusal_report import report_unread
-from rlrun_operator.planning.policies.ending.log_copies import pod_logs
-from rlrun_operator.resources.platform import run_layout
 
 log = logging.getLogger(__name__)
 
@@ -133,19 +130,11 @@ class Reconciler:
         return plan.requeue_after
 
     async def _end(self, key: RunKey) -> float | None:
-        """Give the place of a deleted run back and copy the logs of its terminating pods."""
+        """Give the place of a deleted run back when its pods have ended."""
+        if self._queue is None:
+            return None
         pods = [p for p in await self._observer.pods(key.namespace, key.name) if label(p, RUN_UID_LABEL)]
-        keeps_place = self._queue is not None and self._queue.on_run_deleted(key, pods, to_clock(self._clock()))
-        copies = [
-            copy
-            for uid in sorted({label(p, RUN_UID_LABEL) for p in pods})
-            for copy in pod_logs(
-                run_layout(self._settings, key.namespace, uid), [p for p in pods if label(p, RUN_UID_LABEL) == uid]
-            )
-        ]
-        if copies:
-            variables = await self._observer.s3_variables()
-            await self._applier.logs.collect(key.namespace, {} if isinstance(variables, Problem) else variables, copies)
+        keeps_place = self._queue.on_run_deleted(key, pods, to_clock(self._clock()))
         return self._settings.poll_seconds if keeps_place else None
 
 

@@ -30,7 +30,6 @@ from rlrun_operator.planning.policies.beginning.startup import (
 from rlrun_operator.planning.policies.beginning.weights_cache import wait_for_weights
 from rlrun_operator.planning.policies.children.refusal_report import report_read
 from rlrun_operator.planning.policies.ending.deletion import plan_deletion
-from rlrun_operator.planning.policies.ending.log_copies import copy_ended_logs
 from rlrun_operator.planning.policies.ending.run_endings import (
     plan_finished,
     plan_outcome,
@@ -100,7 +99,6 @@ def plan_run(
     now = to_clock(now)
     builder = PlanBuilder(observation, now)
     builder.merge(report_read(builder.status))
-    builder.merge(copy_ended_logs(observation, settings))
     builder.merge(report_place(observation, builder.status))
     builder.merge(update_workload(observation, builder.status, settings, now))
     spec = parse_spec(observation.run)

@@ -13,14 +13,13 @@ from rlrun.storage.store import Unreachable
 from rlrun_operator.controller.log_collector import LIMIT_BYTES, LogCollector
 from rlrun_operator.planning.diagnosis.crash_counter import count_restarts
 from rlrun_operator.planning.plan.actions import LogCopy
-from rlrun_operator.planning.plan.observation import RunObservation
-from rlrun_operator.planning.policies.ending.log_copies import copy_ended_logs, crash_logs, pod_logs
+from rlrun_operator.planning.policies.ending.log_copies import crash_logs, pod_logs
 
-from tests.support.cluster_objects import pod, run_object, terminated
+from tests.support.cluster_objects import pod, terminated
 from tests.support.fake_artifacts import FakeArtifacts
 from tests.support.fake_cluster import FakeCluster
 from tests.support.fake_kubelet import crash_container, end_orchestrator
-from tests.support.operator_world import SETTINGS, World
+from tests.support.operator_world import World
 from tests.support.waiting import until
 
 LAYOUT = RunLayout.of("rlrun", "", "team", "uid-1")
@@ -85,14 +84,6 @@ async def test_logs_of_the_second_attempt_lie_beside_those_of_the_first(make_wor
     assert {uri.split("/")[-3] for uri in world.artifacts.files} == {"attempt-1", "attempt-2"}
 
 
-async def test_logs_of_a_run_that_was_deleted_are_kept_while_its_pods_end(world: World) -> None:
-    await world.start()
-    speak(world)
-    del world.cluster.objects[("RLRun", "team", "reverse")]
-    await world.reconcile()
-    assert len(world.artifacts.files) == 5
-
-
 async def test_the_finalizer_stays_until_the_last_pod_with_a_log_is_gone(make_world: Callable[..., World]) -> None:
     world = make_world(artifactPolicy="Delete")
     await world.start()
@@ -119,13 +110,6 @@ def test_containers_that_never_started_have_no_log() -> None:
     assert pod_logs(LAYOUT, [waiting]) == []
     looping = pod("trainer", state={"waiting": {"reason": "CrashLoopBackOff"}}, last=terminated(1))
     assert [c.container for c in pod_logs(LAYOUT, [looping])] == ["trainer"]
-
-
-def test_logs_of_ended_containers_in_terminating_pods_are_collected() -> None:
-    ended, alive = pod("trainer", deleting=True, state=terminated(0)), pod("inference", deleting=True)
-    staying = pod("environment", state=terminated(1))
-    observation = RunObservation(run_object(), pods=(ended, alive, staying))
-    assert [c.pod for c in copy_ended_logs(observation, SETTINGS).logs] == ["reverse-trainer-x"]
 
 
 def test_crash_logs_are_those_of_the_crashed_container_instance() -> None:

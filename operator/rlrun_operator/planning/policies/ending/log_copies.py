@@ -1,35 +1,31 @@
 """Selection of the container logs to copy to S3, since Kubernetes deletes a pod's logs with the pod.
 
-The operator copies the logs of all containers before it deletes pods, the log of a container that crashed, and, while a
-pod terminates, the logs of its containers that have ended.
+The operator copies the logs of all containers before it deletes pods, the log of a container that crashed, and the logs
+of pods that others delete.
 """
 
 from collections.abc import Iterable, Sequence
 
 from rlrun.kube.objects import Obj, attempt_of
-from rlrun.kube.pods import container_statuses, is_leaving
+from rlrun.kube.pods import container_statuses, is_leaving, is_node_silent
 from rlrun.storage.layout import RunLayout
 
-from rlrun_operator.config.settings import OperatorSettings
 from rlrun_operator.planning.diagnosis.crash_counter import Crash
-from rlrun_operator.planning.plan.actions import LogCopy, PlanPart
-from rlrun_operator.planning.plan.observation import RunObservation
-from rlrun_operator.resources.platform import run_layout
+from rlrun_operator.planning.plan.actions import LogCopy
 
 
 def pod_logs(layout: RunLayout, pods: Iterable[Obj]) -> list[LogCopy]:
     """Return copies of the logs of all containers that have started."""
-    return [
-        _copy(layout, pod, status["name"]) for pod in pods for status in container_statuses(pod) if _started(status)
-    ]
+    return [_copy(layout, pod, status) for pod in pods for status in container_statuses(pod) if _started(status)]
 
 
-def copy_ended_logs(observation: RunObservation, settings: OperatorSettings) -> PlanPart:
-    """Copy the logs of ended containers in pods that are being deleted."""
-    layout = run_layout(settings, observation.namespace, observation.uid)
-    leaving = [pod for pod in observation.own_pods if is_leaving(pod)]
-    copies = [_copy(layout, pod, s["name"]) for pod in leaving for s in container_statuses(pod) if _ended(s)]
-    return PlanPart(logs=tuple(copies))
+def leaving_logs(layout: RunLayout, pod: Obj) -> list[LogCopy]:
+    """Return copies of the logs of a pod that is being deleted, none of another pod.
+
+    A node that does not report does not answer either, and has the log of an ended container only.
+    """
+    copies = pod_logs(layout, [pod]) if is_leaving(pod) else []
+    return [copy for copy in copies if copy.is_complete or not is_node_silent(pod)]
 
 
 def crash_logs(layout: RunLayout, attempt: int, crashes: Sequence[Crash]) -> list[LogCopy]:
@@ -42,9 +38,10 @@ def crash_logs(layout: RunLayout, attempt: int, crashes: Sequence[Crash]) -> lis
     return list(copies.values())
 
 
-def _copy(layout: RunLayout, pod: Obj, container: str) -> LogCopy:
-    name = pod["metadata"]["name"]
-    return LogCopy(name, container, str(layout.log(attempt_of(pod), name, container)))
+def _copy(layout: RunLayout, pod: Obj, status: Obj) -> LogCopy:
+    name, container = pod["metadata"]["name"], status["name"]
+    uri = str(layout.log(attempt_of(pod), name, container))
+    return LogCopy(name, container, uri, is_complete=_ended(status))
 
 
 def _state(status: Obj) -> Obj:

@@ -1,0 +1,202 @@
+"""Logs of pods that others delete are kept in S3, though no reconcile sees their end."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from rlrun.kube.errors import ApiError
+from rlrun.kube.informer import CachedObject, ObjectChange
+from rlrun.kube.kinds import POD, ResourceKind
+from rlrun.kube.objects import Obj
+from rlrun.kube.requests import KubeRequest
+from rlrun.protocol.problem import Problem
+from rlrun_operator.controller import leaving_logs, log_collector
+from rlrun_operator.controller.leaving_logs import LeavingLogs
+from rlrun_operator.controller.log_collector import LogCollector
+from rlrun_operator.planning.policies.ending import log_copies
+
+from tests.support.cluster_objects import pod, run_object, terminated
+from tests.support.fake_artifacts import FakeArtifacts
+from tests.support.fake_cluster import FakeCluster
+from tests.support.informer_feed import InformerFeed
+from tests.support.operator_world import SETTINGS
+from tests.support.waiting import until
+
+NODE_SILENT = [{"type": "ContainersReady", "status": "True"}]
+LOG = "s3://rlrun/team/uid-1/logs/attempt-1/reverse-orchestrator-x/orchestrator.log"
+
+
+class Kubelets(FakeCluster):
+    """Some do not answer before `answering` is set."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked = 0
+        self.answering = asyncio.Event()
+        self.answering.set()
+
+    async def log(self, request: KubeRequest) -> bytes:
+        self.asked += 1
+        text = await super().log(request)
+        await self.answering.wait()
+        return text
+
+
+@dataclass
+class Leaving:
+    cluster: Kubelets = field(default_factory=Kubelets)
+    artifacts: FakeArtifacts = field(default_factory=FakeArtifacts)
+    variables: dict[str, str] | Problem | ApiError = field(default_factory=lambda: {"AWS_ACCESS_KEY_ID": "key"})
+
+    def __post_init__(self) -> None:
+        self.feed = InformerFeed(self.cluster)
+        self.feed.informers.listeners.append(self._on_change)
+        self.collector = LogCollector(self.cluster.kube, self.artifacts)
+        self.logs = LeavingLogs(self.collector, self.feed.informers, self._read_variables, SETTINGS)
+
+    async def see(self, *objects: Obj, text: str = "log") -> None:
+        """The operator sees these objects, whose containers have written a text. All copies are made."""
+        self.notice(*objects, text=text)
+        await self.settle()
+
+    def notice(self, *objects: Obj, text: str = "log") -> None:
+        for obj in objects:
+            self.cluster.put(obj)
+            for container in obj["spec"].get("containers", ()):
+                self.cluster.logs[f"{obj['metadata']['name']}/{container['name']}"] = text.encode()
+        self.feed.deliver()
+
+    async def settle(self) -> None:
+        await until(lambda: not self.logs._newest)
+
+    @property
+    def kept(self) -> list[str]:
+        return [text.decode() for text in self.artifacts.files.values()]
+
+    async def _read_variables(self) -> dict[str, str] | Problem:
+        if isinstance(self.variables, ApiError):
+            raise self.variables
+        return self.variables
+
+    def _on_change(self, kind: ResourceKind, change: ObjectChange[CachedObject]) -> None:
+        if kind == POD and not change.is_deleted:
+            self.logs.on_change(change.cached)
+
+
+@pytest.fixture
+async def leaving() -> AsyncIterator[Leaving]:
+    made = Leaving()
+    yield made
+    await made.logs.close()
+
+
+def orchestrator(**more: Any) -> Obj:
+    return pod("orchestrator", deleting=True, **more)
+
+
+async def test_a_log_is_copied_when_its_pod_begins_to_leave_and_when_its_container_has_ended(leaving: Leaving) -> None:
+    await leaving.see(pod("orchestrator"))
+    assert leaving.kept == []
+    for text, seen, kept in [
+        ("first", orchestrator(), "first"),
+        ("second", orchestrator(conditions=[{"type": "Any", "status": "True"}]), "first"),
+        ("third", orchestrator(state=terminated(0)), "third"),
+        ("fourth", orchestrator(state=terminated(0), phase="Succeeded"), "third"),
+    ]:
+        await leaving.see(seen, text=text)
+        assert leaving.artifacts.files == {LOG: kept.encode()}
+
+
+async def test_the_log_of_a_pod_of_a_deleted_run_is_kept(leaving: Leaving) -> None:
+    await leaving.see(run_object())
+    del leaving.cluster.objects["RLRun", "team", "reverse"]
+    await leaving.see(orchestrator())
+    assert leaving.kept == ["log"]
+
+
+@pytest.mark.parametrize(("uid", "kept"), [("uid-1", []), ("uid-2", ["log"])], ids=["itself", "another of its name"])
+async def test_no_log_is_written_while_the_files_of_the_run_are_deleted(
+    leaving: Leaving, uid: str, kept: list[str]
+) -> None:
+    run = run_object()
+    run["metadata"] |= {"uid": uid, "deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": ["rlrun.dev/files"]}
+    await leaving.see(run)
+    await leaving.see(orchestrator())
+    assert leaving.kept == kept
+
+
+async def test_the_log_that_the_operator_copied_before_it_deleted_the_pod_is_not_copied_again(leaving: Leaving) -> None:
+    layout = leaving_logs.run_layout(SETTINGS, "team", "uid-1")
+    leaving.cluster.logs["reverse-orchestrator-x/orchestrator"] = b"before"
+    await leaving.collector.collect("team", {"key": "value"}, log_copies.pod_logs(layout, [pod("orchestrator")]))
+    await leaving.see(orchestrator())
+    assert leaving.kept == ["before"]
+
+
+async def test_a_node_that_does_not_report_is_asked_for_no_log_of_a_running_container(leaving: Leaving) -> None:
+    await leaving.see(orchestrator(conditions=NODE_SILENT))
+    assert leaving.cluster.asked == 0
+
+
+async def test_a_container_that_has_not_started_has_no_log(leaving: Leaving) -> None:
+    await leaving.see(orchestrator(phase="Pending"))
+    assert leaving.cluster.asked == 0
+
+
+async def test_a_late_copy_does_not_replace_the_complete_log(leaving: Leaving) -> None:
+    leaving.cluster.answering.clear()
+    leaving.notice(orchestrator(), text="first")
+    await until(lambda: leaving.cluster.asked == 1)
+    leaving.notice(orchestrator(state=terminated(0)), text="complete")
+    leaving.cluster.answering.set()
+    await leaving.settle()
+    assert leaving.kept == ["complete"]
+
+
+@pytest.mark.parametrize(
+    "variables", [Problem(reason="S3SecretMissing", message="no Secret"), ApiError(500, "InternalError", "etcd")]
+)
+async def test_without_credentials_of_s3_no_log_is_copied(leaving: Leaving, variables: Problem | ApiError) -> None:
+    leaving.variables = variables
+    await leaving.see(orchestrator())
+    assert leaving.cluster.asked == 0
+
+
+async def test_a_namespace_cannot_take_all_places(
+    leaving: Leaving, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(leaving_logs, "PODS", 3)
+    few = LeavingLogs(leaving.collector, leaving.feed.informers, leaving._read_variables, SETTINGS)
+    leaving.logs = few
+    leaving.cluster.answering.clear()
+    with caplog.at_level(logging.WARNING):
+        leaving.notice(*(orchestrator(uid=f"p{number}") for number in range(4)))
+    assert len(few._newest) == 2
+    assert "the logs of team/reverse-orchestrator-p3 are lost" in caplog.text
+    other = orchestrator(uid="other")
+    other["metadata"]["namespace"] = "other"
+    leaving.notice(other)
+    assert len(few._newest) == 3
+    leaving.cluster.answering.set()
+    await leaving.settle()
+    assert len(leaving.kept) == 3
+
+
+async def test_copies_end_with_the_operator(leaving: Leaving) -> None:
+    leaving.cluster.answering.clear()
+    leaving.notice(orchestrator())
+    await until(lambda: leaving.cluster.asked == 1)
+    leaving.notice(orchestrator(state=terminated(0)))
+    await leaving.logs.close()
+    await leaving.settle()
+    assert leaving.kept == []
+
+
+async def test_only_the_newest_copies_are_remembered(leaving: Leaving, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_collector, "REMEMBERED_COPIES", 1)
+    for uid in ("one", "two", "one", "one"):
+        await leaving.see(orchestrator(uid=uid, conditions=[{"type": uid, "status": str(leaving.cluster.asked)}]))
+    assert leaving.cluster.asked == 3
