@@ -19,7 +19,7 @@ from rlrun.kube.async_client import AsyncKubeClient
 from rlrun.kube.async_transport import AsyncApiTransport
 from rlrun.kube.connection.api_configuration import load_configuration
 from rlrun.kube.informer import CachedObject, ObjectChange
-from rlrun.kube.kinds import ARTIFACTS, POD, RLADAPTER, RLCHECKPOINT, RLMODEL, RLRUN, WORKLOAD, ResourceKind
+from rlrun.kube.kinds import ARTIFACTS, RLADAPTER, RLCHECKPOINT, RLMODEL, RLRUN, WORKLOAD, ResourceKind
 from rlrun.kube.references import checkpoint_id
 from rlrun.kube.requests import KubeRequest
 from rlrun.service.server import listen_on
@@ -175,7 +175,8 @@ class Operator:
         reconciler = Reconciler(observer, applier, settings, queue=admissions)
         logs = LeavingLogs(applier.logs, informers, observer.s3_variables, settings)
         serving = ServingController(objects, observer, settings, token_key)
-        informers.listeners.append(functools.partial(self._on_change, informers, serving, logs))
+        informers.listeners.append(functools.partial(self._on_change, informers, serving))
+        informers.listeners.append(logs.on_change)
 
         def start_watches() -> None:
             for job in informers.jobs():
@@ -185,7 +186,7 @@ class Operator:
         registry = handlers.registry(self._configure, start_watches)
         watching = tasks.start(handlers.run_kopf(registry, kopf_stop, self._watching))
         holding = tasks.start(lease.hold())
-        working = [tasks.start(self._resync(cluster, informers, admissions, reconciler))]
+        working = [tasks.start(self._resync(cluster, informers, admissions, reconciler, logs))]
         progress = ProgressWriter(objects, poller)
         working += [tasks.start(self._work(reconciler, progress)) for _ in range(self._settings.workers)]
         working += [tasks.start(job) for job in serving.jobs()]
@@ -223,14 +224,11 @@ class Operator:
         self,
         informers: Informers,
         pools: ServingController,
-        logs: LeavingLogs,
         kind: ResourceKind,
         change: ObjectChange[CachedObject],
     ) -> None:
-        """Queue the runs and pools that a change concerns, and copy the logs of a pod that is being deleted."""
+        """Queue the runs and pools that a change concerns."""
         cached, labels = change.cached, dict(change.cached.labels)
-        if kind == POD and not change.is_deleted:
-            logs.on_change(cached)
         if kind == RLMODEL and not change.is_own:
             for run in informers.runs():
                 if not run.has_begun:
@@ -273,6 +271,7 @@ class Operator:
         informers: Informers,
         admissions: AdmissionQueue,
         reconciler: Reconciler,
+        logs: LeavingLogs,
     ) -> None:
         """Start the workers, and queue all runs periodically.
 
@@ -280,6 +279,7 @@ class Operator:
         were deleted in S3.
         """
         await self._start_workers(informers, admissions)
+        logs.begin(informers.pods())
         # Without this list, events add runs.
         await informers.until_synced(RLRUN)
         clock = asyncio.get_running_loop().time

@@ -81,6 +81,14 @@ class CachedRun(CachedObject):
         return self.decode(self.listed)
 
 
+@dataclass(frozen=True, slots=True)
+class CachedPod(CachedObject):
+    """A pod in the store."""
+
+    is_leaving: bool
+    """True if it is being deleted."""
+
+
 class Informers:
     """The informers of one operator."""
 
@@ -134,6 +142,10 @@ class Informers:
             if kind == RLRUN:
                 yield from (run for run in informer.all() if isinstance(run, CachedRun))
 
+    def pods(self) -> Iterable[CachedObject]:
+        """Return all pods, in no order."""
+        return [pod for (kind, _), informer in self._informers.items() if kind == POD for pod in informer.all()]
+
     @contextmanager
     def writing(self, request: KubeRequest) -> Iterator[Callable[[Obj], None]]:
         """Context of a write of this process, for `AsyncKubeClient`."""
@@ -183,6 +195,8 @@ def convert(kind: ResourceKind, obj: Obj) -> CachedObject:
         checkpoint = checkpoint_id(*split_checkpoint_id(reference, namespace)) if reference else ""
         phase, listed = sys.intern(phase_of(obj)), _encode(listed_parts(obj))
         return CachedRun(**fields, phase=phase, checkpoint=sys.intern(checkpoint), listed=listed)
+    if kind == POD:
+        return CachedPod(**fields, is_leaving=bool(metadata.get("deletionTimestamp")))
     return CachedObject(**fields)
 
 

@@ -79,6 +79,7 @@ class Applier:
         if error is None:
             await self._remove(observation, plan.removals)
             if plan.purge is not None:
+                await self.logs.settle(plan.purge.root)
                 await self._artifacts.purge(observation.s3_variables, plan.purge)
         # A run whose files stay waits for no object.
         if plan.remove_finalizer and (error is None or plan.purge is None):

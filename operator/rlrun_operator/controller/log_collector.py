@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from weakref import WeakValueDictionary
 
 from rlrun.kube.async_client import AsyncKubeClient
 from rlrun.service.shares import Room, Shares
@@ -16,11 +17,9 @@ log = logging.getLogger(__name__)
 LIMIT_BYTES = 5 * 1024**2
 """Size limit of a copy; it has the end of the log."""
 COLLECT_SECONDS = 30.0
-"""Time limit for all logs of a run; unfinished copies are cancelled."""
+"""Time limit of one call of `collect`; unfinished copies are cancelled."""
 CONCURRENT_LOGS = 4
 """Concurrent copies of all runs, limited because logs are held in memory."""
-REMEMBERED_COPIES = 10_000
-"""Number of copies that `is_begun` knows: 4 MB."""
 
 
 class LogCollector:
@@ -33,25 +32,18 @@ class LogCollector:
         # A namespace whose copies hang must not cost others their logs.
         self._shares = Shares(CONCURRENT_LOGS, CONCURRENT_LOGS)
         self._released = asyncio.Event()
-        self._begun: dict[LogCopy, None] = {}
-        """Newest copies, in the order in which they began."""
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        """Locks of the files that are being written, by URI: a late copy must not replace a newer one."""
 
-    def is_begun(self, copy: LogCopy) -> bool:
-        """Return whether this process has begun to make the copy, unless that was REMEMBERED_COPIES copies ago."""
-        return copy in self._begun
-
-    async def collect(self, namespace: str, variables: Mapping[str, str], copies: Sequence[LogCopy]) -> None:
-        """Copy the logs. Failures are logged, not raised."""
+    async def collect(
+        self, namespace: str, variables: Mapping[str, str], copies: Sequence[LogCopy]
+    ) -> Sequence[LogCopy]:
+        """Copy the logs. Returns the copies that were made or have no log; failures are logged, not raised."""
         if not copies or not variables:
-            return
-        for copy in copies:
-            self._begun.pop(copy, None)
-            self._begun[copy] = None
-        while len(self._begun) > REMEMBERED_COPIES:
-            del self._begun[next(iter(self._begun))]
-        tasks = [asyncio.create_task(self._copy(namespace, variables, copy)) for copy in copies]
+            return []
+        tasks = {asyncio.create_task(self._copy(namespace, variables, copy)): copy for copy in copies}
         try:
-            _, unfinished = await asyncio.wait(tasks, timeout=self._seconds)
+            done, unfinished = await asyncio.wait(tasks, timeout=self._seconds)
         except asyncio.CancelledError:
             for task in tasks:
                 task.cancel()
@@ -66,6 +58,14 @@ class LogCollector:
                 copies[0].pod,
                 self._seconds,
             )
+        return [copy for task, copy in tasks.items() if task in done and task.result()]
+
+    async def settle(self, root: str) -> None:
+        """Wait for the copies below a URI."""
+        for uri, lock in list(self._locks.items()):
+            if uri.startswith(f"{root}/"):
+                async with lock:
+                    pass
 
     @asynccontextmanager
     async def _slot(self, namespace: str) -> AsyncIterator[None]:
@@ -79,8 +79,9 @@ class LogCollector:
             self._released.set()
             self._released = asyncio.Event()
 
-    async def _copy(self, namespace: str, variables: Mapping[str, str], copy: LogCopy) -> None:
-        async with self._slot(namespace):
+    async def _copy(self, namespace: str, variables: Mapping[str, str], copy: LogCopy) -> bool:
+        """Copy a log. Returns False if that failed."""
+        async with self._locks.setdefault(copy.uri, asyncio.Lock()), self._slot(namespace):
             try:
                 text = await self._cluster.log(
                     namespace, copy.pod, copy.container, previous=copy.previous, limit=LIMIT_BYTES
@@ -90,3 +91,5 @@ class LogCollector:
             except Exception as error:
                 # Logs are informational; a run must neither fail nor wait for one.
                 log.warning("Could not copy the log of %s/%s (%s): %s", namespace, copy.pod, copy.container, error)
+                return False
+            return True

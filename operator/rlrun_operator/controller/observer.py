@@ -1,7 +1,8 @@
 """Observation of a run: the planner's input, read from the API server, S3 and the orchestrator.
 
 Objects of the run come from the informers, and the list of its files from S3 while none can have been written. Before
-a decision the run, its pods, Workloads, artifacts and files, and its orchestrator's status are read again (`is_fresh`).
+a decision the run, its pods, Workloads, artifacts and files, and the status of its orchestrator are read again
+(`is_fresh`), unless the orchestrator is leaving: it may not answer for seconds, while others wait for its replacement.
 Everything else is read in each reconcile. Secrets are read by name, never listed. Requests that the run's phase does
 not need are skipped.
 """
@@ -312,7 +313,6 @@ class Observer:
             self._poller.forget(key)
             return {}
         token = run_token(self._token_key, metadata["uid"]) if self._token_key else None
-        # One that ends may leave a request without an answer for seconds, while others wait for its replacement.
         is_fresh = is_fresh and not all(is_leaving(pod) for pod in running)
         try:
             report: RunStatus = await self._poller.status(key, token, is_fresh=is_fresh)

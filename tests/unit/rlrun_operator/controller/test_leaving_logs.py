@@ -8,15 +8,13 @@ from typing import Any
 
 import pytest
 from rlrun.kube.errors import ApiError
-from rlrun.kube.informer import CachedObject, ObjectChange
-from rlrun.kube.kinds import POD, ResourceKind
 from rlrun.kube.objects import Obj
 from rlrun.kube.requests import KubeRequest
 from rlrun.protocol.problem import Problem
-from rlrun_operator.controller import leaving_logs, log_collector
+from rlrun.storage.store import Unreachable
+from rlrun_operator.controller import leaving_logs
 from rlrun_operator.controller.leaving_logs import LeavingLogs
 from rlrun_operator.controller.log_collector import LogCollector
-from rlrun_operator.planning.policies.ending import log_copies
 
 from tests.support.cluster_objects import pod, run_object, terminated
 from tests.support.fake_artifacts import FakeArtifacts
@@ -25,6 +23,7 @@ from tests.support.informer_feed import InformerFeed
 from tests.support.operator_world import SETTINGS
 from tests.support.waiting import until
 
+NODE_READY = [{"type": "PodReadyToStartContainers", "status": "True"}]
 NODE_SILENT = [{"type": "ContainersReady", "status": "True"}]
 LOG = "s3://rlrun/team/uid-1/logs/attempt-1/reverse-orchestrator-x/orchestrator.log"
 
@@ -53,9 +52,9 @@ class Leaving:
 
     def __post_init__(self) -> None:
         self.feed = InformerFeed(self.cluster)
-        self.feed.informers.listeners.append(self._on_change)
         self.collector = LogCollector(self.cluster.kube, self.artifacts)
         self.logs = LeavingLogs(self.collector, self.feed.informers, self._read_variables, SETTINGS)
+        self.feed.informers.listeners.append(self.logs.on_change)
 
     async def see(self, *objects: Obj, text: str = "log") -> None:
         """The operator sees these objects, whose containers have written a text. All copies are made."""
@@ -70,7 +69,7 @@ class Leaving:
         self.feed.deliver()
 
     async def settle(self) -> None:
-        await until(lambda: not self.logs._newest)
+        await until(lambda: not self.logs._tasks)
 
     @property
     def kept(self) -> list[str]:
@@ -80,10 +79,6 @@ class Leaving:
         if isinstance(self.variables, ApiError):
             raise self.variables
         return self.variables
-
-    def _on_change(self, kind: ResourceKind, change: ObjectChange[CachedObject]) -> None:
-        if kind == POD and not change.is_deleted:
-            self.logs.on_change(change.cached)
 
 
 @pytest.fixture
@@ -117,23 +112,20 @@ async def test_the_log_of_a_pod_of_a_deleted_run_is_kept(leaving: Leaving) -> No
     assert leaving.kept == ["log"]
 
 
-@pytest.mark.parametrize(("uid", "kept"), [("uid-1", []), ("uid-2", ["log"])], ids=["itself", "another of its name"])
+@pytest.mark.parametrize(
+    ("policy", "uid", "kept"),
+    [("Delete", "uid-1", []), ("Retain", "uid-1", ["log"]), ("Delete", "uid-2", ["log"])],
+    ids=["with its files", "without", "another of its name"],
+)
 async def test_no_log_is_written_while_the_files_of_the_run_are_deleted(
-    leaving: Leaving, uid: str, kept: list[str]
+    leaving: Leaving, policy: str, uid: str, kept: list[str]
 ) -> None:
     run = run_object()
     run["metadata"] |= {"uid": uid, "deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": ["rlrun.dev/files"]}
+    run["spec"]["artifactPolicy"] = policy
     await leaving.see(run)
     await leaving.see(orchestrator())
     assert leaving.kept == kept
-
-
-async def test_the_log_that_the_operator_copied_before_it_deleted_the_pod_is_not_copied_again(leaving: Leaving) -> None:
-    layout = leaving_logs.run_layout(SETTINGS, "team", "uid-1")
-    leaving.cluster.logs["reverse-orchestrator-x/orchestrator"] = b"before"
-    await leaving.collector.collect("team", {"key": "value"}, log_copies.pod_logs(layout, [pod("orchestrator")]))
-    await leaving.see(orchestrator())
-    assert leaving.kept == ["before"]
 
 
 async def test_a_node_that_does_not_report_is_asked_for_no_log_of_a_running_container(leaving: Leaving) -> None:
@@ -146,14 +138,56 @@ async def test_a_container_that_has_not_started_has_no_log(leaving: Leaving) -> 
     assert leaving.cluster.asked == 0
 
 
-async def test_a_late_copy_does_not_replace_the_complete_log(leaving: Leaving) -> None:
+async def test_only_the_newest_of_the_states_that_came_meanwhile_is_copied(leaving: Leaving) -> None:
     leaving.cluster.answering.clear()
     leaving.notice(orchestrator(), text="first")
     await until(lambda: leaving.cluster.asked == 1)
-    leaving.notice(orchestrator(state=terminated(0)), text="complete")
+    for state in (None, terminated(0)):
+        leaving.notice(orchestrator(state=state, conditions=NODE_READY), text="complete")
+    assert len(leaving.logs._tasks) == 1
     leaving.cluster.answering.set()
     await leaving.settle()
     assert leaving.kept == ["complete"]
+    assert leaving.cluster.asked == 2
+
+
+async def test_a_label_that_somebody_changes_causes_no_other_copy(leaving: Leaving) -> None:
+    for attempt in range(1, 4):
+        await leaving.see(orchestrator(attempt=attempt))
+    assert leaving.cluster.asked == 1
+
+
+async def test_a_copy_that_failed_is_made_at_the_next_event(leaving: Leaving) -> None:
+    leaving.artifacts.errors["put"] = Unreachable("no answer")
+    await leaving.see(orchestrator(state=terminated(0)))
+    assert leaving.kept == []
+    leaving.artifacts.errors.clear()
+    await leaving.see(orchestrator(state=terminated(0), phase="Succeeded"))
+    assert leaving.kept == ["log"]
+
+
+async def test_the_log_of_a_pod_that_is_not_stored_whole_is_kept(leaving: Leaving) -> None:
+    large = orchestrator()
+    large["metadata"]["annotations"] = {"notes": "x" * 300_000}
+    await leaving.see(large)
+    assert leaving.kept == ["log"]
+
+
+async def test_a_pod_that_was_leaving_before_the_first_event_leaves_its_log(leaving: Leaving) -> None:
+    await leaving.see(pod("orchestrator"))
+    leaving.feed.informers.listeners.clear()
+    leaving.notice(orchestrator())
+    leaving.logs.begin(leaving.feed.informers.pods())
+    await leaving.settle()
+    assert leaving.kept == ["log"]
+
+
+async def test_a_pod_that_is_gone_is_forgotten(leaving: Leaving) -> None:
+    await leaving.see(orchestrator())
+    assert len(leaving.logs._pods) == 1
+    del leaving.cluster.objects["Pod", "team", "reverse-orchestrator-x"]
+    await leaving.see()
+    assert leaving.logs._pods == {}
 
 
 @pytest.mark.parametrize(
@@ -170,33 +204,28 @@ async def test_a_namespace_cannot_take_all_places(
 ) -> None:
     monkeypatch.setattr(leaving_logs, "PODS", 3)
     few = LeavingLogs(leaving.collector, leaving.feed.informers, leaving._read_variables, SETTINGS)
-    leaving.logs = few
+    leaving.logs, leaving.feed.informers.listeners[:] = few, [few.on_change]
     leaving.cluster.answering.clear()
     with caplog.at_level(logging.WARNING):
         leaving.notice(*(orchestrator(uid=f"p{number}") for number in range(4)))
-    assert len(few._newest) == 2
-    assert "the logs of team/reverse-orchestrator-p3 are lost" in caplog.text
+    assert len(few._tasks) == 2
+    assert "the logs of team/reverse-orchestrator-p3 may be copied" in caplog.text
     other = orchestrator(uid="other")
     other["metadata"]["namespace"] = "other"
     leaving.notice(other)
-    assert len(few._newest) == 3
+    assert len(few._tasks) == 3
     leaving.cluster.answering.set()
     await leaving.settle()
     assert len(leaving.kept) == 3
+    await leaving.see(orchestrator(uid="p4"))
+    assert len(leaving.kept) == 4
 
 
 async def test_copies_end_with_the_operator(leaving: Leaving) -> None:
     leaving.cluster.answering.clear()
     leaving.notice(orchestrator())
     await until(lambda: leaving.cluster.asked == 1)
-    leaving.notice(orchestrator(state=terminated(0)))
     await leaving.logs.close()
-    await leaving.settle()
+    leaving.cluster.answering.set()
+    await leaving.see(orchestrator(state=terminated(0)))
     assert leaving.kept == []
-
-
-async def test_only_the_newest_copies_are_remembered(leaving: Leaving, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_collector, "REMEMBERED_COPIES", 1)
-    for uid in ("one", "two", "one", "one"):
-        await leaving.see(orchestrator(uid=uid, conditions=[{"type": uid, "status": str(leaving.cluster.asked)}]))
-    assert leaving.cluster.asked == 3

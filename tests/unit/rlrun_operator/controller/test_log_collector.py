@@ -1,7 +1,8 @@
 """Logs of pods that go, and of containers that crash, are kept in S3 within bounds, and are in nobody's way."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,9 +11,11 @@ from rlrun.kube.requests import KubeRequest
 from rlrun.protocol.orchestrator import RunPhase, RunStatus
 from rlrun.storage.layout import RunLayout
 from rlrun.storage.store import Unreachable
+from rlrun_operator.controller.applier import Applier
 from rlrun_operator.controller.log_collector import LIMIT_BYTES, LogCollector
 from rlrun_operator.planning.diagnosis.crash_counter import count_restarts
-from rlrun_operator.planning.plan.actions import LogCopy
+from rlrun_operator.planning.plan.actions import LogCopy, Plan, RunFilesDeletion
+from rlrun_operator.planning.plan.observation import RunObservation
 from rlrun_operator.planning.policies.ending.log_copies import crash_logs, pod_logs
 
 from tests.support.cluster_objects import pod, terminated
@@ -152,10 +155,11 @@ async def test_silent_kubelets_delay_no_other_request() -> None:
 
 
 async def test_copies_of_one_namespace_that_hang_leave_slots_for_others() -> None:
-    hung = [LogCopy("pod-0", f"container-{i}", f"s3://rlrun/{i}.log") for i in range(12)]
+    names = ("first", "second")
+    hung = {name: [LogCopy("pod-0", f"{i}", f"s3://rlrun/{name}/{i}.log") for i in range(12)] for name in names}
     artifacts, cluster = FakeArtifacts(), Slow()
     logs = LogCollector(cluster.kube, artifacts, seconds=3600)
-    hanging = [asyncio.create_task(logs.collect(name, VARIABLES, hung)) for name in ("first", "second")]
+    hanging = [asyncio.create_task(logs.collect(name, VARIABLES, hung[name])) for name in names]
     await until(lambda: cluster.busy == 3)
     async with asyncio.timeout(60):
         await logs.collect("team", VARIABLES, copies(12)[1:])
@@ -194,3 +198,64 @@ async def test_only_the_end_of_a_long_log_is_kept() -> None:
     (kept,) = artifacts.files.values()
     assert len(kept) == LIMIT_BYTES
     assert kept.endswith(b"the end")
+
+
+class Waiting(FakeArtifacts):
+    """S3 that takes no file before `answering` is set."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.answering = asyncio.Event()
+        self.writing = 0
+
+    async def put(self, variables: Mapping[str, str], uri: str, data: bytes) -> None:
+        self.writing += 1
+        await self.answering.wait()
+        await super().put(variables, uri, data)
+
+
+async def test_a_late_copy_does_not_replace_a_newer_one() -> None:
+    cluster, artifacts = FakeCluster(), Waiting()
+    logs = LogCollector(cluster.kube, artifacts)
+    (first,) = copies(1)
+    cluster.logs["pod-0/main"] = b"first"
+    early = asyncio.create_task(logs.collect("team", VARIABLES, [first]))
+    await until(lambda: artifacts.writing == 1)
+    cluster.logs["pod-0/main"] = b"complete"
+    late = asyncio.create_task(logs.collect("team", VARIABLES, [replace(first, is_complete=True)]))
+    await asyncio.sleep(0)
+    artifacts.answering.set()
+    assert [*await early, *await late] == [first, replace(first, is_complete=True)]
+    assert artifacts.files == {first.uri: b"complete"}
+
+
+async def test_the_files_of_a_run_are_deleted_after_the_copies_of_its_logs() -> None:
+    cluster, artifacts = FakeCluster(), Waiting()
+    logs = LogCollector(cluster.kube, artifacts)
+    made = [LogCopy("pod-0", "main", f"s3://rlrun/team/{uid}/log") for uid in ("uid-1", "uid-10")]
+    cluster.logs["pod-0/main"] = b"log"
+    collecting = asyncio.create_task(logs.collect("team", VARIABLES, made))
+    await until(lambda: artifacts.writing == 2)
+    settling = asyncio.create_task(logs.settle("s3://rlrun/team/uid-1"))
+    await asyncio.sleep(0.01)
+    assert not settling.done()
+    await logs.settle("s3://rlrun/team/uid-2")
+    artifacts.answering.set()
+    await settling
+    assert await collecting == made
+    await logs.settle("s3://rlrun/team/uid-1")
+
+
+async def test_a_purge_waits_for_the_copies_of_the_logs(make_world: Callable[..., World]) -> None:
+    world = make_world(artifactPolicy="Delete")
+    await world.start()
+    observation = RunObservation(world.run, s3_variables=VARIABLES)
+    applier, settled = Applier(world.cluster.kube, world.artifacts), []
+
+    async def settle(root: str) -> None:
+        settled.append((root, len(world.artifacts.purged)))
+
+    applier.logs.settle = settle  # type: ignore[method-assign]
+    await applier.apply(observation, Plan(purge=RunFilesDeletion("s3://rlrun/team/uid-1")), world.clock.now)
+    assert settled == [("s3://rlrun/team/uid-1", 0)]
+    assert len(world.artifacts.purged) == 1
