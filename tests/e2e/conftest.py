@@ -49,6 +49,8 @@ NO_ENGINE = {"image": "rlrun-nowhere/inference:none"}
 """Changes of a model's `inference` for runs that end before they would ask their engine."""
 STUBS = "rlrun/stub-tiny"
 """Model whose trainer and engine are the stubs."""
+SLOW_STUBS = "rlrun/stub-slow"
+"""STUBS whose engine takes a tenth of a second for a token, and no CPU: a step takes 2.4 s at least."""
 ENGINES = "rlrun/reverse-text-tiny"
 """Model that torch trains and vLLM serves."""
 SMALL_BATCH = 32
@@ -103,6 +105,15 @@ class Platform:
         model["metadata"] = {"name": name}
         model["spec"]["id"] = model_id
         return model
+
+    def slowed(self, model_id: str) -> str:
+        """Return a model like STUBS or ENGINES whose steps leave time to be watched. vLLM's steps are slow enough."""
+        if model_id != STUBS:
+            return model_id
+        model = self.model_object("stub-slow", SLOW_STUBS)
+        model["spec"]["inference"]["env"] = [{"name": "STUB_ENGINE_TOKEN_SECONDS", "value": "0.1"}]
+        self.kubectl.apply(model)
+        return SLOW_STUBS
 
     def wait_for_condition(
         self, run: str, namespace: str, kind: str, reason: str, seconds: float, status: str = "False"
@@ -179,8 +190,9 @@ def neighbours(platform: Platform, model: str) -> Iterator[Neighbours]:
     """Two on-policy runs that trained at the same time; tests may look at them and start others beside them."""
     with _namespaces(platform) as make:
         namespaces = [make("team-a"), make("team-b")]
+        slowed = platform.slowed(model)
         for namespace, seed in zip(namespaces, SEEDS, strict=True):
-            run = platform.run_object("same-name", namespace, **ON_POLICY, model=model, seed=seed)
+            run = platform.run_object("same-name", namespace, **ON_POLICY, model=slowed, seed=seed)
             platform.kubectl.apply(run)
         both_running: list[bool] = []
         answers: dict[str, int] = {}

@@ -41,7 +41,7 @@ def test_a_suspended_and_resumed_run_equals_an_uninterrupted_one(
     first, other = (metrics_of(platform, run) for run in neighbours.runs)
     assert other[0]["reward/mean"] != first[0]["reward/mean"], "the seed has no effect, so equality shows nothing"
 
-    kubectl.apply(platform.run_object("cut", namespace, **ON_POLICY, model=model, seed=SEEDS[0]))
+    kubectl.apply(platform.run_object("cut", namespace, **ON_POLICY, model=platform.slowed(model), seed=SEEDS[0]))
     wait_for("the checkpoint to continue from", lambda: checkpoint_ready(platform, namespace, "cut"), SECONDS, 0.3)
     patch(platform, namespace, "cut", {"suspend": True})
     wait_for("the end of its pods", lambda: not kubectl.list("pods", namespace, "rlrun.dev/run=cut"), SECONDS)

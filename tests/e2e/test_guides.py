@@ -100,9 +100,11 @@ def follow(world: World, tmp_path: Path) -> Callable[[str], int]:
     folder = tmp_path / "guide"
     folder.mkdir()
     shutil.copytree(ROOT / "examples", folder / "examples")
-    # What is stopped in the middle must have a middle, and the guide raises maxSteps to 1000.
+    # What is stopped in the middle must have a middle, and the guide raises maxSteps to 1000. It looks at artifacts
+    # that retention would delete while the stubs go on.
     example = folder / "examples" / "reverse-text.yaml"
     text = example.read_text().replace("maxSteps: 30", "maxSteps: 900").replace(ENGINES, STUBS)
+    text = text.replace("keepCloud: 3", "keepCloud: 50").replace("keepLast: 3", "keepLast: 50")
     example.write_text(text.replace("batchSize: 128", f"batchSize: {SMALL_BATCH}"))
     environment = {
         "PATH": install_commands(tmp_path / "bin", sys.executable, kubectl.program),

@@ -13,8 +13,8 @@ from rlrun.kube.async_transport import REQUEST_SECONDS, RESPONSE_LIMIT, AsyncTra
 from rlrun.kube.errors import TIMEOUT, TOO_LARGE, ApiError
 from rlrun.kube.kinds import ALL, SECRET, ResourceKind
 from rlrun.kube.objects import Labels, Obj
-from rlrun.kube.pod_logs import is_removed_log
 from rlrun.kube.refusals import ObjectRefused, find_other_owner, find_refusal
+from rlrun.kube.removed_logs import is_removed_log
 from rlrun.kube.requests import KubeRequest, label_selector
 
 LOG_LINES = 200_000

@@ -1,6 +1,5 @@
 """Selection of the pods of a run whose logs are read, and of their containers. Pure."""
 
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -9,9 +8,6 @@ from rlrun.kube.objects import Obj
 from rlrun.kube.pods import role_of
 
 DEFAULT_CONTAINER = "kubectl.kubernetes.io/default-container"
-_REMOVED = re.compile(
-    rb"unable to retrieve container logs for [a-z-]+://[0-9a-f]+|failed to try resolving symlinks in path [^\n]+"
-)
 
 
 @dataclass(frozen=True)
@@ -30,14 +26,6 @@ class UnknownEnvironment(ValueError):
         super().__init__(f"the run has no environment {wanted}")
         self.existing = existing
         """Names of the environments of the run."""
-
-
-def is_removed_log(text: bytes) -> bool:
-    """Return whether a log is what kubelets answer, with status 200, for the log of a container that is removed.
-
-    Source: kubernetes/kubernetes issue 142258.
-    """
-    return len(text) < 4096 and _REMOVED.fullmatch(text) is not None
 
 
 def main_container(pod: Obj) -> str:

@@ -15,7 +15,7 @@ from rlrun.kube.connection.connection_causes import cause_of
 from rlrun.kube.errors import FAILED, UNREACHABLE, ApiError
 from rlrun.kube.kinds import ResourceKind
 from rlrun.kube.objects import Labels, Obj
-from rlrun.kube.pod_logs import is_removed_log
+from rlrun.kube.removed_logs import is_removed_log
 from rlrun.kube.requests import KubeRequest
 
 CONNECT_SECONDS = 5.0

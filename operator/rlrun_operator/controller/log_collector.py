@@ -18,7 +18,7 @@ LIMIT_BYTES = 5 * 1024**2
 """Size limit of a copy; it has the end of the log."""
 COLLECT_SECONDS = 30.0
 """Time limit of one call of `collect`; unfinished copies are cancelled."""
-CONCURRENT_LOGS = 4
+CONCURRENT_LOGS = 8
 """Concurrent copies of all runs, limited because logs are held in memory."""
 
 
@@ -86,7 +86,9 @@ class LogCollector:
                 text = await self._cluster.log(
                     namespace, copy.pod, copy.container, previous=copy.previous, limit=LIMIT_BYTES
                 )
-                if text:
+                if text is None:
+                    log.info("The log of %s/%s (%s) was gone before it was copied", namespace, copy.pod, copy.container)
+                elif text:
                     await self._artifacts.put(variables, copy.uri, text)
             except Exception as error:
                 # Logs are informational; a run must neither fail nor wait for one.

@@ -120,7 +120,7 @@ class Process:
 
     def terminate(self) -> int:
         self._process.terminate()
-        return self._process.wait(20)
+        return self._process.wait(60)
 
 
 @dataclass

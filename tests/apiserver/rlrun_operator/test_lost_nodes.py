@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -45,7 +46,8 @@ class Heartbeats:
             for name in list(self.nodes):
                 now = datetime.now(UTC).isoformat()
                 ready = {"type": "Ready", "status": "True", "reason": "KubeletReady", "lastHeartbeatTime": now}
-                self._core.patch_node_status(name, {"status": {"conditions": [ready]}})
+                with suppress(client.ApiException):  # The next one comes soon.
+                    self._core.patch_node_status(name, {"status": {"conditions": [ready]}})
 
     def __enter__(self) -> "Heartbeats":
         self._thread.start()

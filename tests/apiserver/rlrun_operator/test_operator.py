@@ -5,7 +5,6 @@ import time
 from typing import Any
 
 import pytest
-import yaml
 from kubernetes import client
 
 from tests.apiserver.rlrun_operator.conftest import RESYNC_SECONDS, Bench
@@ -86,8 +85,6 @@ def test_steady_state_writes_nothing(own_bench: Bench) -> None:
 
 def test_second_operator_takes_over_and_changes_nothing(own_bench: Bench) -> None:
     bench = own_bench
-    settings = yaml.safe_load(bench.settings.read_text())
-    bench.settings.write_text(yaml.safe_dump({**settings, "leaseSeconds": 15}))
     first = bench.start_operator()
     started(bench)
     before = versions(bench)

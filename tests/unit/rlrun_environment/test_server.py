@@ -176,7 +176,7 @@ async def test_a_worker_that_blocks_is_killed(serve, make_group, upstream):
     client = await serve(PLAIN, verifiers=False, hang_grace=0.5)
     await client.until(lambda i: i.ready)
     upstream.reply = lambda n, body: "hang"
-    _, result = await client.group(make_group(rollouts=1, deadline_seconds=1.0))
+    _, result = await client.group(make_group(rollouts=1, deadline_seconds=5.0))
     assert [r.error.reason for r in result.rollouts] == ["EnvironmentTimeout"]
     assert (await client.until(lambda i: i.ready)).ready
     assert client.server.pool.workers[0].restarts == 1

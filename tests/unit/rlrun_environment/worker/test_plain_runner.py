@@ -136,7 +136,8 @@ async def test_a_failure_in_one_rollout_leaves_the_others_unaffected(
 async def test_a_rollout_that_hangs_costs_itself_only(make_runner, make_group, asynchronous):
     sleep = "await asyncio.sleep(60)" if asynchronous else "threading.Event().wait(60)"
     code = harness(f"if n == 1: {sleep}\n        return 0.5", asynchronous=asynchronous)
-    result = await make_runner(code, preamble="").run(make_group(rollouts=3, deadline_seconds=2.0))
+    group = make_group(rollouts=3, deadline_seconds=60.0, rollout_seconds=5.0)
+    result = await make_runner(code, preamble="").run(group)
     assert sorted(reasons(result), key=str) == ["EnvironmentTimeout", None, None]
 
 

@@ -20,6 +20,7 @@ from rlrun_operator.runtime.work_queue import Priority
 from rlrun_orchestrator.status.status_server import status_application
 
 from tests.support.expectations import present
+from tests.support.waiting import until
 
 KEY = RunKey("team", "reverse")
 TOKEN = "secret"
@@ -312,6 +313,7 @@ async def hanging(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Hanging]:
 
 async def test_a_look_does_not_wait_for_a_late_first_answer_which_causes_another(hanging: Hanging) -> None:
     assert await hanging.look() is None
+    await until(lambda: hanging.requests == 1)
     assert await hanging.look() is None
     assert hanging.client.is_watched(KEY)
     assert hanging.client.silent_seconds(KEY) == 0

@@ -40,7 +40,7 @@ WAITING_RUNS = 20
 WORKERS = 8
 NO_PROBES = BreakerLimits(slow_seconds=0.1, first_pause_seconds=math.inf, longest_pause_seconds=math.inf)
 PROBES_AT_ONCE = BreakerLimits(slow_seconds=0.1, first_pause_seconds=0.0)
-SHORT = CallLimits(silence_seconds=0.3)
+SHORT = CallLimits(silence_seconds=1.5)
 LAYOUT = RunLayout.of(BUCKET, "", "team", "uid-1")
 
 

@@ -9,14 +9,16 @@ from collections.abc import Iterable, Sequence
 from rlrun.kube.objects import Obj, attempt_of
 from rlrun.kube.pods import container_statuses, is_leaving, is_node_silent
 from rlrun.storage.layout import RunLayout
+from rlrun.storage.stored_logs import MAIN_CONTAINERS
 
 from rlrun_operator.planning.diagnosis.crash_counter import Crash
 from rlrun_operator.planning.plan.actions import LogCopy
 
 
 def pod_logs(layout: RunLayout, pods: Iterable[Obj]) -> list[LogCopy]:
-    """Return copies of the logs of all containers that have started."""
-    return [_copy(layout, pod, status) for pod in pods for status in container_statuses(pod) if _started(status)]
+    """Return copies of the logs of all containers that have started, those that users read first."""
+    copies = [_copy(layout, pod, status) for pod in pods for status in container_statuses(pod) if _started(status)]
+    return sorted(copies, key=lambda copy: copy.container not in MAIN_CONTAINERS.values())
 
 
 def leaving_logs(layout: RunLayout, pod: Obj) -> list[LogCopy]:

