@@ -10,11 +10,10 @@ from dataclasses import replace
 from rlrun.constants import CONFLICT, FIELD_MANAGER
 from rlrun.kube import requests
 from rlrun.kube.async_transport import REQUEST_SECONDS, RESPONSE_LIMIT, AsyncTransport, too_large
-from rlrun.kube.errors import TIMEOUT, TOO_LARGE, ApiError
+from rlrun.kube.errors import TIMEOUT, TOO_LARGE, ApiError, find_log_error
 from rlrun.kube.kinds import ALL, SECRET, ResourceKind
 from rlrun.kube.objects import Labels, Obj
 from rlrun.kube.refusals import ObjectRefused, find_other_owner, find_refusal
-from rlrun.kube.removed_logs import is_removed_log
 from rlrun.kube.requests import KubeRequest, label_selector
 
 LOG_LINES = 200_000
@@ -300,6 +299,8 @@ async def read_end(chunks: AsyncIterator[bytes], limit: int) -> tuple[bytes, boo
         if len(kept) > 2 * limit:
             del kept[:-limit]
             is_cut = True
-    if is_removed_log(bytes(kept[:4096])):
-        raise ApiError(404, "NotFound", kept.decode(errors="replace"))
-    return bytes(kept[-limit:]), is_cut or len(kept) > limit
+    text = bytes(kept[-limit:])
+    error = find_log_error(text)
+    if error is not None:
+        raise error
+    return text, is_cut or len(kept) > limit

@@ -24,6 +24,9 @@ _DENIED = re.compile(
 )
 _FAILED = re.compile(r"expression '// ([^\n]+)\n.*' resulted in error: (.*)", re.DOTALL)
 """A value that CEL refuses by an error: the comment in the expression says which."""
+_REMOVED_LOG = re.compile(
+    rb"unable to retrieve container logs for [a-z-]+://[0-9a-f]+|failed to try resolving symlinks in path [^\n]+"
+)
 _VIOLATION = re.compile(r"((?:spec|metadata)[^\s:]*): (.*)", re.DOTALL)
 
 
@@ -79,6 +82,17 @@ class ApiError(Exception):
     def is_object_missing(self) -> bool:
         """True if the named object does not exist, and not only its kind or the path."""
         return self.status == 404 and bool(self.details.get("name"))
+
+
+def find_log_error(text: bytes, action: str = "") -> ApiError | None:
+    """Return the error in the text of a log, or None.
+
+    For the log of a container that it has removed, a kubelet answers 200 with a sentence without an end of the line.
+    Source: kubernetes/kubernetes issue 142258.
+    """
+    if len(text) > MESSAGE_LIMIT or not _REMOVED_LOG.fullmatch(text):
+        return None
+    return ApiError(404, "NotFound", text.decode(errors="replace"), action=action)
 
 
 def _violations(message: str) -> list[dict[str, str]]:

@@ -12,10 +12,9 @@ from typing_extensions import override
 
 from rlrun.kube import requests
 from rlrun.kube.connection.connection_causes import cause_of
-from rlrun.kube.errors import FAILED, UNREACHABLE, ApiError
+from rlrun.kube.errors import FAILED, UNREACHABLE, ApiError, find_log_error
 from rlrun.kube.kinds import ResourceKind
 from rlrun.kube.objects import Labels, Obj
-from rlrun.kube.removed_logs import is_removed_log
 from rlrun.kube.requests import KubeRequest
 
 CONNECT_SECONDS = 5.0
@@ -188,10 +187,10 @@ class SyncKubeClient:
             namespace, pod, container, previous=previous, tail_lines=tail, since_seconds=since, follow=follow
         )
         for number, line in enumerate(_lines(self._transport.stream(request))):
-            text = line.decode("utf-8", "replace")
-            if number == 0 and is_removed_log(line):
-                raise ApiError(404, "NotFound", text, action=str(request))
-            yield text
+            error = find_log_error(line, str(request)) if number == 0 else None
+            if error is not None:
+                raise error
+            yield line.decode("utf-8", "replace")
 
 
 def _lines(chunks: Iterator[bytes]) -> Iterator[bytes]:
