@@ -15,14 +15,14 @@ from rlrun.constants import RUN_LABEL, RUN_UID_LABEL
 from rlrun.kube.errors import ApiError
 from rlrun.kube.informer import CachedObject, ObjectChange
 from rlrun.kube.kinds import POD, RLRUN, ResourceKind
-from rlrun.kube.pods import is_leaving
+from rlrun.kube.pods import is_leaving, is_node_silent
 from rlrun.protocol.problem import Problem
 from rlrun.service.shares import Room, Shares
 
 from rlrun_operator.cluster.informers import CachedPod, CachedRun, Informers
 from rlrun_operator.config.settings import OperatorSettings
 from rlrun_operator.controller.log_collector import LogCollector
-from rlrun_operator.planning.policies.ending.log_copies import leaving_logs
+from rlrun_operator.planning.policies.ending.log_copies import pod_logs
 from rlrun_operator.resources.platform import run_layout
 
 log = logging.getLogger(__name__)
@@ -123,10 +123,14 @@ class LeavingLogs:
                 whole = await informer.load(cached)
         if whole is None or whole.data is None or self._deletes_files(cached):
             return
+        obj = whole.read()
+        if is_node_silent(obj):
+            # It would not answer. If it reports again, that is an event.
+            return
         layout = run_layout(self._settings, cached.namespace, _run_uid(cached))
-        copies = [c for c in leaving_logs(layout, whole.read()) if (c.container, c.is_complete) not in pod.copied]
+        copies = [c for c in pod_logs(layout, [obj]) if (c.container, c.is_complete) not in pod.copied]
         variables = await self._variables() if copies else {}
-        if copies and not isinstance(variables, Problem):
+        if not isinstance(variables, Problem):
             made = await self._logs.collect(cached.namespace, variables, copies)
             pod.copied.update((copy.container, copy.is_complete) for copy in made)
 

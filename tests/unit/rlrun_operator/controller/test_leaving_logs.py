@@ -128,9 +128,11 @@ async def test_no_log_is_written_while_the_files_of_the_run_are_deleted(
     assert leaving.kept == kept
 
 
-async def test_a_node_that_does_not_report_is_asked_for_no_log_of_a_running_container(leaving: Leaving) -> None:
+async def test_a_node_is_asked_for_no_log_until_it_reports(leaving: Leaving) -> None:
     await leaving.see(orchestrator(conditions=NODE_SILENT))
     assert leaving.cluster.asked == 0
+    await leaving.see(orchestrator(conditions=NODE_READY))
+    assert leaving.kept == ["log"]
 
 
 async def test_a_container_that_has_not_started_has_no_log(leaving: Leaving) -> None:

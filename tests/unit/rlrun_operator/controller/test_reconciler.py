@@ -487,7 +487,7 @@ class AskedPoller(FakePoller):
     def __init__(self) -> None:
         super().__init__()
         self.asked: list[bool] = []
-        """Whether the status of that moment was wanted, in each look."""
+        """`is_fresh` of each request."""
 
     @override
     async def status(self, key: RunKey, token: str | None = None, *, is_fresh: bool = False) -> RunStatus:

@@ -7,7 +7,7 @@ of pods that others delete.
 from collections.abc import Iterable, Sequence
 
 from rlrun.kube.objects import Obj, attempt_of
-from rlrun.kube.pods import container_statuses, is_leaving, is_node_silent
+from rlrun.kube.pods import container_statuses
 from rlrun.storage.layout import RunLayout
 from rlrun.storage.stored_logs import MAIN_CONTAINERS
 
@@ -19,15 +19,6 @@ def pod_logs(layout: RunLayout, pods: Iterable[Obj]) -> list[LogCopy]:
     """Return copies of the logs of all containers that have started, those that users read first."""
     copies = [_copy(layout, pod, status) for pod in pods for status in container_statuses(pod) if _started(status)]
     return sorted(copies, key=lambda copy: copy.container not in MAIN_CONTAINERS.values())
-
-
-def leaving_logs(layout: RunLayout, pod: Obj) -> list[LogCopy]:
-    """Return copies of the logs of a pod that is being deleted, none of another pod.
-
-    A node that does not report does not answer either, and has the log of an ended container only.
-    """
-    copies = pod_logs(layout, [pod]) if is_leaving(pod) else []
-    return [copy for copy in copies if copy.is_complete or not is_node_silent(pod)]
 
 
 def crash_logs(layout: RunLayout, attempt: int, crashes: Sequence[Crash]) -> list[LogCopy]:
