@@ -189,7 +189,7 @@ class RLRunSpec(Spec):
         Rule(
             "env",
             # Runs with a short stallDeadlineSeconds keep the default: few of their rollouts come near it.
-            f"self.env.all(e, e.rolloutTimeoutSeconds <= {DEFAULT_ROLLOUT_TIMEOUT}"
+            f"self.env.all(e, !has(e.rolloutTimeoutSeconds) || e.rolloutTimeoutSeconds <= {DEFAULT_ROLLOUT_TIMEOUT}"
             " || e.rolloutTimeoutSeconds * 10 < self.stallDeadlineSeconds * 9)",
             f"env[].rolloutTimeoutSeconds above {DEFAULT_ROLLOUT_TIMEOUT} must be below 0.9 times "
             "stallDeadlineSeconds, because a run whose steps wait longer for rollouts and their scores fails: "

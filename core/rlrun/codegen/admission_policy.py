@@ -17,7 +17,7 @@ from pydantic.fields import FieldInfo
 
 from rlrun.api.base.kubernetes_types import KubernetesObject
 from rlrun.api.base.rules import FROZEN_MESSAGE, Spec
-from rlrun.codegen.openapi import VALIDATIONS, frozen_fields, may_be_absent, structural
+from rlrun.codegen.openapi import VALIDATIONS, default_value, frozen_fields, may_be_absent, structural
 from rlrun.constants import GROUP, VERSION
 from rlrun.kube.errors import VIOLATION_SEPARATOR
 
@@ -162,14 +162,43 @@ def _broken_rules(section: _Section) -> list[str]:
 
 
 def _changed_fields(section: _Section) -> list[str]:
-    """Return the violations of fields that cannot change, as at most one CEL list."""
-    names = list(frozen_fields(section.model))
-    if not names:
+    """Return the violations of fields that cannot change, as CEL lists."""
+    frozen = frozen_fields(section.model)
+    if not frozen:
         return []
     # dyn: the API server's check of types knows no selection by a name that is computed.
     new, old = f"dyn(object{section.path})", f"dyn(oldObject{section.path})"
+    with_items = {name: field for name, field in frozen.items() if _has_items(field.annotation)}
+    names = json.dumps([name for name in frozen if name not in with_items])
     text = f"{json.dumps(section.path[1:] + '.')} + name + ': ' + name + {json.dumps(' ' + FROZEN_MESSAGE)}"
-    return [f"(oldObject == null ? [] : {json.dumps(names)}.map(name, {new}[?name] != {old}[?name], {text}))"]
+    found = [f"(oldObject == null ? [] : {names}.map(name, {new}[?name] != {old}[?name], {text}))"]
+    for name, field in with_items.items():
+        now, before = (_complete(value, name, field) for value in (new, old))
+        message = section.violation(name, f"{name} {FROZEN_MESSAGE}")
+        found.append(f"(oldObject == null || {now} == {before} ? [] : [{message}])")
+    return found
+
+
+def _has_items(annotation: Any) -> bool:
+    """Return whether a field has a list of sections, itself or below it."""
+    model, is_list = _model_of(annotation)
+    return model is not None and (is_list or any(_has_items(f.annotation) for f in model.model_fields.values()))
+
+
+def _complete(value: str, name: str, field: FieldInfo, depth: int = 0) -> str:
+    """Return the CEL expression of a field of `value` in which items of lists have their defaults.
+
+    Two objects compare equal by it if one of them has the defaults written out.
+    """
+    model, is_list = _model_of(field.annotation)
+    default = default_value(field)
+    absent = "" if default is None else f".orValue({json.dumps(default)})"
+    if model is None or not (is_list or depth or _has_items(field.annotation)):
+        return f"dyn({value}.?{name}{absent})"
+    item = f"i{depth}"
+    fields = [_complete(item, f.alias or n, f, depth + 1) for n, f in model.model_fields.items()]
+    items = f"{value}.?{name}.orValue([])" if is_list else f"(has({value}.{name}) ? [{value}.{name}] : [])"
+    return f"dyn({items}.map({item}, [{', '.join(fields)}]))"
 
 
 def _broken_items(section: _Section) -> list[str]:

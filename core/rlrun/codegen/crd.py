@@ -179,9 +179,13 @@ def complete_schema(kind: CrdKind) -> dict[str, Any]:
 
 
 def stored_schema(kind: CrdKind) -> dict[str, Any]:
-    """Return the schema that the API server applies."""
+    """Return the schema that the API server applies.
+
+    Items of lists have no defaults. Tools that compare an object with its file, such as Argo CD, replace lists as a
+    whole: a default inside one would be a difference after every synchronization.
+    """
     if not kind.is_written_often:
-        return complete_schema(kind)
+        return _without_item_defaults(complete_schema(kind))
     status = structural(_part(kind, "status"), defaults=False)["properties"]
     selected = {path.removeprefix(".status.") for path in kind.selectable if path.startswith(".status.")}
     # Atomic: managedFields lists no fields below the status, which has one writer.
@@ -194,7 +198,19 @@ def stored_schema(kind: CrdKind) -> dict[str, Any]:
     schema["properties"]["status"]["description"] += (
         f" It has no schema here, so that writes of it are cheap. Fields: {', '.join(status)}."
     )
-    return schema
+    return _without_item_defaults(schema)
+
+
+def _without_item_defaults(schema: dict[str, Any], *, in_list: bool = False) -> dict[str, Any]:
+    result = {key: value for key, value in schema.items() if not (in_list and key == "default")}
+    for key, inside in (("items", True), ("additionalProperties", in_list)):
+        if isinstance(below := schema.get(key), dict):
+            result[key] = _without_item_defaults(below, in_list=inside)
+    if properties := schema.get("properties"):
+        result["properties"] = {
+            name: _without_item_defaults(below, in_list=in_list) for name, below in properties.items()
+        }
+    return result
 
 
 def _schema(kind: CrdKind, spec: dict[str, Any], status: dict[str, Any]) -> dict[str, Any]:

@@ -57,7 +57,7 @@ class _Converter:
         for name, field in cls.model_fields.items():
             outside = field.alias or name
             converted = self.value(source["properties"][outside])
-            default = _default(field)
+            default = default_value(field)
             if self.defaults and default is not None:
                 converted["default"] = default
             properties[outside] = converted
@@ -154,10 +154,10 @@ def frozen_fields(cls: type[Spec]) -> dict[str, FieldInfo]:
 
 def may_be_absent(field: FieldInfo) -> bool:
     """Return whether the field is neither required nor set by the API server."""
-    return not field.is_required() and _default(field) is None
+    return not field.is_required() and default_value(field) is None
 
 
-def _default(field: FieldInfo) -> Any:
+def default_value(field: FieldInfo) -> Any:
     """Return the field's default as JSON, None if the API server sets no default."""
     if field.default_factory is not None:
         value = field.get_default(call_default_factory=True, validated_data={})

@@ -116,7 +116,7 @@ def page(kind: CrdKind) -> str:
 def toml_page() -> str:
     """Return the reference page of the TOML file: the spec of an RLRun in snake_case."""
     kind = next(k for k in KINDS if k.name == "RLRun")
-    spec = crd(kind)["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
+    spec = complete_schema(kind)["properties"]["spec"]
     lines = [
         "# The TOML file of a run",
         "",

@@ -43,7 +43,7 @@ class FailureRule(Spec):
     spec_rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
             "exitCodes",
-            "self.exitCodes.size() == 0 || self.reasons.size() == 0",
+            "!has(self.exitCodes) || self.exitCodes.size() == 0 || !has(self.reasons) || self.reasons.size() == 0",
             "exitCodes and reasons exclude one another: write two rules",
             lambda r: not (r.exit_codes and r.reasons),
         ),
