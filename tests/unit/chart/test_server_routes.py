@@ -41,11 +41,20 @@ def test_an_ingress_leads_to_the_port_of_the_service_and_names_the_url(render: R
 def test_a_route_leads_to_the_port_of_the_service_and_names_the_url(render: Render) -> None:
     rendered = render({"server": {"httpRoute": ROUTE}})
     spec = rendered.one("HTTPRoute")["spec"]
-    assert spec["parentRefs"] == [{"name": "gateway"}]
+    # With all defaults of the Gateway API: a tool that compares the object with the chart finds no difference.
+    assert spec["parentRefs"] == [{"group": "gateway.networking.k8s.io", "kind": "Gateway", "name": "gateway"}]
     assert spec["hostnames"] == ROUTE["hostnames"]
     (port,) = rendered.one("Service", "rlrun-server")["spec"]["ports"]
-    assert spec["rules"][0]["backendRefs"] == [{"name": "rlrun-server", "port": port["port"]}]
+    (rule,) = spec["rules"]
+    assert rule["matches"] == [{"path": {"type": "PathPrefix", "value": "/"}}]
+    assert rule["backendRefs"] == [
+        {"group": "", "kind": "Service", "name": "rlrun-server", "port": port["port"], "weight": 1}
+    ]
     assert url(rendered) == "https://rl.example.com"
+    mesh = {"group": "", "kind": "Service", "name": "mesh", "sectionName": "https"}
+    assert render({"server": {"httpRoute": {**ROUTE, "parentRefs": [mesh]}}}).one("HTTPRoute")["spec"][
+        "parentRefs"
+    ] == [mesh]
     own = {"users": {"serverUrl": "https://own.example.com"}}
     assert url(render({"server": {"httpRoute": ROUTE}, **own})) == "https://own.example.com"
 
