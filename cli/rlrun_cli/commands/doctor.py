@@ -15,6 +15,7 @@ from rlrun_cli.remote.context import Context, Kubeconfig, Namespace, cli_context
 from rlrun_cli.remote.diagnosis.checks import CHECK_SECONDS, Finding, examine
 from rlrun_cli.remote.diagnosis.gpu_checks import examine_gpus
 from rlrun_cli.remote.diagnosis.network_probe import NetworkProbe
+from rlrun_cli.remote.diagnosis.upgrade_checks import examine_upgrade
 from rlrun_cli.remote.server import DISCOVERY_NAME, DISCOVERY_NAMESPACE, Server
 from rlrun_cli.terminal import output
 from rlrun_cli.terminal.errors import FAILED, CliError, to_cli_error
@@ -24,6 +25,7 @@ DOCTOR_EPILOG = """Examples:
   rlrun doctor
   rlrun doctor -n team --context lab
   rlrun doctor -n team --gpu
+  rlrun doctor --upgrade
 
 Checks the API server and the kinds of rlrun, your rights in the namespace, the operator, rlrun-server, models and \
 quotas. Ends within about 10 seconds.
@@ -32,6 +34,9 @@ quotas. Ends within about 10 seconds.
 Two small pods and a NetworkPolicy in the namespace, deleted at the end, show whether images are pulled, the hub is \
 reached and policies are enforced. The pods have the security context, placement and proxy of orchestrators. Each \
 right that you lack is named. Ends within five minutes, most of which are for images that the nodes have to pull.
+
+--upgrade is for the platform team, before it upgrades the chart: with the command of the next version, it names the \
+RLModels and unfinished RLRuns that this version refuses.
 
 Exit codes: 0 all is well; 1 something is wrong."""
 VERSION_EPILOG = """Examples:
@@ -50,6 +55,9 @@ def doctor(
     kubeconfig: Kubeconfig = None,
     context: Context = None,
     gpu: Annotated[bool, typer.Option("--gpu", help="Check also what runs on GPUs need, with two small pods.")] = False,
+    upgrade: Annotated[
+        bool, typer.Option("--upgrade", help="Check also which objects this program's version of the platform refuses.")
+    ] = False,
 ) -> None:
     """Check what runs need of the cluster, and say what to do about what is missing."""
     api = cluster(ctx, kubeconfig, context, namespace)
@@ -57,6 +65,8 @@ def doctor(
     if gpu:
         is_well &= show(examine_gpus(api, server, CHECK_SECONDS))
         is_well &= show(NetworkProbe(api, cli_context(ctx).sleep, cli_context(ctx).clock).findings())
+    if upgrade:
+        is_well &= show(examine_upgrade(api, server))
     if not is_well:
         raise typer.Exit(FAILED)
 

@@ -1,8 +1,10 @@
 """The table of minimum versions, against the chart, the locks and the local cluster."""
 
+import hashlib
 import re
 import tomllib
 
+import pytest
 import yaml
 from rlrun.constants import MINIMUM_DRIVER
 
@@ -41,3 +43,17 @@ def test_the_driver_is_that_of_the_trainers_cuda() -> None:
 def test_python_is_that_of_the_project() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert project["requires-python"] == f">={rows()['Python'][0]}"
+
+
+RELEASED = {"0.1.0": "7cda8a444ba692b51d8e3ff498635a7d3189926d9279af54810d4a2c2ab45547"}
+"""SHA-256 of the requirements of each released version. They never change; later ones have their own."""
+
+
+def requirements(version: str) -> str:
+    section = (ROOT / "docs/release-notes.md").read_text().split(f"## {version}\n")[1]
+    return section.split("### Requirements")[1].split("###")[0]
+
+
+@pytest.mark.parametrize("version", RELEASED)
+def test_requirements_of_a_released_version_stay_as_they_were(version: str) -> None:
+    assert hashlib.sha256(requirements(version).strip().encode()).hexdigest() == RELEASED[version]

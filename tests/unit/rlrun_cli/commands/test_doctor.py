@@ -51,6 +51,12 @@ def test_a_healthy_cluster_has_a_line_per_check(rlrun: Rlrun, healthy: FakeClust
     ]
 
 
+def test_an_upgrade_is_checked_only_when_asked_for(rlrun: Rlrun, healthy: FakeCluster) -> None:
+    healthy.put(custom_object(RLMODEL, "a", spec={"id": "a/a", "source": "hf://a/a"}, status={"observedGeneration": 1}))
+    assert rlrun("doctor").code == 0
+    assert_problem(rlrun("doctor", "--upgrade"), "RLModels", "RLModel a: spec.source", "before the upgrade")
+
+
 def assert_problem(answer: Any, name: str, text: str, hint: str) -> None:
     assert answer.code == 1
     lines = answer.out.splitlines()
