@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 from fastapi import FastAPI
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
-from rlrun.protocol.api_keys import KEY_PATH, KEYS_PATH, NewApiKey
+from rlrun.protocol.api_keys import KEY_DELETION_PATH, KEY_PATH, KEYS_PATH, NewApiKey
 from rlrun.protocol.storage_access import (
     SIGN_BATCH_PATH,
     SIGN_PATH,
@@ -133,6 +133,7 @@ def key_routes(keys: ApiKeyManagement) -> list[Route]:
         Route(KEYS_PATH, Endpoint(create), methods=["POST"]),
         Route(KEYS_PATH, Endpoint(list_keys), methods=["GET"]),
         Route(KEY_PATH, Endpoint(delete), methods=["DELETE"]),
+        Route(KEY_DELETION_PATH, Endpoint(delete), methods=["POST"]),
     ]
 
 

@@ -84,7 +84,7 @@ values.
   "securityContext" $merged.securityContext
   "containers" (list $container)
   "volumes" (concat ($own.volumes | default list) $volumes $added.volumes)
-) (omit $own "annotations" "tmp" "connects" "bare") -}}
+) (omit $own "annotations" "tmp" "connects" "bare" "topologySpreadConstraints") -}}
 {{- if $trusts -}}
 {{- $writer := include "rlrun.caBundleInitContainer" (list $image $root $merged.containerSecurityContext) | fromYaml -}}
 {{- $_ := set $spec "initContainers" (list $writer) -}}
@@ -94,7 +94,7 @@ values.
 {{- with coalesce (get $values $key) (get $all $key) }}{{ $_ := set $spec $key . }}{{ end -}}
 {{- end -}}
 {{- $spread := list -}}
-{{- range coalesce $values.topologySpreadConstraints $all.topologySpreadConstraints -}}
+{{- range coalesce $values.topologySpreadConstraints $all.topologySpreadConstraints $own.topologySpreadConstraints -}}
 {{- $spread = append $spread (hasKey . "labelSelector" | ternary . (set (deepCopy .) "labelSelector" (dict "matchLabels" $selector))) -}}
 {{- end -}}
 {{- with $spread }}{{ $_ := set $spec "topologySpreadConstraints" . }}{{ end -}}
@@ -108,6 +108,16 @@ metadata:
   {{- end }}
 spec:
   {{- toYaml $spec | nindent 2 }}
+{{- end }}
+
+{{/*
+Spread of the replicas of a Deployment over nodes and zones, unless the values have one. A cluster with one node runs all
+of them: an absolute constraint would also keep an upgrade waiting for a node. Each revision is spread by itself.
+*/}}
+{{- define "rlrun.spread" -}}
+{{- range list "kubernetes.io/hostname" "topology.kubernetes.io/zone" }}
+- {maxSkew: 1, topologyKey: {{ . }}, whenUnsatisfiable: ScheduleAnyway, matchLabelKeys: [pod-template-hash]}
+{{- end }}
 {{- end }}
 
 {{/* Probes of a container: `startup` and `liveness` ask /healthz. Argument: the name of the port. */}}

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import ValidationError
 from rlrun.api.base.schema import Schema
-from rlrun.protocol.api_keys import KEY_PATH, KEYS_PATH, ApiKeyInfo, ApiKeyList, CreatedApiKey, NewApiKey
+from rlrun.protocol.api_keys import KEY_DELETION_PATH, KEYS_PATH, ApiKeyInfo, ApiKeyList, CreatedApiKey, NewApiKey
 
 if TYPE_CHECKING:
     from rlrun.storage.user_signer import Send
@@ -29,7 +29,7 @@ class ApiKeys:
 
     def delete(self, key_id: str) -> ApiKeyInfo:
         """Delete a key. It ends within seconds."""
-        return _read(ApiKeyInfo, self._send("DELETE", self._path(KEY_PATH, id=key_id), None))
+        return _read(ApiKeyInfo, self._send("POST", self._path(KEY_DELETION_PATH, id=key_id), None))
 
     def _path(self, pattern: str, **parts: str) -> str:
         return pattern.format(namespace=self._namespace, **parts)

@@ -119,6 +119,13 @@ def test_a_peer_without_a_namespace_is_in_that_of_the_release(render: Render) ->
     ]
 
 
+def test_helm_test_reaches_the_operator_beside_the_peers_of_values(render: Render) -> None:
+    rendered = render(VALUES, base=None)
+    (rule,) = rendered.one("NetworkPolicy", "rlrun-operator")["spec"]["ingress"]
+    (admitted,) = [peer["podSelector"]["matchLabels"] for peer in rule["from"] if "podSelector" in peer]
+    assert admitted.items() <= rendered.one("Pod", "rlrun-test-readyz")["metadata"]["labels"].items()
+
+
 @pytest.mark.parametrize(("namespaces", "selected"), [([], {"any": True}), (["one"], {"matchNames": ["one"]})])
 def test_pods_are_scraped_in_the_namespaces_of_the_operator(
     render: Render, namespaces: list[str], selected: Object

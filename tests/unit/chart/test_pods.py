@@ -125,6 +125,17 @@ def test_a_spread_without_a_selector_counts_the_pods_of_its_workload(render: Ren
         assert selected["app.kubernetes.io/component"] == component
 
 
+def test_replicas_are_spread_over_nodes_and_zones(render: Render) -> None:
+    found = pods(render(EVERYTHING))
+    for name in ("rlrun-operator", "rlrun-server", "rlrun-egress"):
+        spread = {s["topologyKey"]: s for s in found[name]["spec"]["topologySpreadConstraints"]}
+        assert spread.keys() == {"kubernetes.io/hostname", "topology.kubernetes.io/zone"}
+        for constraint in spread.values():
+            assert (constraint["maxSkew"], constraint["whenUnsatisfiable"]) == (1, "ScheduleAnyway")
+            assert constraint["labelSelector"]["matchLabels"].items() <= found[name]["metadata"]["labels"].items()
+    assert "topologySpreadConstraints" not in found["rlrun-uninstall"]["spec"]
+
+
 def test_labels_of_values_are_on_everything_and_replace_none_of_the_chart(render: Render) -> None:
     ours = {"app.kubernetes.io/name": "other", "app.kubernetes.io/component": "other", "cost-center": "7"}
     rendered = render({**ALL, "commonLabels": ours, "pods": {"podLabels": ours}})

@@ -526,13 +526,50 @@ def test_users_find_the_server_and_reach_that_service_only(render: Render) -> No
             "apiGroups": [""],
             "resources": ["services/proxy"],
             "resourceNames": ["https:rlrun-server:https"],
-            "verbs": ["get", "create", "update", "patch", "delete"],
+            "verbs": ["get", "create"],
         }
     ]
-    url = "https://rlrun.example.com"
-    assert render({"users": {"serverUrl": url}}).one("ConfigMap", "rlrun-server")["data"]["url"] == url
     others = render({"rbac": {"userRoles": False}}).of("Role")
     assert "rlrun-server-user" not in [o["metadata"]["name"] for o in others]
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"users": {"serverUrl": "https://rlrun.example.com"}},
+        {"server": {"ingress": {"enabled": True, "host": "rlrun.example.com"}}},
+        {"server": {"httpRoute": {"enabled": True, "parentRefs": [{"name": "a"}], "hostnames": ["rlrun.example.com"]}}},
+    ],
+)
+def test_where_the_server_has_a_url_no_user_reaches_it_past_its_network_policy(render: Render, values: Object) -> None:
+    rendered = render(values)
+    assert rendered.one("ConfigMap", "rlrun-server")["data"]["url"] == "https://rlrun.example.com"
+    granted = [r for o in rendered.objects for rule in o.get("rules", ()) for r in rule.get("resources", ())]
+    assert "services/proxy" not in granted
+    readers = [o for o in rendered.of("Role") if o["metadata"]["name"] == "rlrun-server-user"]
+    assert [o["metadata"]["namespace"] for o in readers] == ["kube-public"]
+
+
+def test_api_keys_change_nothing_unless_the_platform_says_so(render: Render) -> None:
+    rendered = render(MINIMAL, base=None)
+    rules = rendered.one("ClusterRole", "rlrun-server")["rules"]
+    assert not any("serviceaccounts/token" in rule["resources"] for rule in rules)
+
+
+def test_operator_and_server_have_network_policies_that_close_unused_ports(render: Render) -> None:
+    rendered = render(MINIMAL, base=None)
+    policies = {o["metadata"]["name"]: o["spec"] for o in rendered.of("NetworkPolicy")}
+    assert policies.keys() == {"rlrun-operator", "rlrun-server"}
+    for name, spec in policies.items():
+        assert spec["policyTypes"] == ["Ingress", "Egress"]
+        pod = rendered.one("Deployment", name)["spec"]["template"]
+        assert spec["podSelector"]["matchLabels"].items() <= pod["metadata"]["labels"].items()
+        (container,) = pod["spec"]["containers"]
+        opened = {port["port"] for rule in spec["ingress"] for port in rule["ports"]}
+        assert opened == {port["name"] for port in container["ports"]}
+        # The API server, S3 and the pods of runs may be anywhere.
+        assert {} in spec["egress"]
+    assert render({**MINIMAL, "networkPolicy": {"enabled": False}}, base=None).of("NetworkPolicy") == []
 
 
 @pytest.mark.parametrize(
@@ -723,7 +760,7 @@ def test_credentials_from_values(render: Render) -> None:
 def test_options(render: Render) -> None:
     no_egress = {"egress": {"enabled": False}}
     everything, plain = render({**EVERYTHING, **no_egress}), render(no_egress)
-    for kind, of_both in (("ServiceMonitor", 1), ("PodMonitor", 2), ("PodDisruptionBudget", 2), ("NetworkPolicy", 2)):
+    for kind, of_both in (("ServiceMonitor", 1), ("PodMonitor", 2), ("PodDisruptionBudget", 2)):
         assert len(everything.of(kind)) == of_both, kind
         assert plain.of(kind) == []
     for service, deployment in (("rlrun-metrics", "rlrun-operator"), ("rlrun-server", "rlrun-server")):
@@ -814,7 +851,11 @@ def test_bad_values_are_refused_by_name(template: Helm, values: Object, field: s
         ({"s3": {"bucket": "artifacts"}}, None, "s3.credentials.existingSecret"),
         ({"s3": {"credentials": {"create": True, "accessKeyId": "x"}}}, LOCAL, "s3.credentials.secretAccessKey"),
         ({"serviceAccount": {"create": False}}, LOCAL, "serviceAccount.name"),
-        ({"server": {"allowFrom": [{"namespaceSelector": {}}]}}, LOCAL, "server.allowFrom needs networkPolicy.enabled"),
+        (
+            {"server": {"allowFrom": [{"namespaceSelector": {}}]}, "networkPolicy": {"enabled": False}},
+            LOCAL,
+            "server.allowFrom needs networkPolicy.enabled",
+        ),
     ],
 )
 def test_unguessable_answers_are_prompted_for(template: Helm, values: Object, base: Path | None, said: str) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rlrun.protocol.api_keys import KEYS_AUDIENCE, KEYS_PATH, MAX_DAYS, NewApiKey
+from rlrun.protocol.api_keys import KEY_PATH, KEYS_AUDIENCE, KEYS_PATH, MAX_DAYS, NewApiKey
 from rlrun.protocol.storage_access import PAYLOAD_HASH
 from rlrun.protocol.user_storage import USER_SIGN_PATH
 from rlrun.service.errors import ProblemError
@@ -345,6 +345,13 @@ def test_a_key_pushes_packages_of_an_owner_of_its_namespace(server: SigningServe
     server.user_store(key, namespace="").put_bytes(S3Uri(s3_server.bucket, name), b"wheel", replace=False)
     with pytest.raises(AccessDenied):
         server.user_store(key, namespace="team-b").put_bytes(S3Uri(s3_server.bucket, name + "2"), b"w", replace=False)
+
+
+def test_a_command_of_the_first_version_deletes_a_key(server: SigningServer) -> None:
+    key = made_key(server, "team")
+    path = KEY_PATH.format(namespace="team", id=key.split("_")[1])
+    answer = server.send_as(server.user("bob", f"{MANAGE} team"))("DELETE", path, None)
+    assert answer["id"] == key.split("_")[1]
 
 
 def test_requests_out_of_bounds_are_refused_before_anything_is_stored(server: SigningServer) -> None:

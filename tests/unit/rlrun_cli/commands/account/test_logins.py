@@ -25,7 +25,7 @@ from tests.unit.rlrun_cli.conftest import TEAM, custom_object
 KEY_ID = "abcdefghijkl"
 KEY = f"rlk_{KEY_ID}_{'s' * 43}"
 MADE = {"id": KEY_ID, "namespace": TEAM, "owner": "ann", "created": "2026-01-01T00:00:00Z", "expires": "2026-04-01"}
-KEY_PATH = f"/rlrun/v1/namespaces/{TEAM}/keys/{KEY_ID}"
+DELETION_PATH = f"/rlrun/v1/namespaces/{TEAM}/keys/{KEY_ID}/delete"
 TOKEN = "create the token of ServiceAccount team/rlrun-user"
 
 
@@ -37,7 +37,7 @@ class Server(ThreadingHTTPServer):
         self.asked: list[tuple[str, str, str]] = []
         self.refused: set[str] = set()
         self.broken: set[str] = set()
-        """Methods that are refused."""
+        """Methods and paths that are refused."""
         self.unknown = 0
         """Number of requests with the key before this replica knows it."""
 
@@ -50,7 +50,7 @@ class Server(ThreadingHTTPServer):
         self.asked.append((method, path, credential))
         if credential in self.refused:
             return 401, {"reason": "Unauthenticated", "detail": "The credential has ended."}
-        if method in self.broken:
+        if method in self.broken or path in self.broken:
             return 403, {"reason": "NotAllowed", "detail": "not now"}
         if credential == KEY and self.unknown:
             self.unknown -= 1
@@ -60,7 +60,7 @@ class Server(ThreadingHTTPServer):
             return 200, {"name": "ann", "groups": ["g"], **key}
         if path == f"/rlrun/v1/namespaces/{TEAM}/keys" and method == "POST":
             return 201, {**MADE, "key": KEY}
-        if path == KEY_PATH and method == "DELETE":
+        if path == DELETION_PATH and method == "POST":
             if KEY in self.refused:
                 return 404, {"reason": "ApiKeyNotFound", "detail": "no such key"}
             self.refused.add(KEY)
@@ -83,7 +83,7 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(content)
 
-    do_POST = do_DELETE = do_GET
+    do_POST = do_GET
 
     def log_message(self, *_: Any) -> None:
         """Print nothing."""
@@ -142,7 +142,7 @@ def test_a_certificate_gets_a_key_that_is_kept_used_and_deleted(server: Server, 
     assert json.loads(shown.out)["apiKey"] == KEY_ID
     assert {credential for _, _, credential in server.asked} == {KEY}
     assert user("logout").out == "logged out\n"
-    assert server.asked[-1] == ("DELETE", KEY_PATH, "token-of-account")
+    assert server.asked[-1] == ("POST", DELETION_PATH, "token-of-account")
     assert KEY not in file.read_text()
     assert json.loads(user("whoami", "-o", "json").out).get("apiKey") is None
     assert all(KEY not in text for a in (answer, shown) for text in (a.out, a.err))
@@ -168,7 +168,7 @@ def test_a_given_key_and_url_are_kept_and_work_without_a_kubeconfig(
     shown = call("whoami")
     assert KEY_ID in shown.out, shown.err
     assert call("logout").code == 0
-    assert all(method != "DELETE" for method, _, _ in server.asked), "the key is not one of the login"
+    assert all(path != DELETION_PATH for _, path, _ in server.asked), "the key is not one of the login"
     assert call("whoami").code == 2
 
 
@@ -204,7 +204,7 @@ def test_a_second_login_deletes_the_key_of_the_first(server: Server) -> None:
     user = User(server)
     user("login")
     user("login")
-    assert sum(method == "DELETE" for method, _, _ in server.asked) == 1
+    assert sum(path == DELETION_PATH for _, path, _ in server.asked) == 1
 
 
 @pytest.mark.parametrize("command", ["logout", "login"])
@@ -217,14 +217,14 @@ def test_the_key_of_another_namespace_is_deleted_with_a_token_of_that_one(server
     user.token = "token-of-ann" if command == "login" else ""
     answer = user(command)
     assert answer.code == 0, answer.err
-    assert ("DELETE", KEY_PATH, user.token or "token-of-account") in server.asked
+    assert ("POST", DELETION_PATH, user.token or "token-of-account") in server.asked
     assert "Warning" not in answer.err
 
 
 def test_a_logout_that_cannot_delete_the_key_keeps_the_login(server: Server, file: Path) -> None:
     user = User(server)
     user("login")
-    server.broken.add("DELETE")
+    server.broken.add(DELETION_PATH)
     answer = user("logout")
     assert (answer.code, answer.out) == (1, "")
     assert f"cannot delete key {KEY_ID} of namespace {TEAM}" in answer.err
@@ -260,7 +260,7 @@ def test_a_logout_succeeds_if_the_account_of_the_key_is_gone(
 def test_a_login_can_be_forgotten_on_this_machine_only(server: Server, file: Path) -> None:
     user = User(server)
     user("login")
-    server.broken.add("DELETE")
+    server.broken.add(DELETION_PATH)
     assert "rlrun logout --local" in user("logout").err.splitlines()[-1]
     server.asked.clear()
     answer = user("logout", "--local")
@@ -275,7 +275,7 @@ def test_a_login_can_be_forgotten_on_this_machine_only(server: Server, file: Pat
 def test_a_key_is_deleted_if_the_login_fails(server: Server, file: Path) -> None:
     server.broken.add("GET")
     assert User(server)("login").code == 1
-    assert ("DELETE", KEY_PATH, "token-of-account") in server.asked
+    assert ("POST", DELETION_PATH, "token-of-account") in server.asked
     assert not file.exists()
 
 
@@ -285,7 +285,7 @@ def test_a_key_is_deleted_if_the_login_cannot_be_kept(server: Server, monkeypatc
 
     monkeypatch.setattr(logins, "keep_login", fail)
     assert User(server)("login").code == 1
-    assert ("DELETE", KEY_PATH, "token-of-account") in server.asked
+    assert ("POST", DELETION_PATH, "token-of-account") in server.asked
 
 
 def test_a_replica_that_does_not_know_the_new_key_is_asked_again(
