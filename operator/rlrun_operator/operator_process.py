@@ -46,7 +46,7 @@ from rlrun_operator.resources.access.storage_access import grant_key_secret_name
 from rlrun_operator.runtime.in_turns import in_turns
 from rlrun_operator.runtime.leader_election import LeaderElection, LeaseLost
 from rlrun_operator.runtime.metrics import API_REQUESTS, CACHE_BYTES, LEADING, REGISTRY, RunPhaseCollector
-from rlrun_operator.runtime.platform_key import ensure_key
+from rlrun_operator.runtime.platform_key import ensure_api_keys, ensure_key
 from rlrun_operator.runtime.probes import EventLoopWatchdog, web_app
 from rlrun_operator.runtime.rate_limit import RateLimit, RateLimitedTransport
 from rlrun_operator.runtime.server_certificate import ensure_authority
@@ -65,13 +65,15 @@ STOP_SECONDS = 3.0
 
 
 async def ensure_keys(cluster: AsyncKubeClient, settings: OperatorSettings) -> tuple[bytes, bytes]:
-    """Return the keys of run tokens and of storage grants. All keys of the platform exist then.
+    """Return the keys of run tokens and of storage grants. All Secrets of the platform exist then.
 
     Raises ApiError, KeyInvalid.
     """
     namespace, lease_name = settings.lease_namespace, settings.lease_name
     if (egress := settings.egress) is not None and egress.create_key:
         await ensure_key(cluster, egress.key_secret.namespace, egress.key_secret.name)
+    if settings.api_keys is not None:
+        await ensure_api_keys(cluster, settings.api_keys)
     return (
         await ensure_key(cluster, namespace, key_secret_name(lease_name)),
         await ensure_key(cluster, namespace, grant_key_secret_name(lease_name)),

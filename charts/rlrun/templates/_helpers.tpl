@@ -91,6 +91,11 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- printf "%s%s%s" (include "rlrun.repository" .) (ternary "@" ":" (hasPrefix "sha256:" $tag)) $tag -}}
 {{- end }}
 
+{{/* Secret with the digests of API keys. */}}
+{{- define "rlrun.apiKeySecretName" -}}
+{{- include "rlrun.fullname" . }}-server-api-keys
+{{- end }}
+
 {{/* Secret with the keys that sign the permission of environments to use the egress proxy. */}}
 {{- define "rlrun.egressSecretName" -}}
 {{- default (printf "%s-egress" (include "rlrun.fullname" .)) .Values.egress.signingKey.existingSecret -}}
@@ -270,6 +275,9 @@ privateAddresses: {{ toJson (.Values.runs.privateAddresses | default list) }}
 kueue:
   priorityClasses: {{ toJson (.Values.kueue.priorityClasses | default list) }}
 {{- end }}
+apiKeys:
+  secret: {namespace: {{ .Release.Namespace | quote }}, name: {{ include "rlrun.apiKeySecretName" . | quote }}}
+  enabled: {{ .Values.users.apiKeys }}
 {{- if .Values.egress.enabled }}
 egress:
   host: {{ printf "%s-egress.%s.svc" (include "rlrun.fullname" .) .Release.Namespace | quote }}
@@ -314,7 +322,7 @@ logLevel: {{ .Values.operator.logLevel }}
 - {name: RLRUN_SERVER_ADDRESSING_STYLE, value: {{ .Values.s3.addressingStyle }}}
 - {name: RLRUN_SERVER_ENVIRONMENT_OWNERS, value: {{ toJson (.Values.runs.environmentOwners | default dict) | quote }}}
 {{- if .Values.users.apiKeys }}
-- {name: RLRUN_SERVER_API_KEY_SECRET, value: {{ printf "%s/%s-server-api-keys" .Release.Namespace (include "rlrun.fullname" .) | quote }}}
+- {name: RLRUN_SERVER_API_KEY_SECRET, value: {{ printf "%s/%s" .Release.Namespace (include "rlrun.apiKeySecretName" .) | quote }}}
 {{- if .Values.users.apiKeysMayWrite }}
 - {name: RLRUN_SERVER_API_KEYS_MAY_WRITE, value: "true"}
 {{- end }}

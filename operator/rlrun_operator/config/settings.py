@@ -91,6 +91,14 @@ class ServerCertificate(Schema):
     """Makes the Secret if it does not exist, and renews it. False: the platform team does."""
 
 
+class ApiKeySettings(Schema):
+    """API keys of rlrun-server, which keeps their digests in one Secret."""
+
+    secret: SecretRef
+    enabled: bool = True
+    """Creates the Secret if it does not exist. False: deletes it, and with it all keys."""
+
+
 class S3Settings(Schema):
     """Location of artifacts, and the credentials for it."""
 
@@ -335,6 +343,8 @@ class OperatorSettings(Schema):
     """URL of rlrun-server, which signs the requests of runs to S3."""
     storage_server_certificate: ServerCertificate | None = None
     """Certificate of rlrun-server. None: it has none (http), or one that the images trust."""
+    api_keys: ApiKeySettings | None = None
+    """API keys of rlrun-server. None: their Secret is left as it is."""
     storage_server_authority: str = ""
     """Certificates in PEM from which that of rlrun-server must descend. The operator reads them from the Secret when it
     starts. Empty: those that the images trust."""

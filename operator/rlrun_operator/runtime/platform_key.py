@@ -1,4 +1,7 @@
-"""Keys of the platform: Secrets in the operator's namespace, which the operator makes once."""
+"""Keys of the platform: Secrets in the operator's namespace, which the operator makes once.
+
+They are not in the chart: `helm upgrade --force` and synchronizations that replace objects would empty them.
+"""
 
 import base64
 import binascii
@@ -11,6 +14,8 @@ from rlrun.kube.errors import ApiError
 from rlrun.kube.kinds import SECRET
 from rlrun.kube.objects import Obj
 from rlrun.protocol.signed_text import MIN_KEY_BYTES
+
+from rlrun_operator.config.settings import ApiKeySettings
 
 KEY = "key"
 KEY_BYTES = 32
@@ -35,6 +40,20 @@ async def ensure_key(cluster: AsyncKubeClient, namespace: str, name: str) -> byt
             # Another replica of the operator was faster.
             existing = await cluster.get(SECRET, namespace, name)
     return _key_in(existing or {}, f"{namespace}/{name}")
+
+
+async def ensure_api_keys(cluster: AsyncKubeClient, wanted: ApiKeySettings) -> None:
+    """Create the Secret that rlrun-server fills with API keys, or delete it if keys are turned off. Raises ApiError."""
+    namespace, name = wanted.secret.namespace, wanted.secret.name
+    existing = await cluster.get(SECRET, namespace, name)
+    if wanted.enabled and existing is None:
+        try:
+            await cluster.create(build_secret(namespace, name, {}))
+        except ApiError as error:
+            if error.status != CONFLICT:
+                raise
+    elif not wanted.enabled and existing is not None:
+        await cluster.delete(SECRET, namespace, name)
 
 
 def _key_in(secret: Obj, where: str) -> bytes:

@@ -1,7 +1,7 @@
 """Storage of API keys: one Secret of the platform's namespace, with an entry per key.
 
-The chart makes it. rlrun-server may read and change this one Secret and no other: a program that may create Secrets in
-a namespace can obtain tokens of its ServiceAccounts, including the operator's.
+The operator makes it. rlrun-server may read and change this one Secret and no other: a program that may create Secrets
+in a namespace can obtain tokens of its ServiceAccounts, including the operator's.
 """
 
 import asyncio
@@ -106,5 +106,8 @@ class ApiKeyStore:
     async def _secret(self) -> Obj:
         obj = await self._cluster.get(SECRET, self._namespace, self._name)
         if obj is None:
-            raise StoreMissing(f"Secret {self._namespace}/{self._name} for API keys does not exist: upgrade the chart")
+            raise StoreMissing(
+                f"Secret {self._namespace}/{self._name} for API keys does not exist: restart the operator, which makes "
+                "it when it starts, and see its log"
+            )
         return obj

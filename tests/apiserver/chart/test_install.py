@@ -227,6 +227,21 @@ def test_upgrades_have_the_job_of_the_catalogue_until_its_last_model_is_gone(hel
         custom.delete_collection_cluster_custom_object(*kind, label_selector="rlrun.dev/catalogue-of=rlrun")
 
 
+def test_api_keys_survive_every_kind_of_upgrade(helm: Helm, as_user: Client) -> None:
+    values = ["-f", str(CHART / "values-local.yaml"), "--no-hooks"]
+    core = client.CoreV1Api(as_user(""))
+    name, keep = "rlrun-server-api-keys", {"helm.sh/resource-policy": "keep"}
+    # As version 0.1.0 left it.
+    metadata = {"name": name, "labels": {"app.kubernetes.io/managed-by": "Helm"}}
+    core.create_namespaced_secret(SYSTEM, {"metadata": metadata, "stringData": {"id": "digest"}})
+    with pytest.raises(AssertionError, match=rf"would delete all API keys: first type kubectl annotate .* {name} "):
+        helm("upgrade", "rlrun", str(CHART), *values)
+    core.patch_namespaced_secret(name, SYSTEM, {"metadata": {"annotations": keep}})
+    for options in ([], ["--force"]):
+        helm("upgrade", "rlrun", str(CHART), *values, *options)
+        assert core.read_namespaced_secret(name, SYSTEM).data
+
+
 @pytest.mark.parametrize("delete", [False, True])
 def test_garbage_collection_job_may_delete_only_with_the_delete_option(
     helm: Helm, as_user: Client, delete: bool

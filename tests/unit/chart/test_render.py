@@ -614,9 +614,12 @@ def test_the_server_uses_one_secret_of_its_namespace_for_api_keys(render: Render
     name = "rlrun-server-api-keys"
     rules = [{"apiGroups": [""], "resources": ["secrets"], "resourceNames": [name], "verbs": ["get", "update"]}]
     assert with_keys.one("Role", "rlrun-server")["rules"] == rules
-    secret = with_keys.one("Secret", name)
-    assert "data" not in secret, "an upgrade would remove the keys"
-    assert name not in [o["metadata"]["name"] for o in without.of("Secret")]
+    for rendered, enabled in ((with_keys, True), (without, False)):
+        assert name not in [o["metadata"]["name"] for o in rendered.of("Secret")], "--force would empty it"
+        settings = parse_settings(rendered.settings).api_keys
+        assert settings is not None
+        assert (settings.secret.namespace, settings.secret.name) == ("rlrun-system", name)
+        assert settings.enabled is enabled
     assert "rlrun-server" not in [o["metadata"]["name"] for o in without.of("Role")]
     assert len(without.one("ClusterRole", "rlrun-server")["rules"]) == 4
     for rendered, place in ((with_keys, f"rlrun-system/{name}"), (without, None)):
@@ -689,6 +692,9 @@ def test_catalogue(render: Render) -> None:
     assert "rlrun-models" not in [job["metadata"]["name"] for job in render().of("Job")]
 
 
+SECRETS = {"name": "secrets", "singularName": "secret", "namespaced": True, "kind": "Secret", "verbs": ["get"]}
+
+
 @contextmanager
 def serving_models(*models: Object) -> Iterator[list[str]]:
     """Yield the options for `helm template` of an upgrade of a cluster with these RLModels."""
@@ -698,12 +704,15 @@ def serving_models(*models: Object) -> Iterator[list[str]]:
     answers = {
         f"/apis/{version}": {"kind": "APIResourceList", "groupVersion": version, "resources": [kind]},
         f"/apis/{version}/rlmodels": {"kind": "RLModelList", "apiVersion": version, "items": items},
+        "/api/v1": {"kind": "APIResourceList", "groupVersion": "v1", "resources": [SECRETS]},
     }
+    missing = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "NotFound", "code": 404}
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            content = json.dumps(answers[urlsplit(self.path).path]).encode()
-            self.send_response(200)
+            answer = answers.get(urlsplit(self.path).path, missing)
+            content = json.dumps(answer).encode()
+            self.send_response(answer.get("code", 200))
             self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(content)))
             self.end_headers()

@@ -53,6 +53,9 @@ def platform_secrets(settings: OperatorSettings) -> dict[tuple[str, str], str]:
     if settings.storage_server_certificate is not None:
         certificate = settings.storage_server_certificate.secret
         reserved[certificate.namespace, certificate.name] = "the key of rlrun-server's certificate"
+    if settings.api_keys is not None:
+        keys = settings.api_keys.secret
+        reserved[keys.namespace, keys.name] = "the digests of API keys"
     if settings.egress is not None:
         key = settings.egress.key_secret
         reserved[key.namespace, key.name] = "the key that signs permissions for the egress proxy"

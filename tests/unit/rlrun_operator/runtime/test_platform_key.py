@@ -1,7 +1,8 @@
 import base64
 
 import pytest
-from rlrun_operator.runtime.platform_key import KeyInvalid, ensure_key
+from rlrun_operator.config.settings import ApiKeySettings, SecretRef
+from rlrun_operator.runtime.platform_key import KeyInvalid, ensure_api_keys, ensure_key
 
 from tests.support.fake_cluster import FakeCluster
 
@@ -17,6 +18,21 @@ async def test_the_key_is_made_once() -> None:
     assert key.decode().isascii(), "a program may read it as text"
     assert await ensure(cluster) == key
     assert await ensure(FakeCluster()) != key
+
+
+API_KEYS = SecretRef(namespace="rlrun-system", name="rlrun-server-api-keys")
+
+
+async def test_api_keys_stay_until_they_are_turned_off() -> None:
+    cluster = FakeCluster()
+    for _ in range(2):
+        await ensure_api_keys(cluster.kube, ApiKeySettings(secret=API_KEYS))
+        kept = cluster.held("Secret", API_KEYS.name, API_KEYS.namespace)
+        cluster.put({**kept, "data": {"abc": "ZGlnZXN0"}})
+    assert cluster.held("Secret", API_KEYS.name, API_KEYS.namespace)["data"] == {"abc": "ZGlnZXN0"}
+    for _ in range(2):
+        await ensure_api_keys(cluster.kube, ApiKeySettings(secret=API_KEYS, enabled=False))
+        assert cluster.find("Secret", API_KEYS.name, API_KEYS.namespace) is None
 
 
 @pytest.mark.parametrize("data", [{}, {"key": ""}, {"key": "!"}, {"key": base64.b64encode(b"short").decode()}])
