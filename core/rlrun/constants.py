@@ -166,6 +166,8 @@ class ConditionType(StrEnum):
     COMPLETED = "Completed"
     FAILED = "Failed"
     DELETED = "Deleted"
+    VERIFIED = "Verified"
+    """Condition of RLCheckpoint and RLAdapter: S3 holds the artifact that became Ready."""
     """Condition of RLCheckpoint and RLAdapter about the deletion of their files."""
 
 
@@ -296,6 +298,7 @@ class Reason(StrEnum):
     S3_BUCKET_MISSING = "S3BucketMissing"
     S3_NOT_FOUND = "S3NotFound"
     S3_ARTIFACT_CORRUPT = "S3ArtifactCorrupt"
+    ARTIFACT_CHANGED = "ArtifactChanged"
     S3_ERROR = "S3Error"
     S3_NOT_IMPLEMENTED = "S3NotImplemented"
     STORAGE_SERVER_UNAVAILABLE = "StorageServerUnavailable"

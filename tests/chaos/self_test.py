@@ -336,7 +336,7 @@ def _status_last() -> AbstractContextManager[Any]:
 def _partial_ready() -> AbstractContextManager[Any]:
     inspect = artifact_store._inspect
 
-    def other(store: Store, kind: Any, step: int, uri: S3Uri, files: Any, known: int | None) -> Any:
+    def other(store: Store, kind: Any, step: int, uri: S3Uri, files: Any, known: Any) -> Any:
         if MANIFEST in files:
             return inspect(store, kind, step, uri, files, known)
         promised = Manifest(kind=ArtifactKind.checkpoint, files=[], created_at=START, step=step, policy_version=step)

@@ -6,7 +6,7 @@ from typing import Any
 from rlrun.api.model import RLModelSpec
 from rlrun.api.run import RLRunSpec
 from rlrun.kube.objects import Obj
-from rlrun.protocol.resolved import ResolvedRun
+from rlrun.protocol.resolved import ArtifactRef, ResolvedRun
 from rlrun.protocol.serving import DesiredAdapters, ServedAdapter
 from rlrun_operator.config.settings import OperatorSettings
 from rlrun_operator.resources.access.storage_access import StorageAccess
@@ -66,7 +66,8 @@ def resolved(model: Obj | None = None, warm_start_from: str | None = None, **run
     }
     full = {"id": "a/b", "source": SOURCES[0], "seqLen": 512, **(model or {})}
     base = RLModelSpec.model_validate(full)
-    return resolve(IDENTITY, SETTINGS, RLRunSpec.model_validate(spec), base, warm_start_from)
+    warm_start = None if warm_start_from is None else ArtifactRef(warm_start_from)
+    return resolve(IDENTITY, SETTINGS, RLRunSpec.model_validate(spec), base, warm_start)
 
 
 def build(

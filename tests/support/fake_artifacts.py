@@ -1,17 +1,23 @@
 """Artifacts of runs in S3, as the operator sees them: one manifest for each folder."""
 
+import hashlib
 from collections.abc import Mapping
 from typing import Any
 
+from rlrun.constants import Reason
 from rlrun.protocol.problem import Problem
+from rlrun.storage.errors import ArtifactChanged
 from rlrun.storage.layout import RunLayout
 from rlrun.storage.manifest import ArtifactKind, FileEntry, Manifest
 from rlrun_operator.planning.plan.actions import RunFilesDeletion
 from rlrun_operator.planning.plan.artifact_catalog import ObservedArtifact
 from rlrun_operator.planning.policies.artifacts.artifact_objects import FOLDER_KINDS
-from rlrun_operator.storage.artifact_store import Sizes
+from rlrun_operator.storage.artifact_store import ReadyArtifacts
 
 from tests.support.clocks import START
+
+DIGEST = "d" * 64
+"""Digest of a checkpoint that no test has made."""
 
 
 def manifest(step: int, size: int = 100, **details: Any) -> Manifest:
@@ -23,6 +29,10 @@ def manifest(step: int, size: int = 100, **details: Any) -> Manifest:
         policy_version=step,
         details=details,
     )
+
+
+def digest_of(held: Manifest) -> str:
+    return hashlib.sha256(held.model_dump_json().encode()).hexdigest()
 
 
 class FakeArtifacts:
@@ -44,7 +54,9 @@ class FakeArtifacts:
     async def check(self, variables: Mapping[str, str], bucket: str) -> Problem | None:
         return self.problem
 
-    async def list(self, variables: Mapping[str, str], layout: RunLayout, ready: Sizes) -> list[ObservedArtifact]:
+    async def list(
+        self, variables: Mapping[str, str], layout: RunLayout, ready: ReadyArtifacts
+    ) -> list[ObservedArtifact]:
         self._fail("list")
         self.lists += 1
         found = []
@@ -57,13 +69,18 @@ class FakeArtifacts:
                     problem = self.broken.get(uri)
                     if known is not None and held is None:
                         problem = "manifest.json is missing"
-                    read = problem is not None or known is None or (held is not None and held.size != known)
-                    found.append(ObservedArtifact(kind, step, uri, held if read else None, problem))
+                    digest = "" if held is None else digest_of(held)
+                    read = problem is not None or known is None or digest != known.digest
+                    found.append(ObservedArtifact(kind, step, uri, held if read else None, problem, digest))
         return found
 
-    async def verify(self, variables: Mapping[str, str], uri: str) -> str | None:
+    async def verify(self, variables: Mapping[str, str], uri: str, digest: str = "") -> str | Problem:
         self._fail("verify")
-        return self.broken.get(uri)
+        if uri in self.broken:
+            return Problem(reason=Reason.CHECKPOINT_INCOMPLETE, message=self.broken[uri])
+        held = self.folders.get(uri)
+        found = digest or DIGEST if held is None else digest_of(held)
+        return ArtifactChanged(uri, digest, found).problem if digest and found != digest else found
 
     async def put(self, variables: Mapping[str, str], uri: str, data: bytes) -> None:
         self._fail("put")

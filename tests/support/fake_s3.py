@@ -232,20 +232,20 @@ class InMemoryStore(Store):
         return store_on(self.s3).upload(files, S3Uri.parse(uri), facts)
 
     @override
-    def read_manifest(self, uri: S3Uri) -> Manifest | None:
+    def read_manifest(self, uri: S3Uri, digest: str = "") -> Manifest | None:
         self.reads += 1
         if self.silent is not None:
             assert self.silent.wait(30)
         if self.fail is not None:
             raise self.fail
-        return super().read_manifest(uri)
+        return super().read_manifest(uri, digest)
 
     @override
-    def download(self, uri: S3Uri, dest: Path, manifest: Manifest | None = None) -> Manifest:
+    def download(self, uri: S3Uri, dest: Path, manifest: Manifest | None = None, *, digest: str = "") -> Manifest:
         self.downloads += 1
         if self.fail is not None:
             raise self.fail
-        return super().download(uri, dest, manifest)
+        return super().download(uri, dest, manifest, digest=digest)
 
 
 def store_on(client: Any) -> Store:

@@ -6,8 +6,9 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from rlrun.api.artifact import ArtifactSpec, ArtifactStatus
+from rlrun.api.artifact import DIGEST_IS_FINAL, ArtifactSpec, ArtifactStatus
 from rlrun.api.base.kubernetes_types import KubernetesObject
+from rlrun.api.base.rules import Transition
 
 
 class DeploymentState(StrEnum):
@@ -55,3 +56,5 @@ class RLAdapter(KubernetesObject):
     """Identity and location of the adapter, and whether it is served."""
     status: RLAdapterStatus = Field(default_factory=RLAdapterStatus)
     """Observed state of the adapter in S3 and of its deployment. Written by the operator."""
+
+    spec_transitions: ClassVar[tuple[Transition, ...]] = (DIGEST_IS_FINAL,)

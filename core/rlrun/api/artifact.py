@@ -1,13 +1,14 @@
 """Fields that RLCheckpoint and RLAdapter share: one folder in S3 and its lifecycle."""
 
 from datetime import datetime
+from typing import Any
 
 from pydantic import Field
 
 from rlrun.api.base.kubernetes_types import Condition, Status
 from rlrun.api.base.names import ModelId, Namespace, ObjectName, S3Path
 from rlrun.api.base.phases import ArtifactPhase
-from rlrun.api.base.rules import LIST_MAP_KEYS, LIST_TYPE, Spec
+from rlrun.api.base.rules import LIST_MAP_KEYS, LIST_TYPE, Spec, Transition
 
 
 class ArtifactSpec(Spec):
@@ -32,6 +33,8 @@ class ArtifactStatus(Status):
 
     phase: ArtifactPhase | None = None
     """Phase of the artifact: Pending, Uploading, Ready (S3 holds all files with the sizes in the manifest), Failed or Deleting (being removed by retention)."""  # noqa: E501
+    digest: str | None = Field(default=None, pattern=r"^[0-9a-f]{64}$")
+    """SHA-256 of the manifest in S3, which lists the digests of all files. Set once, when the artifact becomes Ready: whatever reads the artifact compares it."""  # noqa: E501
     size_bytes: int | None = Field(default=None, ge=0)
     """Total size of the files in bytes."""
     policy_version: int | None = Field(default=None, ge=0)
@@ -48,3 +51,18 @@ class ArtifactStatus(Status):
         default_factory=list, max_length=32, json_schema_extra={LIST_MAP_KEYS: ["type"]}
     )
     """Conditions, one entry per type."""
+
+
+def _digest_of(artifact: Any) -> str | None:
+    status: ArtifactStatus = artifact.status
+    return status.digest
+
+
+DIGEST_IS_FINAL = Transition(
+    "status",
+    "!has(oldSelf.status) || !has(oldSelf.status.digest) || (has(self.status) && has(self.status.digest)"
+    " && self.status.digest == oldSelf.status.digest)",
+    "digest is set once: delete the object, and the operator makes one of the files that are in S3 now",
+    lambda new, old: _digest_of(old) in (None, _digest_of(new)),
+)
+"""Rule of RLCheckpoint and RLAdapter: readers compare the digest with what they read."""

@@ -4,8 +4,9 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from rlrun.api.artifact import ArtifactSpec, ArtifactStatus
+from rlrun.api.artifact import DIGEST_IS_FINAL, ArtifactSpec, ArtifactStatus
 from rlrun.api.base.kubernetes_types import KubernetesObject
+from rlrun.api.base.rules import Transition
 
 
 class RLCheckpointSpec(ArtifactSpec):
@@ -26,3 +27,5 @@ class RLCheckpoint(KubernetesObject):
     """Identity and location of the checkpoint."""
     status: RLCheckpointStatus = Field(default_factory=RLCheckpointStatus)
     """Observed state of the checkpoint in S3. Written by the operator."""
+
+    spec_transitions: ClassVar[tuple[Transition, ...]] = (DIGEST_IS_FINAL,)

@@ -526,6 +526,14 @@ S3 = _section(
         "The files of an artifact do not match its manifest.",
         "Use another checkpoint or adapter. A run that resumes tries an older checkpoint automatically.",
     ),
+    (
+        Reason.ARTIFACT_CHANGED,
+        "The manifest of a checkpoint or adapter is not the one that it had when it became Ready: the SHA-256 differs "
+        "from `status.digest`. Somebody has written other files there. Nothing uses them.",
+        "Use another artifact, and find out who wrote to the folder that the message names: its run's trainer, or who "
+        "has a key of the bucket. If the files were replaced on purpose, delete the object: the operator makes it "
+        "again with the new digest, not shared and not deployed.",
+    ),
     (Reason.S3_ERROR, "S3 rejected a request for another reason.", "See S3's answer in the message."),
     (
         Reason.STORAGE_SERVER_UNAVAILABLE,
@@ -1561,5 +1569,12 @@ CONDITIONS = (
         "Never True: the object is deleted together with its files.",
         (),
         (S3,),
+    ),
+    ConditionDescription(
+        ConditionType.VERIFIED,
+        "RLCheckpoint, RLAdapter",
+        "Never True: False if the files are not those that became Ready.",
+        (),
+        (Reason.ARTIFACT_CHANGED,),
     ),
 )

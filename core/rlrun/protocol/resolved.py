@@ -7,6 +7,7 @@ processes their part over HTTP. The variable `RLRUN_CONFIG` overrides the path.
 import os
 from enum import StrEnum
 from pathlib import Path
+from typing import NamedTuple
 
 from pydantic import Field
 
@@ -68,6 +69,14 @@ class ArtifactPlaces(Schema):
     environments_uri: str
 
 
+class ArtifactRef(NamedTuple):
+    """A checkpoint to read."""
+
+    uri: str
+    digest: str | None = None
+    """SHA-256 of its manifest, which the reader compares. None disables the comparison."""
+
+
 class ResolvedRun(Schema):
     """Configuration of one attempt at a run, with all defaults."""
 
@@ -78,8 +87,15 @@ class ResolvedRun(Schema):
     artifacts: ArtifactPlaces
     warm_start_from: str | None = None
     """URI of another run's checkpoint to start from, s3://..."""
+    warm_start_digest: str | None = None
+    """SHA-256 of that checkpoint's manifest. None in attempts that began before the operator recorded it."""
     environment_packages: list[EnvironmentPackage] = Field(default_factory=list)
     """Packages that the run began with, as far as they are recorded in its status. The environments get no others."""
+
+    @property
+    def warm_start(self) -> ArtifactRef | None:
+        """Checkpoint of another run to start from."""
+        return None if self.warm_start_from is None else ArtifactRef(self.warm_start_from, self.warm_start_digest)
 
     @property
     def max_tokens(self) -> int:

@@ -15,6 +15,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from rlrun.constants import Reason
 from rlrun.protocol.problem import Problem
+from rlrun.storage.manifest import changed_message
 
 BUCKET_CODES = frozenset({"NoSuchBucket"})
 MISSING_CODES = frozenset({"NoSuchKey", "NotFound", "404"})
@@ -117,6 +118,15 @@ class Corrupt(StoreError):
     """The bytes differ from those in the manifest."""
 
     reason = Reason.S3_ARTIFACT_CORRUPT
+
+
+class ArtifactChanged(Corrupt):
+    """The artifact is not the one that was declared Ready. A retry does not help."""
+
+    reason = Reason.ARTIFACT_CHANGED
+
+    def __init__(self, place: object, digest: str, found: str) -> None:
+        super().__init__(changed_message(place, digest, found))
 
 
 class ObjectTooLarge(Corrupt):

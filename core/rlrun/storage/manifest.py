@@ -2,9 +2,11 @@
 
 The manifest is uploaded after the files: a folder without one is an unfinished upload and must not be read. It lists
 every file with size and SHA-256, so that an artifact can be checked with a listing of the bucket, and a download
-verified.
+verified. The SHA-256 of the manifest's bytes is the digest of the artifact: it fixes all files, and is in the status of
+the RLCheckpoint or RLAdapter.
 """
 
+from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from typing import Any
@@ -53,3 +55,20 @@ class Manifest(Schema):
     def size(self) -> int:
         """Size of all files in bytes."""
         return sum(f.size for f in self.files)
+
+
+@dataclass(frozen=True)
+class StoredManifest:
+    """A manifest as S3 holds it."""
+
+    content: Manifest
+    digest: str
+    """SHA-256 of its bytes in hexadecimal."""
+
+
+def changed_message(place: object, digest: str, found: str) -> str:
+    """Return the message about an artifact whose manifest has the digest `found` in place of `digest`."""
+    return (
+        f"{place} was changed after it became Ready: its manifest has SHA-256 {found}, and its RLCheckpoint or "
+        f"RLAdapter {digest}. Use another artifact, and find out who wrote to its folder"
+    )

@@ -10,8 +10,8 @@ from rlrun.storage.manifest import Manifest
 class ArtifactReader(Protocol):
     """Reading methods of `rlrun.storage.store.Store`. All methods raise StoreError."""
 
-    def read_manifest(self, uri: S3Uri) -> Manifest | None:
-        """Return the artifact's manifest, None if it has none."""
+    def read_manifest(self, uri: S3Uri, digest: str = "") -> Manifest | None:
+        """Return the artifact's manifest, None if it has none. Raises ArtifactChanged if it has not this `digest`."""
         ...
 
     def download(self, uri: S3Uri, dest: Path, manifest: Manifest | None = None) -> Manifest:

@@ -34,6 +34,7 @@ from rlrun.storage.errors import (
     NO_RESPONSE_ERRORS,
     AccessDenied,
     AlreadyExists,
+    ArtifactChanged,
     BodyInterrupted,
     BucketMissing,
     Corrupt,
@@ -45,13 +46,14 @@ from rlrun.storage.errors import (
     translate_s3_errors,
 )
 from rlrun.storage.layout import MANIFEST, S3Uri
-from rlrun.storage.manifest import MAX_MANIFEST_BYTES, ArtifactKind, FileEntry, Manifest
+from rlrun.storage.manifest import MAX_MANIFEST_BYTES, ArtifactKind, FileEntry, Manifest, StoredManifest
 from rlrun.storage.remote_signer import RemoteSigner, RequestSigner
 from rlrun.storage.transfer import CONCURRENCY, PART_BYTES, Incoming, Outgoing, Transfer, size_of
 
 __all__ = [
     "AccessDenied",
     "AlreadyExists",
+    "ArtifactChanged",
     "BodyInterrupted",
     "BucketMissing",
     "Corrupt",
@@ -344,27 +346,39 @@ class Store:
         self.put_bytes(uri / MANIFEST, _text_of(manifest).encode())
         return manifest
 
-    def read_manifest(self, uri: S3Uri) -> Manifest | None:
-        """Return the artifact's manifest, None if there is none (yet). Raises Corrupt if it is invalid or too large."""
+    def read_manifest(self, uri: S3Uri, digest: str = "") -> Manifest | None:
+        """Return the artifact's manifest, None if there is none (yet).
+
+        Raises Corrupt if it is invalid or too large, ArtifactChanged if its bytes do not have this `digest`.
+        """
+        stored = self.read_stored_manifest(uri, digest)
+        return None if stored is None else stored.content
+
+    def read_stored_manifest(self, uri: S3Uri, digest: str = "") -> StoredManifest | None:
+        """Return the manifest with its digest, like `read_manifest`."""
         try:
             text = self.get_bytes(uri / MANIFEST, MAX_MANIFEST_BYTES)
         except NotFound:
             return None
+        found = hashlib.sha256(text).hexdigest()
+        if digest and found != digest:
+            raise ArtifactChanged(uri, digest, found)
         try:
-            return Manifest.model_validate_json(text)
+            return StoredManifest(Manifest.model_validate_json(text), found)
         except ValidationError as error:
             raise Corrupt(
                 f"{uri / MANIFEST} is not a manifest of this version ({error.error_count()} errors, first: "
                 f"{error.errors()[0]['msg']}): delete the folder or upload it again"
             ) from error
 
-    def download(self, uri: S3Uri, dest: Path, manifest: Manifest | None = None) -> Manifest:
+    def download(self, uri: S3Uri, dest: Path, manifest: Manifest | None = None, *, digest: str = "") -> Manifest:
         """Download an artifact to the folder `dest`, all or nothing, each file verified by size and SHA-256.
 
         `dest` is replaced by rename, so it must not be a mount point; its parent is created if missing. `manifest`
-        saves reading it again. Raises NotFound without a manifest, Corrupt if a file does not match it.
+        saves reading it again; one that is read must have this `digest`, if any. Raises NotFound without a manifest,
+        Corrupt if a file does not match it, ArtifactChanged for another digest.
         """
-        manifest = manifest or self.read_manifest(uri)
+        manifest = manifest or self.read_manifest(uri, digest)
         if manifest is None:
             raise NotFound(f"{uri} has no {MANIFEST}: the upload is not complete, or the URI is wrong")
         dest.parent.mkdir(parents=True, exist_ok=True)

@@ -16,7 +16,7 @@ from typing import Any
 
 from rlrun.api.run import RLRunSpec
 from rlrun.api.run_status import RLRunStatus
-from rlrun.constants import ATTEMPT_LABEL, FINALIZER, RUN_LABEL, RUN_UID_LABEL
+from rlrun.constants import ATTEMPT_LABEL, FINALIZER, RUN_LABEL, RUN_UID_LABEL, Reason
 from rlrun.kube.errors import ApiError
 from rlrun.kube.informer import version_number
 from rlrun.kube.kinds import (
@@ -46,7 +46,7 @@ from rlrun_operator.controller.node_states import NodeStates
 from rlrun_operator.controller.orchestrator_client import OrchestratorClient
 from rlrun_operator.controller.pod_events import PodEvents
 from rlrun_operator.controller.priority_classes import PriorityClasses
-from rlrun_operator.planning.plan.artifact_catalog import ArtifactCatalog
+from rlrun_operator.planning.plan.artifact_catalog import ArtifactCatalog, digest_of
 from rlrun_operator.planning.plan.checkpoint_references import keep_reference, may_start_from
 from rlrun_operator.planning.plan.observation import RunKey, RunObservation
 from rlrun_operator.planning.plan.stored_status import long_ago, read_status
@@ -283,9 +283,9 @@ class Observer:
         # If the run that wrote the checkpoint was deleted, the object's phase may be outdated.
         uri = str(((checkpoint or {}).get("spec") or {}).get("uri") or "")
         try:
-            return found | {"warm_start_problem": await self._artifacts.verify(variables, uri)}
+            return found | {"warm_start_digest": await self._artifacts.verify(variables, uri, digest_of(checkpoint))}
         except ValueError as error:
-            return found | {"warm_start_problem": str(error)}
+            return found | {"warm_start_digest": Problem(reason=Reason.CHECKPOINT_INCOMPLETE, message=str(error))}
         except StoreError as error:
             # The check of the bucket may be older than this error. The run waits, as its files are unknown.
             return found | {"s3_problem": error.problem}

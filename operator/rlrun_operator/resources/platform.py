@@ -14,6 +14,7 @@ from rlrun.protocol.problem import Problem
 from rlrun.protocol.resolved import (
     CONFIG_KEY,
     ArtifactPlaces,
+    ArtifactRef,
     AttemptIdentity,
     Endpoints,
     EnvironmentEndpoint,
@@ -111,7 +112,7 @@ def resolve(
     settings: OperatorSettings,
     spec: RLRunSpec,
     model: RLModelSpec,
-    warm_start_from: str | None,
+    warm_start: ArtifactRef | None,
     packages: Sequence[EnvironmentPackage] = (),
 ) -> ResolvedRun:
     """Return the configuration of the attempt's processes. `packages`: packages that the run started with."""
@@ -143,7 +144,8 @@ def resolve(
                 run_uri=str(run_layout(settings, identity.namespace, identity.uid).root),
                 environments_uri=str(root / "environments"),
             ),
-            "warm_start_from": warm_start_from,
+            "warm_start_from": warm_start and warm_start.uri,
+            "warm_start_digest": warm_start and warm_start.digest,
             "environment_packages": list(packages),
         },
         context=ADMITTED,

@@ -6,7 +6,8 @@ has changed, and it is younger than `artifactSweepSeconds`. `forget` has S3 list
 
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Any
 
 from rlrun.api.run_status import RLRunStatus
@@ -16,12 +17,12 @@ from rlrun.protocol.problem import Problem
 from rlrun.storage.store import StoreError
 
 from rlrun_operator.config.settings import OperatorSettings
-from rlrun_operator.planning.plan.artifact_catalog import ArtifactCatalog, ObservedArtifact
+from rlrun_operator.planning.plan.artifact_catalog import ArtifactCatalog, ObservedArtifact, digest_of
 from rlrun_operator.planning.plan.observation import RunKey
 from rlrun_operator.planning.policies.artifacts.upload_schedule import UploadSchedule
 from rlrun_operator.resources.platform import run_layout
 from rlrun_operator.runtime.metrics import S3_LISTINGS
-from rlrun_operator.storage.artifact_store import ArtifactStore
+from rlrun_operator.storage.artifact_store import ArtifactStore, ReadyArtifact
 
 
 @dataclass(frozen=True)
@@ -66,10 +67,10 @@ class ListingRequest:
         return self.run["metadata"]["uid"], self.status.phase, self.status.attempt, tuple(pods), said
 
     @property
-    def ready(self) -> dict[tuple[str, int], int]:
-        """Sizes in bytes of the artifacts whose objects are Ready, by kind and step. Their manifests are not read."""
+    def ready(self) -> dict[tuple[str, int], ReadyArtifact]:
+        """Artifacts whose objects are Ready, by kind and step."""
         return {
-            (o["kind"], int(o["spec"]["step"])): int(o["status"]["sizeBytes"])
+            (o["kind"], int(o["spec"]["step"])): ReadyArtifact(int(o["status"]["sizeBytes"]), digest_of(o))
             for o in self.objects
             if is_artifact_ready(o) and "sizeBytes" in o["status"]
         }
@@ -85,7 +86,7 @@ class ListingRequest:
 @dataclass(frozen=True)
 class _Kept:
     folders: list[ObservedArtifact]
-    ready: dict[tuple[str, int], int]
+    ready: dict[tuple[str, int], ReadyArtifact]
     signs: tuple[Any, ...]
     step: int
     until: float
@@ -107,25 +108,33 @@ class ArtifactListings:
         self._clock = clock
         self._spread = spread or (lambda: random.uniform(0.8, 1.2))
         self._kept: dict[RunKey, _Kept] = {}
+        self._written: dict[RunKey, dict[tuple[str, int, str], datetime | None]] = {}
+        """Times at which S3 received the manifests of the latest listing, by kind, step and digest."""
 
     def forget(self, key: RunKey) -> None:
-        """List S3 in the next reconcile of the run."""
+        """List S3 and read the manifests in the next reconcile of the run."""
         self._kept.pop(key, None)
+        self._written.pop(key, None)
 
     async def list(self, request: ListingRequest, *, is_fresh: bool = False) -> ArtifactListing:
         """Return the folders of the run, from S3 or from the last listing. `is_fresh`: from S3."""
         kept = self._kept.get(request.key)
         if kept is not None and not is_fresh and self._is_valid(kept, request):
             return ArtifactListing(kept.folders, is_kept=True)
-        self.forget(request.key)
-        metadata, ready = request.run["metadata"], request.ready
+        self._kept.pop(request.key, None)
+        metadata, ready, written = request.run["metadata"], request.ready, self._written.pop(request.key, {})
+        compared = {
+            (kind, step): replace(known, written=written.get((kind, step, known.digest)))
+            for (kind, step), known in ready.items()
+        }
         layout = run_layout(self._settings, metadata["namespace"], metadata["uid"])
         S3_LISTINGS.inc()
         try:
-            folders = await self._artifacts.list(request.variables, layout, ready)
+            folders = await self._artifacts.list(request.variables, layout, compared)
         except StoreError as error:
             return ArtifactListing(problem=error.problem)
         until = self._clock() + self._settings.artifact_sweep_seconds * self._spread()
+        self._written[request.key] = {(f.kind, f.step, f.digest): f.written for f in folders if f.digest}
         self._kept[request.key] = _Kept(folders, ready, request.signs, request.step, until)
         return ArtifactListing(folders)
 

@@ -12,13 +12,25 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
+from dataclasses import dataclass
+from datetime import datetime
 from enum import StrEnum
 from typing import Protocol, TypeVar
 
+from rlrun.constants import Reason
 from rlrun.protocol.problem import Problem
 from rlrun.storage.layout import MANIFEST, RunLayout, S3Uri, step_of
 from rlrun.storage.manifest import MAX_MANIFEST_BYTES, FileEntry, Manifest
-from rlrun.storage.store import BodyInterrupted, Corrupt, ObjectTooLarge, Store, StoreError, Unreachable
+from rlrun.storage.store import (
+    ArtifactChanged,
+    BodyInterrupted,
+    Corrupt,
+    ObjectTooLarge,
+    Store,
+    StoredObject,
+    StoreError,
+    Unreachable,
+)
 from typing_extensions import override
 
 from rlrun_operator.planning.plan.actions import RunFilesDeletion
@@ -39,8 +51,21 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-Sizes = Mapping[tuple[str, int], int]
-"""Sizes of artifacts in bytes, without manifests, by kind and step."""
+
+@dataclass(frozen=True)
+class ReadyArtifact:
+    """An artifact whose object is Ready."""
+
+    size: int
+    """Size of its files in bytes, without the manifest."""
+    digest: str = ""
+    """Digest in the status of the object."""
+    written: datetime | None = None
+    """Time at which S3 received the manifest that was last compared with the digest."""
+
+
+ReadyArtifacts = Mapping[tuple[str, int], ReadyArtifact]
+"""Ready artifacts by kind and step."""
 
 LARGE_MANIFEST = threading.Semaphore(1)
 """Held while a manifest of more than LARGE_BYTES is read: its JSON takes up to 30 times its size while it is parsed."""
@@ -82,15 +107,20 @@ class ArtifactStore(Protocol):
     async def check(self, variables: Mapping[str, str], bucket: str) -> Problem | None:
         """Return the reason why the bucket cannot be used with these AWS_* variables, or None."""
 
-    async def list(self, variables: Mapping[str, str], layout: RunLayout, ready: Sizes) -> list[ObservedArtifact]:
+    async def list(
+        self, variables: Mapping[str, str], layout: RunLayout, ready: ReadyArtifacts
+    ) -> list[ObservedArtifact]:
         """Return the run's checkpoints and adapters, verified against their manifests.
 
-        `ready` has the sizes of artifacts that were complete before. While a size is unchanged, the manifest is not
-        read again.
+        A manifest is read again if S3 received it after it was compared with the digest in `ready`, or if the files
+        have another size.
         """
 
-    async def verify(self, variables: Mapping[str, str], uri: str) -> str | None:
-        """Return a message with the artifact's missing files, or None if it is complete."""
+    async def verify(self, variables: Mapping[str, str], uri: str, digest: str = "") -> str | Problem:
+        """Return the digest of an artifact's manifest, or why the artifact is not complete, or has not this `digest`.
+
+        Raises ValueError for a URI that is none.
+        """
 
     async def put(self, variables: Mapping[str, str], uri: str, data: bytes) -> None:
         """Write one file."""
@@ -146,12 +176,14 @@ class S3ArtifactStore(ArtifactStore):
         return problem
 
     @override
-    async def list(self, variables: Mapping[str, str], layout: RunLayout, ready: Sizes) -> list[ObservedArtifact]:
+    async def list(
+        self, variables: Mapping[str, str], layout: RunLayout, ready: ReadyArtifacts
+    ) -> list[ObservedArtifact]:
         return await self._call(variables, lambda store: _list(store, layout, ready))
 
     @override
-    async def verify(self, variables: Mapping[str, str], uri: str) -> str | None:
-        return await self._call(variables, lambda store: _verify(store, S3Uri.parse(uri)))
+    async def verify(self, variables: Mapping[str, str], uri: str, digest: str = "") -> str | Problem:
+        return await self._call(variables, lambda store: _verify(store, S3Uri.parse(uri), digest))
 
     @override
     async def put(self, variables: Mapping[str, str], uri: str, data: bytes) -> None:
@@ -263,15 +295,15 @@ def _endpoint(variables: Mapping[str, str]) -> str:
     return variables.get("AWS_ENDPOINT_URL_S3") or f"AWS S3 ({variables.get('AWS_DEFAULT_REGION', 'default region')})"
 
 
-def _list(store: Store, layout: RunLayout, ready: Sizes) -> list[ObservedArtifact]:
+def _list(store: Store, layout: RunLayout, ready: ReadyArtifacts) -> list[ObservedArtifact]:
     artifacts = []
     for folder, kind in FOLDER_KINDS.items():
         folder_uri = layout.root / folder
-        folders: dict[str, dict[str, int]] = defaultdict(dict)
+        folders: dict[str, dict[str, StoredObject]] = defaultdict(dict)
         # One listing for all folders, instead of one request per checkpoint and reconcile.
-        for name, size in store.list_files(folder_uri):
-            head, _, inner = name.partition("/")
-            folders[head][inner] = size
+        for stored in store.walk(folder_uri):
+            head, _, inner = stored.key.removeprefix(f"{folder_uri.key}/").partition("/")
+            folders[head][inner] = stored
         for name, files in sorted(folders.items()):
             try:
                 step = step_of(name)
@@ -282,32 +314,48 @@ def _list(store: Store, layout: RunLayout, ready: Sizes) -> list[ObservedArtifac
 
 
 def _inspect(
-    store: Store, kind: ArtifactObjectKind, step: int, uri: S3Uri, files: Mapping[str, int], known: int | None
+    store: Store,
+    kind: ArtifactObjectKind,
+    step: int,
+    uri: S3Uri,
+    files: Mapping[str, StoredObject],
+    known: ReadyArtifact | None,
 ) -> ObservedArtifact:
-    if MANIFEST not in files:
+    manifest_object = files.get(MANIFEST)
+    if manifest_object is None:
         missing = f"{MANIFEST} is missing in S3: the artifact is being uploaded again, or was deleted."
         return ObservedArtifact(kind, step, str(uri), problem=None if known is None else missing)
-    if known is not None and sum(files.values()) - files[MANIFEST] == known:
-        return ObservedArtifact(kind, step, str(uri))
+    sizes, written = {name: stored.size for name, stored in files.items()}, manifest_object.modified
+    if known is not None and written == known.written and sum(sizes.values()) - sizes[MANIFEST] == known.size:
+        return ObservedArtifact(kind, step, str(uri), digest=known.digest, written=written)
     try:
-        manifest, problem = _read_manifest(store, uri, files)
+        stored = _read_manifest(store, uri, sizes)
     except Corrupt as error:
         return ObservedArtifact(kind, step, str(uri), problem=str(error))
-    return ObservedArtifact(kind, step, str(uri), manifest, problem)
+    if stored is None:
+        return ObservedArtifact(kind, step, str(uri))
+    return ObservedArtifact(kind, step, str(uri), stored.content, stored.problem, stored.digest, written)
 
 
-def _read_manifest(store: Store, uri: S3Uri, files: Mapping[str, int]) -> tuple[Manifest | None, str | None]:
-    """Return what the operator keeps of the artifact's manifest, and a message if its files differ. Raises Corrupt.
+@dataclass(frozen=True)
+class _KeptManifest:
+    """Parts of a manifest that the operator keeps."""
 
-    `files`: sizes of the listed objects.
-    """
-    if files[MANIFEST] > MAX_MANIFEST_BYTES:
+    content: Manifest
+    digest: str
+    problem: str | None
+    """Message if the files differ from it."""
+
+
+def _read_manifest(store: Store, uri: S3Uri, sizes: Mapping[str, int]) -> _KeptManifest | None:
+    """Return the artifact's manifest, None if it is gone. Raises Corrupt. `sizes`: those of the listed objects."""
+    if sizes[MANIFEST] > MAX_MANIFEST_BYTES:
         raise ObjectTooLarge(uri / MANIFEST, MAX_MANIFEST_BYTES)
-    with LARGE_MANIFEST if files[MANIFEST] > LARGE_BYTES else nullcontext():
-        manifest = store.read_manifest(uri)
-        if manifest is None:
-            return None, None
-        return _summary(manifest), _missing_files(manifest, files)
+    with LARGE_MANIFEST if sizes[MANIFEST] > LARGE_BYTES else nullcontext():
+        stored = store.read_stored_manifest(uri)
+        if stored is None:
+            return None
+        return _KeptManifest(_summary(stored.content), stored.digest, _missing_files(stored.content, sizes))
 
 
 def _summary(manifest: Manifest) -> Manifest:
@@ -339,13 +387,16 @@ def _missing_files(manifest: Manifest, files: Mapping[str, int]) -> str | None:
     return f"{what} Use an older artifact, and delete this object and its files."
 
 
-def _verify(store: Store, uri: S3Uri) -> str | None:
-    files = dict(store.list_files(uri))
-    missing = f"{uri} has no {MANIFEST}"
-    if MANIFEST not in files:
-        return missing
+def _verify(store: Store, uri: S3Uri, digest: str) -> str | Problem:
+    sizes = dict(store.list_files(uri))
     try:
-        manifest, problem = _read_manifest(store, uri, files)
+        stored = _read_manifest(store, uri, sizes) if MANIFEST in sizes else None
     except Corrupt as error:
-        return str(error)
-    return missing if manifest is None else problem
+        return Problem(reason=Reason.CHECKPOINT_INCOMPLETE, message=str(error))
+    if stored is None:
+        return Problem(reason=Reason.CHECKPOINT_INCOMPLETE, message=f"{uri} has no {MANIFEST}")
+    if digest and stored.digest != digest:
+        return ArtifactChanged(uri, digest, stored.digest).problem
+    if stored.problem is not None:
+        return Problem(reason=Reason.CHECKPOINT_INCOMPLETE, message=stored.problem)
+    return stored.digest

@@ -78,6 +78,7 @@ def session_spec(run: ResolvedRun, max_steps: int, resume_from: S3Uri | None) ->
         seed=spec.seed,
         resume_from=str(resume_from) if resume_from else None,
         warm_start_from=None if resume_from else run.warm_start_from,
+        warm_start_digest=None if resume_from else run.warm_start_digest,
     )
 
 

@@ -1,6 +1,7 @@
 """Checkpoints against a real API server and a real S3: what is Ready, what retention leaves, what a deletion takes."""
 
 import pytest
+from kubernetes.client import ApiException
 
 from tests.apiserver.rlrun_operator.conftest import Bench, Obj
 from tests.apiserver.rlrun_operator.test_operator import started
@@ -52,9 +53,34 @@ def test_a_checkpoint_with_missing_files_fails_and_cannot_start_a_run(bench: Ben
     bench.create_run("second", checkpointId=checkpoint(bench, 1)["metadata"]["name"])
     bench.wait("reason", lambda: bench.condition("Validated", "second").get("reason") == "CheckpointNotReady")
     assert "is missing" in bench.condition("Validated", "second")["message"]
+
+
+def test_a_digest_is_set_once_and_other_files_are_used_only_under_a_new_object(bench: Bench) -> None:
+    """Not even the operator's account changes it: readers compare what they read with it."""
+    started(bench)
+    bench.upload("checkpoint", 1)
     bench.upload("checkpoint", 2)
-    bench.wait("the new upload", lambda: phases(bench)[2] == "Ready")
-    bench.wait("it in the run's status", lambda: last_checkpoint(bench) == checkpoint(bench, 3)["metadata"]["name"])
+    bench.wait("both", lambda: phases(bench) == {1: "Ready", 2: "Ready"})
+    first = checkpoint(bench, 1)
+    path = f"/{RLRUN}/namespaces/{bench.namespace}/rlcheckpoints/{first['metadata']['name']}/status"
+    for digest in ("0" * 64, None):
+        with pytest.raises(ApiException, match="digest is set once"):
+            bench.call("PATCH", path, {"status": {"digest": digest}}, "application/merge-patch+json")
+
+    bench.s3.delete(bench.place(1) / "manifest.json")
+    bench.wait("the loss", lambda: phases(bench)[1] == "Failed")
+    bench.upload("checkpoint", 1)
+    bench.wait("the reason", lambda: "conditions" in checkpoint(bench, 1)["status"])
+    status = checkpoint(bench, 1)["status"]
+    assert status["conditions"][0]["reason"] == "ArtifactChanged"
+    assert (status["phase"], status["digest"]) == ("Failed", first["status"]["digest"])
+    bench.create_run("second", checkpointId=first["metadata"]["name"])
+    bench.wait("its reason", lambda: bench.condition("Validated", "second").get("reason") == "ArtifactChanged")
+
+    bench.call("DELETE", path.removesuffix("/status"))
+    bench.wait("a new object", lambda: phases(bench) == {1: "Ready", 2: "Ready"})
+    assert checkpoint(bench, 1)["status"]["digest"] != first["status"]["digest"]
+    bench.wait("it in the run's status", lambda: last_checkpoint(bench) == checkpoint(bench, 2)["metadata"]["name"])
 
 
 @pytest.mark.proves("stop")

@@ -44,8 +44,9 @@ async def open_session(
         if found is not None:
             with tempfile.TemporaryDirectory(prefix="rlrun-") as temporary:
                 there = Path(temporary) / "checkpoint"
-                await asyncio.to_thread(_download, store, found, there)
                 resume = spec.resume_from is not None
+                digest = None if resume else spec.warm_start_digest
+                await asyncio.to_thread(_download, store, found, there, digest or "")
                 try:
                     progress = await compute.run(backend.restore, name, there, resume)
                 except ProblemError as error:
@@ -70,8 +71,8 @@ async def open_session(
     return TrainingSession(name, spec, backend, warnings, start, compute, publisher, uploads, policy, settings)
 
 
-def _download(store: Store, uri: S3Uri, folder: Path) -> None:
-    manifest = store.download(uri, folder)
+def _download(store: Store, uri: S3Uri, folder: Path, digest: str) -> None:
+    manifest = store.download(uri, folder, digest=digest)
     if manifest.kind != ArtifactKind.checkpoint:
         raise ProblemError.of(
             UNPROCESSABLE, Reason.CHECKPOINT_MISMATCH, f"{uri} contains a {manifest.kind} instead of a checkpoint."

@@ -19,7 +19,7 @@ from rlrun_trainer.sessions.training_session import TrainingSession
 
 log = logging.getLogger(__name__)
 
-ONLY_FOR_OPENING = {"resume_from", "warm_start_from"}
+ONLY_FOR_OPENING = {"resume_from", "warm_start_from", "warm_start_digest"}
 """Fields that only matter when a session opens. They may differ for an open one."""
 MAX_STEPS = "max_steps"
 """Field that may grow while a session is open: past steps do not depend on it."""

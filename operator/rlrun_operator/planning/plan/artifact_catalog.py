@@ -6,13 +6,14 @@ something. Planning and deletion read it.
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from functools import cached_property
 from typing import Literal
 
 from rlrun.api.base.phases import ArtifactPhase
 from rlrun.api.run import RLRunSpec
 from rlrun.kube.objects import Obj, artifact_name, is_artifact_ready, phase_of
-from rlrun.storage.manifest import Manifest
+from rlrun.storage.manifest import Manifest, changed_message
 
 from rlrun_operator.planning.plan.checkpoint_references import referenced_steps
 
@@ -32,6 +33,24 @@ class ObservedArtifact:
     """None during the upload, or if the object is already Ready and the manifest was not read again."""
     problem: str | None = None
     """Error in a folder that should be complete. None: no error."""
+    digest: str = ""
+    """SHA-256 of the manifest. Empty during the upload."""
+    written: datetime | None = None
+    """Time at which S3 received the manifest with this digest."""
+    is_changed: bool = False
+    """True if the object has another digest."""
+
+    def compare(self, obj: Obj | None) -> "ObservedArtifact":
+        """Return the folder, with a problem if its digest is not the one in the status of `obj`."""
+        digest = digest_of(obj)
+        if not digest or not self.digest or self.digest == digest:
+            return self
+        return replace(self, problem=f"{changed_message(self.uri, digest, self.digest)}.", is_changed=True)
+
+
+def digest_of(obj: Obj | None) -> str:
+    """Return the digest in the status of an RLCheckpoint or RLAdapter, empty without one."""
+    return str(((obj or {}).get("status") or {}).get("digest") or "")
 
 
 @dataclass(frozen=True)
@@ -97,7 +116,7 @@ class ArtifactCatalog:
 
         def of_kind(kind: ArtifactObjectKind, keep: int) -> KindCatalog:
             own = {int(o["spec"]["step"]): o for o in objects if o["kind"] == kind}
-            by_step = {folder.step: folder for folder in listed if folder.kind == kind}
+            by_step = {folder.step: folder.compare(own.get(folder.step)) for folder in listed if folder.kind == kind}
             metadata = run["metadata"]
             names = {step: artifact_name(metadata["name"], metadata["uid"], step) for step in by_step}
             names |= {step: str(obj["metadata"]["name"]) for step, obj in own.items()}

@@ -59,8 +59,8 @@ class RunObservation:
     """Reason why `egress_key` is None for a run whose environments list hosts."""
     egress_hosts: tuple[str, ...] = ()
     """Hosts that the annotation of the run's namespace allows."""
-    warm_start_problem: str | None = None
-    """Reason why the files of spec.checkpointId are incomplete."""
+    warm_start_digest: str | Problem | None = None
+    """Digest of the manifest of spec.checkpointId, or the reason why its files cannot be used. None: not read."""
 
     priority: int = 0
     """Value of the run's PriorityClass, if the queue of runs needs it."""

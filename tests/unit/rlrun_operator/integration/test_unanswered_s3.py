@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from rlrun.kube.objects import Obj
+from rlrun.protocol.problem import Problem
 from rlrun.storage.layout import RunLayout, S3Uri
 from rlrun.storage.manifest import MAX_MANIFEST_BYTES, ArtifactKind, FileEntry, Manifest
 from rlrun.storage.store import BodyInterrupted, Store, Unreachable
@@ -189,7 +190,9 @@ async def test_a_manifest_of_any_size_is_not_read_into_the_operator(s3: StubS3, 
         [found] = await artifacts.list(s3.environment, LAYOUT, {})
         assert found.manifest is None
         assert "more than the 4,194,304 bytes" in (found.problem or "")
-        assert found.problem == await artifacts.verify(s3.environment, found.uri)
+        refused = await artifacts.verify(s3.environment, found.uri)
+        assert isinstance(refused, Problem)
+        assert refused.message == found.problem
         assert s3.requests.count("get") == (0 if listed > MAX_MANIFEST_BYTES else 2)
         assert breaker_open(s3) == 0
 

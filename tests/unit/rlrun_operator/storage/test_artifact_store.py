@@ -1,14 +1,19 @@
 """What the operator asks of S3, against a real one: every file of an artifact is looked at, manifests rarely."""
 
+import asyncio
+import hashlib
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from rlrun.constants import Reason
+from rlrun.protocol.problem import Problem
 from rlrun.storage.layout import MANIFEST, RunLayout
 from rlrun.storage.manifest import ArtifactKind
 from rlrun.storage.store import Store
 from rlrun_operator.planning.plan.actions import RunFilesDeletion
-from rlrun_operator.storage.artifact_store import S3ArtifactStore
+from rlrun_operator.planning.plan.artifact_catalog import ObservedArtifact
+from rlrun_operator.storage.artifact_store import ReadyArtifact, S3ArtifactStore
 
 from tests.support.seaweedfs import S3Server
 
@@ -28,12 +33,20 @@ class Bench:
         uri = self.layout.checkpoint(step)
         self.store.upload_artifact({**FILES, **files}, uri, ArtifactKind.checkpoint, step=step)
 
-    async def look(self, step: int, known: int | None = None) -> tuple[bool, str | None]:
-        """Whether its manifest was read, and what is wrong."""
+    async def find(self, step: int, known: ReadyArtifact | None = None) -> ObservedArtifact:
         ready = {} if known is None else {("RLCheckpoint", step): known}
         found = await self.artifacts.list(self.s3.environment, self.layout, ready)
-        one = next(a for a in found if a.step == step)
+        return next(a for a in found if a.step == step)
+
+    async def look(self, step: int, known: ReadyArtifact | None = None) -> tuple[bool, str | None]:
+        """Whether its manifest was read, and what is wrong."""
+        one = await self.find(step, known)
         return one.manifest is not None, one.problem
+
+    async def known(self, step: int) -> ReadyArtifact:
+        """The artifact as the operator knows it after it became Ready."""
+        one = await self.find(step)
+        return ReadyArtifact(SIZE, one.digest, one.written)
 
 
 @pytest.fixture
@@ -48,30 +61,56 @@ async def test_the_manifest_of_a_complete_checkpoint_is_read_once(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench.save(1)
-    assert await bench.look(1) == (True, None)
+    known = await bench.known(1)
     reads: list[Any] = []
-    usual = Store.read_manifest
-    monkeypatch.setattr(Store, "read_manifest", lambda self, uri: reads.append(uri) or usual(self, uri))
-    assert await bench.look(1, known=SIZE) == (False, None)
+    usual = Store.get_bytes
+    monkeypatch.setattr(Store, "get_bytes", lambda self, uri, *rest: reads.append(uri) or usual(self, uri, *rest))
+    assert await bench.look(1, known) == (False, None)
     assert reads == []
-    assert await bench.artifacts.verify(bench.s3.environment, str(bench.layout.checkpoint(1))) is None
+    uri = str(bench.layout.checkpoint(1))
+    assert await bench.artifacts.verify(bench.s3.environment, uri) == known.digest
 
 
-@pytest.mark.parametrize("known", [None, SIZE])
-async def test_a_missing_file_is_named(bench: Bench, known: int | None) -> None:
+async def test_a_manifest_that_was_not_compared_yet_is_read(bench: Bench) -> None:
+    """Of an artifact from before digests, and after a restart of the operator."""
     bench.save(1)
+    digest = hashlib.sha256(bench.store.get_bytes(bench.layout.checkpoint(1) / MANIFEST)).hexdigest()
+    for known in (ReadyArtifact(SIZE), ReadyArtifact(SIZE, digest)):
+        found = await bench.find(1, known)
+        assert (found.manifest is not None, found.digest) == (True, digest)
+
+
+async def test_weights_of_the_same_size_are_another_artifact(bench: Bench) -> None:
+    bench.save(1)
+    known = await bench.known(1)
+    await asyncio.sleep(1.1)  # S3 has the times of objects in seconds.
+    bench.save(1, **{"adapter.safetensors": b"WEIGHTS"})
+    found = await bench.find(1, known)
+    assert found.digest != known.digest
+    problem = await bench.artifacts.verify(bench.s3.environment, found.uri, known.digest)
+    assert isinstance(problem, Problem)
+    assert problem.reason == Reason.ARTIFACT_CHANGED
+    for part in (found.uri, known.digest, found.digest):
+        assert part in problem.message
+
+
+@pytest.mark.parametrize("was_ready", [False, True])
+async def test_a_missing_file_is_named(bench: Bench, was_ready: bool) -> None:
+    bench.save(1)
+    known = await bench.known(1) if was_ready else None
     bench.s3.delete(bench.layout.checkpoint(1) / "state/trainer.pt")
     read, problem = await bench.look(1, known)
     assert read
     assert problem
     assert "state/trainer.pt is missing" in problem
     told = await bench.artifacts.verify(bench.s3.environment, str(bench.layout.checkpoint(1)))
-    assert told == problem
+    assert told == Problem(reason=Reason.CHECKPOINT_INCOMPLETE, message=problem)
 
 
-@pytest.mark.parametrize("known", [None, SIZE])
-async def test_a_file_of_another_size_is_named(bench: Bench, known: int | None) -> None:
+@pytest.mark.parametrize("was_ready", [False, True])
+async def test_a_file_of_another_size_is_named(bench: Bench, was_ready: bool) -> None:
     bench.save(1)
+    known = await bench.known(1) if was_ready else None
     bench.store.put_bytes(bench.layout.checkpoint(1) / "adapter.safetensors", b"wei")
     _, problem = await bench.look(1, known)
     assert problem
@@ -82,7 +121,7 @@ async def test_a_folder_without_a_manifest_is_an_upload_unless_it_was_whole_befo
     bench.save(1)
     bench.s3.delete(bench.layout.checkpoint(1) / MANIFEST)
     assert await bench.look(1) == (False, None)
-    read, problem = await bench.look(1, known=SIZE)
+    read, problem = await bench.look(1, ReadyArtifact(SIZE))
     assert not read
     assert problem
     assert "manifest.json is missing" in problem
@@ -91,7 +130,7 @@ async def test_a_folder_without_a_manifest_is_an_upload_unless_it_was_whole_befo
 async def test_unlisted_files_in_a_checkpoint_folder_are_ignored(bench: Bench) -> None:
     bench.save(1)
     bench.store.put_bytes(bench.layout.checkpoint(1) / "note.txt", b"mine")
-    assert await bench.look(1, known=SIZE) == (True, None)
+    assert await bench.look(1, ReadyArtifact(SIZE)) == (True, None)
 
 
 async def test_an_unreadable_manifest_affects_only_its_own_folder(bench: Bench) -> None:

@@ -1,10 +1,12 @@
 """RLCheckpoints and RLAdapters: objects that describe the artifacts in S3.
 
-S3 is the source of truth. The operator creates an object when a manifest appears, and marks it Ready when every file of
-the manifest has its size. Retention deletes an artifact in two reconciles: the first sets phase Deleting; the next one
-checks again that no run references it, and deletes the files, then the object. An interrupted deletion is therefore
-recorded in the object and continued. Objects have their run as owner only with artifactPolicy Delete; with Retain they
-outlive it like the files.
+S3 is the source of truth for what there is. The operator creates an object when a manifest appears, and marks it Ready
+when every file of the manifest has its size. The digest of the manifest goes into the status then, once: from there on
+the object says what the artifact is, and other files in its place make it Failed (`ArtifactChanged`).
+
+Retention deletes an artifact in two reconciles: the first sets phase Deleting; the next one checks again that no run
+references it, and deletes the files, then the object. An interrupted deletion is therefore recorded in the object and
+continued. Objects have their run as owner only with artifactPolicy Delete; with Retain they outlive it like the files.
 """
 
 from datetime import datetime
@@ -46,7 +48,7 @@ def list_artifacts(
     observation: RunObservation, status: RLRunStatus, spec: RLRunSpec, settings: OperatorSettings, now: datetime
 ) -> PlanPart | None:
     """Update the artifacts' objects and the run's list of them from S3, and apply retention."""
-    artifacts, problem = plan_artifacts(observation, spec), observation.artifacts_problem
+    artifacts, problem = plan_artifacts(observation, spec, now), observation.artifacts_problem
     if artifacts is None:
         if problem is None:
             return None
@@ -83,22 +85,22 @@ def _deletion_conditions(status: RLRunStatus, problem: Problem | None) -> tuple[
     return ()
 
 
-def plan_artifacts(observation: RunObservation, spec: RLRunSpec) -> ArtifactPlan | None:
+def plan_artifacts(observation: RunObservation, spec: RLRunSpec, now: datetime) -> ArtifactPlan | None:
     """Return the changes of the artifacts, or None while S3 was not listed."""
     catalog = observation.catalog
     if not catalog.is_listed:
         return None
     plan = ArtifactPlan()
-    plan.checkpoints = _KindPlanner(observation, spec, catalog.checkpoints).plan(plan)
-    plan.adapters = _KindPlanner(observation, spec, catalog.adapters).plan(plan)
+    plan.checkpoints = _KindPlanner(observation, spec, catalog.checkpoints, now).plan(plan)
+    plan.adapters = _KindPlanner(observation, spec, catalog.adapters, now).plan(plan)
     return plan
 
 
 class _KindPlanner:
     """Planner of the artifacts of one kind."""
 
-    def __init__(self, observation: RunObservation, spec: RLRunSpec, kind: KindCatalog) -> None:
-        self.observation, self.spec, self.kind = observation, spec, kind
+    def __init__(self, observation: RunObservation, spec: RLRunSpec, kind: KindCatalog, now: datetime) -> None:
+        self.observation, self.spec, self.kind, self.now = observation, spec, kind, now
         self.references_known = observation.catalog.has_references
 
     def plan(self, plan: ArtifactPlan) -> list[ArtifactEntry]:
@@ -157,6 +159,8 @@ class _KindPlanner:
         held = dict((obj or {}).get("status") or {})
         if folder.problem:
             facts = _change_phase(obj or desired, ArtifactPhase.failed, folder.problem)
+            if folder.is_changed:
+                facts["conditions"] = [_changed_condition(held, folder.problem, self.now)]
         elif folder.manifest is not None:
             facts = {k: v for k, v in held.items() if k not in ("message", "conditions")} | _facts(folder, held)
         else:
@@ -191,15 +195,26 @@ def failed_deletion_status(removal: ArtifactDeletion, problem: Problem, now: dat
     known = deletion_problem(removal.obj)
     if known is not None and known.reason == problem.reason:
         return None
-    condition = {
-        "type": DELETED,
+    condition = _false_condition(DELETED, problem, now)
+    return _status(removal.obj, {**(removal.obj.get("status") or {}), "conditions": [condition]})
+
+
+def _changed_condition(held: Obj, message: str, now: datetime) -> Obj:
+    """Return the condition of an artifact that is not the one that became Ready, the present one if it says so."""
+    new = _false_condition(ConditionType.VERIFIED, Problem(reason=Reason.ARTIFACT_CHANGED, message=message), now)
+    known = next((c for c in held.get("conditions") or [] if c["type"] == ConditionType.VERIFIED), new)
+    return known if known["message"] == message else new
+
+
+def _false_condition(kind: ConditionType, problem: Problem, now: datetime) -> Obj:
+    return {
+        "type": kind.value,
         "status": "False",
         "reason": problem.reason,
         "message": problem.message,
         "lastTransitionTime": now.replace(microsecond=0).isoformat().replace("+00:00", "Z"),
         "observedGeneration": 0,
     }
-    return _status(removal.obj, {**(removal.obj.get("status") or {}), "conditions": [condition]})
 
 
 def artifact_object(observation: RunObservation, spec: RLRunSpec, artifact: ObservedArtifact) -> Obj:
@@ -254,6 +269,8 @@ def _facts(artifact: ObservedArtifact, held: Obj) -> dict[str, Any]:
         "sizeBytes": manifest.size,
         "createdAt": manifest.created_at.replace(microsecond=0).isoformat().replace("+00:00", "Z"),
     }
+    if digest := held.get("digest") or artifact.digest:
+        facts["digest"] = digest
     if artifact.kind == "RLAdapter":
         facts["deploymentState"] = held.get("deploymentState") or DeploymentState.not_deployed.value
     if manifest.policy_version is not None:

@@ -37,7 +37,7 @@ def resolve_run(
     frozen = frozen_config(observation, status.attempt)
     if frozen is not None:
         spec = _with_allowed_priority(_frozen_defaults(spec, frozen), settings)
-        return resolve(identity, settings, spec, frozen.model, frozen.warm_start_from, packages)
+        return resolve(identity, settings, spec, frozen.model, frozen.warm_start, packages)
     references = resolve_references(spec, observation, settings)
     if isinstance(references, Problem):
         return references

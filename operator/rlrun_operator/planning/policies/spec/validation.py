@@ -15,10 +15,11 @@ from rlrun.api.base.rules import ADMITTED
 from rlrun.api.checkpoint import RLCheckpoint
 from rlrun.api.model import RLModelSpec
 from rlrun.api.run import YEAR, RLRunSpec
-from rlrun.constants import Reason
+from rlrun.constants import ConditionType, Reason
 from rlrun.kube.objects import Obj
 from rlrun.kube.references import find_model, split_checkpoint_id
 from rlrun.protocol.problem import Problem
+from rlrun.protocol.resolved import ArtifactRef
 from rlrun.storage.layout import SHARED_FOLDERS
 
 from rlrun_operator.config.settings import OperatorSettings
@@ -117,8 +118,8 @@ def _parse(text: str, was_valid: bool) -> RLRunSpec | Problem:
 
 def resolve_references(
     spec: RLRunSpec, observation: RunObservation, settings: OperatorSettings
-) -> tuple[RLModelSpec, str | None] | Problem:
-    """Return the model, and the URI of the checkpoint to start from, or the first problem found."""
+) -> tuple[RLModelSpec, ArtifactRef | None] | Problem:
+    """Return the model, and the checkpoint to start from, or the first problem found."""
     problem = check_namespace(observation.namespace)
     if problem:
         return problem
@@ -201,8 +202,10 @@ def check_training(spec: RLRunSpec, model: RLModelSpec) -> Problem | None:
     return None
 
 
-def find_warm_start(spec: RLRunSpec, observation: RunObservation, settings: OperatorSettings) -> str | Problem | None:
-    """Return the URI of the checkpoint to start from, or None without spec.checkpointId."""
+def find_warm_start(
+    spec: RLRunSpec, observation: RunObservation, settings: OperatorSettings
+) -> ArtifactRef | Problem | None:
+    """Return the checkpoint to start from, or None without spec.checkpointId."""
     if spec.checkpoint_id is None:
         return None
     namespace, name = split_checkpoint_id(spec.checkpoint_id, observation.namespace)
@@ -230,6 +233,9 @@ def find_warm_start(spec: RLRunSpec, observation: RunObservation, settings: Oper
             message=f"{what} has the URI {checkpoint.spec.uri}, which is not in the folder of its run. Choose a "
             "checkpoint that the operator has created.",
         )
+    changed = next((c for c in checkpoint.status.conditions if c.type == ConditionType.VERIFIED), None)
+    if changed is not None:
+        return Problem(reason=changed.reason, message=f"{what} cannot be used ({changed.message}). Choose another one.")
     if checkpoint.status.phase is not ArtifactPhase.ready:
         return Problem(
             reason=Reason.CHECKPOINT_NOT_READY,
@@ -237,18 +243,16 @@ def find_warm_start(spec: RLRunSpec, observation: RunObservation, settings: Oper
             f"{f' ({checkpoint.status.message})' if checkpoint.status.message else ''}. Wait for its upload, or choose "
             "another one.",
         )
-    if observation.warm_start_problem:
-        return Problem(
-            reason=Reason.CHECKPOINT_INCOMPLETE,
-            message=f"{what} is incomplete ({observation.warm_start_problem}). Choose another one.",
-        )
+    if isinstance(observation.warm_start_digest, Problem):
+        problem = observation.warm_start_digest
+        return Problem(reason=problem.reason, message=f"{what} cannot be used ({problem.message}). Choose another one.")
     if checkpoint.spec.model != spec.model:
         return Problem(
             reason=Reason.CHECKPOINT_MODEL_MISMATCH,
             message=f"{what} was trained from {checkpoint.spec.model}, but this run trains {spec.model}. Choose a "
             "checkpoint of the same model.",
         )
-    return checkpoint.spec.uri
+    return ArtifactRef(checkpoint.spec.uri, observation.warm_start_digest)
 
 
 def check_secrets(spec: RLRunSpec, observation: RunObservation, settings: OperatorSettings) -> Problem | None:

@@ -17,6 +17,7 @@ from rlrun_operator.planning.plan.artifact_catalog import (
 from rlrun_operator.planning.plan.observation import RunObservation
 from rlrun_operator.planning.policies.artifacts.artifact_objects import plan_artifacts
 
+from tests.support.clocks import START
 from tests.support.cluster_objects import checkpoint_object, run_object
 from tests.support.expectations import present
 from tests.support.fake_artifacts import manifest
@@ -76,8 +77,8 @@ def test_references_of_other_runs_complete_the_catalog_and_leave_the_first_one_a
 
 def test_no_artifact_is_planned_for_deletion_before_the_references_are_known() -> None:
     catalog = build(folder(1), folder(2))
-    waiting = plan_artifacts(RunObservation(RUN, catalog=catalog), spec_of(RUN))
-    known = plan_artifacts(RunObservation(RUN, catalog=catalog.with_references("team", [])), spec_of(RUN))
+    waiting = plan_artifacts(RunObservation(RUN, catalog=catalog), spec_of(RUN), START)
+    known = plan_artifacts(RunObservation(RUN, catalog=catalog.with_references("team", [])), spec_of(RUN), START)
     assert [s["status"]["phase"] for s in present(waiting).statuses] == ["Ready", "Ready"]
     assert [s["status"]["phase"] for s in present(known).statuses] == ["Deleting", "Ready"]
 

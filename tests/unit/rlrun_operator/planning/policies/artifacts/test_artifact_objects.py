@@ -23,7 +23,7 @@ from rlrun_operator.planning.policies.artifacts.artifact_objects import (
 from tests.support.clocks import START
 from tests.support.cluster_objects import checkpoint_object, run_object
 from tests.support.expectations import present
-from tests.support.fake_artifacts import manifest
+from tests.support.fake_artifacts import digest_of, manifest
 from tests.support.operator_world import SETTINGS, World
 from tests.support.run_states import run_spec
 
@@ -92,14 +92,38 @@ async def test_a_ready_checkpoint_whose_files_disappear_becomes_failed(world: Wo
     assert await world.written(2) == 0
 
 
-async def test_a_checkpoint_uploaded_again_has_its_new_size_and_reward(world: World) -> None:
+async def test_other_files_in_the_place_of_a_ready_checkpoint_are_not_it(world: World) -> None:
+    """Of the same size, or of another one."""
+    await world.start()
+    save(world, 1, 2)
+    await world.reconcile()
+    ready = {o["spec"]["step"]: dict(o["status"]) for o in world.cluster.all("RLCheckpoint")}
+    assert ready[1]["digest"] == digest_of(manifest(1))
+    for other in (manifest(1, reward=0.5), manifest(1, size=200)):
+        world.artifacts.folders[place(1)] = other
+        await world.reconcile()
+        assert phases(world) == {1: "Failed", 2: "Ready"}
+        status = world.cluster.held("RLCheckpoint", name(1))["status"]
+        assert status["digest"] == ready[1]["digest"], "the operator never rewrites it"
+        [condition] = status["conditions"]
+        assert (condition["type"], condition["status"], condition["reason"]) == ("Verified", "False", "ArtifactChanged")
+        for part in (place(1), ready[1]["digest"], digest_of(other)):
+            assert part in condition["message"]
+        assert [c["step"] for c in world.status["checkpoints"]] == [2]
+    assert await world.written(2) == 0
+    save(world, 1)
+    await world.reconcile()
+    assert world.cluster.held("RLCheckpoint", name(1))["status"] == ready[1]
+
+
+async def test_a_checkpoint_of_an_earlier_version_gets_its_digest(world: World) -> None:
     await world.start()
     save(world, 1)
     await world.reconcile()
-    world.artifacts.folders[place(1)] = manifest(1, size=200, reward=0.5)
-    await world.reconcile()
-    status = world.cluster.all("RLCheckpoint")[0]["status"]
-    assert (status["phase"], status["sizeBytes"], status["reward"]) == ("Ready", 200, 0.5)
+    obj = world.cluster.held("RLCheckpoint", name(1))
+    del obj["status"]["digest"]
+    await world.put(obj, 2)
+    assert world.cluster.held("RLCheckpoint", name(1))["status"]["digest"] == digest_of(manifest(1))
 
 
 async def test_failed_checkpoints_do_not_count_for_retention_and_expire_with_older_ones(
@@ -290,6 +314,31 @@ async def test_warm_start_from_a_checkpoint_whose_files_are_gone_is_refused(make
     world.artifacts.broken.clear()
     await world.reconcile()
     assert world.condition("Validated")["status"] == "True"
+
+
+@pytest.mark.parametrize("is_noticed", [False, True], ids=["first", "after its operator"])
+async def test_a_run_does_not_start_from_a_checkpoint_that_was_changed(
+    make_world: Callable[..., World], is_noticed: bool
+) -> None:
+    world = make_world(checkpointId="old")
+    uri = "s3://rlrun/team/uid-0/checkpoints/step-000005"
+    old = checkpoint_object("old", 5, uri, run="old", uid="uid-0")
+    old["status"]["digest"] = "a" * 64
+    if is_noticed:
+        condition = {
+            "type": "Verified",
+            "status": "False",
+            "reason": "ArtifactChanged",
+            "message": f"{uri}: {'a' * 64}",
+        }
+        old["status"] |= {"phase": "Failed", "conditions": [condition | {"lastTransitionTime": "2026-01-01T00:00:00Z"}]}
+    world.artifacts.folders[uri] = manifest(5)
+    await world.put(old)
+    found = world.condition("Validated")
+    assert (found["status"], found["reason"]) == ("False", "ArtifactChanged")
+    assert uri in found["message"]
+    assert "a" * 64 in found["message"]
+    assert not world.cluster.all("ConfigMap")
 
 
 def stored(step: int, **details: Any) -> ObservedArtifact:
