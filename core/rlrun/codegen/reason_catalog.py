@@ -117,7 +117,7 @@ QUEUE = _section(
     (Reason.NOT_QUEUED, "The run neither waits for a place nor has one.", NOTHING),
     (
         Reason.NAMESPACE_LIMIT_REACHED,
-        "As many runs of the namespace have a place as the platform allows it.",
+        "The runs of the namespace with a place are as many, or request as much, as the platform allows it.",
         "Wait, or suspend or stop another run of the namespace. `status.queue.runsAhead` tells how many come before.",
     ),
     (

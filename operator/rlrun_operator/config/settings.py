@@ -246,11 +246,26 @@ class ServingPoolSettings(PodShape):
     """Adapters that an engine keeps in its pod's memory; it reads others from disk on request."""
 
 
+def _limited_resources(capacity: dict[str, str]) -> dict[str, str]:
+    for name, quantity in capacity.items():
+        if not RESOURCE_NAME.fullmatch(name):
+            raise ValueError(f"`{name}` is not the name of a resource, such as nvidia.com/gpu or cpu")
+        if to_millis(quantity) <= 0:
+            raise ValueError(f"{name} is {quantity}, but must be positive. Remove it to leave it unlimited")
+    return capacity
+
+
+Capacity = Annotated[dict[str, Quantity], AfterValidator(_limited_resources)]
+"""Amounts of resources by name, for example nvidia.com/gpu. Others are not limited."""
+
+
 class NamespaceQueue(Schema):
     """Part of the queue that one namespace gets."""
 
     max_runs: int | None = Field(default=None, ge=0)
     """Number of its runs that may have a place. 0: none begins. None: `maxRunsPerNamespace`."""
+    capacity: Capacity = Field(default_factory=dict)
+    """Resources that its runs with a place may request together."""
     weight: int = Field(default=1, ge=1, le=1000)
     """Share of the namespace, compared with those of others that wait at the same time."""
 
@@ -264,8 +279,8 @@ class QueueSettings(Schema):
     """Number of runs of one namespace that may have a place. None: any number."""
     namespaces: dict[Namespace, NamespaceQueue] = Field(default_factory=dict)
     """Namespaces with a limit or a weight of their own."""
-    capacity: dict[str, Quantity] = Field(default_factory=dict)
-    """Resources that all runs with a place may request together, for example nvidia.com/gpu. Others are not limited."""
+    capacity: Capacity = Field(default_factory=dict)
+    """Resources that all runs with a place may request together."""
     backfill_seconds: float = Field(default=0.0, ge=0, le=7 * 86400)
     """Time for which runs that need less may start before the first one whose resources are in use. 0: strict order."""
 
@@ -273,17 +288,8 @@ class QueueSettings(Schema):
     def is_limited(self) -> bool:
         """True if there is a queue."""
         limits = [self.max_runs, self.max_runs_per_namespace, *(n.max_runs for n in self.namespaces.values())]
-        return bool(self.capacity) or any(limit is not None for limit in limits)
-
-    @field_validator("capacity")
-    @classmethod
-    def _positive(cls, capacity: dict[str, str]) -> dict[str, str]:
-        for name, quantity in capacity.items():
-            if not RESOURCE_NAME.fullmatch(name):
-                raise ValueError(f"`{name}` is not the name of a resource, such as nvidia.com/gpu or cpu")
-            if to_millis(quantity) <= 0:
-                raise ValueError(f"{name} is {quantity}, but must be positive. Remove it to leave it unlimited")
-        return capacity
+        capacities = [self.capacity, *(n.capacity for n in self.namespaces.values())]
+        return any(capacities) or any(limit is not None for limit in limits)
 
 
 class EgressSettings(Schema):

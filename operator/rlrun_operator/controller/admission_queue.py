@@ -138,7 +138,7 @@ class AdmissionQueue:
             # The run began while the platform had no limits.
             admitted = status.attempt_start_time or now
         known = entry.demand if entry is not None else self._stored_demand(stored)
-        if known is not None and known.keys() != self._limits.capacity.keys():
+        if known is not None and known.keys() != self._limits.resources:
             # Its status could not be read when this process started.
             known = None
         if admitted is not None and known is not None and has_pods and status.attempt_start_time is not None:
@@ -156,10 +156,10 @@ class AdmissionQueue:
         if admitted is not None and (has_pods or not grew):
             kept = known if has_pods and known is not None else demand
             return self._admit(observation, admitted, kept, is_confirmed=is_confirmed)
-        exceeded = exceeded_capacity(demand, self._limits)
+        exceeded = exceeded_capacity(demand, self._limits, observation.namespace)
         if exceeded:
             self._give_back(uid, observation)
-            return Refused(exceeding_problem(exceeded, request, self._limits))
+            return Refused(exceeding_problem(exceeded, request, self._limits, observation.namespace))
         if admitted is not None:
             # It has grown between two attempts, and asks for the larger place.
             self._give_back(uid, observation)
@@ -264,7 +264,7 @@ class AdmissionQueue:
         ]
 
     def _limited_resources(self, requests: Demand) -> dict[str, int]:
-        return {name: requests.get(name, 0) for name in self._limits.capacity}
+        return {name: requests.get(name, 0) for name in self._limits.resources}
 
     def _record(self, entry: _Entry, ahead: int | None) -> RunQueue:
         resources = {name: from_millis(amount) for name, amount in sorted((entry.demand or {}).items())}
@@ -280,7 +280,7 @@ class AdmissionQueue:
     def _stored_demand(self, stored: RunQueue | None) -> Demand | None:
         """Return the demand in a status. None: it was written for other resources than those limited now."""
         resources = {} if stored is None else stored.resources or {}
-        if stored is None or set(resources) != set(self._limits.capacity):
+        if stored is None or set(resources) != self._limits.resources:
             return None
         return {name: to_millis(quantity) for name, quantity in resources.items()}
 
@@ -319,7 +319,7 @@ class AdmissionQueue:
             return None
         key, resources = RunKey(metadata["namespace"], metadata["name"]), stored.resources or {}
         log.warning("%s keeps a place, with the readable part of its resources: %s", key, error)
-        demand = {name: to_millis(resources[name]) for name in self._limits.capacity if name in resources}
+        demand = {name: to_millis(resources[name]) for name in self._limits.resources if name in resources}
         return _Entry(key, metadata["uid"], stored.since or admitted, demand, stored.priority, None, admitted, True)
 
 

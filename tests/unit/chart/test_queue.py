@@ -25,13 +25,14 @@ def test_the_operator_reads_what_the_chart_writes(render: Render) -> None:
     values = {
         "maxRuns": 100,
         "maxRunsPerNamespace": 10,
-        "namespaces": {"team-a": {"maxRuns": 0}, "team-b": {"weight": 3}},
+        "namespaces": {"team-a": {"maxRuns": 0}, "team-b": {"weight": 3, "capacity": {"nvidia.com/gpu": 8}}},
         "capacity": {"nvidia.com/gpu": 1000000, "memory": "4Ti"},
         "backfillSeconds": 604800,
     }
     queue = parse_settings(render({**MINIMAL, "queue": values}, base=None).settings).queue
     assert (queue.max_runs, queue.max_runs_per_namespace, queue.backfill_seconds) == (100, 10, 604800)
     assert queue.capacity == {"nvidia.com/gpu": "1000000", "memory": "4Ti"}
+    assert queue.namespaces["team-b"].capacity == {"nvidia.com/gpu": "8"}
     assert (queue.namespaces["team-a"].max_runs, queue.namespaces["team-b"].weight) == (0, 3)
 
 
@@ -49,6 +50,7 @@ def test_priority_classes_may_be_read_only_if_the_queue_needs_their_values(rende
         ({"maxRuns": 2.5}, "maxRuns"),
         ({"capacity": {"cpu": "lots"}}, "cpu"),
         ({"namespaces": {"a": {"weight": 0}}}, "weight"),
+        ({"namespaces": {"a": {"capacity": {"cpu": 0}}}}, "namespaces/a/capacity/cpu"),
         ({"backfillSeconds": -1}, "backfillSeconds"),
         ({"maxRun": 1}, "maxRun"),
     ],

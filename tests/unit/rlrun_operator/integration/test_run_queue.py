@@ -19,6 +19,7 @@ from tests.support.queued_runs import QueuedRuns, with_gpus, work_in_disorder
 
 GPU = "nvidia.com/gpu"
 ONE_PLACE = {"maxRuns": 1}
+OWN_CAPACITY = {"namespaces": {name: {"capacity": {GPU: "5"}} for name in ("team", "other")}}
 
 
 async def two_runs(**queue: Any) -> QueuedRuns:
@@ -51,7 +52,7 @@ async def test_without_limits_everything_starts_at_once() -> None:
 
 
 @pytest.mark.parametrize("seed", range(12))
-@pytest.mark.parametrize("queue", [{"maxRuns": 2}, {"maxRunsPerNamespace": 1}, {"capacity": {GPU: "8"}}])
+@pytest.mark.parametrize("queue", [{"maxRuns": 2}, {"maxRunsPerNamespace": 1}, {"capacity": {GPU: "8"}}, OWN_CAPACITY])
 async def test_workers_at_the_same_time_never_give_one_place_twice(queue: dict[str, Any], seed: int) -> None:
     chance = random.Random(seed)
     runs = QueuedRuns(model=with_gpus(3, 1), **queue)
@@ -70,7 +71,7 @@ async def test_workers_at_the_same_time_never_give_one_place_twice(queue: dict[s
         }
         assert started <= admitted, "an admission is written before the first child"
         assert len(admitted) <= 2
-        if "maxRunsPerNamespace" in queue:
+        if "maxRunsPerNamespace" in queue or queue is OWN_CAPACITY:
             assert len({namespace for namespace, _ in admitted}) == len(admitted)
         if chance.random() < 0.4:
             runs.restart(**queue)
@@ -298,6 +299,24 @@ async def test_no_run_starts_half() -> None:
     assert runs.place("first")["resources"] == {GPU: "6"}
     assert runs.status("second")["reason"] == "WaitingForCapacity"
     assert "needs 6 nvidia.com/gpu" in runs.status("second")["message"]
+
+
+async def test_a_run_waits_whole_for_the_gpus_of_its_namespace() -> None:
+    runs = QueuedRuns(model=with_gpus(3, 1), namespaces={"team": {"capacity": {GPU: "5"}}})
+    await runs.arrive("first", "second")
+    assert runs.started() == {"first"}
+    assert runs.status("second")["reason"] == "NamespaceLimitReached"
+    for part in ("Namespace team may have 5 nvidia.com/gpu at a time", "needs 4 nvidia.com/gpu"):
+        assert part in runs.status("second")["message"]
+    assert runs.place("first")["resources"] == {GPU: "4"}
+
+
+async def test_a_run_larger_than_its_namespace_may_have_says_so() -> None:
+    runs = QueuedRuns(model=with_gpus(8, 8), capacity={GPU: "64"}, namespaces={"team": {"capacity": {GPU: "12"}}})
+    await runs.arrive("large")
+    assert runs.status("large")["reason"] == "ExceedsCapacity"
+    assert "but namespace team has 12 for all runs" in runs.status("large")["message"]
+    assert not runs.started()
 
 
 async def test_all_pods_of_a_run_count() -> None:

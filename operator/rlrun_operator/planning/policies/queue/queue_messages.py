@@ -15,7 +15,7 @@ def waiting_problem(reason: Reason, namespace: str, demand: Demand, limits: Queu
     return Problem(reason=reason, message=_waiting_message(reason, namespace, demand, limits))
 
 
-def exceeding_problem(exceeded: Sequence[str], request: PlaceRequest, limits: QueueLimits) -> Problem:
+def exceeding_problem(exceeded: Sequence[str], request: PlaceRequest, limits: QueueLimits, namespace: str) -> Problem:
     """Return why the run can never get a place: which of its components need how much of each exceeded resource."""
     total = request.total
     parts = []
@@ -25,14 +25,14 @@ def exceeding_problem(exceeded: Sequence[str], request: PlaceRequest, limits: Qu
             for component, requests in request.components.items()
             if requests.get(name)
         )
-        parts.append(
-            f"{from_millis(total[name])} {name} ({needs}), but this platform has "
-            f"{from_millis(limits.capacity[name])} for all runs"
-        )
+        own, whole = limits.namespaces.get(namespace, {}), limits.capacity_for(namespace)[name]
+        owner = f"namespace {namespace}" if own.get(name) == whole else "this platform"
+        parts.append(f"{from_millis(total[name])} {name} ({needs}), but {owner} has {from_millis(whole)} for all runs")
     return Problem(
         reason=Reason.EXCEEDS_CAPACITY,
         message=f"The pods of the run request {'; '.join(parts)}. Start a new run with a smaller RLModel or fewer "
-        "environments, or ask the platform team to raise `queue.capacity` or to make the RLModel smaller.",
+        "environments, or ask the platform team to raise `queue.capacity` (or `capacity` in `queue.namespaces`) or to "
+        "make the RLModel smaller.",
     )
 
 
@@ -41,9 +41,14 @@ def _waiting_message(reason: Reason, namespace: str, demand: Demand, limits: Que
         limit = limits.runs_of(namespace)
         if limit == 0:
             return f"The platform team lets no run of namespace {namespace} begin now (`queue.namespaces`)."
+        own = limits.namespaces.get(namespace, {})
+        parts = [] if limit is None else [f"{limit} runs with pods"]
+        parts += [f"{from_millis(own[name])} {name}" for name in sorted(own)]
+        needed = ", ".join(f"{from_millis(demand[name])} {name}" for name in sorted(own) if demand.get(name))
         return (
-            f"Namespace {namespace} may have {limit} runs with pods at a time, and has them. The run begins in its "
-            "turn, when one of them ends or is suspended."
+            f"Namespace {namespace} may have {' and '.join(parts)} at a time, and too little is left for this run"
+            f"{f', which needs {needed}' if needed else ''}. The run begins in its turn, when others of the namespace "
+            "end or are suspended."
         )
     if reason is Reason.RUN_LIMIT_REACHED:
         return (

@@ -6,7 +6,8 @@ is that of the places: each run counts toward its namespace's share for those af
 
 A run whose resources are not free keeps them from those after it, at once in strict order, otherwise when it has been
 the first of them for `backfillSeconds`. From then on it is first of its priority, so that no stream of others can pass
-it. A run that only its namespace's own limit keeps waiting holds up no other namespace.
+it. A run that only a limit of its own namespace keeps waiting holds up no other namespace, and keeps the resources of
+its namespace from later runs there.
 """
 
 import heapq
@@ -31,11 +32,25 @@ class QueueLimits:
 
     settings: QueueSettings
     capacity: Demand
+    """Of the platform."""
+    namespaces: Mapping[str, Demand]
+    """Capacities of namespaces that have one of their own."""
 
     @classmethod
     def of(cls, settings: QueueSettings) -> "QueueLimits":
         """Return the limits of these settings."""
-        return cls(settings, {name: to_millis(quantity) for name, quantity in settings.capacity.items()})
+        namespaces = {name: _millis(own.capacity) for name, own in settings.namespaces.items() if own.capacity}
+        return cls(settings, _millis(settings.capacity), namespaces)
+
+    @property
+    def resources(self) -> frozenset[str]:
+        """Names of all limited resources."""
+        return frozenset(self.capacity).union(*self.namespaces.values())
+
+    def capacity_for(self, namespace: str) -> Demand:
+        """Return the most that one run of the namespace may request: the smaller of both limits."""
+        own = self.namespaces.get(namespace, {})
+        return {**self.capacity, **{name: min(whole, self.capacity.get(name, whole)) for name, whole in own.items()}}
 
     @property
     def backfill(self) -> timedelta:
@@ -51,6 +66,10 @@ class QueueLimits:
         """Return the weight of the namespace's share."""
         own = self.settings.namespaces.get(namespace)
         return 1 if own is None else own.weight
+
+
+def _millis(capacity: Mapping[str, str]) -> Demand:
+    return {name: to_millis(quantity) for name, quantity in capacity.items()}
 
 
 @dataclass
@@ -88,6 +107,10 @@ class _Usage:
     total: int = 0
     free: dict[str, int] = field(default_factory=dict)
     is_known: bool = True
+    used: defaultdict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
+    """Resources by namespace."""
+    unknown: set[str] = field(default_factory=set)
+    """Namespaces with a run whose demand is unknown."""
 
     def add(self, namespace: str, demand: Demand | None) -> None:
         self.runs[namespace] += 1
@@ -95,10 +118,18 @@ class _Usage:
         self.is_known = self.is_known and (demand is not None or not self.free)
         for name in self.free:
             self.free[name] -= (demand or {}).get(name, 0)
+        self.used[namespace].update(demand or {})
+        if demand is None:
+            self.unknown.add(namespace)
 
     def what_lacks(self, run: QueuedRun) -> Reason | None:
-        limit, maximum = self.limits.runs_of(run.key.namespace), self.limits.settings.max_runs
-        if limit is not None and self.runs[run.key.namespace] >= limit:
+        namespace, maximum = run.key.namespace, self.limits.settings.max_runs
+        limit, own = self.limits.runs_of(namespace), self.limits.namespaces.get(namespace, {})
+        if limit is not None and self.runs[namespace] >= limit:
+            return Reason.NAMESPACE_LIMIT_REACHED
+        used, wanted = self.used[namespace], run.demand or {}
+        exceeds = any(wanted.get(name) and used[name] + wanted[name] > whole for name, whole in own.items())
+        if own and (exceeds or namespace in self.unknown):
             return Reason.NAMESPACE_LIMIT_REACHED
         if maximum is not None and self.total >= maximum:
             return Reason.RUN_LIMIT_REACHED
@@ -149,7 +180,9 @@ def take_turns(
         if lacks is Reason.WAITING_FOR_CAPACITY and usage.is_known and not has_first_blocked:
             blocked_time, has_first_blocked = blocked_time or now, True
         keeps = not limits.settings.backfill_seconds or _is_first_of_its_priority(blocked_time, limits, now)
-        if keeps and lacks is not Reason.NAMESPACE_LIMIT_REACHED:
+        if lacks is Reason.NAMESPACE_LIMIT_REACHED:
+            usage.used[run.key.namespace].update(run.demand or {})
+        elif keeps:
             usage.add(run.key.namespace, run.demand)
         turns[run.uid] = QueuePosition(ahead, lacks, blocked_time)
         ahead += 1
@@ -162,9 +195,9 @@ def next_change(turns: Iterable[QueuePosition], limits: QueueLimits, now: dateti
     return min((time for time in times if time > now), default=None)
 
 
-def exceeded_capacity(demand: Demand, limits: QueueLimits) -> list[str]:
-    """Return the resources of which the demand is more than there is in all."""
-    return sorted(name for name, whole in limits.capacity.items() if demand.get(name, 0) > whole)
+def exceeded_capacity(demand: Demand, limits: QueueLimits, namespace: str) -> list[str]:
+    """Return the resources of which the demand is more than the namespace can ever have."""
+    return sorted(name for name, whole in limits.capacity_for(namespace).items() if demand.get(name, 0) > whole)
 
 
 def _is_first_of_its_priority(blocked_time: datetime | None, limits: QueueLimits, now: datetime) -> bool:

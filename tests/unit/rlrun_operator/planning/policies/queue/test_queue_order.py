@@ -74,6 +74,29 @@ def test_the_namespace_with_fewer_runs_comes_first_and_each_place_counts() -> No
     assert admitted(found) == ["b0", "b1"]
 
 
+def test_runs_wait_whole_for_the_resources_of_their_namespace() -> None:
+    own = {"namespaces": {"a": {"capacity": {GPU: "4"}}}}
+    waiting = [run("a1", 3, since=1), run("a2", 2, since=2), run("b1", 9, "b", since=3)]
+    found = turns(placed(1), waiting, limits(**own))
+    assert sorted(admitted(found)) == ["a1", "b1"], "the other namespace has no limit, and waits for nobody"
+    assert found["a2"].waits_for == "NamespaceLimitReached"
+    assert admitted(turns(placed(4), waiting, limits(**own))) == ["b1"]
+    both = limits(8, **own)
+    assert exceeded_capacity(gpus(5), both, "a") == exceeded_capacity(gpus(9), both, "b") == [GPU]
+    assert exceeded_capacity(gpus(5), both, "b") == exceeded_capacity(gpus(4), both, "a") == []
+
+
+def test_a_large_run_is_not_passed_by_small_ones_of_its_namespace() -> None:
+    own = limits(namespaces={"a": {"capacity": {GPU: "4"}}}, backfillSeconds=600)
+    assert admitted(turns(placed(2), [run("large", 4, since=1), run("small", 1, since=2)], own)) == []
+
+
+def test_no_run_of_a_namespace_begins_beside_one_of_unknown_size() -> None:
+    own = limits(namespaces={"a": {"capacity": {GPU: "4"}}})
+    unknown = QueuedRun(RunKey("a", "unread"), "uid-unread", at(0), None)
+    assert admitted(turns([unknown], [run("a1"), run("b1", namespace="b")], own)) == ["b1"]
+
+
 def test_a_weight_gives_a_namespace_its_part() -> None:
     waiting = [run(f"{n}{i}", namespace=n, since=i) for n in "ab" for i in range(8)]
     found = turns([], waiting, limits(maxRuns=8, namespaces={"a": {"weight": 3}}))
@@ -162,8 +185,8 @@ def test_an_unknown_demand_of_an_earlier_run_is_waited_for() -> None:
 
 def test_what_no_capacity_has_room_for_is_named() -> None:
     limited = limits(8, capacity={"cpu": "4"})
-    assert exceeded_capacity({GPU: 8000, "cpu": 4000}, limited) == []
-    assert exceeded_capacity({GPU: 8001, "cpu": 4001, "memory": 10**15}, limited) == ["cpu", GPU]
+    assert exceeded_capacity({GPU: 8000, "cpu": 4000}, limited, "a") == []
+    assert exceeded_capacity({GPU: 8001, "cpu": 4001, "memory": 10**15}, limited, "a") == ["cpu", GPU]
 
 
 @st.composite
