@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from rlrun.api.adapter import DeploymentState
-from rlrun.constants import Reason
+from rlrun.constants import ConditionType, Reason
 from rlrun.kube.objects import Obj, is_artifact_ready
 from rlrun.kube.pods import is_alive, is_leaving, is_ready
 from rlrun.protocol.problem import Problem
@@ -62,6 +62,9 @@ def artifact_problem(adapter: Obj, settings: OperatorSettings) -> Problem | None
     if is_artifact_ready(adapter) or state_of(adapter) in ACCEPTED:
         return None
     status = adapter.get("status") or {}
+    for condition in status.get("conditions") or []:
+        if condition["type"] == ConditionType.VERIFIED:
+            return Problem(reason=condition["reason"], message=f"{condition['message']} Set `spec.deployed` to false.")
     reason = f" ({status['message']})" if status.get("message") else ""
     return Problem(
         reason=Reason.ADAPTER_NOT_READY,

@@ -17,6 +17,7 @@ from rlrun.protocol.serving import DesiredAdapters, ServedAdapter, served_name
 from rlrun.protocol.storage_access import StorageRole
 
 from rlrun_operator.config.settings import OperatorSettings
+from rlrun_operator.planning.plan.artifact_catalog import digest_of
 from rlrun_operator.planning.policies.beginning.weights_cache import CacheFill, fill_cache
 from rlrun_operator.resources.access.storage_access import StorageAccess
 from rlrun_operator.resources.models.model_secrets import secrets_problem
@@ -111,7 +112,10 @@ def desired_adapters(pool: PoolObservation, adapters: list[Obj], settings: Opera
     """Return the adapters that the pool should serve, sorted by name."""
     served = [
         ServedAdapter(
-            name=served_name(pool.key.model, _name(a)), uri=str(a["spec"]["uri"]), step=int(a["spec"]["step"])
+            name=served_name(pool.key.model, _name(a)),
+            uri=str(a["spec"]["uri"]),
+            step=int(a["spec"]["step"]),
+            digest=digest_of(a) or None,
         )
         for a in sorted(adapters, key=_name)
     ]
@@ -244,8 +248,8 @@ def _object(adapter: Obj, status: dict[str, Any]) -> Obj:
 
 
 def _same(one: DesiredAdapters, other: DesiredAdapters) -> bool:
-    same = {(a.name, a.uri) for a in one.adapters} == {(a.name, a.uri) for a in other.adapters}
-    return same and one.grant == other.grant
+    facts = [{(a.name, a.uri, a.digest) for a in order.adapters} for order in (one, other)]
+    return facts[0] == facts[1] and one.grant == other.grant
 
 
 def _name(obj: Obj) -> str:

@@ -44,15 +44,18 @@ class PolicyFiles:
         """Return the folder of a policy's files."""
         return self._folder / name
 
-    async def fetch(self, policy: PolicyRef) -> Path:
-        """Return the folder with the policy's verified files. Raises ProblemError `AdapterDownloadFailed`."""
+    async def fetch(self, policy: PolicyRef, manifest: Manifest | None = None) -> Path:
+        """Return the folder with the policy's verified files. Raises ProblemError `AdapterDownloadFailed`.
+
+        With `manifest` they are the files that it lists. None: those of the manifest in S3.
+        """
         dest = self.place(policy.name)
         if await asyncio.to_thread(_is_whole, dest, policy):
             return dest
         try:
             uri = S3Uri.parse(policy.uri)
             with self._metrics.download_seconds.time():
-                manifest = await asyncio.wait_for(self._bring(policy, uri, dest), self._deadline)
+                brought = await asyncio.wait_for(self._bring(policy, uri, dest, manifest), self._deadline)
         except ValueError as error:
             raise _download_failure(422, str(error)) from error
         except TimeoutError as error:
@@ -64,18 +67,18 @@ class PolicyFiles:
             raise _download_failure(503, str(error)) from error
         except OSError as error:
             raise _download_failure(507, f"{dest} cannot be written: {error}") from error
-        self._metrics.bytes.inc(manifest.size)
-        if not _promises(manifest, policy):
+        self._metrics.bytes.inc(brought.size)
+        if not _promises(brought, policy):
             await asyncio.to_thread(shutil.rmtree, dest, True)
             raise _download_failure(
                 424, f"{policy.uri} holds other weights than {policy.name}: publish the policy again"
             )
         return dest
 
-    async def _bring(self, policy: PolicyRef, uri: S3Uri, dest: Path) -> Manifest:
+    async def _bring(self, policy: PolicyRef, uri: S3Uri, dest: Path, manifest: Manifest | None) -> Manifest:
         url = policy.fallback if isinstance(policy, LoadRequest) else None
         if self._fallback is None or url is None:
-            return await asyncio.to_thread(self._source.download, uri, dest)
+            return await asyncio.to_thread(self._source.download, uri, dest, manifest)
         why = "S3Unreachable: S3 did not answer lately"
         if not self._fallback.s3_unreachable:
             try:
@@ -83,11 +86,11 @@ class PolicyFiles:
             except (Unreachable, NotFound) as error:
                 why = f"{error.problem.reason}: {error.problem.message}"
         try:
-            manifest = await self._fallback.fetch(url, dest, lambda found: _promises(found, policy))
+            found = await self._fallback.fetch(url, dest, lambda found: _promises(found, policy))
         except PolicyUnavailable as error:
             raise PolicyUnavailable(f"{why}; and from the trainer: {error}") from error
         log.info("%s came from the trainer (%s)", policy.name, why)
-        return manifest
+        return found
 
     async def remove(self, name: str) -> None:
         """Delete the policy's files, if there are any."""

@@ -185,8 +185,9 @@ class AdapterReconciler:
         started = time.monotonic()
         adapter = slot.adapter
         try:
-            policy = await asyncio.to_thread(policy_of, self._artifacts, adapter, self._settings.max_lora_rank)
-            path = await self._files(adapter).fetch(policy)
+            limit = self._settings.max_lora_rank
+            policy, manifest = await asyncio.to_thread(policy_of, self._artifacts, adapter, limit)
+            path = await self._files(adapter).fetch(policy, manifest)
             if not self._held:
                 await self._probe.check(path)
             await self._engine.load(adapter.name, str(path))
@@ -244,7 +245,7 @@ class AdapterReconciler:
 
 def folder_of(adapter: ServedAdapter) -> str:
     """Return the name of the folder with the adapter's files."""
-    return hashlib.sha256(adapter.uri.encode()).hexdigest()[:16]
+    return hashlib.sha256(f"{adapter.uri}{adapter.digest or ''}".encode()).hexdigest()[:16]
 
 
 def _folders(place: Path) -> set[str]:

@@ -5,15 +5,17 @@ from rlrun.protocol.policy import PolicyRef
 from rlrun.protocol.serving import ServedAdapter
 from rlrun.service.errors import ProblemError
 from rlrun.storage.layout import ADAPTER_WEIGHTS, S3Uri
-from rlrun.storage.manifest import ArtifactKind
+from rlrun.storage.manifest import ArtifactKind, Manifest
 from rlrun.storage.reader import ArtifactReader
-from rlrun.storage.store import StoreError, Unreachable
+from rlrun.storage.store import ArtifactChanged, StoreError, Unreachable
 
 
-def policy_of(artifacts: ArtifactReader, adapter: ServedAdapter, max_rank: int) -> PolicyRef:
-    """Return what must be downloaded for the adapter. Raises ProblemError if it cannot be served."""
+def policy_of(artifacts: ArtifactReader, adapter: ServedAdapter, max_rank: int) -> tuple[PolicyRef, Manifest]:
+    """Return what must be downloaded for the adapter, and its manifest. Raises ProblemError if it cannot be served."""
     try:
-        manifest = artifacts.read_manifest(S3Uri.parse(adapter.uri))
+        manifest = artifacts.read_manifest(S3Uri.parse(adapter.uri), adapter.digest or "")
+    except ArtifactChanged as error:
+        raise ProblemError(424, error.problem) from error
     except ValueError as error:
         raise ProblemError.of(422, Reason.ADAPTER_DOWNLOAD_FAILED, str(error)) from error
     except StoreError as error:
@@ -37,4 +39,4 @@ def policy_of(artifacts: ArtifactReader, adapter: ServedAdapter, max_rank: int) 
             "RLModel, which restarts the pool, or set spec.deployed to false"
         )
         raise ProblemError.of(422, Reason.ADAPTER_RANK_TOO_HIGH, message)
-    return PolicyRef(version=adapter.step, digest=entry.sha256, uri=adapter.uri)
+    return PolicyRef(version=adapter.step, digest=entry.sha256, uri=adapter.uri), manifest

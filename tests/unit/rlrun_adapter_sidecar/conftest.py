@@ -34,9 +34,9 @@ class PolicyStore(InMemoryStore):
         self.publish(uri, {file: weights}, ArtifactKind.policy)
         return PolicyRef(version=version, digest=digest, uri=uri, kind=kind)
 
-    def download(self, uri: S3Uri, dest: Path, manifest: Manifest | None = None) -> Manifest:
+    def download(self, uri: S3Uri, dest: Path, manifest: Manifest | None = None, *, digest: str = "") -> Manifest:
         time.sleep(0.05)  # so that requests overlap
-        return super().download(uri, dest, manifest)
+        return super().download(uri, dest, manifest, digest=digest)
 
 
 @dataclass

@@ -55,6 +55,8 @@ class ArtifactSummary(Schema):
     phase: str
     reward: float | None = None
     size_bytes: int | None = None
+    digest: str | None = None
+    """SHA-256 of the manifest, which lists the digests of all files. A download compares it."""
     shared_with: list[str]
     deployed: bool | None = None
     """Adapters: whether a serving pool is to serve it."""
@@ -124,6 +126,7 @@ def summarize_artifact(artifact: Obj) -> ArtifactSummary:
         phase=str(status.get("phase") or "Pending"),
         reward=status.get("reward"),
         size_bytes=status.get("sizeBytes"),
+        digest=status.get("digest"),
         shared_with=list(spec.get("sharedWith") or []),
         deployed=bool(spec.get("deployed")) if artifact.get("kind") == "RLAdapter" else None,
         deployment_state=status.get("deploymentState"),

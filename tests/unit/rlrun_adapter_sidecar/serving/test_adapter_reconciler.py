@@ -1,12 +1,15 @@
 """One replica's adapters follow the order, whatever engine and S3 do."""
 
 import asyncio
+import hashlib
 import shutil
+from typing import Any
 
 import aiohttp
 import pytest
 from aiohttp.test_utils import TestServer
 from rlrun.protocol.serving import DesiredAdapters, LoadState, ServedAdapter, ServingReport
+from rlrun.storage.layout import ADAPTER_WEIGHTS
 from rlrun.storage.manifest import ArtifactKind
 from rlrun.storage.store import AccessDenied, Unreachable
 from rlrun_adapter_sidecar.serving.server import serving_app
@@ -112,6 +115,39 @@ async def test_adapter_that_cannot_be_loaded_is_retried_with_growing_pauses(setu
     setup.clock.now += 5
     await setup.settle(keeper)
     assert setup.states(keeper)["lost"] == "loaded"
+
+
+@pytest.mark.parametrize("file", [ADAPTER_WEIGHTS, "adapter_config.json"])
+async def test_files_that_were_swapped_after_the_adapter_was_ready_reach_no_engine(setup: Setup, file: str) -> None:
+    files = {ADAPTER_WEIGHTS: b"weights", "adapter_config.json": b"{}"}
+    setup.artifacts.publish("s3://bucket/one", files, ArtifactKind.adapter)
+    digest = hashlib.sha256(setup.artifacts.objects["s3://bucket/one/manifest.json"]).hexdigest()
+    setup.artifacts.publish("s3://bucket/one", files | {file: b"swapped"}, ArtifactKind.adapter)
+    keeper = setup.keeper(ServedAdapter(name=f"{BASE}:one", uri="s3://bucket/one", step=7, digest=digest))
+    await setup.settle(keeper)
+    (report,) = keeper.report().adapters
+    assert (report.state, setup.engine.loads) == ("failed", 0)
+    assert report.problem is not None
+    assert report.problem.reason == "ArtifactChanged"
+    assert "s3://bucket/one" in report.problem.message
+    assert digest in report.problem.message
+
+
+async def test_files_are_those_of_the_manifest_that_was_compared(setup: Setup) -> None:
+    """Also if another one, whose weights are the same, takes its place before they are downloaded."""
+    files = {ADAPTER_WEIGHTS: b"weights", "adapter_config.json": b"good"}
+    setup.artifacts.publish("s3://bucket/one", files, ArtifactKind.adapter)
+    digest = hashlib.sha256(setup.artifacts.objects["s3://bucket/one/manifest.json"]).hexdigest()
+    usual = setup.artifacts.download
+
+    def swap(*arguments: Any, **named: Any) -> Any:
+        setup.artifacts.publish("s3://bucket/one", files | {"adapter_config.json": b"evil"}, ArtifactKind.adapter)
+        return usual(*arguments, **named)
+
+    setup.artifacts.download = swap  # type: ignore[method-assign]
+    keeper = setup.keeper(ServedAdapter(name=f"{BASE}:one", uri="s3://bucket/one", step=7, digest=digest))
+    await setup.settle(keeper)
+    assert (setup.states(keeper), setup.engine.loads) == ({"one": "failed"}, 0)
 
 
 async def test_a_changed_order_retries_failed_adapters_at_once(setup: Setup) -> None:

@@ -1,9 +1,11 @@
 """Metrics, rollouts and downloads from a real S3."""
 
+import hashlib
 import json
 from pathlib import Path
 
 import pytest
+from rlrun.kube.errors import ApiError
 from rlrun.kube.kinds import RLADAPTER, RLCHECKPOINT, RLRUN
 from rlrun.storage.layout import RunLayout, S3Uri
 from rlrun.storage.manifest import ArtifactKind
@@ -265,6 +267,34 @@ def test_a_download_is_complete_or_absent(
     assert on_s3("download", "first-4", tmp_path / "c").code == 1
     api.put(custom_object(RLCHECKPOINT, "first-3", spec={"uri": str(layout.checkpoint(3))}))
     assert "checkpoints/step-000003" in on_s3("download", "first-3", tmp_path / "d", "--kind", "checkpoint").err
+
+
+@pytest.mark.parametrize("by_uri", [False, True])
+def test_a_download_is_the_artifact_that_became_ready(
+    on_s3: Rlrun, layout: RunLayout, store: Store, api: FakeCluster, tmp_path: Path, by_uri: bool
+) -> None:
+    uri = layout.adapter(3)
+    name = str(uri) if by_uri else "first-3"
+    answer = on_s3("download", name, tmp_path / "a")
+    assert (answer.code, "no status.digest" in answer.err) == (0, True), "of an earlier version"
+    digest = hashlib.sha256(store.get_bytes(uri / "manifest.json")).hexdigest()
+    api.put(custom_object(RLADAPTER, "first-3", spec={"uri": str(uri)}, status={"phase": "Ready", "digest": digest}))
+    answer = on_s3("download", name, tmp_path / "b")
+    assert (answer.code, answer.err) == (0, "")
+    store.upload_artifact({"adapter_model.safetensors": b"y" * 100}, uri, ArtifactKind.adapter, step=3)
+    changed = on_s3("download", name, tmp_path / "c")
+    assert changed.code == 1
+    for part in (str(uri), digest, "was changed after it became Ready"):
+        assert part in changed.err
+    assert not (tmp_path / "c").exists()
+
+
+def test_a_download_by_uri_needs_only_the_right_to_the_files(
+    on_s3: Rlrun, layout: RunLayout, api: FakeCluster, tmp_path: Path
+) -> None:
+    api.answers["list rladapters in namespace team"] = [ApiError(403, "Forbidden", "no")]
+    answer = on_s3("download", str(layout.adapter(3)), tmp_path / "a")
+    assert (answer.code, "you see no adapter or checkpoint with this URI" in answer.err) == (0, True)
 
 
 def test_rollouts_of_agents_name_them(on_s3: Rlrun, store: Store, layout: RunLayout) -> None:

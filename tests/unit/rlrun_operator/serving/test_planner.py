@@ -183,6 +183,20 @@ async def test_an_adapter_that_is_not_ready_fails(
     assert pools.state() == "Deploying"
 
 
+async def test_sidecars_get_the_digest_that_an_adapter_had_when_it_became_ready(pools: Pools) -> None:
+    await pools.deploy(adapter_object())
+    found = pools.cluster.held("RLAdapter", "one")
+    await pools.put({**found, "status": {**found["status"], "digest": "a" * 64}})
+    assert [[a.digest for a in order.adapters] for order in pools.sidecars.told] == [["a" * 64]]
+
+
+async def test_an_adapter_that_was_changed_is_not_deployed(pools: Pools) -> None:
+    condition = {"type": "Verified", "status": "False", "reason": "ArtifactChanged", "message": "other files."}
+    await pools.put(adapter_object(status={"phase": "Failed", "message": "other files.", "conditions": [condition]}))
+    assert (pools.state(), pools.objects) == ("DeployFailed", [])
+    assert pools.status()["deploymentMessage"] == "ArtifactChanged: other files. Set `spec.deployed` to false."
+
+
 async def test_a_deployed_adapter_stays_deployed_without_its_files(pools: Pools) -> None:
     await pools.deploy(adapter_object())
     found = pools.cluster.held("RLAdapter", "one")
