@@ -299,6 +299,7 @@ class Reason(StrEnum):
     S3_NOT_FOUND = "S3NotFound"
     S3_ARTIFACT_CORRUPT = "S3ArtifactCorrupt"
     ARTIFACT_CHANGED = "ArtifactChanged"
+    S3_FULL = "S3Full"
     S3_ERROR = "S3Error"
     S3_NOT_IMPLEMENTED = "S3NotImplemented"
     STORAGE_SERVER_UNAVAILABLE = "StorageServerUnavailable"

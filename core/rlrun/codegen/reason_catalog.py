@@ -512,8 +512,9 @@ S3 = _section(
     ),
     (
         Reason.S3_ACCESS_DENIED,
-        "The S3 credentials are missing or rejected, or lack a permission.",
-        "Check the keys in the S3 Secret and their permission to read, write, list and delete.",
+        "S3 refuses the access: the credentials are missing, rejected or expired, or lack a permission, the region is "
+        "another one, or a clock is wrong. The request is repeated for some minutes before the run fails.",
+        "See S3's code and the advice in the message.",
     ),
     (Reason.S3_BUCKET_MISSING, "The bucket does not exist.", "Create it, or correct the S3 settings of the chart."),
     (
@@ -533,6 +534,11 @@ S3 = _section(
         "Use another artifact, and find out who wrote to the folder that the message names: its run's trainer, or who "
         "has a key of the bucket. If the files were replaced on purpose, delete the object: the operator makes it "
         "again with the new digest, not shared and not deployed.",
+    ),
+    (
+        Reason.S3_FULL,
+        "S3 accepts no more data: a quota or its disks are used up.",
+        "Raise the quota, or free space. Requests are repeated, and running steps continue.",
     ),
     (Reason.S3_ERROR, "S3 rejected a request for another reason.", "See S3's answer in the message."),
     (

@@ -31,6 +31,8 @@ UNSIGNED = "UNSIGNED-PAYLOAD"
 MISSING = b"<Code>NoSuchKey</Code>"
 NO_RESPONSE = 0
 """Status of a response that is missing or incomplete."""
+REFUSED_STATUSES = (400, 401, 403)
+"""Statuses of a refused signature. AWS refuses an expired token with 400."""
 ERROR_BYTES = 64 * 1024
 """Size of the largest body of an error that is read."""
 PIECE_BYTES = 8 * 1024
@@ -80,7 +82,9 @@ class DirectRequests:
     def put(self, uri: S3Uri, data: bytes, digest: str | None = None) -> bool:
         """Return whether S3 has stored the object. `digest`: SHA-256 of the data in hexadecimal, if it is known."""
         digest = digest or hashlib.sha256(data).hexdigest()
-        return self._send(self.describe("PUT", uri, digest), data)[0] == 200
+        status, body, _ = self._send(self.describe("PUT", uri, digest), data)
+        # A page is the answer of a proxy, which the client recognizes.
+        return status == 200 and b"<html" not in body.lower()
 
     def sign_ahead(self, described: Iterable[RequestToSign | None]) -> None:
         """Get the signatures of up to MAX_BATCH requests that will follow, without those that cannot be signed."""
@@ -117,7 +121,7 @@ class DirectRequests:
             return NO_RESPONSE, b"", {}
         if response.status_code not in (200, 404):
             self._paused_until = self._clock() + PAUSE_SECONDS
-        if response.status_code in (401, 403):
+        if response.status_code in REFUSED_STATUSES:
             self._signer.forget()
         return int(response.status_code), body, response.headers
 

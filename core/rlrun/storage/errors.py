@@ -1,55 +1,27 @@
 """Errors of S3 with messages that a user can act on.
 
 S3 servers have dozens of error codes, botocore adds its own exceptions, and the same error (a wrong key, for example)
-differs between AWS, MinIO and SeaweedFS. Each is mapped to one of five errors, whose `Problem` names the URI and what
-to do. Messages never contain credentials.
+differs between AWS, MinIO, Ceph and SeaweedFS. `CODES` and `STATUSES` map each answer to an error class, which says
+whether the request may succeed later, and to advice. Messages have S3's own words: status, code, region and text. They
+never contain credentials.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import ClassVar
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, ClassVar
 
 from boto3.exceptions import RetriesExceededError, S3TransferFailedError, S3UploadFailedError
 from botocore import exceptions
 from botocore.exceptions import BotoCoreError, ClientError
+from botocore.parsers import ResponseParserError
+from pydantic import ValidationError
 
 from rlrun.constants import Reason
 from rlrun.protocol.problem import Problem
 from rlrun.storage.manifest import changed_message
 
-BUCKET_CODES = frozenset({"NoSuchBucket"})
-MISSING_CODES = frozenset({"NoSuchKey", "NotFound", "404"})
-DENIED_CODES = frozenset(
-    {
-        "401",
-        "403",
-        "AccessDenied",
-        "AccountProblem",
-        "AllAccessDisabled",
-        "AuthorizationHeaderMalformed",
-        "ExpiredToken",
-        "Forbidden",
-        "InvalidAccessKeyId",
-        "InvalidToken",
-        "RequestTimeTooSkewed",
-        "SignatureDoesNotMatch",
-        "TokenRefreshRequired",
-    }
-)
-PATH_STYLE_CODES = frozenset({"PathStyleDomainForbidden", "SecondLevelDomainForbidden", "VirtualHostDomainRequired"})
-"""Answers of clouds that take the bucket from the host name only."""
-BUSY_CODES = frozenset(
-    {
-        "ConditionalRequestConflict",
-        "InternalError",
-        "OperationAborted",
-        "RequestTimeout",
-        "ServiceUnavailable",
-        "SlowDown",
-        "Throttling",
-    }
-)
-TOO_MANY_REQUESTS = 429
 NO_RESPONSE_ERRORS = (
     exceptions.HTTPClientError,
     exceptions.IncompleteReadError,
@@ -58,12 +30,36 @@ NO_RESPONSE_ERRORS = (
     RetriesExceededError,
 )
 """Errors of a request without a complete response."""
+CREDENTIAL_ERRORS = (
+    exceptions.CredentialRetrievalError,
+    exceptions.MetadataRetrievalError,
+    exceptions.SSOError,
+    exceptions.InvalidConfigError,
+    exceptions.ConfigNotFound,
+    exceptions.ProfileNotFound,
+)
+"""Errors of a provider of credentials."""
+MESSAGE_CHARACTERS = 300
+"""Maximum length of S3's own text in a message."""
+
+
+class Repeat(StrEnum):
+    """Prospect of sending the same request again."""
+
+    later = "later"
+    """The store recovers by itself, or its administrator acts: repeat for as long as the work may wait."""
+    grace = "grace"
+    """Access was refused. A rotated key, a renewed token or a corrected clock arrives within minutes: repeat for a
+    grace, then fail."""
+    never = "never"
+    """The same request fails in the same way."""
 
 
 class StoreError(Exception):
     """Base class of storage errors. `problem` is the description for users."""
 
     reason: ClassVar[str] = Reason.S3_ERROR
+    repeat: ClassVar[Repeat] = Repeat.grace
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
@@ -74,10 +70,11 @@ class NotFound(StoreError):
     """The object does not exist, or the artifact has no manifest yet."""
 
     reason = Reason.S3_NOT_FOUND
+    repeat = Repeat.never
 
 
 class AccessDenied(StoreError):
-    """The credentials are missing, invalid, or lack a permission."""
+    """S3 refuses the access: credentials, permission, region or clock. A retry may succeed within a grace."""
 
     reason = Reason.S3_ACCESS_DENIED
 
@@ -92,6 +89,7 @@ class Unreachable(StoreError):
     """The endpoint does not respond, or only with server errors. A retry may succeed."""
 
     reason = Reason.S3_UNREACHABLE
+    repeat = Repeat.later
 
 
 class BodyInterrupted(Unreachable):
@@ -104,20 +102,30 @@ class StorageServerUnavailable(Unreachable):
     reason = Reason.STORAGE_SERVER_UNAVAILABLE
 
 
+class StoreFull(Unreachable):
+    """The store accepts no more bytes: a quota or its disks are used up. Reads work, and a retry may succeed."""
+
+    reason = Reason.S3_FULL
+
+
 class AlreadyExists(StoreError):
     """The object exists, and was to be written only if it does not."""
+
+    repeat = Repeat.never
 
 
 class NotImplementedByStore(StoreError):
     """The S3 server lacks an operation, or a condition, that the platform needs. A retry does not help."""
 
     reason = Reason.S3_NOT_IMPLEMENTED
+    repeat = Repeat.never
 
 
 class Corrupt(StoreError):
     """The bytes differ from those in the manifest."""
 
     reason = Reason.S3_ARTIFACT_CORRUPT
+    repeat = Repeat.never
 
 
 class ArtifactChanged(Corrupt):
@@ -136,10 +144,169 @@ class ObjectTooLarge(Corrupt):
         super().__init__(f"{place} has more than the {limit:,} bytes that are read of it: delete it or upload it again")
 
 
+class NotAnAnswer(Exception):
+    """A response with a success status that S3 does not send, for example the login page of a proxy."""
+
+
+@dataclass(frozen=True)
+class AnswerMeaning:
+    """Meaning of an answer of S3."""
+
+    error: type[StoreError]
+    advice: str
+    """Next step. `{bucket}` is the bucket's name."""
+
+
 MISSING_CREDENTIALS = (
     "put AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY into the S3 Secret, or give the ServiceAccount an identity of the "
     "cloud (s3.credentials.workloadIdentity of the chart)"
 )
+ACCESS = AnswerMeaning(
+    AccessDenied,
+    "check AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the S3 Secret, or the workload identity, and that it may "
+    "read, write, list and delete in {bucket!r}",
+)
+EXPIRED = AnswerMeaning(
+    AccessDenied,
+    "temporary credentials have ended: renew AWS_SESSION_TOKEN together with its key in the S3 Secret, or check the "
+    "workload identity",
+)
+CLOCK = AnswerMeaning(
+    AccessDenied,
+    "the clocks of S3 and of the node that signed the request differ by minutes: synchronize both (chrony, NTP). A "
+    "signature is made on the node of rlrun-server, or in this process if it has a key",
+)
+NO_CODE = AnswerMeaning(
+    AccessDenied,
+    "the answer has no error code of S3: if a proxy or firewall sent it, let requests to S3 pass; otherwise "
+    + ACCESS.advice,
+)
+REGION = AnswerMeaning(
+    AccessDenied,
+    "set s3.region of the chart (AWS_DEFAULT_REGION) to the region of {bucket!r}, and s3.endpoint, if it is set, to "
+    "the endpoint of that region. Requests are signed for one region and do not follow redirects",
+)
+SUSPENDED = AnswerMeaning(
+    AccessDenied, "the account of the key is suspended or not paid: ask the provider of the S3 service"
+)
+NO_BUCKET = AnswerMeaning(BucketMissing, "bucket {bucket!r} does not exist: create it or correct the S3 settings")
+NO_OBJECT = AnswerMeaning(NotFound, "the object does not exist: check the URI, or whether retention has deleted it")
+FULL = AnswerMeaning(
+    StoreFull,
+    "the store is full: raise the quota of the bucket, its user or the project, free space in it or add disks to the "
+    "S3 service; the operation is retried",
+)
+TOO_LARGE = AnswerMeaning(
+    StoreError,
+    "a proxy or the S3 service limits the size of requests: allow 64 MiB (client_max_body_size of nginx)",
+)
+BUSY = AnswerMeaning(Unreachable, "check the health of the S3 service; the operation is retried")
+NOT_S3 = AnswerMeaning(
+    Unreachable,
+    "check that AWS_ENDPOINT_URL_S3 is the address of the S3 service and that no proxy or login page answers in its "
+    "place; the operation is retried",
+)
+UNSUPPORTED = AnswerMeaning(
+    NotImplementedByStore,
+    "if it is a write that must not replace an object, the S3 server lacks If-None-Match: use one that has it",
+)
+PATH_STYLE = AnswerMeaning(
+    StoreError, "set s3.addressingStyle of the chart to virtual: the bucket belongs into the host name"
+)
+EXISTS = AnswerMeaning(AlreadyExists, "the object exists already and is not replaced")
+UNKNOWN = AnswerMeaning(StoreError, "see the documentation of the S3 service for this answer")
+
+_MEANINGS: tuple[tuple[AnswerMeaning, str], ...] = (
+    (
+        ACCESS,
+        "AccessDenied AllAccessDisabled AuthorizationQueryParametersError CredentialsNotSupported Forbidden "
+        "InvalidAccessKeyId InvalidClientTokenId InvalidSecurity MissingAuthenticationToken MissingSecurityHeader "
+        "NotSignedUp SignatureDoesNotMatch Unauthorized UnrecognizedClientException",
+    ),
+    (NO_CODE, "401 403"),
+    (
+        EXPIRED,
+        "CredentialsExpired ExpiredToken ExpiredTokenException IDPCommunicationError InvalidIdentityToken InvalidToken "
+        "TokenRefreshRequired",
+    ),
+    (CLOCK, "RequestExpired RequestInTheFuture RequestNotYetValid RequestTimeTooSkewed"),
+    (
+        REGION,
+        "301 302 307 308 AuthorizationHeaderMalformed BadRedirect EndpointNotFound IllegalLocationConstraintException "
+        "IncorrectEndpoint InvalidRegion PermanentRedirect Redirect TemporaryRedirect",
+    ),
+    (SUSPENDED, "AccountProblem InvalidPayer UserDisable UserSuspended"),
+    (NO_BUCKET, "NoSuchBucket"),
+    (NO_OBJECT, "NoSuchKey NoSuchVersion"),
+    (
+        FULL,
+        "507 BucketQuotaExceeded EntityQuotaExceeded InsufficientCapacity InsufficientStorage QuotaExceeded "
+        "StorageLimitExceeded StorageQuotaExceeded TooManyObjects XMinioAdminBucketQuotaExceeded XMinioStorageFull",
+    ),
+    (
+        BUSY,
+        "408 425 429 BandwidthLimitExceeded Busy ConditionalRequestConflict InternalError OperationAborted "
+        "RequestLimitExceeded RequestThrottled RequestTimeout ServerBusy ServiceUnavailable SlowDown SlowDownRead "
+        "SlowDownWrite Throttling ThrottlingException TooManyRequests TooManyRequestsException XMinioBackendDown "
+        "XMinioReadQuorum XMinioServerNotInitialized XMinioWriteQuorum",
+    ),
+    (TOO_LARGE, "413 EntityTooLarge"),
+    (NOT_S3, "404 407 NotFound"),
+    (UNSUPPORTED, "405 501 MethodNotAllowed NotImplemented"),
+    (PATH_STYLE, "PathStyleDomainForbidden SecondLevelDomainForbidden VirtualHostDomainRequired"),
+    (EXISTS, "412 PreconditionFailed"),
+)
+ANSWERS: Mapping[str, AnswerMeaning] = {code: meaning for meaning, codes in _MEANINGS for code in codes.split()}
+"""Meanings by error code. botocore gives an answer without a code its status as the code. Such a 404 says nothing about
+the object: an ingress without the S3 service behind it gives the same answer."""
+STATUSES = frozenset({301, 302, 307, 308, 401, 403, 405, 408, 412, 413, 429, 501, 507})
+"""Statuses with the same meaning for every code that is not known."""
+
+
+@dataclass(frozen=True)
+class S3Answer:
+    """Answer of S3 that is not a success."""
+
+    operation: str
+    status: int
+    code: str = ""
+    text: str = ""
+    """S3's own text."""
+    region: str = ""
+    """Region of the bucket, if S3 names it."""
+
+    @classmethod
+    def of(cls, error: ClientError) -> "S3Answer":
+        """Return the answer in an exception of botocore."""
+        given, meta = error.response.get("Error") or {}, error.response.get("ResponseMetadata") or {}
+        headers = meta.get("HTTPHeaders") or {}
+        region = given.get("Region") or headers.get("x-amz-bucket-region") or ""
+        text, status = one_line(given.get("Message")), int(meta.get("HTTPStatusCode") or 0)
+        return cls(error.operation_name, status, one_line(given.get("Code")), text, one_line(region))
+
+    @property
+    def meaning(self) -> AnswerMeaning:
+        """Meaning of the answer: by its code, or else by its status."""
+        meaning = ANSWERS.get(self.code)
+        if meaning is None and self.status in STATUSES:
+            meaning = ACCESS if self.status in (401, 403) else ANSWERS[str(self.status)]
+        if meaning is None:
+            meaning = BUSY if self.status >= 500 else UNKNOWN
+        if meaning is ACCESS and ("has expired" in self.text or "not yet valid" in self.text):
+            # A signature in a URL is refused so, with the code AccessDenied.
+            return CLOCK
+        return meaning
+
+    def to_error(self, place: str, endpoint: str) -> StoreError:
+        """Return the error of a request for `place`, an s3:// URI."""
+        advice = self.meaning.advice.format(bucket=place.removeprefix("s3://").split("/", 1)[0])
+        status = "" if self.code == str(self.status) else str(self.status or "")
+        words = " ".join(word for word in (status, self.code) if word) or "no status"
+        details = [f'"{self.text}"'] if self.text and self.text != self.code else []
+        if self.region:
+            details.append(f"region of the bucket: {self.region}")
+        own = f" ({'; '.join(details)})" if details else ""
+        return self.meaning.error(f"{endpoint} answers {self.operation} of {place} with {words}{own}: {advice}")
 
 
 def classify(error: Exception, place: str, endpoint: str) -> StoreError:
@@ -149,56 +316,57 @@ def classify(error: Exception, place: str, endpoint: str) -> StoreError:
         if isinstance(inner, ClientError | BotoCoreError):
             error = inner
     if isinstance(error, ClientError):
-        return _classify_response(error, place, endpoint)
+        return S3Answer.of(error).to_error(place, endpoint)
     if isinstance(error, exceptions.NoCredentialsError | exceptions.PartialCredentialsError):
         return AccessDenied(f"no S3 credentials for {place}: {MISSING_CREDENTIALS}")
+    if isinstance(error, CREDENTIAL_ERRORS):
+        return AccessDenied(f"no S3 credentials for {place}: {one_line(error)}. To fix this, {MISSING_CREDENTIALS}")
     if isinstance(error, exceptions.NoRegionError):
         return AccessDenied(f"no S3 region for {place}: put AWS_DEFAULT_REGION into the S3 Secret")
+    if isinstance(error, exceptions.SSLError):
+        return Unreachable(
+            f"the certificate of the S3 endpoint {endpoint} is not accepted for {place} ({one_line(error)}): add its "
+            "authority to caBundle of the chart, or correct the certificate or the name in AWS_ENDPOINT_URL_S3"
+        )
     if isinstance(error, NO_RESPONSE_ERRORS):
         return Unreachable(
             f"the S3 endpoint {endpoint} does not respond for {place} ({type(error).__name__}): check "
             "AWS_ENDPOINT_URL_S3, the endpoint's DNS name and that network policies let this pod reach it"
         )
-    return StoreError(f"S3 request for {place} through {endpoint} failed: {error}")
-
-
-def _classify_response(error: ClientError, place: str, endpoint: str) -> StoreError:
-    code = str(error.response.get("Error", {}).get("Code", ""))
-    status = int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
-    bucket = place.removeprefix("s3://").split("/", 1)[0]
-    if code in BUCKET_CODES or (code in MISSING_CODES and error.operation_name in {"HeadBucket", "ListObjectsV2"}):
-        return BucketMissing(f"bucket {bucket!r} does not exist at {endpoint}: create it or correct the S3 settings")
-    if code in MISSING_CODES:
-        return NotFound(f"{place} does not exist: check the URI, or whether retention has deleted it")
-    if code in PATH_STYLE_CODES:
-        return StoreError(
-            f"{endpoint} does not take a bucket in the path ({code}): set s3.addressingStyle of the chart to virtual"
-        )
-    if code in DENIED_CODES or status in (401, 403):
-        return AccessDenied(
-            f"{endpoint} rejects {error.operation_name} on {place} ({code}): check AWS_ACCESS_KEY_ID and "
-            "AWS_SECRET_ACCESS_KEY in the S3 Secret, or the workload identity, and that it may read, write, list and "
-            f"delete in {bucket!r}"
-        )
-    if code == "PreconditionFailed" or status == 412:
-        return AlreadyExists(f"{place} exists already and is not replaced")
-    if code == "NotImplemented" or status == 501:
-        return NotImplementedByStore(
-            f"{endpoint} does not implement {error.operation_name} on {place} with these headers. If it is a write "
-            "that must not replace an object, the S3 server lacks If-None-Match: use one that has it"
-        )
-    if code in BUSY_CODES or status == TOO_MANY_REQUESTS or status >= 500:
+    if not isinstance(error, BotoCoreError):
+        what = one_line(error) or type(error).__name__
         return Unreachable(
-            f"{endpoint} responds to {error.operation_name} on {place} with {status} {code} after all retries: "
-            "check the health of the S3 service; the operation is retried"
+            f"{endpoint} answers for {place} with something that is not an answer of S3 ({what}): {NOT_S3.advice}"
         )
-    return StoreError(f"{endpoint} responds to {error.operation_name} on {place} with {status} {code}")
+    return StoreError(f"S3 request for {place} through {endpoint} failed: {error}")
 
 
 @contextmanager
 def translate_s3_errors(place: object, endpoint: str) -> Iterator[None]:
-    """Convert exceptions of boto3 into a `StoreError` about `place`."""
+    """Convert exceptions of boto3 into a `StoreError` about `place`.
+
+    Parsers of botocore raise LookupError and ValueError for answers that S3 does not send.
+    """
     try:
         yield
-    except (ClientError, BotoCoreError, S3UploadFailedError, S3TransferFailedError, RetriesExceededError) as error:
+    except ValidationError:
+        # A request that cannot be signed, not an answer.
+        raise
+    except (
+        ClientError,
+        BotoCoreError,
+        S3UploadFailedError,
+        S3TransferFailedError,
+        RetriesExceededError,
+        ResponseParserError,
+        NotAnAnswer,
+        LookupError,
+        ValueError,
+    ) as error:
         raise classify(error, str(place), endpoint) from error
+
+
+def one_line(text: Any) -> str:
+    """Return the printable characters of a text of others, on one line and limited in length."""
+    line = " ".join("".join(c if c.isprintable() else " " for c in str(text or "")[: 4 * MESSAGE_CHARACTERS]).split())
+    return line[:MESSAGE_CHARACTERS].rstrip(".")

@@ -28,7 +28,7 @@ from rlrun.api.base.addressing_style import AddressingStyle, read_addressing_sty
 from rlrun.protocol.storage_access import MAX_BATCH
 from rlrun.storage.boto_session import authorities, new_session, proxies_of
 from rlrun.storage.bucket_urls import BucketUrls, boto_style, refuse_other_styles
-from rlrun.storage.direct_requests import NO_BODY, DirectRequests, read_body
+from rlrun.storage.direct_requests import NO_BODY, REFUSED_STATUSES, DirectRequests, read_body
 from rlrun.storage.errors import (
     MISSING_CREDENTIALS,
     NO_RESPONSE_ERRORS,
@@ -38,11 +38,14 @@ from rlrun.storage.errors import (
     BodyInterrupted,
     BucketMissing,
     Corrupt,
+    NotAnAnswer,
     NotFound,
     NotImplementedByStore,
     ObjectTooLarge,
+    S3Answer,
     StoreError,
     Unreachable,
+    one_line,
     translate_s3_errors,
 )
 from rlrun.storage.layout import MANIFEST, S3Uri
@@ -77,7 +80,10 @@ RANGE_NOT_SATISFIABLE = 416
 DELETE_BATCH = 250
 """Keys in one DeleteObjects request. S3 allows 1000, but a server on disks answers only after deleting them all."""
 
-
+LISTINGS = {"ListObjectsV2": b"ListBucketResult", "ListMultipartUploads": b"ListMultipartUploadsResult"}
+"""Root element of each listing."""
+HEAD_BYTES = 1024
+"""Bytes of an answer in which its root element is searched."""
 CHECKSUM_HEADERS = ("x-amz-checksum-", "x-amz-sdk-checksum-")
 
 
@@ -162,6 +168,8 @@ class Store:
                 config=config,
             )
         refuse_other_styles(self._s3, style, endpoint)
+        self._s3.meta.events.register("before-parameter-build.s3", follow_no_redirect)
+        self._s3.meta.events.register("after-call.s3", refuse_other_answers)
         self._s3.meta.events.register("before-sign.s3.DeleteObjects", use_content_md5)
         self._has_credentials = bool(signer or access_key_id) or session.get_credentials() is not None
         self._signer = signer
@@ -524,8 +532,10 @@ class Store:
                 Bucket=uri.bucket, Delete={"Objects": [{"Key": key} for key in keys], "Quiet": True}
             )
         for error in response.get("Errors", []):
-            if error.get("Code") not in ("NoSuchKey", "NotFound"):
-                raise StoreError(f"could not delete s3://{uri.bucket}/{error.get('Key')}: {error.get('Code')}")
+            code, key = str(error.get("Code", "")), error.get("Key", "")
+            if code not in ("NoSuchKey", "NotFound"):
+                answer = S3Answer("DeleteObjects", 0, code, one_line(error.get("Message")))
+                raise answer.to_error(f"s3://{uri.bucket}/{key}", self.endpoint)
 
     def _pages(self, bucket: str, prefix: str, delimiter: str | None = None) -> Iterable[dict[str, Any]]:
         arguments = {"Bucket": bucket, "Prefix": prefix} | ({"Delimiter": delimiter} if delimiter else {})
@@ -549,11 +559,31 @@ def use_content_md5(request: Any, **_: object) -> None:
     request.headers["Content-MD5"] = base64.b64encode(digest).decode()
 
 
+def follow_no_redirect(context: dict[str, Any], **_: object) -> None:
+    """Keep botocore from repeating a request in the bucket's region.
+
+    A request that rlrun-server signs stays in its region, so that a wrong one must be an error here as well.
+    """
+    context.setdefault("s3_redirect", {})["redirected"] = True
+
+
+def refuse_other_answers(http_response: Any, model: Any, **_: object) -> None:
+    """Raise NotAnAnswer for a success that S3 did not send. botocore reads other XML as an empty list.
+
+    The body of an object is not read here.
+    """
+    if http_response.status_code >= 300 or model.has_streaming_output:
+        return
+    body, root = http_response.content[:HEAD_BYTES], LISTINGS.get(model.name, b"")
+    if root not in body or b"<html" in body.lower():
+        raise NotAnAnswer(f"{http_response.status_code} {body[:80].decode(errors='replace') or 'without a body'}")
+
+
 def forget_refused_signatures(signer: RequestSigner) -> Callable[..., None]:
     """Return what botocore calls after each response."""
 
     def after(response_dict: Mapping[str, Any] | None, **_: object) -> None:
-        if response_dict is not None and response_dict["status_code"] in (401, 403):
+        if response_dict is not None and response_dict["status_code"] in REFUSED_STATUSES:
             signer.forget()
 
     return after

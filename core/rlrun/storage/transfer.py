@@ -210,7 +210,7 @@ class Transfer:
     def _begin(self, place: S3Uri) -> _Multipart:
         with translate_s3_errors(place, self._endpoint):
             response = self._s3.create_multipart_upload(Bucket=place.bucket, Key=place.key)
-        return _Multipart(place, str(response["UploadId"]))
+            return _Multipart(place, str(response["UploadId"]))
 
     def _sign_ahead(self, multipart: _Multipart, number: int, last: int) -> None:
         """Have up to MAX_BATCH parts signed in one request, from `number` on."""

@@ -80,6 +80,7 @@ PLATFORM_CAUSES = frozenset(
         Reason.S3_UNREACHABLE,
         Reason.S3_ACCESS_DENIED,
         Reason.S3_BUCKET_MISSING,
+        Reason.S3_FULL,
         Reason.S3_ERROR,
         Reason.S3_NOT_IMPLEMENTED,
         Reason.STORAGE_SERVER_UNAVAILABLE,

@@ -100,6 +100,29 @@ def test_s3(s3_server: S3Server, store: Store) -> None:
     assert "Correct `s3`, or the rights of its credentials." in broken.stderr
 
 
+def test_s3_in_another_region_fails_as_runs_would() -> None:
+    class Handler(BaseHTTPRequestHandler):
+        def do_PUT(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            is_there = "/eu-west-1/s3/" in self.headers["Authorization"]
+            body = b"" if is_there else b"<Error><Code>AuthorizationHeaderMalformed</Code></Error>"
+            self.send_response(200 if is_there else 400)
+            self.send_header("x-amz-bucket-region", "eu-west-1")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as httpd:
+        Thread(target=httpd.serve_forever, daemon=True).start()
+        endpoint = f"http://127.0.0.1:{httpd.server_port}"
+        keys = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "AWS_DEFAULT_REGION": "us-east-1"}
+        broken = check("s3", **keys, AWS_ENDPOINT_URL_S3=endpoint, RLRUN_S3_BUCKET="bucket")
+        httpd.shutdown()
+    assert broken.returncode == 1
+    assert "region of the bucket: eu-west-1" in broken.stderr
+    assert "set s3.region of the chart" in broken.stderr
+
+
 @pytest.mark.parametrize(
     ("status", "said"),
     [

@@ -45,6 +45,9 @@ class ListedStore:
         if self._failure is not None:
             raise self._failure
 
+    def put_bytes(self, uri: S3Uri, data: bytes) -> None:
+        raise AssertionError("the test has written it already")
+
     def walk(self, uri: S3Uri) -> Iterable[StoredObject]:
         for key in sorted(self.objects):
             if key.startswith(f"{uri.key}/"):
@@ -103,6 +106,16 @@ async def test_only_what_time_may_change_is_tested_again_soon() -> None:
     with pytest.raises(Inconclusive) as caught:
         await probe_of(ListedStore(Unreachable("slow"))).run()
     assert not isinstance(caught.value, ProbeRefused)
+
+
+async def test_a_refused_write_has_the_words_of_s3() -> None:
+    class Refusing(ListedStore):
+        @override
+        def put_bytes(self, uri: S3Uri, data: bytes) -> None:
+            raise AccessDenied(f"https://s3 answers PutObject of {uri} with 403 RequestTimeTooSkewed")
+
+    with pytest.raises(ProbeRefused, match="/plain with 403 RequestTimeTooSkewed"):
+        await probe_of(Refusing(), lambda *_: 403).run()
 
 
 async def test_objects_of_killed_tests_are_deleted_but_not_those_of_other_replicas() -> None:
