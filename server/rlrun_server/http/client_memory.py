@@ -9,16 +9,19 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from rlrun_server.http.connection_limits import OpenConnection
 from rlrun_server.http.request import client_of
 
 log = logging.getLogger(__name__)
 
 MEMORY = "rlrun.memory"
 """Key of the limits in the scope of a request."""
+CONNECTION = "rlrun.connection"
+"""Key of the connection in the state of a request."""
 FREE_BYTES = 16 * 1024
 """Bytes of a body that are not counted: most requests have no more."""
-PIECE = 64 * 1024
-"""Bytes of an answer that are sent together. Larger answers are counted until the client has taken them."""
+SMALL_ANSWER = 64 * 1024
+"""Bytes of an answer. Larger ones are counted until the client has taken them."""
 
 
 class ByteBudget:
@@ -33,6 +36,10 @@ class ByteBudget:
     def held(self) -> int:
         """Bytes of all clients."""
         return self._held.total()
+
+    def is_share_used(self, owner: str, count: int) -> bool:
+        """Return whether a client has no room for these bytes in its own share."""
+        return self._held.get(owner, 0) + count > self._share
 
     def take(self, owner: str, count: int) -> bool:
         """Count bytes of a client. Returns False if there is no room for them."""
@@ -109,16 +116,22 @@ class CountedBody:
 
 
 class CountedAnswer:
-    """Sends an answer: a large one by the piece, or another one in its place if there is no room for it."""
+    """Sends an answer, or another one in its place if there is no room for it.
+
+    Without room the connection is closed whose client takes its answer the slowest, of the same client if it has used
+    its share.
+    """
 
     def __init__(self, request: Request, send: Send, refuse: Callable[[Request], Response]) -> None:
         """`refuse` makes the answer in place of one for which there is no room."""
         memory = memory_of(request.scope)
         self._budget = None if memory is None else memory.answers
+        self._connection: OpenConnection | None = request.scope.get("state", {}).get(CONNECTION)
         self._request = request
         self._send = send
         self._refuse = refuse
-        self._owner = ""
+        self.owner = ""
+        """The client, as limits count it."""
         self._count = 0
         self._is_over = False
 
@@ -128,30 +141,30 @@ class CountedAnswer:
             return
         if message["type"] == "http.response.start" and not self._has_room(message):
             self._is_over = True
-            log.warning("an answer for %s was not sent: its clients hold too many", self._owner)
+            log.warning("an answer for %s was not sent: its clients hold too many", self.owner)
             await self._refuse(self._request)(self._request.scope, self._request.receive, self._send)
             return
-        body: bytes = message.get("body", b"")
-        if not self._count or len(body) <= PIECE:
-            await self._send(message)
-            return
-        for start in range(0, len(body), PIECE):
-            has_more = start + PIECE < len(body) or message.get("more_body", False)
-            await self._send({**message, "body": body[start : start + PIECE], "more_body": has_more})
+        await self._send(message)
 
     def release(self) -> None:
         """Release the answer's bytes."""
         if self._budget is not None and self._count:
-            self._budget.free(self._owner, self._count)
+            self._budget.free(self.owner, self._count)
             self._count = 0
+        if self._connection is not None and self._connection.answer is self:
+            self._connection.answer = None
 
     def _has_room(self, message: Message) -> bool:
         length = next((value for name, value in message.get("headers", ()) if name.lower() == b"content-length"), b"0")
         size = int(length)
-        if self._budget is None or size <= PIECE:
+        if self._budget is None or size <= SMALL_ANSWER:
             return True
-        self._owner = owner_of(self._request)
-        if not self._budget.take(self._owner, size):
-            return False
+        self.owner = owner_of(self._request)
+        while not self._budget.take(self.owner, size):
+            of = self.owner if self._budget.is_share_used(self.owner, size) else None
+            if self._connection is None or not self._connection.limits.close_slowest(of):
+                return False
         self._count = size
+        if self._connection is not None:
+            self._connection.answer = self
         return True

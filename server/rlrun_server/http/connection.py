@@ -1,4 +1,8 @@
-"""HTTP connections with limits that uvicorn lacks: the size and the time of headers, and the time to take an answer."""
+"""HTTP connections with limits that uvicorn lacks.
+
+They bound size and time of headers, requests that wait for the answers of others, bytes that wait for the client, and
+the time to take them.
+"""
 
 import asyncio
 import logging
@@ -6,9 +10,9 @@ from collections.abc import Callable
 from typing import Any
 
 from typing_extensions import override
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from rlrun_server.http.connection_limits import Activity, OpenConnection
+from rlrun_server.http.connection_limits import Activity, OpenConnection, Waiting
 
 log = logging.getLogger(__name__)
 
@@ -18,6 +22,8 @@ HEADER_SECONDS = 30.0
 """Time from the connection, or from the first byte of a further request, to the end of the headers."""
 TAKE_SECONDS = 60.0
 """Time in which a client takes what waits to be sent to it. Its connection is cut afterwards."""
+MAX_PIPELINED = 4
+"""Requests that wait for the answer of another one on their connection. The connection ends after the last of them."""
 TOO_LARGE = (
     b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-type: text/plain\r\ncontent-length: 42\r\n"
     b"connection: close\r\n\r\nThe headers of the request are too large.\n"
@@ -27,7 +33,7 @@ TOO_LARGE = (
 class LimitedConnection(HttpToolsProtocol):
     """Connection of uvicorn that ends with 431 if the headers of a request are too large.
 
-    It is cut if its client takes nothing: a connection whose answer is not sent makes no room for others.
+    It is cut if its client takes nothing. A further request begins when the client has taken the answer before.
     """
 
     _header_bytes = 0
@@ -39,6 +45,13 @@ class LimitedConnection(HttpToolsProtocol):
     """Requests that have arrived and are not answered. Below 0: an answer came before the end of its body."""
     _deadline: asyncio.TimerHandle | None = None
     _cut: asyncio.TimerHandle | None = None
+    _is_full = False
+    """True: requests that arrive are dropped, because too many wait."""
+    _completes_when_taken = False
+    """True: the last answer is written, and waits for the client."""
+
+    _answered: RequestResponseCycle | None = None
+    """The request that is answered. uvicorn has the one that arrived last."""
 
     def __init__(self, *args: Any, admitted: OpenConnection, on_lost: Callable[[], None], **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -55,7 +68,24 @@ class LimitedConnection(HttpToolsProtocol):
         self._end_deadline()
         self._end_cut()
         self._on_lost()
+        self._end_answer()
         super().connection_lost(exc)
+
+    def cut(self) -> None:
+        """End the connection at once. Closing would wait for the client."""
+        self._end_answer()
+        if self.transport is not None:
+            self.transport.abort()
+
+    def _end_answer(self) -> None:
+        if self._answered is not None and not self._answered.response_complete:
+            self._answered.disconnected = True
+            self._answered.message_event.set()
+
+    @override
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        self._answered = cycle
+        super()._start_asgi_task(cycle, app)
 
     @override
     def data_received(self, data: bytes) -> None:
@@ -70,22 +100,29 @@ class LimitedConnection(HttpToolsProtocol):
 
     @override
     def on_message_begin(self) -> None:
+        if len(self.pipeline) >= MAX_PIPELINED:
+            self._is_full = True
+            self.cycle.keep_alive = False
+        if self._is_full:
+            return
         self._header_bytes = 0
         self._begin_deadline()
         super().on_message_begin()
 
     @override
     def on_url(self, url: bytes) -> None:
-        if self._counts(len(url)):
+        if not self._is_full and self._counts(len(url)):
             super().on_url(url)
 
     @override
     def on_header(self, name: bytes, value: bytes) -> None:
-        if self._counts(len(name) + len(value)):
+        if not self._is_full and self._counts(len(name) + len(value)):
             super().on_header(name, value)
 
     @override
     def on_headers_complete(self) -> None:
+        if self._is_full:
+            return
         self._end_deadline()
         self._unreported_bytes = 0
         self._waits_for_headers = False
@@ -96,12 +133,14 @@ class LimitedConnection(HttpToolsProtocol):
     @override
     def on_body(self, body: bytes) -> None:
         self._unreported_bytes = 0
-        if self._header_bytes <= MAX_HEADER_BYTES:
+        if not self._is_full and self._header_bytes <= MAX_HEADER_BYTES:
             super().on_body(body)
 
     @override
     def on_message_complete(self) -> None:
         self._unreported_bytes = 0
+        if self._is_full:
+            return
         self._waits_for_headers = True
         self._unanswered += 1
         if self._header_bytes <= MAX_HEADER_BYTES:
@@ -113,7 +152,11 @@ class LimitedConnection(HttpToolsProtocol):
 
     @override
     def on_response_complete(self) -> None:
+        if self.flow.write_paused and not self.transport.is_closing():
+            self._completes_when_taken = True
+            return
         self._unanswered -= 1
+        self._admitted.waiting = Waiting()
         self._note_activity()
         super().on_response_complete()
 
@@ -126,21 +169,33 @@ class LimitedConnection(HttpToolsProtocol):
             activity = Activity.idle
         self._admitted.activity = activity
 
+    def begin_waiting(self, size: int) -> None:
+        """Write no more, because bytes wait for the client."""
+        # The handshake of TLS has its own deadline.
+        if self.transport is not None:
+            super().pause_writing()
+            self._admitted.begin_waiting(size)
+            if self._cut is None:
+                self._cut = self.loop.call_later(TAKE_SECONDS, self._cut_off)
+
     @override
     def pause_writing(self) -> None:
-        super().pause_writing()
-        if self._cut is None:
-            self._cut = self.loop.call_later(TAKE_SECONDS, self._cut_off)
+        self.begin_waiting(self.transport.get_write_buffer_size())
 
     @override
     def resume_writing(self) -> None:
+        if self.transport is None:
+            return
         self._end_cut()
+        self._admitted.end_waiting()
         super().resume_writing()
+        if self._completes_when_taken:
+            self._completes_when_taken = False
+            self.on_response_complete()
 
     def _cut_off(self) -> None:
         log.info("a connection is cut: its client takes nothing")
-        # Closing would wait for the client.
-        self.transport.abort()
+        self.cut()
 
     def _end_cut(self) -> None:
         if self._cut is not None:
@@ -169,7 +224,7 @@ class LimitedConnection(HttpToolsProtocol):
             # The client cannot send the rest before earlier requests have been answered.
             self._begin_deadline()
         else:
-            self.transport.abort()
+            self.cut()
 
     def _end_deadline(self) -> None:
         if self._deadline is not None:

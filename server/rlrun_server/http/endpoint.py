@@ -16,6 +16,8 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from rlrun_server.http.client_memory import CountedAnswer
+
 log = logging.getLogger(__name__)
 
 Handler = Callable[[Request], Awaitable[Response]]
@@ -40,7 +42,11 @@ class Endpoint:
             log.exception("%s %s failed", request.method, request.url.path)
             message = "This is an error of the server: see its log"
             response = json_response(Problem(reason=Reason.INTERNAL_ERROR, message=message), 500)
-        await response(scope, receive, send)
+        answer = CountedAnswer(request, send, _no_memory)
+        try:
+            await response(scope, receive, answer.send)
+        finally:
+            answer.release()
 
 
 class PathDispatcher:
@@ -60,6 +66,11 @@ class PathDispatcher:
             await endpoint(scope, receive, send)
         else:
             await PlainTextResponse("405: Method Not Allowed", 405, {"Allow": "POST"})(scope, receive, send)
+
+
+def _no_memory(_: Request) -> Response:
+    message = "Large answers wait for you to take them, and there is no room for another one. Repeat the request later."
+    return json_response(Problem(reason=Reason.TOO_MANY_REQUESTS, message=message), 503)
 
 
 def json_response(body: Schema, status: int = 200) -> Response:

@@ -7,13 +7,15 @@ import socket
 import ssl
 from asyncio import sslproto
 from collections.abc import AsyncIterator, Iterator, Sequence
+from typing import Any
 
 import uvicorn
 from rlrun.service.listening import listen
 from rlrun.service.server import DRAIN_SECONDS
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from typing_extensions import override
 
+from rlrun_server.http.client_memory import CONNECTION
 from rlrun_server.http.connection import LimitedConnection
 from rlrun_server.http.connection_limits import ConnectionLimits
 
@@ -27,10 +29,70 @@ HANDSHAKE_SECONDS = 5.0
 TLS_BUFFER_BYTES = 32 * 1024
 """Buffer of each connection with TLS, whose records have at most 16 KiB."""
 
+SEND_BUFFER_BYTES = 32 * 1024
+"""Bytes in the kernel that a client has not taken. Linux counts twice as many, and by itself lets a connection have
+megabytes, which are the pod's memory as well."""
+PIECE = 16 * 1024
+"""Bytes of an answer that are written together, and so the most that wait in this process for one client."""
+
 log = logging.getLogger(__name__)
 
 # Each connection has such a buffer from its first byte on. The default is 256 KiB.
 sslproto.SSLProtocol.max_size = TLS_BUFFER_BYTES
+
+
+class _TlsConnection(sslproto.SSLProtocol):
+    """TLS of a connection, below which no bytes wait unseen: asyncio alone would buffer half a megabyte."""
+
+    def __init__(self, connection: LimitedConnection, tls: ssl.SSLContext, ready: "asyncio.Future[None]") -> None:
+        """`ready` is set at the end of the handshake."""
+        # typeshed has it as an integer.
+        deadline: Any = HANDSHAKE_SECONDS
+        super().__init__(ready.get_loop(), connection, tls, ready, True, ssl_handshake_timeout=deadline)
+        self._connection = connection
+        self._below: asyncio.Transport | None = None
+        self._waits = False
+
+    @override
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._below = transport
+        super().connection_made(transport)
+
+    @override
+    def pause_writing(self) -> None:
+        self._waits = True
+        super().pause_writing()
+        self._connection.begin_waiting(0 if self._below is None else self._below.get_write_buffer_size())
+
+    @override
+    def resume_writing(self) -> None:
+        self._waits = False
+        # It may write more, and pause again.
+        super().resume_writing()
+        if not self._waits:
+            self._connection.resume_writing()
+
+
+class InPieces:
+    """Application whose answers are written by the piece, each when the client has taken the one before."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer the request."""
+
+        async def send_pieces(message: Message) -> None:
+            body: bytes = message.get("body", b"")
+            if len(body) <= PIECE:
+                await send(message)
+                return
+            for start in range(0, len(body), PIECE):
+                has_more = start + PIECE < len(body) or message.get("more_body", False)
+                await send({**message, "body": body[start : start + PIECE], "more_body": has_more})
+
+        await self._app(scope, receive, send_pieces)
 
 
 class _Server(uvicorn.Server):
@@ -94,7 +156,7 @@ class _Server(uvicorn.Server):
             if protocol.transport is None:
                 handshake.cancel()
             else:
-                protocol.transport.abort()
+                protocol.cut()
 
         admitted = self._limits.admit(host, close, str(accepted.getsockname()[0]))
         if admitted is None:
@@ -104,7 +166,7 @@ class _Server(uvicorn.Server):
             protocol = LimitedConnection(
                 config=self.config,
                 server_state=self.server_state,
-                app_state={},
+                app_state={CONNECTION: admitted},
                 admitted=admitted,
                 on_lost=lambda: self._limits.release(admitted),
             )
@@ -123,14 +185,23 @@ class _Server(uvicorn.Server):
         handshake.add_done_callback(end)
 
     async def _connect(self, accepted: socket.socket, protocol: LimitedConnection) -> None:
-        tls = self.config.ssl
+        loop, tls = asyncio.get_running_loop(), self.config.ssl
         with contextlib.suppress(OSError, TimeoutError):
-            await asyncio.get_running_loop().connect_accepted_socket(
-                lambda: protocol,
-                accepted,
-                ssl=tls,
-                ssl_handshake_timeout=None if tls is None else HANDSHAKE_SECONDS,
-            )
+            accepted.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
+            ready = loop.create_future()
+            lowest: asyncio.Protocol | asyncio.BufferedProtocol = protocol
+            if tls is None:
+                ready.set_result(None)
+            else:
+                lowest = _TlsConnection(protocol, tls, ready)
+            transport, _ = await loop.connect_accepted_socket(lambda: lowest, accepted)
+            # What the kernel does not take at once makes the connection wait.
+            transport.set_write_buffer_limits(high=0)
+            try:
+                await ready
+            except BaseException:
+                transport.abort()
+                raise
 
     @override
     async def main_loop(self) -> None:
@@ -195,7 +266,7 @@ async def serving_on(
 ) -> AsyncIterator[None]:
     """Serve the application on sockets while the context is open, and close them."""
     config = uvicorn.Config(
-        app,
+        InPieces(app),
         ws="none",
         lifespan="off",
         log_config=None,

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from rlrun_server.app import server_app
 from rlrun_server.http import connection as connection_module
 from rlrun_server.http.body import read_body
 from rlrun_server.http.client_memory import ByteBudget, ClientMemory, WithMemory
+from rlrun_server.http.connection_limits import ConnectionLimits
 from rlrun_server.http.endpoint import Endpoint
 from rlrun_server.http.serving import serving_on
 from rlrun_server.rest.rest_app import Guard
@@ -44,12 +46,27 @@ def memory() -> ClientMemory:
     return ClientMemory(ByteBudget(MIB, MIB // 2), ByteBudget(25 * MIB, 13 * MIB))
 
 
+@dataclass
+class Clock:
+    """Time of a test."""
+
+    now: float = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
 @pytest.fixture
-async def port(memory: ClientMemory) -> AsyncIterator[int]:
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+async def port(memory: ClientMemory, clock: Clock) -> AsyncIterator[int]:
     routes = [Route("/answer", answer), Route("/body", Endpoint(body), methods=["POST"])]
     app = Starlette(routes=routes, middleware=[Middleware(Guard)])
     sockets = listen("127.0.0.1", 0)
-    async with serving_on(WithMemory(app, memory), sockets, drain_seconds=1):
+    async with serving_on(WithMemory(app, memory), sockets, drain_seconds=1, limits=ConnectionLimits(now=clock)):
         yield int(sockets[0].getsockname()[1])
 
 
@@ -100,6 +117,29 @@ async def test_all_users_together_are_limited(port: int, memory: ClientMemory) -
             stack.enter_context(connection(port, asked(user)))
         await until(lambda: memory.answers.held == 4 * len(ANSWER))
         assert (await read_all(port, asked("eve"))).startswith(b"HTTP/1.1 503")
+
+
+async def test_an_answer_that_is_not_taken_makes_room_for_another(
+    port: int, memory: ClientMemory, clock: Clock
+) -> None:
+    with contextlib.ExitStack() as stack:
+        for user in ("ann", "bob", "cid", "dan"):
+            stack.enter_context(connection(port, asked(user)))
+        await until(lambda: memory.answers.held == 4 * len(ANSWER))
+        clock.now += 10
+        assert (await read_all(port, asked("eve"))).endswith(ANSWER)
+        await until(lambda: memory.answers.held == 3 * len(ANSWER))
+
+
+async def test_a_client_at_its_share_loses_its_own_slowest_answer(
+    port: int, memory: ClientMemory, clock: Clock
+) -> None:
+    with connection(port, asked("bob")) as of_bob, connection(port, asked("ann")), connection(port, asked("ann")):
+        await until(lambda: memory.answers.held == 3 * len(ANSWER))
+        clock.now += 10
+        assert (await read_all(port, asked("ann"))).endswith(ANSWER)
+        await until(lambda: memory.answers.held == 2 * len(ANSWER))
+        assert b"200 OK" in of_bob.recv(4096)
 
 
 async def test_a_client_that_takes_nothing_is_cut(

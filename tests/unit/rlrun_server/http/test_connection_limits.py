@@ -116,6 +116,41 @@ def test_requests_in_progress_are_not_closed() -> None:
     assert limits.refused == 1
 
 
+def test_the_client_that_takes_its_answer_the_slowest_makes_room_first() -> None:
+    time = [0.0]
+    limits = ConnectionLimits(total=4, per_address=4, now=lambda: time[0])
+    closed: list[str] = []
+    for taken in (500, 50, 5_000_000):
+        one = limits.admit("many", lambda taken=taken: closed.append(f"{taken} bytes"))  # type: ignore[misc]
+        one = busy(one)
+        one.begin_waiting(taken)
+        time[0] += 2.0
+        one.end_waiting()
+        one.begin_waiting(taken)
+    assert limits.admit("many", lambda: closed.append("idle"))
+    for _ in range(2):
+        busy(admit(limits, "one", closed))
+    assert closed == ["50 bytes", "500 bytes"]
+    busy(admit(limits, "one", closed))
+    assert closed == ["50 bytes", "500 bytes", "idle"]
+    assert admit(limits, "two", closed) is None, "a client that takes its answer keeps its connection"
+
+
+def test_a_client_that_waits_for_the_server_is_not_slow() -> None:
+    time = [0.0]
+    limits = ConnectionLimits(total=2, per_address=2, now=lambda: time[0])
+    closed: list[str] = []
+    stream, late = busy(admit(limits, "many", closed)), busy(admit(limits, "many", closed))
+    stream.begin_waiting(100)
+    time[0] += 0.01
+    stream.end_waiting()
+    time[0] += 600
+    late.begin_waiting(100)
+    time[0] += 0.5
+    assert admit(limits, "one", closed) is None
+    assert not closed
+
+
 def test_pods_that_share_a_network_with_the_server_have_a_share_each() -> None:
     limits = ConnectionLimits(total=10, per_address=2)
     closed: list[str] = []

@@ -22,7 +22,7 @@ from rlrun_server.http.serving import serving, serving_on
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 ANOTHER = "127.0.0.2"
 """An address of this host that is not the one on which the plain port is open."""
@@ -262,9 +262,7 @@ async def test_silent_connections_are_limited_and_leave_room_for_others(certific
         await until(limits, 12)
         with contextlib.suppress(ConnectionResetError):
             assert await opened[12][0].read() == b"", "made room for another address"
-        trusting = ssl.create_default_context()
-        trusting.check_hostname, trusting.verify_mode = False, ssl.CERT_NONE
-        assert await answers("127.0.0.1", port, trusting)
+        assert await answers("127.0.0.1", port, trusting())
         for _, writer in [*opened, *more]:
             writer.close()
         await until(limits, 0)
@@ -339,6 +337,106 @@ async def test_clients_that_take_no_answers_are_cut(monkeypatch: pytest.MonkeyPa
                 await loop.sock_connect(client, address)
                 await loop.sock_sendall(client, request * 300)
             await until(limits, 0)
+
+
+async def client_of(port: int, request: bytes, source: str, *, is_encrypted: bool) -> socket.socket:
+    """A client that has asked, and has taken one byte of its answer."""
+
+    def ask() -> socket.socket:
+        client = socket.socket()
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.settimeout(60)
+        client.bind((source, 0))
+        client.connect(("127.0.0.1", port))
+        if is_encrypted:
+            client = trusting().wrap_socket(client)
+        client.sendall(request)
+        client.recv(1)
+        return client
+
+    return await asyncio.to_thread(ask)
+
+
+def trusting() -> ssl.SSLContext:
+    tls = ssl.create_default_context()
+    tls.check_hostname, tls.verify_mode = False, ssl.CERT_NONE
+    return tls
+
+
+@pytest.mark.parametrize("is_encrypted", [True, False])
+async def test_little_of_an_answer_leaves_the_application_before_its_client_takes_it(
+    is_encrypted: bool, certificate: ssl.SSLContext
+) -> None:
+    limits, sent, chunk = ConnectionLimits(), 0, b"x" * 4096
+    port, waits = 0, asyncio.Event()
+
+    async def endless(scope: Scope, receive: Receive, send: Send) -> None:
+        nonlocal sent
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        while True:
+            sending = asyncio.ensure_future(send({"type": "http.response.body", "body": chunk, "more_body": True}))
+            done, _ = await asyncio.wait({sending}, timeout=0.5)
+            if not done:
+                waits.set()
+            await sending
+            sent += len(chunk)
+
+    sockets = listen("127.0.0.1", 0)
+    port = int(sockets[0].getsockname()[1])
+    tls = certificate if is_encrypted else None
+    async with asyncio.timeout(60), serving_on(endless, sockets, tls, drain_seconds=0, limits=limits):
+        request = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        with await client_of(port, request, "127.0.0.2", is_encrypted=is_encrypted):
+            await waits.wait()
+            assert sent < 256 * 1024, "buffers of the kernel included"
+        await until(limits, 0)
+
+
+@pytest.mark.parametrize("is_encrypted", [True, False])
+async def test_a_client_that_takes_nothing_makes_room_for_others(
+    is_encrypted: bool, certificate: ssl.SSLContext
+) -> None:
+    now = [0.0]
+    limits = ConnectionLimits(total=4, per_address=2, now=lambda: now[0])
+    sockets = listen("127.0.0.1", 0)
+    port = int(sockets[0].getsockname()[1])
+    begun = 0
+
+    async def page(request: Request) -> Response:
+        nonlocal begun
+        begun += request.client is not None and request.client.host != "127.0.0.1"
+        return Response(b"x" * 1_000_000)
+
+    tls = certificate if is_encrypted else None
+    app = PathDispatcher({"/page": Endpoint(page), "/echo": Endpoint(echo)}, Starlette())
+    async with asyncio.timeout(60), serving_on(app, sockets, tls, drain_seconds=0, limits=limits):
+        asked = b"POST /page HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n" * 300
+        slow = [
+            await client_of(port, asked, f"127.0.0.{2 + number % 2}", is_encrypted=is_encrypted) for number in range(4)
+        ]
+        while sum(one.waiting.since is not None for one in limits.connections) < 4:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        assert limits.busy == 4
+        assert begun == 4, "a request begins when the answer before it is taken"
+        now[0] += 10
+        for _ in range(2):
+            answer = await exchange(port, post("/page", "Content-Length: 0"), tls=trusting() if is_encrypted else None)
+            assert b"200 OK" in answer
+            await until(limits, 3)
+        assert limits.refused == 1, "one has made room, and the others keep theirs"
+        for client in slow:
+            client.close()
+        await until(limits, 0)
+
+
+async def test_requests_that_wait_for_another_on_their_connection_are_bounded(port: int) -> None:
+    asked = b"POST /echo HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\n\r\nx"
+    async with asyncio.timeout(60):
+        few = await exchange(port, asked * connection.MAX_PIPELINED + post("/echo", "Content-Length: 1", body=b"x"))
+        assert few.count(b"200 OK") == connection.MAX_PIPELINED + 1
+        many = await exchange(port, asked * 500)
+    assert many.count(b"200 OK") == connection.MAX_PIPELINED + 1
+    assert many.count(b"connection: close") == 1
 
 
 async def test_a_body_that_ends_after_its_answer_leaves_an_idle_connection(monkeypatch: pytest.MonkeyPatch) -> None:
