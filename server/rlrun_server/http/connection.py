@@ -12,7 +12,7 @@ from typing import Any
 from typing_extensions import override
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from rlrun_server.http.connection_limits import Activity, OpenConnection, Waiting
+from rlrun_server.http.connection_limits import Activity, OpenConnection, WaitingBytes
 
 log = logging.getLogger(__name__)
 
@@ -156,7 +156,7 @@ class LimitedConnection(HttpToolsProtocol):
             self._completes_when_taken = True
             return
         self._unanswered -= 1
-        self._admitted.waiting = Waiting()
+        self._admitted.waiting = WaitingBytes()
         self._note_activity()
         super().on_response_complete()
 

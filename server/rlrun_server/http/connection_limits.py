@@ -68,7 +68,7 @@ class HeldAnswer(Protocol):
 
 
 @dataclass
-class Waiting:
+class WaitingBytes:
     """Bytes that wait for the client of a connection, and the time in which it has taken others."""
 
     size: int = 0
@@ -109,7 +109,7 @@ class OpenConnection:
     """Closes the connection at once."""
     limits: "ConnectionLimits"
     activity: Activity = Activity.idle
-    waiting: Waiting = field(default_factory=Waiting)
+    waiting: WaitingBytes = field(default_factory=WaitingBytes)
     answer: HeldAnswer | None = None
     """Answer in progress, if it is counted."""
 

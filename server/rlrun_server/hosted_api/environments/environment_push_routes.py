@@ -119,11 +119,12 @@ async def upload(request: Request, ticket: str) -> Response:
     """Store the file of a ticket. The ticket is the credential, as in a signed URL."""
     uploads = uploads_of(request)
     claims = uploads.read(ticket)
-    async with uploads.place(claims.namespace):
+    async with uploads.place(claims.namespace) as place:
+        counted = place.counting(request)
         if claims.kind == "source":
-            await _read_source(request, claims)
+            await _read_source(counted, claims)
             return json_object({})
-        data = await read_body(request, claims.size, UPLOAD_SECONDS, is_counted=False)
+        data = await read_body(counted, claims.size, UPLOAD_SECONDS, is_counted=False)
         await services_of(request).metrics.compute(claims.namespace, check_wheel, data, claims)
         # A repeated upload of the same wheel is none.
         if not await _is_stored(request, claims):

@@ -2,17 +2,25 @@
 
 The ticket is signed with the keys that all replicas share. The server checks the file before it writes it to S3: size,
 SHA-256, and that it is a wheel. So nothing that was not announced is ever stored.
+
+A few uploads have slots, one of each namespace, and others wait for one. An upload that arrives slowly loses its slot
+to one that waits.
 """
 
+import asyncio
 import hashlib
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Literal
 
 from pydantic import ConfigDict, Field
 from rlrun.api.base.schema import Schema
 from rlrun.constants import Reason
 from rlrun.protocol import signed_text
+from starlette.requests import Request
+from starlette.types import Message
 
 from rlrun_server.hosted_api.environments.wheel_archive import WheelInvalid, opened_wheel
 from rlrun_server.rest.base.problems import RestError, invalid, not_found
@@ -21,7 +29,16 @@ TICKET_SECONDS = 900.0
 UPLOAD_SECONDS = 120.0
 MAX_UPLOADS = 3
 """Uploads at the same time: each may need twice the bytes of a wheel."""
-MAX_UPLOADS_OF_NAMESPACE = 1
+MAX_WAITING = 32
+"""Uploads that wait for a slot."""
+MAX_WAITING_OF_NAMESPACE = 2
+WAIT_SECONDS = 20.0
+"""Time in which an upload gets a slot. Clients time out after 30 s without a byte."""
+POLL_SECONDS = 0.1
+GRACE_SECONDS = 3.0
+"""Time for which an upload keeps its slot at any speed."""
+MIN_RATE = 1024**2
+"""Bytes per second. An upload that has arrived more slowly gives its slot to one that waits."""
 MAX_SOURCE = 64 * 1024**2
 """Bytes of a source archive, which is read and not kept."""
 
@@ -46,14 +63,71 @@ class Ticket(Schema):
     """Seconds since 1970."""
 
 
+@dataclass(eq=False)
+class UploadSlot:
+    """One upload that has a slot or waits for one."""
+
+    namespace: str
+    begun: float = 0.0
+    """Time of the slot."""
+    received: int = 0
+    """Bytes that have arrived."""
+    is_complete: bool = False
+    """True: the body has arrived."""
+    is_ended: bool = False
+    """True: it has lost its slot."""
+    _waits_for_client: asyncio.Timeout | None = None
+
+    def counting(self, request: Request) -> Request:
+        """Return the request whose body is counted. Reading it raises RestError when the upload has lost its slot."""
+
+        async def receive() -> Message:
+            try:
+                async with asyncio.timeout(0 if self.is_ended else None) as self._waits_for_client:
+                    message = await request.receive()
+            except TimeoutError:
+                if not self.is_ended:
+                    raise
+                detail = "The upload arrived too slowly while others waited for its slot. Repeat the command later."
+                raise RestError(503, Reason.TOO_MANY_REQUESTS, detail) from None
+            finally:
+                self._waits_for_client = None
+            self.received += len(message.get("body", b""))
+            self.is_complete = not message.get("more_body", False)
+            return message
+
+        return Request(request.scope, receive)
+
+    def end(self) -> None:
+        """Take the slot away."""
+        self.is_ended = True
+        if self._waits_for_client is not None:
+            self._waits_for_client.reschedule(asyncio.get_running_loop().time())
+
+    def slow_rate(self, now: float) -> float | None:
+        """Return the bytes per second of a slow upload, None for another one."""
+        seconds = now - self.begun
+        if self.is_complete or seconds < GRACE_SECONDS or self.received >= MIN_RATE * seconds:
+            return None
+        return self.received / seconds
+
+
 class PackageUploads:
     """Signs and reads tickets, and bounds uploads at the same time."""
 
-    def __init__(self, keys: Callable[[], Sequence[bytes]], now: Callable[[], float]) -> None:
-        """`keys` are those that all replicas share. `now`: seconds since 1970."""
+    def __init__(
+        self,
+        keys: Callable[[], Sequence[bytes]],
+        now: Callable[[], float],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`keys` are those that all replicas share. `now`: seconds since 1970. `clock`: seconds, for speeds."""
         self._keys = keys
         self._now = now
-        self._open: dict[str, int] = {}
+        self._clock = clock
+        self._open: set[UploadSlot] = set()
+        self._waiting: dict[UploadSlot, None] = {}
+        """Uploads without a slot, in their order."""
 
     @property
     def expires(self) -> float:
@@ -72,18 +146,48 @@ class PackageUploads:
         return ticket
 
     @asynccontextmanager
-    async def place(self, namespace: str) -> AsyncIterator[None]:
-        """Hold the place of one upload. Raises RestError if there are too many."""
-        if sum(self._open.values()) >= MAX_UPLOADS or self._open.get(namespace, 0) >= MAX_UPLOADS_OF_NAMESPACE:
-            detail = "rlrun-server has too many uploads at the moment. Repeat the command later."
-            raise RestError(503, Reason.TOO_MANY_REQUESTS, detail)
-        self._open[namespace] = self._open.get(namespace, 0) + 1
+    async def place(self, namespace: str) -> AsyncIterator[UploadSlot]:
+        """Hold the slot of one upload. Raises RestError if none gets free in WAIT_SECONDS, or too many wait."""
+        upload = UploadSlot(namespace)
+        of_namespace = sum(other.namespace == namespace for other in self._waiting)
+        if len(self._waiting) >= MAX_WAITING or of_namespace >= MAX_WAITING_OF_NAMESPACE:
+            raise _busy()
+        self._waiting[upload] = None
         try:
-            yield
+            async with asyncio.timeout(WAIT_SECONDS):
+                # Slots get free as uploads end, and by the passing of time as others are slow.
+                while not self._begin(upload):  # noqa: ASYNC110
+                    await asyncio.sleep(POLL_SECONDS)
+        except TimeoutError:
+            raise _busy() from None
         finally:
-            self._open[namespace] -= 1
-            if not self._open[namespace]:
-                del self._open[namespace]
+            del self._waiting[upload]
+        try:
+            yield upload
+        finally:
+            self._open.discard(upload)
+
+    def _begin(self, upload: UploadSlot) -> bool:
+        """Give the upload a slot if it is the next one. Returns False if it has to wait."""
+        taken = {other.namespace for other in self._open}
+        if upload is not next((other for other in self._waiting if other.namespace not in taken), None):
+            return False
+        now = self._clock()
+        if len(self._open) >= MAX_UPLOADS:
+            slow = [(rate, other) for other in self._open if (rate := other.slow_rate(now)) is not None]
+            if not slow:
+                return False
+            slowest = min(slow, key=lambda found: found[0])[1]
+            self._open.discard(slowest)
+            slowest.end()
+        upload.begun = now
+        self._open.add(upload)
+        return True
+
+
+def _busy() -> RestError:
+    detail = "rlrun-server has too many uploads at the moment. Repeat the command later."
+    return RestError(503, Reason.TOO_MANY_REQUESTS, detail)
 
 
 def check_wheel(data: bytes, ticket: Ticket) -> None:

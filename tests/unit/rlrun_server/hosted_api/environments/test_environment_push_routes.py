@@ -11,7 +11,7 @@ import pytest
 from httpx import Response
 from rlrun.storage.errors import AccessDenied, BucketMissing, StoreError, Unreachable
 from rlrun.storage.layout import S3Uri, package_owner_record
-from rlrun_server.hosted_api.environments import environment_push_routes
+from rlrun_server.hosted_api.environments import environment_push_routes, package_uploads
 from rlrun_server.hosted_api.environments.environment_packages import MAX_WHEEL
 from rlrun_server.hosted_api.environments.package_uploads import TICKET_SECONDS, PackageUploads, Ticket
 from rlrun_server.signing.package_owners import NAMESPACE_SECONDS
@@ -168,7 +168,8 @@ async def test_the_url_is_at_the_clients_address(api: HostedApi, headers: dict[s
     assert (await announce(api)).json()["data"]["upload_url"].startswith(start)
 
 
-async def test_uploads_at_the_same_time_are_bounded(api: HostedApi) -> None:
+async def test_uploads_at_the_same_time_are_bounded(api: HostedApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(package_uploads, "WAIT_SECONDS", 0.05)
     url = (await announce(api)).json()["data"]["upload_url"]
     uploads = environment_push_routes.uploads_of(type("R", (), {"app": api.client._transport.app})())  # type: ignore
     async with uploads.place("team"):
