@@ -1173,7 +1173,8 @@ DEPLOYMENT = _section(
     ),
     (
         Reason.POOL_REFUSED,
-        "The API server rejects an object of the serving pool, usually because of a quota or an admission rule.",
+        "The API server rejects an object of the serving pool, usually because of a quota or an admission rule; or "
+        "more adapters are to be deployed than a pool serves.",
         "Correct the cause that the message names.",
     ),
     (Reason.ADAPTERS_LOADING, "An engine is loading adapters and accepts no requests yet.", "Wait."),

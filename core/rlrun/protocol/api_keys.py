@@ -6,6 +6,7 @@ key. rlrun-server shows a key once and stores its digest only.
 
 from pydantic import Field
 
+from rlrun.api.base.names import Text
 from rlrun.api.base.schema import Schema
 
 KEYS_PATH = "/rlrun/v1/namespaces/{namespace}/keys"
@@ -27,6 +28,7 @@ PRINTABLE = r"^[^\x00-\x1f\x7f-\x9f\u2028\u2029]*$"
 DEFAULT_DAYS = 90
 MAX_DAYS = 366
 MAX_DESCRIPTION = 200
+MAX_LISTED_KEYS = 2000
 
 
 class NewApiKey(Schema):
@@ -41,23 +43,23 @@ class NewApiKey(Schema):
 class ApiKeyInfo(Schema):
     """Description of a key, without the key itself."""
 
-    id: str
-    namespace: str
-    description: str = ""
-    owner: str
+    id: Text
+    namespace: Text
+    description: str = Field(default="", max_length=MAX_DESCRIPTION)
+    owner: Text
     """User who created it."""
-    created: str
+    created: Text
     """Time in UTC, as in `2026-01-31T12:00:00Z`."""
-    expires: str
+    expires: Text
 
 
 class CreatedApiKey(ApiKeyInfo):
     """A new key. It is not shown again."""
 
-    key: str
+    key: Text
 
 
 class ApiKeyList(Schema):
     """Keys of a namespace, oldest first."""
 
-    keys: list[ApiKeyInfo]
+    keys: list[ApiKeyInfo] = Field(max_length=MAX_LISTED_KEYS)

@@ -9,6 +9,9 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
+from pydantic import Field
+
+from rlrun.api.base.names import Text
 from rlrun.api.base.schema import Schema
 from rlrun.protocol import signed_text
 
@@ -26,7 +29,7 @@ class GrantError(ValueError):
 class Destination(NamedTuple):
     """Host and port of a connection. Listed hosts may begin with `*.`, which stands for one or more labels."""
 
-    host: str
+    host: Text
     port: int
 
     @classmethod
@@ -46,12 +49,12 @@ class Destination(NamedTuple):
 class EgressGrant(Schema):
     """Hosts that one environment of a run may connect to."""
 
-    namespace: str
-    run: str
-    uid: str
-    environment: str
+    namespace: Text
+    run: Text
+    uid: Text
+    environment: Text
     """Component of the environment: env-0, eval-1."""
-    hosts: list[str]
+    hosts: list[Text] = Field(max_length=256)
     """Hosts as in env[].egress."""
     expires: datetime
 

@@ -28,7 +28,8 @@ from pydantic import (
     field_validator,
 )
 
-from rlrun.api.base.names import package_id, package_name
+from rlrun.api.base.names import Text, Url, package_id, package_name
+from rlrun.api.base.received import InputInvalid, Limits, parse, to_input_invalid
 from rlrun.api.base.schema import Schema
 from rlrun.constants import Reason
 from rlrun.protocol.problem import Problem
@@ -48,8 +49,18 @@ MAX_METRICS = 128
 """Metrics of a rollout that are kept."""
 MAX_METRIC_NAME = 256
 """Characters of the longest name of a metric that is kept: more than the worker leaves of one that it cuts."""
+MAX_ROLLOUTS = 4096
+MAX_ENTRIES = 4096
+"""Entries of an object or a list."""
+MAX_VALUES = 1_000_000
+"""Values of a response: some thousand for each rollout, and columns of the dataset."""
 ROLLOUT_SHARE = 0.9
 """Share of a group's deadline that its rollouts may use. The rest is for scoring those that finished."""
+
+
+Message = Annotated[dict[str, Any], Field(max_length=MAX_ENTRIES)]
+"""Chat message, or tool, of the OpenAI API."""
+_RESPONSE = Limits(size=MAX_RESPONSE_BYTES, values=MAX_VALUES)
 
 
 def linked_secret(environment_id: str) -> str:
@@ -69,18 +80,19 @@ class EnvironmentConfig(Schema):
     """Configuration of one environment. Unknown fields are ignored: operator and image may differ in version."""
 
     model_config = ConfigDict(extra="ignore")
+    wire_limits = Limits(values=MAX_ARGUMENT_BYTES)
 
-    id: str = Field(pattern=r"^([A-Za-z0-9._-]+/)?[A-Za-z0-9._-]+(@[A-Za-z0-9._+!-]+)?$")
+    id: str = Field(max_length=1024, pattern=r"^([A-Za-z0-9._-]+/)?[A-Za-z0-9._-]+(@[A-Za-z0-9._+!-]+)?$")
     """`owner/name[@version]`. Without an owner the module must be part of the image."""
-    name: str = ""
+    name: Text = ""
     """Name of the environment in the run. Empty means the package's name."""
-    args: dict[str, Any] = Field(default_factory=dict)
+    args: dict[str, Any] = Field(default_factory=dict, max_length=MAX_ENTRIES)
     """Keyword arguments of `load_environment`, unchanged."""
-    taskset: dict[str, Any] | None = None
-    harness: dict[str, Any] | None = None
+    taskset: dict[str, Any] | None = Field(default=None, max_length=MAX_ENTRIES)
+    harness: dict[str, Any] | None = Field(default=None, max_length=MAX_ENTRIES)
     workers: int = Field(default=1, ge=1, le=64)
     """Number of processes that run rollouts."""
-    packages_url: str | None = None
+    packages_url: Url | None = None
     """Base URL of the packages: `/environments/{owner}/{name}` below it serves the wheels."""
 
     @classmethod
@@ -90,9 +102,9 @@ class EnvironmentConfig(Schema):
         if not text:
             raise ValueError(f"{VARIABLE} is not set. Set it to the environment as JSON, with at least its id.")
         try:
-            return cls.model_validate_json(text)
-        except ValidationError as error:
-            raise ValueError(f"{VARIABLE} is not valid: {_first_error(error)}") from error
+            return parse(cls, text, VARIABLE)
+        except InputInvalid as error:
+            raise ValueError(f"{error}. Correct the environment's args, taskset and harness.") from None
 
     def to_variable(self) -> str:
         """Return the value of `RLRUN_ENVIRONMENT`. Equal configurations have equal text, so that no pod restarts."""
@@ -129,20 +141,15 @@ class EnvironmentConfig(Schema):
         return {**self.args, "config": {**config, **sections}}
 
 
-def _first_error(error: ValidationError) -> str:
-    first = error.errors()[0]
-    return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
-
-
 ROLLOUT_ID_HEADER = "X-Rollout-Id"
 
 
 class EnvironmentInfo(Schema):
     """State of an environment server and its dataset sizes."""
 
-    name: str
-    id: str
-    version: str | None = None
+    name: Text
+    id: Text
+    version: Text | None = None
     ready: bool
     problem: Problem | None = None
     train_examples: int = 0
@@ -166,14 +173,16 @@ class GroupRequest(Schema):
     An environment with several agents runs that number of episodes, each of which has one rollout per trained agent.
     """
 
-    group_id: str
+    wire_limits = Limits(size=MAX_REQUEST_BYTES)
+
+    group_id: Text
     example_index: int = Field(ge=0)
     split: Split = Split.train
     rollouts: int = Field(ge=1)
-    base_url: str
+    base_url: Url
     """Base URL of the OpenAI API: the orchestrator's gateway, for this group."""
-    model: str
-    sampling: dict[str, Any] = Field(default_factory=dict)
+    model: Text
+    sampling: dict[str, Any] = Field(default_factory=dict, max_length=MAX_ENTRIES)
     """Sampling arguments of the OpenAI API (temperature, max_tokens, ...)."""
     deadline_seconds: float = Field(gt=0)
     """Time for the group, with its scoring, and with the turns of rollouts that wait for others."""
@@ -193,9 +202,11 @@ class DemonstrationRequest(Schema):
 class Demonstration(Schema):
     """Prompt of an example and its answer in the dataset, as chat messages."""
 
-    prompt: list[dict[str, Any]] = Field(min_length=1)
-    completion: list[dict[str, Any]] = Field(min_length=1)
-    tools: list[dict[str, Any]] = Field(default_factory=list)
+    wire_limits = _RESPONSE
+
+    prompt: list[Message] = Field(min_length=1, max_length=MAX_ENTRIES)
+    completion: list[Message] = Field(min_length=1, max_length=MAX_ENTRIES)
+    tools: list[Message] = Field(default_factory=list, max_length=MAX_ENTRIES)
     """Tools that the environment's rollouts send with the prompt, as in the OpenAI API."""
 
 
@@ -213,19 +224,19 @@ class RolloutResult(Schema):
 
     model_config = ConfigDict(extra="ignore")
 
-    rollout_id: str
+    rollout_id: Text
     """Id that the environment sent as X-Rollout-Id."""
-    agent: str | None = Field(default=None, pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}$")
+    agent: str | None = Field(default=None, max_length=64, pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}$")
     """Name of the agent that the rollout is of, in an environment with agents."""
-    episode: str | None = None
+    episode: Text | None = None
     """Id of the run of the environment that the rollout is part of, if several may be: one for each of its agents.
     Unset: the rollout is one by itself."""
     reward: float
-    rewards: dict[str, FunctionReward] = Field(default_factory=dict)
+    rewards: dict[Text, FunctionReward] = Field(default_factory=dict, max_length=MAX_ENTRIES)
     """Results of the single reward functions, without those of weight 0. Empty if the environment does not report
     them."""
-    metrics: dict[str, float] = Field(default_factory=dict)
-    stop_condition: str | None = None
+    metrics: dict[str, float] = Field(default_factory=dict, max_length=MAX_VALUES)
+    stop_condition: Text | None = None
     is_truncated: bool = False
     generation_ms: float | None = Field(ge=0, default=None)
     """Milliseconds from the first request to the last response, including tools and waiting."""
@@ -252,7 +263,7 @@ def _result_or_error(value: Any, validate: ValidatorFunctionWrapHandler) -> Roll
         result: RolloutResult = validate(value)
     except ValidationError as error:
         entry = value if isinstance(value, Mapping) else {}
-        message = f"the environment's result of this rollout is not valid: {_first_error(error)}"
+        message = str(to_input_invalid(error, "the environment's result of this rollout is not valid"))
         return RolloutResult(
             rollout_id=str(entry.get("rolloutId") or uuid.uuid4().hex),
             reward=0.0,
@@ -278,9 +289,10 @@ class GroupResult(Schema):
     """Results of the rollouts of one group. Unknown fields are ignored."""
 
     model_config = ConfigDict(extra="ignore")
+    wire_limits = _RESPONSE
 
-    group_id: str
-    rollouts: list[Annotated[RolloutResult, WrapValidator(_result_or_error)]]
+    group_id: Text
+    rollouts: list[Annotated[RolloutResult, WrapValidator(_result_or_error)]] = Field(max_length=MAX_ROLLOUTS)
     seconds: float
     example: ExampleContent | None = None
     """None if the environment does not report it."""

@@ -10,6 +10,7 @@ Engines serve the OpenAI API on port 8000, where the name of a policy is its mod
 
 from pydantic import Field
 
+from rlrun.api.base.names import Text
 from rlrun.api.base.schema import Schema
 from rlrun.protocol.policy import PolicyRef
 
@@ -17,13 +18,13 @@ from rlrun.protocol.policy import PolicyRef
 class LoadRequest(PolicyRef):
     """Request to serve a policy on an inference replica."""
 
-    fallback: str | None = Field(default=None, pattern=r"^https?://")
+    fallback: str | None = Field(default=None, max_length=4096, pattern=r"^https?://")
     """URL of the policy's folder at the trainer, used while S3 is unreachable or does not have the files yet."""
 
 
 class AdapterList(Schema):
     """Adapters that one inference replica serves, according to the model list of its engine."""
 
-    adapters: list[str] = Field(default_factory=list)
+    adapters: list[Text] = Field(default_factory=list, max_length=4096)
     load_seconds: float | None = None
     """Duration of the requested load in seconds, including the download."""

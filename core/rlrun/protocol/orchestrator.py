@@ -11,6 +11,8 @@ from typing import Annotated
 
 from pydantic import AwareDatetime, Field, FiniteFloat
 
+from rlrun.api.base.names import Text
+from rlrun.api.base.received import Limits
 from rlrun.api.base.schema import Schema
 from rlrun.api.run_status import EnvironmentPackage
 from rlrun.protocol.problem import Problem
@@ -45,10 +47,14 @@ class GroupCounts(Schema):
 class RunStatus(Schema):
     """Status of a run, from which the operator fills the RLRun's status. Its bounds are those of that status.
 
+    Its limits are low: the operator reads those of all runs on its event loop, and keeps the newest of each.
+
     The orchestrator also writes it as its termination message, so that the final status survives the process.
     """
 
-    version: str | None = None
+    wire_limits = Limits(size=128 * 1024, values=2000)
+
+    version: Text | None = None
     """Digest of the content without estimates, group counts and policy version. The termination message has none."""
     phase: RunPhase
     step: Count = 0
@@ -68,10 +74,10 @@ class RunStatus(Schema):
     rollout_errors: Count = 0
     waiting_for: Problem | None = None
     """Component that the run waits for (`WaitingForTrainer`, `WaitingForInference`, ...), if any."""
-    environments: list[EnvironmentPackage] = Field(default_factory=list)
+    environments: list[EnvironmentPackage] = Field(default_factory=list, max_length=32)
     """Packages of the environments: those given to this process, and from the time at which all are ready the others.
     The termination message may lack them."""
-    warnings: list[Problem] = Field(default_factory=list)
+    warnings: list[Problem] = Field(default_factory=list, max_length=64)
     """Problems that do not stop the run but need attention (`RewardFunctionErrors`, ...)."""
     problem: Problem | None = None
     """Cause of the failure, set only in phase Failed."""

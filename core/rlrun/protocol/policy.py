@@ -5,6 +5,7 @@ from enum import StrEnum
 
 from pydantic import Field
 
+from rlrun.api.base.names import Text
 from rlrun.api.base.schema import Schema
 
 POLICY_PREFIX = "policy-v"
@@ -34,9 +35,9 @@ class PolicyRef(Schema):
 
     version: int = Field(ge=0)
     """Number of optimizer steps in this run. 0 is the policy that the run starts from."""
-    digest: str = Field(min_length=8)
+    digest: str = Field(min_length=8, max_length=128)
     """SHA-256 of the weights file (adapter_model.safetensors or model.safetensors) in hexadecimal."""
-    uri: str
+    uri: Text
     """Folder in S3 with the files of the adapter or model and manifest.json, s3://bucket/path."""
     kind: PolicyKind = PolicyKind.adapter
 

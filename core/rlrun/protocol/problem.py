@@ -5,15 +5,27 @@ of a condition, its message is shown to the user. Each other module of this pack
 server.
 """
 
-from pydantic import Field
+from typing import Annotated, Any
 
+from pydantic import BeforeValidator, Field
+
+from rlrun.api.base.received import Limits
 from rlrun.api.base.schema import Schema
+
+MAX_MESSAGE = 16_384
+"""Maximum length of a message. The status of a run shows 4096 characters."""
+
+
+def _cut(message: Any) -> Any:
+    return message if not isinstance(message, str) or len(message) <= MAX_MESSAGE else f"{message[: MAX_MESSAGE - 1]}…"
 
 
 class Problem(Schema):
     """Cause of a failure, and what the user can do about it."""
 
+    wire_limits = Limits(size=64 * 1024, values=16)
+
     reason: str = Field(min_length=1, max_length=256)
     """Stable reason for programs, one CamelCase word: `EnvironmentLoadFailed`, `S3AccessDenied`."""
-    message: str
-    """Explanation for users: what happened, and what to do."""
+    message: Annotated[str, BeforeValidator(_cut)] = Field(max_length=MAX_MESSAGE)
+    """Explanation for users: what happened, and what to do. A longer one loses its end."""

@@ -11,6 +11,8 @@ from typing import NamedTuple
 
 from pydantic import Field
 
+from rlrun.api.base.names import Text, Url
+from rlrun.api.base.received import Limits, parse
 from rlrun.api.base.rules import ADMITTED
 from rlrun.api.base.schema import Schema
 from rlrun.api.model import RLModelSpec
@@ -32,20 +34,20 @@ class EnvironmentUse(StrEnum):
 class AttemptIdentity(Schema):
     """Identity of one attempt at a run."""
 
-    namespace: str
-    name: str
-    uid: str
+    namespace: Text
+    name: Text
+    uid: Text
     attempt: int = Field(ge=1)
 
 
 class EnvironmentEndpoint(Schema):
     """Address of one environment pod."""
 
-    name: str
+    name: Text
     """Effective name of the environment in env or eval.env."""
-    id: str
+    id: Text
     """Package of the environment, owner/name."""
-    url: str
+    url: Url
     """Base URL of the environment server."""
     use: EnvironmentUse
 
@@ -53,20 +55,20 @@ class EnvironmentEndpoint(Schema):
 class Endpoints(Schema):
     """Addresses of the run's components."""
 
-    trainer_url: str
-    inference_host: str
+    trainer_url: Text
+    inference_host: Text
     """Host name of a headless Service, which resolves to the addresses of the ready replicas."""
-    gateway_url: str
+    gateway_url: Text
     """Base URL of the rollout gateway for environments."""
-    environments: list[EnvironmentEndpoint]
+    environments: list[EnvironmentEndpoint] = Field(max_length=32)
     """Environments in the order of env, followed by those of eval.env."""
 
 
 class ArtifactPlaces(Schema):
     """Folders in S3 that the run reads and writes."""
 
-    run_uri: str
-    environments_uri: str
+    run_uri: Text
+    environments_uri: Text
 
 
 class ArtifactRef(NamedTuple):
@@ -80,16 +82,18 @@ class ArtifactRef(NamedTuple):
 class ResolvedRun(Schema):
     """Configuration of one attempt at a run, with all defaults."""
 
+    wire_limits = Limits(values=100_000)
+
     run: AttemptIdentity
     spec: RLRunSpec
     model: RLModelSpec
     endpoints: Endpoints
     artifacts: ArtifactPlaces
-    warm_start_from: str | None = None
+    warm_start_from: Text | None = None
     """URI of another run's checkpoint to start from, s3://..."""
-    warm_start_digest: str | None = None
+    warm_start_digest: Text | None = None
     """SHA-256 of that checkpoint's manifest. None in attempts that began before the operator recorded it."""
-    environment_packages: list[EnvironmentPackage] = Field(default_factory=list)
+    environment_packages: list[EnvironmentPackage] = Field(default_factory=list, max_length=32)
     """Packages that the run began with, as far as they are recorded in its status. The environments get no others."""
 
     @property
@@ -116,6 +120,6 @@ class ResolvedRun(Schema):
 
         The rules of this version are not applied to it, except those on which the isolation of its pods rests.
 
-        Raises pydantic.ValidationError if it does not match this version's schema.
+        Raises InputInvalid if it does not match this version's schema.
         """
-        return cls.model_validate_json(data, context=ADMITTED)
+        return parse(cls, data, "The configuration of the run", context=ADMITTED)

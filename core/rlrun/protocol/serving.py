@@ -12,19 +12,24 @@ from enum import StrEnum
 
 from pydantic import Field
 
+from rlrun.api.base.names import Text
+from rlrun.api.base.received import Limits
 from rlrun.api.base.schema import Schema
 from rlrun.protocol.problem import Problem
+from rlrun.protocol.storage_access import MAX_FOLDERS, MAX_GRANT
 
 ORDER_KEY = "order.json"
+MAX_SERVED = MAX_FOLDERS
+"""Maximum number of adapters of one pool, whose grant names the folder of each."""
 ORDER_DIR = "/etc/rlrun/serving"
 
 
 class ServedAdapter(Schema):
     """Adapter to serve."""
 
-    name: str = Field(min_length=3)
+    name: str = Field(min_length=3, max_length=1024)
     """Model name in the engine: `{base}:{adapter}`."""
-    uri: str
+    uri: Text
     """Folder of the adapter in S3, s3://bucket/path."""
     step: int = Field(ge=0)
     """Number of optimizer steps that the adapter includes."""
@@ -36,10 +41,12 @@ class ServedAdapter(Schema):
 class DesiredAdapters(Schema):
     """Complete list of adapters that a pool serves in addition to its base model."""
 
-    base: str
+    wire_limits = Limits(values=5 * MAX_SERVED)
+
+    base: Text
     """Model name of the base model."""
-    adapters: list[ServedAdapter] = Field(default_factory=list)
-    grant: str = ""
+    adapters: list[ServedAdapter] = Field(default_factory=list, max_length=MAX_SERVED)
+    grant: str = Field(default="", max_length=MAX_GRANT)
     """Signed StorageGrant that allows to read the adapters."""
 
 
@@ -57,7 +64,7 @@ class LoadState(StrEnum):
 class AdapterReport(Schema):
     """State of one adapter on one replica."""
 
-    name: str
+    name: Text
     state: LoadState
     problem: Problem | None = None
     """Latest failure to load or unload the adapter, cleared by the next success."""
@@ -66,9 +73,11 @@ class AdapterReport(Schema):
 class ServingReport(Schema):
     """State of all adapters of a replica, including those that it has not unloaded yet."""
 
+    wire_limits = Limits(values=12 * MAX_SERVED)
+
     order: DesiredAdapters
     """Latest desired adapters that the replica received."""
-    adapters: list[AdapterReport] = Field(default_factory=list)
+    adapters: list[AdapterReport] = Field(default_factory=list, max_length=MAX_SERVED)
 
 
 def served_name(base: str, adapter: str) -> str:

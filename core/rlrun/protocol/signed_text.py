@@ -10,6 +10,7 @@ import hmac
 from collections.abc import Sequence
 from typing import TypeVar
 
+from rlrun.api.base.received import parse
 from rlrun.api.base.schema import Schema
 
 MIN_KEY_BYTES = 16
@@ -29,7 +30,7 @@ def verify(text: str, keys: Sequence[bytes], model: type[M]) -> M | None:
     try:
         given = _decode(signature)
         matches = [hmac.compare_digest(given, _signature(payload, key)) for key in keys]
-        return model.model_validate_json(_decode(payload)) if any(matches) else None
+        return parse(model, _decode(payload)) if any(matches) else None
     except ValueError:
         return None
 

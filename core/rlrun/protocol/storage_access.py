@@ -7,9 +7,12 @@ which the operator has signed, says what that role of that run may use.
 """
 
 from enum import StrEnum
+from typing import Annotated
 
 from pydantic import Field
 
+from rlrun.api.base.names import Text
+from rlrun.api.base.received import Limits
 from rlrun.api.base.schema import Schema
 
 SIGN_PATH = "/storage/v1/sign"
@@ -33,6 +36,15 @@ MAX_URL = 4096
 MAX_GRANT = 65536
 MAX_BATCH = 32
 """Requests in one batch."""
+MAX_FOLDERS = 1024
+"""Folders that a grant names."""
+MAX_QUERY = 16_384
+MAX_SIGN_BYTES = 256 * 1024
+"""Size of a batch with the longest URLs, and of the longest grant."""
+
+Header = Annotated[str, Field(max_length=16_384)]
+"""Value of a header. Session tokens of cloud accounts have some thousand characters."""
+_REQUEST = Limits(size=MAX_SIGN_BYTES, values=4 * MAX_BATCH * MAX_HEADERS)
 
 
 class StorageRole(StrEnum):
@@ -49,15 +61,17 @@ class StorageRole(StrEnum):
 class StorageGrant(Schema):
     """Folders that one role of a run, or of a serving pool, may use, as s3:// URIs."""
 
-    namespace: str
-    owner: str
+    wire_limits = Limits(size=MAX_GRANT)
+
+    namespace: Text
+    owner: Text
     """Uid of the run, or name of the serving pool."""
     role: StorageRole
-    folder: str = ""
+    folder: Text = ""
     """Folder of the run. The role decides about its parts. Empty for a serving pool."""
-    readable: list[str] = Field(default_factory=list)
+    readable: list[Text] = Field(default_factory=list, max_length=MAX_FOLDERS)
     """Folders of others that may be read: a base model, the checkpoint of a warm start, environment packages."""
-    listable: list[str] = Field(default_factory=list)
+    listable: list[Text] = Field(default_factory=list, max_length=MAX_FOLDERS)
     """Folders of others whose entries may be listed, but not read: those of the owners of environment packages."""
 
     @property
@@ -71,18 +85,22 @@ class RequestToSign(Schema):
 
     method: str = Field(max_length=8)
     url: str = Field(max_length=MAX_URL)
-    headers: dict[str, str] = Field(default_factory=dict, max_length=MAX_HEADERS)
+    headers: dict[Text, Header] = Field(default_factory=dict, max_length=MAX_HEADERS)
     """Headers that S3 interprets, PAYLOAD_HASH among them."""
 
 
 class SignRequest(RequestToSign):
     """One request to S3, and what allows it."""
 
+    wire_limits = _REQUEST
+
     grant: str = Field(max_length=MAX_GRANT)
 
 
 class SignBatchRequest(Schema):
     """Several requests to S3, and what allows them."""
+
+    wire_limits = _REQUEST
 
     requests: list[RequestToSign] = Field(min_length=1, max_length=MAX_BATCH)
     grant: str = Field(max_length=MAX_GRANT)
@@ -93,8 +111,8 @@ class SignedHeaders(Schema):
     a few minutes only.
     """
 
-    headers: dict[str, str]
-    query: str = ""
+    headers: dict[Text, Header] = Field(max_length=2 * MAX_HEADERS)
+    query: str = Field(default="", max_length=MAX_QUERY)
     """Parameters to append to the URL, for S3 servers that check them better than headers. The request is then sent
     without PAYLOAD_HASH. Empty: the headers are the signature."""
 
@@ -106,4 +124,4 @@ class SignedHeaders(Schema):
 class SignedBatch(Schema):
     """Headers of each request of a batch, in its order."""
 
-    signed: list[SignedHeaders]
+    signed: list[SignedHeaders] = Field(max_length=MAX_BATCH)

@@ -20,6 +20,8 @@ from typing import Any
 
 from pydantic import Field
 
+from rlrun.api.base.names import Text
+from rlrun.api.base.received import Limits
 from rlrun.api.base.schema import Schema
 from rlrun.api.model import Lora
 from rlrun.api.run_sections.rollouts import Sampling
@@ -29,8 +31,16 @@ from rlrun.protocol.problem import Problem
 
 ORCHESTRATOR_HEADER = "X-Orchestrator-Id"
 
+MAX_ENTRIES = 4096
+MAX_STEPS = 1_000_000
+MAX_TOKENS = 2**24
+MAX_SAMPLES = 2**16
 LARGEST_LOGPROB = 1e-3
 """Logarithm of a probability, with room for rounding."""
+
+
+STATE_LIMITS = Limits(size=256 * 1024**2, values=10_000_000)
+"""Limits of messages with the orchestrator's state, which has the examples of a dataset."""
 
 
 def are_logprobs(values: Sequence[Any]) -> bool:
@@ -49,12 +59,12 @@ class SessionSpec(Schema):
     Opening an open session with the same spec changes nothing. A higher `max_steps` extends the session.
     """
 
-    run_uri: str
+    run_uri: Text
     """Folder of the run in S3, s3://bucket/path, with policy/, checkpoints/ and adapters/."""
-    run_name: str
-    run_uid: str
-    namespace: str
-    model: str
+    run_name: Text
+    run_uid: Text
+    namespace: Text
+    model: Text
     kind: PolicyKind = PolicyKind.adapter
     """Kind of policy. `weights` trains all weights and ignores the settings of the adapter."""
     lora: Lora = Field(default_factory=Lora)
@@ -74,9 +84,9 @@ class SessionSpec(Schema):
     micro_batch_tokens: int = Field(ge=1, default=8192)
     """Number of tokens packed into one forward pass."""
     seed: int = 0
-    resume_from: str | None = None
+    resume_from: Text | None = None
     """URI of a checkpoint of this run. None starts from `warm_start_from`, or from the base model."""
-    warm_start_from: str | None = None
+    warm_start_from: Text | None = None
     """URI of another run's checkpoint. Adapter, optimizer, schedule and RNG continue, and the step starts at 0."""
     warm_start_digest: str | None = None
     """SHA-256 of that checkpoint's manifest. The session is refused if the manifest has another one."""
@@ -85,22 +95,24 @@ class SessionSpec(Schema):
 class SessionState(Schema):
     """State of one session."""
 
+    wire_limits = STATE_LIMITS
+
     step: int = Field(ge=0)
     """Number of completed optimizer steps in this run."""
     policy: PolicyRef
     """Newest published policy, complete in S3 or, while S3 is unreachable, at the trainer."""
-    checkpoints: list[int] = Field(default_factory=list)
+    checkpoints: list[int] = Field(default_factory=list, max_length=MAX_STEPS)
     """Steps whose checkpoint is complete in S3, oldest first."""
-    adapters: list[int] = Field(default_factory=list)
+    adapters: list[int] = Field(default_factory=list, max_length=MAX_STEPS)
     """Steps whose adapter artifact is complete in S3, oldest first."""
     uploads_pending: int = 0
     problem: Problem | None = None
     """Cause if uploads or policies do not reach S3, cleared when they do."""
     shutdown: Problem | None = None
     """Cause if a step and a checkpoint may take longer than the trainer has after SIGTERM, from the newest ones."""
-    warnings: list[Problem] = Field(default_factory=list)
+    warnings: list[Problem] = Field(default_factory=list, max_length=64)
     """Findings about model and adapter that users should know. They do not change while the session is open."""
-    orchestrator_state: dict[str, Any] | None = None
+    orchestrator_state: dict[str, Any] | None = Field(default=None, max_length=MAX_ENTRIES)
     """State that the orchestrator stored in the checkpoint that this session started from. None without one."""
     orchestrator_state_step: int | None = None
     """Step of that state. It is lower than the checkpoint's if the trainer saved the checkpoint while shutting down,
@@ -124,33 +136,35 @@ class SampleLoss(StrEnum):
 class Sample(Schema):
     """One training sequence, token by token as in the engine. All lists but `turn_starts` have the same length."""
 
-    token_ids: list[int]
-    loss_mask: list[bool]
+    token_ids: list[int] = Field(max_length=MAX_TOKENS)
+    loss_mask: list[bool] = Field(max_length=MAX_TOKENS)
     """True for tokens that the policy sampled, False for tokens of prompt and environment."""
-    logprobs: list[float]
+    logprobs: list[float] = Field(max_length=MAX_TOKENS)
     """Log-probability of each sampled token in the engine's sampling distribution. 0.0 where the mask is False."""
-    turn_starts: list[int] = Field(default_factory=list)
+    turn_starts: list[int] = Field(default_factory=list, max_length=MAX_TOKENS)
     """Positions of the first sampled token of each turn, ascending. The engine counts `sampling.minTokens` from there.
     Empty: each series of sampled tokens is one turn.
     """
     advantage: float
     """Advantage of the whole sequence: its reward minus the mean reward of its group."""
-    teacher_logprobs: list[float] | None = None
+    teacher_logprobs: list[float] | None = Field(default=None, max_length=MAX_TOKENS)
     """Log-probability of each token in the unmodified distribution of a teacher, in place of `advantage`: the trainer
     compares it with the policy's. 0.0 where the mask is False.
     """
     loss: SampleLoss = SampleLoss.policy
     policy_version: int
     """Version of the policy that sampled the tokens, the oldest if there are several."""
-    policy_versions: list[int] | None = None
+    policy_versions: list[int] | None = Field(default=None, max_length=MAX_TOKENS)
     """Version of the policy at each token, if several sampled the tokens. Without a meaning where the mask is False."""
 
 
 class TrainBatch(Schema):
     """Batch of one optimizer step."""
 
-    samples: list[Sample]
-    batch_id: str = ""
+    wire_limits = Limits(size=2 * 1024**3, values=2**28)
+
+    samples: list[Sample] = Field(max_length=MAX_SAMPLES)
+    batch_id: Text = ""
     """Id of the batch, chosen by the orchestrator and returned in the result. After a restart it identifies the batch
     that the step was trained on, which may differ from that of the current request.
     """
@@ -162,12 +176,14 @@ class StepResult(Schema):
     step: int
     """Number of completed optimizer steps, including this one."""
     policy: PolicyRef
-    metrics: dict[str, float]
-    batch_id: str = ""
+    metrics: dict[Text, float] = Field(max_length=MAX_ENTRIES)
+    batch_id: Text = ""
     """Id of the batch that was trained on."""
 
 
 class CheckpointRequest(Schema):
     """Request to save a checkpoint of the current step, which the path names."""
 
-    orchestrator_state: dict[str, Any] = Field(default_factory=dict)
+    wire_limits = STATE_LIMITS
+
+    orchestrator_state: dict[str, Any] = Field(default_factory=dict, max_length=MAX_ENTRIES)

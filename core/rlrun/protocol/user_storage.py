@@ -8,6 +8,7 @@ installation can publish the paths below /rlrun alone.
 from pydantic import Field
 
 from rlrun.api.base.addressing_style import AddressingStyle
+from rlrun.api.base.names import Text
 from rlrun.api.base.schema import Schema
 from rlrun.protocol.storage_access import RequestToSign
 
@@ -30,11 +31,11 @@ class UserSignRequest(RequestToSign):
 class StorageLocation(Schema):
     """Location of the platform's files."""
 
-    bucket: str
-    prefix: str = ""
-    endpoint: str = ""
+    bucket: Text
+    prefix: Text = ""
+    endpoint: Text = ""
     """URL of the S3 service for users' machines. Empty: AWS."""
     addressing_style: AddressingStyle = AddressingStyle.path
-    region: str
-    problem: str = ""
+    region: Text
+    problem: Text = ""
     """Reason why no request is signed now. Empty: requests are signed."""

@@ -11,8 +11,10 @@ from typing import Any, TypeVar
 from urllib.parse import urljoin, urlsplit
 
 import aiohttp
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
+from rlrun.api.base import received
+from rlrun.api.base.received import InputInvalid, limits_of
 from rlrun.constants import Reason
 from rlrun.protocol.problem import Problem
 from rlrun.service.errors import RequestRejected, ServiceUnavailable
@@ -23,8 +25,6 @@ CONNECT_SECONDS = 5.0
 TEXT_LIMIT = 500
 """Maximum length of the text of an error."""
 RESPONSE_SECONDS = 3.0
-RESPONSE_BYTES = 1 << 20
-"""Maximum size of a response to `HttpClient`."""
 
 _HOST = re.compile(r"[A-Za-z0-9_.:-]{1,253}")
 
@@ -50,7 +50,10 @@ class HttpClient:
         if self._session is None:
             # Pods are replaced under the same name and address, so connections and DNS answers are kept only briefly.
             connector = aiohttp.TCPConnector(limit=self._connections, keepalive_timeout=5, ttl_dns_cache=5)
-            self._session = aiohttp.ClientSession(connector=connector, trust_env=False)
+            # A compressed response may be a thousand times larger than what is read of it.
+            self._session = aiohttp.ClientSession(
+                connector=connector, trust_env=False, auto_decompress=False, headers={"Accept-Encoding": "identity"}
+            )
         data = None if body is None else json.dumps(body).encode()
         response = await request(
             self._session,
@@ -58,7 +61,7 @@ class HttpClient:
             url,
             body=data,
             timeout=self._timeout,
-            max_bytes=RESPONSE_BYTES,
+            max_bytes=limits_of(model).size,
             quote_text=False,
             headers=headers,
         )
@@ -106,7 +109,7 @@ async def request(
             raise error_class(problem, response.status)
     except (TimeoutError, aiohttp.ClientError, OSError) as error:
         message = f"{method} {url}: {failure_text(error)}"[:TEXT_LIMIT]
-        raise ServiceUnavailable(Problem(reason=Reason.UNREACHABLE, message=message)) from error
+    raise ServiceUnavailable(Problem(reason=Reason.UNREACHABLE, message=message))
 
 
 async def _read(response: aiohttp.ClientResponse, url: str, limit: int | None) -> bytes:
@@ -124,20 +127,18 @@ async def _read(response: aiohttp.ClientResponse, url: str, limit: int | None) -
 def parse(model: type[M], data: bytes, source: str) -> M:
     """Read a response as `model`. Raises RequestRejected if it does not match, for example from another version."""
     try:
-        return model.model_validate_json(data)
-    except ValidationError as error:
-        message = (
-            f"the response of {source} is not a valid {model.__name__} of this version: {error.errors()[0]['msg']}"
-        )
-        raise RequestRejected(Problem(reason=Reason.ANSWER_INVALID, message=message)) from error
+        return received.parse(model, data)
+    except InputInvalid as error:
+        message = f"the response of {source} is not a valid {model.__name__} of this version: {error.unquoted}"
+    raise RequestRejected(Problem(reason=Reason.ANSWER_INVALID, message=message))
 
 
 def problem_from_response(status: int, body: bytes, url: str, *, quote_text: bool = True) -> Problem:
     """Return the `Problem` in the body of an error, or one made of its status and, if it may be quoted, its text."""
     try:
-        return Problem.model_validate_json(body)
-    except ValidationError:
-        text = body.decode("utf-8", "replace")[:TEXT_LIMIT]
+        return received.parse(Problem, body)
+    except InputInvalid:
+        text = body[: 4 * TEXT_LIMIT].decode("utf-8", "replace")[:TEXT_LIMIT]
         message = f"{url} responded with {status}{f': {text}' if quote_text else ''}"
         return Problem(reason=f"HTTP{status}", message=message)
 

@@ -1,5 +1,7 @@
 """Errors of HTTP servers and clients, and the error that ends a process."""
 
+from typing import Self
+
 from rlrun.constants import ExitCode
 from rlrun.protocol.problem import Problem
 
@@ -28,6 +30,10 @@ class RequestError(Exception):
         super().__init__(f"{problem.reason}: {problem.message}")
         self.problem = problem
         self.status = status
+
+    def to_keep(self) -> Self:
+        """Return the error without its traceback, whose frames have what the server sent."""
+        return type(self)(self.problem, self.status)
 
 
 class ServiceUnavailable(RequestError):

@@ -13,10 +13,13 @@ from typing import Any
 
 from pydantic import Field
 
+from rlrun.api.base.names import Text
+from rlrun.api.base.received import Limits
 from rlrun.api.base.schema import Schema
 
 MAX_MANIFEST_BYTES = 4 * 1024**2
 """Size of the largest manifest that is read: some 20,000 files."""
+MAX_FILES = 25_000
 
 
 class ArtifactKind(StrEnum):
@@ -31,24 +34,26 @@ class ArtifactKind(StrEnum):
 class FileEntry(Schema):
     """One file of an artifact, with its name below the artifact's folder."""
 
-    name: str
+    name: Text
     size: int = Field(ge=0)
-    sha256: str
+    sha256: Text
 
 
 class Manifest(Schema):
     """Description of an artifact and its files."""
 
+    wire_limits = Limits(size=MAX_MANIFEST_BYTES, values=4 * MAX_FILES + 1000)
+
     kind: ArtifactKind
-    files: list[FileEntry]
+    files: list[FileEntry] = Field(max_length=MAX_FILES)
     created_at: datetime
-    run_name: str | None = None
-    run_uid: str | None = None
-    namespace: str | None = None
-    model: str | None = None
+    run_name: Text | None = None
+    run_uid: Text | None = None
+    namespace: Text | None = None
+    model: Text | None = None
     step: int | None = None
     policy_version: int | None = None
-    details: dict[str, Any] = Field(default_factory=dict)
+    details: dict[str, Any] = Field(default_factory=dict, max_length=256)
     """Details of the kind: LoRA rank and alpha of an adapter, reward at the time of a checkpoint."""
 
     @property

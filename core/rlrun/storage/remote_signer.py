@@ -13,10 +13,10 @@ from typing import Any, TypeVar
 
 import urllib3
 from botocore.auth import S3SigV4Auth
-from pydantic import ValidationError
 from typing_extensions import override
 from urllib3.exceptions import HTTPError, SSLError
 
+from rlrun.api.base.received import InputInvalid, parse
 from rlrun.api.base.schema import Schema
 from rlrun.constants import Reason
 from rlrun.protocol.access import bearer
@@ -236,9 +236,10 @@ class RemoteSigner(RequestSigner):
 
     def _read(self, schema: type[Answer], data: bytes) -> Answer:
         try:
-            return schema.model_validate_json(data)
-        except ValidationError as error:
-            raise StorageServerUnavailable(f"{self._server} responded with something else than headers") from error
+            return parse(schema, data)
+        except InputInvalid as error:
+            message = f"{self._server} returned no signed headers ({error.unquoted}); its version may differ"
+        raise StorageServerUnavailable(message)
 
     def _post(self, path: str, body: Schema, what: str) -> bytes:
         """Return the answer of the server. `what` is to be signed. Raises AccessDenied, StorageServerUnavailable."""
@@ -284,8 +285,8 @@ def _cause(error: HTTPError) -> str:
 
 def _rejection(status: int, body: bytes, place: str) -> StoreError:
     try:
-        problem = Problem.model_validate_json(body)
-    except ValidationError:
+        problem = parse(Problem, body)
+    except InputInvalid:
         problem = Problem(reason=Reason.S3_ERROR, message=f"it responded with {status}")
     message = f"rlrun-server does not sign {place}: {problem.message}"
     return StorageServerUnavailable(message) if status in TRANSIENT_STATUSES else AccessDenied(message)

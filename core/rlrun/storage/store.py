@@ -22,9 +22,9 @@ from typing import Any
 from botocore import UNSIGNED
 from botocore.config import Config
 from botocore.exceptions import ClientError
-from pydantic import ValidationError
 
 from rlrun.api.base.addressing_style import AddressingStyle, read_addressing_style
+from rlrun.api.base.received import InputInvalid, parse
 from rlrun.protocol.storage_access import MAX_BATCH
 from rlrun.storage.boto_session import authorities, new_session, proxies_of
 from rlrun.storage.bucket_urls import BucketUrls, boto_style, refuse_other_styles
@@ -372,12 +372,10 @@ class Store:
         if digest and found != digest:
             raise ArtifactChanged(uri, digest, found)
         try:
-            return StoredManifest(Manifest.model_validate_json(text), found)
-        except ValidationError as error:
-            raise Corrupt(
-                f"{uri / MANIFEST} is not a manifest of this version ({error.error_count()} errors, first: "
-                f"{error.errors()[0]['msg']}): delete the folder or upload it again"
-            ) from error
+            return StoredManifest(parse(Manifest, text, str(uri / MANIFEST)), found)
+        except InputInvalid as error:
+            message = f"{error}. Delete the folder or upload it again"
+        raise Corrupt(message)
 
     def download(self, uri: S3Uri, dest: Path, manifest: Manifest | None = None, *, digest: str = "") -> Manifest:
         """Download an artifact to the folder `dest`, all or nothing, each file verified by size and SHA-256.

@@ -116,7 +116,7 @@ class _Watch:
         """
         POLL_ERRORS.inc()
         self.silent_since = min(due, now) if self.error is None else self.silent_since
-        self.error, was_silent = error, self.is_silent
+        self.error, was_silent = error.to_keep(), self.is_silent
         self.is_silent = self.silent_seconds(now) >= SILENT_SECONDS
         return Priority.EVENT if self.is_silent and not was_silent else None
 
@@ -126,7 +126,7 @@ class _Watch:
     def last_answer(self) -> RunStatus:
         """Return the last answer. Raises RequestError without one, or after SILENT_SECONDS."""
         if self.error is not None and (self.report is None or self.is_silent):
-            raise self.error.with_traceback(None)
+            raise self.error.to_keep()
         if self.report is None:
             raise ServiceUnavailable(Problem(reason=Reason.UNREACHABLE, message="No answer from the orchestrator yet."))
         return self.report

@@ -13,7 +13,7 @@ from rlrun.kube.objects import Obj, ObjectRef
 from rlrun.kube.references import find_model
 from rlrun.protocol.engine_proof import pool_server_key
 from rlrun.protocol.problem import Problem
-from rlrun.protocol.serving import DesiredAdapters, ServedAdapter, served_name
+from rlrun.protocol.serving import MAX_SERVED, DesiredAdapters, ServedAdapter, served_name
 from rlrun.protocol.storage_access import StorageRole
 
 from rlrun_operator.config.settings import OperatorSettings
@@ -61,7 +61,13 @@ def plan_pool(pool: PoolObservation, settings: OperatorSettings, now: datetime) 
     wanted = [a for a in pool.adapters if is_wanted(a)]
     problems = [(a, artifact_problem(a, settings)) for a in wanted]
     assessments = {_name(a): deploy_failed(problem) for a, problem in problems if problem is not None}
-    wanted_adapters = desired_adapters(pool, [a for a, problem in problems if problem is None], settings)
+    # Those that are deployed stay.
+    usable = sorted(
+        (a for a, problem in problems if problem is None),
+        key=lambda a: (state_of(a) is not DeploymentState.deployed, _name(a)),
+    )
+    assessments |= {_name(a): deploy_failed(_too_many(len(usable))) for a in usable[MAX_SERVED:]}
+    wanted_adapters = desired_adapters(pool, usable[:MAX_SERVED], settings)
 
     # 2. Delete a pool without adapters.
     if not wanted_adapters.adapters:
@@ -121,6 +127,11 @@ def desired_adapters(pool: PoolObservation, adapters: list[Obj], settings: Opera
     ]
     grant = _storage(pool, settings).grant(StorageRole.serving, [adapter.uri for adapter in served])
     return DesiredAdapters(base=pool.key.model, adapters=served, grant=grant)
+
+
+def _too_many(count: int) -> Problem:
+    message = f"{count} adapters of this model are to be deployed, and a pool serves {MAX_SERVED}. Undeploy others."
+    return Problem(reason=Reason.POOL_REFUSED, message=message)
 
 
 def _storage(pool: PoolObservation, settings: OperatorSettings) -> StorageAccess:

@@ -10,6 +10,7 @@ from urllib.parse import quote_plus, urlencode
 import aiohttp
 import jwt
 from pydantic import BaseModel, Field
+from rlrun.api.base.names import Text
 from rlrun.api.base.proxy_rules import ProxyRules
 from rlrun.constants import Reason
 from rlrun.protocol.problem import Problem
@@ -40,11 +41,11 @@ M = TypeVar("M", bound=BaseModel)
 class IssuerConfiguration(BaseModel):
     """The part of the discovery document that logins need."""
 
-    issuer: str
+    issuer: Text
     authorization_endpoint: Url
     token_endpoint: Url
     jwks_uri: Url
-    token_endpoint_auth_methods_supported: list[str] = [BASIC]
+    token_endpoint_auth_methods_supported: list[Text] = Field(default=[BASIC], max_length=64)
 
 
 class TokenResponse(BaseModel):

@@ -73,6 +73,9 @@ S3Path = Annotated[str, Field(min_length=6, max_length=1024, pattern=r"^s3://[^/
 Text = Annotated[str, Field(max_length=1024)]
 """Short text."""
 
+Url = Annotated[str, Field(max_length=4096)]
+"""URL of HTTP or S3."""
+
 
 MOST_COMPARED = 1000
 """Largest number of names that are compared with a missing one. A comparison takes up to 0.1 ms."""

@@ -4,8 +4,12 @@ Fields are `max_steps` in Python and `maxSteps` in JSON, in messages and in Kube
 rejected: a misspelled field that is silently ignored could cost the user a whole training run.
 """
 
+from typing import ClassVar
+
 from pydantic import BaseModel, ConfigDict
 from pydantic.alias_generators import to_camel
+
+from rlrun.api.base.received import DEFAULT_LIMITS, Limits
 
 
 class Schema(BaseModel):
@@ -18,6 +22,8 @@ class Schema(BaseModel):
         validate_default=True,
         use_attribute_docstrings=True,
     )
+    wire_limits: ClassVar[Limits] = DEFAULT_LIMITS
+    """Limits of the JSON text from which the model is parsed."""
 
     def to_json_dict(self) -> dict[str, object]:
         """Return the model as plain JSON types with camelCase names, without fields that are None."""

@@ -1,11 +1,13 @@
 """Diagnosis of pods that are not ready, from their status and their newest Event, with a remedy."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import TypeVar
 
-from pydantic import ValidationError
+from pydantic import BaseModel
+from rlrun.api.base.received import InputInvalid, parse
+from rlrun.api.base.schema import Schema
 from rlrun.api.run_status import StartupFailureKind
 from rlrun.constants import ExitCode, Reason
 from rlrun.kube.conditions import parse_time
@@ -36,6 +38,8 @@ from rlrun_operator.planning.diagnosis.injected_containers import explain_inject
 from rlrun_operator.planning.diagnosis.pod_startup import explain_event
 from rlrun_operator.planning.diagnosis.scheduling import unscheduled_message
 from rlrun_operator.planning.plan.pod_event import PodEvent
+
+M = TypeVar("M", bound=BaseModel)
 
 NO_EVENTS: Mapping[str, PodEvent] = MappingProxyType({})
 OUT_OF_MEMORY = "OOMKilled"
@@ -79,24 +83,25 @@ class PodProblem:
 
 def parse_final_status(message: str) -> RunStatus | None:
     """Return the RunStatus in an orchestrator's termination message, or None."""
-    try:
-        return RunStatus.model_validate_json(message)
-    except ValidationError:
-        return None
+    return _parse(RunStatus, message)
 
 
 def parse_problem(message: str) -> Problem | None:
     """Return the Problem in a termination message, directly or in a RunStatus, or None."""
+    status = _parse(_ProblemOfStatus, message)
+    return _parse(Problem, message) if status is None else status.problem
+
+
+class _ProblemOfStatus(Schema, extra="ignore"):
+    """Field of a RunStatus of any version."""
+
+    problem: Problem
+
+
+def _parse(model: type[M], message: str) -> M | None:
     try:
-        data = json.loads(message)
-    except ValueError:
-        return None
-    if not isinstance(data, dict):
-        return None
-    inner = data.get("problem") if isinstance(data.get("problem"), dict) else data
-    try:
-        return Problem.model_validate(inner)
-    except ValidationError:
+        return parse(model, message)
+    except InputInvalid:
         return None
 
 

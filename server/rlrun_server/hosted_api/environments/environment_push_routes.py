@@ -57,7 +57,7 @@ class FileToPush(Schema):
     model_config = ConfigDict(extra="ignore")
 
     filename: str = Field(max_length=255)
-    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
+    sha256: str = Field(max_length=64, pattern=r"^[0-9a-f]{64}$")
     size: int = Field(default=0, ge=0, le=2**40)
     semantic_version: str | None = Field(default=None, max_length=64)
 

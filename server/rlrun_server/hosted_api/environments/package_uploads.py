@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from pydantic import ConfigDict, Field
+from rlrun.api.base.names import Text
 from rlrun.api.base.schema import Schema
 from rlrun.constants import Reason
 from rlrun.protocol import signed_text
@@ -51,12 +52,12 @@ class Ticket(Schema):
     purpose: Literal["package-upload"] = "package-upload"
     """Tells tickets from other texts that are signed with the same keys."""
     kind: Literal["wheel", "source"]
-    namespace: str
-    owner: str
-    name: str
-    version: str
-    file: str
-    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
+    namespace: Text
+    owner: Text
+    name: Text
+    version: Text
+    file: Text
+    sha256: str = Field(max_length=64, pattern=r"^[0-9a-f]{64}$")
     size: int = Field(ge=0)
     """Bytes; 0 for a source archive, whose size is not announced."""
     expires: float

@@ -28,7 +28,7 @@ MAX_VALUE = 256 * 1024
 class NewSecret(Schema):
     """Request for a secret."""
 
-    name: str = Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,127}$")
+    name: str = Field(max_length=128, pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,127}$")
     value: str = Field(max_length=MAX_VALUE, repr=False)
     description: str | None = Field(default=None, max_length=500)
     is_file: bool = False
@@ -39,7 +39,7 @@ class NewSecret(Schema):
 class SecretChange(Schema):
     """Change of a secret. Fields that are not given stay."""
 
-    name: str | None = Field(default=None, pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,127}$")
+    name: str | None = Field(default=None, max_length=128, pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,127}$")
     value: str | None = Field(default=None, max_length=MAX_VALUE, repr=False)
     description: str | None = Field(default=None, max_length=500)
     is_file: bool = False

@@ -10,6 +10,7 @@ from rlrun.protocol.problem import Problem
 from rlrun.protocol.serving import DesiredAdapters
 from rlrun.protocol.storage_access import StorageGrant, StorageRole
 from rlrun_operator.resources.serving_pool import PoolIdentity
+from rlrun_operator.serving import planner
 from rlrun_operator.serving.reconciler import find_pools, key_of
 
 from tests.support.cluster_objects import OUT_OF_DISK, STORAGE_KEY, evict, source_secret, terminated
@@ -55,6 +56,18 @@ async def test_a_pool_is_observed_with_the_informers_and_its_adapters_are_read(p
     pools.change(deployed=False)
     await pools.reconcile(2)
     assert pools.objects == []
+
+
+async def test_adapters_beyond_those_that_a_pool_serves_are_refused_and_deployed_ones_stay(
+    pools: Pools, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(planner, "MAX_SERVED", 1)
+    await pools.deploy(adapter_object("one"))
+    await pools.put(adapter_object("earlier-name"))
+    await pools.reconcile()
+    assert pools.state("one") == "Deployed"
+    assert pools.state("earlier-name") == "DeployFailed"
+    assert "2 adapters of this model are to be deployed" in pools.status("earlier-name")["deploymentMessage"]
 
 
 async def test_an_up_to_date_pool_is_not_written_again(pools: Pools) -> None:

@@ -4,7 +4,7 @@ import hmac
 from collections.abc import Iterable
 from functools import lru_cache
 
-from pydantic import ValidationError
+from rlrun.api.base.received import InputInvalid
 from rlrun.api.run import RLRunSpec
 from rlrun.api.run_status import ResolvedValues, RLRunStatus
 from rlrun.constants import REFERENCES_ANNOTATION, RUN_UID_LABEL
@@ -98,9 +98,8 @@ def config_error(config_map: Obj) -> str:
         return f'`data["{CONFIG_KEY}"]` has {len(text)} characters, and may have {MAX_CONFIG}'
     try:
         ResolvedRun.parse(text)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-        return f"{'.'.join(map(str, first['loc']))}: {first['msg']}".removeprefix(": ")[:MAX_ERROR]
+    except InputInvalid as error:
+        return error.cause[:MAX_ERROR]
     return ""
 
 
@@ -114,7 +113,7 @@ def config_text(config_map: Obj) -> str:
 def _parse(text: str) -> ResolvedRun | None:
     try:
         return ResolvedRun.parse(text)
-    except ValidationError:
+    except InputInvalid:
         return None
 
 

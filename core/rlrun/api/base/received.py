@@ -1,0 +1,230 @@
+"""Parsing of everything that a program receives: bodies of requests and responses, files of S3, ConfigMaps, headers of
+files.
+
+Size and number of values are checked before an object is made, so that memory and time have a limit whatever the sender
+writes. An error has the first faults only, and refers neither to the input nor to other exceptions: it may be kept.
+"""
+
+import json
+import re
+from dataclasses import dataclass
+from typing import Any, NoReturn, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+MAX_DEPTH = 32
+MAX_BITS = 1024
+"""Bits of an integer. Larger ones are larger than all floating-point numbers."""
+MAX_FAULTS = 100
+"""Maximum number of faults that an error lists."""
+MAX_LISTED = 20_000
+"""Errors above which an error lists none: pydantic makes all of them or none."""
+MAX_NAME = 60
+"""Characters of a name that an error quotes."""
+BODY = "The body"
+_STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"?', re.DOTALL)
+
+M = TypeVar("M", bound=BaseModel)
+Location = tuple[str | int, ...]
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Limits of one JSON text."""
+
+    size: int = 1024**2
+    """Maximum size in bytes."""
+    values: int = 20_000
+    """Maximum number of values. Each costs up to a kilobyte and some microseconds if it is not valid."""
+
+
+DEFAULT_LIMITS = Limits()
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Field that does not match the model. Contains no value of the input."""
+
+    location: Location
+    message: str
+
+
+class InputInvalid(ValueError):
+    """The input cannot be read. The message is for users."""
+
+    def __init__(self, source: str, cause: str, unquoted: str = "", faults: tuple[Fault, ...] = ()) -> None:
+        super().__init__(f"{source} {cause}")
+        self.cause = cause
+        self.unquoted = unquoted or cause
+        """Cause without any text of the input."""
+        self.faults = faults
+        """First fields that do not match the model. Empty if the input is not JSON or exceeds a limit."""
+
+
+class _Refused(Exception):
+    """Part of a text that is not accepted: the cause, and the cause without text of the input."""
+
+    def __init__(self, cause: str, unquoted: str = "") -> None:
+        super().__init__(cause)
+        self.cause = cause
+        self.unquoted = unquoted
+
+
+def limits_of(model: type[BaseModel]) -> Limits:
+    """Return the limits of a model's JSON: those of its attribute `wire_limits`, or the default."""
+    limits: Limits = getattr(model, "wire_limits", DEFAULT_LIMITS)
+    return limits
+
+
+def parse(
+    model: type[M], data: bytes | str, source: str = BODY, *, context: Any = None, is_of_person: bool = False
+) -> M:
+    """Return the JSON text as `model`, within the limits of the model.
+
+    `source` begins the message of an error. `context` is pydantic's. `is_of_person`: refuse what a program would not
+    write, as `read_json` does. Raises InputInvalid.
+    """
+    limits = limits_of(model)
+    try:
+        if is_of_person:
+            return model.model_validate(read_json(data, source, limits), context=context)
+        text = _to_bytes(data)
+        _check_limits(text, limits, source)
+        return model.model_validate_json(text, context=context)
+    except ValidationError as error:
+        invalid = to_input_invalid(error, f"{source} is not a valid {model.__name__} of this version")
+    raise invalid
+
+
+def to_input_invalid(error: ValidationError, beginning: str) -> InputInvalid:
+    """Return a validation error without the input, and with its first faults only."""
+    count = error.error_count()
+    if count > MAX_LISTED:
+        return InputInvalid(f"{beginning}:", f"{count} values do not match. Correct the first ones and repeat it.")
+    details = error.errors(include_url=False, include_context=False, include_input=False)[:MAX_FAULTS]
+    faults = tuple(Fault(tuple(each["loc"]), each["msg"]) for each in details)
+    place = ".".join(str(part)[:MAX_NAME] for part in faults[0].location)
+    more = f" (and {count - 1} more)" if count > 1 else ""
+    cause = f"{place}: {faults[0].message}" if place else faults[0].message
+    return InputInvalid(f"{beginning}:", f"{cause}{more}", faults[0].message, faults)
+
+
+def read_json(data: bytes | str, source: str = BODY, limits: Limits = DEFAULT_LIMITS) -> Any:
+    """Return the value of a JSON text.
+
+    Raises InputInvalid, also for NaN, names that are there twice and more than MAX_DEPTH levels.
+    """
+    text = _to_bytes(data)
+    _check_limits(text, limits, source)
+    decoded = decode(text, source)
+    try:
+        value = json.loads(decoded, parse_constant=_refuse_constant, object_pairs_hook=_unique)
+        _check_levels(value)
+        return value
+    except _Refused as refused:
+        cause, unquoted = refused.cause, refused.unquoted
+    except json.JSONDecodeError as error:
+        cause, unquoted = f"is not JSON: {error}.", ""
+    except RecursionError:
+        cause, unquoted = _TOO_DEEP, ""
+    except ValueError:
+        cause, unquoted = _TOO_LONG, ""
+    raise InputInvalid(source, cause, unquoted)
+
+
+def check_value(value: Any, source: str = BODY) -> Any:
+    """Return a value that another parser has made, if all of it can be sent as JSON. Raises InputInvalid."""
+    try:
+        _check_levels(value)
+        return value
+    except _Refused as refused:
+        cause, unquoted = refused.cause, refused.unquoted
+    raise InputInvalid(source, cause, unquoted)
+
+
+def decode(data: bytes, source: str = BODY) -> str:
+    """Return the text of UTF-8. Raises InputInvalid."""
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        cause = f"is not UTF-8: {error.reason} at byte {error.start}."
+    raise InputInvalid(source, cause)
+
+
+def named_twice(name: str) -> str:
+    """Return the cause for a name that is there twice in one object."""
+    return f"has {name[:MAX_NAME]!r} twice in one object. Remove one of them."
+
+
+_TOO_DEEP = f"is nested deeper than {MAX_DEPTH} levels."
+_TOO_LONG = "has an integer with too many digits. Write a smaller one."
+
+
+def _to_bytes(data: bytes | str) -> bytes:
+    return data.encode("utf-8", "surrogatepass") if isinstance(data, str) else data
+
+
+def _check_limits(text: bytes, limits: Limits, source: str) -> None:
+    """Count before parsing. Counting is many times faster: commas and brackets, first with those of strings."""
+    if len(text) > limits.size:
+        raise InputInvalid(source, f"is larger than {limits.size} bytes.")
+    # A value has at least two characters with the one that separates it.
+    if len(text) // 2 < limits.values or _most_values(text) <= limits.values:
+        return
+    if _most_values(_STRING.sub(b"", text)) > limits.values:
+        raise InputInvalid(source, f"has more than {limits.values} values. Send fewer.")
+
+
+def _most_values(text: bytes) -> int:
+    return 1 + text.count(b",") + text.count(b"[") + text.count(b"{")
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    unique = dict(pairs)
+    if len(unique) != len(pairs):
+        seen: set[str] = set()
+        for name, _ in pairs:
+            if name in seen:
+                raise _Refused(named_twice(name), "has a name twice in one object.")
+            seen.add(name)
+    return unique
+
+
+def _check_levels(content: Any) -> None:
+    level: list[Any] = [content]
+    for _ in range(MAX_DEPTH):
+        level = [child for value in level for child in _children(value)]
+        if not level:
+            return
+    raise _Refused(_TOO_DEEP)
+
+
+def _children(value: Any) -> list[Any]:
+    if isinstance(value, dict):
+        return [*value, *value.values()]
+    if isinstance(value, list):
+        return value
+    if isinstance(value, str):
+        if not value.isascii():
+            _check_surrogates(value)
+    elif isinstance(value, int) and value.bit_length() > MAX_BITS:
+        raise _Refused(_TOO_LONG)
+    elif isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
+        _refuse_constant(str(value))
+    elif not isinstance(value, bool | int | float | None):
+        raise _Refused(f"has a value of type {type(value).__name__}. Put it into quotes.")
+    return []
+
+
+def _check_surrogates(text: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        pass
+    else:
+        return
+    raise _Refused("has half of a surrogate pair (\\ud800 to \\udfff), which UTF-8 cannot express.")
+
+
+def _refuse_constant(text: str) -> NoReturn:
+    raise _Refused(f"has {text}, which is not a number in JSON.")
