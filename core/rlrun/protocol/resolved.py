@@ -82,7 +82,7 @@ class ArtifactRef(NamedTuple):
 class ResolvedRun(Schema):
     """Configuration of one attempt at a run, with all defaults."""
 
-    wire_limits = Limits(values=100_000)
+    wire_limits = Limits(values=400_000)
 
     run: AttemptIdentity
     spec: RLRunSpec

@@ -204,10 +204,10 @@ async def test_of_a_large_manifest_the_operator_keeps_what_objects_show(s3: Stub
         kind=ArtifactKind.checkpoint,
         files=files,
         created_at=datetime(2026, 1, 1, tzinfo=UTC),
-        run_name="r" * 100_000,
+        run_name="r" * 1000,
         step=1,
         policy_version=7,
-        details={"reward": 0.5, "more": [[]] * 100_000},
+        details={"reward": 0.5, "more": [[]] * 40_000},
     )
     s3.objects[MANIFEST_KEY] = manifest.model_dump_json(by_alias=True).encode()
     s3.keys |= {MANIFEST_KEY.replace("manifest.json", file.name) for file in files}
