@@ -34,7 +34,7 @@ MESSAGES = "rlrun.protocol."
 """Modules whose schemas are all messages."""
 PARSERS = frozenset({"parse", "_parse", "call", "read_model", "_body", "verify"})
 """Functions whose argument is the schema of a text."""
-MAX_BODY = 1024**2
+MAX_BODY = 512 * 1024
 """Size of the largest text that is made. Cost grows with size."""
 Json = dict[str, Any]
 

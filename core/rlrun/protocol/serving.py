@@ -33,7 +33,7 @@ class ServedAdapter(Schema):
     """Folder of the adapter in S3, s3://bucket/path."""
     step: int = Field(ge=0)
     """Number of optimizer steps that the adapter includes."""
-    digest: str | None = None
+    digest: Text | None = None
     """SHA-256 of the manifest of its files: nothing else is loaded. None, of an adapter that an earlier version made
     Ready, disables the comparison."""
 

@@ -88,7 +88,7 @@ class SessionSpec(Schema):
     """URI of a checkpoint of this run. None starts from `warm_start_from`, or from the base model."""
     warm_start_from: Text | None = None
     """URI of another run's checkpoint. Adapter, optimizer, schedule and RNG continue, and the step starts at 0."""
-    warm_start_digest: str | None = None
+    warm_start_digest: Text | None = None
     """SHA-256 of that checkpoint's manifest. The session is refused if the manifest has another one."""
 
 
