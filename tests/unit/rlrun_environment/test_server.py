@@ -216,7 +216,7 @@ async def test_loading_has_a_deadline(serve):
     ("variables", "words"),
     [
         ({}, "RLRUN_ENVIRONMENT is not set"),
-        ({"RLRUN_ENVIRONMENT": '{"id": "a/b/c"}'}, "RLRUN_ENVIRONMENT is not a valid EnvironmentConfig of this version: id: "),
+        ({"RLRUN_ENVIRONMENT": '{"id": "a/b/c"}'}, "not a valid EnvironmentConfig of this version: id: "),
         ({"RLRUN_ENVIRONMENT": '{"id": "a/b", "workers": 0}'}, "workers"),
         ({"RLRUN_ENVIRONMENT": '{"id": "a/b"}', "RLRUN_ENVIRONMENT_PORT": "x"}, "RLRUN_ENVIRONMENT_PORT: "),
     ],
