@@ -29,7 +29,7 @@ from pydantic import (
 )
 
 from rlrun.api.base.names import Text, Url, package_id, package_name
-from rlrun.api.base.received import InputInvalid, Limits, parse, to_input_invalid
+from rlrun.api.base.received import InputInvalid, InputLimits, parse, to_input_invalid
 from rlrun.api.base.schema import Schema
 from rlrun.constants import Reason
 from rlrun.protocol.problem import Problem
@@ -60,7 +60,7 @@ ROLLOUT_SHARE = 0.9
 
 Message = Annotated[dict[str, Any], Field(max_length=MAX_ENTRIES)]
 """Chat message, or tool, of the OpenAI API."""
-_RESPONSE = Limits(size=MAX_RESPONSE_BYTES, values=MAX_VALUES)
+_RESPONSE = InputLimits(size=MAX_RESPONSE_BYTES, values=MAX_VALUES)
 
 
 def linked_secret(environment_id: str) -> str:
@@ -80,7 +80,7 @@ class EnvironmentConfig(Schema):
     """Configuration of one environment. Unknown fields are ignored: operator and image may differ in version."""
 
     model_config = ConfigDict(extra="ignore")
-    wire_limits = Limits(values=MAX_ARGUMENT_BYTES)
+    wire_limits = InputLimits(values=MAX_ARGUMENT_BYTES)
 
     id: str = Field(max_length=1024, pattern=r"^([A-Za-z0-9._-]+/)?[A-Za-z0-9._-]+(@[A-Za-z0-9._+!-]+)?$")
     """`owner/name[@version]`. Without an owner the module must be part of the image."""
@@ -173,7 +173,7 @@ class GroupRequest(Schema):
     An environment with several agents runs that number of episodes, each of which has one rollout per trained agent.
     """
 
-    wire_limits = Limits(size=MAX_REQUEST_BYTES)
+    wire_limits = InputLimits(size=MAX_REQUEST_BYTES)
 
     group_id: Text
     example_index: int = Field(ge=0)

@@ -12,7 +12,7 @@ from typing import Annotated
 from pydantic import AwareDatetime, Field, FiniteFloat
 
 from rlrun.api.base.names import Text
-from rlrun.api.base.received import Limits
+from rlrun.api.base.received import InputLimits
 from rlrun.api.base.schema import Schema
 from rlrun.api.run_status import EnvironmentPackage
 from rlrun.protocol.problem import Problem
@@ -52,7 +52,7 @@ class RunStatus(Schema):
     The orchestrator also writes it as its termination message, so that the final status survives the process.
     """
 
-    wire_limits = Limits(size=128 * 1024, values=2000)
+    wire_limits = InputLimits(size=128 * 1024, values=2000)
 
     version: Text | None = None
     """Digest of the content without estimates, group counts and policy version. The termination message has none."""

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
 
-from rlrun.api.base.received import Limits
+from rlrun.api.base.received import InputLimits
 from rlrun.api.base.schema import Schema
 
 MAX_MESSAGE = 16_384
@@ -23,7 +23,7 @@ def _cut(message: Any) -> Any:
 class Problem(Schema):
     """Cause of a failure, and what the user can do about it."""
 
-    wire_limits = Limits(size=64 * 1024, values=16)
+    wire_limits = InputLimits(size=64 * 1024, values=16)
 
     reason: str = Field(min_length=1, max_length=256)
     """Stable reason for programs, one CamelCase word: `EnvironmentLoadFailed`, `S3AccessDenied`."""

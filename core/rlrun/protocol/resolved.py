@@ -12,7 +12,7 @@ from typing import NamedTuple
 from pydantic import Field
 
 from rlrun.api.base.names import Text, Url
-from rlrun.api.base.received import Limits, parse
+from rlrun.api.base.received import InputLimits, parse
 from rlrun.api.base.rules import ADMITTED
 from rlrun.api.base.schema import Schema
 from rlrun.api.model import RLModelSpec
@@ -82,7 +82,7 @@ class ArtifactRef(NamedTuple):
 class ResolvedRun(Schema):
     """Configuration of one attempt at a run, with all defaults."""
 
-    wire_limits = Limits(values=400_000)
+    wire_limits = InputLimits(values=400_000)
 
     run: AttemptIdentity
     spec: RLRunSpec

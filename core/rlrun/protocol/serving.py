@@ -13,7 +13,7 @@ from enum import StrEnum
 from pydantic import Field
 
 from rlrun.api.base.names import Text
-from rlrun.api.base.received import Limits
+from rlrun.api.base.received import InputLimits
 from rlrun.api.base.schema import Schema
 from rlrun.protocol.problem import Problem
 from rlrun.protocol.storage_access import MAX_FOLDERS, MAX_GRANT
@@ -41,7 +41,7 @@ class ServedAdapter(Schema):
 class DesiredAdapters(Schema):
     """Complete list of adapters that a pool serves in addition to its base model."""
 
-    wire_limits = Limits(values=5 * MAX_SERVED)
+    wire_limits = InputLimits(values=5 * MAX_SERVED)
 
     base: Text
     """Model name of the base model."""
@@ -73,7 +73,7 @@ class AdapterReport(Schema):
 class ServingReport(Schema):
     """State of all adapters of a replica, including those that it has not unloaded yet."""
 
-    wire_limits = Limits(values=12 * MAX_SERVED)
+    wire_limits = InputLimits(values=12 * MAX_SERVED)
 
     order: DesiredAdapters
     """Latest desired adapters that the replica received."""

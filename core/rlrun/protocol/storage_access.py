@@ -12,7 +12,7 @@ from typing import Annotated
 from pydantic import Field
 
 from rlrun.api.base.names import Text
-from rlrun.api.base.received import Limits
+from rlrun.api.base.received import InputLimits
 from rlrun.api.base.schema import Schema
 
 SIGN_PATH = "/storage/v1/sign"
@@ -44,7 +44,7 @@ MAX_SIGN_BYTES = 256 * 1024
 
 Header = Annotated[str, Field(max_length=16_384)]
 """Value of a header. Session tokens of cloud accounts have some thousand characters."""
-_REQUEST = Limits(size=MAX_SIGN_BYTES, values=4 * MAX_BATCH * MAX_HEADERS)
+_REQUEST = InputLimits(size=MAX_SIGN_BYTES, values=4 * MAX_BATCH * MAX_HEADERS)
 
 
 class StorageRole(StrEnum):
@@ -61,7 +61,7 @@ class StorageRole(StrEnum):
 class StorageGrant(Schema):
     """Folders that one role of a run, or of a serving pool, may use, as s3:// URIs."""
 
-    wire_limits = Limits(size=MAX_GRANT)
+    wire_limits = InputLimits(size=MAX_GRANT)
 
     namespace: Text
     owner: Text

@@ -21,7 +21,7 @@ from typing import Any
 from pydantic import Field
 
 from rlrun.api.base.names import Text
-from rlrun.api.base.received import Limits
+from rlrun.api.base.received import InputLimits
 from rlrun.api.base.schema import Schema
 from rlrun.api.model import Lora
 from rlrun.api.run_sections.rollouts import Sampling
@@ -39,8 +39,8 @@ LARGEST_LOGPROB = 1e-3
 """Logarithm of a probability, with room for rounding."""
 
 
-STATE_LIMITS = Limits(size=256 * 1024**2, values=10_000_000)
-"""Limits of messages with the orchestrator's state, which has the examples of a dataset."""
+STATE_LIMITS = InputLimits(size=256 * 1024**2, values=10_000_000)
+"""InputLimits of messages with the orchestrator's state, which has the examples of a dataset."""
 
 
 def are_logprobs(values: Sequence[Any]) -> bool:
@@ -161,7 +161,7 @@ class Sample(Schema):
 class TrainBatch(Schema):
     """Batch of one optimizer step."""
 
-    wire_limits = Limits(size=2 * 1024**3, values=2**28)
+    wire_limits = InputLimits(size=2 * 1024**3, values=2**28)
 
     samples: list[Sample] = Field(max_length=MAX_SAMPLES)
     batch_id: Text = ""

@@ -14,7 +14,7 @@ from typing import Any
 from pydantic import Field
 
 from rlrun.api.base.names import Text
-from rlrun.api.base.received import Limits
+from rlrun.api.base.received import InputLimits
 from rlrun.api.base.schema import Schema
 
 MAX_MANIFEST_BYTES = 4 * 1024**2
@@ -42,7 +42,7 @@ class FileEntry(Schema):
 class Manifest(Schema):
     """Description of an artifact and its files."""
 
-    wire_limits = Limits(size=MAX_MANIFEST_BYTES, values=4 * MAX_FILES + 1000)
+    wire_limits = InputLimits(size=MAX_MANIFEST_BYTES, values=4 * MAX_FILES + 1000)
 
     kind: ArtifactKind
     files: list[FileEntry] = Field(max_length=MAX_FILES)

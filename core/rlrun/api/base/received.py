@@ -29,8 +29,8 @@ Location = tuple[str | int, ...]
 
 
 @dataclass(frozen=True)
-class Limits:
-    """Limits of one JSON text."""
+class InputLimits:
+    """InputLimits of one JSON text."""
 
     size: int = 1024**2
     """Maximum size in bytes."""
@@ -38,7 +38,7 @@ class Limits:
     """Maximum number of values. Each costs up to a kilobyte and some microseconds if it is not valid."""
 
 
-DEFAULT_LIMITS = Limits()
+DEFAULT_LIMITS = InputLimits()
 
 
 @dataclass(frozen=True)
@@ -70,9 +70,9 @@ class _Refused(Exception):
         self.unquoted = unquoted
 
 
-def limits_of(model: type[BaseModel]) -> Limits:
+def limits_of(model: type[BaseModel]) -> InputLimits:
     """Return the limits of a model's JSON: those of its attribute `wire_limits`, or the default."""
-    limits: Limits = getattr(model, "wire_limits", DEFAULT_LIMITS)
+    limits: InputLimits = getattr(model, "wire_limits", DEFAULT_LIMITS)
     return limits
 
 
@@ -109,7 +109,7 @@ def to_input_invalid(error: ValidationError, beginning: str) -> InputInvalid:
     return InputInvalid(f"{beginning}:", f"{cause}{more}", faults[0].message, faults)
 
 
-def read_json(data: bytes | str, source: str = BODY, limits: Limits = DEFAULT_LIMITS) -> Any:
+def read_json(data: bytes | str, source: str = BODY, limits: InputLimits = DEFAULT_LIMITS) -> Any:
     """Return the value of a JSON text.
 
     Raises InputInvalid, also for NaN, names that are there twice and more than MAX_DEPTH levels.
@@ -164,7 +164,7 @@ def _to_bytes(data: bytes | str) -> bytes:
     return data.encode("utf-8", "surrogatepass") if isinstance(data, str) else data
 
 
-def _check_limits(text: bytes, limits: Limits, source: str) -> None:
+def _check_limits(text: bytes, limits: InputLimits, source: str) -> None:
     """Count before parsing. Counting is many times faster: commas and brackets, first with those of strings."""
     if len(text) > limits.size:
         raise InputInvalid(source, f"is larger than {limits.size} bytes.")

@@ -9,7 +9,7 @@ from typing import ClassVar
 from pydantic import BaseModel, ConfigDict
 from pydantic.alias_generators import to_camel
 
-from rlrun.api.base.received import DEFAULT_LIMITS, Limits
+from rlrun.api.base.received import DEFAULT_LIMITS, InputLimits
 
 
 class Schema(BaseModel):
@@ -22,8 +22,8 @@ class Schema(BaseModel):
         validate_default=True,
         use_attribute_docstrings=True,
     )
-    wire_limits: ClassVar[Limits] = DEFAULT_LIMITS
-    """Limits of the JSON text from which the model is parsed."""
+    wire_limits: ClassVar[InputLimits] = DEFAULT_LIMITS
+    """InputLimits of the JSON text from which the model is parsed."""
 
     def to_json_dict(self) -> dict[str, object]:
         """Return the model as plain JSON types with camelCase names, without fields that are None."""

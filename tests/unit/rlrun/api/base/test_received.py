@@ -1,4 +1,4 @@
-"""Limits of what is parsed, and what an error keeps of it."""
+"""InputLimits of what is parsed, and what an error keeps of it."""
 
 import gc
 import json
@@ -12,7 +12,7 @@ from rlrun.api.base.received import (
     MAX_FAULTS,
     MAX_LISTED,
     InputInvalid,
-    Limits,
+    InputLimits,
     check_value,
     parse,
     read_json,
@@ -28,7 +28,7 @@ class Item(Schema):
 
 
 class Order(Schema):
-    wire_limits = Limits(size=100_000, values=1000)
+    wire_limits = InputLimits(size=100_000, values=1000)
 
     items: list[Item] = Field(default_factory=list, max_length=300)
     labels: dict[str, str] = Field(default_factory=dict, max_length=100)
@@ -74,7 +74,7 @@ def test_ordinary_text_is_read() -> None:
 
 def test_commas_and_brackets_in_texts_are_not_values() -> None:
     text = r"a, \"b\" [c] {d}, \\" * 2000
-    assert read_json(f'{{"text": "{text}"}}', limits=Limits(values=10))
+    assert read_json(f'{{"text": "{text}"}}', limits=InputLimits(values=10))
     assert parse(Order, f'{{"labels": {{"a": "{text}"}}}}').labels["a"].startswith("a,")
 
 
