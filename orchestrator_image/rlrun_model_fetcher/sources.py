@@ -16,13 +16,11 @@ from rlrun.api.model import HUB_SOURCE
 from rlrun.constants import ExitCode, Reason
 from rlrun.protocol.problem import Problem
 from rlrun.service.errors import FatalError
+from rlrun.storage.errors import NotFound, Repeat, StoreError
 from rlrun.storage.layout import S3Uri
-from rlrun.storage.store import AccessDenied, BucketMissing, Corrupt, NotFound, StoreError
 
 HF_FILES = ("*.safetensors", "*.json", "*.jinja", "*.txt", "*.model", "*.tiktoken")
 """Weights, configuration and tokenizers. Pickled weights (*.bin, *.pt) can run code when loaded: never fetched."""
-
-PERMANENT = (NotFound, AccessDenied, BucketMissing, Corrupt)
 
 
 @dataclass(frozen=True)
@@ -65,11 +63,14 @@ def parse_source(text: str) -> Source:
 
 
 def store_failure(error: StoreError, source: str) -> FatalError:
-    """Return what a failed S3 download means for the model."""
+    """Return what a failed S3 download means for the model.
+
+    A refused access is tried again by the kubelet, and the operator decides when it is final.
+    """
     if isinstance(error, NotFound):
         message = f"there is no complete model at {source}: {error.problem.message}"
         return FatalError(Problem(reason=Reason.MODEL_NOT_FOUND, message=message), ExitCode.CONFIGURATION)
-    return FatalError(error.problem, ExitCode.CONFIGURATION if isinstance(error, PERMANENT) else ExitCode.RESTART)
+    return FatalError(error.problem, ExitCode.CONFIGURATION if error.repeat is Repeat.never else ExitCode.RESTART)
 
 
 def hub_failure(error: Exception, source: str) -> FatalError:
@@ -78,7 +79,10 @@ def hub_failure(error: Exception, source: str) -> FatalError:
     detail = str(error).strip().splitlines()[0][:300] if str(error).strip() else type(error).__name__
     if "GatedRepoError" in names:
         message = f"{source} is gated: accept its licence and give the pods a token in HF_TOKEN ({detail})"
-        return FatalError(Problem(reason=Reason.MODEL_ACCESS_DENIED, message=message), ExitCode.CONFIGURATION)
+        return FatalError(Problem(reason=Reason.MODEL_ACCESS_DENIED, message=message), ExitCode.RESTART)
+    if (status := _refusal(error)) is not None:
+        message = f"the hub refuses access to {source} ({status}): check HF_TOKEN, or whether it has expired ({detail})"
+        return FatalError(Problem(reason=Reason.MODEL_ACCESS_DENIED, message=message), ExitCode.RESTART)
     if names & {"RepositoryNotFoundError", "RevisionNotFoundError"}:
         message = f"{source} does not exist or needs a token in HF_TOKEN: {detail}"
         return FatalError(Problem(reason=Reason.MODEL_NOT_FOUND, message=message), ExitCode.CONFIGURATION)
@@ -86,6 +90,17 @@ def hub_failure(error: Exception, source: str) -> FatalError:
         return disk_full(source)
     message = f"the hub did not deliver {source}: {type(error).__name__}: {detail}"
     return FatalError(Problem(reason=Reason.MODEL_HUB_UNREACHABLE, message=message), ExitCode.RESTART)
+
+
+def _refusal(error: Exception) -> int | None:
+    """Return the status with which the hub refused access, None for another error.
+
+    Without a token it answers 401 for a repository that does not exist as well.
+    """
+    response = getattr(error, "response", None)
+    status = getattr(response, "status_code", None)
+    sent = {str(name).lower() for name in getattr(getattr(response, "request", None), "headers", None) or ()}
+    return status if status == 403 or (status == 401 and "authorization" in sent) else None
 
 
 def disk_full(source: str) -> FatalError:

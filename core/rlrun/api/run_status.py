@@ -68,11 +68,12 @@ class ArtifactEntry(Status):
 
 
 class StartupFailureKind(StrEnum):
-    """Cause that keeps a pod from starting. Each has its own deadline in failurePolicy."""
+    """Cause that keeps a pod from starting. Each has its own deadline, most of them in failurePolicy."""
 
     image_pull = "ImagePull"
     config_error = "ConfigError"
     unschedulable = "Unschedulable"
+    access = "Access"
 
 
 class PodRecord(Status):
@@ -85,7 +86,7 @@ class PodRecord(Status):
     ended: bool = False
     """True if the end of the pod is counted."""
     obstacle: StartupFailureKind | None = None
-    """Cause that keeps the pod from starting: ImagePull, ConfigError or Unschedulable."""
+    """Cause that keeps the pod from starting: ImagePull, ConfigError, Unschedulable or Access."""
     obstacle_since: datetime | None = None
     """Time since which the pod cannot start."""
 

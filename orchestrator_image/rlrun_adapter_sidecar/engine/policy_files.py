@@ -12,6 +12,7 @@ from rlrun.constants import Reason
 from rlrun.protocol.inference import LoadRequest
 from rlrun.protocol.policy import PolicyRef
 from rlrun.service.errors import ProblemError
+from rlrun.storage.errors import Repeat
 from rlrun.storage.layout import MANIFEST, WEIGHTS, S3Uri
 from rlrun.storage.manifest import Manifest
 from rlrun.storage.reader import ArtifactReader
@@ -61,7 +62,7 @@ class PolicyFiles:
         except TimeoutError as error:
             raise _download_failure(504, f"{policy.uri} took longer than {self._deadline:g} s") from error
         except StoreError as error:
-            status = 503 if isinstance(error, Unreachable) else 424
+            status = 424 if error.repeat is Repeat.never else 503
             raise _download_failure(status, f"{error.problem.reason}: {error.problem.message}") from error
         except PolicyUnavailable as error:
             raise _download_failure(503, str(error)) from error

@@ -4,10 +4,11 @@ from rlrun.constants import Reason
 from rlrun.protocol.policy import PolicyRef
 from rlrun.protocol.serving import ServedAdapter
 from rlrun.service.errors import ProblemError
+from rlrun.storage.errors import Repeat
 from rlrun.storage.layout import ADAPTER_WEIGHTS, S3Uri
 from rlrun.storage.manifest import ArtifactKind, Manifest
 from rlrun.storage.reader import ArtifactReader
-from rlrun.storage.store import ArtifactChanged, StoreError, Unreachable
+from rlrun.storage.store import ArtifactChanged, StoreError
 
 
 def policy_of(artifacts: ArtifactReader, adapter: ServedAdapter, max_rank: int) -> tuple[PolicyRef, Manifest]:
@@ -20,7 +21,7 @@ def policy_of(artifacts: ArtifactReader, adapter: ServedAdapter, max_rank: int) 
         raise ProblemError.of(422, Reason.ADAPTER_DOWNLOAD_FAILED, str(error)) from error
     except StoreError as error:
         message = f"{error.problem.reason}: {error.problem.message}"
-        status = 503 if isinstance(error, Unreachable) else 424
+        status = 424 if error.repeat is Repeat.never else 503
         raise ProblemError.of(status, Reason.ADAPTER_DOWNLOAD_FAILED, message) from error
     if manifest is None:
         message = f"{adapter.uri} has no complete adapter, because it was deleted: deploy another one"

@@ -10,8 +10,9 @@ from typing import TypeVar
 
 from rlrun.constants import ExitCode
 from rlrun.service.errors import FatalError
+from rlrun.storage.errors import Repeat
 from rlrun.storage.layout import RunLayout, S3Uri
-from rlrun.storage.store import AccessDenied, BucketMissing, Store, StoreError
+from rlrun.storage.store import Store, StoreError
 
 from rlrun_orchestrator.status.status_conditions import StatusConditions
 from rlrun_orchestrator.storage.saved_state import SavedState
@@ -73,7 +74,7 @@ class StartupStateLoader:
             except StoreError as error:
                 now = time.monotonic()
                 self._conditions.set_waiting("s3", error.problem)
-                if not isinstance(error, AccessDenied | BucketMissing):
+                if error.repeat is not Repeat.grace:
                     denied_since = None
                 elif denied_since is None:
                     denied_since = now

@@ -84,8 +84,8 @@ def test_s3_twice_downloads_once_and_a_new_model_again(tmp_path):
     ("store", "reason", "exit_code"),
     [
         (store_with({}), "ModelNotFound", ExitCode.CONFIGURATION),
-        (store_with(FILES, AccessDenied("no")), "S3AccessDenied", ExitCode.CONFIGURATION),
-        (store_with(FILES, BucketMissing("no")), "S3BucketMissing", ExitCode.CONFIGURATION),
+        (store_with(FILES, AccessDenied("no")), "S3AccessDenied", ExitCode.RESTART),
+        (store_with(FILES, BucketMissing("no")), "S3BucketMissing", ExitCode.RESTART),
         (store_with(FILES, Unreachable("silent")), "S3Unreachable", ExitCode.RESTART),
     ],
 )
@@ -149,11 +149,23 @@ class GatedRepoError(RepositoryNotFoundError):
     pass
 
 
+def answered(status, headers):
+    """What huggingface_hub raises for this answer to a request with these headers."""
+    error = RepositoryNotFoundError(f"{status} Client Error")
+    request = types.SimpleNamespace(headers=headers)
+    error.response = types.SimpleNamespace(status_code=status, request=request)
+    return error
+
+
 @pytest.mark.parametrize(
     ("error", "reason", "exit_code"),
     [
         (RepositoryNotFoundError("401"), "ModelNotFound", ExitCode.CONFIGURATION),
-        (GatedRepoError("403"), "ModelAccessDenied", ExitCode.CONFIGURATION),
+        (GatedRepoError("403"), "ModelAccessDenied", ExitCode.RESTART),
+        (answered(401, {"Authorization": "Bearer old"}), "ModelAccessDenied", ExitCode.RESTART),
+        (answered(403, {}), "ModelAccessDenied", ExitCode.RESTART),
+        (answered(401, {}), "ModelNotFound", ExitCode.CONFIGURATION),
+        (answered(404, {"Authorization": "Bearer good"}), "ModelNotFound", ExitCode.CONFIGURATION),
         (ConnectionError("no route"), "ModelHubUnreachable", ExitCode.RESTART),
         (OSError(28, "No space left on device"), "DiskFull", ExitCode.RESTART),
     ],

@@ -6,15 +6,13 @@ reports 422, 424 and 507, because the same request would fail again.
 
 from rlrun.constants import FAILED_DEPENDENCY, LATER, UNPROCESSABLE
 from rlrun.service.errors import ProblemError
-from rlrun.storage.store import Corrupt, NotFound, StoreError, Unreachable
+from rlrun.storage.errors import Corrupt, NotFound, Repeat, StoreError
 
 
 def refused_opening(error: StoreError) -> ProblemError:
-    """Return the refusal of a session whose opening failed in S3: only an unreachable server is worth another try."""
-    status = FAILED_DEPENDENCY
-    if isinstance(error, Unreachable):
-        status = LATER
-    elif isinstance(error, NotFound | Corrupt):
+    """Return the refusal of a session whose opening failed in S3. A refused access is worth other tries."""
+    status = FAILED_DEPENDENCY if error.repeat is Repeat.never else LATER
+    if isinstance(error, NotFound | Corrupt):
         status = UNPROCESSABLE
     return ProblemError(status, error.problem)
 

@@ -29,7 +29,7 @@ from rlrun.kube.pods import (
 )
 from rlrun.protocol.problem import Problem
 
-from rlrun_operator.planning.diagnosis.pod_diagnostics import explain_termination
+from rlrun_operator.planning.diagnosis.pod_diagnostics import explain_termination, refused_fetch
 
 MAX_RECORDS = 256
 KILLED = 137
@@ -101,7 +101,7 @@ def _inspect(pod: Obj, record: PodRecord) -> tuple[PodRecord, list[Crash]]:
     if not ends and is_out_of_disk(pod):
         # The kubelet may evict a pod before it reports the ends of its containers.
         ends = [Termination(container="", exit_code=KILLED, reason=EVICTED, message="", finished_at=None)]
-    if not ends or ends[-1].reason in UNKNOWN_ENDS:
+    if not ends or ends[-1].reason in UNKNOWN_ENDS or ends[-1] == refused_fetch(pod):
         return updated, []
     crashed = fresh + (failed and not record.ended)
     return updated, [_crash(pod, ends[-1])] * crashed

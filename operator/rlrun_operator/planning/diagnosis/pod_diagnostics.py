@@ -27,6 +27,7 @@ from rlrun.kube.pods import (
     node_of,
     relevant_pods,
     role_of,
+    termination_of,
     terminations,
 )
 from rlrun.protocol.orchestrator import RunStatus
@@ -47,6 +48,25 @@ START_FAILURES = frozenset({"StartError", "ContainerCannotRun"})
 """Reasons of containers whose command the runtime could not start."""
 REPLACED_SECONDS = 60.0
 """Time after the end of an evicted pod within which its replacement is created."""
+
+FETCHER = "fetch-model"
+ACCESS_REASONS = frozenset(
+    {
+        Reason.S3_ACCESS_DENIED,
+        Reason.S3_BUCKET_MISSING,
+        Reason.S3_ERROR,
+        Reason.STORAGE_ACCESS_DENIED,
+        Reason.MODEL_ACCESS_DENIED,
+    }
+)
+"""Reasons of a fetch that pass when a rotated key, a renewed token or a corrected clock has arrived."""
+FETCH_WAITS = ACCESS_REASONS | {
+    Reason.S3_UNREACHABLE,
+    Reason.S3_FULL,
+    Reason.STORAGE_SERVER_UNAVAILABLE,
+    Reason.MODEL_HUB_UNREACHABLE,
+}
+"""Reasons of a fetch that the kubelet repeats and that are not a crash."""
 
 MEMORY_ADVICE = {
     "trainer": "raise trainer.resources.limits.memory in the RLModel, or lower its trainer.microBatchTokens",
@@ -165,6 +185,19 @@ def explain_termination(pod: Obj, end: Termination) -> Problem:
     )
 
 
+def refused_fetch(pod: Obj) -> Termination | None:
+    """Return the newest end of the container that fetches the weights if another try may succeed, else None.
+
+    Its exit code does not count: fetchers of other versions end with that of a final error.
+    """
+    now = termination_of(pod, FETCHER)
+    if now is not None and now.exit_code == 0:
+        return None
+    end = next((end for end in terminations(pod) if end.container == FETCHER), None)
+    told = parse_problem(end.message) if end is not None else None
+    return end if told is not None and told.reason in FETCH_WAITS else None
+
+
 def diagnose_pod(pod: Obj, event: PodEvent | None = None) -> PodProblem | None:
     """Return the reason why the pod is not ready, or None if it is ready or only needs time.
 
@@ -177,6 +210,11 @@ def diagnose_pod(pod: Obj, event: PodEvent | None = None) -> PodProblem | None:
     if is_out_of_disk(pod):
         return _pod_problem(pod, explain_eviction(pod))
     ended = terminations(pod)
+    refused = refused_fetch(pod)
+    if refused is not None:
+        problem = explain_termination(pod, refused)
+        kind = StartupFailureKind.access if problem.reason in ACCESS_REASONS else None
+        return _pod_problem(pod, problem, startup_failure=kind)
     final = next((e for e in ended if _is_final(e)), None)
     if final:
         return _pod_problem(pod, explain_termination(pod, final), final=True)

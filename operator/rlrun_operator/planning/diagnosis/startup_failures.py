@@ -15,6 +15,9 @@ from rlrun.protocol.problem import Problem
 from rlrun_operator.planning.diagnosis.pod_diagnostics import NO_EVENTS, diagnose_pod
 from rlrun_operator.planning.plan.pod_event import PodEvent
 
+ACCESS_SECONDS = 900
+"""Time for which the access to the weights may be refused. The kubelet's pauses between tries grow to 5 minutes, and a
+rotated key arrives within a few."""
 FIELDS = {
     StartupFailureKind.image_pull: "imagePullDeadlineSeconds",
     StartupFailureKind.config_error: "configErrorDeadlineSeconds",
@@ -48,6 +51,7 @@ def expired_startup_failure(
         StartupFailureKind.image_pull: policy.image_pull_deadline_seconds,
         StartupFailureKind.config_error: policy.config_error_deadline_seconds,
         StartupFailureKind.unschedulable: policy.unschedulable_deadline_seconds,
+        StartupFailureKind.access: ACCESS_SECONDS,
     }
     records = {record.uid: record for component in components for record in component.pods}
     for pod in pods:
@@ -57,11 +61,10 @@ def expired_startup_failure(
             continue
         limit = limits[problem.startup_failure]
         if limit is not None and (now - record.obstacle_since).total_seconds() >= limit:
-            return Problem(
-                reason=problem.problem.reason,
-                message=f"Not resolved within {limit} s (`spec.failurePolicy.{FIELDS[problem.startup_failure]}`): "
-                f"{problem.problem.message}",
-            )
+            field = FIELDS.get(problem.startup_failure)
+            which = f" (`spec.failurePolicy.{field}`)" if field else ""
+            message = f"Not resolved within {limit} s{which}: {problem.problem.message}"
+            return Problem(reason=problem.problem.reason, message=message)
     return None
 
 

@@ -65,7 +65,7 @@ async def test_s3_is_used_again_after_an_outage(sidecar):
 async def test_an_s3_refusal_is_reported_without_trainer_fallback(sidecar):
     sidecar.store.fail = AccessDenied("key refused")
     status, problem = await sidecar.put(sidecar.trainer.publish(1, b"1"))
-    assert (status, problem["reason"]) == (424, "AdapterDownloadFailed")
+    assert (status, problem["reason"]) == (503, "AdapterDownloadFailed")
     assert "key refused" in problem["message"]
     assert sidecar.trainer.asked == []
 

@@ -79,7 +79,7 @@ async def test_a_put_within_the_grace_keeps_the_files(sidecar):
 
 @pytest.mark.parametrize(
     ("failure", "status", "words"),
-    [(AccessDenied("key refused"), 424, "S3AccessDenied: key refused"), (Unreachable("silent"), 503, "S3Unreachable")],
+    [(AccessDenied("key refused"), 503, "S3AccessDenied: key refused"), (Unreachable("silent"), 503, "S3Unreachable")],
 )
 async def test_a_failed_download_says_why_and_whether_to_try_again(sidecar, failure, status, words):
     policy = sidecar.store.publish_policy(1, b"w")

@@ -101,7 +101,7 @@ def test_a_process_that_is_killed_before_the_mark_does_not_download_again(hub: H
 @pytest.mark.parametrize(
     ("commit", "env", "code", "reason"),
     [
-        (COMMIT, {}, 64, "ModelAccessDenied"),
+        (COMMIT, {}, 1, "ModelAccessDenied"),
         (COMMIT, {"HF_TOKEN": "hf_right"}, 0, None),
         ("0" * 40, {"HF_TOKEN": "hf_right"}, 64, "ModelNotFound"),
         (COMMIT, {"HF_TOKEN": "hf_right", "HF_ENDPOINT": "http://127.0.0.1:9"}, 1, "ModelHubUnreachable"),

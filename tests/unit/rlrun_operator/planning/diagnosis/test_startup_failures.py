@@ -1,5 +1,6 @@
 """Pods that cannot start: the run waits with a reason, and fails when the policy says so."""
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -116,3 +117,67 @@ async def test_a_volume_that_is_missing_is_told_and_limited_like_a_configuration
     assert 'configmap "x" not found' in world.status["message"]
     await world.reconcile(after=60)
     assert world.status["phase"] == ("Failed" if setting else "Pending")
+
+
+ACCESS = ("S3AccessDenied", "S3BucketMissing", "StorageAccessDenied", "ModelAccessDenied")
+AWAY = ("S3Unreachable", "S3Full", "StorageServerUnavailable", "ModelHubUnreachable")
+
+
+async def fetch_ends(world: World, reason: str, restarts: int, code: int = 1, *, again: bool = False) -> None:
+    """The container that fetches the weights has ended so, and waits for its restart or runs `again`."""
+    pod = world.cluster.held("Pod", "reverse-trainer-0")
+    end = terminated(code, "Error", json.dumps({"reason": reason, "message": f"the words of {reason}"}))
+    waiting = {"waiting": {"reason": "CrashLoopBackOff"}}
+    state = {"running": {}} if again else end if not restarts else waiting
+    fetcher = {"name": "fetch-model", "restartCount": restarts, "state": state, "lastState": end if restarts else {}}
+    pod["status"] = {
+        "phase": "Pending",
+        "conditions": [{"type": "Ready", "status": "False"}],
+        "containerStatuses": [{"name": "trainer", "restartCount": 0, "state": {"waiting": {}}}],
+        "initContainerStatuses": [fetcher],
+    }
+    await world.put(pod)
+
+
+@pytest.mark.parametrize("code", [1, 64], ids=["this version", "fetchers of 0.1.0"])
+@pytest.mark.parametrize("reason", ACCESS)
+async def test_weights_that_are_refused_are_final_after_a_grace_only(world: World, reason: str, code: int) -> None:
+    await world.start()
+    await fetch_ends(world, reason, 0, code)
+    assert world.condition("TrainerReady")["reason"] == reason, "a condition at once"
+    for restarts in range(1, 9):
+        await fetch_ends(world, reason, restarts, code, again=restarts % 2 == 0)
+        assert await world.shown(after=100) == ("Pending", reason)
+    assert await world.phase(after=99) == "Pending"
+    assert await world.phase(after=1) == "Failed"
+    assert world.condition("Failed")["reason"] == reason
+    assert f"the words of {reason}" in world.condition("Failed")["message"]
+
+
+@pytest.mark.parametrize("reason", AWAY)
+async def test_weights_whose_store_is_away_are_no_crash_and_waited_for(world: World, reason: str) -> None:
+    await world.start()
+    for restarts in range(20):
+        await fetch_ends(world, reason, restarts)
+        assert await world.shown(after=100) == ("Pending", reason)
+    assert not any(component.get("crashes") for component in world.status["components"])
+
+
+async def test_weights_that_arrive_within_the_grace_are_never_final(world: World) -> None:
+    await world.start()
+    await fetch_ends(world, "S3AccessDenied", 0)
+    await world.reconcile(after=800)
+    pod = world.cluster.held("Pod", "reverse-trainer-0")
+    refused = terminated(1, "Error", json.dumps({"reason": "S3AccessDenied", "message": "m"}))
+    done = {"terminated": {"exitCode": 0, "reason": "Completed"}}
+    fetcher = {"name": "fetch-model", "restartCount": 1, "state": done, "lastState": refused}
+    pod["status"]["initContainerStatuses"] = [fetcher]
+    pod["status"]["containerStatuses"] = [{"name": "trainer", "restartCount": 0, "state": {"running": {}}}]
+    await world.put(pod)
+    assert await world.phase(after=2000) == "Pending"
+
+
+async def test_weights_that_are_missing_or_corrupt_are_final_at_once(world: World) -> None:
+    await world.start()
+    await fetch_ends(world, "ModelNotFound", 0, 64)
+    assert await world.phase(after=1) == "Failed"
