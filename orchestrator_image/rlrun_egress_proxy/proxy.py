@@ -8,10 +8,9 @@ platform the name is checked in the same way if it can be resolved here, but tha
 import asyncio
 import contextlib
 import logging
-import socket
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from http import HTTPStatus
@@ -37,6 +36,7 @@ from rlrun_egress_proxy.connect_request import (
     parse_request,
 )
 from rlrun_egress_proxy.metrics import BYTES, MAX_TUNNELS, OPEN_TUNNELS, REFUSALS, TUNNELS
+from rlrun_egress_proxy.name_lookups import NameLookups, Resolve, ThreadResolver
 from rlrun_egress_proxy.settings import EgressConfig
 from rlrun_egress_proxy.tunnel_limits import TunnelLimits
 from rlrun_egress_proxy.upstream_proxy import connect_through
@@ -46,14 +46,7 @@ log = logging.getLogger(__name__)
 CHUNK = 64 * 1024
 ESTABLISHED = b"HTTP/1.1 200 Connection established" + END_OF_HEAD
 
-Resolve = Callable[[str, int], Awaitable[list[str]]]
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
-
-
-async def resolve(host: str, port: int) -> list[str]:
-    """Return the addresses of a host. Raises OSError."""
-    infos = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    return list(dict.fromkeys(str(entry[4][0]) for entry in infos))
 
 
 @dataclass
@@ -71,7 +64,8 @@ class _Activity:
 class EgressProxy:
     """Handler of the connections of clients."""
 
-    def __init__(self, config: EgressConfig, resolve: Resolve = resolve) -> None:
+    def __init__(self, config: EgressConfig, resolve: Resolve | None = None) -> None:
+        """`resolve`: None asks the C library."""
         self._config = config
         self._settings = config.settings
         self._limits = TunnelLimits(config.settings.tunnels_per_run, config.settings.connections)
@@ -79,7 +73,7 @@ class EgressProxy:
         """Number of open client connections, including those whose request has not arrived."""
         self._strangers: dict[asyncio.StreamWriter, str] = {}
         """Connections whose client has shown no grant, oldest first, with its address."""
-        self._resolve = resolve
+        self._lookups = NameLookups(resolve or ThreadResolver())
         OPEN_TUNNELS.set_function(lambda: self._limits.open)
         MAX_TUNNELS.set(config.settings.connections)
 
@@ -128,7 +122,7 @@ class EgressProxy:
         grant = self._verify_grant(request)
         with self._limits.tunnel(grant):
             self._strangers.pop(client[1], None)
-            upstream = await self._connect(request.destination)
+            upstream = await self._connect(grant, request.destination)
             try:
                 client[1].write(ESTABLISHED)
                 hello = await self._read_hello(client, request.destination)
@@ -168,13 +162,13 @@ class EgressProxy:
             )
         return grant
 
-    async def _connect(self, destination: Destination) -> Streams:
+    async def _connect(self, grant: EgressGrant, destination: Destination) -> Streams:
         """Connect to the first allowed address that answers, or through the proxy of the platform."""
         host, port = destination
         deadline = self._settings.connect_deadline
         upstream = self._config.proxies.proxy_of(f"https://{destination}")
         try:
-            addresses = await asyncio.wait_for(self._resolve(host, port), deadline)
+            addresses = await self._lookups.find(grant, host, port, deadline)
         except (OSError, UnicodeError, TimeoutError) as error:
             if upstream is None:
                 raise _unreachable(destination, "its name has no address") from error

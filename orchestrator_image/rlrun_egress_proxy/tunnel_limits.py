@@ -1,12 +1,12 @@
 """Number of connections of each run and namespace, so that one tenant cannot use up the proxy."""
 
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http import HTTPStatus
 
 from rlrun.constants import Reason
 from rlrun.protocol.egress import EgressGrant
+from rlrun.service.shares import Room, Shares
 
 from rlrun_egress_proxy.connect_request import EgressRefused
 
@@ -15,30 +15,32 @@ class TunnelLimits:
     """Limits of all runs. Not thread-safe: use it from one event loop only."""
 
     def __init__(self, per_run: int, connections: int) -> None:
-        """`connections`: limit of the whole proxy; a namespace gets half of it."""
-        self._limits = {"run": per_run, "namespace": max(1, connections // 2)}
-        self._open: Counter[tuple[str, str]] = Counter()
+        """`connections`: limit of the whole proxy. A namespace gets half of it, and leaves as many for others."""
+        self._runs = Shares(per_run, connections)
+        self._namespaces = Shares(max(1, connections // 2), connections)
 
     @property
     def open(self) -> int:
         """Number of open tunnels."""
-        return sum(count for (kind, _), count in self._open.items() if kind == "run")
+        return self._runs.uses
 
     @contextmanager
     def tunnel(self, grant: EgressGrant) -> Iterator[None]:
         """Count a tunnel inside this context. Raises EgressRefused if the run or its namespace has too many."""
-        keys = [("run", grant.uid), ("namespace", grant.namespace)]
-        for key in keys:
-            if self._open[key] >= self._limits[key[0]]:
-                raise EgressRefused(
-                    HTTPStatus.TOO_MANY_REQUESTS,
-                    Reason.TOO_MANY_REQUESTS,
-                    f"The {key[0]} has {self._open[key]} connections open, which is the limit. Close one, or reuse "
-                    "connections.",
-                )
-        self._open.update(keys)
-        try:
+        with _use(self._namespaces, "namespace", grant.namespace), _use(self._runs, "run", grant.uid):
             yield
-        finally:
-            self._open.subtract(keys)
-            self._open = +self._open
+
+
+@contextmanager
+def _use(shares: Shares, kind: str, tenant: str) -> Iterator[None]:
+    if shares.take(tenant) is not Room.free:
+        raise EgressRefused(
+            HTTPStatus.TOO_MANY_REQUESTS,
+            Reason.TOO_MANY_REQUESTS,
+            f"The {kind} has {shares.uses_of(tenant)} of {shares.uses} connections open, which is its share. Close "
+            "one, or reuse connections.",
+        )
+    try:
+        yield
+    finally:
+        shares.release(tenant)

@@ -2,7 +2,10 @@
 
 import asyncio
 import base64
+import socket
 import ssl
+import threading
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -14,6 +17,7 @@ from rlrun.protocol.egress import EgressGrant, sign
 from rlrun_egress_proxy import proxy as proxy_module
 from rlrun_egress_proxy.client_hello import server_name
 from rlrun_egress_proxy.metrics import BYTES, REGISTRY, TUNNELS
+from rlrun_egress_proxy.name_lookups import LOOKUPS_PER_NAMESPACE, LOOKUPS_PER_RUN
 from rlrun_egress_proxy.proxy import EgressProxy
 from rlrun_egress_proxy.settings import EgressConfig, EgressProxySettings
 
@@ -88,7 +92,7 @@ async def make(tmp_path: Path) -> AsyncIterator[Callable[..., Awaitable[World]]]
     servers: list[asyncio.Server] = []
 
     async def start(
-        *, resolve: Resolve = loopback, private: tuple[str, ...] = ("127.0.0.1",), **settings: object
+        *, resolve: Resolve | None = loopback, private: tuple[str, ...] = ("127.0.0.1",), **settings: object
     ) -> World:
         seen: list[bytes] = []
 
@@ -246,6 +250,16 @@ async def test_one_tenant_cannot_take_all_connections(make: Make) -> None:
         writer.close()
 
 
+async def test_few_namespaces_leave_connections_for_others(make: Make) -> None:
+    world = await make(tunnelsPerRun=8, connections=8)
+    tunnels = []
+    for namespace in ("a", "b", "c"):
+        grant = world.grant(namespace=namespace, uid=namespace)
+        tunnels += [(namespace, *await world.connect(grant=grant)) for _ in range(5)]
+    opened = Counter(namespace for namespace, line, _, _ in tunnels if "200" in line)
+    assert opened == {"a": 4, "b": 2, "c": 1}
+
+
 async def silent(world: World, address: str = "127.0.0.1") -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     """Open a connection that sends nothing."""
     return await asyncio.open_connection("127.0.0.1", world.proxy_port, local_addr=(address, 0))
@@ -315,6 +329,75 @@ async def test_a_host_that_does_not_answer_is_an_error_of_its_own(make: Make) ->
     line, reader, _ = await world.connect()
     assert line == "HTTP/1.1 502 Bad Gateway"
     assert b"its name has no address" in await reader.read()
+
+
+async def test_lookups_that_take_long_delay_no_other_tenant(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    answers, asked = threading.Event(), []
+
+    def slow_for_some(host: str, port: int, **_: object) -> list[object]:
+        asked.append(host)
+        if host.endswith(".slow.example.com"):
+            answers.wait()
+            raise socket.gaierror("no such name")
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", port))]
+
+    monkeypatch.setattr(socket, "getaddrinfo", slow_for_some)
+    world = await make(resolve=None, connectDeadline=60, tunnelsPerRun=512)
+    slow = [
+        asyncio.create_task(
+            world.connect(
+                f"name-{name}.slow.example.com",
+                443,
+                world.grant(hosts=["*.slow.example.com"], namespace=f"slow-{namespace}", uid=f"{namespace}-{run}"),
+            )
+        )
+        for namespace in range(2)
+        for run in range(3)
+        for name in range(20)
+    ]
+    try:
+        # Two lookups of two runs each have their share when the next run gets none.
+        await until(lambda: len(asked) >= 2 * LOOKUPS_PER_NAMESPACE)
+        async with asyncio.timeout(60):
+            assert await world.ask() == b"0.5\n"
+        assert len(asked) == 2 * LOOKUPS_PER_NAMESPACE + 1
+        assert not any(task.done() for task in slow)
+    finally:
+        answers.set()
+    async with asyncio.timeout(60):
+        assert {line for line, _, _ in await asyncio.gather(*slow)} == {"HTTP/1.1 502 Bad Gateway"}
+    assert len(asked) == len(slow) + 1, "each has had its turn"
+
+
+async def test_a_lookup_that_nobody_waits_for_counts_until_it_ends(make: Make) -> None:
+    ended, asked = asyncio.Event(), []
+
+    async def endless(host: str, port: int) -> list[str]:
+        asked.append(host)
+        await ended.wait()
+        return ["127.0.0.1"]
+
+    world = await make(resolve=endless, connectDeadline=0.05)
+    lines = []
+    for name in range(LOOKUPS_PER_RUN + 2):
+        line, _, _ = await world.connect(f"name-{name}.example.com", 443, world.grant(hosts=["*.example.com"]))
+        lines.append(line)
+    assert lines == ["HTTP/1.1 502 Bad Gateway"] * len(lines)
+    assert len(asked) == LOOKUPS_PER_RUN
+    ended.set()
+
+
+async def test_connections_of_a_run_to_one_host_wait_for_one_lookup(make: Make) -> None:
+    asked = []
+
+    async def counted(host: str, port: int) -> list[str]:
+        asked.append(host)
+        await asyncio.sleep(0.05)
+        return ["127.0.0.1"]
+
+    world = await make(resolve=counted)
+    assert await asyncio.gather(*(world.ask() for _ in range(10))) == [b"0.5\n"] * 10
+    assert len(asked) < 10
 
 
 async def test_a_head_without_an_end_is_refused(make: Make) -> None:

@@ -1,0 +1,82 @@
+"""Lookups of names, of which each run and each namespace has a share.
+
+The C library looks names up in threads, and a name server that is slow on purpose occupies one until the library gives
+up. A lookup counts until then, also if nobody waits for it any longer.
+"""
+
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+
+from rlrun.protocol.egress import EgressGrant
+from rlrun.service.shares import Room, Shares
+
+LOOKUPS = 64
+"""Lookups at a time, each in a thread."""
+LOOKUPS_PER_NAMESPACE = 8
+LOOKUPS_PER_RUN = 4
+
+Resolve = Callable[[str, int], Awaitable[list[str]]]
+
+
+class ThreadResolver:
+    """Looks names up by the C library, in threads that nothing else uses."""
+
+    def __init__(self) -> None:
+        self._threads = ThreadPoolExecutor(LOOKUPS, "lookup")
+
+    async def __call__(self, host: str, port: int) -> list[str]:
+        """Return the addresses of a host. Raises OSError."""
+
+        def look_up() -> list[str]:
+            infos = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+            return list(dict.fromkeys(str(entry[4][0]) for entry in infos))
+
+        return await asyncio.get_running_loop().run_in_executor(self._threads, look_up)
+
+
+class NameLookups:
+    """Lookups in progress."""
+
+    def __init__(self, resolve: Resolve) -> None:
+        self._resolve = resolve
+        self._of_runs = Shares(LOOKUPS_PER_RUN, LOOKUPS)
+        self._of_namespaces = Shares(LOOKUPS_PER_NAMESPACE, LOOKUPS)
+        self._open: dict[tuple[str, str, int], asyncio.Task[list[str]]] = {}
+
+    async def find(self, grant: EgressGrant, host: str, port: int, seconds: float) -> list[str]:
+        """Return the addresses of a host for a run, which waits if it has its share.
+
+        Connections of a run to the same host wait for one lookup. Raises OSError, and TimeoutError after `seconds`.
+        """
+        key = (grant.uid, host, port)
+        async with asyncio.timeout(seconds):
+            while (lookup := self._open.get(key) or self._begin(grant, key)) is None:
+                await asyncio.wait(self._open.values(), return_when=asyncio.FIRST_COMPLETED)
+                # The callbacks of a lookup that has ended release its share.
+                await asyncio.sleep(0)
+            return list(await asyncio.shield(lookup))
+
+    def _begin(self, grant: EgressGrant, key: tuple[str, str, int]) -> "asyncio.Task[list[str]] | None":
+        """Begin a lookup. Returns None if the run, its namespace or the proxy has as many as it may."""
+        if self._of_namespaces.take(grant.namespace) is not Room.free:
+            return None
+        if self._of_runs.take(grant.uid) is not Room.free:
+            self._of_namespaces.release(grant.namespace)
+            return None
+
+        def end(task: "asyncio.Task[list[str]]") -> None:
+            del self._open[key]
+            self._of_runs.release(grant.uid)
+            self._of_namespaces.release(grant.namespace)
+            # The error of one that nobody waits for is nobody's.
+            _ = task.cancelled() or task.exception()
+
+        lookup = asyncio.ensure_future(self._look_up(*key[1:]))
+        lookup.add_done_callback(end)
+        self._open[key] = lookup
+        return lookup
+
+    async def _look_up(self, host: str, port: int) -> list[str]:
+        return await self._resolve(host, port)
