@@ -133,9 +133,18 @@ class FakeS3:
         return {"ETag": _etag(data)}
 
     def complete_multipart_upload(
-        self, *, Bucket: str, Key: str, UploadId: str, MultipartUpload: Mapping[str, Any], **_: Any
+        self,
+        *,
+        Bucket: str,
+        Key: str,
+        UploadId: str,
+        MultipartUpload: Mapping[str, Any],
+        IfNoneMatch: str = "",
+        **_: Any,
     ) -> dict[str, Any]:
         """The object appears, whole."""
+        if IfNoneMatch == "*" and Key in self.data:
+            raise _client_error("PreconditionFailed", 412, "CompleteMultipartUpload")
         upload = self.uploads.pop(UploadId, None)
         if upload is None:
             raise NoSuchUpload("CompleteMultipartUpload")

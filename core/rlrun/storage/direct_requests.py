@@ -28,6 +28,9 @@ from rlrun.storage.remote_signer import RequestSigner
 NO_BODY = hashlib.sha256(b"").hexdigest()
 UNSIGNED = "UNSIGNED-PAYLOAD"
 """Digest of a body that the signature does not cover."""
+ONCE = {"if-none-match": "*"}
+"""Header of a request that stores an object only if there is none."""
+PRECONDITION_FAILED = 412
 MISSING = b"<Code>NoSuchKey</Code>"
 NO_RESPONSE = 0
 """Status of a response that is missing or incomplete."""
@@ -54,10 +57,16 @@ class DirectRequests:
         self._clock = clock
         self._paused_until = -math.inf
 
-    def describe(self, method: str, uri: S3Uri, digest: str = NO_BODY, query: str = "") -> RequestToSign | None:
-        """Return the request for an object, to have it signed. None if its URL is longer than any that is signed."""
+    def describe(
+        self, method: str, uri: S3Uri, digest: str = NO_BODY, query: str = "", *, once: bool = False
+    ) -> RequestToSign | None:
+        """Return the request for an object, to have it signed. None if its URL is longer than any that is signed.
+
+        `once`: S3 stores the object only if there is none.
+        """
         url = f"{self._urls.of(uri.bucket)}/{quote(uri.key, safe='/~')}{query}"
-        return None if len(url) > MAX_URL else RequestToSign(method=method, url=url, headers={PAYLOAD_HASH: digest})
+        headers = {PAYLOAD_HASH: digest} | (ONCE if once else {})
+        return None if len(url) > MAX_URL else RequestToSign(method=method, url=url, headers=headers)
 
     def describe_part(self, uri: S3Uri, upload_id: str, number: int, data: bytes | None = None) -> RequestToSign | None:
         """Return the request for a part of an object, to have it signed.
@@ -79,10 +88,15 @@ class DirectRequests:
             raise ClientError({"Error": {"Code": "NoSuchKey"}}, "GetObject")
         return body if status == 200 else None
 
-    def put(self, uri: S3Uri, data: bytes, digest: str | None = None) -> bool:
-        """Return whether S3 has stored the object. `digest`: SHA-256 of the data in hexadecimal, if it is known."""
+    def put(self, uri: S3Uri, data: bytes, digest: str | None = None, *, once: bool = False) -> bool:
+        """Return whether S3 has stored the object. `digest`: SHA-256 of the data in hexadecimal, if it is known.
+
+        Raises ClientError if there is one, and it was to be stored `once`.
+        """
         digest = digest or hashlib.sha256(data).hexdigest()
-        status, body, _ = self._send(self.describe("PUT", uri, digest), data)
+        status, body, _ = self._send(self.describe("PUT", uri, digest, once=once), data)
+        if status == PRECONDITION_FAILED:
+            raise ClientError({"Error": {"Code": "PreconditionFailed"}}, "PutObject")
         # A page is the answer of a proxy, which the client recognizes.
         return status == 200 and b"<html" not in body.lower()
 
@@ -109,7 +123,8 @@ class DirectRequests:
         if asked is None or self._clock() < self._paused_until:
             return NO_RESPONSE, b"", {}
         signed = self._signer.signature_for(asked)
-        headers, url = dict(signed.headers), signed.signed_url(asked.url)
+        conditions = {name: value for name, value in asked.headers.items() if name in ONCE}
+        headers, url = conditions | signed.headers, signed.signed_url(asked.url)
         if data is not None:
             headers["content-length"] = str(len(data))
         try:
@@ -119,7 +134,7 @@ class DirectRequests:
             body = read_body(stream, largest, place or asked.url)
         except NO_RESPONSE_ERRORS:
             return NO_RESPONSE, b"", {}
-        if response.status_code not in (200, 404):
+        if response.status_code not in (200, 404, PRECONDITION_FAILED):
             self._paused_until = self._clock() + PAUSE_SECONDS
         if response.status_code in REFUSED_STATUSES:
             self._signer.forget()

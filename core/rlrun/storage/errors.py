@@ -114,6 +114,10 @@ class AlreadyExists(StoreError):
     repeat = Repeat.never
 
 
+class ArtifactExists(AlreadyExists):
+    """The folder has another complete artifact. A retry does not help."""
+
+
 class NotImplementedByStore(StoreError):
     """The S3 server lacks an operation, or a condition, that the platform needs. A retry does not help."""
 

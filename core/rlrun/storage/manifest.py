@@ -37,12 +37,19 @@ class FileEntry(Schema):
     name: Text
     size: int = Field(ge=0)
     sha256: Text
+    object_name: Text | None = None
+    """Name of the object below the folder, if it is another one: an interrupted upload had left a file under `name`."""
+
+    @property
+    def stored_as(self) -> str:
+        """Name of the object below the artifact's folder."""
+        return self.object_name or self.name
 
 
 class Manifest(Schema):
     """Description of an artifact and its files."""
 
-    wire_limits = InputLimits(size=MAX_MANIFEST_BYTES, values=4 * MAX_FILES + 1000)
+    wire_limits = InputLimits(size=MAX_MANIFEST_BYTES, values=5 * MAX_FILES + 1000)
 
     kind: ArtifactKind
     files: list[FileEntry] = Field(max_length=MAX_FILES)
@@ -60,6 +67,15 @@ class Manifest(Schema):
     def size(self) -> int:
         """Size of all files in bytes."""
         return sum(f.size for f in self.files)
+
+    def has_content_of(self, other: "Manifest") -> bool:
+        """Return whether both describe the same files with the same details, whenever and wherever they were stored."""
+        return self._content() == other._content()
+
+    def _content(self) -> "Manifest":
+        files = [entry.model_copy(update={"object_name": None}) for entry in self.files]
+        files.sort(key=lambda entry: entry.name)
+        return self.model_copy(update={"created_at": datetime.min, "files": files})
 
 
 @dataclass(frozen=True)

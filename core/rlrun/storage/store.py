@@ -35,6 +35,7 @@ from rlrun.storage.errors import (
     AccessDenied,
     AlreadyExists,
     ArtifactChanged,
+    ArtifactExists,
     BodyInterrupted,
     BucketMissing,
     Corrupt,
@@ -51,12 +52,13 @@ from rlrun.storage.errors import (
 from rlrun.storage.layout import MANIFEST, S3Uri
 from rlrun.storage.manifest import MAX_MANIFEST_BYTES, ArtifactKind, FileEntry, Manifest, StoredManifest
 from rlrun.storage.remote_signer import RemoteSigner, RequestSigner
-from rlrun.storage.transfer import CONCURRENCY, PART_BYTES, Incoming, Outgoing, Transfer, size_of
+from rlrun.storage.transfer import CONCURRENCY, PART_BYTES, Incoming, Outgoing, Transfer, condition, size_of
 
 __all__ = [
     "AccessDenied",
     "AlreadyExists",
     "ArtifactChanged",
+    "ArtifactExists",
     "BodyInterrupted",
     "BucketMissing",
     "Corrupt",
@@ -250,11 +252,10 @@ class Store:
 
     def put_bytes(self, uri: S3Uri, data: bytes, *, replace: bool = True) -> None:
         """Write one object. Without `replace` raises AlreadyExists if there is one."""
-        condition = {} if replace else {"IfNoneMatch": "*"}
         with translate_s3_errors(uri, self.endpoint):
-            if self._direct is not None and replace and self._direct.put(uri, data):
+            if self._direct is not None and self._direct.put(uri, data, once=not replace):
                 return
-            self._s3.put_object(Bucket=uri.bucket, Key=uri.key, Body=data, **condition)
+            self._s3.put_object(Bucket=uri.bucket, Key=uri.key, Body=data, **condition(not replace))
 
     def get_bytes(self, uri: S3Uri, limit: int = MAX_OBJECT_BYTES) -> bytes:
         """Return the object's bytes. Raises NotFound, ObjectTooLarge beyond `limit` bytes, and BodyInterrupted."""
@@ -306,11 +307,15 @@ class Store:
         step: int | None = None,
         policy_version: int | None = None,
         details: Mapping[str, Any] | None = None,
+        once: bool = False,
     ) -> Manifest:
         """Upload the files of a folder (or of a mapping of name to bytes), then the manifest that completes them.
 
         Uploading the same files with the same details again writes nothing and returns the first manifest. Other files
         replace older ones after the older manifest is deleted, so that no reader sees a mixture.
+
+        With `once` nothing is replaced or deleted. Raises ArtifactExists if the folder has another complete artifact.
+        Where an interrupted upload has left a file with other content, the new one is stored under another name.
         """
         description = Manifest(
             kind=kind,
@@ -324,9 +329,11 @@ class Store:
             policy_version=policy_version,
             details=dict(details or {}),
         )
-        return self.upload(source, uri, description)
+        return self.upload(source, uri, description, once=once)
 
-    def upload(self, source: Path | Mapping[str, bytes], uri: S3Uri, manifest: Manifest) -> Manifest:
+    def upload(
+        self, source: Path | Mapping[str, bytes], uri: S3Uri, manifest: Manifest, *, once: bool = False
+    ) -> Manifest:
         """Upload like `upload_artifact`, with the details in `manifest`. Its list of files, if any, is trusted."""
         files = _outgoing(source)
         if not files:
@@ -334,7 +341,7 @@ class Store:
         if self._signer is not None and sum(map(size_of, files)) <= SMALL_BYTES:
             files = [_read(file) for file in files]
             manifest = _complete(manifest, [file.entry for file in files if file.entry], uri)
-            self._sign_upload_ahead(uri, manifest)
+            self._sign_upload_ahead(uri, manifest, once=once)
         try:
             older = self.read_manifest(uri)
             occupied = older is not None
@@ -342,17 +349,54 @@ class Store:
             older, occupied = None, True
         if older is not None:
             manifest = manifest if manifest.files else build_manifest(source, manifest)
-            if older.model_copy(update={"created_at": manifest.created_at}) == manifest:
+            if older.has_content_of(manifest):
                 return older
+        if once:
+            return self._upload_once(files, uri, manifest, occupied=occupied)
         if occupied:
             with translate_s3_errors(uri, self.endpoint):
                 self._s3.delete_object(Bucket=uri.bucket, Key=(uri / MANIFEST).key)
-        if any(size_of(file) > PART_BYTES for file in files):
-            # Left by a process that died during this upload.
-            self._abort_uploads(uri)
+        self._abort_large_uploads(files, uri)
         manifest = _complete(manifest, self._transfer.upload(files, uri), uri)
         self.put_bytes(uri / MANIFEST, _text_of(manifest).encode())
         return manifest
+
+    def _upload_once(self, files: list[Outgoing], uri: S3Uri, manifest: Manifest, *, occupied: bool) -> Manifest:
+        if occupied:
+            raise _artifact_exists(uri)
+        self._abort_large_uploads(files, uri)
+        try:
+            # A large file is not sent before it is known whether there is one.
+            known = self._find_stored(files, uri) if sum(map(size_of, files)) > SMALL_BYTES else files
+            entries = self._transfer.upload(known, uri, once=True)
+        except AlreadyExists:
+            # S3 has stored a file whose answer was lost, or that an interrupted upload has left.
+            entries = self._transfer.upload(self._find_stored(files, uri), uri, once=True)
+        manifest = _complete(manifest, entries, uri)
+        try:
+            self.put_bytes(uri / MANIFEST, _text_of(manifest).encode(), replace=False)
+        except AlreadyExists as error:
+            stored = self.read_manifest(uri)
+            if stored is None or not stored.has_content_of(manifest):
+                raise _artifact_exists(uri) from error
+            return stored
+        return manifest
+
+    def _find_stored(self, files: Iterable[Outgoing], uri: S3Uri) -> list[Outgoing]:
+        """Return the files with what S3 has of them, and other names where it has other content."""
+        sizes = dict(self.list_files(uri))
+        return [self._compare(file, uri, sizes) if file.name in sizes else file for file in files]
+
+    def _compare(self, file: Outgoing, uri: S3Uri, sizes: Mapping[str, int]) -> Outgoing:
+        entry = file.entry or _hash(file)
+        for object_name in (None, f"{entry.name}.{entry.sha256[:16]}"):
+            entry = entry.model_copy(update={"object_name": object_name})
+            size = sizes.get(entry.stored_as)
+            if size is None:
+                return Outgoing(file.name, file.content, entry)
+            if size == entry.size and self._transfer.digest(uri / entry.stored_as, size) == entry.sha256:
+                return Outgoing(file.name, file.content, entry, is_stored=True)
+        raise AlreadyExists(f"{uri / entry.stored_as} has other content than its name says: delete the folder")
 
     def read_manifest(self, uri: S3Uri, digest: str = "") -> Manifest | None:
         """Return the artifact's manifest, None if there is none (yet).
@@ -391,7 +435,7 @@ class Store:
         temporary = Path(tempfile.mkdtemp(prefix=f".{dest.name}-", dir=dest.parent))
         try:
             files = [Incoming(entry, _path_of(entry, temporary, uri)) for entry in manifest.files]
-            self._sign_ahead(("GET", uri / entry.name, NO_BODY) for entry in manifest.files)
+            self._sign_ahead(("GET", uri / entry.stored_as, NO_BODY) for entry in manifest.files)
             for entry, found in zip(manifest.files, self._transfer.download(files, uri), strict=True):
                 _check(entry, found, uri)
             (temporary / MANIFEST).write_text(_text_of(manifest), encoding="utf-8")
@@ -407,7 +451,7 @@ class Store:
         if manifest is None:
             return False
         sizes = dict(self.list_files(uri))
-        return all(sizes.get(entry.name) == entry.size for entry in manifest.files)
+        return all(sizes.get(entry.stored_as) == entry.size for entry in manifest.files)
 
     # --- folders ----------------------------------------------------------------------------------------------------
 
@@ -496,21 +540,26 @@ class Store:
         with translate_s3_errors(uri, self.endpoint):
             self._s3.list_objects_v2(Bucket=uri.bucket, Prefix=_folder(uri), MaxKeys=1)
 
-    def _sign_upload_ahead(self, uri: S3Uri, manifest: Manifest) -> None:
+    def _sign_upload_ahead(self, uri: S3Uri, manifest: Manifest, *, once: bool) -> None:
         place, text = uri / MANIFEST, hashlib.sha256(_text_of(manifest).encode()).hexdigest()
         files = (("PUT", uri / entry.name, entry.sha256) for entry in manifest.files)
-        self._sign_ahead([("GET", place, NO_BODY), ("PUT", place, text), *files])
+        self._sign_ahead([("GET", place, NO_BODY), ("PUT", place, text), *files], once=once)
 
-    def _sign_ahead(self, requests: Iterable[tuple[str, S3Uri, str]]) -> None:
+    def _sign_ahead(self, requests: Iterable[tuple[str, S3Uri, str]], *, once: bool = False) -> None:
         """Have the first MAX_BATCH of these requests signed: method, object and SHA-256 of the body of each."""
         if self._direct is None:
             return
         described = []
         for method, uri, digest in itertools.islice(requests, MAX_BATCH):
             with translate_s3_errors(uri, self.endpoint):
-                described.append(self._direct.describe(method, uri, digest))
+                described.append(self._direct.describe(method, uri, digest, once=once and method == "PUT"))
         # One whose URL is too long is refused when it is its turn, with an error that names it.
         self._direct.sign_ahead(described)
+
+    def _abort_large_uploads(self, files: Iterable[Outgoing], uri: S3Uri) -> None:
+        if any(size_of(file) > PART_BYTES for file in files):
+            # Left by a process that died during this upload.
+            self._abort_uploads(uri)
 
     def _abort_uploads(self, uri: S3Uri) -> None:
         # Credentials often lack the permission to list uploads. A lifecycle rule of the bucket can remove them then.
@@ -594,11 +643,7 @@ def _folder(uri: S3Uri) -> str:
 
 def build_manifest(source: Path | Mapping[str, bytes], description: Manifest) -> Manifest:
     """Return the manifest of an upload: `description` with the files of `source`."""
-    entries = [
-        _hash_bytes(file.name, file.content) if isinstance(file.content, bytes) else _hash_file(file.name, file.content)
-        for file in _outgoing(source)
-    ]
-    return description.model_copy(update={"files": entries})
+    return description.model_copy(update={"files": [_hash(file) for file in _outgoing(source)]})
 
 
 def _outgoing(source: Path | Mapping[str, bytes]) -> list[Outgoing]:
@@ -641,17 +686,24 @@ def _read(file: Outgoing) -> Outgoing:
 
 def _complete(manifest: Manifest, entries: list[FileEntry], uri: S3Uri) -> Manifest:
     """Return the manifest with the files as they were read. Raises StoreError if it has others."""
-    if manifest.files and sorted(entries, key=_name) != sorted(manifest.files, key=_name):
+    complete = manifest.model_copy(update={"files": entries})
+    if manifest.files and not complete.has_content_of(manifest):
         raise StoreError(f"the files changed while they were uploaded to {uri}: upload them again")
-    return manifest.model_copy(update={"files": entries})
+    return complete
 
 
 def _text_of(manifest: Manifest) -> str:
     return manifest.model_dump_json(by_alias=True, exclude_none=True, indent=1)
 
 
-def _name(entry: FileEntry) -> str:
-    return entry.name
+def _artifact_exists(uri: S3Uri) -> ArtifactExists:
+    return ArtifactExists(f"{uri} has a complete artifact with other files, which is not replaced")
+
+
+def _hash(file: Outgoing) -> FileEntry:
+    if isinstance(file.content, bytes):
+        return _hash_bytes(file.name, file.content)
+    return _hash_file(file.name, file.content)
 
 
 def _hash_bytes(name: str, data: bytes) -> FileEntry:

@@ -46,7 +46,9 @@ class Outgoing:
     name: str
     content: Path | bytes
     entry: FileEntry | None = None
-    """Entry of bytes that are hashed already."""
+    """Entry of content that is hashed already."""
+    is_stored: bool = False
+    """True if S3 has the content under the name in `entry`."""
 
 
 def size_of(file: Outgoing) -> int:
@@ -119,7 +121,7 @@ class _Download:
     @property
     def result(self) -> FileEntry:
         """Entry of the file as downloaded so far."""
-        return FileEntry(name=self.entry.name, size=self.size, sha256=self._hash.hexdigest())
+        return self.entry.model_copy(update={"size": self.size, "sha256": self._hash.hexdigest()})
 
 
 class Transfer:
@@ -142,19 +144,20 @@ class Transfer:
 
     # --- upload -------------------------------------------------------------------------------------------------------
 
-    def upload(self, files: Sequence[Outgoing], to: S3Uri) -> list[FileEntry]:
+    def upload(self, files: Sequence[Outgoing], to: S3Uri, *, once: bool = False) -> list[FileEntry]:
         """Upload the files below `to` and return their entries in the same order.
 
-        After a failure, each file is either complete or absent.
+        After a failure, each file is either complete or absent. With `once` raises AlreadyExists instead of replacing
+        an object.
         """
         batch = _Batch()
         multiparts: list[_Multipart] = []
         try:
-            entries = [self._send(file, to, batch, multiparts) for file in files]
+            entries = [self._send(file, to, batch, multiparts, once) for file in files]
             wait(batch.tasks)
             batch.check()
             for multipart in multiparts:
-                self._complete(multipart)
+                self._complete(multipart, once)
         except BaseException:
             for task in batch.tasks:
                 task.cancel()
@@ -164,8 +167,10 @@ class Transfer:
             raise
         return entries
 
-    def _send(self, file: Outgoing, to: S3Uri, batch: _Batch, multiparts: list[_Multipart]) -> FileEntry:
-        place = to / file.name
+    def _send(self, file: Outgoing, to: S3Uri, batch: _Batch, multiparts: list[_Multipart], once: bool) -> FileEntry:
+        if file.entry is not None and file.is_stored:
+            return file.entry
+        place = to / (file.entry.stored_as if file.entry else file.name)
         size = size_of(file)
         multipart = self._begin(place) if size > PART_BYTES else None
         if multipart is not None:
@@ -179,7 +184,7 @@ class Transfer:
                     self._sign_ahead(multipart, number, math.ceil(size / part_bytes(size)))
                 self._start(batch, self._put_part, multipart, number, data)
             elif number == 1:
-                self._start(batch, self._put, place, data, file.entry.sha256 if file.entry else None)
+                self._start(batch, self._put, place, data, file.entry.sha256 if file.entry else None, once)
             else:
                 raise StoreError(
                     f"{file.name} grew while it was uploaded to {place}: upload it again when no process writes to it"
@@ -201,11 +206,11 @@ class Transfer:
         task.add_done_callback(batch.on_done)
         task.add_done_callback(lambda _: self._slots.release())
 
-    def _put(self, place: S3Uri, data: bytes, digest: str | None) -> None:
+    def _put(self, place: S3Uri, data: bytes, digest: str | None, once: bool) -> None:
         with translate_s3_errors(place, self._endpoint):
-            if self._direct is not None and self._direct.put(place, data, digest):
+            if self._direct is not None and self._direct.put(place, data, digest, once=once):
                 return
-            self._s3.put_object(Bucket=place.bucket, Key=place.key, Body=data)
+            self._s3.put_object(Bucket=place.bucket, Key=place.key, Body=data, **condition(once))
 
     def _begin(self, place: S3Uri) -> _Multipart:
         with translate_s3_errors(place, self._endpoint):
@@ -231,12 +236,16 @@ class Transfer:
                 etag = str(response["ETag"])
         multipart.etags[number] = etag
 
-    def _complete(self, multipart: _Multipart) -> None:
+    def _complete(self, multipart: _Multipart, once: bool) -> None:
         place = multipart.place
         parts = [{"PartNumber": number, "ETag": etag} for number, etag in sorted(multipart.etags.items())]
         with translate_s3_errors(place, self._endpoint):
             self._s3.complete_multipart_upload(
-                Bucket=place.bucket, Key=place.key, UploadId=multipart.id, MultipartUpload={"Parts": parts}
+                Bucket=place.bucket,
+                Key=place.key,
+                UploadId=multipart.id,
+                MultipartUpload={"Parts": parts},
+                **condition(once),
             )
         multipart.complete = True
 
@@ -262,7 +271,7 @@ class Transfer:
             for incoming in files:
                 file = _Download(incoming)
                 downloads.append(file)
-                place, size = below / incoming.entry.name, incoming.entry.size
+                place, size = below / incoming.entry.stored_as, incoming.entry.size
                 step = part_bytes(size)
                 for offset in range(0, max(size, 1), step):
                     # A caller that holds parts must not wait for those of other callers, to avoid a deadlock.
@@ -284,6 +293,15 @@ class Transfer:
                 self._slots.release()
             for file in downloads:
                 file.close()
+
+    def digest(self, place: S3Uri, size: int) -> str:
+        """Return the SHA-256 of an object of `size` bytes."""
+        digest, step = hashlib.sha256(), part_bytes(size)
+        for offset in range(0, size, step):
+            with translate_s3_errors(place, self._endpoint):
+                count = min(step, size - offset)
+                digest.update(self._read_range(place, offset, count, count))
+        return digest.hexdigest()
 
     def _next_file(self, window: deque[tuple[_Download, bool, Future[bytes]]]) -> Iterator[FileEntry]:
         file, last, task = window[0]
@@ -320,6 +338,11 @@ class Transfer:
                 # The object is too short; the digest will not match.
                 return b""
         raise AssertionError("every try returns or raises")
+
+
+def condition(once: bool) -> dict[str, str]:
+    """Return the parameter of boto3 with which S3 stores an object only if there is none."""
+    return {"IfNoneMatch": "*"} if once else {}
 
 
 def _parts(content: Path | bytes, size: int) -> Iterator[bytes]:

@@ -377,13 +377,13 @@ def _summary(manifest: Manifest) -> Manifest:
 
 def _missing_files(manifest: Manifest, files: Mapping[str, int]) -> str | None:
     """Return a message with the files that differ from the manifest, or None."""
-    wrong = [entry for entry in manifest.files if files.get(entry.name) != entry.size]
+    wrong = [entry for entry in manifest.files if files.get(entry.stored_as) != entry.size]
     if not wrong:
         return None
     first = wrong[0]
-    held = f"{files[first.name]} of {first.size} bytes" if first.name in files else "missing"
+    held = f"{files[first.stored_as]} of {first.size} bytes" if first.stored_as in files else "missing"
     more = f", and {len(wrong) - 1} more files" if len(wrong) > 1 else ""
-    what = f"Incomplete in S3: {first.name[:NAME_CHARACTERS]} is {held}{more}."
+    what = f"Incomplete in S3: {first.stored_as[:NAME_CHARACTERS]} is {held}{more}."
     return f"{what} Use an older artifact, and delete this object and its files."
 
 

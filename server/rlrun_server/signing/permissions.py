@@ -1,10 +1,9 @@
 """Permissions: a table of roles, operations and folders. Pure."""
 
 from collections.abc import Mapping
-from fnmatch import fnmatchcase
 
 from rlrun.protocol.storage_access import StorageGrant, StorageRole
-from rlrun.storage.layout import MANIFEST, S3Uri
+from rlrun.storage.layout import S3Uri
 
 from rlrun_server.signing.s3_request import Operation, S3Request
 
@@ -26,13 +25,10 @@ FOLDERS: Mapping[StorageRole, Mapping[str, frozenset[Operation]]] = {
     StorageRole.serving: {},
 }
 """Operations by role and folder of the run. The operator alone writes logs, and deletes artifacts."""
+WRITTEN_ONCE = frozenset({"checkpoints", "adapters"})
+"""Folders in which no object is replaced: others start from these files, and deploy them."""
 FILES: Mapping[StorageRole, Mapping[str, frozenset[Operation]]] = {
     StorageRole.orchestrator: {"run.json": WRITE},
-    # An upload that replaces an unfinished artifact deletes its manifest first.
-    StorageRole.trainer: {
-        f"checkpoints/*/{MANIFEST}": frozenset({Operation.delete}),
-        f"adapters/*/{MANIFEST}": frozenset({Operation.delete}),
-    },
 }
 """Operations by role and path of a file in the folder of the run."""
 
@@ -50,13 +46,19 @@ def is_allowed(grant: StorageGrant, request: S3Request) -> bool:
         return False
     path = request.key.removeprefix(f"{folder.key}/")
     name = path.partition("/")[0]
+    if request.may_replace and name in WRITTEN_ONCE:
+        return False
     if "/" in path and request.operation in FOLDERS[grant.role].get(name, frozenset()):
         return True
-    files = FILES.get(grant.role, {})
-    return any(
-        fnmatchcase(path, pattern) and path.count("/") == pattern.count("/") and request.operation in operations
-        for pattern, operations in files.items()
-    )
+    return request.operation in FILES.get(grant.role, {}).get(path, frozenset())
+
+
+def is_written_once(grant: StorageGrant, request: S3Request) -> bool:
+    """Return whether the request is one for a folder of the run in which no object is replaced."""
+    folder = S3Uri.parse(grant.folder) if grant.folder else None
+    if folder is None or not _is_below(folder, request):
+        return False
+    return request.key.removeprefix(f"{folder.key}/").partition("/")[0] in WRITTEN_ONCE
 
 
 def _is_list_of(folder: S3Uri, request: S3Request) -> bool:

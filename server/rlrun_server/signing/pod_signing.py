@@ -15,8 +15,8 @@ from rlrun_server.runtime.metrics import REVIEWS, SIGNATURES
 from rlrun_server.runtime.rate_limit import Rate, RateLimiter
 from rlrun_server.runtime.settings import ServerSettings
 from rlrun_server.signing.credentials import CredentialsMissing
-from rlrun_server.signing.permissions import is_allowed
-from rlrun_server.signing.s3_request import RequestNotAllowed, read_request
+from rlrun_server.signing.permissions import is_allowed, is_written_once
+from rlrun_server.signing.s3_request import CONDITION, ONCE, RequestNotAllowed, read_request
 from rlrun_server.signing.signer import S3Signer
 from rlrun_server.signing.store_safety import StoreSafety
 
@@ -73,10 +73,9 @@ class Signing:
             raise _too_many(grant)
         await self._check_token(grant, token)
         try:
-            for asked in requests:
-                self._check_request(grant, asked)
+            admitted = [self._admit(grant, asked) for asked in requests]
             await self._signer.renew()
-            return [self._safety.sign(self._signer, asked) for asked in requests]
+            return [self._sign(asked) for asked in admitted]
         except RequestNotAllowed as error:
             log.warning("%s of %s/%s: %s", grant.role, grant.namespace, grant.owner, error)
             raise ProblemError.of(
@@ -85,11 +84,24 @@ class Signing:
         except CredentialsMissing as error:
             raise ProblemError.of(503, Reason.S3_CREDENTIALS_MISSING, str(error)) from error
 
-    def _check_request(self, grant: StorageGrant, asked: RequestToSign) -> None:
+    def _admit(self, grant: StorageGrant, asked: RequestToSign) -> RequestToSign:
+        """Return the request with the headers that its signature must cover. Raises RequestNotAllowed."""
         bucket = _bucket_of(grant, asked.url, self._signer)
-        request = read_request(asked.method, asked.url, asked.headers, bucket, self._signer.base_url(bucket))
+        base = self._signer.base_url(bucket)
+        request = read_request(asked.method, asked.url, asked.headers, bucket, base)
+        if request.may_replace and is_written_once(grant, request):
+            # Trainers of attempts that began with version 0.1 send no condition, but every header of the answer.
+            others = {name: value for name, value in asked.headers.items() if name.lower() != CONDITION}
+            asked = asked.model_copy(update={"headers": others | {CONDITION: ONCE}})
+            request = read_request(asked.method, asked.url, asked.headers, bucket, base)
         if not is_allowed(grant, request):
             raise RequestNotAllowed(f"the {grant.role} may not {request.operation} {request.key!r} of {bucket!r}")
+        return asked
+
+    def _sign(self, asked: RequestToSign) -> SignedHeaders:
+        signed = self._safety.sign(self._signer, asked)
+        condition = {name: value for name, value in asked.headers.items() if name.lower() == CONDITION}
+        return signed.model_copy(update={"headers": signed.headers | condition})
 
     async def _check_token(self, grant: StorageGrant, token: str) -> None:
         if not token:

@@ -29,6 +29,8 @@ HEADERS = frozenset(
      "x-amz-checksum-sha256", "x-amz-checksum-mode"}
 )  # fmt: skip
 """Headers that may be signed. Not x-amz-copy-source: it would read any object of the bucket."""
+CONDITION, ONCE = "if-none-match", "*"
+"""Header with which S3 stores an object only if there is none under its key."""
 DIGEST = re.compile(r"[0-9a-f]{64}|UNSIGNED-PAYLOAD")
 
 
@@ -56,6 +58,8 @@ class S3Request:
     bucket: str
     key: str
     """Key of the object; for `list` the prefix. A prefix of a folder ends with a slash."""
+    may_replace: bool = False
+    """True if the request stores an object in the place of one that exists: without `If-None-Match: *`."""
 
 
 _BY_QUERY: Mapping[tuple[str, frozenset[str]], Operation] = {
@@ -69,6 +73,8 @@ _BY_QUERY: Mapping[tuple[str, frozenset[str]], Operation] = {
     ("DELETE", frozenset()): Operation.delete,
 }
 """Operation on an object by method and names of the query's parameters."""
+STORES = frozenset({("PUT", frozenset[str]()), ("POST", frozenset({"uploadId"}))})
+"""Requests after which there is a new object: an object as a whole, and the end of an upload in parts."""
 
 
 def read_request(method: str, url: str, headers: Mapping[str, str], bucket: str, base: str) -> S3Request:
@@ -90,7 +96,10 @@ def read_request(method: str, url: str, headers: Mapping[str, str], bucket: str,
     operation = _BY_QUERY.get((method, frozenset(parameters) - {"x-id"}))
     if operation is None:
         raise RequestNotAllowed(f"{method!r} with the parameters {sorted(parameters)} is not signed")
-    return S3Request(operation, bucket, _checked_key(path.removeprefix(f"{base}/")))
+    stores = (method, frozenset(parameters) - {"x-id"}) in STORES
+    condition = next((value for name, value in headers.items() if name.lower() == CONDITION), "")
+    key = _checked_key(path.removeprefix(f"{base}/"))
+    return S3Request(operation, bucket, key, may_replace=stores and condition != ONCE)
 
 
 def _check_headers(headers: Mapping[str, str]) -> None:

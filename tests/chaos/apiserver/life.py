@@ -118,7 +118,7 @@ class Life:
         layout = self.site.layout(run)
         uri = layout.checkpoint(self.step) if kind is ArtifactKind.checkpoint else layout.adapter(self.step)
         files = {"adapter.safetensors": f"{self.uid} {self.step}".encode() * 100}
-        self.site.store.upload_artifact(files, uri, kind, step=self.step, policy_version=self.step)
+        self.site.store.upload_artifact(files, uri, kind, step=self.step, policy_version=self.step, once=True)
         self.made["RLCheckpoint" if kind is ArtifactKind.checkpoint else "RLAdapter"].add(self.step)
 
     async def over(self) -> bool:

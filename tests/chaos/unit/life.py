@@ -275,7 +275,14 @@ class Life:
         self._uploading = True
         try:
             self.trainer_store.upload_artifact(
-                files, uri, kind, run_uid=self.uid, step=step, policy_version=step, details={"reward": step / 10}
+                files,
+                uri,
+                kind,
+                run_uid=self.uid,
+                step=step,
+                policy_version=step,
+                details={"reward": step / 10},
+                once=True,
             )
         finally:
             self._uploading = False

@@ -36,14 +36,24 @@ def upload_over(store: Store) -> None:
     upload_new(store)
 
 
-def upload_folder(store: Store) -> None:
+def upload_once(store: Store) -> None:
+    """Small files to an empty place, as a trainer saves a checkpoint."""
+    store.upload_artifact(NEWER, PLACE, ArtifactKind.checkpoint, step=2, policy_version=2, once=True)
+
+
+def upload_folder_once(store: Store) -> None:
+    """The same of a folder with a file that goes up in parts."""
+    upload_folder(store, once=True)
+
+
+def upload_folder(store: Store, *, once: bool = False) -> None:
     """A folder with a file that goes up in parts."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "adapter").write_bytes(NEWER["adapter"])
         with (folder / "large").open("wb") as file:
             file.truncate(LARGE)
-        store.upload_artifact(folder, PLACE, ArtifactKind.checkpoint, step=2, policy_version=2)
+        store.upload_artifact(folder, PLACE, ArtifactKind.checkpoint, step=2, policy_version=2, once=once)
 
 
 def delete_one(store: Store) -> None:
@@ -71,6 +81,8 @@ WORKS: dict[str, tuple[Work, bool]] = {
     "upload": (upload_new, False),
     "upload-over-older": (upload_over, True),
     "upload-in-parts": (upload_folder, False),
+    "upload-once": (upload_once, False),
+    "upload-once-in-parts": (upload_folder_once, False),
     "retention": (delete_one, True),
     "purge": (purge_all, True),
 }
@@ -83,7 +95,7 @@ def scenarios() -> Iterator[Scenario]:
         for index, call in enumerate(_calls(work, prepared)):
             for error, make in ERRORS.items():
                 for after in (False, True):
-                    if after and error == "silence" and name == "upload-in-parts":
+                    if after and error == "silence" and name.endswith("in-parts"):
                         continue
                     when = "after" if after else "before"
                     rule = FailAt(index, "s3", after, make)

@@ -18,7 +18,7 @@ from rlrun.protocol.trainer import SessionSpec
 from rlrun.service.errors import ProblemError
 from rlrun.storage.layout import S3Uri, step_of
 from rlrun.storage.manifest import ArtifactKind
-from rlrun.storage.store import Corrupt, Store, StoreError
+from rlrun.storage.store import ArtifactExists, Corrupt, Store, StoreError
 
 from rlrun_trainer.artifacts.artifact_files import Files, discard, size_of, source_of
 from rlrun_trainer.artifacts.policy_publisher import adapter_details, manifest_facts
@@ -131,7 +131,7 @@ class UploadQueue:
             discard(older.files)
         self._jobs.insert(1 if first else len(self._jobs), job)
         self._sizes[job.kind] = job.size
-        # A rewound run repeats a step: the existing artifact is about to be replaced.
+        # A rewound run repeats a step: whether its artifact is there is known after the upload.
         self.completed[job.kind] = [step for step in self.completed.get(job.kind, []) if step != job.step]
         if self._worker is None or self._worker.done():
             self._worker = asyncio.create_task(self._work())
@@ -200,17 +200,23 @@ class UploadQueue:
                     await self._again.wait()
 
     def _write(self, job: UploadJob) -> list[int]:
-        self.store.upload_artifact(
-            source_of(job.files),
-            job.uri,
-            job.kind,
-            **manifest_facts(self.spec),
-            step=job.step,
-            policy_version=job.step,
-            details=adapter_details(self.spec, job.step, job.reward),
-        )
+        known = frozenset(self.completed.get(job.kind, []))
+        try:
+            self.store.upload_artifact(
+                source_of(job.files),
+                job.uri,
+                job.kind,
+                **manifest_facts(self.spec),
+                step=job.step,
+                policy_version=job.step,
+                details=adapter_details(self.spec, job.step, job.reward),
+                once=True,
+            )
+            known |= {job.step}
+        except ArtifactExists as error:
+            # The run repeats the step, after a restart from an older checkpoint. Others may use the first one already.
+            log.warning("the %s of step %d stays as the run uploaded it first: %s", job.kind, job.step, error)
         folder = S3Uri(job.uri.bucket, job.uri.key.rsplit("/", 1)[0])
-        known = frozenset(self.completed.get(job.kind, [])) | {job.step}
         try:
             # List again, because retention may have deleted older ones.
             return completed_steps(self.store, folder, known)

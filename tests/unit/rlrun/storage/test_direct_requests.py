@@ -256,14 +256,16 @@ def test_a_refused_signature_of_a_read_is_not_used_again(store: Store, s3: Reque
     assert [headers["authorization"] for _, _, headers in s3.seen] == ["number 1", "number 1", "number 2"]
 
 
-def test_an_object_that_must_not_be_replaced_goes_through_the_client(
+def test_an_object_that_must_not_be_replaced_is_stored_only_if_there_is_none(
     store: Store, s3: Requests, through_client: list[str]
 ) -> None:
-    s3.answers = [error(412, "PreconditionFailed")]
+    s3.answers = [error(412, "PreconditionFailed"), Answer()]
     with pytest.raises(AlreadyExists):
         store.put_bytes(PLACE, DATA, replace=False)
     assert s3.seen[0][2]["if-none-match"] == "*"
-    assert through_client == ["PUT"]
+    store.put_bytes(PLACE, DATA)
+    assert "if-none-match" not in s3.seen[1][2]
+    assert through_client == [], "an answer is no reason to ask again, nor to send other requests through the client"
 
 
 @pytest.fixture

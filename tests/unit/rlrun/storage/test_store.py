@@ -1,20 +1,23 @@
-"""The store against a real S3 server."""
+"""The store against a real S3 server, and against one in memory where that must fail at a given moment."""
 
 import asyncio
 import os
 import socket
 import threading
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from botocore.exceptions import EndpointConnectionError
 from rlrun.storage.layout import MANIFEST, S3Uri
-from rlrun.storage.manifest import MAX_MANIFEST_BYTES, ArtifactKind
+from rlrun.storage.manifest import MAX_MANIFEST_BYTES, ArtifactKind, Manifest
 from rlrun.storage.store import (
     PART_BYTES,
     AccessDenied,
+    AlreadyExists,
+    ArtifactExists,
     BucketMissing,
     Corrupt,
     NotFound,
@@ -25,6 +28,7 @@ from rlrun.storage.store import (
     Unreachable,
 )
 
+from tests.support.fake_s3 import FakeS3, store_on
 from tests.support.seaweedfs import S3Server
 from tests.support.stub_s3 import BUCKET, stub_s3
 
@@ -117,6 +121,117 @@ def test_upload_is_idempotent_and_replaces_other_content(store: Store, place: S3
     second = store.upload_artifact({"a": b"2"}, place, ArtifactKind.adapter, step=1)
     assert second.files != first.files
     assert store.read_manifest(place) == second
+
+
+class IgnoresConditions(FakeS3):
+    """A server that stores an object whatever If-None-Match says."""
+
+    def put_object(self, **arguments: Any) -> dict[str, Any]:
+        return super().put_object(**arguments | {"IfNoneMatch": ""})
+
+    def complete_multipart_upload(self, **arguments: Any) -> dict[str, Any]:
+        return super().complete_multipart_upload(**arguments | {"IfNoneMatch": ""})
+
+
+LARGE = 2 * PART_BYTES + 5
+
+
+def weights(life: int) -> dict[str, bytes]:
+    """Files of one step, which a trainer that starts again computes otherwise."""
+    seed = bytes([life])
+    return {"adapter": seed * 100, "large": seed * LARGE, "rng": seed, "trainer.json": b"the same"}
+
+
+def save_once(client: FakeS3, files: dict[str, bytes], store: Store | None = None) -> Manifest:
+    to = S3Uri("bucket", "checkpoints/step-1")
+    return (store or store_on(client)).upload_artifact(files, to, ArtifactKind.checkpoint, step=1, once=True)
+
+
+@pytest.mark.parametrize("client", [FakeS3(), IgnoresConditions()], ids=lambda client: type(client).__name__)
+def test_a_complete_artifact_is_not_replaced_on_any_server(client: FakeS3) -> None:
+    first = save_once(client, weights(1))
+    before = dict(client.data)
+    assert save_once(client, weights(1)) == first
+    with pytest.raises(ArtifactExists, match="has a complete artifact with other files, which is not replaced"):
+        save_once(client, weights(2))
+    client.data["checkpoints/step-1/manifest.json"] = b"garbage"
+    with pytest.raises(ArtifactExists):
+        save_once(client, weights(2))
+    assert client.data == before | {"checkpoints/step-1/manifest.json": b"garbage"}
+    assert client.uploads == {}
+
+
+class CutOff(FakeS3):
+    """A server that is lost at its nth write, which it has made or not."""
+
+    def __init__(self, at: int, *, is_made: bool) -> None:
+        super().__init__()
+        self.left, self.is_made = at, is_made
+
+    def _write(self, write: Callable[..., Any], arguments: dict[str, Any]) -> Any:
+        self.left -= 1
+        if self.left == 0 and not self.is_made:
+            raise EndpointConnectionError(endpoint_url="http://s3")
+        answer = write(**arguments)
+        if self.left == 0:
+            raise EndpointConnectionError(endpoint_url="http://s3")
+        return answer
+
+    def put_object(self, **arguments: Any) -> dict[str, Any]:
+        answer: dict[str, Any] = self._write(super().put_object, arguments)
+        return answer
+
+    def complete_multipart_upload(self, **arguments: Any) -> dict[str, Any]:
+        answer: dict[str, Any] = self._write(super().complete_multipart_upload, arguments)
+        return answer
+
+
+WRITES = 5
+"""Writes that end with an object: three small files, a large one and the manifest."""
+
+
+@pytest.mark.parametrize("is_made", [False, True], ids=["not made", "made"])
+@pytest.mark.parametrize("at", range(1, WRITES + 1))
+def test_an_upload_that_is_cut_off_at_any_write_is_made_again(at: int, is_made: bool, tmp_path: Path) -> None:
+    """By the same process with the same bytes, or by one that started again with others."""
+    undisturbed = FakeS3()
+    save_once(undisturbed, weights(1))
+    for life in (1, 2):
+        client = CutOff(at, is_made=is_made)
+        with pytest.raises(Unreachable):
+            save_once(client, weights(1))
+        before = dict(client.data)
+        if at == WRITES and is_made and life == 2:
+            with pytest.raises(ArtifactExists):
+                save_once(client, weights(life))
+            continue
+        again = save_once(client, weights(life))
+        assert client.data.items() >= before.items(), "nothing is replaced or deleted"
+        assert client.uploads == {}
+        if life == 1:
+            assert client.data.keys() == undisturbed.data.keys()
+        assert save_once(client, weights(life)) == again
+        store, place = store_on(client), S3Uri("bucket", "checkpoints/step-1")
+        assert store.is_complete(place)
+        store.download(place, tmp_path / f"life-{life}")
+        for name, content in weights(life).items():
+            assert (tmp_path / f"life-{life}" / name).read_bytes() == content
+
+
+def test_the_second_of_two_trainers_of_one_step_leaves_the_artifact_of_the_first() -> None:
+    """A pod on a lost node may upload on, beside its successor."""
+    client = FakeS3()
+    slow = store_on(client)
+    read = slow.read_manifest
+    slow.read_manifest = lambda *given: [read(*given), save_once(client, weights(2))][0]  # type: ignore[assignment]
+    with pytest.raises(AlreadyExists):
+        save_once(client, weights(1), slow)
+    place = S3Uri("bucket", "checkpoints/step-1")
+    kept = store_on(client).read_manifest(place)
+    assert save_once(client, weights(2)) == kept
+    assert store_on(client).is_complete(place)
+    with pytest.raises(ArtifactExists):
+        save_once(client, weights(1))
 
 
 def test_cut_off_upload_has_no_manifest(store: Store, place: S3Uri, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,8 @@ from rlrun.storage.errors import StorageServerUnavailable, StoreError
 from rlrun.storage.layout import MANIFEST, S3Uri
 from rlrun.storage.manifest import ArtifactKind
 from rlrun.storage.remote_signer import RemoteSigner
-from rlrun.storage.store import PART_BYTES, AccessDenied, NotFound, Store
+from rlrun.storage.store import PART_BYTES, AccessDenied, AlreadyExists, ArtifactExists, NotFound, Store
+from rlrun.storage.transfer import Outgoing
 from rlrun_operator.runtime.server_certificate import make_certificate
 from rlrun_orchestrator.inference.gateway.environment_packages import PackageMissing, PackageReader
 from rlrun_orchestrator.inference.gateway.package_pins import PackageRef
@@ -44,13 +45,72 @@ def test_an_artifact_goes_up_and_down_in_parts(server: SigningServer, run: S3Uri
     (source / "small+1.txt").write_text("text")
     trainer = server.store(StorageRole.trainer, str(run))
     place = run / "checkpoints/step-000001"
-    manifest = trainer.upload_artifact(source, place, ArtifactKind.checkpoint, step=1)
+    manifest = trainer.upload_artifact(source, place, ArtifactKind.checkpoint, step=1, once=True)
     assert trainer.list_folders(run / "checkpoints") == ["step-000001"]
     assert trainer.download(place, tmp_path / "back") == manifest
     assert (tmp_path / "back/large.bin").read_bytes() == (source / "large.bin").read_bytes()
-    # Other files replace the artifact, manifest first.
+    assert trainer.upload_artifact(source, place, ArtifactKind.checkpoint, step=1, once=True) == manifest
     (source / "small+1.txt").write_text("other")
-    assert trainer.upload_artifact(source, place, ArtifactKind.checkpoint, step=1) != manifest
+    with pytest.raises(ArtifactExists):
+        trainer.upload_artifact(source, place, ArtifactKind.checkpoint, step=1, once=True)
+    # Policies are the run's own: other files replace them, manifest first.
+    trainer.upload_artifact({"w": b"1"}, run / "policy/v1", ArtifactKind.policy)
+    trainer.upload_artifact({"w": b"2"}, run / "policy/v1", ArtifactKind.policy)
+    assert trainer.get_bytes(run / "policy/v1/w") == b"2"
+
+
+@pytest.mark.parametrize("folder", ["checkpoints", "adapters"])
+def test_a_trainer_replaces_and_deletes_no_file_of_an_artifact(
+    server: SigningServer, run: S3Uri, store: Store, folder: str
+) -> None:
+    """By no request, one of an earlier version among them, which asks for no condition."""
+    place = run / folder / "step-000001"
+    trainer = server.store(StorageRole.trainer, str(run))
+    files = {"large": os.urandom(PART_BYTES + 1), "small": b"good weights"}
+    trainer.upload_artifact(files, place, ArtifactKind.checkpoint, once=True)
+    before = {name: store.get_bytes(place / name) for name, _ in store.list_files(place)}
+    for name in (*files, MANIFEST):
+        for replace in (False, True):
+            with pytest.raises(AlreadyExists):
+                trainer.put_bytes(place / name, b"evil weights", replace=replace)
+        with pytest.raises(AccessDenied, match="The trainer may not delete"):
+            trainer._s3.delete_object(Bucket=place.bucket, Key=(place / name).key)
+        for once in (False, True):
+            with pytest.raises(AlreadyExists):
+                trainer._transfer.upload([Outgoing(name, os.urandom(PART_BYTES + 1))], place, once=once)
+    with pytest.raises(AccessDenied, match="The trainer may not delete"):
+        trainer.upload_artifact({"small": b"evil weights"}, place, ArtifactKind.checkpoint)
+    assert {name: store.get_bytes(place / name) for name, _ in store.list_files(place)} == before
+
+
+def test_a_condition_is_signed_so_that_it_cannot_be_left_out(server: SigningServer, run: S3Uri, store: Store) -> None:
+    signer = RemoteSigner.from_environment(server.variables(StorageRole.trainer, str(run)), "us-east-1")
+    assert signer is not None
+    url = f"{server.s3.endpoint}/{run.bucket}/{run.key}/adapters/step-000001/w"
+    for asked in ({}, {"If-None-Match": "*"}):
+        request = AWSRequest("PUT", url, headers=asked, data=b"")
+        signer.sign(request)
+        headers = {name: value for name, value in request.headers.items() if name.lower() != "if-none-match"}
+        assert len(headers) < len(request.headers)
+        assert urllib3.request("PUT", url, headers=headers, body=b"", retries=False).status == 403
+    with pytest.raises(NotFound):
+        store.get_bytes(run / "adapters/step-000001/w")
+
+
+def test_an_interrupted_upload_is_made_again_with_other_weights(
+    server: SigningServer, run: S3Uri, store: Store, tmp_path: Path
+) -> None:
+    """A trainer that restarts computes other bytes for the same step, and may delete nothing."""
+    place = run / "checkpoints/step-000001"
+    for name in ("large", "small"):
+        store.put_bytes(place / name, b"first life")
+    files = {"large": os.urandom(PART_BYTES + 1), "small": b"second life", "more": b"3"}
+    trainer = server.store(StorageRole.trainer, str(run))
+    manifest = trainer.upload_artifact(files, place, ArtifactKind.checkpoint, once=True)
+    assert trainer.upload_artifact(files, place, ArtifactKind.checkpoint, once=True) == manifest
+    server.store(StorageRole.trainer, str(run)).download(place, tmp_path / "back")
+    assert {name: (tmp_path / "back" / name).read_bytes() for name in files} == files
+    assert trainer.is_complete(place)
 
 
 def test_a_trainer_prunes_policies_and_nothing_else(server: SigningServer, run: S3Uri, store: Store) -> None:
@@ -201,7 +261,7 @@ def test_a_small_upload_is_one_request_for_signatures(
 ) -> None:
     trainer = server.store(StorageRole.trainer, str(run))
     files = {f"part-{number}+@=~,.bin": os.urandom(1000) for number in range(5)}
-    manifest = trainer.upload_artifact(files, run / "adapters/step-000001", ArtifactKind.adapter)
+    manifest = trainer.upload_artifact(files, run / "adapters/step-000001", ArtifactKind.adapter, once=True)
     assert asked == ["7 requests"]
     trainer.download(run / "adapters/step-000001", tmp_path / "back", manifest)
     assert asked == ["7 requests", "5 requests"]

@@ -19,8 +19,8 @@ def grant(role: StorageRole, *readable: str, folder: str = RUN) -> StorageGrant:
     ("role", "operation", "path", "allowed"),
     [
         ("trainer", "write", "checkpoints/step-000001/model.safetensors", True),
-        ("trainer", "delete", "checkpoints/step-000001/manifest.json", True),
-        ("trainer", "delete", "checkpoints/step-000001/deep/manifest.json", False),
+        ("trainer", "delete", "checkpoints/step-000001/manifest.json", False),
+        ("trainer", "delete", "adapters/step-000001/manifest.json", False),
         ("trainer", "delete", "checkpoints/step-000001/model.safetensors", False),
         ("trainer", "delete", "policy/v000001-abc/manifest.json", True),
         ("trainer", "list", "policy/", True),
@@ -43,6 +43,18 @@ def grant(role: StorageRole, *readable: str, folder: str = RUN) -> StorageGrant:
 def test_each_role_has_its_folders(role: str, operation: str, path: str, allowed: bool) -> None:
     request = S3Request(Operation(operation), "bucket", f"prod/team/uid-1/{path}")
     assert is_allowed(grant(StorageRole(role)), request) is allowed
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "state/rng.pt", "manifest.json"])
+@pytest.mark.parametrize("role", list(StorageRole))
+def test_nobody_replaces_a_file_of_an_artifact(role: StorageRole, name: str) -> None:
+    for folder in ("checkpoints", "adapters"):
+        key = f"prod/team/uid-1/{folder}/step-000001/{name}"
+        assert not is_allowed(grant(role), S3Request(Operation.write, "bucket", key, may_replace=True))
+        once = S3Request(Operation.write, "bucket", key)
+        assert is_allowed(grant(role), once) is (role is StorageRole.trainer)
+    policy = S3Request(Operation.write, "bucket", f"prod/team/uid-1/policy/v000001-abc/{name}", may_replace=True)
+    assert is_allowed(grant(role), policy) is (role is StorageRole.trainer)
 
 
 @pytest.mark.parametrize("role", list(StorageRole))

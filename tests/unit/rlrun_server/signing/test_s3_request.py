@@ -39,7 +39,32 @@ def read(method: str, url: str, **headers: str) -> S3Request:
     ],
 )
 def test_requests_of_the_client_library_are_understood(method: str, path: str, operation: Operation, key: str) -> None:
-    assert read(method, f"{BASE}{path}") == S3Request(operation, "bucket", key)
+    found = read(method, f"{BASE}{path}")
+    assert (found.operation, found.bucket, found.key) == (operation, "bucket", key)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "may_replace"),
+    [
+        ("PUT", "/p/a", True),
+        ("POST", "/p/a?uploadId=x", True),
+        ("POST", "/p/a?uploads", False),
+        ("PUT", "/p/a?partNumber=1&uploadId=x", False),
+        ("DELETE", "/p/a?uploadId=x", False),
+        ("GET", "/p/a", False),
+    ],
+)
+def test_only_a_condition_keeps_a_request_from_replacing_an_object(method: str, path: str, may_replace: bool) -> None:
+    assert read(method, f"{BASE}{path}").may_replace is may_replace
+    for name, value, replaces in (
+        ("If-None-Match", "*", False),
+        ("if-none-match", "*", False),
+        ("If-None-Match", '"e"', may_replace),
+        ("If-None-Match", "*, *", may_replace),
+        ("If-Match", "*", may_replace),
+    ):
+        headers = {PAYLOAD_HASH: EMPTY, name: value}
+        assert read_request(method, f"{BASE}{path}", headers, "bucket", BASE).may_replace is replaces, name
 
 
 @pytest.mark.parametrize(

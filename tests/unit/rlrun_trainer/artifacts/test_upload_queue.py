@@ -28,7 +28,7 @@ def test_an_unreadable_manifest_hides_no_other_artifact() -> None:
     assert completed_steps(store, LAYOUT.adapters) == [1, 3]
 
 
-async def test_an_artifact_that_waits_for_its_replacement_is_not_complete(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_artifact_that_is_uploaded_again_is_not_complete_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
     store = store_with(55, 60)
     queue = UploadQueue(store, trainer_requests.spec(RUN_URI), 4, 2**30, 3)
     queue.completed[ArtifactKind.adapter] = [55, 60]
@@ -45,3 +45,18 @@ async def test_an_artifact_that_waits_for_its_replacement_is_not_complete(monkey
     assert await queue.drain(30) == 0
     assert before == {55: [], 60: [55]}
     assert queue.completed[ArtifactKind.adapter] == [55, 60]
+
+
+async def test_a_step_that_is_trained_again_keeps_its_first_artifact_and_holds_up_no_other() -> None:
+    """Another team may have started from it."""
+    store = store_with(55)
+    store.publish(str(LAYOUT.adapter(56)), {"a": b"old"}, ArtifactKind.adapter)
+    store.objects[str(LAYOUT.adapter(56) / MANIFEST)] = b"not JSON"
+    before = dict(store.objects)
+    queue = UploadQueue(store, trainer_requests.spec(RUN_URI), 4, 2**30, 3)
+    for step in (55, 56, 60):
+        queue.submit(UploadJob(ArtifactKind.adapter, step, LAYOUT.adapter(step), {"a": b"new"}, None))
+    assert await queue.drain(30) == 0
+    assert queue.completed[ArtifactKind.adapter] == [55, 60]
+    assert queue.problem is None
+    assert store.objects.items() >= before.items()
