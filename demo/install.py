@@ -82,7 +82,7 @@ def chart_values(s3: S3Access) -> list[str]:
 
 def install_chart(kubectl: Kubectl, s3: S3Access, say: Say = print, *extra: str) -> None:
     """Install or upgrade the chart of this tree and wait until the operator is ready."""
-    kubectl.ensure_namespace(SYSTEM_NAMESPACE)
+    kubectl.ensure_namespace(SYSTEM_NAMESPACE, is_tenant=False)
     say("helm upgrade --install rlrun charts/rlrun")
     kubectl.helm(
         "upgrade", "--install", RELEASE, str(CHART), "-n", SYSTEM_NAMESPACE,

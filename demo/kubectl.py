@@ -80,9 +80,10 @@ class Kubectl:
 
         return SyncKubeClient(SyncApiTransport(config.new_client_from_config(str(self.kubeconfig))))
 
-    def ensure_namespace(self, name: str) -> None:
-        """Create the namespace if it does not exist."""
-        self.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+    def ensure_namespace(self, name: str, *, is_tenant: bool = True) -> None:
+        """Create the namespace if it does not exist. `is_tenant`: with the label of namespaces that have runs."""
+        labels = {"rlrun.dev/tenant": "true"} if is_tenant else {}
+        self.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}})
 
 
 def _kind(name: str) -> ResourceKind:

@@ -258,6 +258,7 @@ class Reason(StrEnum):
     OBJECT_REFUSED = "ObjectRefused"
     NAME_TAKEN = "NameTaken"
     OBJECTS_TOO_LARGE = "ObjectsTooLarge"
+    NAMESPACE_NOT_TENANT = "NamespaceNotTenant"
 
     # Pods
     IMAGE_PULL_FAILED = "ImagePullFailed"

@@ -19,7 +19,7 @@ from rlrun.kube.async_client import AsyncKubeClient
 from rlrun.kube.async_transport import AsyncApiTransport
 from rlrun.kube.connection.api_configuration import load_configuration
 from rlrun.kube.informer import CachedObject, ObjectChange
-from rlrun.kube.kinds import ARTIFACTS, RLADAPTER, RLCHECKPOINT, RLMODEL, RLRUN, WORKLOAD, ResourceKind
+from rlrun.kube.kinds import ARTIFACTS, NAMESPACE, RLADAPTER, RLCHECKPOINT, RLMODEL, RLRUN, WORKLOAD, ResourceKind
 from rlrun.kube.references import checkpoint_id
 from rlrun.kube.requests import KubeRequest
 from rlrun.service.server import listen_on
@@ -27,6 +27,7 @@ from rlrun.service.server import listen_on
 from rlrun_operator import handlers
 from rlrun_operator.cluster.informers import FOLLOWED, Informers
 from rlrun_operator.cluster.runs import RunObjects
+from rlrun_operator.cluster.tenants import TenancyProblem, Tenants, no_problem
 from rlrun_operator.config.settings import OperatorSettings
 from rlrun_operator.controller.admission_queue import AdmissionQueue, names_local_queue
 from rlrun_operator.controller.applier import Applier
@@ -171,12 +172,15 @@ class Operator:
         token_key, grant_key = await ensure_keys(cluster, self._settings)
         authority = await ensure_authority(cluster, self._settings, datetime.now(UTC))
         settings = self._settings.model_copy(update={"storage_server_authority": authority})
-        observer = Observer(objects, artifacts, poller, settings, token_key, grant_key)
+        tenants = Tenants(self._settings, informers)
+        problem = tenants.problem
+        observer = Observer(objects, artifacts, poller, settings, token_key, grant_key, tenancy_problem=problem)
         admissions = AdmissionQueue(self._settings, self._queue.add)
         applier = Applier(cluster, artifacts)
         reconciler = Reconciler(observer, applier, settings, queue=admissions)
-        logs = LeavingLogs(applier.logs, informers, observer.s3_variables, settings)
-        serving = ServingController(objects, observer, settings, token_key)
+        logs = LeavingLogs(applier.logs, informers, observer.s3_variables, settings, problem)
+        serving = ServingController(objects, observer, settings, token_key, problem)
+        informers.listeners.append(tenants.on_change)
         informers.listeners.append(functools.partial(self._on_change, informers, serving))
         informers.listeners.append(logs.on_change)
 
@@ -188,7 +192,10 @@ class Operator:
         registry = handlers.registry(self._configure, start_watches)
         watching = tasks.start(handlers.run_kopf(registry, kopf_stop, self._watching))
         holding = tasks.start(lease.hold())
-        working = [tasks.start(self._resync(cluster, informers, admissions, reconciler, logs))]
+        working = [tasks.start(self._resync(cluster, informers, admissions, reconciler, logs, tenants))]
+        if self._settings.tenant_labels:
+            on_tenancy = functools.partial(self._on_tenancy, informers, serving)
+            working.append(tasks.start(tenants.follow(cluster, on_tenancy)))
         progress = ProgressWriter(objects, poller)
         working += [tasks.start(self._work(reconciler, progress)) for _ in range(self._settings.workers)]
         working += [tasks.start(job) for job in serving.jobs()]
@@ -220,7 +227,7 @@ class Operator:
 
     def _informers(self, watcher: AsyncKubeClient) -> Informers:
         kinds = (*FOLLOWED, *([WORKLOAD] if self._settings.kueue else []))
-        return Informers(watcher, kinds, self._namespaces())
+        return Informers(watcher, kinds, self._namespaces(), self._settings.tenant_labels)
 
     def _on_change(
         self,
@@ -251,6 +258,13 @@ class Operator:
             if (kind == RLADAPTER or SERVING_LABEL in labels) and cached.data is not None:
                 pools.on_change(cached.read())
 
+    def _on_tenancy(self, informers: Informers, pools: ServingController, namespace: str) -> None:
+        """Queue the runs and pools of a namespace that became a tenant, or is no longer one."""
+        for run in informers.runs():
+            if run.namespace == namespace:
+                self._queue.add(RunKey(namespace, run.name))
+        pools.queue_all(namespace)
+
     def _namespaces(self) -> list[str | None]:
         return [*self._settings.watch_namespaces] or [None]
 
@@ -274,6 +288,7 @@ class Operator:
         admissions: AdmissionQueue,
         reconciler: Reconciler,
         logs: LeavingLogs,
+        tenants: Tenants,
     ) -> None:
         """Start the workers, and queue all runs periodically.
 
@@ -290,7 +305,7 @@ class Operator:
             is_sweep = clock() - swept >= SWEEP_SECONDS
             await self._queue_runs(informers, None if is_sweep else reconciler)
             swept = clock() if is_sweep else swept
-            await self._write_models(cluster, informers)
+            await self._write_models(cluster, informers, tenants.problem)
             await asyncio.sleep(self._settings.resync_seconds)
 
     async def _start_workers(self, informers: Informers, admissions: AdmissionQueue) -> None:
@@ -300,6 +315,9 @@ class Operator:
                 await informers.until_synced()
         except TimeoutError:
             log.warning("Not all kinds were listed within %.0f s, so each run's objects are", LISTS_SECONDS)
+        if self._settings.tenant_labels:
+            # Else all namespaces would look as if they were no tenants.
+            await informers.until_synced(NAMESPACE)
         if self._settings.queue.is_limited:
             # With a queue the operator must know which runs have a place.
             await informers.until_synced(RLRUN)
@@ -312,10 +330,12 @@ class Operator:
             )
         self._may_work.set()
 
-    async def _write_models(self, cluster: AsyncKubeClient, informers: Informers) -> None:
+    async def _write_models(
+        self, cluster: AsyncKubeClient, informers: Informers, tenancy_problem: TenancyProblem = no_problem
+    ) -> None:
         """Write the status of all models, with the number of runs of all namespaces, and delete unused caches."""
         runs = [run.read_listed() for run in informers.runs()]
-        caches = await sweep_caches(cluster, runs, self._namespaces())
+        caches = await sweep_caches(cluster, runs, self._namespaces(), tenancy_problem)
         # An operator of some namespaces knows their caches only, and another one would write other numbers.
         all_runs = None if self._settings.watch_namespaces else runs
         await write_model_statuses(

@@ -51,6 +51,7 @@ from rlrun_server.runtime.cached_value import CachedValue
 from rlrun_server.runtime.certificate import Certificate, CertificateInvalid
 from rlrun_server.runtime.log_format import format_lines
 from rlrun_server.runtime.metrics import CONNECTIONS, MAX_CONNECTIONS
+from rlrun_server.runtime.namespaces_source import NamespacesSource
 from rlrun_server.runtime.settings import ServerConfig, load_settings
 from rlrun_server.signing.own_signatures import own_store
 from rlrun_server.signing.package_owners import PackageOwners
@@ -111,8 +112,9 @@ async def serve(config: ServerConfig) -> int:
     environments = EnvironmentCatalog(store, own_signer.renew, root, owners, time.monotonic)
     tokens = AccountTokens(own_transport.send, time.monotonic) if config.settings.api_keys_may_write else None
     long = LongRequests.of(config.settings.max_connections_per_address)
+    namespaces = config.settings.namespaces
     services = make_services(
-        cluster,
+        NamespacesSource(cluster, namespaces) if namespaces else cluster,
         callers,
         identification,
         users,

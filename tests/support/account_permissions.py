@@ -3,7 +3,7 @@
 Rules are those of Role and ClusterRole (rbac.authorization.k8s.io/v1), events those of audit.k8s.io/v1.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -64,9 +64,14 @@ def unused(permissions: Iterable[Permission], requests: Iterable[Request]) -> li
     return sorted(set(permissions) - used)
 
 
-def refused(requests: Iterable[Request]) -> list[str]:
-    """Return the requests that were refused for want of a permission."""
-    return sorted({f"{request.permissions[0]} ({request.path})" for request in requests if not request.is_allowed})
+def refused(requests: Iterable[Request], permissions: Collection[Permission] = ()) -> list[str]:
+    """Return the requests that were refused for want of a permission.
+
+    `permissions`: those of a role that is bound in namespaces. They end with the RoleBinding of a namespace that is
+    being deleted, so that their refusal shows nothing.
+    """
+    missing = (r for r in requests if not r.is_allowed and r.permissions[0] not in permissions)
+    return sorted({f"{request.permissions[0]} ({request.path})" for request in missing})
 
 
 def _permissions(event: Obj) -> tuple[Permission, ...]:

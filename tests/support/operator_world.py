@@ -7,6 +7,7 @@ from typing import Any
 from rlrun.kube.objects import Obj
 from rlrun.protocol.orchestrator import RunStatus
 from rlrun_operator.cluster.runs import RunObjects
+from rlrun_operator.cluster.tenants import TenancyProblem, no_problem
 from rlrun_operator.config.settings import OperatorSettings
 from rlrun_operator.controller.admission_queue import AdmissionQueue
 from rlrun_operator.controller.applier import Applier
@@ -46,6 +47,7 @@ class World:
     clock: Clock = field(default_factory=Clock)
     settings: OperatorSettings = field(default_factory=lambda: SETTINGS)
     queue: AdmissionQueue | None = None
+    tenancy_problem: TenancyProblem = no_problem
     feed: InformerFeed | None = None
     """Informers of operators, told of all changes before each reconcile. None: everything is read each time."""
     kept: Reconciler | None = None
@@ -57,7 +59,16 @@ class World:
             return self.kept
         clock = lambda: 2.0 * self.looks  # noqa: E731
         objects = RunObjects(self.cluster, None if self.feed is None else self.feed.informers, clock)
-        observer = Observer(objects, self.artifacts, self.poller, self.settings, storage_key=STORAGE_KEY, clock=clock)
+        observer = Observer(
+            objects,
+            self.artifacts,
+            self.poller,
+            self.settings,
+            storage_key=STORAGE_KEY,
+            clock=clock,
+            # As it is at the time of the question: namespaces become tenants.
+            tenancy_problem=lambda namespace: self.tenancy_problem(namespace),
+        )
         applier = Applier(objects.cluster, self.artifacts)
         queue = self.queue or AdmissionQueue(self.settings, lambda _: None)
         made = Reconciler(observer, applier, self.settings, self.clock, queue)

@@ -8,6 +8,7 @@ from rlrun.protocol.problem import Problem
 from rlrun.protocol.serving import AdapterReport, DesiredAdapters, LoadState, ServingReport
 from rlrun.service.errors import ServiceUnavailable
 from rlrun_operator.cluster.runs import RunObjects
+from rlrun_operator.cluster.tenants import TenancyProblem, no_problem
 from rlrun_operator.config.settings import OperatorSettings
 from rlrun_operator.controller.observer import Observer
 from rlrun_operator.resources.serving_pool import PoolIdentity
@@ -98,6 +99,7 @@ class Pools:
     sidecars: MemorySidecars
     clock: Clock = field(default_factory=Clock)
     settings: OperatorSettings = field(default_factory=lambda: SETTINGS)
+    tenancy_problem: TenancyProblem = no_problem
     feed: InformerFeed | None = None
     """Informers that are told of all changes before each reconcile. None: everything is read each time."""
 
@@ -113,7 +115,9 @@ class Pools:
                 self.feed.deliver()
             objects = RunObjects(self.cluster, None if self.feed is None else self.feed.informers)
             observer = Observer(objects, FakeArtifacts(), FakePoller(), self.settings, storage_key=STORAGE_KEY)
-            pools = PoolReconciler(objects, observer, self.sidecars, self.settings, TOKEN_KEY, self.clock)
+            pools = PoolReconciler(
+                objects, observer, self.sidecars, self.settings, TOKEN_KEY, self.clock, self.tenancy_problem
+            )
             again = await pools.reconcile(key)
         return again
 

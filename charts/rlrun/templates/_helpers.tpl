@@ -32,6 +32,45 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end -}}
 {{- end }}
 
+{{/* Names of the Secrets that the operator makes in the release's namespace, as JSON. */}}
+{{- define "rlrun.platformSecrets" -}}
+{{- $lease := include "rlrun.leaseName" . -}}
+{{- toJson (list (printf "%s-run-tokens" $lease) (printf "%s-storage-grants" $lease) (include "rlrun.serverCertificate" .) (include "rlrun.egressSecretName" .) (include "rlrun.apiKeySecretName" .)) -}}
+{{- end -}}
+
+{{/* ClusterRoles that are bound in the namespaces of tenants, each by a RoleBinding of its name. */}}
+{{- define "rlrun.operatorTenantRole" -}}
+{{- printf "%s-operator-tenant" (include "rlrun.fullname" .) -}}
+{{- end -}}
+{{- define "rlrun.serverTenantRole" -}}
+{{- printf "%s-server-tenant" (include "rlrun.fullname" .) -}}
+{{- end -}}
+
+{{/* RoleBinding in a namespace of operator.watchNamespaces. Argument: (list $ namespace role account). */}}
+{{- define "rlrun.tenantBinding" -}}
+{{- $root := index . 0 -}}
+apiVersion: rbac.authorization.k8s.io/v1
+kind: RoleBinding
+metadata:
+  name: {{ index . 2 }}
+  namespace: {{ index . 1 }}
+  labels:
+    {{- include "rlrun.labels" $root | nindent 4 }}
+roleRef:
+  apiGroup: rbac.authorization.k8s.io
+  kind: ClusterRole
+  name: {{ index . 2 }}
+subjects:
+  - kind: ServiceAccount
+    name: {{ index . 3 }}
+    namespace: {{ $root.Release.Namespace }}
+{{- end }}
+
+{{/* Label of the namespaces of tenants, `key=value`. */}}
+{{- define "rlrun.namespaceLabel" -}}
+{{- .Values.operator.namespaceLabel | default "rlrun.dev/tenant=true" -}}
+{{- end }}
+
 {{/* Lease of leader election, in the release's namespace. */}}
 {{- define "rlrun.leaseName" -}}
 {{- printf "%s-operator" (include "rlrun.fullname" .) -}}
@@ -307,6 +346,14 @@ workers: {{ int .Values.operator.workers }}
 s3Threads: {{ int .Values.operator.s3Threads }}
 artifactDeletionSeconds: {{ .Values.operator.artifactDeletionSeconds }}
 watchNamespaces: {{ toJson .Values.operator.watchNamespaces }}
+namespaceLabel: {{ include "rlrun.namespaceLabel" . | quote }}
+{{- if .Values.rbac.create }}
+tenantRoles:
+  - {clusterRole: {{ include "rlrun.operatorTenantRole" . }}, account: {{ include "rlrun.serviceAccountName" . }}}
+  {{- if .Values.users.apiKeys }}
+  - {clusterRole: {{ include "rlrun.serverTenantRole" . }}, account: {{ include "rlrun.fullname" . }}-server}
+  {{- end }}
+{{- end }}
 leaseNamespace: {{ .Release.Namespace | quote }}
 leaseName: {{ include "rlrun.leaseName" . | quote }}
 leaseSeconds: {{ .Values.operator.leaseSeconds | default 15 }}
@@ -321,6 +368,9 @@ logLevel: {{ .Values.operator.logLevel }}
 - {name: RLRUN_SERVER_PUBLIC_ENDPOINT, value: {{ .Values.s3.publicEndpoint | quote }}}
 - {name: RLRUN_SERVER_ADDRESSING_STYLE, value: {{ .Values.s3.addressingStyle }}}
 - {name: RLRUN_SERVER_ENVIRONMENT_OWNERS, value: {{ toJson (.Values.runs.environmentOwners | default dict) | quote }}}
+{{- with .Values.operator.watchNamespaces }}
+- {name: RLRUN_SERVER_NAMESPACES, value: {{ toJson . | quote }}}
+{{- end }}
 {{- if .Values.users.apiKeys }}
 - {name: RLRUN_SERVER_API_KEY_SECRET, value: {{ printf "%s/%s" .Release.Namespace (include "rlrun.apiKeySecretName" .) | quote }}}
 {{- if .Values.users.apiKeysMayWrite }}

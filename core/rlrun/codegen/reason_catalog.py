@@ -345,6 +345,14 @@ OBJECTS = _section(
         "suspension and deletion wait. The operator tries again after at most a minute.",
         "Delete the objects that the message names and that the operator has not made.",
     ),
+    (
+        Reason.NAMESPACE_NOT_TENANT,
+        "The namespace lacks the label of tenants (`operator.namespaceLabel` of the chart), so that the operator has "
+        "no rights in it. It creates nothing, and pods that exist go on without it: deadlines, stop, suspension and "
+        "restarts wait.",
+        "Ask an administrator of the cluster for the label: the message has the command. The run goes on seconds "
+        "later.",
+    ),
 )
 
 PODS = _section(
@@ -1402,7 +1410,13 @@ CONDITIONS = (
         "RLRun",
         "The API server accepts the run's own objects. Absent if it never refused one.",
         (Reason.APPLIED,),
-        (Reason.QUOTA_EXCEEDED, Reason.OBJECT_REFUSED, Reason.NAME_TAKEN, Reason.OBJECTS_TOO_LARGE),
+        (
+            Reason.QUOTA_EXCEEDED,
+            Reason.OBJECT_REFUSED,
+            Reason.NAME_TAKEN,
+            Reason.OBJECTS_TOO_LARGE,
+            Reason.NAMESPACE_NOT_TENANT,
+        ),
     ),
     ConditionDescription(
         ConditionType.WEIGHTS_CACHED,

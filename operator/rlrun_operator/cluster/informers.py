@@ -19,6 +19,7 @@ from rlrun.kube.kinds import (
     CONFIG_MAP,
     DEPLOYMENT,
     JOB,
+    NAMESPACE,
     NETWORK_POLICY,
     POD,
     REPLICA_SET,
@@ -31,7 +32,7 @@ from rlrun.kube.kinds import (
     WORKLOAD,
     ResourceKind,
 )
-from rlrun.kube.objects import Obj, label, phase_of
+from rlrun.kube.objects import Labels, Obj, label, phase_of
 from rlrun.kube.references import checkpoint_id, split_checkpoint_id
 from rlrun.kube.requests import KubeRequest, Verb
 
@@ -93,9 +94,16 @@ class Informers:
     """The informers of one operator."""
 
     def __init__(
-        self, source: ObjectSource, kinds: Collection[ResourceKind], namespaces: Sequence[str | None] = (None,)
+        self,
+        source: ObjectSource,
+        kinds: Collection[ResourceKind],
+        namespaces: Sequence[str | None] = (None,),
+        tenant_labels: Labels | None = None,
     ) -> None:
-        """`namespaces`: those that are followed, or None for all."""
+        """`namespaces`: those that are followed, or None for all. `tenant_labels`: the labels of Namespaces that are
+        followed. None or empty: none are.
+        """
+        kinds = (*kinds, *([NAMESPACE] if tenant_labels else []))
         # The pages of several kinds at a time would take the memory of all of them.
         lists = asyncio.Semaphore()
         self._informers: dict[tuple[ResourceKind, str | None], Informer[CachedObject]] = {}
@@ -106,7 +114,7 @@ class Informers:
                     kind,
                     functools.partial(convert, kind),
                     namespace=namespace,
-                    labels=None if kind in OWN_KINDS else MANAGED,
+                    labels=tenant_labels if kind == NAMESPACE else None if kind in OWN_KINDS else MANAGED,
                     index=(RUN_UID_LABEL,) if kind in BY_UID else (RUN_LABEL, SERVING_LABEL),
                     max_bytes=STORED_BYTES,
                     lists=lists,

@@ -331,6 +331,15 @@ class ApiSettings(Schema):
     """Requests that may begin at once after a pause."""
 
 
+class TenantRole(Schema):
+    """A ClusterRole that the operator binds in the namespaces of tenants."""
+
+    cluster_role: str = Field(min_length=1)
+    """Its name, and that of the RoleBindings."""
+    account: str = Field(min_length=1)
+    """ServiceAccount of the operator's namespace that gets the rights."""
+
+
 class KueueSettings(Schema):
     """Use of Kueue, which admits runs with a queueName."""
 
@@ -426,6 +435,11 @@ class OperatorSettings(Schema):
     """Time limit in seconds for deleting a run's files in S3 (artifactPolicy Delete)."""
     watch_namespaces: list[str] = Field(default_factory=list)
     """Namespaces to watch. Empty: all."""
+    namespace_label: str = Field(default="", pattern=r"^([^=]+=[^=]+)?$")
+    """Label of the namespaces of tenants, as `key=value`. Not used with `watch_namespaces`. Empty: all namespaces are
+    tenants."""
+    tenant_roles: list[TenantRole] = Field(default_factory=list)
+    """Roles that are bound in each namespace with `namespace_label`. Empty: somebody else binds them."""
     ip_family: Literal["IPv4", "IPv6"] | None = None
     """Family of the pods' addresses, on which engines listen. None: IPv4."""
     status_url_template: str = "http://{name}-orchestrator.{namespace}.svc:8080/status"
@@ -441,6 +455,12 @@ class OperatorSettings(Schema):
     http_port: int = Field(default=8080, ge=0, le=65535)
     """Port of /healthz, /readyz and /metrics."""
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
+
+    @property
+    def tenant_labels(self) -> dict[str, str]:
+        """Label of the namespaces of tenants. Empty: it does not decide."""
+        key, _, value = self.namespace_label.partition("=")
+        return {} if self.watch_namespaces or not key else {key: value}
 
     @field_validator("private_addresses")
     @classmethod

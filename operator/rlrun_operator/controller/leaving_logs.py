@@ -20,6 +20,7 @@ from rlrun.protocol.problem import Problem
 from rlrun.service.shares import Room, Shares
 
 from rlrun_operator.cluster.informers import CachedPod, CachedRun, Informers
+from rlrun_operator.cluster.tenants import TenancyProblem, no_problem
 from rlrun_operator.config.settings import OperatorSettings
 from rlrun_operator.controller.log_collector import LogCollector
 from rlrun_operator.planning.policies.ending.log_copies import pod_logs
@@ -51,8 +52,10 @@ class LeavingLogs:
         informers: Informers,
         variables: Callable[[], Awaitable[dict[str, str] | Problem]],
         settings: OperatorSettings,
+        tenancy_problem: TenancyProblem = no_problem,
     ) -> None:
         """`variables` returns the AWS_* variables of the operator's S3 client, or the reason why there are none."""
+        self._tenancy_problem = tenancy_problem
         self._logs = logs
         self._informers = informers
         self._variables = variables
@@ -76,6 +79,8 @@ class LeavingLogs:
         """
         cached = change.cached
         if not isinstance(cached, CachedPod) or not cached.is_leaving or not _run_uid(cached) or self._closed:
+            return
+        if self._tenancy_problem(cached.namespace) is not None:
             return
         if change.is_deleted:
             self._pods.pop(cached.uid, None)

@@ -38,6 +38,7 @@ from rlrun.storage.store import StoreError
 
 from rlrun_operator.cluster.informers import CHILDREN
 from rlrun_operator.cluster.runs import RunObjects
+from rlrun_operator.cluster.tenants import TenancyProblem, no_problem
 from rlrun_operator.cluster.weights_cache import read_weights
 from rlrun_operator.config.settings import OperatorSettings
 from rlrun_operator.controller.egress_observer import EgressObserver
@@ -91,10 +92,12 @@ class Observer:
         token_key: bytes | None = None,
         storage_key: bytes = b"",
         clock: Callable[[], float] = time.monotonic,
+        tenancy_problem: TenancyProblem = no_problem,
     ) -> None:
         """`token_key`: key of the tokens of runs. None: the processes of runs ask for none. `storage_key`: key of the
         grants for rlrun-server.
         """
+        self._tenancy_problem = tenancy_problem
         self._objects = objects
         self._cluster = cluster = objects.cluster
         self._clock = clock
@@ -128,6 +131,8 @@ class Observer:
             self._pod_events.forget(key)
             self.forget(key)
             return None
+        if (problem := self._tenancy_problem(namespace)) is not None:
+            return RunObservation(run=run, tenancy_problem=problem, is_cached=not is_fresh and objects.has_informers)
         uid = run["metadata"]["uid"]
         deleted = bool(run["metadata"].get("deletionTimestamp"))
         status = RLRunStatus.parse(run.get("status")) if deleted else read_status(run)
@@ -141,7 +146,8 @@ class Observer:
             ),
         )
         children, artifact_objects = [obj for found in lists for obj in found], [*checkpoints, *adapters]
-        if is_fresh or not self._lacks_secret(run, status, [*children, *pods], now):
+        # No deletion needs it, and the rights in a namespace that is being deleted may end before its runs.
+        if not deleted and (is_fresh or not self._lacks_secret(run, status, [*children, *pods], now)):
             secret = await objects.secret(namespace, token_secret_name(name))
             children += [secret] if secret is not None and label(secret, RUN_LABEL) == name else []
         variables, s3_problem = await self._s3(status)

@@ -104,7 +104,7 @@ class Reconciler:
         now = to_clock(self._clock())
         if observation is None:
             return None, Plan(), now
-        if self._queue is not None:
+        if self._queue is not None and observation.tenancy_problem is None:
             try:
                 observation = replace(observation, admission=self._queue.answer(observation, now))
             except PlaceUnconfirmed:

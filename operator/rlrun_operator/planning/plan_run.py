@@ -28,7 +28,7 @@ from rlrun_operator.planning.policies.beginning.startup import (
     wait_for_previous_pods,
 )
 from rlrun_operator.planning.policies.beginning.weights_cache import wait_for_weights
-from rlrun_operator.planning.policies.children.refusal_report import report_read
+from rlrun_operator.planning.policies.children.refusal_report import report_no_tenant, report_read
 from rlrun_operator.planning.policies.ending.deletion import plan_deletion
 from rlrun_operator.planning.policies.ending.run_endings import (
     plan_finished,
@@ -97,6 +97,8 @@ def plan_run(
     if observation.run["metadata"].get("deletionTimestamp"):
         return plan_deletion(observation, settings, now)
     now = to_clock(now)
+    if observation.tenancy_problem is not None:
+        return report_no_tenant(observation, observation.tenancy_problem, now)
     builder = PlanBuilder(observation, now)
     builder.merge(report_read(builder.status))
     builder.merge(report_place(observation, builder.status))

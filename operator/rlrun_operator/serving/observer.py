@@ -110,6 +110,10 @@ class PoolObserver:
             weights=await read_weights(self._cluster, cache),
         )
 
+    async def adapters(self, key: PoolIdentity) -> PoolObservation:
+        """Return the adapters of a pool of whose namespace nothing else may be read. Raises ApiError."""
+        return PoolObservation(key, tuple(await self._adapters(key)))
+
     async def _adapters(self, key: PoolIdentity) -> list[Obj]:
         # A page at a time: the adapters of other models are not kept.
         pages = self._cluster.pages(RLADAPTER, key.namespace, {})

@@ -16,6 +16,7 @@ from rlrun.kube.refusals import ObjectRefused
 from rlrun.protocol.problem import Problem
 
 from rlrun_operator.cluster.runs import RunObjects
+from rlrun_operator.cluster.tenants import TenancyProblem, no_problem
 from rlrun_operator.config.settings import OperatorSettings
 from rlrun_operator.resources.serving_pool import PoolIdentity
 from rlrun_operator.runtime.work_queue import WorkQueue, namespace_limit, work
@@ -42,8 +43,10 @@ class PoolReconciler:
         settings: OperatorSettings,
         token_key: bytes,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+        tenancy_problem: TenancyProblem = no_problem,
     ) -> None:
         self._cluster = objects.cluster
+        self._tenancy_problem = tenancy_problem
         self._sidecars = sidecars
         self._observer = PoolObserver(objects, credentials, sidecars, settings, token_key)
         self._settings = settings
@@ -51,6 +54,10 @@ class PoolReconciler:
 
     async def reconcile(self, key: PoolIdentity) -> float | None:
         """Reconcile the pool. Returns the seconds until the next reconcile, or None to wait for an event."""
+        if (problem := self._tenancy_problem(key.namespace)) is not None:
+            pool = await self._observer.adapters(key)
+            await write_statuses(self._cluster, plan_refusal(pool, problem, self._clock()))
+            return None
         pool = await self._observer.observe(key)
         plan = plan_pool(pool, self._settings, self._clock())
         try:
@@ -66,13 +73,20 @@ class ServingController:
     """Controller of all pools: queue, workers and resync."""
 
     def __init__(
-        self, objects: RunObjects, credentials: Credentials, settings: OperatorSettings, token_key: bytes
+        self,
+        objects: RunObjects,
+        credentials: Credentials,
+        settings: OperatorSettings,
+        token_key: bytes,
+        tenancy_problem: TenancyProblem = no_problem,
     ) -> None:
         sidecars = HttpSidecars(settings.serving_url_template, token_key)
         self._cluster = objects.cluster
         self._settings = settings
         self._sidecars = sidecars
-        self._reconciler = PoolReconciler(objects, credentials, sidecars, settings, token_key)
+        self._reconciler = PoolReconciler(
+            objects, credentials, sidecars, settings, token_key, tenancy_problem=tenancy_problem
+        )
         self._queue: WorkQueue[PoolIdentity] = WorkQueue(namespace_limit=namespace_limit(WORKERS))
         self._known: set[PoolIdentity] = set()
 
@@ -83,10 +97,11 @@ class ServingController:
             self._known.add(key)
             self._queue.add(key)
 
-    def queue_all(self) -> None:
-        """Queue all known pools."""
+    def queue_all(self, namespace: str | None = None) -> None:
+        """Queue all known pools, or those of a namespace."""
         for key in self._known:
-            self._queue.add(key)
+            if namespace in (None, key.namespace):
+                self._queue.add(key)
 
     def jobs(self) -> list[Coroutine[Any, Any, None]]:
         """Return the coroutines to run while this process is the leader."""

@@ -160,7 +160,8 @@ def _problems() -> Iterator[None]:
 
 def _account_missing(namespace: str) -> ProblemError:
     message = (
-        f"Namespace {namespace} has no ServiceAccount {ACCOUNT}, whose rights an API key has. Ask an administrator to "
+        f"Namespace {namespace} has no ServiceAccount {ACCOUNT}, whose rights an API key has, or rlrun-server has no "
+        "rights in it (see `rlrun doctor`). Ask an administrator to "
         f"run: kubectl create serviceaccount {ACCOUNT} -n {namespace}, and kubectl create rolebinding {ACCOUNT} "
         f"--clusterrole=edit --serviceaccount={namespace}:{ACCOUNT} -n {namespace}"
     )

@@ -80,8 +80,16 @@ class ApiKeyStore:
             return
 
     async def account_uid(self, namespace: str) -> str | None:
-        """Return the uid of the ServiceAccount whose rights the keys of a namespace have, None if there is none."""
-        account = await self._cluster.get(SERVICE_ACCOUNT, namespace, ACCOUNT)
+        """Return the uid of the ServiceAccount whose rights the keys of a namespace have.
+
+        None without one, and in a namespace that is not a tenant.
+        """
+        try:
+            account = await self._cluster.get(SERVICE_ACCOUNT, namespace, ACCOUNT)
+        except ApiError as error:
+            if error.status == 403:
+                return None
+            raise
         return None if account is None else str(account["metadata"]["uid"])
 
     async def _read_recent(self, seconds: float) -> Keys:

@@ -60,6 +60,9 @@ class ServerSettings(Schema):
     environment_owners: dict[str, list[str]] = Field(default_factory=dict)
     """Namespaces of owners of environment packages, as JSON; * stands for any characters."""
 
+    namespaces: list[str] = Field(default_factory=list)
+    """Namespaces whose objects are served, as JSON. Empty: all."""
+
     api_key_secret: str = Field(default="", pattern=r"^([^/]+/[^/]+)?$")
     """Namespace and name of the Secret that stores API keys, with a slash between them. Empty: there are none."""
     api_keys_may_write: bool = False
@@ -75,7 +78,7 @@ class ServerSettings(Schema):
     oidc_secret: Path = Path("/etc/rlrun-server/oidc/clientSecret")
     """File with the client's secret at the issuer. Without it the client is a public one."""
 
-    @field_validator("environment_owners", "oidc", mode="before")
+    @field_validator("environment_owners", "namespaces", "oidc", mode="before")
     @classmethod
     def _parse_json(cls, value: object) -> object:
         try:

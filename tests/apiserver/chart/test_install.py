@@ -16,6 +16,8 @@ import pytest
 import yaml
 from kubernetes import client, config, utils
 from kubernetes.client.exceptions import ApiException
+from rlrun_operator.cluster.tenants import role_binding
+from rlrun_operator.config.settings import TenantRole
 
 from local_cluster.control_plane.without_nodes import ControlPlane
 from local_cluster.host.paths import paths
@@ -48,11 +50,16 @@ def empty() -> Iterator[ControlPlane]:
 
 @pytest.fixture(scope="module")
 def helm(empty: ControlPlane) -> Helm:
+    return helm_of(empty)
+
+
+def helm_of(cluster: ControlPlane) -> Helm:
+    """Return helm for a cluster. It returns what it printed."""
     program = ensure_program("helm", paths())
 
     def run(*args: str, namespace: str = SYSTEM) -> str:
         done = subprocess.run(
-            [program, *args, "--kubeconfig", empty.kubeconfig, "-n", namespace],
+            [program, *args, "--kubeconfig", cluster.kubeconfig, "-n", namespace],
             capture_output=True,
             text=True,
             timeout=120,
@@ -65,9 +72,16 @@ def helm(empty: ControlPlane) -> Helm:
 
 
 @pytest.fixture(scope="module")
-def installed(helm: Helm) -> str:
+def installed(empty: ControlPlane, helm: Helm) -> str:
     values = ["-f", str(CHART / "values-local.yaml"), "--no-hooks"]
-    return helm("install", "rlrun", str(CHART), "--create-namespace", *values)
+    said = helm("install", "rlrun", str(CHART), "--create-namespace", *values)
+    admin = config.new_client_from_config(str(empty.kubeconfig))
+    labels = {"rlrun.dev/tenant": "true"}
+    client.CoreV1Api(admin).create_namespace({"metadata": {"name": "tenant", "labels": labels}})
+    # As the operator, which does not run here.
+    role = TenantRole(cluster_role="rlrun-operator-tenant", account="rlrun")
+    utils.create_from_dict(admin, role_binding(role, "tenant", SYSTEM))
+    return said
 
 
 @pytest.fixture(scope="module")
@@ -119,14 +133,18 @@ def test_the_operator_account_has_only_its_required_permissions(as_user: Client)
         ("list", "", "pods/log"), ("create", "rbac.authorization.k8s.io", "roles"), ("delete", "", "namespaces"),
         ("update", "coordination.k8s.io", "leases"), ("update", "", "configmaps"), ("update", "apps", "replicasets"),
         ("watch", "", "pods/log"), ("get", "", "configmaps"), ("get", "apps", "replicasets"),
-        ("create", "rlrun.dev", "rlruns"), ("update", "rlrun.dev", "rlmodels"), ("list", "", "namespaces"),
+        ("create", "rlrun.dev", "rlruns"), ("update", "rlrun.dev", "rlmodels"), ("patch", "", "namespaces"),
     ]:  # fmt: skip
         assert not may(operator, verb, group, resource), (verb, resource)
     assert not may(operator, "update", "coordination.k8s.io", "leases", SYSTEM, "of-another")
+    for verb, group, resource in [
+        ("get", "", "secrets"), ("create", "batch", "jobs"), ("create", "apps", "deployments"), ("delete", "", "pods"),
+        ("create", "", "serviceaccounts"), ("get", "", "pods/log"), ("patch", "", "configmaps"),
+    ]:  # fmt: skip
+        assert not may(operator, verb, group, resource, "default"), f"{verb} {resource} where no tenant is"
 
 
 def test_the_operator_may_own_children_with_blocking(as_user: Client) -> None:
-    client.CoreV1Api(as_user("")).create_namespace({"metadata": {"name": "tenant"}})
     run = client.CustomObjectsApi(as_user("")).create_namespaced_custom_object(
         "rlrun.dev", "v1alpha1", "tenant", "rlruns", RUN
     )
@@ -141,7 +159,11 @@ def test_the_operator_may_own_children_with_blocking(as_user: Client) -> None:
     body = {
         "apiVersion": "v1",
         "kind": "ConfigMap",
-        "metadata": {"name": "first-config", "ownerReferences": [owner]},
+        "metadata": {
+            "name": "first-config",
+            "labels": {"app.kubernetes.io/managed-by": "rlrun-operator"},
+            "ownerReferences": [owner],
+        },
     }
     made = client.CoreV1Api(as_user(OPERATOR)).patch_namespaced_config_map(
         "first-config", "tenant", body, field_manager="rlrun-operator", _content_type=APPLY
@@ -396,8 +418,9 @@ def test_the_run_of_helm_test_is_made_and_removed_with_rights_of_its_own(
 ) -> None:
     admin = as_user("")
     custom = client.CustomObjectsApi(admin)
-    place = ("rlrun.dev", "v1alpha1", SYSTEM, "rlruns")
-    values = ["-f", str(CHART / "values-local.yaml"), "--no-hooks"]
+    client.CoreV1Api(admin).create_namespace({"metadata": {"name": "checks"}})
+    place = ("rlrun.dev", "v1alpha1", "checks", "rlruns")
+    values = ["-f", str(CHART / "values-local.yaml"), "--no-hooks", "--set", "tests.run.namespace=checks"]
     helm("upgrade", "rlrun", str(CHART), *values, "--set-json", f"tests.run.spec={json.dumps(RUN['spec'])}")
     hooks = [o for o in yaml.safe_load_all(helm("get", "hooks", "rlrun")) if o]
     tests = [o for o in hooks if o["metadata"]["annotations"]["helm.sh/hook"] == "test"]

@@ -17,7 +17,7 @@ from rlrun.storage.store import Store
 
 from tests.support.seaweedfs import S3Server
 from tests.support.source_tree import PYTHONPATH
-from tests.unit.chart.conftest import CHART, Object, Render
+from tests.unit.chart.conftest import CHART, Helm, Object, Render
 from tests.unit.chart.test_render import pod_templates
 
 SCRIPT = CHART / "files" / "check_installation.py"
@@ -165,7 +165,7 @@ def kubeconfig(folder: Path, server: str) -> str:
 
 
 def test_the_pods_run_the_checks_with_what_they_need(render: Render) -> None:
-    run = {"spec": {"model": "a/b", "env": [{"id": "a/c"}]}, "timeoutSeconds": 300}
+    run = {"spec": {"model": "a/b", "env": [{"id": "a/c"}]}, "timeoutSeconds": 300, "namespace": "team"}
     rendered = render({"tests": {"run": run}})
     pods = {name.removeprefix("rlrun-test-"): pod for name, pod in pod_templates(rendered.of("Pod")).items()}
     assert set(pods) == {"readyz", "dns", "s3", "run"}
@@ -186,7 +186,7 @@ def test_the_pods_run_the_checks_with_what_they_need(render: Render) -> None:
 
 
 @pytest.mark.parametrize(
-    ("namespaces", "own", "used"), [([], "", "rlrun-system"), (["one", "two"], "", "one"), (["one"], "three", "three")]
+    ("namespaces", "own", "used"), [([], "team", "team"), (["one", "two"], "", "one"), (["one"], "three", "three")]
 )
 def test_the_run_is_in_a_namespace_that_the_operator_serves(
     render: Render, namespaces: list[str], own: str, used: str
@@ -202,6 +202,12 @@ def test_the_run_is_in_a_namespace_that_the_operator_serves(
         {"apiGroups": ["rlrun.dev"], "resources": ["rlruns"], "verbs": ["create", "get", "delete"]}
     ]
     assert rendered.one("RoleBinding", "rlrun-test")["subjects"][0]["namespace"] == "rlrun-system"
+
+
+def test_a_run_without_the_namespace_of_a_tenant_is_refused(template: Helm) -> None:
+    done = template({"tests": {"run": {"spec": {"model": "a/b"}}}})
+    assert done.returncode != 0
+    assert "tests.run.namespace is required" in done.stderr
 
 
 def test_a_workload_identity_is_that_of_the_operator(render: Render) -> None:

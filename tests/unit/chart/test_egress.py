@@ -16,8 +16,7 @@ def test_without_egress_nothing_is_installed_for_it(render: Render) -> None:
     rendered = render(MINIMAL, base=None)
     assert parse_settings(rendered.settings).egress is None
     assert not [o for o in rendered.objects if o["metadata"]["name"].endswith("-egress")]
-    (role,) = [o for o in rendered.of("ClusterRole") if o["metadata"]["name"] == "rlrun-operator"]
-    assert not [rule for rule in role["rules"] if "namespaces" in rule["resources"]]
+    assert not [o for o in rendered.of("NetworkPolicy") if "egress" in o["metadata"]["name"]]
 
 
 def test_the_egress_proxy_and_the_operator_use_the_same_key_and_service(render: Render) -> None:

@@ -21,7 +21,7 @@ ALL: Object = {
     **EVERYTHING,
     "pods": {},
     "operator": {},
-    "tests": {"run": {"spec": {"model": "a/b", "env": [{"id": "a/c"}]}}},
+    "tests": {"run": {"spec": {"model": "a/b", "env": [{"id": "a/c"}]}, "namespace": "team"}},
 }
 SPREAD = {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule"}
 SELECTOR = {"matchLabels": {"of": "mine"}}

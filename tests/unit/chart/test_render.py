@@ -29,6 +29,8 @@ from rlrun_operator.config.settings import (
     S3Settings,
     parse_settings,
 )
+from rlrun_operator.resources.access.run_tokens import key_secret_name
+from rlrun_operator.resources.access.storage_access import grant_key_secret_name
 from rlrun_server.signing.user_permissions import FOLDERS, PACKAGES
 
 from tests.unit.chart.conftest import CHART, LOCAL, Helm, Object, Render, Rendered
@@ -89,10 +91,15 @@ def test_lint(helm: Helm, tmp_path: Path, values: Object) -> None:
     assert done.returncode == 0, done.stdout
 
 
+def of_kinds(rendered: Rendered) -> list[Object]:
+    """Return CRDs with the admission policy of RLRun, without that of the operator's account."""
+    found = [o for kind in OF_KINDS for o in rendered.of(kind)]
+    return [o for o in found if o["metadata"]["name"] != "rlrun-operator"]
+
+
 @pytest.mark.parametrize("keep", [True, False])
 def test_crds_survive_the_template_unchanged(render: Render, keep: bool) -> None:
-    objects = render({"crds": {"keep": keep}})
-    rendered = {(o["kind"], o["metadata"]["name"]): o for kind in OF_KINDS for o in objects.of(kind)}
+    rendered = {(o["kind"], o["metadata"]["name"]): o for o in of_kinds(render({"crds": {"keep": keep}}))}
     originals = [yaml.safe_load(p.read_text()) for p in CRDS.glob("*.yaml")]
     assert sorted(rendered) == sorted((o["kind"], o["metadata"]["name"]) for o in originals)
     for original in originals:
@@ -102,8 +109,7 @@ def test_crds_survive_the_template_unchanged(render: Render, keep: bool) -> None
 
 
 def test_crds_can_be_left_out(render: Render) -> None:
-    objects = render({"crds": {"enabled": False}})
-    assert [o for kind in OF_KINDS for o in objects.of(kind)] == []
+    assert of_kinds(render({"crds": {"enabled": False}})) == []
 
 
 def test_local_settings_are_what_the_operator_reads(render: Render) -> None:
@@ -302,7 +308,7 @@ FEWER_VERBS = {
     "PersistentVolumeClaim": ("list", "create", "patch", "delete"),
     "RLRun": ("get", "list", "watch", "patch", "delete"),
     "RLModel": ("list", "watch"),
-    "Namespace": ("get",),
+    "Namespace": ("get", "list", "watch"),
     "Node": ("get",),
     "PriorityClass": (),
     "Workload": (),
@@ -321,7 +327,8 @@ READ_BY_NAME = ("RLRun", "RLCheckpoint", "Namespace", "Node")
 
 def test_operator_roles_allow_the_requests_of_the_operator_and_few_others(render: Render) -> None:
     rendered = render()
-    rules = rendered.one("ClusterRole", "rlrun-operator")["rules"]
+    everywhere = rendered.one("ClusterRole", "rlrun-operator")["rules"]
+    rules = [*everywhere, *rendered.one("ClusterRole", "rlrun-operator-tenant")["rules"]]
     leader = rendered.one("Role", "rlrun-leader")["rules"]
     for kind in ALL.values():
         group = kind.group
@@ -329,13 +336,18 @@ def test_operator_roles_allow_the_requests_of_the_operator_and_few_others(render
             assert not allowed(rules, group, kind.plural, "create"), "rlrun-server reviews tokens and rights"
             of_server = rendered.one("ClusterRole", "rlrun-server")["rules"]
             assert {"apiGroups": [group], "resources": [kind.plural], "verbs": ["create"]} in of_server
-            account = {"apiGroups": [""], "resources": ["serviceaccounts"], "resourceNames": ["rlrun-user"]}
-            assert {**account, "verbs": ["get"]} in of_server
-            assert {**account, "resources": ["serviceaccounts/token"], "verbs": ["create"]} in of_server
-            ours = {"apiGroups": ["rlrun.dev"], "resources": ["rlruns", "rlcheckpoints", "rladapters", "rlmodels"]}
-            assert {**ours, "verbs": ["list", "watch"]} in of_server
+            for ours in (["rlruns", "rlcheckpoints", "rladapters"], ["rlmodels"]):
+                assert {"apiGroups": ["rlrun.dev"], "resources": ours, "verbs": ["list", "watch"]} in of_server
             assert {"apiGroups": [""], "resources": ["namespaces"], "verbs": ["get"]} in of_server
-            assert len(of_server) == 6
+            assert len(of_server) == 5
+            account = {"apiGroups": [""], "resources": ["serviceaccounts"], "resourceNames": ["rlrun-user"]}
+            assert rendered.one("ClusterRole", "rlrun-server-tenant")["rules"] == [
+                {**account, "verbs": ["get"]},
+                {**account, "resources": ["serviceaccounts/token"], "verbs": ["create"]},
+            ]
+        elif kind.kind == "RoleBinding":
+            assert all(allowed(everywhere, group, kind.plural, verb) for verb in ("list", "create"))
+            assert not any(allowed(rules, group, kind.plural, verb) for verb in ("patch", "update"))
         elif kind.kind == "Lease":
             assert all(allowed(leader, group, kind.plural, verb) for verb in ("get", "create", "update"))
             assert not allowed(rules, group, kind.plural, "get"), "leases of others are none of its business"
@@ -358,13 +370,74 @@ def test_operator_roles_allow_the_requests_of_the_operator_and_few_others(render
         assert allowed(rules, "rlrun.dev", f"{plural}/status", "patch")
     assert allowed(rules, "rlrun.dev", "rlruns/finalizers", "update"), "needed to own children with blocking"
     assert not any("*" in r["verbs"] + r["resources"] + r["apiGroups"] for r in rules)
-    assert not any(r in ("pods/exec", "roles", "clusterroles") for rule in rules for r in rule["resources"])
+    assert not any(r in ("pods/exec", "roles") for rule in rules for r in rule["resources"])
+    names = ["rlrun-operator-tenant", "rlrun-server-tenant"]
+    assert [(r["verbs"], r["resourceNames"]) for r in rules if "clusterroles" in r["resources"]] == [(["bind"], names)]
+
+
+def test_outside_of_tenants_the_operator_reads_no_secrets_and_writes_to_nothing_but_runs(render: Render) -> None:
+    rules = render().one("ClusterRole", "rlrun-operator")["rules"]
+    assert not any(r.startswith(("secrets", "pods/")) for rule in rules for r in rule["resources"])
+    written = {(r, v) for rule in rules for r in rule["resources"] for v in rule["verbs"]} - {
+        (r, v) for rule in rules for r in rule["resources"] for v in ("get", "list", "watch")
+    }
+    assert written == {
+        ("rlruns", "patch"),
+        ("rlruns/status", "patch"),
+        ("rladapters/status", "patch"),
+        ("rlmodels/status", "patch"),
+        ("events", "create"),
+        ("rolebindings", "create"),
+        ("rolebindings", "delete"),
+        ("clusterroles", "bind"),
+    }
+
+
+def test_operator_chart_and_policy_agree_about_tenants(render: Render) -> None:
+    choices: list[Object] = [{}, {"operator": {"namespaceLabel": "example.com/kind=rl"}}, {"fullnameOverride": "x"}]
+    for values in choices:
+        rendered = render(values)
+        settings = parse_settings(rendered.settings)
+        (published,) = [o["data"] for o in rendered.of("ConfigMap") if o["metadata"]["namespace"] == "kube-public"]
+        assert published["namespaceLabel"] == settings.namespace_label
+        prefix = values.get("fullnameOverride", "rlrun")
+        policy = rendered.one("ValidatingAdmissionPolicy", f"{prefix}-operator")
+        text = str(policy["spec"])
+        ((key, value),) = settings.tenant_labels.items()
+        assert f"'{key}' in namespaceObject.metadata.labels" in text
+        assert f"labels['{key}'] == '{value}'" in text
+        for role in settings.tenant_roles:
+            assert rendered.one("ClusterRole", role.cluster_role)
+            assert f'"{role.cluster_role}":"{role.account}"' in text
+            accounts = [o["metadata"]["name"] for o in rendered.of("ServiceAccount")]
+            assert role.account in accounts
+        binding = rendered.one("ValidatingAdmissionPolicyBinding", f"{prefix}-operator")
+        assert binding["spec"] == {"policyName": policy["metadata"]["name"], "validationActions": ["Deny"]}
+
+
+def test_the_policy_names_the_keys_that_the_operator_makes(render: Render) -> None:
+    rendered = render()
+    settings = parse_settings(rendered.settings)
+    assert settings.egress is not None
+    assert settings.storage_server_certificate is not None
+    assert settings.api_keys is not None
+    made = {
+        key_secret_name(settings.lease_name),
+        grant_key_secret_name(settings.lease_name),
+        settings.egress.key_secret.name,
+        settings.storage_server_certificate.secret.name,
+        settings.api_keys.secret.name,
+    }
+    policy = str(rendered.one("ValidatingAdmissionPolicy", "rlrun-operator")["spec"])
+    assert all(f'"{name}"' in policy for name in made)
+    read = rendered.one("Role", "rlrun-operator-secrets")["rules"][0]
+    assert {*read["resourceNames"]} == {*made, settings.s3.credentials_secret.name}
 
 
 @pytest.mark.parametrize("value", ["apiKeysMayWrite", "apiKeys"])
 def test_without_keys_that_write_the_server_makes_no_tokens(render: Render, value: str) -> None:
     rendered = render({"users": {value: False}})
-    rules = rendered.one("ClusterRole", "rlrun-server")["rules"]
+    rules = [rule for role in rendered.of("ClusterRole") for rule in role["rules"] or ()]
     assert not any("serviceaccounts/token" in rule["resources"] for rule in rules)
     server = rendered.one("Deployment", "rlrun-server")["spec"]["template"]["spec"]["containers"][0]
     assert "RLRUN_SERVER_API_KEYS_MAY_WRITE" not in [variable["name"] for variable in server["env"]]
@@ -462,7 +535,10 @@ def uninstall_hooks(rendered: Rendered) -> list[Object]:
 def test_uninstallation_removes_the_finalizers_of_runs_with_an_account_of_its_own(render: Render) -> None:
     hooks = uninstall_hooks(render({"s3": {"prefix": "prod"}, "operator": {"watchNamespaces": ["one"]}}))
     kinds = [o["kind"] for o in hooks]
-    assert sorted(kinds[:-1]) == ["ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding", "ServiceAccount"]
+    assert sorted(kinds[:-1]) == ["ClusterRole", "Role", "RoleBinding", "RoleBinding", "ServiceAccount"]
+    (of_runs,) = [o for o in hooks if o["kind"] == "RoleBinding" and o["roleRef"]["kind"] == "ClusterRole"]
+    assert of_runs["metadata"]["namespace"] == "one", "runs of other namespaces are none of its business"
+    assert "ClusterRoleBinding" in [o["kind"] for o in uninstall_hooks(render())]
     assert kinds[-1] == "Job", "Helm has deleted the operator's account and roles by then"
     policies = {o["metadata"]["annotations"]["helm.sh/hook-delete-policy"] for o in hooks}
     assert policies == {"before-hook-creation,hook-succeeded"}, "nothing of it is left, and it can be repeated"
@@ -505,8 +581,8 @@ def test_user_roles(render: Render) -> None:
     assert all(allowed(editor["rules"], "rlrun.dev", PACKAGES, verb) for verb in ("get", "create", "delete"))
     assert allowed(viewer["rules"], "rlrun.dev", PACKAGES, "get")
     assert render({"rbac": {"userRoles": False}, "uninstall": {"removeFinalizers": False}}).of("ClusterRole") == [
-        rendered.one("ClusterRole", "rlrun-operator"),
-        rendered.one("ClusterRole", "rlrun-server"),
+        rendered.one("ClusterRole", name)
+        for name in ("rlrun-operator", "rlrun-operator-tenant", "rlrun-server", "rlrun-server-tenant")
     ]
 
 
@@ -514,6 +590,7 @@ def test_users_find_the_server_and_reach_that_service_only(render: Render) -> No
     rendered = render()
     found = rendered.one("ConfigMap", "rlrun-server")
     assert found["metadata"]["namespace"] == "kube-public"
+    assert found["data"].pop("namespaceLabel") == "rlrun.dev/tenant=true"
     assert found["data"] == {"url": "", "service": "rlrun-system/https:rlrun-server:https"}
     roles = {
         o["metadata"]["namespace"]: o["rules"] for o in rendered.of("Role") if "server-user" in o["metadata"]["name"]
@@ -552,7 +629,7 @@ def test_where_the_server_has_a_url_no_user_reaches_it_past_its_network_policy(r
 
 def test_api_keys_change_nothing_unless_the_platform_says_so(render: Render) -> None:
     rendered = render(MINIMAL, base=None)
-    rules = rendered.one("ClusterRole", "rlrun-server")["rules"]
+    rules = [rule for role in rendered.of("ClusterRole") for rule in role["rules"] or ()]
     assert not any("serviceaccounts/token" in rule["resources"] for rule in rules)
 
 
@@ -621,42 +698,40 @@ def test_the_server_uses_one_secret_of_its_namespace_for_api_keys(render: Render
         assert (settings.secret.namespace, settings.secret.name) == ("rlrun-system", name)
         assert settings.enabled is enabled
     assert "rlrun-server" not in [o["metadata"]["name"] for o in without.of("Role")]
-    assert len(without.one("ClusterRole", "rlrun-server")["rules"]) == 4
+    assert not without.one("ClusterRole", "rlrun-server-tenant")["rules"]
     for rendered, place in ((with_keys, f"rlrun-system/{name}"), (without, None)):
         (container,) = rendered.one("Deployment", "rlrun-server")["spec"]["template"]["spec"]["containers"]
         variables = {v["name"]: v.get("value") for v in container["env"]}
         assert variables.get("RLRUN_SERVER_API_KEY_SECRET") == place
 
 
-def test_an_operator_of_some_namespaces_has_its_rights_there_only(render: Render) -> None:
-    kueue = {"kueue": {"enabled": True}}
-    everywhere = render(kueue).one("ClusterRole", "rlrun-operator")["rules"]
-    rendered = render({**kueue, "operator": {"watchNamespaces": ["one", "two"]}})
+def test_operator_and_server_of_some_namespaces_have_their_rights_there_only(render: Render) -> None:
+    names = ["one", "two"]
+    rendered = render({"kueue": {"enabled": True}, "operator": {"watchNamespaces": names}})
     cluster = rendered.one("ClusterRole", "rlrun-operator")["rules"]
-    for group, resource in (
-        ("", "secrets"),
-        ("apps", "deployments"),
-        ("batch", "jobs"),
-        ("", "pods"),
-        ("", "pods/log"),
-    ):
-        assert not any(group in rule["apiGroups"] and resource in rule["resources"] for rule in cluster), resource
+    for resource in ("secrets", "deployments", "jobs", "pods", "pods/log", "configmaps", "rolebindings", "workloads"):
+        assert not any(resource in rule["resources"] for rule in cluster), resource
     assert [rule["verbs"] for rule in cluster if "rlruns" in rule["resources"]] == [["list"]]
-    roles = {role["metadata"]["namespace"]: role for role in rendered.of("Role") if _is_named(role, "rlrun-operator")}
-    assert set(roles) == {"one", "two"}
-    for role in roles.values():
-        together = [*cluster, *role["rules"]]
-        for rule in everywhere:
-            for resource in rule["resources"]:
-                for verb in rule["verbs"]:
-                    assert allowed(together, rule["apiGroups"][0], resource, verb), (resource, verb)
-    bindings = [b for b in rendered.of("RoleBinding") if _is_named(b, "rlrun-operator")]
-    assert [b["metadata"]["namespace"] for b in bindings] == ["one", "two"]
-    assert {b["subjects"][0]["name"] for b in bindings} == {"rlrun"}
-    secrets = rendered.one("Role", "rlrun-operator-secrets")
-    assert secrets["rules"] == [
-        {"apiGroups": [""], "resources": ["secrets"], "verbs": ["get", "create", "patch", "delete"]},
-    ]
+    everywhere = render({"kueue": {"enabled": True}}).one("ClusterRole", "rlrun-operator-tenant")["rules"]
+    assert rendered.one("ClusterRole", "rlrun-operator-tenant")["rules"] == everywhere
+    of_server = rendered.one("ClusterRole", "rlrun-server")["rules"]
+    assert not any({"rlruns", "serviceaccounts", "serviceaccounts/token"} & {*rule["resources"]} for rule in of_server)
+    assert {"apiGroups": [""], "resources": ["namespaces"], "resourceNames": names, "verbs": ["get"]} in of_server
+    in_tenants = rendered.one("ClusterRole", "rlrun-server-tenant")["rules"]
+    followed = ("rlruns", "rlcheckpoints", "rladapters")
+    assert all(allowed(in_tenants, "rlrun.dev", plural, "watch") for plural in followed)
+    for role, account in (("rlrun-operator-tenant", "rlrun"), ("rlrun-server-tenant", "rlrun-server")):
+        bindings = [b for b in rendered.of("RoleBinding") if b["metadata"]["name"] == role]
+        assert [b["metadata"]["namespace"] for b in bindings] == names
+        assert {(b["roleRef"]["kind"], b["roleRef"]["name"]) for b in bindings} == {("ClusterRole", role)}
+        assert {b["subjects"][0]["name"] for b in bindings} == {account}
+    (container,) = rendered.one("Deployment", "rlrun-server")["spec"]["template"]["spec"]["containers"]
+    variables = {v["name"]: v.get("value") for v in container["env"]}
+    assert json.loads(variables["RLRUN_SERVER_NAMESPACES"]) == names
+    assert parse_settings(rendered.settings).tenant_labels == {}
+    policy = rendered.one("ValidatingAdmissionPolicy", "rlrun-operator")["spec"]
+    (tenant,) = [v["expression"] for v in policy["variables"] if v["name"] == "isTenant"]
+    assert tenant == 'variables.place in ["one","two"]'
 
 
 @pytest.mark.parametrize("namespaces", [[], ["one", "two"]])
@@ -911,8 +986,9 @@ def test_services_have_both_families_of_addresses_where_the_cluster_does(render:
 
 def test_the_operator_lists_events_and_does_not_watch_them(render: Render) -> None:
     for values in (MINIMAL, {**MINIMAL, "operator": {"watchNamespaces": ["team"]}}):
-        roles = [o for o in render(values, base=None).objects if o["kind"] in ("ClusterRole", "Role")]
-        rules = [rule for role in roles if role["metadata"]["name"] == "rlrun-operator" for rule in role["rules"]]
+        names = ("rlrun-operator", "rlrun-operator-tenant")
+        roles = [render(values, base=None).one("ClusterRole", name) for name in names]
+        rules = [rule for role in roles for rule in role["rules"]]
         verbs = {verb for rule in rules if rule["resources"] == ["events"] for verb in rule["verbs"]}
         assert verbs == {"create", "list"}
 

@@ -47,6 +47,13 @@ def test_a_permission_without_a_request_is_found(log: list[dict[str, Any]]) -> N
     assert Permission("", "configmaps", "delete") in unused(granted(RULES), requests_of(ACCOUNT, log))
 
 
+def test_rights_that_end_with_a_namespace_are_not_missing() -> None:
+    log = requests_of(ACCOUNT, [event("delete", "configmaps", 403, decision="forbid")])
+    assert refused(log) == ["delete configmaps (/configmaps)"]
+    assert refused(log, granted(RULES)) == []
+    assert refused(requests_of(ACCOUNT, [event("get", "configmaps", 403, decision="forbid")]), granted(RULES))
+
+
 def test_an_apply_that_changes_an_object_uses_no_create() -> None:
     found = unused(granted(RULES), requests_of(ACCOUNT, [event("patch", "configmaps", 200)]))
     assert Permission("", "configmaps", "create") in found

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 from rlrun.constants import GROUP, VERSION
 from rlrun.kube.errors import ApiError
-from rlrun.kube.kinds import DEPLOYMENT, RESOURCE_QUOTA, RLADAPTER, RLCHECKPOINT, RLMODEL, RLRUN
+from rlrun.kube.kinds import CONFIG_MAP, DEPLOYMENT, NAMESPACE, RESOURCE_QUOTA, RLADAPTER, RLCHECKPOINT, RLMODEL, RLRUN
 from rlrun.kube.objects import Obj
 from rlrun.protocol.user_storage import LOCATION_PATH
 
 from rlrun_cli.remote.cluster import RemoteCluster
 from rlrun_cli.remote.run_data.run_summary import summarize
-from rlrun_cli.remote.server import find_server
+from rlrun_cli.remote.server import DISCOVERY_NAME, DISCOVERY_NAMESPACE, find_server
 from rlrun_cli.terminal.errors import CliError, to_cli_error
 
 CHECK_SECONDS = 5.0
@@ -83,6 +83,37 @@ def check_rights(api: RemoteCluster, server: str | None) -> Finding:
             "ask for the role edit (to look only: view) in this namespace, or select another with -n",
         )
     return Finding("rights", f"you may start, change and read runs in namespace {api.namespace}")
+
+
+def check_tenant(api: RemoteCluster, server: str | None) -> Finding:
+    """Check that the operator serves the namespace, by what the chart publishes about it. Raises ApiError."""
+    published = (api.read(CONFIG_MAP, DISCOVERY_NAME, DISCOVERY_NAMESPACE) or {}).get("data") or {}
+    names = [name for name in str(published.get("namespaces") or "").split(",") if name]
+    key, _, value = str(published.get("namespaceLabel") or "").partition("=")
+    if names:
+        if api.namespace in names:
+            return Finding("tenant", f"the operator serves namespace {api.namespace}")
+        return Finding(
+            "tenant",
+            f"the operator does not serve namespace {api.namespace}: only {', '.join(names)}",
+            "select one of them with -n, or ask the platform team to add it to operator.watchNamespaces",
+        )
+    if not key:
+        return Finding("tenant", "the chart does not say which namespaces are served; not checked")
+    try:
+        namespace = api.read(NAMESPACE, api.namespace) or {"metadata": {}}
+    except ApiError as error:
+        if error.status == 403:
+            return Finding("tenant", f"you may not get namespace {api.namespace}; not checked")
+        raise
+    labels = namespace["metadata"].get("labels") or {}
+    if labels.get(key) == value:
+        return Finding("tenant", f"namespace {api.namespace} has the label {key}={value} of tenants")
+    return Finding(
+        "tenant",
+        f"namespace {api.namespace} lacks the label {key}={value}: the operator has no rights in it, and starts no run",
+        f"ask an administrator of the cluster: kubectl label namespace {api.namespace} {key}={value}",
+    )
 
 
 def check_operator(api: RemoteCluster, server: str | None) -> Finding:
@@ -173,6 +204,7 @@ def _is_used_up(name: str, used: str, hard: str) -> bool:
 CHECKS: Sequence[tuple[str, Check]] = (
     ("rights", check_rights),
     ("operator", check_operator),
+    ("tenant", check_tenant),
     ("rlrun-server", check_server),
     ("models", check_models),
     ("capacity", check_capacity),

@@ -13,6 +13,7 @@ from rlrun.kube.pods import is_leaving
 from rlrun.kube.references import find_model
 from rlrun.protocol.problem import Problem
 
+from rlrun_operator.cluster.tenants import TenancyProblem, no_problem, tenants_only
 from rlrun_operator.controller.models.model_status import CacheStates, uses_model
 from rlrun_operator.resources.models.model_volumes import cache_claim, is_cache_claim
 from rlrun_operator.resources.weights_cache import (
@@ -29,7 +30,10 @@ KEPT_METADATA = ("name", "namespace", "uid", "deletionTimestamp", "ownerReferenc
 
 
 async def sweep_caches(
-    cluster: AsyncKubeClient, runs: Iterable[Obj], namespaces: Sequence[str | None] = (None,)
+    cluster: AsyncKubeClient,
+    runs: Iterable[Obj],
+    namespaces: Sequence[str | None] = (None,),
+    tenancy_problem: TenancyProblem = no_problem,
 ) -> Mapping[str, CacheStates] | None:
     """Delete the caches that no RLModel, unfinished run or serving pool uses. Returns the states of the others.
 
@@ -42,7 +46,7 @@ async def sweep_caches(
         }
         states: dict[str, Counter[str]] = defaultdict(Counter)
         for namespace in namespaces:
-            claims = await _list(cluster, CLAIM, namespace)
+            claims = tenants_only(await _list(cluster, CLAIM, namespace), tenancy_problem)
             if not claims:
                 continue
             pools = await cluster.list(DEPLOYMENT, namespace, {SERVING_LABEL: ""})

@@ -25,6 +25,8 @@ class RunObservation:
     """State of a run and its surroundings, read at the begin of one reconcile."""
 
     run: Obj
+    tenancy_problem: Problem | None = None
+    """Reason why the operator does nothing in the run's namespace. With it, nothing but the run has been read."""
     children: tuple[Obj, ...] = ()
     """ReplicaSets, Jobs, Services, NetworkPolicies, ConfigMap, Secret and ServiceAccount with the run's name."""
     pods: tuple[Obj, ...] = ()

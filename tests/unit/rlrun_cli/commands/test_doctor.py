@@ -47,8 +47,29 @@ def test_a_healthy_cluster_has_a_line_per_check(rlrun: Rlrun, healthy: FakeClust
     answer = rlrun("doctor")
     assert answer.code == 0, answer.out
     assert [line.split()[:2] for line in answer.out.splitlines()] == [
-        ["ok", f"{name}:"] for name in ("kinds", "rights", "operator", "rlrun-server", "models", "capacity")
+        ["ok", f"{name}:"] for name in ("kinds", "rights", "operator", "tenant", "rlrun-server", "models", "capacity")
     ]
+
+
+@pytest.mark.parametrize(
+    ("published", "labels", "text", "hint"),
+    [
+        ({"namespaceLabel": "a.b/c=d"}, {"a.b/c": "e"}, "lacks the label a.b/c=d", "label namespace team a.b/c=d"),
+        ({"namespaceLabel": "a.b/c=d"}, {"a.b/c": "d"}, "has the label a.b/c=d", ""),
+        ({"namespaces": "one,two"}, {}, "only one, two", "operator.watchNamespaces"),
+        ({"namespaces": "one,team"}, {}, "serves namespace team", ""),
+    ],
+)
+def test_a_namespace_that_is_not_a_tenant_is_named_with_the_label(
+    rlrun: Rlrun, healthy: FakeCluster, published: dict[str, str], labels: dict[str, str], text: str, hint: str
+) -> None:
+    healthy.held("ConfigMap", "rlrun-server", "kube-public")["data"] |= published
+    healthy.put({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "team", "labels": labels}})
+    answer = rlrun("doctor")
+    if hint:
+        assert_problem(answer, "tenant", text, hint)
+    else:
+        assert text in answer.out
 
 
 def test_an_upgrade_is_checked_only_when_asked_for(rlrun: Rlrun, healthy: FakeCluster) -> None:
@@ -153,7 +174,7 @@ def test_the_checks_for_gpus_follow_the_others(rlrun: Rlrun, healthy: FakeCluste
     answer = rlrun("doctor", "--gpu", ticks=30.0)
     assert answer.code == 1
     lines = [line.split(":")[0].split(maxsplit=1)[1] for line in answer.out.splitlines() if "do:" not in line[:11]]
-    assert lines[6:] == ["gpus", "driver", "runtime classes", "pull secrets", "volumes", "network"]
+    assert lines[7:] == ["gpus", "driver", "runtime classes", "pull secrets", "volumes", "network"]
     assert "do: install the vendor's device plugin" in answer.out
 
 

@@ -23,6 +23,8 @@ from rlrun_operator.planning.plan.observation import RunObservation
 from rlrun_operator.planning.plan.status_builder import apply_change, is_true, reason_fields, transition_time
 
 ACTIVE = (Phase.pending, Phase.queued, Phase.running)
+UNREAD = (Reason.OBJECTS_TOO_LARGE, Reason.NAMESPACE_NOT_TENANT)
+"""Reasons why nothing of a run but the run itself was read."""
 LONGEST_PAUSE_SECONDS = 30.0
 """Longest time between two attempts to write a refused object. Deadlines are late by no more than this."""
 
@@ -64,13 +66,26 @@ def report_unread(run: Obj, error: ApiError, now: datetime) -> RLRunStatus:
     return _with_reason(apply_change(status, StatusChange((problem,)), now), replaced, now)
 
 
+def report_no_tenant(observation: RunObservation, problem: Problem, now: datetime) -> Plan:
+    """Return the plan for a run in a namespace that is not a tenant: a condition, unless the run has finished."""
+    status = observation.status
+    if status.phase is not None and status.phase.finished:
+        return Plan(status=status)
+    status = observation.new_status()
+    fields = reason_fields(problem) if status.phase in (None, *ACTIVE) else {}
+    if status.phase is None:
+        fields = {**fields, "phase": Phase.pending}
+    change = ConditionChange(ConditionType.CHILDREN_APPLIED, False, problem.reason, problem.message)
+    return Plan(status=apply_change(status, StatusChange((change,), fields), now))
+
+
 def report_read(status: RLRunStatus) -> PlanPart:
-    """Report that the objects of the run, which were too large before, have been read for this reconcile."""
+    """Report that the objects of the run have been read for this reconcile, if they could not be before."""
     known = find_condition(status, ConditionType.CHILDREN_APPLIED)
-    if known is None or known.reason != Reason.OBJECTS_TOO_LARGE:
+    if known is None or known.reason not in UNREAD:
         return PlanPart()
     # The policies that follow name the reason that the run has now.
-    fields = reason_fields(None) if status.reason == Reason.OBJECTS_TOO_LARGE else {}
+    fields = reason_fields(None) if status.reason in UNREAD else {}
     accepted = ConditionChange(ConditionType.CHILDREN_APPLIED, True, Reason.APPLIED)
     return PlanPart(status=StatusChange((accepted,), fields))
 

@@ -51,6 +51,10 @@ def _plan_files(
     if waited >= settings.artifact_deletion_seconds:
         limit = f"{settings.artifact_deletion_seconds:.0f} s"
         return _keep_files(f"The files at {root} could not be deleted within {limit}.")
+    if (problem := observation.tenancy_problem) is not None:
+        # Its pods may still write, and the operator cannot end them.
+        status = apply_change(observation.new_status(), StatusChange(fields=reason_fields(problem)), now)
+        return Plan(status=status, requeue_after=RETRY_SECONDS)
     status = _status(observation, settings, root, now)
     deletes = tuple(active_workloads(observation))
     # Terminated pods count as well: their logs are copied to S3, which must not happen after the deletion of the files.

@@ -1,0 +1,193 @@
+"""Tenants: the namespaces in which the operator, and rlrun-server, have rights.
+
+A namespace is a tenant while it has the label of the settings. The operator binds the roles of tenants there, by a
+RoleBinding each, and deletes these when the label is gone. It has no other way to rights in a namespace, and the
+chart's admission policy lets it create no other RoleBinding.
+"""
+
+import asyncio
+import functools
+import logging
+from collections.abc import Callable, Iterable
+
+from rlrun.constants import FIELD_MANAGER, MANAGED_BY_LABEL, Reason
+from rlrun.kube.async_client import AsyncKubeClient
+from rlrun.kube.errors import ApiError
+from rlrun.kube.informer import CachedObject, ObjectChange
+from rlrun.kube.kinds import NAMESPACE, ROLE_BINDING, SELF_ACCESS_REVIEW, ResourceKind
+from rlrun.kube.objects import Obj
+from rlrun.kube.pods import is_leaving
+from rlrun.protocol.problem import Problem
+
+from rlrun_operator.cluster.informers import MANAGED, Informers
+from rlrun_operator.config.settings import OperatorSettings, TenantRole
+from rlrun_operator.runtime.side_by_side import side_by_side
+
+log = logging.getLogger(__name__)
+
+NAMESPACES = 8
+"""Namespaces that get their RoleBindings at a time."""
+RETRY_SECONDS = 5.0
+EFFECT_TRIES = 40
+EFFECT_PAUSE = 0.25
+"""Pause between two of EFFECT_TRIES questions whether the API server knows a new RoleBinding."""
+
+TenancyProblem = Callable[[str], Problem | None]
+"""Reason why the operator does nothing in a namespace. None: it is a tenant."""
+
+
+class Tenants:
+    """The tenants of one operator. Not thread-safe: use it from one event loop only."""
+
+    def __init__(self, settings: OperatorSettings, informers: Informers) -> None:
+        self._settings = settings
+        self._informers = informers
+        self._has_label = bool(settings.tenant_labels)
+        self._dirty = asyncio.Event()
+        self._changed: set[str] = set()
+        """Namespaces that gained or lost the label since the last pass."""
+        self._missing: dict[str, str] = {}
+        """Tenants without their RoleBindings, and the error of their creation."""
+        self._bound: set[str] | None = None
+        """Tenants with RoleBindings. None: no pass has ended yet, and requests show which lack them."""
+
+    def problem(self, namespace: str) -> Problem | None:
+        """Return the reason why the operator does nothing in the namespace, or None for a tenant."""
+        if not self._has_label:
+            return None
+        label = self._settings.namespace_label
+        if namespace == self._settings.lease_namespace:
+            message = (
+                f"Namespace {namespace} is the operator's own, whose Secrets are the keys of the platform: nothing is "
+                "created for runs and adapters in it. Use another namespace."
+            )
+        elif (informer := self._informers.find(NAMESPACE, None)) is None or informer.find("", namespace) is None:
+            message = (
+                f"Namespace {namespace} is not a tenant: it lacks the label {label}, without which the operator has no "
+                "rights in it. Nothing is created, and pods that exist go on without it. An administrator of the "
+                f"cluster sets the label: `kubectl label namespace {namespace} {label}`."
+            )
+        elif self._bound is None or namespace in self._bound:
+            return None
+        else:
+            error = self._missing.get(namespace, "they are being created")
+            names = " and ".join(role.cluster_role for role in self._settings.tenant_roles)
+            message = f"Namespace {namespace} lacks the RoleBindings {names} of the operator: {error}."
+        return Problem(reason=Reason.NAMESPACE_NOT_TENANT, message=message)
+
+    def on_change(self, kind: ResourceKind, change: ObjectChange[CachedObject]) -> None:
+        """Note a namespace that gained or lost the label. It is a listener of informers."""
+        if kind == NAMESPACE:
+            self._changed.add(change.cached.name)
+            self._dirty.set()
+
+    async def follow(self, cluster: AsyncKubeClient, on_tenancy: Callable[[str], None]) -> None:
+        """Keep the RoleBindings until cancelled.
+
+        `on_tenancy` is called for each namespace that became a tenant, and for each that is no longer one.
+        """
+        await self._informers.until_synced(NAMESPACE)
+        while True:
+            self._dirty.clear()
+            try:
+                await self.bind(cluster, on_tenancy)
+            except ApiError as error:
+                log.warning("The RoleBindings of tenants could not be read; retrying: %s", error)
+                await asyncio.sleep(RETRY_SECONDS)
+                continue
+            pause = RETRY_SECONDS if self._missing else self._settings.resync_seconds
+            try:
+                async with asyncio.timeout(pause):
+                    await self._dirty.wait()
+            except TimeoutError:
+                pass
+
+    async def bind(self, cluster: AsyncKubeClient, on_tenancy: Callable[[str], None]) -> None:
+        """Create missing RoleBindings, and delete those in namespaces without the label. Raises ApiError."""
+        changed = set(self._changed)
+        tenants = {n: ends for n, ends in self._labelled_namespaces().items() if n != self._settings.lease_namespace}
+        roles = {role.cluster_role: role for role in self._settings.tenant_roles}
+        existing: set[tuple[str, str]] = set()
+        for binding in await cluster.list(ROLE_BINDING, None, MANAGED) if roles else ():
+            namespace, name = binding["metadata"]["namespace"], binding["metadata"]["name"]
+            if name in roles and namespace in tenants:
+                existing.add((namespace, name))
+            elif name in roles:
+                await cluster.delete(ROLE_BINDING, namespace, name, binding["metadata"].get("uid"))
+        # In a namespace that is being deleted nothing can be created, and its controller deletes all objects.
+        missing = {
+            namespace: [role for name, role in roles.items() if (namespace, name) not in existing and not is_ending]
+            for namespace, is_ending in tenants.items()
+        }
+        before = set(tenants) if self._bound is None else self._bound
+        self._bound = {namespace for namespace in tenants if not missing[namespace]}
+        self._missing = {namespace: error for namespace, error in self._missing.items() if namespace in tenants}
+        wanting = [namespace for namespace in sorted(tenants) if missing[namespace]]
+        await side_by_side(functools.partial(self._grant, cluster, missing), wanting, NAMESPACES)
+        self._changed -= changed
+        for namespace in sorted(changed | (self._bound ^ before) | {*wanting}):
+            on_tenancy(namespace)
+
+    async def _grant(self, cluster: AsyncKubeClient, missing: dict[str, list[TenantRole]], namespace: str) -> None:
+        assert self._bound is not None
+        try:
+            for role in missing[namespace]:
+                await _create(cluster, role_binding(role, namespace, self._settings.lease_namespace))
+            await _until_effective(cluster, namespace)
+        except ApiError as error:
+            log.warning("The RoleBindings of namespace %s could not be created; retrying: %s", namespace, error)
+            self._missing[namespace] = str(error)
+            return
+        log.info("namespace %s is a tenant", namespace)
+        self._missing.pop(namespace, None)
+        self._bound.add(namespace)
+
+    def _labelled_namespaces(self) -> dict[str, bool]:
+        """Return the namespaces with the label, and whether each is being deleted."""
+        informer = self._informers.find(NAMESPACE, None)
+        return {} if informer is None else {n.name: n.data is not None and is_leaving(n.read()) for n in informer.all()}
+
+
+def role_binding(role: TenantRole, namespace: str, account_namespace: str) -> Obj:
+    """Return the RoleBinding of a role in the namespace of a tenant."""
+    return {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "RoleBinding",
+        "metadata": {
+            "name": role.cluster_role,
+            "namespace": namespace,
+            "labels": {MANAGED_BY_LABEL: FIELD_MANAGER, "app.kubernetes.io/part-of": "rlrun"},
+        },
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role.cluster_role},
+        "subjects": [{"kind": "ServiceAccount", "name": role.account, "namespace": account_namespace}],
+    }
+
+
+async def _create(cluster: AsyncKubeClient, binding: Obj) -> None:
+    try:
+        await cluster.create(binding)
+    except ApiError as error:
+        if error.status != 409:
+            raise
+
+
+async def _until_effective(cluster: AsyncKubeClient, namespace: str) -> None:
+    """Wait until the API server knows the new rights. It reads RoleBindings by a watch of its own."""
+    attributes = {"namespace": namespace, "verb": "create", "group": "batch", "resource": "jobs"}
+    review = {"apiVersion": SELF_ACCESS_REVIEW.api_version, "kind": SELF_ACCESS_REVIEW.kind, "metadata": {}}
+    for _ in range(EFFECT_TRIES):
+        answer = await cluster.create({**review, "spec": {"resourceAttributes": attributes}})
+        if answer["status"].get("allowed"):
+            return
+        await asyncio.sleep(EFFECT_PAUSE)
+    raise ApiError(403, "Forbidden", "they exist and give no rights", action=f"use the RoleBindings of {namespace}")
+
+
+def tenants_only(objects: Iterable[Obj], problem: TenancyProblem) -> list[Obj]:
+    """Return the objects in namespaces of tenants."""
+    return [obj for obj in objects if problem(obj["metadata"]["namespace"]) is None]
+
+
+def no_problem(_: str) -> Problem | None:
+    """Return None: every namespace is a tenant."""
+    return None
