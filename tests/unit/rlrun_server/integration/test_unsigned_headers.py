@@ -86,6 +86,27 @@ def test_the_condition_of_a_query_signature_cannot_be_removed(tmp_path: Path) ->
         assert s3.objects[PACKAGE] == b"first"
 
 
+@pytest.mark.parametrize("dialect", [AWS, MINIO], ids=["aws", "minio"])
+def test_files_of_an_artifact_are_written_once_with_the_method_of_the_server(dialect: Dialect, tmp_path: Path) -> None:
+    with signed_s3(dialect) as s3, signing_server(s3.server, tmp_path) as server:
+        trainer = server.store(StorageRole.trainer, str(RUN))
+        place = RUN / "checkpoints/step-000001"
+        manifest = trainer.upload_artifact({"w": b"good"}, place, ArtifactKind.checkpoint, once=True)
+        assert trainer.upload_artifact({"w": b"good"}, place, ArtifactKind.checkpoint, once=True) == manifest
+        before = dict(s3.objects)
+        for replace in (False, True):
+            with pytest.raises(AlreadyExists):
+                trainer.put_bytes(place / "w", b"evil", replace=replace)
+        signer = trainer._signer
+        assert signer
+        for asked in ({}, {"if-none-match": "*"}):
+            request = AWSRequest("PUT", f"{s3.server.endpoint}/{BUCKET}/{(place / 'w').key}", headers=asked, data=b"e")
+            signer.sign(request)
+            sent = {name: value for name, value in request.headers.items() if name.lower() != "if-none-match"}
+            assert urllib3.request("PUT", request.url, headers=sent, body=b"e", retries=False).status == 403
+        assert s3.objects == before
+
+
 @pytest.mark.parametrize(("dialect", "says"), [(AWS, ""), (MINIO, ""), (OLD_CEPH, "an unsigned x-amz-copy-source")])
 def test_doctor_names_a_server_for_which_nothing_is_signed(dialect: Dialect, says: str, tmp_path: Path) -> None:
     with signed_s3(dialect) as s3, signing_server(s3.server, tmp_path) as server:
