@@ -45,7 +45,7 @@ def compare(
         )
     if fmt is output.Format.name:
         for difference in comparison["differences"]:
-            typer.echo(difference["path"])
+            typer.echo(output.printable(difference["path"]).plain)
         return
     if fmt:
         output.emit_document(comparison, fmt)

@@ -116,7 +116,7 @@ def _show_versions(versions: dict[str, str], fmt: output.Format | None) -> None:
         output.emit_document(versions, fmt)
         return
     for name, value in versions.items():
-        typer.echo(f"{name + ':':<10}{value}")
+        typer.echo(output.printable(f"{name + ':':<10}{value}").plain)
 
 
 def platform_versions(api: RemoteCluster) -> dict[str, str]:

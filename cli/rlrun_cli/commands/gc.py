@@ -1,6 +1,5 @@
 """Command `gc`: list unreferenced files in S3 and objects in the cluster, and delete them on request."""
 
-import json
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -123,8 +122,7 @@ def _show(
         sys.stdout.write("".join(f"{i.name}\n" for i in items))
     elif fmt:
         report = document(items, removed, notes)
-        as_json = json.dumps(report, indent=2, ensure_ascii=False) + "\n"
-        sys.stdout.write(output.to_yaml(report) if fmt is output.Format.yaml else as_json)
+        output.emit_document(report, fmt)
     elif not items:
         output.notice(f"No unreferenced items in {where}.")
     elif not delete:

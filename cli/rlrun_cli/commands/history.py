@@ -20,7 +20,7 @@ from rlrun_cli.commands.runs import Name, Output
 from rlrun_cli.remote.run_data.stored_rollouts import ListedRollout, list_rollouts, open_step, records_of
 from rlrun_cli.remote.run_storage import RunFiles, s3_operation, with_run_files
 from rlrun_cli.terminal import output
-from rlrun_cli.terminal.errors import INVALID, CliError
+from rlrun_cli.terminal.errors import ESCAPES, INVALID, CliError
 from rlrun_cli.terminal.plot import plot
 from rlrun_cli.terminal.plot_files import FILE_OPTION, check_plot_file, with_plot_file, write_plot
 
@@ -63,8 +63,7 @@ def read_metrics(store: Store, layout: RunLayout) -> list[Line]:
 
 
 def _write(value: Any, fmt: output.Format) -> None:
-    as_json = json.dumps(value, indent=1, ensure_ascii=False) + "\n"
-    sys.stdout.write(output.to_yaml(value) if fmt is output.Format.yaml else as_json)
+    sys.stdout.write(output.to_yaml(value) if fmt is output.Format.yaml else output.to_json(value, indent=1) + "\n")
 
 
 @with_run_files
@@ -99,7 +98,7 @@ def metrics(
         )
     chosen = metric or [m for m in DEFAULT_METRICS if m in known]
     if fmt is output.Format.name:
-        sys.stdout.write("".join(f"{key}\n" for key in sorted(known - {"step", "time"})))
+        sys.stdout.write("".join(f"{printable(key)}\n" for key in sorted(known - {"step", "time"})))
     elif fmt:
         keep = ["step", "time", *(metric or [])]
         chosen_lines = [{k: line[canonical(k)] for k in keep if canonical(k) in line} for line in lines]
@@ -251,5 +250,5 @@ def _as_text(value: Any) -> str:
 
 
 def printable(text: str) -> str:
-    """Return the text without control characters, which a terminal would obey."""
-    return "".join(char if char.isprintable() else "\ufffd" for char in text)
+    """Return the text without control characters, which a terminal would obey, and with invisible ones shown."""
+    return "".join(char if char.isprintable() else "\ufffd" for char in text.translate(ESCAPES))

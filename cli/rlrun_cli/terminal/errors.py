@@ -14,8 +14,16 @@ FAILED = 1
 INVALID = 2
 """Exit code: the command line or the file is invalid; nothing was sent."""
 
-CONTROL_CHARACTERS = dict.fromkeys([*range(9), *range(11, 32), *range(127, 160)])
-"""Table for `str.translate` that removes them: text from a cluster or a file must not control the terminal."""
+INVISIBLE = (
+    0x00AD, 0x034F, 0x061C, 0x115F, 0x1160, 0x17B4, 0x17B5, *range(0x180B, 0x1810), *range(0x200B, 0x2010),
+    *range(0x2028, 0x202F), *range(0x2060, 0x2070), 0x3164, 0xFEFF, 0xFFA0, *range(0xFFF0, 0xFFFC),
+    *range(0x1D173, 0x1D17B), *range(0xE0000, 0xE1000),
+)  # fmt: skip
+"""Characters that change the order of others or have no width: with them a name looks like another one."""
+ESCAPES = {code: f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}" for code in INVISIBLE}
+"""Table for `str.translate` that shows them."""
+CONTROL_CHARACTERS = {**dict.fromkeys([*range(9), *range(11, 32), *range(127, 160)]), **ESCAPES}
+"""Table for `str.translate`: text from a cluster or a file must not control the terminal, nor look like another one."""
 SEQUENCES = re.compile(r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[ -/]+[0-~]")
 """Colors, movements of the cursor, titles and links, each as a whole."""
 

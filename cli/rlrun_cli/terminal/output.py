@@ -9,14 +9,14 @@ import sys
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Any
+from typing import Any, TextIO, cast
 
 import yaml
 from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
-from rlrun_cli.terminal.errors import CONTROL_CHARACTERS
+from rlrun_cli.terminal.errors import CONTROL_CHARACTERS, ESCAPES
 
 Cell = str | Text | None
 
@@ -61,14 +61,27 @@ def document_format(fmt: TableFormat | None) -> Format:
     return Format(str(fmt))
 
 
+class _Escaping:
+    """Stream that shows characters which would be invisible, or change the order of others."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        return self._stream.write(text.translate(ESCAPES))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
 def out() -> Console:
     """Return a console on standard output. Created for each use, because tests and pagers replace the stream."""
-    return Console(file=sys.stdout, highlight=False, soft_wrap=True)
+    return Console(file=cast(TextIO, _Escaping(sys.stdout)), highlight=False, soft_wrap=True)
 
 
 def err() -> Console:
     """Return a console on standard error. It shows progress, notices and prompts; results go to standard output."""
-    return Console(file=sys.stderr, highlight=False, soft_wrap=True)
+    return Console(file=cast(TextIO, _Escaping(sys.stderr)), highlight=False, soft_wrap=True)
 
 
 def notice(text: str, style: str | None = None) -> None:
@@ -200,7 +213,20 @@ class GrowingTable:
 
 def to_yaml(value: Any) -> str:
     """Return YAML that keeps the order of the fields and long strings on one line."""
-    return str(yaml.safe_dump(value, sort_keys=False, allow_unicode=True, width=10_000))
+    text = str(yaml.safe_dump(value, sort_keys=False, allow_unicode=True, width=10_000))
+    if _has_invisible(text):
+        text = str(yaml.safe_dump(value, sort_keys=False, allow_unicode=False, width=10_000))
+    return text
+
+
+def to_json(value: Any, indent: int = 2) -> str:
+    """Return JSON on several lines."""
+    text = json.dumps(value, indent=indent, ensure_ascii=False)
+    return json.dumps(value, indent=indent) if _has_invisible(text) else text
+
+
+def _has_invisible(text: str) -> bool:
+    return not text.isascii() and text.translate(ESCAPES) != text
 
 
 def without_managed_fields(item: dict[str, Any]) -> dict[str, Any]:
@@ -230,7 +256,7 @@ def emit_stream(items: list[dict[str, Any]], plural: str, fmt: Format) -> None:
 
 def emit_document(value: Any, fmt: Format) -> None:
     """Print one value as JSON or YAML."""
-    sys.stdout.write(to_yaml(value) if fmt is Format.yaml else json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+    sys.stdout.write(to_yaml(value) if fmt is Format.yaml else to_json(value) + "\n")
 
 
 def emit_values(values: list[dict[str, Any]], name: str, fmt: Format) -> None:

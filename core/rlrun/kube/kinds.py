@@ -3,8 +3,10 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import quote
 
 from rlrun.constants import GROUP, VERSION
+from rlrun.kube.errors import ApiError
 
 
 @dataclass(frozen=True)
@@ -23,12 +25,21 @@ class ResourceKind:
         return f"{self.group}/{self.version}" if self.group else self.version
 
     def path(self, namespace: str | None, name: str | None = None, subresource: str | None = None) -> str:
-        """Return the URL path of an object, or of the collection without a name."""
+        """Return the URL path of an object, or of the collection without a name.
+
+        Names and namespaces are quoted. Raises ApiError for `.` and `..`, which quotes do not keep in their place.
+        """
         parts = ["/apis" if self.group else "/api", self.api_version]
         if self.namespaced and namespace:
-            parts += ["namespaces", namespace]
-        parts += [part for part in (self.plural, name, subresource) if part]
+            parts += ["namespaces", _segment(namespace)]
+        parts += [self.plural, *([_segment(name)] if name else []), *([subresource] if subresource else [])]
         return "/".join(parts)
+
+
+def _segment(name: str) -> str:
+    if name in (".", ".."):
+        raise ApiError(404, "NotFound", f"{name!r} is not the name of an object")
+    return quote(name, safe="")
 
 
 RLRUN = ResourceKind(GROUP, VERSION, "rlruns", "RLRun")

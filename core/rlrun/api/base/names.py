@@ -20,12 +20,11 @@ ModelId = Annotated[
 ]
 """Id of a model as on the Hugging Face hub: `Qwen/Qwen3-4B`, or one word."""
 
-EnvironmentId = Annotated[
-    str, Field(min_length=3, max_length=128, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*$")
-]
+MAX_ENVIRONMENT_ID = 128
+ENVIRONMENT_ID = r"^[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*$"
+EnvironmentId = Annotated[str, Field(min_length=3, max_length=MAX_ENVIRONMENT_ID, pattern=ENVIRONMENT_ID)]
 """Environment package as `owner/name`."""
 
-MAX_ENVIRONMENT_ID = 128
 ENVIRONMENT_REFERENCE = (
     r"^[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*(@([A-Za-z0-9][A-Za-z0-9.!+_-]{0,63})?)?$"
 )

@@ -57,6 +57,14 @@ OBJECTS = ("annotations", "capabilities", "labels", "limits", "metadata", "nodeS
 """Fields with objects."""
 MAPS = ("annotations", "labels", "limits", "matchLabels", "nodeSelector", "requests", "volumeAttributes")
 """Objects whose keys are chosen by users, so that a key can have the name of a field: a label `env`."""
+GRANTS = (
+    "k8s.v1.cni.cncf.io/", "v1.multus-cni.io/", "cni.projectcalico.org/", "k8s.ovn.org/", "ovn.kubernetes.io/",
+    "networking.gke.io/", "vpc.amazonaws.com/", "iam.amazonaws.com/", "eks.amazonaws.com/", "iam.gke.io/",
+    "azure.workload.identity/", "aadpodidbinding", "vault.hashicorp.com/",
+    "io.katacontainers.", "dev.gvisor.", "io.kubernetes.cri-o.", "devices.nri.io/",
+)  # fmt: skip
+"""Begin of labels and annotations by which other software gives a pod networks, roles of a cloud, Secrets, or another
+isolation."""
 APP_ARMOR = "container.apparmor.security.beta.kubernetes.io/"
 SHARED_VOLUMES = ("tmp", "shm", "cache")
 """The operator's volumes that other containers may mount."""
@@ -66,6 +74,15 @@ def refused_fields(patch: dict[str, Any]) -> list[str]:
     """Return the fields of the patch that it must not set, each with the reason."""
     # The other checks rely on the types.
     return list(_unusable(patch, "")) or list(_violations(patch))
+
+
+def access_refusal(field: str, name: str) -> Iterator[str]:
+    """Yield why a pod must not have this label or annotation, if it gives access to something outside of the pod."""
+    if name.startswith(GRANTS):
+        yield (
+            f"{field}[{name}]: it gives the pod a network, a role, Secrets or another isolation. A platform that wants "
+            "it names it beside `podTemplate`"
+        )
 
 
 def _violations(patch: dict[str, Any]) -> Iterator[str]:
@@ -78,6 +95,7 @@ def _violations(patch: dict[str, Any]) -> Iterator[str]:
         for name in _object(value):
             if is_own_key(name) or name.startswith(APP_ARMOR):
                 yield f"metadata.{key}[{name}]: it is the operator's own"
+            yield from access_refusal(f"metadata.{key}", name)
     yield from (f"spec.{key}: it is the operator's own" for key in POD_FIELDS if key in spec)
     yield from _security(spec.get("securityContext"), "spec.securityContext")
     for path, volume in _entries(spec, "volumes"):
@@ -120,6 +138,12 @@ def _security(context: Any, path: str) -> Iterator[str]:
             yield f"{path}.{key}: it can only be {STRICT_VALUES[key]}"
         elif key in ("runAsUser", "runAsGroup") and value == 0:
             yield f"{path}.{key}: pods do not run as root"
+        elif key == "fsGroup" and value == 0:
+            yield f"{path}.{key}: files of volumes do not belong to the group of root"
+        elif key == "supplementalGroups" and (not isinstance(value, list) or 0 in value):
+            yield f"{path}.{key}: it must be a list of groups without that of root, 0"
+        elif key == "sysctls":
+            yield f"{path}.{key}: parameters of the kernel are those of the node"
         elif key == "seccompProfile" and _object(value).get("type") == "Unconfined":
             yield f"{path}.{key}: pods have a seccomp profile"
 

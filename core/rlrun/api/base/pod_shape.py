@@ -3,6 +3,8 @@
 The fields are those of Kubernetes. An RLModel has them for trainers and engines, the chart for the other roles.
 """
 
+import posixpath
+import re
 from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from typing import Annotated, Any, ClassVar
@@ -31,8 +33,10 @@ OWN_VOLUMES = (
 """Names of the volumes that the operator puts into pods, beside those that begin with `storage-token-`."""
 OWN_VOLUME_PREFIX = "storage-token-"
 OWN_PATHS = ("/tmp", "/dev/shm", "/cache", "/models", "/adapters", "/environment", "/engine-access", "/var/spool/rlrun",
-             "/etc/rlrun", "/etc/rlrun-ca", "/var/run/secrets")  # fmt: skip
-"""Folders of the operator's volumes."""
+             "/etc/rlrun", "/etc/rlrun-ca", "/var/run/secrets", "/run/secrets")  # fmt: skip
+"""Folders of the operator's volumes. `/var/run` is a link to `/run` in most images."""
+UNUSUAL_PATH = "//|/[.][.]?(/|$)"
+"""Parts of a path that name a folder in another way than its own."""
 SOURCES = ("configMap", "csi", "emptyDir", "ephemeral", "image", "nfs", "persistentVolumeClaim")
 
 Annotation = Annotated[str, Field(max_length=4096)]
@@ -51,7 +55,8 @@ def is_own_volume(name: str) -> bool:
 
 def is_own_path(path: str) -> bool:
     """Return whether the path is, or is below, a folder of the operator's volumes."""
-    return f"{path.rstrip('/')}/".startswith(tuple(f"{folder}/" for folder in OWN_PATHS))
+    plain = "/" + posixpath.normpath(path).lstrip("/")
+    return f"{plain}/".startswith(tuple(f"{folder}/" for folder in OWN_PATHS))
 
 
 def misshapen_affinity(affinity: Any, path: str = "affinity") -> Iterator[str]:
@@ -125,6 +130,13 @@ class PodVolumeMount(Spec):
     """Allows no changes of the files."""
 
     spec_rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            "mountPath",
+            f"!self.mountPath.matches('{UNUSUAL_PATH}')",
+            "mountPath must be written without //, . and ..",
+            lambda m: re.search(UNUSUAL_PATH, m.mount_path) is None,
+            of_admitted=True,
+        ),
         Rule(
             "mountPath",
             f"!{_names(OWN_PATHS)}.exists(p, self.mountPath == p || self.mountPath.startsWith(p + '/'))",

@@ -2,10 +2,13 @@
 
 import base64
 import binascii
+import re
 
-from rlrun.api.base.names import package_name
+from rlrun.api.base.names import ENVIRONMENT_ID, package_name
 
 from rlrun_server.rest.base.problems import not_found
+
+PACKAGE = re.compile(ENVIRONMENT_ID)
 
 
 def environment_id(owner: str, name: str) -> str:
@@ -19,7 +22,7 @@ def read_environment_id(text: str) -> tuple[str, str]:
         decoded = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True).decode()
     except (binascii.Error, ValueError):
         raise not_found(f"Environment {text[:200]}") from None
-    owner, slash, name = decoded.partition("/")
-    if not slash or not owner or not name or "/" in name:
+    owner, _, name = decoded.partition("/")
+    if not PACKAGE.fullmatch(decoded):
         raise not_found(f"Environment {text[:200]}")
     return owner, package_name(name)

@@ -1,7 +1,11 @@
 from datetime import UTC, datetime, timedelta
 
 import pytest
+import yaml
+from rich.text import Text
 from rlrun_cli.remote.run_data.run_summary import sparkline, summarize
+from rlrun_cli.terminal import output
+from rlrun_cli.terminal.errors import CliError, show_error
 from rlrun_cli.terminal.output import age, duration, notice, size, table
 
 
@@ -71,3 +75,32 @@ def test_the_first_condition_that_is_not_true_is_the_reason() -> None:
 def test_a_notice_does_not_control_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     notice("one\ntwo \x1b]52;c;eA==\x07 \x9b2J")
     assert capsys.readouterr().err == "one\ntwo ]52;c;eA== 2J\n"
+
+
+ODD = "user\u202etxt.exe\u200b\u2066\U000e0041"
+SHOWN = r"user\u202etxt.exe\u200b\u2066\U000e0041"
+
+
+def test_characters_that_hide_or_turn_around_others_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    output.print_table(["NAME"], [[ODD]])
+    output.notice(ODD)
+    output.out().print(Text(ODD))
+    output.err().print(ODD)
+    show_error(CliError(ODD, ODD, details=[ODD]))
+    shown = capsys.readouterr()
+    assert shown.out.count(SHOWN) == 2
+    assert shown.err.count(SHOWN) == 5
+    assert ODD[4] not in shown.out + shown.err
+
+
+@pytest.mark.parametrize("fmt", [output.Format.json, output.Format.yaml])
+def test_documents_show_such_characters_and_keep_their_value(
+    fmt: output.Format, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output.emit_document({"name": ODD, "other": "\u00e9"}, fmt)
+    text = capsys.readouterr().out
+    assert r"\u202e" in text.lower()
+    assert ODD[4] not in text
+    assert yaml.safe_load(text)["name" if fmt is output.Format.yaml else "other"] in (ODD, "\u00e9")
+    output.emit_document({"other": "\u00e9"}, fmt)
+    assert "\u00e9" in capsys.readouterr().out

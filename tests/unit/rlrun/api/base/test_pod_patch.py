@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from pydantic import ValidationError
-from rlrun.api.base.pod_patch import CONTAINER_FIELDS, ENV_NAMES, POD_FIELDS, SECURITY_FIELDS, STRICT_VALUES
+from rlrun.api.base.pod_patch import CONTAINER_FIELDS, ENV_NAMES, GRANTS, POD_FIELDS, SECURITY_FIELDS, STRICT_VALUES
 from rlrun.api.base.rules import ADMITTED
 from rlrun.api.model import Trainer
 
@@ -34,6 +34,15 @@ REFUSED: list[tuple[Obj, str]] = [
     ({"metadata": {"annotations": {"container.apparmor.security.beta.kubernetes.io/vllm": "unconfined"}}}, "apparmor"),
     ({"spec": {"securityContext": {"runAsUser": 0}}}, "spec.securityContext.runAsUser"),
     ({"spec": {"securityContext": {"seccompProfile": {"type": "Unconfined"}}}}, "seccompProfile"),
+    ({"spec": {"securityContext": {"fsGroup": 0}}}, "spec.securityContext.fsGroup"),
+    ({"spec": {"securityContext": {"supplementalGroups": [44, 0]}}}, "spec.securityContext.supplementalGroups"),
+    ({"spec": {"securityContext": {"sysctls": [{"name": "net.core.somaxconn", "value": "1"}]}}}, "sysctls"),
+    *(({"metadata": {"annotations": {f"{begin}x": "y"}}}, f"annotations[{begin}x]") for begin in GRANTS),
+    ({"metadata": {"labels": {"azure.workload.identity/use": "true"}}}, "metadata.labels[azure.workload.identity/use]"),
+    *(
+        (container("trainer", volumeMounts=[{"name": "own", "mountPath": path}]), "volumeMounts[")
+        for path in ("//etc/rlrun", "/etc//rlrun", "/etc/./rlrun", "/x/../etc/rlrun", "/etc/rlrun/", "/run/secrets/a")
+    ),
     ({"spec": {"securityContext": None}}, "spec.securityContext"),
     ({"spec": {"containers": {}}}, "spec.containers"),
     ({"spec": {"containers": ["vllm"]}}, "spec.containers"),
@@ -159,5 +168,5 @@ def test_what_opens_a_pod_is_refused_in_a_stored_spec_too(stored: Obj, field: st
 
 def test_the_guide_lists_what_is_refused() -> None:
     text = GUIDE.read_text()
-    listed = [*POD_FIELDS, *CONTAINER_FIELDS, *SECURITY_FIELDS, *STRICT_VALUES, *ENV_NAMES]
+    listed = [*POD_FIELDS, *CONTAINER_FIELDS, *SECURITY_FIELDS, *STRICT_VALUES, *ENV_NAMES, *GRANTS]
     assert [name for name in listed if f"`{name}`" not in text] == []
