@@ -27,6 +27,7 @@ PARAMETERS = re.compile(r"(?<![0-9A-Za-z.])(\d+(?:\.\d+)?)\s*([bm])(?![a-z])", r
 MAX_GPUS = 16
 GPU_COUNTS = (1, 2, 4, 8, 16)
 GB, GIB = 1e9, 2**30
+EPHEMERAL_STORAGE = "ephemeral-storage"
 PROCESS_GIB = 8
 """Memory of the node for a process, without the model."""
 
@@ -122,13 +123,21 @@ def kv_bytes(model: Architecture, tensor: int) -> int:
     return 2 * model.attention_layers * _cached_heads(model, tensor) * model.head_dim * BYTES_PER_PARAMETER
 
 
-def pod_resources(weights_gb: float, gpus: int, *, reads: int = 1, bytes_per_parameter: int = 2) -> Resources:
-    """Return CPU and memory of a container: those of its GPUs, and more if `reads` processes read larger weights."""
+def pod_resources(
+    weights_gb: float, gpus: int, *, reads: int = 1, bytes_per_parameter: int = 2, downloads: bool = False
+) -> Resources:
+    """Return CPU and memory of a container: those of its GPUs, and more if `reads` processes read larger weights.
+
+    `downloads`: the weights are copied to the node's disk, which the container then requests.
+    """
     default = default_resources(gpus)
     read = math.ceil(weights_gb * GB / GIB * bytes_per_parameter / BYTES_PER_PARAMETER * reads)
     needed = read + PROCESS_GIB * max(1, gpus)
     named = int(default.limits["memory"].removesuffix("Gi"))
-    return Resources(requests=default.requests, limits={**default.limits, "memory": f"{max(named, needed)}Gi"})
+    disk = math.ceil(weights_gb * GB / GIB)
+    storage = {EPHEMERAL_STORAGE: f"{disk}Gi"} if downloads and disk else {}
+    limits = {**default.limits, "memory": f"{max(named, needed)}Gi"}
+    return Resources(requests={**default.requests, **storage}, limits=limits)
 
 
 def _optimizer_step(model: Architecture, job: Job) -> str:

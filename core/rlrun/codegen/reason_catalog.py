@@ -405,8 +405,8 @@ PODS = _section(
     (
         Reason.POD_EVICTED,
         "Kubernetes ended a pod: its node lacked memory or disk, needed the room, or was shut down. Another pod is "
-        "created. It does not count as a crash.",
-        "Wait. If it repeats, request as much memory and storage as the pod uses.",
+        "created. It does not count as a crash; if it repeats, the whole run restarts after a pause.",
+        "Wait. If it repeats, request as much memory and storage as the pod uses: `rlrun models add` computes it.",
     ),
     (
         Reason.CONTAINER_LOST,

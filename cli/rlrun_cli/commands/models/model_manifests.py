@@ -56,7 +56,7 @@ def add_model(
     ] = False,
     cpu: Annotated[bool, typer.Option("--cpu", help="Train and serve on CPUs, for small models.")] = False,
 ) -> None:
-    """Print the manifest of a model, with GPUs, CPU and memory that fit it."""
+    """Print the manifest of a model, with GPUs, CPU, memory and disk that fit it."""
     pods: dict[str, Any] = {"gpus": 0 if cpu else 1}
     trainer = {**pods, "fullFineTuning": True} if full_fine_tuning else dict(pods)
     inference = {**pods, "replicas": 1}
@@ -85,9 +85,10 @@ def add_model(
     weights = sizing.weights_gb if sizing else 0
     # Each process of the trainer reads the whole model, for full fine-tuning in float32.
     reads, width = max(1, trainer["gpus"]), 4 if full_fine_tuning else 2
-    of_trainer = pod_resources(weights, trainer["gpus"], reads=reads, bytes_per_parameter=width)
+    downloads = source.startswith(("hf://", "s3://"))
+    of_trainer = pod_resources(weights, trainer["gpus"], reads=reads, bytes_per_parameter=width, downloads=downloads)
     trainer["resources"] = of_trainer.to_json_dict()
-    inference["resources"] = pod_resources(weights, inference["gpus"]).to_json_dict()
+    inference["resources"] = pod_resources(weights, inference["gpus"], downloads=downloads).to_json_dict()
     _check(body)
     sys.stdout.write(output.to_yaml(body))
 

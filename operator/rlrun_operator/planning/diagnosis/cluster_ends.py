@@ -1,8 +1,22 @@
 """Explanation of pods that the cluster ended or did not admit, from the reason and the message of the pod itself."""
 
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+
 from rlrun.constants import Reason
+from rlrun.kube.conditions import parse_time
 from rlrun.kube.objects import Obj
-from rlrun.kube.pods import component_of, is_rejected, node_of
+from rlrun.kube.pods import (
+    EVICTED,
+    component_of,
+    condition_of,
+    is_alive,
+    is_leaving,
+    is_out_of_disk,
+    is_ready,
+    is_rejected,
+    node_of,
+)
 from rlrun.protocol.problem import Problem
 
 OUT_OF = "OutOf"
@@ -22,14 +36,21 @@ END_ADVICE = {
     "Terminated": "The node was shut down.",
     "NodeShutdown": "The node was shut down.",
     "NodeLost": "The node does not report to Kubernetes.",
+    "PreemptionByScheduler": "A pod of higher priority takes its node: see `spec.priorityClassName`.",
+    "DeletionByTaintManager": "The node has a taint that the pod does not tolerate, or does not report.",
+    "EvictionByEvictionAPI": "Someone drains the node.",
+    "DeletionByPodGC": "The node does not exist.",
 }
+REPEATED = 2
+"""Number of ends in a row from which a component's next pod would end in the same way."""
+REPEATED_WITHIN = timedelta(minutes=30)
+"""Time between the creations of the first and the last pod of such a row."""
 
 
 def explain_cluster_end(pod: Obj) -> Problem | None:
-    """Return why the pod failed without an end of its own processes, or None if its status does not say so."""
-    status = pod.get("status", {})
-    reason, words = str(status.get("reason") or ""), str(status.get("message") or "").strip()
-    if status.get("phase") != "Failed" or not reason:
+    """Return why the pod ends without an end of its own processes, or None if its status does not say so."""
+    reason, words = _words_of(pod)
+    if not reason:
         return None
     node = f"node {node_of(pod)}" if node_of(pod) else "its node"
     said = f"{reason}: {words}".rstrip(":. ") + "."
@@ -44,3 +65,43 @@ def explain_cluster_end(pod: Obj) -> Problem | None:
     advice = END_ADVICE.get(reason, "")
     message = f"{component_of(pod)}: Kubernetes ended pod {pod['metadata']['name']} on {node}: {said} {advice}"
     return Problem(reason=Reason.POD_EVICTED, message=f"{message.rstrip()} Kubernetes creates another pod.")
+
+
+def repeated_end(pods: Sequence[Obj], wanted: Mapping[str, Mapping[str, int]]) -> Problem | None:
+    """Return the problem of a component without a ready pod that nodes evict or refuse again and again, or None.
+
+    Kubernetes replaces such a pod at once, without a pause or a limit. `wanted`: number of pods by role and component.
+    The times of creation all come from the API server. Other disruptions leave no pod, or are the platform's will.
+    """
+    counts = {component: count for components in wanted.values() for component, count in components.items()}
+    for component, count in counts.items():
+        own = sorted((p for p in pods if component_of(p) == component), key=_creation_of)
+        ended = [p for p in own if _is_refused_by_node(p)]
+        # All pods of a component may end together, once.
+        row = REPEATED + count - 1
+        if len(ended) < row or any(map(is_ready, own)):
+            continue
+        first, last = parse_time(_creation_of(ended[-row])), parse_time(_creation_of(ended[-1]))
+        problem = explain_cluster_end(ended[-1])
+        if problem is not None and first is not None and last is not None and last - first <= REPEATED_WITHIN:
+            text = problem.message.removesuffix(" Kubernetes creates another pod.")
+            return Problem(reason=problem.reason, message=f"{text} {len(ended)} pods of {component} ended like this.")
+    return None
+
+
+def _words_of(pod: Obj) -> tuple[str, str]:
+    """Return reason and message of an end by the cluster, empty without one. A pod that is deleted has a condition."""
+    status, disruption = pod.get("status", {}), condition_of(pod, "DisruptionTarget")
+    said = status if status.get("phase") == "Failed" and status.get("reason") else {}
+    if not said and disruption.get("status") == "True" and (is_leaving(pod) or status.get("phase") == "Failed"):
+        said = disruption
+    return str(said.get("reason") or ""), str(said.get("message") or "").strip()
+
+
+def _is_refused_by_node(pod: Obj) -> bool:
+    evicted = pod.get("status", {}).get("reason") == EVICTED and not is_out_of_disk(pod)
+    return is_rejected(pod) or (evicted and not is_alive(pod))
+
+
+def _creation_of(pod: Obj) -> str:
+    return str(pod["metadata"].get("creationTimestamp") or "")

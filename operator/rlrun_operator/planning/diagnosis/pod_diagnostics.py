@@ -1,7 +1,8 @@
 """Diagnosis of pods that are not ready, from their status and their newest Event, with a remedy."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import TypeVar
 
@@ -22,7 +23,6 @@ from rlrun.kube.pods import (
     is_node_silent,
     is_out_of_disk,
     is_ready,
-    is_rejected,
     memory_limit,
     node_of,
     relevant_pods,
@@ -46,8 +46,6 @@ NO_EVENTS: Mapping[str, PodEvent] = MappingProxyType({})
 OUT_OF_MEMORY = "OOMKilled"
 START_FAILURES = frozenset({"StartError", "ContainerCannotRun"})
 """Reasons of containers whose command the runtime could not start."""
-REPLACED_SECONDS = 60.0
-"""Time after the end of an evicted pod within which its replacement is created."""
 
 FETCHER = "fetch-model"
 ACCESS_REASONS = frozenset(
@@ -246,12 +244,15 @@ def pod_problems(pods: list[Obj], events: Mapping[str, PodEvent] = NO_EVENTS) ->
     diagnosed = [problem for p in relevant if (problem := diagnose_pod(p, events.get(p["metadata"]["uid"])))]
     explained = {problem.component for problem in diagnosed}
     starting = [p for p in pods if is_alive(p) and not is_leaving(p) and not is_ready(p)]
+    ends = {
+        component_of(p): (p, end) for p in sorted(pods, key=_creation_of) if (end := _end_by_cluster(p)) is not None
+    }
     ended = [
-        p
-        for p in relevant_pods([p for p in pods if is_out_of_disk(p) or is_rejected(p)])
-        if component_of(p) not in explained and any(_replaces(new, p) for new in starting)
+        _pod_problem(pod, end)
+        for component, (pod, end) in ends.items()
+        if component not in explained and any(_replaces(new, pod, pods) for new in starting)
     ]
-    return [*diagnosed, *(problem for p in ended if (problem := diagnose_pod(p)))]
+    return [*diagnosed, *ended]
 
 
 def _without_replaced(pods: list[Obj]) -> list[Obj]:
@@ -260,15 +261,23 @@ def _without_replaced(pods: list[Obj]) -> list[Obj]:
     return [p for p in pods if not is_leaving(p) or component_of(p) not in staying]
 
 
-def _replaces(pod: Obj, evicted: Obj) -> bool:
-    """True if a ReplicaSet or Job created the pod for the evicted one: at once, and of the same component."""
-    created = parse_time(pod["metadata"].get("creationTimestamp"))
-    # The kubelet sets the start of a pod that it does not admit, and no end.
-    begun = parse_time(evicted["status"].get("startTime")) if is_rejected(evicted) else None
-    ended = max((end.finished_at for end in terminations(evicted) if end.finished_at), default=begun)
-    if created is None or ended is None or component_of(pod) != component_of(evicted):
-        return False
-    return abs((created - ended).total_seconds()) <= REPLACED_SECONDS
+def _end_by_cluster(pod: Obj) -> Problem | None:
+    """Return why the cluster ends or has ended the pod, or None."""
+    return explain_eviction(pod) if is_out_of_disk(pod) else explain_cluster_end(pod)
+
+
+def _replaces(pod: Obj, ended: Obj, pods: Sequence[Obj]) -> bool:
+    """True if a ReplicaSet or Job created the pod next after the ended one, in place of it.
+
+    Only times of the API server are compared: a kubelet has another clock.
+    """
+    begin, end = _creation_of(ended), _creation_of(pod)
+    same = [p for p in pods if component_of(p) == component_of(ended)]
+    return pod in same and begin <= end and not any(begin < _creation_of(p) < end for p in same)
+
+
+def _creation_of(pod: Obj) -> datetime:
+    return parse_time(pod["metadata"].get("creationTimestamp")) or datetime.min.replace(tzinfo=UTC)
 
 
 def _is_final(end: Termination) -> bool:

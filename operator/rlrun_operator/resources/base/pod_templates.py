@@ -19,6 +19,7 @@ from rlrun.constants import (
 )
 from rlrun.kube.objects import Obj
 
+from rlrun_operator.config.quantities import to_millis
 from rlrun_operator.config.settings import Image, OperatorSettings
 from rlrun_operator.resources.base.naming import OwnerIdentity, RunIdentity
 from rlrun_operator.resources.base.outgoing import VOLUME, add_authorities, connect
@@ -205,15 +206,17 @@ def disk_volume(size: str | None) -> Obj:
 
 
 def _with_storage(made: Obj, request: str | None, limit: str | None) -> Obj:
-    """Return the container with a request and a limit of ephemeral storage, unless its resources name one of them.
+    """Return the container with a request and a limit of ephemeral storage, unless its resources name a limit.
 
     The kubelet compares the volumes of a pod with the sum of the limits of its containers, so that all or none of them
     need one. The request is explicit, because Kubernetes would otherwise request as much as the limit.
     """
     resources = made.get("resources") or {}
-    if request is None or limit is None or any(EPHEMERAL_STORAGE in named for named in resources.values()):
+    if request is None or limit is None or EPHEMERAL_STORAGE in resources.get("limits", {}):
         return made
-    own = {"requests": {EPHEMERAL_STORAGE: request}, "limits": {EPHEMERAL_STORAGE: limit}}
+    request = resources.get("requests", {}).get(EPHEMERAL_STORAGE, request)
+    # The API server refuses a request above the limit.
+    own = {"requests": {EPHEMERAL_STORAGE: request}, "limits": {EPHEMERAL_STORAGE: max(request, limit, key=to_millis)}}
     return {**made, "resources": {key: {**resources.get(key, {}), **value} for key, value in own.items()}}
 
 

@@ -13,6 +13,7 @@ from rlrun_operator.config.settings import OperatorSettings
 from rlrun_operator.resources.access.storage_access import StorageAccess, StorageClient
 from rlrun_operator.resources.base.object_digest import digest_of
 from rlrun_operator.resources.base.pod_templates import (
+    EPHEMERAL_STORAGE,
     MODEL_DIR,
     container,
     disk_volume,
@@ -85,7 +86,12 @@ def weights(settings: OperatorSettings, model: RLModelSpec, shape: Pods, storage
         return ModelVolume([], {VOLUME: _claim_volume(claim)}, read_only)
     client = fetcher_client(source, storage)
     volumes = {VOLUME: disk_volume(model_storage(settings, shape)), **client.volumes}
-    return ModelVolume([fetcher(settings, source, shape.env, client)], volumes, read_only)
+    fetch = fetcher(settings, source, shape.env, client)
+    if (disk := shape.resources.requests.get(EPHEMERAL_STORAGE)) is not None:
+        # A pod requests the larger one of its init container's and its containers' sum: no more than without this.
+        resources = fetch.get("resources", {})
+        fetch["resources"] = {**resources, "requests": {**resources.get("requests", {}), EPHEMERAL_STORAGE: disk}}
+    return ModelVolume([fetch], volumes, read_only)
 
 
 def fetcher_client(source: str, storage: StorageAccess) -> StorageClient:

@@ -104,3 +104,8 @@ def test_the_limit_of_memory_holds_what_the_processes_read(
     weights: float, gpus: int, reads: int, width: int, memory: str
 ) -> None:
     assert pod_resources(weights, gpus, reads=reads, bytes_per_parameter=width).limits["memory"] == memory
+
+
+def test_pods_that_download_weights_request_the_disk_that_they_fill() -> None:
+    assert pod_resources(16.4, 1, downloads=True).requests["ephemeral-storage"] == "16Gi"
+    assert "ephemeral-storage" not in pod_resources(16.4, 1).requests

@@ -16,8 +16,10 @@ from rlrun.protocol.problem import Problem
 from rlrun.service.gpu_check import needs_change
 
 from rlrun_operator.config.settings import OperatorSettings
+from rlrun_operator.planning.diagnosis.cluster_ends import repeated_end
 from rlrun_operator.planning.diagnosis.crash_counter import Crash, CrashCount, count_restarts
 from rlrun_operator.planning.diagnosis.pod_diagnostics import PodProblem, pod_problems
+from rlrun_operator.planning.diagnosis.readiness import expected_pods
 from rlrun_operator.planning.diagnosis.startup_failures import record_startup_failures
 from rlrun_operator.planning.plan.actions import PlanPart, StatusChange
 from rlrun_operator.planning.plan.observation import RunObservation
@@ -25,6 +27,7 @@ from rlrun_operator.planning.plan.status_builder import apply_change
 from rlrun_operator.planning.policies.ending.log_copies import crash_logs
 from rlrun_operator.planning.policies.ending.run_endings import mark_finished
 from rlrun_operator.planning.policies.running.attempts import plan_restart
+from rlrun_operator.planning.policies.spec.resolution import resolve_run
 from rlrun_operator.resources.platform import run_layout
 
 ROLE_ACTIONS = (FailureAction.restart_role, FailureAction.restart_role_ignore_max)
@@ -56,7 +59,10 @@ def apply_failure_policy(
     part = PlanPart(status=change, logs=tuple(crash_logs(layout, status.attempt, counted.crashes)))
     problems = pod_problems(pods, observation.pod_events)
     has_trained = status.progress is not None and status.progress.step > 0
-    decision = decide(spec, status.run_restarts_toward_max, counted, problems, has_trained=has_trained)
+    resolved = resolve_run(observation, status, spec, settings)
+    repeated = None if isinstance(resolved, Problem) else repeated_end(pods, expected_pods(spec, resolved.model))
+    restarts = status.run_restarts_toward_max
+    decision = decide(spec, restarts, counted, problems, has_trained=has_trained, repeated=repeated)
     if decision is None:
         return part
     status = apply_change(status, change, now)
@@ -86,6 +92,7 @@ def decide(
     problems: Sequence[PodProblem],
     *,
     has_trained: bool = False,
+    repeated: Problem | None = None,
 ) -> FailureDecision | None:
     """Return the decision, or None if Kubernetes' own restarts of containers suffice.
 
@@ -100,11 +107,7 @@ def decide(
             return FailureDecision("fail", crash.problem)
         if rule.action is FailureAction.restart_run_ignore_max:
             return FailureDecision("restart", crash.problem, counts_toward_max=False)
-        if run_restarts < spec.max_restarts:
-            return FailureDecision("restart", crash.problem)
-        count = "1 restart" if run_restarts == 1 else f"{run_restarts} restarts"
-        when = f"after {count} of the run (`spec.maxRestarts` {spec.max_restarts})"
-        return FailureDecision("fail", _final_problem(crash.problem, when))
+        return _restart_or_fail(spec, run_restarts, crash.problem)
     final = next((p for p in problems if p.final), None)
     if final and run_restarts < spec.max_restarts and _may_pass(final.problem, has_trained=has_trained):
         return FailureDecision("restart", final.problem)
@@ -122,7 +125,7 @@ def decide(
             return FailureDecision(
                 "fail", _final_problem(problem, f"after {count} (`spec.maxRestarts` {spec.max_restarts})")
             )
-    return None
+    return None if repeated is None else _restart_or_fail(spec, run_restarts, repeated)
 
 
 def rule_for(spec: RLRunSpec, crash: Crash) -> FailureRule | None:
@@ -142,6 +145,15 @@ def matches(rule: FailureRule, crash: Crash) -> bool:
             or occurs(rule.message_pattern, crash.problem.message)
         )
     )
+
+
+def _restart_or_fail(spec: RLRunSpec, run_restarts: int, problem: Problem) -> FailureDecision:
+    """Return a restart of the run that counts toward maxRestarts, or the end of a run without one left."""
+    if run_restarts < spec.max_restarts:
+        return FailureDecision("restart", problem)
+    count = "1 restart" if run_restarts == 1 else f"{run_restarts} restarts"
+    when = f"after {count} of the run (`spec.maxRestarts` {spec.max_restarts})"
+    return FailureDecision("fail", _final_problem(problem, when))
 
 
 def _may_pass(problem: Problem, *, has_trained: bool) -> bool:

@@ -1,11 +1,12 @@
 """Pods that the cluster ended or did not admit."""
 
 import pytest
+from rlrun.kube.objects import Obj
 from rlrun.kube.pods import is_disrupted
-from rlrun_operator.planning.diagnosis.cluster_ends import explain_cluster_end
+from rlrun_operator.planning.diagnosis.cluster_ends import explain_cluster_end, repeated_end
 from rlrun_operator.planning.diagnosis.crash_counter import count_restarts
 
-from tests.support.cluster_objects import pod, reject, terminated
+from tests.support.cluster_objects import evict, pod, reject, terminated
 from tests.support.expectations import present
 
 REJECTIONS = [
@@ -58,3 +59,28 @@ def test_a_rejection_is_a_replacement_and_no_crash() -> None:
     for obj in (refused, reject(pod("trainer", phase="Pending"), containerStatuses=ended)):
         found = count_restarts([], [obj])
         assert (found.restarts, found.crashes) == (1, [])
+
+
+WANTED = {"trainer": {"trainer": 1}, "inference": {"inference": 2}}
+
+
+def evicted(component: str, uid: str, minute: int) -> Obj:
+    full = "The node was low on resource: ephemeral-storage. "
+    return evict(pod(component, uid=uid, created=f"2026-01-01T00:{minute:02}:00Z"), full)
+
+
+def test_a_node_that_evicts_each_next_pod_is_a_problem() -> None:
+    pods = [evicted("trainer", "a", 0), evicted("trainer", "b", 2)]
+    starting = pod("trainer", uid="c", created="2026-01-01T00:04:00Z")
+    found = present(repeated_end([*pods, starting], WANTED))
+    assert (found.reason, "low on resource: ephemeral-storage" in found.message) == ("PodEvicted", True)
+    assert repeated_end([pods[0], starting], WANTED) is None
+
+
+def test_evictions_far_apart_or_of_all_pods_at_once_or_with_a_ready_pod_are_no_row() -> None:
+    assert repeated_end([evicted("trainer", "a", 0), evicted("trainer", "b", 45)], WANTED) is None
+    both = [evicted("inference", "a", 0), evicted("inference", "b", 0)]
+    assert repeated_end(both, WANTED) is None
+    three = [*both, evicted("inference", "c", 2)]
+    assert repeated_end(three, WANTED) is not None
+    assert repeated_end([*three, pod("inference", uid="d", created="2026-01-01T00:01:00Z", ready=True)], WANTED) is None

@@ -149,15 +149,69 @@ def test_eviction_explains_why_its_replacement_is_starting() -> None:
     [
         pod("environment", "env-0", uid="new", created="2026-01-01T01:00:02Z", ready=True),
         pod("environment", "env-0", uid="new", created="2026-01-01T01:00:02Z", deleting=True),
-        pod("environment", "env-0", uid="new", created="2026-01-01T03:00:00Z"),
         pod("environment", "env-1", uid="new", created="2026-01-01T01:00:02Z"),
     ],
-    ids=["ready", "leaving", "made later", "of another environment"],
+    ids=["ready", "leaving", "of another environment"],
 )
 def test_eviction_explains_nothing_of_other_pods(other: Obj) -> None:
     evicted = evict(pod("environment", "env-0", uid="old"), finished="2026-01-01T01:00:00Z")
     living = pod("environment", "env-0", uid="living", ready=True)
     assert pod_problems([evicted, living, other]) == []
+
+
+def test_eviction_explains_only_the_pod_created_next() -> None:
+    evicted = evict(pod("environment", "env-0", uid="old"), finished="2026-01-01T01:00:00Z")
+    next_pod = pod("environment", "env-0", uid="next", created="2026-01-01T01:00:02Z", ready=True)
+    later = pod("environment", "env-0", uid="later", created="2026-01-01T03:00:00Z")
+    assert pod_problems([evicted, next_pod, later]) == []
+
+
+def ended_by_cluster(ended: Obj, reason: str, words: str) -> Obj:
+    ended["status"] |= {"phase": "Failed", "reason": reason, "message": words, "containerStatuses": []}
+    return ended
+
+
+def disrupted(reason: str, words: str, **changes: Any) -> Obj:
+    condition = {"type": "DisruptionTarget", "status": "True", "reason": reason, "message": words}
+    return pod("trainer", uid="old", conditions=[condition], **changes)
+
+
+CLUSTER_ENDS = [
+    ended_by_cluster(pod("trainer", uid="old"), "Evicted", "The node was low on resource: ephemeral-storage."),
+    ended_by_cluster(pod("trainer", uid="old"), "Evicted", "The node had condition: [MemoryPressure]."),
+    ended_by_cluster(pod("trainer", uid="old"), "Evicted", "The node was low on resource: pids."),
+    ended_by_cluster(pod("trainer", uid="old"), "Preempting", "Preempted in order to admit critical pod"),
+    ended_by_cluster(
+        pod("trainer", uid="old"), "Terminated", "Pod was terminated in response to imminent node shutdown."
+    ),
+    ended_by_cluster(pod("trainer", uid="old"), "NodeLost", "Node gpu-1 which was running pod x is unresponsive"),
+    ended_by_cluster(
+        pod("trainer", uid="old"), "DeadlineExceeded", "Pod was active on the node longer than the specified deadline"
+    ),
+    reject(pod("trainer", uid="old"), "OutOfcpu", "Node didn't have enough resource: cpu"),
+    reject(pod("trainer", uid="old"), "NodeAffinity", "Predicate NodeAffinity failed"),
+    reject(pod("trainer", uid="old")),
+    disrupted(
+        "PreemptionByScheduler", "default-scheduler: preempting to accommodate a higher priority pod", deleting=True
+    ),
+    disrupted("DeletionByTaintManager", "Taint manager: deleting due to NoExecute taint", deleting=True),
+    disrupted("EvictionByEvictionAPI", "Eviction API: evicting", deleting=True),
+    disrupted("DeletionByPodGC", "PodGC: node no longer exists", phase="Failed"),
+]
+
+
+@pytest.mark.parametrize(
+    "ended", CLUSTER_ENDS, ids=lambda p: f"{p['status'].get('reason')}-{p['status']['conditions'][-1].get('reason')}"
+)
+@pytest.mark.parametrize("skew_minutes", [-10, 0, 10])
+def test_the_words_of_an_end_by_the_cluster_are_shown_while_the_next_pod_starts(ended: Obj, skew_minutes: int) -> None:
+    words = ended["status"].get("message") or ended["status"]["conditions"][-1]["message"]
+    # The kubelet's clock differs from the API server's.
+    ended = {**ended, "status": {**ended["status"], "startTime": f"2026-01-01T01:{10 + skew_minutes:02}:00Z"}}
+    replacement = pod("trainer", uid="new", created="2026-01-01T01:12:00Z", phase="Pending")
+    (found,) = pod_problems([ended, replacement])
+    assert words.rstrip(".") in found.problem.message
+    assert found.problem.reason in ("PodEvicted", "PodRejected")
 
 
 def test_a_problem_of_the_replacement_comes_before_the_eviction() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.support.built_children import POOL, SOURCES, Obj, containers, pods
+from tests.support.built_children import POOL, SOURCES, Obj, containers, pod_templates, pods
 
 RUN_PODS = ("reverse-env-0", "reverse-eval-0", "reverse-trainer", "reverse-inference", "reverse-orchestrator-a2")
 MODEL_PODS = ("reverse-trainer", "reverse-inference", POOL.name)
@@ -128,3 +128,13 @@ def test_without_a_request_only_volumes_are_limited() -> None:
     for name, spec in pods({"ephemeralStorage": {"request": ""}}).items():
         assert {*named(spec, "requests"), *named(spec, "limits")} == {None}, name
         assert all(v["sizeLimit"] for v in volumes(spec).values()), name
+
+
+@pytest.mark.parametrize("workload", ["reverse-trainer", "reverse-inference"])
+def test_pods_that_download_weights_request_the_disk_that_the_model_names(workload: str) -> None:
+    resources = {"resources": {"requests": {"ephemeral-storage": "16Gi"}}}
+    model = {"trainer": resources, "inference": resources}
+    made = {c["name"]: c["resources"] for c in containers(pod_templates(None, model)[workload])}
+    for name in ("fetch-model", "trainer" if "trainer" in made else "vllm"):
+        assert made[name]["requests"]["ephemeral-storage"] == "16Gi"
+        assert made[name]["limits"]["ephemeral-storage"] == "2Ti"
