@@ -32,6 +32,25 @@ OLD_DRIVER = "the driver is too old for the image's CUDA"
 MINIMUM_DRIVERS = {11: "450", 12: "525", 13: "580"}
 """Oldest NVIDIA driver for each major version of CUDA (docs.nvidia.com/deploy/cuda-compatibility)."""
 DRIVER_VERSION = Path("/proc/driver/nvidia/version")
+LIBRARY = "libcuda.so.1"
+MOUNTS = Path("/proc/self/mountinfo")
+PLACES = (
+    "/usr/local/nvidia/lib64",  # GKE, also with Container-Optimized OS
+    "/usr/local/nvidia/lib",
+    "/usr/lib/wsl/lib",  # WSL
+    "/run/nvidia/driver/usr/lib64",  # driver container of NVIDIA's GPU operator: OpenShift, RHEL
+    "/run/nvidia/driver/usr/lib/x86_64-linux-gnu",  # likewise: Ubuntu
+    "/run/nvidia/driver/usr/lib/aarch64-linux-gnu",
+    "/usr/lib64",  # CDI keeps the node's paths: RHEL, SUSE, Amazon Linux
+    "/usr/lib/x86_64-linux-gnu",
+    "/usr/lib/aarch64-linux-gnu",
+    "/usr/local/glibc/usr/lib",  # Talos
+    "/opt/nvidia/lib64",  # Flatcar
+    "/var/lib/nvidia/lib64",  # Container-Optimized OS without GKE
+    "/home/kubernetes/bin/nvidia/lib64",
+    "/run/opengl-driver/lib",  # NixOS
+)
+"""Folders of the driver's libraries, beside those that the container's mounts name."""
 ERROR_REMEDIES = {
     100: "Check that the GPUs are healthy (`nvidia-smi` on the node), and that no variable of the RLModel hides them "
     "(CUDA_VISIBLE_DEVICES, NVIDIA_VISIBLE_DEVICES)",
@@ -60,6 +79,10 @@ class GpuFacts:
     """Number of GPUs that CUDA shows."""
     has_compatibility: bool = False
     """True if the image brings a newer library of the driver itself."""
+    place: str = ""
+    """Folder of the library, if the loader does not search it. Empty: the loader finds it."""
+    loader_path: str = ""
+    """LD_LIBRARY_PATH of the container."""
 
 
 def problem(facts: GpuFacts, gpus: int, role: str, node: str = "") -> str | None:
@@ -73,11 +96,19 @@ def problem(facts: GpuFacts, gpus: int, role: str, node: str = "") -> str | None
             f"{begin}{NO_CUDA}. Use an image for GPUs: that of `make push` without CPU=1, or "
             f"{role}.image of the RLModel. {without}"
         )
-    if not facts.has_library:
+    if facts.place:
+        paths = ":".join(path for path in (facts.place, facts.loader_path) if path)
         return (
-            f"{begin}the container has no driver library (libcuda.so.1); {where} has {driver}. Install the driver and "
-            "NVIDIA's container toolkit on the node, and make its runtime the default or name its RuntimeClass. "
-            f"{without}"
+            f"{begin}the driver's library ({LIBRARY}) is in {facts.place}, where the image's loader does not search: "
+            f"LD_LIBRARY_PATH is {facts.loader_path or 'not set'}. Set LD_LIBRARY_PATH in {role}.env of the RLModel to "
+            f"{paths}; a node's driver needs no change."
+        )
+    if not facts.has_library:
+        install = "Install" if facts.driver else "Install the driver and"
+        return (
+            f"{begin}the container has no driver library ({LIBRARY}); {where} has {driver}. {install} NVIDIA's "
+            "container toolkit or the cloud's device plugin on the node, which puts the library into containers, and "
+            f"make its runtime the default or name its RuntimeClass. {without}"
         )
     needed = int(facts.image_cuda.partition(".")[0]) if facts.image_cuda else 0
     if facts.driver_cuda // 1000 < needed and not facts.has_compatibility:
@@ -122,10 +153,17 @@ def inspect(environ: Mapping[str, str] = os.environ, load: Callable[[str], Any] 
     """Ask the image's torch for its CUDA version, and the driver for its GPUs. `load` loads a library."""
     image_cuda, driver = torch_cuda(), driver_version()
     compatible = environ.get(COMPATIBILITY_VARIABLE, "").strip().lower() in ("1", "true")
-    try:
-        cuda = load("libcuda.so.1")
-    except OSError:
-        return GpuFacts(image_cuda, driver, has_compatibility=compatible)
+    loader_path = environ.get("LD_LIBRARY_PATH", "")
+    cuda, place = _find_library(load)
+    if cuda is None or place:
+        return GpuFacts(
+            image_cuda,
+            driver,
+            has_library=cuda is not None,
+            place=place,
+            loader_path=loader_path,
+            has_compatibility=compatible,
+        )
     version, count = ctypes.c_int(), ctypes.c_int()
     cuda.cuDriverGetVersion(ctypes.byref(version))
     error = int(cuda.cuInit(0)) or int(cuda.cuDeviceGetCount(ctypes.byref(count)))
@@ -139,6 +177,28 @@ def inspect(environ: Mapping[str, str] = os.environ, load: Callable[[str], Any] 
         visible=count.value,
         has_compatibility=compatible,
     )
+
+
+def mounted_folders(mounts: str) -> list[str]:
+    """Return the folders in which a container runtime has put libraries of the driver, from the text of mountinfo."""
+    points = [fields[4] for line in mounts.splitlines() if len(fields := line.split(" ")) > 4]
+    files = [point.rpartition("/")[0] for point in points if "/libcuda.so" in point]
+    roots = [point for point in points if point.rpartition("/")[2].lower() in ("nvidia", "lib64", "lib")]
+    return list(dict.fromkeys([*files, *(f"{root}{part}" for root in roots for part in ("", "/lib64", "/lib"))]))
+
+
+def _find_library(load: Callable[[str], Any]) -> tuple[Any, str]:
+    """Return the driver's library and its folder, which is empty if the loader finds it. None: there is none."""
+    try:
+        mounts = MOUNTS.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        mounts = ""
+    for folder in ("", *mounted_folders(mounts), *PLACES):
+        try:
+            return load(f"{folder}/{LIBRARY}" if folder else LIBRARY), folder
+        except OSError:
+            continue
+    return None, ""
 
 
 def torch_cuda(torch: Path | None = None) -> str | None:

@@ -2,6 +2,7 @@
 
 import ctypes
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +105,45 @@ def test_the_driver_is_asked() -> None:
 
 
 @pytest.mark.parametrize(
+    "folder",
+    [
+        "/usr/local/nvidia/lib64",
+        "/usr/lib/wsl/lib",
+        "/run/nvidia/driver/usr/lib/x86_64-linux-gnu",
+        "/usr/lib64",
+        "/usr/local/glibc/usr/lib",
+        "/x86_64-bottlerocket-linux-gnu/sys-root/usr/lib/nvidia",
+        "/opt/own/nvidia/lib64",
+    ],
+)
+def test_a_driver_beside_the_path_of_the_loader_is_found_and_no_other_is_advised(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, folder: str
+) -> None:
+    def load(name: str) -> Any:
+        return Driver() if name == f"{folder}/libcuda.so.1" else no_library(name)
+
+    mounts = tmp_path / "mountinfo"
+    mounts.write_text(
+        "1 0 8:1 / / ro - overlay overlay ro\n"
+        "2 1 8:1 /usr/lib/libcuda.so.580.1.1 /x86_64-bottlerocket-linux-gnu/sys-root/usr/lib/nvidia/libcuda.so.580.1.1 "
+        "ro - ext4 /dev/sda ro\n"
+        "3 1 8:1 /home/nvidia /opt/own/nvidia ro - ext4 /dev/sda ro\n"
+    )
+    monkeypatch.setattr(gpu_check, "MOUNTS", mounts)
+    found = inspect({"LD_LIBRARY_PATH": "/of/the/image"}, load)
+    assert (found.has_library, found.place) == (True, folder)
+    told = problem(found, 1, "trainer", "gpu-7") or ""
+    assert f"LD_LIBRARY_PATH in trainer.env of the RLModel to {folder}:/of/the/image" in told
+    assert "Install" not in told
+    assert len(told) < 700
+
+
+def test_only_a_node_without_a_driver_is_told_to_install_one() -> None:
+    assert "Install the driver" in (problem(GpuFacts("13.0"), 1, "trainer") or "")
+    assert "Install the driver" not in (problem(GpuFacts("13.0", "580.65.06"), 1, "trainer") or "")
+
+
+@pytest.mark.parametrize(
     ("text", "version"),
     [
         ("__version__ = '2.13.0+cu130'\ndebug = False\ncuda: Optional[str] = '13.0'\ngit_version = 'a'\n", "13.0"),
@@ -153,3 +193,10 @@ def test_a_problem_is_the_termination_message(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(gpu_check, "inspect", lambda environ: GOOD)
     assert main(["trainer"], environ) == 0
     assert not log.exists()
+
+
+def test_the_image_of_the_trainer_searches_the_folder_of_the_driver_on_gke() -> None:
+    dockerfile = (Path(__file__).parents[4] / "trainer_image" / "Dockerfile").read_text()
+    (paths,) = re.findall(r"LD_LIBRARY_PATH=(\S+)", dockerfile)
+    assert "/usr/local/nvidia/lib64" in paths.split(":")
+    assert "PATH=/usr/local/nvidia/bin:$PATH" in dockerfile
