@@ -8,6 +8,7 @@ import sys
 
 from rlrun.constants import ExitCode
 from rlrun.kube.connection.official_client import import_lazily
+from rlrun.service.authority_files import follow_authorities
 
 # Before anything imports the client, kopf included.
 import_lazily()
@@ -28,6 +29,7 @@ def main() -> int:
 
     Returns exit code 0 after a stop, 1 after the loss of the Lease or without a key, 64 for invalid settings.
     """
+    follow_authorities()
     try:
         settings = with_ca_bundle(load_settings())
     except SettingsError as error:

@@ -50,7 +50,7 @@ from rlrun_operator.runtime.metrics import API_REQUESTS, CACHE_BYTES, LEADING, R
 from rlrun_operator.runtime.platform_key import ensure_api_keys, ensure_key
 from rlrun_operator.runtime.probes import EventLoopWatchdog, web_app
 from rlrun_operator.runtime.rate_limit import RateLimit, RateLimitedTransport
-from rlrun_operator.runtime.server_certificate import ensure_authority
+from rlrun_operator.runtime.server_certificate import ensure_authority, follow_authority
 from rlrun_operator.runtime.work_queue import Priority, WorkQueue, namespace_limit, work
 from rlrun_operator.serving.reconciler import ServingController
 from rlrun_operator.storage.artifact_store import S3ArtifactStore
@@ -199,6 +199,7 @@ class Operator:
         progress = ProgressWriter(objects, poller)
         working += [tasks.start(self._work(reconciler, progress)) for _ in range(self._settings.workers)]
         working += [tasks.start(job) for job in serving.jobs()]
+        working.append(tasks.start(follow_authority(cluster, self._settings, authority)))
         tasks.start(self._restore_signal_handlers())
         done, _ = await asyncio.wait({stopped, watching, holding, *working}, return_when=asyncio.FIRST_COMPLETED)
         # Stop all writes before releasing the Lease; end the watches last.

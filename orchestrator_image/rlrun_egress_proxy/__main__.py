@@ -6,6 +6,7 @@ import sys
 
 from aiohttp import web
 from rlrun.constants import ExitCode
+from rlrun.service.authority_files import follow_authorities
 from rlrun.service.run_service import run_service
 from rlrun.service.server import healthz, metrics_handler, serving, stop_event
 
@@ -34,4 +35,5 @@ async def serve(config: EgressConfig) -> int:
 
 
 if __name__ == "__main__":
+    follow_authorities()
     sys.exit(run_service("rlrun_egress_proxy", load_settings, serve))

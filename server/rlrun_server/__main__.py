@@ -18,6 +18,7 @@ from rlrun.kube.async_client import AsyncKubeClient
 from rlrun.kube.async_transport import AsyncApiTransport
 from rlrun.kube.connection.api_configuration import load_configuration, without_credentials
 from rlrun.protocol.problem import Problem
+from rlrun.service.authority_files import follow_authorities
 from rlrun.service.errors import FatalError
 from rlrun.service.run_service import run_service
 from rlrun.service.server import stop_event
@@ -207,4 +208,5 @@ async def serve(config: ServerConfig) -> int:
 
 
 if __name__ == "__main__":
+    follow_authorities()
     sys.exit(run_service("rlrun_server", load_settings, serve))

@@ -84,6 +84,9 @@ and metadata.
 {{- end }}
 {{- end }}
 {{- if include "rlrun.hasCaBundle" . }}
+{{- if not .Values.caBundle.pem }}
+- {name: RLRUN_CA_BUNDLE_FILE, value: /etc/rlrun-ca-source/ca.crt}
+{{- end }}
 {{- range list "SSL_CERT_FILE" "REQUESTS_CA_BUNDLE" "AWS_CA_BUNDLE" "CURL_CA_BUNDLE" }}
 - {name: {{ . }}, value: /etc/rlrun-ca/ca-bundle.crt}
 {{- end }}

@@ -67,7 +67,11 @@ values.
 {{- $mounts := list (dict "name" "tmp" "mountPath" "/tmp") -}}
 {{- $volumes := list (dict "name" "tmp" "emptyDir" (dict "sizeLimit" $own.tmp)) -}}
 {{- if $trusts -}}
-{{- $mounts = append $mounts (dict "name" "ca-bundle" "mountPath" "/etc/rlrun-ca" "readOnly" true) -}}
+{{- /* Not read only: a container that starts again because of other authorities writes the bundle anew. */}}
+{{- $mounts = append $mounts (dict "name" "ca-bundle" "mountPath" "/etc/rlrun-ca") -}}
+{{- if not $root.Values.caBundle.pem -}}
+{{- $mounts = append $mounts (dict "name" "ca-bundle-source" "mountPath" "/etc/rlrun-ca-source" "readOnly" true) -}}
+{{- end -}}
 {{- $volumes = concat $volumes (include "rlrun.caBundleVolumes" $root | fromYamlArray) -}}
 {{- end -}}
 {{- $container = merge (dict

@@ -4,10 +4,11 @@ The operator makes both once, unless the platform team gives a Secret of its own
 key of a made authority is not kept: it has signed one certificate.
 """
 
+import asyncio
 import base64
 import binascii
 import logging
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime, timedelta
 from urllib.parse import urlsplit
 
@@ -16,6 +17,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from rlrun.kube.async_client import AsyncKubeClient
+from rlrun.kube.errors import ApiError
 from rlrun.kube.kinds import SECRET
 from rlrun.kube.objects import Obj
 
@@ -29,6 +31,8 @@ CERTIFICATE, PRIVATE_KEY, AUTHORITY = "tls.crt", "tls.key", "ca.crt"
 VALID = timedelta(days=3650)
 CLOCK_SKEW = timedelta(hours=1)
 """Time before the making from which a certificate is valid: clocks differ."""
+LOOK_SECONDS = 60.0
+"""Pause between two reads of the Secret."""
 RENEW_BEFORE = timedelta(days=30)
 """A made certificate with less time left is replaced when the operator starts."""
 
@@ -62,6 +66,30 @@ async def ensure_authority(cluster: AsyncKubeClient, settings: OperatorSettings,
         data = make_certificate(host, now)
         await cluster.apply(build_secret(where.namespace, where.name, data, "kubernetes.io/tls"))
     return data[AUTHORITY].decode()
+
+
+async def follow_authority(
+    cluster: AsyncKubeClient,
+    settings: OperatorSettings,
+    begun: str,
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+) -> None:
+    """Return when the Secret has another authority than `begun`, with which this process began."""
+    wanted = settings.storage_server_certificate
+    while wanted is None:
+        await sleep(LOOK_SECONDS)
+    where = wanted.secret
+    while True:
+        await sleep(LOOK_SECONDS)
+        try:
+            data = _decode(await cluster.get(SECRET, where.namespace, where.name))
+        except (ApiError, TimeoutError) as error:
+            log.info("Secret %s/%s was not read: %s", where.namespace, where.name, error)
+            continue
+        if CERTIFICATE in data and data.get(AUTHORITY, b"").decode(errors="replace") != begun:
+            log.warning("the authority in Secret %s/%s has changed: this process ends, and starts again with it. "
+                        "Active runs trust it from their next attempt on", where.namespace, where.name)  # fmt: skip
+            return
 
 
 def make_certificate(host: str, now: datetime) -> dict[str, bytes]:

@@ -3,11 +3,13 @@
 import json
 import re
 from collections.abc import Callable
+from datetime import UTC, datetime
 
 import pytest
 import yaml
 from rlrun.storage.samples.object_file import encode_samples
 from rlrun.storage.samples.record import SampleSplit
+from rlrun_operator.runtime.server_certificate import make_certificate
 
 from tests.apiserver.docs.conftest import ROOT, World
 from tests.support.config_hub import QWEN3_8B, config_file, config_hub
@@ -78,6 +80,20 @@ def test_troubleshooting(follow: Callable[..., int], world: World) -> None:
 def test_operate(follow: Callable[..., int], world: World) -> None:
     world.start("reverse-text")
     assert follow("operate.md", lost=world.loses, runs=lambda *_: None) >= 10
+
+
+@pytest.mark.slow
+def test_rotate(follow: Callable[..., int], world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.start("reverse-text")
+    keys = (f"{name}={world.bench.s3.environment[name]}" for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"))
+    (world.guide_folder / "new-key.env").write_text("\n".join(keys))
+    for age in ("old-", "new-"):
+        made = make_certificate("rlrun-server.rlrun-system.svc", datetime.now(UTC))
+        for part, content in made.items():
+            name = part if age == "old-" and part != "ca.crt" else f"{age}{part}"
+            (world.guide_folder / name).write_bytes(content)
+    monkeypatch.setenv("SECRET", "s3-source")
+    assert follow("rotate.md") == 7
 
 
 def test_the_bucket_policy_allows_exactly_what_the_code_asks_for() -> None:

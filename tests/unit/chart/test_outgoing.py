@@ -84,11 +84,14 @@ def test_every_workload_trusts_the_authorities(render: Render, source: Object, v
             (mount,) = [m for m in writer["volumeMounts"] if m["name"] == "ca-bundle-source"]
             assert given == {CA_BUNDLE_FILE_VARIABLE: f"{mount['mountPath']}/ca.crt"}
         main = main_of(name, spec)
+        # A container that starts again writes the bundle itself: init containers do not run again.
+        sources = [m for m in main["volumeMounts"] if m["name"] == "ca-bundle-source"]
+        assert (CA_BUNDLE_FILE_VARIABLE in variables(main), len(sources)) == ((True, 1) if volume else (False, 0))
         clients = {v: CA_BUNDLE_PATH for v in CA_CLIENT_VARIABLES if v != "NODE_EXTRA_CA_CERTS"}
         assert variables(main).items() >= clients.items()
         for container in (writer, main):
             (mount,) = [m for m in container["volumeMounts"] if m["name"] == "ca-bundle"]
-            assert mount["mountPath"] == CA_BUNDLE_DIR
+            assert mount == {"name": "ca-bundle", "mountPath": CA_BUNDLE_DIR}
         assert writer["image"] == main["image"]
         assert writer["securityContext"] == main["securityContext"]
         assert volumes["ca-bundle"]["emptyDir"]["medium"] == "Memory"

@@ -5,7 +5,12 @@ from typing import Any
 import pytest
 from cryptography import x509
 from rlrun_operator.config.settings import OperatorSettings
-from rlrun_operator.runtime.server_certificate import CertificateMissing, ensure_authority, make_certificate
+from rlrun_operator.runtime.server_certificate import (
+    CertificateMissing,
+    ensure_authority,
+    follow_authority,
+    make_certificate,
+)
 
 from tests.support.fake_cluster import FakeCluster
 from tests.support.operator_world import SETTINGS
@@ -78,3 +83,24 @@ async def test_without_a_certificate_nothing_is_asked_for() -> None:
     cluster = FakeCluster()
     assert await ensure_authority(cluster.kube, SETTINGS, NOW) == ""
     assert cluster.requests == []
+
+
+async def test_an_authority_that_changes_while_the_operator_runs_is_noticed() -> None:
+    old, new = (make_certificate(HOST, NOW) for _ in range(2))
+    cluster = FakeCluster(secret(**{name.replace(".", "_"): content for name, content in old.items()}))
+    begun = await ensure_authority(cluster.kube, settings(create=False), NOW)
+    states = [
+        old,
+        {**old, "tls.crt": new["tls.crt"]},  # a renewed certificate of the same authority
+        {"ca.crt": new["ca.crt"]},  # a Secret that is being written
+        {**new, "ca.crt": old["ca.crt"] + new["ca.crt"]},
+    ]
+    looks = 0
+
+    async def sleep(_: float) -> None:
+        nonlocal looks
+        cluster.put(secret(**{name.replace(".", "_"): content for name, content in states[looks].items()}))
+        looks += 1
+
+    await follow_authority(cluster.kube, settings(create=False), begun, sleep)
+    assert looks == len(states)
