@@ -348,14 +348,14 @@ def _partial_ready() -> AbstractContextManager[Any]:
 def _manifest_first() -> AbstractContextManager[Any]:
     upload = Store.upload
 
-    def other(self: Store, source: Any, uri: S3Uri, manifest: Manifest) -> Manifest:
+    def other(self: Store, source: Any, uri: S3Uri, manifest: Manifest, *, once: bool = False) -> Manifest:
         found = self.read_manifest(uri)
         if found is None:
             promised = build_manifest(source, manifest)
             self.put_bytes(uri / MANIFEST, promised.model_dump_json(by_alias=True, exclude_none=True).encode())
             with patch.object(Store, "read_manifest", lambda *_: None):
                 return upload(self, source, uri, manifest)
-        return upload(self, source, uri, manifest)
+        return upload(self, source, uri, manifest, once=once)
 
     return patch.object(Store, "upload", other)
 
