@@ -59,7 +59,7 @@ def configuration(kubectl: Kubectl) -> dict[str, str]:
 def prometheus_pod(kubectl: Kubectl, namespace: str, image: str, files: dict[str, str]) -> Iterator[Prometheus]:
     """Run Prometheus in a namespace of its own, which goes with it."""
     name = f"prometheus-of-{namespace}"
-    kubectl.ensure_namespace(namespace)
+    kubectl.ensure_namespace(namespace, is_tenant=False)
     try:
         kubectl.apply(*_objects(name, namespace, image, files))
         kubectl("wait", "pod/prometheus", "-n", namespace, "--for=condition=Ready", "--timeout=100s")

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
+from rlrun.kube.errors import ApiError
 from rlrun.kube.kinds import NAMESPACE, ResourceKind
 from rlrun.kube.objects import Obj
 from rlrun.storage.errors import AlreadyExists, NotFound, Unreachable
@@ -89,7 +90,15 @@ class PackageOwners:
             )
 
     async def _uid(self, owner: str) -> str:
-        namespace = await self._cluster.get(NAMESPACE, None, owner)
+        try:
+            namespace = await self._cluster.get(NAMESPACE, None, owner)
+        except ApiError as error:
+            if error.status != 403:
+                raise
+            raise RequestNotAllowed(
+                f"rlrun-server may not read namespace {owner}, which owns the packages of this name: the chart's "
+                "`operator.watchNamespaces` does not name it"
+            ) from error
         return "" if namespace is None else str(namespace["metadata"]["uid"])
 
     async def _record(self, owner: str, uid: str) -> str:

@@ -7,20 +7,22 @@ from urllib.parse import urlsplit
 import pytest
 from pydantic import ValidationError
 from rlrun.api.base.pod_shape import OWN_CONTAINERS
-from rlrun.api.model import OWNED_FLAGS, PARALLEL_FLAGS
-from rlrun.constants import ROLE_LABEL
+from rlrun.api.model import OWNED_FLAGS, PARALLEL_FLAGS, RLModelSpec
+from rlrun.constants import FIELD_MANAGER, MANAGED_BY_LABEL, ROLE_LABEL
 from rlrun.kube.objects import Obj
 from rlrun.protocol import signed_text
 from rlrun.protocol.egress import GrantError, verify
 from rlrun.protocol.resolved import ResolvedRun
 from rlrun.protocol.storage_access import StorageGrant, StorageRole
 from rlrun_operator.config.settings import EgressSettings, S3Settings, SecretRef
+from rlrun_operator.kueue.workload import workload
 from rlrun_operator.resources.access.egress import EgressAccess
 from rlrun_operator.resources.access.run_tokens import environment_token, run_token
 from rlrun_operator.resources.access.storage_access import StorageAccess
 from rlrun_operator.resources.base.naming import RunIdentity
 from rlrun_operator.resources.inference import allowed_rank, engine_args
 from rlrun_operator.resources.platform import s3_variables
+from rlrun_operator.resources.weights_cache import cache_identity, cache_objects
 
 from tests.support.built_children import (
     HUB,
@@ -29,6 +31,7 @@ from tests.support.built_children import (
     SOURCES,
     Children,
     build,
+    build_pool,
     changed,
     container_of,
     containers,
@@ -619,3 +622,27 @@ def test_engines_listen_on_the_addresses_of_the_cluster(family: str, host: list[
 def test_services_of_a_run_have_one_family_of_addresses() -> None:
     for (kind, name), child in build().items():
         assert kind != "Service" or "ipFamilyPolicy" not in child["spec"], name
+
+
+def test_every_object_has_the_label_without_which_the_admission_policy_refuses_it() -> None:
+    model = RLModelSpec.model_validate(
+        {"id": "a/b", "source": HUB, "seqLen": 512, "cache": {"storageClass": "shared", "size": "20Gi"}}
+    )
+    cache = cache_identity("team", model)
+    assert cache is not None
+    run = list(build().values())
+    made = [
+        *run,
+        *build({"trainer": {"gpus": 8, "nodes": 2}}).values(),
+        *build_pool().values(),
+        *cache_objects(cache, SETTINGS, model, STORAGE_KEY),
+        workload(IDENTITY, "queue", run),
+    ]
+    assert {obj["kind"] for obj in made} >= {
+        "ReplicaSet", "Job", "Deployment", "Service", "Secret", "ConfigMap", "ServiceAccount", "NetworkPolicy",
+        "PersistentVolumeClaim", "Workload",
+    }  # fmt: skip
+    for obj in made:
+        templates = [obj["spec"]["template"]] if obj["kind"] in ("ReplicaSet", "Job", "Deployment") else []
+        for part in (obj, *templates):
+            assert part["metadata"]["labels"][MANAGED_BY_LABEL] == FIELD_MANAGER, (obj["kind"], part["metadata"])

@@ -4,6 +4,7 @@ import asyncio
 import threading
 
 import pytest
+from rlrun.kube.errors import ApiError
 from rlrun.storage.layout import S3Uri, package_owner_record
 from rlrun.storage.store import Unreachable
 from rlrun_server.signing.package_owners import KEPT_SECONDS, NAMESPACE_SECONDS, THREADS, PackageOwners
@@ -44,6 +45,17 @@ async def test_the_first_namespace_owns_the_packages_until_they_are_handed_over(
     platform.now += KEPT_SECONDS
     await owners.require("team")
     assert platform.store.get_bytes(RECORD) == b"second"
+
+
+async def test_a_namespace_that_the_server_may_not_read_owns_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    platform = Platform()
+
+    async def refuse(*_: object) -> None:
+        raise ApiError(403, "Forbidden", "namespaces is forbidden")
+
+    monkeypatch.setattr(platform.api, "get", refuse)
+    with pytest.raises(RequestNotAllowed, match=r"may not read namespace team.*operator\.watchNamespaces"):
+        await platform.replica().require("team")
 
 
 @pytest.mark.parametrize("operation", Operation)
