@@ -1,14 +1,15 @@
-"""Checks before an upgrade: objects in the cluster that this version of rlrun refuses."""
+"""Checks before an upgrade: objects in the cluster that this version of rlrun refuses or no longer serves."""
 
 from typing import TYPE_CHECKING
 
 from rlrun.kube.errors import ApiError
-from rlrun.kube.kinds import RLMODEL, RLRUN
+from rlrun.kube.kinds import CONFIG_MAP, NAMESPACE, RLADAPTER, RLMODEL, RLRUN
 from rlrun.kube.objects import Obj
 
 from rlrun_cli.remote.cluster import RemoteCluster
 from rlrun_cli.remote.diagnosis.checks import Check, Finding, run_checks
 from rlrun_cli.remote.run_data.run_summary import summarize
+from rlrun_cli.remote.server import DISCOVERY_NAME, DISCOVERY_NAMESPACE
 
 if TYPE_CHECKING:
     from rlrun.api.base.kubernetes_types import KubernetesObject
@@ -17,6 +18,8 @@ SECONDS = 60.0
 """Deadline of each check: all objects of the cluster are read."""
 SHOWN = 10
 """Maximum number of objects in a finding."""
+TENANT_LABEL = "rlrun.dev/tenant=true"
+"""Default of the chart's `operator.namespaceLabel`, for a chart that publishes none yet."""
 
 
 def check_models(api: RemoteCluster, server: str | None) -> Finding:
@@ -52,6 +55,34 @@ def check_runs(api: RemoteCluster, server: str | None) -> Finding:
     )
 
 
+def check_tenants(api: RemoteCluster, server: str | None) -> Finding:
+    """Check that each namespace with unfinished runs or deployed adapters is a tenant for this version."""
+    published = (api.read(CONFIG_MAP, DISCOVERY_NAME, DISCOVERY_NAMESPACE) or {}).get("data") or {}
+    if published.get("namespaces"):
+        return Finding("tenants", "operator.watchNamespaces names them")
+    label = str(published.get("namespaceLabel") or TENANT_LABEL)
+    key, _, value = label.partition("=")
+    try:
+        namespaces, _ = api.snapshot(NAMESPACE)
+        runs, _ = api.snapshot(RLRUN, all_namespaces=True)
+        adapters, _ = api.snapshot(RLADAPTER, all_namespaces=True)
+    except ApiError as error:
+        if error.status != 403:
+            raise
+        return Finding("tenants", "not visible with your rights; not checked")
+    labels = {item["metadata"]["name"]: item["metadata"].get("labels") or {} for item in namespaces}
+    used = {run["metadata"]["namespace"] for run in runs if not summarize(run).finished}
+    used |= {adapter["metadata"]["namespace"] for adapter in adapters if adapter["spec"].get("deployed")}
+    lacking = sorted(name for name in used if labels.get(name, {}).get(key) != value)
+    if not lacking:
+        return Finding("tenants", f"all {len(used)} namespaces with runs or deployed adapters have the label {label}")
+    return Finding(
+        "tenants",
+        f"the operator will not serve {len(lacking)} namespaces with runs or deployed adapters: {', '.join(lacking)}",
+        f"before the upgrade: kubectl label namespace {' '.join(lacking)} {label}, or set operator.watchNamespaces",
+    )
+
+
 def _problem(model: "type[KubernetesObject]", obj: Obj) -> str | None:
     from pydantic import ValidationError
     from rlrun.api.base.field_errors import problems
@@ -74,7 +105,11 @@ def _finding(name: str, checked: dict[str, str | None], hint: str) -> Finding:
     return Finding(name, f"this version refuses {len(refused)}: {'; '.join(refused[:SHOWN])}{more}", hint)
 
 
-CHECKS: tuple[tuple[str, Check], ...] = (("RLModels", check_models), ("RLRuns", check_runs))
+CHECKS: tuple[tuple[str, Check], ...] = (
+    ("RLModels", check_models),
+    ("RLRuns", check_runs),
+    ("tenants", check_tenants),
+)
 
 
 def examine_upgrade(api: RemoteCluster, server: str | None) -> list[Finding]:

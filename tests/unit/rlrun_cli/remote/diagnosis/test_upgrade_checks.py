@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 from rlrun.kube.errors import ApiError
-from rlrun.kube.kinds import RLMODEL, RLRUN
+from rlrun.kube.kinds import CONFIG_MAP, RLMODEL, RLRUN
 from rlrun_cli.remote.cluster import RemoteCluster
 from rlrun_cli.remote.diagnosis.checks import Finding
 from rlrun_cli.remote.diagnosis.upgrade_checks import SHOWN, examine_upgrade
@@ -27,7 +27,27 @@ def found(remote: RemoteCluster) -> dict[str, Finding]:
 def test_objects_that_this_version_accepts_are_counted(api: FakeCluster, remote: RemoteCluster) -> None:
     api.put(model("m"))
     api.put(custom_object(RLRUN, "r", spec={"model": "a/m", "env": ENV}))
-    assert {f.text for f in found(remote).values()} == {"this version accepts all 1"}
+    texts = {name: finding.text for name, finding in found(remote).items() if name != "tenants"}
+    assert set(texts.values()) == {"this version accepts all 1"}
+
+
+def test_namespaces_that_are_no_tenants_yet_are_named_with_the_command(api: FakeCluster, remote: RemoteCluster) -> None:
+    labels = {"one": {}, "two": {"rlrun.dev/tenant": "true"}, "three": {}, "four": {}}
+    for name, own in labels.items():
+        api.put({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": own}})
+        run = custom_object(RLRUN, "r", spec={"model": "a/m", "env": ENV})
+        run["metadata"]["namespace"] = name
+        api.put(run | {"status": {"phase": "Completed" if name == "three" else "Running"}})
+    finding = found(remote)["tenants"]
+    assert "2 namespaces with runs or deployed adapters: four, one" in finding.text
+    assert "kubectl label namespace four one rlrun.dev/tenant=true" in finding.hint
+
+    chart = custom_object(CONFIG_MAP, "rlrun-server", data={"namespaceLabel": "kind=rl"})
+    chart["metadata"]["namespace"] = "kube-public"
+    api.put(chart)
+    assert "four one two kind=rl" in found(remote)["tenants"].hint
+    api.put({**chart, "data": {"namespaces": "one"}})
+    assert not found(remote)["tenants"].is_problem
 
 
 def test_refused_models_are_named_with_their_field(api: FakeCluster, remote: RemoteCluster) -> None:
