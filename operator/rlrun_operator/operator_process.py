@@ -22,7 +22,7 @@ from rlrun.kube.informer import CachedObject, ObjectChange
 from rlrun.kube.kinds import ARTIFACTS, NAMESPACE, RLADAPTER, RLCHECKPOINT, RLMODEL, RLRUN, WORKLOAD, ResourceKind
 from rlrun.kube.references import checkpoint_id
 from rlrun.kube.requests import KubeRequest
-from rlrun.service.server import listen_on
+from rlrun.service.server import ShortRequestsRunner, listen_on
 
 from rlrun_operator import handlers
 from rlrun_operator.cluster.informers import FOLLOWED, Informers
@@ -129,7 +129,7 @@ class Operator:
         poller = HttpOrchestratorClient(
             self._settings.status_url_template, self._queue.add, self._settings.poll_seconds
         )
-        runner = web.AppRunner(web_app(self._heartbeat.is_alive, self.not_ready, REGISTRY), access_log=None)
+        runner = ShortRequestsRunner(web_app(self._heartbeat.is_alive, self.not_ready, REGISTRY), access_log=None)
         artifacts = S3ArtifactStore(self._settings.s3_threads, lease.is_held)
         phases = RunPhaseCollector(
             lambda: (run.phase for run in informers.runs()), lambda: len(self._queue), lambda: self._queue.delayed

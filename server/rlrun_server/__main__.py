@@ -66,6 +66,8 @@ log = logging.getLogger("rlrun_server")
 
 KEY_SECONDS = 5.0
 """Time for which the keys in files are kept."""
+PROBE_CONNECTIONS = (64, 16)
+"""Connections of the port with probes and metrics: in all, and of one address."""
 LEAVING_SECONDS = 3.0
 """Time between SIGTERM and the end, in which the Service learns that this pod ends."""
 
@@ -181,7 +183,7 @@ async def serve(config: ServerConfig) -> int:
                 None if certificate is None else certificate.context,
                 limits=limits,
             ),
-            serving(probes_app(not_ready), config.settings.metrics_port),
+            serving(probes_app(not_ready), config.settings.metrics_port, limits=ConnectionLimits(*PROBE_CONNECTIONS)),
         ):
             log.info("rlrun-server on port %d", config.settings.tls_port if certificate else config.settings.port)
             tasks = [asyncio.create_task(kind.follow()) for kind in services.objects.kinds]

@@ -1,9 +1,15 @@
-"""Sockets on which a process listens, for addresses of both families."""
+"""Sockets on which a process listens, for addresses of both families, and a limit of their open connections."""
 
+import asyncio
 import errno
 import socket
+from collections import Counter
+from collections.abc import Callable
+
+from typing_extensions import override
 
 BACKLOG = 1024
+MAX_CONNECTIONS = 64
 EVERYWHERE = ((socket.AF_INET, "0.0.0.0"), (socket.AF_INET6, "::"))
 NO_FAMILY = frozenset({errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL, errno.EPROTONOSUPPORT})
 """Errors of a kernel without addresses of a family, for example with `ipv6.disable=1`."""
@@ -47,3 +53,77 @@ def _listen(family: socket.AddressFamily, host: str, port: int) -> socket.socket
         listening.close()
         raise
     return listening
+
+
+class OpenConnections:
+    """Protocols of a server with short requests, such as probes, each of which counts while its connection is open.
+
+    A new connection makes the oldest one of the address with the most end. Clients that send nothing, or do not take
+    their answers, therefore never keep a probe out.
+    """
+
+    def __init__(self, make: Callable[[], asyncio.Protocol], limit: int = MAX_CONNECTIONS) -> None:
+        """`make` returns the protocol of a connection."""
+        self._make = make
+        self._limit = limit
+        self._open: dict[asyncio.Transport, str] = {}
+        """Addresses of the connections, oldest first."""
+
+    @property
+    def count(self) -> int:
+        """Number of open connections."""
+        return len(self._open)
+
+    def __call__(self) -> asyncio.Protocol:
+        """Return the protocol of a new connection."""
+        return _Counted(self, self._make())
+
+    def add(self, transport: asyncio.Transport) -> None:
+        """Count a connection, and end another one if there are too many."""
+        self._open[transport] = str((transport.get_extra_info("peername") or [""])[0])
+        if len(self._open) > self._limit:
+            ((most, _),) = Counter(self._open.values()).most_common(1)
+            oldest = next(other for other, address in self._open.items() if address == most)
+            self.remove(oldest)
+            # Closing would wait for the client.
+            oldest.abort()
+
+    def remove(self, transport: asyncio.Transport) -> None:
+        """Stop counting a connection."""
+        self._open.pop(transport, None)
+
+
+class _Counted(asyncio.Protocol):
+    def __init__(self, connections: OpenConnections, protocol: asyncio.Protocol) -> None:
+        self._connections = connections
+        self._protocol = protocol
+        self._transport: asyncio.Transport | None = None
+
+    @override
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self._connections.add(transport)
+        self._protocol.connection_made(transport)
+
+    @override
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._transport is not None:
+            self._connections.remove(self._transport)
+        self._protocol.connection_lost(exc)
+
+    @override
+    def data_received(self, data: bytes) -> None:
+        self._protocol.data_received(data)
+
+    @override
+    def eof_received(self) -> bool | None:
+        return self._protocol.eof_received()
+
+    @override
+    def pause_writing(self) -> None:
+        self._protocol.pause_writing()
+
+    @override
+    def resume_writing(self) -> None:
+        self._protocol.resume_writing()

@@ -5,7 +5,7 @@ import contextlib
 import logging
 import signal
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Any, cast
 
 from aiohttp import web
 from aiohttp.typedefs import Handler
@@ -16,7 +16,7 @@ from rlrun.api.base.schema import Schema
 from rlrun.constants import Reason
 from rlrun.protocol.problem import Problem
 from rlrun.service.errors import ProblemError
-from rlrun.service.listening import BACKLOG, listen
+from rlrun.service.listening import BACKLOG, OpenConnections, listen
 
 log = logging.getLogger(__name__)
 
@@ -65,6 +65,19 @@ def make_runner(app: web.Application) -> web.AppRunner:
     return web.AppRunner(app, handler_cancellation=True, shutdown_timeout=DRAIN_SECONDS, access_log=None)
 
 
+class ShortRequestsRunner(web.AppRunner):
+    """Runner of an application whose requests are short, with few connections: probes and metrics."""
+
+    @property
+    def server(self) -> web.Server | None:
+        """Factory of the connections' protocols."""
+        made = super().server
+        if made is None:
+            return None
+        # A site only calls it.
+        return cast(web.Server, OpenConnections(made))
+
+
 async def listen_on(runner: web.AppRunner, port: int, host: str | None = None) -> None:
     """Open the port on one address, or on all addresses of this host, IPv4 and IPv6. Raises OSError."""
     for listening in listen(host, port):
@@ -72,9 +85,12 @@ async def listen_on(runner: web.AppRunner, port: int, host: str | None = None) -
 
 
 @contextlib.asynccontextmanager
-async def serving(app: web.Application, port: int) -> AsyncIterator[None]:
-    """Serve the application on all addresses of this host while the context is open."""
-    runner = make_runner(app)
+async def serving(app: web.Application, port: int, *, is_short: bool = False) -> AsyncIterator[None]:
+    """Serve the application on all addresses of this host while the context is open.
+
+    `is_short`: it has probes and metrics only.
+    """
+    runner = ShortRequestsRunner(app, access_log=None) if is_short else make_runner(app)
     await runner.setup()
     try:
         await listen_on(runner, port)
