@@ -140,7 +140,7 @@ async def test_an_unreadable_manifest_affects_only_its_own_folder(bench: Bench) 
     read, problem = await bench.look(1)
     assert not read
     assert problem
-    assert "not a manifest" in problem
+    assert "manifest.json is not a valid Manifest of this version" in problem
     assert await bench.look(2) == (True, None)
 
 
