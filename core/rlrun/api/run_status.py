@@ -186,6 +186,8 @@ class RLRunStatus(Status):
     """Pause in seconds before the latest restart of the whole run: 10 s for the first one, doubled each time up to 300 s, and reset after an attempt of 10 minutes."""  # noqa: E501
     next_restart_time: datetime | None = None
     """Start time of the next attempt. Set only while it is pending."""
+    refused_since: datetime | None = None
+    """Time since which the API server has refused pods of the run, over several attempts. The run fails after startDeadlineSeconds."""  # noqa: E501
     queue: RunQueue | None = None
     """Place of the run in the queue. Unset for a run that neither waits nor has a place, or without a queue."""
     components: list[ComponentStatus] = Field(default_factory=list, max_length=64)

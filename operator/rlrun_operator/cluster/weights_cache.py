@@ -4,6 +4,7 @@ from rlrun.constants import WEIGHTS_LABEL
 from rlrun.kube.async_client import AsyncKubeClient
 from rlrun.kube.kinds import CLAIM, EVENT, JOB, POD
 from rlrun.kube.objects import true_condition
+from rlrun.kube.pods import is_alive
 
 from rlrun_operator.resources.weights_cache import CacheIdentity, ObservedWeights, owners
 
@@ -21,5 +22,9 @@ async def read_weights(cluster: AsyncKubeClient, identity: CacheIdentity | None)
         return ObservedWeights(claim, former_pods=tuple(found))
     uid = job["metadata"]["uid"]
     pods = tuple(pod for pod in found if uid in owners(pod))
-    events = [] if pods else await cluster.list(EVENT, identity.namespace, fields=f"involvedObject.uid={uid}")
+    events = (
+        []
+        if any(map(is_alive, pods))
+        else await cluster.list(EVENT, identity.namespace, fields=f"involvedObject.uid={uid}")
+    )
     return ObservedWeights(claim, job, pods, tuple(events))

@@ -165,7 +165,11 @@ class Observer:
                     parts |= await self._references(run, spec, status, variables)
             parts |= await self._poll(run, pods, status, is_fresh=is_fresh)
             parts["pod_events"] = await self._pod_events.read(
-                RunKey(namespace, name), own_pods(pods, uid), now, is_fresh=is_fresh
+                RunKey(namespace, name),
+                own_pods(pods, uid),
+                now,
+                jobs=_current_jobs(children, uid, status),
+                is_fresh=is_fresh,
             )
             # List S3 after the pods: an orchestrator that has ended by then has written all its artifacts.
             report = parts.get("poll")
@@ -331,6 +335,14 @@ class Observer:
 def own_pods(pods: list[Obj], uid: str) -> list[Obj]:
     """Return the pods of the run with this uid, and not those of an earlier one of the same name."""
     return [pod for pod in pods if label(pod, RUN_UID_LABEL) == uid]
+
+
+def _current_jobs(children: list[Obj], uid: str, status: RLRunStatus) -> list[Obj]:
+    """Return the Jobs of the run's attempt, none of a run that has ended."""
+    if status.phase is not None and status.phase.finished:
+        return []
+    jobs = [child for child in children if child["kind"] == JOB.kind and label(child, RUN_UID_LABEL) == uid]
+    return [job for job in jobs if label(job, ATTEMPT_LABEL) == str(status.attempt)]
 
 
 def needs_references(status: RLRunStatus, children: list[Obj], uid: str) -> bool:

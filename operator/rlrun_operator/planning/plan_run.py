@@ -48,6 +48,7 @@ from rlrun_operator.planning.policies.running.lost_pods import delete_lost_pods
 from rlrun_operator.planning.policies.running.orchestrator_replacement import replace_orchestrator
 from rlrun_operator.planning.policies.running.outlived_pods import delete_outlived_pods
 from rlrun_operator.planning.policies.running.phase import report_phase, report_progress
+from rlrun_operator.planning.policies.running.refused_attempts import end_refused_attempt
 from rlrun_operator.planning.policies.spec.validation import parse_spec
 
 Policy = Callable[[RunObservation, RLRunStatus, RLRunSpec, OperatorSettings, datetime], PlanPart | None]
@@ -84,6 +85,7 @@ POLICIES: tuple[Policy, ...] = (
     report_readiness,
     apply_failure_policy,
     report_progress,
+    end_refused_attempt,
     enforce_deadlines,
     report_phase,
 )

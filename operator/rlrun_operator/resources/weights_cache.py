@@ -90,7 +90,7 @@ class ObservedWeights:
     pods: tuple[Obj, ...] = ()
     """Pods of a Job that is not complete. Those of an earlier Job may still end."""
     events: tuple[Obj, ...] = ()
-    """Events of a Job without pods. Its status does not say that the API server refuses them."""
+    """Events of a Job without a living pod. Its status does not say that the API server refuses them."""
     former_pods: tuple[Obj, ...] = ()
     """Pods of earlier Jobs, while there is none."""
 

@@ -11,6 +11,7 @@ from rlrun.protocol.serving import AdapterReport, LoadState, served_name
 
 from rlrun_operator.config.settings import OperatorSettings
 from rlrun_operator.planning.diagnosis.pod_diagnostics import pod_problems
+from rlrun_operator.planning.diagnosis.refused_pods import refused_replicas
 from rlrun_operator.resources.platform import is_in_own_folder
 from rlrun_operator.serving.observation import PoolObservation
 
@@ -95,7 +96,7 @@ def assess_wanted(adapter: Obj, pool: PoolObservation) -> DeploymentAssessment:
         return DeploymentAssessment(DeploymentState.deployed)
     if ready:
         return DeploymentAssessment(DeploymentState.deploying, "The engines are loading the adapter. No action needed.")
-    problems = [found.problem for found in pod_problems(list(pool.pods))]
+    problems = [*refused_replicas(pool.children), *(found.problem for found in pod_problems(list(pool.pods)))]
     for problem in problems:
         if problem.reason not in WAIT_REASONS:
             return deploy_failed(problem)

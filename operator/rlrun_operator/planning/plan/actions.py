@@ -96,6 +96,7 @@ class StatusFields(TypedDict, total=False):
     run_restarts_toward_max: int
     restart_backoff_seconds: int
     next_restart_time: datetime | None
+    refused_since: datetime | None
     queue: RunQueue | None
     components: list[ComponentStatus]
     resolved: ResolvedValues | None

@@ -31,7 +31,7 @@ class RunObservation:
     """ReplicaSets, Jobs, Services, NetworkPolicies, ConfigMap, Secret and ServiceAccount with the run's name."""
     pods: tuple[Obj, ...] = ()
     pod_events: Mapping[str, PodEvent] = field(default_factory=dict)
-    """Newest Event of each pod that has had a node and no container for some time, by the pod's uid."""
+    """Newest Event of each pod that has had a node and no container, and each Job without its pods, by uid."""
     lost_nodes: frozenset[str] = frozenset()
     """Nodes that end no pods, of those whose taints evict pods of the run."""
     catalog: ArtifactCatalog = field(default_factory=ArtifactCatalog)

@@ -13,7 +13,7 @@ from rlrun.kube.conditions import parse_time
 from rlrun.kube.errors import INVALID_ANSWER, ApiError
 from rlrun.kube.objects import Obj, phase_of
 
-TIMES = frozenset({"startTime", "attemptStartTime", "nextRestartTime", "completionTime"})
+TIMES = frozenset({"startTime", "attemptStartTime", "nextRestartTime", "refusedSince", "completionTime"})
 DECISIVE = TIMES | {"phase", "attempt", "conditions", "queue"}
 """Fields of the status without which a run would begin again, end, or give its place in the queue back."""
 LATELY = timedelta(hours=1)

@@ -1,6 +1,7 @@
 """Events of pods that do not start: read rarely, those of one pod at a time, and never those of other pods."""
 
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 from rlrun.kube.errors import ApiError
@@ -126,3 +127,35 @@ async def test_an_api_server_that_refuses_the_list_costs_the_explanation_only() 
     assert await events.read(KEY, [without_container()], after(60)) == {}
     await events.read(KEY, [without_container()], after(61))
     assert len(asked(cluster)) == 1, "the next one comes as late as after an answer"
+
+
+def job(**spec: Any) -> Obj:
+    labels = {"rlrun.dev/role": "orchestrator", "rlrun.dev/attempt": "1"}
+    metadata = {"uid": "job", "labels": labels, "creationTimestamp": "2026-01-01T00:00:00Z"}
+    return {"kind": "Job", "metadata": metadata, "spec": spec, "status": {"startTime": "2026-01-01T00:00:00Z"}}
+
+
+async def test_the_events_of_a_job_without_its_pods_are_read_within_seconds() -> None:
+    cluster = FakeCluster(event("job", "refused", reason="FailedCreate"))
+    events = PodEvents(cluster.kube)
+    assert await events.read(KEY, [], after(1), jobs=[job()]) == {}
+    assert (await events.read(KEY, [], after(5), jobs=[job()]))["job"].message == "refused"
+    assert len(asked(cluster)) == 1
+
+
+@pytest.mark.parametrize("behind", [90, 600])
+async def test_a_clock_behind_the_clusters_delays_no_event(behind: int) -> None:
+    cluster = FakeCluster(event("job", "refused", reason="FailedCreate"), event("pod-trainer", "mount"))
+    events = PodEvents(cluster.kube)
+    for seconds in (0, 4, 20, 40):
+        found = await events.read(KEY, [without_container()], after(seconds - behind), jobs=[job()])
+    assert set(found) == {"job", "pod-trainer"}
+
+
+@pytest.mark.parametrize("spec", [{"suspend": True}, {"parallelism": 0}])
+async def test_a_job_that_wants_no_pods_costs_no_request(spec: dict[str, Any]) -> None:
+    cluster = FakeCluster()
+    await PodEvents(cluster.kube).read(KEY, [], after(60), jobs=[job(**spec)])
+    living = pod("orchestrator")
+    await PodEvents(cluster.kube).read(KEY, [living], after(60), jobs=[job()])
+    assert cluster.requests == []

@@ -309,6 +309,16 @@ async def test_a_pool_that_never_gets_ready_fails_at_its_deadline(pools: Pools) 
     assert "PoolNotReady" in pools.status()["deploymentMessage"]
 
 
+async def test_refused_pods_of_a_pool_are_named(pools: Pools) -> None:
+    await pools.put(adapter_object())
+    (deployment,) = pools.cluster.all("Deployment")
+    words = 'pods "x-7k2p" is forbidden: exceeded quota: gpus'
+    failure = {"type": "ReplicaFailure", "status": "True", "reason": "FailedCreate", "message": words}
+    await pools.put({**deployment, "status": {"conditions": [failure]}})
+    assert pools.state() == "DeployFailed"
+    assert "exceeded quota: gpus" in pools.status()["deploymentMessage"]
+
+
 async def test_a_deployed_adapter_stays_deployed_while_ready_sidecars_are_silent(pools: Pools) -> None:
     await pools.deploy(adapter_object())
     pools.sidecars.silent = True

@@ -6,10 +6,10 @@ from datetime import datetime
 from rlrun.api.base.phases import Phase
 from rlrun.api.run import RLRunSpec
 from rlrun.api.run_status import RLRunStatus
-from rlrun.constants import ConditionType, Reason
+from rlrun.constants import CREATED_ANNOTATION, ConditionType, Reason
 from rlrun.kube.conditions import find_condition, seconds
-from rlrun.kube.kinds import POD_CONTROLLERS
-from rlrun.kube.objects import attempt_of
+from rlrun.kube.kinds import JOB, POD_CONTROLLERS
+from rlrun.kube.objects import Obj, attempt_of
 from rlrun.kube.pods import is_alive, ready_since, role_of
 from rlrun.protocol.problem import Problem
 
@@ -139,6 +139,7 @@ def create_children(
         return plan_waiting(observation, status, spec, settings, now, placed)
     if digest is not None and is_complete(desired, observation):
         _COMPLETE.add(digest)
+    applies = [_with_creation_time(child, now) if child["kind"] == JOB.kind else child for child in applies]
     return PlanPart(applies=tuple(applies), refreshes=tuple(refreshes(applies, observation)), writes_children=True)
 
 
@@ -171,6 +172,13 @@ def egress_access(
     if settings.egress is None or observation.egress_key is None:
         return None
     return EgressAccess(settings.egress, observation.egress_hosts, observation.egress_key, attempt_start)
+
+
+def _with_creation_time(job: Obj, now: datetime) -> Obj:
+    """Return the Job with the time of its creation by the operator's clock: the API server may have another."""
+    metadata = job["metadata"]
+    created = {CREATED_ANNOTATION: now.isoformat().replace("+00:00", "Z")}
+    return {**job, "metadata": {**metadata, "annotations": {**metadata.get("annotations", {}), **created}}}
 
 
 def _previous_pods_message(observation: RunObservation, attempt: int) -> str:

@@ -15,12 +15,12 @@ from rlrun.kube.conditions import find_condition, seconds
 from rlrun.kube.kinds import CLAIM
 from rlrun.kube.objects import Obj, ObjectRef, annotation, true_condition
 from rlrun.kube.pods import is_leaving
-from rlrun.kube.refusals import explain_refusal
 from rlrun.protocol.problem import Problem
 from rlrun.protocol.resolved import ResolvedRun
 
 from rlrun_operator.config.settings import OperatorSettings
-from rlrun_operator.planning.diagnosis.pod_diagnostics import diagnose_pod
+from rlrun_operator.planning.diagnosis.pod_diagnostics import pod_problems
+from rlrun_operator.planning.diagnosis.refused_pods import explain_refused_pod
 from rlrun_operator.planning.plan.actions import ConditionChange, PlanPart, StatusChange
 from rlrun_operator.planning.plan.observation import RunObservation
 from rlrun_operator.planning.plan.pod_event import newest_event
@@ -37,8 +37,6 @@ from rlrun_operator.resources.weights_cache import (
 
 RETRY_SECONDS = 60
 """Time after which a failed Job is created again."""
-REFUSED = "FailedCreate"
-"""Reason of the Events of a Job whose pods the API server refuses."""
 
 
 @dataclass(frozen=True)
@@ -115,15 +113,12 @@ def waiting_problem(identity: CacheIdentity, model: RLModelSpec, seen: ObservedW
     if seen.claim is not None and is_leaving(seen.claim):
         message = f"The {where} with the weights is being deleted, and is created again when no pod uses it."
         return Problem(reason=Reason.WEIGHTS_NOT_CACHED, message=message)
-    event = newest_event(seen.events)
-    if event is not None and event.warning and event.reason == REFUSED:
-        return explain_refusal(
-            f"The API server refused a pod of Job {identity.namespace}/{identity.name}", event.message
-        )
-    newest = max(seen.pods, key=lambda pod: str(pod["metadata"].get("creationTimestamp")), default=None)
-    told = None if newest is None else diagnose_pod(newest)
-    if told is not None:
-        return told.problem
+    refused = None if seen.job is None else explain_refused_pod(seen.job, newest_event(seen.events))
+    if refused is not None:
+        return refused
+    told = pod_problems(list(seen.pods))
+    if told:
+        return told[0].problem
     if true_condition(seen.job, "Suspended") is not None:
         return Problem(
             reason=Reason.WEIGHTS_NOT_CACHED,

@@ -11,7 +11,7 @@ from datetime import datetime
 
 from rlrun.api.run import RLRunSpec
 from rlrun.api.run_status import RLRunStatus
-from rlrun.constants import HASH_ANNOTATION, Reason, Role
+from rlrun.constants import CREATED_ANNOTATION, HASH_ANNOTATION, Reason, Role
 from rlrun.kube.conditions import parse_time, seconds
 from rlrun.kube.events import EventRecord
 from rlrun.kube.objects import Obj, ObjectRef, annotation, true_condition
@@ -20,6 +20,7 @@ from rlrun.protocol.problem import Problem
 from rlrun.protocol.resolved import ResolvedRun
 
 from rlrun_operator.config.settings import OperatorSettings
+from rlrun_operator.planning.diagnosis.refused_pods import explain_refused_pod
 from rlrun_operator.planning.plan.actions import PlanPart
 from rlrun_operator.planning.plan.observation import RunObservation
 from rlrun_operator.planning.plan.status_builder import is_true
@@ -42,7 +43,10 @@ def replace_orchestrator(
     job = orchestrator_job(observation, status.attempt)
     if job is None or not is_true(status, "Running") or not _only_waits(job):
         return None
-    if seconds(parse_time(job["metadata"].get("creationTimestamp")), now) < STABLE_SECONDS:
+    # Times of the API server's clock are not compared with `now`. A Job of an earlier version keeps its own wait.
+    created = parse_time(annotation(job, CREATED_ANNOTATION))
+    refused = explain_refused_pod(job, observation.pod_events.get(job["metadata"]["uid"]))
+    if created is None or seconds(created, now) < STABLE_SECONDS or refused is not None:
         return None
     pods = [p for p in observation.pods_of(status.attempt) if role_of(p) == Role.orchestrator]
     newest = max(pods, key=lambda pod: str(pod["metadata"].get("creationTimestamp") or ""), default=None)

@@ -2,11 +2,13 @@
 
 import copy
 from collections.abc import Callable
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
 from rlrun_operator.planning.plan.observation import RunKey
 
+from tests.support.clocks import START
 from tests.support.cluster_objects import terminated
 from tests.support.fake_cluster import Crash
 from tests.support.fake_kubelet import step_kubelet
@@ -78,6 +80,23 @@ async def test_an_evicted_pod_is_replaced_once_within_the_stable_time(running: W
     evict(orchestrator_of(running))
     assert not await is_replaced(running)
     running.clock.advance(1)
+    assert await is_replaced(running)
+
+
+@pytest.mark.parametrize("skew", [-600, -90, 90, 600])
+async def test_a_job_is_replaced_at_the_same_looks_with_any_clock_of_the_cluster(running: World, skew: int) -> None:
+    def cluster_time() -> datetime:
+        return running.clock() + timedelta(seconds=skew)
+
+    job = job_of(running)
+    running.cluster.time = cluster_time
+    job["metadata"]["creationTimestamp"] = (START + timedelta(seconds=skew)).isoformat()
+    running.cluster.request_deletion(orchestrator_of(running))
+    assert await is_replaced(running)
+    for _ in range(14):
+        running.clock.advance(4)
+        assert not await is_replaced(running), "a Job that has just been created"
+    running.clock.advance(4)
     assert await is_replaced(running)
 
 
@@ -166,7 +185,8 @@ async def test_a_job_that_changed_meanwhile_is_kept(running: World, monkeypatch:
 
 
 def young(world: World) -> None:
-    job_of(world)["metadata"]["creationTimestamp"] = "2026-01-01T00:04:01Z"
+    created = (world.clock() - timedelta(seconds=59)).isoformat().replace("+00:00", "Z")
+    job_of(world)["metadata"]["annotations"]["rlrun.dev/created"] = created
 
 
 def suspended(world: World) -> None:
