@@ -2,7 +2,10 @@
 
 User code reaches only the orchestrator and the cluster's DNS: not the API server, the cloud's metadata address, S3 or
 other runs. Trainers and engines need the S3 server and the source of their model, whose addresses only the platform
-team knows: they are limited if it lists them.
+team knows: they are limited if it lists them. An orchestrator needs S3, and the teachers, judges and trackers of users.
+
+Each pod has an egress rule, also where it may reach everything: a namespace may have a policy that denies what no other
+one allows.
 """
 
 from collections.abc import Sequence
@@ -26,6 +29,8 @@ from rlrun_operator.config.settings import ClusterDns, OperatorSettings
 from rlrun_operator.resources.base.naming import RunIdentity
 from rlrun_operator.resources.environment import wants_egress
 
+EVERYTHING: Obj = {}
+"""Egress rule for all destinations."""
 SERVER_LABELS = {"app.kubernetes.io/name": "rlrun", "app.kubernetes.io/component": "server"}
 """Labels of the pods of rlrun-server, as the chart makes them."""
 
@@ -48,6 +53,7 @@ def network_policies(identity: RunIdentity, settings: OperatorSettings, resolved
         [{"from": [orchestrator], "ports": _tcp(ENVIRONMENT_PORT)}, *scrapes(settings, ENVIRONMENT_PORT)],
         [{"to": [orchestrator], "ports": _tcp(GATEWAY_CONTAINER_PORT)}, _dns_rule(settings.dns), *outside],
     )
+    limit = model_egress(settings) if settings.model_egress is not None else None
     processes = _policy(
         identity,
         identity.child("processes"),
@@ -60,15 +66,16 @@ def network_policies(identity: RunIdentity, settings: OperatorSettings, resolved
             {"from": [engines], "ports": _tcp(TRAINER_PORT)},
             *scrapes(settings, ORCHESTRATOR_STATUS_CONTAINER_PORT, TRAINER_PORT, INFERENCE_PORT, SIDECAR_PORT),
         ],
+        [EVERYTHING] if limit is None else None,
     )
     policies = [user_code, processes]
     if resolved.model.trainer.nodes > 1:
         # Several pods of a trainer use dynamic ports.
         policies.append(_policy(identity, identity.trainer, [Role.trainer], [{"from": [trainers]}]))
-    rules = model_egress(settings)
-    if rules is not None:
-        egress = [{"to": [trainers]}, *rules]
+    if limit is not None:
+        egress = [{"to": [trainers]}, *limit]
         policies.append(_policy(identity, identity.child("models"), [Role.trainer, Role.inference], None, egress))
+        policies.append(_policy(identity, identity.child("outgoing"), [Role.orchestrator], None, [EVERYTHING]))
     return policies
 
 
@@ -78,10 +85,10 @@ def scrapes(settings: OperatorSettings, *ports: int) -> list[Obj]:
     return [{"from": peers, "ports": _tcp(*ports)}] if peers else []
 
 
-def model_egress(settings: OperatorSettings) -> list[Obj] | None:
-    """Return the egress rules of all pods that hold models: DNS, rlrun-server, the settings'. None: no limit."""
+def model_egress(settings: OperatorSettings) -> list[Obj]:
+    """Return the egress rules of all pods that hold models: DNS, rlrun-server, the settings', or else everything."""
     if settings.model_egress is None:
-        return None
+        return [EVERYTHING]
     url = urlsplit(settings.storage_server)
     server = {**_system(settings), "podSelector": {"matchLabels": SERVER_LABELS}}
     return [

@@ -182,6 +182,20 @@ def test_pods_with_models_reach_what_the_settings_name() -> None:
     assert list(differences(policies({"modelEgress": MODEL_EGRESS}), is_limited=True)) == []
 
 
+def default_deny(namespace: str) -> Obj:
+    """A policy of the platform team: what no other policy allows is closed, in both directions."""
+    spec = {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}
+    return {"metadata": {"name": "default-deny", "namespace": namespace}, "spec": spec}
+
+
+@pytest.mark.parametrize("limit", [None, MODEL_EGRESS], ids=["open", "limited"])
+def test_runs_and_pools_are_whole_in_a_namespace_that_denies_by_default(limit: list[Obj] | None) -> None:
+    settings = {} if limit is None else {"modelEgress": limit}
+    denied = [*policies(settings), *(default_deny(namespace) for namespace in ("team", "other"))]
+    changed = differences(denied, is_limited=limit is not None)
+    assert [found for found in changed if "a pod of " not in found] == [], "pods that no run has are the namespace's"
+
+
 def test_pods_with_models_reach_the_server_at_the_port_of_its_url() -> None:
     settings = {"modelEgress": [], "storageServer": "https://rlrun-server.rlrun-system.svc:8443"}
     found = [p for p in policies(settings) if "Egress" in p["spec"]["policyTypes"]]
