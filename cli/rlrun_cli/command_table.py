@@ -271,4 +271,10 @@ ROOT: dict[str, Entry] = {
     "gc": CommandEntry(
         f"{COMMANDS}.gc:gc", "List unreferenced files and objects, and delete them.", epilog="EPILOG", panel=PLATFORM
     ),
+    "restore": CommandEntry(
+        f"{COMMANDS}.restore:restore",
+        "Make checkpoints and adapters again from the bucket, after the cluster lost them.",
+        epilog="EPILOG",
+        panel=PLATFORM,
+    ),
 }

@@ -305,6 +305,7 @@ class Reason(StrEnum):
     S3_FULL = "S3Full"
     S3_ERROR = "S3Error"
     S3_NOT_IMPLEMENTED = "S3NotImplemented"
+    INSTALLATION_MISMATCH = "InstallationMismatch"
     STORAGE_SERVER_UNAVAILABLE = "StorageServerUnavailable"
     STORAGE_ACCESS_DENIED = "StorageAccessDenied"
     STORAGE_UNSAFE = "StorageUnsafe"

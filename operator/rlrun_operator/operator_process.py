@@ -15,14 +15,19 @@ from typing import Any
 
 from aiohttp import web
 from rlrun.constants import RUN_LABEL, SERVING_LABEL
+from rlrun.garbage_collection.installation import CLUSTER_NAMESPACE
 from rlrun.kube.async_client import AsyncKubeClient
 from rlrun.kube.async_transport import AsyncApiTransport
 from rlrun.kube.connection.api_configuration import load_configuration
+from rlrun.kube.errors import ApiError
 from rlrun.kube.informer import CachedObject, ObjectChange
 from rlrun.kube.kinds import ARTIFACTS, NAMESPACE, RLADAPTER, RLCHECKPOINT, RLMODEL, RLRUN, WORKLOAD, ResourceKind
 from rlrun.kube.references import checkpoint_id
 from rlrun.kube.requests import KubeRequest
+from rlrun.protocol.problem import Problem
 from rlrun.service.server import ShortRequestsRunner, listen_on
+from rlrun.storage.errors import StoreError
+from rlrun.storage.layout import S3Uri
 
 from rlrun_operator import handlers
 from rlrun_operator.cluster.informers import FOLLOWED, Informers
@@ -31,6 +36,7 @@ from rlrun_operator.cluster.tenants import TenancyProblem, Tenants, no_problem
 from rlrun_operator.config.settings import OperatorSettings
 from rlrun_operator.controller.admission_queue import AdmissionQueue, names_local_queue
 from rlrun_operator.controller.applier import Applier
+from rlrun_operator.controller.artifact_tombstones import ArtifactTombstones
 from rlrun_operator.controller.leaving_logs import LeavingLogs
 from rlrun_operator.controller.models.model_pod_check import ModelPodCheck
 from rlrun_operator.controller.models.model_status import write_model_statuses
@@ -53,12 +59,14 @@ from rlrun_operator.runtime.rate_limit import RateLimit, RateLimitedTransport
 from rlrun_operator.runtime.server_certificate import ensure_authority, follow_authority
 from rlrun_operator.runtime.work_queue import Priority, WorkQueue, namespace_limit, work
 from rlrun_operator.serving.reconciler import ServingController
-from rlrun_operator.storage.artifact_store import S3ArtifactStore
+from rlrun_operator.storage.artifact_store import Installation, S3ArtifactStore
 
 log = logging.getLogger(__name__)
 
 SWEEP_SECONDS = 3600.0
 """Pause between two reconciles of finished runs in which nothing is left to do."""
+MARK_SECONDS = 60.0
+"""Pause until the mark in the bucket is looked at again."""
 LISTS_SECONDS = 20.0
 """Time limit for the first lists of all kinds."""
 STOP_SECONDS = 3.0
@@ -179,10 +187,12 @@ class Operator:
         applier = Applier(cluster, artifacts)
         reconciler = Reconciler(observer, applier, settings, queue=admissions)
         logs = LeavingLogs(applier.logs, informers, observer.s3_variables, settings, problem)
+        tombstones = ArtifactTombstones(artifacts, informers, observer.s3_variables, settings)
         serving = ServingController(objects, observer, settings, token_key, problem)
         informers.listeners.append(tenants.on_change)
         informers.listeners.append(functools.partial(self._on_change, informers, serving))
         informers.listeners.append(logs.on_change)
+        informers.listeners.append(tombstones.on_change)
 
         def start_watches() -> None:
             for job in informers.jobs():
@@ -200,10 +210,12 @@ class Operator:
         working += [tasks.start(self._work(reconciler, progress)) for _ in range(self._settings.workers)]
         working += [tasks.start(job) for job in serving.jobs()]
         working.append(tasks.start(follow_authority(cluster, self._settings, authority)))
+        working.append(tasks.start(tombstones.write()))
+        marking = tasks.start(self._mark_installation(cluster, artifacts, observer))
         tasks.start(self._restore_signal_handlers())
         done, _ = await asyncio.wait({stopped, watching, holding, *working}, return_when=asyncio.FIRST_COMPLETED)
         # Stop all writes before releasing the Lease; end the watches last.
-        await _end([*working, holding])
+        await _end([*working, marking, holding])
         await serving.close()
         await logs.close()
         lost = holding in done and isinstance(holding.exception(), LeaseLost)
@@ -213,6 +225,26 @@ class Operator:
         await asyncio.wait({watching}, timeout=STOP_SECONDS)
         for task in done:
             task.result()
+
+    async def _mark_installation(
+        self, cluster: AsyncKubeClient, artifacts: S3ArtifactStore, observer: Observer
+    ) -> None:
+        """Write the mark of this cluster into the bucket, unless there is one."""
+        while True:
+            try:
+                if artifacts.installation is None:
+                    system = await cluster.get(NAMESPACE, None, CLUSTER_NAMESPACE)
+                    s3, uid = self._settings.s3, str((system or {}).get("metadata", {}).get("uid") or "")
+                    artifacts.installation = Installation(S3Uri(s3.bucket, s3.prefix.strip("/")), uid) if uid else None
+                variables = await observer.s3_variables()
+                if not isinstance(variables, Problem):
+                    await artifacts.mark_installation(variables)
+                    return
+                problem = variables.message
+            except (ApiError, StoreError) as error:
+                problem = str(error)
+            log.warning("Files in S3 are not deleted until the bucket has the mark of this cluster: %s", problem)
+            await asyncio.sleep(MARK_SECONDS)
 
     def _listen_to_signals(self) -> None:
         loop = asyncio.get_running_loop()

@@ -151,17 +151,17 @@ def orphans(seen: Picture) -> list[str]:
 
 
 def unprotected(seen: Picture) -> list[str]:
-    """A run that takes its files along has the finalizer before anything of it exists, until its deletion is done."""
+    """A run has the finalizer before anything of it exists, until its deletion is recorded."""
     found = []
     for run in seen.of("RLRun"):
-        if run["spec"].get("artifactPolicy") != "Delete" or run["metadata"].get("deletionTimestamp"):
+        if run["metadata"].get("deletionTimestamp"):
             continue
         if FINALIZER in (run["metadata"].get("finalizers") or []):
             continue
         uid = run["metadata"]["uid"]
         mine = [o for o in seen.objects if label(o, RUN_UID_LABEL) == uid]
         if mine:
-            found.append(f"run {run['metadata']['name']} has {mine[0]['kind']} and no finalizer for its files")
+            found.append(f"run {run['metadata']['name']} has {mine[0]['kind']} and no finalizer")
     return found
 
 

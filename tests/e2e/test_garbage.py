@@ -31,7 +31,7 @@ def test_garbage_collection_job_reports_unreferenced_items_and_deletes_none(plat
         outcome = wait_for("the end of the job", ended, SECONDS)
         said = kubectl("logs", f"job/{job}", "-n", SYSTEM_NAMESPACE)
         assert outcome == "Complete", said
-        assert f"Folder {layout.root}: RunGone" in said
+        assert f"kept: Folder {layout.root}: RunUnknown" in said, "no tombstone says that its run was deleted"
         assert "nothing removed" in said
         assert "secrets were skipped" in said, "a permission to list Secrets is one to read them"
         assert store.get_bytes(layout.run_json) == b"{}"

@@ -9,14 +9,18 @@ from typing import Any
 
 import pytest
 import yaml
+from rlrun.garbage_collection.installation import read_mark, write_mark
+from rlrun.storage.layout import S3Uri
 
-from demo.install import BUCKET, ROOT, let_users_in
+from demo.install import BUCKET, RELEASE, ROOT, SYSTEM_NAMESPACE, let_users_in
 from demo.kubectl import Object, wait_for
 from tests.e2e.conftest import ENGINES, SECONDS, SMALL_BATCH, STUBS, Platform
 from tests.support.guide import Runner, install_commands
+from tests.support.tombstones import lacks_tombstone
 
 INTERVALS = {"rlcheckpoints": 10, "rladapters": 15}
 """Steps between the artifacts of the example."""
+NO_FINALIZERS = '{"metadata": {"finalizers": null}}'
 
 
 @dataclass
@@ -51,9 +55,34 @@ class World:
             wait_for(f"a last checkpoint of {name}", lambda: self.run(name)["status"].get("lastCheckpoint"), SECONDS)
 
     def loses(self, name: str) -> None:
-        """The cluster has forgotten the run and its artifacts; S3 has not."""
+        """The cluster was built again while no operator ran: it has forgotten the run and its artifacts, S3 has not."""
         kubectl = self.platform.kubectl
         wait_for(f"the end of {name}", lambda: self.run(name)["status"]["phase"] == "Completed", SECONDS)
+        self._scale_operator(0)
+        try:
+            kubectl("patch", "rlrun", name, "-n", self.namespace, "--type=merge", "-p", NO_FINALIZERS)
+            self._forget(name)
+            write_mark(self.platform.s3.store(), S3Uri(BUCKET, ""), "uid-of-the-cluster-before", replace=True)
+        finally:
+            self._scale_operator(1)
+
+    def buries(self, _: str) -> None:
+        """The operator has seen the deletion of all artifacts that have no object."""
+        store, kubectl = self.platform.s3.store(), self.platform.kubectl
+        kept = {o["spec"]["uri"] for plural in INTERVALS for o in kubectl.list(plural, self.namespace, "")}
+        root = S3Uri(BUCKET, "")
+        wait_for("the tombstones", lambda: not lacks_tombstone(store, root, self.namespace, kept), SECONDS)
+
+    def _scale_operator(self, replicas: int) -> None:
+        kubectl, name = self.platform.kubectl, f"deployment/{RELEASE}-operator"
+        kubectl("scale", name, "-n", SYSTEM_NAMESPACE, f"--replicas={replicas}")
+        kubectl("rollout", "status", name, "-n", SYSTEM_NAMESPACE, "--timeout=400s", timeout=420)
+        if not replicas:
+            pods = ("pod", "-l", "app.kubernetes.io/component=operator", "-n", SYSTEM_NAMESPACE)
+            kubectl("wait", "--for=delete", *pods, "--timeout=400s", timeout=420)
+
+    def _forget(self, name: str) -> None:
+        kubectl = self.platform.kubectl
         kubectl("delete", "rlrun", name, "-n", self.namespace, "--timeout=400s", timeout=420)
         kubectl("delete", "rlcheckpoints,rladapters", "--all", "-n", self.namespace, "--timeout=400s", timeout=420)
         kinds = "replicasets,jobs,services,configmaps,secrets,serviceaccounts,networkpolicies"
@@ -113,7 +142,10 @@ def follow(world: World, tmp_path: Path) -> Callable[[str], int]:
         "RLRUN_S3_BUCKET": BUCKET,
         **s3.environment(),
     }
-    steps = {"trains": world.trains, "settles": world.settles, "lost": world.loses, "runs": world.runs}
+    steps = {
+        "trains": world.trains, "settles": world.settles, "lost": world.loses, "buries": world.buries,
+        "runs": world.runs,
+    }  # fmt: skip
 
     def run(name: str) -> int:
         guide = tmp_path / name
@@ -127,6 +159,13 @@ def test_continue(follow: Callable[[str], int]) -> None:
     assert follow("continue.md") >= 14
 
 
+@pytest.mark.alone  # the operator is stopped, and the bucket is marked as that of another cluster
 def test_operate(follow: Callable[[str], int], world: World) -> None:
+    store, root = world.platform.s3.store(), S3Uri(BUCKET, "")
+    mark = read_mark(store, root)
+    assert mark is not None
     world.start("reverse-text", maxSteps=20)
-    assert follow("operate.md") >= 11
+    try:
+        assert follow("operate.md") >= 11
+    finally:
+        write_mark(store, root, mark.cluster, replace=True)

@@ -86,6 +86,10 @@ class FakeArtifacts:
         self._fail("put")
         self.files[uri] = data
 
+    async def bury(self, variables: Mapping[str, str], uri: str, data: bytes) -> None:
+        self._fail("bury")
+        self.files[uri] = data
+
     async def delete(self, variables: Mapping[str, str], uri: str) -> None:
         self._fail("delete")
         self.folders.pop(uri, None)

@@ -2,11 +2,11 @@
 
 import sys
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rlrun.storage.layout import S3Uri
+from rlrun.storage.layout import RUN_UID, S3Uri
 
 from rlrun_cli.commands.runs import Output
 from rlrun_cli.remote.context import Context, Kubeconfig, Namespace, cli_context, cluster
@@ -17,20 +17,27 @@ from rlrun_cli.terminal.errors import INVALID, CliError
 
 if TYPE_CHECKING:
     from rlrun.garbage_collection.planner import GarbageItem
-    from rlrun.garbage_collection.sweep import Removed
+    from rlrun.garbage_collection.snapshot import RunFolder
+    from rlrun.garbage_collection.sweep import Removed, Sweep
 
 EPILOG = """Examples:
 
   rlrun gc
   rlrun gc -n team-a --older-than 7d -o json
   rlrun gc --delete
+  rlrun gc --mark-deleted team-a/7b1c5f0e-6d0f-4a3c-9c55-1f0d8f3f2a11
+  rlrun gc --adopt
 
 Never listed: files and objects of a run that is not finished, checkpoints and adapters that have an object, and items \
-younger than --older-than. docs/guides/operate.md describes the reasons.
+younger than --older-than. Only what was deleted on purpose is garbage: the operator leaves a tombstone in the bucket \
+for each run and artifact whose deletion it sees. Files that the cluster does not know and that have no tombstone are \
+counted and kept; -o json lists them as `unknown`. docs/guides/operate.md describes the reasons.
 
-A bucket and prefix must belong to one cluster only: files of runs in another cluster would appear unreferenced.
+Nothing is deleted if the mark in the bucket names another cluster, or if more than a tenth of all runs, and more than \
+three, would lose files.
 
-Exit codes: 0 listed, or all deleted; 1 something could not be read or deleted; 2 invalid command line."""
+Exit codes: 0 listed, or all deleted; 1 something could not be read or deleted, or the deletion was stopped; 2 invalid \
+command line."""
 
 
 def gc(
@@ -41,43 +48,125 @@ def gc(
     addressing_style: Addressing = None,
     older_than: Annotated[str, typer.Option(help="Minimum age of items, for example 90m, 24h, 7d.")] = "24h",
     delete: Annotated[bool, typer.Option("--delete", help="Delete the listed items, after confirmation.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Delete without confirmation.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for a confirmation.")] = False,
+    allow_mass_deletion: Annotated[
+        bool, typer.Option("--allow-mass-deletion", help="Delete even if more than a tenth of all runs lose files.")
+    ] = False,
+    mark_deleted: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAMESPACE/UID",
+            help="Record that a run that the cluster does not know was deleted, so that its files become garbage. "
+            "May be repeated. Deletes nothing.",
+        ),
+    ] = None,
+    adopt: Annotated[
+        bool,
+        typer.Option("--adopt", help="Make this cluster the one that may delete files. Deletes nothing."),
+    ] = False,
     fmt: Output = None,
     namespace: Namespace = None,
     kubeconfig: Kubeconfig = None,
     context: Context = None,
 ) -> None:
     """List unreferenced files and objects, in all namespaces or in that of -n. Deletes them with --delete."""
-    from rlrun.garbage_collection.planner import plan_deletions
+    from rlrun.garbage_collection.installation import InstallationMismatch
     from rlrun.garbage_collection.report import parse_age
-    from rlrun.garbage_collection.sweep import remove, take_snapshot
+    from rlrun.garbage_collection.sweep import Sweep, SweepStopped
     from rlrun.kube.errors import ApiError
     from rlrun.storage.store import StoreError
 
     if not bucket:
         raise CliError("no bucket is selected", "add --bucket, or set RLRUN_S3_BUCKET", code=INVALID)
+    if delete + adopt + bool(mark_deleted) > 1:
+        raise CliError("--delete, --adopt and --mark-deleted exclude each other", "use one at a time", code=INVALID)
     try:
         age = parse_age(older_than)
     except ValueError as problem:
         raise CliError(f"--older-than: {problem}", code=INVALID) from None
-    root = S3Uri(bucket, prefix.strip("/"))
+    runs = [_run_folder(text) for text in mark_deleted or []]
     target = namespace or cli_context(ctx).namespace
     source = cluster(ctx, kubeconfig, context, namespace).garbage_source()
-    removed: list[Removed] = []
     try:
         store = open_store(ctx, endpoint, addressing_style)
-        snapshot = take_snapshot(store, source, root, target)
-        now = datetime.now(UTC)
-        items = plan_deletions(snapshot, now, age)
-        if delete and items and _confirmed(items, now, yes=yes, quiet=fmt is not None):
-            removed = list(remove(store, source, root, target, items, now, age))
+        sweep = Sweep(store, source, S3Uri(bucket, prefix.strip("/")), frozenset([target] if target else []))
+        if adopt:
+            _adopt(sweep, yes=yes)
+        elif runs:
+            _mark_deleted(sweep, runs, yes=yes)
+        else:
+            _collect(sweep, age, fmt, delete=delete, yes=yes, allow_mass_deletion=allow_mass_deletion)
+    except SweepStopped as problem:
+        raise CliError(str(problem)) from problem
+    except InstallationMismatch as problem:
+        raise CliError(str(problem)) from problem
     except (StoreError, ApiError) as problem:
         raise CliError(
             str(problem), "nothing was deleted; try again when both S3 and the cluster can be read completely"
         ) from problem
+
+
+def _run_folder(text: str) -> "RunFolder":
+    from rlrun.garbage_collection.snapshot import RunFolder
+
+    namespace, _, uid = text.partition("/")
+    if not namespace or not RUN_UID.fullmatch(uid):
+        raise CliError(
+            f"--mark-deleted: {text!r} is not a run",
+            "write NAMESPACE/UID, the last two parts of a folder that `rlrun gc -o json` lists as unknown",
+            code=INVALID,
+        )
+    return RunFolder(namespace, uid)
+
+
+def _adopt(sweep: "Sweep", *, yes: bool) -> None:
+    from rlrun.garbage_collection.installation import InstallationMismatch, read_mark
+
+    try:
+        mark = read_mark(sweep.store, sweep.root)
+        old = "no cluster" if mark is None else f"cluster {mark.cluster} (since {mark.written_at:%Y-%m-%d %H:%M} UTC)"
+    except InstallationMismatch:
+        old = "what is not readable"
+    question = f"{sweep.root} is marked as that of {old}. Let this cluster delete files there, and no other one?"
+    confirm(question, "the mark was not changed", yes=yes)
+    sweep.adopt()
+    output.notice(f"This cluster may delete files at {sweep.root}. Look first what it would delete: rlrun gc")
+
+
+def _mark_deleted(sweep: "Sweep", runs: "Sequence[RunFolder]", *, yes: bool) -> None:
+    names = ", ".join(f"{run.namespace}/{run.uid}" for run in runs)
+    confirm(f"Record that these runs were deleted with their artifacts: {names}?", "nothing was recorded", yes=yes)
+    for run in runs:
+        sweep.mark_deleted(run)
+        output.notice(f"{run.namespace}/{run.uid} is marked as deleted; garbage collection deletes its files.")
+
+
+def _collect(
+    sweep: "Sweep",
+    age: timedelta,
+    fmt: output.Format | None,
+    *,
+    delete: bool,
+    yes: bool,
+    allow_mass_deletion: bool,
+) -> None:
+    from rlrun.garbage_collection.planner import find_unknown, plan_deletions
+    from rlrun.garbage_collection.report import UNKNOWN_ADVICE
+
+    removed: list[Removed] = []
+    snapshot = sweep.take_snapshot()
+    now = datetime.now(UTC)
+    items, unknown = plan_deletions(snapshot, now, age), find_unknown(snapshot, now, age)
+    if delete:
+        sweep.check(snapshot, items, allow_mass_deletion=allow_mass_deletion)
+        if items and _confirmed(items, now, yes=yes, quiet=fmt is not None):
+            removed = list(sweep.remove(items, now, age, allow_mass_deletion=allow_mass_deletion))
     for note in snapshot.notes:
         output.notice(note)
-    _show(items, removed, snapshot.notes, now, fmt, where=target or "all namespaces", delete=delete, yes=yes)
+    where = ", ".join(sorted(sweep.namespaces)) or "all namespaces"
+    _show(items, removed, unknown, snapshot.notes, now, fmt, where=where, delete=delete, yes=yes)
+    if unknown:
+        output.notice(UNKNOWN_ADVICE.format(count=len(unknown)))
     if failed := [r for r in removed if r.problem is not None]:
         raise CliError(
             f"{len(failed)} of {len(items)} items could not be deleted",
@@ -108,6 +197,7 @@ HEADERS = ["KIND", "NAMESPACE", "NAME", "SIZE", "AGE", "REASON"]
 def _show(
     items: "Sequence[GarbageItem]",
     removed: "Sequence[Removed]",
+    unknown: "Sequence[GarbageItem]",
     notes: Sequence[str],
     now: datetime,
     fmt: output.Format | None,
@@ -121,7 +211,7 @@ def _show(
     if fmt is output.Format.name:
         sys.stdout.write("".join(f"{i.name}\n" for i in items))
     elif fmt:
-        report = document(items, removed, notes)
+        report = document(items, removed, notes, unknown)
         output.emit_document(report, fmt)
     elif not items:
         output.notice(f"No unreferenced items in {where}.")

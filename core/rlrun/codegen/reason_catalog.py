@@ -565,6 +565,12 @@ S3 = _section(
         "Use an S3 server that has it: docs/security.md lists which were tried.",
     ),
     (
+        Reason.INSTALLATION_MISMATCH,
+        "The mark in the bucket names another cluster, or there is none, so this cluster deletes no files.",
+        'Use another `s3.prefix` if the other cluster exists; if this one takes its place, follow "Back up and '
+        'restore" of docs/guides/operate.md, and adopt the bucket with `rlrun gc --adopt`.',
+    ),
+    (
         Reason.STORAGE_UNSAFE,
         "The S3 server accepts headers that a signature does not cover, so that a tenant could use it for other files. "
         "rlrun-server signs nothing for runs and users.",
@@ -1232,7 +1238,7 @@ EVENTS = _section(
     (
         Reason.ARTIFACTS_NOT_DELETED,
         "The run was deleted, and its files stay in S3: by annotation, or because S3 took too long.",
-        "Delete them with an S3 client or `rlrun gc`.",
+        "Delete them with an S3 client, or with `rlrun gc --mark-deleted NAMESPACE/UID` and garbage collection.",
     ),
 )
 

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from rlrun.garbage_collection.cluster_source import ClusterSource
-from rlrun.garbage_collection.planner import plan_deletions
-from rlrun.garbage_collection.report import document, line, parse_age
-from rlrun.garbage_collection.sweep import remove, take_snapshot
+from rlrun.garbage_collection.planner import GarbageItem, find_unknown, plan_deletions
+from rlrun.garbage_collection.report import UNKNOWN_ADVICE, document, line, parse_age
+from rlrun.garbage_collection.sweep import Removed, Sweep, SweepStopped
 from rlrun.kube.connection.api_proxy import api_proxy
 from rlrun.kube.errors import ApiError
 from rlrun.kube.sync_client import SyncApiTransport, SyncKubeClient
@@ -43,46 +43,61 @@ def arguments(given: Sequence[str] | None) -> argparse.Namespace:
     return options
 
 
-def sweep(options: argparse.Namespace) -> int:
-    """List or delete the garbage. Returns 0, or 1 if an item could not be deleted. Raises StoreError, ApiError."""
+def collect(options: argparse.Namespace) -> int:
+    """List or delete the garbage. Returns 0, or 1 if an item could not be deleted.
+
+    Raises StoreError, ApiError, SweepStopped.
+    """
     from kubernetes import client, config
 
     configuration = client.Configuration()
     config.load_config(client_configuration=configuration)
     configuration.proxy, configuration.no_proxy = api_proxy(configuration.host, None), None
-    store = Store()
     cluster = ClusterSource(SyncKubeClient(SyncApiTransport(client.ApiClient(configuration))))
     root = S3Uri(os.environ["RLRUN_S3_BUCKET"], os.environ.get("RLRUN_S3_PREFIX", "").strip("/"))
-    now, failed = datetime.now(UTC), 0
-    for namespace in options.namespace or [None]:
-        snapshot = take_snapshot(store, cluster, root, namespace)
-        items = plan_deletions(snapshot, now, options.older_than)
-        removed = []
-        if options.delete:
-            removed = list(remove(store, cluster, root, namespace, items, now, options.older_than))
-        failed += sum(r.problem is not None for r in removed)
-        if options.output == "json":
-            print(json.dumps(document(items, removed, snapshot.notes)))
-            continue
-        for note in snapshot.notes:
-            print(f"note: {note}", file=sys.stderr)
-        for item in items if not options.delete else []:
-            print(line(item, now))
-        for removal in removed:
-            outcome = "removed" if removal.problem is None else f"NOT removed ({removal.problem})"
-            print(f"{outcome}: {line(removal.item, now)}")
-        print(
-            f"{len(items)} found in {namespace or 'all namespaces'}" + ("" if options.delete else "; nothing removed")
-        )
-    return FAILED if failed else 0
+    sweep = Sweep(Store(), cluster, root, frozenset(options.namespace))
+    now, age = datetime.now(UTC), options.older_than
+    snapshot = sweep.take_snapshot()
+    items, unknown = plan_deletions(snapshot, now, age), find_unknown(snapshot, now, age)
+    removed = list(sweep.remove(items, now, age)) if options.delete else []
+    if options.output == "json":
+        print(json.dumps(document(items, removed, snapshot.notes, unknown)))
+    else:
+        _print(items, removed, unknown, snapshot.notes, now, options)
+    return FAILED if any(r.problem is not None for r in removed) else 0
+
+
+def _print(
+    items: Sequence[GarbageItem],
+    removed: Sequence[Removed],
+    unknown: Sequence[GarbageItem],
+    notes: Sequence[str],
+    now: datetime,
+    options: argparse.Namespace,
+) -> None:
+    for note in notes:
+        print(f"note: {note}", file=sys.stderr)
+    for item in items if not options.delete else []:
+        print(line(item, now))
+    for removal in removed:
+        outcome = "removed" if removal.problem is None else f"NOT removed ({removal.problem})"
+        print(f"{outcome}: {line(removal.item, now)}")
+    for item in unknown:
+        print(f"kept: {line(item, now)}")
+    where = ", ".join(sorted(options.namespace)) or "all namespaces"
+    print(f"{len(items)} found in {where}" + ("" if options.delete else "; nothing removed"))
+    if unknown:
+        print(UNKNOWN_ADVICE.format(count=len(unknown)))
 
 
 def main(given: Sequence[str] | None = None) -> int:
-    """Return the exit code: 0 for success, 1 for a failure of S3 or the cluster, 2 for invalid options."""
+    """Return the exit code: 0 for success, 1 for a failure of S3 or the cluster or a sweep that stopped, 2 for invalid
+    options.
+    """
     options = arguments(given)
     try:
-        return sweep(options)
-    except (StoreError, ApiError) as problem:
+        return collect(options)
+    except (StoreError, ApiError, SweepStopped) as problem:
         print(f"Garbage collection stopped: {problem}", file=sys.stderr)
         return FAILED
 

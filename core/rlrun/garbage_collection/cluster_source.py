@@ -1,17 +1,19 @@
 """Runs, artifacts and children in the cluster, as garbage collection needs them.
 
-Runs and artifacts are listed completely or not at all, because a run that is missing from the list counts as deleted.
-A kind of children that cannot be listed is skipped and named in a note.
+Runs and artifacts of all namespaces are listed completely or not at all, because they protect files, also those of
+other namespaces. A kind of children that cannot be listed is skipped and named in a note.
 """
 
 from datetime import UTC, datetime
 
 from rlrun.api.base.phases import Phase
-from rlrun.constants import FIELD_MANAGER, MANAGED_BY_LABEL, RUN_UID_LABEL
+from rlrun.constants import CONFLICT, FIELD_MANAGER, MANAGED_BY_LABEL, RUN_UID_LABEL
+from rlrun.garbage_collection.installation import CLUSTER_NAMESPACE
+from rlrun.garbage_collection.lost_artifacts import LostArtifact
 from rlrun.garbage_collection.planner import GarbageItem
 from rlrun.garbage_collection.snapshot import Artifact, Child, Run
 from rlrun.kube.errors import ApiError
-from rlrun.kube.kinds import ALL, ARTIFACTS, CHILDREN, RLRUN
+from rlrun.kube.kinds import ALL, ARTIFACTS, CHILDREN, NAMESPACE, RLRUN
 from rlrun.kube.objects import Obj, label, phase_of
 from rlrun.kube.references import split_checkpoint_id
 from rlrun.kube.sync_client import SyncKubeClient
@@ -22,18 +24,29 @@ FINISHED = frozenset(p.value for p in Phase if p.finished)
 
 
 class ClusterSource:
-    """Reads and deletes objects that may be garbage. A `namespace` of None means all namespaces."""
+    """Reads and deletes objects that may be garbage, and makes those that were lost.
+
+    A `namespace` of None means all namespaces.
+    """
 
     def __init__(self, client: SyncKubeClient) -> None:
         self._client = client
 
-    def runs(self, namespace: str | None) -> list[Run]:
-        """Return every run. Raises ApiError."""
-        return [run(item) for item in self._client.list(RLRUN, namespace)]
+    def uid(self) -> str:
+        """Return the UID of the cluster, as the bucket's mark names it. Raises ApiError."""
+        found = self._client.get(NAMESPACE, None, CLUSTER_NAMESPACE)
+        if found is None:
+            message = f"namespace {CLUSTER_NAMESPACE} does not exist"
+            raise ApiError(404, "NotFound", message, action="identify the cluster")
+        return str(found["metadata"]["uid"])
 
-    def artifacts(self, namespace: str | None) -> list[Artifact]:
+    def runs(self) -> list[Run]:
+        """Return every run. Raises ApiError."""
+        return [run(item) for item in self._client.list(RLRUN)]
+
+    def artifacts(self) -> list[Artifact]:
         """Return every RLCheckpoint and RLAdapter. Raises ApiError."""
-        return [artifact(item) for kind in ARTIFACTS for item in self._client.list(kind, namespace)]
+        return [artifact(item) for kind in ARTIFACTS for item in self._client.list(kind)]
 
     def children(self, namespace: str | None) -> tuple[list[Child], list[str]]:
         """Return the children of runs, and a note for each kind that could not be listed."""
@@ -47,6 +60,23 @@ class ClusterSource:
             found += [child(item) for item in items if is_of_a_run(item)]
         return found, notes
 
+    def record(self, artifact: LostArtifact) -> None:
+        """Create the object of an artifact with its status, unless there is one with a status. Raises ApiError.
+
+        An object that exists is not changed, but for a status that an interrupted call has not written.
+        """
+        obj, meta = artifact.obj, artifact.obj["metadata"]
+        kind = ALL[obj["kind"]]
+        try:
+            self._client.create(obj)
+        except ApiError as error:
+            if error.status != CONFLICT:
+                raise
+            found = self._client.get(kind, meta["namespace"], meta["name"])
+            if found is None or phase_of(found) or found["spec"].get("uri") != obj["spec"]["uri"]:
+                raise
+        self._client.patch_status(kind, meta["namespace"], meta["name"], artifact.status)
+
     def delete(self, item: GarbageItem) -> None:
         """Delete an object, if it still exists. Raises ApiError."""
         self._client.delete(ALL[item.kind], item.namespace, item.name)
@@ -56,7 +86,8 @@ def run(item: Obj) -> Run:
     """Return the run of an RLRun object."""
     reference = str((item.get("spec") or {}).get("checkpointId") or "")
     starts_from = split_checkpoint_id(reference, str(item["metadata"]["namespace"]))[1]
-    return Run(str(item["metadata"]["uid"]), phase_of(item) in FINISHED, starts_from)
+    meta = item["metadata"]
+    return Run(str(meta["uid"]), phase_of(item) in FINISHED, starts_from, str(meta["namespace"]))
 
 
 def artifact(item: Obj) -> Artifact:
@@ -70,6 +101,7 @@ def artifact(item: Obj) -> Artifact:
         str(spec["uri"]),
         _creation_time(meta),
         bool(spec.get("deployed")),
+        phase_of(item) or "",
     )
 
 

@@ -1,23 +1,28 @@
 """Decision which files and objects are garbage. Pure: from a snapshot to a list of items to delete.
 
+An item is garbage only by a positive sign: the tombstone of its run or of itself, or the end of a run that exists. That
+an object is missing from the cluster proves nothing.
+
 | garbage | condition |
 |---|---|
-| folder of a run | the run is deleted, and it has no RLCheckpoint or RLAdapter |
-| checkpoint or adapter | its run and its object are deleted, but other artifacts of the run have objects |
-| checkpoint or adapter without a manifest | its run is finished or deleted, so that the upload cannot be completed |
-| policies | their run is finished or deleted |
-| unfinished multipart upload | its run is finished or deleted, or it does not belong to a run |
-| RLCheckpoint or RLAdapter | its run is deleted, and its files are missing or incomplete |
-| child in the cluster | its run is deleted, and Kubernetes has not deleted the child |
+| folder of a run | the run has a tombstone, and so has every complete artifact in the folder |
+| checkpoint or adapter | the run and the artifact have tombstones, but other artifacts of the run are kept |
+| checkpoint or adapter without a manifest | its run is finished or has a tombstone: the upload cannot be completed |
+| policies | their run is finished or has a tombstone |
+| unfinished multipart upload | its run is finished or has a tombstone, or it is one of a model or environment |
+| RLCheckpoint or RLAdapter | its run was deleted with its artifacts, and its files are missing or incomplete |
+| child in the cluster | its run has a tombstone, and Kubernetes has not deleted the child |
+| tombstone | nothing is left of its run |
 
-Items that are younger than the minimum age, by their newest file, are never garbage; neither are items of a run that
-may still write, nor checkpoints that such a run starts from, even if their object is deleted. The snapshot lists S3
+Items that are younger than the minimum age, by their newest file or their tombstone, are never garbage; neither are
+items of a run that may still write, artifacts that have an object, nor checkpoints that an unfinished run starts from.
+What belongs to no run of the cluster and has no tombstone is only reported (`find_unknown`). The snapshot lists S3
 before the cluster, so that the run of every listed file existed before the list of runs was made.
 """
 
 from collections import defaultdict
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 
@@ -28,15 +33,22 @@ from rlrun.garbage_collection.snapshot import (
     ClusterSnapshot,
     RunFolder,
     StoredFolder,
+    Tombstone,
     locate,
     referenced_checkpoint_path,
 )
-from rlrun.storage.layout import S3Uri
+from rlrun.garbage_collection.tombstones import artifact_tombstone, run_tombstone
+from rlrun.storage.layout import SHARED_FOLDERS, S3Uri
 from rlrun.storage.store import Upload
+
+ALWAYS_ALLOWED = 3
+"""Number of runs that lose files in one sweep without a question, however few runs there are."""
+LARGEST_SHARE = 10
+"""A sweep in which more than one of so many runs would lose files stops."""
 
 
 class GarbageReason(StrEnum):
-    """Reason why an item is garbage."""
+    """Reason why an item is garbage, or why nobody knows whether it is."""
 
     run_gone = "RunGone"
     object_gone = "ObjectGone"
@@ -44,47 +56,107 @@ class GarbageReason(StrEnum):
     run_finished = "RunFinished"
     upload_unfinished = "UploadUnfinished"
     files_gone = "FilesGone"
+    deletion_done = "DeletionDone"
+    run_unknown = "RunUnknown"
+    object_unknown = "ObjectUnknown"
+    files_unknown = "FilesUnknown"
 
 
 MEANING = {
-    GarbageReason.run_gone: "its RLRun is deleted and has no RLCheckpoint or RLAdapter",
-    GarbageReason.object_gone: "its RLRun and its RLCheckpoint or RLAdapter are deleted",
+    GarbageReason.run_gone: "its RLRun was deleted, and none of its artifacts is kept",
+    GarbageReason.object_gone: "its RLRun and its RLCheckpoint or RLAdapter were deleted",
     GarbageReason.no_manifest: "the upload was not completed",
     GarbageReason.run_finished: "policies of a run that is finished or deleted",
     GarbageReason.upload_unfinished: "the multipart upload was not completed",
-    GarbageReason.files_gone: "its RLRun is deleted, and its files are missing or incomplete",
+    GarbageReason.files_gone: "its RLRun was deleted with its artifacts, and its files are missing or incomplete",
+    GarbageReason.deletion_done: "nothing is left of the deleted run",
+    GarbageReason.run_unknown: "its RLRun is not in this cluster, and no tombstone says that it was deleted",
+    GarbageReason.object_unknown: "its RLRun was deleted; no tombstone says that its RLCheckpoint or RLAdapter was",
+    GarbageReason.files_unknown: "its files are missing or incomplete, and no tombstone says that they were deleted",
 }
 """Description of each reason for users."""
+UNKNOWN = frozenset({GarbageReason.run_unknown, GarbageReason.object_unknown, GarbageReason.files_unknown})
+"""Reasons of items that are reported and never deleted."""
+LOSSES = frozenset({GarbageReason.run_gone, GarbageReason.object_gone, GarbageReason.files_gone})
+"""Reasons of items with results of a run, which count for the largest share."""
 
 FOLDER = "Folder"
 UPLOAD = "Upload"
+TOMBSTONE = "Tombstone"
 
 
 @dataclass(frozen=True)
 class GarbageItem:
-    """Item to delete: a folder or upload in S3, or an object in the cluster."""
+    """Item to delete: a folder, a tombstone or an upload in S3, or an object in the cluster."""
 
     kind: str
-    """`Folder`, `Upload`, or the kind of an object in the cluster."""
+    """`Folder`, `Tombstone`, `Upload`, or the kind of an object in the cluster."""
     namespace: str
     """Empty for an upload without a run."""
     name: str
-    """The s3:// uri of a folder or an upload, the name of an object."""
+    """The s3:// uri of a folder, tombstone or upload, the name of an object."""
     reason: GarbageReason
     newest: datetime
-    """Time of the newest write to any of its parts."""
+    """Time of the newest write to any of its parts, or of the tombstone."""
     size: int | None = None
     """Size in bytes. None if unknown."""
     upload: Upload | None = None
+    run_uid: str = ""
+    """Empty for an upload without a run."""
 
 
 def plan_deletions(snapshot: ClusterSnapshot, now: datetime, older_than: timedelta) -> list[GarbageItem]:
     """Return the garbage in a snapshot that is older than `older_than`, in the order of deletion."""
+    return [item for item in _old_items(snapshot, now, older_than) if item.reason not in UNKNOWN]
+
+
+def find_unknown(snapshot: ClusterSnapshot, now: datetime, older_than: timedelta) -> list[GarbageItem]:
+    """Return the items older than `older_than` that belong to no run of the cluster and have no tombstone."""
+    return [item for item in _old_items(snapshot, now, older_than) if item.reason in UNKNOWN]
+
+
+def find_mass_deletion(snapshot: ClusterSnapshot, items: Collection[GarbageItem]) -> str | None:
+    """Return what happened if more than a tenth of all runs, and more than three, would lose files. Else None."""
+    losing = {item.run_uid for item in items if item.reason in LOSSES}
+    known = {folder.run.uid for folder in snapshot.folders}
+    known |= {run.uid for run in snapshot.runs.values() if snapshot.covers(run.namespace)}
+    known |= losing
+    if len(losing) <= ALWAYS_ALLOWED or LARGEST_SHARE * len(losing) <= len(known):
+        return None
+    return (
+        f"{len(losing)} of {len(known)} runs would lose files, more than a tenth, so nothing was deleted: look whether "
+        "the cluster or the bucket was restored. If all are to go: rlrun gc --delete --allow-mass-deletion"
+    )
+
+
+class Tombstones:
+    """Tombstones of a snapshot by what they stand for."""
+
+    def __init__(self, tombstones: Sequence[Tombstone]) -> None:
+        self.runs = {t.run: t for t in tombstones if not t.path}
+        self.by_uid = {t.run.uid: t for t in self.runs.values()}
+        self._artifacts = {(t.run, t.path): t for t in tombstones if t.path}
+
+    def of_artifact(self, run: RunFolder, path: str) -> Tombstone | None:
+        """Return the tombstone that says that the artifact was deleted, its own or that of its run."""
+        whole = self.runs.get(run)
+        if whole is not None and whole.content is not None and whole.content.deletes(path):
+            return whole
+        return self._artifacts.get((run, path))
+
+    def of_files(self, folder: StoredFolder) -> Tombstone | None:
+        """Return the tombstone of the artifact in this folder, unless it stands for earlier files of the same step."""
+        found = self.of_artifact(folder.run, folder.path)
+        return None if found is not None and found.path and found.written < folder.newest else found
+
+
+def _old_items(snapshot: ClusterSnapshot, now: datetime, older_than: timedelta) -> list[GarbageItem]:
     limit = now - older_than
+    tombstones = Tombstones(snapshot.tombstones)
     by_run: dict[RunFolder, list[StoredFolder]] = defaultdict(list)
     for folder in snapshot.folders:
         by_run[folder.run].append(folder)
-    garbage = [*_uploads(snapshot)]
+    items = [*_uploads(snapshot, tombstones)]
     recorded = _recorded_uris(snapshot)
     starting_checkpoints = {run.starts_from for run in snapshot.runs.values() if run.starts_from and not run.finished}
     for run in sorted(by_run, key=lambda r: (r.namespace, r.uid)):
@@ -93,14 +165,13 @@ def plan_deletions(snapshot: ClusterSnapshot, now: datetime, older_than: timedel
             for path in (referenced_checkpoint_path(run, name) for name in starting_checkpoints)
             if path
         ]
-        garbage += _garbage_of_run(snapshot, run, by_run[run], [*recorded[run.uid], *referenced])
-    garbage += _objects(snapshot)
-    garbage += [
-        GarbageItem(c.kind, c.namespace, c.name, GarbageReason.run_gone, c.created)
-        for c in snapshot.children
-        if c.run_uid not in snapshot.runs
-    ]
-    return [item for item in garbage if item.newest <= limit]
+        kept = [*recorded[run.uid], *referenced]
+        if not _may_write(snapshot, run.uid):
+            items += _items_of_run(snapshot, tombstones, run, by_run[run], kept)
+    items += _objects(snapshot, tombstones)
+    items += _children(snapshot, tombstones)
+    items += _unneeded_tombstones(snapshot)
+    return [item for item in items if item.newest <= limit]
 
 
 def _recorded_uris(snapshot: ClusterSnapshot) -> dict[str, list[S3Uri]]:
@@ -123,68 +194,138 @@ def _may_write(snapshot: ClusterSnapshot, uid: str) -> bool:
     return uid in snapshot.runs and not snapshot.runs[uid].finished
 
 
-def _uploads(snapshot: ClusterSnapshot) -> Iterator[GarbageItem]:
+def _uploads(snapshot: ClusterSnapshot, tombstones: Tombstones) -> Iterator[GarbageItem]:
+    prefix = f"{snapshot.root.key}/" if snapshot.root.key else ""
     for upload in sorted(snapshot.uploads, key=lambda u: (u.key, u.upload_id)):
         location = locate(snapshot.root, upload.key)
-        if location is not None and _may_write(snapshot, location[0].uid):
+        if location is None:
+            # Uploads elsewhere in the bucket belong to others.
+            if upload.key.removeprefix(prefix).partition("/")[0] in SHARED_FOLDERS:
+                yield _upload(snapshot, upload, RunFolder("", ""), upload.initiated)
             continue
-        yield GarbageItem(
-            UPLOAD,
-            location[0].namespace if location else "",
-            str(S3Uri(snapshot.root.bucket, upload.key)),
-            GarbageReason.upload_unfinished,
-            upload.initiated,
-            upload=upload,
-        )
+        run = location[0]
+        tombstone = tombstones.runs.get(run)
+        if run.uid in snapshot.runs:
+            if snapshot.runs[run.uid].finished:
+                yield _upload(snapshot, upload, run, upload.initiated)
+        elif tombstone is not None:
+            yield _upload(snapshot, upload, run, max(upload.initiated, tombstone.written))
 
 
-def _garbage_of_run(
-    snapshot: ClusterSnapshot, run: RunFolder, folders: list[StoredFolder], kept: list[S3Uri]
+def _upload(snapshot: ClusterSnapshot, upload: Upload, run: RunFolder, newest: datetime) -> GarbageItem:
+    uri, reason = str(S3Uri(snapshot.root.bucket, upload.key)), GarbageReason.upload_unfinished
+    return GarbageItem(UPLOAD, run.namespace, uri, reason, newest, upload=upload, run_uid=run.uid)
+
+
+def _items_of_run(
+    snapshot: ClusterSnapshot,
+    tombstones: Tombstones,
+    run: RunFolder,
+    folders: list[StoredFolder],
+    kept: list[S3Uri],
 ) -> Iterator[GarbageItem]:
-    if _may_write(snapshot, run.uid):
+    root, tombstone = _root(snapshot, run), tombstones.runs.get(run)
+    is_finished = run.uid in snapshot.runs
+    if not is_finished and tombstone is None:
+        if not kept:
+            yield _folder(snapshot, run, root, GarbageReason.run_unknown, folders)
         return
-    root = _root(snapshot, run)
-    is_deleted = run.uid not in snapshot.runs
-    if is_deleted and not kept:
-        yield _folder(snapshot, run, root, GarbageReason.run_gone, folders)
+    steps = [
+        _step(snapshot, tombstones, folder)
+        for folder in sorted(folders, key=lambda f: f.path)
+        if folder.area in STEPPED and not any(_overlap(k, root / folder.path) for k in kept)
+    ]
+    items = [step for step in steps if step is not None]
+    # A complete artifact of a finished run gets its object from the operator, and `_step` returns None for it.
+    if not is_finished and not kept and all(item.reason is not GarbageReason.object_unknown for item in items):
+        whole = _folder(snapshot, run, root, GarbageReason.run_gone, folders, tombstone)
+        yield replace(whole, newest=max([whole.newest, *(item.newest for item in items)]))
         return
-    for folder in sorted(folders, key=lambda f: f.path):
-        uri = root / folder.path
-        if folder.area not in STEPPED or any(_below(k, uri) or _below(uri, k) for k in kept):
-            continue
-        if not folder.manifest:
-            yield _folder(snapshot, run, uri, GarbageReason.no_manifest, [folder])
-        elif is_deleted:
-            yield _folder(snapshot, run, uri, GarbageReason.object_gone, [folder])
+    yield from items
     policies = [f for f in folders if f.area == POLICY]
     if policies and not any(_below(k, root / POLICY) for k in kept):
-        yield _folder(snapshot, run, root / POLICY, GarbageReason.run_finished, policies)
+        yield _folder(snapshot, run, root / POLICY, GarbageReason.run_finished, policies, tombstone)
+
+
+def _step(snapshot: ClusterSnapshot, tombstones: Tombstones, folder: StoredFolder) -> GarbageItem | None:
+    """Return the item for the folder of an artifact that no object refers to, of a finished or deleted run."""
+    run, uri = folder.run, _root(snapshot, folder.run) / folder.path
+    tombstone = tombstones.runs.get(run)
+    if not folder.manifest:
+        return _folder(snapshot, run, uri, GarbageReason.no_manifest, [folder], tombstone)
+    if run.uid in snapshot.runs:
+        return None
+    own = tombstones.of_files(folder)
+    if own is None:
+        return _folder(snapshot, run, uri, GarbageReason.object_unknown, [folder], tombstone)
+    return _folder(snapshot, run, uri, GarbageReason.object_gone, [folder], own)
 
 
 def _folder(
-    snapshot: ClusterSnapshot, run: RunFolder, uri: S3Uri, reason: GarbageReason, folders: list[StoredFolder]
+    snapshot: ClusterSnapshot,
+    run: RunFolder,
+    uri: S3Uri,
+    reason: GarbageReason,
+    folders: list[StoredFolder],
+    tombstone: Tombstone | None = None,
 ) -> GarbageItem:
     # An unfinished upload to the folder counts as a file in it.
     begun = [u.initiated for u in snapshot.uploads if u.key.startswith(f"{uri.key}/")]
-    newest = max([f.newest for f in folders] + begun)
-    return GarbageItem(FOLDER, run.namespace, str(uri), reason, newest, sum(f.size for f in folders))
+    signs = [tombstone.written] if tombstone is not None and run.uid not in snapshot.runs else []
+    newest = max([f.newest for f in folders] + begun + signs)
+    return GarbageItem(FOLDER, run.namespace, str(uri), reason, newest, sum(f.size for f in folders), run_uid=run.uid)
 
 
-def _objects(snapshot: ClusterSnapshot) -> Iterator[GarbageItem]:
+def _objects(snapshot: ClusterSnapshot, tombstones: Tombstones) -> Iterator[GarbageItem]:
     folders = {str(_root(snapshot, f.run) / f.path): f for f in snapshot.folders if f.area in STEPPED}
     for artifact in sorted(snapshot.artifacts, key=lambda a: (a.namespace, a.kind, a.name)):
         # The snapshot does not contain files under another prefix or in another bucket.
-        is_covered = _below(S3Uri.parse(artifact.uri), snapshot.root / artifact.namespace / artifact.run_uid)
+        run = RunFolder(artifact.namespace, artifact.run_uid)
+        root, uri = _root(snapshot, run), S3Uri.parse(artifact.uri)
+        is_covered = snapshot.covers(artifact.namespace) and _below(uri, root)
         if artifact.run_uid in snapshot.runs or artifact.deployed or not is_covered:
             continue
-        folder = folders.get(str(S3Uri.parse(artifact.uri)))
-        if folder is None or not folder.manifest:
-            yield _object(artifact, folder)
+        folder = folders.get(str(uri))
+        if folder is not None and folder.manifest:
+            continue
+        sign = tombstones.of_artifact(run, uri.key.removeprefix(f"{root.key}/"))
+        yield _object(artifact, folder, sign)
 
 
-def _object(artifact: Artifact, folder: StoredFolder | None) -> GarbageItem:
-    newest = max(artifact.created, folder.newest) if folder else artifact.created
-    return GarbageItem(artifact.kind, artifact.namespace, artifact.name, GarbageReason.files_gone, newest)
+def _object(artifact: Artifact, folder: StoredFolder | None, sign: Tombstone | None) -> GarbageItem:
+    newest = max([artifact.created, *([folder.newest] if folder else []), *([sign.written] if sign else [])])
+    # The tombstone of the artifact itself stands for an earlier object: this one was made after it.
+    is_deleted = sign is not None and not sign.path
+    reason = GarbageReason.files_gone if is_deleted else GarbageReason.files_unknown
+    return GarbageItem(artifact.kind, artifact.namespace, artifact.name, reason, newest, run_uid=artifact.run_uid)
+
+
+def _children(snapshot: ClusterSnapshot, tombstones: Tombstones) -> Iterator[GarbageItem]:
+    for child in snapshot.children:
+        if child.run_uid in snapshot.runs:
+            continue
+        tombstone = tombstones.by_uid.get(child.run_uid)
+        reason = GarbageReason.run_unknown if tombstone is None else GarbageReason.run_gone
+        newest = child.created if tombstone is None else max(child.created, tombstone.written)
+        yield GarbageItem(child.kind, child.namespace, child.name, reason, newest, run_uid=child.run_uid)
+
+
+def _unneeded_tombstones(snapshot: ClusterSnapshot) -> Iterator[GarbageItem]:
+    left = {f.run.uid for f in snapshot.folders} | {c.run_uid for c in snapshot.children} | set(snapshot.runs)
+    left |= {a.run_uid for a in snapshot.artifacts}
+    left |= {where[0].uid for where in (locate(snapshot.root, u.key) for u in snapshot.uploads) if where}
+    for tombstone in sorted(snapshot.tombstones, key=lambda t: (t.run.namespace, t.run.uid, t.path)):
+        if tombstone.run.uid in left:
+            continue
+        run, reason = tombstone.run, GarbageReason.deletion_done
+        root = _root(snapshot, run)
+        uri = artifact_tombstone(snapshot.root, root / tombstone.path) if tombstone.path else None
+        uri = uri or run_tombstone(snapshot.root, run.namespace, run.uid)
+        yield GarbageItem(TOMBSTONE, run.namespace, str(uri), reason, tombstone.written, run_uid=run.uid)
+
+
+def _overlap(uri: S3Uri, other: S3Uri) -> bool:
+    return _below(uri, other) or _below(other, uri)
 
 
 def _below(uri: S3Uri, folder: S3Uri) -> bool:

@@ -8,6 +8,11 @@ from typing import Any
 from rlrun.garbage_collection.planner import MEANING, GarbageItem
 from rlrun.garbage_collection.sweep import Removed
 
+UNKNOWN_ADVICE = (
+    "{count} items are kept: this cluster does not know them, and no tombstone says that they were deleted. After a "
+    "restore, make the objects again with rlrun restore; if they are to go: rlrun gc --mark-deleted NAMESPACE/UID"
+)
+"""Next step for items that are reported and never deleted."""
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
@@ -37,12 +42,15 @@ def as_dict(item: GarbageItem, removed: Removed | None = None) -> dict[str, Any]
     return entry
 
 
-def document(items: Sequence[GarbageItem], removed: Sequence[Removed], notes: Sequence[str]) -> dict[str, Any]:
-    """Return the complete JSON output. `removed` is empty if nothing was to be deleted."""
+def document(
+    items: Sequence[GarbageItem], removed: Sequence[Removed], notes: Sequence[str], unknown: Sequence[GarbageItem] = ()
+) -> dict[str, Any]:
+    """Return the complete JSON output. `removed` is empty if nothing was to be deleted, `unknown` is never deleted."""
     results = {id(r.item): r for r in removed}
     return {
         "items": [as_dict(i, results.get(id(i))) for i in items],
         "sizeBytes": sum(i.size or 0 for i in items),
+        "unknown": [as_dict(i) for i in unknown],
         "notes": list(notes),
     }
 

@@ -9,11 +9,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from rlrun.storage.layout import MANIFEST, SHARED_FOLDERS, S3Uri
+from rlrun.garbage_collection.tombstones import RUN, RunTombstone
+from rlrun.storage.layout import DELETED_FOLDER, MANIFEST, PLATFORM_FOLDERS, RUN_UID, S3Uri
 from rlrun.storage.store import StoredObject, Upload
 
-UID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-"""Folders below the prefix that do not belong to a run and are skipped."""
 STEPPED = ("checkpoints", "adapters")
 """Folders of a run with one subfolder per artifact."""
 POLICY = "policy"
@@ -58,6 +57,8 @@ class Artifact:
     uri: str
     created: datetime
     deployed: bool = False
+    phase: str = ""
+    """Phase in its status, empty before that was written."""
 
 
 @dataclass(frozen=True)
@@ -79,11 +80,24 @@ class Run:
     finished: bool
     starts_from: str = ""
     """Name of the RLCheckpoint that the run starts from, without namespace. Empty: none."""
+    namespace: str = ""
+
+
+@dataclass(frozen=True)
+class Tombstone:
+    """A tombstone of a run or of one of its artifacts."""
+
+    run: RunFolder
+    path: str
+    """Empty for the run, else the `StoredFolder.path` of the artifact."""
+    written: datetime
+    content: RunTombstone | None = None
+    """Content of a run's tombstone. It is read only if something of the run is left."""
 
 
 @dataclass(frozen=True)
 class ClusterSnapshot:
-    """Snapshot of S3 and the cluster. Its runs and folders must be complete."""
+    """Snapshot of S3 and the cluster. Its folders must be complete, runs and artifacts also of other namespaces."""
 
     root: S3Uri
     """`s3://bucket/prefix`."""
@@ -95,6 +109,13 @@ class ClusterSnapshot:
     children: tuple[Child, ...] = ()
     notes: tuple[str, ...] = field(default=())
     """Messages for users about kinds that could not be listed."""
+    tombstones: tuple[Tombstone, ...] = ()
+    namespaces: frozenset[str] = frozenset()
+    """Namespaces in which something may be deleted. Empty: all."""
+
+    def covers(self, namespace: str) -> bool:
+        """Return whether something may be deleted in the namespace."""
+        return not self.namespaces or namespace in self.namespaces
 
 
 def locate(root: S3Uri, key: str) -> tuple[RunFolder, str] | None:
@@ -107,12 +128,26 @@ def locate(root: S3Uri, key: str) -> tuple[RunFolder, str] | None:
         return None
     namespace, _, rest = key.removeprefix(prefix).partition("/")
     uid, _, inner = rest.partition("/")
-    if namespace in SHARED_FOLDERS or not UID.fullmatch(uid) or not inner:
+    if namespace in PLATFORM_FOLDERS or not RUN_UID.fullmatch(uid) or not inner:
         return None
     area, _, below = inner.partition("/")
     name, slash, _ = below.partition("/")
     path = f"{area}/{name}" if area in (*STEPPED, POLICY) and slash else ""
     return RunFolder(namespace, uid), path
+
+
+def locate_tombstone(root: S3Uri, item: StoredObject) -> Tombstone | None:
+    """Return the tombstone in this object without its content, or None if it is another object."""
+    folder = (root / DELETED_FOLDER).key
+    namespace, _, rest = item.key.removeprefix(f"{folder}/").partition("/")
+    uid, _, name = rest.partition("/")
+    path = name.removesuffix(".json")
+    is_artifact = path.partition("/")[0] in STEPPED and path.count("/") == 1
+    if not item.key.startswith(f"{folder}/") or not RUN_UID.fullmatch(uid) or path == name:
+        return None
+    if path != RUN and not is_artifact:
+        return None
+    return Tombstone(RunFolder(namespace, uid), "" if path == RUN else path, item.modified)
 
 
 def referenced_checkpoint_path(run: RunFolder, checkpoint: str) -> str | None:

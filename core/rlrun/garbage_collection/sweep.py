@@ -1,19 +1,35 @@
 """Snapshots and deletion of garbage in S3 and the cluster.
 
 Every item is checked again with a new snapshot before it is deleted, because it may have changed while the list waited
-for a confirmation.
+for a confirmation. Nothing is deleted if the bucket's mark names another cluster, or if too many runs would lose files.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
+from pydantic import ValidationError
+
+from rlrun.api.run_sections.retention import ArtifactPolicy
 from rlrun.garbage_collection.cluster_source import ClusterSource
-from rlrun.garbage_collection.planner import FOLDER, UPLOAD, GarbageItem, plan_deletions
-from rlrun.garbage_collection.snapshot import ClusterSnapshot, folders
+from rlrun.garbage_collection.installation import require_mark, write_mark
+from rlrun.garbage_collection.planner import (
+    FOLDER,
+    TOMBSTONE,
+    UPLOAD,
+    GarbageItem,
+    find_mass_deletion,
+    plan_deletions,
+)
+from rlrun.garbage_collection.snapshot import Child, ClusterSnapshot, RunFolder, Tombstone, folders, locate_tombstone
+from rlrun.garbage_collection.tombstones import MAX_TOMBSTONE_BYTES, RunTombstone, run_tombstone
 from rlrun.kube.errors import ApiError
-from rlrun.storage.layout import S3Uri
-from rlrun.storage.store import Store, StoreError
+from rlrun.storage.layout import DELETED_FOLDER, S3Uri
+from rlrun.storage.store import NotFound, Store, StoreError
+
+
+class SweepStopped(Exception):
+    """Nothing was deleted. The message says why, and what to do."""
 
 
 @dataclass(frozen=True)
@@ -25,48 +41,125 @@ class Removed:
     """Cause if the item was not deleted."""
 
 
-def take_snapshot(store: Store, cluster: ClusterSource, root: S3Uri, namespace: str | None) -> ClusterSnapshot:
-    """Return a snapshot of one namespace, or of all. Raises StoreError, ApiError.
+@dataclass(frozen=True)
+class Sweep:
+    """Place and limits of one garbage collection. Methods raise StoreError and ApiError."""
 
-    The order matters. A run exists before its files and children, so these are listed before the runs: a run that is
-    missing from the list is deleted. Artifacts are listed last, so that no object of a deleted run is missing.
-    """
-    below = root / namespace if namespace else root
-    stored = tuple(folders(root, store.walk(below)))
-    uploads = tuple(store.uploads(below))
-    children, notes = cluster.children(namespace)
-    runs = {run.uid: run for run in cluster.runs(namespace)}
-    artifacts = tuple(cluster.artifacts(namespace))
-    return ClusterSnapshot(root, runs, stored, uploads, artifacts, tuple(children), tuple(notes))
+    store: Store
+    cluster: ClusterSource
+    root: S3Uri
+    """`s3://bucket/prefix`."""
+    namespaces: frozenset[str] = field(default=frozenset())
+    """Namespaces in which something may be deleted. Empty: all."""
 
+    def take_snapshot(self) -> ClusterSnapshot:
+        """Return a snapshot of S3 and the cluster.
 
-def remove(
-    store: Store,
-    cluster: ClusterSource,
-    root: S3Uri,
-    namespace: str | None,
-    chosen: list[GarbageItem],
-    now: datetime,
-    older_than: timedelta,
-) -> Iterator[Removed]:
-    """Delete the chosen items that are still garbage and yield a result for each.
+        The order matters. A run exists before its files and children, so these are listed before the runs. Artifacts
+        are listed last, so that no object of a deleted run is missing.
+        """
+        store, root = self.store, self.root
+        places = [root / name for name in sorted(self.namespaces)] or [root]
+        records = [root / DELETED_FOLDER / name for name in sorted(self.namespaces)] or [root / DELETED_FOLDER]
+        stored = tuple(folder for place in places for folder in folders(root, store.walk(place)))
+        uploads = tuple(upload for place in places for upload in store.uploads(place))
+        listed = [locate_tombstone(root, item) for record in records for item in store.walk(record)]
+        children, notes = self._children()
+        runs = {run.uid: run for run in self.cluster.runs()}
+        artifacts = tuple(self.cluster.artifacts())
+        left = {f.run for f in stored} | {RunFolder(a.namespace, a.run_uid) for a in artifacts}
+        tombstones = []
+        for tombstone in listed:
+            if tombstone is None:
+                continue
+            if not tombstone.path and tombstone.run in left and tombstone.run.uid not in runs:
+                tombstone = replace(tombstone, content=self._read(tombstone, notes))
+            tombstones.append(tombstone)
+        return ClusterSnapshot(
+            root, runs, stored, uploads, artifacts, tuple(children), tuple(notes), tuple(tombstones), self.namespaces
+        )
 
-    Raises StoreError or ApiError only before the first deletion. An item that cannot be deleted is reported, and the
-    others are still deleted.
-    """
-    garbage = set(plan_deletions(take_snapshot(store, cluster, root, namespace), now, older_than))
-    for item in chosen:
-        if item not in garbage:
-            yield Removed(item, "it has changed meanwhile and is kept")
-            continue
+    def require_installation(self) -> None:
+        """Check that the bucket's mark names this cluster. Raises InstallationMismatch."""
+        require_mark(self.store, self.root, self.cluster.uid())
+
+    def check(
+        self, snapshot: ClusterSnapshot, items: Collection[GarbageItem], *, allow_mass_deletion: bool = False
+    ) -> None:
+        """Check that this cluster may delete the items. Raises InstallationMismatch, SweepStopped."""
+        self.require_installation()
+        problem = find_mass_deletion(snapshot, items)
+        if problem is not None and not allow_mass_deletion:
+            raise SweepStopped(problem)
+
+    def remove(
+        self,
+        chosen: Collection[GarbageItem],
+        now: datetime,
+        older_than: timedelta,
+        *,
+        allow_mass_deletion: bool = False,
+    ) -> Iterator[Removed]:
+        """Delete the chosen items that are still garbage and yield a result for each.
+
+        Raises StoreError, ApiError or SweepStopped only before the first deletion. An item that cannot be deleted is
+        reported, and the others are still deleted.
+        """
+        snapshot = self.take_snapshot()
+        garbage = set(plan_deletions(snapshot, now, older_than))
+        self.check(snapshot, [item for item in chosen if item in garbage], allow_mass_deletion=allow_mass_deletion)
+        for item in chosen:
+            yield self._remove(item) if item in garbage else Removed(item, "it has changed meanwhile and is kept")
+
+    def adopt(self) -> None:
+        """Make this cluster the one that may delete below the prefix, whichever was before."""
+        write_mark(self.store, self.root, self.cluster.uid(), replace=True)
+
+    def mark_deleted(self, run: RunFolder) -> None:
+        """Write the tombstone of a run whose deletion nothing recorded. Artifacts that have objects are retained.
+
+        Raises SweepStopped for a run that exists, or that has no files.
+        """
+        self.require_installation()
+        place = self.root / run.namespace / run.uid
+        if next(iter(self.store.walk(place)), None) is None:
+            raise SweepStopped(f"{place} has no files: name a run as `rlrun gc` lists it, NAMESPACE/UID")
+        if run.uid in {known.uid for known in self.cluster.runs()}:
+            raise SweepStopped(f"the RLRun of {place} exists: delete it with `rlrun delete`")
+        below = f"{place}/"
+        retained = [a.uri.removeprefix(below) for a in self.cluster.artifacts() if a.uri.startswith(below)]
+        tombstone = RunTombstone(artifact_policy=ArtifactPolicy.delete, retained=sorted(retained))
+        self.store.put_bytes(run_tombstone(self.root, run.namespace, run.uid), tombstone.to_bytes())
+
+    def _remove(self, item: GarbageItem) -> Removed:
         try:
             if item.kind == FOLDER:
-                store.delete_prefix(S3Uri.parse(item.name))
+                self.store.delete_prefix(S3Uri.parse(item.name))
+            elif item.kind == TOMBSTONE:
+                self.store.delete_object(S3Uri.parse(item.name))
             elif item.kind == UPLOAD and item.upload is not None:
-                store.abort_upload(root.bucket, item.upload)
+                self.store.abort_upload(self.root.bucket, item.upload)
             else:
-                cluster.delete(item)
+                self.cluster.delete(item)
         except (StoreError, ApiError) as problem:
-            yield Removed(item, str(problem))
-        else:
-            yield Removed(item)
+            return Removed(item, str(problem))
+        return Removed(item)
+
+    def _children(self) -> tuple[list[Child], list[str]]:
+        found, notes = list[Child](), list[str]()
+        places: list[str | None] = [*sorted(self.namespaces)] or [None]
+        for namespace in places:
+            children, problems = self.cluster.children(namespace)
+            found += children
+            notes += problems
+        return found, list(dict.fromkeys(notes))
+
+    def _read(self, tombstone: Tombstone, notes: list[str]) -> RunTombstone | None:
+        uri = run_tombstone(self.root, tombstone.run.namespace, tombstone.run.uid)
+        try:
+            return RunTombstone.model_validate_json(self.store.get_bytes(uri, MAX_TOMBSTONE_BYTES))
+        except NotFound:
+            return None
+        except ValidationError as error:
+            notes.append(f"{uri} is not a tombstone of this version ({error.error_count()} errors): artifacts are kept")
+            return None

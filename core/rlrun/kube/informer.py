@@ -92,6 +92,8 @@ class ObjectChange(Generic[T]):
     is_deleted: bool = False
     is_own: bool = False
     """True for the answer to a write of this process."""
+    is_missing: bool = False
+    """True if the object was only missing from a list: no event says that it was deleted."""
 
 
 class ObjectSource(Protocol):
@@ -265,7 +267,7 @@ class Informer(Generic[T]):
         for uid, cached in list(self._by_uid.items()):
             # What was written since the API server made the list is not in it.
             if uid not in listed and (cached is before.get(uid) or cached.version <= self.version):
-                self._remove(uid, self.version, is_told=not is_first)
+                self._remove(uid, self.version, is_told=not is_first, is_missing=True)
         for uid in [uid for uid, versions in self._own.items() if max(versions) <= self.version]:
             del self._own[uid]
         self.changes += 1
@@ -444,7 +446,9 @@ class Informer(Generic[T]):
             if key in self._index:
                 yield cached.namespace, key, value
 
-    def _remove(self, uid: str, version: int, *, is_told: bool = True, is_own: bool = False) -> None:
+    def _remove(
+        self, uid: str, version: int, *, is_told: bool = True, is_own: bool = False, is_missing: bool = False
+    ) -> None:
         """Remove an object that is gone as of a version."""
         old = self._by_uid.get(uid)
         self._forget(uid, version if old is None else max(version, old.version))
@@ -453,7 +457,7 @@ class Informer(Generic[T]):
         self._drop(old)
         self.changes += 1
         if is_told:
-            self._tell(ObjectChange(old, is_deleted=True, is_own=is_own))
+            self._tell(ObjectChange(old, is_deleted=True, is_own=is_own, is_missing=is_missing))
 
     def _is_removed(self, cached: T) -> bool:
         return cached.version <= self._removed.get(cached.uid, -1)

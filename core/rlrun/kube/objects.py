@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlrun.api.base.phases import ArtifactPhase
-from rlrun.constants import ATTEMPT_LABEL
+from rlrun.constants import API_VERSION, ATTEMPT_LABEL, RUN_LABEL, RUN_UID_LABEL, STEP_LABEL
 
 Obj = dict[str, Any]
 """A Kubernetes object as the API server sends it."""
@@ -70,6 +70,25 @@ def artifact_name(run: str, run_uid: str, step: int) -> str:
     It contains the run's UID, because artifacts outlive their run and a later run can have the same name.
     """
     return f"{run}-step-{step:06d}-{run_uid[:8]}"
+
+
+def artifact_object(kind: str, namespace: str, run_name: str, run_uid: str, *, model: str, step: int, uri: str) -> Obj:
+    """Return an RLCheckpoint or RLAdapter with the fields that identify it, without `sharedWith` and `deployed`."""
+    return {
+        "apiVersion": API_VERSION,
+        "kind": kind,
+        "metadata": {
+            "name": artifact_name(run_name, run_uid, step),
+            "namespace": namespace,
+            "labels": {
+                RUN_LABEL: run_name,
+                RUN_UID_LABEL: run_uid,
+                STEP_LABEL: str(step),
+                "app.kubernetes.io/part-of": "rlrun",
+            },
+        },
+        "spec": {"runName": run_name, "runUid": run_uid, "model": model, "step": step, "uri": uri},
+    }
 
 
 def model_object_name(model_id: str) -> str:

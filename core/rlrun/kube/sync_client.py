@@ -131,6 +131,11 @@ class SyncKubeClient:
         """Change the object by a JSON merge patch. Raises ApiError."""
         return self._transport.send(requests.patch(kind, namespace, name, changes, self._field_manager))
 
+    def patch_status(self, kind: ResourceKind, namespace: str | None, name: str, status: Obj) -> Obj:
+        """Change the status of the object by a JSON merge patch. Raises ApiError."""
+        changes = {"status": status}
+        return self._transport.send(requests.patch(kind, namespace, name, changes, self._field_manager, "status"))
+
     def delete(self, kind: ResourceKind, namespace: str | None, name: str, uid: str | None = None) -> bool:
         """Delete the object. Finalizers may keep it for a while. Returns False if it did not exist.
 

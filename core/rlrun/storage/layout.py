@@ -12,6 +12,9 @@
 {prefix}/environments/{owner}/.owner                        uid of the namespace that owns the packages
 {prefix}/models/{owner}/{name}/                             weights for RLModels with an s3:// source
 {prefix}/rlrun.probe/{random}/                              tests of the S3 server by rlrun-server, deleted afterwards
+{prefix}/rlrun.deleted/{namespace}/{run-uid}/run.json       tombstone of a deleted run
+                                            /checkpoints/step-000040.json   tombstone of a deleted checkpoint or adapter
+{prefix}/rlrun.installation/mark.json                       the cluster that may delete below the prefix
 """
 
 import hashlib
@@ -26,6 +29,8 @@ ADAPTER_WEIGHTS = "adapter_model.safetensors"
 """File with the weights of a LoRA adapter, as peft names it."""
 MODEL_WEIGHTS = "model.safetensors"
 """File with all weights of a model, as transformers names it."""
+RUN_UID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+"""Name of a run's folder in that of its namespace."""
 WEIGHTS = {PolicyKind.adapter: ADAPTER_WEIGHTS, PolicyKind.weights: MODEL_WEIGHTS}
 """File whose digest is part of a policy's name."""
 
@@ -152,9 +157,15 @@ def step_of(folder: str) -> int:
 
 ENVIRONMENTS_FOLDER, MODELS_FOLDER = "environments", "models"
 SHARED_FOLDERS = (ENVIRONMENTS_FOLDER, MODELS_FOLDER)
-"""Folders of the platform, next to the namespaces' folders."""
+"""Folders with files that users upload."""
 PROBE_FOLDER = "rlrun.probe"
 """Folder in which rlrun-server tests the S3 server. No namespace has a dot in its name."""
+DELETED_FOLDER = "rlrun.deleted"
+"""Folder of tombstones (`rlrun.garbage_collection.tombstones`)."""
+INSTALLATION_FOLDER = "rlrun.installation"
+"""Folder of the mark of the cluster that may delete files (`rlrun.garbage_collection.installation`)."""
+PLATFORM_FOLDERS = (*SHARED_FOLDERS, PROBE_FOLDER, DELETED_FOLDER, INSTALLATION_FOLDER)
+"""All folders directly below the prefix that are not those of a namespace."""
 
 
 def package_owner_record(root: S3Uri, owner: str) -> S3Uri:

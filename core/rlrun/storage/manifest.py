@@ -14,6 +14,7 @@ from typing import Any
 from pydantic import Field
 
 from rlrun.api.base.names import Text
+from rlrun.api.base.phases import ArtifactPhase
 from rlrun.api.base.received import InputLimits
 from rlrun.api.base.schema import Schema
 
@@ -85,6 +86,23 @@ class StoredManifest:
     content: Manifest
     digest: str
     """SHA-256 of its bytes in hexadecimal."""
+
+
+def ready_facts(manifest: Manifest, digest: str) -> dict[str, Any]:
+    """Return the status of the RLCheckpoint or RLAdapter of a complete artifact. `digest` is that of its manifest."""
+    reward = manifest.details.get("reward")
+    facts: dict[str, Any] = {
+        "phase": ArtifactPhase.ready.value,
+        "sizeBytes": manifest.size,
+        "createdAt": manifest.created_at.replace(microsecond=0).isoformat().replace("+00:00", "Z"),
+    }
+    if digest:
+        facts["digest"] = digest
+    if manifest.policy_version is not None:
+        facts["policyVersion"] = manifest.policy_version
+    if isinstance(reward, int | float):
+        facts["reward"] = float(reward)
+    return facts
 
 
 def changed_message(place: object, digest: str, found: str) -> str:

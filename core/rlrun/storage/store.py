@@ -257,6 +257,11 @@ class Store:
                 return
             self._s3.put_object(Bucket=uri.bucket, Key=uri.key, Body=data, **condition(not replace))
 
+    def delete_object(self, uri: S3Uri) -> None:
+        """Delete one object, if it exists."""
+        with translate_s3_errors(uri, self.endpoint):
+            self._s3.delete_object(Bucket=uri.bucket, Key=uri.key)
+
     def get_bytes(self, uri: S3Uri, limit: int = MAX_OBJECT_BYTES) -> bytes:
         """Return the object's bytes. Raises NotFound, ObjectTooLarge beyond `limit` bytes, and BodyInterrupted."""
         with translate_s3_errors(uri, self.endpoint):
@@ -354,8 +359,7 @@ class Store:
         if once:
             return self._upload_once(files, uri, manifest, occupied=occupied)
         if occupied:
-            with translate_s3_errors(uri, self.endpoint):
-                self._s3.delete_object(Bucket=uri.bucket, Key=(uri / MANIFEST).key)
+            self.delete_object(uri / MANIFEST)
         self._abort_large_uploads(files, uri)
         manifest = _complete(manifest, self._transfer.upload(files, uri), uri)
         self.put_bytes(uri / MANIFEST, _text_of(manifest).encode())
@@ -571,8 +575,7 @@ class Store:
         if self._signer is not None:
             # The keys of a batch are in its body, which the signer does not see.
             for key in keys:
-                with translate_s3_errors(S3Uri(uri.bucket, key), self.endpoint):
-                    self._s3.delete_object(Bucket=uri.bucket, Key=key)
+                self.delete_object(S3Uri(uri.bucket, key))
             return
         with translate_s3_errors(uri, self.endpoint):
             response = self._s3.delete_objects(

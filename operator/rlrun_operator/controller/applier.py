@@ -78,11 +78,14 @@ class Applier:
             raise error
         if error is None:
             await self._remove(observation, plan.removals)
+            if plan.tombstone is not None:
+                tombstone = plan.tombstone
+                await self._artifacts.bury(observation.s3_variables, tombstone.uri, tombstone.content.to_bytes())
             if plan.purge is not None:
                 await self.logs.settle(plan.purge.root)
                 await self._artifacts.purge(observation.s3_variables, plan.purge)
         # A run whose files stay waits for no object.
-        if plan.remove_finalizer and (error is None or plan.purge is None):
+        if plan.remove_finalizer and (error is None or plan.tombstone is None):
             await self._set_finalizers(observation, [f for f in _finalizers(observation.run) if f != FINALIZER])
         if plan.delete_run and error is None:
             version = observation.run["metadata"].get("resourceVersion")

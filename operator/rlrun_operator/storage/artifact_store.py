@@ -6,6 +6,7 @@ breaker of the endpoint lets later calls fail at once, except for one probe afte
 
 import asyncio
 import logging
+import math
 import threading
 import time
 from collections import defaultdict
@@ -18,6 +19,7 @@ from enum import StrEnum
 from typing import Protocol, TypeVar
 
 from rlrun.constants import Reason
+from rlrun.garbage_collection.installation import InstallationMismatch, ensure_mark
 from rlrun.protocol.problem import Problem
 from rlrun.storage.layout import MANIFEST, RunLayout, S3Uri, step_of
 from rlrun.storage.manifest import MAX_MANIFEST_BYTES, FileEntry, Manifest
@@ -101,6 +103,15 @@ for _outcome in CallOutcome:
     S3_CALLS.labels(_outcome)
 
 
+@dataclass(frozen=True)
+class Installation:
+    """The place in the bucket, and the cluster that may delete there."""
+
+    root: S3Uri
+    cluster: str
+    """UID of the cluster."""
+
+
 class ArtifactStore(Protocol):
     """S3 operations of the operator. Methods raise StoreError, and LeaseLost for a write without the Lease."""
 
@@ -124,6 +135,9 @@ class ArtifactStore(Protocol):
 
     async def put(self, variables: Mapping[str, str], uri: str, data: bytes) -> None:
         """Write one file."""
+
+    async def bury(self, variables: Mapping[str, str], uri: str, data: bytes) -> None:
+        """Write a tombstone. A file may be deleted with it, so the bucket's mark must name this cluster."""
 
     async def delete(self, variables: Mapping[str, str], uri: str) -> None:
         """Delete a folder if it exists."""
@@ -150,6 +164,9 @@ class S3ArtifactStore(ArtifactStore):
         self._current = CurrentCall()
         self._stores: dict[tuple[tuple[str, str], ...], Store] = {}
         self._stores_lock = threading.Lock()
+        self.installation: Installation | None = None
+        """Place and cluster that the bucket's mark must name. None: nothing may be deleted yet."""
+        self._marked_until = -math.inf
         self._checks: dict[tuple[object, str], tuple[float, Problem | None]] = {}
 
     def close(self) -> None:
@@ -191,13 +208,42 @@ class S3ArtifactStore(ArtifactStore):
         await self._call(variables, lambda store: store.put_bytes(S3Uri.parse(uri), data), silence)
 
     @override
+    async def bury(self, variables: Mapping[str, str], uri: str, data: bytes) -> None:
+        def work(store: Store) -> None:
+            self._require_mark(store)
+            store.put_bytes(S3Uri.parse(uri), data)
+
+        await self._call(variables, work)
+
+    @override
     async def delete(self, variables: Mapping[str, str], uri: str) -> None:
-        await self._call(variables, lambda store: store.delete_prefix(S3Uri.parse(uri)))
+        def work(store: Store) -> None:
+            self._require_mark(store)
+            store.delete_prefix(S3Uri.parse(uri))
+
+        await self._call(variables, work)
 
     @override
     async def purge(self, variables: Mapping[str, str], purge: RunFilesDeletion) -> None:
         root, keep = S3Uri.parse(purge.root), [S3Uri.parse(uri) for uri in purge.keep]
-        await self._call(variables, lambda store: store.delete_prefix(root, keep))
+
+        def work(store: Store) -> None:
+            self._require_mark(store)
+            store.delete_prefix(root, keep)
+
+        await self._call(variables, work)
+
+    async def mark_installation(self, variables: Mapping[str, str]) -> None:
+        """Write the bucket's mark unless there is one. Raises InstallationMismatch if it names another cluster."""
+        await self._call(variables, self._require_mark)
+
+    def _require_mark(self, store: Store) -> None:
+        if time.monotonic() < self._marked_until:
+            return
+        if self.installation is None:
+            raise InstallationMismatch("the operator does not know its cluster yet, so nothing is deleted: it retries")
+        ensure_mark(store, self.installation.root, self.installation.cluster)
+        self._marked_until = time.monotonic() + CHECK_SECONDS
 
     async def _call(
         self, variables: Mapping[str, str], work: Callable[[Store], T], silence_seconds: float | None = None

@@ -2,6 +2,7 @@
 orchestrator."""
 
 import json
+import secrets
 import shutil
 import sys
 from collections.abc import Callable, Iterator
@@ -12,8 +13,9 @@ from typing import Any
 import pytest
 import yaml
 from kubernetes import client
+from rlrun.garbage_collection.installation import write_mark
 from rlrun.kube.kinds import CHILDREN, ResourceKind
-from rlrun.storage.layout import RunLayout
+from rlrun.storage.layout import RunLayout, S3Uri
 from rlrun.storage.manifest import ArtifactKind
 from rlrun.storage.samples.object_file import encode_samples
 from rlrun.storage.samples.record import FunctionReward
@@ -24,7 +26,9 @@ from local_cluster.tools.binaries import ensure_program
 from tests.apiserver.rlrun_operator.conftest import Bench, orchestrators, own_bench
 from tests.support.guide import Runner, install_commands
 from tests.support.sample_records import record
+from tests.support.seaweedfs import S3Server
 from tests.support.signing_server import ObjectsOf, SigningServer, key_secret, reviews_of, signing_server
+from tests.support.tombstones import lacks_tombstone
 
 __all__ = ["orchestrators", "own_bench"]
 
@@ -56,15 +60,29 @@ class World:
         self.bench.call("POST", f"/{RLRUN}/namespaces/{self.bench.namespace}/rlruns", run)
 
     def loses(self, name: str) -> None:
-        """The cluster has forgotten the run and its artifacts; S3 has not."""
-        self.bench.delete_run(name)
-        self.bench.wait("the end of the run", lambda: not self.bench.run(name))
+        """The cluster was built again while no operator ran: it has forgotten the run and its artifacts, S3 has not."""
+        bench, store = self.bench, self.bench.s3.store()
+        bench.processes[-1].terminate()
+        objects = f"/{RLRUN}/namespaces/{bench.namespace}"
+        merge = "application/merge-patch+json"
+        bench.call("PATCH", f"{objects}/rlruns/{name}", {"metadata": {"finalizers": None}}, merge)
+        bench.delete_run(name)
+        bench.wait("the end of the run", lambda: not bench.run(name))
         for plural in ("rlcheckpoints", "rladapters"):
-            self.bench.call("DELETE", f"/{RLRUN}/namespaces/{self.bench.namespace}/{plural}")
-            self.bench.wait(f"no {plural}", lambda plural=plural: not self.bench.items(RLRUN, plural))
+            bench.call("DELETE", f"{objects}/{plural}")
+            bench.wait(f"no {plural}", lambda plural=plural: not bench.items(RLRUN, plural))
+        write_mark(store, S3Uri(bench.s3.bucket, ""), "uid-of-the-cluster-before", replace=True)
+        bench.start_operator()
         # The garbage collector of a new cluster looks for new kinds every 30 s.
         for kind in CHILDREN:
             self.bench.wait(f"no {kind.plural}", lambda kind=kind: not self._children(kind, name))
+
+    def buries(self, _: str) -> None:
+        """The operator has seen the deletion of all artifacts that have no object."""
+        bench, store = self.bench, self.bench.s3.store()
+        kept = {o["spec"]["uri"] for plural in ("rlcheckpoints", "rladapters") for o in bench.items(RLRUN, plural)}
+        root = S3Uri(bench.s3.bucket, "")
+        bench.wait("the tombstones", lambda: not lacks_tombstone(store, root, bench.namespace, kept))
 
     def trains(self, name: str, text: str) -> None:
         """The run has done so many steps: its pods are there, and what they write is in S3."""
@@ -89,14 +107,16 @@ class World:
             if at % 10 == 0:
                 self.saves(name, at)
             if at % 15 == 0:
-                store.upload_artifact(FILES, layout.adapter(at), ArtifactKind.adapter, step=at)
+                self.saves(name, at, ArtifactKind.adapter)
         log = layout.log(1, f"{name}-orchestrator-a1-x", "orchestrator")
         store.put_bytes(log, f"step {step} done\n".encode())
         self.settles(name)
 
-    def saves(self, name: str, step: int) -> None:
-        store = self.bench.s3.store()
-        store.upload_artifact(FILES, self.layout(name).checkpoint(step), ArtifactKind.checkpoint, step=step)
+    def saves(self, name: str, step: int, kind: ArtifactKind = ArtifactKind.checkpoint) -> None:
+        layout, run = self.layout(name), self.bench.run(name)
+        uri = layout.checkpoint(step) if kind is ArtifactKind.checkpoint else layout.adapter(step)
+        facts = {"run_name": name, "run_uid": run["metadata"]["uid"], "model": run["spec"]["model"]}
+        self.bench.s3.store().upload_artifact(FILES, uri, kind, step=step, **facts)
 
     def settles(self, name: str) -> None:
         """Every artifact in S3 has its object, as soon as the operator has looked; pods that go are gone."""
@@ -125,6 +145,12 @@ class World:
         self.bench.make_pods(name)
         status = self.bench.run(name).get("status") or {}
         return bool(status.get("phase") == "Running" and (status.get("progress") or {}).get("step") == step)
+
+
+@pytest.fixture
+def s3_server(s3_server: S3Server) -> S3Server:
+    """A bucket of its own: the mark of a cluster is one for all that share the bucket."""
+    return s3_server.with_bucket(f"docs-{secrets.token_hex(4)}")
 
 
 @pytest.fixture

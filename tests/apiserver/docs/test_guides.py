@@ -79,7 +79,7 @@ def test_troubleshooting(follow: Callable[..., int], world: World) -> None:
 @pytest.mark.slow
 def test_operate(follow: Callable[..., int], world: World) -> None:
     world.start("reverse-text")
-    assert follow("operate.md", lost=world.loses, runs=lambda *_: None) >= 10
+    assert follow("operate.md", lost=world.loses, buries=world.buries, runs=lambda *_: None) >= 10
 
 
 @pytest.mark.slow

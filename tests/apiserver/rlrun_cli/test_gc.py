@@ -4,20 +4,24 @@ import json
 import os
 import subprocess
 import sys
+import uuid
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 from kubernetes import client
 from kubernetes.client.exceptions import ApiException
+from rlrun.api.run_sections.retention import ArtifactPolicy
 from rlrun.constants import API_VERSION, RUN_UID_LABEL
 from rlrun.garbage_collection.cluster_source import ClusterSource
+from rlrun.garbage_collection.installation import ensure_mark
+from rlrun.garbage_collection.tombstones import RunTombstone, run_tombstone
 from rlrun.kube import requests
 from rlrun.kube.errors import ApiError
 from rlrun.kube.sync_client import SyncApiTransport, SyncKubeClient
-from rlrun.storage.layout import RunLayout
+from rlrun.storage.layout import RunLayout, S3Uri
 from rlrun.storage.manifest import ArtifactKind
 from rlrun.storage.store import Store
 from rlrun_cli.main import app
@@ -28,7 +32,6 @@ from local_cluster.control_plane.without_nodes import ControlPlane
 from tests.support.seaweedfs import S3Server
 
 GROUP, VERSION = "rlrun.dev", "v1alpha1"
-GONE = "00000001-0000-4000-8000-000000000000"
 SPEC = {"model": "me/tiny", "sampling": {"maxTokens": 4}, "env": [{"id": "me/reverse"}]}
 
 
@@ -41,6 +44,8 @@ class Place:
     namespace: str
     server: S3Server
     store: Store
+    gone: str = field(default_factory=lambda: str(uuid.uuid4()))
+    """UID of a deleted run."""
 
     @property
     def custom(self) -> client.CustomObjectsApi:
@@ -91,25 +96,29 @@ def place(api: client.ApiClient, control_plane: ControlPlane, namespace: str, s3
 def mess(place: Place) -> dict[str, str]:
     """Uids of a run that lives and of one that is finished; beside them, what a run that is gone has left."""
     live, done = place.run("live", "Running"), place.run("done", "Completed")
-    for uid in (live, done, GONE):
+    for uid in (live, done, place.gone):
         place.store.put_bytes(place.layout(uid).policy(1, "deadbeef") / "a", b"x")
         place.store.upload_artifact({"a": b"x"}, place.layout(uid).checkpoint(10), ArtifactKind.checkpoint)
         place.config_map(f"config-{uid[:8]}", uid)
-    place.artifact("lost-10", GONE, str(place.layout(GONE).checkpoint(20)))
+    root = S3Uri(place.server.bucket, "p")
+    ensure_mark(place.store, root, client.CoreV1Api(place.api).read_namespace("kube-system").metadata.uid)
+    record = RunTombstone(artifact_policy=ArtifactPolicy.delete)
+    place.store.put_bytes(run_tombstone(root, place.namespace, place.gone), record.to_bytes())
+    place.artifact("lost-10", place.gone, str(place.layout(place.gone).checkpoint(20)))
     name = f"config-{live[:8]}"
     found = client.CoreV1Api(place.api).read_namespaced_config_map(name, place.namespace)
     owner = {"apiVersion": "v1", "kind": "ConfigMap", "name": name, "uid": found.metadata.uid}
-    place.config_map("of-another", GONE, ownerReferences=[owner])
+    place.config_map("of-another", place.gone, ownerReferences=[owner])
     return {"live": live, "done": done}
 
 
 def expected(place: Place, mess: dict[str, str]) -> list[tuple[str, str]]:
     return [
-        ("ObjectGone", str(place.layout(GONE).checkpoint(10))),
-        ("RunFinished", str(place.layout(GONE).root / "policy")),
+        ("ObjectGone", str(place.layout(place.gone).checkpoint(10))),
+        ("RunFinished", str(place.layout(place.gone).root / "policy")),
         ("RunFinished", str(place.layout(mess["done"]).root / "policy")),
         ("FilesGone", "lost-10"),
-        ("RunGone", f"config-{GONE[:8]}"),
+        ("RunGone", f"config-{place.gone[:8]}"),
     ]
 
 
@@ -128,9 +137,11 @@ def test_unreferenced_items_are_listed_and_then_deleted(place: Place, mess: dict
     assert place.store.is_complete(place.layout(mess["live"]).checkpoint(10))
     assert place.store.list_files(place.layout(mess["live"]).root / "policy")
     assert place.store.is_complete(place.layout(mess["done"]).checkpoint(10))
-    assert place.store.list_files(place.layout(GONE).root) == []
+    assert place.store.list_files(place.layout(place.gone).root) == []
     assert place.custom.list_namespaced_custom_object(GROUP, VERSION, place.namespace, "rlcheckpoints")["items"] == []
-    assert reasons(place.gc("--older-than", "0s", "-o", "json").stdout) == []
+    assert reasons(place.gc("--older-than", "0s", "-o", "json").stdout) == [
+        ("DeletionDone", str(run_tombstone(S3Uri(place.server.bucket, "p"), place.namespace, place.gone)))
+    ]
 
 
 def test_the_default_age_excludes_items_of_today(place: Place, mess: dict[str, str]) -> None:
@@ -141,7 +152,7 @@ def test_every_page_of_the_list_counts(place: Place, monkeypatch: pytest.MonkeyP
     uids = {place.run(f"run-{n}", "Running") for n in range(5)}
     monkeypatch.setattr(requests, "PAGE_SIZE", 2)
     found = ClusterSource(SyncKubeClient(SyncApiTransport(place.api)))
-    assert {run.uid for run in found.runs(place.namespace)} == uids
+    assert {run.uid for run in found.runs() if run.namespace == place.namespace} == uids
     call, calls = place.api.call_api, []
 
     def broken(*args: Any, **options: Any) -> Any:
@@ -152,7 +163,7 @@ def test_every_page_of_the_list_counts(place: Place, monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(place.api, "call_api", broken)
     with pytest.raises(ApiError, match="410"):
-        found.runs(place.namespace)
+        found.runs()
 
 
 def test_the_module_of_the_cron_job_lists_and_deletes_the_same_items(place: Place, mess: dict[str, str]) -> None:
@@ -173,6 +184,7 @@ def test_the_module_of_the_cron_job_lists_and_deletes_the_same_items(place: Plac
     removed = job("--older-than", "0s", "--delete")
     assert removed.returncode == 0, removed.stderr
     assert removed.stdout.count("removed: ") == len(expected(place, mess))
+    assert job("--older-than", "0s", "--delete").stdout.count("removed: Tombstone") == 1
     assert "0 found" in job("--older-than", "0s").stdout
     wrong = job("--older-than", "soon")
     assert wrong.returncode == 2

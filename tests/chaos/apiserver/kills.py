@@ -9,13 +9,14 @@ from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
 from rlrun.kube.errors import ApiError
+from rlrun.storage.layout import S3Uri
 from rlrun.storage.store import StoreError
 from rlrun_operator.cluster.runs import RunObjects
 from rlrun_operator.controller.applier import Applier
 from rlrun_operator.controller.observer import Observer
 from rlrun_operator.controller.reconciler import Reconciler
 from rlrun_operator.planning.plan.observation import RunKey
-from rlrun_operator.storage.artifact_store import S3ArtifactStore
+from rlrun_operator.storage.artifact_store import Installation, S3ArtifactStore
 
 from tests.chaos.apiserver.life import Life, new_site
 from tests.chaos.apiserver.place import Place
@@ -104,6 +105,7 @@ async def live(place: Place, rule: Rule) -> Gate:
     poller = FakePoller()
     settings = place.parsed(site.namespace)
     artifacts = S3ArtifactStore(2, lambda: True)
+    artifacts.installation = Installation(S3Uri(settings.s3.bucket, site.namespace), "this-cluster")
     gate = Gate(rule)
 
     def new_operator() -> Reconciler:

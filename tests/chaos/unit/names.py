@@ -32,7 +32,7 @@ def made_anew(policy: str, tick: int) -> Callable[[Any], Coroutine[Any, Any, Non
         life.operator = Absent()  # type: ignore[assignment]
         life.delete()
         await life.settle(3)
-        if policy == "Retain" or not (life.run or {}).get("metadata", {}).get("finalizers"):
+        if not (life.run or {}).get("metadata", {}).get("finalizers"):
             if life.run is not None:
                 raise Lost("a run without a finalizer outlives its deletion")
             life.uid = "uid-2"

@@ -5,6 +5,7 @@ import json
 import time
 from pathlib import Path
 
+import pytest
 from rlrun.constants import FINALIZER
 from rlrun.storage.manifest import FileEntry
 
@@ -196,9 +197,10 @@ def labelled(kind: str, name: str, *, attempt: str = "1", status: Obj | None = N
     return {"kind": kind, "metadata": {"name": name, "labels": labels}, "status": status or {}}
 
 
-def test_a_run_that_deletes_its_files_needs_its_finalizer_before_its_children() -> None:
+@pytest.mark.parametrize("policy", ["Delete", "Retain"])
+def test_a_run_needs_its_finalizer_before_its_children(policy: str) -> None:
     metadata: Obj = {"name": "r", "uid": "uid-1"}
-    run: Obj = {"kind": "RLRun", "metadata": metadata, "spec": {"artifactPolicy": "Delete"}}
+    run: Obj = {"kind": "RLRun", "metadata": metadata, "spec": {"artifactPolicy": policy}}
     child = labelled("ConfigMap", "c")
     assert not invariants.unprotected(Picture([run]))
     assert invariants.unprotected(Picture([run, child]))

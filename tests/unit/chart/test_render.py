@@ -473,6 +473,25 @@ def test_the_job_lists_and_deletes_only_when_told_to(
     assert not allowed(rules, "rlrun.dev", "rlruns", "delete"), "a run is never garbage"
 
 
+def test_garbage_collection_has_no_right_to_change_anything_outside_of_the_watched_namespaces(render: Render) -> None:
+    watched = {"watchNamespaces": ["one", "two"]}
+    rendered = render({"gc": {"enabled": True, "delete": True}, "operator": watched})
+    everywhere = rendered.one("ClusterRole", "rlrun-gc")["rules"]
+    assert {verb for rule in everywhere for verb in rule["verbs"]} == {"get", "list"}
+    (named,) = [rule for rule in everywhere if rule["verbs"] == ["get"]]
+    assert (named["resources"], named["resourceNames"]) == (["namespaces"], ["kube-system"])
+    assert not any(allowed(everywhere, kind.group, kind.plural, "list") for kind in CHILDREN)
+    roles = [o for o in rendered.of("Role") if o["metadata"]["name"] == "rlrun-gc"]
+    assert [role["metadata"]["namespace"] for role in roles] == ["one", "two"]
+    for role in roles:
+        for kind in (*CHILDREN, *ARTIFACTS):
+            assert allowed(role["rules"], kind.group, kind.plural, "delete") is (kind is not SECRET)
+    bindings = [o for o in rendered.of("RoleBinding") if o["metadata"]["name"] == "rlrun-gc"]
+    assert [binding["metadata"]["namespace"] for binding in bindings] == ["one", "two"]
+    (spec,) = pod_specs(rendered.of("CronJob"))
+    assert {"--namespace=one", "--namespace=two"} < set(spec["containers"][0]["args"])
+
+
 def test_garbage_collection_job_has_the_s3_settings_of_the_operator(render: Render) -> None:
     rendered = render({"gc": {"enabled": True}, "s3": {"prefix": "prod"}, "operator": {"watchNamespaces": ["one"]}})
     (spec,) = pod_specs(rendered.of("CronJob"))

@@ -10,7 +10,7 @@ from tests.support.guide import FENCE, SHOWN, Block, parse
 from tests.support.source_tree import ROOT
 
 GUIDES = ROOT / "docs" / "guides"
-STEPS = {"trains", "settles", "lost", "runs", "platform", "follows"}
+STEPS = {"trains", "settles", "lost", "buries", "runs", "platform", "follows"}
 """Steps that the tests implement: all but `platform` and `follows` at both levels, apiserver and e2e."""
 PROGRAMS = re.compile(r"^(?:\$ )?(?:rlrun|kubectl|helm|pip|make|curl|prime|export|python)(?= )", re.MULTILINE)
 ELSEWHERE = {

@@ -15,6 +15,7 @@ from rlrun.api.run_status import (
     RLRunStatus,
     RunQueue,
 )
+from rlrun.garbage_collection.tombstones import RunTombstone
 from rlrun.kube.events import EventRecord
 from rlrun.kube.objects import Obj, ObjectRef
 from rlrun.protocol.problem import Problem
@@ -61,6 +62,14 @@ class RunFilesDeletion:
     root: str
     keep: tuple[str, ...] = ()
     """URIs of the folders to keep."""
+
+
+@dataclass(frozen=True)
+class TombstoneWrite:
+    """The tombstone of a run, which its deletion leaves in the bucket."""
+
+    uri: str
+    content: RunTombstone
 
 
 @dataclass
@@ -202,5 +211,7 @@ class Plan(Actions):
     status: RLRunStatus | None = None
     """The complete new status. None: unchanged."""
     removals: tuple[ArtifactDeletion, ...] = ()
+    tombstone: TombstoneWrite | None = None
+    """It is written before files are deleted and the finalizer is removed."""
     purge: RunFilesDeletion | None = None
     remove_finalizer: bool = False

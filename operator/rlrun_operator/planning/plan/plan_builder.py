@@ -4,7 +4,6 @@ from dataclasses import fields
 from datetime import datetime
 
 from rlrun.api.run import RLRunSpec
-from rlrun.api.run_sections.retention import ArtifactPolicy
 from rlrun.api.run_status import RLRunStatus
 from rlrun.constants import FINALIZER
 
@@ -28,21 +27,19 @@ class PlanBuilder:
         self._part = self._part.then(part)
 
     def build(self, spec: RLRunSpec | None) -> Plan:
-        """Return the plan. Without a valid `spec` it does not change the finalizer."""
+        """Return the plan. Without a valid `spec` it does not add the finalizer."""
         observation, part = self._observation, self._part
         finalizers = observation.run["metadata"].get("finalizers") or []
-        deletes_files = spec is not None and spec.artifact_policy is ArtifactPolicy.delete
         artifacts = part.artifacts or ArtifactPlan()
         actions = {action.name: getattr(part, action.name) for action in fields(Actions)}
         actions["logs"] = tuple({copy.uri: copy for copy in part.logs}.values())
         actions["deletes"] = tuple(dict.fromkeys((*artifacts.deletes, *part.deletes)))
         return Plan(
             **actions,
-            add_finalizer=deletes_files and FINALIZER not in finalizers,
+            add_finalizer=spec is not None and FINALIZER not in finalizers,
             records_artifacts=part.artifacts is not None,
             artifact_applies=tuple(artifacts.applies),
             artifact_statuses=tuple(artifacts.statuses),
             status=self.status,
             removals=tuple(artifacts.removals),
-            remove_finalizer=spec is not None and not deletes_files and FINALIZER in finalizers,
         )

@@ -59,17 +59,17 @@ def test_runs_and_artifacts_are_read_from_their_objects() -> None:
     }
     adapter = {"kind": "RLAdapter", "metadata": METADATA, "spec": {"runUid": UID, "uri": "s3://b/a", "deployed": True}}
     found = source(FakeCluster(run, adapter))
-    assert found.runs(None) == [Run(UID, True, "c-1")]
+    assert found.runs() == [Run(UID, True, "c-1", "team")]
     run["spec"] = {"checkpointId": "cp_other.c-1"}
-    assert source(FakeCluster(run)).runs(None) == [Run(UID, True, "c-1")]
-    assert found.artifacts("team") == [Artifact("RLAdapter", "team", "first", UID, "s3://b/a", CREATED, True)]
+    assert source(FakeCluster(run)).runs() == [Run(UID, True, "c-1", "team")]
+    assert found.artifacts() == [Artifact("RLAdapter", "team", "first", UID, "s3://b/a", CREATED, True)]
 
 
 def test_a_list_of_runs_that_is_refused_is_an_error() -> None:
     cluster = FakeCluster()
-    cluster.answers["list rlruns in namespace team"] = [FORBIDDEN]
-    with pytest.raises(ApiError, match="cannot list rlruns in namespace team: 403 Forbidden"):
-        source(cluster).runs("team")
+    cluster.answers["list rlruns"] = [FORBIDDEN]
+    with pytest.raises(ApiError, match="cannot list rlruns: 403 Forbidden"):
+        source(cluster).runs()
 
 
 def test_a_kind_of_children_that_is_refused_is_noted() -> None:

@@ -8,8 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rlrun.api.run_sections.retention import ArtifactPolicy
 from rlrun.constants import FIELD_MANAGER, MANAGED_BY_LABEL, RUN_UID_LABEL
+from rlrun.garbage_collection.installation import read_mark, write_mark
 from rlrun.garbage_collection.report import parse_age
+from rlrun.garbage_collection.tombstones import RunTombstone, run_tombstone
 from rlrun.kube.errors import ApiError
 from rlrun.kube.kinds import JOB, RLADAPTER, RLCHECKPOINT, RLRUN, ResourceKind
 from rlrun.kube.objects import Obj
@@ -22,7 +25,8 @@ from tests.support.command_line import Rlrun
 from tests.support.fake_cluster import FakeCluster
 from tests.unit.rlrun_cli.conftest import custom_object
 
-GONE, DONE, LIVE, KEPT = (f"{n:08x}-0000-4000-8000-000000000000" for n in range(1, 5))
+GONE, DONE, LIVE, KEPT, LOST = (f"{n:08x}-0000-4000-8000-000000000000" for n in range(1, 6))
+CLUSTER = "uid-of-kube-system"
 LONG_AGO = datetime(2026, 1, 1, tzinfo=UTC)
 
 
@@ -61,6 +65,10 @@ class World:
     def layout(self, uid: str) -> RunLayout:
         return RunLayout(self.root / "team" / uid)
 
+    def bury(self, uid: str, policy: ArtifactPolicy = ArtifactPolicy.delete) -> None:
+        record = RunTombstone(artifact_policy=policy).to_bytes()
+        self.store.put_bytes(run_tombstone(self.root, "team", uid), record)
+
     @property
     def deleted(self) -> list[str]:
         """Names of the objects whose deletion was requested."""
@@ -72,7 +80,7 @@ class World:
 
 @pytest.fixture
 def world(on_s3: Rlrun, api: FakeCluster, store: Store, bucket: str, tmp_path: Path) -> Iterator[World]:
-    """A deleted run, a finished one, an active one, and a deleted one whose checkpoint object remains."""
+    """A deleted run, a finished one, an active one, a deleted one whose checkpoint has its object, an unknown one."""
     seen = World(api, store, S3Uri(bucket, f"gc/{tmp_path.name}"), on_s3)
     for uid in (GONE, DONE, LIVE, KEPT):
         layout = seen.layout(uid)
@@ -91,6 +99,12 @@ def world(on_s3: Rlrun, api: FakeCluster, store: Store, bucket: str, tmp_path: P
         job,
     ):
         api.put(obj)
+    api.put({"kind": "Namespace", "metadata": {"name": "kube-system", "uid": CLUSTER}})
+    write_mark(store, seen.root, CLUSTER, replace=False)
+    record = RunTombstone(artifact_policy=ArtifactPolicy.delete, retained=["checkpoints/step-000010"])
+    store.put_bytes(run_tombstone(seen.root, "team", KEPT), record.to_bytes())
+    seen.bury(GONE)
+    store.put_bytes(seen.layout(LOST).run_json, b"{}")
     api.answers["list secrets"] = [FORBIDDEN]
     store.put_bytes(seen.root / "environments/me/pkg/1.0/pkg.whl", b"w")
     yield seen
@@ -119,11 +133,82 @@ def test_listing_deletes_nothing(world: World) -> None:
     assert "7 items in all namespaces" in answer.err
     assert "rlrun gc --delete" in answer.err
     assert "secrets were skipped" in answer.err
+    assert "1 items are kept: this cluster does not know them" in answer.err
+    (lost,) = json.loads(world.gc("--older-than", "0s", "-o", "json").out)["unknown"]
+    assert (lost["reason"], lost["name"]) == ("RunUnknown", f"{world.root}/team/{LOST}")
+
+
+@pytest.mark.parametrize("mark", [None, "another-cluster"])
+def test_a_cluster_that_the_bucket_is_not_marked_for_deletes_nothing(world: World, mark: str | None) -> None:
+    """A second cluster on the same prefix, and one that was built again, have other UIDs than the mark."""
+    if mark is None:
+        world.store.delete_prefix(world.root / "rlrun.installation")
+    else:
+        write_mark(world.store, world.root, mark, replace=True)
+    before = world.stored()
+    answer = world.gc("--older-than", "0s", "--delete", "--yes")
+    assert answer.code == 1
+    assert "so nothing is deleted" in answer.err
+    assert "rlrun gc --adopt" in answer.err
+    assert (world.stored(), world.deleted) == (before, [])
+    assert world.gc("--older-than", "0s").code == 0, "looking is allowed"
+    unmarked = world.gc("--mark-deleted", f"team/{LOST}", "--yes")
+    assert (unmarked.code, world.stored()) == (1, before)
+
+
+def test_an_administrator_adopts_the_bucket_of_a_cluster_that_is_no_more(world: World) -> None:
+    write_mark(world.store, world.root, "another-cluster", replace=True)
+    refused = world.gc("--adopt", input="n\n")
+    assert refused.code == 1
+    assert "another-cluster" in refused.err
+    assert world.gc("--adopt", "--yes").code == 0
+    mark = read_mark(world.store, world.root)
+    assert mark is not None
+    assert mark.cluster == CLUSTER
+    assert world.gc("--older-than", "0s", "--delete", "--yes").code == 0
+
+
+def test_a_sweep_of_more_than_a_tenth_of_the_runs_needs_a_flag(world: World) -> None:
+    for number in range(0x10, 0x14):
+        uid = f"{number:08x}-0000-4000-8000-000000000000"
+        world.store.put_bytes(world.layout(uid).run_json, b"{}")
+        world.bury(uid)
+    before = world.stored()
+    answer = world.gc("--older-than", "0s", "--delete", "--yes")
+    assert answer.code == 1
+    assert "of 9 runs would lose files, more than a tenth" in answer.err
+    assert (world.stored(), world.deleted) == (before, [])
+    assert world.gc("--older-than", "0s", "--delete", "--yes", "--allow-mass-deletion").code == 0
+    assert not any(name.startswith(f"team/{GONE}/") for name in world.stored())
+
+
+def test_an_unknown_run_becomes_garbage_when_an_administrator_says_that_it_was_deleted(world: World) -> None:
+    assert world.gc("--mark-deleted", f"team/{LOST}", "--yes").code == 0
+    assert ("RunGone", f"team/{LOST}") in world.names("--older-than", "0s")
+    assert ("RunGone", f"team/{LOST}") not in world.names("--older-than", "1h"), "the age counts from the mark"
+    for run_name, code in ((f"team/{LIVE}", 1), (f"other/{LOST}", 1), ("team", 2), (f"team/{LOST}/x", 2)):
+        assert world.gc("--mark-deleted", run_name, "--yes").code == code
+    assert world.gc("--mark-deleted", f"team/{LOST}", "--delete").code == 2
+
+
+def test_artifacts_with_objects_outlive_a_run_that_is_marked_as_deleted(world: World) -> None:
+    world.store.delete_prefix(world.root / "rlrun.deleted")
+    assert world.gc("--mark-deleted", f"team/{KEPT}", "--yes").code == 0
+    assert world.gc("--older-than", "0s", "--delete", "--yes").code == 0
+    assert world.store.is_complete(world.layout(KEPT).checkpoint(10))
+
+
+def test_a_tombstone_that_is_not_readable_deletes_no_artifact(world: World) -> None:
+    world.store.put_bytes(run_tombstone(world.root, "team", GONE), b"{")
+    answer = world.gc("--older-than", "0s", "-o", "json")
+    assert "is not a tombstone of this version" in answer.err
+    assert ("NoManifest", f"team/{GONE}/checkpoints/step-000020") in world.names("--older-than", "0s")
+    assert not any(name == f"team/{GONE}" for _, name in world.names("--older-than", "0s"))
 
 
 def test_young_items_are_not_listed(world: World) -> None:
-    assert world.names() == [("FilesGone", "lost-10"), ("RunGone", "gone-orchestrator-a1")]
-    assert world.names("--older-than", "1h") == [("FilesGone", "lost-10"), ("RunGone", "gone-orchestrator-a1")]
+    assert world.names() == []
+    assert world.names("--older-than", "1h") == []
 
 
 def test_delete_removes_exactly_the_listed_items(world: World) -> None:
@@ -136,7 +221,9 @@ def test_delete_removes_exactly_the_listed_items(world: World) -> None:
     assert world.stored() == expected
     assert world.deleted == ["lost-10", "gone-orchestrator-a1"]
     assert world.store.is_complete(world.layout(KEPT).checkpoint(10))
-    assert world.names("--older-than", "0s") == []
+    assert world.names("--older-than", "0s") == [("DeletionDone", f"rlrun.deleted/team/{GONE}/run.json")]
+    assert world.gc("--older-than", "0s", "--delete", "--yes").code == 0
+    assert not any(GONE in name for name in world.stored())
     assert "No unreferenced items in all namespaces" in world.gc("--older-than", "0s").err
 
 
@@ -210,7 +297,7 @@ def test_unfinished_uploads(world: World, store: Store) -> None:
     (upload, _) = sorted(store.uploads(world.root), key=lambda u: u.key != key)
     assert upload.upload_id == ids[key]
     assert datetime.now(UTC) - upload.initiated < timedelta(minutes=5)
-    assert world.names("--older-than", "1h") == [("FilesGone", "lost-10"), ("RunGone", "gone-orchestrator-a1")]
+    assert world.names("--older-than", "1h") == []
     assert ("UploadUnfinished", f"team/{GONE}/checkpoints/step-000030/big") in world.names("--older-than", "0s")
     assert world.gc("--older-than", "0s", "--delete", "--yes").code == 0
     assert [u.key for u in store.uploads(world.root)] == [key.replace(GONE, LIVE)], "the run that lives is uploading"
@@ -220,10 +307,21 @@ def test_unfinished_uploads(world: World, store: Store) -> None:
 def test_one_namespace(world: World) -> None:
     other = RunLayout(world.root / "other" / GONE)
     world.store.put_bytes(other.run_json, b"{}")
-    found = world.names("--older-than", "0s", "-n", "other")
-    assert found[0] == ("RunGone", f"other/{GONE}")
-    assert not any(name.startswith("team/") for _, name in found)
-    assert {request.namespace for request in world.cluster.requests if request.verb is Verb.LIST} == {"other"}
+    record = RunTombstone(artifact_policy=ArtifactPolicy.delete).to_bytes()
+    world.store.put_bytes(run_tombstone(world.root, "other", GONE), record)
+    assert world.names("--older-than", "0s", "-n", "other") == [("RunGone", f"other/{GONE}")]
+    listed = {request.kind.kind: request.namespace for request in world.cluster.requests if request.verb is Verb.LIST}
+    everywhere = {"RLRun", "RLCheckpoint", "RLAdapter"}
+    assert {listed.pop(kind) for kind in everywhere} == {None}, "runs of all namespaces may need the files"
+    assert set(listed.values()) == {"other"}
+
+
+def test_a_run_of_another_namespace_keeps_the_checkpoint_that_it_starts_from(world: World) -> None:
+    starting = run("starting", "00000009-0000-4000-8000-000000000000", "Running")
+    starting["metadata"]["namespace"] = "other"
+    starting["spec"] = {"checkpointId": f"team/first-step-000010-{GONE[:8]}"}
+    world.cluster.put(starting)
+    assert ("RunGone", f"team/{GONE}") not in world.names("--older-than", "0s", "-n", "team")
 
 
 @pytest.mark.parametrize("text", ["", "24", "h", "-1h", "1.5h", "1w", "9999999d"])

@@ -45,7 +45,7 @@ async def training(world: World) -> World:
     return world
 
 
-async def test_the_first_look_makes_15_requests(world: World) -> None:
+async def test_the_first_look_makes_16_requests(world: World) -> None:
     """And one for the models, which runs that come together share."""
     world.follow()
     await world.reconcile(2)
@@ -56,8 +56,8 @@ async def test_the_first_look_makes_15_requests(world: World) -> None:
     for name, shared in (("second", {"LIST": 1}), ("third", {})):
         await world.reconcile(name=name)
         verbs = Counter(request.verb.name for request in world.cluster.requests if str(request) != SHARED)
-        # Its objects, its status, and an Event.
-        assert verbs == {"APPLY": 13 + 1, "CREATE": 1, **shared}
+        # Its finalizer, its objects, its status, and an Event.
+        assert verbs == {"PATCH": 1, "APPLY": 13 + 1, "CREATE": 1, **shared}
         requests(world)
         assert sum(1 for obj in world.cluster.objects.values() if label(obj, "rlrun.dev/run") == name) == 13
     assert world.artifacts.lists == 0

@@ -10,7 +10,9 @@ from datetime import datetime, timedelta
 from typing import Any, NoReturn
 
 import pytest
+from rlrun.api.run_sections.retention import ArtifactPolicy
 from rlrun.constants import CONFIG_ANNOTATION, RUN_UID_LABEL
+from rlrun.garbage_collection.tombstones import RunTombstone
 from rlrun.kube.errors import ApiError
 from rlrun.kube.objects import label
 from rlrun.protocol.orchestrator import RunPhase, RunStatus
@@ -266,6 +268,7 @@ async def test_ttl_deletes_the_run_and_by_owner_its_children(make_world: Callabl
     await world.reconcile()
     assert await world.reconcile() == pytest.approx(100)
     await world.reconcile(after=101)
+    await world.reconcile()
     assert world.cluster.find("RLRun", "reverse") is None
 
 
@@ -724,9 +727,8 @@ async def test_deletion_of_artifacts_ends_at_its_deadline(make_world: Callable[.
     assert any(e["reason"] == "ArtifactsNotDeleted" for e in world.cluster.events)
 
 
-async def test_retained_run_needs_no_finalizer(world: World) -> None:
+async def test_the_deletion_of_a_run_leaves_its_files_and_a_tombstone(world: World) -> None:
     await world.start()
-    assert not world.run["metadata"].get("finalizers")
     world.artifacts.folders[f"{ROOT}/checkpoints/step-000001"] = manifest(1)
     await world.reconcile()
     world.cluster.request_deletion(world.run)
@@ -734,6 +736,24 @@ async def test_retained_run_needs_no_finalizer(world: World) -> None:
     assert world.cluster.all("ReplicaSet", "Job") == []
     assert world.artifacts.folders
     assert len(world.cluster.all("RLCheckpoint")) == 1
+    assert world.cluster.find("RLRun", "reverse") is None
+    (tombstone,) = [data for uri, data in world.artifacts.files.items() if "/rlrun.deleted/" in uri]
+    assert RunTombstone.model_validate_json(tombstone) == RunTombstone(artifact_policy=ArtifactPolicy.retain)
+
+
+async def test_a_run_is_deleted_without_its_tombstone_if_s3_does_not_answer_for_a_minute(world: World) -> None:
+    await world.start()
+    world.cluster.request_deletion(world.run)
+    world.artifacts.errors["bury"] = Unreachable("no answer")
+    with pytest.raises(Unreachable):
+        await world.reconcile()
+    with pytest.raises(Unreachable):
+        await world.reconcile(after=10)
+    assert "Recording the deletion in the bucket, for at most 60 s" in world.status["message"]
+    await world.reconcile(after=51)
+    assert world.cluster.find("RLRun", "reverse") is None
+    (event,) = [e for e in world.cluster.events if e["reason"] == "ArtifactsNotDeleted"]
+    assert "rlrun gc --mark-deleted team/" in event["message"]
 
 
 async def test_earlier_run_of_the_same_name_is_cleared_first(world: World) -> None:

@@ -82,7 +82,7 @@ async def test_workers_at_the_same_time_never_give_one_place_twice(queue: dict[s
 async def test_an_operator_that_dies_after_an_admission_gives_the_place_to_nobody_else() -> None:
     runs = QueuedRuns(**ONE_PLACE)
     runs.add("first", "second")
-    runs.cluster.crash_after = 1
+    runs.cluster.crash_after = 2
     with pytest.raises(Crash):
         await runs.look("first")
     runs.cluster.crash_after = None
@@ -212,6 +212,7 @@ async def test_a_deleted_run_gives_its_place_back_when_its_pods_have_ended() -> 
     runs = await two_runs()
     runs.hold_pods()
     runs.cluster.request_deletion(runs.run("first"), runs.clock.now)
+    await runs.look("first")
     assert runs.cluster.find("RLRun", "first") is None
     assert await runs.look("first") == runs.world.settings.poll_seconds
     assert await runs.look_at("second") == ["Queued"]
@@ -225,6 +226,7 @@ async def test_a_run_made_again_under_its_name_does_not_inherit_the_place() -> N
     runs = await two_runs()
     runs.hold_pods()
     runs.cluster.request_deletion(runs.run("first"), runs.clock.now)
+    await runs.look("first")
     runs.clock.advance(5)
     again = run_object("first", uid="uid-again")
     again["metadata"]["creationTimestamp"] = "2026-01-01T00:00:30Z"

@@ -25,7 +25,7 @@ from rlrun_operator.runtime.circuit_breaker import BreakerLimits, CircuitBreaker
 from rlrun_operator.runtime.leader_election import LeaseLost
 from rlrun_operator.runtime.metrics import REGISTRY
 from rlrun_operator.runtime.work_queue import WorkQueue, work
-from rlrun_operator.storage.artifact_store import CircuitOpen, S3ArtifactStore
+from rlrun_operator.storage.artifact_store import CircuitOpen, Installation, S3ArtifactStore
 from rlrun_operator.storage.store_call import CallLimits, StoreTimeout
 
 from tests.support.clocks import Clock
@@ -60,6 +60,7 @@ def operator_s3(
     threads: int = WORKERS,
 ) -> Iterator[S3ArtifactStore]:
     artifacts = S3ArtifactStore(threads, may_write, limits=limits, make_breaker=lambda: CircuitBreaker(breaker))
+    artifacts.installation, artifacts._marked_until = Installation(S3Uri("rlrun", ""), "this-cluster"), math.inf
     # Making a client takes longer than the time limits of these tests.
     artifacts._store(s3.environment)
     try:
@@ -459,4 +460,4 @@ async def test_files_and_finalizer_of_a_deleted_run_wait_for_s3(s3: StubS3) -> N
         s3.answer()
         await operator.reconciler.reconcile(key)
         assert operator.cluster.find("RLRun", "reverse") is None
-        assert s3.keys == {"team/uid-2/run.json"}
+        assert s3.keys == {"team/uid-2/run.json", "rlrun.deleted/team/uid-1/run.json"}

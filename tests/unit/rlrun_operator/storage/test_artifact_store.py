@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from rlrun.constants import Reason
 from rlrun.protocol.problem import Problem
-from rlrun.storage.layout import MANIFEST, RunLayout
+from rlrun.storage.layout import MANIFEST, RunLayout, S3Uri
 from rlrun.storage.manifest import ArtifactKind
 from rlrun.storage.store import Store
 from rlrun_operator.planning.plan.actions import RunFilesDeletion
 from rlrun_operator.planning.plan.artifact_catalog import ObservedArtifact
-from rlrun_operator.storage.artifact_store import ReadyArtifact, S3ArtifactStore
+from rlrun_operator.storage.artifact_store import Installation, ReadyArtifact, S3ArtifactStore
 
 from tests.support.seaweedfs import S3Server
 
@@ -27,6 +27,7 @@ class Bench:
     def __init__(self, s3: S3Server, uid: str) -> None:
         self.s3, self.store = s3, s3.store()
         self.artifacts = S3ArtifactStore(2, lambda: True)
+        self.artifacts.installation = Installation(S3Uri(s3.bucket, f"marks/{uid}"), "this-cluster")
         self.layout = RunLayout.of(s3.bucket, "", "team", uid)
 
     def save(self, step: int, **files: bytes) -> None:

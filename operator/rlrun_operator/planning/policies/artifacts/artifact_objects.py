@@ -17,11 +17,13 @@ from rlrun.api.base.phases import ArtifactPhase
 from rlrun.api.run import RLRunSpec
 from rlrun.api.run_sections.retention import ArtifactPolicy
 from rlrun.api.run_status import ArtifactEntry, RLRunStatus
-from rlrun.constants import API_VERSION, RUN_LABEL, RUN_UID_LABEL, STEP_LABEL, ConditionType, Reason
+from rlrun.constants import API_VERSION, ConditionType, Reason
+from rlrun.kube import objects
 from rlrun.kube.conditions import find_condition
-from rlrun.kube.objects import Obj, ObjectRef, artifact_name, phase_of
+from rlrun.kube.objects import Obj, ObjectRef, phase_of
 from rlrun.kube.references import checkpoint_id
 from rlrun.protocol.problem import Problem
+from rlrun.storage.manifest import ready_facts
 
 from rlrun_operator.config.settings import OperatorSettings
 from rlrun_operator.planning.plan.actions import (
@@ -219,32 +221,19 @@ def _false_condition(kind: ConditionType, problem: Problem, now: datetime) -> Ob
 
 def artifact_object(observation: RunObservation, spec: RLRunSpec, artifact: ObservedArtifact) -> Obj:
     """Return the RLCheckpoint or RLAdapter with the operator's fields only, without `sharedWith` and `deployed`."""
-    name = artifact_name(observation.name, observation.uid, artifact.step)
-    metadata: Obj = {
-        "name": name,
-        "namespace": observation.namespace,
-        "labels": {
-            RUN_LABEL: observation.name,
-            RUN_UID_LABEL: observation.uid,
-            STEP_LABEL: str(artifact.step),
-            "app.kubernetes.io/part-of": "rlrun",
-        },
-    }
+    obj = objects.artifact_object(
+        artifact.kind,
+        observation.namespace,
+        observation.name,
+        observation.uid,
+        model=spec.model,
+        step=artifact.step,
+        uri=artifact.uri,
+    )
     if spec.artifact_policy is ArtifactPolicy.delete:
         owner = observation.identity(0).owner_reference()
-        metadata["ownerReferences"] = [{k: v for k, v in owner.items() if k != "blockOwnerDeletion"}]
-    return {
-        "apiVersion": API_VERSION,
-        "kind": artifact.kind,
-        "metadata": metadata,
-        "spec": {
-            "runName": observation.name,
-            "runUid": observation.uid,
-            "model": spec.model,
-            "step": artifact.step,
-            "uri": artifact.uri,
-        },
-    }
+        obj["metadata"]["ownerReferences"] = [{k: v for k, v in owner.items() if k != "blockOwnerDeletion"}]
+    return obj
 
 
 def without_owner(obj: Obj) -> Obj:
@@ -263,20 +252,9 @@ def _facts(artifact: ObservedArtifact, held: Obj) -> dict[str, Any]:
     manifest = artifact.manifest
     if manifest is None:
         raise ValueError(f"{artifact.uri} has no manifest")
-    reward = manifest.details.get("reward")
-    facts: dict[str, Any] = {
-        "phase": ArtifactPhase.ready.value,
-        "sizeBytes": manifest.size,
-        "createdAt": manifest.created_at.replace(microsecond=0).isoformat().replace("+00:00", "Z"),
-    }
-    if digest := held.get("digest") or artifact.digest:
-        facts["digest"] = digest
+    facts = ready_facts(manifest, held.get("digest") or artifact.digest)
     if artifact.kind == "RLAdapter":
         facts["deploymentState"] = held.get("deploymentState") or DeploymentState.not_deployed.value
-    if manifest.policy_version is not None:
-        facts["policyVersion"] = manifest.policy_version
-    if isinstance(reward, int | float):
-        facts["reward"] = float(reward)
     return facts
 
 

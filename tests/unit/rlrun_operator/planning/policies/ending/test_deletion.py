@@ -4,9 +4,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from rlrun.api.run_sections.retention import ArtifactPolicy
+from rlrun.garbage_collection.tombstones import RunTombstone
 from rlrun.kube.objects import Obj
 from rlrun.storage.store import Unreachable
-from rlrun_operator.planning.plan.actions import Plan, RunFilesDeletion
+from rlrun_operator.planning.plan.actions import Plan, RunFilesDeletion, TombstoneWrite
 from rlrun_operator.planning.plan.artifact_catalog import ArtifactCatalog, KindCatalog
 from rlrun_operator.planning.plan.observation import RunObservation
 from rlrun_operator.planning.policies.ending.deletion import RETRY_SECONDS, plan_deletion
@@ -99,14 +101,22 @@ def test_run_without_the_finalizer_needs_nothing() -> None:
     assert planned(run=deleted(())) == Plan()
 
 
-def test_run_that_retains_its_artifacts_by_now_only_loses_its_finalizer() -> None:
-    assert planned(run=deleted(policy="Retain")) == Plan(remove_finalizer=True)
+def test_a_run_that_keeps_its_artifacts_leaves_a_tombstone_that_says_so() -> None:
+    run = deleted(policy="Retain")
+    assert planned(run=run) == Plan(remove_finalizer=True), "it has not begun, and has no files"
+    run["status"] = {"phase": "Running", "startTime": "2026-01-01T00:00:00Z"}
+    plan = planned(run=run)
+    kept = RunTombstone(artifact_policy=ArtifactPolicy.retain)
+    assert plan.tombstone == TombstoneWrite("s3://rlrun/rlrun.deleted/team/uid-1/run.json", kept)
+    assert (plan.purge, plan.remove_finalizer) == (None, True)
 
 
 def test_files_are_deleted_with_their_objects_and_then_the_finalizer() -> None:
     kind = KindCatalog(objects=checkpoints(1, 2, owned=True), referenced=frozenset({2}))
     plan = planned(catalog=ArtifactCatalog(checkpoints=kind, has_references=True))
     assert plan.purge == RunFilesDeletion(ROOT, (f"{ROOT}/checkpoints/step-000002",))
+    record = RunTombstone(artifact_policy=ArtifactPolicy.delete, retained=["checkpoints/step-000002"])
+    assert present(plan.tombstone).content == record
     assert [ref.name for ref in plan.deletes] == ["step-1"]
     applied = [(o["metadata"]["name"], o["metadata"]["ownerReferences"]) for o in plan.artifact_applies]
     assert applied == [("step-2", [])]

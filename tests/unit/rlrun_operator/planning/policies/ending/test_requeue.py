@@ -74,4 +74,5 @@ async def test_time_to_live_waits_for_the_last_checkpoint_but_not_long(make_worl
     await world.reconcile()
     assert world.run
     await world.reconcile(after=120)
+    await world.reconcile()
     assert world.cluster.find("RLRun", "reverse") is None

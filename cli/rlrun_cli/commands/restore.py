@@ -1,0 +1,127 @@
+"""Command `restore`: make RLCheckpoints and RLAdapters again from the manifests in the bucket."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rlrun.storage.layout import S3Uri
+
+from rlrun_cli.remote.context import Context, Kubeconfig, Namespace, cli_context, cluster
+from rlrun_cli.remote.run_storage import Addressing, Bucket, Endpoint, Prefix, open_store
+from rlrun_cli.terminal import output
+from rlrun_cli.terminal.errors import INVALID, CliError
+
+if TYPE_CHECKING:
+    from rlrun.garbage_collection.lost_artifacts import LostArtifact
+    from rlrun.garbage_collection.sweep import Sweep
+
+EPILOG = """Examples:
+
+  rlrun restore
+  rlrun restore -n team-a
+  rlrun restore --create
+
+For administrators, with the bucket's key, after a cluster was built again or etcd was restored: see "Back up and \
+restore" in docs/guides/operate.md. Objects that exist are not changed, and the command may be repeated. `sharedWith` \
+and `deployed` are not in the bucket: set them again. Artifacts that have a tombstone, and those of runs that exist, \
+are left out.
+
+Exit codes: 0 listed, or all made; 1 something could not be read or made; 2 invalid command line."""
+HEADERS = ["KIND", "NAMESPACE", "NAME", "SIZE", "URI"]
+
+
+@dataclass(frozen=True)
+class _Findings:
+    """Artifacts to make, and why others cannot be made."""
+
+    lost: "list[LostArtifact]"
+    problems: list[str]
+
+
+def restore(
+    ctx: typer.Context,
+    bucket: Bucket = "",
+    prefix: Prefix = "",
+    endpoint: Endpoint = None,
+    addressing_style: Addressing = None,
+    create: Annotated[bool, typer.Option("--create", help="Make the listed objects.")] = False,
+    namespace: Namespace = None,
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
+) -> None:
+    """List the checkpoints and adapters in the bucket that have no object, in all namespaces or in that of -n."""
+    from rlrun.garbage_collection.installation import InstallationMismatch
+    from rlrun.garbage_collection.sweep import Sweep
+    from rlrun.kube.errors import ApiError
+    from rlrun.storage.store import StoreError
+
+    if not bucket:
+        raise CliError("no bucket is selected", "add --bucket, or set RLRUN_S3_BUCKET", code=INVALID)
+    target = namespace or cli_context(ctx).namespace
+    source = cluster(ctx, kubeconfig, context, namespace).garbage_source()
+    try:
+        store = open_store(ctx, endpoint, addressing_style)
+        sweep = Sweep(store, source, S3Uri(bucket, prefix.strip("/")), frozenset([target] if target else []))
+        if create:
+            sweep.require_installation()
+        found = _find(sweep)
+    except InstallationMismatch as problem:
+        raise CliError(str(problem)) from problem
+    except (StoreError, ApiError) as problem:
+        advice = "nothing was made; try again when both S3 and the cluster can be read"
+        raise CliError(str(problem), advice) from problem
+    failed = list(found.problems)
+    made = 0
+    for artifact in found.lost if create else []:
+        meta = artifact.obj["metadata"]
+        try:
+            source.record(artifact)
+            made += 1
+        except ApiError as problem:
+            failed.append(f"{artifact.obj['kind']} {meta['namespace']}/{meta['name']}: {problem}")
+    _show(found.lost, made, where=target or "all namespaces", create=create)
+    if failed:
+        raise CliError(
+            f"{len(failed)} artifacts {'were not made' if create else 'cannot be made'}",
+            "make the namespaces that are missing and repeat; an artifact without its files needs a copy of the bucket",
+            details=failed,
+        )
+
+
+def _find(sweep: "Sweep") -> _Findings:
+    from rlrun.garbage_collection.lost_artifacts import NotRestorable, find_lost
+    from rlrun.garbage_collection.lost_artifacts import restore as restore_artifact
+    from rlrun.storage.store import Corrupt
+
+    found = _Findings([], [])
+    for folder, uri in find_lost(sweep.take_snapshot()):
+        try:
+            stored = sweep.store.read_stored_manifest(uri)
+            if stored is not None:
+                found.lost.append(restore_artifact(folder, uri, stored, dict(sweep.store.list_files(uri))))
+        except (NotRestorable, Corrupt) as problem:
+            found.problems.append(f"{uri}: {problem}")
+    return found
+
+
+def _show(lost: "list[LostArtifact]", made: int, *, where: str, create: bool) -> None:
+    if not lost:
+        output.notice(f"All checkpoints and adapters in {where} have their objects.")
+        return
+    output.print_table(
+        HEADERS,
+        [
+            [
+                artifact.obj["kind"],
+                artifact.obj["metadata"]["namespace"],
+                artifact.obj["metadata"]["name"],
+                output.size(artifact.status["sizeBytes"]),
+                artifact.obj["spec"]["uri"],
+            ]
+            for artifact in lost
+        ],
+    )
+    if create:
+        output.notice(f"{made} of {len(lost)} objects made.")
+    else:
+        output.notice(f"{len(lost)} objects are missing in {where}; none was made. Make them: rlrun restore --create")

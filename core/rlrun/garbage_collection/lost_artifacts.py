@@ -1,0 +1,68 @@
+"""Checkpoints and adapters in the bucket whose objects the cluster has lost. Pure but for the manifests' reader.
+
+The bucket has all that an object says, but for `sharedWith` and `deployed`. Namespace, run and step are those of the
+folder, where no other run may write; the name of the run and the model are those of the manifest.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from rlrun.api.base.names import ModelId, ObjectName
+from rlrun.garbage_collection.planner import Tombstones
+from rlrun.garbage_collection.snapshot import STEPPED, ClusterSnapshot, StoredFolder
+from rlrun.kube.kinds import RLADAPTER, RLCHECKPOINT
+from rlrun.kube.objects import Obj, artifact_object
+from rlrun.storage.layout import S3Uri, step_of
+from rlrun.storage.manifest import ArtifactKind, StoredManifest, ready_facts
+
+KINDS = {"checkpoints": (RLCHECKPOINT, ArtifactKind.checkpoint), "adapters": (RLADAPTER, ArtifactKind.adapter)}
+"""Kind of the object and of the manifest by folder of the run."""
+NAME, MODEL = TypeAdapter(ObjectName), TypeAdapter(ModelId)
+
+
+class NotRestorable(Exception):
+    """The files do not say what the object needs. The message says what is missing."""
+
+
+@dataclass(frozen=True)
+class LostArtifact:
+    """An artifact in the bucket with the object that it needs."""
+
+    obj: Obj
+    status: dict[str, Any]
+
+
+def find_lost(snapshot: ClusterSnapshot) -> list[tuple[StoredFolder, S3Uri]]:
+    """Return the complete artifacts of deleted runs that have no object, or one without a status, and no tombstone.
+
+    The operator makes the objects of runs that exist.
+    """
+    known, tombstones = {a.uri for a in snapshot.artifacts if a.phase}, Tombstones(snapshot.tombstones)
+    found = []
+    for folder in sorted(snapshot.folders, key=lambda f: (f.run.namespace, f.run.uid, f.path)):
+        uri = snapshot.root / folder.run.namespace / folder.run.uid / folder.path
+        if folder.area not in STEPPED or not folder.manifest or folder.run.uid in snapshot.runs:
+            continue
+        if str(uri) not in known and tombstones.of_files(folder) is None:
+            found.append((folder, uri))
+    return found
+
+
+def restore(folder: StoredFolder, uri: S3Uri, stored: StoredManifest, sizes: dict[str, int]) -> LostArtifact:
+    """Return the object and the status of an artifact. `sizes`: bytes of its files by name. Raises NotRestorable."""
+    manifest, (kind, expected) = stored.content, KINDS[folder.area]
+    wrong = [entry.name for entry in manifest.files if sizes.get(entry.stored_as) != entry.size]
+    if wrong:
+        raise NotRestorable(f"{len(wrong)} of {len(manifest.files)} files are missing or incomplete, first: {wrong[0]}")
+    if manifest.kind is not expected or manifest.run_uid not in (None, folder.run.uid):
+        raise NotRestorable("its manifest is that of another artifact")
+    try:
+        step = step_of(folder.path)
+        run_name, model = NAME.validate_python(manifest.run_name), MODEL.validate_python(manifest.model)
+    except (ValidationError, ValueError):
+        raise NotRestorable("its manifest names no run and model, or the folder no step") from None
+    run = folder.run
+    obj = artifact_object(kind.kind, run.namespace, run_name, run.uid, model=model, step=step, uri=str(uri))
+    return LostArtifact(obj, ready_facts(manifest, stored.digest))
