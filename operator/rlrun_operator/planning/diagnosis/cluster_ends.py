@@ -72,8 +72,9 @@ def repeated_end(pods: Sequence[Obj], wanted: Mapping[str, Mapping[str, int]]) -
 
     Kubernetes replaces such a pod at once, without a pause or a limit. `wanted`: number of pods by role and component.
     The times of creation all come from the API server. Other disruptions leave no pod, or are the platform's will.
+    Environments hold no GPU and download no weights: they fail no run.
     """
-    counts = {component: count for components in wanted.values() for component, count in components.items()}
+    counts = {**wanted.get("trainer", {}), **wanted.get("inference", {})}
     for component, count in counts.items():
         own = sorted((p for p in pods if component_of(p) == component), key=_creation_of)
         ended = [p for p in own if _is_refused_by_node(p)]

@@ -329,7 +329,8 @@ async def test_environments_evicted_for_a_full_node_fail_no_run(world: World) ->
     await world.start()
     for _ in range(5):
         await replace_evicted(world, "reverse-env-0-0", NODE_FULL)
-    assert (world.status["phase"], world.condition("EnvironmentsReady")["reason"]) == ("Pending", "Starting")
+    assert (world.status["phase"], world.condition("EnvironmentsReady")["reason"]) == ("Pending", "PodEvicted")
+    assert world.status["attempt"] == 1
 
 
 @pytest.mark.parametrize("reason", ["Evicted", "EnvironmentOutOfDisk"])
