@@ -9,7 +9,7 @@ import signal
 import socket
 import time
 import uuid
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -50,16 +50,26 @@ from rlrun_operator.planning.plan.stored_status import is_finished
 from rlrun_operator.planning.policies.ending.resync_schedule import resync_schedule
 from rlrun_operator.resources.access.run_tokens import key_secret_name
 from rlrun_operator.resources.access.storage_access import grant_key_secret_name
+from rlrun_operator.resources.serving_pool import PoolIdentity
 from rlrun_operator.runtime.in_turns import in_turns
 from rlrun_operator.runtime.leader_election import LeaderElection, LeaseLost
-from rlrun_operator.runtime.metrics import API_REQUESTS, CACHE_BYTES, LEADING, REGISTRY, RunPhaseCollector
+from rlrun_operator.runtime.metrics import (
+    API_REQUESTS,
+    CACHE_BYTES,
+    LEADING,
+    REGISTRY,
+    GpuSecondsCollector,
+    RunPhaseCollector,
+)
 from rlrun_operator.runtime.platform_key import ensure_api_keys, ensure_key
 from rlrun_operator.runtime.probes import EventLoopWatchdog, web_app
 from rlrun_operator.runtime.rate_limit import RateLimit, RateLimitedTransport
 from rlrun_operator.runtime.server_certificate import ensure_authority, follow_authority
 from rlrun_operator.runtime.work_queue import Priority, WorkQueue, namespace_limit, work
+from rlrun_operator.serving.pool_usage import PoolUsage
 from rlrun_operator.serving.reconciler import ServingController
 from rlrun_operator.storage.artifact_store import Installation, S3ArtifactStore
+from rlrun_operator.storage.usage_log import UsageLog
 
 log = logging.getLogger(__name__)
 
@@ -103,6 +113,7 @@ class Operator:
         self._may_work = asyncio.Event()
         """Set when the workers may begin."""
         self._leading = False
+        self._pool_gpus: Mapping[PoolIdentity, int] = {}
         self.port: int | None = None
         """Port of the web server, once it listens."""
 
@@ -142,7 +153,9 @@ class Operator:
         phases = RunPhaseCollector(
             lambda: (run.phase for run in informers.runs()), lambda: len(self._queue), lambda: self._queue.delayed
         )
+        gpu_seconds = GpuSecondsCollector(functools.partial(self._held_gpus, informers), time.monotonic)
         REGISTRY.register(phases)
+        REGISTRY.register(gpu_seconds)
         CACHE_BYTES.set_function(lambda: informers.stored_bytes)
         try:
             await self._serve(runner)
@@ -152,6 +165,7 @@ class Operator:
         finally:
             LEADING.set(0)
             REGISTRY.unregister(phases)
+            REGISTRY.unregister(gpu_seconds)
             self._queue.close()
             await runner.cleanup()
             await poller.close()
@@ -184,11 +198,15 @@ class Operator:
         problem = tenants.problem
         observer = Observer(objects, artifacts, poller, settings, token_key, grant_key, tenancy_problem=problem)
         admissions = AdmissionQueue(self._settings, self._queue.add)
-        applier = Applier(cluster, artifacts)
+        operator_name = f"{settings.lease_namespace}.{settings.lease_name}"
+        usage = UsageLog(artifacts, S3Uri(settings.s3.bucket, settings.s3.prefix.strip("/")), operator_name)
+        applier = Applier(cluster, artifacts, usage)
         reconciler = Reconciler(observer, applier, settings, queue=admissions)
         logs = LeavingLogs(applier.logs, informers, observer.s3_variables, settings, problem)
         tombstones = ArtifactTombstones(artifacts, informers, observer.s3_variables, settings)
-        serving = ServingController(objects, observer, settings, token_key, problem)
+        pool_usage = PoolUsage(usage, observer.s3_variables)
+        self._pool_gpus = pool_usage.gpus
+        serving = ServingController(objects, observer, settings, token_key, problem, pool_usage)
         informers.listeners.append(tenants.on_change)
         informers.listeners.append(functools.partial(self._on_change, informers, serving))
         informers.listeners.append(logs.on_change)
@@ -245,6 +263,12 @@ class Operator:
                 problem = str(error)
             log.warning("Files in S3 are not deleted until the bucket has the mark of this cluster: %s", problem)
             await asyncio.sleep(MARK_SECONDS)
+
+    def _held_gpus(self, informers: Informers) -> Iterator[tuple[str, str, int]]:
+        """Yield kind, model and number of GPUs of each run and pool that holds some. Nothing without the Lease."""
+        if self._leading:
+            yield from (("run", run.model, run.gpus) for run in informers.runs() if run.gpus)
+            yield from (("serving", pool.model, gpus) for pool, gpus in self._pool_gpus.items())
 
     def _listen_to_signals(self) -> None:
         loop = asyncio.get_running_loop()

@@ -1,9 +1,10 @@
 """Artifacts of runs in S3, as the operator sees them: one manifest for each folder."""
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from rlrun.api.usage import UsageRecord, with_records
 from rlrun.constants import Reason
 from rlrun.protocol.problem import Problem
 from rlrun.storage.errors import ArtifactChanged
@@ -41,6 +42,8 @@ class FakeArtifacts:
         self.broken: dict[str, str] = {}
         """What a folder lacks of its manifest."""
         self.files: dict[str, bytes] = {}
+        self.usage: dict[str, bytes] = {}
+        """Files of the usage log."""
         self.problem: Problem | None = None
         self.purged: list[RunFilesDeletion] = []
         self.errors: dict[str, Exception] = {}
@@ -89,6 +92,12 @@ class FakeArtifacts:
     async def bury(self, variables: Mapping[str, str], uri: str, data: bytes) -> None:
         self._fail("bury")
         self.files[uri] = data
+
+    async def add_usage(self, variables: Mapping[str, str], uri: str, records: Sequence[UsageRecord]) -> None:
+        self._fail("add_usage")
+        content = with_records(self.usage.get(uri, b""), records)
+        if content is not None:
+            self.usage[uri] = content
 
     async def delete(self, variables: Mapping[str, str], uri: str) -> None:
         self._fail("delete")

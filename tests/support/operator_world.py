@@ -6,6 +6,7 @@ from typing import Any
 
 from rlrun.kube.objects import Obj
 from rlrun.protocol.orchestrator import RunStatus
+from rlrun.storage.layout import S3Uri
 from rlrun_operator.cluster.runs import RunObjects
 from rlrun_operator.cluster.tenants import TenancyProblem, no_problem
 from rlrun_operator.config.settings import OperatorSettings
@@ -14,6 +15,7 @@ from rlrun_operator.controller.applier import Applier
 from rlrun_operator.controller.observer import Observer
 from rlrun_operator.controller.reconciler import Reconciler
 from rlrun_operator.planning.plan.observation import RunKey
+from rlrun_operator.storage.usage_log import UsageLog
 
 from tests.support.clocks import Clock
 from tests.support.cluster_objects import STORAGE_KEY
@@ -37,6 +39,9 @@ SETTINGS = OperatorSettings.model_validate(
         },
     }
 )
+
+
+USAGE_ROOT = S3Uri(SETTINGS.s3.bucket, SETTINGS.s3.prefix)
 
 
 @dataclass
@@ -69,7 +74,7 @@ class World:
             # As it is at the time of the question: namespaces become tenants.
             tenancy_problem=lambda namespace: self.tenancy_problem(namespace),
         )
-        applier = Applier(objects.cluster, self.artifacts)
+        applier = Applier(objects.cluster, self.artifacts, UsageLog(self.artifacts, USAGE_ROOT, "rlrun-system.rlrun"))
         queue = self.queue or AdmissionQueue(self.settings, lambda _: None)
         made = Reconciler(observer, applier, self.settings, self.clock, queue)
         self.kept = None if self.feed is None else made

@@ -151,6 +151,19 @@ class ResolvedValues(Status):
     """Number of GPUs of all trainer and inference pods."""
 
 
+class EndedAttempt(Status):
+    """An attempt that has ended, and is not in the usage log yet."""
+
+    attempt: int = Field(ge=1)
+    """Number of the attempt."""
+    gpus: int = Field(default=0, ge=0)
+    """Number of GPUs of all its trainer and inference pods."""
+    start_time: datetime
+    """Start of the attempt."""
+    end_time: datetime
+    """End of the attempt."""
+
+
 class RLRunStatus(Status):
     """Observed state of the run."""
 
@@ -176,6 +189,8 @@ class RLRunStatus(Status):
     """Total active time of earlier attempts in seconds."""
     past_gpu_seconds: int = Field(default=0, ge=0)
     """Active time of earlier attempts, each multiplied by its number of GPUs, in seconds."""
+    ended_attempts: list[EndedAttempt] = Field(default_factory=list, max_length=32)
+    """Ended attempts that are not in the usage log in S3 yet, for example because S3 does not answer."""
     restarts: int = Field(default=0, ge=0)
     """Total number of container restarts, pod replacements and restarts of the whole run."""
     run_restarts: int = Field(default=0, ge=0)

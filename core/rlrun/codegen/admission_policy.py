@@ -18,7 +18,7 @@ from pydantic.fields import FieldInfo
 from rlrun.api.base.kubernetes_types import KubernetesObject
 from rlrun.api.base.rules import FROZEN_MESSAGE, Spec
 from rlrun.codegen.openapi import VALIDATIONS, default_value, frozen_fields, may_be_absent, structural
-from rlrun.constants import GROUP, VERSION
+from rlrun.constants import GROUP, USER_ANNOTATION, VERSION
 from rlrun.kube.errors import VIOLATION_SEPARATOR
 
 MAX_SPEC_BYTES = 256 * 1024
@@ -49,7 +49,10 @@ def policy_objects(model: type[KubernetesObject], plural: str) -> tuple[Json, Js
             "resourceRules": [rule],
         },
         "matchConditions": [
-            {"name": "spec-differs", "expression": "oldObject == null || object.spec != oldObject.spec"}
+            {
+                "name": "spec-differs",
+                "expression": f"oldObject == null || object.spec != oldObject.spec || {_USER} != {_OLD_USER}",
+            }
         ],
         "variables": [
             *({"name": section, "expression": violations} for section, violations in sections.items()),
@@ -57,6 +60,7 @@ def policy_objects(model: type[KubernetesObject], plural: str) -> tuple[Json, Js
         ],
         "validations": [
             _size_rule(),
+            _user_rule(),
             {
                 "expression": "variables.violations.size() == 0",
                 # Used if the list has more than 5 KiB.
@@ -86,6 +90,21 @@ def _size_rule() -> Json:
         "expression": f"{new} <= {MAX_SPEC_BYTES} ||\n(oldObject != null && {new} <= {old} + 64)",
         "message": f"spec: spec has more than {MAX_SPEC_BYTES // 1024} KiB: "
         "put large data into the environment's package",
+        "reason": "Invalid",
+    }
+
+
+_USER = f"object.metadata.?annotations[?'{USER_ANNOTATION}'].orValue('')"
+_OLD_USER = _USER.replace("object", "oldObject", 1)
+
+
+def _user_rule() -> Json:
+    """Return the rule that a run names the user who created it, or one whom the client may impersonate, or nobody."""
+    may_impersonate = f"authorizer.group('').resource('users').name({_USER}).check('impersonate').allowed()"
+    return {
+        "expression": f"{_USER} == '' ||\n{_USER} == request.userInfo.username ||\n"
+        f"(oldObject != null && {_USER} == {_OLD_USER}) ||\n{may_impersonate}",
+        "message": f"metadata.annotations: {USER_ANNOTATION} must be the user who creates the run: remove it",
         "reason": "Invalid",
     }
 

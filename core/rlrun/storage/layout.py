@@ -20,6 +20,7 @@
 import hashlib
 import re
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from rlrun.api.base.names import package_name
 from rlrun.protocol.policy import PolicyKind
@@ -166,6 +167,20 @@ INSTALLATION_FOLDER = "rlrun.installation"
 """Folder of the mark of the cluster that may delete files (`rlrun.garbage_collection.installation`)."""
 PLATFORM_FOLDERS = (*SHARED_FOLDERS, PROBE_FOLDER, DELETED_FOLDER, INSTALLATION_FOLDER)
 """All folders directly below the prefix that are not those of a namespace."""
+
+
+USAGE_FOLDER = "rlrun.usage"
+"""Folder of the usage log."""
+
+
+def usage_month(root: S3Uri, month: datetime) -> S3Uri:
+    """Return the folder of the usage log of a month. `root`: `s3://bucket/prefix`."""
+    return root / USAGE_FOLDER / f"{month.astimezone(UTC):%Y-%m}"
+
+
+def usage_day(root: S3Uri, operator: str, day: datetime) -> S3Uri:
+    """Return the file of the usage log of a day. `operator`: name of its Lease."""
+    return usage_month(root, day) / f"{day.astimezone(UTC):%d}.{operator}.jsonl"
 
 
 def package_owner_record(root: S3Uri, owner: str) -> S3Uri:

@@ -70,6 +70,10 @@ class CachedRun(CachedObject):
     """Its phase, empty before its first reconcile."""
     checkpoint: str
     """ID of the checkpoint that it starts from, with namespace. Empty: none."""
+    model: str
+    """Id of its model."""
+    gpus: int
+    """Number of GPUs that its attempt holds."""
     listed: bytes
 
     @property
@@ -202,10 +206,22 @@ def convert(kind: ResourceKind, obj: Obj) -> CachedObject:
         reference, namespace = str((obj.get("spec") or {}).get("checkpointId") or ""), fields["namespace"]
         checkpoint = checkpoint_id(*split_checkpoint_id(reference, namespace)) if reference else ""
         phase, listed = sys.intern(phase_of(obj)), _encode(listed_parts(obj))
-        return CachedRun(**fields, phase=phase, checkpoint=sys.intern(checkpoint), listed=listed)
+        return CachedRun(
+            **fields,
+            phase=phase,
+            checkpoint=sys.intern(checkpoint),
+            model=sys.intern(str((obj.get("spec") or {}).get("model") or "")),
+            gpus=_held_gpus(obj.get("status") or {}),
+            listed=listed,
+        )
     if kind == POD:
         return CachedPod(**fields, is_leaving=bool(metadata.get("deletionTimestamp")))
     return CachedObject(**fields)
+
+
+def _held_gpus(status: Obj) -> int:
+    gpus = (status.get("resolved") or {}).get("gpus")
+    return gpus if status.get("attemptStartTime") and isinstance(gpus, int) else 0
 
 
 def listed_parts(run: Obj) -> Obj:

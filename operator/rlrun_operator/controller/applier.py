@@ -38,11 +38,14 @@ from rlrun_operator.planning.policies.children.refusal_report import report_arti
 from rlrun_operator.runtime.metrics import ERRORS, RUN_PHASES, STATUS_WRITES, count_failure
 from rlrun_operator.runtime.side_by_side import side_by_side
 from rlrun_operator.storage.artifact_store import ArtifactStore
+from rlrun_operator.storage.usage_log import UsageLog, usage_records
 
 log = logging.getLogger(__name__)
 
 CREATIONS = 6
 """Children that one reconcile creates at a time."""
+USAGE_RETRY_SECONDS = 60.0
+"""Pause before usage that S3 did not take is written again."""
 REMOVAL_SECONDS = 60.0
 """Time limit for the deletions of one reconcile; the next one continues."""
 
@@ -50,7 +53,9 @@ REMOVAL_SECONDS = 60.0
 class Applier:
     """Executes the plans of runs."""
 
-    def __init__(self, cluster: AsyncKubeClient, artifacts: ArtifactStore) -> None:
+    def __init__(self, cluster: AsyncKubeClient, artifacts: ArtifactStore, usage: UsageLog | None = None) -> None:
+        """`usage`: None records no usage."""
+        self._usage = usage
         self._cluster = cluster
         self._artifacts = artifacts
         self.logs = LogCollector(cluster, artifacts)
@@ -65,6 +70,7 @@ class Applier:
         if plan.add_finalizer:
             await self._set_finalizers(observation, [*_finalizers(observation.run), FINALIZER])
         await self.logs.collect(namespace, observation.s3_variables, plan.logs)
+        plan = await self._record_usage(observation, plan, now)
         error = await self._write_artifacts(observation, plan)
         plan = report_artifacts(plan, error, observation, now)
         if plan.status_first:
@@ -91,6 +97,22 @@ class Applier:
             version = observation.run["metadata"].get("resourceVersion")
             await cluster.delete(RLRUN, namespace, observation.name, observation.uid, version)
         return plan
+
+    async def _record_usage(self, observation: RunObservation, plan: Plan, now: datetime) -> Plan:
+        """Write ended attempts to the usage log. What S3 does not take stays in the status, for a later one."""
+        status = plan.status or observation.status
+        records = usage_records(observation.run, status, now, is_leaving=plan.remove_finalizer)
+        if self._usage is None or not records:
+            return plan
+        try:
+            await self._usage.record(observation.s3_variables, records)
+        except StoreError as error:
+            log.warning("usage is not in S3 yet: %s: %s", error, [record.to_json_dict() for record in records])
+            times = (USAGE_RETRY_SECONDS, plan.requeue_after)
+            return replace(plan, requeue_after=min(time for time in times if time is not None))
+        if not status.ended_attempts:
+            return plan
+        return replace(plan, status=status.model_copy(update={"ended_attempts": []}))
 
     async def _write_artifacts(self, observation: RunObservation, plan: Plan) -> ApiError | None:
         """Write the objects of checkpoints and adapters, and their statuses if all objects exist. Returns an error."""

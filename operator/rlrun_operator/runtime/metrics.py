@@ -4,7 +4,7 @@ from collections import Counter as Counts
 from collections.abc import Callable, Iterable, Iterator
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 from rlrun.api.base.phases import Phase
 from rlrun.constants import Reason
@@ -117,6 +117,32 @@ for _reason in PLATFORM_CAUSES:
     RUN_FAILURES.labels(_reason, "platform")
 for _phase in Phase:
     RUN_PHASES.labels(_phase.value)
+
+
+class GpuSecondsCollector(Collector):
+    """Counter of the time for which runs and serving pools hold GPUs, advanced at each scrape."""
+
+    def __init__(self, held: Callable[[], Iterable[tuple[str, str, int]]], clock: Callable[[], float]) -> None:
+        """`held` returns kind, model and number of GPUs of each holder. `clock` is monotonic, in seconds."""
+        self._held = held
+        self._clock = clock
+        self._time = clock()
+        self._seconds: dict[tuple[str, str], float] = {}
+
+    def collect(self) -> Iterator[CounterMetricFamily]:
+        """Yield the current metrics."""
+        now = self._clock()
+        for kind, model, gpus in self._held():
+            self._seconds[kind, model] = self._seconds.get((kind, model), 0.0) + gpus * (now - self._time)
+        self._time = now
+        found = CounterMetricFamily(
+            "rlrun_gpu_seconds",
+            "Seconds for which runs (run) and serving pools (serving) hold GPUs, multiplied by their number.",
+            labels=["kind", "model"],
+        )
+        for (kind, model), seconds in self._seconds.items():
+            found.add_metric([kind, model], seconds)
+        yield found
 
 
 class RunPhaseCollector(Collector):

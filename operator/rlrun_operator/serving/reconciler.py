@@ -24,6 +24,7 @@ from rlrun_operator.serving.applier import apply_plan, write_statuses
 from rlrun_operator.serving.deployment_state import state_of
 from rlrun_operator.serving.observer import Credentials, PoolObserver
 from rlrun_operator.serving.planner import plan_pool, plan_refusal
+from rlrun_operator.serving.pool_usage import PoolUsage
 from rlrun_operator.serving.sidecar_client import HttpSidecars, Sidecars
 
 log = logging.getLogger(__name__)
@@ -44,7 +45,10 @@ class PoolReconciler:
         token_key: bytes,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
         tenancy_problem: TenancyProblem = no_problem,
+        usage: PoolUsage | None = None,
     ) -> None:
+        """`usage`: None records no usage."""
+        self._usage = usage
         self._cluster = objects.cluster
         self._tenancy_problem = tenancy_problem
         self._sidecars = sidecars
@@ -60,6 +64,8 @@ class PoolReconciler:
             return None
         pool = await self._observer.observe(key)
         plan = plan_pool(pool, self._settings, self._clock())
+        if self._usage is not None:
+            await self._usage.record(pool, plan, self._clock())
         try:
             await apply_plan(self._cluster, self._sidecars, key, plan)
         except ObjectRefused as error:
@@ -79,13 +85,14 @@ class ServingController:
         settings: OperatorSettings,
         token_key: bytes,
         tenancy_problem: TenancyProblem = no_problem,
+        usage: PoolUsage | None = None,
     ) -> None:
         sidecars = HttpSidecars(settings.serving_url_template, token_key)
         self._cluster = objects.cluster
         self._settings = settings
         self._sidecars = sidecars
         self._reconciler = PoolReconciler(
-            objects, credentials, sidecars, settings, token_key, tenancy_problem=tenancy_problem
+            objects, credentials, sidecars, settings, token_key, tenancy_problem=tenancy_problem, usage=usage
         )
         self._queue: WorkQueue[PoolIdentity] = WorkQueue(namespace_limit=namespace_limit(WORKERS))
         self._known: set[PoolIdentity] = set()

@@ -10,7 +10,7 @@ import math
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -18,6 +18,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Protocol, TypeVar
 
+from rlrun.api.usage import MAX_FILE_BYTES, UsageRecord, with_records
 from rlrun.constants import Reason
 from rlrun.garbage_collection.installation import InstallationMismatch, ensure_mark
 from rlrun.protocol.problem import Problem
@@ -27,6 +28,7 @@ from rlrun.storage.store import (
     ArtifactChanged,
     BodyInterrupted,
     Corrupt,
+    NotFound,
     ObjectTooLarge,
     Store,
     StoredObject,
@@ -139,6 +141,9 @@ class ArtifactStore(Protocol):
     async def bury(self, variables: Mapping[str, str], uri: str, data: bytes) -> None:
         """Write a tombstone. A file may be deleted with it, so the bucket's mark must name this cluster."""
 
+    async def add_usage(self, variables: Mapping[str, str], uri: str, records: Sequence[UsageRecord]) -> None:
+        """Add the records that a file of the usage log lacks. Nobody else may write the file meanwhile."""
+
     async def delete(self, variables: Mapping[str, str], uri: str) -> None:
         """Delete a folder if it exists."""
 
@@ -214,6 +219,10 @@ class S3ArtifactStore(ArtifactStore):
             store.put_bytes(S3Uri.parse(uri), data)
 
         await self._call(variables, work)
+
+    @override
+    async def add_usage(self, variables: Mapping[str, str], uri: str, records: Sequence[UsageRecord]) -> None:
+        await self._call(variables, lambda store: _add_usage(store, S3Uri.parse(uri), records))
 
     @override
     async def delete(self, variables: Mapping[str, str], uri: str) -> None:
@@ -324,6 +333,16 @@ class S3ArtifactStore(ArtifactStore):
             log.warning("S3 at %s does not answer; calls fail at once until it does: %s", endpoint, error)
         elif breaker.is_closed and not was_closed:
             log.info("S3 at %s answers again", endpoint)
+
+
+def _add_usage(store: Store, uri: S3Uri, records: Sequence[UsageRecord]) -> None:
+    try:
+        data = store.get_bytes(uri, MAX_FILE_BYTES)
+    except NotFound:
+        data = b""
+    content = with_records(data, records)
+    if content is not None:
+        store.put_bytes(uri, content)
 
 
 def outcome_of(error: BaseException, *, is_answered: bool) -> CallOutcome:

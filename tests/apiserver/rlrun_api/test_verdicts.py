@@ -1,5 +1,6 @@
 """The API server's verdict on the fixture specs: the same as pydantic's, naming the same field."""
 
+import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,10 +9,11 @@ from typing import Any
 
 import pytest
 import yaml
-from kubernetes import client
-from rlrun.constants import GROUP, VERSION
+from kubernetes import client, config
+from rlrun.constants import GROUP, USER_ANNOTATION, VERSION
 from rlrun.kube.errors import ApiError
 
+from local_cluster.control_plane.without_nodes import ControlPlane
 from tests.apiserver.rlrun_api.server import BY_NAME, Object, Server
 from tests.fixtures.specs import cases
 from tests.support.source_tree import ROOT
@@ -99,6 +101,50 @@ def test_all_forbidden_changes_of_a_run_are_reported_together(server: Server) ->
         "spec.maxSteps": "maxSteps can be raised, not lowered: stop the run to end it early",
         "spec.checkpoints.interval": f"interval {frozen}",
     }
+
+
+def test_a_run_names_only_its_creator_or_whom_the_client_may_impersonate(
+    api: client.ApiClient, control_plane: ControlPlane, namespace: str
+) -> None:
+    """Usage is counted by this name."""
+    rules = [{"apiGroups": [GROUP], "resources": ["rlruns"], "verbs": ["create", "patch"]}]
+    rbac = client.RbacAuthorizationV1Api(api)
+    rbac.create_namespaced_role(namespace, {"metadata": {"name": "runs"}, "rules": rules})
+    reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "runs"}
+    subject = {"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "ann"}
+    binding = {"metadata": {"name": "runs"}, "roleRef": reference, "subjects": [subject]}
+    rbac.create_namespaced_role_binding(namespace, binding)
+    as_ann = config.new_client_from_config(str(control_plane.kubeconfig))
+    as_ann.set_default_header("Impersonate-User", "ann")
+    administrator, ann = Server(api, namespace), Server(as_ann, namespace)
+
+    def run(user: str) -> Object:
+        metadata = {"name": "named", "annotations": {USER_ANNOTATION: user}}
+        spec = {"model": "acme/tiny", "env": [{"id": "acme/reverse-text"}]}
+        return {"apiVersion": f"{GROUP}/{VERSION}", "kind": "RLRun", "metadata": metadata, "spec": spec}
+
+    administrator.send("POST", "RLRun", run("somebody"))
+    for _ in range(600):
+        if may_create(ann, run("ann")):
+            break
+        time.sleep(0.1)  # The API server learns of the role by a watch.
+    with pytest.raises(client.ApiException, match=f"{USER_ANNOTATION} must be the user who creates the run"):
+        ann.send("POST", "RLRun", run("somebody"))
+    ann.send("POST", "RLRun", run("ann"), dry_run=False)
+    with pytest.raises(client.ApiException, match=USER_ANNOTATION):
+        ann.send("PATCH", "RLRun", {"metadata": {"annotations": {USER_ANNOTATION: "somebody"}}}, "named")
+    ann.send("PATCH", "RLRun", {"spec": {"stop": True}}, "named", dry_run=False)
+    ann.send("PATCH", "RLRun", {"metadata": {"annotations": {USER_ANNOTATION: None}}}, "named")
+
+
+def may_create(server: Server, run: Object) -> bool:
+    try:
+        server.send("POST", "RLRun", run)
+    except client.ApiException as error:
+        if error.status != 403:
+            raise
+        return False
+    return True
 
 
 def _violations(server: Server, method: str, body: Object, name: str = "") -> dict[str, str]:

@@ -17,12 +17,15 @@ from rlrun_cli.terminal.errors import INVALID, CliError
 EPILOG = """Examples:
 
   rlrun usage
-  rlrun usage -A --by namespace
-  rlrun usage --since 2026-01-01 -o json
+  rlrun usage -A --by namespace --month 2026-01
+  rlrun usage --by user --since 2026-01-01 --until 2026-01-15 -o json
 
-GPU hours are the active time of each attempt multiplied by its number of GPUs; time in the queue does not count. \
-Deleted runs are not included."""
+GPU hours are the active time of each attempt multiplied by its number of GPUs, as far as it is in the chosen time: \
+this month by default. Time in the queue does not count. Deleted runs are included, and serving pools until the \
+last midnight (UTC) or their deletion."""
 DAY = re.compile(r"\d{4}-\d{2}-\d{2}(T\d{2}:\d{2}:\d{2}(Z|[+-]\d{2}:\d{2})?)?")
+
+MONTH = re.compile(r"20\d{2}-(0[1-9]|1[0-2])")
 
 
 class UsageGrouping(StrEnum):
@@ -30,12 +33,14 @@ class UsageGrouping(StrEnum):
 
     run = "run"
     namespace = "namespace"
+    user = "user"
     model = "model"
 
 
 HEADINGS: dict[UsageGrouping, tuple[tuple[str, str], ...]] = {
-    UsageGrouping.run: (("NAMESPACE", "namespace"), ("RUN", "run"), ("MODEL", "model")),
+    UsageGrouping.run: (("NAMESPACE", "namespace"), ("RUN", "run"), ("USER", "user"), ("MODEL", "model")),
     UsageGrouping.namespace: (("NAMESPACE", "namespace"),),
+    UsageGrouping.user: (("USER", "user"),),
     UsageGrouping.model: (("MODEL", "model"),),
 }
 
@@ -43,9 +48,11 @@ HEADINGS: dict[UsageGrouping, tuple[tuple[str, str], ...]] = {
 def show_usage(
     ctx: typer.Context,
     by: Annotated[UsageGrouping, typer.Option(help="What each row is about.")] = UsageGrouping.run,
+    month: Annotated[str | None, typer.Option(metavar="MONTH", help="Usage in this month, as in 2026-01.")] = None,
     since: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Only runs created since then, as in 2026-01-31.")
+        str | None, typer.Option(metavar="TIME", help="Usage since then, as in 2026-01-31; by default this month.")
     ] = None,
+    until: Annotated[str | None, typer.Option(metavar="TIME", help="Usage until then; by default now.")] = None,
     all_namespaces: Annotated[
         bool, typer.Option("--all-namespaces", "-A", help="Runs of all namespaces that you see.")
     ] = False,
@@ -56,13 +63,20 @@ def show_usage(
     context: Context = None,
 ) -> None:
     """Show the GPU hours of runs, namespaces or models."""
-    if since is not None and not DAY.fullmatch(since):
-        raise CliError(f"--since: {since!r} is not a time", "write it as in 2026-01-31", code=INVALID)
+    for option, value, pattern in (("since", since, DAY), ("until", until, DAY), ("month", month, MONTH)):
+        if value is not None and not pattern.fullmatch(value):
+            example = "2026-01" if pattern is MONTH else "2026-01-31"
+            raise CliError(
+                f"--{option}: {value!r} is not a {'month' if pattern is MONTH else 'time'}",
+                f"write it as in {example}",
+                code=INVALID,
+            )
     api = cluster(ctx, kubeconfig, context, namespace)
     # A key has a namespace of its own, which need not be that of the kubeconfig.
     has_own = bool(api.own_key()) and not api.is_namespace_chosen
     place = "" if all_namespaces or has_own else f"/namespaces/{api.namespace}"
-    query = urlencode({"by": by.value} | ({} if since is None else {"since": since}))
+    times = {"month": month, "since": since, "until": until}
+    query = urlencode({"by": by.value} | {name: value for name, value in times.items() if value is not None})
     with s3_operation("read the usage"):
         usage = find_server(api, server)("GET", f"/rlrun/v1{place}/usage?{query}", None)
     if fmt is output.Format.name:
@@ -72,19 +86,21 @@ def show_usage(
         output.emit_document(usage, fmt)
         return
     if not usage["rows"]:
-        output.notice("No runs.")
+        output.notice("No runs in this time.")
         return
     _print(usage, by)
 
 
 def _print(usage: dict[str, Any], by: UsageGrouping) -> None:
     headings = HEADINGS[by]
-    rows = [[*(row.get(key) for _, key in headings), *_numbers(row)] for row in usage["rows"]]
+    rows = [[*(row.get(key) or "-" for _, key in headings), *_numbers(row)] for row in usage["rows"]]
     if len(rows) < usage["total"]["runs"] or len(rows) > 1:
         rows.append(["total", *([""] * (len(headings) - 1)), *_numbers(usage["total"])])
     output.print_table([*(name for name, _ in headings), "RUNS", "GPUS", "ACTIVE", "GPU-HOURS"], rows)
     if not usage.get("isComplete", True):
-        output.notice("There may be more: you see too many namespaces to ask about all of them.")
+        output.notice(
+            "There may be more: too many namespaces to ask about, or too many records. Choose one, or a shorter time."
+        )
 
 
 def _numbers(row: dict[str, Any]) -> list[str]:

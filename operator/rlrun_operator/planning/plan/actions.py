@@ -8,6 +8,7 @@ from rlrun.api.base.phases import Phase
 from rlrun.api.run_status import (
     ArtifactEntry,
     ComponentStatus,
+    EndedAttempt,
     EnvironmentPackage,
     Groups,
     Progress,
@@ -100,6 +101,7 @@ class StatusFields(TypedDict, total=False):
     attempt_start_time: datetime | None
     past_active_seconds: int
     past_gpu_seconds: int
+    ended_attempts: list[EndedAttempt]
     restarts: int
     run_restarts: int
     run_restarts_toward_max: int

@@ -7,7 +7,7 @@ from typing import Any
 
 from rlrun.api.run import RLRunSpec
 from rlrun.api.toml.client_requests import ClientRun, RequestProblem, read_request
-from rlrun.constants import API_VERSION, CLI_FIELD_MANAGER, MANAGED_BY_LABEL, RUN_LABEL
+from rlrun.constants import API_VERSION, CLI_FIELD_MANAGER, MANAGED_BY_LABEL, RUN_LABEL, USER_ANNOTATION
 from rlrun.kube.objects import Obj
 from rlrun.kube.references import split_checkpoint_id
 
@@ -62,7 +62,7 @@ def run_name(spec: RLRunSpec) -> str:
     return f"{base}-{''.join(secrets.choice(SUFFIX_LETTERS) for _ in range(SUFFIX))}"
 
 
-def run_object(run: ClientRun, name: str, namespace: str) -> Obj:
+def run_object(run: ClientRun, name: str, namespace: str, user: str) -> Obj:
     """Return the RLRun to create."""
     spec: dict[str, Any] = run.spec.model_dump(mode="json", by_alias=True, exclude_unset=True)
     if run.secrets:
@@ -70,7 +70,7 @@ def run_object(run: ClientRun, name: str, namespace: str) -> Obj:
     return {
         "apiVersion": API_VERSION,
         "kind": "RLRun",
-        "metadata": {"name": name, "namespace": namespace},
+        "metadata": {"name": name, "namespace": namespace, "annotations": {USER_ANNOTATION: user}},
         "spec": spec,
     }
 

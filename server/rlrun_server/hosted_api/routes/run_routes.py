@@ -101,7 +101,7 @@ async def create_run(request: Request, caller: HostedCaller = CREATE_RLRUNS) -> 
     problems += await environment_problems(request, caller, asked.spec)
     if problems:
         raise FieldProblems([(problem.location, problem.message) for problem in problems])
-    created = await _create(cluster, asked, caller.namespace)
+    created = await _create(cluster, asked, caller.namespace, caller.caller.user.name)
     services.objects.runs.put(created)
     return _answer(services, caller, created)
 
@@ -181,12 +181,13 @@ async def _require_run(request: Request, caller: HostedCaller) -> None:
     await access_of(request).require(caller.caller.user, Check("get", "rlruns", caller.namespace))
 
 
-async def _create(cluster: CallerCluster, asked: ClientRun, namespace: str) -> Obj:
+async def _create(cluster: CallerCluster, asked: ClientRun, namespace: str, user: str) -> Obj:
     name = run_name(asked.spec)
     if asked.secrets:
         await cluster.send(requests.create(secret_object(name, namespace, asked.secrets), SERVER_FIELD_MANAGER))
     try:
-        created = await cluster.send(requests.create(run_object(asked, name, namespace), SERVER_FIELD_MANAGER), "spec")
+        wanted = run_object(asked, name, namespace, user)
+        created = await cluster.send(requests.create(wanted, SERVER_FIELD_MANAGER), "spec")
     except BaseException as error:
         if asked.secrets:
             is_refused = isinstance(error, RestError) and error.status < 500

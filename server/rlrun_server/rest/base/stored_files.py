@@ -47,14 +47,14 @@ class StoredFiles:
         """`renew` refreshes the S3 credentials and raises CredentialsMissing. `name`: name of the threads."""
         self.store = store
         self._renew = renew
-        self._root = root
+        self.root = root
         self._threads = TenantQueue(threads, name, MAX_WAITING)
 
     def layout(self, namespace: str, uid: str) -> RunLayout:
         """Return the places of a run's files. Raises RestError for a namespace that is a folder of the platform."""
         if namespace in SHARED_FOLDERS:
             raise RestError(404, Reason.OBJECT_NOT_FOUND, f"Namespace {namespace} has no files of runs.")
-        return RunLayout.of(self._root.bucket, self._root.key, namespace, uid)
+        return RunLayout.of(self.root.bucket, self.root.key, namespace, uid)
 
     async def run(self, namespace: str, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Return the result of a call that reads files of the namespace, made in a thread.

@@ -32,6 +32,7 @@ from rlrun_server.rest.objects.summaries import (
     summarize_model,
     summarize_run,
 )
+from rlrun_server.rest.objects.usage_reader import UsageReader
 from rlrun_server.rest.objects.visible_namespaces import VisibleNamespaces
 from rlrun_server.rest.samples.sample_reader import SampleReader
 from rlrun_server.rest.streams.stream_hub import StreamHub
@@ -88,6 +89,7 @@ class Services:
     samples: SampleReader
     logs: LogReader
     streams: StreamHub
+    usage: UsageReader
     bodies: TenantQueue = field(default_factory=lambda: TenantQueue(1, "bodies", WAITING_BODIES))
     """Reading of bodies of requests."""
     account_tokens: AccountTokens | None = None
@@ -127,6 +129,7 @@ class Services:
             self.environments.close()
         self.logs.close()
         self.streams.close()
+        self.usage.close()
         self.bodies.close()
 
 
@@ -172,6 +175,7 @@ def make_services(
         samples,
         logs,
         streams,
+        UsageReader(files("usage")),
         account_tokens=account_tokens,
         environments=environments,
         impersonator=impersonator,

@@ -12,7 +12,7 @@ from rlrun.api.base.field_errors import fields_at, problems, unknown_field
 from rlrun.api.run import RLRun, RLRunSpec
 from rlrun.api.toml.dialects import group_by_reason
 from rlrun.api.toml.loader import TomlError, loads
-from rlrun.constants import API_VERSION, MAX_RUN_NAME, REQUEST_ANNOTATION, Reason
+from rlrun.constants import API_VERSION, MAX_RUN_NAME, REQUEST_ANNOTATION, USER_ANNOTATION, Reason
 from rlrun.kube.objects import Obj
 
 from rlrun_server.http.strict_json import TextInvalid, check_toml, read_json, read_yaml
@@ -66,8 +66,8 @@ def read_run(media_type: str, body: bytes) -> NewRun:
         raise invalid(str(error)) from error
 
 
-def to_object(run: NewRun, namespace: str, identity: str, key: str, body: bytes) -> Obj:
-    """Return the RLRun to create.
+def to_object(run: NewRun, namespace: str, user: str, identity: str, key: str, body: bytes) -> Obj:
+    """Return the RLRun to create, with the name of its `user`.
 
     With an Idempotency-Key (`key`) its name follows from it and from `identity`, so that a repetition finds it.
     Raises RestError if the body names another namespace than the path.
@@ -78,8 +78,9 @@ def to_object(run: NewRun, namespace: str, identity: str, key: str, body: bytes)
     metadata: dict[str, Any] = {name: run.metadata[name] for name in METADATA if name in run.metadata}
     base = str(metadata.pop("generateName", "") or "") or f"{base_name(run.spec.get('name'))}-"
     metadata["namespace"] = namespace
+    metadata["annotations"] = {**metadata.get("annotations", {}), USER_ANNOTATION: user}
     if key:
-        metadata["annotations"] = {**metadata.get("annotations", {}), REQUEST_ANNOTATION: digest_of(body)}
+        metadata["annotations"][REQUEST_ANNOTATION] = digest_of(body)
     if "name" not in metadata:
         base = base[: MAX_RUN_NAME - SUFFIX]
         if key:

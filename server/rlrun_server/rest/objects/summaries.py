@@ -5,8 +5,9 @@ from typing import Any
 
 from rlrun.api.base.phases import Phase
 from rlrun.api.base.schema import Schema
-from rlrun.constants import Reason
-from rlrun.kube.objects import Obj
+from rlrun.api.run_status import EndedAttempt
+from rlrun.constants import USER_ANNOTATION, Reason
+from rlrun.kube.objects import Obj, annotation
 from rlrun.kube.run_phase import explain_phase
 
 
@@ -32,14 +33,16 @@ class RunSummary(Schema):
     created_at: datetime
     started_at: datetime | None = None
     completed_at: datetime | None = None
+    user: str = ""
+    """User who created the run. Empty: unknown."""
+    attempt: int = 1
+    """Number of the newest attempt."""
     attempt_started_at: datetime | None = None
     """Begin of the attempt that is under way."""
     gpus: int | None = None
     """Number of GPUs of the newest attempt."""
-    past_active_seconds: int = 0
-    """Active time of earlier attempts."""
-    past_gpu_seconds: int = 0
-    """Active time of earlier attempts, each multiplied by its number of GPUs."""
+    ended_attempts: list[EndedAttempt] = []
+    """Ended attempts that are not in the usage log yet."""
 
 
 class ArtifactSummary(Schema):
@@ -105,10 +108,11 @@ def summarize_run(run: Obj) -> RunSummary:
         created_at=metadata["creationTimestamp"],
         started_at=status.get("startTime"),
         completed_at=status.get("completionTime"),
+        user=annotation(run, USER_ANNOTATION),
+        attempt=int(status.get("attempt") or 1),
         attempt_started_at=status.get("attemptStartTime"),
         gpus=(status.get("resolved") or {}).get("gpus"),
-        past_active_seconds=int(status.get("pastActiveSeconds") or 0),
-        past_gpu_seconds=int(status.get("pastGpuSeconds") or 0),
+        ended_attempts=status.get("endedAttempts") or [],
     )
 
 

@@ -22,6 +22,8 @@ class Visible:
     names: frozenset[str]
     is_complete: bool
     """False if there are more namespaces than were asked about."""
+    has_all: bool = False
+    """True for a user who may list the runs of all namespaces, also of those that have none."""
 
 
 class VisibleNamespaces:
@@ -41,7 +43,7 @@ class VisibleNamespaces:
         candidates = sorted({*self._namespaces(), *filter(None, [user.namespace])})
         verb, resource = VISIBLE
         if await self._access.may(user, Check(verb, resource, "")):
-            return Visible(frozenset(candidates), True)
+            return Visible(frozenset(candidates), True, has_all=True)
         asked = candidates[:MAX_NAMESPACES]
         if user.namespace and user.namespace not in asked:
             asked[-1] = user.namespace

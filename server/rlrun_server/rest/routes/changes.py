@@ -110,7 +110,7 @@ async def create_run(
     # Readers of YAML and TOML are written in Python: other requests must not wait for the largest bodies.
     run = await services.bodies.run(caller.user.limited_as, read_run, media_type_of(request), body)
     identity = f"{caller.user.name}\n{caller.user.uid}\n{namespace}"
-    wanted = to_object(run, namespace, identity, idempotency_key or "", body)
+    wanted = to_object(run, namespace, caller.user.name, identity, idempotency_key or "", body)
     created = requests.create(wanted, SERVER_FIELD_MANAGER)
     if dry_run is not None:
         created = dataclasses.replace(created, query={**created.query, "dryRun": "All"})

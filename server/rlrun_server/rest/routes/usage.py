@@ -1,17 +1,20 @@
-"""Routes of the time for which runs have held GPUs."""
+"""Routes of the time for which runs and serving pools have held GPUs."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request
+from pydantic import Field
 from rlrun.api.base.names import Namespace
 from rlrun.api.base.schema import Schema
+from rlrun.api.usage import UsageKind, UsageRecord
 from starlette.responses import Response
 
 from rlrun_server.rest.base.access import IDENTIFIED, Caller, requires
+from rlrun_server.rest.base.problems import invalid
 from rlrun_server.rest.base.responses import JSON, schema_response
 from rlrun_server.rest.context.services import services_of
 from rlrun_server.rest.objects.summaries import RunSummary
@@ -20,6 +23,8 @@ from rlrun_server.rest.routes.runs import Since, in_utc
 router = APIRouter(tags=["usage"])
 
 MAX_ROWS = 500
+MAX_DAYS = 400
+"""Length of the longest time that is asked about."""
 
 
 class UsageGroup(StrEnum):
@@ -27,6 +32,7 @@ class UsageGroup(StrEnum):
 
     run = "run"
     namespace = "namespace"
+    user = "user"
     model = "model"
 
 
@@ -34,21 +40,30 @@ class UsageQuery(Schema):
     """Selection and grouping of usage."""
 
     by: UsageGroup = UsageGroup.run
+    month: str | None = Field(default=None, pattern=r"^20\d\d-(0[1-9]|1[0-2])$")
+    """Month in UTC, as in 2026-01. Excludes `since` and `until`."""
     since: Since | None = None
-    """Runs that were created at this time or later, as in 2026-01-31T12:00:00Z."""
+    """Begin of the time, as in 2026-01-31T12:00:00Z. Unset: the begin of this month."""
+    until: Since | None = None
+    """End of the time. Unset: now."""
 
 
 class UsageRow(Schema):
-    """Usage of one run, namespace or model."""
+    """Usage of one run or serving pool, namespace, user or model."""
 
+    kind: UsageKind | None = None
+    """Run or ServingPool, of rows about one of them."""
     namespace: str | None = None
     run: str | None = None
+    """Name of the run, or of the pool's Deployment."""
     uid: str | None = None
+    user: str | None = None
+    """User who created the run. Empty: unknown, for example of runs that were created with kubectl, or a pool."""
     model: str | None = None
     runs: int
-    """Number of runs."""
+    """Number of runs and serving pools."""
     gpus: int
-    """Number of GPUs that they hold now."""
+    """Number of GPUs that the runs hold now. Those of serving pools are not in it."""
     active_seconds: int
     """Time from the begin of attempts to their end, without the time in the queue."""
     gpu_seconds: int
@@ -56,35 +71,81 @@ class UsageRow(Schema):
 
 
 class Usage(Schema):
-    """Usage of the runs that exist. Deleted runs are not in it."""
+    """Usage in a time: of attempts that have ended, also of deleted runs, and of those that are under way.
+
+    Serving pools count until the last midnight in UTC, or until they were deleted.
+    """
 
     time: datetime
     """Time until which attempts that are under way count."""
+    since: datetime
+    until: datetime
     rows: list[UsageRow]
     """The greatest first, at most 500. The rest is in `total` only."""
     total: UsageRow
     is_complete: bool = True
-    """False if there may be runs in namespaces that were not asked about, because there are too many."""
+    """False if there may be more: too many namespaces to ask about, or too many records in this time."""
 
 
 @dataclass(frozen=True)
-class _Times:
-    gpus: int
-    active: int
-    gpu: int
+class Window:
+    """Time that is asked about."""
+
+    since: datetime
+    until: datetime
 
 
-def usage_of(runs: Iterable[RunSummary], by: UsageGroup, now: datetime) -> tuple[list[UsageRow], UsageRow]:
-    """Return the usage of each group, the greatest first, and that of all together."""
-    groups: dict[str, list[RunSummary]] = {}
-    key: Callable[[RunSummary], str] = {
-        UsageGroup.run: lambda run: run.uid,
-        UsageGroup.namespace: lambda run: run.namespace,
-        UsageGroup.model: lambda run: run.model,
-    }[by]
+def window_of(query: UsageQuery, now: datetime) -> Window:
+    """Return the time of a query. Raises RestError."""
+    if query.month is not None:
+        if query.since is not None or query.until is not None:
+            raise invalid("month excludes since and until: remove it, or them")
+        first = datetime.strptime(query.month, "%Y-%m").replace(tzinfo=UTC)
+        return Window(first, (first + timedelta(days=31)).replace(day=1))
+    since = in_utc(query.since) if query.since else now.replace(day=1, hour=0, minute=0, second=0)
+    until = in_utc(query.until) if query.until else now
+    if since > until:
+        raise invalid(f"since is after {'until' if query.until else 'now'}: choose an earlier time")
+    if until - since > timedelta(days=MAX_DAYS):
+        raise invalid(f"since is more than {MAX_DAYS} days before until: ask about a shorter time")
+    return Window(since, until)
+
+
+def current_records(runs: Iterable[RunSummary], now: datetime) -> list[UsageRecord]:
+    """Return what the usage log lacks of existing runs: the attempt that is under way, and those not written yet."""
+    found = []
     for run in runs:
-        groups.setdefault(key(run), []).append(run)
-    rows = [_row(members, by, now) for members in groups.values()]
+        attempts = [(one.attempt, one.gpus, one.start_time, one.end_time) for one in run.ended_attempts]
+        if run.attempt_started_at is not None:
+            attempts.append((run.attempt, run.gpus or 0, run.attempt_started_at, max(now, run.attempt_started_at)))
+        found += [
+            UsageRecord(
+                namespace=run.namespace, name=run.name, uid=run.uid, attempt=attempt, model=run.model[:256],
+                user=run.user[:256], gpus=gpus, start_time=start, end_time=end,
+            )
+            for attempt, gpus, start, end in attempts
+        ]  # fmt: skip
+    return found
+
+
+def usage_of(
+    records: Iterable[UsageRecord], by: UsageGroup, window: Window, held: dict[str, int]
+) -> tuple[list[UsageRow], UsageRow]:
+    """Return the usage of each group within a time, the greatest first, and that of all together.
+
+    `held`: GPUs that runs hold now, by uid.
+    """
+    groups: dict[tuple[str, ...], list[UsageRecord]] = {}
+    key: Callable[[UsageRecord], tuple[str, ...]] = {
+        UsageGroup.run: lambda record: (record.uid,),
+        UsageGroup.namespace: lambda record: (record.namespace,),
+        UsageGroup.user: lambda record: (record.user,),
+        UsageGroup.model: lambda record: (record.model,),
+    }[by]
+    for record in {record.key: record for record in records}.values():
+        if record.start_time < window.until and record.end_time > window.since:
+            groups.setdefault(key(record), []).append(record)
+    rows = [_row(members, by, window, held) for members in groups.values()]
     rows.sort(key=lambda row: (-row.gpu_seconds, -row.active_seconds, row.namespace or "", row.run or row.model or ""))
     total = UsageRow(
         runs=sum(row.runs for row in rows),
@@ -95,27 +156,22 @@ def usage_of(runs: Iterable[RunSummary], by: UsageGroup, now: datetime) -> tuple
     return rows, total
 
 
-def _row(runs: list[RunSummary], by: UsageGroup, now: datetime) -> UsageRow:
-    times = [_times(run, now) for run in runs]
-    first = runs[0]
+def _row(records: list[UsageRecord], by: UsageGroup, window: Window, held: dict[str, int]) -> UsageRow:
+    first, uids = records[0], {record.uid for record in records}
+    seconds = [(record.seconds(window.since, window.until), record.gpus) for record in records]
+    is_run = by is UsageGroup.run
     return UsageRow(
-        namespace=None if by is UsageGroup.model else first.namespace,
-        run=first.name if by is UsageGroup.run else None,
-        uid=first.uid if by is UsageGroup.run else None,
-        model=None if by is UsageGroup.namespace else first.model,
-        runs=len(runs),
-        gpus=sum(t.gpus for t in times),
-        active_seconds=sum(t.active for t in times),
-        gpu_seconds=sum(t.gpu for t in times),
+        kind=first.kind if is_run else None,
+        namespace=first.namespace if by in (UsageGroup.run, UsageGroup.namespace) else None,
+        run=first.name if is_run else None,
+        uid=first.uid if is_run else None,
+        user=first.user if by in (UsageGroup.run, UsageGroup.user) else None,
+        model=first.model if by in (UsageGroup.run, UsageGroup.model) else None,
+        runs=len(uids),
+        gpus=sum(held.get(uid, 0) for uid in uids),
+        active_seconds=sum(active for active, _ in seconds),
+        gpu_seconds=sum(active * gpus for active, gpus in seconds),
     )
-
-
-def _times(run: RunSummary, now: datetime) -> _Times:
-    gpus = run.gpus or 0
-    if run.attempt_started_at is None:
-        return _Times(0, run.past_active_seconds, run.past_gpu_seconds)
-    seconds = max(0, int((now - run.attempt_started_at).total_seconds()))
-    return _Times(gpus, run.past_active_seconds + seconds, run.past_gpu_seconds + seconds * gpus)
 
 
 @router.get("/namespaces/{namespace}/usage", responses={200: {"model": Usage}}, response_class=JSON)
@@ -125,7 +181,7 @@ async def get_usage(
     query: Annotated[UsageQuery, Query()],
     caller: Caller = requires("list", "rlruns"),
 ) -> Response:
-    """Return the GPU time of the runs of a namespace."""
+    """Return the GPU time of the runs and serving pools of a namespace."""
     return await _answer(request, caller, lambda found: found == namespace, query, is_complete=True)
 
 
@@ -133,9 +189,13 @@ async def get_usage(
 async def get_all_usage(
     request: Request, query: Annotated[UsageQuery, Query()], caller: Caller = IDENTIFIED
 ) -> Response:
-    """Return the GPU time of the runs of all namespaces in which you may list rlruns."""
+    """Return the GPU time of all namespaces in which you may list rlruns.
+
+    Who may list those of all namespaces also gets that of deleted namespaces.
+    """
     visible = await services_of(request).visible.of(caller.user)
-    return await _answer(request, caller, visible.names.__contains__, query, is_complete=visible.is_complete)
+    includes = (lambda _: True) if visible.has_all else visible.names.__contains__
+    return await _answer(request, caller, includes, query, is_complete=visible.is_complete)
 
 
 async def _answer(
@@ -144,14 +204,27 @@ async def _answer(
     services = services_of(request)
     services.objects.require(services.objects.runs)
     kept = [run for run in services.objects.runs.all() if includes(run.namespace)]
-    since = None if query.since is None else in_utc(query.since)
     now = datetime.now(UTC).replace(microsecond=0)
+    window = window_of(query, now)
+    logged, has_read_all = await services.usage.read(
+        caller.user.limited_as, window.since, now, lambda record: includes(record.namespace)
+    )
 
     def answer() -> Response:
         runs = [run.summary for run in kept]
-        chosen = [run for run in runs if since is None or run.created_at >= since]
-        rows, total = usage_of(chosen, query.by, now)
-        return schema_response(Usage(time=now, rows=rows[:MAX_ROWS], total=total, is_complete=is_complete))
+        held = {run.uid: run.gpus or 0 for run in runs if run.attempt_started_at is not None}
+        # What the log has of an attempt is final.
+        rows, total = usage_of([*current_records(runs, now), *logged], query.by, window, held)
+        return schema_response(
+            Usage(
+                time=now,
+                since=window.since,
+                until=window.until,
+                rows=rows[:MAX_ROWS],
+                total=total,
+                is_complete=is_complete and has_read_all,
+            )
+        )
 
     # 10,000 runs take a tenth of a second.
     return await services.metrics.compute(caller.user.limited_as, answer)

@@ -6,7 +6,7 @@ from datetime import datetime
 
 from rlrun.api.base.phases import Phase
 from rlrun.api.run import RLRunSpec
-from rlrun.api.run_status import RLRunStatus
+from rlrun.api.run_status import EndedAttempt, RLRunStatus
 from rlrun.constants import Reason
 from rlrun.kube.conditions import seconds
 from rlrun.kube.objects import Obj, ObjectRef, attempt_of
@@ -37,6 +37,10 @@ NOT_FINISHED = (
     ConditionChange("Failed", False, Reason.NOT_FAILED),
 )
 """Conditions Completed and Failed of an unfinished run. Tools wait for them with `kubectl wait`."""
+
+
+MAX_ENDED = 32
+"""Ended attempts that a status keeps while S3 does not take them."""
 
 
 def plan_finished(
@@ -209,6 +213,16 @@ def _complete(
     return done.then(mark_finished(observation, status, settings, now, Phase.completed, problem))
 
 
+def ended_attempts(status: RLRunStatus, now: datetime) -> list[EndedAttempt]:
+    """Return the attempts that the usage log lacks if the current one ends now."""
+    start = status.attempt_start_time
+    if start is None:
+        return status.ended_attempts
+    gpus = (status.resolved.gpus if status.resolved else None) or 0
+    ended = EndedAttempt(attempt=status.attempt, gpus=gpus, start_time=start, end_time=max(start, now))
+    return [*status.ended_attempts, ended][-MAX_ENDED:]
+
+
 def attempt_end(status: RLRunStatus, now: datetime) -> StatusFields:
     """Return the fields of the status that end its attempt."""
     fields: StatusFields = {"next_restart_time": None}
@@ -219,10 +233,11 @@ def attempt_end(status: RLRunStatus, now: datetime) -> StatusFields:
 
 
 def with_active_time(status: RLRunStatus, now: datetime) -> StatusFields:
-    """Return the total times, including the current attempt."""
+    """Return the total times, including the current attempt, which counts as ended."""
     active = int(seconds(status.attempt_start_time, now))
     gpus = (status.resolved.gpus if status.resolved else None) or 0
     return {
+        "ended_attempts": ended_attempts(status, now),
         "past_active_seconds": status.past_active_seconds + active,
         "past_gpu_seconds": status.past_gpu_seconds + active * gpus,
     }

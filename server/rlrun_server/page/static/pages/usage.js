@@ -1,4 +1,4 @@
-/** GPU time of the runs that exist, by run, namespace or model. */
+/** GPU time of runs and serving pools, by run, namespace, user or model. */
 import { Empty, Loaded } from "../components/problem.js";
 import { ScrollRegion } from "../components/scroll_region.js";
 import { pathOf, request } from "../lib/api.js";
@@ -8,9 +8,9 @@ import { useResource } from "../lib/resource.js";
 import { href, setQuery, useRoute } from "../lib/router.js";
 import { useTitle } from "../lib/title.js";
 
-const GROUPS = { run: "Runs", namespace: "Namespaces", model: "Models" };
-/** Days back; empty: all. */
-const PERIODS = { "": "since the beginning", 1: "one day", 7: "7 days", 30: "30 days" };
+const GROUPS = { run: "Runs", namespace: "Namespaces", user: "Users", model: "Models" };
+/** Days back; empty: this month. */
+const PERIODS = { "": "this month", 1: "one day", 7: "7 days", 30: "30 days", 365: "365 days" };
 const DAY_MS = 86_400_000;
 
 export function UsagePage() {
@@ -38,7 +38,7 @@ export function UsagePage() {
       <div class="segments" role="group" aria-label="Group by">
         ${Object.entries(GROUPS).map(([id, title]) => html`<button key=${id} aria-pressed=${String(by === id)} onClick=${() => setQuery({ by: id === "run" ? "" : id })}>${title}</button>`)}
       </div>
-      <label class="inline-field"><span>Runs created within</span>
+      <label class="inline-field"><span>Time</span>
         <select value=${days} onChange=${(event) => setQuery({ days: event.currentTarget.value })}>
           ${Object.entries(PERIODS).map(([id, text]) => html`<option key=${id} value=${id}>${text}</option>`)}
         </select>
@@ -48,10 +48,10 @@ export function UsagePage() {
       ${(found) =>
         found.rows.length
           ? html`<${Totals} total=${found.total} /><${Rows} found=${found} by=${by} />`
-          : html`<div class="card"><${Empty} title="No runs" level=${2}><p>None was created in this time.</p><//></div>`}
+          : html`<div class="card"><${Empty} title="No runs" level=${2}><p>None held GPUs in this time.</p><//></div>`}
     <//>
     <p class="muted">
-      GPU time counts from the admission of an attempt to its end, as Kubernetes saw it. Deleted runs, storage and serving pools are not in it yet.
+      GPU time counts from the admission of an attempt to its end, as Kubernetes saw it. Deleted runs are included, and serving pools until the last midnight (UTC). Storage is not.
     </p>
   `;
 }
@@ -75,8 +75,9 @@ function Rows({ found, by }) {
         <caption class="visually-hidden">Usage of ${GROUPS[by].toLowerCase()}, the greatest first, on ${dateTime(found.time)}</caption>
         <thead>
           <tr>
-            ${by !== "model" && html`<th scope="col">${by === "run" ? "Run" : "Namespace"}</th>`}
-            ${by !== "namespace" && html`<th scope="col">Model</th>`}
+            ${by !== "model" && html`<th scope="col">${{ run: "Run", namespace: "Namespace", user: "User" }[by]}</th>`}
+            ${by === "run" && html`<th scope="col">User</th>`}
+            ${(by === "run" || by === "model") && html`<th scope="col">Model</th>`}
             ${by !== "run" && html`<th scope="col" class="num">Runs</th>`}
             <th scope="col" class="num">GPUs now</th><th scope="col" class="num">Active time</th><th scope="col" class="num">GPU hours</th>
           </tr>
@@ -84,10 +85,12 @@ function Rows({ found, by }) {
         <tbody>
           ${found.rows.map(
             (row) =>
-              html`<tr key=${row.uid ?? row.namespace ?? row.model}>
-                ${by === "run" && html`<th scope="row"><a href=${href(["runs", row.namespace, row.run])}>${row.run}</a> <span class="muted">${row.namespace}</span></th>`}
+              html`<tr key=${row.uid ?? row.namespace ?? row.user ?? row.model}>
+                ${by === "run" && html`<th scope="row">${row.kind === "Run" ? html`<a href=${href(["runs", row.namespace, row.run])}>${row.run}</a>` : row.run} <span class="muted">${row.namespace}</span></th>`}
                 ${by === "namespace" && html`<th scope="row"><a href=${href(["runs"], { ns: row.namespace })}>${row.namespace}</a></th>`}
-                ${by !== "namespace" && html`<td>${row.model}</td>`}
+                ${by === "user" && html`<th scope="row">${row.user || "unknown"}</th>`}
+                ${by === "run" && html`<td>${row.user || "unknown"}</td>`}
+                ${(by === "run" || by === "model") && html`<td>${row.model}</td>`}
                 ${by !== "run" && html`<td class="num">${row.runs}</td>`}
                 <td class="num">${row.gpus}</td><td class="num">${duration(row.activeSeconds)}</td><td class="num">${hours(row.gpuSeconds)}</td>
               </tr>`,
@@ -96,7 +99,7 @@ function Rows({ found, by }) {
       </table>
     <//>
     ${found.rows.length < found.total.runs && found.rows.length >= 500 && html`<p class="more muted">The greatest 500 of ${plural(found.total.runs, "run")}.</p>`}
-    ${found.isComplete === false && html`<p class="more muted">You have more namespaces than one answer asks about. Choose one.</p>`}
+    ${found.isComplete === false && html`<p class="more muted">There may be more. Choose one namespace, or a shorter time.</p>`}
   </section>`;
 }
 

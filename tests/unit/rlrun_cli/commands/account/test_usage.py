@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from rlrun_cli.commands.account import usage
 
-ROW = {"namespace": "team", "run": "a", "uid": "u", "model": "m", "runs": 1, "gpus": 2}
+ROW = {"namespace": "team", "run": "a", "uid": "u", "user": "ann", "model": "m", "runs": 1, "gpus": 2}
 USAGE = {
     "time": "2026-01-01T00:00:00Z",
     "rows": [
@@ -36,6 +36,9 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     [
         ([], "/rlrun/v1/namespaces/team/usage?by=run"),
         (["-A", "--by", "model"], "/rlrun/v1/usage?by=model"),
+        (["--by", "user", "--month", "2026-01"], "/rlrun/v1/namespaces/team/usage?by=user&month=2026-01"),
+        (["--since", "2026-01-01", "--until", "2026-01-15"],
+         "/rlrun/v1/namespaces/team/usage?by=run&since=2026-01-01&until=2026-01-15"),
         (["--since", "2026-01-31T10:00:00+01:00"],
          "/rlrun/v1/namespaces/team/usage?by=run&since=2026-01-31T10%3A00%3A00%2B01%3A00"),
     ],
@@ -48,10 +51,10 @@ def test_the_question(rlrun: Any, asked: list[str], arguments: list[str], path: 
 def test_the_table_has_a_total_and_no_control_characters(rlrun: Any, asked: list[str]) -> None:
     lines = rlrun("usage").out.splitlines()
     assert [line.split() for line in lines] == [
-        ["NAMESPACE", "RUN", "MODEL", "RUNS", "GPUS", "ACTIVE", "GPU-HOURS"],
-        ["team", "a", "m", "1", "2", "60m", "2.00"],
-        ["team", "[31mb", "m", "1", "2", "90s", "0.03"],
-        ["total", "-", "-", "2", "4", "61m", "2.02"],
+        ["NAMESPACE", "RUN", "USER", "MODEL", "RUNS", "GPUS", "ACTIVE", "GPU-HOURS"],
+        ["team", "a", "ann", "m", "1", "2", "60m", "2.00"],
+        ["team", "[31mb", "ann", "m", "1", "2", "90s", "0.03"],
+        ["total", "-", "-", "-", "2", "4", "61m", "2.02"],
     ]
 
 

@@ -81,7 +81,8 @@ async def test_a_spec_alone_gets_a_name_from_the_api_server(api: RestApi, body: 
     answer = await create(api, body, media_type)
     assert (answer.status_code, answer.json()["name"]) == (201, "run-x7k2p")
     sent = api.cluster.requests[-1].body or {}
-    assert sent["metadata"] == {"namespace": "team", "generateName": "run-"}
+    named = {"rlrun.dev/user": "ann"}
+    assert sent["metadata"] == {"namespace": "team", "generateName": "run-", "annotations": named}
     assert sent["spec"]["maxSteps"] == 40
 
 

@@ -1,0 +1,71 @@
+"""Usage log: the times for which ended attempts of runs, and serving pools, held GPUs.
+
+A record is a line of JSON in the file of the day on which it ended, one file per day and operator. Lines are added and
+never changed. They outlive the runs, the namespaces and the cluster.
+"""
+
+import json
+from collections.abc import Collection, Iterator
+from datetime import datetime
+from enum import StrEnum
+
+from pydantic import ConfigDict, Field, ValidationError
+
+from rlrun.api.base.schema import Schema
+
+MAX_FILE_BYTES = 64 * 1024**2
+"""Size of the largest file that is read: some 200,000 records of one day."""
+
+
+class UsageKind(StrEnum):
+    """Holder of GPUs."""
+
+    run = "Run"
+    serving_pool = "ServingPool"
+
+
+class UsageRecord(Schema):
+    """Time for which an attempt of a run, or a serving pool, held GPUs."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    kind: UsageKind = UsageKind.run
+    namespace: str = Field(max_length=63)
+    name: str = Field(max_length=253)
+    """Name of the run, or of the Deployment of the pool."""
+    uid: str = Field(max_length=64)
+    attempt: int = Field(default=1, ge=0)
+    model: str = Field(default="", max_length=256)
+    user: str = Field(default="", max_length=256)
+    """User who created the run. Empty: unknown, or a pool."""
+    gpus: int = Field(default=0, ge=0)
+    start_time: datetime
+    end_time: datetime
+
+    @property
+    def key(self) -> tuple[str, int, datetime]:
+        """Identity of the record: it is written again after a lost answer."""
+        return self.uid, self.attempt, self.start_time
+
+    def seconds(self, since: datetime, until: datetime) -> int:
+        """Return the seconds of the record within a time."""
+        return max(0, int((min(self.end_time, until) - max(self.start_time, since)).total_seconds()))
+
+
+def with_records(data: bytes, records: Collection[UsageRecord]) -> bytes | None:
+    """Return the content of a file with the records that it lacks, or None if it has them all."""
+    known = {record.key for record in read_records(data)}
+    added = [record for record in records if record.key not in known]
+    if not added:
+        return None
+    lines = "".join(json.dumps(record.to_json_dict(), separators=(",", ":")) + "\n" for record in added)
+    return (data if not data or data.endswith(b"\n") else data + b"\n") + lines.encode()
+
+
+def read_records(data: bytes) -> Iterator[UsageRecord]:
+    """Yield the records of a file. Lines that are no records, for example of another version, are left out."""
+    for line in data.splitlines():
+        try:
+            yield UsageRecord.model_validate_json(line)
+        except ValidationError:
+            continue

@@ -1,0 +1,109 @@
+"""Usage of serving pools: one record per pool and day of UTC, and one for the time until a pool's deletion."""
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import UTC, datetime, timedelta
+
+from rlrun.api.usage import UsageKind, UsageRecord
+from rlrun.constants import MODEL_ANNOTATION
+from rlrun.kube.conditions import parse_time
+from rlrun.kube.errors import ApiError
+from rlrun.kube.kinds import DEPLOYMENT
+from rlrun.kube.objects import Obj, annotation
+from rlrun.protocol.problem import Problem
+from rlrun.storage.errors import StoreError
+
+from rlrun_operator.resources.base.pod_templates import GPU_RESOURCE
+from rlrun_operator.resources.demand import pod_requests
+from rlrun_operator.resources.serving_pool import PoolIdentity
+from rlrun_operator.serving.observation import PoolObservation, PoolPlan
+from rlrun_operator.storage.usage_log import UsageLog
+
+log = logging.getLogger(__name__)
+
+DAY = timedelta(days=1)
+CAUGHT_UP = 7
+"""Days for which an operator that begins writes the records that an earlier one may not have written."""
+
+
+class PoolUsage:
+    """Writer of the usage of pools."""
+
+    def __init__(self, usage: UsageLog, variables: Callable[[], Awaitable[Mapping[str, str] | Problem]]) -> None:
+        """`variables` returns the AWS_* variables of the platform, or why there are none."""
+        self._usage = usage
+        self.gpus: dict[PoolIdentity, int] = {}
+        """Number of GPUs of each pool."""
+        self._variables = variables
+        self._recorded: dict[str, datetime] = {}
+        """Begin of the day until which the usage of a Deployment is written, by its uid."""
+
+    async def record(self, pool: PoolObservation, plan: PoolPlan, now: datetime) -> None:
+        """Write the days that have ended, and the last part of a pool that is deleted.
+
+        What S3 does not take is written by a later reconcile, or is in the log if the pool goes.
+        """
+        deleted = {ref.uid for ref in plan.deletes}
+        deployments = [child for child in pool.children if child["kind"] == DEPLOYMENT.kind]
+        self.gpus[pool.key] = sum(gpus_of(one) for one in deployments if one["metadata"]["uid"] not in deleted)
+        if not self.gpus[pool.key]:
+            del self.gpus[pool.key]
+        for deployment in deployments:
+            uid, today = deployment["metadata"]["uid"], begin_of_day(now)
+            is_deleted = uid in deleted
+            if self._recorded.get(uid) == today and not is_deleted:
+                continue
+            records = pool_records(deployment, now, is_deleted=is_deleted)
+            problem = await self._write(records)
+            if problem is not None:
+                log.warning("usage is not in S3 yet: %s: %s", problem, [record.to_json_dict() for record in records])
+                continue
+            self._recorded[uid] = today
+            if is_deleted:
+                del self._recorded[uid]
+
+    async def _write(self, records: list[UsageRecord]) -> str | None:
+        """Write the records. Returns the problem if S3 did not take them."""
+        if not records:
+            return None
+        try:
+            variables = await self._variables()
+            if isinstance(variables, Problem):
+                return variables.message
+            await self._usage.record(variables, records)
+        except (ApiError, StoreError) as error:
+            return str(error)
+        return None
+
+
+def pool_records(deployment: Obj, now: datetime, *, is_deleted: bool) -> list[UsageRecord]:
+    """Return the records of the days that have ended, at most CAUGHT_UP, and of today if the pool is deleted."""
+    created, today = parse_time(deployment["metadata"]["creationTimestamp"]) or now, begin_of_day(now)
+    first = max(begin_of_day(created), today - CAUGHT_UP * DAY)
+    days = [first + n * DAY for n in range((today - first).days)] + ([today] if is_deleted else [])
+    return [
+        UsageRecord(
+            kind=UsageKind.serving_pool,
+            namespace=deployment["metadata"]["namespace"],
+            name=deployment["metadata"]["name"],
+            uid=deployment["metadata"]["uid"],
+            attempt=day.toordinal(),
+            model=annotation(deployment, MODEL_ANNOTATION)[:256],
+            gpus=gpus_of(deployment),
+            start_time=max(created, day),
+            end_time=min(now, day + DAY),
+        )
+        for day in days
+        if max(created, day) < min(now, day + DAY)
+    ]
+
+
+def gpus_of(deployment: Obj) -> int:
+    """Return the number of GPUs that the pods of a Deployment request together."""
+    spec = deployment["spec"]
+    return int(spec.get("replicas", 1)) * (pod_requests(spec["template"]["spec"]).get(GPU_RESOURCE, 0) // 1000)
+
+
+def begin_of_day(time: datetime) -> datetime:
+    """Return the begin of the day in UTC."""
+    return time.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)

@@ -1,0 +1,76 @@
+"""Reader of the usage log in S3. Files that have not changed are read once."""
+
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+
+from rlrun.api.usage import MAX_FILE_BYTES, UsageRecord, read_records
+from rlrun.storage.layout import S3Uri, usage_month
+
+from rlrun_server.rest.base.bounded_cache import BoundedCache
+from rlrun_server.rest.base.stored_files import FileStore, StoredFiles
+
+KEPT_BYTES = 16 * 1024**2
+"""Bytes of files in memory; their records take about four times as much."""
+READ_BYTES = 64 * 1024**2
+"""Bytes of files that one request reads."""
+
+FileKey = tuple[str, int, datetime]
+"""Key, size and time of a file."""
+
+
+class UsageReader:
+    """Records of the usage log."""
+
+    def __init__(self, files: StoredFiles) -> None:
+        self._files = files
+        self._kept: BoundedCache[FileKey, tuple[UsageRecord, ...]] = BoundedCache(KEPT_BYTES)
+
+    async def read(
+        self, caller: str, since: datetime, now: datetime, includes: Callable[[UsageRecord], bool]
+    ) -> tuple[list[UsageRecord], bool]:
+        """Return the selected records that ended at `since` or later, and whether all files could be read.
+
+        `caller`: name for limits. Raises RestError.
+        """
+        return await self._files.run(caller, self._read, since, now, includes)
+
+    def close(self) -> None:
+        """End the threads."""
+        self._files.close()
+
+    def _read(
+        self, since: datetime, now: datetime, includes: Callable[[UsageRecord], bool]
+    ) -> tuple[list[UsageRecord], bool]:
+        store, found, left = self._files.store, dict[tuple[str, int, datetime], UsageRecord](), READ_BYTES
+        for folder in month_folders(self._files.root, since, now):
+            for stored in store.walk(folder):
+                if not _is_needed(stored.key, since):
+                    continue
+                left -= stored.size
+                if left < 0 or stored.size > MAX_FILE_BYTES:
+                    return list(found.values()), False
+                key = (stored.key, stored.size, stored.modified)
+                records = self._kept.get(key)
+                if records is None:
+                    records = self._parse(store, S3Uri(folder.bucket, stored.key), stored.size)
+                    self._kept.put(key, records, stored.size)
+                found.update((one.key, one) for one in records if one.end_time > since and includes(one))
+        return list(found.values()), True
+
+    @staticmethod
+    def _parse(store: FileStore, uri: S3Uri, size: int) -> tuple[UsageRecord, ...]:
+        return tuple(read_records(store.get_range(uri, 0, size))) if size else ()
+
+
+def month_folders(root: S3Uri, since: datetime, now: datetime) -> Iterator[S3Uri]:
+    """Yield the folders of the months from `since` to `now`. An attempt is in that of its end."""
+    month = since.astimezone(UTC).replace(day=1, hour=0, minute=0, second=0, microsecond=0)
+    while month <= now:
+        yield usage_month(root, month)
+        month = (month + timedelta(days=31)).replace(day=1)
+
+
+def _is_needed(key: str, since: datetime) -> bool:
+    """Return False for the file of a day before `since`."""
+    month, name = key.split("/")[-2:]
+    return f"{month}-{name[:2]}" >= f"{since.astimezone(UTC):%Y-%m-%d}"
