@@ -18,6 +18,7 @@ from pathlib import Path, PurePosixPath
 
 import aiohttp
 from rlrun.api.base.names import package_name
+from rlrun.api.base.received import InputInvalid, limits_of, parse
 from rlrun.constants import MAX_PACKAGE_BYTES, MAX_PACKAGE_FILES, MAX_UNPACKED_BYTES, Reason
 from rlrun.protocol.access import bearer
 from rlrun.protocol.environment import EnvironmentConfig
@@ -227,10 +228,10 @@ def _not_installable(message: str) -> PackageError:
 
 
 async def _problem_of(response: aiohttp.ClientResponse, what: str) -> Problem:
-    text = await response.text()
+    text = (await response.content.read(limits_of(Problem).size)).decode("utf-8", "replace")
     try:
-        return Problem.model_validate_json(text)
-    except ValueError:
+        return parse(Problem, text)
+    except InputInvalid:
         pass
     if response.status == 404:
         message = f"Package {what} does not exist. Push it with `rlrun env push` or correct the id."

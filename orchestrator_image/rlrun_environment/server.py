@@ -18,7 +18,7 @@ from rlrun.protocol.environment import (
 from rlrun.protocol.problem import Problem
 from rlrun.service.access import token_middleware
 from rlrun.service.errors import ProblemError
-from rlrun.service.server import healthz, json_response, metrics_handler, problem_middleware
+from rlrun.service.server import healthz, json_response, metrics_handler, problem_middleware, read_model
 
 from rlrun_environment.package_installer import PackageError, install_environment
 from rlrun_environment.settings import EnvironmentProcessSettings
@@ -152,7 +152,7 @@ class EnvironmentServer:
         return json_response(self.info())
 
     async def _groups(self, request: web.Request) -> web.Response:
-        group = GroupRequest.model_validate_json(await request.read())
+        group = await read_model(request, GroupRequest)
         if not self.pool.ready:
             raise ProblemError(503, self._not_ready())
         with self.metrics.in_flight.track_inprogress():
@@ -161,7 +161,7 @@ class EnvironmentServer:
         return json_response(result)
 
     async def _demonstrations(self, request: web.Request) -> web.Response:
-        wanted = DemonstrationRequest.model_validate_json(await request.read())
+        wanted = await read_model(request, DemonstrationRequest)
         if not self.pool.ready:
             raise ProblemError(503, self._not_ready())
         return json_response(await self.pool.demonstrate(wanted))

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import aiohttp
+from rlrun.api.base.received import InputInvalid, limits_of, parse
 from rlrun.constants import Reason
 from rlrun.protocol.access import TOKEN_VARIABLE
 from rlrun.protocol.environment import (
@@ -55,6 +56,7 @@ ENDING_SECONDS = 2.0
 """Time for the exit status of a worker to be known after its connection broke."""
 TEARDOWN_SECONDS = 5.0
 """Time for an environment to release external resources before its worker is killed."""
+WORKER = "The answer of the environment's worker"
 HUNG = Problem(
     reason=Reason.ENVIRONMENT_WORKER_DIED,
     message="it was killed because it blocked its event loop or ignored a cancellation beyond a group's deadline",
@@ -160,8 +162,8 @@ class WorkerPool:
             ) as response:
                 body = await _read(response, max_result_bytes(request.rollouts))
                 if response.status == 200:
-                    return GroupResult.model_validate_json(body)
-                raise ProblemError(response.status, Problem.model_validate_json(body))
+                    return await asyncio.to_thread(parse, GroupResult, body, WORKER)
+                raise ProblemError(response.status, _problem(body))
         except TimeoutError:
             rollouts = failed_rollouts(request, timed_out(request))
             self._kill(worker, HUNG)
@@ -193,8 +195,8 @@ class WorkerPool:
             message = f"The environment's worker did not answer ({type(error).__name__}). Retry."
             raise ProblemError(503, Problem(reason=Reason.ENVIRONMENT_BUSY, message=message)) from error
         if response.status != 200:
-            raise ProblemError(response.status, Problem.model_validate_json(body))
-        return Demonstration.model_validate_json(body)
+            raise ProblemError(response.status, _problem(body))
+        return parse(Demonstration, body, WORKER)
 
     def _least_loaded(self) -> Worker:
         able = [worker for worker in self.workers if worker.ready and worker.session is not None]
@@ -263,7 +265,7 @@ class WorkerPool:
             if worker.socket.exists():
                 try:
                     async with worker.session.get("http://worker/info") as response:
-                        info = EnvironmentInfo.model_validate_json(await _read(response, MAX_RESPONSE_BYTES))
+                        info = parse(EnvironmentInfo, await _read(response, limits_of(EnvironmentInfo).size), WORKER)
                 except aiohttp.ClientError:
                     await asyncio.sleep(POLL_SECONDS)
                     continue
@@ -358,6 +360,14 @@ async def _read(response: aiohttp.ClientResponse, limit: int) -> bytes:
         if len(body) > limit:
             raise _ResponseTooLarge(limit)
     return bytes(body)
+
+
+def _problem(body: bytes) -> Problem:
+    """Return the problem that a worker, which is user code, has answered with."""
+    try:
+        return parse(Problem, body, WORKER)
+    except InputInvalid as error:
+        return Problem(reason=Reason.ANSWER_INVALID, message=str(error))
 
 
 def _ending(code: int, killed: Problem | None) -> str:

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from rlrun.api.base.proxy_rules import ProxyRules, missing_entries
+from rlrun.api.base.received import parse
 from rlrun.constants import ExitCode, Reason
 from rlrun.protocol.problem import Problem
 from rlrun.service.errors import FatalError
@@ -117,7 +118,7 @@ def _from_hub(source: HuggingFaceSource, dest: Path, say: Say) -> None:
 
 def _is_complete(dest: Path, manifest: Manifest) -> bool:
     try:
-        there = Manifest.model_validate_json((dest / MANIFEST).read_bytes())
+        there = parse(Manifest, (dest / MANIFEST).read_bytes())
     except (OSError, ValueError):
         return False
     sizes = {entry.name: entry.size for entry in manifest.files}

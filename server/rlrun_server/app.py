@@ -5,8 +5,10 @@ from collections.abc import Callable, Sequence
 
 from fastapi import FastAPI
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from rlrun.api.base.received import parse
 from rlrun.protocol.api_keys import KEY_DELETION_PATH, KEY_PATH, KEYS_PATH, NewApiKey
 from rlrun.protocol.storage_access import (
+    MAX_SIGN_BYTES,
     SIGN_BATCH_PATH,
     SIGN_PATH,
     RequestToSign,
@@ -32,13 +34,12 @@ from rlrun_server.http.request import SESSIONS, bearer_of, client_of, user_token
 from rlrun_server.page.page_app import PageApp
 from rlrun_server.page.page_files import PageFiles
 from rlrun_server.runtime.metrics import REGISTRY, SIGN_SECONDS
-from rlrun_server.signing.pod_signing import Signing
+from rlrun_server.signing.pod_signing import Signing, require_token
 from rlrun_server.signing.user_signing import UserSigning
 
 HOSTED_PREFIX = "/api/v1"
 INFERENCE_PREFIX = "/v1"
-MAX_BODY = 256 * 1024
-"""Bytes of a batch with the longest URLs, and of the longest grant."""
+MAX_KEY_BYTES = 4096
 
 
 def server_app(
@@ -73,17 +74,21 @@ def server_app(
             SIGN_SECONDS.observe(time.monotonic() - started)
 
     async def sign(request: Request) -> Response:
-        asked = SignRequest.model_validate_json(await read_body(request, MAX_BODY))
+        require_token(bearer_of(request))
+        asked = parse(SignRequest, await read_body(request, MAX_SIGN_BYTES))
         (headers,) = await sign_requests(request, asked.grant, [asked])
         return json_response(headers)
 
     async def sign_batch(request: Request) -> Response:
-        asked = SignBatchRequest.model_validate_json(await read_body(request, MAX_BODY))
+        require_token(bearer_of(request))
+        asked = parse(SignBatchRequest, await read_body(request, MAX_SIGN_BYTES))
         return json_response(SignedBatch(signed=await sign_requests(request, asked.grant, asked.requests)))
 
     async def sign_for_user(request: Request) -> Response:
-        asked = UserSignRequest.model_validate_json(await read_body(request, MAX_BODY))
-        return json_response(await users.sign(user_token_of(request), client_of(request), asked))
+        async def read() -> UserSignRequest:
+            return parse(UserSignRequest, await read_body(request, MAX_SIGN_BYTES))
+
+        return json_response(await users.sign(user_token_of(request), client_of(request), read))
 
     async def location(request: Request) -> Response:
         return json_response(await users.location(user_token_of(request), client_of(request)))
@@ -120,8 +125,10 @@ def key_routes(keys: ApiKeyManagement) -> list[Route]:
     """Return the routes of API keys."""
 
     async def create(request: Request) -> Response:
-        asked = NewApiKey.model_validate_json(await read_body(request, MAX_BODY) or b"{}")
-        return json_response(await keys.create(*_who_and_where(request), asked), 201)
+        async def read() -> NewApiKey:
+            return parse(NewApiKey, await read_body(request, MAX_KEY_BYTES) or b"{}", is_of_person=True)
+
+        return json_response(await keys.create(*_who_and_where(request), read), 201)
 
     async def list_keys(request: Request) -> Response:
         return json_response(await keys.list(*_who_and_where(request)))

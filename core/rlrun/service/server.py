@@ -5,13 +5,14 @@ import contextlib
 import logging
 import signal
 from collections.abc import AsyncIterator
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from aiohttp import web
 from aiohttp.typedefs import Handler
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
-from pydantic import ValidationError
+from pydantic import BaseModel
 
+from rlrun.api.base.received import InputInvalid, parse
 from rlrun.api.base.schema import Schema
 from rlrun.constants import Reason
 from rlrun.protocol.problem import Problem
@@ -20,6 +21,10 @@ from rlrun.service.listening import BACKLOG, OpenConnections, listen
 
 log = logging.getLogger(__name__)
 
+M = TypeVar("M", bound=BaseModel)
+
+PARSE_ASIDE = 256 * 1024
+"""Size in bytes above which a body is parsed in a thread."""
 DRAIN_SECONDS = 5.0
 """Time in seconds for requests in progress to finish after SIGTERM."""
 
@@ -36,8 +41,9 @@ async def problem_middleware(request: web.Request, handler: Handler) -> web.Stre
         return await handler(request)
     except ProblemError as error:
         return json_response(error.problem, error.status)
-    except ValidationError as error:
-        return json_response(Problem(reason=Reason.INVALID_REQUEST, message=validation_message(error)), 422)
+    except InputInvalid as error:
+        # An answer that this process received: bodies of requests are read by `read_model`.
+        return json_response(Problem(reason=Reason.ANSWER_INVALID, message=str(error)), 422)
     except web.HTTPException:
         raise
     except Exception as error:
@@ -108,7 +114,18 @@ def stop_event() -> asyncio.Event:
     return stop
 
 
-def validation_message(error: ValidationError) -> str:
-    """Return the message for a request that does not match its schema, with all its problems."""
-    details = "; ".join(f"{'.'.join(map(str, e['loc'])) or 'body'}: {e['msg']}" for e in error.errors())
-    return f"the request does not match the schema: {details}"
+async def read_model(
+    request: web.Request, model: type[M], *, context: Any = None, reason: str = Reason.INVALID_REQUEST
+) -> M:
+    """Return the body of a request as `model`, an empty one as an object without fields.
+
+    A large one is parsed in a thread. `context` is pydantic's. Raises ProblemError with the reason.
+    """
+    data = await request.read() or b"{}"
+    try:
+        if len(data) > PARSE_ASIDE:
+            return await asyncio.to_thread(parse, model, data, context=context)
+        return parse(model, data, context=context)
+    except InputInvalid as error:
+        message = str(error)
+    raise ProblemError.of(422, reason, message)

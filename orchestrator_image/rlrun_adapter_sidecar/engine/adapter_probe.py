@@ -8,17 +8,18 @@ nothing.
 """
 
 import asyncio
-import json
 import logging
 import math
 import shutil
 import struct
 from collections.abc import Mapping
 from pathlib import Path
+from typing import BinaryIO
 
 from rlrun.constants import Reason
 from rlrun.service.errors import ProblemError
 from rlrun.storage.layout import ADAPTER_WEIGHTS
+from rlrun.storage.safetensors_header import read_header
 
 from rlrun_adapter_sidecar.engine.vllm_client import PROBE_NAME, Engine
 
@@ -36,7 +37,8 @@ FEW = 2
 """Number of common likely tokens up to which two distributions are different. Rounding exchanges one of five."""
 ENCODINGS = {"F32": struct.pack("<f", LARGE), "F16": struct.pack("<e", LARGE), "BF16": struct.pack("<f", LARGE)[2:]}
 """LARGE by data type. The last byte has the sign."""
-LENGTH = struct.Struct("<Q")
+PIECE = 1024**2
+"""Bytes that are written at a time."""
 
 
 class AdapterProbe:
@@ -101,19 +103,23 @@ def write_copy(adapter: Path, folder: Path, *, large: bool) -> None:
 
     Raises OSError, and ValueError or KeyError if the file is damaged or has another data type.
     """
+    start, tensors = read_header(adapter / ADAPTER_WEIGHTS)
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(adapter, folder)
     with (folder / ADAPTER_WEIGHTS).open("r+b") as file:
-        (length,) = LENGTH.unpack(file.read(LENGTH.size))
-        if length > (folder / ADAPTER_WEIGHTS).stat().st_size:
-            raise ValueError(f"{ADAPTER_WEIGHTS} is not a safetensors file")
-        header = json.loads(file.read(length))
-        for name, tensor in header.items():
+        for name, tensor in tensors.items():
             if not name.endswith(".lora_B.weight"):
                 continue
-            rows, rank = tensor["shape"]
-            plus = ENCODINGS[tensor["dtype"]]
+            _, rank = tensor.shape
+            plus = ENCODINGS[tensor.dtype]
             minus = plus[:-1] + bytes([plus[-1] | 0x80])
-            data = (plus * rank + minus * rank) * (rows // 2) + plus * rank * (rows % 2)
-            file.seek(LENGTH.size + length + tensor["data_offsets"][0])
-            file.write(data if large else bytes(len(data)))
+            begin, end = tensor.data_offsets
+            file.seek(start + begin)
+            _fill(file, plus * rank + minus * rank if large else bytes(PIECE), end - begin)
+
+
+def _fill(file: BinaryIO, pattern: bytes, size: int) -> None:
+    """Write the pattern again and again, by the piece: tensors may be larger than this pod's memory."""
+    piece = pattern * max(1, PIECE // max(1, len(pattern)))
+    while size > 0:
+        size -= file.write(piece[:size])

@@ -8,6 +8,7 @@ import logging
 import shutil
 from pathlib import Path
 
+from rlrun.api.base.received import parse
 from rlrun.constants import Reason
 from rlrun.protocol.inference import LoadRequest
 from rlrun.protocol.policy import PolicyRef
@@ -115,7 +116,7 @@ def _promises(manifest: Manifest, policy: PolicyRef) -> bool:
 def _is_whole(folder: Path, policy: PolicyRef) -> bool:
     # A folder appears by rename after verification; this only guards against another policy's files.
     try:
-        manifest = Manifest.model_validate_json((folder / MANIFEST).read_bytes())
+        manifest = parse(Manifest, (folder / MANIFEST).read_bytes())
     except (OSError, ValueError):
         return False
     files = [(folder / entry.name, entry.size) for entry in manifest.files]

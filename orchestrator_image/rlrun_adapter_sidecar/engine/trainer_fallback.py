@@ -14,10 +14,10 @@ from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 
 import aiohttp
-from pydantic import ValidationError
+from rlrun.api.base.received import InputInvalid, parse
 from rlrun.service.backoff import Backoff
 from rlrun.storage.layout import MANIFEST, S3Uri
-from rlrun.storage.manifest import FileEntry, Manifest
+from rlrun.storage.manifest import MAX_MANIFEST_BYTES, FileEntry, Manifest
 from rlrun.storage.reader import ArtifactReader
 from rlrun.storage.store import NotFound, Unreachable
 
@@ -80,14 +80,15 @@ class TrainerFallback:
         temporary = Path(await asyncio.to_thread(tempfile.mkdtemp, prefix=f".{dest.name}-", dir=dest.parent))
         try:
             async with self._http.get(f"{url}/{MANIFEST}", timeout=limits, allow_redirects=False) as answer:
-                manifest = Manifest.model_validate_json(await _check_status(answer).read())
+                text = await _read_at_most(_check_status(answer), MAX_MANIFEST_BYTES)
+            manifest = parse(Manifest, text, f"{url}/{MANIFEST}")
             if not fits(manifest):
                 raise PolicyUnavailable(f"{url} holds other weights than its name says")
             for entry in manifest.files:
                 async with self._http.get(f"{url}/{entry.name}", timeout=limits, allow_redirects=False) as answer:
                     await _save(_check_status(answer), entry, _place(entry, temporary))
             await asyncio.to_thread(_put_in_place, temporary, dest, manifest)
-        except (TimeoutError, aiohttp.ClientError, ValidationError) as error:
+        except (TimeoutError, aiohttp.ClientError, InputInvalid) as error:
             raise PolicyUnavailable(f"{url}: {error or type(error).__name__}") from error
         finally:
             await asyncio.to_thread(shutil.rmtree, temporary, True)
@@ -129,6 +130,15 @@ def _check_status(answer: aiohttp.ClientResponse) -> aiohttp.ClientResponse:
     if answer.status != 200:
         raise PolicyUnavailable(f"{answer.url} answered {answer.status}")
     return answer
+
+
+async def _read_at_most(answer: aiohttp.ClientResponse, limit: int) -> bytes:
+    data = bytearray()
+    async for chunk in answer.content.iter_any():
+        data += chunk
+        if len(data) > limit:
+            raise PolicyUnavailable(f"{answer.url} is larger than {limit} bytes")
+    return bytes(data)
 
 
 def _place(entry: FileEntry, temporary: Path) -> Path:

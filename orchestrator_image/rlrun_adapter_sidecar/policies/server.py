@@ -10,7 +10,7 @@ from rlrun.protocol.policy import NAME
 from rlrun.protocol.problem import Problem
 from rlrun.service.access import token_middleware
 from rlrun.service.errors import ProblemError
-from rlrun.service.server import healthz, json_response, metrics_handler, problem_middleware
+from rlrun.service.server import healthz, json_response, metrics_handler, problem_middleware, read_model
 
 from rlrun_adapter_sidecar.policies.adapters import PolicyLoader
 
@@ -25,7 +25,7 @@ def sidecar_app(adapters: PolicyLoader, folder: Path, token: str | None = None) 
         return json_response(await adapters.list())
 
     async def put_adapter(request: web.Request) -> web.Response:
-        policy = LoadRequest.model_validate_json(await request.read())
+        policy = await read_model(request, LoadRequest)
         name = _name_in(request)
         if name != policy.name:
             message = f"the path names {name}, the body {policy.name}: they must be the same policy"

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import aiohttp
-from pydantic import ValidationError
+from rlrun.api.base.received import parse
 from rlrun.constants import ExitCode, Reason
 from rlrun.protocol.access import bearer
 from rlrun.protocol.problem import Problem
@@ -65,11 +65,9 @@ async def serve(settings: ServingSettings) -> int:
 def read_order(path: Path) -> DesiredAdapters:
     """Read the order in the mounted ConfigMap. Raises ValueError."""
     try:
-        return DesiredAdapters.model_validate_json(path.read_bytes())
+        return parse(DesiredAdapters, path.read_bytes(), f"The order {path}")
     except OSError as error:
         raise ValueError(f"could not read the order {path}: {error.strerror}") from error
-    except ValidationError as error:
-        raise ValueError(f"{path} is not a valid order: {error.errors()[0]['msg']}") from error
 
 
 if __name__ == "__main__":

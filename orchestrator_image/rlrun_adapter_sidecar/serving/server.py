@@ -3,7 +3,7 @@
 from aiohttp import web
 from rlrun.protocol.serving import DesiredAdapters
 from rlrun.service.access import token_middleware
-from rlrun.service.server import healthz, json_response, metrics_handler, problem_middleware
+from rlrun.service.server import healthz, json_response, metrics_handler, problem_middleware, read_model
 
 from rlrun_adapter_sidecar.serving.adapter_reconciler import AdapterReconciler
 
@@ -18,7 +18,7 @@ def serving_app(reconciler: AdapterReconciler, token: str | None = None) -> web.
         return json_response(reconciler.report())
 
     async def put_adapters(request: web.Request) -> web.Response:
-        reconciler.set_desired(DesiredAdapters.model_validate_json(await request.read()))
+        reconciler.set_desired(await read_model(request, DesiredAdapters))
         return json_response(reconciler.report())
 
     async def readyz(_: web.Request) -> web.Response:

@@ -30,7 +30,7 @@ from rlrun.protocol.environment import (
 )
 from rlrun.protocol.problem import Problem
 from rlrun.service.errors import ProblemError
-from rlrun.service.server import json_response, make_runner, problem_middleware, stop_event
+from rlrun.service.server import json_response, make_runner, problem_middleware, read_model, stop_event
 
 from rlrun_environment.worker.loading import load
 from rlrun_environment.worker.user_code.load_error import LoadError
@@ -133,12 +133,12 @@ async def _serve(
     async def post_group(request: web.Request) -> web.Response:
         if groups is None:
             raise ProblemError(503, problem or Problem(reason=Reason.ENVIRONMENT_LOAD_FAILED, message="not loaded"))
-        return json_response(await groups.run(GroupRequest.model_validate_json(await request.read())))
+        return json_response(await groups.run(await read_model(request, GroupRequest)))
 
     async def post_demonstration(request: web.Request) -> web.Response:
         if groups is None:
             raise ProblemError(503, problem or Problem(reason=Reason.ENVIRONMENT_LOAD_FAILED, message="not loaded"))
-        return json_response(await groups.demonstrate(DemonstrationRequest.model_validate_json(await request.read())))
+        return json_response(await groups.demonstrate(await read_model(request, DemonstrationRequest)))
 
     app = web.Application(middlewares=[problem_middleware], client_max_size=MAX_REQUEST_BYTES)
     app.add_routes([web.get("/info", get_info), web.post("/groups", post_group)])

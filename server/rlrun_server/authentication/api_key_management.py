@@ -2,7 +2,7 @@
 
 import logging
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 
@@ -53,9 +53,15 @@ class ApiKeyManagement:
         self._on_deleted = on_deleted
         self._requests = RateLimiter(REQUESTS)
 
-    async def create(self, token: str, client: str, namespace: str, asked: NewApiKey) -> CreatedApiKey:
-        """Create a key of the namespace. Deletes those of all that have ended. Raises ProblemError."""
+    async def create(
+        self, token: str, client: str, namespace: str, read: Callable[[], Awaitable[NewApiKey]]
+    ) -> CreatedApiKey:
+        """Create a key of the namespace. Deletes those of all that have ended.
+
+        `read` returns the request, once the user is known. Raises ProblemError, and what `read` raises.
+        """
         store, user = await self._authorize(token, client, namespace)
+        asked = await read()
         with _problems():
             account_uid = await store.account_uid(namespace)
             if account_uid is None:

@@ -6,12 +6,11 @@ They are ASGI applications without the layers of FastAPI, because signatures are
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 
-from pydantic import ValidationError
+from rlrun.api.base.received import InputInvalid
 from rlrun.api.base.schema import Schema
 from rlrun.constants import Reason
 from rlrun.protocol.problem import Problem
 from rlrun.service.errors import ProblemError
-from rlrun.service.server import validation_message
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -36,8 +35,8 @@ class Endpoint:
             response = await self._handler(request)
         except ProblemError as error:
             response = json_response(error.problem, error.status)
-        except ValidationError as error:
-            response = json_response(Problem(reason=Reason.INVALID_REQUEST, message=validation_message(error)), 422)
+        except InputInvalid as error:
+            response = json_response(Problem(reason=Reason.INVALID_REQUEST, message=str(error)), 422)
         except Exception:
             log.exception("%s %s failed", request.method, request.url.path)
             message = "This is an error of the server: see its log"

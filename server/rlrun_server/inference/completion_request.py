@@ -4,11 +4,13 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
+from rlrun.api.base.received import InputInvalid, InputLimits, read_json
 from rlrun.service.message_content import refused_content
 
-from rlrun_server.http.strict_json import TextInvalid, read_json
 from rlrun_server.inference.errors import InferenceError
 
+LIMITS = InputLimits(values=400_000)
+"""Limits of a body. A prompt of token ids has one value for each token."""
 MAX_MODEL = 600
 """Letters of a model's name: a namespace, the id of a base model and the name of an adapter."""
 
@@ -56,8 +58,8 @@ def rewrite_request(body: bytes, model: str) -> bytes:
 
 def _fields(body: bytes) -> dict[str, Any]:
     try:
-        document = read_json(body)
-    except TextInvalid as error:
+        document = read_json(body, limits=LIMITS)
+    except InputInvalid as error:
         raise InferenceError(400, "invalid_json", str(error)) from error
     if not isinstance(document, dict):
         raise InferenceError(400, "invalid_json", "The body must be a JSON object with `model`.")

@@ -1,13 +1,13 @@
 """Completions of deployed models: from the request of a client to the engine, and back."""
 
 import asyncio
-import json
 from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeVar
 
 import aiohttp
+from rlrun.api.base.received import InputInvalid, InputLimits, read_fast
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -29,6 +29,8 @@ from rlrun_server.rest.base.tenant_queue import TenantQueue
 JSON, EVENTS = "application/json", "text/event-stream"
 MAX_BODY = 1024 * 1024
 MAX_ANSWER = 4 * 1024 * 1024
+ANSWER_LIMITS = InputLimits(size=MAX_ANSWER, values=1_000_000)
+"""Limits of an engine's answer, which has log-probabilities of each token."""
 FEW_BYTES = 16 * 1024
 """Bytes that take less time to read than to hand over to the thread, whose queue is short."""
 MAX_REFUSAL = 64 * 1024
@@ -182,6 +184,6 @@ async def _read(model: DeployedModel, answer: EngineAnswer, limit: int, held: He
 
 def _parse(content: bytes) -> Any:
     try:
-        return json.loads(content)
-    except (ValueError, RecursionError):
+        return read_fast(content, limits=ANSWER_LIMITS)
+    except InputInvalid:
         return None

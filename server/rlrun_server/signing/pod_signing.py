@@ -104,8 +104,7 @@ class Signing:
         return signed.model_copy(update={"headers": signed.headers | condition})
 
     async def _check_token(self, grant: StorageGrant, token: str) -> None:
-        if not token:
-            raise _unauthorized_problem()
+        require_token(token)
         if not self._reviews.knows(token, grant.audience) and not self._new_tokens.allow(
             grant.namespace, self._clock()
         ):
@@ -120,6 +119,12 @@ class Signing:
         REVIEWS.labels("accepted" if review.is_accepted else "refused").inc()
         if review.namespace != grant.namespace:
             raise _unauthorized_problem()
+
+
+def require_token(token: str) -> None:
+    """Raise ProblemError for a request without a token, before its body is read."""
+    if not token:
+        raise _unauthorized_problem()
 
 
 def _bucket_of(grant: StorageGrant, url: str, signer: S3Signer) -> str:

@@ -1,7 +1,7 @@
 """The decision about a user's request for a signature: limits, token, permission, in the order of their cost."""
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from rlrun.constants import Reason
 from rlrun.kube.errors import ApiError
@@ -62,11 +62,14 @@ class UserSigning:
         await self._identify(token, client)
         return self._location.model_copy(update={"problem": self._safety.problem})
 
-    async def sign(self, token: str, client: str, asked: UserSignRequest) -> SignedHeaders:
-        """Return the headers for the request. Raises ProblemError."""
+    async def sign(self, token: str, client: str, read: Callable[[], Awaitable[UserSignRequest]]) -> SignedHeaders:
+        """Return the headers for the request, which is read once the user is known.
+
+        Raises ProblemError, and what `read` raises.
+        """
         outcome = "error"
         try:
-            headers = await self._sign(token, client, asked)
+            headers = await self._sign(token, client, read)
             outcome = "signed"
             return headers
         except ProblemError as error:
@@ -75,10 +78,11 @@ class UserSigning:
         finally:
             SIGNATURES.labels(USER, outcome).inc()
 
-    async def _sign(self, token: str, client: str, asked: UserSignRequest) -> SignedHeaders:
+    async def _sign(self, token: str, client: str, read: Callable[[], Awaitable[UserSignRequest]]) -> SignedHeaders:
         user = await self._identify(token, client)
         if not self._signatures.allow(user.limited_as, self._clock()):
             raise too_many(f"User {user.limited_as}")
+        asked = await read()
         try:
             signer, request = self._read(asked)
             namespace = asked.namespace or user.namespace

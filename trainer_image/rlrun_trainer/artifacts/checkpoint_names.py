@@ -7,13 +7,13 @@ it without an error.
 """
 
 import json
-import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from rlrun.storage.safetensors_header import read_header
+
 INDEX = "model.safetensors.index.json"
-LENGTH = struct.Struct("<Q")
 DECODER, HEAD = "model.", "lm_head"
 """Beginnings of names in memory."""
 DECODER_PREFIXES = (
@@ -60,14 +60,4 @@ def stored_weights(folder: Path) -> list[str]:
     index = folder / INDEX
     if index.is_file():
         return list(json.loads(index.read_text(encoding="utf-8"))["weight_map"])
-    return [name for file in sorted(folder.glob("*.safetensors")) for name in _tensors(file)]
-
-
-def _tensors(path: Path) -> list[str]:
-    with path.open("rb") as file:
-        start = file.read(LENGTH.size)
-        length = LENGTH.unpack(start)[0] if len(start) == LENGTH.size else path.stat().st_size
-        if length >= path.stat().st_size:
-            raise ValueError(f"{path.name} is not a safetensors file")
-        header = json.loads(file.read(length))
-    return [name for name in header if name != "__metadata__"]
+    return [name for file in sorted(folder.glob("*.safetensors")) for name in read_header(file)[1]]

@@ -1,20 +1,19 @@
 """HTTP routes of the trainer (see `rlrun.protocol.problem`): parse the request, call the session, return the result."""
 
-import asyncio
-import functools
 import logging
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TypeVar
 
 from aiohttp import web
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 from rlrun.api.base.rules import ADMITTED
-from rlrun.constants import LATER, UNPROCESSABLE, Reason
+from rlrun.constants import LATER, Reason
 from rlrun.protocol.problem import Problem
 from rlrun.protocol.trainer import ORCHESTRATOR_HEADER, CheckpointRequest, SessionSpec, TrainBatch
 from rlrun.service.access import token_middleware
 from rlrun.service.errors import ProblemError
+from rlrun.service.server import read_model
 
 from rlrun_trainer.server.prometheus import TrainerMetrics
 from rlrun_trainer.sessions.session_owners import SessionOwners
@@ -23,8 +22,6 @@ from rlrun_trainer.sessions.session_registry import Sessions
 log = logging.getLogger(__name__)
 
 LARGEST_BODY = 2 * 1024**3
-PARSE_ASIDE = 256 * 1024
-"""Size in bytes above which a body is parsed in a thread."""
 
 M = TypeVar("M", bound=BaseModel)
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -148,14 +145,8 @@ def _orchestrator(request: web.Request) -> str:
 
 
 async def _body(request: web.Request, model: type[M]) -> M:
-    data = await request.read() or b"{}"
-    try:
-        # The run was admitted: rules of its sections may be newer.
-        parse = functools.partial(model.model_validate_json, data, context=ADMITTED)
-        return await asyncio.to_thread(parse) if len(data) > PARSE_ASIDE else parse()
-    except ValidationError as error:
-        lines = [f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors(include_url=False)[:10]]
-        raise ProblemError.of(UNPROCESSABLE, f"{model.__name__}Invalid", "; ".join(lines)) from error
+    # The run was admitted: rules of its sections may be newer.
+    return await read_model(request, model, context=ADMITTED, reason=f"{model.__name__}Invalid")
 
 
 def _json(model: BaseModel, status: int = 200) -> web.Response:

@@ -10,6 +10,12 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from rlrun.api.base.names import snake, snake_words
+from rlrun.api.base.received import MAX_FAULTS
+
+MAX_SUGGESTIONS = 10
+"""Unknown fields that are compared with the known ones, each of which takes up to a millisecond."""
+MAX_COMPARED = 100
+"""Characters of a name that are compared."""
 
 
 @dataclass(frozen=True)
@@ -37,22 +43,25 @@ def path_of(location: Iterable[str | int]) -> str:
 
 
 def problems(error: ValidationError, model: type[BaseModel], *, by_name: bool = False) -> list[FieldProblem]:
-    """Return every problem of a validation of `model`, in the order of the fields.
+    """Return the first problems of a validation of `model`, at most MAX_FAULTS, in the order of the fields.
 
-    `by_name` gives snake_case paths, for input that was validated by field names (TOML).
+    The first MAX_SUGGESTIONS unknown fields get a similar name. `by_name` gives snake_case paths, for input that was
+    validated by field names (TOML).
     """
-    field_problems = []
-    for detail in error.errors():
+    field_problems: list[FieldProblem] = []
+    unknown = 0
+    for detail in error.errors(include_url=False)[:MAX_FAULTS]:
         location = tuple(
             part for piece in detail["loc"] for part in (piece.split(".") if isinstance(piece, str) else [piece])
         )
-        field_problems.append(_problem(detail, location, model, by_name))
+        unknown += detail["type"] == "extra_forbidden"
+        field_problems.append(_problem(detail, location, model, by_name, suggests=unknown <= MAX_SUGGESTIONS))
     return field_problems
 
 
 def unknown_field(name: str, known: Iterable[str]) -> str:
     """Return the message for a field that does not exist, with a similar name if there is one."""
-    close = difflib.get_close_matches(name.lower(), {k.lower(): k for k in known}, n=1, cutoff=0.6)
+    close = difflib.get_close_matches(name[:MAX_COMPARED].lower(), {k.lower(): k for k in known}, n=1, cutoff=0.6)
     if close:
         return f"unknown field; did you mean {next(k for k in known if k.lower() == close[0])}?"
     return f"unknown field; remove it (known fields: {', '.join(sorted(known))})"
@@ -72,10 +81,12 @@ def fields_at(model: type[BaseModel], location: Iterable[str | int], *, by_name:
 
 
 def _problem(
-    detail: ErrorDetails, location: tuple[str | int, ...], model: type[BaseModel], by_name: bool
+    detail: ErrorDetails, location: tuple[str | int, ...], model: type[BaseModel], by_name: bool, *, suggests: bool
 ) -> FieldProblem:
     message = detail["msg"].replace("Input should be", "must be")
-    if detail["type"] == "extra_forbidden":
+    if detail["type"] == "extra_forbidden" and not suggests:
+        message = "unknown field; remove it"
+    elif detail["type"] == "extra_forbidden":
         message = unknown_field(str(location[-1]), fields_at(model, location[:-1], by_name=by_name))
     elif detail["type"] == "missing":
         message = "is required"

@@ -17,6 +17,8 @@ class Limits:
     """Distinct rollout ids."""
     turns: int = 4096
     """Requests per rollout."""
+    body_values: int = 2_000_000
+    """Values in the JSON of a request. A prompt of token ids has one for each token."""
     body_bytes: int = 64 * 1024**2
     """Body size of one request."""
     body_seconds: float = 60.0

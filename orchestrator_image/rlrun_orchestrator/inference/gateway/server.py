@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from aiohttp import web
+from rlrun.api.base.received import InputInvalid, InputLimits, read_fast
 from rlrun.constants import CONFLICT, Reason
 from rlrun.protocol.access import is_allowed
 from rlrun.protocol.environment import ROLLOUT_ID_HEADER
@@ -195,15 +196,16 @@ class Gateway:
     async def _body(self, request: web.Request) -> dict[str, Any]:
         try:
             async with asyncio.timeout(self._limits.body_seconds):
-                requested = json.loads(await request.read())
+                body = await request.read()
+            requested = read_fast(body, "the body", InputLimits(self._limits.body_bytes, self._limits.body_values))
         except TimeoutError:
             message = f"The body did not arrive within {self._limits.body_seconds:g} s. Send it again."
             raise ProblemError.of(408, Reason.BODY_TOO_SLOW, message) from None
         except web.HTTPRequestEntityTooLarge:
             message = f"The body is larger than {self._limits.body_bytes} bytes. Send less."
             raise ProblemError.of(413, Reason.BODY_TOO_LARGE, message) from None
-        except (ValueError, RecursionError) as error:
-            raise BadRequest(f"the body is not valid JSON: {error}") from None
+        except InputInvalid as error:
+            raise BadRequest(str(error)) from None
         if not isinstance(requested, dict):
             raise BadRequest("the body must be a JSON object")
         return requested

@@ -12,8 +12,7 @@ from rlrun.kube.objects import Obj
 from rlrun.kube.references import split_checkpoint_id
 
 from rlrun_server.hosted_api.base.errors import FieldProblems
-from rlrun_server.http.strict_json import read_json
-from rlrun_server.rest.objects.run_bodies import base_name
+from rlrun_server.rest.objects.run_bodies import base_name, read_object
 from rlrun_server.rest.objects.summaries import ArtifactSummary
 
 MAX_BASE = 24
@@ -24,8 +23,8 @@ SUFFIX = 5
 
 
 def read_client_run(body: bytes) -> ClientRun:
-    """Return the run of a request. Raises FieldProblems with all its problems, TextInvalid for a body without JSON."""
-    client_run = read_request(read_json(body))
+    """Return the run of a request. Raises FieldProblems with all its problems, InputInvalid for a body without JSON."""
+    client_run = read_request(read_object(body))
     if isinstance(client_run, ClientRun):
         return client_run
     raise FieldProblems([(problem.location, problem.message) for problem in client_run])

@@ -5,6 +5,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Request
 from rlrun.api.base.phases import Phase
+from rlrun.api.base.received import InputInvalid
 from rlrun.api.toml.client_requests import ClientRun
 from rlrun.constants import ROLE_LABEL, RUN_LABEL, SERVER_FIELD_MANAGER, Reason, Role
 from rlrun.kube import requests
@@ -36,7 +37,6 @@ from rlrun_server.hosted_api.routes.new_runs import (
     secret_object,
 )
 from rlrun_server.http.body import read_body
-from rlrun_server.http.strict_json import TextInvalid
 from rlrun_server.rest.base.access import access_of
 from rlrun_server.rest.base.problems import RestError, invalid
 from rlrun_server.rest.context.caller_cluster import CallerCluster, caller_cluster
@@ -89,7 +89,7 @@ async def create_run(request: Request, caller: HostedCaller = CREATE_RLRUNS) -> 
     body = await read_body(request, MAX_BODY)
     try:
         asked = await services.bodies.run(caller.caller.user.limited_as, read_client_run, body)
-    except TextInvalid as error:
+    except InputInvalid as error:
         raise invalid(str(error)) from error
     caller.require_team(asked.team_id)
     objects = services.objects

@@ -3,7 +3,7 @@
 from typing import Annotated, TypeVar
 
 from fastapi import APIRouter, Path, Request
-from pydantic import ValidationError
+from rlrun.api.base.received import InputInvalid, parse
 from rlrun.api.base.schema import Schema
 from rlrun.constants import SERVER_FIELD_MANAGER
 from rlrun.kube import requests
@@ -25,7 +25,6 @@ from rlrun_server.hosted_api.secrets.secret_objects import (
 )
 from rlrun_server.http.body import read_body
 from rlrun_server.http.client_memory import owner_of
-from rlrun_server.http.strict_json import TextInvalid, read_json
 from rlrun_server.rest.base.problems import invalid, not_found
 from rlrun_server.rest.context.caller_cluster import CallerCluster, caller_cluster
 from rlrun_server.rest.context.services import services_of
@@ -103,11 +102,11 @@ async def read_model(request: Request, model: type[M]) -> M:
     body = await read_body(request, MAX_BODY)
 
     def read() -> M:
-        return model.model_validate(read_json(body), by_alias=True, by_name=True)
+        return parse(model, body, is_of_person=True)
 
     try:
         return await services_of(request).bodies.run(owner_of(request), read)
-    except TextInvalid as error:
-        raise invalid(str(error)) from None
-    except ValidationError as error:
-        raise FieldProblems([(e["loc"], str(e["msg"])) for e in error.errors(include_input=False)]) from None
+    except InputInvalid as error:
+        if not error.faults:
+            raise invalid(str(error)) from None
+        raise FieldProblems([(fault.location, fault.message) for fault in error.faults]) from None

@@ -5,17 +5,19 @@ import hashlib
 import json
 import re
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 from pydantic import ValidationError
 from rlrun.api.base.field_errors import fields_at, problems, unknown_field
+from rlrun.api.base.received import MAX_FAULTS, InputInvalid, InputLimits, read_json
 from rlrun.api.run import RLRun, RLRunSpec
 from rlrun.api.toml.dialects import group_by_reason
 from rlrun.api.toml.loader import TomlError, loads
 from rlrun.constants import API_VERSION, MAX_RUN_NAME, REQUEST_ANNOTATION, USER_ANNOTATION, Reason
 from rlrun.kube.objects import Obj
 
-from rlrun_server.http.strict_json import TextInvalid, check_toml, read_json, read_yaml
+from rlrun_server.http.yaml_and_toml import check_toml, read_yaml
 from rlrun_server.rest.base.problems import FieldError, RestError, from_field_problems, invalid
 
 JSON, YAML, TOML, MERGE_PATCH = (
@@ -29,6 +31,7 @@ METADATA = ("name", "generateName", "labels", "annotations")
 SUFFIX = 5
 """Letters after a name that an Idempotency-Key makes, as many as the API server generates."""
 DEFAULT_BASE = "run"
+LIMITS = InputLimits(values=150_000)
 MAX_WARNINGS, MAX_WARNING = 16, 200
 """Number of notes of a file in one response, and characters of each."""
 
@@ -54,7 +57,7 @@ class NewRun:
 
 def read_run(media_type: str, body: bytes) -> NewRun:
     """Return the run in a body: a spec, or an RLRun; or a TOML file. Raises RestError with all its problems."""
-    readers = {JSON: read_json, YAML: read_yaml, "application/x-yaml": read_yaml, "text/yaml": read_yaml}
+    readers = {JSON: read_object, YAML: read_yaml, "application/x-yaml": read_yaml, "text/yaml": read_yaml}
     try:
         if media_type == TOML:
             return _from_toml(check_toml(body))
@@ -62,8 +65,13 @@ def read_run(media_type: str, body: bytes) -> NewRun:
             detail = f"The body has the type {media_type[:80]!r}. Send {JSON}, {YAML} or {TOML} as Content-Type."
             raise RestError(415, Reason.MEDIA_TYPE_UNSUPPORTED, detail)
         return _from_object(readers[media_type](body))
-    except TextInvalid as error:
+    except InputInvalid as error:
         raise invalid(str(error)) from error
+
+
+def read_object(body: bytes) -> Any:
+    """Return the JSON of a run or of a change. Arguments of environments may be long lists. Raises InputInvalid."""
+    return read_json(body, limits=LIMITS)
 
 
 def to_object(run: NewRun, namespace: str, user: str, identity: str, key: str, body: bytes) -> Obj:
@@ -107,8 +115,8 @@ def read_changes(media_type: str, body: bytes) -> dict[str, Any]:
         detail = f"The body has the type {media_type[:80]!r}. Send a merge patch as {MERGE_PATCH}."
         raise RestError(415, Reason.MEDIA_TYPE_UNSUPPORTED, detail)
     try:
-        document = read_json(body)
-    except TextInvalid as error:
+        document = read_object(body)
+    except InputInvalid as error:
         raise invalid(str(error)) from error
     if not isinstance(document, dict) or set(document) != {"spec"} or not isinstance(document["spec"], dict):
         raise invalid('The body must be a merge patch of the spec alone: {"spec": {"maxSteps": 200}}.')
@@ -117,8 +125,7 @@ def read_changes(media_type: str, body: bytes) -> dict[str, Any]:
     mutable = {RLRunSpec.model_fields[name].alias or name for name in RLRunSpec.mutable or ()}
     errors = [
         FieldError(pointer=f"/spec/{name}", detail=_why_not(name, known, mutable))
-        for name in changes
-        if name not in mutable
+        for name in islice((name for name in changes if name not in mutable), MAX_FAULTS)
     ]
     if errors:
         detail = "The patch changes fields that cannot be changed. Correct those that `errors` lists."
@@ -158,12 +165,11 @@ def _from_object(document: Any) -> NewRun:
         or not isinstance(document["spec"], dict)
     ):
         raise invalid("The body must be one object: the spec of a run, or an RLRun.")
-    unknown = [*(name for name in document if name not in ("apiVersion", "kind", "metadata", "spec"))]
+    unknown = islice((name for name in document if name not in ("apiVersion", "kind", "metadata", "spec")), MAX_FAULTS)
     errors = [FieldError(pointer=f"/{name}", detail="remove it: a request has spec and metadata") for name in unknown]
     errors += [
         FieldError(pointer=f"/metadata/{name}", detail=f"remove it: a request may set {', '.join(METADATA)}")
-        for name in metadata
-        if name not in METADATA and name != "namespace"
+        for name in islice((name for name in metadata if name not in (*METADATA, "namespace")), MAX_FAULTS)
     ]
     if errors:
         raise _invalid_spec(errors)

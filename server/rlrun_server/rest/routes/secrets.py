@@ -4,9 +4,10 @@ import base64
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Request
-from pydantic import Field, ValidationError
-from rlrun.api.base.field_errors import problems
+from pydantic import Field
+from rlrun.api.base.field_errors import FieldProblem, path_of
 from rlrun.api.base.names import SUBDOMAIN, Namespace
+from rlrun.api.base.received import InputInvalid, parse
 from rlrun.api.base.schema import Schema
 from rlrun.constants import FIELD_MANAGER, MANAGED_BY_LABEL, SERVER_FIELD_MANAGER, Reason
 from rlrun.kube import requests
@@ -15,7 +16,6 @@ from rlrun.kube.objects import Obj, label
 from starlette.responses import Response
 
 from rlrun_server.http.body import read_body
-from rlrun_server.http.strict_json import TextInvalid, read_json
 from rlrun_server.rest.base.access import Caller, requires
 from rlrun_server.rest.base.problems import RestError, from_field_problems, invalid
 from rlrun_server.rest.base.responses import JSON, schema_response
@@ -115,15 +115,13 @@ async def delete_secret(
 def read_values(body: bytes) -> SecretValues:
     """Return the values in a body. Errors name keys, and contain no values. Raises RestError."""
     try:
-        return SecretValues.model_validate(read_json(body))
-    except TextInvalid as error:
-        raise invalid(str(error)) from None
-    except ValidationError as error:
-        field_problems = [
-            type(each)(each.path, "must be text; a key has letters, digits, - _ and . only")
-            for each in problems(error, SecretValues)
-        ]
-        raise invalid("The body must have the values by name.", from_field_problems(field_problems), 422) from None
+        return parse(SecretValues, body, is_of_person=True)
+    except InputInvalid as error:
+        if not error.faults:
+            raise invalid(str(error)) from None
+        message = "must be text; a key has letters, digits, - _ and . only"
+        found = [FieldProblem(path_of(fault.location), message) for fault in error.faults]
+        raise invalid("The body must have the values by name.", from_field_problems(found), 422) from None
 
 
 def secret_object(namespace: str, name: str, values: SecretValues, existing: Obj | None) -> Obj:

@@ -4,8 +4,9 @@ from datetime import UTC, datetime
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Request
-from pydantic import Field, ValidationError
-from rlrun.api.base.field_errors import problems
+from pydantic import Field
+from rlrun.api.base.field_errors import FieldProblem, path_of
+from rlrun.api.base.received import InputInvalid, parse
 from rlrun.api.base.schema import Schema
 from rlrun.constants import Reason
 from starlette.responses import Response
@@ -13,7 +14,6 @@ from starlette.responses import Response
 from rlrun_server.authentication.sessions import MAX_CREDENTIAL, BrowserSessions, refuse_other_sites
 from rlrun_server.http.body import read_body
 from rlrun_server.http.request import SESSIONS, client_of, header_token_of
-from rlrun_server.http.strict_json import TextInvalid, read_json
 from rlrun_server.rest.base.access import ANYONE, IDENTIFIED, Caller
 from rlrun_server.rest.base.problems import RestError, from_field_problems, invalid, unauthorized_error
 from rlrun_server.rest.base.responses import JSON, schema_response
@@ -77,8 +77,8 @@ LOGIN_BODY: dict[str, Any] = {
 async def log_in(request: Request, _: None = ANYONE) -> Response:
     """Log a browser in: the response sets a cookie that is good for at most 8 hours. Needs the header `X-Rlrun: 1`."""
     sessions = _sessions_of(request)
-    login = read_login(await read_body(request, MAX_BODY))
     refuse_other_sites(request)
+    login = read_login(await read_body(request, MAX_BODY))
     client = client_of(request)
     end = None
     if login.oidc is not None:
@@ -136,15 +136,16 @@ async def create_code(request: Request, caller: Caller = IDENTIFIED) -> Response
 def read_login(body: bytes) -> Login:
     """Return the credential in a body. Errors name fields, and contain no values. Raises RestError."""
     try:
-        login = Login.model_validate(read_json(body))
-    except TextInvalid as error:
-        raise invalid(str(error)) from None
-    except ValidationError as error:
+        login = parse(Login, body, is_of_person=True)
+    except InputInvalid as error:
+        if not error.faults:
+            raise invalid(str(error)) from None
         message = (
             f"must be text of at most {MAX_CREDENTIAL} printable characters; only `token`, `code` and `oidc`, with its "
             "`code` and `state`, are known"
         )
-        field_errors = from_field_problems([type(each)(each.path, message) for each in problems(error, Login)])
+        found = [FieldProblem(path_of(fault.location), message) for fault in error.faults]
+        field_errors = from_field_problems(found)
         raise invalid("The body must have a token, or a code of rlrun open.", field_errors, 422) from None
     if len(login.model_dump(exclude_none=True)) != 1:
         raise invalid("The body must have one of `token`, `code` and `oidc`.", status=422)

@@ -1,5 +1,6 @@
 """The first adapter of an engine is proven to act before it is loaded."""
 
+import json
 import math
 import struct
 from array import array
@@ -96,6 +97,17 @@ def test_a_probe_has_the_names_of_the_adapter_and_large_weights(tmp_path: Path, 
         found = [struct.unpack("<f", b"\0\0" + cell)[0] for cell in cells]
     assert found == [LARGE, LARGE, -LARGE, -LARGE, LARGE, LARGE]
     assert (tmp_path / "probe" / "adapter_config.json").is_file()
+
+
+@pytest.mark.parametrize("large", [True, False])
+def test_no_copy_is_larger_than_its_adapter(tmp_path: Path, large: bool) -> None:
+    source = tmp_path / "adapter"
+    source.mkdir()
+    header = json.dumps({B: {"dtype": "F16", "shape": [400_000_000, 1], "data_offsets": [0, 4]}}).encode()
+    (source / ADAPTER_WEIGHTS).write_bytes(struct.pack("<Q", len(header)) + header + bytes(4))
+    with pytest.raises(ValueError, match="do not agree"):
+        write_copy(source, tmp_path / "probe", large=large)
+    assert not (tmp_path / "probe").exists()
 
 
 @pytest.mark.parametrize(("noise", "status"), [(1e-4, 200), (1e-2, 422)])

@@ -21,7 +21,7 @@ def test_malformed_order_is_named_in_the_error(tmp_path: Path) -> None:
     path.write_text(order.model_dump_json(by_alias=True))
     assert read_order(path) == order
     path.write_text("{}")
-    with pytest.raises(ValueError, match="is not a valid order"):
+    with pytest.raises(ValueError, match="is not a valid DesiredAdapters of this version: base: Field required"):
         read_order(path)
     with pytest.raises(ValueError, match="could not read the order"):
         read_order(tmp_path / "none")

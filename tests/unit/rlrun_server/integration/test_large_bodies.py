@@ -7,11 +7,11 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from rlrun.api.base import received
+from rlrun.api.base.received import read_json
 from rlrun_server.hosted_api.routes import run_routes
-from rlrun_server.hosted_api.secrets import secret_routes
-from rlrun_server.http.strict_json import read_json
 from rlrun_server.rest.objects import run_bodies
-from rlrun_server.rest.routes import runs, secrets
+from rlrun_server.rest.routes import runs
 
 from tests.support.hosted_api import hosted_api, model_object
 from tests.support.rest_api import run_object, uid_of
@@ -27,9 +27,9 @@ USER = [
 @pytest.mark.parametrize(
     ("module", "is_hosted", "method", "path", "body"),
     [
-        (secrets, False, "PUT", "/namespaces/team/secrets/new", {"data": {"A": "b"}}),
+        (received, False, "PUT", "/namespaces/team/secrets/new", {"data": {"A": "b"}}),
         (run_bodies, False, "PATCH", "/namespaces/team/runs/first", {"spec": {"maxSteps": 50}}),
-        (secret_routes, True, "POST", "/secrets/", {"name": "NEW", "value": "x"}),
+        (received, True, "POST", "/secrets/", {"name": "NEW", "value": "x"}),
     ],
 )
 async def test_bodies_are_read_in_their_thread(
@@ -37,9 +37,9 @@ async def test_bodies_are_read_in_their_thread(
 ) -> None:
     threads: list[str] = []
 
-    def recorded(data: bytes) -> Any:
+    def recorded(*args: Any, **kwargs: Any) -> Any:
         threads.append(threading.current_thread().name)
-        return read_json(data)
+        return read_json(*args, **kwargs)
 
     monkeypatch.setattr(module, "read_json", recorded)
     hosted = hosted_api()

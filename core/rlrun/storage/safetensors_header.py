@@ -1,0 +1,80 @@
+"""Header of a safetensors file: names, types, shapes and places of its tensors, as far as they agree with the file.
+
+A file begins with the length of its header, 8 bytes in little-endian order, and the header as JSON. Offsets count from
+the end of the header. Files come from runs, so that a header may promise what the file does not have.
+"""
+
+import math
+import struct
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
+
+from pydantic import BaseModel, Field, RootModel, model_validator
+
+from rlrun.api.base.names import Text
+from rlrun.api.base.received import InputLimits, parse
+
+LENGTH = struct.Struct("<Q")
+MAX_TENSORS = 100_000
+SIZES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1}
+"""Bytes of an element by data type. Types that are not listed are not compared with their shapes."""
+METADATA = "__metadata__"
+
+Number = Annotated[int, Field(ge=0, lt=2**53)]
+
+
+class Tensor(BaseModel):
+    """Entry of a header."""
+
+    dtype: Text
+    shape: list[Number] = Field(max_length=16)
+    data_offsets: tuple[Number, Number]
+
+
+class Header(RootModel[dict[str, Tensor]]):
+    """Tensors by name."""
+
+    wire_limits: ClassVar[InputLimits] = InputLimits(size=16 * 1024**2, values=8 * MAX_TENSORS)
+
+    root: dict[Text, Tensor] = Field(max_length=MAX_TENSORS)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_metadata(cls, entries: Any) -> Any:
+        if not isinstance(entries, dict):
+            return entries
+        return {key: entry for key, entry in entries.items() if key != METADATA}
+
+
+def read_header(path: Path) -> tuple[int, Mapping[str, Tensor]]:
+    """Return the position at which the data begins, and the tensors by name.
+
+    Raises OSError, and ValueError for a header that is too large, damaged, or does not agree with the file.
+    """
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        start = file.read(LENGTH.size)
+        length = LENGTH.unpack(start)[0] if len(start) == LENGTH.size else size
+        if length > size - LENGTH.size:
+            raise ValueError(f"{path.name} is not a safetensors file")
+        if length > Header.wire_limits.size:
+            limit = Header.wire_limits.size
+            raise ValueError(f"{path.name} has a header of {length} bytes, and at most {limit} are read")
+        text = file.read(length)
+    tensors = parse(Header, text, f"The header of {path.name}").root
+    left = size - LENGTH.size - length
+    for name, tensor in tensors.items():
+        _check(tensor, left, f"{path.name}: tensor {name[:200]!r}")
+    if sum(tensor.data_offsets[1] - tensor.data_offsets[0] for tensor in tensors.values()) > left:
+        raise ValueError(f"{path.name} has tensors that overlap")
+    return LENGTH.size + length, tensors
+
+
+def _check(tensor: Tensor, left: int, what: str) -> None:
+    begin, end = tensor.data_offsets
+    if not begin <= end <= left:
+        raise ValueError(f"{what} is not within the file")
+    size = SIZES.get(tensor.dtype)
+    if size is not None and math.prod(tensor.shape) * size != end - begin:
+        raise ValueError(f"{what} has the shape {tensor.shape} and {end - begin} bytes, which do not agree")

@@ -1,0 +1,83 @@
+"""YAML and TOML from clients, without input that parsers read differently or that is expensive to parse."""
+
+import re
+import tomllib
+from collections.abc import Hashable
+from typing import Any
+
+import yaml
+from rlrun.api.base.received import BODY, MAX_DEPTH, InputInvalid, check_value, decode, named_twice
+
+MAX_NODES = 5000
+"""Values and keys of a YAML document, whose parser needs up to 100 µs for each. The text of a run has some hundreds."""
+MAX_PARTS = 50_000
+"""Values, keys and lines of a TOML document, whose parser needs some microseconds for each."""
+TOML_TEXT = re.compile(
+    r'"""(?:\\.|[^\\])*?(?:"{3,5}|\Z)|"(?:\\.|[^"\\\n])*"?'
+    r"|'''.*?(?:'{3,5}|\Z)|'[^'\n]*'?|#[^\n]*",
+    re.DOTALL,
+)
+"""Strings and comments. One that does not end is an error of the parser, which reads no further than to it."""
+TOML_SEPARATOR = re.compile(r"[=,{}\[\]\n]")
+
+
+def read_yaml(body: bytes) -> Any:
+    """Return the value of the one document. Raises InputInvalid, also for aliases, which can make it huge."""
+    try:
+        value = yaml.load(decode(body), Loader=_StrictLoader)
+    except yaml.YAMLError as error:
+        raise InputInvalid(BODY, f"is not YAML: {error}.") from None
+    except (RecursionError, ValueError) as error:
+        if isinstance(error, InputInvalid):
+            raise
+        raise InputInvalid(BODY, "is not YAML: it is nested too deep, or a value is out of range.") from None
+    return check_value(value)
+
+
+def check_toml(body: bytes) -> str:
+    """Return the text, which is TOML of bounded depth. Raises InputInvalid."""
+    text = decode(body)
+    parts = TOML_SEPARATOR.split(TOML_TEXT.sub("", text))
+    if len(parts) > MAX_PARTS:
+        raise InputInvalid(BODY, f"has more than {MAX_PARTS} values and keys in TOML. Send it as JSON.")
+    # The parser needs time and memory that grow with the square of the parts of a key.
+    if any(part.count(".") > MAX_DEPTH for part in parts):
+        raise InputInvalid(BODY, f"is nested deeper than {MAX_DEPTH} levels.")
+    try:
+        check_value(tomllib.loads(text))
+    except InputInvalid:
+        raise
+    except tomllib.TOMLDecodeError as error:
+        raise InputInvalid(BODY, f"is not TOML: {error}.") from None
+    except ValueError:
+        raise InputInvalid(BODY, "has an integer with too many digits. Write a smaller one.") from None
+    except RecursionError:
+        raise InputInvalid(BODY, f"is nested deeper than {MAX_DEPTH} levels.") from None
+    return text
+
+
+class _StrictLoader(yaml.SafeLoader):
+    def __init__(self, stream: str) -> None:
+        super().__init__(stream)
+        self._nodes = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        """Refuse aliases, and more than MAX_NODES nodes, before the rest of the text is read."""
+        self._nodes += 1
+        if self._nodes > MAX_NODES:
+            raise InputInvalid(BODY, f"has more than {MAX_NODES} values and keys in YAML. Send it as JSON.")
+        if self.check_event(yaml.AliasEvent):
+            raise InputInvalid(BODY, "has a YAML alias (*). Write the value again in its place.")
+        return super().compose_node(parent, index)
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        """Refuse a key that is repeated or not a string."""
+        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+        seen: set[str] = set()
+        for key in keys:
+            if not isinstance(key, str):
+                raise InputInvalid(BODY, f"has the key {key!r}, which is not a string. Put it into quotes.")
+            if key in seen:
+                raise InputInvalid(BODY, named_twice(key))
+            seen.add(key)
+        return super().construct_mapping(node, deep=True)
