@@ -56,7 +56,7 @@ ENDING_SECONDS = 2.0
 """Time for the exit status of a worker to be known after its connection broke."""
 TEARDOWN_SECONDS = 5.0
 """Time for an environment to release external resources before its worker is killed."""
-WORKER = "The answer of the environment's worker"
+ANSWER = "The answer of the environment's worker"
 HUNG = Problem(
     reason=Reason.ENVIRONMENT_WORKER_DIED,
     message="it was killed because it blocked its event loop or ignored a cancellation beyond a group's deadline",
@@ -162,7 +162,7 @@ class WorkerPool:
             ) as response:
                 body = await _read(response, max_result_bytes(request.rollouts))
                 if response.status == 200:
-                    return await asyncio.to_thread(parse, GroupResult, body, WORKER)
+                    return await asyncio.to_thread(parse, GroupResult, body, ANSWER)
                 raise ProblemError(response.status, _problem(body))
         except TimeoutError:
             rollouts = failed_rollouts(request, timed_out(request))
@@ -196,7 +196,7 @@ class WorkerPool:
             raise ProblemError(503, Problem(reason=Reason.ENVIRONMENT_BUSY, message=message)) from error
         if response.status != 200:
             raise ProblemError(response.status, _problem(body))
-        return parse(Demonstration, body, WORKER)
+        return parse(Demonstration, body, ANSWER)
 
     def _least_loaded(self) -> Worker:
         able = [worker for worker in self.workers if worker.ready and worker.session is not None]
@@ -265,7 +265,7 @@ class WorkerPool:
             if worker.socket.exists():
                 try:
                     async with worker.session.get("http://worker/info") as response:
-                        info = parse(EnvironmentInfo, await _read(response, limits_of(EnvironmentInfo).size), WORKER)
+                        info = parse(EnvironmentInfo, await _read(response, limits_of(EnvironmentInfo).size), ANSWER)
                 except aiohttp.ClientError:
                     await asyncio.sleep(POLL_SECONDS)
                     continue
@@ -365,7 +365,7 @@ async def _read(response: aiohttp.ClientResponse, limit: int) -> bytes:
 def _problem(body: bytes) -> Problem:
     """Return the problem that a worker, which is user code, has answered with."""
     try:
-        return parse(Problem, body, WORKER)
+        return parse(Problem, body, ANSWER)
     except InputInvalid as error:
         return Problem(reason=Reason.ANSWER_INVALID, message=str(error))
 

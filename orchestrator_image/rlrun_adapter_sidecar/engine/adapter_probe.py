@@ -19,7 +19,7 @@ from typing import BinaryIO
 from rlrun.constants import Reason
 from rlrun.service.errors import ProblemError
 from rlrun.storage.layout import ADAPTER_WEIGHTS
-from rlrun.storage.safetensors_header import read_header
+from rlrun.storage.weights.safetensors_header import read_header
 
 from rlrun_adapter_sidecar.engine.vllm_client import PROBE_NAME, Engine
 

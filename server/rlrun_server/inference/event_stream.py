@@ -1,8 +1,9 @@
 """Server-sent events of an engine, one by one. Pure."""
 
-import json
 import re
 from typing import Any
+
+from rlrun.api.base.received import InputInvalid, read_fast
 
 from rlrun_server.inference.usage import TokenUsage, read_usage
 
@@ -64,6 +65,6 @@ class EventSplitter:
 
 def _data(event: bytes) -> Any:
     try:
-        return json.loads(event.removeprefix(b"data:"))
-    except (ValueError, RecursionError):
+        return read_fast(event.removeprefix(b"data:"))
+    except InputInvalid:
         return None

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from rlrun.storage.safetensors_header import read_header
+from rlrun.storage.weights.safetensors_header import read_header
 
 INDEX = "model.safetensors.index.json"
 DECODER, HEAD = "model.", "lm_head"

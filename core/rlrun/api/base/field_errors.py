@@ -14,6 +14,8 @@ from rlrun.api.base.received import MAX_FAULTS
 
 MAX_SUGGESTIONS = 10
 """Unknown fields that are compared with the known ones, each of which takes up to a millisecond."""
+UNKNOWN = "unknown field; remove it"
+"""Message without a suggestion."""
 MAX_COMPARED = 100
 """Characters of a name that are compared."""
 
@@ -59,8 +61,10 @@ def problems(error: ValidationError, model: type[BaseModel], *, by_name: bool = 
     return field_problems
 
 
-def unknown_field(name: str, known: Iterable[str]) -> str:
-    """Return the message for a field that does not exist, with a similar name if there is one."""
+def unknown_field(name: str, known: Iterable[str], *, suggests: bool = True) -> str:
+    """Return the message for a field that does not exist, with a similar one if `suggests`."""
+    if not suggests:
+        return UNKNOWN
     close = difflib.get_close_matches(name[:MAX_COMPARED].lower(), {k.lower(): k for k in known}, n=1, cutoff=0.6)
     if close:
         return f"unknown field; did you mean {next(k for k in known if k.lower() == close[0])}?"
@@ -84,10 +88,9 @@ def _problem(
     detail: ErrorDetails, location: tuple[str | int, ...], model: type[BaseModel], by_name: bool, *, suggests: bool
 ) -> FieldProblem:
     message = detail["msg"].replace("Input should be", "must be")
-    if detail["type"] == "extra_forbidden" and not suggests:
-        message = "unknown field; remove it"
-    elif detail["type"] == "extra_forbidden":
-        message = unknown_field(str(location[-1]), fields_at(model, location[:-1], by_name=by_name))
+    if detail["type"] == "extra_forbidden":
+        known = fields_at(model, location[:-1], by_name=by_name)
+        message = unknown_field(str(location[-1]), known, suggests=suggests)
     elif detail["type"] == "missing":
         message = "is required"
     elif detail["type"] == "string_pattern_mismatch":

@@ -12,7 +12,8 @@ from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from rlrun.api.base.field_errors import FieldProblem, problems, unknown_field
+from rlrun.api.base.field_errors import MAX_SUGGESTIONS, FieldProblem, problems, unknown_field
+from rlrun.api.base.received import MAX_FAULTS
 from rlrun.api.run import RLRunSpec
 from rlrun.api.toml.async_level import MOST_OVERSAMPLING, fit_async_level, oversampling_for
 from rlrun.api.toml.foreign_keys import refusal
@@ -96,8 +97,8 @@ class _Reader:
 
     def read(self) -> ClientRun | list[RequestProblem]:
         """Return the run, or all problems."""
-        for key in sorted(self.body.keys() - set(ALL_KEYS)):
-            self._refuse((key,), refusal(key) or unknown_field(key, ALL_KEYS))
+        for number, key in enumerate(sorted(self.body.keys() - set(ALL_KEYS))[:MAX_FAULTS]):
+            self._refuse((key,), refusal(key) or unknown_field(key, ALL_KEYS, suggests=number < MAX_SUGGESTIONS))
         for key in (*REFUSED, *REFUSED_SAMPLING):
             if self.body.get(key) not in (None, [], {}):
                 self._refuse((key,), refusal(key) or refusal(f"sampling.{key}") or "is not supported")

@@ -14,7 +14,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from rlrun.api.base.field_errors import FieldProblem, fields_at, problems, unknown_field
+from rlrun.api.base.field_errors import UNKNOWN, FieldProblem, fields_at, problems, unknown_field
 from rlrun.api.run import RLRunSpec
 from rlrun.api.toml.dialects import Translation, translate
 from rlrun.api.toml.foreign_keys import NO_OWNER
@@ -128,7 +128,7 @@ def _with_keys_of_file(problem: FieldProblem, translation: Translation) -> Field
     if re.fullmatch(r"(eval\.)?env\[\d+\]\.id", problem.path) and _WITHOUT_OWNER.match(message):
         return FieldProblem(path, NO_OWNER)
     if message.startswith("unknown field"):
-        if path in translation.table:
+        if path in translation.table and message != UNKNOWN:
             message = unknown_field(path, [*fields_at(RLRunSpec, (), by_name=True), *ENV_FILE_KEYS])
         return FieldProblem(path, message)
     for here, there in translation.renames().items():

@@ -1,13 +1,13 @@
 """Pages of a list: order, cursor and limit. Pure."""
 
 import base64
-import binascii
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from rlrun.api.base.received import read_fast
 from rlrun.api.base.schema import Schema
 from rlrun.constants import Reason
 
@@ -79,11 +79,11 @@ def _encode(key: Key, digest: str) -> str:
 
 def _decode(cursor: str, digest: str) -> Key:
     try:
-        parts = json.loads(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
+        parts = read_fast(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
         missing, value, uid, found = parts
         if not isinstance(value, str):
             float(value)
-    except (ValueError, TypeError, OverflowError, binascii.Error, RecursionError):
+    except (ValueError, TypeError, OverflowError):
         raise _mismatch() from None
     if found != digest or not isinstance(missing, bool) or not isinstance(uid, str):
         raise _mismatch()

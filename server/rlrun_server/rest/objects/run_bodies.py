@@ -9,7 +9,7 @@ from itertools import islice
 from typing import Any
 
 from pydantic import ValidationError
-from rlrun.api.base.field_errors import fields_at, problems, unknown_field
+from rlrun.api.base.field_errors import MAX_SUGGESTIONS, fields_at, problems, unknown_field
 from rlrun.api.base.received import MAX_FAULTS, InputInvalid, InputLimits, read_json
 from rlrun.api.run import RLRun, RLRunSpec
 from rlrun.api.toml.dialects import group_by_reason
@@ -124,8 +124,8 @@ def read_changes(media_type: str, body: bytes) -> dict[str, Any]:
     known = fields_at(RLRunSpec, (), by_name=False)
     mutable = {RLRunSpec.model_fields[name].alias or name for name in RLRunSpec.mutable or ()}
     errors = [
-        FieldError(pointer=f"/spec/{name}", detail=_why_not(name, known, mutable))
-        for name in islice((name for name in changes if name not in mutable), MAX_FAULTS)
+        FieldError(pointer=f"/spec/{name}", detail=_why_not(name, known, mutable, suggests=number < MAX_SUGGESTIONS))
+        for number, name in enumerate(islice((name for name in changes if name not in mutable), MAX_FAULTS))
     ]
     if errors:
         detail = "The patch changes fields that cannot be changed. Correct those that `errors` lists."
@@ -133,9 +133,9 @@ def read_changes(media_type: str, body: bytes) -> dict[str, Any]:
     return changes
 
 
-def _why_not(name: str, known: list[str], mutable: set[str]) -> str:
+def _why_not(name: str, known: list[str], mutable: set[str], *, suggests: bool) -> str:
     if name not in known:
-        return unknown_field(name, known)
+        return unknown_field(name, known, suggests=suggests)
     return f"cannot be changed after the creation of a run; start another one (can be: {', '.join(sorted(mutable))})"
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 from rlrun.api.base.address_rules import AddressRules, refusal_message
 from rlrun.api.base.phases import ArtifactPhase
+from rlrun.api.base.received import to_input_invalid
 from rlrun.api.base.rules import ADMITTED
 from rlrun.api.checkpoint import RLCheckpoint
 from rlrun.api.model import RLModelSpec
@@ -110,7 +111,8 @@ def _parse(text: str, was_valid: bool) -> RLRunSpec | Problem:
     try:
         return RLRunSpec.model_validate(json.loads(text), by_alias=True, by_name=False, context=context)
     except ValidationError as error:
-        errors = [f"spec.{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()]
+        found = to_input_invalid(error, "spec")
+        errors = [f"spec.{'.'.join(map(str, each.location))}: {each.message}" for each in found.faults] or [str(found)]
         return Problem(
             reason=Reason.INVALID_SPEC, message="; ".join(errors) + ". Correct these fields and apply again."
         )

@@ -32,7 +32,7 @@ class Tensor(BaseModel):
     data_offsets: tuple[Number, Number]
 
 
-class Header(RootModel[dict[str, Tensor]]):
+class SafetensorsHeader(RootModel[dict[str, Tensor]]):
     """Tensors by name."""
 
     wire_limits: ClassVar[InputLimits] = InputLimits(size=16 * 1024**2, values=8 * MAX_TENSORS)
@@ -58,11 +58,11 @@ def read_header(path: Path) -> tuple[int, Mapping[str, Tensor]]:
         length = LENGTH.unpack(start)[0] if len(start) == LENGTH.size else size
         if length > size - LENGTH.size:
             raise ValueError(f"{path.name} is not a safetensors file")
-        if length > Header.wire_limits.size:
-            limit = Header.wire_limits.size
+        if length > SafetensorsHeader.wire_limits.size:
+            limit = SafetensorsHeader.wire_limits.size
             raise ValueError(f"{path.name} has a header of {length} bytes, and at most {limit} are read")
         text = file.read(length)
-    tensors = parse(Header, text, f"The header of {path.name}").root
+    tensors = parse(SafetensorsHeader, text, f"The header of {path.name}").root
     left = size - LENGTH.size - length
     for name, tensor in tensors.items():
         _check(tensor, left, f"{path.name}: tensor {name[:200]!r}")

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rlrun.storage.safetensors_header import MAX_TENSORS, read_header
+from rlrun.storage.weights.safetensors_header import MAX_TENSORS, read_header
 
 
 def written(path: Path, header: Any, data: bytes = b"\0" * 8, length: int | None = None) -> Path:
@@ -41,13 +41,13 @@ def test_tensors_are_read_without_the_metadata(tmp_path: Path) -> None:
         ({"a": tensor([-1], 0, 4)}, "greater than or equal to 0"),
         ({"a": tensor([1] * 17, 0, 2)}, "at most 16 items"),
         ({"a": {"dtype": "F16"}}, "Field required"),
-        ({"a": 1}, "not a valid Header"),
-        ([], "not a valid Header"),
+        ({"a": 1}, "not a valid SafetensorsHeader"),
+        ([], "not a valid SafetensorsHeader"),
         (b"[" * 100_000, "recursion|not a valid"),
         (b"{" + b",".join([b'"a":{}'] * 10) + b"}", "Field required"),
-        (b'{"a":' + b"9" * 100_000 + b"}", "not a valid Header"),
+        (b'{"a":' + b"9" * 100_000 + b"}", "not a valid SafetensorsHeader"),
         (b'{"a":[' + b"0," * 9 * MAX_TENSORS + b"0]}", "more than"),
-        (b"", "not a valid Header"),
+        (b"", "not a valid SafetensorsHeader"),
     ],
 )
 def test_a_header_that_does_not_agree_with_its_file_is_refused(tmp_path: Path, header: Any, message: str) -> None:
