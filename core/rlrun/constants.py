@@ -88,6 +88,8 @@ GATEWAY_CONTAINER_PORT = 8088
 ORCHESTRATOR_STATUS_CONTAINER_PORT = 8089
 """Ports of the orchestrator's container. Containers of trainer, engines and orchestrator have different ports, so that
 a rule of their NetworkPolicy for a port is a rule for one of them."""
+LOG_HOLD_PORT = 8090
+"""Port of the log hold of each pod of a run (`rlrun.service.containers.log_hold`)."""
 EGRESS_PORT = 3128
 EGRESS_METRICS_PORT = 8080
 SERVER_PORT = 8080
@@ -97,6 +99,13 @@ SERVER_METRICS_PORT = 8081
 
 # --- processes ------------------------------------------------------------------------------------------------------
 
+
+# --- logs of pods that end ---------------------------------------------------------------------------------------
+
+LOG_HOLD_CONTAINER = "log-hold"
+"""Native sidecar that keeps an ended pod of a run until the logs of its containers are in S3."""
+LOG_HOLD_SECONDS = 20
+"""Time limit of the hold. It is part of the pod's grace period, and longer than a change of the leading operator."""
 
 # --- Certificate authorities of the platform in pods ----------------------------------------------------------------
 

@@ -7,7 +7,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from rlrun.service import gpu_check
+from rlrun.service.containers import gpu_check
 
 OWN = Path(__file__).parent
 FILES = (OWN / "__init__.py", OWN / "middleware.py", Path(gpu_check.__file__))

@@ -5,6 +5,7 @@ from typing import Any
 
 from rlrun.api.model import RLModelSpec
 from rlrun.api.run import RLRunSpec
+from rlrun.constants import LOG_HOLD_CONTAINER
 from rlrun.kube.objects import Obj
 from rlrun.protocol.resolved import ArtifactRef, ResolvedRun
 from rlrun.protocol.serving import DesiredAdapters, ServedAdapter
@@ -118,11 +119,16 @@ def pods(settings: Obj | None = None, model: Obj | None = None, **run: Any) -> d
 
 
 def containers(template: Obj) -> list[Obj]:
+    """Return the containers of a pod without its log hold."""
+    return [c for c in all_containers(template) if c["name"] != LOG_HOLD_CONTAINER]
+
+
+def all_containers(template: Obj) -> list[Obj]:
     return [*template["spec"].get("initContainers", []), *template["spec"]["containers"]]
 
 
 def container_of(template: Obj, name: str) -> Obj:
-    (found,) = [c for c in containers(template) if c["name"] == name]
+    (found,) = [c for c in all_containers(template) if c["name"] == name]
     return found
 
 

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any
 
 from rlrun.api.base.pod_shape import OWN_CONTAINERS
-from rlrun.constants import COMPONENT_LABEL, ROLE_LABEL
+from rlrun.constants import COMPONENT_LABEL, LOG_HOLD_CONTAINER, ROLE_LABEL
 from rlrun.kube.conditions import parse_time
 from rlrun.kube.objects import Obj, label
 
@@ -63,6 +63,23 @@ def ready_since(pod: Obj) -> datetime | None:
 def is_leaving(pod: Obj) -> bool:
     """True if the pod is being deleted."""
     return bool(pod["metadata"].get("deletionTimestamp"))
+
+
+def log_hold_address(pod: Obj) -> str | None:
+    """Return the IP address of the pod if its log hold runs, otherwise None."""
+    held = any(
+        status["name"] == LOG_HOLD_CONTAINER and "running" in (status.get("state") or {})
+        for status in pod.get("status", {}).get("initContainerStatuses") or []
+    )
+    return str(pod["status"].get("podIP") or "") or None if held else None
+
+
+def is_ending(pod: Obj) -> bool:
+    """True if the pod is being deleted, or if only its log hold is left of it."""
+    own = pod.get("status", {}).get("containerStatuses") or []
+    has_ended = bool(own) and all("terminated" in (status.get("state") or {}) for status in own)
+    may_restart = pod.get("spec", {}).get("restartPolicy", "Always") == "Always"
+    return is_leaving(pod) or (has_ended and not may_restart and log_hold_address(pod) is not None)
 
 
 def is_alive(pod: Obj) -> bool:
@@ -144,6 +161,13 @@ def node_of(pod: Obj) -> str:
     return str(pod.get("spec", {}).get("nodeName") or "")
 
 
+def own_containers(pod: Obj) -> list[str]:
+    """Return the names of the operator's init containers, then those of its containers, without the log hold."""
+    spec = pod.get("spec", {})
+    named = [{"name": c["name"]} for c in (*(spec.get("initContainers") or []), *(spec.get("containers") or []))]
+    return [entry["name"] for entry in _split(pod, named)[0]]
+
+
 def container_statuses(pod: Obj) -> list[Obj]:
     """Return the statuses of the operator's init containers, then those of its containers."""
     return _split(pod, _all_statuses(pod))[0]
@@ -212,8 +236,12 @@ def _all_statuses(pod: Obj) -> list[Obj]:
 
 
 def _split(pod: Obj, statuses: Sequence[Obj]) -> tuple[list[Obj], list[Obj]]:
-    """Return the statuses of the operator's containers, and the others. All are its own in a pod without a role."""
+    """Return the statuses of the operator's containers, and the others. All are its own in a pod without a role.
+
+    The log hold is neither: it says nothing about the run.
+    """
     names = OWN_CONTAINERS.get(role_of(pod))
+    statuses = [status for status in statuses if status["name"] != LOG_HOLD_CONTAINER]
     own = [s for s in statuses if names is None or s["name"] in names]
     return own, [s for s in statuses if s not in own]
 

@@ -33,6 +33,7 @@ from rlrun.kube.kinds import (
     ResourceKind,
 )
 from rlrun.kube.objects import Labels, Obj, label, phase_of
+from rlrun.kube.pods import is_ending
 from rlrun.kube.references import checkpoint_id, split_checkpoint_id
 from rlrun.kube.requests import KubeRequest, Verb
 
@@ -90,8 +91,8 @@ class CachedRun(CachedObject):
 class CachedPod(CachedObject):
     """A pod in the store."""
 
-    is_leaving: bool
-    """True if it is being deleted."""
+    is_ending: bool
+    """True if it is being deleted, or if only its log hold is left of it."""
 
 
 class Informers:
@@ -215,7 +216,7 @@ def convert(kind: ResourceKind, obj: Obj) -> CachedObject:
             listed=listed,
         )
     if kind == POD:
-        return CachedPod(**fields, is_leaving=bool(metadata.get("deletionTimestamp")))
+        return CachedPod(**fields, is_ending=is_ending(obj))
     return CachedObject(**fields)
 
 

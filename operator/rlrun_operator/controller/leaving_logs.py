@@ -1,29 +1,31 @@
-"""Copies of the logs of pods that are being deleted, begun at the event that tells of it.
+"""Copies of the logs of pods that end, made while the pod's log hold keeps them (`rlrun.service.containers.log_hold`).
 
-A pod that others delete may be gone a second later, with its logs: sooner than a reconcile that waits for the run's
-orchestrator or for S3. Its logs are copied when it begins to leave, and again when its containers have ended, if they
-are seen in time.
+The API object of a pod cannot keep its logs: a kubelet removes the containers of a deleted pod within a second after
+the last one has ended, also while a finalizer holds the object. The pod's log hold therefore ends after all other
+containers and waits until the operator has copied their logs, for at most LOG_HOLD_SECONDS.
 """
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager, suppress
 
 from rlrun.api.run_sections.retention import ArtifactPolicy
-from rlrun.constants import RUN_LABEL, RUN_UID_LABEL
+from rlrun.constants import LOG_HOLD_PORT, LOG_HOLD_SECONDS, RUN_LABEL, RUN_UID_LABEL
 from rlrun.kube.errors import ApiError
 from rlrun.kube.informer import CachedObject, ObjectChange
 from rlrun.kube.kinds import POD, RLRUN, ResourceKind
-from rlrun.kube.pods import is_leaving, is_node_silent
+from rlrun.kube.objects import Obj
+from rlrun.kube.pods import is_leaving, is_node_silent, log_hold_address
 from rlrun.protocol.problem import Problem
+from rlrun.service.containers.log_hold import ENDED, KEPT
 from rlrun.service.shares import Room, Shares
 
 from rlrun_operator.cluster.informers import CachedPod, CachedRun, Informers
 from rlrun_operator.cluster.tenants import TenancyProblem, no_problem
 from rlrun_operator.config.settings import OperatorSettings
 from rlrun_operator.controller.log_collector import LogCollector
-from rlrun_operator.planning.policies.ending.log_copies import pod_logs
+from rlrun_operator.planning.policies.ending.log_copies import all_logs
 from rlrun_operator.resources.platform import run_layout
 
 log = logging.getLogger(__name__)
@@ -32,19 +34,14 @@ PODS = 1000
 """Maximum number of pods whose logs are copied at a time. A namespace has no more than stay free for the others."""
 LOADS = 4
 """Pods that are not stored whole and are read at a time."""
-
-
-@dataclass
-class _LeavingPod:
-    newest: CachedPod | None = None
-    """Its state, until the logs in that state are copied."""
-    is_followed: bool = False
-    copied: set[tuple[str, bool]] = field(default_factory=set)
-    """Containers, and whether they had ended."""
+CONNECT_SECONDS = 5.0
+"""Time limit of a connection to a log hold."""
+RETRY_SECONDS = 1.0
+"""Time between two tries to copy the logs of a held pod."""
 
 
 class LeavingLogs:
-    """Copier of the logs of pods that are being deleted. Not thread-safe: use it from one event loop only."""
+    """Copier of the logs of pods that end. Not thread-safe: use it from one event loop only."""
 
     def __init__(
         self,
@@ -62,82 +59,88 @@ class LeavingLogs:
         self._settings = settings
         self._shares = Shares(PODS, PODS)
         self._loads = asyncio.Semaphore(LOADS)
-        self._pods: dict[str, _LeavingPod] = {}
-        """Pods that are being deleted, by uid."""
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[str, asyncio.Task[bool]] = {}
+        """Copies that have begun, by uid of the pod, until its deletion or the next event after a failure."""
         self._closed = False
 
     def begin(self, pods: Iterable[CachedObject]) -> None:
-        """Begin the copies of the pods that were leaving before the first event."""
+        """Begin the copies of the pods that were ending before the first event."""
         for pod in pods:
             self.on_change(POD, ObjectChange(pod))
 
     def on_change(self, _: ResourceKind, change: ObjectChange[CachedObject]) -> None:
-        """Begin the copies of a pod of a run. A container is copied once while it runs and once when it has ended.
-
-        It is a listener of informers.
-        """
+        """Begin the copies of a pod of a run that ends. It is a listener of informers."""
         cached = change.cached
-        if not isinstance(cached, CachedPod) or not cached.is_leaving or not _run_uid(cached) or self._closed:
+        if not isinstance(cached, CachedPod) or not cached.is_ending or not _run_uid(cached) or self._closed:
+            return
+        task = self._tasks.get(cached.uid)
+        if change.is_deleted:
+            if task is not None and task.done():
+                del self._tasks[cached.uid]
             return
         if self._tenancy_problem(cached.namespace) is not None:
             return
-        if change.is_deleted:
-            self._pods.pop(cached.uid, None)
-            return
-        is_new = cached.uid not in self._pods
-        pod = self._pods.setdefault(cached.uid, _LeavingPod())
-        pod.newest = cached
-        if pod.is_followed:
+        if task is not None and (not task.done() or (not task.cancelled() and task.result())):
             return
         if self._shares.take(cached.namespace) is not Room.free:
-            if is_new:
+            if task is None:
                 name = f"{cached.namespace}/{cached.name}"
                 log.warning("Too many pods end at a time: the logs of %s may be copied at its next event", name)
             return
-        pod.is_followed = True
-        task = asyncio.create_task(self._follow(cached.namespace, pod))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks[cached.uid] = asyncio.create_task(self._keep(cached))
 
     async def close(self) -> None:
-        """Cancel the copies, and begin no others."""
+        """Cancel the copies, and begin no others. The next operator continues: the holds wait for it."""
         self._closed = True
-        tasks = list(self._tasks)
+        tasks = list(self._tasks.values())
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _follow(self, namespace: str, pod: _LeavingPod) -> None:
+    async def _keep(self, cached: CachedPod) -> bool:
+        """Copy the logs of a pod once its containers have ended. Returns False to try again at its next event."""
         try:
-            while pod.newest is not None:
-                cached, pod.newest = pod.newest, None
-                try:
-                    await self._copy(cached, pod)
-                except ApiError as error:
-                    log.warning("Could not copy the logs of %s/%s: %s", namespace, cached.name, error)
+            pod = await self._load(cached)
+            # A silent node would not answer. If it reports again, that is an event.
+            if pod is None or is_node_silent(pod):
+                return False
+            address = log_hold_address(pod)
+            if address is None:
+                return await self._copy(cached, pod)
+            async with _hold_open(address) as is_held:
+                while not await self._copy(cached, pod):
+                    if not is_held():
+                        log.warning("The logs of %s/%s were not copied in time", cached.namespace, cached.name)
+                        return False
+                    await asyncio.sleep(RETRY_SECONDS)
+            return True
+        except ApiError as error:
+            log.warning("Could not copy the logs of %s/%s: %s", cached.namespace, cached.name, error)
+            return False
         finally:
-            pod.is_followed = False
-            self._shares.release(namespace)
+            self._shares.release(cached.namespace)
 
-    async def _copy(self, cached: CachedPod, pod: _LeavingPod) -> None:
+    async def _load(self, cached: CachedPod) -> Obj | None:
         informer = self._informers.find(POD, cached.namespace)
         whole: CachedObject | None = cached
         if cached.data is None and informer is not None:
             async with self._loads:
                 whole = await informer.load(cached)
-        if whole is None or whole.data is None or self._deletes_files(cached):
-            return
-        obj = whole.read()
-        if is_node_silent(obj):
-            # It would not answer. If it reports again, that is an event.
-            return
-        layout = run_layout(self._settings, cached.namespace, _run_uid(cached))
-        copies = [c for c in pod_logs(layout, [obj]) if (c.container, c.is_complete) not in pod.copied]
-        variables = await self._variables() if copies else {}
-        if not isinstance(variables, Problem):
-            made = await self._logs.collect(cached.namespace, variables, copies)
-            pod.copied.update((copy.container, copy.is_complete) for copy in made)
+        return None if whole is None or whole.data is None else whole.read()
+
+    async def _copy(self, cached: CachedPod, pod: Obj) -> bool:
+        """Copy the logs of all containers. Returns whether all were copied, have no log, or need no copy."""
+        if self._deletes_files(cached):
+            return True
+        copies = all_logs(run_layout(self._settings, cached.namespace, _run_uid(cached)), pod)
+        try:
+            variables = await self._variables()
+        except ApiError as error:
+            log.warning("Could not read the credentials of S3 for the logs of %s: %s", cached.name, error)
+            return False
+        if isinstance(variables, Problem):
+            return False
+        return len(await self._logs.collect(cached.namespace, variables, copies)) == len(copies)
 
     def _deletes_files(self, pod: CachedPod) -> bool:
         """Return whether the run is being deleted with its files, which are deleted after its pods."""
@@ -146,6 +149,36 @@ class LeavingLogs:
         if not isinstance(run, CachedRun) or run.uid != _run_uid(pod) or not is_leaving(run.read_listed()):
             return False
         return run.data is None or run.read()["spec"].get("artifactPolicy") == ArtifactPolicy.delete
+
+
+@asynccontextmanager
+async def _hold_open(address: str) -> AsyncIterator[Callable[[], bool]]:
+    """Wait until the containers of the pod have ended, hold the pod for the block, then let it go.
+
+    The value tells whether the pod is still held. Without an answer of the log hold it is not, and nothing is waited
+    for: the logs have what they have.
+    """
+    reader: asyncio.StreamReader | None = None
+    writer: asyncio.StreamWriter | None = None
+    try:
+        with suppress(OSError, TimeoutError):
+            async with asyncio.timeout(CONNECT_SECONDS):
+                reader, writer = await asyncio.open_connection(address, LOG_HOLD_PORT, limit=len(ENDED))
+        if reader is None:
+            log.warning("The log hold of the pod at %s does not answer; its logs are copied at once", address)
+        else:
+            with suppress(OSError):
+                # The pod's grace period ends this wait: the connection is closed.
+                await reader.read(len(ENDED))
+        end = asyncio.get_running_loop().time() + LOG_HOLD_SECONDS
+        yield lambda: reader is not None and not reader.at_eof() and asyncio.get_running_loop().time() < end
+        if writer is not None:
+            with suppress(OSError):
+                writer.write(KEPT)
+                await writer.drain()
+    finally:
+        if writer is not None:
+            writer.close()
 
 
 def _run_uid(pod: CachedPod) -> str:

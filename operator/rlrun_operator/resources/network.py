@@ -16,6 +16,7 @@ from rlrun.constants import (
     ENVIRONMENT_PORT,
     GATEWAY_CONTAINER_PORT,
     INFERENCE_PORT,
+    LOG_HOLD_PORT,
     ORCHESTRATOR_STATUS_CONTAINER_PORT,
     ROLE_LABEL,
     SIDECAR_PORT,
@@ -50,7 +51,11 @@ def network_policies(identity: RunIdentity, settings: OperatorSettings, resolved
         identity,
         identity.child("user-code"),
         [Role.environment],
-        [{"from": [orchestrator], "ports": _tcp(ENVIRONMENT_PORT)}, *scrapes(settings, ENVIRONMENT_PORT)],
+        [
+            {"from": [orchestrator], "ports": _tcp(ENVIRONMENT_PORT)},
+            {"from": [system], "ports": _tcp(LOG_HOLD_PORT)},
+            *scrapes(settings, ENVIRONMENT_PORT),
+        ],
         [{"to": [orchestrator], "ports": _tcp(GATEWAY_CONTAINER_PORT)}, _dns_rule(settings.dns), *outside],
     )
     limit = model_egress(settings) if settings.model_egress is not None else None
@@ -60,7 +65,7 @@ def network_policies(identity: RunIdentity, settings: OperatorSettings, resolved
         [Role.orchestrator, Role.trainer, Role.inference],
         [
             {"from": [environments], "ports": _tcp(GATEWAY_CONTAINER_PORT)},
-            {"from": [system], "ports": _tcp(ORCHESTRATOR_STATUS_CONTAINER_PORT)},
+            {"from": [system], "ports": _tcp(ORCHESTRATOR_STATUS_CONTAINER_PORT, LOG_HOLD_PORT)},
             {"from": [orchestrator], "ports": _tcp(TRAINER_PORT, INFERENCE_PORT, SIDECAR_PORT)},
             # Engines load policies from the trainer while S3 is unreachable.
             {"from": [engines], "ports": _tcp(TRAINER_PORT)},

@@ -108,7 +108,7 @@ def trainer(
         read_only_root=has_read_only_root(settings, shape),
     )
     main["volumeMounts"].append(model.mount)
-    check = ["python", "-m", "rlrun.service.gpu_check"]
+    check = ["python", "-m", "rlrun.service.containers.gpu_check"]
     template = pod_template(
         identity,
         settings,

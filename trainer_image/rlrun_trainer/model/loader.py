@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from rlrun.constants import UNPROCESSABLE, Reason
-from rlrun.service import gpu_check
+from rlrun.service.containers import gpu_check
 from rlrun.service.errors import ProblemError
 from transformers import AutoModelForCausalLM
 from transformers.utils import is_flash_attn_2_available

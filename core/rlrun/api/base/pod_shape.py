@@ -15,13 +15,15 @@ from pydantic_core import PydanticCustomError
 from rlrun.api.base.kubernetes_types import LabelValue, Toleration
 from rlrun.api.base.names import LABEL, ObjectName, snake
 from rlrun.api.base.rules import LIST_MAP_KEYS, Rule, Spec
-from rlrun.constants import CA_BUNDLE_CONTAINER, Role
+from rlrun.constants import CA_BUNDLE_CONTAINER, LOG_HOLD_CONTAINER, Role
 
 OWN_CONTAINERS: Mapping[str, frozenset[str]] = {
-    Role.trainer: frozenset({CA_BUNDLE_CONTAINER, "gpu-check", "fetch-model", "trainer"}),
-    Role.inference: frozenset({CA_BUNDLE_CONTAINER, "engine-access", "gpu-check", "fetch-model", "vllm", "sidecar"}),
-    Role.environment: frozenset({CA_BUNDLE_CONTAINER, "environment"}),
-    Role.orchestrator: frozenset({CA_BUNDLE_CONTAINER, "orchestrator"}),
+    Role.trainer: frozenset({CA_BUNDLE_CONTAINER, LOG_HOLD_CONTAINER, "gpu-check", "fetch-model", "trainer"}),
+    Role.inference: frozenset(
+        {CA_BUNDLE_CONTAINER, LOG_HOLD_CONTAINER, "engine-access", "gpu-check", "fetch-model", "vllm", "sidecar"}
+    ),
+    Role.environment: frozenset({CA_BUNDLE_CONTAINER, LOG_HOLD_CONTAINER, "environment"}),
+    Role.orchestrator: frozenset({CA_BUNDLE_CONTAINER, LOG_HOLD_CONTAINER, "orchestrator"}),
 }
 """Containers that the operator puts into the pods of each role. The others are those of a podTemplate, or were
 injected, for example by a mesh."""

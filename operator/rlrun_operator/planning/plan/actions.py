@@ -52,8 +52,6 @@ class LogCopy:
     uri: str
     previous: bool = False
     """True for the log of the container instance before its newest restart."""
-    is_complete: bool = False
-    """True if the container had ended."""
 
 
 @dataclass(frozen=True)

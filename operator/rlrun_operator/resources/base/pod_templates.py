@@ -14,6 +14,8 @@ from rlrun.constants import (
     CA_BUNDLE_DIR,
     CA_BUNDLE_PATH,
     CA_BUNDLE_VARIABLE,
+    LOG_HOLD_CONTAINER,
+    LOG_HOLD_SECONDS,
     ExitCode,
     Role,
 )
@@ -59,6 +61,8 @@ def pod_template(
     `storage` is the limit of what the pod may keep on the disk of its node; None: no limit.
     """
 
+    is_run = isinstance(identity, RunIdentity)
+
     def add_limits(own: Sequence[Obj]) -> list[Obj]:
         return [_with_storage(c, settings.ephemeral_storage.request, storage) for c in own]
 
@@ -67,7 +71,7 @@ def pod_template(
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "restartPolicy": restart_policy,
-        "terminationGracePeriodSeconds": grace_seconds,
+        "terminationGracePeriodSeconds": grace_seconds + (LOG_HOLD_SECONDS if is_run else 0),
         "securityContext": {
             **settings.security_context.to_json_dict(),
             "runAsNonRoot": True,
@@ -75,6 +79,9 @@ def pod_template(
         "containers": add_limits(containers),
         "volumes": [{"name": "tmp", **disk_volume(storage)}, *({"name": k, **v} for k, v in (volumes or {}).items())],
     }
+    if is_run:
+        # First, so that it starts before all others.
+        init_containers = [_log_hold(settings), *init_containers]
     if init_containers:
         spec["initContainers"] = add_limits(init_containers)
     if settings.image_pull_secrets:
@@ -136,6 +143,20 @@ def container(
     if resources:
         result["resources"] = resources
     return result
+
+
+def _log_hold(settings: OperatorSettings) -> Obj:
+    """Return the native sidecar that keeps the ended pod until its logs are kept.
+
+    Its image is of the operator's version: an image of the RLModel may be of an older one, without this program.
+    """
+    made = container(
+        LOG_HOLD_CONTAINER,
+        settings.images.orchestrator,
+        command=["python", "-m", "rlrun.service.containers.log_hold", str(LOG_HOLD_SECONDS)],
+        resources={"requests": {"cpu": "1m", "memory": "16Mi"}, "limits": {"memory": "64Mi"}},
+    )
+    return {**made, "restartPolicy": "Always"}
 
 
 def _bundle_writer(settings: OperatorSettings) -> Obj:

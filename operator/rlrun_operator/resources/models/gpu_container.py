@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from rlrun.api.model import Pods
 from rlrun.constants import Role
 from rlrun.kube.objects import Obj
-from rlrun.service.gpu_check import COMPATIBILITY_VARIABLE, DEVICE_VARIABLE, GPUS_VARIABLE, NODE_VARIABLE
+from rlrun.service.containers.gpu_check import COMPATIBILITY_VARIABLE, DEVICE_VARIABLE, GPUS_VARIABLE, NODE_VARIABLE
 
 from rlrun_operator.config.settings import Image, OperatorSettings
 from rlrun_operator.resources.base.pod_templates import container, has_devices, has_read_only_root, resources_of

@@ -7,10 +7,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from rlrun.constants import LOG_HOLD_CONTAINER
 from rlrun.kube.errors import ApiError
 from rlrun.kube.objects import Obj
 from rlrun.kube.requests import KubeRequest
 from rlrun.protocol.problem import Problem
+from rlrun.service.containers.log_hold import ENDED, KEPT
 from rlrun.storage.store import Unreachable
 from rlrun_operator.controller import leaving_logs
 from rlrun_operator.controller.leaving_logs import LeavingLogs
@@ -21,6 +23,7 @@ from tests.support.fake_artifacts import FakeArtifacts
 from tests.support.fake_cluster import FakeCluster
 from tests.support.informer_feed import InformerFeed
 from tests.support.operator_world import SETTINGS
+from tests.support.ports import claimed_ports
 from tests.support.waiting import until
 
 NODE_READY = [{"type": "PodReadyToStartContainers", "status": "True"}]
@@ -69,7 +72,7 @@ class Leaving:
         self.feed.deliver()
 
     async def settle(self) -> None:
-        await until(lambda: not self.logs._tasks)
+        await until(lambda: all(task.done() for task in self.logs._tasks.values()))
 
     @property
     def kept(self) -> list[str]:
@@ -92,17 +95,139 @@ def orchestrator(**more: Any) -> Obj:
     return pod("orchestrator", deleting=True, **more)
 
 
-async def test_a_log_is_copied_when_its_pod_begins_to_leave_and_when_its_container_has_ended(leaving: Leaving) -> None:
-    await leaving.see(pod("orchestrator"))
+class Hold:
+    """A pod's log hold in this process: containers end when the test says so."""
+
+    def __init__(self) -> None:
+        self.served = asyncio.Event()
+        self.answers: list[bytes] = []
+        self.has_ended = asyncio.Event()
+        self.is_over = asyncio.Event()
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.served.set()
+        await self.has_ended.wait()
+        writer.write(ENDED)
+        over = asyncio.create_task(self.is_over.wait())
+        answer = asyncio.create_task(reader.read(len(KEPT)))
+        await asyncio.wait({over, answer}, return_when=asyncio.FIRST_COMPLETED)
+        if answer.done():
+            self.answers.append(answer.result())
+        for task in (over, answer):
+            task.cancel()
+        writer.close()
+
+
+@pytest.fixture
+async def hold(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Hold]:
+    found = Hold()
+    server = await asyncio.start_server(found.serve, "127.0.0.1", 0)
+    monkeypatch.setattr(leaving_logs, "LOG_HOLD_PORT", server.sockets[0].getsockname()[1])
+    monkeypatch.setattr(leaving_logs, "RETRY_SECONDS", 0.01)
+    async with server:
+        yield found
+
+
+def held(found: Obj) -> Obj:
+    found["spec"]["initContainers"] = [{"name": LOG_HOLD_CONTAINER, "image": "img:1"}]
+    found["status"] |= {
+        "podIP": "127.0.0.1",
+        "initContainerStatuses": [{"name": LOG_HOLD_CONTAINER, "restartCount": 0, "state": {"running": {}}}],
+    }
+    return found
+
+
+async def test_a_pod_is_held_until_the_log_is_kept_with_its_end(leaving: Leaving, hold: Hold) -> None:
+    await leaving.see(held(pod("orchestrator")))
+    assert not hold.served.is_set()
+    leaving.notice(held(orchestrator()), text="begun")
+    await hold.served.wait()
+    assert (leaving.cluster.asked, hold.answers) == (0, [])
+    leaving.cluster.logs["reverse-orchestrator-x/orchestrator"] = b"begun, ended"
+    hold.has_ended.set()
+    await leaving.settle()
+    await until(lambda: hold.answers == [KEPT])
+    assert leaving.artifacts.files == {LOG: b"begun, ended"}
+    await leaving.see(held(orchestrator(state=terminated(0))), text="other")
+    assert (leaving.cluster.asked, leaving.kept) == (1, ["begun, ended"])
+
+
+async def test_a_pod_of_a_job_that_ends_by_itself_leaves_its_log(leaving: Leaving, hold: Hold) -> None:
+    hold.has_ended.set()
+    ended = held(pod("orchestrator", state=terminated(3)))
+    ended["spec"]["restartPolicy"] = "Never"
+    await leaving.see(ended)
+    await until(lambda: hold.answers == [KEPT])
+    assert leaving.kept == ["log"]
+
+
+async def test_a_container_that_restarts_in_place_ends_no_pod(leaving: Leaving, hold: Hold) -> None:
+    await leaving.see(held(pod("trainer", state=terminated(3))))
+    assert not hold.served.is_set()
+
+
+@pytest.mark.parametrize("problem", ["S3", "credentials"])
+async def test_a_pod_is_held_while_its_log_cannot_be_kept_until_its_time_is_over(
+    leaving: Leaving, hold: Hold, problem: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    if problem == "S3":
+        leaving.artifacts.errors["put"] = Unreachable("no answer")
+    else:
+        leaving.variables = Problem(reason="S3SecretMissing", message="no Secret")
+    hold.has_ended.set()
+    leaving.notice(held(orchestrator()))
+    await hold.served.wait()
+    await asyncio.sleep(0)
+    assert hold.answers == []
+    with caplog.at_level(logging.WARNING):
+        hold.is_over.set()
+        await leaving.settle()
     assert leaving.kept == []
-    for text, seen, kept in [
-        ("first", orchestrator(), "first"),
-        ("second", orchestrator(conditions=[{"type": "Any", "status": "True"}]), "first"),
-        ("third", orchestrator(state=terminated(0)), "third"),
-        ("fourth", orchestrator(state=terminated(0), phase="Succeeded"), "third"),
-    ]:
-        await leaving.see(seen, text=text)
-        assert leaving.artifacts.files == {LOG: kept.encode()}
+    assert "The logs of team/reverse-orchestrator-x were not copied in time" in caplog.text
+
+
+async def test_s3_that_answers_again_in_time_gets_the_log(leaving: Leaving, hold: Hold) -> None:
+    leaving.artifacts.errors["put"] = Unreachable("no answer")
+    hold.has_ended.set()
+    leaving.notice(held(orchestrator()))
+    await until(lambda: leaving.cluster.asked > 1)
+    leaving.artifacts.errors.clear()
+    await leaving.settle()
+    await until(lambda: hold.answers == [KEPT])
+    assert leaving.kept == ["log"]
+
+
+async def test_the_next_operator_continues(leaving: Leaving, hold: Hold) -> None:
+    leaving.notice(held(orchestrator()))
+    await hold.served.wait()
+    await leaving.logs.close()
+    assert hold.answers == []
+    hold.has_ended.set()
+    following = LeavingLogs(leaving.collector, leaving.feed.informers, leaving._read_variables, SETTINGS)
+    leaving.logs = following
+    following.begin(leaving.feed.informers.pods())
+    await leaving.settle()
+    assert leaving.kept == ["log"]
+    await until(lambda: KEPT in hold.answers)
+
+
+async def test_a_pod_whose_hold_does_not_answer_leaves_what_its_kubelet_has(
+    leaving: Leaving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with claimed_ports(1) as ports:
+        monkeypatch.setattr(leaving_logs, "LOG_HOLD_PORT", ports[0])
+        await leaving.see(held(orchestrator()))
+    assert leaving.kept == ["log"]
+
+
+async def test_a_pod_is_let_go_at_once_while_the_files_of_its_run_are_deleted(leaving: Leaving, hold: Hold) -> None:
+    run = run_object()
+    run["metadata"] |= {"deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": ["rlrun.dev/files"]}
+    run["spec"]["artifactPolicy"] = "Delete"
+    hold.has_ended.set()
+    await leaving.see(run, held(orchestrator()))
+    await until(lambda: hold.answers == [KEPT])
+    assert leaving.kept == []
 
 
 async def test_the_log_of_a_pod_of_a_deleted_run_is_kept(leaving: Leaving) -> None:
@@ -135,25 +260,7 @@ async def test_a_node_is_asked_for_no_log_until_it_reports(leaving: Leaving) -> 
     assert leaving.kept == ["log"]
 
 
-async def test_a_container_that_has_not_started_has_no_log(leaving: Leaving) -> None:
-    await leaving.see(orchestrator(phase="Pending"))
-    assert leaving.cluster.asked == 0
-
-
-async def test_only_the_newest_of_the_states_that_came_meanwhile_is_copied(leaving: Leaving) -> None:
-    leaving.cluster.answering.clear()
-    leaving.notice(orchestrator(), text="first")
-    await until(lambda: leaving.cluster.asked == 1)
-    for state in (None, terminated(0)):
-        leaving.notice(orchestrator(state=state, conditions=NODE_READY), text="complete")
-    assert len(leaving.logs._tasks) == 1
-    leaving.cluster.answering.set()
-    await leaving.settle()
-    assert leaving.kept == ["complete"]
-    assert leaving.cluster.asked == 2
-
-
-async def test_a_label_that_somebody_changes_causes_no_other_copy(leaving: Leaving) -> None:
+async def test_a_pod_leaves_its_log_once(leaving: Leaving) -> None:
     for attempt in range(1, 4):
         await leaving.see(orchestrator(attempt=attempt))
     assert leaving.cluster.asked == 1
@@ -186,10 +293,10 @@ async def test_a_pod_that_was_leaving_before_the_first_event_leaves_its_log(leav
 
 async def test_a_pod_that_is_gone_is_forgotten(leaving: Leaving) -> None:
     await leaving.see(orchestrator())
-    assert len(leaving.logs._pods) == 1
+    assert len(leaving.logs._tasks) == 1
     del leaving.cluster.objects["Pod", "team", "reverse-orchestrator-x"]
     await leaving.see()
-    assert leaving.logs._pods == {}
+    assert leaving.logs._tasks == {}
 
 
 @pytest.mark.parametrize(

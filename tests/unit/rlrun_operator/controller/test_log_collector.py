@@ -2,10 +2,10 @@
 
 import asyncio
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from rlrun.constants import LOG_HOLD_CONTAINER
 from rlrun.kube.errors import ApiError
 from rlrun.kube.requests import KubeRequest
 from rlrun.protocol.orchestrator import RunPhase, RunStatus
@@ -16,7 +16,7 @@ from rlrun_operator.controller.log_collector import LIMIT_BYTES, LogCollector
 from rlrun_operator.planning.diagnosis.crash_counter import count_restarts
 from rlrun_operator.planning.plan.actions import LogCopy, Plan, RunFilesDeletion
 from rlrun_operator.planning.plan.observation import RunObservation
-from rlrun_operator.planning.policies.ending.log_copies import crash_logs, pod_logs
+from rlrun_operator.planning.policies.ending.log_copies import all_logs, crash_logs, unheld_logs
 
 from tests.support.cluster_objects import pod, terminated
 from tests.support.fake_artifacts import FakeArtifacts
@@ -108,18 +108,20 @@ async def test_the_finalizer_stays_until_the_last_pod_with_a_log_is_gone(make_wo
     assert not world.cluster.find("RLRun", "reverse") or not world.run["metadata"]["finalizers"]
 
 
-def test_containers_that_never_started_have_no_log() -> None:
-    waiting = pod("trainer", phase="Pending", state={"waiting": {"reason": "ImagePullBackOff"}})
-    assert pod_logs(LAYOUT, [waiting]) == []
-    looping = pod("trainer", state={"waiting": {"reason": "CrashLoopBackOff"}}, last=terminated(1))
-    assert [c.container for c in pod_logs(LAYOUT, [looping])] == ["trainer"]
-
-
 def test_the_logs_that_users_read_are_copied_before_those_of_init_containers() -> None:
     inference = pod("inference")
-    fetched = {"name": "fetch-model", "state": terminated(0), "restartCount": 0}
-    inference["status"]["initContainerStatuses"] = [fetched]
-    assert [c.container for c in pod_logs(LAYOUT, [inference])] == ["vllm", "fetch-model"]
+    inference["spec"]["initContainers"] = [{"name": LOG_HOLD_CONTAINER}, {"name": "fetch-model"}]
+    inference["spec"]["containers"].append({"name": "istio-proxy"})
+    assert [c.container for c in all_logs(LAYOUT, inference)] == ["vllm", "fetch-model"]
+
+
+def test_only_pods_that_no_log_hold_keeps_are_copied_before_they_are_deleted() -> None:
+    held = pod("trainer")
+    held["status"]["podIP"] = "10.0.0.1"
+    held["status"]["initContainerStatuses"] = [{"name": LOG_HOLD_CONTAINER, "state": {"running": {}}}]
+    assert unheld_logs(LAYOUT, [held]) == []
+    held["status"]["initContainerStatuses"][0]["state"] = {"terminated": {"exitCode": 0}}
+    assert [c.container for c in unheld_logs(LAYOUT, [held])] == ["trainer"]
 
 
 def test_crash_logs_are_those_of_the_crashed_container_instance() -> None:
@@ -229,10 +231,10 @@ async def test_a_late_copy_does_not_replace_a_newer_one() -> None:
     early = asyncio.create_task(logs.collect("team", VARIABLES, [first]))
     await until(lambda: artifacts.writing == 1)
     cluster.logs["pod-0/main"] = b"complete"
-    late = asyncio.create_task(logs.collect("team", VARIABLES, [replace(first, is_complete=True)]))
+    late = asyncio.create_task(logs.collect("team", VARIABLES, [first]))
     await asyncio.sleep(0)
     artifacts.answering.set()
-    assert [*await early, *await late] == [first, replace(first, is_complete=True)]
+    assert [*await early, *await late] == [first, first]
     assert artifacts.files == {first.uri: b"complete"}
 
 

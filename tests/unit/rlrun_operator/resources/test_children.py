@@ -8,7 +8,14 @@ import pytest
 from pydantic import ValidationError
 from rlrun.api.base.pod_shape import OWN_CONTAINERS
 from rlrun.api.model import OWNED_FLAGS, PARALLEL_FLAGS, RLModelSpec
-from rlrun.constants import FIELD_MANAGER, MANAGED_BY_LABEL, ROLE_LABEL
+from rlrun.constants import (
+    FIELD_MANAGER,
+    LOG_HOLD_CONTAINER,
+    LOG_HOLD_PORT,
+    LOG_HOLD_SECONDS,
+    MANAGED_BY_LABEL,
+    ROLE_LABEL,
+)
 from rlrun.kube.objects import Obj
 from rlrun.protocol import signed_text
 from rlrun.protocol.egress import GrantError, verify
@@ -30,6 +37,7 @@ from tests.support.built_children import (
     SETTINGS,
     SOURCES,
     Children,
+    all_containers,
     build,
     build_pool,
     changed,
@@ -87,6 +95,25 @@ def test_the_settings_name_the_user_of_pods_or_leave_it_to_the_cluster(context: 
     assert [template["spec"]["securityContext"] for template in made.values()] == [expected] * 6
 
 
+def test_every_pod_has_a_log_hold_that_starts_first_ends_last_and_has_nothing_to_take() -> None:
+    children = build()
+    for name, template in templates(children).items():
+        hold = template["spec"]["initContainers"][0]
+        assert (hold["name"], hold["restartPolicy"]) == (LOG_HOLD_CONTAINER, "Always"), name
+        assert hold["command"] == ["python", "-m", "rlrun.service.containers.log_hold", str(LOG_HOLD_SECONDS)]
+        assert {mount["name"] for mount in hold["volumeMounts"]} == {"tmp"}
+        assert "envFrom" not in hold
+        assert hold["image"] == SETTINGS.images.orchestrator.reference, "of the operator's version"
+    for policy in ("user-code", "processes"):
+        opened = [
+            port["port"]
+            for rule in children["NetworkPolicy", f"reverse-{policy}"]["spec"]["ingress"]
+            for port in rule["ports"]
+            if "namespaceSelector" in rule["from"][0]
+        ]
+        assert LOG_HOLD_PORT in opened
+
+
 def test_dns_is_reached_at_the_port_of_its_pods() -> None:
     policy = build(settings=changed(dns={"port": 5353}))["NetworkPolicy", "reverse-user-code"]
     assert {p["port"] for p in policy["spec"]["egress"][1]["ports"]} == {5353}
@@ -100,7 +127,7 @@ def test_every_pod_is_locked_down(source: str) -> None:
         user, profile = spec["securityContext"]["runAsUser"], spec["securityContext"]["seccompProfile"]
         assert (user, profile) == (1000, {"type": "RuntimeDefault"})
         assert spec["imagePullSecrets"] == [{"name": "pull"}]
-        for container in containers(template):
+        for container in all_containers(template):
             context = container["securityContext"]
             # The toolkits of GPU vendors write into the root filesystem of the container with the GPUs.
             has_gpus = "nvidia.com/gpu" in container.get("resources", {}).get("limits", {})
@@ -308,8 +335,9 @@ def test_gpus(gpus: int, limit: str | None) -> None:
 
 
 def test_claim_is_mounted_and_nothing_fetched() -> None:
-    found = templates(build({"source": "pvc://weights/qwen/4b"}))["reverse-trainer"]["spec"]
-    assert [c["name"] for c in found["initContainers"]] == ["gpu-check"]
+    template = templates(build({"source": "pvc://weights/qwen/4b"}))["reverse-trainer"]
+    found = template["spec"]
+    assert [c["name"] for c in containers(template)] == ["gpu-check", "trainer"]
     mount = {"name": "models", "mountPath": "/models/base", "readOnly": True, "subPath": "qwen/4b"}
     assert mount in found["containers"][0]["volumeMounts"]
 
@@ -515,7 +543,8 @@ def test_a_trainer_has_time_for_a_last_checkpoint(grace: int | None) -> None:
     own = float(variables(main)["RLRUN_SHUTDOWN_SECONDS"])
     torchrun = float(main["command"][main["command"].index("--shutdown-timeout") + 1])
     # The trainer is done first, then torchrun, and the kubelet has not lost patience with either.
-    assert own + 3 < torchrun < template["spec"]["terminationGracePeriodSeconds"] == (grace or 60)
+    assert own + 3 < torchrun < (grace or 60)
+    assert template["spec"]["terminationGracePeriodSeconds"] == (grace or 60) + LOG_HOLD_SECONDS
     assert own == (grace or 60) - 10
 
 
@@ -524,7 +553,8 @@ def test_grace_periods_are_those_of_the_installation_unless_the_model_has_its_ow
     settings = changed(terminationGracePeriodSeconds=periods)
 
     def graces(found: dict[str, Obj]) -> dict[str, int]:
-        return {t["metadata"]["labels"][ROLE_LABEL]: t["spec"]["terminationGracePeriodSeconds"] for t in found.values()}
+        specs = {t["metadata"]["labels"][ROLE_LABEL]: t["spec"] for t in found.values()}
+        return {role: spec["terminationGracePeriodSeconds"] - LOG_HOLD_SECONDS for role, spec in specs.items()}
 
     plain = templates(build(settings=settings))
     assert graces(plain) == periods
@@ -603,7 +633,7 @@ def test_the_containers_of_each_role_are_those_that_count_as_the_operators() -> 
     found: dict[str, set[str]] = {}
     trusting = SETTINGS.model_copy(update={"ca_bundle": "certificates"})
     for template in templates(build(settings=trusting)).values():
-        names = {c["name"] for c in containers(template)}
+        names = {c["name"] for c in all_containers(template)}
         found.setdefault(template["metadata"]["labels"][ROLE_LABEL], set()).update(names)
     assert found == {str(role): set(names) for role, names in OWN_CONTAINERS.items()}
 

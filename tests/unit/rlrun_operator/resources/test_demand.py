@@ -39,7 +39,8 @@ def test_all_replicas_nodes_and_environments_count() -> None:
     assert total[GPU] == (2 * 8 + 3 * 4) * 1000
     # 2 for each GPU, where the RLModel names none: what a ResourceQuota counts, too.
     engines, trainers = 3 * (4 * 2000 + 50), 2 * 8 * 2000
-    assert total["cpu"] == 6 * 1000 + 500 + engines + trainers
+    holds = sum(counts.values())  # a thousandth of a CPU each
+    assert total["cpu"] == 6 * 1000 + 500 + engines + trainers + holds
     assert total["memory"] >= (2 * 8 + 3 * 4) * 8 * 2**30 * 1000
 
 

@@ -27,7 +27,7 @@ RUNS = {
 }
 SEVERAL_TRAINERS = "second"
 """The run whose trainer has several pods."""
-PORTS = (22, 53, 443, 8000, 8001, 8080, 8088, 8089, 29500)
+PORTS = (22, 53, 443, 8000, 8001, 8080, 8088, 8089, 8090, 29500)
 CONNECTIONS = (*(("TCP", port) for port in PORTS), ("UDP", 53), ("UDP", 443))
 ALL = frozenset(CONNECTIONS)
 
@@ -58,7 +58,11 @@ WITHIN_A_RUN = {
 }
 """Open connections from a role to a role of the same run. All others between pods of runs are closed, but those among
 trainers of several nodes, and those to ports of other processes than the pod's, where nothing listens."""
-TO_RUNS = {("operator", "orchestrator"): tcp(8089), ("server", "orchestrator"): tcp(8089)}
+TO_RUNS = {
+    (who, role): tcp(8090, *([8089] if role == "orchestrator" else []))
+    for who in ("operator", "server")
+    for role in ("orchestrator", "trainer", "inference", "environment")
+}
 """Open connections from others to a role of any run."""
 SERVER = Pod("rlrun-system", {"app.kubernetes.io/name": "rlrun", "app.kubernetes.io/component": "server"})
 TO_POOL = {

@@ -26,7 +26,7 @@ from rlrun_operator.planning.policies.children.child_selection import (
     workloads_to_delete_after_finish,
     workloads_to_delete_after_pause,
 )
-from rlrun_operator.planning.policies.ending.log_copies import pod_logs
+from rlrun_operator.planning.policies.ending.log_copies import unheld_logs
 from rlrun_operator.planning.policies.ending.requeue import requeue_after_finish, time_to_live
 from rlrun_operator.resources.platform import run_layout
 
@@ -163,12 +163,12 @@ def clean_up(observation: RunObservation, settings: OperatorSettings) -> PlanPar
 
 
 def delete_workloads(observation: RunObservation, settings: OperatorSettings, refs: Iterable[ObjectRef]) -> PlanPart:
-    """Delete workloads after copying the logs of all pods."""
+    """Delete workloads after copying the logs of the pods that no log hold keeps."""
     deletes = tuple(refs)
     if not deletes:
         return PlanPart()
     layout = run_layout(settings, observation.namespace, observation.uid)
-    return PlanPart(deletes=deletes, logs=tuple(pod_logs(layout, observation.own_pods)))
+    return PlanPart(deletes=deletes, logs=tuple(unheld_logs(layout, observation.own_pods)))
 
 
 def orchestrator_job(observation: RunObservation, attempt: int) -> Obj | None:

@@ -13,7 +13,7 @@ from rlrun.api.run_sections.failure_policy import FailureAction, FailureRule
 from rlrun.api.run_status import RLRunStatus
 from rlrun.constants import Reason
 from rlrun.protocol.problem import Problem
-from rlrun.service.gpu_check import needs_change
+from rlrun.service.containers.gpu_check import needs_change
 
 from rlrun_operator.config.settings import OperatorSettings
 from rlrun_operator.planning.diagnosis.cluster_ends import repeated_end

@@ -24,7 +24,7 @@ from rlrun_operator.planning.diagnosis.refused_pods import explain_refused_pod
 from rlrun_operator.planning.plan.actions import PlanPart
 from rlrun_operator.planning.plan.observation import RunObservation
 from rlrun_operator.planning.plan.status_builder import is_true
-from rlrun_operator.planning.policies.ending.log_copies import pod_logs
+from rlrun_operator.planning.policies.ending.log_copies import unheld_logs
 from rlrun_operator.planning.policies.ending.run_endings import orchestrator_job
 from rlrun_operator.planning.policies.spec.resolution import resolve_run
 from rlrun_operator.resources.access.storage_access import StorageAccess
@@ -58,9 +58,10 @@ def replace_orchestrator(
     # If the Job has changed meanwhile, it may have a new pod.
     ref = replace(ObjectRef.of(job), resource_version=job["metadata"].get("resourceVersion"))
     message = "The orchestrator ended. Its Job is created again, because it would wait before it starts the next pod."
+    layout = run_layout(settings, observation.namespace, observation.uid)
     return PlanPart(
         deletes=(ref,),
-        logs=tuple(pod_logs(run_layout(settings, observation.namespace, observation.uid), [newest] if newest else [])),
+        logs=tuple(unheld_logs(layout, [newest] if newest else [])),
         events=(EventRecord(Reason.ORCHESTRATOR_REPLACED, message),),
         # Kubernetes deletes the pods with their Job; their crashes must be counted before.
         status_first=True,

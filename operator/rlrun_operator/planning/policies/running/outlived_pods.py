@@ -18,7 +18,7 @@ from rlrun.kube.pods import injected_statuses, is_leaving, is_outlived
 from rlrun_operator.config.settings import OperatorSettings
 from rlrun_operator.planning.plan.actions import PlanPart
 from rlrun_operator.planning.plan.observation import RunObservation
-from rlrun_operator.planning.policies.ending.log_copies import pod_logs
+from rlrun_operator.planning.policies.ending.log_copies import unheld_logs
 from rlrun_operator.resources.platform import run_layout
 
 
@@ -31,7 +31,7 @@ def delete_outlived_pods(
         return None
     return PlanPart(
         deletes=tuple(ObjectRef(POD.kind, p["metadata"]["name"], p["metadata"]["uid"]) for p in pods),
-        logs=tuple(pod_logs(run_layout(settings, observation.namespace, observation.uid), pods)),
+        logs=tuple(unheld_logs(run_layout(settings, observation.namespace, observation.uid), pods)),
         events=tuple(EventRecord(Reason.OUTLIVED_POD_DELETED, _message(pod)) for pod in pods),
         # The end of a pod that is being deleted does not count: its crash must be counted before.
         status_first=True,

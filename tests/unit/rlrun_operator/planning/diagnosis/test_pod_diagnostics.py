@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from rlrun.api.base.pod_shape import OWN_CONTAINERS
 from rlrun.api.run_status import StartupFailureKind
+from rlrun.constants import LOG_HOLD_CONTAINER
 from rlrun.protocol.problem import Problem
 from rlrun_operator.planning.diagnosis.pod_diagnostics import MEMORY_ADVICE, diagnose_pod, pod_problems
 from rlrun_operator.planning.plan.pod_event import PodEvent
@@ -247,7 +248,7 @@ def test_out_of_memory_names_the_setting_of_the_container(role: str, container: 
 
 
 def test_every_container_has_a_setting_of_its_memory() -> None:
-    assert {name for names in OWN_CONTAINERS.values() for name in names} == set(MEMORY_ADVICE)
+    assert {name for names in OWN_CONTAINERS.values() for name in names} == {*MEMORY_ADVICE, LOG_HOLD_CONTAINER}
 
 
 MISSING = PodEvent("FailedMount", 'MountVolume.SetUp failed for volume "config" : configmap "x" not found', True)

@@ -20,7 +20,7 @@ from rlrun.protocol.access import (
 )
 from rlrun_operator.resources.access.engine_access import MIDDLEWARE
 
-from tests.support.built_children import CREDENTIALS, Obj, build, build_pool, container_of
+from tests.support.built_children import CREDENTIALS, Obj, build, build_pool, container_of, containers
 from tests.support.built_children import variables as of_container
 
 
@@ -52,7 +52,7 @@ def test_the_engine_loads_the_middleware_that_an_init_container_brings(pod: Obj)
     assert args[args.index("--middleware") + 1] == MIDDLEWARE
     module, _, name = MIDDLEWARE.rpartition(".")
     assert (module, name) == (middleware.__name__, middleware.EngineAccess.__name__)
-    first = pod["spec"]["initContainers"][0]
+    first = containers(pod)[0]
     assert first["command"] == ["python", "-m", "rlrun_engine_access", "/engine-access"]
     assert {"name": "engine-access", "mountPath": "/engine-access"} in first["volumeMounts"]
     mounted = {"name": "engine-access", "mountPath": "/engine-access", "readOnly": True}
@@ -69,7 +69,8 @@ def test_the_engine_loads_the_middleware_that_an_init_container_brings(pod: Obj)
 
 def test_a_claim_with_the_model_needs_no_fetcher_but_the_middleware() -> None:
     for pod in (pod_of_run({"source": "pvc://claim/a"}), pod_of_pool(source="pvc://claim/a")):
-        assert [c["name"] for c in pod["spec"]["initContainers"]] == ["engine-access", "gpu-check"]
+        names = [c["name"] for c in containers(pod)]
+        assert names == ["engine-access", "gpu-check", "vllm", "sidecar"]
 
 
 def test_only_probes_are_open_in_the_engine_of_a_run() -> None:

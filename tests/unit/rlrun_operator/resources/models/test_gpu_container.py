@@ -6,7 +6,7 @@ import pytest
 from rlrun.kube.pods import OWN_CONTAINERS
 from rlrun_operator.resources.demand import pod_requests
 
-from tests.support.built_children import Obj, container_of, variables
+from tests.support.built_children import Obj, container_of, containers, variables
 from tests.support.built_children import build as build_run
 from tests.unit.rlrun_operator.resources.access.test_engine_access import pod_of_pool, pod_of_run
 
@@ -22,9 +22,9 @@ def checked(pod: Obj) -> Obj:
 
 def test_the_trainer_is_checked_before_its_model_is_fetched() -> None:
     pod = pod_of_trainer({"trainer": {"gpus": 2, "image": "house/trainer:1"}})
-    assert [c["name"] for c in pod["spec"]["initContainers"]] == ["gpu-check", "fetch-model"]
+    assert [c["name"] for c in containers(pod)] == ["gpu-check", "fetch-model", "trainer"]
     found = checked(pod)
-    assert found["command"] == ["python", "-m", "rlrun.service.gpu_check", "trainer"]
+    assert found["command"] == ["python", "-m", "rlrun.service.containers.gpu_check", "trainer"]
     assert found["image"] == "house/trainer:1"
     for container in (found, pod["spec"]["containers"][0]):
         assert variables(container)["RLRUN_GPUS"] == "2"
@@ -36,7 +36,7 @@ def test_the_trainer_is_checked_before_its_model_is_fetched() -> None:
     "pod", [pod_of_run({"inference": {"gpus": 4}}), pod_of_pool(inference={"gpus": 4})], ids=["run", "pool"]
 )
 def test_an_engine_is_checked_with_the_file_that_comes_with_the_middleware(pod: Obj) -> None:
-    assert [c["name"] for c in pod["spec"]["initContainers"]] == ["engine-access", "gpu-check", "fetch-model"]
+    assert [c["name"] for c in containers(pod)] == ["engine-access", "gpu-check", "fetch-model", "vllm", "sidecar"]
     found = checked(pod)
     assert found["command"] == ["python3", "/engine-access/rlrun_engine_access/gpu_check.py", "inference"]
     assert {"name": "engine-access", "mountPath": "/engine-access", "readOnly": True} in found["volumeMounts"]

@@ -11,7 +11,7 @@ from rlrun.api.run import RLRunSpec
 from rlrun.api.run_sections.failure_policy import FailureRule
 from rlrun.api.run_status import ComponentStatus, RLRunStatus
 from rlrun.protocol.problem import Problem
-from rlrun.service.gpu_check import GpuFacts, problem
+from rlrun.service.containers.gpu_check import GpuFacts, problem
 from rlrun_operator.planning.diagnosis.crash_counter import Crash, CrashCount, count_restarts
 from rlrun_operator.planning.diagnosis.pod_diagnostics import pod_problems
 from rlrun_operator.planning.plan.observation import RunObservation

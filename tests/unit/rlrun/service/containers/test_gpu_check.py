@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 from rlrun.constants import ExitCode, Reason
 from rlrun.protocol.problem import Problem
-from rlrun.service import gpu_check
-from rlrun.service.exit import TERMINATION_LOG_VARIABLE
-from rlrun.service.gpu_check import (
+from rlrun.service.containers import gpu_check
+from rlrun.service.containers.gpu_check import (
     GpuFacts,
     driver_version,
     inspect,
@@ -21,6 +20,7 @@ from rlrun.service.gpu_check import (
     torch_cuda,
     unusable,
 )
+from rlrun.service.exit import TERMINATION_LOG_VARIABLE
 
 GOOD = GpuFacts("13.0", "580.65.06", True, 13000, 0, "", 4)
 
@@ -196,7 +196,7 @@ def test_a_problem_is_the_termination_message(tmp_path: Path, monkeypatch: pytes
 
 
 def test_the_image_of_the_trainer_searches_the_folder_of_the_driver_on_gke() -> None:
-    dockerfile = (Path(__file__).parents[4] / "trainer_image" / "Dockerfile").read_text()
+    dockerfile = (Path(__file__).parents[5] / "trainer_image" / "Dockerfile").read_text()
     (paths,) = re.findall(r"LD_LIBRARY_PATH=(\S+)", dockerfile)
     assert "/usr/local/nvidia/lib64" in paths.split(":")
     assert "PATH=/usr/local/nvidia/bin:$PATH" in dockerfile
