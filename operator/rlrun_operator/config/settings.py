@@ -1,8 +1,8 @@
 """Settings of the operator, for all runs: images, S3, sizes, intervals. The chart writes them to a file:
 
 images:
-  orchestrator: {repository: rlrun-orchestrator, tag: "0.1.0", pullPolicy: IfNotPresent}
-  trainer:      {repository: rlrun-trainer, tag: "0.1.0"}
+  orchestrator: {repository: rlrun-orchestrator, tag: "0.2.0", pullPolicy: IfNotPresent}
+  trainer:      {repository: rlrun-trainer, tag: "0.2.0"}
   inference:    {repository: vllm/vllm-openai, tag: v0.11.0}
 s3:
   endpointUrl: http://s3.rlrun-system.svc:8333

@@ -180,13 +180,13 @@ def test_the_checks_for_gpus_follow_the_others(rlrun: Rlrun, healthy: FakeCluste
 
 def test_version(rlrun: Rlrun, healthy: FakeCluster) -> None:
     shown = json.loads(rlrun("version", "-o", "json").out)
-    assert shown == {"client": "0.1.0", "platform": "9.9", "api": "rlrun.dev/v1alpha1"}
-    assert rlrun("version", "--client").out == "client:   0.1.0\n"
+    assert shown == {"client": "0.2.0", "platform": "9.9", "api": "rlrun.dev/v1alpha1"}
+    assert rlrun("version", "--client").out == "client:   0.2.0\n"
     healthy.answers[KINDS] = [ApiError(404, "404", "page not found")]
     assert "not installed" in rlrun("version").out
     healthy.answers[KINDS] = [ApiError(0, "Unreachable", "the API server does not answer")]
     away = rlrun("version")
-    assert (away.code, away.out) == (1, "client:   0.1.0\n"), "the program's own version needs no cluster"
+    assert (away.code, away.out) == (1, "client:   0.2.0\n"), "the program's own version needs no cluster"
     assert "does not answer" in away.err
 
 
@@ -213,5 +213,5 @@ def test_quotas_that_keep_a_run_from_starting(name: str, used: str, hard: str, i
 
 def test_the_version_of_the_program_needs_no_kubeconfig(tmp_path: Path) -> None:
     answer = call("version", "--kubeconfig", tmp_path / "none")
-    assert (answer.code, answer.out) == (2, "client:   0.1.0\n")
+    assert (answer.code, answer.out) == (2, "client:   0.2.0\n")
     assert "does not exist" in answer.err
