@@ -325,7 +325,7 @@ async def test_all_pods_of_a_run_count() -> None:
     runs = QueuedRuns(model=with_gpus(0), capacity={"cpu": "100", "memory": "1Ti"})
     await runs.arrive("one", infrastructure={"computeSize": "S"}, env=[{"id": "rlrun/a"}, {"id": "rlrun/b"}])
     cpu = runs.place("one")["resources"]["cpu"]
-    assert cpu == "4550m", "two environments, trainer and engine of 1, orchestrator 500m, sidecar 50m"
+    assert cpu == "4555m", "two environments, trainer and engine of 1, orchestrator 500m, sidecar 50m, 5 log holds"
 
 
 async def test_a_run_that_no_capacity_has_room_for_says_what_to_change_and_ends() -> None:
@@ -400,7 +400,7 @@ async def test_another_limited_resource_counts_for_runs_that_have_their_place() 
     await runs.arrive("a", "b")
     runs.restart(capacity={GPU: "100", "cpu": "27"})
     await runs.arrive("c")
-    assert runs.place("a")["resources"] == {GPU: "4", "cpu": "13550m"}
+    assert runs.place("a")["resources"] == {GPU: "4", "cpu": "13554m"}
     assert runs.phases("c") == ["Queued"]
 
 
@@ -658,7 +658,7 @@ async def test_a_place_that_cannot_be_read_blocks_no_other_run(wrong: dict[str, 
     assert runs.started() == started
     change_status(runs, "first", **good)
     await runs.settle()
-    assert runs.place("first")["resources"] == {GPU: "4", "cpu": "13550m"}
+    assert runs.place("first")["resources"] == {GPU: "4", "cpu": "13554m"}
     assert runs.place("first")["admittedTime"] == good["queue"]["admittedTime"]
 
 

@@ -168,7 +168,8 @@ async def test_bodies_that_arrive_slowly_are_limited(port: int, memory: ClientMe
 async def test_bodies_of_signatures_are_limited_before_anything_is_known_of_their_sender() -> None:
     none: Any = None
     size = 256 * 1024
-    text = f"POST {SIGN_PATH} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {size}\r\n\r\n" + (size - 1) * "x"
+    head = f"POST {SIGN_PATH} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer x\r\nContent-Length: {size}\r\n\r\n"
+    text = head + (size - 1) * "x"
     sockets = listen("127.0.0.1", 0)
     async with serving_on(server_app(none, none, none, FastAPI()), sockets, drain_seconds=1):
         port = int(sockets[0].getsockname()[1])
