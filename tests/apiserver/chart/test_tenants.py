@@ -4,6 +4,7 @@ Each request is sent as the account, so that RBAC and the admission policy decid
 """
 
 import json
+import secrets
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -296,6 +297,12 @@ def test_rlrun_server_makes_tokens_of_users_in_tenants_only(
         until(lambda path=path: server.send("POST", path, body), status)
         assert server.get("ServiceAccount", namespace, "rlrun-user")[0] == status
         assert server.send("POST", f"{ALL['ServiceAccount'].path(namespace, 'builder')}/token", body)[0] == 403
+
+
+@pytest.fixture(scope="module")
+def s3_server(s3_server: S3Server) -> S3Server:
+    """The S3 of all tests with a bucket of this cluster's own: the bucket's mark names one cluster."""
+    return s3_server.with_bucket(f"tenants-{secrets.token_hex(4)}")
 
 
 @pytest.fixture

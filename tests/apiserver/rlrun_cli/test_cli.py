@@ -108,7 +108,7 @@ def test_the_secret_belongs_to_the_run_and_goes_with_it(
     assert base64.b64decode(secret.data["TOKEN"]) == b"hunter2"
     run = json.loads(rlrun("get", "first", "-o", "json").out)
     assert secret.metadata.owner_references[0].uid == run["metadata"]["uid"]
-    assert run["spec"]["envFrom"] == [{"secretRef": {"name": "first-env", "optional": False}}]
+    assert run["spec"]["envFrom"] == [{"secretRef": {"name": "first-env"}}]
     rlrun("delete", "first", "--yes")
     # The garbage collector of a new cluster looks for new kinds every 30 s.
     deadline = time.monotonic() + 240

@@ -1,6 +1,7 @@
 """Real Kueue with its webhooks beside a real API server: runs with a LocalQueue, and pods that the test plays."""
 
 import json
+import secrets
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -36,6 +37,12 @@ def plane() -> Iterator[ControlPlane]:
         install_crds(api)
         with running_kueue(started, api):
             yield started
+
+
+@pytest.fixture(scope="module")
+def s3_server(s3_server: S3Server) -> S3Server:
+    """The S3 of all tests with a bucket of this cluster's own: the bucket's mark names one cluster."""
+    return s3_server.with_bucket(f"kueue-{secrets.token_hex(4)}")
 
 
 @pytest.fixture(scope="module")

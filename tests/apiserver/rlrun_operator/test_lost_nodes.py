@@ -1,5 +1,6 @@
 """A node that stops to answer, with Kubernetes' own controllers: its objects stay, and no kubelet ends its pods."""
 
+import secrets
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
@@ -68,6 +69,12 @@ def plane() -> Iterator[ControlPlane]:
     ) as started:
         install_crds(config.new_client_from_config(str(started.kubeconfig)))
         yield started
+
+
+@pytest.fixture(scope="module")
+def s3_server(s3_server: S3Server) -> S3Server:
+    """The S3 of all tests with a bucket of this cluster's own: the bucket's mark names one cluster."""
+    return s3_server.with_bucket(f"lost-nodes-{secrets.token_hex(4)}")
 
 
 @pytest.fixture

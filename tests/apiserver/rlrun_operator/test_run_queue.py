@@ -76,7 +76,7 @@ def test_a_queue_that_does_not_move_writes_nothing(own_bench: Bench) -> None:
     bench.wait("the number of the last", lambda: place(bench, "third").get("runsAhead") == 1)
     # The two that wait are written in any order.
     bench.wait("what the first of them asks for", lambda: place(bench, "second").get("resources"))
-    assert place(bench, "second")["resources"] == {"cpu": "6550m"}
+    assert place(bench, "second")["resources"] == {"cpu": "6554m"}
     assert bench.condition("Admitted", "second")["reason"] == "WaitingForCapacity"
     bench.wait("its time as the first", lambda: place(bench, "second").get("blockedTime"))
 

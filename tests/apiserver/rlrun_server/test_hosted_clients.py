@@ -65,7 +65,7 @@ def server(world: World, api: client.ApiClient, control_plane: ControlPlane) -> 
     """URL of rlrun-server, with the rights that the chart gives it."""
     home = world.bench.namespace
     rbac, rules = client.RbacAuthorizationV1Api(api), []
-    for found in chart_objects(home, "server.yaml"):
+    for found in chart_objects(home, "server.yaml", "users.apiKeysMayWrite=true"):
         if found["kind"] in ("ClusterRole", "Role"):
             rules += found["rules"]
     name = f"server-{home}"

@@ -55,10 +55,10 @@ async def own_configuration(
     api: client.ApiClient, control_plane: ControlPlane, namespace: str
 ) -> aio_client.Configuration:
     """Access of rlrun-server with the rights that the chart gives it, and no others."""
-    (role,) = [o for o in chart_objects(SYSTEM, "server.yaml") if o["kind"] == "ClusterRole"]
+    rules = [r for o in chart_objects(SYSTEM, "server.yaml") if o["kind"] == "ClusterRole" for r in o["rules"]]
     name = f"server-{namespace}"
     rbac = client.RbacAuthorizationV1Api(api)
-    rbac.create_cluster_role({"metadata": {"name": name}, "rules": role["rules"]})
+    rbac.create_cluster_role({"metadata": {"name": name}, "rules": rules})
     token = Accounts(api).make(namespace, "server")
     reference = {"apiGroup": RBAC, "kind": "ClusterRole", "name": name}
     subject = {"kind": "ServiceAccount", "name": "server", "namespace": namespace}

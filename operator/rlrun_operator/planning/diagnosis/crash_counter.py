@@ -98,9 +98,10 @@ def _inspect(pod: Obj, record: PodRecord) -> tuple[PodRecord, list[Crash]]:
     if is_leaving(pod) or is_disrupted(pod):
         return updated, []
     ends = sorted(terminations(pod), key=lambda e: str(e.finished_at or ""))
-    if not ends and is_out_of_disk(pod):
-        # The kubelet may evict a pod before it reports the ends of its containers.
-        ends = [Termination(container="", exit_code=KILLED, reason=EVICTED, message="", finished_at=None)]
+    if is_out_of_disk(pod) and (not ends or ends[-1].reason in UNKNOWN_ENDS):
+        # The kubelet may remove the containers of a pod that it evicts before it reports their ends. It then counts a
+        # restart that was none.
+        ends, fresh = [Termination(container="", exit_code=KILLED, reason=EVICTED, message="", finished_at=None)], 0
     if not ends or ends[-1].reason in UNKNOWN_ENDS or ends[-1] == refused_fetch(pod):
         return updated, []
     crashed = fresh + (failed and not record.ended)

@@ -63,6 +63,14 @@ class TestRestarts:
         again = count_restarts(found.components, [evicted, pod("environment", "env-0", uid="new")])
         assert (again.restarts, again.crashes, again.components[0].crashes) == (0, [], 1)
 
+    def test_an_eviction_whose_containers_were_gone_before_their_end_was_seen_is_one_crash(self) -> None:
+        unseen = terminated(137, "ContainerStatusUnknown")
+        evicted = evict(pod("environment", "env-0", restarts=1, last=unseen), OUT_OF_DISK[1])
+        evicted["status"]["containerStatuses"][0]["state"] = unseen
+        found = count_restarts([], [evicted])
+        assert [(crash.reason, crash.exit_code) for crash in found.crashes] == [("Evicted", 137)]
+        assert count_restarts(found.components, [evicted]).crashes == []
+
     @pytest.mark.parametrize("state", [{}, terminated(0)])
     def test_eviction_is_a_crash_without_the_end_of_a_container(self, state: dict[str, Any]) -> None:
         evicted = evict(pod("environment", "env-0"), OUT_OF_DISK[1])
