@@ -34,7 +34,7 @@ class ArtifactStatus(Status):
     phase: ArtifactPhase | None = None
     """Phase of the artifact: Pending, Uploading, Ready (S3 holds all files with the sizes in the manifest), Failed or Deleting (being removed by retention)."""  # noqa: E501
     digest: str | None = Field(default=None, pattern=r"^[0-9a-f]{64}$")
-    """SHA-256 of the manifest in S3, which lists the digests of all files. Set once, when the artifact becomes Ready: whatever reads the artifact compares it."""  # noqa: E501
+    """SHA-256 of the manifest in S3, which lists the digests of all files. Set once, when the artifact becomes Ready. All readers of the artifact compare it."""  # noqa: E501
     size_bytes: int | None = Field(default=None, ge=0)
     """Total size of the files in bytes."""
     policy_version: int | None = Field(default=None, ge=0)

@@ -127,14 +127,16 @@ class GpuSecondsCollector(Collector):
         self._held = held
         self._clock = clock
         self._time = clock()
+        self._before: list[tuple[str, str, int]] = []
+        """Holders at the scrape before: a replica on standby has none, however long nobody scrapes it."""
         self._seconds: dict[tuple[str, str], float] = {}
 
     def collect(self) -> Iterator[CounterMetricFamily]:
         """Yield the current metrics."""
         now = self._clock()
-        for kind, model, gpus in self._held():
+        for kind, model, gpus in self._before:
             self._seconds[kind, model] = self._seconds.get((kind, model), 0.0) + gpus * (now - self._time)
-        self._time = now
+        self._time, self._before = now, list(self._held())
         found = CounterMetricFamily(
             "rlrun_gpu_seconds",
             "Seconds for which runs (run) and serving pools (serving) hold GPUs, multiplied by their number.",
