@@ -165,12 +165,10 @@ DELETED_FOLDER = "rlrun.deleted"
 """Folder of tombstones (`rlrun.garbage_collection.tombstones`)."""
 INSTALLATION_FOLDER = "rlrun.installation"
 """Folder of the mark of the cluster that may delete files (`rlrun.garbage_collection.installation`)."""
-PLATFORM_FOLDERS = (*SHARED_FOLDERS, PROBE_FOLDER, DELETED_FOLDER, INSTALLATION_FOLDER)
-"""All folders directly below the prefix that are not those of a namespace."""
-
-
 USAGE_FOLDER = "rlrun.usage"
 """Folder of the usage log."""
+PLATFORM_FOLDERS = (*SHARED_FOLDERS, PROBE_FOLDER, DELETED_FOLDER, INSTALLATION_FOLDER, USAGE_FOLDER)
+"""All folders directly below the prefix that are not those of a namespace."""
 
 
 def usage_month(root: S3Uri, month: datetime) -> S3Uri:

@@ -44,6 +44,9 @@ SPECS: dict[str, dict[str, Any]] = {
 }
 """Objects that the operator makes, by their kind."""
 
+SECONDS = 300
+"""Limit of one wait, on a busy machine."""
+
 Answer = tuple[int, str]
 
 
@@ -131,7 +134,7 @@ def make_namespace(admin: client.ApiClient) -> Callable[..., str]:
 
 def until(answer: Callable[[], Answer], status: int) -> Answer:
     """Repeat a request until RBAC and policy, which the API server reads by watches, answer with the status."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + SECONDS
     while (found := answer())[0] != status:
         assert time.monotonic() < deadline, found
         time.sleep(0.1)
@@ -336,7 +339,7 @@ def test_a_namespace_is_served_from_the_label_on_and_until_it_is_gone(
         return found.get("ChildrenApplied") or {}
 
     def wait(what: str, look: Callable[[], Any]) -> Any:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + SECONDS
         while not (found := look()):
             assert time.monotonic() < deadline, f"{what}: {condition()}\n{process.log.read_text()[-3000:]}"
             time.sleep(0.1)

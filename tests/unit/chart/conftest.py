@@ -16,6 +16,7 @@ from local_cluster.tools.binaries import ensure_program
 CHART = Path(__file__).resolve().parents[3] / "charts" / "rlrun"
 LOCAL = CHART / "values-local.yaml"
 KUBERNETES = "1.35.4"
+VERSION: str = yaml.safe_load((CHART / "Chart.yaml").read_text())["appVersion"]
 
 Object = dict[str, Any]
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.chart.conftest import Helm, Object, Render, Rendered
+from tests.unit.chart.conftest import VERSION, Helm, Object, Render, Rendered
 from tests.unit.chart.test_render import EVERYTHING, MINIMAL, pod_templates
 
 WORKLOADS: dict[str, set[str]] = {
@@ -163,12 +163,12 @@ def test_extra_objects_are_text_or_yaml_with_templates(render: Render) -> None:
 @pytest.mark.parametrize(
     ("images", "engine", "operator"),
     [
-        ({}, "vllm/vllm-openai:v0.32.0", "rlrun-operator:0.1.0"),
-        ({"registry": "r.corp/ml/"}, "r.corp/ml/vllm/vllm-openai:v0.32.0", "r.corp/ml/rlrun-operator:0.1.0"),
+        ({}, "vllm/vllm-openai:v0.32.0", f"rlrun-operator:{VERSION}"),
+        ({"registry": "r.corp/ml/"}, "r.corp/ml/vllm/vllm-openai:v0.32.0", f"r.corp/ml/rlrun-operator:{VERSION}"),
         (
             {"registry": "r.corp", "inference": {"registry": "docker.io"}, "operator": {"registry": ""}},
             "docker.io/vllm/vllm-openai:v0.32.0",
-            "rlrun-operator:0.1.0",
+            f"rlrun-operator:{VERSION}",
         ),
     ],
 )

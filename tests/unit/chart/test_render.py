@@ -33,7 +33,7 @@ from rlrun_operator.resources.access.run_tokens import key_secret_name
 from rlrun_operator.resources.access.storage_access import grant_key_secret_name
 from rlrun_server.signing.user_permissions import FOLDERS, PACKAGES
 
-from tests.unit.chart.conftest import CHART, LOCAL, Helm, Object, Render, Rendered
+from tests.unit.chart.conftest import CHART, LOCAL, VERSION, Helm, Object, Render, Rendered
 
 CRDS = CHART.parent.parent / "crds"
 OF_KINDS = ("CustomResourceDefinition", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
@@ -127,14 +127,14 @@ def test_local_settings_are_what_the_operator_reads(render: Render) -> None:
 def test_gpu_settings(render: Render) -> None:
     settings = parse_settings(render(MINIMAL, base=None).settings)
     assert settings.images.inference.repository == "vllm/vllm-openai"
-    assert settings.images.trainer.reference == "rlrun-trainer:0.1.0"
+    assert settings.images.trainer.reference == f"rlrun-trainer:{VERSION}"
     assert settings.s3.endpoint_url is None
     assert settings.compute_sizes[ComputeSize.medium].workers == 4
 
 
 def test_all_settings_arrive(render: Render) -> None:
     settings = parse_settings(render(EVERYTHING, base=None).settings)
-    assert settings.images.trainer.reference == "registry.example.com/ml/rlrun-trainer:0.1.0"
+    assert settings.images.trainer.reference == f"registry.example.com/ml/rlrun-trainer:{VERSION}"
     assert settings.images.inference.reference.startswith("registry.example.com/ml/vllm/vllm-openai:")
     assert settings.image_pull_secrets == ["pull"]
     assert settings.watch_namespaces == ["one", "two"]

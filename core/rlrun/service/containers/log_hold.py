@@ -46,7 +46,10 @@ def hold(server: socket.socket, seconds: float) -> bool:
             if ready is not server:
                 waiting.remove(ready)
                 ready.close()
-        del waiting[1 + CONNECTIONS :]
+        # The oldest go first, so that strangers who stay connected do not keep the operator out.
+        for oldest in waiting[1 : max(1, len(waiting) - CONNECTIONS)]:
+            waiting.remove(oldest)
+            oldest.close()
     return False
 
 
