@@ -193,12 +193,16 @@ OUT_OF_DISK = (
     "Pod ephemeral local storage usage exceeds the total limit of containers 10Gi. ",
     'Container environment exceeded its local ephemeral storage limit "10Gi". ',
 )
-"""Messages of the kubelet for pods that exceed their own limit."""
+"""Messages of the kubelet for pods that exceed their own limit.
+
+The formats of these and the next messages are constants of Kubernetes' pkg/kubelet/eviction/helpers.go, put together by
+its `evictionMessage` and by `localStorageEviction` of eviction_manager.go.
+"""
 NODE_FULL = (
-    "The node was low on resource: ephemeral-storage. Threshold quantity: 10Gi, available: 9Gi. Container environment "
-    "was using 5Gi, request is 64Mi, has larger consumption of ephemeral-storage. "
+    "The node was low on resource: ephemeral-storage. Threshold quantity: 10736283647, available: 8123412Ki. Container "
+    "environment was using 5Gi, request is 64Mi, has larger consumption of ephemeral-storage. "
 )
-"""Messages of the kubelet for pods that it evicts because the node is full."""
+"""Message of the kubelet for pods that it evicts because the node is full. Files on volumes are not in the usage."""
 
 
 def evict(evicted: Obj, message: str = OUT_OF_DISK[0], *, finished: str = "2026-01-01T00:00:00Z") -> Obj:

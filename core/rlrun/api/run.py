@@ -101,7 +101,7 @@ class RLRunSpec(Spec):
     stall_deadline_seconds: int = Field(default=3600, ge=1, le=YEAR)
     """Seconds within which each step must finish; otherwise the run fails."""
     max_restarts: int = Field(default=3, ge=0, le=1000)
-    """Maximum number of crashes per component within an attempt, and of restarts of the whole run. Beyond it the run fails. Deleted, evicted and preempted pods do not count, except those evicted for exceeding their own limit of ephemeral storage. If nodes evict or refuse the pods of the trainer or of engines, none of them ready, again and again, the whole run restarts after a pause, which counts."""  # noqa: E501
+    """Maximum number of crashes per component within an attempt, and of restarts of the whole run. Beyond it the run fails. Deleted, evicted and preempted pods do not count, except those evicted for exceeding their own limit of ephemeral storage. If nodes evict or refuse the pods of a component, none of them ready, again and again, the whole run restarts after a pause, which counts."""  # noqa: E501
     failure_policy: FailurePolicy = Field(default_factory=FailurePolicy)
     """Rules that decide what follows a failure of a component."""
     queue_name: ObjectName | None = None

@@ -67,17 +67,22 @@ def explain_cluster_end(pod: Obj) -> Problem | None:
     return Problem(reason=Reason.POD_EVICTED, message=f"{message.rstrip()} Kubernetes creates another pod.")
 
 
+def is_refused_by_node(pod: Obj) -> bool:
+    """True if the pod's node did not admit it, or has evicted it for a lack of memory or disk."""
+    evicted = pod.get("status", {}).get("reason") == EVICTED and not is_out_of_disk(pod)
+    return is_rejected(pod) or (evicted and not is_alive(pod))
+
+
 def repeated_end(pods: Sequence[Obj], wanted: Mapping[str, Mapping[str, int]]) -> Problem | None:
     """Return the problem of a component without a ready pod that nodes evict or refuse again and again, or None.
 
     Kubernetes replaces such a pod at once, without a pause or a limit. `wanted`: number of pods by role and component.
     The times of creation all come from the API server. Other disruptions leave no pod, or are the platform's will.
-    Environments hold no GPU and download no weights: they fail no run.
     """
-    counts = {**wanted.get("trainer", {}), **wanted.get("inference", {})}
+    counts = {component: count for components in wanted.values() for component, count in components.items()}
     for component, count in counts.items():
         own = sorted((p for p in pods if component_of(p) == component), key=_creation_of)
-        ended = [p for p in own if _is_refused_by_node(p)]
+        ended = [p for p in own if is_refused_by_node(p)]
         # All pods of a component may end together, once.
         row = REPEATED + count - 1
         if len(ended) < row or any(map(is_ready, own)):
@@ -97,11 +102,6 @@ def _words_of(pod: Obj) -> tuple[str, str]:
     if not said and disruption.get("status") == "True" and (is_leaving(pod) or status.get("phase") == "Failed"):
         said = disruption
     return str(said.get("reason") or ""), str(said.get("message") or "").strip()
-
-
-def _is_refused_by_node(pod: Obj) -> bool:
-    evicted = pod.get("status", {}).get("reason") == EVICTED and not is_out_of_disk(pod)
-    return is_rejected(pod) or (evicted and not is_alive(pod))
 
 
 def _creation_of(pod: Obj) -> str:

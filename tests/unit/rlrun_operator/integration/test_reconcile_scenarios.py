@@ -22,7 +22,7 @@ from rlrun_operator.planning.policies.artifacts.artifact_objects import FOLDER_K
 from rlrun_operator.planning.policies.spec.resolution import MAX_CONFIG
 
 from tests.support.clocks import START
-from tests.support.cluster_objects import NODE_FULL, OUT_OF_DISK, event_object, evict, model_object, pod, source_secret
+from tests.support.cluster_objects import OUT_OF_DISK, event_object, evict, model_object, pod, source_secret
 from tests.support.expectations import lacks
 from tests.support.fake_artifacts import manifest
 from tests.support.fake_kubelet import crash_container, end_orchestrator, step_kubelet
@@ -323,14 +323,6 @@ async def test_an_environment_that_fills_its_disk_fails_the_run_after_max_restar
     assert world.condition("Failed")["reason"] == "EnvironmentOutOfDisk"
     assert "after 4 crashes (`spec.maxRestarts` 3)" in world.condition("Failed")["message"]
     assert world.cluster.all("ReplicaSet", "Job") == []
-
-
-async def test_environments_evicted_for_a_full_node_fail_no_run(world: World) -> None:
-    await world.start()
-    for _ in range(5):
-        await replace_evicted(world, "reverse-env-0-0", NODE_FULL)
-    assert (world.status["phase"], world.condition("EnvironmentsReady")["reason"]) == ("Pending", "PodEvicted")
-    assert world.status["attempt"] == 1
 
 
 @pytest.mark.parametrize("reason", ["Evicted", "EnvironmentOutOfDisk"])

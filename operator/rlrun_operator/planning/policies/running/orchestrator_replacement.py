@@ -20,6 +20,7 @@ from rlrun.protocol.problem import Problem
 from rlrun.protocol.resolved import ResolvedRun
 
 from rlrun_operator.config.settings import OperatorSettings
+from rlrun_operator.planning.diagnosis.cluster_ends import is_refused_by_node
 from rlrun_operator.planning.diagnosis.refused_pods import explain_refused_pod
 from rlrun_operator.planning.plan.actions import PlanPart
 from rlrun_operator.planning.plan.observation import RunObservation
@@ -93,7 +94,10 @@ def builds_same(
 
 
 def _was_stable(pod: Obj) -> bool:
-    """True if the cluster ended the pod, or if its process ran for a long time."""
+    """True if the cluster ended the pod, or if its process ran for a long time.
+
+    A pod that its node evicted or refused stays with its Job, where `repeated_end` counts it.
+    """
     end = termination_of(pod, Role.orchestrator)
     ran = 0.0 if end is None or end.finished_at is None else seconds(end.started_at, end.finished_at)
-    return is_disrupted(pod) or ran >= STABLE_SECONDS
+    return not is_refused_by_node(pod) and (is_disrupted(pod) or ran >= STABLE_SECONDS)

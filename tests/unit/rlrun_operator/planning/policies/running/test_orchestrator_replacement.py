@@ -9,7 +9,7 @@ import pytest
 from rlrun_operator.planning.plan.observation import RunKey
 
 from tests.support.clocks import START
-from tests.support.cluster_objects import terminated
+from tests.support.cluster_objects import NODE_FULL, terminated
 from tests.support.fake_cluster import Crash
 from tests.support.fake_kubelet import step_kubelet
 from tests.support.operator_world import World
@@ -31,9 +31,9 @@ def end(pod: Obj, at: str, code: int = 1) -> None:
     pod["status"]["containerStatuses"][0]["state"] = terminated(code, finished=at)
 
 
-def evict(pod: Obj) -> None:
+def preempt(pod: Obj) -> None:
     end(pod, "2026-01-01T00:00:10Z", 137)
-    pod["status"]["reason"] = "Evicted"
+    pod["status"]["reason"] = "Preempting"
 
 
 async def is_replaced(world: World) -> bool:
@@ -71,16 +71,23 @@ async def test_a_crash_is_replaced_at_once_only_after_a_stable_time(running: Wor
     assert running.status["restarts"] == 1
 
 
-async def test_an_evicted_pod_is_replaced_once_within_the_stable_time(running: World) -> None:
-    """Evictions are no crashes, so `maxRestarts` does not end a loop of them."""
-    evict(orchestrator_of(running))
+async def test_an_preempted_pod_is_replaced_once_within_the_stable_time(running: World) -> None:
+    """Preemptions are no crashes, so `maxRestarts` does not end a loop of them."""
+    preempt(orchestrator_of(running))
     assert await is_replaced(running)
     running.clock.advance(59)
     step_kubelet(running.cluster)
-    evict(orchestrator_of(running))
+    preempt(orchestrator_of(running))
     assert not await is_replaced(running)
     running.clock.advance(1)
     assert await is_replaced(running)
+
+
+async def test_a_pod_that_its_node_evicted_is_counted_by_its_job(running: World) -> None:
+    preempt(orchestrator_of(running))
+    orchestrator_of(running)["status"] |= {"reason": "Evicted", "message": NODE_FULL}
+    assert not await is_replaced(running)
+    assert running.condition("OrchestratorReady")["reason"] == "PodEvicted"
 
 
 @pytest.mark.parametrize("skew", [-600, -90, 90, 600])
@@ -101,10 +108,10 @@ async def test_a_job_is_replaced_at_the_same_looks_with_any_clock_of_the_cluster
 
 
 async def test_the_pod_of_an_earlier_job_is_not_taken_for_that_of_the_new_one(running: World) -> None:
-    """A finalizer of somebody else keeps the evicted pod after its Job was deleted."""
+    """A finalizer of somebody else keeps the preempted pod after its Job was deleted."""
     first = orchestrator_of(running)
     first["metadata"]["finalizers"] = ["test"]
-    evict(first)
+    preempt(first)
     assert await is_replaced(running)
     running.clock.advance(300)
     second = other_pod(running)
@@ -122,7 +129,7 @@ def other_pod(world: World, **metadata: Any) -> Obj:
 
 async def test_a_job_is_kept_while_an_older_orchestrator_runs(running: World) -> None:
     evicted = other_pod(running)
-    evict(evicted)
+    preempt(evicted)
     running.cluster.put(evicted)
     assert not await is_replaced(running)
 
@@ -150,10 +157,10 @@ async def test_a_job_is_kept_before_the_first_step_of_the_attempt(world: World) 
     assert not await is_replaced(world)
 
 
-async def test_the_log_of_an_evicted_pod_is_copied_before_its_job_is_deleted(running: World) -> None:
+async def test_the_log_of_an_preempted_pod_is_copied_before_its_job_is_deleted(running: World) -> None:
     pod = orchestrator_of(running)
     running.cluster.logs[f"{pod['metadata']['name']}/orchestrator"] = b"last words\n"
-    evict(pod)
+    preempt(pod)
     await running.reconcile()
     assert running.cluster.find("Job", JOB) is None
     assert any(b"last words" in text for text in running.artifacts.files.values())
