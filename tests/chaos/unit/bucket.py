@@ -5,10 +5,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from pydantic import ValidationError
-from rlrun.storage.layout import MANIFEST
+from rlrun.storage.layout import MANIFEST, S3Uri
 from rlrun.storage.manifest import Manifest
 from rlrun.storage.store import Store
-from rlrun_operator.storage.artifact_store import S3ArtifactStore
+from rlrun_operator.storage.artifact_store import Installation, S3ArtifactStore
 
 from tests.chaos.invariants import Stored
 from tests.chaos.unit.faults import FaultyBucket, Gate
@@ -56,6 +56,7 @@ class BucketArtifacts(S3ArtifactStore):
     def __init__(self, store: Store) -> None:
         super().__init__(1, lambda: True)
         self._memory = store
+        self.installation = Installation(S3Uri(BUCKET, ""), "this-cluster")
 
     async def _call(
         self, variables: Mapping[str, str], work: Callable[[Store], Any], silence_seconds: float | None = None

@@ -91,9 +91,9 @@ class Kubelet:
         return False
 
     def evict(self, role: str) -> bool:
-        """The cluster takes the pod away."""
+        """The eviction API takes the pod away. Reason `Evicted` is the kubelet's own, on a node that runs out."""
         for pod in self.living(role)[:1]:
-            pod["status"] |= {"phase": "Failed", "reason": "Evicted"}
+            pod["status"]["phase"] = "Failed"
             pod["status"]["conditions"] = [
                 {"type": "Ready", "status": "False"},
                 {"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI"},
