@@ -183,7 +183,11 @@ async def serve(config: ServerConfig) -> int:
                 None if certificate is None else certificate.context,
                 limits=limits,
             ),
-            serving(probes_app(not_ready), config.settings.metrics_port, limits=ConnectionLimits(*PROBE_CONNECTIONS)),
+            serving(
+                probes_app(not_ready, lambda: safety.shortcoming),
+                config.settings.metrics_port,
+                limits=ConnectionLimits(*PROBE_CONNECTIONS),
+            ),
         ):
             log.info("rlrun-server on port %d", config.settings.tls_port if certificate else config.settings.port)
             tasks = [asyncio.create_task(kind.follow()) for kind in services.objects.kinds]

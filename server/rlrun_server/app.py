@@ -148,8 +148,11 @@ def _who_and_where(request: Request) -> tuple[str, str, str]:
     return user_token_of(request), client_of(request), request.path_params["namespace"]
 
 
-def probes_app(ready: Callable[[], str | None]) -> ASGIApp:
-    """Return the application of the second port. `ready` returns why the server cannot serve, or None."""
+def probes_app(ready: Callable[[], str | None], shortcoming: Callable[[], str]) -> ASGIApp:
+    """Return the application of the second port.
+
+    `ready` returns why the server cannot serve, or None; `shortcoming` what the S3 server lacks, for `helm test`.
+    """
 
     async def healthz(_: Request) -> Response:
         return PlainTextResponse("ok\n")
@@ -158,7 +161,12 @@ def probes_app(ready: Callable[[], str | None]) -> ASGIApp:
         reason = ready()
         return PlainTextResponse("ok\n") if reason is None else PlainTextResponse(reason, 503)
 
+    async def storez(_: Request) -> Response:
+        lack = shortcoming()
+        return PlainTextResponse(lack, 503) if lack else PlainTextResponse("ok\n")
+
     async def metrics(_: Request) -> Response:
         return Response(generate_latest(REGISTRY), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
-    return Starlette(routes=[Route("/healthz", healthz), Route("/readyz", readyz), Route("/metrics", metrics)])
+    routes = {"/healthz": healthz, "/readyz": readyz, "/storez": storez, "/metrics": metrics}
+    return Starlette(routes=[Route(path, answer) for path, answer in routes.items()])

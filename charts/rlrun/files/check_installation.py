@@ -1,4 +1,4 @@
-"""Check one part of the installation: `check_installation.py readyz URL | dns NAME... | s3 | run`. Run by `helm test`.
+"""Check one part of the installation: `check_installation.py readyz URL... | dns NAME... | s3 | run`, for `helm test`.
 
 Each check ends after its deadline, and says on its last line what failed and what to do.
 """
@@ -9,9 +9,11 @@ import signal
 import socket
 import sys
 import time
+import urllib.error
 import urllib.request
 import uuid
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from kubernetes import client, config
 from kubernetes.client.exceptions import ApiException
@@ -19,6 +21,8 @@ from rlrun.storage.layout import S3Uri
 from rlrun.storage.store import Store, StoreError
 
 SECONDS = float(os.environ.get("CHECK_SECONDS", "60"))
+MAX_ANSWER = 4096
+"""Bytes of an answer that are shown."""
 GROUP, VERSION, PLURAL = "rlrun.dev", "v1alpha1", "rlruns"
 ENDED = ("Completed", "Failed", "Stopped")
 
@@ -40,14 +44,22 @@ def retry(attempt: Callable[[], str], advice: str) -> str:
             time.sleep(2)
 
 
-def readyz(url: str) -> str:
-    """Ask the operator whether it is ready."""
+def readyz(*urls: str) -> str:
+    """Ask the operator whether it is ready, and rlrun-server whether it can sign requests to S3 and write artifacts."""
 
-    def ask() -> str:
-        with urllib.request.urlopen(url, timeout=5) as answer:
-            return f"{url}: {answer.read().decode()}"
+    def ask(url: str) -> str:
+        try:
+            with urllib.request.urlopen(url, timeout=5) as answer:
+                return f"{url}: {answer.read(MAX_ANSWER).decode()}"
+        except urllib.error.HTTPError as problem:
+            with problem:
+                said = problem.read(MAX_ANSWER).decode(errors="replace").strip()
+            raise OSError(f"{url}: status {problem.code}: {said}".rstrip(": ")) from None
+        except OSError as problem:
+            raise OSError(f"{url}: {problem}") from None
 
-    return retry(ask, f"{url} does not answer: look at the log of the operator, and at NetworkPolicies.")
+    advice = "Look at the log of the pod that answers, and at NetworkPolicies."
+    return "\n".join(retry(partial(ask, url), advice) for url in urls)
 
 
 def dns(*names: str) -> str:

@@ -38,4 +38,4 @@ class StorageLocation(Schema):
     addressing_style: AddressingStyle = AddressingStyle.path
     region: Text
     problem: Text = ""
-    """Reason why no request is signed now. Empty: requests are signed."""
+    """Reason why no request is signed now, or what the S3 server lacks although they are. Empty: nothing."""

@@ -1,4 +1,4 @@
-"""Test of the S3 server: does it refuse headers that a signature does not cover?
+"""Test of the S3 server: does it refuse headers that a signature does not cover, and does it write conditionally?
 
 At the start, and every hour; soon again without a result, and in doubt (`store_safety`).
 """
@@ -12,6 +12,7 @@ import tarfile
 import uuid
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import Protocol
@@ -21,7 +22,7 @@ from botocore.awsrequest import AWSPreparedRequest
 from botocore.config import Config
 from rlrun.protocol.storage_access import PAYLOAD_HASH
 from rlrun.storage.boto_session import authorities, new_session, proxies_of
-from rlrun.storage.errors import NO_RESPONSE_ERRORS, StoreError, Unreachable
+from rlrun.storage.errors import NO_RESPONSE_ERRORS, AlreadyExists, NotImplementedByStore, StoreError, Unreachable
 from rlrun.storage.layout import PROBE_FOLDER, S3Uri
 from rlrun.storage.store import DEFAULT_REGION, RequestLimits, StoredObject
 
@@ -48,7 +49,11 @@ LEFT_SECONDS = 3600.0
 """Age from which the folder of another test belongs to one that was killed."""
 MAX_LISTED, MAX_COLLECTED = 1000, 5
 """Objects that a test lists, and folders that it deletes, after tests that were killed."""
-SOURCE, EXTRACTED = "plain", "extracted"
+SOURCE, EXTRACTED, ONCE = "plain", "extracted", "once"
+NO_CONDITIONS = (
+    "the S3 server does not implement If-None-Match: it stores no packages, checkpoints and adapters. Upgrade it, or "
+    "use a server that has conditional writes"
+)
 FILES: Mapping[Attempt, str] = {
     Attempt.plain: SOURCE,
     Attempt.copy: "copy",
@@ -92,7 +97,7 @@ class ProbeStore(Protocol):
         """Check that the bucket exists."""
         ...
 
-    def put_bytes(self, uri: S3Uri, data: bytes) -> None:
+    def put_bytes(self, uri: S3Uri, data: bytes, *, replace: bool = True) -> None:
         """Write one object."""
         ...
 
@@ -156,11 +161,25 @@ class StoreProbe:
                     self._store.put_bytes(folder / SOURCE, _archive(folder.key))
                 if is_safe(method, answers[method]):
                     break
-            return decide(answers)
+            verdict = decide(answers)
+            return verdict if verdict.method is None else replace(verdict, lack=self._lack(folder / ONCE))
         finally:
             with contextlib.suppress(StoreError):
                 self._store.delete_prefix(folder)
                 self._collect()
+
+    def _lack(self, uri: S3Uri) -> str:
+        """Return what the server lacks for artifacts, which are written once. Raises StoreError."""
+        try:
+            for _ in range(2):
+                self._store.put_bytes(uri, b"", replace=False)
+        except NotImplementedByStore:
+            return NO_CONDITIONS
+        except AlreadyExists:
+            return ""
+        # Trainers may replace files of their own artifacts, which the digest tells of (docs/security.md).
+        log.warning("the S3 server ignores If-None-Match: trainers can replace files of their artifacts")
+        return ""
 
     def _collect(self) -> None:
         """Delete some folders of tests that were killed."""
@@ -225,4 +244,6 @@ async def follow(
             else:
                 now = "not signed until further tests" if safety.problem else f"signed in {verdict.method}"
                 log.info("the S3 server is safe, requests of runs and users are %s", now)
+                if verdict.lack:
+                    log.error("%s", verdict.lack)
         await sleep(safety.pause)

@@ -73,6 +73,8 @@ class SigningVerdict:
 
     method: SigningMethod | None
     problem: str = ""
+    lack: str = ""
+    """What the platform needs and the server does not have, although requests are signed. Empty: nothing."""
 
 
 class Inconclusive(Exception):
@@ -147,6 +149,11 @@ class StoreSafety:
         if self._verdict is None:
             return f"rlrun-server does not know yet whether the S3 server is safe: {self._trouble}"
         return self._verdict.problem
+
+    @property
+    def shortcoming(self) -> str:
+        """Reason why requests are not signed now, or what the S3 server lacks although they are. Empty: nothing."""
+        return self.problem or (self._verdict.lack if self._verdict is not None else "")
 
     @property
     def pause(self) -> float:

@@ -60,7 +60,7 @@ class UserSigning:
     async def location(self, token: str, client: str) -> StorageLocation:
         """Return where the platform keeps its files, to any user. `client` is the address of the connection."""
         await self._identify(token, client)
-        return self._location.model_copy(update={"problem": self._safety.problem})
+        return self._location.model_copy(update={"problem": self._safety.shortcoming})
 
     async def sign(self, token: str, client: str, read: Callable[[], Awaitable[UserSignRequest]]) -> SignedHeaders:
         """Return the headers for the request, which is read once the user is known.

@@ -71,13 +71,26 @@ def server(answers: dict[str, tuple[int, Any]]) -> Iterator[str]:
 
 
 def test_readyz(server: str, answers: dict[str, tuple[int, Any]]) -> None:
-    broken = check("readyz", f"{server}/readyz")
+    urls = (f"{server}/readyz", f"{server}/storez")
+    broken = check("readyz", *urls)
     assert broken.returncode == 1
-    assert "HTTP Error 404" in broken.stderr
-    assert "does not answer: look at the log of the operator" in broken.stderr
+    assert f"{urls[0]}: status 404" in broken.stderr
+    assert "Look at the log of the pod that answers, and at NetworkPolicies." in broken.stderr
     answers["GET /readyz"] = (200, {"ready": True})
-    done = check("readyz", f"{server}/readyz")
+    answers["GET /storez"] = (503, "the S3 server does not implement If-None-Match")
+    broken = check("readyz", *urls)
+    assert broken.returncode == 1
+    assert f'{urls[1]}: status 503: "the S3 server does not implement If-None-Match"' in broken.stderr
+    answers["GET /storez"] = (200, "ok")
+    done = check("readyz", *urls)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_an_address_that_nobody_answers_is_named() -> None:
+    broken = check("readyz", "http://127.0.0.1:1/readyz")
+    assert broken.returncode == 1
+    assert "http://127.0.0.1:1/readyz: " in broken.stderr
+    assert "NetworkPolicies" in broken.stderr
 
 
 def test_dns() -> None:
@@ -179,6 +192,11 @@ def test_the_pods_run_the_checks_with_what_they_need(render: Render) -> None:
         assert pod["spec"]["activeDeadlineSeconds"] > float(variables["CHECK_SECONDS"])
         assert ("AWS_ACCESS_KEY_ID" in variables) is (name == "s3")
         assert ("serviceAccountName" in pod["spec"]) is (name == "run"), "others have no token"
+    port = rendered.one("Service", "rlrun-server-metrics")["spec"]["ports"][0]["port"]
+    assert pods["readyz"]["spec"]["containers"][0]["args"] == [
+        f"http://rlrun-metrics.rlrun-system.svc:{port}/readyz",
+        f"http://rlrun-server-metrics.rlrun-system.svc:{port}/storez",
+    ]
     assert pods["dns"]["spec"]["containers"][0]["args"][1] == "rlrun-server.rlrun-system.svc"
     variables = {v["name"]: v.get("value") for v in pods["run"]["spec"]["containers"][0]["env"]}
     assert json.loads(variables["RUN"])["spec"] == run["spec"]

@@ -875,11 +875,10 @@ def test_names_follow_the_release(render: Render) -> None:
     assert render(release="prod").one("Deployment", "prod-rlrun-operator")
     assert render({"fullnameOverride": "x"}).one("Deployment", "x-operator")
     rendered = render(EVERYTHING, release="prod")
-    (url,) = rendered.one("Pod", "prod-rlrun-test-readyz")["spec"]["containers"][0]["args"]
-    assert (
-        f"http://{rendered.one('Service', 'prod-rlrun-metrics')['metadata']['name']}.rlrun-system.svc:8080/readyz"
-        in url
-    )
+    assert rendered.one("Pod", "prod-rlrun-test-readyz")["spec"]["containers"][0]["args"] == [
+        f"http://{rendered.one('Service', name)['metadata']['name']}.rlrun-system.svc:8080/{path}"
+        for name, path in (("prod-rlrun-metrics", "readyz"), ("prod-rlrun-server-metrics", "storez"))
+    ]
 
 
 BAD: list[tuple[Object, str]] = [

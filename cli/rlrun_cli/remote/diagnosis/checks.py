@@ -145,7 +145,7 @@ def check_server(api: RemoteCluster, server: str | None) -> Finding:
     if problem := location.get("problem"):
         return Finding(
             "rlrun-server",
-            f"signs no request to S3: {problem}",
+            f"cannot use S3 as it has to: {problem}",
             "ask the platform team to see docs/security.md, S3 servers, and the log of rlrun-server",
         )
     return Finding("rlrun-server", "answers, and knows you")

@@ -10,13 +10,14 @@ from typing import ParamSpec, Protocol, TypeVar
 from rlrun.api.base.names import package_name, similar_packages
 from rlrun.constants import Reason
 from rlrun.kube.errors import ApiError
-from rlrun.storage.errors import AlreadyExists, NotFound, StoreError, Unreachable
+from rlrun.storage.errors import AlreadyExists, NotFound, StoreError
 from rlrun.storage.layout import ENVIRONMENTS_FOLDER, S3Uri, environment_package
 from rlrun.storage.store import StoredObject
 
 from rlrun_server.authentication.users import Check
 from rlrun_server.hosted_api.environments.package_versions import StoredVersion
 from rlrun_server.rest.base.problems import RestError, from_api_error, invalid, not_found
+from rlrun_server.rest.base.store_failures import store_failure
 from rlrun_server.rest.base.tenant_queue import TenantQueue
 from rlrun_server.signing.credentials import CredentialsMissing
 from rlrun_server.signing.package_owners import PackageOwners
@@ -36,6 +37,7 @@ MAX_WHEEL = 16 * 1024**2
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9.!+_-]{0,63}")
 FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,200}\.whl")
+UNUSABLE = "environment packages cannot be read or written: %s"
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -105,7 +107,8 @@ class EnvironmentPackages:
         except RequestNotAllowed as error:
             raise RestError(403, Reason.ACCESS_FORBIDDEN, f"{str(error)[0].upper()}{str(error)[1:]}.") from error
         except (StoreError, CredentialsMissing) as error:
-            raise _store_failure(error) from error
+            log.warning(UNUSABLE, error)
+            raise store_failure(error) from error
         except ApiError as error:
             raise from_api_error(error) from error
 
@@ -163,7 +166,8 @@ class EnvironmentPackages:
         except NotFound:
             raise not_found("The file of the package") from None
         except (StoreError, CredentialsMissing, TimeoutError) as error:
-            raise _store_failure(error) from error
+            log.warning(UNUSABLE, error)
+            raise store_failure(error) from error
 
     def _versions(self, folder: S3Uri) -> list[StoredVersion]:
         files: dict[str, dict[str, tuple[int, datetime]]] = {}
@@ -192,14 +196,6 @@ class EnvironmentPackages:
         if not VERSION.fullmatch(version) or not FILE.fullmatch(file):
             raise invalid("A package has a version as in PEP 440, and a wheel with its name (.whl).", status=422)
         return self._folder(owner, name) / version / file
-
-
-def _store_failure(error: Exception) -> RestError:
-    log.warning("environment packages cannot be read or written: %s", error)
-    if isinstance(error, StoreError) and not isinstance(error, Unreachable):
-        # Clients repeat a request after 5xx, and no repetition corrects the platform's settings.
-        return RestError(403, error.reason, f"rlrun-server cannot use S3: {error}. Ask the platform team.")
-    return RestError(503, Reason.S3_UNREACHABLE, "S3 does not answer rlrun-server. Repeat the request later.")
 
 
 def too_large(file: str) -> RestError:

@@ -8,6 +8,7 @@ import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ import urllib3
 from kubernetes import client
 
 from local_cluster.control_plane.without_nodes import ControlPlane
-from tests.apiserver.rlrun_server.test_users import Accounts
+from tests.apiserver.rlrun_server.test_users import CHART, Accounts
 from tests.support.ports import claimed_ports
 from tests.support.seaweedfs import S3Server
 from tests.support.signed_s3 import AWS, signed_s3
@@ -86,11 +87,39 @@ def test_the_process_is_ready_with_a_first_result_of_the_test_of_s3(
             wait_for(f"http://127.0.0.1:{probes}/healthz", 200)
             waiting = wait_for(f"http://127.0.0.1:{probes}/readyz", 503)
             assert b"does not know yet whether the S3 server is safe" in waiting.data
+            assert wait_for(f"http://127.0.0.1:{probes}/storez", 503).data == waiting.data
             s3.away = False
             wait_for(f"http://127.0.0.1:{probes}/readyz", 200)
             # Ready by the result, not by the deadline.
             metrics = wait_for(f"http://127.0.0.1:{probes}/metrics", 200).data
             assert b'rlrun_server_storage_signing{method="headers"} 1.0' in metrics
+            assert wait_for(f"http://127.0.0.1:{probes}/storez", 200).data == b"ok\n"
+
+
+@pytest.mark.slow
+def test_users_and_helm_test_learn_that_the_s3_server_lacks_conditional_writes(
+    api: client.ApiClient, control_plane: ControlPlane, namespace: str, tmp_path: Path, ports: list[int]
+) -> None:
+    plain, probes = ports
+    with (
+        signed_s3(replace(AWS, has_conditions=False)) as s3,
+        server_process(tmp_path, control_plane, s3.server, plain, probes),
+    ):
+        wait_for(f"http://127.0.0.1:{probes}/readyz", 200)
+        told = wait_for(f"http://127.0.0.1:{probes}/storez", 503).data.decode()
+        assert "does not implement If-None-Match" in told
+        user = {"Authorization": f"Bearer {Accounts(api).make(namespace, 'ann', 'cluster-admin')}"}
+        assert wait_for(f"http://127.0.0.1:{plain}/rlrun/v1/storage", 200, user).json()["problem"] == told
+        check = [sys.executable, str(CHART / "files" / "check_installation.py")]
+        done = subprocess.run(
+            [*check, "readyz", f"http://127.0.0.1:{probes}/readyz", f"http://127.0.0.1:{probes}/storez"],
+            env={**os.environ, "PYTHONPATH": PYTHONPATH, "CHECK_SECONDS": "0.1"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 1
+        assert told in done.stderr
 
 
 @pytest.mark.slow

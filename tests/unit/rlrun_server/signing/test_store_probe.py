@@ -3,21 +3,23 @@
 import threading
 import time
 from collections.abc import Iterable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from rlrun.storage.errors import AccessDenied, BucketMissing, StoreError, Unreachable
+from rlrun.storage.errors import AccessDenied, AlreadyExists, BucketMissing, StoreError, Unreachable
 from rlrun.storage.layout import PROBE_FOLDER, S3Uri
 from rlrun.storage.store import StoredObject
 from rlrun_server.signing import store_probe
 from rlrun_server.signing.own_signatures import own_store
 from rlrun_server.signing.signer import S3Signer
 from rlrun_server.signing.store_probe import LIMITS, MAX_COLLECTED, MAX_LISTED, StoreProbe, http_sender
-from rlrun_server.signing.store_safety import Inconclusive, ProbeRefused, SigningMethod
+from rlrun_server.signing.store_safety import Inconclusive, ProbeRefused, SigningMethod, SigningVerdict
 from typing_extensions import override
 
-from tests.support.signed_s3 import AWS, signed_s3
+from tests.support.seaweedfs import S3Server
+from tests.support.signed_s3 import AWS, MINIO, Dialect, signed_s3
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 ROOT = S3Uri("bucket", "prefix")
@@ -45,8 +47,11 @@ class ListedStore:
         if self._failure is not None:
             raise self._failure
 
-    def put_bytes(self, uri: S3Uri, data: bytes) -> None:
-        raise AssertionError("the test has written it already")
+    def put_bytes(self, uri: S3Uri, data: bytes, *, replace: bool = True) -> None:
+        assert not replace, "the test has written it already"
+        if uri.key in self.objects:
+            raise AlreadyExists(f"{uri} exists")
+        self.objects[uri.key] = NOW
 
     def walk(self, uri: S3Uri) -> Iterable[StoredObject]:
         for key in sorted(self.objects):
@@ -111,7 +116,7 @@ async def test_only_what_time_may_change_is_tested_again_soon() -> None:
 async def test_a_refused_write_has_the_words_of_s3() -> None:
     class Refusing(ListedStore):
         @override
-        def put_bytes(self, uri: S3Uri, data: bytes) -> None:
+        def put_bytes(self, uri: S3Uri, data: bytes, *, replace: bool = True) -> None:
             raise AccessDenied(f"https://s3 answers PutObject of {uri} with 403 RequestTimeTooSkewed")
 
     with pytest.raises(ProbeRefused, match="/plain with 403 RequestTimeTooSkewed"):
@@ -169,22 +174,48 @@ async def test_a_test_that_does_not_end_has_no_result(monkeypatch: pytest.Monkey
         probe.close()
 
 
+def probe_at(s3: S3Server) -> StoreProbe:
+    """The probe with its own client."""
+    signer = S3Signer(s3.endpoint, "us-east-1")
+    store = own_store(signer, s3.endpoint, "us-east-1", limits=LIMITS)
+    signer._source._held, signer._source._held_at = Credentials(s3), time.monotonic() + 1e6
+    signer._source._read_at = time.monotonic() + 1e6
+    return StoreProbe(signer, http_sender(s3.endpoint, "us-east-1"), S3Uri(s3.bucket, ""), store)
+
+
 async def test_a_server_that_throttles_is_not_asked_again_within_a_test() -> None:
     with signed_s3(AWS) as s3:
         s3.away = True
-        signer = S3Signer(s3.server.endpoint, "us-east-1")
-        store = own_store(signer, s3.server.endpoint, "us-east-1", limits=LIMITS)
-        signer._source._held, signer._source._held_at = Credentials, time.monotonic() + 1e6
-        signer._source._read_at = time.monotonic() + 1e6
-        probe = StoreProbe(signer, http_sender(s3.server.endpoint, "us-east-1"), S3Uri(s3.server.bucket, ""), store)
+        probe = probe_at(s3.server)
         with pytest.raises(Inconclusive, match="SlowDown") as caught:
             await probe.run()
         assert not isinstance(caught.value, ProbeRefused)
         assert s3.requests == 1
         s3.away = False
-        assert (await probe.run()).method is SigningMethod.headers
+        assert await probe.run() == SigningVerdict(SigningMethod.headers)
         probe.close()
 
 
+@pytest.mark.parametrize("dialect", [AWS, MINIO])
+async def test_a_server_without_conditional_writes_is_named(dialect: Dialect) -> None:
+    with signed_s3(replace(dialect, has_conditions=False)) as s3:
+        probe = probe_at(s3.server)
+        verdict = await probe.run()
+        probe.close()
+        assert s3.objects == {}
+    assert verdict.method is not None, "runs train, and read what is there"
+    assert "does not implement If-None-Match" in verdict.lack
+    assert "no packages, checkpoints and adapters" in verdict.lack
+
+
+async def test_a_real_server_lacks_nothing(s3_server: S3Server) -> None:
+    probe = probe_at(s3_server)
+    assert await probe.run() == SigningVerdict(SigningMethod.headers)
+    probe.close()
+
+
 class Credentials:
-    access_key, secret_key, token = "key", "secret", None
+    token = None
+
+    def __init__(self, s3: S3Server) -> None:
+        self.access_key, self.secret_key = s3.access_key_id, s3.secret_access_key

@@ -10,6 +10,7 @@ from rlrun.storage.errors import (
     NotFound,
     NotImplementedByStore,
     StoreError,
+    StoreFull,
     Unreachable,
 )
 from rlrun_server.rest.base.store_failures import store_failure
@@ -21,13 +22,14 @@ SECRETS = "http://s3.internal:9000 rejects GetObject on s3://platform-bucket/tea
 @pytest.mark.parametrize(
     ("error", "status", "reason"),
     [
-        (AccessDenied(SECRETS), 424, Reason.S3_ACCESS_DENIED),
-        (BucketMissing(SECRETS), 424, Reason.S3_BUCKET_MISSING),
+        (AccessDenied(SECRETS), 503, Reason.S3_ACCESS_DENIED),
+        (BucketMissing(SECRETS), 503, Reason.S3_BUCKET_MISSING),
         (NotImplementedByStore(SECRETS), 424, Reason.S3_NOT_IMPLEMENTED),
         (NotFound(SECRETS), 424, Reason.S3_NOT_FOUND),
         (Corrupt(SECRETS), 424, Reason.S3_ARTIFACT_CORRUPT),
-        (StoreError(SECRETS), 424, Reason.S3_ERROR),
+        (StoreError(SECRETS), 503, Reason.S3_ERROR),
         (Unreachable(SECRETS), 503, Reason.S3_UNREACHABLE),
+        (StoreFull(SECRETS), 503, Reason.S3_FULL),
         (BodyInterrupted(SECRETS), 503, Reason.S3_UNREACHABLE),
         (TimeoutError(), 503, Reason.S3_UNREACHABLE),
         (CredentialsMissing(SECRETS), 503, Reason.S3_CREDENTIALS_MISSING),
@@ -37,6 +39,7 @@ def test_only_what_a_repetition_may_mend_is_to_be_repeated(error: Exception, sta
     found = store_failure(error)
     assert (found.status, found.reason) == (status, reason)
     assert ("Repeat the request later" in found.detail) is (status == 503)
-    assert ("platform team" in found.detail) is (reason != Reason.S3_UNREACHABLE)
+    assert ("A repetition does not help" in found.detail) is (status == 424)
+    assert "platform team" in found.detail
     for secret in ("s3.internal", "platform-bucket", "InvalidAccessKeyId", "s3://"):
         assert secret not in found.detail

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rlrun.storage.errors import AccessDenied, Unreachable
+from rlrun.storage.errors import AccessDenied, Corrupt, StoreError, Unreachable
 from rlrun.storage.metric_files import merge_lines
 from rlrun_server.rest.base.problems import RestError
 from rlrun_server.rest.metrics import metric_columns, metric_reader
@@ -228,16 +228,17 @@ async def test_only_what_is_new_is_read(api: RestApi, store: CountingStore, cloc
     assert sorted(store.read)[2:] == ["part-0-00001.jsonl"]
 
 
-async def test_metrics_that_s3_refuses_are_not_to_be_asked_for_again(
-    api: RestApi, store: CountingStore, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("error", "status"), [(AccessDenied, 503), (Corrupt, 424)])
+async def test_metrics_that_s3_refuses_are_to_be_asked_for_again_if_that_may_help(
+    api: RestApi, store: CountingStore, monkeypatch: pytest.MonkeyPatch, error: type[StoreError], status: int
 ) -> None:
     def refuse(_: object) -> None:
-        raise AccessDenied("the key of the bucket is wrong")
+        raise error("the key of the bucket is wrong")
 
     monkeypatch.setattr(store, "walk", refuse)
     answer = await api.client.get("/namespaces/team/runs/first/metrics", headers=api.user("ann", RIGHT))
-    assert (answer.status_code, answer.json()["reason"]) == (424, "S3AccessDenied")
-    assert "retry-after" not in answer.headers
+    assert (answer.status_code, answer.json()["reason"]) == (status, error.reason)
+    assert ("retry-after" in answer.headers) is (status == 503)
     assert "key of the bucket" not in answer.text
 
 
