@@ -3,6 +3,7 @@
 import ast
 import importlib
 import json
+import operator
 import pkgutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -32,8 +33,18 @@ PACKAGES = (
 )
 MESSAGES = "rlrun.protocol."
 """Modules whose schemas are all messages."""
-PARSERS = frozenset({"parse", "_parse", "call", "read_model", "_body", "verify"})
-"""Functions whose argument is the schema of a text."""
+NOT_RECEIVED = frozenset(
+    {
+        "Field", "TypeVar", "isinstance", "issubclass", "CrdKind",
+        # Fields and errors of a schema.
+        "coerce", "fields_at", "problems",
+        # Variables of this process's own pod.
+        "read_settings",
+        # Answers of this process's own routes.
+        "_read",
+    }
+)  # fmt: skip
+"""Functions that get a schema and receive nothing. All others that get one are parsers, or call one."""
 MAX_BODY = 512 * 1024
 """Size of the largest text that is made. Cost grows with size."""
 Json = dict[str, Any]
@@ -52,7 +63,7 @@ def modules() -> Iterator[ModuleType]:
 
 
 def wire_schemas() -> list[type[BaseModel]]:
-    """Return all schemas of messages, and those that a call anywhere names for a text to be parsed."""
+    """Return all schemas of messages, and those that any call anywhere gets as an argument."""
     found: set[type[BaseModel]] = set()
     for module in modules():
         if module.__name__.startswith(MESSAGES):
@@ -62,16 +73,23 @@ def wire_schemas() -> list[type[BaseModel]]:
 
 
 def parsed_in(module: ModuleType) -> set[type[BaseModel]]:
-    """Return the schemas that a module passes to functions which parse."""
+    """Return the schemas that a module passes to functions, except those of NOT_RECEIVED."""
     tree = ast.parse(Path(str(module.__file__)).read_text("utf-8"))
     names = {
-        argument.id
+        ast.unparse(argument)
         for call in ast.walk(tree)
-        if isinstance(call, ast.Call) and ast.unparse(call.func).rpartition(".")[2] in PARSERS
-        for argument in call.args
-        if isinstance(argument, ast.Name)
+        if isinstance(call, ast.Call) and ast.unparse(call.func).rpartition(".")[2] not in NOT_RECEIVED
+        for argument in (*call.args, *(keyword.value for keyword in call.keywords))
+        if isinstance(argument, ast.Name | ast.Attribute)
     }
-    return {found for name in names if _is_model(found := getattr(module, name, None))}
+    return {found for name in names if _is_model(found := _value_of(name, module))}
+
+
+def _value_of(name: str, module: ModuleType) -> Any:
+    try:
+        return operator.attrgetter(name)(module)
+    except AttributeError:
+        return None
 
 
 def unbounded_fields(model: type[BaseModel]) -> list[str]:

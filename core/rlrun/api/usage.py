@@ -9,8 +9,9 @@ from collections.abc import Collection, Iterator
 from datetime import datetime
 from enum import StrEnum
 
-from pydantic import ConfigDict, Field, ValidationError
+from pydantic import ConfigDict, Field
 
+from rlrun.api.base.received import InputInvalid, parse
 from rlrun.api.base.schema import Schema
 
 MAX_FILE_BYTES = 64 * 1024**2
@@ -66,6 +67,6 @@ def read_records(data: bytes) -> Iterator[UsageRecord]:
     """Yield the records of a file. Lines that are no records, for example of another version, are left out."""
     for line in data.splitlines():
         try:
-            yield UsageRecord.model_validate_json(line)
-        except ValidationError:
+            yield parse(UsageRecord, line)
+        except InputInvalid:
             continue

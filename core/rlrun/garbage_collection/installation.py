@@ -8,8 +8,8 @@ other one's, so it deletes nothing until an administrator adopts the bucket (`rl
 import contextlib
 from datetime import UTC, datetime
 
-from pydantic import ValidationError
-
+from rlrun.api.base.names import Text
+from rlrun.api.base.received import InputInvalid, parse
 from rlrun.api.base.schema import Schema
 from rlrun.constants import Reason
 from rlrun.storage.errors import AlreadyExists, NotFound, StoreError
@@ -30,7 +30,7 @@ class InstallationMismatch(StoreError):
 class InstallationMark(Schema):
     """Content of the mark."""
 
-    cluster: str
+    cluster: Text
     """UID of the cluster's namespace kube-system."""
     written_at: datetime
 
@@ -44,10 +44,10 @@ def read_mark(store: Store, root: S3Uri) -> InstallationMark | None:
     """Return the mark, or None if there is none. Raises StoreError, also for a mark that is not readable."""
     uri = mark_uri(root)
     try:
-        return InstallationMark.model_validate_json(store.get_bytes(uri, MAX_MARK_BYTES))
+        return parse(InstallationMark, store.get_bytes(uri, MAX_MARK_BYTES), str(uri))
     except NotFound:
         return None
-    except ValidationError as error:
+    except InputInvalid as error:
         raise InstallationMismatch(
             f"{uri} is not a mark of this version, so nothing is deleted: look who wrote it, then adopt the bucket "
             "with rlrun gc --adopt"

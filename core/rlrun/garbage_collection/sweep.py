@@ -8,8 +8,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
-from pydantic import ValidationError
-
+from rlrun.api.base.received import InputInvalid, parse
 from rlrun.api.run_sections.retention import ArtifactPolicy
 from rlrun.garbage_collection.cluster_source import ClusterSource
 from rlrun.garbage_collection.installation import require_mark, write_mark
@@ -157,9 +156,9 @@ class Sweep:
     def _read(self, tombstone: Tombstone, notes: list[str]) -> RunTombstone | None:
         uri = run_tombstone(self.root, tombstone.run.namespace, tombstone.run.uid)
         try:
-            return RunTombstone.model_validate_json(self.store.get_bytes(uri, MAX_TOMBSTONE_BYTES))
+            return parse(RunTombstone, self.store.get_bytes(uri, MAX_TOMBSTONE_BYTES), str(uri))
         except NotFound:
             return None
-        except ValidationError as error:
-            notes.append(f"{uri} is not a tombstone of this version ({error.error_count()} errors): artifacts are kept")
+        except InputInvalid as error:
+            notes.append(f"{error}: artifacts are kept")
             return None

@@ -9,6 +9,8 @@ Tombstones are outside of the runs' folders, where no process of a run may write
 
 from pydantic import Field
 
+from rlrun.api.base.names import Text
+from rlrun.api.base.received import InputLimits
 from rlrun.api.base.schema import Schema
 from rlrun.api.run_sections.retention import ArtifactPolicy
 from rlrun.storage.layout import DELETED_FOLDER, RUN_UID, S3Uri
@@ -22,9 +24,11 @@ RUN = "run"
 class RunTombstone(Schema):
     """Content of the tombstone of a run."""
 
+    wire_limits = InputLimits(size=MAX_TOMBSTONE_BYTES, values=50_000)
+
     artifact_policy: ArtifactPolicy = Field(strict=False)
     """`Retain`: each artifact stays until it has a tombstone of its own. `Delete`: all go but those of `retained`."""
-    retained: list[str] = Field(default_factory=list)
+    retained: list[Text] = Field(default_factory=list, max_length=50_000)
     """Folders of artifacts that were in use when the run was deleted, such as `checkpoints/step-000040`."""
 
     def deletes(self, path: str) -> bool:

@@ -1,10 +1,10 @@
 """Error of a request to the API server."""
 
-import json
 import re
 from collections.abc import Mapping
 from typing import Any
 
+from rlrun.api.base.received import read_fast
 from rlrun.constants import GROUP
 
 MESSAGE_LIMIT = 2000
@@ -57,7 +57,7 @@ class ApiError(Exception):
         """
         text = body.decode(errors="replace") if isinstance(body, bytes) else body or ""
         try:
-            content = json.loads(text)
+            content = read_fast(text)
             said = content.get("message") or content.get("detail") or (content.get("error") or {}).get("message")
             reason, message = str(content.get("reason") or UNKNOWN), str(said or text)
             details = content.get("details")

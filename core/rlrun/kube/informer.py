@@ -10,7 +10,6 @@ Objects are stored as bytes of JSON: these take a fifth of the memory of diction
 """
 
 import asyncio
-import json
 import logging
 import random
 import time
@@ -20,6 +19,7 @@ from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, replace
 from typing import Generic, Protocol, TypeVar
 
+from rlrun.api.base.received import read_stored
 from rlrun.constants import GONE
 from rlrun.kube.errors import TIMEOUT, ApiError
 from rlrun.kube.kinds import ResourceKind
@@ -76,7 +76,7 @@ class CachedObject:
 
     def decode(self, data: bytes) -> Obj:
         """Return the object in these bytes."""
-        obj: Obj = json.loads(data)
+        obj: Obj = read_stored(data)
         return obj
 
 

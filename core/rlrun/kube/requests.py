@@ -7,6 +7,7 @@ from dataclasses import replace as replace_fields
 from enum import StrEnum
 from typing import Any
 
+from rlrun.api.base.received import read_stored
 from rlrun.kube.errors import INVALID_ANSWER, ApiError
 from rlrun.kube.kinds import POD, SERVICE, SERVICE_ACCOUNT, ResourceKind, ref_of
 from rlrun.kube.objects import Labels, Obj
@@ -331,7 +332,7 @@ def label_selector(labels: Labels) -> str:
 def parse_object(request: KubeRequest, body: str | bytes) -> Obj:
     """Return the object in the response. Raises ApiError if it is not from the API server but from a proxy."""
     try:
-        document = json.loads(body)
+        document = read_stored(body)
     except ValueError:
         document = None
     if not isinstance(document, dict):

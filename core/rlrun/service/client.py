@@ -99,7 +99,7 @@ async def request(
         async with session.request(
             method, url, data=body, headers=sent, timeout=limits, allow_redirects=False, proxy=proxy
         ) as response:
-            data = await _read(response, url, max_bytes)
+            data = await read_body(response, url, max_bytes)
             if response.status < 300:
                 return data
             if response.status < 400:
@@ -112,7 +112,8 @@ async def request(
     raise ServiceUnavailable(Problem(reason=Reason.UNREACHABLE, message=message))
 
 
-async def _read(response: aiohttp.ClientResponse, url: str, limit: int | None) -> bytes:
+async def read_body(response: aiohttp.ClientResponse, url: str, limit: int | None) -> bytes:
+    """Return the body of a response. Raises RequestRejected if it has more than `limit` bytes."""
     if limit is None:
         return await response.read()
     data = bytearray()

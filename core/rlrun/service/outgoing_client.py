@@ -23,9 +23,17 @@ from yarl import URL
 
 from rlrun.api.base.address_rules import AddressRules
 from rlrun.api.base.proxy_rules import ProxyRules
+from rlrun.api.base.received import ENGINE_LIMITS
 from rlrun.constants import Reason
 from rlrun.protocol.problem import Problem
-from rlrun.service.client import CONNECT_SECONDS, JSON_HEADERS, RETRYABLE_STATUSES, failure_text, redirect_problem
+from rlrun.service.client import (
+    CONNECT_SECONDS,
+    JSON_HEADERS,
+    RETRYABLE_STATUSES,
+    failure_text,
+    read_body,
+    redirect_problem,
+)
 from rlrun.service.errors import RequestError, RequestRejected, ServiceUnavailable
 
 
@@ -94,8 +102,8 @@ class OutgoingClient:
         self._session: aiohttp.ClientSession | None = None
         self._proxied: aiohttp.ClientSession | None = None
 
-    async def post(self, url: str, body: bytes, *, timeout: float) -> bytes:
-        """Send JSON and return the body of the successful response.
+    async def post(self, url: str, body: bytes, *, timeout: float, max_bytes: int = ENGINE_LIMITS.size) -> bytes:
+        """Send JSON and return the body of the successful response, of at most `max_bytes`.
 
         Raises AddressRefused, ServiceUnavailable if a retry may help, and RequestRejected.
         """
@@ -110,7 +118,7 @@ class OutgoingClient:
                 target, data=body, headers=JSON_HEADERS, timeout=limits, allow_redirects=False, proxy=proxy
             ) as response:
                 if response.status < 300:
-                    return await response.read()
+                    return await read_body(response, str(target.host), max_bytes)
                 raise _error_of(response, str(target.host))
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
             message = f"{target.host}: {failure_text(error)}"

@@ -4,15 +4,16 @@ The engine's own model list and weight version are the only truth. After a resta
 those of the base model, which the next query shows.
 """
 
-import json
 from collections.abc import Sequence
 from typing import Any
 
 import aiohttp
+from rlrun.api.base.received import ENGINE_LIMITS, read_fast
 from rlrun.constants import Reason
 from rlrun.protocol.problem import Problem
 from rlrun.service.errors import ProblemError
 
+ANSWER = "the engine's answer"
 UNNAMED = "replacing"
 """Weight version during a replacement. No policy has this name."""
 PROBE_NAME = "rlrun-probe"
@@ -34,7 +35,7 @@ class Engine:
         """Return the names of the loaded adapters: the models with a parent."""
         status, text = await self._call("GET", "/v1/models", None, LIST_TIMEOUT)
         try:
-            models = json.loads(text)["data"] if status == 200 else None
+            models = read_fast(text, ANSWER, ENGINE_LIMITS)["data"] if status == 200 else None
             if models is not None:
                 names = [model["id"] for model in models if model.get("parent")]
                 return sorted(name for name in names if name != PROBE_NAME)
@@ -54,7 +55,7 @@ class Engine:
         status, text = await self._call("POST", "/v1/completions", body, self._load_timeout)
         if status != 200:
             raise ValueError(f"the engine answered {status} to a completion: {_error_text(text)}")
-        choices = sorted(json.loads(text)["choices"], key=lambda choice: choice["index"])
+        choices = sorted(read_fast(text, ANSWER, ENGINE_LIMITS)["choices"], key=lambda choice: choice["index"])
         if len(choices) != len(prompts):
             raise ValueError(f"the engine gave {len(choices)} completions of {len(prompts)} prompts")
         likely = [choice["logprobs"]["top_logprobs"][0] for choice in choices]
@@ -90,7 +91,7 @@ class Engine:
         status, text = await self._call("GET", "/weight_info", None, LIST_TIMEOUT)
         try:
             if status == 200:
-                return str(json.loads(text)["weight_version"])
+                return str(read_fast(text, ANSWER)["weight_version"])
         except (ValueError, KeyError, TypeError):
             pass
         raise ProblemError(
@@ -140,7 +141,7 @@ def _unreachable(detail: str) -> Problem:
 
 def _error_text(text: str) -> str:
     try:
-        body = json.loads(text)
+        body = read_fast(text)
         inner = body.get("error", body)
         return str(inner.get("message", inner))[:500]
     except (ValueError, AttributeError):

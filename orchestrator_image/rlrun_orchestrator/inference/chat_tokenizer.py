@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import aiohttp
+from rlrun.api.base.received import ENGINE_LIMITS, read_fast
 from rlrun.constants import ExitCode, Reason
 from rlrun.protocol.problem import Problem
 from rlrun.service.client import request
@@ -58,8 +59,10 @@ class ChatTokenizer:
             replica = min(able, key=lambda replica: replica.requests)
             try:
                 url = f"{replica.endpoint.engine_url}/tokenize"
-                answer = await request(self._http, "POST", url, body=body, timeout=TIMEOUT_SECONDS)
-                tokens: list[int] = json.loads(answer)["tokens"]
+                answer = await request(
+                    self._http, "POST", url, body=body, timeout=TIMEOUT_SECONDS, max_bytes=ENGINE_LIMITS.size
+                )
+                tokens: list[int] = read_fast(answer, "the answer", ENGINE_LIMITS)["tokens"]
                 return tokens
             except ServiceUnavailable as error:
                 problem = error.problem

@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from rlrun.api.base.address_rules import refusal_message
+from rlrun.api.base.received import ENGINE_LIMITS, read_fast
 from rlrun.api.run_sections.training import Teacher as TeacherSpec
 from rlrun.constants import ExitCode, Reason
 from rlrun.protocol.problem import Problem
@@ -150,7 +151,8 @@ class DistillationTeacher:
         Raises FatalError, and SequenceRefused if a log probability is NaN.
         """
         try:
-            prompt_logprobs: list[dict[str, Any] | None] = json.loads(answer)["choices"][0]["prompt_logprobs"]
+            document = read_fast(answer, "the answer", ENGINE_LIMITS, allows_nan=True)
+            prompt_logprobs: list[dict[str, Any] | None] = document["choices"][0]["prompt_logprobs"]
             # The engine names the token of each position, so that another tokenizer is detected here.
             pairs = zip(token_ids, prompt_logprobs, strict=True)
             logprobs = [float(entry[str(token)]["logprob"]) if entry else 0.0 for token, entry in pairs]

@@ -34,7 +34,7 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-Url = Annotated[str, AfterValidator(check_url)]
+Url = Annotated[str, Field(max_length=2048), AfterValidator(check_url)]
 Prefix = Annotated[str, AfterValidator(check_prefix)]
 
 

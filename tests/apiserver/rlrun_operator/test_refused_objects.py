@@ -121,3 +121,25 @@ async def test_a_new_object_takes_no_name_of_another(
         assert await kube.get(kind, namespace, "foreign") == before
     finally:
         await kube.close()
+
+
+def test_a_run_that_is_nested_deeper_than_python_reads_is_refused_and_holds_up_no_other(bench: Bench) -> None:
+    levels = 4000
+    args = '{"a":' * levels + "1" + "}" * levels
+    text = (
+        f'{{"apiVersion":"rlrun.dev/v1alpha1","kind":"RLRun","metadata":{{"name":"deep"}},"spec":{{"model":"tests/'
+        f'{bench.namespace}","maxSteps":10,"sampling":{{"maxTokens":64}},"env":[{{"id":"rlrun/reverse-text",'
+        f'"args":{args}}}]}}}}'
+    )
+    bench.api.call_api(
+        f"/apis/rlrun.dev/v1alpha1/namespaces/{bench.namespace}/rlruns",
+        "POST",
+        header_params={"Content-Type": "application/yaml"},
+        body=text,
+        auth_settings=["BearerToken"],
+        _preload_content=False,
+    )
+    bench.create_model()
+    bench.create_run("other")
+    bench.wait("the other run", lambda: bench.condition("TrainerReady", "other"))
+    bench.wait("the refusal", lambda: "InvalidSpec" in map(str, bench.columns("deep").values()))

@@ -14,6 +14,8 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import from_json
 
 MAX_DEPTH = 32
+STORED_DEPTH = 100
+"""Maximum depth of an object of the API server, which stores up to 10,000 levels."""
 MAX_BITS = 1024
 """Bits of an integer. Larger ones are larger than all floating-point numbers."""
 MAX_FAULTS = 100
@@ -23,6 +25,8 @@ MAX_LISTED = 20_000
 MAX_NAME = 60
 """Characters of a name that an error quotes."""
 BODY = "The body"
+_BRACKETS = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[\[{]|[\]}]', re.DOTALL)
+"""Strings, which may contain brackets, and brackets."""
 _STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"?', re.DOTALL)
 
 M = TypeVar("M", bound=BaseModel)
@@ -40,6 +44,8 @@ class InputLimits:
 
 
 DEFAULT_LIMITS = InputLimits()
+ENGINE_LIMITS = InputLimits(size=64 * 1024**2, values=4_000_000)
+"""Limits of an answer of an inference engine, which has several values for each token."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +96,7 @@ def parse(
         if is_of_person:
             return model.model_validate(read_json(data, source, limits), context=context)
         text = _to_bytes(data)
-        _check_limits(text, limits, source)
+        check_limits(text, limits, source)
         return model.model_validate_json(text, context=context)
     except ValidationError as error:
         invalid = to_input_invalid(error, f"{source} is not a valid {model.__name__} of this version")
@@ -110,15 +116,17 @@ def to_input_invalid(error: ValidationError, beginning: str) -> InputInvalid:
     return InputInvalid(f"{beginning}:", f"{cause}{more}", faults[0].message, faults)
 
 
-def read_fast(data: bytes | str, source: str = BODY, limits: InputLimits = DEFAULT_LIMITS) -> Any:
+def read_fast(
+    data: bytes | str, source: str = BODY, limits: InputLimits = DEFAULT_LIMITS, *, allows_nan: bool = False
+) -> Any:
     """Return the value of a JSON text that a program has written: of names that are there twice the last one counts.
 
-    Raises InputInvalid, also for NaN.
+    Raises InputInvalid, also for NaN unless it is allowed.
     """
     text = _to_bytes(data)
-    _check_limits(text, limits, source)
+    check_limits(text, limits, source)
     try:
-        return from_json(text, allow_inf_nan=False, cache_strings="keys")
+        return from_json(text, allow_inf_nan=allows_nan, cache_strings="keys")
     except ValueError as error:
         cause = f"is not JSON: {str(error)[:200]}."
     raise InputInvalid(source, cause)
@@ -130,7 +138,7 @@ def read_json(data: bytes | str, source: str = BODY, limits: InputLimits = DEFAU
     Raises InputInvalid, also for NaN, names that are there twice and more than MAX_DEPTH levels.
     """
     text = _to_bytes(data)
-    _check_limits(text, limits, source)
+    check_limits(text, limits, source)
     decoded = decode(text, source)
     try:
         value = json.loads(decoded, parse_constant=_refuse_constant, object_pairs_hook=_unique)
@@ -145,6 +153,19 @@ def read_json(data: bytes | str, source: str = BODY, limits: InputLimits = DEFAU
     except ValueError:
         cause, unquoted = _TOO_LONG, ""
     raise InputInvalid(source, cause, unquoted)
+
+
+def read_stored(data: bytes | str) -> Any:
+    """Return the value of a JSON text of the API server, which stores objects of many users and has its own limits.
+
+    No object makes the text unreadable: values below STORED_DEPTH levels are replaced by null if Python could not
+    read them. Raises ValueError if the text is not JSON.
+    """
+    text = _to_bytes(data)
+    try:
+        return from_json(text, cache_strings="keys")
+    except ValueError:
+        return json.loads(_cut(text))
 
 
 def check_value(value: Any, source: str = BODY) -> Any:
@@ -179,8 +200,11 @@ def _to_bytes(data: bytes | str) -> bytes:
     return data.encode("utf-8", "surrogatepass") if isinstance(data, str) else data
 
 
-def _check_limits(text: bytes, limits: InputLimits, source: str) -> None:
-    """Count before parsing. Counting is many times faster: commas and brackets, first with those of strings."""
+def check_limits(text: bytes, limits: InputLimits, source: str) -> None:
+    """Raise InputInvalid for a JSON text with more bytes or values than the limits.
+
+    Counting is many times faster than parsing: commas and brackets, first with those of strings.
+    """
     if len(text) > limits.size:
         raise InputInvalid(source, f"is larger than {limits.size} bytes.")
     # A value has at least two characters with the one that separates it.
@@ -192,6 +216,22 @@ def _check_limits(text: bytes, limits: InputLimits, source: str) -> None:
 
 def _most_values(text: bytes) -> int:
     return 1 + text.count(b",") + text.count(b"[") + text.count(b"{")
+
+
+def _cut(text: bytes) -> bytes:
+    kept, begin, depth = list[bytes](), 0, 0
+    for found in _BRACKETS.finditer(text):
+        if found[0] in (b"[", b"{"):
+            depth += 1
+            if depth == STORED_DEPTH + 1:
+                kept += [text[begin : found.start()], b"null"]
+        elif found[0] in (b"]", b"}"):
+            if depth == STORED_DEPTH + 1:
+                begin = found.end()
+            depth -= 1
+    if depth > 0:
+        raise ValueError("the text ends within an object or a list")
+    return b"".join([*kept, text[begin:]])
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

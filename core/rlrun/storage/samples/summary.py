@@ -11,6 +11,8 @@ from statistics import fmean, stdev
 
 from pydantic import ConfigDict, Field
 
+from rlrun.api.base.names import Text
+from rlrun.api.base.received import InputLimits
 from rlrun.api.base.schema import Schema
 from rlrun.storage.samples.index import SampleIndex
 from rlrun.storage.samples.record import Finite, SampleSplit, SampleStatus
@@ -26,7 +28,7 @@ class RewardSummary(Schema):
     model_config = ConfigDict(extra="ignore")
 
     mean: Finite
-    quantiles: list[Finite]
+    quantiles: list[Finite] = Field(max_length=len(QUANTILES))
     """Smallest, 5th, 25th, 50th, 75th and 95th percentile, largest."""
     standard_error: Finite | None = None
     """Standard error of the mean over group means: rollouts of a group are not independent. None for one group."""
@@ -36,18 +38,19 @@ class StepSamples(Schema):
     """One stored object."""
 
     model_config = ConfigDict(extra="ignore")
+    wire_limits = InputLimits(size=256 * 1024, values=6 * MAX_GROUPS)
 
     step: int
     split: SampleSplit
-    environment: str | None = None
+    environment: Text | None = None
     """Environment that was measured. None for train and filtered, which have several."""
-    file: str
+    file: Text
     """Name of the object below the run's folder `rollouts`."""
     size: int
     """Size of the object in bytes."""
-    counts: dict[SampleStatus, int]
+    counts: dict[SampleStatus, int] = Field(max_length=len(SampleStatus))
     reward: RewardSummary | None = None
-    groups: list[tuple[str, int, Finite]] = Field(default_factory=list)
+    groups: list[tuple[Text, int, Finite]] = Field(default_factory=list, max_length=MAX_GROUPS)
     """Environment, example and mean reward of each group, at most MAX_GROUPS."""
     omitted: int = 0
     """Rollouts of which nothing is stored, because there were too many."""

@@ -13,6 +13,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from rlrun.api.base.received import InputInvalid, read_fast
+
 from rlrun_orchestrator.data.trajectories import Turn, common_length
 from rlrun_orchestrator.inference.gateway.token_text import token_text
 
@@ -168,8 +170,8 @@ def _call(call: Any) -> Any:
     arguments = function.get("arguments")
     if isinstance(arguments, str):
         # Other text than JSON is compared as it is.
-        with suppress(ValueError, RecursionError):
-            arguments = json.dumps(json.loads(arguments), sort_keys=True)
+        with suppress(InputInvalid):
+            arguments = json.dumps(read_fast(arguments), sort_keys=True)
     return call.get("id"), function.get("name"), arguments
 
 

@@ -4,6 +4,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from rlrun.api.base.received import ENGINE_LIMITS, read_fast
+
 from rlrun_orchestrator.inference.gateway.live_groups import LiveGroup, ServedPolicy
 from rlrun_orchestrator.inference.gateway.prefixes import RenderedChat
 from rlrun_orchestrator.inference.gateway.request_router import NoReplicaAvailable, RequestRouter
@@ -50,7 +52,7 @@ class PromptTokenizer:
             status, data = await self._router.send(
                 group, served, "/tokenize", json.dumps({"model": served.model, **body}).encode()
             )
-            answer = json.loads(data) if status == 200 else {}
+            answer = read_fast(data, "the answer", ENGINE_LIMITS) if status == 200 else {}
         except (NoReplicaAvailable, ValueError):
             return {}
         return answer if isinstance(answer, dict) else {}

@@ -3,6 +3,7 @@
 import json
 from typing import Any
 
+from rlrun.api.base.received import read_fast
 from rlrun.constants import Reason
 from rlrun.protocol.problem import Problem
 from rlrun.protocol.trainer import are_logprobs
@@ -70,7 +71,7 @@ def _are_token_ids(values: list[Any]) -> bool:
 def refusal_problem(status: int, data: bytes) -> Problem:
     """Return the cause of a request that the engine refused, for the rollout that sent it."""
     try:
-        body = json.loads(data)
+        body = read_fast(data)
         said = str((body.get("error") or body)["message"])
     except (ValueError, TypeError, KeyError, AttributeError):
         said = data[:300].decode("utf-8", "replace")

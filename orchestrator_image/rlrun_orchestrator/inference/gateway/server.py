@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from aiohttp import web
-from rlrun.api.base.received import InputInvalid, InputLimits, read_fast
+from rlrun.api.base.received import ENGINE_LIMITS, InputInvalid, InputLimits, read_fast
 from rlrun.constants import CONFLICT, Reason
 from rlrun.protocol.access import is_allowed
 from rlrun.protocol.environment import ROLLOUT_ID_HEADER
@@ -219,7 +219,7 @@ class Gateway:
                     if status != 200:
                         group.record_refusal(exchange.rollout, exchange.arrival, refusal_problem(status, data))
                         return web.Response(status=status, body=data, content_type="application/json")
-                    answer = json.loads(data)
+                    answer = _read_answer(data)
             except GroupClosed:
                 raise _unknown_group(group.id) from None
         if group.record:
@@ -279,7 +279,7 @@ class Gateway:
         except PromptTooLong:
             return None
         # After a failure the chat is sent: the engine's error then names what the client sent.
-        answer: dict[str, Any] | None = json.loads(data) if status == 200 else None
+        answer: dict[str, Any] | None = _read_answer(data) if status == 200 else None
         return answer
 
     def _record(self, group: LiveGroup, served: ServedPolicy, exchange: Exchange, answer: dict[str, Any]) -> None:
@@ -321,6 +321,12 @@ class Gateway:
             return json_response(error.problem, 503)
         headers = {"X-Environment-Version": version}
         return web.Response(body=tar, content_type="application/x-tar", headers=headers)
+
+
+def _read_answer(data: bytes) -> dict[str, Any]:
+    """Return the engine's answer. `parse_turn` checks what is used of it."""
+    answer: dict[str, Any] = read_fast(data, "the engine's answer", ENGINE_LIMITS, allows_nan=True)
+    return answer
 
 
 def _response(exchange: Exchange, answer: dict[str, Any]) -> web.Response:

@@ -7,6 +7,7 @@ from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from rlrun.api.base.received import InputLimits, check_limits
 from rlrun.api.base.schema import Schema
 from rlrun.storage.metric_files import TRAINED, Line
 
@@ -18,7 +19,7 @@ MAX_CELLS = 4_000_000
 """Numbers of one run, and places for them: 32 MiB."""
 MAX_ROWS = 200_000
 """Steps of one run, also of those without a metric. Each needs 100 bytes and more."""
-MAX_LINE = 1024 * 1024
+LINE_LIMITS = InputLimits(size=1024**2, values=100_000)
 OTHERS = ("step", "time")
 """Keys of a line that are no metrics."""
 DIGITS = 4
@@ -202,9 +203,9 @@ def _short(value: float) -> float | None:
 def numeric_lines(part: bytes) -> Iterator[Line]:
     """Yield step, time and numbers of each line. Lines that are none are left out."""
     for text in io.BytesIO(part):
-        if len(text) > MAX_LINE:
-            continue
         try:
+            check_limits(text, LINE_LIMITS, "The line")
+            # Names and times that are not text are left out below, without the rest of the line.
             document = json.loads(text)
         except (ValueError, RecursionError):
             continue

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from pydantic import ValidationError
 from rlrun.api.base.names import MAX_ENVIRONMENT_ID
+from rlrun.api.base.received import InputInvalid, parse
 from rlrun.storage.layout import parse_rollouts_name
 from rlrun.storage.samples.record import SampleSplit
 from rlrun.storage.samples.summary import MAX_GROUPS, QUANTILES, StepSamples
@@ -19,7 +19,6 @@ from rlrun.storage.samples.summary import MAX_GROUPS, QUANTILES, StepSamples
 from rlrun_server.rest.metrics.metric_columns import MAX_STEP
 from rlrun_server.rest.samples.sample_models import ExamplePoint, SampleObject
 
-MAX_LINE = 256 * 1024
 MAX_COUNT = 2**53
 MAX_ENVIRONMENTS = 200
 """Environments of a run that are named."""
@@ -140,11 +139,9 @@ def points_of(
 
 
 def _parse_line(line: bytes) -> KeptSummary | None:
-    if len(line) > MAX_LINE:
-        return None
     try:
-        summary = StepSamples.model_validate_json(line)
-    except ValidationError:
+        summary = parse(StepSamples, line)
+    except InputInvalid:
         return None
     counts = [*summary.counts.values(), summary.size, summary.omitted]
     names = {name for name, _, _ in summary.groups} | (

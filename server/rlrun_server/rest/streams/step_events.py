@@ -2,11 +2,11 @@
 
 from itertools import islice
 
-from pydantic import ValidationError
+from rlrun.api.base.received import InputInvalid, parse
 from rlrun.storage.metric_files import TRAINED
 from rlrun.storage.samples.summary import StepSamples
 
-from rlrun_server.rest.metrics.metric_columns import MAX_LINE, MAX_STEP, OTHERS, numeric_lines
+from rlrun_server.rest.metrics.metric_columns import MAX_STEP, OTHERS, numeric_lines
 from rlrun_server.rest.streams.stream_models import StepMetrics, StepSummary
 
 MAX_VALUES = 500
@@ -55,11 +55,9 @@ def sample_step(line: bytes) -> int | None:
 
 
 def _samples(line: bytes) -> StepSamples | None:
-    if len(line) > MAX_LINE:
-        return None
     try:
-        summary = StepSamples.model_validate_json(line)
-    except ValidationError:
+        summary = parse(StepSamples, line)
+    except InputInvalid:
         return None
     is_usable = 0 <= summary.step <= MAX_STEP and len(summary.environment or "") <= 256
     return summary if is_usable else None

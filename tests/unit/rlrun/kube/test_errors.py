@@ -12,7 +12,7 @@ def test_a_status_object_gives_reason_message_and_details() -> None:
     assert str(error) == "cannot create RLRun team/first: 422 Invalid: bad"
 
 
-@pytest.mark.parametrize("body", ["<html>", b"\xff", "[]", "", None])
+@pytest.mark.parametrize("body", ["<html>", b"\xff", "[]", "", None, "[" * 5000])
 def test_an_answer_that_is_no_status_object_keeps_its_text(body: str | bytes | None) -> None:
     error = ApiError.from_response(502, body)
     assert (error.status, error.reason, error.details) == (502, "502", {})

@@ -116,6 +116,16 @@ async def test_body_is_sent_as_json_and_the_answer_returned(servers: Servers, co
     assert await connect().post(servers.url(), b'{"a": 1}', timeout=30) == b'{"a": 1}'
 
 
+async def test_no_more_of_an_answer_is_read_than_its_limit(servers: Servers, connect: Connect) -> None:
+    async def echo(request: web.Request) -> web.StreamResponse:
+        return web.Response(body=await request.read())
+
+    servers.answer = echo
+    assert await connect().post(servers.url(), b"x" * 100, timeout=30, max_bytes=100) == b"x" * 100
+    with pytest.raises(RequestRejected, match="larger than 99 bytes"):
+        await connect().post(servers.url(), b"x" * 100, timeout=30, max_bytes=99)
+
+
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
 @pytest.mark.parametrize("target", [INSIDE, "169.254.169.254", "kubernetes.default.svc"])
 async def test_redirects_are_not_followed(servers: Servers, connect: Connect, status: int, target: str) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 from rlrun.api.base.address_rules import AddressRules, refusal_message
 from rlrun.api.base.phases import ArtifactPhase
-from rlrun.api.base.received import to_input_invalid
+from rlrun.api.base.received import InputInvalid, check_value, to_input_invalid
 from rlrun.api.base.rules import ADMITTED
 from rlrun.api.checkpoint import RLCheckpoint
 from rlrun.api.model import RLModelSpec
@@ -107,9 +107,13 @@ def json_bytes(value: Any) -> int:
 # A reconcile reads the spec several times. One takes 8 kB, and 0.1 ms to parse.
 @lru_cache(maxsize=128)
 def _parse(text: str, was_valid: bool) -> RLRunSpec | Problem:
-    context = ADMITTED if was_valid else None
+    value = json.loads(text)
     try:
-        return RLRunSpec.model_validate(json.loads(text), by_alias=True, by_name=False, context=context)
+        if was_valid:
+            return RLRunSpec.model_validate(value, by_alias=True, by_name=False, context=ADMITTED)
+        return RLRunSpec.model_validate(check_value(value, "spec"), by_alias=True, by_name=False)
+    except InputInvalid as invalid:
+        return Problem(reason=Reason.INVALID_SPEC, message=f"{invalid} Change it and apply again.")
     except ValidationError as error:
         found = to_input_invalid(error, "spec")
         errors = [f"spec.{'.'.join(map(str, each.location))}: {each.message}" for each in found.faults] or [str(found)]

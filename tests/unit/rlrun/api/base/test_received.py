@@ -16,6 +16,7 @@ from rlrun.api.base.received import (
     check_value,
     parse,
     read_json,
+    read_stored,
     to_input_invalid,
 )
 from rlrun.api.base.schema import Schema
@@ -161,3 +162,27 @@ def test_errors_that_are_kept_need_little_memory() -> None:
 def test_values_of_other_parsers_are_checked_alike(value: Any) -> None:
     with pytest.raises(InputInvalid):
         check_value({"a": value})
+
+
+@pytest.mark.parametrize("levels", [150, 300, 5000])
+@pytest.mark.parametrize(("opened", "closed"), [('{"a":', "}"), ("[", "]")])
+def test_no_object_makes_the_answer_of_the_api_server_unreadable(levels: int, opened: str, closed: str) -> None:
+    deep = opened * levels + '"]}[{\\"' + '"' + closed * levels
+    text = f'{{"items":[{{"name":"a","spec":{deep}}},{{"name":"b","text":"]}}"}}]}}'
+    found = read_stored(text)
+    assert [item["name"] for item in found["items"]] == ["a", "b"]
+    assert found["items"][1]["text"] == "]}"
+    assert depth_of(found) <= 200
+
+
+@pytest.mark.parametrize("text", ["", "{", '{"a":' * 5000, "[" * 5000 + '"', "]" * 5000, '{"a":1}]'])
+def test_an_answer_that_is_not_json_is_an_error(text: str) -> None:
+    with pytest.raises(ValueError, match=r"Expecting|Extra|Unterminated|ends within"):
+        read_stored(text)
+
+
+def depth_of(value: Any) -> int:
+    depth, level = 0, [value]
+    while level := [child for each in level for child in (each.values() if isinstance(each, dict) else each)]:
+        depth, level = depth + 1, [child for child in level if isinstance(child, dict | list)]
+    return depth

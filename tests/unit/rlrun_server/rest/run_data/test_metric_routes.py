@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rlrun.api.base.received import InputLimits
 from rlrun.storage.errors import AccessDenied, Corrupt, StoreError, Unreachable
 from rlrun.storage.metric_files import merge_lines
 from rlrun_server.rest.base.problems import RestError
@@ -427,5 +428,5 @@ async def test_no_more_of_a_file_is_read_than_was_listed(api: RestApi, store: Co
 
 
 def test_a_line_has_a_limit_of_length(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metric_columns, "MAX_LINE", 30)
+    monkeypatch.setattr(metric_columns, "LINE_LIMITS", InputLimits(size=30))
     assert read_columns([b'{"step": 1, "a": 1}\n{"step": 2, "a": 1' + b" " * 30 + b"}\n"]).steps == [1]

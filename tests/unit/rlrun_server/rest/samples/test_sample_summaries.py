@@ -4,9 +4,9 @@ import json
 from typing import Any
 
 import pytest
+from rlrun.api.base.received import InputLimits
 from rlrun.storage.samples.record import SampleSplit
-from rlrun.storage.samples.summary import MAX_GROUPS
-from rlrun_server.rest.samples import sample_summaries
+from rlrun.storage.samples.summary import MAX_GROUPS, StepSamples
 from rlrun_server.rest.samples.sample_summaries import merge_summaries, parse_part, points_of, split_of, without_summary
 
 
@@ -46,7 +46,7 @@ def test_lines_that_no_run_writes_are_left_out(changes: dict[str, Any]) -> None:
 
 
 def test_a_line_has_a_limit_of_length(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sample_summaries, "MAX_LINE", len(line()))
+    monkeypatch.setattr(StepSamples, "wire_limits", InputLimits(size=len(line())))
     assert len(parse_part(line() + line(omitted=100_000) + line())) == 2
 
 

@@ -281,6 +281,16 @@ def test_a_spec_beyond_the_bound_is_refused_before_it_is_parsed(monkeypatch: pyt
     assert not parsed
 
 
+@pytest.mark.parametrize("value", [json.loads("[" * 40 + "]" * 40), 1 << 2000, "\ud800"], ids=["deep", "long", "half"])
+def test_values_that_pods_cannot_read_are_refused_for_new_runs(value: Any) -> None:
+    run = run_object(env=[{"id": "me/first", "args": {"a": value}}])
+    refused = parse_spec(run)
+    assert isinstance(refused, Problem)
+    assert refused.reason == "InvalidSpec"
+    admitted = parse_spec({**run, "status": {"resolved": {"uid": "1"}}})
+    assert not isinstance(admitted, Problem), "a run that an earlier version has admitted goes on"
+
+
 def test_characters_of_several_bytes_count_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
     # JSON with escapes would have 6 bytes for each.
     allowed = run_object(name="é" * (validation.MAX_SPEC // 3))
