@@ -71,7 +71,7 @@ class GpuFacts:
     has_library: bool = False
     """True if the container has the driver's library."""
     driver_cuda: int = 0
-    """Newest CUDA version of the driver's library: 12040 for 12.4."""
+    """Newest CUDA version of the driver's library: 12040 for 12.4. 0: not known."""
     error: int = 0
     """Error of the initialization. 0: none."""
     error_text: str = ""
@@ -88,7 +88,8 @@ class GpuFacts:
 def problem(facts: GpuFacts, gpus: int, role: str, node: str = "") -> str | None:
     """Return why the container cannot use `gpus` GPUs, with a remedy, or None if it can."""
     where = f"node {node}" if node else "the node"
-    driver = f"driver {facts.driver}" if facts.driver else "no NVIDIA driver that the container could see"
+    unseen = "a driver with no version" if facts.has_library else "no NVIDIA driver"
+    driver = f"driver {facts.driver}" if facts.driver else f"{unseen} in {DRIVER_VERSION}"
     without = f"To run without GPUs, set {role}.gpus of the RLModel to 0."
     begin = f"The RLModel requests {gpus} GPU{'s' * (gpus != 1)} for each {role} pod, but "
     if facts.image_cuda == "":
@@ -106,17 +107,18 @@ def problem(facts: GpuFacts, gpus: int, role: str, node: str = "") -> str | None
     if not facts.has_library:
         install = "Install" if facts.driver else "Install the driver and"
         return (
-            f"{begin}the container has no driver library ({LIBRARY}); {where} has {driver}. {install} NVIDIA's "
-            "container toolkit or the cloud's device plugin on the node, which puts the library into containers, and "
-            f"make its runtime the default or name its RuntimeClass. {without}"
+            f"{begin}the container has no driver library ({LIBRARY}); {where} has {driver}. Searched: the loader's "
+            f"path, mounts of the container, and folders such as {PLACES[0]}. {install} NVIDIA's container toolkit or "
+            "the cloud's device plugin on the node, which puts the library into containers, and make its runtime the "
+            f"default or name its RuntimeClass. {without}"
         )
     needed = int(facts.image_cuda.partition(".")[0]) if facts.image_cuda else 0
-    if facts.driver_cuda // 1000 < needed and not facts.has_compatibility:
-        least = MINIMUM_DRIVERS.get(needed)
+    if 0 < facts.driver_cuda // 1000 < needed and not facts.has_compatibility:
+        least, most = MINIMUM_DRIVERS.get(needed), f"{facts.driver_cuda // 1000}.{facts.driver_cuda % 1000 // 10}"
         return (
-            f"{begin}{OLD_DRIVER} {facts.image_cuda}: {where} has {driver}, which "
-            f"supports CUDA {_cuda(facts.driver_cuda)}. Install driver {least or 'for CUDA ' + str(needed)} or newer "
-            f"on the node, or use an image with an older CUDA ({role}.image of the RLModel)."
+            f"{begin}{OLD_DRIVER} {facts.image_cuda}: {where} has {driver}, which supports CUDA {most}. Install driver "
+            f"{least or f'for CUDA {needed}'} or newer on the node, or use an image with an older CUDA "
+            f"({role}.image of the RLModel)."
         )
     if facts.error:
         return (
@@ -246,10 +248,6 @@ def main(arguments: list[str], environ: Mapping[str, str] = os.environ) -> int:
     log = Path(environ.get(TERMINATION_LOG_VARIABLE) or "/dev/termination-log")
     log.write_text(json.dumps({"reason": DEVICE_MISSING, "message": message}), encoding="utf-8")
     return CONFIGURATION
-
-
-def _cuda(version: int) -> str:
-    return f"{version // 1000}.{version % 1000 // 10}" if version else "of an unknown version"
 
 
 def _error_text(cuda: Any, error: int) -> str:

@@ -138,6 +138,33 @@ def test_a_driver_beside_the_path_of_the_loader_is_found_and_no_other_is_advised
     assert len(told) < 700
 
 
+@pytest.mark.parametrize(
+    ("facts", "parts"),
+    [
+        (GpuFacts("13.0", has_library=True, visible=1), []),
+        (GpuFacts("13.0", "580.1.1", has_library=True, visible=1), []),
+        (GpuFacts("13.0", has_library=True, error=999), ["CUDA does not start: error 999", "no version in /proc/"]),
+        (GpuFacts("13.0", has_library=True, driver_cuda=12040, visible=1), ["supports CUDA 12.4", "driver 580"]),
+        (
+            GpuFacts("13.0"),
+            [
+                "no driver library",
+                "Searched: ",
+                "/usr/local/nvidia/lib64",
+                "no NVIDIA driver in /proc/driver/nvidia/version",
+            ],
+        ),
+    ],
+)
+def test_a_fact_that_is_missing_is_said_to_be_and_is_no_old_driver(facts: GpuFacts, parts: list[str]) -> None:
+    found = problem(facts, 1, "trainer", "gpu-7")
+    assert (found is None) is (not parts)
+    assert [part for part in parts if part not in (found or "")] == []
+    assert ("too old" in (found or "")) is (facts.driver_cuda > 0)
+    assert "of an unknown version" not in (found or "")
+    assert len(found or "") < 700
+
+
 def test_only_a_node_without_a_driver_is_told_to_install_one() -> None:
     assert "Install the driver" in (problem(GpuFacts("13.0"), 1, "trainer") or "")
     assert "Install the driver" not in (problem(GpuFacts("13.0", "580.65.06"), 1, "trainer") or "")
