@@ -21,16 +21,21 @@ CAUSES: dict[str, str] = {
 """Causes by reason. The error itself names bucket, keys and settings of the platform, which are for its log only."""
 
 
+_LOG = "the platform team: S3's answer is in the log of rlrun-server."
+ADVICE = {
+    Repeat.later: "Repeat the request later.",
+    Repeat.grace: f"Repeat the request later. If this goes on, ask {_LOG}",
+    Repeat.never: f"A repetition does not help. Ask {_LOG}",
+}
+
+
 def store_failure(error: Exception) -> RestError:
     """Return the answer for a StoreError, for missing credentials, or for S3 that does not answer in time."""
     reason, repeat = Reason.S3_UNREACHABLE.value, Repeat.later
     if isinstance(error, CredentialsMissing):
-        reason = Reason.S3_CREDENTIALS_MISSING.value
+        reason, repeat = Reason.S3_CREDENTIALS_MISSING.value, Repeat.grace
     elif isinstance(error, StoreError):
         reason, repeat = error.reason, error.repeat
     cause = CAUSES.get(reason, "S3 refuses a request of rlrun-server")
-    status, advice = 503, "Repeat the request later. If this goes on, ask"
-    if repeat is Repeat.never:
-        status, advice = FAILED_DEPENDENCY, "A repetition does not help. Ask"
-    detail = f"{cause[0].upper()}{cause[1:]}. {advice} the platform team: S3's answer is in the log of rlrun-server."
-    return RestError(status, reason, detail)
+    status = FAILED_DEPENDENCY if repeat is Repeat.never else 503
+    return RestError(status, reason, f"{cause[0].upper()}{cause[1:]}. {ADVICE[repeat]}")
