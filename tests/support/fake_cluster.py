@@ -55,6 +55,8 @@ class FakeCluster:
         self.objects: dict[tuple[str, str, str], Obj] = {}
         self.versions = itertools.count(100)
         self.events: list[Obj] = []
+        self.user = "ann"
+        """Name of the client."""
         self.logs: dict[str, bytes] = {}
         self.requests: list[KubeRequest] = []
         self.answers: dict[str, list[Any]] = {}
@@ -188,6 +190,8 @@ class FakeCluster:
         if request.query.get("dryRun") != "All":
             self._write()
         obj = request.body or {}
+        if obj["kind"] == "SelfSubjectReview":
+            return {"status": {"userInfo": {"username": self.user}}}
         if obj["kind"] == "Event":
             self.events.append(obj)
             return obj

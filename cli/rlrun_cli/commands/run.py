@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 from rlrun.api.base.names import LABEL
-from rlrun.constants import API_VERSION, MAX_RUN_NAME
+from rlrun.constants import API_VERSION, MAX_RUN_NAME, USER_ANNOTATION
 from rlrun.kube.errors import ApiError
 from rlrun.kube.kinds import RLRUN, SECRET
 from rlrun.kube.objects import Obj
@@ -81,12 +81,20 @@ def build(file: RunFile, name: str, namespace: str | None, *, with_secret: bool)
     return {"apiVersion": API_VERSION, "kind": RLRUN.kind, "metadata": {**identity, **others}, "spec": spec}
 
 
+def with_user(body: Obj, user: str) -> Obj:
+    """Return the run with the annotation by which usage is counted. One in the file, and no name, change nothing."""
+    metadata = body["metadata"]
+    annotations = {**({USER_ANNOTATION: user} if user else {}), **(metadata.get("annotations") or {})}
+    return {**body, "metadata": {**metadata, **({"annotations": annotations} if annotations else {})}}
+
+
 def submit(api: RemoteCluster, body: Obj, values: dict[str, str]) -> Obj:
-    """Create the Secret if there are variables, then the run.
+    """Create the Secret if there are variables, then the run, which names its user unless the file did.
 
     Raises CliError, after deleting the Secret of this call unless the run may have been stored.
     """
     name = body["metadata"]["name"]
+    body = with_user(body, api.user_name())
     if not values:
         return api.create(body)
     try:

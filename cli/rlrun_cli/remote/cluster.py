@@ -13,7 +13,7 @@ from rlrun.kube import requests
 from rlrun.kube.connection.api_proxy import api_proxy
 from rlrun.kube.connection.official_client import import_lazily
 from rlrun.kube.errors import ApiError
-from rlrun.kube.kinds import SELF_ACCESS_REVIEW, ResourceKind
+from rlrun.kube.kinds import SELF_ACCESS_REVIEW, SELF_REVIEW, ResourceKind
 from rlrun.kube.objects import Labels, Obj
 from rlrun.kube.sync_client import RESPONSE_SECONDS, SyncApiTransport, SyncKubeClient, SyncTransport
 from typing_extensions import override
@@ -307,13 +307,21 @@ class RemoteCluster:
     def may(self, verb: str, group: str, resource: str, subresource: str) -> bool:
         """Return whether the user may do this in the namespace. Raises ApiError."""
         asked = {"namespace": self.namespace, "verb": verb, "group": group, "resource": resource}
-        review = {
-            "apiVersion": SELF_ACCESS_REVIEW.api_version,
-            "kind": SELF_ACCESS_REVIEW.kind,
-            "metadata": {},
-            "spec": {"resourceAttributes": {**asked, **({"subresource": subresource} if subresource else {})}},
-        }
-        return bool((self._client.create(review).get("status") or {}).get("allowed"))
+        attributes = {**asked, **({"subresource": subresource} if subresource else {})}
+        return bool(self._review(SELF_ACCESS_REVIEW, {"resourceAttributes": attributes}).get("allowed"))
+
+    def user_name(self) -> str:
+        """Return the user's name as admission policies of the cluster know it, empty if the API server gives none."""
+        try:
+            found = self._review(SELF_REVIEW, {}).get("userInfo") or {}
+        except ApiError:
+            return ""
+        return str(found.get("username") or "")
+
+    def _review(self, kind: ResourceKind, spec: Obj) -> Obj:
+        """Return the status of a review, which is not stored."""
+        review = {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": {}, **({"spec": spec} if spec else {})}
+        return self._client.create(review).get("status") or {}
 
     def garbage_source(self) -> "ClusterSource":
         """Return the source from which garbage collection reads this cluster."""

@@ -67,6 +67,7 @@ ACCESS_REVIEW = ResourceKind(
 SELF_ACCESS_REVIEW = ResourceKind(
     "authorization.k8s.io", "v1", "selfsubjectaccessreviews", "SelfSubjectAccessReview", namespaced=False
 )
+SELF_REVIEW = ResourceKind("authentication.k8s.io", "v1", "selfsubjectreviews", "SelfSubjectReview", namespaced=False)
 ROLE_BINDING = ResourceKind("rbac.authorization.k8s.io", "v1", "rolebindings", "RoleBinding")
 STORAGE_CLASS = ResourceKind("storage.k8s.io", "v1", "storageclasses", "StorageClass", namespaced=False)
 RUNTIME_CLASS = ResourceKind("node.k8s.io", "v1", "runtimeclasses", "RuntimeClass", namespaced=False)
@@ -104,6 +105,7 @@ ALL: Mapping[str, ResourceKind] = {
         TOKEN_REVIEW,
         ACCESS_REVIEW,
         SELF_ACCESS_REVIEW,
+        SELF_REVIEW,
         ROLE_BINDING,
         STORAGE_CLASS,
         RUNTIME_CLASS,

@@ -1,4 +1,4 @@
-"""Usage of serving pools: one record per pool and day of UTC, and one for the time until a pool's deletion."""
+"""Usage of serving pools: one record per pool and hour, and one for the time until a pool's deletion."""
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping
@@ -21,9 +21,9 @@ from rlrun_operator.storage.usage_log import UsageLog
 
 log = logging.getLogger(__name__)
 
-DAY = timedelta(days=1)
-CAUGHT_UP = 7
-"""Days for which an operator that begins writes the records that an earlier one may not have written."""
+HOUR = timedelta(hours=1)
+CAUGHT_UP = 7 * 24
+"""Hours for which an operator that begins writes the records that an earlier one may not have written."""
 
 
 class PoolUsage:
@@ -36,10 +36,10 @@ class PoolUsage:
         """Number of GPUs of each pool."""
         self._variables = variables
         self._recorded: dict[str, datetime] = {}
-        """Begin of the day until which the usage of a Deployment is written, by its uid."""
+        """Begin of the hour until which the usage of a Deployment is written, by its uid."""
 
     async def record(self, pool: PoolObservation, plan: PoolPlan, now: datetime) -> None:
-        """Write the days that have ended, and the last part of a pool that is deleted.
+        """Write the hours that have ended, and the last part of a pool that is deleted.
 
         What S3 does not take is written by a later reconcile, or is in the log if the pool goes.
         """
@@ -49,16 +49,16 @@ class PoolUsage:
         if not self.gpus[pool.key]:
             del self.gpus[pool.key]
         for deployment in deployments:
-            uid, today = deployment["metadata"]["uid"], begin_of_day(now)
+            uid, current = deployment["metadata"]["uid"], begin_of_hour(now)
             is_deleted = uid in deleted
-            if self._recorded.get(uid) == today and not is_deleted:
+            if self._recorded.get(uid) == current and not is_deleted:
                 continue
             records = pool_records(deployment, now, is_deleted=is_deleted)
             problem = await self._write(records)
             if problem is not None:
                 log.warning("usage is not in S3 yet: %s: %s", problem, [record.to_json_dict() for record in records])
                 continue
-            self._recorded[uid] = today
+            self._recorded[uid] = current
             if is_deleted:
                 del self._recorded[uid]
 
@@ -77,24 +77,24 @@ class PoolUsage:
 
 
 def pool_records(deployment: Obj, now: datetime, *, is_deleted: bool) -> list[UsageRecord]:
-    """Return the records of the days that have ended, at most CAUGHT_UP, and of today if the pool is deleted."""
-    created, today = parse_time(deployment["metadata"]["creationTimestamp"]) or now, begin_of_day(now)
-    first = max(begin_of_day(created), today - CAUGHT_UP * DAY)
-    days = [first + n * DAY for n in range((today - first).days)] + ([today] if is_deleted else [])
+    """Return the records of the hours that have ended, at most CAUGHT_UP, and of this one if the pool is deleted."""
+    created, current = parse_time(deployment["metadata"]["creationTimestamp"]) or now, begin_of_hour(now)
+    first = max(begin_of_hour(created), current - CAUGHT_UP * HOUR)
+    hours = [first + n * HOUR for n in range((current - first) // HOUR)] + ([current] if is_deleted else [])
     return [
         UsageRecord(
             kind=UsageKind.serving_pool,
             namespace=deployment["metadata"]["namespace"],
             name=deployment["metadata"]["name"],
             uid=deployment["metadata"]["uid"],
-            attempt=day.toordinal(),
+            attempt=int(hour.timestamp()) // 3600,
             model=annotation(deployment, MODEL_ANNOTATION)[:256],
             gpus=gpus_of(deployment),
-            start_time=max(created, day),
-            end_time=min(now, day + DAY),
+            start_time=max(created, hour),
+            end_time=min(now, hour + HOUR),
         )
-        for day in days
-        if max(created, day) < min(now, day + DAY)
+        for hour in hours
+        if max(created, hour) < min(now, hour + HOUR)
     ]
 
 
@@ -104,6 +104,6 @@ def gpus_of(deployment: Obj) -> int:
     return int(spec.get("replicas", 1)) * (pod_requests(spec["template"]["spec"]).get(GPU_RESOURCE, 0) // 1000)
 
 
-def begin_of_day(time: datetime) -> datetime:
-    """Return the begin of the day in UTC."""
-    return time.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+def begin_of_hour(time: datetime) -> datetime:
+    """Return the begin of the hour in UTC."""
+    return time.astimezone(UTC).replace(minute=0, second=0, microsecond=0)

@@ -89,6 +89,38 @@ def test_create_list_get_stop_delete(rlrun: Rlrun, custom: client.CustomObjectsA
     assert "does not exist" in gone.err
 
 
+def test_a_run_names_the_user_whom_the_admission_policy_knows(
+    rlrun: Rlrun, api: client.ApiClient, namespace: str, control_plane: ControlPlane, tmp_path: Path, toml: Path
+) -> None:
+    """An account with no other right than to create runs: usage is counted by the name."""
+    core, rbac = client.CoreV1Api(api), client.RbacAuthorizationV1Api(api)
+    core.create_namespaced_service_account(namespace, {"metadata": {"name": "ann"}})
+    asked = {"spec": {"expirationSeconds": 600}}
+    token = core.create_namespaced_service_account_token("ann", namespace, asked).status.token
+    rules = [{"apiGroups": [GROUP], "resources": ["rlruns"], "verbs": ["create"]}]
+    rbac.create_namespaced_role(namespace, {"metadata": {"name": "runs"}, "rules": rules})
+    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "runs"}
+    subject = {"kind": "ServiceAccount", "name": "ann", "namespace": namespace}
+    rbac.create_namespaced_role_binding(
+        namespace, {"metadata": {"name": "runs"}, "roleRef": role, "subjects": [subject]}
+    )
+    kubeconfig = kubeconfig_with(control_plane.kubeconfig, tmp_path / "ann", token=token)
+    end = time.monotonic() + 60
+    # The API server learns of the role by a watch.
+    while (answer := rlrun("run", toml, "--name", "hers", kubeconfig=kubeconfig)).code and time.monotonic() < end:
+        time.sleep(0.2)
+    assert answer.code == 0, answer.err
+    stored = json.loads(rlrun("get", "hers", "-o", "json").out)
+    assert stored["metadata"]["annotations"]["rlrun.dev/user"] == f"system:serviceaccount:{namespace}:ann"
+    other = yaml.safe_load(rlrun("run", toml, "--name", "his", "--dry-run").out)
+    other["metadata"]["annotations"] = {"rlrun.dev/user": "bob"}
+    file = tmp_path / "run.yaml"
+    file.write_text(yaml.safe_dump(other))
+    refused = rlrun("run", file, kubeconfig=kubeconfig)
+    assert refused.code == 1
+    assert "rlrun.dev/user must be the user who creates the run" in refused.err
+
+
 def test_an_existing_name_is_rejected(rlrun: Rlrun, toml: Path) -> None:
     rlrun("run", toml, "--name", "first")
     again = rlrun("run", toml, "--name", "first")

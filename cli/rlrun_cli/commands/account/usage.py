@@ -22,7 +22,7 @@ EPILOG = """Examples:
 
 GPU hours are the active time of each attempt multiplied by its number of GPUs, as far as it is in the chosen time: \
 this month by default. Time in the queue does not count. Deleted runs are included, and serving pools until the \
-last midnight (UTC) or their deletion."""
+last full hour or their deletion."""
 DAY = re.compile(r"\d{4}-\d{2}-\d{2}(T\d{2}:\d{2}:\d{2}(Z|[+-]\d{2}:\d{2})?)?")
 
 MONTH = re.compile(r"20\d{2}-(0[1-9]|1[0-2])")

@@ -58,7 +58,7 @@ class UsageRow(Schema):
     """Name of the run, or of the pool's Deployment."""
     uid: str | None = None
     user: str | None = None
-    """User who created the run. Empty: unknown, for example of runs that were created with kubectl, or a pool."""
+    """User who created the run. Empty: unknown, for example of runs whose file for kubectl names none, or a pool."""
     model: str | None = None
     runs: int
     """Number of runs and serving pools."""
@@ -73,7 +73,7 @@ class UsageRow(Schema):
 class Usage(Schema):
     """Usage in a time: of attempts that have ended, also of deleted runs, and of those that are under way.
 
-    Serving pools count until the last midnight in UTC, or until they were deleted.
+    Serving pools count until the last full hour, or until they were deleted.
     """
 
     time: datetime

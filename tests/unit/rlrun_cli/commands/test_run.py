@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 import yaml
 from rlrun.api.run import RLRun
+from rlrun.constants import USER_ANNOTATION
 from rlrun.kube.errors import TIMEOUT, UNREACHABLE, ApiError
 from rlrun.kube.objects import Obj
 
@@ -63,6 +64,31 @@ def test_toml_becomes_a_run(rlrun: Rlrun, api: FakeCluster, toml: Path) -> None:
         "env": [{"id": "me/reverse", "args": {"split": "train"}}],
     }
     assert api.all("Secret") == []
+
+
+def test_the_run_names_its_user_for_usage(rlrun: Rlrun, api: FakeCluster, toml: Path) -> None:
+    api.user = "ann@corp"
+    assert rlrun("run", toml).code == 0
+    assert created(api)["metadata"]["annotations"] == {USER_ANNOTATION: "ann@corp"}
+
+
+def test_a_user_that_the_file_names_stays(rlrun: Rlrun, api: FakeCluster, toml: Path, tmp_path: Path) -> None:
+    """A pipeline that may impersonate names the person for whom it works."""
+    api.user = "pipeline"
+    made = yaml.safe_load(rlrun("run", toml, "--dry-run").out)
+    made["metadata"]["annotations"] = {USER_ANNOTATION: "ann", "team": "a"}
+    file = tmp_path / "run.yaml"
+    file.write_text(yaml.safe_dump(made))
+    assert rlrun("run", file).code == 0
+    assert created(api)["metadata"]["annotations"] == {USER_ANNOTATION: "ann", "team": "a"}
+
+
+def test_a_run_is_created_although_the_api_server_does_not_name_the_user(
+    rlrun: Rlrun, api: FakeCluster, toml: Path
+) -> None:
+    api.answers["create SelfSubjectReview *"] = [ApiError(403, "Forbidden", "selfsubjectreviews is forbidden")]
+    assert rlrun("run", toml).code == 0
+    assert USER_ANNOTATION not in (created(api)["metadata"].get("annotations") or {})
 
 
 def test_each_invocation_creates_a_new_run(rlrun: Rlrun, api: FakeCluster, toml: Path) -> None:
@@ -151,7 +177,7 @@ def test_variables_are_stored_in_a_secret_owned_by_the_run(rlrun: Rlrun, api: Fa
     (secret,) = api.all("Secret")
     assert secret["metadata"]["ownerReferences"][0]["uid"] == created(api)["metadata"]["uid"]
     assert created(api)["spec"]["envFrom"] == [{"secretRef": {"name": "first-env"}}]
-    assert api.calls == ["create Secret team/first-env", "create RLRun team/first", "change Secret team/first-env"]
+    assert api.calls[1:] == ["create Secret team/first-env", "create RLRun team/first", "change Secret team/first-env"]
     assert "hunter" not in answer.out + answer.err
 
 

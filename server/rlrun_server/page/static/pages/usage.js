@@ -51,7 +51,7 @@ export function UsagePage() {
           : html`<div class="card"><${Empty} title="No runs" level=${2}><p>None held GPUs in this time.</p><//></div>`}
     <//>
     <p class="muted">
-      GPU time counts from the admission of an attempt to its end, as Kubernetes saw it. Deleted runs are included, and serving pools until the last midnight (UTC). Storage is not.
+      GPU time counts from the admission of an attempt to its end, as Kubernetes saw it. Deleted runs are included, and serving pools until the last full hour. Storage is not.
     </p>
   `;
 }
