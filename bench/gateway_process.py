@@ -16,7 +16,8 @@ from pathlib import Path
 import aiohttp
 from aiohttp import web
 from rlrun.protocol.policy import PolicyRef
-from rlrun.service.server import make_runner
+from rlrun.service.listening import MANY_CONNECTIONS
+from rlrun.service.server import LimitedRunner
 from rlrun_orchestrator.inference.gateway.live_groups import LiveGroups
 from rlrun_orchestrator.inference.gateway.request_router import RequestRouter
 from rlrun_orchestrator.inference.gateway.sampling_rules import SamplingRules
@@ -38,7 +39,7 @@ async def serve(engine: str, model: str, tokens: int) -> None:
         pool.replicas[replica.endpoint] = replica
         router = RequestRouter(http, pool, groups, wait=5, deadline=60)
         rules = SamplingRules(max_tokens=tokens, min_tokens=tokens)
-        runner = make_runner(Gateway(groups, rules, router, None).application())
+        runner = LimitedRunner(Gateway(groups, rules, router, None).application(), connections=MANY_CONNECTIONS)
         await runner.setup()
         site = web.TCPSite(runner, "127.0.0.1", 0)
         await site.start()

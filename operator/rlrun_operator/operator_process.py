@@ -13,7 +13,6 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from aiohttp import web
 from rlrun.constants import RUN_LABEL, SERVING_LABEL
 from rlrun.garbage_collection.installation import CLUSTER_NAMESPACE
 from rlrun.kube.async_client import AsyncKubeClient
@@ -25,7 +24,7 @@ from rlrun.kube.kinds import ARTIFACTS, NAMESPACE, RLADAPTER, RLCHECKPOINT, RLMO
 from rlrun.kube.references import checkpoint_id
 from rlrun.kube.requests import KubeRequest
 from rlrun.protocol.problem import Problem
-from rlrun.service.server import ShortRequestsRunner, listen_on
+from rlrun.service.server import LimitedRunner, listen_on
 from rlrun.storage.errors import StoreError
 from rlrun.storage.layout import S3Uri
 
@@ -148,7 +147,7 @@ class Operator:
         poller = HttpOrchestratorClient(
             self._settings.status_url_template, self._queue.add, self._settings.poll_seconds
         )
-        runner = ShortRequestsRunner(web_app(self._heartbeat.is_alive, self.not_ready, REGISTRY), access_log=None)
+        runner = LimitedRunner(web_app(self._heartbeat.is_alive, self.not_ready, REGISTRY))
         artifacts = S3ArtifactStore(self._settings.s3_threads, lease.is_held)
         phases = RunPhaseCollector(
             lambda: (run.phase for run in informers.runs()), lambda: len(self._queue), lambda: self._queue.delayed
@@ -328,7 +327,7 @@ class Operator:
     async def _configure(self) -> Any:
         return await load_configuration(self._settings.kubeconfig)
 
-    async def _serve(self, runner: web.AppRunner) -> None:
+    async def _serve(self, runner: LimitedRunner) -> None:
         await runner.setup()
         await listen_on(runner, self._settings.http_port)
         self.port = runner.addresses[0][1]

@@ -26,7 +26,7 @@ async def serve(config: EgressConfig) -> int:
     app = web.Application()
     app.router.add_get("/healthz", healthz)
     app.router.add_get("/metrics", metrics_handler(REGISTRY))
-    async with serving(app, config.settings.metrics_port, is_short=True):
+    async with serving(app, config.settings.metrics_port):
         log.info("Egress proxy on port %d", config.settings.port)
         await stop.wait()
         # Open tunnels end with the process: clients connect again, to another replica.

@@ -14,6 +14,9 @@ from rlrun_environment.package_installer import PackageError
 from rlrun_environment.server import EnvironmentServer
 from rlrun_environment.settings import EnvironmentProcessSettings, load_settings
 
+CONNECTIONS = 4096
+"""Connections, one for each group in progress. While bodies arrive they take 0.5 GiB of the pod's memory."""
+
 log = logging.getLogger("rlrun_environment")
 
 
@@ -22,7 +25,7 @@ async def serve(settings: tuple[EnvironmentConfig, EnvironmentProcessSettings]) 
     config, process_settings = settings
     server = EnvironmentServer(config, process_settings)
     stop = stop_event()
-    async with serving(server.app(), process_settings.port):
+    async with serving(server.app(), process_settings.port, connections=CONNECTIONS):
         log.info("Environment %s on port %d with %d workers", config.id, process_settings.port, config.workers)
         prepare = asyncio.create_task(server.prepare())
         stopping = asyncio.create_task(stop.wait())

@@ -15,8 +15,9 @@ from rlrun.protocol.orchestrator import RunStatus
 from rlrun.protocol.problem import Problem
 from rlrun.protocol.resolved import EnvironmentEndpoint, EnvironmentUse, ResolvedRun
 from rlrun.service.errors import FatalError
+from rlrun.service.listening import MANY_CONNECTIONS
 from rlrun.service.outgoing_client import OutgoingClient
-from rlrun.service.server import listen_on, make_runner
+from rlrun.service.server import LimitedRunner, listen_on
 from rlrun.storage.layout import RunLayout, S3Uri
 from rlrun.storage.store import Store
 
@@ -319,8 +320,11 @@ class Orchestrator:
             )
         )
         runners = [
-            (make_runner(gateway), self._settings.gateway_port),
-            (make_runner(status_application(self.status, registry, self._settings.token)), self._settings.status_port),
+            (LimitedRunner(gateway, connections=MANY_CONNECTIONS), self._settings.gateway_port),
+            (
+                LimitedRunner(status_application(self.status, registry, self._settings.token)),
+                self._settings.status_port,
+            ),
         ]
         try:
             for runner, port in runners:

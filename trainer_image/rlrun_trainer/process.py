@@ -11,12 +11,11 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import NoReturn
 
-from aiohttp import web
 from rlrun.constants import ExitCode, Reason
 from rlrun.protocol.access import TOKEN_VARIABLE
 from rlrun.service.errors import ProblemError
 from rlrun.service.exit import termination_log, write_termination_message
-from rlrun.service.server import listen_on
+from rlrun.service.server import LimitedRunner, listen_on
 from rlrun.storage.store import Store
 
 from rlrun_trainer.runtime.compute_thread import Compute
@@ -65,7 +64,7 @@ async def serve(settings: TrainerSettings, load: LoadBackend) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
     server = Server(os.environ.get(TOKEN_VARIABLE))
-    runner = web.AppRunner(server.application(), access_log=None, handle_signals=False, shutdown_timeout=1.0)
+    runner = LimitedRunner(server.application(), cancels=False, drain_seconds=1.0)
     await runner.setup()
     await listen_on(runner, settings.port, settings.host)
     log.info("Listening on port %d, %d threads", settings.port, settings.threads)

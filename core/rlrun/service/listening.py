@@ -1,18 +1,27 @@
 """Sockets on which a process listens, for addresses of both families, and a limit of their open connections."""
 
 import asyncio
+import contextlib
 import errno
+import resource
 import socket
-from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from typing_extensions import override
 
 BACKLOG = 1024
 MAX_CONNECTIONS = 64
+"""Connections of a server of probes, metrics and a few clients of the platform."""
+MANY_CONNECTIONS = 16_384
+"""Connections of a server with a request for each rollout in progress. Each takes 6 kB, and up to 128 kB while the body
+of a request arrives."""
+OTHER_FILES = 512
+"""Files that a process may open beside its connections."""
 EVERYWHERE = ((socket.AF_INET, "0.0.0.0"), (socket.AF_INET6, "::"))
 NO_FAMILY = frozenset({errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL, errno.EPROTONOSUPPORT})
 """Errors of a kernel without addresses of a family, for example with `ipv6.disable=1`."""
+
+_ByAddress = dict[str, dict[asyncio.BaseTransport, None]]
 
 
 def listen(host: str | None, port: int) -> list[socket.socket]:
@@ -55,24 +64,37 @@ def _listen(family: socket.AddressFamily, host: str, port: int) -> socket.socket
     return listening
 
 
-class OpenConnections:
-    """Protocols of a server with short requests, such as probes, each of which counts while its connection is open.
+def allow_connections(wanted: int) -> int:
+    """Raise the process's limit of open files to that of `wanted` connections, and return how many it allows."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = wanted + OTHER_FILES
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        soft = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    return wanted if soft == resource.RLIM_INFINITY else max(1, min(wanted, soft - OTHER_FILES))
 
-    A new connection makes the oldest one of the address with the most end. Clients that send nothing, or do not take
-    their answers, therefore never keep a probe out.
+
+class OpenConnections:
+    """Protocols of a server, each of which counts while its connection is open.
+
+    When there are too many, a new connection ends the oldest one without a request in progress, of the address with the
+    most such connections. If all have a request, it ends the oldest of the address with the most. Clients that send
+    nothing, or do not take their answers, therefore keep nobody out, and end no request of others.
     """
 
     def __init__(self, make: Callable[[], asyncio.Protocol], limit: int = MAX_CONNECTIONS) -> None:
         """`make` returns the protocol of a connection."""
         self._make = make
         self._limit = limit
-        self._open: dict[asyncio.Transport, str] = {}
-        """Addresses of the connections, oldest first."""
+        self._addresses: dict[asyncio.BaseTransport, str] = {}
+        self._idle: _ByAddress = {}
+        """Connections of each address without a request in progress, oldest first."""
+        self._busy: _ByAddress = {}
 
     @property
     def count(self) -> int:
         """Number of open connections."""
-        return len(self._open)
+        return len(self._addresses)
 
     def __call__(self) -> asyncio.Protocol:
         """Return the protocol of a new connection."""
@@ -80,17 +102,47 @@ class OpenConnections:
 
     def add(self, transport: asyncio.Transport) -> None:
         """Count a connection, and end another one if there are too many."""
-        self._open[transport] = str((transport.get_extra_info("peername") or [""])[0])
-        if len(self._open) > self._limit:
-            ((most, _),) = Counter(self._open.values()).most_common(1)
-            oldest = next(other for other, address in self._open.items() if address == most)
+        if len(self._addresses) >= self._limit:
+            connections = self._idle or self._busy
+            most = max(connections, key=lambda address: len(connections[address]))
+            oldest = next(iter(connections[most]))
             self.remove(oldest)
+            assert isinstance(oldest, asyncio.Transport)
             # Closing would wait for the client.
             oldest.abort()
+        self._addresses[transport] = str((transport.get_extra_info("peername") or [""])[0])
+        self._put(self._idle, transport)
 
-    def remove(self, transport: asyncio.Transport) -> None:
+    def remove(self, transport: asyncio.BaseTransport) -> None:
         """Stop counting a connection."""
-        self._open.pop(transport, None)
+        if transport in self._addresses:
+            self._take(self._idle, transport)
+            self._take(self._busy, transport)
+            del self._addresses[transport]
+
+    @contextlib.contextmanager
+    def handling(self, transport: asyncio.BaseTransport | None) -> Iterator[None]:
+        """Count the connection as one with a request in progress while the context is open."""
+        self._move(transport, self._idle, self._busy)
+        try:
+            yield
+        finally:
+            self._move(transport, self._busy, self._idle)
+
+    def _move(self, transport: asyncio.BaseTransport | None, begin: _ByAddress, end: _ByAddress) -> None:
+        if transport is not None and transport in self._addresses:
+            self._take(begin, transport)
+            self._put(end, transport)
+
+    def _put(self, connections: _ByAddress, transport: asyncio.BaseTransport) -> None:
+        connections.setdefault(self._addresses[transport], {})[transport] = None
+
+    def _take(self, connections: _ByAddress, transport: asyncio.BaseTransport) -> None:
+        address = self._addresses[transport]
+        of_address = connections.get(address, {})
+        of_address.pop(transport, None)
+        if not of_address:
+            connections.pop(address, None)
 
 
 class _Counted(asyncio.Protocol):

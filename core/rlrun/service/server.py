@@ -11,13 +11,14 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 from pydantic import BaseModel
+from typing_extensions import override
 
 from rlrun.api.base.received import InputInvalid, parse
 from rlrun.api.base.schema import Schema
 from rlrun.constants import Reason
 from rlrun.protocol.problem import Problem
 from rlrun.service.errors import ProblemError
-from rlrun.service.listening import BACKLOG, OpenConnections, listen
+from rlrun.service.listening import BACKLOG, MAX_CONNECTIONS, OpenConnections, allow_connections, listen
 
 log = logging.getLogger(__name__)
 
@@ -25,6 +26,8 @@ M = TypeVar("M", bound=BaseModel)
 
 PARSE_ASIDE = 256 * 1024
 """Size in bytes above which a body is parsed in a thread."""
+BODY_SECONDS = 300.0
+"""Time in seconds for a client to send the body of one request."""
 DRAIN_SECONDS = 5.0
 """Time in seconds for requests in progress to finish after SIGTERM."""
 
@@ -66,22 +69,37 @@ async def healthz(_: web.Request) -> web.Response:
     return web.Response(text="ok\n")
 
 
-def make_runner(app: web.Application) -> web.AppRunner:
-    """Return a runner that cancels a handler when its client disconnects."""
-    return web.AppRunner(app, handler_cancellation=True, shutdown_timeout=DRAIN_SECONDS, access_log=None)
+class LimitedRunner(web.AppRunner):
+    """Runner of an application with a limit of its open connections. See OpenConnections."""
 
-
-class ShortRequestsRunner(web.AppRunner):
-    """Runner of an application whose requests are short, with few connections: probes and metrics."""
+    def __init__(
+        self,
+        app: web.Application,
+        *,
+        connections: int = MAX_CONNECTIONS,
+        cancels: bool = True,
+        drain_seconds: float = DRAIN_SECONDS,
+    ) -> None:
+        """`cancels`: a handler is cancelled when its client disconnects."""
+        super().__init__(app, handler_cancellation=cancels, shutdown_timeout=drain_seconds, access_log=None)
+        self._connections = OpenConnections(self._make_protocol, allow_connections(connections))
+        app.middlewares.insert(0, self._count_request)
 
     @property
+    @override
     def server(self) -> web.Server | None:
-        """Factory of the connections' protocols."""
+        """Factory of the connections' protocols, which a site only calls."""
+        return cast(web.Server, self._connections)
+
+    def _make_protocol(self) -> asyncio.Protocol:
         made = super().server
-        if made is None:
-            return None
-        # A site only calls it.
-        return cast(web.Server, OpenConnections(made))
+        assert made is not None
+        return made()
+
+    @web.middleware
+    async def _count_request(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        with self._connections.handling(request.transport):
+            return await handler(request)
 
 
 async def listen_on(runner: web.AppRunner, port: int, host: str | None = None) -> None:
@@ -91,12 +109,9 @@ async def listen_on(runner: web.AppRunner, port: int, host: str | None = None) -
 
 
 @contextlib.asynccontextmanager
-async def serving(app: web.Application, port: int, *, is_short: bool = False) -> AsyncIterator[None]:
-    """Serve the application on all addresses of this host while the context is open.
-
-    `is_short`: it has probes and metrics only.
-    """
-    runner = ShortRequestsRunner(app, access_log=None) if is_short else make_runner(app)
+async def serving(app: web.Application, port: int, *, connections: int = MAX_CONNECTIONS) -> AsyncIterator[None]:
+    """Serve the application on all addresses of this host while the context is open."""
+    runner = LimitedRunner(app, connections=connections)
     await runner.setup()
     try:
         await listen_on(runner, port)
@@ -121,7 +136,12 @@ async def read_model(
 
     A large one is parsed in a thread. `context` is pydantic's. Raises ProblemError with the reason.
     """
-    data = await request.read() or b"{}"
+    try:
+        async with asyncio.timeout(BODY_SECONDS):
+            data = await request.read() or b"{}"
+    except TimeoutError:
+        message = f"The body did not arrive within {BODY_SECONDS:g} s. Send it again."
+        raise ProblemError.of(408, Reason.BODY_TOO_SLOW, message) from None
     try:
         if len(data) > PARSE_ASIDE:
             return await asyncio.to_thread(parse, model, data, context=context)

@@ -30,7 +30,8 @@ from rlrun.protocol.environment import (
 )
 from rlrun.protocol.problem import Problem
 from rlrun.service.errors import ProblemError
-from rlrun.service.server import json_response, make_runner, problem_middleware, read_model, stop_event
+from rlrun.service.listening import MANY_CONNECTIONS
+from rlrun.service.server import LimitedRunner, json_response, problem_middleware, read_model, stop_event
 
 from rlrun_environment.worker.loading import load
 from rlrun_environment.worker.user_code.load_error import LoadError
@@ -143,7 +144,7 @@ async def _serve(
     app = web.Application(middlewares=[problem_middleware], client_max_size=MAX_REQUEST_BYTES)
     app.add_routes([web.get("/info", get_info), web.post("/groups", post_group)])
     app.add_routes([web.post("/demonstrations", post_demonstration)])
-    runner = make_runner(app)
+    runner = LimitedRunner(app, connections=MANY_CONNECTIONS)
     await runner.setup()
     await web.UnixSite(runner, str(arguments.socket)).start()
     await stop.wait()

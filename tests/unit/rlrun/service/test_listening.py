@@ -1,6 +1,7 @@
 """Sockets of both families, and of one where the kernel has no other."""
 
 import errno
+import resource
 import socket
 from collections.abc import Callable
 from typing import Any
@@ -8,7 +9,7 @@ from typing import Any
 import pytest
 from aiohttp import ClientSession, web
 from rlrun.service import listening
-from rlrun.service.listening import listen
+from rlrun.service.listening import OTHER_FILES, allow_connections, listen
 from rlrun.service.server import healthz, listen_on, serving
 
 from tests.support.ports import claimed_ports
@@ -104,3 +105,23 @@ def test_another_free_port_is_taken_if_one_is_free_for_one_family_only(monkeypat
     assert len(opened) == 2
     for each in opened:
         each.close()
+
+
+@pytest.mark.parametrize(
+    ("limits", "raised", "allowed"),
+    [
+        ((1024, 524_288), (16_384 + OTHER_FILES, 524_288), 16_384),
+        ((1024, 4096), (4096, 4096), 4096 - OTHER_FILES),
+        ((1024, resource.RLIM_INFINITY), (16_384 + OTHER_FILES, resource.RLIM_INFINITY), 16_384),
+        ((524_288, 524_288), None, 16_384),
+        ((resource.RLIM_INFINITY, resource.RLIM_INFINITY), None, 16_384),
+    ],
+)
+def test_connections_never_need_more_files_than_the_process_may_open(
+    monkeypatch: pytest.MonkeyPatch, limits: tuple[int, int], raised: tuple[int, int] | None, allowed: int
+) -> None:
+    found: list[tuple[int, int]] = []
+    monkeypatch.setattr(resource, "getrlimit", lambda _: limits)
+    monkeypatch.setattr(resource, "setrlimit", lambda _, pair: found.append(pair))
+    assert allow_connections(16_384) == allowed
+    assert found == ([raised] if raised else [])
