@@ -6,11 +6,10 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rlrun.storage.layout import RUN_UID, S3Uri
+from rlrun.storage.layout import RUN_UID
 
 from rlrun_cli.commands.runs import Output
-from rlrun_cli.remote.context import Context, Kubeconfig, Namespace, cli_context, cluster
-from rlrun_cli.remote.run_storage import Addressing, Bucket, Endpoint, Prefix, open_store
+from rlrun_cli.remote.run_storage import with_sweep
 from rlrun_cli.terminal import output
 from rlrun_cli.terminal.confirmation import confirm
 from rlrun_cli.terminal.errors import INVALID, CliError
@@ -40,12 +39,9 @@ Exit codes: 0 listed, or all deleted; 1 something could not be read or deleted, 
 command line."""
 
 
+@with_sweep
 def gc(
-    ctx: typer.Context,
-    bucket: Bucket = "",
-    prefix: Prefix = "",
-    endpoint: Endpoint = None,
-    addressing_style: Addressing = None,
+    sweep: "Sweep",
     older_than: Annotated[str, typer.Option(help="Minimum age of items, for example 90m, 24h, 7d.")] = "24h",
     delete: Annotated[bool, typer.Option("--delete", help="Delete the listed items, after confirmation.")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for a confirmation.")] = False,
@@ -65,19 +61,10 @@ def gc(
         typer.Option("--adopt", help="Make this cluster the one that may delete files. Deletes nothing."),
     ] = False,
     fmt: Output = None,
-    namespace: Namespace = None,
-    kubeconfig: Kubeconfig = None,
-    context: Context = None,
 ) -> None:
     """List unreferenced files and objects, in all namespaces or in that of -n. Deletes them with --delete."""
-    from rlrun.garbage_collection.installation import InstallationMismatch
     from rlrun.garbage_collection.report import parse_age
-    from rlrun.garbage_collection.sweep import Sweep, SweepStopped
-    from rlrun.kube.errors import ApiError
-    from rlrun.storage.store import StoreError
 
-    if not bucket:
-        raise CliError("no bucket is selected", "add --bucket, or set RLRUN_S3_BUCKET", code=INVALID)
     if delete + adopt + bool(mark_deleted) > 1:
         raise CliError("--delete, --adopt and --mark-deleted exclude each other", "use one at a time", code=INVALID)
     try:
@@ -85,25 +72,12 @@ def gc(
     except ValueError as problem:
         raise CliError(f"--older-than: {problem}", code=INVALID) from None
     runs = [_run_folder(text) for text in mark_deleted or []]
-    target = namespace or cli_context(ctx).namespace
-    source = cluster(ctx, kubeconfig, context, namespace).garbage_source()
-    try:
-        store = open_store(ctx, endpoint, addressing_style)
-        sweep = Sweep(store, source, S3Uri(bucket, prefix.strip("/")), frozenset([target] if target else []))
-        if adopt:
-            _adopt(sweep, yes=yes)
-        elif runs:
-            _mark_deleted(sweep, runs, yes=yes)
-        else:
-            _collect(sweep, age, fmt, delete=delete, yes=yes, allow_mass_deletion=allow_mass_deletion)
-    except SweepStopped as problem:
-        raise CliError(str(problem)) from problem
-    except InstallationMismatch as problem:
-        raise CliError(str(problem)) from problem
-    except (StoreError, ApiError) as problem:
-        raise CliError(
-            str(problem), "nothing was deleted; try again when both S3 and the cluster can be read completely"
-        ) from problem
+    if adopt:
+        _adopt(sweep, yes=yes)
+    elif runs:
+        _mark_deleted(sweep, runs, yes=yes)
+    else:
+        _collect(sweep, age, fmt, delete=delete, yes=yes, allow_mass_deletion=allow_mass_deletion)
 
 
 def _run_folder(text: str) -> "RunFolder":

@@ -4,12 +4,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rlrun.storage.layout import S3Uri
 
-from rlrun_cli.remote.context import Context, Kubeconfig, Namespace, cli_context, cluster
-from rlrun_cli.remote.run_storage import Addressing, Bucket, Endpoint, Prefix, open_store
+from rlrun_cli.remote.run_storage import with_sweep
 from rlrun_cli.terminal import output
-from rlrun_cli.terminal.errors import INVALID, CliError
+from rlrun_cli.terminal.errors import CliError
 
 if TYPE_CHECKING:
     from rlrun.garbage_collection.lost_artifacts import LostArtifact
@@ -38,48 +36,27 @@ class _Findings:
     problems: list[str]
 
 
+@with_sweep
 def restore(
-    ctx: typer.Context,
-    bucket: Bucket = "",
-    prefix: Prefix = "",
-    endpoint: Endpoint = None,
-    addressing_style: Addressing = None,
+    sweep: "Sweep",
     create: Annotated[bool, typer.Option("--create", help="Make the listed objects.")] = False,
-    namespace: Namespace = None,
-    kubeconfig: Kubeconfig = None,
-    context: Context = None,
 ) -> None:
     """List the checkpoints and adapters in the bucket that have no object, in all namespaces or in that of -n."""
-    from rlrun.garbage_collection.installation import InstallationMismatch
-    from rlrun.garbage_collection.sweep import Sweep
     from rlrun.kube.errors import ApiError
-    from rlrun.storage.store import StoreError
 
-    if not bucket:
-        raise CliError("no bucket is selected", "add --bucket, or set RLRUN_S3_BUCKET", code=INVALID)
-    target = namespace or cli_context(ctx).namespace
-    source = cluster(ctx, kubeconfig, context, namespace).garbage_source()
-    try:
-        store = open_store(ctx, endpoint, addressing_style)
-        sweep = Sweep(store, source, S3Uri(bucket, prefix.strip("/")), frozenset([target] if target else []))
-        if create:
-            sweep.require_installation()
-        found = _find(sweep)
-    except InstallationMismatch as problem:
-        raise CliError(str(problem)) from problem
-    except (StoreError, ApiError) as problem:
-        advice = "nothing was made; try again when both S3 and the cluster can be read"
-        raise CliError(str(problem), advice) from problem
+    if create:
+        sweep.require_installation()
+    found = _find(sweep)
     failed = list(found.problems)
     made = 0
     for artifact in found.lost if create else []:
         meta = artifact.obj["metadata"]
         try:
-            source.record(artifact)
+            sweep.cluster.record(artifact)
             made += 1
         except ApiError as problem:
             failed.append(f"{artifact.obj['kind']} {meta['namespace']}/{meta['name']}: {problem}")
-    _show(found.lost, made, where=target or "all namespaces", create=create)
+    _show(found.lost, made, where=", ".join(sweep.namespaces) or "all namespaces", create=create)
     if failed:
         raise CliError(
             f"{len(failed)} artifacts {'were not made' if create else 'cannot be made'}",

@@ -6,7 +6,7 @@ Commands of the platform team have the bucket's key, in AWS_* variables, and opt
 
 import inspect
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,14 +15,15 @@ from rlrun.api.base.addressing_style import VARIABLE as ADDRESSING_VARIABLE
 from rlrun.api.base.addressing_style import AddressingStyle
 from rlrun.kube.kinds import RLADAPTER, RLCHECKPOINT, RLRUN
 from rlrun.kube.objects import Obj
-from rlrun.storage.layout import RunLayout
+from rlrun.storage.layout import RunLayout, S3Uri
 
 from rlrun_cli.remote.cluster import RemoteCluster
 from rlrun_cli.remote.context import Context, Kubeconfig, Namespace, cli_context, cluster
 from rlrun_cli.remote.server import RemoteStorage, Server
-from rlrun_cli.terminal.errors import CliError, NotFoundError
+from rlrun_cli.terminal.errors import INVALID, CliError, NotFoundError
 
 if TYPE_CHECKING:
+    from rlrun.garbage_collection.sweep import Sweep
     from rlrun.storage.store import Store
 
 PANEL = "S3"
@@ -73,39 +74,87 @@ class RunFiles:
 
 def with_run_files(command: Callable[..., None]) -> Callable[..., None]:
     """Add the options that select a run's files to a command. It takes the files as `files`, the run as `name`."""
-    own = [parameter for parameter in _signature(command) if parameter.name != "files"]
-    shared = [parameter for parameter in _signature(_find_run_files) if parameter.name != "name"]
+    return _with_options(command, "files", _open_run_files)
 
-    def call_with_files(**given: Any) -> None:
-        selection = {parameter.name: given.pop(parameter.name) for parameter in shared}
-        command(files=_find_run_files(name=given["name"], **selection), **given)
+
+def with_sweep(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options that select bucket and cluster to a command, which takes their comparison as `sweep`.
+
+    Errors of both become a CliError.
+    """
+    return _with_options(command, "sweep", _open_sweep)
+
+
+def _with_options(
+    command: Callable[..., None], name: str, opener: Callable[..., AbstractContextManager[object]]
+) -> Callable[..., None]:
+    """Add the options of `opener` to the command, which takes what it opens as `name`."""
+    own = [parameter for parameter in _signature(command) if parameter.name != name]
+    common = {parameter.name for parameter in own}
+    shared = _signature(opener)
+
+    def call(**given: Any) -> None:
+        selection = {p.name: given[p.name] if p.name in common else given.pop(p.name) for p in shared}
+        with opener(**selection) as opened:
+            command(**{name: opened}, **given)
 
     # Typer reads the options of a command from its signature.
-    context, *options = shared
+    context, *options = (parameter for parameter in shared if parameter.name not in common)
     parameters = [context, *own, *options]
-    call_with_files.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    call_with_files.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    call_with_files.__name__, call_with_files.__doc__ = command.__name__, command.__doc__
-    return call_with_files
+    call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    call.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    call.__name__, call.__doc__ = command.__name__, command.__doc__
+    return call
 
 
 def _signature(function: Callable[..., Any]) -> list[inspect.Parameter]:
-    return list(inspect.signature(function, eval_str=True).parameters.values())
+    return list(inspect.signature(function).parameters.values())
 
 
-def _find_run_files(
+@contextmanager
+def _open_run_files(
     ctx: typer.Context,
     name: str,
     server: Server = None,
     namespace: Namespace = None,
     kubeconfig: Kubeconfig = None,
     context: Context = None,
-) -> RunFiles:
+) -> Iterator[RunFiles]:
     api = cluster(ctx, kubeconfig, context, namespace)
     uid = find_run_uid(api, name)
     with s3_operation(f"find the files of {name}"):
         storage = open_user_storage(ctx, api, server)
-    return RunFiles(run_layout(api, storage, uid), storage.store)
+    yield RunFiles(run_layout(api, storage, uid), storage.store)
+
+
+@contextmanager
+def _open_sweep(
+    ctx: typer.Context,
+    bucket: Bucket = "",
+    prefix: Prefix = "",
+    endpoint: Endpoint = None,
+    addressing_style: Addressing = None,
+    namespace: Namespace = None,
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
+) -> "Iterator[Sweep]":
+    from rlrun.garbage_collection.installation import InstallationMismatch
+    from rlrun.garbage_collection.sweep import Sweep, SweepStopped
+    from rlrun.kube.errors import ApiError
+    from rlrun.storage.store import StoreError
+
+    if not bucket:
+        raise CliError("no bucket is selected", "add --bucket, or set RLRUN_S3_BUCKET", code=INVALID)
+    target = namespace or cli_context(ctx).namespace
+    source = cluster(ctx, kubeconfig, context, namespace).garbage_source()
+    try:
+        store = open_store(ctx, endpoint, addressing_style)
+        yield Sweep(store, source, S3Uri(bucket, prefix.strip("/")), frozenset([target] if target else []))
+    except (InstallationMismatch, SweepStopped) as problem:
+        raise CliError(str(problem)) from problem
+    except (StoreError, ApiError) as problem:
+        advice = "nothing was changed; try again when both S3 and the cluster can be read completely"
+        raise CliError(str(problem), advice) from problem
 
 
 @contextmanager

@@ -160,5 +160,5 @@ class Sweep:
         except NotFound:
             return None
         except InputInvalid as error:
-            notes.append(f"{error}: artifacts are kept")
+            notes.append(f"{uri} is not a tombstone of this version, so artifacts are kept: {error}")
             return None
