@@ -47,6 +47,12 @@ class HttpClient:
         The error contains no text of the server, unless it is a `Problem`: users could lead the name of a Service to
         another server, whose responses they must not read.
         """
+        return parse(model, await self.fetch(method, url, limits_of(model).size, body, headers), f"{method} {url}")
+
+    async def fetch(
+        self, method: str, url: str, max_bytes: int, body: Any = None, headers: Mapping[str, str] | None = None
+    ) -> bytes:
+        """Send `body` as JSON and return the response of at most `max_bytes`. Raises RequestError as `call` does."""
         if self._session is None:
             # Pods are replaced under the same name and address, so connections and DNS answers are kept only briefly.
             connector = aiohttp.TCPConnector(limit=self._connections, keepalive_timeout=5, ttl_dns_cache=5)
@@ -55,17 +61,16 @@ class HttpClient:
                 connector=connector, trust_env=False, auto_decompress=False, headers={"Accept-Encoding": "identity"}
             )
         data = None if body is None else json.dumps(body).encode()
-        response = await request(
+        return await request(
             self._session,
             method,
             url,
             body=data,
             timeout=self._timeout,
-            max_bytes=limits_of(model).size,
+            max_bytes=max_bytes,
             quote_text=False,
             headers=headers,
         )
-        return parse(model, response, f"{method} {url}")
 
     async def close(self) -> None:
         """Close the connections."""

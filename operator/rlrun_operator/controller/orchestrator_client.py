@@ -11,13 +11,15 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from time import thread_time
 from typing import Protocol
 
+from rlrun.api.base.received import limits_of
 from rlrun.constants import Reason
 from rlrun.protocol.access import bearer
 from rlrun.protocol.orchestrator import SINCE, WAIT, RunStatus
 from rlrun.protocol.problem import Problem
-from rlrun.service.client import HttpClient
+from rlrun.service.client import HttpClient, parse
 from rlrun.service.errors import RequestError, ServiceUnavailable
 from rlrun.service.shares import Room, Shares
 from typing_extensions import override
@@ -38,6 +40,10 @@ LATE_SECONDS = 10.0
 """Margin after WAIT_SECONDS for the answer. An operator short of CPU time reads it late."""
 LONGEST_PAUSE = 20.0
 """Maximum pause between two requests to an orchestrator that does not answer."""
+PARSE_SHARE = 0.1
+"""Part of the event loop's time that parsing the answers of one namespace's orchestrators may take."""
+LONGEST_REST = 60.0
+"""Maximum pause after an answer that was expensive to parse."""
 MAX_WATCHES = 2000
 """Maximum number of orchestrators that are watched, of which a namespace has no more than stay free for the others.
 Other orchestrators are polled in every reconcile, even if they do not answer."""
@@ -87,6 +93,8 @@ class _Watch:
     """True if there was no answer for SILENT_SECONDS."""
     first: "asyncio.Task[Priority | None] | None" = None
     """The first request."""
+    parse_seconds: float = 0.0
+    """CPU time of parsing the answers since the last pause."""
     is_relied_on: bool = False
     """True once a reconcile has not waited for a pending request: a change must then cause another reconcile."""
     task: "asyncio.Task[None] | None" = None
@@ -132,13 +140,14 @@ class _Watch:
         return self.report
 
 
-def pause_after(silent: float, pause: float) -> float:
+def pause_after(silent: float, pause: float, parse_seconds: float = 0.0, watches: int = 1) -> float:
     """Return the seconds until an orchestrator that has been silent for `silent` seconds is asked again.
 
-    `pause`: time between two requests to one that answers. The result is a tenth of the silence at least, so that an
-    orchestrator that starts is noticed soon.
+    `pause`: time between two requests to one that answers. The result is a tenth of the silence at most, so that an
+    orchestrator that starts is noticed soon. `parse_seconds`: CPU time that its latest answers took. Each of the
+    namespace's `watches` has an equal part of PARSE_SHARE.
     """
-    return max(pause, min(silent / 10, LONGEST_PAUSE))
+    return max(pause, min(silent / 10, LONGEST_PAUSE), min(parse_seconds * watches / PARSE_SHARE, LONGEST_REST))
 
 
 def has_only_numbers(before: RunStatus, after: RunStatus) -> bool:
@@ -146,6 +155,16 @@ def has_only_numbers(before: RunStatus, after: RunStatus) -> bool:
     return all(
         getattr(before, name) == getattr(after, name) for name in ("phase", "waiting_for", "warnings", "problem")
     )
+
+
+async def _fetch(http: HttpClient, url: str, watch: _Watch) -> RunStatus:
+    """Return the status, and count the time to parse it. Raises RequestError."""
+    data = await http.fetch("GET", url, limits_of(RunStatus).size, headers=bearer(watch.token))
+    began = thread_time()
+    try:
+        return parse(RunStatus, data, f"GET {url}")
+    finally:
+        watch.parse_seconds += thread_time() - began
 
 
 class HttpOrchestratorClient(OrchestratorClient):
@@ -213,7 +232,7 @@ class HttpOrchestratorClient(OrchestratorClient):
         """
         before = watch.report
         try:
-            watch.on_answer(await self._http.call("GET", self._asking(key), RunStatus, headers=bearer(watch.token)))
+            watch.on_answer(await _fetch(self._http, self._asking(key), watch))
         except RequestError:
             if watch.report is before:
                 raise
@@ -255,7 +274,7 @@ class HttpOrchestratorClient(OrchestratorClient):
                 self._changed(key, priority)
             while True:
                 watch.is_relied_on = True
-                await asyncio.sleep(pause_after(watch.silent_seconds(self._clock()), self._pause))
+                await asyncio.sleep(self._pause_of(key, watch))
                 priority = await self._ask(key, watch, WAIT_SECONDS if watch.error is None else 0)
                 if priority not in (None, Priority.EVENT) and await self._changes.wait(key.namespace):
                     # The run has gone on while it waited for its turn: what it has done then counts as this change.
@@ -272,6 +291,11 @@ class HttpOrchestratorClient(OrchestratorClient):
                     # Reconcile the run now: the reconcile asks the orchestrator itself.
                     self._changed(key, Priority.EVENT)
 
+    def _pause_of(self, key: RunKey, watch: _Watch) -> float:
+        spent, watch.parse_seconds = watch.parse_seconds, 0.0
+        silent = watch.silent_seconds(self._clock())
+        return pause_after(silent, self._pause, spent, self._shares.uses_of(key.namespace))
+
     def _drop(self, key: RunKey) -> None:
         """Forget a watch, and let its namespace have another one."""
         del self._watches[key]
@@ -287,7 +311,7 @@ class HttpOrchestratorClient(OrchestratorClient):
     async def _read(self, http: HttpClient, url: str, watch: _Watch, wait: float = 0) -> Priority | None:
         due = self._clock() + wait
         try:
-            return watch.on_answer(await http.call("GET", url, RunStatus, headers=bearer(watch.token)))
+            return watch.on_answer(await _fetch(http, url, watch))
         except RequestError as error:
             log.debug("No status from %s: %s", url, error)
             return watch.on_failure(error, due, self._clock())

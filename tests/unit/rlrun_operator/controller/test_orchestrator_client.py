@@ -217,14 +217,14 @@ async def test_the_wait_for_a_change_is_no_silence(run: Orchestrator, monkeypatc
 
     async def call(*_: object, **__: object) -> None:
         run.now += 28.0
-        run.client._asking_again.call = never  # type: ignore[method-assign]
+        run.client._asking_again.fetch = never  # type: ignore[method-assign]
         raise ServiceUnavailable(PROBLEM)
 
-    async def never(*_: object, **__: object) -> RunStatus:
+    async def never(*_: object, **__: object) -> bytes:
         await asyncio.sleep(3600)
         raise AssertionError
 
-    monkeypatch.setattr(run.client._hanging, "call", call)
+    monkeypatch.setattr(run.client._hanging, "fetch", call)
     async with asyncio.timeout(20):
         while not run.now:  # noqa: ASYNC110  # nothing tells it
             await asyncio.sleep(0.01)
@@ -353,7 +353,7 @@ async def test_a_deciding_look_without_an_answer_of_its_own_takes_one_that_came_
         watch.on_answer(RunStatus(phase=RunPhase.running, step=3, max_steps=10, version="1"))
         raise ServiceUnavailable(PROBLEM)
 
-    hanging.client._http.call = call  # type: ignore[method-assign,assignment]
+    hanging.client._http.fetch = call  # type: ignore[method-assign,assignment]
     assert (await hanging.client.status(KEY, TOKEN, is_fresh=True)).step == 3
 
 
@@ -393,7 +393,7 @@ async def test_an_error_of_the_operator_in_the_first_request_is_that_of_a_look(
         await asyncio.sleep(seconds)
         raise ZeroDivisionError
 
-    monkeypatch.setattr(hanging.client._http, "call", call)
+    monkeypatch.setattr(hanging.client._http, "fetch", call)
     if is_told:
         assert await hanging.look() is None
         await hanging.unwatched()
@@ -452,6 +452,14 @@ def test_an_orchestrator_is_asked_less_often_the_longer_it_is_silent(silent: flo
     assert pause_after(silent, 2.0) == expected
 
 
+@pytest.mark.parametrize(
+    ("parse_seconds", "watches", "expected"),
+    [(0.0001, 1000, 2), (0.005, 1, 2), (0.005, 100, 5), (0.005, 1000, 50), (1.0, 1000, 60)],
+)
+def test_the_runs_of_a_namespace_share_a_part_of_the_loop(parse_seconds: float, watches: int, expected: float) -> None:
+    assert pause_after(0, 2.0, parse_seconds, watches) == pytest.approx(expected)
+
+
 async def test_a_fresh_status_is_that_of_this_moment(run: Orchestrator) -> None:
     await run.look()
     run.change(eta_seconds=5.0)
@@ -502,7 +510,7 @@ async def test_a_watch_that_ends_by_an_error_of_its_own_does_not_keep_an_old_sta
     async def call(*_: object, **__: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(run.client._hanging, "call", call)
+    monkeypatch.setattr(run.client._hanging, "fetch", call)
     await run.look()
     assert (await run.changed())[0] == KEY
     assert ZeroDivisionError in {record.exc_info[0] for record in caplog.records if record.exc_info}

@@ -1,8 +1,10 @@
 """Answers that a tenant's pod may give to the operator: what they cost, and what stays of them."""
 
 import asyncio
+import contextlib
 import gc
 import gzip
+import itertools
 import json
 import time
 import tracemalloc
@@ -10,7 +12,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import pytest
+from rlrun.service.client import HttpClient
 from rlrun.service.errors import RequestError
+from rlrun_operator.controller import orchestrator_client
 from rlrun_operator.controller.orchestrator_client import HttpOrchestratorClient
 from rlrun_operator.planning.plan.observation import RunKey
 from rlrun_operator.serving.sidecar_client import HttpSidecars
@@ -116,3 +120,25 @@ async def test_an_answer_costs_little_and_leaves_little(
     assert seconds < CPU_SECONDS[kind]
     assert peak < PEAK
     assert kept < KEPT
+
+
+@pytest.mark.parametrize("body", ["dense valid items within its size", "empty items within its size"])
+async def test_orchestrators_that_answer_at_once_are_asked_again_after_a_pause_as_long_as_their_answers_are_expensive(
+    body: str, answers: Callable[[bytes, str], Awaitable[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, asked, times = await answers(*bodies("status")[body]), list[str](), itertools.count()
+    monkeypatch.setattr(orchestrator_client, "thread_time", lambda: float(next(times)))
+    fetch = HttpClient.fetch
+
+    async def count(self: HttpClient, method: str, url: str, *args: Any, **kwargs: Any) -> bytes:
+        asked.append(url)
+        return await fetch(self, method, url, *args, **kwargs)
+
+    monkeypatch.setattr(HttpClient, "fetch", count)
+    client = HttpOrchestratorClient(f"{url}/{{namespace}}/{{name}}", lambda *_: None, 0.001)
+    for number in range(5):
+        with contextlib.suppress(RequestError):
+            await client.status(RunKey("evil", f"r{number}"), "t")
+    await asyncio.sleep(1.0)
+    await client.close()
+    assert len(asked) <= 10, "each has the first request, and at most one before its cost is known"
