@@ -4,12 +4,13 @@ The ticket is signed with the keys that all replicas share. The server checks th
 SHA-256, and that it is a wheel. So nothing that was not announced is ever stored.
 
 A few uploads have slots, one of each namespace, and others wait for one. An upload that arrives slowly loses its slot
-to one that waits.
+to one that waits; so does a long one, to one whose namespace has used less of the slots.
 """
 
 import asyncio
 import hashlib
 import time
+from collections import defaultdict, deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -40,6 +41,12 @@ GRACE_SECONDS = 3.0
 """Time for which an upload keeps its slot at any speed."""
 MIN_RATE = 1024**2
 """Bytes per second. An upload that has arrived more slowly gives its slot to one that waits."""
+PATIENCE_SECONDS = 10.0
+"""Time after which an upload that waits may take the slot of a long one."""
+LONG_SECONDS = 20.0
+"""Time after which an upload is a long one."""
+USE_SECONDS = 600.0
+"""Time for which the use of a slot counts for its namespace."""
 MAX_SOURCE = 64 * 1024**2
 """Bytes of a source archive, which is read and not kept."""
 
@@ -69,6 +76,8 @@ class UploadSlot:
     """One upload that has a slot or waits for one."""
 
     namespace: str
+    asked: float
+    """Time since which it waits."""
     begun: float = 0.0
     """Time of the slot."""
     received: int = 0
@@ -129,6 +138,8 @@ class PackageUploads:
         self._open: set[UploadSlot] = set()
         self._waiting: dict[UploadSlot, None] = {}
         """Uploads without a slot, in their order."""
+        self._ended: deque[tuple[float, str, float]] = deque()
+        """End, namespace and seconds of the uses of slots within USE_SECONDS."""
 
     @property
     def expires(self) -> float:
@@ -149,7 +160,7 @@ class PackageUploads:
     @asynccontextmanager
     async def place(self, namespace: str) -> AsyncIterator[UploadSlot]:
         """Hold the slot of one upload. Raises RestError if none gets free in WAIT_SECONDS, or too many wait."""
-        upload = UploadSlot(namespace)
+        upload = UploadSlot(namespace, self._clock())
         of_namespace = sum(other.namespace == namespace for other in self._waiting)
         if len(self._waiting) >= MAX_WAITING or of_namespace >= MAX_WAITING_OF_NAMESPACE:
             raise _busy()
@@ -166,7 +177,7 @@ class PackageUploads:
         try:
             yield upload
         finally:
-            self._open.discard(upload)
+            self._close(upload)
 
     def _begin(self, upload: UploadSlot) -> bool:
         """Give the upload a slot if it is the next one. Returns False if it has to wait."""
@@ -175,15 +186,39 @@ class PackageUploads:
             return False
         now = self._clock()
         if len(self._open) >= MAX_UPLOADS:
-            slow = [(rate, other) for other in self._open if (rate := other.slow_rate(now)) is not None]
-            if not slow:
+            other = self._slowest(now) or self._longest(upload, now)
+            if other is None:
                 return False
-            slowest = min(slow, key=lambda found: found[0])[1]
-            self._open.discard(slowest)
-            slowest.end()
+            self._close(other)
+            other.end()
         upload.begun = now
         self._open.add(upload)
         return True
+
+    def _close(self, upload: UploadSlot) -> None:
+        if upload in self._open:
+            self._open.remove(upload)
+            now = self._clock()
+            self._ended.append((now, upload.namespace, now - upload.begun))
+
+    def _slowest(self, now: float) -> UploadSlot | None:
+        slow = [(rate, other) for other in self._open if (rate := other.slow_rate(now)) is not None]
+        return min(slow, key=lambda found: found[0])[1] if slow else None
+
+    def _longest(self, upload: UploadSlot, now: float) -> UploadSlot | None:
+        """Return a long upload whose namespace has used the slots most, and more than that of the waiting one."""
+        if now - upload.asked < PATIENCE_SECONDS:
+            return None
+        while self._ended and self._ended[0][0] < now - USE_SECONDS:
+            self._ended.popleft()
+        used: defaultdict[str, float] = defaultdict(float)
+        for _, namespace, seconds in self._ended:
+            used[namespace] += seconds
+        for other in self._open:
+            used[other.namespace] += now - other.begun
+        long = [other for other in self._open if not other.is_complete and now - other.begun >= LONG_SECONDS]
+        most = max(long, key=lambda other: used[other.namespace], default=None)
+        return most if most is not None and used[most.namespace] > used[upload.namespace] else None
 
 
 def _busy() -> RestError:

@@ -101,3 +101,46 @@ async def test_a_namespace_waits_for_its_own_upload_and_lets_others_pass(uploads
         await waiting[0]
         assert not waiting[1].done()
         waiting[1].cancel()
+
+
+async def arrive(held: list[UploadSlot], bodies: list[Body], size: int) -> "list[asyncio.Task[bytes]]":
+    """Read the bodies, of which each sends this many bytes and does not end."""
+    reading = [body.read(upload) for body, upload in zip(bodies, held, strict=True)]
+    for body in bodies:
+        body.send(b"x" * size)
+    while not all(upload.received >= size for upload in held):  # noqa: ASYNC110
+        await asyncio.sleep(0.001)
+    return reading
+
+
+async def test_namespaces_that_hold_all_slots_for_long_make_room_for_one_that_used_less(
+    uploads: PackageUploads, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(package_uploads, "WAIT_SECONDS", 5.0)
+    async with asyncio.timeout(60), AsyncExitStack() as stack:
+        held = await taken(uploads, stack, "evil-0", "evil-1", "evil-2")
+        reading = await arrive(held, [Body() for _ in held], 60 * MIB)
+        clock.now = 30.0
+        good = asyncio.create_task(taken(uploads, stack, "good"))
+        await asyncio.sleep(0.05)
+        assert not good.done(), "others keep their slots for a while, as none is slow"
+        clock.now = 45.0
+        (upload,) = await good
+        assert sum(task.done() for task in reading) <= 1
+        ended, task = next((slot, task) for slot, task in zip(held, reading, strict=True) if slot.is_ended)
+        with pytest.raises(RestError, match="too slowly"):
+            await task
+
+        # The namespaces that have used most do not take the slot of the one that has used less.
+        monkeypatch.setattr(package_uploads, "WAIT_SECONDS", 0.3)
+        body = Body()
+        await arrive([upload], [body], 55 * MIB)
+        for other in held:
+            other.is_complete = True
+        clock.now = 75.0
+        waiting = asyncio.create_task(taken(uploads, stack, ended.namespace))
+        await asyncio.sleep(0.05)
+        clock.now = 87.0
+        with pytest.raises(RestError, match="too many uploads"):
+            await waiting
+        assert not upload.is_ended
