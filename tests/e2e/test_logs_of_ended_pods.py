@@ -2,7 +2,7 @@
 
     LOG_ENDS=200 $(make -s venv)/bin/python -m pytest tests/e2e/test_logs_of_ended_pods.py
 
-ends 200 pods in each way.
+ends 200 pods in each way, and 200 attempts of runs.
 """
 
 import json
@@ -25,7 +25,7 @@ from rlrun.storage.layout import RunLayout
 
 from demo.install import BUCKET
 from demo.kubectl import Object, wait_for
-from tests.e2e.conftest import SECONDS, Platform
+from tests.e2e.conftest import SECONDS, STUBS, Platform
 
 ENDS = int(os.environ.get("LOG_ENDS", "8"))
 AT_ONCE = 8
@@ -45,6 +45,16 @@ print("begun", flush=True)
 time.sleep(1 if sys.argv[1:] else 3600)
 end()
 """
+RUNS = min(4, ENDS)
+"""Runs that restart at a time."""
+CONTAINERS = {"trainer": "trainer", "inference": "vllm", "environment": "environment", "orchestrator": "orchestrator"}
+"""Container of each role."""
+LAST_WORDS = {
+    "trainer": "Shutdown took",
+    "inference": "Finished server process",
+    "orchestrator": "shutting down at step",
+}
+"""In the last lines of processes that a restart ends. Environments have none."""
 WHOLE = "".join([*(f"line {number}\n" for number in range(LINES)), "begun\nthe end\n"])
 
 
@@ -112,3 +122,50 @@ def test_the_log_of_a_pod_that_ends_at_once_is_whole(
         lost = {name: kept(name)[-40:] for name in names if kept(name) != WHOLE}
         assert not lost, f"{len(lost)} of {len(names)} logs are not whole: {lost}"
         kubectl("delete", "pods", "--all", "-n", namespace, "--wait=true")
+
+
+@pytest.mark.extended
+def test_the_logs_of_all_attempts_of_runs_that_restart_are_whole(
+    platform: Platform, fresh_namespace: Callable[[str], str]
+) -> None:
+    """A restart as `rlrun restart` makes it: all processes end at once, each with its own last words."""
+    namespace, kubectl, store = fresh_namespace("restarts"), platform.kubectl, platform.s3.store()
+    names = [f"run-{number}" for number in range(RUNS)]
+    for name in names:
+        kubectl.apply(platform.run_object(name, namespace, model=platform.slowed(STUBS), maxSteps=100_000))
+
+    def suspend(value: bool) -> None:
+        for name in names:
+            patch = json.dumps({"spec": {"suspend": value}})
+            kubectl("patch", "rlrun", name, "-n", namespace, "--type", "merge", "-p", patch)
+
+    def are_all(phase: str) -> bool:
+        return all(run.get("status", {}).get("phase") == phase for run in kubectl.list("rlruns", namespace))
+
+    def problem_of(pod: Object) -> str:
+        labels = pod["metadata"]["labels"]
+        role, layout = labels[ROLE_LABEL], RunLayout.of(BUCKET, "", namespace, labels[RUN_UID_LABEL])
+        uri = layout.log(int(labels[ATTEMPT_LABEL]), pod["metadata"]["name"], CONTAINERS[role])
+        try:
+            text = store.get_bytes(uri, 2**20).decode()
+        except NotFound:
+            return "no log"
+        return "" if text and LAST_WORDS.get(role, "") in text else f"ends with {text[-200:]!r}"
+
+    ended = 0
+    for _ in range(ENDS // RUNS):
+        wait_for("all runs to train", lambda: are_all("Running"), SECONDS, 0.5)
+        pods = kubectl.list("pods", namespace)
+        assert {pod["metadata"]["labels"][ROLE_LABEL] for pod in pods} == set(CONTAINERS)
+        suspend(True)
+        wait_for(
+            "all runs to be suspended",
+            lambda: are_all("Suspended") and not kubectl.list("pods", namespace),
+            SECONDS,
+            0.5,
+        )
+        lost = {pod["metadata"]["name"]: problem for pod in pods if (problem := problem_of(pod))}
+        ended += len(pods)
+        assert not lost, f"{len(lost)} of {ended} logs are not whole: {lost}"
+        suspend(False)
+    print(f"{ended} logs of {ENDS // RUNS * RUNS} attempts are whole")
