@@ -37,6 +37,36 @@ interval = 3
 [adapters]
 interval = 3
 """
+DEDICATED_CONFIG = """
+name = "{name}"
+max_steps = 10000
+
+[model]
+name = "{model}"
+
+[orchestrator]
+batch_size = 32
+group_size = 8
+oversampling_factor = 1.0
+
+[orchestrator.train.sampling]
+max_completion_tokens = 24
+
+[[orchestrator.train.source]]
+args = {{ num_examples = 200 }}
+
+[orchestrator.train.source.env.taskset]
+id = "reverse-text"
+
+[trainer.optim]
+lr = 1e-3
+
+[trainer.model.lora]
+rank = 8
+
+[ckpt]
+interval = 3
+"""
 
 
 @pytest.fixture(scope="module")
@@ -69,11 +99,9 @@ def start(namespace: str, prime: HostedClient) -> str:
     assert STUBS in prime.run("train", "models")
     folder = EXAMPLES / "environments" / "reverse_text"
     prime.run("env", "push", "--path", str(copied(folder, prime.folder)), "--owner", namespace)
-    config = CONFIG.format(model=STUBS, name=f"prime {prime.version}", environment=f"{namespace}/reverse-text")
-    (prime.folder / "rl.toml").write_text(config)
-    answer = prime.read("train", "run", "rl.toml", "-y", "-e", "TOKEN=hidden", "-o", "json")
-    assert "hidden" not in str(answer)
-    return str(answer["run"]["id"])
+    form, variable = (DEDICATED_CONFIG, "HF_TOKEN") if prime.is_dedicated else (CONFIG, "TOKEN")
+    config = form.format(model=STUBS, name=f"prime {prime.version}", environment=f"{namespace}/reverse-text")
+    return prime.create(config, f"{variable}=hidden")
 
 
 def copied(folder: Path, home: Path) -> Path:
@@ -95,7 +123,7 @@ def test_a_tenants_key_sees_nothing_of_another(
     tenants: dict[str, tuple[str, HostedClient]], runs: dict[str, str]
 ) -> None:
     # Before the runs are deleted by the tests below.
-    for version, other in zip(VERSIONS, reversed(VERSIONS), strict=True):
+    for version, other in zip(VERSIONS, (*VERSIONS[1:], VERSIONS[0]), strict=True):
         namespace, prime = tenants[version]
         listed = prime.read("train", "list", "-o", "json")["runs"]
         assert runs[other] not in [run["id"] for run in listed]
@@ -141,14 +169,28 @@ def test_a_client_drives_a_run_from_models_to_delete(
     lines = prime.read("train", "metrics", run)["metrics"]
     assert [row["step"] for row in lines][: reached - 1] == list(range(1, reached))
 
-    adapters = wait_for("an adapter", lambda: prime.read("deployments", "list", "-o", "json")["models"], SECONDS, 2.0)
-    assert adapters[0]["rft_run_id"] == run
+    if prime.is_dedicated:
+        run = paused_and_resumed(prime, run)
+    else:
+        listed = ("deployments", "list", "-o", "json")
+        adapters = wait_for("an adapter", lambda: prime.read(*listed)["models"], SECONDS, 2.0)
+        assert adapters[0]["rft_run_id"] == run
     prime.run("train", "stop", run, "-f")
     wait_for("STOPPED", lambda: status(prime, run) == "STOPPED", SECONDS, 1.0)
     assert prime.run("train", "logs", run, "-n", "5").strip()
     prime.run("train", "delete", run, "-f")
     wait_for("no run", lambda: not prime.read("train", "list", "-o", "json")["runs"], SECONDS, 1.0)
     assert platform.kubectl.get("secret", f"{run}-env", namespace) is None
+
+
+def paused_and_resumed(prime: HostedClient, run: str) -> str:
+    """Return the run that continues one which is paused, and then deleted."""
+    prime.run("train", "pause", run, "-f")
+    wait_for("PAUSED", lambda: status(prime, run) == "PAUSED", SECONDS, 1.0)
+    resumed = str(prime.read("train", "resume", run, "-y", "-e", "HF_TOKEN=hidden", "-o", "json")["run"]["runId"])
+    wait_for_steps(prime, resumed, 2)
+    prime.run("train", "delete", run, "-f")
+    return resumed
 
 
 def pods_of(platform: Platform, namespace: str, run: str) -> dict[str, str]:

@@ -17,7 +17,9 @@ from typing import Any
 
 from local_cluster.host.paths import paths
 
-VERSIONS = ("0.6.0", "0.12.0")
+VERSIONS = ("0.6.0", "0.12.0", "0.18.0")
+DEDICATED = "0.18.0"
+"""Version that starts dedicated runs only, from files of prime-rl, and deploys no adapters."""
 REQUIREMENTS = Path(__file__).parent / "hosted_clients"
 INSTALL_SECONDS = 900
 COMMAND_SECONDS = 240
@@ -36,6 +38,19 @@ class HostedClient:
     folder: Path
     """Home of its user, and where it works."""
     environment: dict[str, str]
+
+    @property
+    def is_dedicated(self) -> bool:
+        """True if the client starts dedicated runs only."""
+        return self.version == DEDICATED
+
+    def create(self, config: str, variable: str = "") -> str:
+        """Start the run of a configuration in this client's form, with a variable NAME=VALUE, and return its id."""
+        (self.folder / "rl.toml").write_text(config)
+        given = ["-e", variable] if variable else []
+        answer = self.read("train", "run", "rl.toml", "-y", *given, "-o", "json")["run"]
+        assert not variable or variable.partition("=")[2] not in str(answer).replace("secrets", "")
+        return str(answer["runId" if self.is_dedicated else "id"])
 
     def start(self, *words: str, **variables: str) -> "subprocess.Popen[str]":
         """Start a command, which SIGINT ends also where these tests run in a shell's background and ignore it."""

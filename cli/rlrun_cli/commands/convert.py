@@ -12,6 +12,7 @@ from rlrun.kube.kinds import RLRUN
 
 from rlrun_cli.inputs.run_files import RunFile, is_yaml, load_text, plain_path, read_text, title_of
 from rlrun_cli.inputs.run_names import slug
+from rlrun_cli.remote.context import Context, Kubeconfig, Namespace, default_owner
 from rlrun_cli.terminal import output
 from rlrun_cli.terminal.errors import INVALID, CliError
 
@@ -27,14 +28,18 @@ TOML has no metadata of objects and YAML no env_file: notices on standard error 
 
 
 def convert(
+    ctx: typer.Context,
     file: Annotated[
         Path, typer.Argument(metavar="FILE", help="A .toml, .yaml or .json file, or - for standard input.")
     ],
+    namespace: Namespace = None,
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
 ) -> None:
     """Convert a run between TOML and YAML, to standard output. An invalid file is refused as by `rlrun run`."""
     file = plain_path(file)
     text = read_text(file)
-    loaded = load_text(file, text)
+    loaded = load_text(file, text, default_owner(ctx, kubeconfig, context, namespace))
     if is_yaml(file, text):
         converted, lost = to_toml(loaded)
     else:

@@ -22,7 +22,7 @@ from rlrun_cli.inputs import variables
 from rlrun_cli.inputs.run_files import RunFile, load, title_of
 from rlrun_cli.inputs.run_names import with_suffix
 from rlrun_cli.remote.cluster import RemoteCluster
-from rlrun_cli.remote.context import Context, Kubeconfig, Namespace, cli_context, cluster
+from rlrun_cli.remote.context import Context, Kubeconfig, Namespace, cli_context, cluster, default_owner
 from rlrun_cli.terminal import output
 from rlrun_cli.terminal.errors import INVALID, CliError, ConflictError, UnreachableError
 
@@ -170,7 +170,7 @@ def run(
     context: Context = None,
 ) -> None:
     """Start a run. If FILE is invalid, all its problems are listed and nothing is created."""
-    loaded = load(file)
+    loaded = load(file, default_owner(ctx, kubeconfig, context, namespace))
     for note in loaded.notes:
         output.notice(f"Note: {note}")
     values = variables.collect([*loaded.env_files, *(env_file or [])], env or [], os.environ)

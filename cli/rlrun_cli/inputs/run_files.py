@@ -55,13 +55,14 @@ READ_HINT = "use .toml, .yaml or .json, or - for standard input"
 YAML_START = re.compile(r"\s*\{|.*^(apiVersion|kind)\s*:", re.MULTILINE | re.DOTALL)
 
 
-def load(path: Path) -> RunFile:
+def load(path: Path, owner: str | None = None) -> RunFile:
     """Read a file in the format of its suffix; `-` is standard input in any of them.
 
+    `owner`: the owner of environments whose ids in a TOML file have none.
     Raises CliError with all problems of the file.
     """
     path = plain_path(path)
-    return load_text(path, read_text(path))
+    return load_text(path, read_text(path), owner)
 
 
 def plain_path(path: Path) -> Path:
@@ -69,9 +70,9 @@ def plain_path(path: Path) -> Path:
     return Path(str(path)[1:]) if str(path).startswith("@") and len(str(path)) > 1 and not path.exists() else path
 
 
-def load_text(path: Path, text: str) -> RunFile:
+def load_text(path: Path, text: str, owner: str | None = None) -> RunFile:
     """Return the run in the text of a file. Raises CliError with all problems of the text."""
-    return (_load_yaml if is_yaml(path, text) else _load_toml)(path, text)
+    return _load_yaml(path, text) if is_yaml(path, text) else _load_toml(path, text, owner)
 
 
 def read_text(path: Path) -> str:
@@ -152,9 +153,9 @@ def _place(problem: yaml.YAMLError) -> str:
     return f"line {mark.line + 1}: {text}" if mark and text else " ".join(str(problem).split())
 
 
-def _load_toml(path: Path, text: str) -> RunFile:
+def _load_toml(path: Path, text: str, owner: str | None) -> RunFile:
     try:
-        document = loads(text)
+        document = loads(text, owner)
     except TomlError as error:
         raise _invalid_file(path, error.problems, toml_lines(text)) from error
     spec = document.spec.model_dump(mode="json", by_alias=True, exclude_unset=True)

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from rlrun_cli.terminal.errors import CliError
+
 if TYPE_CHECKING:
     from rlrun.api.base.addressing_style import AddressingStyle
     from rlrun.storage.store import Store
@@ -90,6 +92,21 @@ def cli_context(ctx: typer.Context) -> CliContext:
     """Return the context of this invocation."""
     context: CliContext = ctx.ensure_object(CliContext)
     return context
+
+
+def default_owner(
+    ctx: typer.Context, kubeconfig: Path | None, context: str | None, namespace: str | None
+) -> str | None:
+    """Return the owner of environments whose ids have none: the selected namespace, None without a usable kubeconfig.
+
+    No request is sent.
+    """
+    if chosen := namespace or cli_context(ctx).namespace:
+        return chosen
+    try:
+        return cluster(ctx, kubeconfig, context, None).namespace or None
+    except CliError:
+        return None
 
 
 def cluster(ctx: typer.Context, kubeconfig: Path | None, context: str | None, namespace: str | None) -> "RemoteCluster":

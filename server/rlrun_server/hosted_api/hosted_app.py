@@ -1,4 +1,4 @@
-"""API of hosted clients (prime 0.6.0 and 0.12.0) as one application below `/api/v1`."""
+"""API of hosted clients (prime 0.6.0, 0.12.0 and 0.18.0) as one application below `/api/v1`."""
 
 import functools
 from collections.abc import Sequence
@@ -17,6 +17,7 @@ from rlrun_server.hosted_api.routes import (
     account_routes,
     artifact_routes,
     data_routes,
+    dedicated_routes,
     log_routes,
     run_routes,
     sample_routes,
@@ -33,6 +34,7 @@ ROUTERS = (
     log_routes.router,
     sample_routes.router,
     run_routes.router,
+    dedicated_routes.router,
     secret_routes.router,
     environment_push_routes.router,
     environment_secret_routes.router,

@@ -12,7 +12,6 @@ from typing import Any
 
 import httpx
 import pytest
-import yaml
 from kubernetes import client
 
 from local_cluster.control_plane.without_nodes import ControlPlane
@@ -20,7 +19,7 @@ from tests.apiserver.docs.conftest import World, orchestrators, own_bench, world
 from tests.apiserver.rlrun_operator.conftest import Bench
 from tests.apiserver.rlrun_operator.test_serving import start_pods
 from tests.apiserver.rlrun_server.test_users import RBAC, Accounts, chart_objects
-from tests.support.hosted_client import VERSIONS, HostedClient, hosted_client
+from tests.support.hosted_client import DEDICATED, VERSIONS, HostedClient, hosted_client
 from tests.support.server_process import server_process
 from tests.support.signing_server import KEY_SECRET, key_secret
 
@@ -41,6 +40,33 @@ max_tokens = 32
 
 [[env]]
 id = "{environment}"
+"""
+DEDICATED_CONFIG = """
+name = "first [/try]"
+max_steps = 30
+
+[model]
+name = "{model}"
+
+[orchestrator]
+batch_size = 16
+group_size = 8
+
+[orchestrator.train.sampling]
+max_completion_tokens = 32
+
+[[orchestrator.train.source]]
+[orchestrator.train.source.env.taskset]
+id = "{environment}"
+
+[trainer.optim]
+lr = 1e-4
+
+[trainer.model.lora]
+rank = 8
+
+[ckpt]
+interval = 10
 """
 AS_EDIT: list[dict[str, Any]] = [
     {"apiGroups": [""], "resources": ["secrets"], "verbs": ["get", "list", "create", "update", "patch", "delete"]},
@@ -127,13 +153,14 @@ def test_a_client_drives_a_run_from_models_to_delete(
     prime.run("secret", "delete", identity, "-y")
 
     # --- a run
-    name = create(prime, environment)
+    variable = "HF_TOKEN" if prime.is_dedicated else "TOKEN"
+    name = prime.create(config_of(prime, MODEL, environment), f"{variable}=secret")
     created = bench.run(name)
     assert [source["secretRef"]["name"] for source in created["spec"]["envFrom"]] == [f"{name}-env"]
     stored = client.CoreV1Api(api).read_namespaced_secret(f"{name}-env", namespace)
-    assert stored.data == {"TOKEN": "c2VjcmV0"}
+    assert stored.data == {variable: "c2VjcmV0"}
     assert stored.metadata.owner_references[0].uid == created["metadata"]["uid"]
-    if version == "0.6.0":  # the other one waits for three minutes
+    if version == "0.6.0":  # the others wait for three minutes
         assert "not" in prime.run("train", "logs", name)
     listed = prime.read("train", "list", "-o", "json")
     assert [(run["id"], run["status"]) for run in listed["runs"]] == [(name, "PENDING")]
@@ -169,6 +196,22 @@ def test_a_client_drives_a_run_from_models_to_delete(
     prime.run("train", "restart", name, "-f")
     bench.kill_pods()
     bench.wait("pods to leave", lambda: not before & {p["metadata"]["uid"] for p in bench.items("api/v1", "pods")})
+    if not prime.is_dedicated:
+        deploys_an_adapter(prime, bench, name, checkpoint["id"])
+    stopping = prime.start("train", "stop", name, "-f")
+    bench.wait("the end", lambda: ends(bench, name))
+    prime.end(stopping)
+    bench.wait("STOPPED", lambda: status(prime, name) == "STOPPED")
+    assert "Only a run that is RUNNING" in " ".join(prime.run("train", "restart", name, "-f", code=1).split())
+    assert "step 15 done" in prime.run("train", "logs", name, "-n", "5")
+    prime.run("train", "logs", name, "-r")
+    prime.run("train", "delete", name, "-f")
+    bench.wait("the end of the run", lambda: not bench.run(name))
+    assert name in prime.run("train", "get", name, code=1)
+    assert prime.read("train", "list", "-o", "json")["runs"] == []
+
+
+def deploys_an_adapter(prime: HostedClient, bench: Bench, name: str, checkpoint: str) -> None:
     (adapter,) = prime.read("deployments", "list", "-o", "json")["models"]
     assert (adapter["rft_run_id"], adapter["step"], adapter["deployment_status"]) == (name, 15, "NOT_DEPLOYED")
     prime.run("deployments", "create", adapter["id"], "-y")
@@ -182,20 +225,33 @@ def test_a_client_drives_a_run_from_models_to_delete(
     bench.wait("a pool that serves it", lambda: deployment() == "DEPLOYED")
     prime.run("deployments", "delete", adapter["id"])
     assert deployment() in ("UNLOADING", "NOT_DEPLOYED")
-    if version == "0.12.0":
-        refused = prime.run("deployments", "create", "--checkpoint-id", checkpoint["id"], "-y", code=1)
+    if prime.version == "0.12.0":
+        refused = prime.run("deployments", "create", "--checkpoint-id", checkpoint, "-y", code=1)
         assert "has no adapter of step 10" in " ".join(refused.split())
-    stopping = prime.start("train", "stop", name, "-f")
-    bench.wait("the end", lambda: ends(bench, name))
-    prime.end(stopping)
-    bench.wait("STOPPED", lambda: prime.read("train", "get", name, "-o", "json")["run"]["status"] == "STOPPED")
-    assert "Only a run that is RUNNING" in " ".join(prime.run("train", "restart", name, "-f", code=1).split())
-    assert "step 15 done" in prime.run("train", "logs", name, "-n", "5")
-    prime.run("train", "logs", name, "-r")
-    prime.run("train", "delete", name, "-f")
-    bench.wait("the end of the run", lambda: not bench.run(name))
-    assert name in prime.run("train", "get", name, code=1)
-    assert prime.read("train", "list", "-o", "json")["runs"] == []
+
+
+@pytest.mark.slow
+def test_a_dedicated_run_is_paused_and_resumed_as_a_new_run(
+    world: World, server: str, api: client.ApiClient, users_role: str, tmp_path: Path
+) -> None:
+    namespace, bench = world.bench.namespace, world.bench
+    prime = hosted_client(DEDICATED, server, api_key(api, server, namespace, users_role), tmp_path / "home")
+    # As in prime-rl's own files, the environment has no owner: it is one of the namespace.
+    push(prime, namespace)
+    first = prime.create(config_of(prime, MODEL, "reverse-text"))
+    world.trains(first, "15")
+    refused = prime.run("train", "resume", first, "-y", code=1)
+    assert "Only a run that is PAUSED can be resumed" in " ".join(refused.split())
+    assert "PAUSING" in prime.run("train", "pause", first, "-f")
+    bench.wait("Suspended", lambda: ends(bench, first, "Suspended"))
+    assert status(prime, first) == "PAUSED"
+    second = str(prime.read("train", "resume", first, "-y", "-o", "json")["run"]["runId"])
+    spec, checkpoint = bench.run(second)["spec"], bench.run(first)["status"]["lastCheckpoint"]
+    assert (spec["checkpointId"], spec["maxSteps"]) == (checkpoint, 20)
+    assert not spec.get("suspend")
+    world.trains(second, "5")
+    assert status(prime, first) == "PAUSED"
+    assert "No" in prime.run("train", "gpus")
 
 
 def test_problems_are_told(world: World, server: str, api: client.ApiClient, users_role: str, tmp_path: Path) -> None:
@@ -203,12 +259,13 @@ def test_problems_are_told(world: World, server: str, api: client.ApiClient, use
     key = api_key(api, server, namespace, users_role)
     for version in VERSIONS:
         prime = hosted_client(version, server, key, tmp_path / version)
-        config = prime.folder / "rl.toml"
-        config.write_text(CONFIG.format(model="no/model", environment="nobody/nothing") + '\nversion = "1"\n')
+        file = prime.folder / "rl.toml"
+        file.write_text(config_of(prime, "no/model", "nobody/nothing"))
         printed = " ".join(prime.run("train", "run", "rl.toml", "-y", code=1).split())
+        entry = "source.0.env.taskset" if prime.is_dedicated else "environments.0"
         assert "model.name: does not exist here" in printed
-        assert "environments.0.id: nobody/nothing does not exist" in printed
-        config.write_text(CONFIG.format(model=MODEL, environment="a/b").replace("= 16", "= 15"))
+        assert f"{entry}.id: nobody/nothing does not exist" in printed
+        file.write_text(config_of(prime, MODEL, "a/b").replace("= 16", "= 15"))
         printed = " ".join(prime.run("train", "run", "rl.toml", "-y", code=1).split())
         assert "batch_size: batch_size must be a multiple" in printed, printed
         assert prime.read("train", "list", "-o", "json")["runs"] == []
@@ -230,7 +287,8 @@ def test_a_key_sees_nothing_of_another_tenant(
         assert "hidden" in hosted_client(version, server, owner, tmp_path / f"owner-{version}").run("train", "list")
         prime = hosted_client(version, server, stranger, tmp_path / f"stranger-{version}")
         assert prime.read("train", "list", "-o", "json")["runs"] == []
-        assert prime.read("deployments", "list", "-o", "json")["models"] == []
+        if not prime.is_dedicated:
+            assert prime.read("deployments", "list", "-o", "json")["models"] == []
         for words in ("get", "metrics", "progress", "checkpoints", "usage", "components"):
             assert "does not exist" in prime.run("train", words, "hidden", code=1), words
         for words in ("stop", "restart", "delete"):
@@ -240,10 +298,19 @@ def test_a_key_sees_nothing_of_another_tenant(
     assert world.bench.run("hidden")["spec"].get("stop") is not True
 
 
-def ends(bench: Bench, name: str) -> bool:
-    """Play the kubelet, which confirms the end of pods, and return whether the run has ended."""
+def ends(bench: Bench, name: str, phase: str = "Stopped") -> bool:
+    """Play the kubelet, which confirms the end of pods, and return whether the run has this phase."""
     bench.kill_pods()
-    return bench.phase(name) == "Stopped"
+    return bench.phase(name) == phase
+
+
+def status(prime: HostedClient, name: str) -> str:
+    return str(prime.read("train", "get", name, "-o", "json")["run"]["status"])
+
+
+def config_of(prime: HostedClient, model: str, environment: str) -> str:
+    """Return a configuration in the form that the client accepts."""
+    return (DEDICATED_CONFIG if prime.is_dedicated else CONFIG).format(model=model, environment=environment)
 
 
 def push(prime: HostedClient, namespace: str) -> str:
@@ -253,11 +320,3 @@ def push(prime: HostedClient, namespace: str) -> str:
     printed = prime.run("env", "push", "--path", str(folder), "--owner", namespace)
     assert f"{namespace}/reverse-text" in printed, printed
     return f"{namespace}/reverse-text"
-
-
-def create(prime: HostedClient, environment: str) -> str:
-    """Create a run with a secret and return its id."""
-    (prime.folder / "rl.toml").write_text(CONFIG.format(model=MODEL, environment=environment))
-    answer = prime.read("train", "run", "rl.toml", "-y", "-e", "TOKEN=secret", "-o", "json")
-    assert "secret" not in yaml.safe_dump(answer).replace("secrets", "")
-    return str(answer["run"]["id"])

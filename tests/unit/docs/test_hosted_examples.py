@@ -36,7 +36,7 @@ def read(name: str) -> RunToml:
         text = f'model = "org/model"\n{text}'
     if "[[env]]" not in text and not re.search(r"^env = ", text, re.MULTILINE):
         text += '\n[[env]]\nid = "owner/name"\n'
-    return loads(text)
+    return loads(text, "team")
 
 
 def value_at(run: RunToml, path: str) -> Any:

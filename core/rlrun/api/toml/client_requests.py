@@ -6,7 +6,7 @@ here cannot have are refused with the reasons of `foreign_keys`. Both versions' 
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, get_args, get_origin
 
@@ -16,6 +16,7 @@ from rlrun.api.base.field_errors import MAX_SUGGESTIONS, FieldProblem, problems,
 from rlrun.api.base.received import MAX_FAULTS
 from rlrun.api.run import RLRunSpec
 from rlrun.api.toml.async_level import MOST_OVERSAMPLING, fit_async_level, oversampling_for
+from rlrun.api.toml.dialects import with_owner
 from rlrun.api.toml.foreign_keys import refusal
 
 Location = tuple[str | int, ...]
@@ -77,20 +78,28 @@ class ClientRun:
     secrets: dict[str, str] = field(default_factory=dict, repr=False)
     """Variables for the environments by name. Not part of the spec."""
     team_id: str | None = None
+    locate: Callable[[FieldProblem], RequestProblem] = field(
+        default=lambda problem: RequestProblem(tuple(parts_of(problem.path)), plain(problem.message)), compare=False
+    )
+    """Conversion of a problem with a field of the spec to one of the field that the request has for it."""
 
 
-def read_request(body: Any) -> ClientRun | list[RequestProblem]:
-    """Return the run of a request, or all problems of the request."""
+def read_request(body: Any, owner: str | None = None) -> ClientRun | list[RequestProblem]:
+    """Return the run of a request, or all problems of the request.
+
+    `owner`: the owner of environments whose ids have none. None refuses such ids.
+    """
     if not isinstance(body, dict):
         return [RequestProblem((), "must be a JSON object")]
-    return _Reader({key: value for key, value in body.items() if _is_set(value)}).read()
+    return _Reader({key: value for key, value in body.items() if _is_set(value)}, owner).read()
 
 
 class _Reader:
     """Translation of one request. `found` has its problems so far."""
 
-    def __init__(self, body: Table) -> None:
+    def __init__(self, body: Table, owner: str | None) -> None:
         self.body = body
+        self.owner = owner
         self.found: list[RequestProblem] = []
         self.origins: dict[str, Location] = {"env": ("environments",), "wandb": ("monitoring", "wandb")}
         """Location in the request of each translated key, by its path in the run."""
@@ -116,7 +125,7 @@ class _Reader:
         except ValidationError as error:
             self.found += map(self._in_request, problems(error, RLRunSpec, by_name=True))
             return self.found
-        return self.found or ClientRun(spec, secrets, self.body.get("team_id"))
+        return self.found or ClientRun(spec, secrets, self.body.get("team_id"), self._in_request)
 
     def _refuse(self, location: Location, message: str) -> None:
         self.found.append(RequestProblem(location, plain(message)))
@@ -195,6 +204,8 @@ class _Reader:
             entry["taskset"] = {key: value for key, value in taskset.items() if key != "id"}
             path = "eval.env" if location[0] == "eval" else "env"
             self.origins[f"{path}[{location[-1]}].id"] = (*location, "taskset", "id")
+        if "id" in entry:
+            entry["id"] = with_owner(entry["id"], self.owner)
         if "ratio" in entry and location[0] == "environments":
             entry["weight"] = entry.pop("ratio")
             self.origins[f"env[{location[-1]}].weight"] = (*location, "ratio")
@@ -250,14 +261,14 @@ class _Reader:
         return secrets
 
     def _in_request(self, problem: FieldProblem) -> RequestProblem:
-        """Return the problem of a field of the run as one of the field that the request has for it."""
+        """Rename the field in a problem from the run's spelling to the request's."""
         longest = max(
             (path for path in self.origins if re.match(rf"{re.escape(path)}(?=$|[.\[])", problem.path)),
             key=len,
             default="",
         )
         rest = problem.path[len(longest) :]
-        return RequestProblem((*self.origins.get(longest, ()), *_parts(rest)), plain(problem.message))
+        return RequestProblem((*self.origins.get(longest, ()), *parts_of(rest)), plain(problem.message))
 
 
 def plain(message: str) -> str:
@@ -265,7 +276,8 @@ def plain(message: str) -> str:
     return re.sub(r" \(\^.*\$\)$", "", message).replace("[", "(").replace("]", ")")
 
 
-def _parts(path: str) -> Iterator[str | int]:
+def parts_of(path: str) -> Iterator[str | int]:
+    """Yield the keys and positions in a path such as `env[0].id`."""
     for name, index in re.findall(r"([^.\[\]]+)|\[(\d+)\]", path):
         yield int(index) if index else name
 

@@ -4,6 +4,7 @@ Self-managed trainers and hosted clients have other names for some keys, and set
 tables in `foreign_keys` say what becomes of each; this module only applies them.
 """
 
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,6 +23,8 @@ SMALLEST = RLRunSpec.model_validate(
     {"model": "a/b", "env": [{"id": "a/b"}], "eval": {"env": [{"id": "a/b"}]}}
 ).model_dump(mode="json", by_alias=False)
 """Run with the default of every key."""
+NAME_WITHOUT_OWNER = r"[A-Za-z0-9][A-Za-z0-9._-]*(@[A-Za-z0-9.!+_-]*)?"
+"""Pattern of an environment's id that is a name alone, with a version or without."""
 TABLES = ("lora", "eval")
 """Sections with keys of other dialects, which must be tables."""
 
@@ -50,13 +53,18 @@ class Translation:
         return {here: there for here, there in names if "_" in here and here != there}
 
 
-def translate(table: Table) -> Translation:
-    """Return a translated copy of the table. Values of a wrong type are left to validation."""
+def translate(table: Table, owner: str | None = None) -> Translation:
+    """Return a translated copy of the table. Values of a wrong type are left to validation.
+
+    `owner`: the owner of environments whose ids have none. None leaves such ids as they are.
+    """
     theirs = is_prime_rl(table)
     rows = {key.key: key for key in (*SELF_MANAGED, *HOSTED, *FOR_EVALUATION, *(PRIME_RL if theirs else ()))}
     result = _Reader(rows.values()).read(table)
     if is_run(table):
         _set_defaults(result)
+    if owner:
+        _set_owner(result, owner)
     if note := fit_async_level(result.table):
         result.notes.append(note)
     return result
@@ -265,6 +273,24 @@ def _set_defaults(result: Translation) -> None:
     if any("weight" in entry for entry in entries):
         for entry in entries:
             entry.setdefault("weight", 1.0)
+
+
+def with_owner(identifier: Any, owner: str | None) -> Any:
+    """Return the id of an environment with the owner in front, if it is a name without one."""
+    is_name = isinstance(identifier, str) and re.fullmatch(NAME_WITHOUT_OWNER, identifier)
+    return f"{owner}/{identifier}" if owner and is_name else identifier
+
+
+def _set_owner(result: Translation, owner: str) -> None:
+    evaluation = result.table.get("eval")
+    lists = {"env": result.table.get("env"), "eval.env": _get(evaluation, ("env",))}
+    for name, entries in lists.items():
+        for position, entry in enumerate(entries if isinstance(entries, list) else ()):
+            given = entry.get("id") if isinstance(entry, dict) else None
+            if given != (owned := with_owner(given, owner)):
+                entry["id"] = owned
+                path = result.origin(f"{name}[{position}].id")
+                result.notes.append(FieldProblem(path, f"has no owner: a package of {owner} is meant"))
 
 
 def group_by_reason(notes: Iterable[FieldProblem]) -> Iterator[str]:

@@ -29,7 +29,7 @@ SELF_MANAGED = (
     *same("learning_rate", "warmup_steps", "gradient_accumulation_steps", "oversampling_factor", "max_async_level"),
     *same("max_off_policy_steps"),
     *_table("sampling", "max_tokens", "temperature", "top_p", "stop"),
-    ForeignKey("env.id", "env.id", f"A name without an owner is refused: it {NO_OWNER}."),
+    ForeignKey("env.id", "env.id", "A name without an owner is a package of the namespace."),
     *_table("env", "args", "taskset", "harness", "weight"),
     *_table("lora", "enabled", "dropout", "target_modules"),
     ForeignKey("lora.r", "lora.rank"),

@@ -7,7 +7,7 @@ related dialects (see `dialects`).
 import math
 import re
 import tomllib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,12 +16,12 @@ from pydantic import ValidationError
 
 from rlrun.api.base.field_errors import UNKNOWN, FieldProblem, fields_at, problems, unknown_field
 from rlrun.api.run import RLRunSpec
-from rlrun.api.toml.dialects import Translation, translate
+from rlrun.api.toml.dialects import NAME_WITHOUT_OWNER, Translation, translate
 from rlrun.api.toml.foreign_keys import NO_OWNER
 from rlrun.api.toml.writer import write_toml
 
 ENV_FILE_KEYS = ("env_file", "env_files")
-_WITHOUT_OWNER = re.compile(r"'[A-Za-z0-9][A-Za-z0-9._@-]*' does not have the right form")
+_WITHOUT_OWNER = re.compile(rf"'{NAME_WITHOUT_OWNER}' does not have the right form")
 MAX_DEPTH = 64
 """Levels of tables and lists in a file, more than any run has."""
 FREE_FORM = ("args", "taskset", "harness")
@@ -36,6 +36,8 @@ class RunToml:
     """Files of NAME=value lines with the secrets of the environments, relative to the TOML file."""
     notes: list[FieldProblem] = field(default_factory=list)
     """Keys of the file without an effect, and values that were adapted, with the reason."""
+    origin: Callable[[str], str] = field(default=str, compare=False)
+    """Path in the file of a path in the run."""
 
 
 class TomlError(ValueError):
@@ -46,22 +48,30 @@ class TomlError(ValueError):
         self.problems = list(field_problems)
 
 
-def load(path: Path) -> RunToml:
+def load(path: Path, owner: str | None = None) -> RunToml:
     """Read a TOML file. Raises OSError if it cannot be read, TomlError if it is not a valid run."""
     try:
-        return loads(path.read_text(encoding="utf-8-sig"))
+        return loads(path.read_text(encoding="utf-8-sig"), owner)
     except UnicodeDecodeError as error:
         raise TomlError(
             [FieldProblem(str(path), f"is not UTF-8 text: {error.reason} at byte {error.start}")]
         ) from error
 
 
-def loads(text: str) -> RunToml:
-    """Return the run that a TOML text describes. Raises TomlError with all problems, each under its TOML path."""
-    table = _read(text)
+def loads(text: str, owner: str | None = None) -> RunToml:
+    """Return the run that a TOML text describes.
+
+    `owner`: the owner of environments whose ids have none; None refuses such ids. Raises TomlError with all problems,
+    each under its TOML path.
+    """
+    return from_table(_read(text), owner)
+
+
+def from_table(table: dict[str, Any], owner: str | None = None) -> RunToml:
+    """Return the run in the table of a file, as `loads` does. `env_file` and `env_files` are taken out of the table."""
     field_problems: list[FieldProblem] = []
     env_files = _env_files(table, field_problems)
-    translation = translate(table)
+    translation = translate(table, owner)
     field_problems += translation.problems
     field_problems += _not_json(translation.table)
     try:
@@ -70,7 +80,7 @@ def loads(text: str) -> RunToml:
         field_problems += [_with_keys_of_file(p, translation) for p in problems(error, RLRunSpec, by_name=True)]
     else:
         if not field_problems:
-            return RunToml(spec, env_files, translation.notes)
+            return RunToml(spec, env_files, translation.notes, translation.origin)
     raise TomlError(field_problems)
 
 

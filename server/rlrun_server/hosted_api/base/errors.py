@@ -34,9 +34,9 @@ class FieldProblems(Exception):
         self.problems = [([place, *location], message) for location, message in problems]
 
 
-def no_counterpart(why: str) -> RestError:
+def no_counterpart(why: str, status: int = 501) -> RestError:
     """Return the answer to a request for something that this platform does not have."""
-    return RestError(501, Reason.INVALID_REQUEST, f"{NOT_HERE}{why}")
+    return RestError(status, Reason.INVALID_REQUEST, f"{NOT_HERE}{why}")
 
 
 def install(app: FastAPI) -> None:

@@ -4,9 +4,9 @@ import asyncio
 import logging
 from collections.abc import Iterator
 
+from rlrun.api.base.field_errors import FieldProblem
 from rlrun.api.run import RLRunSpec
 from rlrun.api.run_sections.environments import Environment
-from rlrun.api.toml.client_requests import Location, RequestProblem
 from starlette.requests import Request
 
 from rlrun_server.hosted_api.base.caller import HostedCaller
@@ -22,9 +22,9 @@ CHECK_SECONDS = 15.0
 MAX_SHOWN = 10
 
 
-async def environment_problems(request: Request, caller: HostedCaller, spec: RLRunSpec) -> list[RequestProblem]:
+async def environment_problems(request: Request, caller: HostedCaller, spec: RLRunSpec) -> list[FieldProblem]:
     """Return the environments that do not exist. If S3 does not answer, the operator checks them."""
-    problems: list[RequestProblem] = []
+    problems: list[FieldProblem] = []
     try:
         async with asyncio.timeout(CHECK_SECONDS):
             await _check(request, caller, spec, problems)
@@ -33,8 +33,8 @@ async def environment_problems(request: Request, caller: HostedCaller, spec: RLR
     return problems
 
 
-async def _check(request: Request, caller: HostedCaller, spec: RLRunSpec, problems: list[RequestProblem]) -> None:
-    for location, entry in _entries(spec):
+async def _check(request: Request, caller: HostedCaller, spec: RLRunSpec, problems: list[FieldProblem]) -> None:
+    for path, entry in _entries(spec):
         owner, _, name = entry.package_id.partition("/")
         try:
             await require(request, caller, Operation.list, owner, name)
@@ -42,25 +42,25 @@ async def _check(request: Request, caller: HostedCaller, spec: RLRunSpec, proble
             versions = [each for each in stored if each.files]
         except RestError as error:
             if error.status in (403, 404):
-                problems.append(RequestProblem((*location, "id"), _missing(entry.id)))
+                problems.append(FieldProblem(f"{path}.id", _missing(entry.id)))
             else:
                 log.info("environment %s of a new run was not checked: %s", entry.id, error.reason)
             continue
         if latest(versions) is None:
             problems.append(
-                RequestProblem((*location, "id"), _missing(entry.id) + await _similar(request, caller, owner, name))
+                FieldProblem(f"{path}.id", _missing(entry.id) + await _similar(request, caller, owner, name))
             )
         elif entry.version is not None and find_version(entry.version, versions) is None:
             newest = [each.version for each in newest_first(versions)[:MAX_SHOWN]]
             message = f"does not exist: {entry.id} has {', '.join(newest)}"
-            problems.append(RequestProblem((*location, "version"), message))
+            problems.append(FieldProblem(f"{path}.version", message))
 
 
-def _entries(spec: RLRunSpec) -> Iterator[tuple[Location, Environment]]:
+def _entries(spec: RLRunSpec) -> Iterator[tuple[str, Environment]]:
     for at, entry in enumerate(spec.env):
-        yield ("environments", at), entry
+        yield f"env[{at}]", entry
     for at, measured in enumerate(spec.eval.env if spec.eval is not None else ()):
-        yield ("eval", "environments", at), measured
+        yield f"eval.env[{at}]", measured
 
 
 async def _similar(request: Request, caller: HostedCaller, owner: str, name: str) -> str:

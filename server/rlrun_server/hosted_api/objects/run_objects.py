@@ -30,7 +30,8 @@ def run_of(run: Obj, user_id: str, seq_len: int | None) -> Json:
         "userId": user_id,
         "teamId": metadata["namespace"],
         "rftClusterId": None,
-        "status": status_of(phase),
+        "status": status_of(run),
+        "gpuCount": resolved.get("gpus"),
         **{field: spec.get(field, default) for field, default in DEFAULTS.items()},
         "seqLen": seq_len or 0,
         "maxTokens": resolved.get("maxTokens") or (spec.get("sampling") or {}).get("maxTokens"),
@@ -83,9 +84,12 @@ def phase_of(run: Obj) -> Phase:
         return Phase.pending
 
 
-def status_of(phase: Phase) -> str:
-    """Return the word of the clients. Suspended has none: such a run waits."""
-    return "PENDING" if phase is Phase.suspended else phase.value.upper()
+def status_of(run: Obj) -> str:
+    """Return the word of the clients: PAUSED for a suspended run, PAUSING while its pods end."""
+    phase, spec = phase_of(run), run.get("spec") or {}
+    if phase is Phase.suspended:
+        return "PAUSED"
+    return "PAUSING" if spec.get("suspend") and not phase.finished else phase.value.upper()
 
 
 def environment_of(entry: Any) -> Json:

@@ -1,12 +1,11 @@
 """Routes of the account, and answers for features that this platform does not have."""
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter
 from starlette.responses import Response
 
 from rlrun_server.hosted_api.base.caller import KEY_IDENTIFIED, HostedCaller
 from rlrun_server.hosted_api.base.errors import no_counterpart
 from rlrun_server.hosted_api.base.wire import Json, json_object
-from rlrun_server.rest.base.problems import not_found
 
 router = APIRouter(tags=["account"])
 
@@ -42,18 +41,3 @@ async def get_wallet(caller: HostedCaller = KEY_IDENTIFIED) -> Response:
 async def send_feedback(caller: HostedCaller = KEY_IDENTIFIED) -> Response:
     """Answer that feedback goes nowhere."""
     raise no_counterpart("feedback reaches nobody here. Tell the platform team.")
-
-
-@router.post("/training/runs")
-async def create_dedicated_run(caller: HostedCaller = KEY_IDENTIFIED) -> Response:
-    """Answer that there are no dedicated runs."""
-    raise no_counterpart(
-        "dedicated runs (full fine-tuning, SFT) in the configuration of the trainer. Full fine-tuning is a field of a "
-        "run: lora.enabled=false, with rlrun run."
-    )
-
-
-@router.get("/training/{path:path}")
-async def discover_dedicated(request: Request, path: str, caller: HostedCaller = KEY_IDENTIFIED) -> Response:
-    """Answer that there is nothing to choose for dedicated runs."""
-    raise not_found(f"/training/{path[:100]}")

@@ -36,13 +36,13 @@ KeptArtifact = KeptObject[ArtifactSummary]
 @router.get("/rft/models")
 async def list_models(request: Request, caller: HostedCaller = KEY_IDENTIFIED) -> Response:
     """List the models that runs may name. There are no prices here."""
-    return json_object({"models": [{"name": name, "atCapacity": False} for name in _model_ids(request)]})
+    return json_object({"models": [{"name": name, "atCapacity": False} for name in model_ids(request)]})
 
 
 @router.get("/rft/deployable-models")
 async def list_deployable_models(request: Request, caller: HostedCaller = KEY_IDENTIFIED) -> Response:
     """List the models whose adapters can be deployed: all."""
-    return json_object({"models": _model_ids(request)})
+    return json_object({"models": model_ids(request)})
 
 
 @router.get("/rft/runs/{run}/checkpoints")
@@ -165,7 +165,8 @@ def _adapter_answer(services: Services, caller: HostedCaller, adapter: Obj) -> J
     return adapter_of(adapter, caller.user_id, run.summary.display_name if run is not None else None)
 
 
-def _model_ids(request: Request) -> list[str]:
+def model_ids(request: Request) -> list[str]:
+    """Return the ids of all models. Raises RestError while they are unknown."""
     objects = services_of(request).objects
     objects.require(objects.models)
     return sorted(model.summary.id for model in objects.models.all())

@@ -8,7 +8,7 @@ from rlrun_server.hosted_api.base.caller import HostedCaller, key_requires
 from rlrun_server.hosted_api.base.query_numbers import RowCount, StepNumber
 from rlrun_server.hosted_api.base.wire import Json, json_object
 from rlrun_server.hosted_api.objects.metric_rows import TooManyRows, rows_of, total_tokens
-from rlrun_server.hosted_api.objects.run_objects import optional_text, phase_of, status_of
+from rlrun_server.hosted_api.objects.run_objects import optional_text, status_of
 from rlrun_server.hosted_api.routes.run_routes import RunId
 from rlrun_server.rest.base.problems import RestError
 from rlrun_server.rest.context.services import services_of
@@ -55,7 +55,7 @@ async def get_usage(request: Request, run: RunId, caller: HostedCaller = READS_M
         "run_id": kept.name,
         "run_name": optional_text(kept.summary.display_name),
         "base_model": kept.summary.model,
-        "status": status_of(phase_of(kept.read())),
+        "status": status_of(kept.read()),
         "training": {**NO_TOKENS, "tokens": tokens},
         "inference": NO_TOKENS,
         "pricing": {},

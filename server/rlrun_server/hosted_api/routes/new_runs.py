@@ -2,16 +2,21 @@
 
 import base64
 import secrets
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
+from rlrun.api.base.field_errors import FieldProblem
+from rlrun.api.base.phases import Phase
 from rlrun.api.run import RLRunSpec
 from rlrun.api.toml.client_requests import ClientRun, RequestProblem, read_request
-from rlrun.constants import API_VERSION, CLI_FIELD_MANAGER, MANAGED_BY_LABEL, RUN_LABEL, USER_ANNOTATION
+from rlrun.api.toml.dedicated_requests import DedicatedRun, read_new_run, read_resume
+from rlrun.constants import API_VERSION, CLI_FIELD_MANAGER, MANAGED_BY_LABEL, RUN_LABEL, USER_ANNOTATION, Reason
 from rlrun.kube.objects import Obj
 from rlrun.kube.references import split_checkpoint_id
 
 from rlrun_server.hosted_api.base.errors import FieldProblems
+from rlrun_server.hosted_api.objects.run_objects import phase_of, status_of
+from rlrun_server.rest.base.problems import RestError
 from rlrun_server.rest.objects.run_bodies import base_name, read_object
 from rlrun_server.rest.objects.summaries import ArtifactSummary
 
@@ -20,30 +25,80 @@ MAX_BASE = 24
 SUFFIX_LETTERS = "bcdfghjklmnpqrstvwxz2456789"
 """Without vowels, so that no words appear."""
 SUFFIX = 5
+T = TypeVar("T")
 
 
-def read_client_run(body: bytes) -> ClientRun:
+def read_client_run(body: bytes, namespace: str) -> ClientRun:
     """Return the run of a request. Raises FieldProblems with all its problems, InputInvalid for a body without JSON."""
-    client_run = read_request(read_object(body))
-    if isinstance(client_run, ClientRun):
-        return client_run
-    raise FieldProblems([(problem.location, problem.message) for problem in client_run])
+    return _of(read_request(read_object(body), namespace))
+
+
+def read_dedicated_run(body: bytes, namespace: str) -> DedicatedRun:
+    """Return the run of a request for a dedicated run. Raises FieldProblems, InputInvalid."""
+    return _of(read_new_run(read_object(body), namespace))
+
+
+def read_variables(body: bytes) -> dict[str, str]:
+    """Return the variables of a request that resumes a run. Raises FieldProblems, InputInvalid."""
+    return _of(read_resume(read_object(body)))
+
+
+def _of(found: T | list[RequestProblem]) -> T:
+    if isinstance(found, list):
+        raise FieldProblems([(problem.location, problem.message) for problem in found])
+    return found
+
+
+def require_paused(run: Obj) -> None:
+    """Return if all pods of the run have ended because it is suspended. Raises RestError."""
+    if phase_of(run) is not Phase.suspended:
+        state = status_of(run)
+        detail = f"Run {run['metadata']['name']} is {state}. Only a run that is PAUSED can be resumed."
+        raise RestError(409, Reason.INVALID_REQUEST, detail)
+
+
+def newest_checkpoint(run: Obj, checkpoints: Iterable[ArtifactSummary]) -> ArtifactSummary | None:
+    """Return the checkpoint from which a paused run would continue, None if it has trained no step yet."""
+    of_run = [c for c in checkpoints if c.run_uid == run["metadata"]["uid"] and c.phase not in ("Failed", "Deleting")]
+    return max(of_run, key=lambda checkpoint: checkpoint.step, default=None)
+
+
+def continue_from(spec: RLRunSpec, checkpoint: ArtifactSummary | None) -> RLRunSpec:
+    """Return the spec of a run that makes the steps after those of a checkpoint. A run counts its own steps.
+
+    Raises FieldProblems if no step is left.
+    """
+    if checkpoint is None:
+        return spec
+    left = spec.max_steps - checkpoint.step
+    if left < 1:
+        message = f"must be above {checkpoint.step}, the step of the checkpoint that the run starts from"
+        raise FieldProblems([(("config", "max_steps"), message)])
+    return spec.model_copy(update={"max_steps": left, "checkpoint_id": checkpoint.name})
+
+
+def resumed_run(run: Obj, checkpoint: ArtifactSummary | None, variables: Mapping[str, str]) -> ClientRun:
+    """Return the run that continues a paused one from a checkpoint of it. Only its Secret is its own."""
+    own = secret_name(run["metadata"]["name"])
+    fields = {key: value for key, value in run["spec"].items() if key not in ("suspend", "stop")}
+    fields["envFrom"] = [e for e in fields.get("envFrom") or [] if (e.get("secretRef") or {}).get("name") != own]
+    return ClientRun(continue_from(RLRunSpec.model_validate(fields), checkpoint), dict(variables))
 
 
 def reference_problems(
     spec: RLRunSpec, namespace: str, models: Sequence[str], checkpoints: Mapping[str, ArtifactSummary]
-) -> list[RequestProblem]:
+) -> list[FieldProblem]:
     """Return the problems with what the run names. `checkpoints`: those of the namespace by name."""
     problems = []
     if spec.model not in models:
         known = ", ".join(sorted(models)[:20]) or "none"
-        problems.append(RequestProblem(("model", "name"), f"does not exist here; models of this platform: {known}"))
+        problems.append(FieldProblem("model", f"does not exist here; models of this platform: {known}"))
     if spec.checkpoint_id is not None:
         place, name = split_checkpoint_id(spec.checkpoint_id, namespace)
         checkpoint = checkpoints.get(name)
         # The operator checks those of other namespaces, which must be shared with this one.
         if place == namespace and (why := _checkpoint_problem(checkpoint, spec.model)):
-            problems.append(RequestProblem(("checkpoint_id",), why))
+            problems.append(FieldProblem("checkpoint_id", why))
     return problems
 
 

@@ -1,7 +1,8 @@
 """Routes of runs: list, create, show, stop, restart, delete, and their environment servers."""
 
 import logging
-from typing import Annotated
+from collections.abc import Callable
+from typing import Annotated, Concatenate, ParamSpec, TypeVar
 
 from fastapi import APIRouter, Path, Query, Request
 from rlrun.api.base.phases import Phase
@@ -41,6 +42,7 @@ from rlrun_server.rest.base.access import access_of
 from rlrun_server.rest.base.problems import RestError, invalid
 from rlrun_server.rest.context.caller_cluster import CallerCluster, caller_cluster
 from rlrun_server.rest.context.services import Services, services_of
+from rlrun_server.rest.objects.summaries import ArtifactSummary
 from rlrun_server.rest.routes.runs import KeptRun, find_run, load_run
 
 log = logging.getLogger(__name__)
@@ -58,6 +60,8 @@ PATCH_RLRUNS = key_requires("patch", "rlruns")
 DELETECOLLECTION_PODS = key_requires("deletecollection", "pods", group="")
 DELETE_RLRUNS = key_requires("delete", "rlruns")
 LIST_PODS = key_requires("list", "pods", group="")
+P = ParamSpec("P")
+T = TypeVar("T")
 RunId = Annotated[str, Path(min_length=1, max_length=64)]
 
 
@@ -84,26 +88,47 @@ async def list_runs(
 @router.post("/rft/runs")
 async def create_run(request: Request, caller: HostedCaller = CREATE_RLRUNS) -> Response:
     """Create a run, and a Secret with the variables that were sent with it."""
-    services = services_of(request)
-    cluster = await caller_cluster(request, caller.caller)
+    asked = await read_client_body(request, caller, read_client_run, caller.namespace)
+    return _answer(services_of(request), caller, await submit_run(request, caller, asked))
+
+
+async def read_client_body(
+    request: Request, caller: HostedCaller, read: Callable[Concatenate[bytes, P], T], *args: P.args, **kwargs: P.kwargs
+) -> T:
+    """Return what a reader finds in the body of the request. Raises FieldProblems, RestError, ProblemError."""
     body = await read_body(request, MAX_BODY)
     try:
-        asked = await services.bodies.run(caller.caller.user.limited_as, read_client_run, body)
+        return await services_of(request).bodies.run(caller.caller.user.limited_as, read, body, *args, **kwargs)
     except InputInvalid as error:
         raise invalid(str(error)) from error
+
+
+async def submit_run(request: Request, caller: HostedCaller, asked: ClientRun) -> Obj:
+    """Create a run and the Secret with its variables, after a check of all that the run names.
+
+    Returns the run. Raises FieldProblems, RestError.
+    """
+    services = services_of(request)
+    cluster = await caller_cluster(request, caller.caller)
     caller.require_team(asked.team_id)
-    objects = services.objects
-    for kind in (objects.models, objects.checkpoints):
-        objects.require(kind)
-    checkpoints = {c.name: c.summary for c in objects.checkpoints.all() if c.namespace == caller.namespace}
-    models = [model.summary.id for model in objects.models.all()]
+    services.objects.require(services.objects.models)
+    models = [model.summary.id for model in services.objects.models.all()]
+    checkpoints = {summary.name: summary for summary in checkpoints_of(services, caller)}
     problems = reference_problems(asked.spec, caller.namespace, models, checkpoints)
     problems += await environment_problems(request, caller, asked.spec)
     if problems:
-        raise FieldProblems([(problem.location, problem.message) for problem in problems])
+        located = [asked.locate(problem) for problem in problems]
+        raise FieldProblems([(problem.location, problem.message) for problem in located])
     created = await _create(cluster, asked, caller.namespace, caller.caller.user.name)
     services.objects.runs.put(created)
-    return _answer(services, caller, created)
+    return created
+
+
+def checkpoints_of(services: Services, caller: HostedCaller) -> list[ArtifactSummary]:
+    """Return the checkpoints of the caller's namespace. Raises RestError while they are unknown."""
+    known = services.objects.checkpoints
+    services.objects.require(known)
+    return [kept.summary for kept in known.all() if kept.namespace == caller.namespace]
 
 
 @router.get("/rft/runs/{run}")
@@ -124,11 +149,15 @@ async def stop_run(request: Request, run: RunId, caller: HostedCaller = PATCH_RL
     kept_run = await load_run(services, caller.namespace, run)
     if phase_of(kept_run.read()).finished:
         return _answer(services, caller, kept_run.read())
-    changes = {"metadata": {"uid": kept_run.uid}, "spec": {"stop": True}}
-    asked = requests.patch(RLRUN, caller.namespace, kept_run.name, changes, SERVER_FIELD_MANAGER)
-    stopped = await cluster.send(asked)
-    services.objects.runs.put(stopped)
-    return _answer(services, caller, stopped)
+    return _answer(services, caller, await set_in_spec(services, cluster, kept_run, stop=True))
+
+
+async def set_in_spec(services: Services, cluster: CallerCluster, run: KeptRun, **fields: bool) -> Obj:
+    """Set fields of the spec of a run, and return the changed run. Raises RestError."""
+    changes = {"metadata": {"uid": run.uid}, "spec": fields}
+    changed = await cluster.send(requests.patch(RLRUN, run.namespace, run.name, changes, SERVER_FIELD_MANAGER))
+    services.objects.runs.put(changed)
+    return changed
 
 
 @router.put("/rft/runs/{run}/restart")

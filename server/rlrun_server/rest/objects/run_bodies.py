@@ -55,12 +55,15 @@ class NewRun:
         return {"Warning": ", ".join(f"299 - {json.dumps(text)}" for text in texts)}
 
 
-def read_run(media_type: str, body: bytes) -> NewRun:
-    """Return the run in a body: a spec, or an RLRun; or a TOML file. Raises RestError with all its problems."""
+def read_run(media_type: str, body: bytes, namespace: str) -> NewRun:
+    """Return the run in a body: a spec, or an RLRun; or a TOML file. Raises RestError with all its problems.
+
+    `namespace`: the owner of environments whose ids in a TOML file have none.
+    """
     readers = {JSON: read_object, YAML: read_yaml, "application/x-yaml": read_yaml, "text/yaml": read_yaml}
     try:
         if media_type == TOML:
-            return _from_toml(check_toml(body))
+            return _from_toml(check_toml(body), namespace)
         if media_type not in readers:
             detail = f"The body has the type {media_type[:80]!r}. Send {JSON}, {YAML} or {TOML} as Content-Type."
             raise RestError(415, Reason.MEDIA_TYPE_UNSUPPORTED, detail)
@@ -139,9 +142,9 @@ def _why_not(name: str, known: list[str], mutable: set[str], *, suggests: bool) 
     return f"cannot be changed after the creation of a run; start another one (can be: {', '.join(sorted(mutable))})"
 
 
-def _from_toml(text: str) -> NewRun:
+def _from_toml(text: str, namespace: str) -> NewRun:
     try:
-        document = loads(text)
+        document = loads(text, namespace)
     except TomlError as error:
         raise _invalid_spec(from_field_problems(error.problems)) from error
     if document.env_files:

@@ -108,7 +108,7 @@ async def create_run(
     cluster = await caller_cluster(request, caller)
     body = await read_body(request, MAX_BODY)
     # Readers of YAML and TOML are written in Python: other requests must not wait for the largest bodies.
-    run = await services.bodies.run(caller.user.limited_as, read_run, media_type_of(request), body)
+    run = await services.bodies.run(caller.user.limited_as, read_run, media_type_of(request), body, namespace)
     identity = f"{caller.user.name}\n{caller.user.uid}\n{namespace}"
     wanted = to_object(run, namespace, caller.user.name, identity, idempotency_key or "", body)
     created = requests.create(wanted, SERVER_FIELD_MANAGER)

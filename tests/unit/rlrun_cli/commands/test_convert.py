@@ -49,6 +49,18 @@ def test_keys_without_an_effect_are_named(rlrun: Rlrun, tmp_path: Path) -> None:
         assert [line for line in answer.err.splitlines() if line.startswith("Note:")] == wanted
 
 
+@pytest.mark.parametrize(("words", "owner"), [((), "team"), (("-n", "lab"), "lab")])
+def test_an_environment_without_an_owner_is_one_of_the_namespace(
+    rlrun: Rlrun, tmp_path: Path, words: tuple[str, ...], owner: str
+) -> None:
+    file = tmp_path / "a.toml"
+    file.write_text('model = "a/b"\n[[env]]\nid = "reverse-text"\n')
+    for command in (("convert", file), ("run", file, "--dry-run")):
+        answer = rlrun(*command, *words)
+        assert yaml.safe_load(answer.out)["spec"]["env"] == [{"id": f"{owner}/reverse-text"}]
+        assert f"Note: env[0].id: has no owner: a package of {owner} is meant" in answer.err
+
+
 def test_what_the_other_format_lacks_is_named(rlrun: Rlrun, tmp_path: Path) -> None:
     text = (ROOT / "examples" / "reverse-text.toml").read_text(encoding="utf-8")
     (tmp_path / "a.toml").write_text('env_file = ["s.env"]\n' + text)

@@ -333,3 +333,24 @@ def test_a_file_of_the_hosted_form_is_none_of_prime_rl() -> None:
     assert problems_in('model = "a/b"\nseq_len = 3\n[[env]]\nid = "a/b"') == {
         "seq_len": "has no equivalent in a run: seqLen of the RLModel sets it"
     }
+
+
+def test_an_id_without_an_owner_is_a_package_of_the_default_owner() -> None:
+    """prime-rl's ids are local or of its hub: nearly all of its files have names alone."""
+    text = NEWEST.replace('"team/', '"')
+    assert values(loads(text, "team")) == values(loads(NEWEST))
+    (note,) = [note for note in loads(text, "team").notes if note.path.endswith("source[1].env.taskset.id")]
+    assert "has no owner: a package of team is meant" in note.message
+    found = problems_in(text)
+    assert len(found) == 3
+    assert {*found.values()} == {"has no owner: write it in front of the name, as `rlrun env list` shows it"}
+
+
+def test_ids_with_an_owner_or_of_a_wrong_form_stay_as_they_are() -> None:
+    for wrong in ('"a/b/c"', '"-x"', '""', "3", '"a b"'):
+        with pytest.raises(TomlError):
+            loads(f'model = "a/b"\n[[env]]\nid = {wrong}', "team")
+    hosted = 'model = "a/b"\n[[env]]\nid = "words@1.0"\n[[eval.env]]\nid = "other/words"'
+    spec = loads(hosted, "team").spec
+    assert spec.eval is not None
+    assert (spec.env[0].id, spec.env[0].version, spec.eval.env[0].id) == ("team/words", "1.0", "other/words")

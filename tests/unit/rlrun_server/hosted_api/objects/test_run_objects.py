@@ -32,7 +32,7 @@ def test_the_older_client_gets_every_field_that_it_demands() -> None:
 @pytest.mark.parametrize(
     ("phase", "word"),
     [("Queued", "QUEUED"), ("Pending", "PENDING"), ("Running", "RUNNING"), ("Completed", "COMPLETED"),
-     ("Failed", "FAILED"), ("Stopped", "STOPPED"), ("Suspended", "PENDING"), ("Unknown", "PENDING")],
+     ("Failed", "FAILED"), ("Stopped", "STOPPED"), ("Suspended", "PAUSED"), ("Unknown", "PENDING")],
 )  # fmt: skip
 def test_words_of_phases(phase: str, word: str) -> None:
     assert shown(phase)["status"] == word

@@ -91,6 +91,11 @@ async def test_a_run_is_created_with_its_secret(api: HostedApi) -> None:
     assert (await api.client.get(f"/rft/runs/{name}")).status_code == 200, "found before the watch tells of it"
 
 
+async def test_an_environment_without_an_owner_is_one_of_the_namespace(api: HostedApi) -> None:
+    name = (await create(api, environments=[{"id": "reverse@1.0"}])).json()["run"]["id"]
+    assert api.rest.cluster.objects["RLRun", "team", name]["spec"]["env"] == [{"id": "team/reverse", "version": "1.0"}]
+
+
 async def test_a_run_that_is_refused_leaves_no_secret(api: HostedApi) -> None:
     fail_creations(api.rest.cluster, "RLRun", ApiError(403, "Forbidden", "quota [exceeded]"), are_stored=False)
     answer = await create(api, secrets=[{"key": "TOKEN", "value": "hidden"}])

@@ -31,9 +31,9 @@ async def test_bodies_are_not_read_in_the_executor_that_renews_credentials(
 ) -> None:
     threads: list[str] = []
 
-    def read(media_type: str, body: bytes) -> NewRun:
+    def read(media_type: str, body: bytes, namespace: str) -> NewRun:
         threads.append(threading.current_thread().name)
-        return read_run(media_type, body)
+        return read_run(media_type, body, namespace)
 
     monkeypatch.setattr(changes, "read_run", read)
     assert (await create(api, RUN)).status_code == 201
@@ -72,6 +72,12 @@ async def test_a_run_is_created_with_the_callers_token(api: RestApi, body: Any, 
     assert sent.field_manager == "rlrun-server"
     again = await api.client.get(answer.headers["location"].removeprefix("/rlrun/v1"), headers=api.user("ann"))
     assert again.status_code == 200, "it is found before the watch tells of it"
+
+
+async def test_an_environment_without_an_owner_in_a_toml_is_one_of_the_namespace(api: RestApi) -> None:
+    answer = await create(api, TOML_TEXT.replace("acme/", ""), TOML)
+    assert answer.json()["spec"]["env"] == [{"id": "team/reverse"}], answer.text
+    assert "a package of team is meant" in answer.headers["warning"]
 
 
 @pytest.mark.parametrize(("body", "media_type"), [(SPEC, JSON), (yaml.safe_dump(SPEC), YAML), (TOML_TEXT, TOML)])

@@ -1,0 +1,105 @@
+"""Routes of dedicated runs: create, pause, resume, and what such runs may name. Their runs are those of `/rft/runs`."""
+
+import dataclasses
+
+from fastapi import APIRouter, Request
+from rlrun.api.base.phases import Phase
+from rlrun.constants import Reason
+from rlrun.kube.objects import Obj
+from starlette.responses import Response
+
+from rlrun_server.hosted_api.base.caller import KEY_IDENTIFIED, HostedCaller
+from rlrun_server.hosted_api.base.errors import no_counterpart
+from rlrun_server.hosted_api.base.wire import json_object
+from rlrun_server.hosted_api.objects.run_objects import phase_of, status_of
+from rlrun_server.hosted_api.routes.artifact_routes import model_ids
+from rlrun_server.hosted_api.routes.new_runs import (
+    continue_from,
+    newest_checkpoint,
+    read_dedicated_run,
+    read_variables,
+    require_paused,
+    resumed_run,
+)
+from rlrun_server.hosted_api.routes.run_routes import (
+    CREATE_RLRUNS,
+    PATCH_RLRUNS,
+    RunId,
+    checkpoints_of,
+    read_client_body,
+    set_in_spec,
+    submit_run,
+)
+from rlrun_server.rest.base.problems import RestError
+from rlrun_server.rest.context.caller_cluster import caller_cluster
+from rlrun_server.rest.context.services import services_of
+from rlrun_server.rest.routes.runs import load_run
+
+router = APIRouter(tags=["dedicated runs"])
+
+
+@router.post("/training/runs")
+async def create_dedicated_run(request: Request, caller: HostedCaller = CREATE_RLRUNS) -> Response:
+    """Create a run from the configuration of prime-rl, from scratch or from a paused run's newest checkpoint."""
+    asked = await read_client_body(request, caller, read_dedicated_run, caller.namespace)
+    run = asked.run
+    if asked.resume_from is not None:
+        services = services_of(request)
+        paused = (await load_run(services, caller.namespace, asked.resume_from)).read()
+        require_paused(paused)
+        checkpoint = newest_checkpoint(paused, checkpoints_of(services, caller))
+        run = dataclasses.replace(run, spec=continue_from(run.spec, checkpoint))
+    return _answer_with_id(await submit_run(request, caller, run))
+
+
+@router.post("/training/runs/{run}/pause")
+async def pause_run(request: Request, run: RunId, caller: HostedCaller = PATCH_RLRUNS) -> Response:
+    """Suspend a run: the trainer saves a checkpoint, and the pods with their GPUs are given back."""
+    services = services_of(request)
+    cluster = await caller_cluster(request, caller.caller)
+    kept_run = await load_run(services, caller.namespace, run)
+    obj = kept_run.read()
+    if phase_of(obj).finished or obj["spec"].get("stop"):
+        state = status_of(obj) if phase_of(obj).finished else "being stopped"
+        detail = f"Run {kept_run.name} is {state}. Only a run that has not ended can be paused."
+        raise RestError(409, Reason.INVALID_REQUEST, detail)
+    if not obj["spec"].get("suspend"):
+        obj = await set_in_spec(services, cluster, kept_run, suspend=True)
+    return json_object({"status": "PAUSED" if phase_of(obj) is Phase.suspended else "PAUSING"})
+
+
+@router.post("/training/runs/{run}/resume")
+async def resume_run(request: Request, run: RunId, caller: HostedCaller = CREATE_RLRUNS) -> Response:
+    """Create a run that continues a paused one from its newest checkpoint. The paused one stays as it is."""
+    services = services_of(request)
+    variables = await read_client_body(request, caller, read_variables)
+    paused = (await load_run(services, caller.namespace, run)).read()
+    require_paused(paused)
+    checkpoint = newest_checkpoint(paused, checkpoints_of(services, caller))
+    return _answer_with_id(await submit_run(request, caller, resumed_run(paused, checkpoint, variables)))
+
+
+@router.get("/training/available-fft-models")
+async def list_dedicated_models(request: Request, caller: HostedCaller = KEY_IDENTIFIED) -> Response:
+    """List the models that runs may name. Any cluster is this one, and no capacity is for sale."""
+    return json_object({"models": [{"name": name, "clusters": []} for name in model_ids(request)], "onDemand": []})
+
+
+@router.get("/training/available-gpu-types")
+async def list_gpu_types(caller: HostedCaller = KEY_IDENTIFIED) -> Response:
+    """List no types of GPUs: the RLModel of a run decides about its pods."""
+    return json_object({"gpuTypes": []})
+
+
+@router.get("/training/{path:path}")
+@router.post("/training/{path:path}")
+async def answer_about_others(path: str, caller: HostedCaller = KEY_IDENTIFIED) -> Response:
+    """Answer 404 for preparation, volumes and all else. Clients go on without a preparation after a 404."""
+    raise no_counterpart(
+        "volumes, local validation and the like. Files of a run are in S3, and a run is checked when it is created.",
+        status=404,
+    )
+
+
+def _answer_with_id(run: Obj) -> Response:
+    return json_object({"runId": run["metadata"]["name"], "tokenValue": ""})

@@ -1,0 +1,157 @@
+"""Dedicated runs of hosted clients: created from prime-rl's files, paused, resumed as new runs."""
+
+import base64
+from typing import Any
+
+import pytest
+from rlrun.kube.requests import Verb
+from rlrun.storage.layout import S3Uri
+
+from tests.support.hosted_api import MODEL, HostedApi, artifact_object, hosted_api, model_object
+from tests.support.rest_api import BUCKET, run_object
+
+CONFIG: dict[str, Any] = {
+    "max_steps": 30,
+    "model": {"name": MODEL},
+    "orchestrator": {
+        "batch_size": 8,
+        "group_size": 4,
+        "train": {"source": [{"env": {"taskset": {"id": "reverse"}}}]},
+    },
+    "trainer": {"optim": {"lr": 1e-05}},
+}
+
+
+@pytest.fixture
+async def api() -> HostedApi:
+    found = hosted_api()
+    source = {"secretRef": {"name": "paused-env"}}
+    spec: dict[str, Any] = {"suspend": True, "envFrom": [source, {"secretRef": {"name": "mine"}}], "maxSteps": 30}
+    found.rest.add(
+        model_object(),
+        run_object("running", number=1),
+        run_object("paused", number=2, phase="Suspended", env=[{"id": "team/reverse"}], model=MODEL, **spec),
+        run_object("foreign", "other", 9),
+    )
+    wheel = S3Uri(BUCKET, "prefix/environments/team/reverse/1.0/reverse-1.0-py3-none-any.whl")
+    found.store.put_bytes(wheel, b"wheel")
+    await found.key()
+    return found
+
+
+def saved(api: HostedApi, *steps: int, phase: str = "Ready") -> None:
+    """Let the paused run have checkpoints of these steps."""
+    api.rest.add(*(artifact_object("RLCheckpoint", f"paused-step-{step}", step, 2, phase) for step in steps))
+
+
+def writes(api: HostedApi) -> list[str]:
+    return [str(r) for r in api.rest.cluster.requests if r.verb not in (Verb.GET, Verb.LIST)]
+
+
+async def test_a_run_is_created_from_a_file_of_prime_rl(api: HostedApi) -> None:
+    answer = await api.client.post("/training/runs", json={"config": CONFIG, "name": "My", "wandbApiKey": "hidden"})
+    assert (answer.status_code, answer.json().pop("tokenValue")) == (200, ""), answer.text
+    name = answer.json()["runId"]
+    run = api.rest.cluster.objects["RLRun", "team", name]
+    assert (run["spec"]["env"], run["spec"]["lora"]) == ([{"id": "team/reverse"}], {"enabled": False})
+    secret = api.rest.cluster.objects["Secret", "team", f"{name}-env"]
+    assert secret["data"] == {"WANDB_API_KEY": base64.b64encode(b"hidden").decode()}
+    assert (await api.client.get(f"/rft/runs/{name}")).json()["run"]["name"] == "My"
+
+
+async def test_what_the_file_names_must_exist(api: HostedApi) -> None:
+    source = {"env": {"taskset": {"id": "none"}}}
+    config = {
+        **CONFIG,
+        "model": {"name": "no/such"},
+        "orchestrator": {**CONFIG["orchestrator"], "train": {"source": [source]}},
+    }
+    answer = await api.client.post("/training/runs", json={"config": config})
+    found = {".".join(map(str, each["loc"])) for each in answer.json()["detail"]}
+    assert found == {"body.config.model.name", "body.config.orchestrator.train.source.0.env.taskset.id"}
+    assert not writes(api)
+
+
+async def test_pause_suspends_a_run_once(api: HostedApi) -> None:
+    for _ in range(2):
+        answer = await api.client.post("/training/runs/running/pause")
+        assert (answer.status_code, answer.json()) == (200, {"status": "PAUSING"})
+    assert api.rest.cluster.objects["RLRun", "team", "running"]["spec"]["suspend"] is True
+    assert len(writes(api)) == 1
+    assert (await api.client.get("/rft/runs/running")).json()["run"]["status"] == "PAUSING"
+    assert (await api.client.get("/rft/runs/paused")).json()["run"]["status"] == "PAUSED"
+    assert (await api.client.post("/training/runs/paused/pause")).json() == {"status": "PAUSED"}
+
+
+@pytest.mark.parametrize("run", [{"phase": "Completed"}, {"stop": True}], ids=str)
+async def test_an_ended_run_is_not_paused(api: HostedApi, run: dict[str, Any]) -> None:
+    api.rest.add(run_object("tired", number=30, **run))
+    answer = await api.client.post("/training/runs/tired/pause")
+    assert (answer.status_code, "can be paused" in answer.json()["detail"], writes(api)) == (409, True, [])
+
+
+async def test_resume_makes_a_new_run_from_the_newest_checkpoint(api: HostedApi) -> None:
+    saved(api, 10, 20)
+    answer = await api.client.post("/training/runs/paused/resume", json={"wandbApiKey": "hidden"})
+    assert answer.status_code == 200, answer.text
+    name = answer.json()["runId"]
+    assert name != "paused"
+    spec = api.rest.cluster.objects["RLRun", "team", name]["spec"]
+    assert (spec["checkpointId"], spec["maxSteps"]) == ("paused-step-20", 10), "a run counts its own steps"
+    assert [each["secretRef"]["name"] for each in spec["envFrom"]] == ["mine", f"{name}-env"]
+    assert not {"suspend", "stop"} & spec.keys()
+    assert api.rest.cluster.objects["RLRun", "team", "paused"]["spec"]["suspend"] is True
+
+
+async def test_a_run_that_was_paused_before_its_first_checkpoint_begins_again(api: HostedApi) -> None:
+    name = (await api.client.post("/training/runs/paused/resume", json={})).json()["runId"]
+    spec = api.rest.cluster.objects["RLRun", "team", name]["spec"]
+    assert (spec.get("checkpointId"), spec["maxSteps"]) == (None, 30)
+
+
+async def test_only_a_paused_run_is_resumed(api: HostedApi) -> None:
+    answer = await api.client.post("/training/runs/running/resume", json={})
+    assert (answer.status_code, "Run running is RUNNING" in answer.json()["detail"]) == (409, True)
+    answer = await api.client.post("/training/runs", json={"config": CONFIG, "resumeFrom": "running"})
+    assert (answer.status_code, "PAUSED" in answer.json()["detail"]) == (409, True)
+    saved(api, 20, phase="Uploading")
+    answer = await api.client.post("/training/runs/paused/resume", json={})
+    assert (answer.status_code, "is Uploading" in answer.text) == (422, True)
+    assert not writes(api)
+
+
+async def test_a_new_file_may_start_from_a_paused_run(api: HostedApi) -> None:
+    saved(api, 20)
+    name = (await api.client.post("/training/runs", json={"config": CONFIG, "resumeFrom": "paused"})).json()["runId"]
+    spec = api.rest.cluster.objects["RLRun", "team", name]["spec"]
+    assert (spec["checkpointId"], spec["maxSteps"]) == ("paused-step-20", 10)
+    answer = await api.client.post(
+        "/training/runs", json={"config": {**CONFIG, "max_steps": 20}, "resumeFrom": "paused"}
+    )
+    assert answer.json()["detail"][0]["loc"] == ["body", "config", "max_steps"]
+
+
+@pytest.mark.parametrize("words", ["pause", "resume"])
+async def test_runs_of_others_are_neither_paused_nor_resumed(api: HostedApi, words: str) -> None:
+    answer = await api.client.post(f"/training/runs/foreign/{words}", json={})
+    assert (answer.status_code, writes(api)) == (404, [])
+
+
+async def test_models_and_gpus(api: HostedApi) -> None:
+    models = (await api.client.get("/training/available-fft-models")).json()
+    assert models == {"models": [{"name": MODEL, "clusters": []}], "onDemand": []}
+    assert (await api.client.get("/training/available-gpu-types")).json() == {"gpuTypes": []}
+
+
+@pytest.mark.parametrize("path", ["runs/prepare", "volumes"])
+async def test_preparation_and_volumes_are_absent_on_purpose(api: HostedApi, path: str) -> None:
+    """Clients go on after a 404 of the preparation, and end after any other error."""
+    answer = await api.client.post(f"/training/{path}", json={})
+    assert (answer.status_code, "has no counterpart" in answer.json()["detail"]) == (404, True)
+
+
+async def test_gpus_of_a_run_are_those_of_its_attempt(api: HostedApi) -> None:
+    run = run_object("large", number=40)
+    run["status"]["resolved"] = {"gpus": 6}
+    api.rest.add(run)
+    assert (await api.client.get("/rft/runs/large")).json()["run"]["gpuCount"] == 6
