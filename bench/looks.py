@@ -77,7 +77,7 @@ async def steps(*, in_looks: bool) -> float:
     world = await training_world()
     assert world.feed is not None
     objects = RunObjects(world.cluster, world.feed.informers)
-    show = world.reconciler().reconcile if in_looks else ProgressWriter(objects, world.poller).write
+    show = world.reconciler().reconcile if in_looks else ProgressWriter(objects, world.poller, world.clock).write
     began = time.process_time()
     for step in range(4, 4 + LOOKS):
         world.poller.answer = report(step)

@@ -18,6 +18,7 @@ from rlrun.garbage_collection.installation import CLUSTER_NAMESPACE
 from rlrun.kube.async_client import AsyncKubeClient
 from rlrun.kube.async_transport import AsyncApiTransport
 from rlrun.kube.connection.api_configuration import load_configuration
+from rlrun.kube.connection.cluster_clock import ClusterClock
 from rlrun.kube.errors import ApiError
 from rlrun.kube.informer import CachedObject, ObjectChange
 from rlrun.kube.kinds import ARTIFACTS, NAMESPACE, RLADAPTER, RLCHECKPOINT, RLMODEL, RLRUN, WORKLOAD, ResourceKind
@@ -107,6 +108,7 @@ class Operator:
         self._queue: WorkQueue[RunKey] = WorkQueue(namespace_limit=namespace_limit(settings.workers))
         self._model_pods = ModelPodCheck(settings)
         self._heartbeat = EventLoopWatchdog()
+        self._clock = ClusterClock()
         self._stop = asyncio.Event()
         self._watching = asyncio.Event()
         self._may_work = asyncio.Event()
@@ -131,7 +133,9 @@ class Operator:
         self._listen_to_signals()
         configuration = await self._configure()
         # Each watch occupies a connection. Neither they nor the Lease wait for other requests.
-        watcher = AsyncKubeClient(AsyncApiTransport(configuration, connections=0, on_request=count_request))
+        watcher = AsyncKubeClient(
+            AsyncApiTransport(configuration, connections=0, on_request=count_request, clock=self._clock)
+        )
         informers = self._informers(watcher)
         lease = LeaderElection(
             watcher,
@@ -142,7 +146,7 @@ class Operator:
         )
         limit = RateLimit(self._settings.api.qps, self._settings.api.burst, time.monotonic)
         check = functools.partial(check_request, lease.is_held)
-        transport = AsyncApiTransport(await self._configure(), on_request=check)
+        transport = AsyncApiTransport(await self._configure(), on_request=check, clock=self._clock)
         objects = RunObjects(RateLimitedTransport(transport, limit), informers)
         poller = HttpOrchestratorClient(
             self._settings.status_url_template, self._queue.add, self._settings.poll_seconds
@@ -200,12 +204,12 @@ class Operator:
         operator_name = f"{settings.lease_namespace}.{settings.lease_name}"
         usage = UsageLog(artifacts, S3Uri(settings.s3.bucket, settings.s3.prefix.strip("/")), operator_name)
         applier = Applier(cluster, artifacts, usage)
-        reconciler = Reconciler(observer, applier, settings, queue=admissions)
+        reconciler = Reconciler(observer, applier, settings, self._clock, admissions)
         logs = LeavingLogs(applier.logs, informers, observer.s3_variables, settings, problem)
         tombstones = ArtifactTombstones(artifacts, informers, observer.s3_variables, settings)
         pool_usage = PoolUsage(usage, observer.s3_variables)
         self._pool_gpus = pool_usage.gpus
-        serving = ServingController(objects, observer, settings, token_key, problem, pool_usage)
+        serving = ServingController(objects, observer, settings, token_key, self._clock, problem, pool_usage)
         informers.listeners.append(tenants.on_change)
         informers.listeners.append(functools.partial(self._on_change, informers, serving))
         informers.listeners.append(logs.on_change)
@@ -223,7 +227,7 @@ class Operator:
         if self._settings.tenant_labels:
             on_tenancy = functools.partial(self._on_tenancy, informers, serving)
             working.append(tasks.start(tenants.follow(cluster, on_tenancy)))
-        progress = ProgressWriter(objects, poller)
+        progress = ProgressWriter(objects, poller, self._clock)
         working += [tasks.start(self._work(reconciler, progress)) for _ in range(self._settings.workers)]
         working += [tasks.start(job) for job in serving.jobs()]
         working.append(tasks.start(follow_authority(cluster, self._settings, authority)))
@@ -395,7 +399,7 @@ class Operator:
         # An operator of some namespaces knows their caches only, and another one would write other numbers.
         all_runs = None if self._settings.watch_namespaces else runs
         await write_model_statuses(
-            cluster, datetime.now(UTC), all_runs, caches, self._model_pods, counts_caches=all_runs is not None
+            cluster, self._clock(), all_runs, caches, self._model_pods, counts_caches=all_runs is not None
         )
 
     async def _queue_runs(self, informers: Informers, reconciler: Reconciler | None) -> None:
@@ -405,7 +409,7 @@ class Operator:
             key = RunKey(run.namespace, run.name)
             if reconciler is None or not reconciler.is_settled(key, str(run.version)):
                 due.append(run.read_listed())
-        async for key, pause in in_turns(resync_schedule(due, datetime.now(UTC))):
+        async for key, pause in in_turns(resync_schedule(due, self._clock())):
             self._queue.add_after(key, pause, Priority.RESYNC)
 
 

@@ -10,9 +10,11 @@ import marshal
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from datetime import datetime
+from email.utils import format_datetime
 from typing import Any
 
 from rlrun.kube.async_client import AsyncKubeClient
+from rlrun.kube.connection.cluster_clock import ClusterClock
 from rlrun.kube.errors import ApiError
 from rlrun.kube.objects import Obj
 from rlrun.kube.requests import KubeRequest
@@ -51,7 +53,9 @@ class FakeCluster:
     def __init__(self, *objects: Obj) -> None:
         self.kube = AsyncKubeClient(self)
         self.time: Callable[[], datetime] = lambda: START
-        """Time of creations and deletions in the metadata of objects."""
+        """Time of creations and deletions in the metadata of objects, and of the responses."""
+        self.clock: ClusterClock | None = None
+        """A client's clock, which the responses measure."""
         self.objects: dict[tuple[str, str, str], Obj] = {}
         self.versions = itertools.count(100)
         self.events: list[Obj] = []
@@ -115,7 +119,9 @@ class FakeCluster:
         name = request.verb.name.lower() + (f"_{request.subresource}" if request.subresource else "")
         with self._named(request):
             answer: Obj = self._scripted(request) or await getattr(self, name)(request)
-            return answer
+        if self.clock is not None:
+            self.clock.on_response(format_datetime(self.time(), usegmt=True), self.clock.monotonic())
+        return answer
 
     @asynccontextmanager
     async def stream(self, request: KubeRequest) -> AsyncIterator[AsyncIterator[bytes]]:

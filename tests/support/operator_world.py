@@ -4,6 +4,7 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
+from rlrun.kube.connection.cluster_clock import ClusterClock
 from rlrun.kube.objects import Obj
 from rlrun.protocol.orchestrator import RunStatus
 from rlrun.storage.layout import S3Uri
@@ -58,6 +59,9 @@ class World:
     kept: Reconciler | None = None
     looks: int = 0
 
+    def __post_init__(self) -> None:
+        self.cluster.time = lambda: self.clock()
+
     def reconciler(self) -> Reconciler:
         """A new operator, which remembers nothing of the one before; with informers always the same one."""
         if self.kept is not None:
@@ -76,7 +80,9 @@ class World:
         )
         applier = Applier(objects.cluster, self.artifacts, UsageLog(self.artifacts, USAGE_ROOT, "rlrun-system.rlrun"))
         queue = self.queue or AdmissionQueue(self.settings, lambda _: None)
-        made = Reconciler(observer, applier, self.settings, self.clock, queue)
+        own = lambda: self.clock()  # noqa: E731
+        self.cluster.clock = ClusterClock(own, lambda: own().timestamp())
+        made = Reconciler(observer, applier, self.settings, self.cluster.clock, queue)
         self.kept = None if self.feed is None else made
         return made
 

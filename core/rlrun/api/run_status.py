@@ -30,7 +30,7 @@ class Progress(Status):
     eta_seconds: float | None = Field(default=None, ge=0)
     """Estimated seconds until the last step."""
     last_step_time: AwareDatetime | None = None
-    """Time at which the newest step was completed."""
+    """Time at which the operator first saw the newest step."""
     mismatch_kl: float | None = None
     """Mismatch between trainer and inference engine: the mean of r - log r - 1 over the tokens of the newest batch, where r is the trainer's probability divided by the engine's. Near 0 if both agree."""  # noqa: E501
 

@@ -17,6 +17,7 @@ from kubernetes.aio import client
 from typing_extensions import override
 
 from rlrun.kube import requests
+from rlrun.kube.connection.cluster_clock import ClusterClock
 from rlrun.kube.errors import TIMEOUT, TOO_LARGE, UNREACHABLE, ApiError
 from rlrun.kube.objects import Obj
 from rlrun.kube.requests import KubeRequest
@@ -57,12 +58,14 @@ class AsyncApiTransport(AsyncTransport):
         configuration: client.Configuration,
         connections: int = CONNECTIONS,
         on_request: Callable[[KubeRequest], None] | None = None,
+        clock: ClusterClock | None = None,
     ) -> None:
         """`connections`: maximum number at a time; more requests wait. 0: no maximum. `on_request` is called
-        before each request, which is not sent if it raises an error.
+        before each request, which is not sent if it raises an error. `clock` is measured by the responses.
         """
         self._configuration = configuration
         self._on_request = on_request or (lambda _: None)
+        self._clock = clock or ClusterClock()
         self._host = str(configuration.host)
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=connections, ssl=_tls(configuration)),
@@ -94,7 +97,7 @@ class AsyncApiTransport(AsyncTransport):
         """Yield the unread response. Raises ApiError, also for failures while it is read."""
         self._on_request(request)
         action, seconds = str(request), request.seconds or REQUEST_SECONDS
-        parameters = request.parameters
+        parameters, sent = request.parameters, self._clock.monotonic()
         try:
             response = await self._session.request(
                 request.method,
@@ -110,6 +113,8 @@ class AsyncApiTransport(AsyncTransport):
                 if response.status >= 400:
                     body, _ = await _read(response.content, ERROR_LIMIT)
                     raise ApiError.from_response(response.status, body, action)
+                # An error may come from a proxy, with its own time.
+                self._clock.on_response(response.headers.get("Date"), sent)
                 yield response
             finally:
                 response.release()

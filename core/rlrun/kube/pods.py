@@ -55,11 +55,6 @@ def is_ready(pod: Obj) -> bool:
     return _has_condition(pod, "Ready") and not is_leaving(pod)
 
 
-def ready_since(pod: Obj) -> datetime | None:
-    """Return since when the pod has been ready or not ready, or None if it does not say."""
-    return parse_time(condition_of(pod, "Ready").get("lastTransitionTime"))
-
-
 def is_leaving(pod: Obj) -> bool:
     """True if the pod is being deleted."""
     return bool(pod["metadata"].get("deletionTimestamp"))

@@ -10,7 +10,7 @@ import logging
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from pydantic import ValidationError
@@ -83,7 +83,7 @@ class Applier:
         if error is not None and not isinstance(error, ObjectRefused):
             raise error
         if error is None:
-            await self._remove(observation, plan.removals)
+            await self._remove(observation, plan.removals, now)
             if plan.tombstone is not None:
                 tombstone = plan.tombstone
                 await self._artifacts.bury(observation.s3_variables, tombstone.uri, tombstone.content.to_bytes())
@@ -229,7 +229,7 @@ class Applier:
             events = (*transitions(before, status), *events)
         await write_events(self._cluster, run, events)
 
-    async def _remove(self, observation: RunObservation, removals: Sequence[ArtifactDeletion]) -> None:
+    async def _remove(self, observation: RunObservation, removals: Sequence[ArtifactDeletion], now: datetime) -> None:
         """Delete the files, then their object. An error of S3 is recorded in the object and retried."""
         started = time.monotonic()
         for removal in removals:
@@ -246,7 +246,7 @@ class Applier:
                     removal.uri,
                     error,
                 )
-                failed_status = failed_deletion_status(removal, error.problem, datetime.now(UTC))
+                failed_status = failed_deletion_status(removal, error.problem, now)
                 if failed_status is not None:
                     await self._cluster.apply_status(failed_status)
                 continue

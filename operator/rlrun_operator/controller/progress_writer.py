@@ -1,7 +1,8 @@
 """Writer of the progress of runs: a step costs one patch of the status, without observation and plan."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from datetime import datetime
 
 from rlrun.constants import CONFLICT
 from rlrun.kube.errors import ApiError
@@ -11,6 +12,7 @@ from rlrun.kube.objects import Obj
 from rlrun_operator.cluster.runs import RunObjects
 from rlrun_operator.controller.orchestrator_client import OrchestratorClient
 from rlrun_operator.planning.plan.observation import RunKey
+from rlrun_operator.planning.plan.status_builder import to_clock
 from rlrun_operator.planning.plan_progress import plan_progress
 from rlrun_operator.runtime.metrics import STATUS_WRITES
 
@@ -23,9 +25,10 @@ AT_ONCE = 0.0
 class ProgressWriter:
     """Writer of the progress of one run per call."""
 
-    def __init__(self, objects: RunObjects, poller: OrchestratorClient) -> None:
+    def __init__(self, objects: RunObjects, poller: OrchestratorClient, clock: Callable[[], datetime]) -> None:
         self._objects = objects
         self._poller = poller
+        self._clock = clock
 
     async def write(self, key: RunKey) -> float | None:
         """Write what the orchestrator has reported. Returns AT_ONCE if that is not progress alone, else None.
@@ -35,7 +38,7 @@ class ProgressWriter:
         """
         run = await self._objects.get(RLRUN, key.namespace, key.name)
         report = self._poller.known_report(key)
-        status = None if run is None or report is None else plan_progress(run, report)
+        status = None if run is None or report is None else plan_progress(run, report, to_clock(self._clock()))
         if run is None or status is None:
             return AT_ONCE
         old = run["status"]

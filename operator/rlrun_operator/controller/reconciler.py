@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from rlrun.api.base.phases import ArtifactPhase
@@ -38,10 +38,10 @@ class Reconciler:
         observer: Observer,
         applier: Applier,
         settings: OperatorSettings,
-        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+        clock: Callable[[], datetime],
         queue: AdmissionQueue | None = None,
     ) -> None:
-        """`queue`: None starts every run at once."""
+        """`clock`: the API server's time. `queue`: None starts every run at once."""
         self._observer = observer
         self._applier = applier
         self._settings = settings

@@ -1,6 +1,6 @@
 """The part of a run's status that a step changes, if it changes nothing else. Pure."""
 
-from datetime import UTC, datetime
+from datetime import datetime
 
 from rlrun.api.base.phases import Phase
 from rlrun.api.run_status import RLRunStatus
@@ -16,10 +16,8 @@ from rlrun_operator.planning.plan.stored_status import read_status
 from rlrun_operator.planning.policies.artifacts.upload_schedule import UploadSchedule
 from rlrun_operator.planning.policies.spec.validation import parse_spec
 
-ANY_TIME = datetime(1970, 1, 1, tzinfo=UTC)
 
-
-def plan_progress(run: Obj, report: RunStatus) -> RLRunStatus | None:
+def plan_progress(run: Obj, report: RunStatus, now: datetime) -> RLRunStatus | None:
     """Return the status of the run with the progress of the report, or None if only a reconcile can tell its status.
 
     That is so for each step after which a checkpoint or an adapter is due, for a report that changes a condition, and
@@ -41,5 +39,5 @@ def plan_progress(run: Obj, report: RunStatus) -> RLRunStatus | None:
     has_other_end = report.max_steps != status.progress.max_steps
     if report.step < shown or has_other_end or schedule.is_passed(shown, report.step):
         return None
-    after = apply_change(status, StatusChange(warning_conditions(status, report)), ANY_TIME)
-    return status.model_copy(update=progress_change(status, report)) if after == status else None
+    after = apply_change(status, StatusChange(warning_conditions(status, report)), now)
+    return status.model_copy(update=progress_change(status, report, now)) if after == status else None

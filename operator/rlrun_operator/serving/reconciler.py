@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Mapping
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from rlrun.api.adapter import DeploymentState
@@ -43,7 +43,7 @@ class PoolReconciler:
         sidecars: Sidecars,
         settings: OperatorSettings,
         token_key: bytes,
-        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+        clock: Callable[[], datetime],
         tenancy_problem: TenancyProblem = no_problem,
         usage: PoolUsage | None = None,
     ) -> None:
@@ -84,6 +84,7 @@ class ServingController:
         credentials: Credentials,
         settings: OperatorSettings,
         token_key: bytes,
+        clock: Callable[[], datetime],
         tenancy_problem: TenancyProblem = no_problem,
         usage: PoolUsage | None = None,
     ) -> None:
@@ -92,7 +93,7 @@ class ServingController:
         self._settings = settings
         self._sidecars = sidecars
         self._reconciler = PoolReconciler(
-            objects, credentials, sidecars, settings, token_key, tenancy_problem=tenancy_problem, usage=usage
+            objects, credentials, sidecars, settings, token_key, clock, tenancy_problem, usage
         )
         self._queue: WorkQueue[PoolIdentity] = WorkQueue(namespace_limit=namespace_limit(WORKERS))
         self._known: set[PoolIdentity] = set()

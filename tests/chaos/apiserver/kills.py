@@ -8,6 +8,7 @@ import random
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
+from rlrun.kube.connection.cluster_clock import ClusterClock
 from rlrun.kube.errors import ApiError
 from rlrun.storage.layout import S3Uri
 from rlrun.storage.store import StoreError
@@ -111,7 +112,7 @@ async def live(place: Place, rule: Rule) -> Gate:
     def new_operator() -> Reconciler:
         objects = RunObjects(FaultyTransport(connection, gate))
         observer = Observer(objects, artifacts, poller, settings)
-        return Reconciler(observer, Applier(objects.cluster, artifacts), settings)
+        return Reconciler(observer, Applier(objects.cluster, artifacts), settings, ClusterClock())
 
     life, operator = Life(site), new_operator()
     try:

@@ -310,7 +310,7 @@ class Life:
         artifacts = BucketArtifacts(store_of(self.bucket, self.gate))
         observer = Observer(objects, artifacts, self.poller, SETTINGS, clock=seconds)
         self.operator = Reconciler(observer, Applier(objects.cluster, artifacts), SETTINGS, self.clock)
-        self.progress = ProgressWriter(objects, self.poller)
+        self.progress = ProgressWriter(objects, self.poller, self.clock)
 
     async def _reconcile(self) -> None:
         if self.now < self._away_until:

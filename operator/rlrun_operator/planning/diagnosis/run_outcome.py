@@ -2,10 +2,8 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
 
 from rlrun.constants import ExitCode, Reason
-from rlrun.kube.conditions import parse_time
 from rlrun.kube.objects import Obj, true_condition
 from rlrun.kube.pods import role_of, termination_of
 from rlrun.protocol.orchestrator import RunStatus
@@ -18,7 +16,6 @@ from rlrun_operator.planning.diagnosis.pod_diagnostics import parse_final_status
 class RunOutcome:
     """Outcome of a run, reported by its orchestrator."""
 
-    finished_at: datetime | None
     last: RunStatus | None = None
     problem: Problem | None = None
     """Reason of the failure. None: the run completed."""
@@ -34,22 +31,21 @@ def find_outcome(job: Obj | None, pods: Sequence[Obj]) -> RunOutcome | None:
     ends = [end for end in (termination_of(p, "orchestrator") for p in newest_first) if end is not None]
     for end in ends:
         if end.exit_code == 0:
-            return RunOutcome(end.finished_at, parse_final_status(end.message))
+            return RunOutcome(parse_final_status(end.message))
         if end.exit_code == ExitCode.CONFIGURATION:
             problem = parse_problem(end.message) or Problem(
                 reason=Reason.INVALID_CONFIGURATION,
                 message="The orchestrator reported a configuration error; restarting would not help: "
                 f"{end.message.strip()[-500:]}",
             )
-            return RunOutcome(end.finished_at, parse_final_status(end.message), problem)
+            return RunOutcome(parse_final_status(end.message), problem)
     condition = true_condition(job, "Complete", "Failed")
     if condition is None:
         return None
-    when = parse_time(condition.get("lastTransitionTime"))
     if condition["type"] == "Complete":
-        return RunOutcome(when)
+        return RunOutcome()
     problem = next((p for p in (parse_problem(e.message) for e in ends) if p), None) or Problem(
         reason=Reason.ORCHESTRATOR_FAILED,
         message=f"The orchestrator's Job failed: {condition.get('message') or condition.get('reason')}",
     )
-    return RunOutcome(when, next((s for s in (parse_final_status(e.message) for e in ends) if s), None), problem)
+    return RunOutcome(next((s for s in (parse_final_status(e.message) for e in ends) if s), None), problem)

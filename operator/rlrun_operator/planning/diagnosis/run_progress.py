@@ -1,5 +1,7 @@
 """Progress and warnings of the orchestrator in the run's status."""
 
+from datetime import datetime
+
 from rlrun.api.run_status import Groups, Progress, RLRunStatus
 from rlrun.constants import ConditionType, Hint, Reason, TrainingIssue
 from rlrun.kube.conditions import find_condition
@@ -25,11 +27,12 @@ def moves_progress_only(before: RunStatus, after: RunStatus) -> bool:
     )
 
 
-def progress_change(status: RLRunStatus, report: RunStatus) -> StatusFields:
+def progress_change(status: RLRunStatus, report: RunStatus, now: datetime) -> StatusFields:
     """Return the fields with progress and group counters.
 
     Estimates and groups in flight change with every poll, and each step is followed by a publication. They are updated
     only together with other changes, so that a run between two steps causes no writes. The end of the run is one.
+    A step has the time at which the operator first saw it: the pod's clock may differ from the API server's.
     """
     old, fields = status.progress, StatusFields()
     if not _knows_progress(status, report):
@@ -41,7 +44,7 @@ def progress_change(status: RLRunStatus, report: RunStatus) -> StatusFields:
         reward=None if report.reward is None else round(report.reward, 4),
         policy_version=report.policy_version,
         eta_seconds=None if report.eta_seconds is None else round(report.eta_seconds),
-        last_step_time=report.last_step_time.replace(microsecond=0) if report.last_step_time else None,
+        last_step_time=(_step_time(old, report) or now) if report.last_step_time else None,
         mismatch_kl=report.mismatch_kl,
     )
     shown_later: dict[str, object] = {"eta_seconds": new.eta_seconds}
@@ -54,6 +57,11 @@ def progress_change(status: RLRunStatus, report: RunStatus) -> StatusFields:
     if shown is None or _ended_counts(report.groups) != _ended_counts(shown) or moved:
         fields["groups"] = Groups(**report.groups.model_dump())
     return fields
+
+
+def _step_time(old: Progress | None, report: RunStatus) -> datetime | None:
+    """Return the time of the newest step, or None if it is seen for the first time."""
+    return old.last_step_time if old is not None and old.step == report.step else None
 
 
 def _ended_counts(groups: GroupCounts | Groups) -> tuple[int, int, int, int]:

@@ -5,6 +5,7 @@ import json
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from rlrun.kube import async_client, async_transport, requests
 from rlrun.kube.async_client import AsyncKubeClient
 from rlrun.kube.async_transport import AsyncApiTransport
 from rlrun.kube.connection.api_configuration import without_credentials
+from rlrun.kube.connection.cluster_clock import ClusterClock
 from rlrun.kube.errors import ApiError
 from rlrun.kube.kinds import EVENT, LEASE, POD, RLRUN
 from rlrun.kube.objects import Obj
@@ -384,6 +386,21 @@ async def test_a_watch_that_the_server_does_not_answer_is_an_error() -> None:
                 pass
         await kube.close()
         assert raised.value.is_temporary
+
+
+async def test_responses_measure_the_clock_of_the_api_server_and_errors_do_not() -> None:
+    """A proxy that answers for the API server has its own time. The test's server is the same machine."""
+    ahead = datetime.now(UTC) + timedelta(hours=1)
+    clock = ClusterClock(own=lambda: ahead)
+    async with serving() as server:
+        kube = AsyncKubeClient(AsyncApiTransport(client.Configuration(host=server.host), clock=clock))
+        with pytest.raises(ApiError):
+            await kube.get(RLRUN, "team", "first")
+        assert clock() >= ahead
+        server.answer(f"GET {RUNS}/first", Answer(RUN))
+        await kube.get(RLRUN, "team", "first")
+        await kube.close()
+    assert abs(clock() - datetime.now(UTC)) < timedelta(minutes=1)
 
 
 async def test_every_request_is_counted() -> None:

@@ -42,13 +42,14 @@ async def world(make_world: Callable[..., World]) -> World:
 def writer(world: World) -> ProgressWriter:
     """Return a writer that uses the operator's informers."""
     assert world.feed is not None
-    return ProgressWriter(RunObjects(world.cluster, world.feed.informers), world.poller)
+    return ProgressWriter(RunObjects(world.cluster, world.feed.informers), world.poller, world.clock)
 
 
 async def test_progress_is_one_patch_of_what_has_changed(world: World) -> None:
     before = copied(world.status)
     version = world.run["metadata"]["resourceVersion"]
     world.poller.answer = report(4, groups=GroupCounts(trained=2))
+    world.clock.advance(4)
     assert await writer(world).write(KEY) is None
     (request,) = world.cluster.requests
     assert str(request) == "change the status of RLRun team/reverse"

@@ -6,7 +6,6 @@ Each is told twice: every reconcile is a freshly started operator, or all are on
 import base64
 import json
 from collections.abc import Callable
-from datetime import datetime, timedelta
 from typing import Any, NoReturn
 
 import pytest
@@ -85,10 +84,10 @@ async def test_an_orchestrator_that_does_not_answer_is_shown_and_ends_nothing(wo
     world.poller.answer, world.poller.watches = training(), True
     await world.reconcile()
     world.poller.answer, world.poller.silent = None, 29.0
-    await world.reconcile()
+    await world.reconcile(after=29)
     assert world.condition("OrchestratorReady")["status"] == "True"
     world.poller.silent = 30.0
-    await world.reconcile()
+    await world.reconcile(after=1)
     assert world.condition("OrchestratorReady")["reason"] == "OrchestratorUnreachable"
     assert (world.status["phase"], world.status["reason"]) == ("Running", "OrchestratorUnreachable")
     assert "NetworkPolicies" in world.status["message"]
@@ -115,10 +114,10 @@ async def test_what_a_run_waits_for_stays_shown_while_its_orchestrator_is_not_si
     before = world.cluster.writes
     world.poller.answer = None
     for world.poller.silent in (0.0, 29.0):
-        await world.reconcile()
+        await world.reconcile(after=world.poller.silent)
     assert (world.condition("TrainerReady")["message"], world.cluster.writes) == (waits.message, before)
     world.poller.silent = 30.0
-    await world.reconcile()
+    await world.reconcile(after=1)
     assert (world.condition("TrainerReady")["status"], world.status["reason"]) == ("True", "OrchestratorUnreachable")
 
 
@@ -126,7 +125,7 @@ async def test_what_a_run_waits_for_stays_shown_while_its_orchestrator_is_not_si
 async def test_the_silence_of_an_orchestrator_is_over_when_its_run_is(world: World, how: str) -> None:
     await world.start()
     world.poller.silent = 60.0
-    await world.reconcile()
+    await world.reconcile(after=60)
     assert world.condition("OrchestratorReady")["reason"] == "OrchestratorUnreachable"
     await world.change(4, **{how: True})
     assert world.condition("OrchestratorReady")["reason"] != "OrchestratorUnreachable"
@@ -138,14 +137,16 @@ async def test_silence_of_a_pod_that_is_not_ready_says_nothing(world: World) -> 
     orchestrator = next(p for p in world.cluster.all("Pod") if label(p, "rlrun.dev/role") == "orchestrator")
     ready = next(c for c in orchestrator["status"]["conditions"] if c["type"] == "Ready")
 
-    async def reason(status: str, since: datetime) -> str:
-        ready.update(status=status, lastTransitionTime=since.isoformat())
+    async def reason(status: str, after: float) -> str:
+        ready.update(status=status)
+        world.clock.advance(after)
         await world.put(orchestrator)
         return str(world.condition("OrchestratorReady")["reason"])
 
-    assert await reason("False", world.clock.now) == "Starting"
-    assert await reason("True", world.clock.now - timedelta(seconds=29)) == "Ready"
-    assert await reason("True", world.clock.now - timedelta(seconds=30)) == "OrchestratorUnreachable"
+    assert await reason("False", after=20) == "Starting"
+    assert await reason("True", after=600) == "Ready"
+    assert await reason("True", after=29) == "Ready"
+    assert await reason("True", after=1) == "OrchestratorUnreachable"
 
 
 async def test_run_runs_completes_and_is_cleaned_up(world: World) -> None:

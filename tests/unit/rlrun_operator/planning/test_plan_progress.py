@@ -40,7 +40,7 @@ async def run(make_world: Callable[..., World]) -> Obj:
 
 
 def test_progress_changes_progress_and_groups_and_nothing_else(run: Obj) -> None:
-    found = present(plan_progress(run, report(12, groups=GroupCounts(trained=3, in_flight=4), eta_seconds=7.6)))
+    found = present(plan_progress(run, report(12, groups=GroupCounts(trained=3, in_flight=4), eta_seconds=7.6), START))
     before = RLRunStatus.parse(run["status"])
     assert found.progress is not None
     assert found.groups is not None
@@ -53,7 +53,7 @@ def test_progress_changes_progress_and_groups_and_nothing_else(run: Obj) -> None
 def test_a_step_without_an_upload_is_progress_alone(run: Obj, step: int) -> None:
     if step > 14:
         run["status"]["progress"]["step"] = 15
-    assert plan_progress(run, report(step)) is not None
+    assert plan_progress(run, report(step), START) is not None
 
 
 @pytest.mark.parametrize(
@@ -74,8 +74,8 @@ def test_a_step_without_an_upload_is_progress_alone(run: Obj, step: int) -> None
     ],
 )
 def test_a_report_that_tells_more_needs_a_reconcile(run: Obj, later: RunStatus) -> None:
-    assert plan_progress(run, report(12)) is not None
-    assert plan_progress(run, later) is None
+    assert plan_progress(run, report(12), START) is not None
+    assert plan_progress(run, later, START) is None
 
 
 @pytest.mark.parametrize(
@@ -95,19 +95,19 @@ def test_a_report_that_tells_more_needs_a_reconcile(run: Obj, later: RunStatus) 
 def test_a_run_that_is_not_shown_as_training_needs_a_reconcile(run: Obj, change: Obj) -> None:
     for part, fields in change.items():
         run[part] = {**run[part], **fields}
-    assert plan_progress(run, report(12)) is None
+    assert plan_progress(run, report(12), START) is None
 
 
 def test_the_first_step_needs_a_reconcile_which_says_that_training_is_healthy(run: Obj) -> None:
     run["status"]["conditions"] = [c for c in run["status"]["conditions"] if c["type"] != "TrainingHealthy"]
     run["status"]["progress"]["step"] = 0
-    assert plan_progress(run, report(1)) is None
+    assert plan_progress(run, report(1), START) is None
 
 
 def test_without_an_interval_of_its_own_a_run_has_that_of_its_attempt(run: Obj) -> None:
     del run["spec"]["checkpoints"]
     run["status"]["resolved"]["checkpointInterval"] = 13
-    assert plan_progress(run, report(12)) is not None
-    assert plan_progress(run, report(13)) is None
+    assert plan_progress(run, report(12), START) is not None
+    assert plan_progress(run, report(13), START) is None
     del run["status"]["resolved"]["checkpointInterval"]
-    assert plan_progress(run, report(12)) is None, "each step may have a checkpoint"
+    assert plan_progress(run, report(12), START) is None, "each step may have a checkpoint"

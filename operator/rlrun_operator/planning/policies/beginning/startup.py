@@ -3,14 +3,15 @@
 from dataclasses import replace
 from datetime import datetime
 
+from rlrun.api.base.kubernetes_types import ConditionStatus
 from rlrun.api.base.phases import Phase
 from rlrun.api.run import RLRunSpec
 from rlrun.api.run_status import RLRunStatus
-from rlrun.constants import CREATED_ANNOTATION, ConditionType, Reason
+from rlrun.constants import ConditionType, Reason
 from rlrun.kube.conditions import find_condition, seconds
-from rlrun.kube.kinds import JOB, POD_CONTROLLERS
-from rlrun.kube.objects import Obj, attempt_of
-from rlrun.kube.pods import is_alive, ready_since, role_of
+from rlrun.kube.kinds import POD_CONTROLLERS
+from rlrun.kube.objects import attempt_of
+from rlrun.kube.pods import is_alive
 from rlrun.protocol.problem import Problem
 
 from rlrun_operator.config.settings import OperatorSettings
@@ -139,7 +140,6 @@ def create_children(
         return plan_waiting(observation, status, spec, settings, now, placed)
     if digest is not None and is_complete(desired, observation):
         _COMPLETE.add(digest)
-    applies = [_with_creation_time(child, now) if child["kind"] == JOB.kind else child for child in applies]
     return PlanPart(applies=tuple(applies), refreshes=tuple(refreshes(applies, observation)), writes_children=True)
 
 
@@ -156,9 +156,9 @@ def report_readiness(
     problems = [*pod_problems(pods, observation.pod_events), *refused_pods(observation, status.attempt)]
     shown = find_condition(status, ConditionType.ORCHESTRATOR_READY)
     # A pod that is not ready does not answer, which says nothing about it later.
-    since = [at for pod in pods if role_of(pod) == "orchestrator" and (at := ready_since(pod)) is not None]
-    silent_seconds = min([observation.silent_seconds, *(seconds(at, now) for at in since)])
-    unreachable = silence(observation.poll_error, silent_seconds, shown)
+    is_ready = shown is not None and shown.status is ConditionStatus.true
+    ready_seconds = seconds(shown.last_transition_time, now) if shown is not None and is_ready else 0.0
+    unreachable = silence(observation.poll_error, min(observation.silent_seconds, ready_seconds), shown)
     if observation.poll_error is not None and unreachable is None:
         # An answer that is missing says nothing yet: what the run waits for stays shown.
         waiting_for = shown_wait(status)
@@ -172,13 +172,6 @@ def egress_access(
     if settings.egress is None or observation.egress_key is None:
         return None
     return EgressAccess(settings.egress, observation.egress_hosts, observation.egress_key, attempt_start)
-
-
-def _with_creation_time(job: Obj, now: datetime) -> Obj:
-    """Return the Job with the time of its creation by the operator's clock: the API server may have another."""
-    metadata = job["metadata"]
-    created = {CREATED_ANNOTATION: now.isoformat().replace("+00:00", "Z")}
-    return {**job, "metadata": {**metadata, "annotations": {**metadata.get("annotations", {}), **created}}}
 
 
 def _previous_pods_message(observation: RunObservation, attempt: int) -> str:

@@ -7,8 +7,8 @@ from datetime import datetime
 from rlrun.api.base.phases import Phase
 from rlrun.api.run import RLRunSpec
 from rlrun.api.run_status import EndedAttempt, RLRunStatus
-from rlrun.constants import Reason
-from rlrun.kube.conditions import seconds
+from rlrun.constants import ConditionType, Reason
+from rlrun.kube.conditions import find_condition, seconds
 from rlrun.kube.objects import Obj, ObjectRef, attempt_of
 from rlrun.kube.pods import role_of
 from rlrun.protocol.problem import Problem
@@ -108,19 +108,27 @@ def plan_outcome(
     outcome = find_outcome(orchestrator_job(observation, status.attempt), observation.pods_of(status.attempt))
     if outcome is None:
         return None
-    last = _final_change(status, spec, outcome)
+    last = _final_change(status, spec, outcome, now)
     status = apply_change(status, last, now)
     if outcome.problem is not None:
         end = mark_finished(observation, status, settings, now, Phase.failed, outcome.problem)
-    elif not observation.catalog.is_listed and seconds(outcome.finished_at, now) < FINISH_SECONDS:
+    elif not observation.catalog.is_listed and _finishing_seconds(status, now) < FINISH_SECONDS:
         waiting = Problem(
             reason=Reason.FINISHING, message="Waiting until the last artifacts are listed in S3. No action needed."
         )
-        change = StatusChange(fields=reason_fields(waiting))
+        ended = ConditionChange(ConditionType.ORCHESTRATOR_READY, False, waiting.reason, waiting.message)
+        change = StatusChange((ended,), reason_fields(waiting))
         end = PlanPart(status=change, requeue_after=settings.poll_seconds, final=True)
     else:
         end = _complete(observation, status, spec, settings, now, outcome)
     return PlanPart(status=last).then(end)
+
+
+def _finishing_seconds(status: RLRunStatus, now: datetime) -> float:
+    """Return for how long the operator has seen that the orchestrator has ended; 0 when it sees it first."""
+    shown = find_condition(status, ConditionType.ORCHESTRATOR_READY)
+    is_seen = shown is not None and shown.reason == Reason.FINISHING
+    return seconds(shown.last_transition_time, now) if shown is not None and is_seen else 0.0
 
 
 def mark_finished(
@@ -188,11 +196,13 @@ def delete_children(
     return PlanPart(deletes=tuple(children_to_delete_after_pods(observation)))
 
 
-def _final_change(status: RLRunStatus, spec: RLRunSpec, outcome: RunOutcome) -> StatusChange:
+def _final_change(status: RLRunStatus, spec: RLRunSpec, outcome: RunOutcome, now: datetime) -> StatusChange:
     if outcome.last is None:
         return StatusChange()
     packages: StatusFields = {"environments": merged_packages(status, spec, outcome.last)}
-    return StatusChange(warning_conditions(status, outcome.last), {**progress_change(status, outcome.last), **packages})
+    return StatusChange(
+        warning_conditions(status, outcome.last), {**progress_change(status, outcome.last, now), **packages}
+    )
 
 
 def _complete(

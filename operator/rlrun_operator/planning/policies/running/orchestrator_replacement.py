@@ -11,7 +11,7 @@ from datetime import datetime
 
 from rlrun.api.run import RLRunSpec
 from rlrun.api.run_status import RLRunStatus
-from rlrun.constants import CREATED_ANNOTATION, HASH_ANNOTATION, Reason, Role
+from rlrun.constants import HASH_ANNOTATION, Reason, Role
 from rlrun.kube.conditions import parse_time, seconds
 from rlrun.kube.events import EventRecord
 from rlrun.kube.objects import Obj, ObjectRef, annotation, true_condition
@@ -44,8 +44,7 @@ def replace_orchestrator(
     job = orchestrator_job(observation, status.attempt)
     if job is None or not is_true(status, "Running") or not _only_waits(job):
         return None
-    # Times of the API server's clock are not compared with `now`. A Job of an earlier version keeps its own wait.
-    created = parse_time(annotation(job, CREATED_ANNOTATION))
+    created = parse_time(job["metadata"].get("creationTimestamp"))
     refused = explain_refused_pod(job, observation.pod_events.get(job["metadata"]["uid"]))
     if created is None or seconds(created, now) < STABLE_SECONDS or refused is not None:
         return None

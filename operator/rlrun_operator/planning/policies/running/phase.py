@@ -23,7 +23,7 @@ def report_progress(
     """Report the orchestrator's progress and warnings, and the start of the first step."""
     report, change = observation.poll, StatusChange()
     if report is not None:
-        change = StatusChange(warning_conditions(status, report), progress_change(status, report))
+        change = StatusChange(warning_conditions(status, report), progress_change(status, report, now))
     if report is not None and has_started(report):
         change = change.then(StatusChange((ConditionChange("Running", True, Reason.RUNNING),)))
     elif not is_true(status, "Running"):

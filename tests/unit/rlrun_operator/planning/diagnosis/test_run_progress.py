@@ -13,6 +13,7 @@ from rlrun_operator.planning.plan.status_builder import apply_change
 
 from tests.support.clocks import START
 from tests.support.expectations import present
+from tests.support.run_states import at
 
 OTHER = Problem(reason="RolloutErrors", message="3 rollouts failed")
 
@@ -82,14 +83,16 @@ def test_a_new_process_that_has_not_read_its_state_does_not_take_the_progress_ba
     status = training(step=18)
     new_process = RunStatus(phase=phase, max_steps=100)
     after = apply_change(
-        status, StatusChange(warning_conditions(status, new_process), progress_change(status, new_process)), START
+        status,
+        StatusChange(warning_conditions(status, new_process), progress_change(status, new_process, START)),
+        START,
     )
     assert after == status
 
 
 def test_the_first_process_reports_from_its_start() -> None:
     status = RLRunStatus()
-    assert progress_change(status, RunStatus(phase=RunPhase.starting, max_steps=100))["progress"] == Progress(
+    assert progress_change(status, RunStatus(phase=RunPhase.starting, max_steps=100), START)["progress"] == Progress(
         step=0, max_steps=100
     )
 
@@ -99,7 +102,7 @@ def test_a_process_that_lost_steps_reports_the_step_it_continues_from() -> None:
     report = RunStatus(
         phase=RunPhase.starting, step=15, max_steps=100, started_at=START, groups=GroupCounts(trained=36)
     )
-    change = progress_change(status, report)
+    change = progress_change(status, report, START)
     assert change["progress"] is not None
     assert change["progress"].step == 15
 
@@ -107,13 +110,13 @@ def test_a_process_that_lost_steps_reports_the_step_it_continues_from() -> None:
 @pytest.mark.parametrize(("phase", "shown"), [(RunPhase.running, 10), (RunPhase.completed, 12), (RunPhase.failed, 12)])
 def test_a_publication_alone_is_shown_only_at_the_end_of_the_run(phase: RunPhase, shown: int) -> None:
     report = told(step=12).model_copy(update={"started_at": START, "policy_version": 10})
-    status = apply_change(RLRunStatus(), StatusChange((), progress_change(RLRunStatus(), report)), START)
+    status = apply_change(RLRunStatus(), StatusChange((), progress_change(RLRunStatus(), report, START)), START)
     published = report.model_copy(update={"policy_version": 12, "phase": phase})
-    after = apply_change(status, StatusChange((), progress_change(status, published)), START)
+    after = apply_change(status, StatusChange((), progress_change(status, published, START)), START)
     assert after.progress is not None
     assert after.progress.policy_version == shown
     step = published.model_copy(update={"step": 13, "phase": RunPhase.running})
-    after = apply_change(after, StatusChange((), progress_change(after, step)), START)
+    after = apply_change(after, StatusChange((), progress_change(after, step, START)), START)
     assert after.progress is not None
     assert after.progress.policy_version == 12, "a step shows it"
 
@@ -150,3 +153,13 @@ def test_only_these_fields_of_a_report_are_progress(field: str) -> None:
 def test_a_step_that_is_repeated_is_more_than_progress() -> None:
     assert moves_progress_only(told(step=12), told(step=12))
     assert not moves_progress_only(told(step=12), told(step=11))
+
+
+def test_a_step_has_the_time_at_which_the_operator_saw_it_first() -> None:
+    """The pod's clock may be wrong: nothing compares it with the operator's."""
+    status = RLRunStatus()
+    for step, seen, shown in ((5, 10, 10), (5, 20, 10), (6, 30, 30), (4, 40, 40)):
+        report = told(step=step).model_copy(update={"started_at": START, "last_step_time": at(step - 86_400)})
+        status = apply_change(status, StatusChange((), progress_change(status, report, at(seen))), START)
+        assert status.progress is not None
+        assert status.progress.last_step_time == at(shown)

@@ -167,12 +167,14 @@ def test_time_of_a_suspended_run_is_not_counted_twice() -> None:
 
 
 def ended(*, catalog: ArtifactCatalog = LISTED, after: float = 0, message: str = "", **fields: Any) -> RLRunStatus:
-    """The status after the orchestrator ended with exit code 0, `after` seconds ago."""
+    """The status `after` seconds after the operator first saw that the orchestrator had ended with exit code 0."""
     done = pod("orchestrator", phase="Succeeded", state=terminated(0, message=message))
-    observation = observed(child("Job", "orchestrator"), pods=(done,), catalog=catalog)
-    part = present(plan_outcome(observation, running(**fields), run_spec(maxSteps=10), SETTINGS, at(after)))
-    assert part.final
-    return apply_change(running(**fields), part.status, at(after))
+    observation, status = observed(child("Job", "orchestrator"), pods=(done,), catalog=catalog), running(**fields)
+    for now in (at(0), at(after)) if after else (at(0),):
+        part = present(plan_outcome(observation, status, run_spec(maxSteps=10), SETTINGS, now))
+        assert part.final
+        status = apply_change(status, part.status, now)
+    return status
 
 
 def test_last_artifacts_are_waited_for_and_then_the_run_is_completed() -> None:

@@ -246,7 +246,7 @@ async def test_an_orchestrator_that_does_not_answer_has_ready_pods(world: World,
     """Kueue evicts runs whose pods are not ready for long."""
     await start(world, kueue)
     world.poller.answer, world.poller.silent = None, 60.0
-    await world.reconcile(2)
+    await world.reconcile(2, after=60)
     assert reason(world, "OrchestratorReady") == "OrchestratorUnreachable"
     assert holds(kueue.get(NAME), "PodsReady")
 

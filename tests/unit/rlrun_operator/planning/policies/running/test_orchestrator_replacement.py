@@ -193,7 +193,7 @@ async def test_a_job_that_changed_meanwhile_is_kept(running: World, monkeypatch:
 
 def young(world: World) -> None:
     created = (world.clock() - timedelta(seconds=59)).isoformat().replace("+00:00", "Z")
-    job_of(world)["metadata"]["annotations"]["rlrun.dev/created"] = created
+    job_of(world)["metadata"]["creationTimestamp"] = created
 
 
 def suspended(world: World) -> None:
