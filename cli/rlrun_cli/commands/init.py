@@ -46,7 +46,7 @@ max_tokens = 512                     # maximum number of tokens per turn
 # Environments to train on: packages uploaded with `rlrun env push`. Several [[env]] sections train on a mixture.
 [[env]]
 id = "your-team/your-environment"    # owner/name
-# name = "reversing"                 # required if the same id is used twice
+# name = "reversing"                 # in metrics and logs; default: the part after the slash
 # args = {{ split = "train" }}         # arguments of the package's load_environment(); never a password
 
 # Evaluate on separate environments during training.

@@ -4,17 +4,18 @@ Self-managed trainers and hosted clients have other names for some keys, and set
 tables in `foreign_keys` say what becomes of each; this module only applies them.
 """
 
+import difflib
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from rlrun.api.base.field_errors import FieldProblem, fields_at, path_of
+from rlrun.api.base.field_errors import MAX_COMPARED, FieldProblem, fields_at, path_of
 from rlrun.api.run import RLRunSpec
 from rlrun.api.toml.async_level import MOST_OVERSAMPLING, fit_async_level, oversampling_for
 from rlrun.api.toml.foreign_key import ForeignKey
 from rlrun.api.toml.foreign_keys import FOR_EVALUATION, HOSTED, SELF_MANAGED
-from rlrun.api.toml.prime_rl_keys import DEFAULTS, PRIME_RL, is_prime_rl, is_run
+from rlrun.api.toml.prime_rl_keys import DEFAULTS, OTHER_LOSS, PRIME_RL, is_prime_rl, is_run
 
 Table = dict[str, Any]
 Place = tuple[str | int, ...]
@@ -25,6 +26,10 @@ SMALLEST = RLRunSpec.model_validate(
 """Run with the default of every key."""
 NAME_WITHOUT_OWNER = r"[A-Za-z0-9][A-Za-z0-9._-]*(@[A-Za-z0-9.!+_-]*)?"
 """Pattern of an environment's id that is a name alone, with a version or without."""
+MAX_NAMED = 16
+"""Environments of a list that get names. Lists have no more."""
+NEUTRAL = {"sampling.top_p": 1.0}
+"""Values that change nothing, of keys without a default."""
 TABLES = ("lora", "eval")
 """Sections with keys of other dialects, which must be tables."""
 
@@ -63,8 +68,10 @@ def translate(table: Table, owner: str | None = None) -> Translation:
     result = _Reader(rows.values()).read(table)
     if is_run(table):
         _set_defaults(result)
-    if owner:
-        _set_owner(result, owner)
+    for name, entries in _lists_of_environments(result.table).items():
+        if owner:
+            _set_owner(result, name, entries, owner)
+        _set_names(result, name, entries)
     if note := fit_async_level(result.table):
         result.notes.append(note)
     return result
@@ -124,7 +131,10 @@ class _Reader:
 
     def __init__(self, rows: Iterable[ForeignKey]) -> None:
         self._root = _Node()
+        self._names: dict[str, list[str]] = {}
         for row in rows:
+            above, _, name = row.key.rpartition(".")
+            self._names.setdefault(above, []).append(name)
             if row.key != row.equivalent:
                 self._root.add(row)
         self._found: list[_Found] = []
@@ -177,20 +187,37 @@ class _Reader:
         row, value = found.row, found.value
         if any(value == accepted and type(value) is type(accepted) for accepted in row.accepted):
             return
-        if row.same_as is not None and self._is_repeated(row.same_as.split("."), value):
-            return
+        if row.same_as is not None:
+            place = row.same_as.split(".")
+            is_free = row.equivalent is not None and _get(self._result.table, place) is None
+            if not is_free and self._is_repeated(place, value):
+                return
+            if not is_free:
+                self._problem(found.place, row.remark)
+                return
         if row.is_ignored:
             if value != {}:
                 self._result.notes.append(FieldProblem(found.path, f"ignored: {row.remark}"))
         elif row.equivalent is None or (row.values is not None and value not in (*row.values, {})):
-            self._problem(found.place, row.remark)
+            self._problem(found.place, self._suggestion(found) or row.remark)
         else:
             self._set(found)
+
+    def _suggestion(self, found: _Found) -> str | None:
+        """Return the message for a key whose name is nearly that of another key, None for any other."""
+        section, _, any_name = found.row.key.rpartition(".")
+        name = found.at[-1]
+        if any_name != "*" or not isinstance(name, str):
+            return None
+        near = difflib.get_close_matches(name[:MAX_COMPARED].lower(), self._names[section], n=1, cutoff=0.8)
+        return f"unknown key; did you mean {near[0]}?" if near else None
 
     def _is_repeated(self, place: list[str], value: Any) -> bool:
         """Return whether a run has this value at a place, from the file or by default."""
         present = _get(self._result.table, place)
-        return bool((_get(SMALLEST, place) if present is None else present) == value)
+        if present is None:
+            present = NEUTRAL.get(".".join(place), _get(SMALLEST, place))
+        return bool(present == value)
 
     def _set(self, found: _Found) -> None:
         row, value, place = found.row, found.value, found.target()
@@ -268,6 +295,14 @@ def _set_defaults(result: Translation) -> None:
         steps = RLRunSpec.model_fields["max_steps"].default
         message = f"is not set: the run ends after {steps} steps, where prime-rl goes on"
         result.notes.append(FieldProblem("max_steps", message))
+    if isinstance(table.get("eval"), dict) and not table["eval"].get("env"):
+        del table["eval"]
+        result.notes.append(FieldProblem("orchestrator.eval", "ignored: it names no source"))
+    if _get(table, ("sampling", "max_tokens")) is None:
+        message = "is not set: answers end at defaultMaxTokens of the RLModel, where prime-rl uses the whole context"
+        result.notes.append(FieldProblem("orchestrator.train.sampling.max_completion_tokens", message))
+    if "loss" not in table and _get(table, ("algorithm", "name")) in (None, "grpo"):
+        result.notes.append(FieldProblem("trainer.loss", OTHER_LOSS))
     environments = table.get("env")
     entries = [e for e in environments if isinstance(e, dict)] if isinstance(environments, list) else []
     if any("weight" in entry for entry in entries):
@@ -281,16 +316,38 @@ def with_owner(identifier: Any, owner: str | None) -> Any:
     return f"{owner}/{identifier}" if owner and is_name else identifier
 
 
-def _set_owner(result: Translation, owner: str) -> None:
-    evaluation = result.table.get("eval")
-    lists = {"env": result.table.get("env"), "eval.env": _get(evaluation, ("env",))}
-    for name, entries in lists.items():
-        for position, entry in enumerate(entries if isinstance(entries, list) else ()):
-            given = entry.get("id") if isinstance(entry, dict) else None
-            if given != (owned := with_owner(given, owner)):
-                entry["id"] = owned
-                path = result.origin(f"{name}[{position}].id")
-                result.notes.append(FieldProblem(path, f"has no owner: a package of {owner} is meant"))
+def _lists_of_environments(table: Table) -> dict[str, list[Table]]:
+    """Return the lists of environments by their paths. A list with anything but tables is left to validation."""
+    lists = {"env": table.get("env"), "eval.env": _get(table, ("eval", "env"))}
+    return {
+        name: entries
+        for name, entries in lists.items()
+        if isinstance(entries, list) and all(isinstance(entry, dict) for entry in entries)
+    }
+
+
+def _set_owner(result: Translation, name: str, entries: list[Table], owner: str) -> None:
+    for position, entry in enumerate(entries):
+        given = entry.get("id")
+        if given != (owned := with_owner(given, owner)):
+            entry["id"] = owned
+            path = result.origin(f"{name}[{position}].id")
+            result.notes.append(FieldProblem(path, f"has no owner: a package of {owner} is meant"))
+
+
+def _set_names(result: Translation, name: str, entries: list[Table]) -> None:
+    """Name the second and further entries of one environment, which names in metrics and logs distinguish."""
+    used = {str(entry["name"]) for entry in entries if "name" in entry}
+    for position, entry in enumerate(entries[:MAX_NAMED]):
+        identifier = entry.get("id")
+        if "name" in entry or not isinstance(identifier, str):
+            continue
+        base = identifier.rpartition("/")[2].partition("@")[0]
+        chosen = next(n for n in (base, *(f"{base}-{number}" for number in range(2, MAX_NAMED + 3))) if n not in used)
+        used.add(chosen)
+        if chosen != base and base:
+            entry["name"] = chosen
+            result.notes.append(FieldProblem(f"{name}[{position}].name", f"is {chosen}: another entry is {base}"))
 
 
 def group_by_reason(notes: Iterable[FieldProblem]) -> Iterator[str]:

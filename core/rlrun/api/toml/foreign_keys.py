@@ -84,7 +84,7 @@ HOSTED = (
     ForeignKey("eval.sampling", None, AS_IN_TRAINING),
     *(
         ForeignKey(f"eval.sampling.{key}", None, AS_IN_TRAINING, same_as=f"sampling.{key}")
-        for key in ("max_tokens", "temperature", "enable_thinking", "reasoning_effort")
+        for key in ("max_tokens", "temperature", "top_p", "enable_thinking", "reasoning_effort")
     ),
     ForeignKey(
         "max_inflight_rollouts",
@@ -124,7 +124,12 @@ HOSTED = (
         "eval.env.group_size", "eval.env[].rollouts_per_example", "The number of rollouts of each of its examples."
     ),
     ForeignKey("env.timeout", None, "is not a key here: write rollout_timeout_seconds"),
-    ForeignKey("env.group_size", None, "has no equivalent: rollouts_per_example holds for all environments"),
+    ForeignKey(
+        "env.group_size",
+        None,
+        "has no equivalent: rollouts_per_example holds for all environments",
+        same_as="rollouts_per_example",
+    ),
     ForeignKey("env.pool", None, _WORKERS),
     ForeignKey("env.multiplex", None, _WORKERS),
     ForeignKey("env.sampling", None, "has no equivalent: all environments share the sampling section"),

@@ -19,6 +19,13 @@ STORED = "files of a run are stored in the platform's S3"
 NO_SETTING = "has no equivalent among the settings of a run"
 WORKERS = "infrastructure.compute_size sets the workers of an environment"
 RETRIES = "has no equivalent: failed rollouts are not trained on; retry in the environment's code"
+SAME_TOKENIZER = "has no equivalent: tokenizer and chat template are those of the model's files"
+OTHER_LOSS = (
+    "the objective is another one: ratios outside of the bounds of the loss section are masked here, as in prime-rl "
+    "until March 2026; its default now is a mask by differences of probabilities (dppo), with a KL term (kl_tau 0.001)"
+)
+"""Note about a file with the default loss of prime-rl."""
+OTHER_OBJECTIVE = "has no equivalent: the settings of the policy gradient are those of the loss section here"
 WHOLE_FILE = "belongs to a file for one process: write one file for the whole run, with an orchestrator table"
 
 EARLIER = {
@@ -65,9 +72,11 @@ def _environment(source: str, target: str) -> Iterator[ForeignKey]:
     """Yield the keys of an entry of a list of environments."""
     yield ForeignKey(source, target)
     yield from below(source, target, "name", "id", "args")
-    yield ForeignKey(f"{source}.env.taskset", f"{target}.taskset")
-    yield ForeignKey(f"{source}.env.taskset.id", f"{target}.id")
-    yield ForeignKey(f"{source}.env.agent.harness", f"{target}.harness")
+    for section in (f"{source}.env", source):
+        yield ForeignKey(f"{section}.taskset", f"{target}.taskset")
+        yield ForeignKey(f"{section}.taskset.id", f"{target}.id")
+    for section in (f"{source}.env.agent", source):
+        yield ForeignKey(f"{section}.harness", f"{target}.harness")
     yield ForeignKey(f"{source}.env.agent.runtime", f"{target}.harness.runtime")
     # These two keep the rows for other agents below from deciding.
     yield ForeignKey(f"{source}.env.agent.harness.id", f"{target}.harness.id")
@@ -102,7 +111,7 @@ def _trained_on(source: str) -> Iterator[ForeignKey]:
     for key in ("group_size", "rollouts_per_example"):
         yield ForeignKey(
             f"{source}.{key}",
-            None,
+            "rollouts_per_example",
             "has no equivalent: rollouts_per_example holds for all environments",
             same_as="rollouts_per_example",
         )
@@ -117,7 +126,9 @@ def _trained_on(source: str) -> Iterator[ForeignKey]:
         yield ForeignKey(
             f"{gates}.*.{key}", None, "has no equivalent: only groups without a signal are dropped", accepted=(0, 0.0)
         )
-    yield from refuse("has no equivalent: buffer selects examples by difficulty", f"{source}.curriculum")
+    by_difficulty = "has no equivalent: buffer selects examples by difficulty"
+    yield ForeignKey(f"{source}.curriculum.sampler.type", None, by_difficulty, accepted=("standard",))
+    yield from refuse(by_difficulty, f"{source}.curriculum")
 
 
 def _evaluated_on(source: str) -> Iterator[ForeignKey]:
@@ -170,6 +181,8 @@ def _evaluated_with(section: str) -> Iterator[ForeignKey]:
         ("extra_body.chat_template_kwargs.enable_thinking", "enable_thinking"),
     ):
         yield ForeignKey(f"{section}.{key}", None, remark, same_as=f"sampling.{training}")
+    yield ForeignKey(f"{section}.top_k", None, remark, accepted=(-1, 0))
+    yield ForeignKey(f"{section}.min_p", None, remark, accepted=(0, 0.0))
     yield from refuse(remark, section)
 
 
@@ -197,7 +210,15 @@ def _checkpoints(section: str) -> Iterator[ForeignKey]:
         "has no equivalent: checkpoints.keep_cloud keeps the newest, -1 all of them", f"{section}.keep_interval"
     )
     yield from _resume(f"{section}.resume_step")
+    yield from ignore("a new run loads no checkpoint of a file", *(f"{section}.skip_{part}" for part in SKIPPED))
+    yield from ignore(OF_THE_PLATFORM, f"{section}.wait_for_weights_timeout")
     yield from ignore(STORED, f"{section}.*")
+
+
+def _tokenizer(section: str) -> Iterator[ForeignKey]:
+    yield ForeignKey(f"{section}.name", None, SAME_TOKENIZER, same_as="model")
+    yield from ignore(IN_THE_MODEL, f"{section}.trust_remote_code")
+    yield from refuse(SAME_TOKENIZER, section)
 
 
 def _resume(*keys: str) -> Iterator[ForeignKey]:
@@ -208,6 +229,8 @@ def _orchestrator(key: str) -> str:
     return f"orchestrator.{key}"
 
 
+SKIPPED = ("progress", "scheduler", "dataloader", "optimizer")
+"""Parts of a checkpoint that may be skipped when it is loaded."""
 OF_ONE_PROCESS = (
     "train", "group_size", "token_batch_size", "algo", "concurrency", "renderer", "client", "eval.source",
     "eval.client", "eval.concurrency", "optim", "scheduler", "dist_timeout_seconds", "server", "vllm", "router",
@@ -223,7 +246,7 @@ OF_THE_ORCHESTRATOR = (
 """Keys below `orchestrator` about the processes."""
 OF_THE_TRAINER = (
     "weight_broadcast", "rollout_transport", "log", "heartbeat", "metrics_server", "output_dir", "weights",
-    "enable_token_export", "max_concurrent_runs", "enable_router_replay", "matmul_precision", "gc",
+    "enable_token_export", "max_concurrent_runs", "matmul_precision", "gc",
     "dist_timeout_seconds", "memory_profiler_path", "trace_path",
 )  # fmt: skip
 """Keys below `trainer` about the processes."""
@@ -253,7 +276,7 @@ PRIME_RL = (
     *ignore("Weights & Biases gets the metrics of a run, and no more", "wandb.log_extras", "wandb.id"),
     *_checkpoints("ckpt"),
     *_resume("resume", "orchestrator.resume", "trainer.resume"),
-    *refuse("has no equivalent: tokenizer and chat template are those of the model's files", "tokenizer"),
+    *(row for section in ("tokenizer", "orchestrator.tokenizer", "trainer.tokenizer") for row in _tokenizer(section)),
     *refuse("has no equivalent: environments get variables from Secrets (env_file, env_from)", "env_vars"),
     *refuse("is an option here: rlrun run FILE --dry-run", "dry_run"),
     *refuse(NO_SETTING, "bench", "trainer.bench", "orchestrator.bench"),
@@ -279,19 +302,35 @@ PRIME_RL = (
         "orchestrator.max_concurrent",
     ),
     *ignore(OF_THE_PLATFORM, *map(_orchestrator, OF_THE_ORCHESTRATOR)),
-    *ignore("monitors of the whole run hold", "orchestrator.monitors", "orchestrator.wandb"),
+    *(
+        row
+        for process in ("orchestrator", "trainer")
+        for row in (
+            *ignore("metrics are stored in S3", f"{process}.monitors"),
+            *_wandb(f"{process}.monitors.wandb"),
+            *_wandb(f"{process}.wandb"),
+            *_checkpoints(f"{process}.ckpt"),
+        )
+    ),
     *ignore("is not sent to another platform", "orchestrator.prime_monitor", "orchestrator.monitors.prime"),
-    *ignore("checkpoints of the whole run hold", "orchestrator.ckpt", "trainer.ckpt"),
     *refuse("has no equivalent: the code of an environment limits what it starts", "orchestrator.tasks_per_minute"),
     *refuse("has no equivalent: environments get variables from Secrets (env_file, env_from)", "orchestrator.env_vars"),
-    *refuse("has no equivalent: tokenizer and chat template are those of the model's files", "orchestrator.tokenizer"),
     *ignore("the engine renders prompts, with the chat template of the model's files", "orchestrator.renderer.name"),
     *ignore(IN_THE_MODEL, "orchestrator.renderer.reasoning_parser", "orchestrator.renderer.tool_parser"),
     ForeignKey("orchestrator.renderer.enable_thinking", "sampling.enable_thinking"),
     *refuse("has no equivalent: the chat template of the model's files decides it", "orchestrator.renderer"),
     ForeignKey("orchestrator.model.name", "model"),
     ForeignKey("orchestrator.student.model.name", "model"),
-    *ignore("trainer.model.lora holds", "orchestrator.model.lora", "orchestrator.student.model.lora"),
+    *(
+        row
+        for section in ("orchestrator.model.lora", "orchestrator.student.model.lora")
+        for row in (
+            *ignore("trainer.model.lora holds", section),
+            ForeignKey(f"{section}.rank", None, "has no equivalent: trainer.model.lora holds", same_as="lora.rank"),
+            ForeignKey(f"{section}.alpha", None, "has no equivalent: trainer.model.lora holds", same_as="lora_alpha"),
+        )
+    ),
+    *ignore("adapters are named after their run", "orchestrator.lora_name"),
     *ignore(OF_THE_PLATFORM, "orchestrator.model.client", "orchestrator.student.client"),
     *ignore(IN_THE_MODEL, "orchestrator.model.trust_remote_code"),
     *refuse("has no equivalent: images are not trained", "orchestrator.model.vlm"),
@@ -368,6 +407,12 @@ PRIME_RL = (
     *(row for section in _names("trainer.model.lora") for row in _lora(section)),
     *refuse("has no equivalent: images are not trained", "trainer.model.vlm"),
     *refuse("has no equivalent: a run trains the weights of its RLModel", "trainer.model.debug"),
+    ForeignKey(
+        "trainer.model.freeze_moe_router",
+        None,
+        "has no equivalent: LoRA trains no router, and full fine-tuning trains all weights",
+        accepted=(False,),
+    ),
     *ignore(IN_THE_MODEL, "trainer.model"),
     ForeignKey("trainer.optim.lr", "learning_rate"),
     ForeignKey("trainer.optim.type", None, "has no equivalent: the optimizer is AdamW", accepted=("adamw",)),
@@ -389,15 +434,24 @@ PRIME_RL = (
         )
         for end in ("low", "high")
     ),
-    *refuse(
-        "has no equivalent: the settings of the policy gradient are those of the loss section here", "trainer.loss"
+    *(
+        ForeignKey(f"trainer.loss.{key}", None, OTHER_OBJECTIVE, accepted=values)
+        for key, values in (
+            ("type", ("default",)),
+            ("dppo_mask_low", (0.2,)),
+            ("dppo_mask_high", (0.2,)),
+            ("adv_tau", (1, 1.0)),
+            ("kl_tau", (0.001,)),
+        )
     ),
+    *refuse(OTHER_OBJECTIVE, "trainer.loss"),
     *refuse("has no equivalent: a run trains on rollouts", "trainer.data"),
-    *refuse("has no equivalent: tokenizer and chat template are those of the model's files", "trainer.tokenizer"),
     *refuse("has no equivalent: environments get variables from Secrets (env_file, env_from)", "trainer.env_vars"),
-    *ignore("monitors of the whole run hold", "trainer.monitors", "trainer.wandb"),
     *ignore(OF_THE_PLATFORM, *(f"trainer.{key}" for key in OF_THE_TRAINER)),
     ForeignKey("trainer.max_async_level", "max_async_level"),
+    ForeignKey(
+        "trainer.enable_router_replay", None, "routing is not replayed here", accepted=(False,), is_ignored=True
+    ),
     *refuse(NO_SETTING, "trainer.*"),
 )
 """Keys of prime-rl's own files. A row with a longer path is preferred, and a name to `*`."""

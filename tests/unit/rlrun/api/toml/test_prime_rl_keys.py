@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from rlrun.api.toml.dialects import group_by_reason
 from rlrun.api.toml.loader import RunToml, TomlError, loads
-from rlrun.api.toml.prime_rl_keys import is_prime_rl
+from rlrun.api.toml.prime_rl_keys import OTHER_LOSS, is_prime_rl
 
 NEWEST = """
 max_steps = 20
@@ -198,6 +198,7 @@ def test_a_file_of_the_newest_form_becomes_a_run() -> None:
         "checkpoints": {"interval": 10, "keep_cloud": -1},
     }
     assert set(group_by_reason(run.notes)) == {
+        f"trainer.loss: {OTHER_LOSS}",
         "seq_len, orchestrator.seq_len: ignored: seqLen of the RLModel holds",
         "output_dir: ignored: files of a run are stored in the platform's S3",
         "monitors.wandb.tags: ignored: Weights & Biases gets the metrics of a run, and no more",
@@ -235,7 +236,10 @@ orchestrator = { batch_size = 8, group_size = 4, train = { source = [{ env = { t
     run = loads(text).spec
     assert (run.learning_rate, run.lora.enabled) == (1e-6, False), "all weights, with the rate for them"
     assert list(group_by_reason(loads(text).notes)) == [
-        "max_steps: is not set: the run ends after 100 steps, where prime-rl goes on"
+        "max_steps: is not set: the run ends after 100 steps, where prime-rl goes on",
+        "orchestrator.train.sampling.max_completion_tokens: is not set: answers end at defaultMaxTokens of the "
+        "RLModel, where prime-rl uses the whole context",
+        f"trainer.loss: {OTHER_LOSS}",
     ]
     assert problems_in(text.replace("group_size = 4, ", "")) == {
         "orchestrator.group_size": "must be greater than or equal to 2, not 1"
@@ -354,3 +358,129 @@ def test_ids_with_an_owner_or_of_a_wrong_form_stay_as_they_are() -> None:
     spec = loads(hosted, "team").spec
     assert spec.eval is not None
     assert (spec.env[0].id, spec.env[0].version, spec.eval.env[0].id) == ("team/words", "1.0", "other/words")
+
+
+def changed(there: str, instead: str) -> str:
+    assert there in NEWEST
+    return NEWEST.replace(there, instead, 1)
+
+
+def notes_of(text: str) -> dict[str, str]:
+    return {note.path: note.message for note in loads(text).notes}
+
+
+LOSS = '[trainer.loss]\ntype = "default"\ndppo_mask_low = 0.2\nadv_tau = 1.0\nkl_tau = 1e-3\n[trainer.optim]'
+OPD = 'type = "opd"\n[orchestrator.algo.teacher]\nname = "t"\nbase_url = "https://t.test/v1"'
+
+
+def test_the_default_objective_of_prime_rl_is_noted_written_out_or_not() -> None:
+    """It has another trust region and a KL term, which decide what is learned."""
+    for text in (NEWEST, changed("[trainer.optim]", LOSS)):
+        assert "kl_tau" in notes_of(text)["trainer.loss"]
+    assert "trainer.loss" not in notes_of(changed('type = "grpo"', OPD)), "a teacher's log-probabilities decide"
+    ratios = changed("[trainer.optim]", "[trainer.loss]\ntoken_mask_high = 4.0\n[trainer.optim]")
+    assert "trainer.loss" not in notes_of(ratios)
+    for key in ("kl_tau = 0.01", 'type = "ipo"', "adv_tau = 2.0"):
+        (path,) = problems_in(changed("[trainer.optim]", f"[trainer.loss]\n{key}\n[trainer.optim]"))
+        assert path == f"trainer.loss.{key.partition(' ')[0]}"
+
+
+def test_a_frozen_router_is_refused() -> None:
+    lora = '[trainer.model]\nattn = "flash_attention_2"'
+    (found,) = problems_in(changed(lora, "[trainer.model]\nfreeze_moe_router = true")).values()
+    assert "LoRA trains no router" in found
+    loads(changed(lora, "[trainer.model]\nfreeze_moe_router = false"))
+
+
+@pytest.mark.parametrize("part", ["trainer", "orchestrator"])
+def test_monitors_and_checkpoints_of_one_process_are_those_of_the_run(part: str) -> None:
+    text = NEWEST.replace("[monitors.wandb]", f"[{part}.monitors.wandb]").replace("[ckpt]", f"[{part}.ckpt]")
+    assert values(loads(text)) == values(loads(NEWEST))
+    assert f"{part}.monitors" not in notes_of(text)
+    repeated = changed("[ckpt]\ninterval = 10", f"[ckpt]\ninterval = 10\n[{part}.ckpt]\ninterval = 10")
+    assert values(loads(repeated)) == values(loads(NEWEST))
+
+
+@pytest.mark.parametrize(
+    ("there", "instead"),
+    [
+        ("eval.sampling]\n", "eval.sampling]\ntop_p = 1.0\ntop_k = -1\nmin_p = 0.0\n"),
+        ("[slurm]", '[tokenizer]\nname = "org/model"\n[slurm]'),
+        ("[trainer.optim]", '[trainer.tokenizer]\nname = "org/model"\n[trainer.optim]'),
+        ("[orchestrator]\n", '[orchestrator]\nlora_name = "mine"\n'),
+        ("[trainer.optim]", "[orchestrator.model.lora]\nrank = 8\n[trainer.optim]"),
+    ],
+)
+def test_what_changes_nothing_is_accepted(there: str, instead: str) -> None:
+    assert values(loads(changed(there, instead))) == values(loads(NEWEST))
+
+
+@pytest.mark.parametrize(
+    ("there", "instead", "path"),
+    [
+        ("eval.sampling]\n", "eval.sampling]\ntop_p = 0.9\n", "orchestrator.eval.sampling.top_p"),
+        ("[slurm]", '[tokenizer]\nname = "org/other"\n[slurm]', "tokenizer.name"),
+        ("[slurm]", '[tokenizer]\nchat_template = "x"\n[slurm]', "tokenizer.chat_template"),
+        ("[trainer.optim]", "[orchestrator.model.lora]\nrank = 4\n[trainer.optim]", "orchestrator.model.lora.rank"),
+    ],
+)
+def test_what_changes_something_is_refused(there: str, instead: str, path: str) -> None:
+    assert list(problems_in(changed(there, instead))) == [path]
+
+
+def test_the_size_of_groups_may_stand_at_each_source() -> None:
+    each = NEWEST.replace("group_size = 16\n", "").replace("source]]\n", "source]]\ngroup_size = 16\n", 2)
+    assert values(loads(each)) == values(loads(NEWEST))
+    found = problems_in(each.replace("group_size = 16", "group_size = 8", 1))
+    assert "holds for all environments" in found.pop("orchestrator.train.source[1].group_size")
+    assert not found
+
+
+def test_taskset_and_harness_may_stand_at_the_source() -> None:
+    text = NEWEST.replace("source.env.taskset", "source.taskset").replace("source.env.agent.harness", "source.harness")
+    assert values(loads(text)) == values(loads(NEWEST))
+
+
+def test_an_evaluation_without_sources_is_none() -> None:
+    text = 'model = { name = "org/model" }\n[orchestrator]\ngroup_size = 4\n[orchestrator.eval]\ninterval = 3\n'
+    text += '[[orchestrator.train.source]]\nenv = { taskset = { id = "team/words" } }\n'
+    assert loads(text).spec.eval is None
+    assert "names no source" in notes_of(text)["orchestrator.eval"]
+
+
+def test_a_typing_error_gets_the_name_that_was_meant() -> None:
+    (message,) = problems_in(changed("batch_size = 128", "batch_sise = 128\nbatch_size = 128")).values()
+    assert message == "unknown key; did you mean batch_size?"
+    (message,) = problems_in(changed("[trainer.optim]", "[trainer.optimm]\n[trainer.optim]")).values()
+    assert message == "unknown key; did you mean optim?"
+    (message,) = problems_in(changed("[ckpt]", "[orchestrator.zebra]\nx = 3\n[ckpt]")).values()
+    assert message == "has no equivalent among the settings of a run"
+
+
+def test_answers_without_a_limit_are_noted() -> None:
+    text = NEWEST.replace("[orchestrator.train.sampling]\nmax_completion_tokens = 128\n", "").replace(
+        "[orchestrator.eval.sampling]\nmax_completion_tokens = 128\n", ""
+    )
+    assert "defaultMaxTokens" in notes_of(text)["orchestrator.train.sampling.max_completion_tokens"]
+
+
+def test_the_default_sampler_of_a_curriculum_is_accepted() -> None:
+    text = changed("{ gates = {", '{ sampler = { type = "standard" }, gates = {')
+    assert values(loads(text)) == values(loads(NEWEST))
+    other = problems_in(text.replace('"standard"', '"difficulty_pool"'))
+    assert list(other) == ["orchestrator.train.source[0].curriculum.sampler.type"]
+
+
+def test_routing_is_said_not_to_be_replayed() -> None:
+    text = changed("[trainer.optim]", "[trainer]\nenable_router_replay = true\n[trainer.optim]")
+    assert "not replayed" in notes_of(text)["trainer.enable_router_replay"]
+
+
+def test_two_entries_of_one_environment_get_names_of_their_own() -> None:
+    text = 'model = "a/b"\n[[env]]\nid = "o/x"\n[[env]]\nid = "o/x@1.0"\n[[env]]\nid = "o/x"\nname = "x-2"\n'
+    run = loads(text + '[[eval.env]]\nid = "o/x"\n[[eval.env]]\nid = "o/X"\n')
+    assert [entry.effective_name for entry in run.spec.env] == ["x", "x-3", "x-2"]
+    assert run.spec.eval is not None
+    assert [entry.effective_name for entry in run.spec.eval.env] == ["x", "X"]
+    assert [note.path for note in run.notes] == ["env[1].name"]
+    assert "two entries of env have the same name" in str(problems_in(text + '[[env]]\nid = "o/y"\nname = "x-2"\n'))
