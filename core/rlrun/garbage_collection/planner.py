@@ -43,6 +43,9 @@ from rlrun.storage.store import Upload
 
 ALWAYS_ALLOWED = 3
 """Number of runs that lose files in one sweep without a question, however few runs there are."""
+CLOCK_MARGIN = timedelta(minutes=10)
+"""Time that an item must be older than its minimum age: S3 and the API server wrote its times by clocks of their own. A
+minimum age of 0 has none."""
 LARGEST_SHARE = 10
 """A sweep in which more than one of so many runs would lose files stops."""
 
@@ -151,7 +154,7 @@ class Tombstones:
 
 
 def _old_items(snapshot: ClusterSnapshot, now: datetime, older_than: timedelta) -> list[GarbageItem]:
-    limit = now - older_than
+    limit = now - older_than - (CLOCK_MARGIN if older_than else timedelta())
     tombstones = Tombstones(snapshot.tombstones)
     by_run: dict[RunFolder, list[StoredFolder]] = defaultdict(list)
     for folder in snapshot.folders:

@@ -57,7 +57,7 @@ def document(
 
 def line(item: GarbageItem, now: datetime) -> str:
     """Return one line of the log."""
-    hours = (now - item.newest).total_seconds() / 3600
+    hours = max(0.0, (now - item.newest).total_seconds() / 3600)
     size = "" if item.size is None else f", {item.size} bytes"
     place = item.name if item.name.startswith("s3://") else f"{item.namespace}/{item.name}"
     return f"{item.kind} {place}: {item.reason.value}, {MEANING[item.reason]} (last written {hours:.1f} h ago{size})"

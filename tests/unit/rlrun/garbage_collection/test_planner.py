@@ -213,6 +213,17 @@ def test_one_young_file_keeps_the_whole_run() -> None:
     assert found(world(*stored(*WHOLE), uploads=(begun,), tombstones=gone)) == [], "somebody is writing"
 
 
+@pytest.mark.parametrize(
+    ("age", "older", "is_old"),
+    [(DAY, timedelta(minutes=9), False), (DAY, timedelta(minutes=10), True), (timedelta(), timedelta(), True)],
+)
+def test_clocks_that_differ_make_no_item_old_enough(age: timedelta, older: timedelta, is_old: bool) -> None:
+    """S3 writes the times of files by a clock of its own. An age of 0 asks for all items."""
+    seen = world(uploads=(Upload(key("adapters/step-000010/a"), "u", NOW - age - older),), tombstones=(deleted(),))
+    reasons = [item.reason.value for item in plan_deletions(seen, NOW, age)]
+    assert ("RunFinished" in reasons or "UploadUnfinished" in reasons) is is_old
+
+
 def test_a_run_that_lives_is_left_alone() -> None:
     paths = (*WHOLE, "adapters/step-000010/torn", "policy/v000001-aa/x")
     upload = Upload(key("checkpoints/step-000020/a", LIVE), "u", OLD)
