@@ -131,6 +131,18 @@ ROOT: dict[str, Entry] = {
         epilog="EPILOG",
         panel=RUNS,
     ),
+    "validate": CommandEntry(
+        f"{COMMANDS}.run:validate",
+        "Check a run's file without a cluster, and list what is wrong.",
+        epilog="VALIDATE_EPILOG",
+        panel=RUNS,
+    ),
+    "explain": CommandEntry(
+        f"{COMMANDS}.explain:explain",
+        "Explain a key of a run's file: meaning, type, default and limits.",
+        epilog="EPILOG",
+        panel=RUNS,
+    ),
     "run": CommandEntry(f"{COMMANDS}.run:run", "Start a run.", epilog="EPILOG", panel=RUNS),
     "list": CommandEntry(
         f"{COMMANDS}.runs:list_runs",

@@ -10,6 +10,7 @@ from rlrun.api.toml.loader import TomlError, dumps
 from rlrun.constants import API_VERSION
 from rlrun.kube.kinds import RLRUN
 
+from rlrun_cli.commands.init import create_file
 from rlrun_cli.inputs.run_files import RunFile, is_yaml, load_text, plain_path, read_text, title_of
 from rlrun_cli.inputs.run_names import slug
 from rlrun_cli.remote.context import Context, Kubeconfig, Namespace, default_owner
@@ -19,7 +20,7 @@ from rlrun_cli.terminal.errors import INVALID, CliError
 EPILOG = """Examples:
 
   rlrun convert rl.toml > run.yaml
-  rlrun convert run.yaml > rl.toml
+  rlrun convert run.yaml -o rl.toml
   kubectl get rlrun first -o yaml | rlrun convert - > rl.toml
 
 Both files start the same run. Of an object of the API server, which has all defaults, fields with their default \
@@ -32,11 +33,14 @@ def convert(
     file: Annotated[
         Path, typer.Argument(metavar="FILE", help="A .toml, .yaml or .json file, or - for standard input.")
     ],
+    target: Annotated[
+        Path | None, typer.Option("-o", "--output", metavar="FILE", help="File to create. Default: standard output.")
+    ] = None,
     namespace: Namespace = None,
     kubeconfig: Kubeconfig = None,
     context: Context = None,
 ) -> None:
-    """Convert a run between TOML and YAML, to standard output. An invalid file is refused as by `rlrun run`."""
+    """Convert a run between TOML and YAML. An invalid file is refused as by `rlrun run`."""
     file = plain_path(file)
     text = read_text(file)
     loaded = load_text(file, text, default_owner(ctx, kubeconfig, context, namespace))
@@ -44,7 +48,10 @@ def convert(
         converted, lost = to_toml(loaded)
     else:
         converted, lost = to_yaml(loaded)
-    sys.stdout.write(converted)
+    if target is None:
+        sys.stdout.write(converted)
+    else:
+        create_file(target, converted)
     if "#" in text:
         lost.append("Comments are not converted.")
     for line in (*(f"Note: {note}" for note in loaded.notes), *lost):

@@ -100,15 +100,15 @@ def version(
     context: Context = None,
 ) -> None:
     """Show the versions of this program, the platform and its API."""
-    versions = {"client": __version__}
-    try:
-        if not client:
+    versions, problem = {"client": __version__}, None
+    if not client:
+        try:
             versions |= platform_versions(cluster(ctx, kubeconfig, context, None))
-    except CliError:
-        # The error follows, with its own line.
-        _show_versions(versions, fmt)
-        raise
+        except CliError as error:
+            problem = error
     _show_versions(versions, fmt)
+    if problem is not None:
+        output.notice(f"The platform is unknown: {problem.message}{f'; {problem.hint}' if problem.hint else ''}")
 
 
 def _show_versions(versions: dict[str, str], fmt: output.Format | None) -> None:

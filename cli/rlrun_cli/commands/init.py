@@ -133,15 +133,22 @@ def init(
     if file == STDOUT:
         typer.echo(template.format(file="rl.toml"), nl=False)
         return
+    create_file(file, template.format(file=file))
+    typer.echo(str(file))
+    first = "" if demo else f"set model and [[env]] id in {file}, then: "
+    output.notice(f"Next: {first}rlrun run {file} --follow")
+
+
+def create_file(file: Path, text: str) -> None:
+    """Write a new file, and its folder if that does not exist. Raises CliError, also for a file that exists."""
     try:
+        file.parent.mkdir(parents=True, exist_ok=True)
         with file.open("x", encoding="utf-8") as target:
-            target.write(template.format(file=file))
+            target.write(text)
     except FileExistsError:
-        raise CliError(f"{file} already exists", "name another file, or delete this one", code=INVALID) from None
+        what = f"{file} already exists" if file.exists() else f"a folder above {file} is a file"
+        raise CliError(what, "name another file, or delete this one", code=INVALID) from None
     except OSError as problem:
         raise CliError(
             f"{file} cannot be written: {problem.strerror}", "name a file in a writable folder", code=INVALID
         ) from problem
-    typer.echo(str(file))
-    first = "" if demo else f"set model and [[env]] id in {file}, then: "
-    output.notice(f"Next: {first}rlrun run {file} --follow")

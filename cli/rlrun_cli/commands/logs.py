@@ -40,6 +40,7 @@ EPILOG = """Examples:
   rlrun logs reverse-text-x7k2p --role environment --tail 50
   rlrun logs reverse-text-x7k2p --env math --since 10m
   rlrun logs reverse-text-x7k2p --role trainer --previous
+  rlrun logs reverse-text-x7k2p --search warning
   rlrun logs reverse-text-x7k2p --attempt 1
 
 --env selects an environment by its name, its id or the last part of its id; NAME/1 the second one of this name, \
@@ -172,7 +173,12 @@ def logs(
     since: Annotated[
         str | None, typer.Option("--since", metavar="TIME", help="Only lines of the last time: 30s, 10m, 2h.")
     ] = None,
-    tail: Annotated[int | None, typer.Option(min=0, help="Number of last lines per pod. Default: all.")] = None,
+    tail: Annotated[
+        int | None, typer.Option(min=0, help="Number of last lines per pod, of which --search selects. Default: all.")
+    ] = None,
+    search: Annotated[
+        str | None, typer.Option("--search", metavar="TEXT", help="Only lines with this text, in any case.")
+    ] = None,
     previous: Annotated[
         bool, typer.Option("--previous", "-p", help="Print the log of the previous container instance.")
     ] = False,
@@ -215,8 +221,10 @@ def logs(
                     previous=previous,
                     components=components,
                 )
+            wanted = (search or "").casefold()
             for line in lines:
-                typer.echo(without_controls(line))
+                if wanted in (readable := without_controls(line)).casefold():
+                    typer.echo(readable)
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
 

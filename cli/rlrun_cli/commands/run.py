@@ -26,6 +26,7 @@ from rlrun_cli.remote.context import Context, Kubeconfig, Namespace, cli_context
 from rlrun_cli.terminal import output
 from rlrun_cli.terminal.errors import INVALID, CliError, ConflictError, UnreachableError
 
+WANDB_KEY = "WANDB_API_KEY"
 EPILOG = """Examples:
 
   rlrun run rl.toml --follow
@@ -39,6 +40,17 @@ ${NAME} and ${NAME:-default} are expanded, except in single quotes, from your sh
 before.
 
 Exit codes: 0 started (with --follow: completed); 1 rejected or failed; 2 invalid file or option."""
+
+
+VALIDATE_EPILOG = """Examples:
+
+  rlrun validate rl.toml
+  rlrun validate run.yaml
+
+What the cluster must have (model, packages, Secrets) is checked when the run is created. `rlrun run --dry-run` prints \
+the RLRun too, and checks the variables.
+
+Exit codes: 0 valid; 2 invalid."""
 
 
 def choose_name(option: str | None, file: RunFile) -> str:
@@ -68,6 +80,23 @@ def choose_namespace(option: str | None, file: RunFile) -> str | None:
             code=INVALID,
         )
     return option or file.namespace
+
+
+def add_wandb_key(values: dict[str, str], file: RunFile, key: str | None) -> None:
+    """Add the key of Weights & Biases to the variables of a run that reports there, unless they have it.
+
+    A run whose key may be in a Secret of its own (envFrom) gets that one. Without any, a warning is printed.
+    """
+    wandb, sources = file.spec.get("wandb"), file.spec.get("envFrom")
+    if wandb is None or wandb.get("offline") or WANDB_KEY in values or sources:
+        return
+    if key:
+        values[WANDB_KEY] = key
+        output.notice(f"Note: the run reports to Weights & Biases with your {WANDB_KEY}")
+    else:
+        output.notice(
+            f"Warning: the run has [wandb] and no {WANDB_KEY}, without which it does not start: add -e {WANDB_KEY}"
+        )
 
 
 def build(file: RunFile, name: str, namespace: str | None, *, with_secret: bool) -> Obj:
@@ -149,11 +178,22 @@ def run(
             "-e",
             "--env",
             metavar="VAR[=VALUE]",
-            help="Variable for the environments; VAR alone takes the value of your shell. Repeatable.",
+            help="Variable in the pods of the environments; VAR alone takes the value of your shell. Repeatable. "
+            "WANDB_API_KEY goes to Weights & Biases.",
         ),
     ] = None,
     env_file: Annotated[
         list[Path] | None, typer.Option("--env-file", metavar="FILE", help="File with lines VAR=VALUE. Repeatable.")
+    ] = None,
+    wandb_api_key: Annotated[
+        str | None,
+        typer.Option(
+            "--wandb-api-key",
+            metavar="KEY",
+            envvar=WANDB_KEY,
+            show_envvar=False,
+            help="Key of a run with [wandb]. Default: WANDB_API_KEY of your shell.",
+        ),
     ] = None,
     name: Annotated[
         str | None, typer.Option("--name", help="Name of the RLRun. Default: generated from the file.")
@@ -174,6 +214,7 @@ def run(
     for note in loaded.notes:
         output.notice(f"Note: {note}")
     values = variables.collect([*loaded.env_files, *(env_file or [])], env or [], os.environ)
+    add_wandb_key(values, loaded, wandb_api_key)
     chosen = choose_name(name, loaded)
     target = choose_namespace(namespace or cli_context(ctx).namespace, loaded)
     if dry_run:
@@ -192,3 +233,20 @@ def run(
         follow_to_end(ctx, api, chosen, was_found=True)
     elif not fmt:
         output.notice(f"Watch it: rlrun follow {chosen} -n {api.namespace}")
+
+
+def validate(
+    ctx: typer.Context,
+    file: Annotated[
+        Path,
+        typer.Argument(metavar="FILE", help="Config as .toml, an RLRun as .yaml or .json, or - for standard input."),
+    ],
+    namespace: Namespace = None,
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
+) -> None:
+    """Check a run's file without a cluster. All its problems are listed, and what is ignored or adapted."""
+    loaded = load(file, default_owner(ctx, kubeconfig, context, namespace))
+    for note in loaded.notes:
+        output.notice(f"Note: {note}")
+    typer.echo(f"{title_of(file)} is valid")

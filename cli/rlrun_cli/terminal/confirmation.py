@@ -7,7 +7,7 @@ import typer
 from rlrun_cli.terminal import output
 from rlrun_cli.terminal.errors import FAILED, INVALID, CliError
 
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Delete without confirmation.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", "--force", help="Delete without confirmation.")]
 
 
 def confirm(question: str, refused: str, *, yes: bool) -> None:

@@ -9,7 +9,7 @@ import json
 import sys
 import textwrap
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -113,10 +113,15 @@ def page(kind: CrdKind) -> str:
     return "\n".join(lines) + "\n"
 
 
+def toml_rows() -> Iterator[Row]:
+    """Yield every key of the TOML file: the fields of an RLRun's spec in snake_case."""
+    kind = next(k for k in KINDS if k.name == "RLRun")
+    for row in rows(complete_schema(kind)["properties"]["spec"]):
+        yield replace(row, path=snake(row.path), description=snake_words(row.description))
+
+
 def toml_page() -> str:
     """Return the reference page of the TOML file: the spec of an RLRun in snake_case."""
-    kind = next(k for k in KINDS if k.name == "RLRun")
-    spec = complete_schema(kind)["properties"]["spec"]
     lines = [
         "# The TOML file of a run",
         "",
@@ -131,13 +136,13 @@ def toml_page() -> str:
     ]
     table = [
         (
-            f"`{snake(row.path)}`",
+            f"`{row.path}`",
             row.type + (", required" if row.required else ""),
             _code(row.default),
             row.limits,
-            snake_words(row.description),
+            row.description,
         )
-        for row in rows(spec)
+        for row in toml_rows()
     ]
     lines += _table(("Key", "Type", "Default", "Limits", "Description"), table)
     lines += [

@@ -4,18 +4,67 @@ import difflib
 import typing
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from rlrun.api.base.names import snake, snake_words
+from rlrun.api.base.names import (
+    LABEL,
+    CheckpointId,
+    EgressHost,
+    EnvironmentId,
+    EnvironmentName,
+    EnvironmentReference,
+    ModelId,
+    Namespace,
+    ObjectName,
+    PackageDigest,
+    PackageVersion,
+    S3Path,
+    snake,
+    snake_words,
+)
 from rlrun.api.base.received import MAX_FAULTS
 
 MAX_SUGGESTIONS = 10
 """Unknown fields that are compared with the known ones, each of which takes up to a millisecond."""
 UNKNOWN = "unknown field; remove it"
 """Message without a suggestion."""
+MAX_NEAR = 3
+"""Known fields in the message about one that is similar to none."""
+FORMS: dict[Any, str] = {
+    ModelId: "write owner/name as on the hub, or one word",
+    EnvironmentId: "write owner/name, of letters, digits and . _ -",
+    EnvironmentReference: "write owner/name or owner/name@version, of letters, digits and . _ -",
+    EnvironmentName: "begin with a letter or digit, then letters, digits, spaces and . _ -",
+    PackageVersion: "write a version as in 1.2.0",
+    PackageDigest: "write sha256: and 64 hexadecimal digits",
+    CheckpointId: "write the name of a checkpoint, namespace/name or cp_namespace.name",
+    EgressHost: "write a host in small letters with or without a port, as in api.example.com:8443 or *.example.com",
+    ObjectName: "use small letters, digits, - and ., beginning and ending with a letter or digit",
+    Namespace: "use small letters, digits and -, beginning and ending with a letter or digit",
+    S3Path: "write s3://bucket/path",
+}
+"""What a text must look like, by the type of a name."""
+OTHER_FORMS = {
+    LABEL: "use small letters, digits and -, beginning with a letter",
+    r"^https?://[^\s]+$": "write a URL with http:// or https://, without spaces",
+    r"^(hf|s3|pvc|oci)://[^/\s]+(/[^\s]*)?$": "write hf://owner/name@COMMIT, s3://bucket/path, pvc://claim/path or oci://…",
+    r"^[^\s]+$": "write it without spaces",
+    r"^/[^:]*$": "write an absolute path without :",
+    r"^[A-Za-z]+$": "use letters only",
+    r"^[A-Za-z_][A-Za-z0-9_]*$": "use letters, digits and _, not beginning with a digit",
+    r"^[-._a-zA-Z0-9]+$": "use letters, digits and . _ -",
+    r"^(prompt|completion|answer|error|info(\.[A-Za-z0-9_-]+)*)$": (
+        "write prompt, completion, answer, error, info or a key below info, as in info.name"
+    ),
+    r"^[+-]?([0-9]+|[0-9]+\.[0-9]*|\.[0-9]+)([KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]+)?$": (
+        "write a quantity of Kubernetes, as in 500m, 4 or 16Gi"
+    ),
+}
+"""What a text must look like, by its pattern."""
 MAX_COMPARED = 100
 """Characters of a name that are compared."""
 
@@ -65,10 +114,27 @@ def unknown_field(name: str, known: Iterable[str], *, suggests: bool = True) -> 
     """Return the message for a field that does not exist, with a similar one if `suggests`."""
     if not suggests:
         return UNKNOWN
-    close = difflib.get_close_matches(name[:MAX_COMPARED].lower(), {k.lower(): k for k in known}, n=1, cutoff=0.6)
-    if close:
-        return f"unknown field; did you mean {next(k for k in known if k.lower() == close[0])}?"
-    return f"unknown field; remove it (known fields: {', '.join(sorted(known))})"
+    names = {k.lower(): k for k in known}
+    wanted = name[:MAX_COMPARED].lower()
+    if close := difflib.get_close_matches(wanted, names, n=1, cutoff=0.6):
+        return f"unknown field; did you mean {names[close[0]]}?"
+    near = difflib.get_close_matches(wanted, names, n=MAX_NEAR, cutoff=0.4)
+    return f"{UNKNOWN} (nearest: {', '.join(names[key] for key in near)})" if near else UNKNOWN
+
+
+def form_of(pattern: str) -> str:
+    """Return what a text with this pattern must look like."""
+    return _forms().get(pattern, "correct it as the description of the field says")
+
+
+@cache
+def _forms() -> dict[str, str]:
+    forms = dict(OTHER_FORMS)
+    for kind, form in FORMS.items():
+        for limit in typing.get_args(kind)[1].metadata:
+            if pattern := getattr(limit, "pattern", None):
+                forms[pattern] = form
+    return forms
 
 
 def fields_at(model: type[BaseModel], location: Iterable[str | int], *, by_name: bool) -> list[str]:
@@ -94,7 +160,7 @@ def _problem(
     elif detail["type"] == "missing":
         message = "is required"
     elif detail["type"] == "string_pattern_mismatch":
-        message = f"{detail['input']!r} does not have the right form ({detail['ctx']['pattern']})"
+        message = f"{_short_repr(detail['input'])} does not have the right form: {form_of(detail['ctx']['pattern'])}"
     elif detail["type"] != "rule":
         message = f"{message[0].lower()}{message[1:]}, not {_short_repr(detail['input'])}"
     if by_name:

@@ -272,8 +272,8 @@ class _Reader:
 
 
 def plain(message: str) -> str:
-    """Return a message without patterns and square brackets."""
-    return re.sub(r" \(\^.*\$\)$", "", message).replace("[", "(").replace("]", ")")
+    """Return a message without square brackets."""
+    return message.replace("[", "(").replace("]", ")")
 
 
 def parts_of(path: str) -> Iterator[str | int]:

@@ -46,7 +46,7 @@ def test_keys_without_an_effect_are_named(rlrun: Rlrun, tmp_path: Path) -> None:
     for command in (("convert", file), ("run", file, "--dry-run", "-n", "lab")):
         answer = rlrun(*command)
         assert answer.code == 0
-        assert [line for line in answer.err.splitlines() if line.startswith("Note:")] == wanted
+        assert [line for line in answer.err.splitlines() if ": ignored:" in line] == wanted
 
 
 @pytest.mark.parametrize(("words", "owner"), [((), "team"), (("-n", "lab"), "lab")])
@@ -59,6 +59,14 @@ def test_an_environment_without_an_owner_is_one_of_the_namespace(
         answer = rlrun(*command, *words)
         assert yaml.safe_load(answer.out)["spec"]["env"] == [{"id": f"{owner}/reverse-text"}]
         assert f"Note: env[0].id: has no owner: a package of {owner} is meant" in answer.err
+
+
+def test_the_result_is_written_to_a_new_file(rlrun: Rlrun, tmp_path: Path) -> None:
+    target = tmp_path / "new" / "rl.toml"
+    for code in (0, 2):
+        answer = rlrun("convert", ROOT / "examples" / "reverse-text.yaml", "-o", target)
+        assert (answer.code, answer.out) == (code, "")
+    assert loads(target.read_text()).spec.model == "rlrun/reverse-text-tiny"
 
 
 def test_what_the_other_format_lacks_is_named(rlrun: Rlrun, tmp_path: Path) -> None:

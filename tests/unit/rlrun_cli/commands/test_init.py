@@ -14,7 +14,14 @@ def test_init_never_overwrites(rlrun: Rlrun, tmp_path: Path) -> None:
     assert again.code == 2
     assert "already exists" in again.err
     assert target.read_text() == text
-    assert rlrun("init", tmp_path / "no" / "rl.toml").code == 2
+
+
+def test_init_makes_the_folder_of_the_file(rlrun: Rlrun, tmp_path: Path) -> None:
+    target = tmp_path / "new" / "folder" / "rl.toml"
+    assert rlrun("init", target).code == 0
+    assert target.is_file()
+    answer = rlrun("init", target / "rl.toml")
+    assert answer.code == 2
 
 
 def test_standard_output_gets_the_file_and_nothing_else(rlrun: Rlrun, tmp_path: Path) -> None:

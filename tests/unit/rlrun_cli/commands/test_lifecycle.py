@@ -23,7 +23,7 @@ def test_delete_needs_confirmation(rlrun: Rlrun, runs: FakeCluster) -> None:
     assert refused.code == 2
     assert "--yes" in refused.err
     assert rlrun("delete", "first", input="y\n").code == 0
-    assert rlrun("delete", "second", "--yes").out == "rlruns.rlrun.dev/second deleted\n"
+    assert rlrun("delete", "second", "--force").out == "rlruns.rlrun.dev/second deleted\n"
     assert runs.all("RLRun") == []
 
 

@@ -56,6 +56,11 @@ def test_lines_of_one_pod_have_no_prefix(rlrun: Rlrun, one: FakeCluster) -> None
     assert rlrun("logs", "first", "--tail", "1").out == "three\n"
 
 
+def test_lines_with_a_text_are_selected(rlrun: Rlrun, one: FakeCluster) -> None:
+    assert rlrun("logs", "first", "--search", "[TW").out == "[two]\n"
+    assert rlrun("logs", "first", "--search", "four").out == ""
+
+
 def test_lines_of_several_pods_have_a_prefix(rlrun: Rlrun, one: FakeCluster) -> None:
     # By age, neither by name nor as listed.
     one.put(pod("b", created="2026-01-01T00:00:00Z", role="inference"))

@@ -253,6 +253,33 @@ def test_dry_run_prints_a_valid_object_without_any_request(
     assert chosen == []
 
 
+def test_the_key_of_weights_and_biases_comes_from_the_shell(rlrun: Rlrun, api: FakeCluster, toml: Path) -> None:
+    text = toml.read_text()
+    assert "hunter2" not in rlrun("run", toml, "--dry-run", env={"WANDB_API_KEY": "hunter2"}).err
+    toml.write_text(f'{text}\n[wandb]\nproject = "p"\n')
+    without = rlrun("run", toml, "--dry-run", env={"WANDB_API_KEY": None})
+    assert (without.code, "Warning: the run has [wandb] and no WANDB_API_KEY" in without.err) == (0, True)
+    for words, shell in (
+        ((), "hunter2"),
+        (("--wandb-api-key", "hunter2"), None),
+        (("-e", "WANDB_API_KEY=hunter2"), "3"),
+    ):
+        answer = rlrun("run", toml, *words, env={"WANDB_API_KEY": shell})
+        assert "Warning" not in answer.err
+        assert "hunter2" not in answer.out + answer.err
+        name = answer.out.split()[0].partition("/")[2]
+        assert variables(api, f"{name}-env") == {"WANDB_API_KEY": "hunter2"}
+    toml.write_text(f'env_from = [{{ secret_ref = {{ name = "mine" }} }}]\n{text}\n[wandb]\nproject = "p"\n')
+    assert "Warning" not in rlrun("run", toml, "--dry-run", env={"WANDB_API_KEY": None}).err
+
+
+def test_validate_lists_problems_and_notes_without_a_cluster(rlrun: Rlrun, api: FakeCluster, toml: Path) -> None:
+    assert rlrun("validate", toml, "-n", "lab").out == f"{toml} is valid\n"
+    toml.write_text(toml.read_text().replace("max_steps", "max_step"))
+    answer = rlrun("validate", toml)
+    assert (answer.code, "did you mean max_steps" in answer.err, api.calls) == (2, True, [])
+
+
 def test_yaml_keeps_its_name_labels_and_references(rlrun: Rlrun, api: FakeCluster, tmp_path: Path) -> None:
     file = tmp_path / "run.yaml"
     body = yaml.safe_load(

@@ -125,7 +125,7 @@ async def test_keys_without_an_effect_are_in_a_header(api: RestApi, query: dict[
     )
     answer = await create(api, text, TOML, **query)
     assert answer.status_code == (200 if query else 201), answer.text
-    seq_len, monitors, slurm = answer.headers["warning"].split(", 299 - ")
+    seq_len, monitors, slurm, *_ = answer.headers["warning"].split(", 299 - ")
     assert seq_len == '299 - "seq_len: ignored: seqLen of the RLModel holds"'
     assert json.loads(monitors) == 'monitors.\\xe4"\n: ignored: metrics are stored in S3'
     assert "the platform decides it" in slurm

@@ -1,0 +1,74 @@
+"""Command `explain`: what a key of a run's file means, with its default and limits. It needs no cluster."""
+
+import difflib
+import textwrap
+from typing import Annotated
+
+import typer
+from rlrun.api.base.names import snake
+from rlrun.api.toml.foreign_key import ForeignKey
+from rlrun.api.toml.foreign_keys import HOSTED, SELF_MANAGED
+from rlrun.api.toml.prime_rl_keys import PRIME_RL
+from rlrun.codegen.reference_pages import Row, toml_rows
+
+from rlrun_cli.terminal.errors import INVALID, CliError
+
+EPILOG = """Examples:
+
+  rlrun explain
+  rlrun explain sampling.temperature
+  rlrun explain env
+  rlrun explain orchestrator.group_size
+
+FIELD is a key of the TOML file, of the RLRun's spec (spec.maxSteps), or of a file of prime-rl or a hosted service."""
+WIDTH = 100
+SUGGESTIONS = 3
+
+
+def explain(
+    field: Annotated[
+        str, typer.Argument(metavar="[FIELD]", help="Key, as in sampling.temperature. Default: all.")
+    ] = "",
+) -> None:
+    """Explain a key of a run's file: meaning, type, default and limits. It needs no cluster."""
+    rows = {_plain(row.path): row for row in toml_rows()}
+    key = _plain(snake(field.removeprefix("spec.")))
+    foreign = {row.key: row for row in (*PRIME_RL, *HOSTED, *SELF_MANAGED)}
+    if key in rows:
+        typer.echo(describe(rows[key]))
+    elif key in foreign:
+        typer.echo(describe_foreign(foreign[key]))
+        return
+    elif key:
+        near = difflib.get_close_matches(key, [*rows, *foreign], n=SUGGESTIONS)
+        near += [name for name in rows if name.rpartition(".")[2] == key and name not in near]
+        hint = f"similar keys: {', '.join(near)}" if near else "rlrun explain lists all keys"
+        raise CliError(f"{field} is not a key of a run", hint, code=INVALID)
+    below = [row for name, row in rows.items() if name.rpartition(".")[0] == key]
+    if below:
+        width = max(len(_plain(row.path)) for row in below)
+        typer.echo("\n".join([*([""] if key else []), *(_line(row, width) for row in below)]))
+
+
+def describe(row: Row) -> str:
+    """Return the text about a key."""
+    facts = [row.type + (", required" if row.required else "")]
+    facts += [f"default {row.default}"] if row.default else []
+    facts += [row.limits] if row.limits else []
+    return f"{row.path}  ({'; '.join(facts)})\n{textwrap.fill(row.description, WIDTH)}"
+
+
+def describe_foreign(row: ForeignKey) -> str:
+    """Return the text about a key of another trainer's file."""
+    if row.equivalent:
+        return textwrap.fill(f"{row.key} is {row.equivalent} here. {row.remark}".rstrip(), WIDTH)
+    return textwrap.fill(f"{row.key}: {'ignored: ' if row.is_ignored else ''}{row.remark}", WIDTH)
+
+
+def _line(row: Row, width: int) -> str:
+    first = row.description.split(". ")[0].rstrip(".")
+    return f"{_plain(row.path):{width}}  {textwrap.shorten(first, WIDTH - width)}"
+
+
+def _plain(path: str) -> str:
+    return path.replace("[]", "")
