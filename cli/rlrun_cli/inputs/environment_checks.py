@@ -107,7 +107,7 @@ def check_requirements(wheels: Sequence[Wheel], *, is_bundled: bool) -> list[Rem
     if missing := missing_packages(wheels):
         names = ", ".join(missing)
         if is_bundled:
-            text = f"the environment image lacks {names}: env push adds their wheels, and what these require, with pip"
+            text = f"the environment image lacks {names}: env push adds their wheels, and what these require"
             return [*remarks, Remark(text)]
         text = f"the environment image must have {names}: pods download nothing"
         remarks.append(Remark(text, "push their wheels with --include, unless the platform's image has them"))

@@ -69,6 +69,16 @@ def extended_packages(wheels: Sequence[Wheel]) -> set[str]:
     return (asked & pinned_packages(wheels).keys()) - {wheel.name for wheel in wheels}
 
 
+def wanted_versions(wheels: Sequence[Wheel]) -> dict[str, SpecifierSet]:
+    """Return the versions that the wheels require of each package. Packages with an address are left out."""
+    wanted: dict[str, SpecifierSet] = {}
+    needed = [each.requirement for each in _requires(wheels)]
+    for requirement in needed:
+        name = package_name(requirement.name)
+        wanted[name] = wanted.get(name, SpecifierSet()) & requirement.specifier
+    return {name: wanted[name] for name in wanted.keys() - {package_name(each.name) for each in needed if each.url}}
+
+
 def conflicts(wheels: Sequence[Wheel]) -> list[Conflict]:
     """Return the requirements that the versions in the image and among the wheels do not meet."""
     return [*_unreadable(wheels), *_without_effect(wheels), *_of_python(wheels), *_of_versions(wheels)]

@@ -42,12 +42,13 @@ EPILOG = """Examples:
   rlrun env push . --no-deps
 
 Pods download nothing. The wheels of all requirements that the environment image lacks are pushed with the package: \
-pip finds them with your settings for its index (PIP_INDEX_URL, pip.conf), for Linux x86_64 and the Python of the \
-image, with the image's versions of all other packages. Requirements that contradict these are shown, and nothing is \
-pushed. --no-deps pushes without looking for wheels, and warns.
+uv resolves them with your settings for pip's index (PIP_INDEX_URL, pip.conf), for Linux x86_64 and the Python of the \
+image, with the image's versions of all other packages. Their versions are shown, with a warning if a newer one is \
+held back. Requirements that contradict these are shown, and nothing is pushed. --no-deps pushes without looking for \
+wheels, and warns.
 
-A requirement that is a source distribution only is built on this machine, as `pip install` does, which runs its code: \
-its wheel is pushed if it fits any platform. --only-binary=:all: or --only-binary=NAME forbids this.
+A requirement whose version is a source distribution only is built on this machine, as `pip install` does, which runs \
+its code: its wheel is pushed if it fits any platform. --only-binary=:all: or --only-binary=NAME forbids this.
 
 Prints the id for env.id of a run. The owner is a namespace, or one that the platform team has given to namespaces \
 (runs.environmentOwners of the chart; -n selects which of them). A pushed version is immutable: raise the version for \

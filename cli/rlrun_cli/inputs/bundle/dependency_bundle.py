@@ -1,36 +1,43 @@
-"""Wheels of the requirements that the environment image lacks, as pip resolves and downloads them.
+"""Wheels of the requirements that the environment image lacks: uv resolves them, pip downloads them.
 
-pip resolves for the image's platform and Python, with the packages of the image as constraints. It gets an empty wheel
-in place of each of these packages, so it downloads none of them and follows no requirement of theirs. The extras of a
-package are known from its real metadata only: a package with extras that a wheel asks for comes from the index, and
-what they require is added. Wheels of the image's packages are never part of the bundle.
+uv resolves for the image's platform and Python as `pip install` would there, source distributions included. Each
+package of the image is an empty wheel of its version, so uv follows no requirement of it. The extras of a package are
+known from its real metadata only: a package with extras that a wheel asks for comes from the index, and what they
+require is added. Wheels of the image's packages are never part of the bundle. pip downloads the files of uv's lock and
+compares their hashes.
 
-pip downloads for another platform only without source distributions. A requirement that only these meet is built, and
-pip resolves again with its wheel.
+A source distribution is built on this machine, which runs its code. Its wheel is used only if its tag fits any
+platform; only that says that it does not depend on the machine.
 """
 
-import contextlib
 import hashlib
 import importlib.util
 import io
+import re
 import sys
 import tempfile
 import time
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from urllib.parse import urlsplit
 
-from packaging.requirements import InvalidRequirement, Requirement
+import uv
+from packaging.requirements import Requirement
+from packaging.tags import compatible_tags
+from packaging.utils import parse_wheel_filename
+from packaging.version import Version
 from rlrun.api.base.names import package_name
 from rlrun.constants import MAX_PACKAGE_BYTES, MAX_PACKAGE_FILES, MAX_UNPACKED_BYTES
-from rlrun.storage.environment_image import MARKERS, ImagePackage
+from rlrun.storage.environment_image import MARKERS, PYTHON, ImagePackage
 
-from rlrun_cli.inputs.bundle.pip_failures import SourceOnlyError, find_failure
-from rlrun_cli.inputs.bundle.pip_run import run_pip
-from rlrun_cli.inputs.bundle.pip_target import ABI, PLATFORMS, SKIP, TARGET, TARGET_OPTIONS
-from rlrun_cli.inputs.bundle.source_builds import SourceBuilder
-from rlrun_cli.inputs.requirements import conflicts, extended_packages, missing_packages, pinned_packages
+from rlrun_cli.inputs.bundle.package_tools import PIP, ToolResult, read_settings, run_tool
+from rlrun_cli.inputs.requirements import (
+    conflicts,
+    extended_packages,
+    missing_packages,
+    pinned_packages,
+    wanted_versions,
+)
 from rlrun_cli.inputs.wheel_builder import Wheel, read_wheel
 from rlrun_cli.terminal import output
 from rlrun_cli.terminal.errors import CliError
@@ -38,10 +45,21 @@ from rlrun_cli.terminal.errors import CliError
 RESOLVE_SECONDS = 1800.0
 LARGEST = 5
 """Number of wheels that an error about their size names."""
-STUB_BUILD = 999_999_999
-"""Build number of the wheels in place of the image's packages: pip takes the greatest of a version and tag."""
-MAX_LOG_BYTES = 64 * 1024**2
-"""Bytes that are read of pip's log, which has a line for each file of the index."""
+NEWEST_GLIBC = 28
+PLATFORMS = (
+    *(f"manylinux_2_{minor}_x86_64" for minor in range(NEWEST_GLIBC, 4, -1)),
+    "manylinux2014_x86_64",
+    "manylinux2010_x86_64",
+    "manylinux1_x86_64",
+    "linux_x86_64",
+)
+"""Platforms whose wheels the image can load, the most specific first."""
+ABI = f"cp{PYTHON.replace('.', '')}"
+TARGET = f"Linux x86_64, Python {PYTHON}"
+ANY_PLATFORM = frozenset(
+    tag for tag in compatible_tags(tuple(map(int, PYTHON.split("."))), ABI) if tag.platform == "any"
+)
+SKIP = "--no-deps pushes without these wheels"
 
 
 def is_complete(wheels: Sequence[Wheel]) -> bool:
@@ -54,9 +72,10 @@ def find_dependencies(
 ) -> list[Wheel]:
     """Return the wheels to add to these. The environment's package is the last one.
 
-    pip uses its own settings for the index, and has `seconds`. `only_binary`: packages of which no source distribution
-    may be built, as pip's option of this name. Raises CliError if the requirements contradict each other, the image or
-    the wheels, or a wheel for the image cannot be found or built.
+    uv and pip use pip's settings for the index, and have `seconds`. `only_binary`: packages of which no source
+    distribution may be built, as pip's option of this name. A version below the newest that the requirements admit is
+    told to the user. Raises CliError if the requirements contradict each other, the image or the wheels, or a wheel for
+    the image cannot be found or built.
     """
     if problems := conflicts(wheels):
         raise CliError(
@@ -68,12 +87,15 @@ def find_dependencies(
         return []
     if importlib.util.find_spec("pip") is None:
         raise CliError(
-            f"this Python has no pip, which finds the required wheels: {sys.executable}",
+            f"this Python has no pip, which downloads the required wheels: {sys.executable}",
             f"install it with `{sys.executable} -m ensurepip`; {SKIP}",
         )
     extended = extended_packages(wheels)
     wanted = ", ".join(sorted({*missing_packages(wheels), *(f"extras of {name}" for name in extended)}))
-    output.notice(f"Looking for wheels that the environment image lacks ({TARGET}), with pip: {wanted}")
+    output.notice(
+        f"Looking for wheels that the environment image lacks ({TARGET}): {wanted}. Source distributions are "
+        "built: their code runs on this machine, as with `pip install` (--only-binary forbids it)"
+    )
     with tempfile.TemporaryDirectory(prefix="rlrun-wheels-") as scratch:
         search = _Search(wheels, Path(scratch), seconds, only_binary)
         while True:
@@ -83,17 +105,17 @@ def find_dependencies(
             if more <= extended:
                 break
             extended |= more
-    if left := missing_packages([*found, *wheels]):
-        raise CliError(
-            f"pip brought no wheel of {', '.join(left)}",
-            f"check pip's settings with `pip config list` (no-deps must be off), or name wheels with --include; {SKIP}",
-        )
+        if left := missing_packages([*found, *wheels]):
+            raise CliError(f"uv found no wheel of {', '.join(left)}", f"name wheels with --include; {SKIP}")
+        for remark in search.compare_with_newest(found):
+            output.notice(remark)
     return found
 
 
 def describe(wheel: Wheel) -> str:
-    """Return file, size and hash of a wheel."""
-    return f"{wheel.file} ({output.size(len(wheel.data))}, sha256:{hashlib.sha256(wheel.data).hexdigest()})"
+    """Return name, version, file, size and hash of a wheel."""
+    digest = hashlib.sha256(wheel.data).hexdigest()
+    return f"{wheel.name} {wheel.version}: {wheel.file} ({output.size(len(wheel.data))}, sha256:{digest})"
 
 
 def check_size(wheels: Sequence[Wheel]) -> None:
@@ -131,103 +153,141 @@ class _Search:
         self._scratch = scratch
         self._seconds = seconds
         self._deadline = time.monotonic() + seconds
-        given, built = scratch / "given", scratch / "built"
-        for folder in (given, built):
-            folder.mkdir()
+        self._settings = read_settings()
+        self._binary = [f"--only-binary={name}" for name in ",".join(only_binary).split(",") if name]
+        self._wheels = wheels
+        given = self._folder()
         for wheel in wheels:
             (given / wheel.file).write_bytes(wheel.data)
-        self._given = [str(given / wheel.file) for wheel in wheels]
-        self._own = {wheel.name for wheel in wheels}
-        self._pins = {name: package for name, package in pinned_packages(wheels).items() if name not in self._own}
-        self._constraints = scratch / "constraints.txt"
-        self._constraints.write_text("".join(f"{p.name}=={p.version}\n" for p in self._pins.values()), encoding="utf-8")
-        self._builder = SourceBuilder(built, self._deadline, only_binary)
-        # pip runs the code of such a source distribution to read its metadata.
-        for requirement in _addresses(wheels):
-            self._check_source(requirement)
+        self._given = [f"{wheel.name} @ {(given / wheel.file).as_uri()}" for wheel in wheels]
+        own = {wheel.name for wheel in wheels}
+        self._pins = {name: package for name, package in pinned_packages(wheels).items() if name not in own}
+        self._present = {*own, *self._pins}
 
     def download(self, extended: set[str]) -> list[Wheel]:
-        """Return the wheels of what is missing. `extended`: packages of the image whose real metadata pip reads."""
-        while True:
-            try:
-                files = self._download(extended)
-                break
-            except SourceOnlyError as error:
-                if not self._builder.may_build(error.requirement):
-                    raise
-                self._builder.build(error.requirement, self._constraints)
-        files = [file for file in files if _project(file) not in {*self._own, *self._pins}]
+        """Return the wheels of what is missing. `extended`: packages of the image whose real metadata uv reads."""
+        stubs = self._folder()
+        pins = [
+            f"{name}=={pin.version}" if name in extended else f"{name} @ {_write_stub(pin, stubs).as_uri()}"
+            for name, pin in self._pins.items()
+        ]
+        locked = [line for line in self._lock(self._given, pins) if _name(line) not in self._present]
+        found = self._folder()
+        # An address of a repository has no hash, and pip compares those of all lines or of none.
+        for lines in (
+            [line for line in locked if "--hash=" in line],
+            [line for line in locked if "--hash=" not in line],
+        ):
+            if lines:
+                target = ["--implementation=cp", f"--abi={ABI}", f"--python-version={MARKERS['python_full_version']}"]
+                target += [f"--platform={platform}" for platform in PLATFORMS]
+                wanted = ["--requirement", str(self._write(lines)), *self._binary]
+                self._run("download the wheels", [*PIP, "download", "--no-deps", *target, *wanted, f"--dest={found}"])
         # Before they are read into memory.
-        _check_bytes({file.name: file.stat().st_size for file in files})
-        return [read_wheel(self._wheel(file)) for file in files]
+        _check_bytes({file.name: file.stat().st_size for file in found.iterdir()})
+        return [read_wheel(file if file.suffix == ".whl" else self._build(file)) for file in sorted(found.iterdir())]
 
-    def _download(self, extended: set[str]) -> list[Path]:
-        folder = Path(tempfile.mkdtemp(prefix="search-", dir=self._scratch))
-        found, stubs, log = folder / "found", folder / "image", folder / "log"
-        for each in (found, stubs):
-            each.mkdir()
-        for name in self._pins.keys() - extended:
-            _write_stub(self._pins[name], stubs)
-        options = ["--only-binary=:all:", *TARGET_OPTIONS, f"--find-links={stubs}"]
-        options += [f"--find-links={self._builder.folder}", f"--constraint={self._constraints}", f"--dest={found}"]
-        result = run_pip(
-            ["download", *options, f"--log={log}", "--progress-bar=off", *self._given],
-            max(0.0, self._deadline - time.monotonic()),
-            markers=MARKERS,
-            shows_downloads=True,
+    def compare_with_newest(self, found: Sequence[Wheel]) -> list[str]:
+        """Return a remark on each version below the newest that the requirements of the wheels admit."""
+        wanted = wanted_versions([*found, *self._wheels])
+        lines = [f"{wheel.name}{wanted[wheel.name]}" for wheel in found if wanted.get(wheel.name) is not None]
+        try:
+            locked = self._lock(lines, [], "--no-deps")
+        except CliError as problem:
+            return [f"The newest versions could not be compared: {problem.message}"]
+        newest = {_name(line): Version(line.split()[0].partition("==")[2]) for line in locked}
+        return [
+            f"Warning: {wheel.name} {wheel.version} is older than {newest[wheel.name]}, which the requirements admit: "
+            f"that version needs other versions than the environment image or the other wheels have. Require "
+            f"{wheel.name}>={newest[wheel.name]} to see the conflict"
+            for wheel in found
+            if wheel.name in newest and newest[wheel.name] > Version(wheel.version)
+        ]
+
+    def _lock(self, lines: Sequence[str], constraints: Sequence[str], *options: str) -> list[str]:
+        """Return the lines of uv's lock, each of a package with its hashes."""
+        lock = self._folder() / "lock.txt"
+        command = [uv.find_uv_bin(), "pip", "compile", "--no-config", "--no-progress", "--quiet", "--generate-hashes"]
+        command += ["--no-header", "--no-annotate", "--no-python-downloads", f"--python={sys.executable}"]
+        command += [f"--python-version={MARKERS['python_full_version']}"]
+        command += [f"--python-platform=x86_64-manylinux_2_{NEWEST_GLIBC}", f"--output-file={lock}"]
+        command += [*self._settings.options, *self._binary, *options]
+        self._run(
+            f"resolve the requirements for the environment image ({TARGET})",
+            [*command, f"--constraints={self._write(constraints)}", str(self._write(lines))],
         )
+        return lock.read_text(encoding="utf-8").replace("\\\n", "").splitlines()
+
+    def _build(self, source: Path) -> Path:
+        """Return the wheel that a source distribution builds to. Raises CliError if it is for one platform only."""
+        built = self._folder()
+        # The Python of this machine, which builds it, need not be one that it is for.
+        self._run(
+            f"build {source.name}, which is a source distribution only",
+            [*PIP, "wheel", "--no-deps", "--ignore-requires-python", f"--wheel-dir={built}", str(source)],
+        )
+        (wheel,) = built.iterdir()
+        name, version, _, tags = parse_wheel_filename(wheel.name)
+        if tags & ANY_PLATFORM:
+            with source.open("rb") as opened:
+                digest = hashlib.file_digest(opened, "sha256").hexdigest()
+            output.notice(f"Built {wheel.name} from {source.name} (sha256:{digest})")
+            return wheel
+        raise CliError(
+            f"{source.name} is a source distribution only and builds to a wheel for one platform, {wheel.name}",
+            f"build it on {TARGET} or in the environment image, `pip wheel --no-deps {name}=={version}`, and name it "
+            f"with --include; {SKIP}",
+        )
+
+    def _run(self, what: str, command: Sequence[str]) -> None:
+        seconds = max(0.0, self._deadline - time.monotonic())
+        result = run_tool(command, seconds, variables=self._settings.variables, shows_downloads=True)
+        tool = "pip" if command[: len(PIP)] == list(PIP) else "uv"
         if result.status is None:
             raise CliError(
-                f"pip did not find the required wheels within {self._seconds:.0f} s",
+                f"{tool} did not {what} within {self._seconds:.0f} s",
                 f"narrow the versions in the requirements, or name wheels with --include; {SKIP}",
                 details=result.last_lines,
             )
         if result.status:
-            raise find_failure(result, _read_log(log), self._pins)
-        return sorted(found.iterdir())
+            raise CliError(
+                f"{tool} could not {what}",
+                "require versions that fit the image, correct pip's settings (`pip config list`), or name wheels with "
+                f"--include; {SKIP}",
+                details=[*result.last_lines, *self._pins_in(result)],
+            )
 
-    def _wheel(self, file: Path) -> Path:
-        """Return the wheel of a file that pip brought: a requirement may have the address of a source distribution."""
-        if file.suffix == ".whl":
-            return file
-        requirement = Requirement(_project(file))
-        self._check_source(requirement)
-        return self._builder.build_file(file, requirement.name)
+    def _pins_in(self, result: ToolResult) -> Iterator[str]:
+        """Yield the versions of the image's packages that the output names."""
+        words = {package_name(word) for word in re.findall(r"[A-Za-z0-9][A-Za-z0-9._-]*", "\n".join(result.last_lines))}
+        for name in sorted(words & self._pins.keys()):
+            yield f"the environment image has {name} {self._pins[name].version}"
+        for wheel in self._wheels[:-1]:
+            if wheel.name in words:
+                yield f"pushed is {wheel.name} {wheel.version}"
 
-    def _check_source(self, requirement: Requirement) -> None:
-        if not self._builder.may_build(requirement):
-            raise SourceOnlyError(requirement, "ADDRESS")
-        self._builder.announce(requirement)
+    def _folder(self) -> Path:
+        return Path(tempfile.mkdtemp(dir=self._scratch))
 
-
-def _addresses(wheels: Sequence[Wheel]) -> Iterator[Requirement]:
-    """Yield the requirements that have the address of a source distribution."""
-    for text in (text for wheel in wheels for text in wheel.requires):
-        with contextlib.suppress(InvalidRequirement):
-            requirement = Requirement(text)
-            if requirement.url is not None and not urlsplit(requirement.url).path.endswith(".whl"):
-                yield requirement
-
-
-def _read_log(log: Path) -> str:
-    if not log.is_file():
-        return ""
-    with log.open("rb") as opened:
-        return opened.read(MAX_LOG_BYTES).decode(errors="replace")
+    def _write(self, lines: Sequence[str]) -> Path:
+        file = self._folder() / "requirements.txt"
+        file.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+        return file
 
 
-def _project(wheel: Path) -> str:
-    return package_name(wheel.name.partition("-")[0])
+def _name(line: str) -> str:
+    return package_name(Requirement(line.partition(" --hash=")[0].strip()).name)
 
 
-def _write_stub(package: ImagePackage, folder: Path) -> None:
-    """Write an empty wheel that pip prefers to all others of the version."""
+def _write_stub(package: ImagePackage, folder: Path) -> Path:
+    """Write an empty wheel in place of a package of the image."""
     stem = f"{package.name.replace('-', '_')}-{package.version}"
-    tag = f"{ABI}-{ABI}-{PLATFORMS[0]}"
-    with zipfile.ZipFile(folder / f"{stem}-{STUB_BUILD}-{tag}.whl", "w") as archive:
+    file = folder / f"{stem}-py3-none-any.whl"
+    with zipfile.ZipFile(file, "w") as archive:
         for name, text in (
             ("METADATA", f"Metadata-Version: 2.1\nName: {package.name}\nVersion: {package.version}\n"),
-            ("WHEEL", f"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nBuild: {STUB_BUILD}\nTag: {tag}\n"),
+            ("WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"),
             ("RECORD", ""),
         ):
             archive.writestr(f"{stem}.dist-info/{name}", text)
+    return file

@@ -39,7 +39,7 @@ def wheel(path: Path, name: str = "helper", body: str = "x = 1", date: int = 198
         archive.writestr(zipfile.ZipInfo(f"{name}.py", (date, 1, 1, 0, 0, 0)), body)
         archive.writestr(f"{name}-1.0.dist-info/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
         archive.writestr(f"{name}-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
-        archive.writestr(f"{name}-1.0.dist-info/RECORD", str(date))
+        archive.writestr(f"{name}-1.0.dist-info/RECORD", f"{name}.py,sha256=x,{date}\n")
     return file
 
 

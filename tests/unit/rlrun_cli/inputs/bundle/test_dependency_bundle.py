@@ -1,9 +1,7 @@
-"""pip finds the wheels that the environment image lacks, in a folder of tiny wheels that stands for the index."""
+"""uv and pip find the wheels that the environment image lacks, in a folder of tiny wheels that stands for the index."""
 
 import os
 import socket
-import subprocess
-import sys
 import tarfile
 import zipfile
 from collections.abc import Callable, Iterator
@@ -12,7 +10,7 @@ from pathlib import Path
 import pytest
 from rlrun.storage.environment_image import ImagePackage
 from rlrun_cli.inputs import requirements
-from rlrun_cli.inputs.bundle import dependency_bundle, pip_run, source_builds
+from rlrun_cli.inputs.bundle import dependency_bundle, package_tools
 from rlrun_cli.inputs.bundle.dependency_bundle import check_size, describe, find_dependencies, is_complete
 from rlrun_cli.inputs.wheel_builder import Wheel, read_wheel
 from rlrun_cli.terminal.errors import CliError
@@ -31,6 +29,8 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
+    monkeypatch.setenv("UV_DEFAULT_INDEX", "http://127.0.0.1:1/not-a-setting-of-pip")
+    monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "cache"))
     found = {name: ImagePackage(name, version, (name,)) for name, version in IMAGE.items()}
     monkeypatch.setattr(requirements, "image_packages", lambda *_: found)
     return folder
@@ -88,6 +88,11 @@ def environment(tmp_path: Path) -> Callable[..., Wheel]:
     return make
 
 
+def text(error: CliError) -> str:
+    """Return what a user sees, without line breaks."""
+    return " ".join(" ".join([str(error), error.hint or "", *error.details]).split())
+
+
 def files(wheels: list[Wheel]) -> list[str]:
     return [wheel.file for wheel in wheels]
 
@@ -125,25 +130,10 @@ def test_markers_hold_as_in_the_image(index: Path, environment: Callable[..., Wh
     assert [wheel.name for wheel in found] == ["helper", "linux-only", "old-python"]
 
 
-def test_markers_of_the_machine_are_replaced() -> None:
-    code = f"""
-import runpy, sys
-sys.argv = ["x", '{{"sys_platform": "elsewhere"}}', "--version"]
-try:
-    runpy.run_path({str(pip_run.PROGRAM)!r}, run_name="__main__")
-except SystemExit:
-    pass
-from pip._vendor.packaging.markers import Marker
-print(Marker('sys_platform == "elsewhere"').evaluate(), Marker('os_name == "posix"').evaluate())
-"""
-    done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, timeout=60, check=True)
-    assert done.stdout.splitlines()[-1] == "True True"
-
-
 def test_nothing_is_looked_for_if_the_image_has_it(
     index: Path, environment: Callable[..., Wheel], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dependency_bundle, "run_pip", lambda *_: pytest.fail("pip was called"))
+    monkeypatch.setattr(dependency_bundle, "run_tool", lambda *_: pytest.fail("uv was called"))
     assert find_dependencies([environment("verifiers", "numpy<3", 'tomli; python_version < "3.11"')]) == []
 
 
@@ -174,7 +164,8 @@ def test_a_conflict_with_the_image_is_told_with_both_sides(index: Path, environm
     write(index, "datasets", "2.9")
     with pytest.raises(CliError) as told:
         find_dependencies([environment("helper")])
-    assert told.value.details == ["helper 1.0 depends on datasets<3", "the environment image has datasets 4.6.1"]
+    assert "all versions of helper depend on datasets<3" in text(told.value)
+    assert "the environment image has datasets 4.6.1" in told.value.details
     assert "--no-deps" in (told.value.hint or "")
 
 
@@ -185,10 +176,19 @@ def test_a_conflict_of_the_package_needs_no_pip(index: Path, environment: Callab
 
 
 @pytest.mark.slow
-def test_an_older_version_that_fits_the_image_is_chosen(index: Path, environment: Callable[..., Wheel]) -> None:
-    write(index, "helper", "1.0", "Requires-Dist: datasets>=4")
+def test_an_older_version_that_fits_the_image_is_chosen_with_a_remark(
+    index: Path, environment: Callable[..., Wheel], capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(index, "helper", "1.0", "Requires-Dist: datasets>=4", "Requires-Dist: deeper<2")
     write(index, "helper", "2.0", "Requires-Dist: datasets>=5")
-    assert files(find_dependencies([environment("helper")])) == [f"helper-1.0-{TAG}.whl"]
+    write(index, "helper", "3.0")
+    for version in ("1.0", "2.0"):
+        write(index, "deeper", version)
+    found = find_dependencies([environment("helper<3")])
+    assert [describe(wheel).partition(":")[0] for wheel in found] == ["deeper 1.0", "helper 1.0"]
+    told = capsys.readouterr().err
+    assert "helper 1.0 is older than 2.0" in told
+    assert "deeper 1.0 is older" not in told
 
 
 @pytest.mark.slow
@@ -200,8 +200,8 @@ def test_included_wheels_are_kept(index: Path, environment: Callable[..., Wheel]
     assert files(find_dependencies([included, environment("helper")])) == [f"deeper-1.0-{TAG}.whl"]
     with pytest.raises(CliError) as told:
         find_dependencies([included, environment("helper", "strict")])
-    assert "strict 1.0 depends on helper>=2" in told.value.details
-    assert "helper 1.5 is pushed" in told.value.details
+    assert "all versions of strict depend on helper>=2" in text(told.value)
+    assert "pushed is helper 1.5" in told.value.details
 
 
 @pytest.mark.slow
@@ -215,7 +215,7 @@ def test_extras_of_the_image_s_packages_are_added(index: Path, environment: Call
     assert [wheel.name for wheel in find_dependencies([environment("helper")])] == ["helper", "soundfile"]
 
 
-SOURCE_ONLY = r"^only-source is a source distribution only.*Linux x86_64, Python 3\.11"
+SOURCE_ONLY = "Wheels are required for `only-source`"
 
 
 @pytest.mark.slow
@@ -233,9 +233,8 @@ def test_a_source_distribution_is_built_here(
         "only_source-1.5-py2.py3-none-any.whl",
     ]
     told = capsys.readouterr().err
-    assert "Building a wheel of only-source<2" in told
-    assert "its code runs on this machine" in told
-    assert "--only-binary=only-source forbids it" in told
+    assert "their code runs on this machine" in told
+    assert "--only-binary forbids it" in told
     assert "from only_source-1.5.tar.gz (sha256:" in told
 
 
@@ -250,7 +249,7 @@ def test_a_built_wheel_obeys_the_constraints(index: Path, environment: Callable[
 @pytest.mark.slow
 def test_a_wheel_for_one_platform_is_refused(index: Path, environment: Callable[..., Wheel]) -> None:
     write_source(index, "only_source", "1.0", tag="cp311-cp311-linux_x86_64")
-    with pytest.raises(CliError, match="for one platform only, cp311-cp311-linux_x86_64") as told:
+    with pytest.raises(CliError, match=r"for one platform, only_source-1\.0-cp311-cp311-linux_x86_64") as told:
         find_dependencies([environment("only-source")])
     assert "`pip wheel --no-deps only-source==1.0`, and name it with --include" in (told.value.hint or "")
 
@@ -262,9 +261,9 @@ def test_a_source_distribution_is_not_built_if_forbidden(
 ) -> None:
     for version in ("1.0", "2.0"):
         write_source(index, "only_source", version, action=f"open({str(tmp_path / 'ran')!r}, 'w')")
-    with pytest.raises(CliError, match=SOURCE_ONLY) as told:
+    with pytest.raises(CliError) as told:
         find_dependencies([environment("only-source<2")], only_binary=only_binary)
-    assert "`pip wheel --no-deps only-source==1.0`" in (told.value.hint or "")
+    assert SOURCE_ONLY in text(told.value)
     assert "--include" in (told.value.hint or "")
     assert not (tmp_path / "ran").exists()
 
@@ -275,8 +274,9 @@ def test_pip_s_own_setting_forbids_it_too(
 ) -> None:
     write_source(index, "only_source", "1.0", action=f"open({str(tmp_path / 'ran')!r}, 'w')")
     monkeypatch.setenv("PIP_ONLY_BINARY", ":all:")
-    with pytest.raises(CliError, match=SOURCE_ONLY):
+    with pytest.raises(CliError) as told:
         find_dependencies([environment("only-source")])
+    assert SOURCE_ONLY in text(told.value)
     assert not (tmp_path / "ran").exists()
 
 
@@ -286,11 +286,12 @@ def test_a_source_distribution_with_an_address_is_built(
 ) -> None:
     source = write_source(tmp_path, "only_source", "1.0", action=f"open({str(tmp_path / 'ran')!r}, 'w')")
     wheel = environment(f"only-source @ {source.as_uri()}")
-    with pytest.raises(CliError, match=SOURCE_ONLY):
+    with pytest.raises(CliError) as told:
         find_dependencies([wheel], only_binary=["only-source"])
+    assert "only-source" in text(told.value)
     assert not (tmp_path / "ran").exists()
     assert files(find_dependencies([wheel])) == [f"only_source-1.0-{TAG}.whl"]
-    assert "its code runs on this machine" in capsys.readouterr().err
+    assert "their code runs on this machine" in capsys.readouterr().err
 
 
 @pytest.mark.slow
@@ -299,10 +300,11 @@ def test_a_failed_build_is_told_with_its_output(
 ) -> None:
     endless = "print('x' * 50_000_000); raise SystemExit('no compiler')"
     write_source(index, "only_source", "1.0", action=endless)
-    with pytest.raises(CliError, match="pip could not build only") as told:
+    with pytest.raises(CliError) as told:
         find_dependencies([environment("only-source")])
-    assert "`pip wheel --no-deps only-source`" in (told.value.hint or "")
-    assert max(map(len, told.value.details)) <= pip_run.LINE_CHARACTERS
+    assert "only-source" in text(told.value)
+    assert "no compiler" in text(told.value)
+    assert max(map(len, told.value.details)) <= package_tools.LINE_CHARACTERS
 
 
 @pytest.mark.slow
@@ -310,19 +312,8 @@ def test_builds_have_the_deadline_of_the_search(
     index: Path, environment: Callable[..., Wheel], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_source(index, "only_source", "1.0", action="import time; time.sleep(3600)")
-    with pytest.raises(CliError, match="pip did not build only"):
+    with pytest.raises(CliError, match="within 15 s"):
         find_dependencies([environment("only-source")], seconds=15.0)
-
-
-@pytest.mark.slow
-def test_the_number_of_builds_is_limited(
-    index: Path, environment: Callable[..., Wheel], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(source_builds, "MAX_BUILDS", 1)
-    write_source(index, "first", "1.0", "Requires-Dist: second")
-    write_source(index, "second", "1.0")
-    with pytest.raises(CliError, match=r"^second is a source distribution only"):
-        find_dependencies([environment("first")])
 
 
 @pytest.mark.slow
@@ -331,12 +322,11 @@ def test_a_source_distribution_of_which_only_other_versions_are_wheels_is_built(
 ) -> None:
     write(index, "only-source", "1.0")
     write_source(index, "only_source", "2.0")
-    # pip calls this a conflict of the two versions of the helper.
     for version in ("1.0", "1.1"):
         write(index, "helper", version, "Requires-Dist: only-source==2.0")
-    with pytest.raises(CliError, match=SOURCE_ONLY) as told:
+    with pytest.raises(CliError) as told:
         find_dependencies([environment("helper")], only_binary=[":all:"])
-    assert told.value.details == ["helper 1.1 depends on only-source==2.0"]
+    assert "depend on only-source==2.0" in text(told.value)
     assert files(find_dependencies([environment("helper")])) == [
         f"helper-1.1-{TAG}.whl",
         f"only_source-2.0-{TAG}.whl",
@@ -350,15 +340,17 @@ def test_requirements_that_contradict_each_other_are_told(index: Path, environme
         write_source(index, "deeper", version)
     write(index, "helper-a", "1.0", "Requires-Dist: deeper<2")
     write(index, "helper-b", "1.0", "Requires-Dist: deeper>=2")
-    with pytest.raises(CliError, match="contradict each other") as told:
+    with pytest.raises(CliError) as told:
         find_dependencies([environment("helper-a", "helper-b")])
-    assert sorted(told.value.details) == ["helper-a 1.0 depends on deeper<2", "helper-b 1.0 depends on deeper>=2"]
+    assert "versions of helper-a depend on deeper<2" in text(told.value)
+    assert "versions of helper-b depend on deeper>=2" in text(told.value)
 
 
 @pytest.mark.slow
 def test_a_package_that_does_not_exist_is_named(index: Path, environment: Callable[..., Wheel]) -> None:
-    with pytest.raises(CliError, match="pip found no wheel of nothing-like-this>=3 for the environment image"):
+    with pytest.raises(CliError) as told:
         find_dependencies([environment("nothing-like-this>=3")])
+    assert "nothing-like-this was not found" in text(told.value)
 
 
 @pytest.fixture
@@ -380,14 +372,15 @@ def test_an_index_that_cannot_be_reached_is_told(
         monkeypatch.delenv("PIP_NO_INDEX")
         monkeypatch.setenv("PIP_INDEX_URL", url)
         monkeypatch.setenv("PIP_RETRIES", "0")
-        with pytest.raises(CliError, match="could not reach a package index") as told:
+        with pytest.raises(CliError) as told:
             find_dependencies([environment("helper")])
+    assert "Failed to fetch" in text(told.value)
     assert "secret" not in " ".join([str(told.value), told.value.hint or "", *told.value.details])
     assert "secret" not in capsys.readouterr().err
 
 
 @pytest.mark.slow
-def test_pip_has_a_deadline(
+def test_the_search_has_a_deadline(
     index: Path, environment: Callable[..., Wheel], monkeypatch: pytest.MonkeyPatch, silent_port: int
 ) -> None:
     monkeypatch.delenv("PIP_NO_INDEX")
@@ -433,3 +426,25 @@ def test_downloads_that_are_too_large_are_told(
     with pytest.raises(CliError) as told:
         find_dependencies([environment("large")])
     assert told.value.details[0].startswith(f"large-1.0-{TAG}.whl: ")
+
+
+@pytest.mark.slow
+def test_the_newest_version_is_taken_though_it_needs_a_package_that_exists_as_source_only(
+    index: Path, environment: Callable[..., Wheel]
+) -> None:
+    write(index, "helper", "1.0")
+    write(index, "helper", "2.0", "Requires-Dist: only-source>=1")
+    write_source(index, "only_source", "1.0")
+    assert files(find_dependencies([environment("helper")])) == [f"helper-2.0-{TAG}.whl", f"only_source-1.0-{TAG}.whl"]
+
+
+@pytest.mark.slow
+def test_the_newest_version_is_built_though_an_older_one_is_a_wheel(
+    index: Path, environment: Callable[..., Wheel]
+) -> None:
+    write(index, "helper", "1.0")
+    write_source(index, "helper", "2.0")
+    assert files(find_dependencies([environment("helper")])) == [f"helper-2.0-{TAG}.whl"]
+    write_source(index, "helper", "3.0", tag="cp311-cp311-linux_x86_64")
+    with pytest.raises(CliError, match=r"helper-3\.0\.tar\.gz .* builds to a wheel for one platform"):
+        find_dependencies([environment("helper")])

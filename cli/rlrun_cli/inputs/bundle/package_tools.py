@@ -1,0 +1,146 @@
+"""Runs of uv and pip, each in a process of its own with a deadline and bounded output, by pip's settings."""
+
+import ast
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from rlrun_cli.terminal import output
+from rlrun_cli.terminal.errors import CONTROL_CHARACTERS
+
+KEPT_LINES = 500
+LINE_CHARACTERS = 2000
+"""Length at which a line of output is cut: builds run code of others, which may write no end of line."""
+OUTPUT_LINES = 20
+"""Number of output lines that an error shows."""
+PROGRESS = ("Downloading ", "Using cached ")
+PIP = (sys.executable, "-P", "-m", "pip")
+"""Command of pip. -P: modules in the current folder, the user's, must not hide those of pip."""
+SETTINGS_SECONDS = 60.0
+UV_FLAGS = {"no-index": "--no-index", "pre": "--prerelease=allow"}
+UV_OPTIONS = {
+    "index-url": "--default-index",
+    "extra-index-url": "--index",
+    "find-links": "--find-links",
+    "trusted-host": "--allow-insecure-host",
+    "only-binary": "--only-binary",
+    "no-binary": "--no-binary",
+}
+UV_VARIABLES = {
+    "cert": "SSL_CERT_FILE",
+    "default-timeout": "UV_HTTP_TIMEOUT",
+    "retries": "UV_HTTP_RETRIES",
+    "timeout": "UV_HTTP_TIMEOUT",
+}
+SETTING = re.compile(r"[^\s=]+\.([a-z-]+)=(.+)")
+CREDENTIALS = re.compile(r"://[^/\s@]*@")
+QUERY = re.compile(r"(://[^\s?#]*)\?[^\s#)\]`]*")
+
+
+@dataclass(frozen=True)
+class ToolResult:
+    """Result of a run."""
+
+    status: int | None
+    """Exit status. None if the process was ended at the deadline."""
+    lines: Sequence[str]
+    """Last lines of output, without passwords."""
+
+    @property
+    def last_lines(self) -> list[str]:
+        """The lines that an error shows."""
+        return [line for line in self.lines if line.strip()][-OUTPUT_LINES:]
+
+
+@dataclass(frozen=True)
+class UvSettings:
+    """pip's settings for indexes and builds as uv's."""
+
+    options: Sequence[str]
+    variables: Mapping[str, str]
+
+
+def read_settings() -> UvSettings:
+    """Read pip's files and variables. uv's own settings do not count: pip, which downloads, would not follow them."""
+    listed = subprocess.run(
+        [*PIP, "config", "list"], capture_output=True, text=True, timeout=SETTINGS_SECONDS, env=_environ(), check=False
+    )
+    options: list[str] = []
+    # A later line is of a stronger source: the environment comes last.
+    values = {
+        match[1]: str(ast.literal_eval(match[2]))
+        for match in map(SETTING.fullmatch, listed.stdout.split("\n"))
+        if match
+    }
+    for name, value in values.items():
+        if flag := UV_FLAGS.get(name):
+            options += [flag] if value.strip().lower() in {"1", "true", "yes", "on"} else []
+        elif option := UV_OPTIONS.get(name):
+            options += [
+                f"{option}={each}" for each in re.split(r"[\s,]+" if name.endswith("binary") else r"\s+", value) if each
+            ]
+    if "extra-index-url" in values:
+        options.append("--index-strategy=unsafe-best-match")  # pip knows no order of indexes
+    return UvSettings(options, {UV_VARIABLES[name]: value for name, value in values.items() if name in UV_VARIABLES})
+
+
+def run_tool(
+    command: Sequence[str], seconds: float, *, variables: Mapping[str, str] | None = None, shows_downloads: bool = False
+) -> ToolResult:
+    """Run a command for up to `seconds`. `variables` are added to the environment."""
+    child = subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        encoding="utf-8",
+        errors="replace",
+        env=_environ() | dict(variables or {}),
+        start_new_session=True,
+    )
+    late = threading.Event()
+
+    def stop() -> None:
+        late.set()
+        _kill(child)
+
+    timer = threading.Timer(seconds, stop)
+    timer.start()
+    lines = deque[str](maxlen=KEPT_LINES)
+    try:
+        assert child.stdout is not None
+        while raw := child.stdout.readline(LINE_CHARACTERS):
+            line = _printable(raw)
+            lines.append(line)
+            if shows_downloads and line.strip().startswith(PROGRESS):
+                output.notice(f"  {line.strip()}")
+        status = child.wait()
+    finally:
+        timer.cancel()
+        _kill(child)
+        child.wait()
+    return ToolResult(None if late.is_set() else status, tuple(lines))
+
+
+def _environ() -> dict[str, str]:
+    own = {name: value for name, value in os.environ.items() if not name.startswith("UV_") or name == "UV_CACHE_DIR"}
+    return own | {"PIP_NO_INPUT": "1", "PIP_NO_COLOR": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1", "NO_COLOR": "1"}
+
+
+def _kill(child: subprocess.Popen[str]) -> None:
+    # Also what the tool has started, and after Ctrl-C.
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(child.pid, signal.SIGKILL)
+
+
+def _printable(line: str) -> str:
+    """Return a line of output without control characters, passwords and tokens in URLs."""
+    text = line.rstrip().translate(CONTROL_CHARACTERS)
+    return QUERY.sub(r"\1?****", CREDENTIALS.sub("://****@", text))
