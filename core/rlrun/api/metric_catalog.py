@@ -5,7 +5,9 @@ and `min`, `<k>` for a number.
 """
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 PLACEHOLDERS = {
     "environment": r"[^/]+",
@@ -313,6 +315,11 @@ ALIASES = (
     Alias("rollout/generation_time", "time/generate_completions"),
 )
 """Names in the documentation of self-managed trainers."""
+
+
+def with_aliases(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of metrics, with those that have an alias under that name too."""
+    return {**values, **{alias.name: values[alias.metric] for alias in ALIASES if alias.metric in values}}
 
 
 def canonical(name: str) -> str:

@@ -240,7 +240,7 @@ def metrics_page() -> str:
     lines += [
         "## Names of self-managed trainers",
         "",
-        "`rlrun metrics -m` accepts these names too. S3, Prometheus and Weights & Biases have only the metrics above.",
+        "`rlrun metrics -m` accepts these names too, and Weights & Biases has them beside the metrics above.",
         "",
         *_table(("Name", "Metric"), [(f"`{alias.name}`", f"`{alias.metric}`") for alias in metric_catalog.ALIASES]),
         "",

@@ -20,6 +20,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from rlrun.api.metric_catalog import with_aliases
 from rlrun.api.run_sections.monitoring import Wandb
 from rlrun.constants import Reason
 from rlrun.protocol.problem import Problem
@@ -130,11 +131,11 @@ class WandbLog:
         self._task = asyncio.create_task(self._run(), name="wandb")
 
     def log(self, step: int, values: Mapping[str, Any]) -> None:
-        """Queue one line of metrics. Returns at once."""
+        """Queue one line of metrics, under their aliases too. Returns at once."""
         if self._task is None or self._task.done():
             self.lost += 1
             return
-        line = json.dumps({"step": step, "values": dict(values)}, allow_nan=False).encode() + b"\n"
+        line = json.dumps({"step": step, "values": with_aliases(values)}, allow_nan=False).encode() + b"\n"
         try:
             self._queue.put_nowait(line)
         except asyncio.QueueFull:

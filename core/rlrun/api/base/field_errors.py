@@ -1,6 +1,7 @@
 """Validation errors for users: one line per problem, with the field's path as written in their file."""
 
 import difflib
+import re
 import typing
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -163,6 +164,7 @@ def _problem(
         message = f"{_short_repr(detail['input'])} does not have the right form: {form_of(detail['ctx']['pattern'])}"
     elif detail["type"] != "rule":
         message = f"{message[0].lower()}{message[1:]}, not {_short_repr(detail['input'])}"
+        message += _reason_of_limit(model, location)
     if by_name:
         # pydantic and the rules use camelCase. An unknown key is kept as written in the file.
         as_written = len(location) - 1 if detail["type"] == "extra_forbidden" else len(location)
@@ -171,6 +173,18 @@ def _problem(
         )
         message = snake_words(message)
     return FieldProblem(path_of(location), message)
+
+
+def _reason_of_limit(model: type[BaseModel], location: Iterable[str | int]) -> str:
+    """Return the reason for a field's limit if its description gives one: "Must be above 0: REASON."."""
+    section: Any = model
+    field = None
+    for part in location:
+        if section is not None and not isinstance(part, int):
+            field = next((f for n, f in section.model_fields.items() if part in (n, f.alias)), None)
+            section = _model_in(field.annotation) if field else None
+    found = re.search(r"Must be above \d+: ([^.]+)\.", (field.description or "") if field else "")
+    return f": {found[1]}" if found else ""
 
 
 def _short_repr(value: Any) -> str:

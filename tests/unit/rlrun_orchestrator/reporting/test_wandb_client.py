@@ -129,7 +129,7 @@ async def test_a_server_that_does_not_answer_makes_a_warning_and_the_run_is_kept
     assert log.problem.reason == "WandbFailed"
     assert "wandb sync" in log.problem.message
     (data,) = (data for name, data in wandb_files(store).items() if name.endswith(".wandb"))
-    assert [row["reward/mean"] for row in history(data)] == [0.5]
+    assert [(row["reward/mean"], row["train/reward"]) for row in history(data)] == [(0.5, 0.5)], "and its alias"
     assert b"kkkk" not in b"".join(store.objects.values()), "the key is in no file"
 
 

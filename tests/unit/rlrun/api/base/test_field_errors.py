@@ -43,6 +43,14 @@ def test_a_message_has_no_regular_expression(there: str, instead: str) -> None:
     assert "^" not in problem.message
 
 
+def test_a_limit_is_given_with_its_reason() -> None:
+    """Greedy sampling is lawful in the hosted service, and useless here."""
+    with pytest.raises(TomlError, match="not 0: with greedy sampling all rollouts of an example are equal"):
+        loads(f"{RUN}[sampling]\ntemperature = 0\n")
+    with pytest.raises(TomlError, match=r"must be greater than or equal to 1, not 0$"):
+        loads(f"max_steps = 0\n{RUN}")
+
+
 def test_an_unknown_field_gets_near_names_only() -> None:
     known = ["max_steps", "batch_size", "learning_rate", *(f"other_{number}" for number in range(50))]
     assert unknown_field("max_step", known) == "unknown field; did you mean max_steps?"
