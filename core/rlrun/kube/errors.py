@@ -4,7 +4,6 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from rlrun.api.base.received import read_fast
 from rlrun.constants import GROUP
 
 MESSAGE_LIMIT = 2000
@@ -55,6 +54,9 @@ class ApiError(Exception):
 
         The body is a Status object, an error of rlrun-server (RFC 9457 or OpenAI's form), or any text.
         """
+        # `rlrun --help` imports this module, and must not wait for pydantic.
+        from rlrun.api.base.received import read_fast
+
         text = body.decode(errors="replace") if isinstance(body, bytes) else body or ""
         try:
             content = read_fast(text)

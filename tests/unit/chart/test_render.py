@@ -311,6 +311,7 @@ FEWER_VERBS = {
     "Namespace": ("get", "list", "watch"),
     "Node": ("get",),
     "PriorityClass": (),
+    "SelfSubjectReview": (),
     "Workload": (),
     "ResourceFlavor": (),
     "WorkloadPriorityClass": (),
