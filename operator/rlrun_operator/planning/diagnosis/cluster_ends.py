@@ -1,7 +1,7 @@
 """Explanation of pods that the cluster ended or did not admit, from the reason and the message of the pod itself."""
 
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from rlrun.constants import Reason
 from rlrun.kube.conditions import parse_time
@@ -44,7 +44,7 @@ END_ADVICE = {
 REPEATED = 2
 """Number of ends in a row from which a component's next pod would end in the same way."""
 REPEATED_WITHIN = timedelta(minutes=30)
-"""Time between the creations of the first and the last pod of such a row."""
+"""Time between the creations of the first and the last pod of such a row, and from the last one's until now."""
 
 
 def explain_cluster_end(pod: Obj) -> Problem | None:
@@ -73,11 +73,12 @@ def is_refused_by_node(pod: Obj) -> bool:
     return is_rejected(pod) or (evicted and not is_alive(pod))
 
 
-def repeated_end(pods: Sequence[Obj], wanted: Mapping[str, Mapping[str, int]]) -> Problem | None:
+def repeated_end(pods: Sequence[Obj], wanted: Mapping[str, Mapping[str, int]], now: datetime) -> Problem | None:
     """Return the problem of a component without a ready pod that nodes evict or refuse again and again, or None.
 
     Kubernetes replaces such a pod at once, without a pause or a limit. `wanted`: number of pods by role and component.
-    The times of creation all come from the API server. Other disruptions leave no pod, or are the platform's will.
+    All times are the API server's, also `now`. A pod that ran for long ends a row. Other disruptions leave no pod, or
+    are the platform's will.
     """
     counts = {component: count for components in wanted.values() for component, count in components.items()}
     for component, count in counts.items():
@@ -89,7 +90,9 @@ def repeated_end(pods: Sequence[Obj], wanted: Mapping[str, Mapping[str, int]]) -
             continue
         first, last = parse_time(_creation_of(ended[-row])), parse_time(_creation_of(ended[-1]))
         problem = explain_cluster_end(ended[-1])
-        if problem is not None and first is not None and last is not None and last - first <= REPEATED_WITHIN:
+        if problem is None or first is None or last is None:
+            continue
+        if max(last - first, now - last) <= REPEATED_WITHIN:
             text = problem.message.removesuffix(" Kubernetes creates another pod.")
             return Problem(reason=problem.reason, message=f"{text} {len(ended)} pods of {component} ended like this.")
     return None

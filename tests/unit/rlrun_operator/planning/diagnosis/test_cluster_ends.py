@@ -1,5 +1,7 @@
 """Pods that the cluster ended or did not admit."""
 
+from datetime import UTC, datetime, timedelta
+
 import pytest
 from rlrun.kube.objects import Obj
 from rlrun.kube.pods import is_disrupted
@@ -61,6 +63,7 @@ def test_a_rejection_is_a_replacement_and_no_crash() -> None:
         assert (found.restarts, found.crashes) == (1, [])
 
 
+NOW = datetime(2026, 1, 1, 0, 6, tzinfo=UTC)
 WANTED = {"trainer": {"trainer": 1}, "inference": {"inference": 2}}
 
 
@@ -72,15 +75,18 @@ def evicted(component: str, uid: str, minute: int) -> Obj:
 def test_a_node_that_evicts_each_next_pod_is_a_problem() -> None:
     pods = [evicted("trainer", "a", 0), evicted("trainer", "b", 2)]
     starting = pod("trainer", uid="c", created="2026-01-01T00:04:00Z")
-    found = present(repeated_end([*pods, starting], WANTED))
+    found = present(repeated_end([*pods, starting], WANTED, NOW))
     assert (found.reason, "low on resource: ephemeral-storage" in found.message) == ("PodEvicted", True)
-    assert repeated_end([pods[0], starting], WANTED) is None
+    assert repeated_end([pods[0], starting], WANTED, NOW) is None
 
 
 def test_evictions_far_apart_or_of_all_pods_at_once_or_with_a_ready_pod_are_no_row() -> None:
-    assert repeated_end([evicted("trainer", "a", 0), evicted("trainer", "b", 45)], WANTED) is None
+    assert repeated_end([evicted("trainer", "a", 0), evicted("trainer", "b", 45)], WANTED, NOW) is None
+    nearby = [evicted("trainer", "a", 0), evicted("trainer", "b", 2)]
+    assert repeated_end(nearby, WANTED, NOW + timedelta(hours=20)) is None, "the second pod may have run for 20 hours"
     both = [evicted("inference", "a", 0), evicted("inference", "b", 0)]
-    assert repeated_end(both, WANTED) is None
+    assert repeated_end(both, WANTED, NOW) is None
     three = [*both, evicted("inference", "c", 2)]
-    assert repeated_end(three, WANTED) is not None
-    assert repeated_end([*three, pod("inference", uid="d", created="2026-01-01T00:01:00Z", ready=True)], WANTED) is None
+    assert repeated_end(three, WANTED, NOW) is not None
+    ready = pod("inference", uid="d", created="2026-01-01T00:01:00Z", ready=True)
+    assert repeated_end([*three, ready], WANTED, NOW) is None
