@@ -35,8 +35,8 @@ class RLRunSpec(Spec):
     """Number of optimizer steps. Can be raised until the run has finished, but not lowered."""
     batch_size: int = Field(default=128, ge=1, le=65_536)
     """Number of valid rollouts per step. Must be a multiple of rolloutsPerExample. Groups with failed rollouts are joined by further groups, so that a step may have up to rolloutsPerExample - 1 rollouts more."""  # noqa: E501
-    rollouts_per_example: int = Field(default=8, ge=2, le=1024)
-    """Number of rollouts per example. They form a group, whose mean reward is the baseline of the advantages."""
+    rollouts_per_example: int = Field(default=8, ge=1, le=1024)
+    """Number of rollouts per example. They form a group, whose mean reward is the baseline of the advantages. With the algorithm grpo at least 2."""  # noqa: E501
     trajectory_strategy: TrajectoryStrategy = Field(default=TrajectoryStrategy.interleaved, strict=False)
     """Conversion of a multi-turn rollout to training sequences. interleaved joins turns whose tokens continue exactly; branching makes one sequence of each turn."""  # noqa: E501
     learning_rate: float = Field(default=1e-4, gt=0, le=1)
@@ -137,6 +137,12 @@ class RLRunSpec(Spec):
             "int(self.batchSize) % int(self.rolloutsPerExample) == 0",
             "batchSize must be a multiple of rolloutsPerExample: every batch is made of whole groups",
             lambda s: s.batch_size % s.rollouts_per_example == 0,
+        ),
+        Rule(
+            "rolloutsPerExample",
+            "self.rolloutsPerExample > 1 || self.algorithm.name != 'grpo'",
+            "rolloutsPerExample must be at least 2 with the algorithm grpo: a single rollout has no baseline",
+            lambda s: s.rollouts_per_example > 1 or s.algorithm.name is not AlgorithmName.grpo,
         ),
         Rule(
             "maxAsyncLevel",

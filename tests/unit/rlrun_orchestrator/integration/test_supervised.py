@@ -73,8 +73,9 @@ async def test_demonstrations_and_rollouts_are_rendered_with_the_same_variables_
 
 
 @pytest.mark.proves("algorithm.name", "batchSize")
-async def test_a_run_of_demonstrations_only(world: World) -> None:
-    world.spec |= {"algorithm": {"name": "sft"}, "batchSize": 12}
+@pytest.mark.parametrize("rollouts", [1, 4])
+async def test_a_run_of_demonstrations_only(world: World, rollouts: int) -> None:
+    world.spec |= {"algorithm": {"name": "sft"}, "batchSize": 12, "rolloutsPerExample": rollouts}
     await world.start()
     assert await world.run() == 0
     assert [len(batch.samples) for _, batch in world.trainer.batches] == [12] * 5

@@ -48,6 +48,13 @@ async def test_every_drawn_token_has_the_teachers_opinion(taught: World) -> None
     assert "teacher_kl/mean" not in line, "the trainer reports it"
 
 
+async def test_a_teacher_judges_single_rollouts(taught: World) -> None:
+    taught.spec["rolloutsPerExample"] = 1
+    assert await taught.run() == 0
+    assert taught.last_word.groups.trained == 40
+    assert {len(batch.samples) for _, batch in taught.trainer.batches} == {8}
+
+
 @pytest.mark.proves("buffer.skipVerification")
 async def test_without_verification_environments_are_not_asked_for_rewards(taught: World) -> None:
     taught.spec["buffer"] = {"skipVerification": True}

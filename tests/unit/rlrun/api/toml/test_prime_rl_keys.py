@@ -242,8 +242,11 @@ orchestrator = { batch_size = 8, group_size = 4, train = { source = [{ env = { t
         f"trainer.loss: {OTHER_LOSS}",
     ]
     assert problems_in(text.replace("group_size = 4, ", "")) == {
-        "orchestrator.group_size": "must be greater than or equal to 2, not 1"
+        "orchestrator.group_size": "group_size must be at least 2 with the algorithm grpo: a single rollout has no "
+        "baseline"
     }
+    teacher = 'algo = { type = "opd", teacher = { name = "t", base_url = "https://t.test/v1" } }'
+    assert loads(text.replace("group_size = 4", teacher)).spec.rollouts_per_example == 1
 
 
 def test_distillation_names_its_teacher() -> None:
