@@ -68,6 +68,13 @@ class Upstream:
             return web.Response(body=events, content_type="text/event-stream")
         return web.json_response(completion)
 
+    async def handle_text(self, request: web.Request) -> web.Response:
+        body = await request.json()
+        self.requests.append((request.headers, body))
+        choice = {"index": 0, "text": self.reply(len(self.requests) - 1, body), "finish_reason": "stop"}
+        completion = {"id": "c", "object": "text_completion", "created": 1, "model": body["model"], "choices": [choice]}
+        return web.json_response(completion)
+
 
 @pytest.fixture
 async def upstream() -> AsyncIterator[Upstream]:
@@ -75,6 +82,7 @@ async def upstream() -> AsyncIterator[Upstream]:
     app = web.Application()
     for prefix in ("/groups/{group}/v1", "/groups/{group}/rollouts/{rollout}/v1"):
         app.router.add_post(f"{prefix}/chat/completions", state.handle)
+        app.router.add_post(f"{prefix}/completions", state.handle_text)
     server = TestServer(app)
     await server.start_server()
     state.base_url = f"http://127.0.0.1:{server.port}/groups/g1/v1"

@@ -64,6 +64,9 @@ class Runner(Protocol):
     async def demonstrate(self, request: DemonstrationRequest, /) -> Demonstration:
         """Return an example's prompt and answer. Raises ProblemError."""
 
+    async def check_example(self) -> None:
+        """Prepare an example for a rollout. Raises LoadError if none can be played."""
+
     async def close(self) -> None:
         """Release connections."""
 
@@ -117,6 +120,12 @@ async def _serve(
 ) -> None:
     stop = stop_event()
     groups = runner_for(loaded, arguments.folder) if loaded is not None else None
+    if groups is not None:
+        try:
+            await groups.check_example()
+        except LoadError as error:
+            await groups.close()
+            loaded, groups, problem = None, None, error.problem
     info = EnvironmentInfo(
         name=config.name or config.package,
         id=config.id,

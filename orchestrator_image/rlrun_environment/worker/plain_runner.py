@@ -17,6 +17,7 @@ from rlrun.protocol.environment import (
     GroupRequest,
     GroupResult,
     RolloutResult,
+    Split,
     failed_rollouts,
     timed_out,
 )
@@ -34,6 +35,7 @@ from rlrun_environment.worker.user_code.isolation import (
     run_isolated,
     user_code_problem,
 )
+from rlrun_environment.worker.user_code.load_error import LoadError
 from rlrun_environment.worker.user_code.loaded import Loaded, row_of
 
 log = logging.getLogger(__name__)
@@ -55,6 +57,15 @@ class PlainRunner:
 
     async def close(self) -> None:
         """Do nothing: connections belong to the environment."""
+
+    async def check_example(self) -> None:
+        """Copy the first example as a rollout would. Raises LoadError if it cannot be copied."""
+        split = Split.train if self.loaded.train_examples else Split.eval
+        try:
+            copy_row(row_of(self.loaded, split, 0))
+        except UncopyableRowError as error:
+            message = f"the environment loads, but example 0 of its {split} split cannot be played: {error}"
+            raise LoadError(Reason.ENVIRONMENT_LOAD_FAILED, message) from error
 
     @isolated_group
     async def run(self, request: GroupRequest) -> GroupResult:

@@ -1,6 +1,7 @@
 """Runs groups of rollouts with verifiers and converts its outputs into rollout results."""
 
 import asyncio
+import copy
 import logging
 import math
 import time
@@ -25,7 +26,8 @@ from rlrun.protocol.environment import (
 from rlrun.protocol.problem import Problem
 from rlrun.service.errors import ProblemError
 from verifiers import EnvGroup
-from verifiers.clients import OpenAIChatCompletionsClient
+from verifiers import types as verifiers_types
+from verifiers.clients import OpenAIChatCompletionsClient, OpenAICompletionsClient
 from verifiers.types import ClientConfig, Response
 from verifiers.utils.message_utils import normalize_messages
 
@@ -34,6 +36,7 @@ from rlrun_environment.worker.user_code import sanitize
 from rlrun_environment.worker.user_code.demonstrations import demonstrate
 from rlrun_environment.worker.user_code.isolation import (
     GROUP_LIMITS,
+    IS_SCORING,
     PROBLEM_KEY,
     GroupLimits,
     cancelled_from_outside,
@@ -42,24 +45,22 @@ from rlrun_environment.worker.user_code.isolation import (
     isolated_group,
     user_code_problem,
 )
+from rlrun_environment.worker.user_code.load_error import LoadError
 from rlrun_environment.worker.user_code.loaded import Loaded, present_fields, row_of
 
 log = logging.getLogger(__name__)
 
 REQUEST_RETRIES = 3
 """Retries of requests without a response or with status 5xx. The gateway records only what it answered."""
+CHECK_SECONDS = 60.0
 
 
-class GatewayClient(OpenAIChatCompletionsClient):  # type: ignore[misc]
-    """verifiers' chat client for one group's gateway URL, on connections that all groups share.
-
-    A policy may sample its end token first. Such an empty completion is scored and trained on like any other;
-    verifiers' own client would turn it into an error, and the policy would never get a reward for it.
-    """
+class _OnSharedConnections:
+    """Client of verifiers for one group's gateway URL, on connections that all groups share."""
 
     def __init__(self, config: ClientConfig, http: DefaultAioHttpClient) -> None:
         self._http = http
-        super().__init__(config)
+        super().__init__(config)  # type: ignore[call-arg]  # that of verifiers' client
 
     def setup_client(self, config: ClientConfig) -> AsyncOpenAI:
         """Create the OpenAI client. The gateway needs no key: the URL identifies the group."""
@@ -70,6 +71,35 @@ class GatewayClient(OpenAIChatCompletionsClient):  # type: ignore[misc]
             timeout=config.timeout,
             http_client=self._http,
         )
+
+
+class GatewayTextClient(_OnSharedConnections, OpenAICompletionsClient):  # type: ignore[misc]
+    """Client of environments with the message type `completion`: prompts are texts, without a chat template."""
+
+    async def get_native_response(
+        self, prompt: str, model: str, sampling_args: Mapping[str, Any], tools: Any = None, **options: Any
+    ) -> Any:
+        """Return the completion. verifiers' own client drops the header with the rollout's id."""
+        if tools:
+            raise ValueError("an environment with message_type 'completion' cannot have tools: use 'chat'")
+        body = {**sampling_args, **(sampling_args.get("extra_body") or {})}
+        body.pop("extra_body", None)
+        return await self.client.completions.create(
+            model=model, prompt=prompt, extra_headers=options.get("extra_headers"), extra_body=body
+        )
+
+    async def raise_from_native_response(self, response: Any) -> None:
+        """Accept empty texts and check everything else as verifiers does."""
+        if response is None or not response.choices or len(response.choices) != 1:
+            await super().raise_from_native_response(response)
+
+
+class GatewayClient(_OnSharedConnections, OpenAIChatCompletionsClient):  # type: ignore[misc]
+    """Client of all other environments.
+
+    A policy may sample its end token first. Such an empty completion is scored and trained on like any other;
+    verifiers' own client would turn it into an error, and the policy would never get a reward for it.
+    """
 
     async def raise_from_native_response(self, response: Any) -> None:
         """Accept empty messages and check everything else as verifiers does."""
@@ -104,6 +134,28 @@ class VerifiersRunner:
         self._http = DefaultAioHttpClient()
         watch_rewards(loaded.environment, folder)
         isolate_rollouts(loaded.environment, folder)
+        self._said: set[str] = set()
+        """Fields of the environment's `sampling_args` whose replacement was logged."""
+
+    async def check_example(self) -> None:
+        """Prepare the first example as a rollout would. Raises LoadError if verifiers cannot read it."""
+        split = Split.train if self.loaded.train_examples else Split.eval
+        client = GatewayClient(ClientConfig(client_type="openai_chat_completions"), self._http)
+        try:
+            async with asyncio.timeout(CHECK_SECONDS):
+                environment, row = _of_group(self.loaded.environment, self._row(split, 0))
+                state = await environment.init_state(row, client, "")
+                await client.to_native_prompt(state["prompt"])
+                for tool in state["tool_defs"]:
+                    await client.to_native_tool(tool)
+        except GeneratorExit:
+            raise
+        except BaseException as error:
+            if cancelled_from_outside(error):
+                raise
+            what = f"the environment loads, but example 0 of its {split} split cannot be played: "
+            problem = user_code_problem(Reason.ENVIRONMENT_LOAD_FAILED, what, error, self.folder)
+            raise LoadError(problem.reason, problem.message) from error
 
     async def close(self) -> None:
         """Close the connections."""
@@ -160,6 +212,8 @@ class VerifiersRunner:
         Other values are those that the environment's code gets outside of this platform. Raises ProblemError.
         """
         row = row_of(self.loaded, split, index)
+        if not _is_payload(row.get("task")):
+            del row["task"]
         present = present_fields(row, self.loaded, split)
         info = row.get("info")
         if isinstance(info, Mapping):
@@ -177,12 +231,18 @@ class VerifiersRunner:
             extra_headers_from_state={ROLLOUT_ID_HEADER: "trajectory_id"},
         )
         GROUP_LIMITS.set(GroupLimits.of(request))
+        IS_SCORING.set(False)
         try:
+            played, _ = _of_group(self.loaded.environment, row)
+            if getattr(played, "message_type", "chat") == "completion":
+                client: Any = GatewayTextClient(config, self._http)
+            else:
+                client = GatewayClient(config, self._http)
             outputs: list[dict[str, Any]] = await self.loaded.environment.run_group(
                 [dict(row) for _ in range(request.rollouts)],
-                GatewayClient(config, self._http),
+                client,
                 request.model,
-                dict(request.sampling),
+                self._sampling(request),
                 state_columns=["trajectory_id", PROBLEM_KEY, REWARDS_KEY],
             )
             return outputs
@@ -191,10 +251,40 @@ class VerifiersRunner:
         except BaseException as error:
             if cancelled_from_outside(error):
                 raise
-            # A rollout's own exception is recorded in its state: this one was raised by the scoring of the group.
+            # A rollout's own exception is recorded in its state: this one was raised outside of the rollouts.
             log.exception("Group %s failed", request.group_id)
-            problem = user_code_problem(Reason.ROLLOUT_FAILED, "Scoring the group failed: ", error, self.folder)
+            phase = "Scoring" if IS_SCORING.get() else "Playing"
+            problem = user_code_problem(Reason.ROLLOUT_FAILED, f"{phase} the group failed: ", error, self.folder)
             return [{PROBLEM_KEY: problem.to_json_dict()} for _ in range(request.rollouts)]
+
+    def _sampling(self, request: GroupRequest) -> dict[str, Any]:
+        """Return the environment's `sampling_args` with the run's, which win, as verifiers' evaluation merges them."""
+        own = {**(getattr(self.loaded.environment, "sampling_args", None) or {})}
+        # The gateway answers with one completion: a rollout is one conversation.
+        own.pop("n", None)
+        for name in sorted(own.keys() & request.sampling.keys() - self._said):
+            if own[name] != request.sampling[name]:
+                self._said.add(name)
+                log.warning(
+                    "sampling_args of the environment has %s = %s; the run's %s is used",
+                    *(name, sanitize.short_repr(own[name]), request.sampling[name]),
+                )
+        return copy.deepcopy(own) | dict(request.sampling)
+
+
+def _is_payload(task: Any) -> bool:
+    """Return whether verifiers can read a row's column `task`, which is reserved for serialized tasks of tasksets.
+
+    Before 0.2 it was a text. Later versions refuse each rollout whose row has another one.
+    """
+    normalize = getattr(verifiers_types, "normalize_task_payload", None)
+    if task is None or normalize is None:
+        return True
+    try:
+        normalize(task)
+    except (ValueError, TypeError):
+        return False
+    return True
 
 
 def _of_group(environment: Any, row: dict[str, Any]) -> tuple[Any, dict[str, Any]]:

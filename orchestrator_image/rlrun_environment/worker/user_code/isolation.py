@@ -56,6 +56,8 @@ class GroupLimits:
 
 GROUP_LIMITS: contextvars.ContextVar[GroupLimits] = contextvars.ContextVar("group_limits")
 """Set by the runner of a group. The tasks that verifiers creates for its rollouts inherit it."""
+IS_SCORING: contextvars.ContextVar[bool] = contextvars.ContextVar("is_scoring", default=False)
+"""Whether the rollouts of the group ended, and its rubric was called."""
 
 
 class HasFolder(Protocol):
@@ -190,7 +192,12 @@ def _isolate_rollouts(environment: Any, folder: Path) -> None:
         try:
             return await run_isolated(original(input, client, model, sampling_args), GROUP_LIMITS.get(), folder)
         except RolloutFailedError as failed:
-            state = await environment.init_state(input, client, model, sampling_args)
+            try:
+                state = await environment.init_state(input, client, model, sampling_args)
+            except Exception:
+                # The example itself cannot be read: only its number remains.
+                bare = {"prompt": [], "example_id": input.get("example_id", 0)}
+                state = await environment.init_state(bare, client, model, sampling_args)
             state["completion"], state["is_completed"] = [], True
             record_first_problem(state, failed.problem)
             return state
@@ -203,6 +210,7 @@ def _scoring(score: Callable[..., Awaitable[Any]], skip: Callable[..., Awaitable
         sound = [state for state in states if not _failed(state)] if GROUP_LIMITS.get().score else []
         await skip([state for state in states if not any(state is one for one in sound)])
         if sound:
+            IS_SCORING.set(True)
             await score(sound)
 
     return score_group

@@ -48,6 +48,13 @@ REJECTED_FIELDS = frozenset(
 )  # fmt: skip
 IGNORED_FIELDS: dict[str, Any] = {"response_format": {"type": "text"}, "use_beam_search": False}
 """Values of rejected fields that have no effect and are accepted."""
+REPLACED_FIELDS = (
+    "temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty",
+    "min_tokens", "seed",
+)  # fmt: skip
+"""Fields of a request that have the run's values in its place."""
+NO_TOP_K = -1
+"""Another spelling of 0 for `top_k`."""
 REASONING_EFFORT = "reasoning_effort"
 """Variable of chat templates that is also a field of chat requests."""
 FREE_TOOL_CHOICES = (None, "none", "auto")
@@ -240,6 +247,14 @@ def ignored_constraints(body: dict[str, Any]) -> list[str]:
     tools = body.get("tools")
     strict = isinstance(tools, list) and any(_is_strict(tool) for tool in tools)
     return ["tools[].function.strict"] if strict else []
+
+
+def replaced_fields(body: Mapping[str, Any], request: Mapping[str, Any]) -> list[str]:
+    """Return the fields of a client's request that the request to the engine has other values of."""
+    asked = {name: body[name] for name in REPLACED_FIELDS if body.get(name) is not None}
+    if asked.get("top_k") == NO_TOP_K:
+        asked["top_k"] = 0
+    return [name for name, value in asked.items() if value != request.get(name)]
 
 
 def _check_tools(body: dict[str, Any]) -> None:

@@ -49,6 +49,7 @@ from rlrun_orchestrator.inference.gateway.sampling_rules import (
     SamplingSeedKey,
     check,
     ignored_constraints,
+    replaced_fields,
 )
 
 log = logging.getLogger(__name__)
@@ -107,6 +108,8 @@ class Gateway:
             app.router.add_post(f"{prefix}/chat/completions", self._chat)
             app.router.add_post(f"{prefix}/completions", self._text)
             app.router.add_get(f"{prefix}/models", self._models)
+            for other in ("responses", "messages"):
+                app.router.add_post(f"{prefix}/{other}", self._other)
         app.router.add_get("/environments/{owner}/{name}", self._environment)
         return app
 
@@ -116,7 +119,10 @@ class Gateway:
     async def _text(self, request: web.Request) -> web.Response:
         return await self._complete(request, CompletionKind.text)
 
-    async def _complete(self, request: web.Request, kind: CompletionKind) -> web.Response:
+    async def _other(self, request: web.Request) -> web.Response:
+        return await self._complete(request, None)
+
+    async def _complete(self, request: web.Request, kind: CompletionKind | None) -> web.Response:
         try:
             group = self._group(request)
             if group.in_flight >= self._limits.in_flight:
@@ -139,12 +145,21 @@ class Gateway:
             log.error("%s", error)
             return _error(502, error.problem)
 
-    async def _answer(self, request: web.Request, kind: CompletionKind, group: LiveGroup) -> web.Response:
-        """Answer a request of a group. A failure is recorded for the rollout, and named if the rollout ends with it."""
+    async def _answer(self, request: web.Request, kind: CompletionKind | None, group: LiveGroup) -> web.Response:
+        """Answer a request of a group. `kind` is None for an API whose tokens cannot be recorded.
+
+        A failure is recorded for the rollout, and named if the rollout ends with it.
+        """
         # Before the body is read: the order of arrival determines the order of turns and the seeds.
         arrival = group.next_arrival()
         rollout = self._rollout(request, group, arrival)
         try:
+            if kind is None:
+                message = (
+                    f"{request.path.rpartition('/v1')[2]} is not available in a training run: the tokens behind its "
+                    "items cannot be recorded exactly. Use /v1/chat/completions or /v1/completions"
+                )
+                raise ProblemError.of(404, Reason.REQUEST_REFUSED, message)
             return await self._exchange(group, await self._admit(request, kind, group, rollout, arrival))
         except (ProblemError, BadRequest, NoReplicaAvailable, InvalidEngineResponse) as error:
             group.record_refusal(rollout, arrival, error.problem)
@@ -256,6 +271,9 @@ class Gateway:
         outgoing = self._rules.to_engine_request(
             kind, requested, served.model, seed_key, prompt_tokens=prompt_tokens, prompt_ids=prompt_ids
         )
+        for name in set(replaced_fields(requested, outgoing)) - self._warned:
+            self._warned.add(name)
+            log.warning("%s of the environment's requests is replaced: the run's sampling section decides", name)
         return await self._router.send(group, served, kind.value, _encode(outgoing).encode())
 
     async def _send_continued(

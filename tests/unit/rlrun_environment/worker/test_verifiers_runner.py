@@ -6,6 +6,7 @@ import pytest
 from aiohttp import web
 from rlrun.protocol.environment import GroupResult
 from rlrun.service.errors import ProblemError
+from rlrun_environment.worker.user_code.load_error import LoadError
 
 from tests.support.waiting import until
 from tests.support.walks import LOG_PROBABILITY, CallRecorder, deviations, read_walk
@@ -274,3 +275,60 @@ async def test_the_deadline_ends_a_group_and_its_requests(make_runner, make_grou
     result = await make_runner(GOOD).run(make_group(deadline_seconds=0.5, rollouts=3))
     assert reasons(result) == ["EnvironmentTimeout"] * 3
     await until(lambda: upstream.cancelled == len(upstream.requests))
+
+
+TASKS = """
+def load_environment(task="math", prompt="abc", **kwargs):
+    data = Dataset.from_list([{"prompt": [{"role": "user", "content": prompt}], "answer": "cba", "task": task}])
+    return vf.SingleTurnEnv(dataset=data, rubric=vf.Rubric(funcs=[match]), **kwargs)
+
+def match(completion, answer):
+    return float(completion[-1]["content"] == answer)
+"""
+
+
+async def test_a_column_task_with_a_text_is_left_out(make_runner, make_group, upstream):
+    runner = make_runner(TASKS)
+    await runner.check_example()
+    result = await runner.run(make_group(rollouts=2))
+    assert (reasons(result), [r.reward for r in result.rollouts]) == ([None] * 2, [1.0] * 2)
+
+
+async def test_an_example_that_cannot_be_played_is_told_before_the_environment_is_ready(make_runner, make_group):
+    code = """
+    def load_environment():
+        data = Dataset.from_list([{"prompt": [{"role": "user", "content": "a"}], "info": {"task": "text"}}])
+        return vf.SingleTurnEnv(dataset=data, rubric=vf.Rubric())
+    """
+    runner = make_runner(code)
+    with pytest.raises(LoadError, match=r"example 0 of its train split cannot be played: .*task"):
+        await runner.check_example()
+    result = await runner.run(make_group(rollouts=1))
+    assert "Scoring" not in result.rollouts[0].error.message
+    assert "task" in result.rollouts[0].error.message
+
+
+async def test_completion_environments_get_completions(make_runner, make_group, upstream):
+    upstream.reply = lambda n, body: "" if n else "cba"
+    code = TASKS.replace("dataset=data", 'dataset=data, message_type="completion"')
+    result = await make_runner(code).run(make_group(rollouts=2))
+    assert reasons(result) == [None] * 2
+    assert sorted(r.reward for r in result.rollouts) == [0.0, 1.0]
+    assert {body["prompt"] for _, body in upstream.requests} == {"abc"}
+    assert upstream.requests[0][1]["max_tokens"] == 32
+    assert {headers["X-Rollout-Id"] for headers, _ in upstream.requests} == {r.rollout_id for r in result.rollouts}
+
+
+async def test_sampling_args_of_the_environment_reach_the_engine_behind_the_runs(
+    make_runner, make_group, upstream, caplog
+):
+    own = {"stop": ["END"], "temperature": 0.1, "extra_body": {"chat_template_kwargs": {"enable_thinking": False}}}
+    code = TASKS.replace("dataset=data", f"dataset=data, sampling_args={own!r}")
+    runner = make_runner(code)
+    await runner.run(make_group(rollouts=2))
+    await runner.run(make_group(rollouts=2))
+    body = upstream.requests[0][1]
+    assert (body["stop"], body["temperature"]) == (["END"], 0.7)
+    assert body["chat_template_kwargs"] == {"enable_thinking": False}
+    said = [record.getMessage() for record in caplog.records if "sampling_args" in record.getMessage()]
+    assert said == ["sampling_args of the environment has temperature = 0.1; the run's 0.7 is used"]

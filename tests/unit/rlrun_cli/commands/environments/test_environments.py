@@ -78,7 +78,7 @@ def test_wheels_that_the_image_lacks_are_pushed(rlrun: Rlrun, s3: InMemoryStore,
     answer = rlrun(*arguments)
     assert answer.code == 0, answer.err
     assert [key.rpartition("/")[2] for key in s3.objects] == [nltk.name, "reverse_text-0.1.0-py3-none-any.whl"]
-    assert f"Adding {nltk.name}" in answer.err
+    assert f"Adding nltk 1.0: {nltk.name}" in answer.err
     assert "sha256:" in answer.err
     # A version keeps its wheels, whatever the index has later.
     before = dict(s3.objects)

@@ -1012,3 +1012,26 @@ async def test_packages_need_the_token_of_environments() -> None:
 
 def _denied(uri: S3Uri) -> list[str]:
     raise AccessDenied("no")
+
+
+@pytest.mark.parametrize("path", ["responses", "messages"])
+async def test_an_api_without_exact_tokens_is_refused_with_what_works(setup: Setup, path: str) -> None:
+    group, _ = setup.open()
+    url = f"{setup.url}groups/{group.id}/rollouts/r1/v1/{path}"
+    async with setup.http.post(url, json={"model": "m", "input": "hello"}) as response:
+        assert response.status == 404
+        message = (await response.json())["error"]["message"]
+    assert message.startswith(f"/{path} is not available in a training run")
+    assert "/v1/chat/completions" in message
+    assert {rollout: problem.message for rollout, problem in group.record_of_turns().refusals.items()} == {
+        "r1": message
+    }
+
+
+async def test_a_replaced_field_is_warned_of_once(setup: Setup, caplog: pytest.LogCaptureFixture) -> None:
+    _, client = setup.open()
+    for _ in range(2):
+        body = {"top_k": -1, "min_p": 0.5}
+        await client.chat.completions.create(model="m", messages=MESSAGES, top_p=1.0, extra_body=body)
+    said = [record.getMessage() for record in caplog.records if "is replaced" in record.getMessage()]
+    assert said == ["min_p of the environment's requests is replaced: the run's sampling section decides"]
