@@ -108,8 +108,8 @@ class Gateway:
             app.router.add_post(f"{prefix}/chat/completions", self._chat)
             app.router.add_post(f"{prefix}/completions", self._text)
             app.router.add_get(f"{prefix}/models", self._models)
-            for other in ("responses", "messages"):
-                app.router.add_post(f"{prefix}/{other}", self._other)
+            app.router.add_post(f"{prefix}/responses", self._other)
+            app.router.add_post(f"{prefix}/messages", self._other)
         app.router.add_get("/environments/{owner}/{name}", self._environment)
         return app
 
