@@ -87,8 +87,8 @@ LIFE = _section(
     ),
     (
         Reason.FINISHING,
-        "The orchestrator has ended, and the operator waits for S3 to list the last artifacts.",
-        "Wait. After 120 s the run ends without them.",
+        "The orchestrator has ended or the run is suspended, and its last artifacts are not listed in S3 yet.",
+        "Wait. After 120 s the run ends without them; a suspended one waits for its pods and for S3.",
     ),
     (Reason.RUN_FINISHED, "The run has ended, and its pods are removed.", NOTHING),
     (Reason.COMPLETED, "All steps are completed.", "Download the adapter: `rlrun adapters`."),

@@ -243,8 +243,7 @@ def test_a_dedicated_run_is_paused_and_resumed_as_a_new_run(
     refused = prime.run("train", "resume", first, "-y", code=1)
     assert "Only a run that is PAUSED can be resumed" in " ".join(refused.split())
     assert "PAUSING" in prime.run("train", "pause", first, "-f")
-    bench.wait("Suspended", lambda: ends(bench, first, "Suspended"))
-    assert status(prime, first) == "PAUSED"
+    bench.wait("PAUSED", lambda: ends(bench, first, "Suspended") and status(prime, first) == "PAUSED")
     second = str(prime.read("train", "resume", first, "-y", "-o", "json")["run"]["runId"])
     spec, checkpoint = bench.run(second)["spec"], bench.run(first)["status"]["lastCheckpoint"]
     assert (spec["checkpointId"], spec["maxSteps"]) == (checkpoint, 20)

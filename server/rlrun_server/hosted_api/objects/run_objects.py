@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rlrun.api.base.phases import Phase
-from rlrun.constants import COMPONENT_LABEL
+from rlrun.constants import COMPONENT_LABEL, Reason
 from rlrun.kube.objects import Obj, label
 from rlrun.kube.run_phase import first_unmet_start_condition
 
@@ -84,12 +84,18 @@ def phase_of(run: Obj) -> Phase:
         return Phase.pending
 
 
+def is_paused(run: Obj) -> bool:
+    """Return whether the run is suspended, its pods have ended, and its artifacts are final."""
+    return phase_of(run) is Phase.suspended and run["status"].get("reason") != Reason.FINISHING
+
+
 def status_of(run: Obj) -> str:
     """Return the word of the clients: PAUSED for a suspended run, PAUSING while its pods end."""
     phase, spec = phase_of(run), run.get("spec") or {}
-    if phase is Phase.suspended:
+    if is_paused(run):
         return "PAUSED"
-    return "PAUSING" if spec.get("suspend") and not phase.finished else phase.value.upper()
+    is_pausing = phase is Phase.suspended or (spec.get("suspend") and not phase.finished)
+    return "PAUSING" if is_pausing else phase.value.upper()
 
 
 def environment_of(entry: Any) -> Json:

@@ -3,7 +3,6 @@
 import dataclasses
 
 from fastapi import APIRouter, Request
-from rlrun.api.base.phases import Phase
 from rlrun.constants import Reason
 from rlrun.kube.objects import Obj
 from starlette.responses import Response
@@ -11,7 +10,7 @@ from starlette.responses import Response
 from rlrun_server.hosted_api.base.caller import KEY_IDENTIFIED, HostedCaller
 from rlrun_server.hosted_api.base.errors import no_counterpart
 from rlrun_server.hosted_api.base.wire import json_object
-from rlrun_server.hosted_api.objects.run_objects import phase_of, status_of
+from rlrun_server.hosted_api.objects.run_objects import is_paused, phase_of, status_of
 from rlrun_server.hosted_api.routes.artifact_routes import model_ids
 from rlrun_server.hosted_api.routes.new_runs import (
     continue_from,
@@ -65,7 +64,7 @@ async def pause_run(request: Request, run: RunId, caller: HostedCaller = PATCH_R
         raise RestError(409, Reason.INVALID_REQUEST, detail)
     if not obj["spec"].get("suspend"):
         obj = await set_in_spec(services, cluster, kept_run, suspend=True)
-    return json_object({"status": "PAUSED" if phase_of(obj) is Phase.suspended else "PAUSING"})
+    return json_object({"status": "PAUSED" if is_paused(obj) else "PAUSING"})
 
 
 @router.post("/training/runs/{run}/resume")

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from rlrun.api.base.field_errors import FieldProblem
-from rlrun.api.base.phases import Phase
 from rlrun.api.run import RLRunSpec
 from rlrun.api.toml.client_requests import ClientRun, RequestProblem, read_request
 from rlrun.api.toml.dedicated_requests import DedicatedRun, read_new_run, read_resume
@@ -15,7 +14,7 @@ from rlrun.kube.objects import Obj
 from rlrun.kube.references import split_checkpoint_id
 
 from rlrun_server.hosted_api.base.errors import FieldProblems
-from rlrun_server.hosted_api.objects.run_objects import phase_of, status_of
+from rlrun_server.hosted_api.objects.run_objects import is_paused, status_of
 from rlrun_server.rest.base.problems import RestError
 from rlrun_server.rest.objects.run_bodies import base_name, read_object
 from rlrun_server.rest.objects.summaries import ArtifactSummary
@@ -50,8 +49,8 @@ def _of(found: T | list[RequestProblem]) -> T:
 
 
 def require_paused(run: Obj) -> None:
-    """Return if all pods of the run have ended because it is suspended. Raises RestError."""
-    if phase_of(run) is not Phase.suspended:
+    """Return if the run is paused, so that its newest checkpoint is known. Raises RestError."""
+    if not is_paused(run):
         state = status_of(run)
         detail = f"Run {run['metadata']['name']} is {state}. Only a run that is PAUSED can be resumed."
         raise RestError(409, Reason.INVALID_REQUEST, detail)

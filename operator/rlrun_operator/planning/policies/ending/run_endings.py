@@ -76,18 +76,22 @@ def plan_stopped(
 def plan_suspended(
     observation: RunObservation, status: RLRunStatus, spec: RLRunSpec, settings: OperatorSettings, now: datetime
 ) -> PlanPart | None:
-    """Delete the children of a suspended run, and list the artifacts that its pods still write."""
+    """Delete the children of a suspended run, and list the artifacts that its pods still write.
+
+    Its reason is Finishing until they are final: another run must not continue from an older checkpoint.
+    """
     if not spec.suspend:
         return None
     problem = Problem(
         reason=Reason.SUSPENDED,
         message="`spec.suspend` is true. Set it to false to continue from the newest checkpoint.",
     )
-    suspended = PlanPart(
-        status=pause_change(status, Phase.suspended, problem, Reason.SUSPENDED, attempt_end(status, now)),
-        requeue_after=requeue_after_finish(observation, now, settings.poll_seconds),
-        final=True,
-    )
+    again = requeue_after_finish(observation, now, settings.poll_seconds)
+    change = pause_change(status, Phase.suspended, problem, Reason.SUSPENDED, attempt_end(status, now))
+    if again is not None:
+        message = "The run is suspended. Its pods end, and its last artifacts are listed in S3. No action needed."
+        change = change.then(StatusChange(fields=reason_fields(Problem(reason=Reason.FINISHING, message=message))))
+    suspended = PlanPart(status=change, requeue_after=again, final=True)
     workloads = workloads_to_delete_after_pause(observation)
     return delete_children(observation, settings, workloads).then(suspended)
 

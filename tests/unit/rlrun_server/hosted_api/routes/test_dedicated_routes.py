@@ -114,6 +114,13 @@ async def test_only_a_paused_run_is_resumed(api: HostedApi) -> None:
     assert (answer.status_code, "Run running is RUNNING" in answer.json()["detail"]) == (409, True)
     answer = await api.client.post("/training/runs", json={"config": CONFIG, "resumeFrom": "running"})
     assert (answer.status_code, "PAUSED" in answer.json()["detail"]) == (409, True)
+    pausing = run_object("pausing", number=3, phase="Suspended", suspend=True)
+    pausing["status"]["reason"] = "Finishing"
+    api.rest.add(pausing)
+    assert (await api.client.get("/rft/runs/pausing")).json()["run"]["status"] == "PAUSING"
+    assert (await api.client.post("/training/runs/pausing/pause")).json() == {"status": "PAUSING"}
+    answer = await api.client.post("/training/runs/pausing/resume", json={})
+    assert (answer.status_code, "PAUSING" in answer.json()["detail"]) == (409, True), "it may still save"
     saved(api, 20, phase="Uploading")
     answer = await api.client.post("/training/runs/paused/resume", json={})
     assert (answer.status_code, "is Uploading" in answer.text) == (422, True)

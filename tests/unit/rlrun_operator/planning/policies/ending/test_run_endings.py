@@ -141,7 +141,7 @@ def test_suspended_run_has_no_workloads_and_no_active_attempt() -> None:
     observation = observed(child("ReplicaSet", "trainer"), pods=(pod("trainer"),))
     part = present(plan_suspended(observation, running(), run_spec(suspend=True), SETTINGS, at(30)))
     status = apply_change(running(), part.status, at(30))
-    assert (status.phase, status.reason, status.completion_time) == (Phase.suspended, "Suspended", None)
+    assert (status.phase, status.reason, status.completion_time) == (Phase.suspended, "Finishing", None)
     assert {kind: found[:2] for kind, found in conditions(status).items() if kind in ("Running", "TrainerReady")} == {
         "Running": ("False", "Suspended"),
         "TrainerReady": ("False", "Suspended"),
@@ -151,6 +151,8 @@ def test_suspended_run_has_no_workloads_and_no_active_attempt() -> None:
     assert [ref.name for ref in part.deletes] == ["reverse-trainer"]
     assert part.final
     assert part.requeue_after == SETTINGS.poll_seconds, "the pod may still write"
+    part = present(plan_suspended(observed(), running(), run_spec(suspend=True), SETTINGS, at(60)))
+    assert (part.status.fields["phase"], part.status.fields["reason"]) == (Phase.suspended, "Suspended")
 
 
 def test_the_orchestrator_of_a_suspended_run_is_deleted_before_what_it_works_with() -> None:
