@@ -31,6 +31,24 @@ ENVIRONMENT_REFERENCE = (
 EnvironmentReference = Annotated[str, Field(min_length=3, max_length=MAX_ENVIRONMENT_ID, pattern=ENVIRONMENT_REFERENCE)]
 """Environment package as `owner/name` or `owner/name@version`. Nothing after the @ means the newest version."""
 
+NEWEST_VERSION = "latest"
+"""Name of the newest version. Nothing behind the @, or no version at all, means the same."""
+
+
+def split_version(reference: str) -> tuple[str, str | None]:
+    """Return package and version of `owner/name`, `owner/name@version` or `owner/name==version`.
+
+    The version is None for the newest one.
+    """
+    package, _, version = reference.replace("==", "@", 1).partition("@")
+    return package, named_version(version)
+
+
+def named_version(version: str) -> str | None:
+    """Return the version, None if it is the newest one."""
+    return version if version not in ("", NEWEST_VERSION) else None
+
+
 EnvironmentName = Annotated[str, Field(min_length=1, max_length=63, pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._-]*$")]
 """Name of an environment in a run, chosen by the user."""
 

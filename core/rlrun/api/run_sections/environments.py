@@ -8,12 +8,14 @@ from pydantic import Field, model_validator
 from rlrun.api.base.names import (
     ENVIRONMENT_REFERENCE,
     MAX_ENVIRONMENT_ID,
+    NEWEST_VERSION,
     EgressHost,
     EnvironmentName,
     EnvironmentReference,
     PackageDigest,
     PackageVersion,
     package_id,
+    split_version,
 )
 from rlrun.api.base.rules import LIST_TYPE, Rule, Spec
 
@@ -72,8 +74,11 @@ class Environment(Spec):
         identifier = data.get("id") if isinstance(data, dict) else None
         if not isinstance(identifier, str) or len(identifier) > MAX_ENVIRONMENT_ID:
             return data
-        package, at, version = identifier.partition("@")
-        if not at or not re.fullmatch(ENVIRONMENT_REFERENCE, identifier) or data.get("version") not in (None, version):
+        if data.get("version") == NEWEST_VERSION:
+            data = {key: value for key, value in data.items() if key != "version"}
+        package, version = split_version(identifier)
+        valid = re.fullmatch(ENVIRONMENT_REFERENCE, identifier.replace("==", "@", 1))
+        if package == identifier or not valid or data.get("version") not in (None, version):
             return data
         return {**data, "id": package} | ({"version": version} if version else {})
 

@@ -13,6 +13,7 @@ from typing import Any, get_args, get_origin
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from rlrun.api.base.field_errors import MAX_SUGGESTIONS, FieldProblem, problems, unknown_field
+from rlrun.api.base.names import split_version
 from rlrun.api.base.received import MAX_FAULTS
 from rlrun.api.run import RLRunSpec
 from rlrun.api.toml.async_level import MOST_OVERSAMPLING, fit_async_level, oversampling_for
@@ -194,9 +195,9 @@ class _Reader:
     def _environment(self, given: Table, location: Location) -> Table:
         entry = {key: value for key, value in given.items() if _is_set(value)}
         identifier = entry.get("id")
-        if isinstance(identifier, str) and "@" in identifier:
+        if isinstance(identifier, str):
             # The clients split ids themselves, and an explicit version wins there.
-            package, _, version = identifier.rpartition("@")
+            package, version = split_version(identifier)
             entry = {**({"version": version} if version else {}), **entry, "id": package}
         taskset = entry.get("taskset")
         if "id" not in entry and isinstance(taskset, dict) and isinstance(taskset.get("id"), str):

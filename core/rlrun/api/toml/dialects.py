@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rlrun.api.base.field_errors import MAX_COMPARED, FieldProblem, fields_at, path_of
+from rlrun.api.base.names import split_version
 from rlrun.api.run import RLRunSpec
 from rlrun.api.toml.async_level import MOST_OVERSAMPLING, fit_async_level, oversampling_for
 from rlrun.api.toml.foreign_key import ForeignKey
@@ -24,7 +25,7 @@ SMALLEST = RLRunSpec.model_validate(
     {"model": "a/b", "env": [{"id": "a/b"}], "eval": {"env": [{"id": "a/b"}]}}
 ).model_dump(mode="json", by_alias=False)
 """Run with the default of every key."""
-NAME_WITHOUT_OWNER = r"[A-Za-z0-9][A-Za-z0-9._-]*(@[A-Za-z0-9.!+_-]*)?"
+NAME_WITHOUT_OWNER = r"[A-Za-z0-9][A-Za-z0-9._-]*((@|==)[A-Za-z0-9.!+_-]*)?"
 """Pattern of an environment's id that is a name alone, with a version or without."""
 MAX_NAMED = 16
 """Environments of a list that get names. Lists have no more."""
@@ -342,7 +343,7 @@ def _set_names(result: Translation, name: str, entries: list[Table]) -> None:
         identifier = entry.get("id")
         if "name" in entry or not isinstance(identifier, str):
             continue
-        base = identifier.rpartition("/")[2].partition("@")[0]
+        base = split_version(identifier)[0].rpartition("/")[2]
         chosen = next(n for n in (base, *(f"{base}-{number}" for number in range(2, MAX_NAMED + 3))) if n not in used)
         used.add(chosen)
         if chosen != base and base:

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Request
 from pydantic import AfterValidator
-from rlrun.api.base.names import package_name
+from rlrun.api.base.names import named_version, package_name
 from starlette.responses import Response
 
 from rlrun_server.hosted_api.base.caller import KEY_IDENTIFIED, HostedCaller
@@ -181,7 +181,7 @@ async def _versions(request: Request, caller: HostedCaller, owner: str, name: st
 
 
 def _choose_version(versions: list[StoredVersion], version: str, owner: str, name: str) -> StoredVersion:
-    if version == "latest":
+    if named_version(version) is None:
         return latest(versions) or newest_first(versions)[0]
     wanted = find_version(version, versions)
     if wanted is None:

@@ -9,8 +9,12 @@ ENTRY = {"id": "acme/reverse-text", "version": "1.2.3"}
 @pytest.mark.parametrize("by_name", [False, True], ids=["object", "toml"])
 @pytest.mark.parametrize(
     "entry",
-    [{"id": "acme/reverse-text@1.2.3"}, {"id": "acme/reverse-text@1.2.3", "version": "1.2.3"}],
-    ids=["in the id", "twice"],
+    [
+        {"id": "acme/reverse-text@1.2.3"},
+        {"id": "acme/reverse-text@1.2.3", "version": "1.2.3"},
+        {"id": "acme/reverse-text==1.2.3"},
+    ],
+    ids=["in the id", "twice", "as a requirement"],
 )
 def test_a_version_in_the_id_means_the_version(entry: dict[str, str], by_name: bool) -> None:
     def spec(entry: dict[str, str]) -> RLRunSpec:
@@ -23,6 +27,11 @@ def test_a_version_in_the_id_means_the_version(entry: dict[str, str], by_name: b
     assert found.model_dump(exclude_unset=True)["env"] == [ENTRY]
 
 
-def test_an_id_that_ends_with_at_means_the_newest_version() -> None:
-    found = RLRunSpec.model_validate({"model": "a/b", "env": [{"id": "acme/x@"}]})
+@pytest.mark.parametrize(
+    "entry",
+    [{"id": "acme/x@"}, {"id": "acme/x@latest"}, {"id": "acme/x==latest"}, {"id": "acme/x", "version": "latest"}],
+    ids=str,
+)
+def test_every_form_without_a_number_means_the_newest_version(entry: dict[str, str]) -> None:
+    found = RLRunSpec.model_validate({"model": "a/b", "env": [entry]})
     assert (found.env[0].id, found.env[0].version) == ("acme/x", None)

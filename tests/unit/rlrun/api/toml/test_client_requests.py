@@ -244,3 +244,11 @@ def test_a_body_that_is_no_object_is_a_problem(body: Any) -> None:
 @pytest.mark.parametrize("value", [[], [1], {"a": 1}, 7, True, "text", [[{}]], {"environments": {"a": 1}}], ids=str)
 def test_no_value_of_any_key_is_more_than_a_problem(key: str, value: Any) -> None:
     assert isinstance(read_request({**SMALLEST, key: value}), ClientRun | list)
+
+
+@pytest.mark.parametrize(
+    ("given", "version"), [("o/e", None), ("o/e@", None), ("o/e@latest", None), ("o/e@1.0", "1.0"), ("o/e==1.0", "1.0")]
+)
+def test_every_form_of_a_version_is_read(given: str, version: str | None) -> None:
+    found = accepted(environments=[{"id": given}]).spec
+    assert (found.env[0].id, found.env[0].version) == ("o/e", version)
