@@ -14,7 +14,7 @@ from rlrun.storage.verifiers_generations.generation_choice import (
     UnsupportedVerifiersError,
     choose_generation,
 )
-from rlrun.storage.verifiers_generations.package_form import MAX_SOURCE_BYTES, package_form
+from rlrun.storage.verifiers_generations.package_form import HARNESS_ONLY, MAX_SOURCE_BYTES, PackageForm, package_form
 
 from rlrun_environment.package_installer import FIRST_ON_PATH, PackageError, installed_distribution
 from rlrun_environment.worker_pool import Interpreter
@@ -32,6 +32,8 @@ def choose_interpreter(package: str, folder: Path, interpreters: Path) -> Interp
     pushed = next((found.version for found in importlib.metadata.distributions(name=VERIFIERS, path=[str(own)])), None)
     distribution = installed_distribution(folder, package)
     form = package_form(package.replace("-", "_"), lambda path: _read(folder / path))
+    if form is PackageForm.harness:
+        raise PackageError(Reason.ENVIRONMENT_INSTALL_FAILED, f"{package} {HARNESS_ONLY}.")
     try:
         generation = choose_generation((distribution and distribution.requires) or (), form, pushed)
     except UnsupportedVerifiersError as error:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from rlrun.api.base.names import package_name
 from rlrun.storage.environment_image import owner_of_module
 from rlrun.storage.verifiers_generations.generation_choice import UnsupportedVerifiersError
-from rlrun.storage.verifiers_generations.package_form import MAX_SOURCE_BYTES, PackageForm
+from rlrun.storage.verifiers_generations.package_form import HARNESS_ONLY, MAX_SOURCE_BYTES, PackageForm
 
 from rlrun_cli.inputs.package_generation import form_of, generation_of, module_of, version_of_verifiers
 from rlrun_cli.inputs.requirements import conflicts, missing_packages
@@ -44,7 +44,10 @@ def check_wheel(wheel: Wheel) -> list[Remark]:
             ]
         source = archive.read(path)
     found = Remark(f"the wheel has the module {module}")
-    if form_of(wheel) is PackageForm.taskset:
+    if (form := form_of(wheel)) is PackageForm.harness:
+        what, _, hint = HARNESS_ONLY.partition(". ")
+        return [found, Remark(f"{path} {what}", hint)]
+    if form is PackageForm.taskset:
         return [found, Remark(f"{path} exports a taskset or an environment of verifiers.v1 in __all__; not checked")]
     return [found, *check_source(source, path)]
 

@@ -86,6 +86,15 @@ async def test_a_version_without_a_runner_is_refused(tmp_path: Path, interpreter
     assert ">=0.4" in refusal.value.problem.message
 
 
+@pytest.mark.slow
+async def test_a_package_that_exports_a_harness_only_is_refused(tmp_path: Path, interpreters: Path) -> None:
+    code = "class Mine(vf.Harness): ...\n__all__ = ['Mine']"
+    await install([wheel(tmp_path, "my-env", "1.0", code, "verifiers>=0.4")], tmp_path / "installed")
+    with pytest.raises(PackageError) as refusal:
+        choose_interpreter("my-env", tmp_path / "installed", interpreters)
+    assert "my-env exports a harness of verifiers.v1 and no taskset" in refusal.value.problem.message
+
+
 PROBE = """
 import json, os, pathlib, sys
 

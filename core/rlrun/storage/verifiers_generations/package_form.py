@@ -10,6 +10,14 @@ from enum import StrEnum
 LOAD_ENVIRONMENT = "load_environment"
 MAX_SOURCE_BYTES = 1024**2
 """Source that is read of a package. Its syntax tree needs a hundred times this memory."""
+MAX_DEPTH = 8
+"""Modules and classes between an exported name and the class of verifiers that it derives from."""
+HARNESSES: frozenset[str | None] = frozenset({"Harness", "ACPHarness"})
+CONFIGURATIONS: frozenset[str | None] = frozenset({"HarnessConfig", "ACPHarnessConfig", "BaseConfig", "BaseModel"})
+HARNESS_ONLY = (
+    "exports a harness of verifiers.v1 and no taskset: it plays tasks of another package. Name that package in the "
+    "run's env.id, and this one in harness.id"
+)
 
 Read = Callable[[str], bytes | None]
 """Returns the content of a file of the package by its path, None if there is none."""
@@ -22,6 +30,8 @@ class PackageForm(StrEnum):
     """The function `load_environment`."""
     taskset = "taskset"
     """A taskset or an environment of `verifiers.v1`, exported in `__all__`."""
+    harness = "harness"
+    """A harness of `verifiers.v1` and nothing that it could play."""
     unknown = "unknown"
     """The source defines neither."""
 
@@ -39,7 +49,34 @@ def package_form(module: str, read: Read) -> PackageForm:
     if LOAD_ENVIRONMENT in bound or LOAD_ENVIRONMENT in exported:
         return PackageForm.environment
     # verifiers.v1 finds what a package has in `__all__` of its module only.
-    return PackageForm.taskset if "__all__" in bound else PackageForm.unknown
+    if "__all__" not in bound:
+        return PackageForm.unknown
+    # A name whose class is not found may be a taskset: loading decides.
+    bases = {_framework_class(name, path, read) for name in exported}
+    is_harness = bases & HARNESSES and bases <= HARNESSES | CONFIGURATIONS
+    return PackageForm.harness if is_harness else PackageForm.taskset
+
+
+def _framework_class(name: str, path: str, read: Read, depth: int = MAX_DEPTH) -> str | None:
+    """Return the class outside of the package that a class of it derives from, without its module."""
+    source = read(path) or b""
+    if not depth or len(source) > MAX_SOURCE_BYTES:
+        return None
+    try:
+        statements = list(_statements(ast.parse(source).body))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+    for node in statements:
+        if isinstance(node, ast.ClassDef) and node.name == name and node.bases:
+            base = node.bases[0].value if isinstance(node.bases[0], ast.Subscript) else node.bases[0]
+            if isinstance(base, ast.Attribute):
+                return base.attr
+            return _framework_class(base.id, path, read, depth - 1) or base.id if isinstance(base, ast.Name) else None
+        if isinstance(node, ast.ImportFrom) and (other := _resolve_import(node, path, read)):
+            for alias in node.names:
+                if (alias.asname or alias.name) == name:
+                    return _framework_class(alias.name, other, read, depth - 1)
+    return None
 
 
 def _paths(module: str) -> tuple[str, str]:

@@ -26,6 +26,11 @@ def test_the_module_may_be_a_file_or_a_folder() -> None:
     assert "no module my_env, but other.py" in problem
 
 
+def test_a_package_that_exports_a_harness_only_is_wrong_as_in_pods() -> None:
+    (problem,) = problems([*check_wheel(wheel(my_env="class Mine(vf.Harness): ...\n__all__ = ['Mine']"))])
+    assert "exports a harness of verifiers.v1 and no taskset" in problem
+
+
 @pytest.mark.parametrize(
     ("source", "said", "is_wrong"),
     [

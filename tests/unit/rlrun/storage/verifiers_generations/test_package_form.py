@@ -6,6 +6,7 @@ import pytest
 from rlrun.storage.verifiers_generations.package_form import MAX_SOURCE_BYTES, PackageForm, package_form
 
 ENVIRONMENT, TASKSET, UNKNOWN = PackageForm.environment, PackageForm.taskset, PackageForm.unknown
+HARNESS = PackageForm.harness
 
 
 @pytest.mark.parametrize(
@@ -30,6 +31,17 @@ ENVIRONMENT, TASKSET, UNKNOWN = PackageForm.environment, PackageForm.taskset, Pa
         (TASKSET, {"my_env/__init__.py": "from my_env.taskset import WordleTaskset\n__all__ = ['WordleTaskset']"}),
         (TASKSET, {"my_env.py": "class T(vf.Taskset): ...\n__all__: list[str] = ['T', 'Config']"}),
         (TASKSET, {"my_env.py": "from .a import *\n__all__ = []\n__all__ += ['T']"}),
+        (HARNESS, {"my_env.py": "class H(vf.Harness[C]): ...\n__all__ = ['H']"}),
+        (
+            HARNESS,
+            {
+                "my_env/__init__.py": "from .h import H, C\n__all__ = ['H', 'C']",
+                "my_env/h.py": "class C(HarnessConfig): ...\nclass B(Harness): ...\nclass H(B): ...",
+            },
+        ),
+        (TASKSET, {"my_env.py": "from other import T\nclass H(vf.Harness): ...\n__all__ = ['H', 'T']"}),
+        (TASKSET, {"my_env.py": "class C(BaseModel): ...\n__all__ = ['C']"}),
+        (TASKSET, {"my_env.py": "class H(vf.Harness): ...\nclass T(vf.Taskset): ...\n__all__ = ['H', 'T']"}),
         (UNKNOWN, {"my_env/__init__.py": "from .a import *", "my_env/a.py": "__all__ = ['T']"}),
         (UNKNOWN, {"my_env/__init__.py": "from .a import *", "my_env/a.py": "from . import *\nfrom .a import *"}),
         (UNKNOWN, {"my_env.py": "from verifiers import *\nfrom . import *\nfrom .... import *"}),
