@@ -62,6 +62,8 @@ REQUEST_ANNOTATION = "rlrun.dev/request-digest"
 """Digest of the request with an Idempotency-Key that created an RLRun through the REST API."""
 USER_ANNOTATION = "rlrun.dev/user"
 """Annotation of a run: the user who created it. The admission policy lets nobody name another one."""
+EARLIER_STEPS_ANNOTATION = "rlrun.dev/earlier-steps"
+"""Annotation of a run of hosted clients: number of steps of the paused runs that it continues."""
 SKIP_DELETION_ANNOTATION = "rlrun.dev/skip-artifact-deletion"
 """Annotation with the value "true" on an RLRun: it is deleted immediately, and its files stay in S3."""
 

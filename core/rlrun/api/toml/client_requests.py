@@ -83,6 +83,8 @@ class ClientRun:
         default=lambda problem: RequestProblem(tuple(parts_of(problem.path)), plain(problem.message)), compare=False
     )
     """Conversion of a problem with a field of the spec to one of the field that the request has for it."""
+    earlier_steps: int = 0
+    """Steps of the runs that this one continues, which it does not count as its own."""
 
 
 def read_request(body: Any, owner: str | None = None) -> ClientRun | list[RequestProblem]:

@@ -53,7 +53,7 @@ def shown_wait(status: RLRunStatus) -> Problem | None:
     """Return what the orchestrator was waiting for in its last answer, according to the conditions, or None."""
     for kind in CONDITION_OF.values():
         condition = find_condition(status, kind)
-        if condition is not None and _is_wait(condition.reason):
+        if condition is not None and is_wait(condition.reason):
             return Problem(reason=condition.reason, message=condition.message)
     return None
 
@@ -135,10 +135,11 @@ def closed_readiness(status: RLRunStatus, reason: str, problem: Problem | None) 
 
 
 def _was_waiting(kind: ConditionType, reason: str | None) -> bool:
-    return reason == Reason.STARTING or _is_wait(reason) or _is_silence(kind, reason)
+    return reason == Reason.STARTING or is_wait(reason) or _is_silence(kind, reason)
 
 
-def _is_wait(reason: str | None) -> bool:
+def is_wait(reason: str | None) -> bool:
+    """Return whether a condition's reason is something that the orchestrator reported it waits for."""
     return (reason or "").startswith("WaitingFor")
 
 

@@ -1,9 +1,9 @@
 """Routes of dedicated runs: create, pause, resume, and what such runs may name. Their runs are those of `/rft/runs`."""
 
-import dataclasses
-
 from fastapi import APIRouter, Request
 from rlrun.constants import Reason
+from rlrun.kube import requests
+from rlrun.kube.kinds import RLRUN
 from rlrun.kube.objects import Obj
 from starlette.responses import Response
 
@@ -14,10 +14,12 @@ from rlrun_server.hosted_api.objects.run_objects import is_paused, phase_of, sta
 from rlrun_server.hosted_api.routes.artifact_routes import model_ids
 from rlrun_server.hosted_api.routes.new_runs import (
     continue_from,
+    continues,
     newest_checkpoint,
     read_dedicated_run,
     read_variables,
     require_paused,
+    resumed_name,
     resumed_run,
 )
 from rlrun_server.hosted_api.routes.run_routes import (
@@ -47,7 +49,7 @@ async def create_dedicated_run(request: Request, caller: HostedCaller = CREATE_R
         paused = (await load_run(services, caller.namespace, asked.resume_from)).read()
         require_paused(paused)
         checkpoint = newest_checkpoint(paused, checkpoints_of(services, caller))
-        run = dataclasses.replace(run, spec=continue_from(run.spec, checkpoint))
+        run = continue_from(run, paused, checkpoint)
     return _answer_with_id(await submit_run(request, caller, run))
 
 
@@ -69,13 +71,29 @@ async def pause_run(request: Request, run: RunId, caller: HostedCaller = PATCH_R
 
 @router.post("/training/runs/{run}/resume")
 async def resume_run(request: Request, run: RunId, caller: HostedCaller = CREATE_RLRUNS) -> Response:
-    """Create a run that continues a paused one from its newest checkpoint. The paused one stays as it is."""
+    """Create a run that continues a paused one from its newest checkpoint. The paused one stays as it is.
+
+    A repeated request makes no second run while the first one trains.
+    """
     services = services_of(request)
     variables = await read_client_body(request, caller, read_variables)
     paused = (await load_run(services, caller.namespace, run)).read()
     require_paused(paused)
     checkpoint = newest_checkpoint(paused, checkpoints_of(services, caller))
-    return _answer_with_id(await submit_run(request, caller, resumed_run(paused, checkpoint, variables)))
+    asked = resumed_run(paused, checkpoint, variables)
+    name = resumed_name(paused, asked.spec)
+    try:
+        return _answer_with_id(await submit_run(request, caller, asked, name))
+    except RestError as error:
+        if error.reason != Reason.NAME_TAKEN:
+            raise
+        cluster = await caller_cluster(request, caller.caller)
+        existing = await cluster.find(requests.get(RLRUN, caller.namespace, name))
+        if existing is None:
+            raise
+    if continues(existing, asked.spec):
+        return _answer_with_id(existing)
+    return _answer_with_id(await submit_run(request, caller, asked))
 
 
 @router.get("/training/available-fft-models")

@@ -1,20 +1,31 @@
 """Conversion of a hosted client's request for a run to objects. Pure except for the random suffix of the name."""
 
 import base64
+import hashlib
+import re
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from rlrun.api.base.field_errors import FieldProblem
 from rlrun.api.run import RLRunSpec
 from rlrun.api.toml.client_requests import ClientRun, RequestProblem, read_request
 from rlrun.api.toml.dedicated_requests import DedicatedRun, read_new_run, read_resume
-from rlrun.constants import API_VERSION, CLI_FIELD_MANAGER, MANAGED_BY_LABEL, RUN_LABEL, USER_ANNOTATION, Reason
-from rlrun.kube.objects import Obj
+from rlrun.constants import (
+    API_VERSION,
+    CLI_FIELD_MANAGER,
+    EARLIER_STEPS_ANNOTATION,
+    MANAGED_BY_LABEL,
+    RUN_LABEL,
+    USER_ANNOTATION,
+    Reason,
+)
+from rlrun.kube.objects import Obj, annotation
 from rlrun.kube.references import split_checkpoint_id
 
 from rlrun_server.hosted_api.base.errors import FieldProblems
-from rlrun_server.hosted_api.objects.run_objects import is_paused, status_of
+from rlrun_server.hosted_api.objects.run_objects import is_paused, phase_of, status_of
 from rlrun_server.rest.base.problems import RestError
 from rlrun_server.rest.objects.run_bodies import base_name, read_object
 from rlrun_server.rest.objects.summaries import ArtifactSummary
@@ -57,23 +68,47 @@ def require_paused(run: Obj) -> None:
 
 
 def newest_checkpoint(run: Obj, checkpoints: Iterable[ArtifactSummary]) -> ArtifactSummary | None:
-    """Return the checkpoint from which a paused run would continue, None if it has trained no step yet."""
-    of_run = [c for c in checkpoints if c.run_uid == run["metadata"]["uid"] and c.phase not in ("Failed", "Deleting")]
-    return max(of_run, key=lambda checkpoint: checkpoint.step, default=None)
+    """Return the checkpoint from which a paused run would continue, None if it has trained no step yet.
 
-
-def continue_from(spec: RLRunSpec, checkpoint: ArtifactSummary | None) -> RLRunSpec:
-    """Return the spec of a run that makes the steps after those of a checkpoint. A run counts its own steps.
-
-    Raises FieldProblems if no step is left.
+    Raises RestError if it has, and has no checkpoint: a run that continues it would begin anew.
     """
-    if checkpoint is None:
-        return spec
-    left = spec.max_steps - checkpoint.step
+    of_run = [c for c in checkpoints if c.run_uid == run["metadata"]["uid"] and c.phase not in ("Failed", "Deleting")]
+    newest = max(of_run, key=lambda checkpoint: checkpoint.step, default=None)
+    step = ((run.get("status") or {}).get("progress") or {}).get("step") or 0
+    if newest is None and step > 0:
+        detail = (
+            f"Run {run['metadata']['name']} has made {step} steps and has no checkpoint of them, so nothing can "
+            "continue it. Create a run without resumeFrom to begin anew."
+        )
+        raise RestError(409, Reason.INVALID_REQUEST, detail)
+    return newest
+
+
+def continue_from(
+    run: ClientRun, paused: Obj, checkpoint: ArtifactSummary | None, *, counts_earlier: bool = True
+) -> ClientRun:
+    """Return a run that makes the steps after those of a paused one. A run counts its own steps.
+
+    `counts_earlier`: whether `max_steps` includes the steps of the runs that the paused one continues. Raises
+    FieldProblems if no step is left.
+    """
+    source = paused["spec"].get("checkpointId") if checkpoint is None else checkpoint.name
+    if source is None:
+        return run
+    earlier, own = earlier_steps(paused), 0 if checkpoint is None else checkpoint.step
+    done = own + (earlier if counts_earlier else 0)
+    left = run.spec.max_steps - done
     if left < 1:
-        message = f"must be above {checkpoint.step}, the step of the checkpoint that the run starts from"
+        message = f"must be above {done}, the steps before the checkpoint that the run starts from"
         raise FieldProblems([(("config", "max_steps"), message)])
-    return spec.model_copy(update={"max_steps": left, "checkpoint_id": checkpoint.name})
+    spec = run.spec.model_copy(update={"max_steps": left, "checkpoint_id": source})
+    return replace(run, spec=spec, earlier_steps=earlier + own)
+
+
+def earlier_steps(run: Obj) -> int:
+    """Return the steps of the runs that a run continues, 0 if it continues none."""
+    text = annotation(run, EARLIER_STEPS_ANNOTATION)
+    return int(text) if re.fullmatch(r"[0-9]{1,9}", text) else 0
 
 
 def resumed_run(run: Obj, checkpoint: ArtifactSummary | None, variables: Mapping[str, str]) -> ClientRun:
@@ -81,7 +116,16 @@ def resumed_run(run: Obj, checkpoint: ArtifactSummary | None, variables: Mapping
     own = secret_name(run["metadata"]["name"])
     fields = {key: value for key, value in run["spec"].items() if key not in ("suspend", "stop")}
     fields["envFrom"] = [e for e in fields.get("envFrom") or [] if (e.get("secretRef") or {}).get("name") != own]
-    return ClientRun(continue_from(RLRunSpec.model_validate(fields), checkpoint), dict(variables))
+    same = ClientRun(RLRunSpec.model_validate(fields), dict(variables), earlier_steps=earlier_steps(run))
+    return continue_from(same, run, checkpoint, counts_earlier=False)
+
+
+def continues(run: Obj, spec: RLRunSpec) -> bool:
+    """Return whether a run of this spec is there already: it starts from the same checkpoint, and trains."""
+    has_ended = phase_of(run).finished or run["metadata"].get("deletionTimestamp")
+    fields = run["spec"]
+    is_active = not (has_ended or fields.get("suspend") or fields.get("stop"))
+    return is_active and fields.get("checkpointId") == spec.checkpoint_id
 
 
 def reference_problems(
@@ -109,10 +153,16 @@ def _checkpoint_problem(checkpoint: ArtifactSummary | None, model: str) -> str:
     return "" if checkpoint.model == model else f"belongs to another model, {checkpoint.model}"
 
 
-def run_name(spec: RLRunSpec) -> str:
+def run_name(spec: RLRunSpec, suffix: str | None = None) -> str:
     """Return a unique name: the run's display name or that of its first environment, with a random suffix."""
     base = base_name(spec.name or spec.env[0].effective_name)[:MAX_BASE].rstrip("-")
-    return f"{base}-{''.join(secrets.choice(SUFFIX_LETTERS) for _ in range(SUFFIX))}"
+    return f"{base}-{suffix or ''.join(secrets.choice(SUFFIX_LETTERS) for _ in range(SUFFIX))}"
+
+
+def resumed_name(paused: Obj, spec: RLRunSpec) -> str:
+    """Return the name of the run that continues a paused one from a checkpoint: the same for a repeated request."""
+    digest = hashlib.sha256(f"{paused['metadata']['uid']}\n{spec.checkpoint_id}".encode()).digest()
+    return run_name(spec, "".join(SUFFIX_LETTERS[byte % len(SUFFIX_LETTERS)] for byte in digest[:SUFFIX]))
 
 
 def run_object(run: ClientRun, name: str, namespace: str, user: str) -> Obj:
@@ -120,10 +170,13 @@ def run_object(run: ClientRun, name: str, namespace: str, user: str) -> Obj:
     spec: dict[str, Any] = run.spec.model_dump(mode="json", by_alias=True, exclude_unset=True)
     if run.secrets:
         spec["envFrom"] = [*spec.get("envFrom", []), {"secretRef": {"name": secret_name(name)}}]
+    annotations = {USER_ANNOTATION: user}
+    if run.earlier_steps:
+        annotations[EARLIER_STEPS_ANNOTATION] = str(run.earlier_steps)
     return {
         "apiVersion": API_VERSION,
         "kind": "RLRun",
-        "metadata": {"name": name, "namespace": namespace, "annotations": {USER_ANNOTATION: user}},
+        "metadata": {"name": name, "namespace": namespace, "annotations": annotations},
         "spec": spec,
     }
 

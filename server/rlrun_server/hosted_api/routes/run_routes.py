@@ -103,10 +103,10 @@ async def read_client_body(
         raise invalid(str(error)) from error
 
 
-async def submit_run(request: Request, caller: HostedCaller, asked: ClientRun) -> Obj:
+async def submit_run(request: Request, caller: HostedCaller, asked: ClientRun, name: str | None = None) -> Obj:
     """Create a run and the Secret with its variables, after a check of all that the run names.
 
-    Returns the run. Raises FieldProblems, RestError.
+    `name` of the run: None chooses a unique one. Returns the run. Raises FieldProblems, RestError.
     """
     services = services_of(request)
     cluster = await caller_cluster(request, caller.caller)
@@ -119,7 +119,7 @@ async def submit_run(request: Request, caller: HostedCaller, asked: ClientRun) -
     if problems:
         located = [asked.locate(problem) for problem in problems]
         raise FieldProblems([(problem.location, problem.message) for problem in located])
-    created = await _create(cluster, asked, caller.namespace, caller.caller.user.name)
+    created = await _create(cluster, asked, name or run_name(asked.spec), caller.namespace, caller.caller.user.name)
     services.objects.runs.put(created)
     return created
 
@@ -210,8 +210,7 @@ async def _require_run(request: Request, caller: HostedCaller) -> None:
     await access_of(request).require(caller.caller.user, Check("get", "rlruns", caller.namespace))
 
 
-async def _create(cluster: CallerCluster, asked: ClientRun, namespace: str, user: str) -> Obj:
-    name = run_name(asked.spec)
+async def _create(cluster: CallerCluster, asked: ClientRun, name: str, namespace: str, user: str) -> Obj:
     if asked.secrets:
         await cluster.send(requests.create(secret_object(name, namespace, asked.secrets), SERVER_FIELD_MANAGER))
     try:

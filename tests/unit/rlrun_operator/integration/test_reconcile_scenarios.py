@@ -106,16 +106,21 @@ async def test_an_orchestrator_that_does_not_answer_is_shown_and_ends_nothing(wo
     assert world.status.get("reason") is None
 
 
-async def test_what_a_run_waits_for_stays_shown_while_its_orchestrator_is_not_silent_for_long(world: World) -> None:
+@pytest.mark.parametrize(
+    ("reason", "condition"), [("WaitingForTrainer", "TrainerReady"), ("WaitingForArtifacts", "OrchestratorReady")]
+)
+async def test_what_a_run_waits_for_stays_shown_while_its_orchestrator_is_not_silent_for_long(
+    world: World, reason: str, condition: str
+) -> None:
     await world.start()
-    waits = Problem(reason="WaitingForTrainer", message="the trainer does not respond")
+    waits = Problem(reason=reason, message="it does not respond")
     await world.hear(training(waiting_for=waits))
     assert world.status["reason"] == waits.reason
     before = world.cluster.writes
     world.poller.answer = None
     for world.poller.silent in (0.0, 29.0):
         await world.reconcile(after=world.poller.silent)
-    assert (world.condition("TrainerReady")["message"], world.cluster.writes) == (waits.message, before)
+    assert (world.condition(condition)["message"], world.cluster.writes) == (waits.message, before)
     world.poller.silent = 30.0
     await world.reconcile(after=1)
     assert (world.condition("TrainerReady")["status"], world.status["reason"]) == ("True", "OrchestratorUnreachable")

@@ -17,7 +17,13 @@ from rlrun.protocol.problem import Problem
 from rlrun_operator.config.settings import OperatorSettings
 from rlrun_operator.kueue.placement import PlacementConflict
 from rlrun_operator.planning.diagnosis.pod_diagnostics import pod_problems
-from rlrun_operator.planning.diagnosis.readiness import expected_pods, readiness_conditions, shown_wait, silence
+from rlrun_operator.planning.diagnosis.readiness import (
+    expected_pods,
+    is_wait,
+    readiness_conditions,
+    shown_wait,
+    silence,
+)
 from rlrun_operator.planning.diagnosis.refused_pods import refused_pods
 from rlrun_operator.planning.plan.actions import ConditionChange, PlanPart, StatusChange
 from rlrun_operator.planning.plan.observation import RunObservation
@@ -155,8 +161,8 @@ def report_readiness(
     wanted = expected_pods(spec, resolved.model)
     problems = [*pod_problems(pods, observation.pod_events), *refused_pods(observation, status.attempt)]
     shown = find_condition(status, ConditionType.ORCHESTRATOR_READY)
-    # A pod that is not ready does not answer, which says nothing about it later.
-    is_ready = shown is not None and shown.status is ConditionStatus.true
+    # A pod that is not ready does not answer, which says nothing about it later. One that waited had answered.
+    is_ready = shown is not None and (shown.status is ConditionStatus.true or is_wait(shown.reason))
     ready_seconds = seconds(shown.last_transition_time, now) if shown is not None and is_ready else 0.0
     unreachable = silence(observation.poll_error, min(observation.silent_seconds, ready_seconds), shown)
     if observation.poll_error is not None and unreachable is None:

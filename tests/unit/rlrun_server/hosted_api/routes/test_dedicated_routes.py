@@ -103,10 +103,62 @@ async def test_resume_makes_a_new_run_from_the_newest_checkpoint(api: HostedApi)
     assert api.rest.cluster.objects["RLRun", "team", "paused"]["spec"]["suspend"] is True
 
 
-async def test_a_run_that_was_paused_before_its_first_checkpoint_begins_again(api: HostedApi) -> None:
+async def test_a_repeated_resume_makes_no_second_run_while_the_first_one_trains(api: HostedApi) -> None:
+    saved(api, 20)
+
+    async def resume(**fields: Any) -> str:
+        return str((await api.client.post("/training/runs/paused/resume", json=fields)).json()["runId"])
+
+    first = await resume(wandbApiKey="hidden")
+    assert [await resume(wandbApiKey="hidden"), await resume()] == [first, first]
+    api.rest.cluster.objects["RLRun", "team", first]["status"] = {"phase": "Failed"}
+    assert await resume(wandbApiKey="hidden") != first, "a run that has ended is replaced"
+    assert api.rest.cluster.objects["Secret", "team", f"{first}-env"]
+
+
+async def test_a_run_that_was_paused_before_its_first_step_begins_again(api: HostedApi) -> None:
+    paused = api.rest.cluster.objects["RLRun", "team", "paused"]
+    newer = {**paused["metadata"], "resourceVersion": "900"}
+    api.rest.add({**paused, "metadata": newer, "status": {"phase": "Suspended"}})
     name = (await api.client.post("/training/runs/paused/resume", json={})).json()["runId"]
     spec = api.rest.cluster.objects["RLRun", "team", name]["spec"]
     assert (spec.get("checkpointId"), spec["maxSteps"]) == (None, 30)
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [("/training/runs/paused/resume", {}), ("/training/runs", {"config": CONFIG, "resumeFrom": "paused"})],
+)
+async def test_steps_without_a_checkpoint_are_not_made_again_unasked(
+    api: HostedApi, path: str, body: dict[str, Any]
+) -> None:
+    saved(api, 2, phase="Failed")
+    answer = await api.client.post(path, json=body)
+    assert (answer.status_code, "has made 2 steps" in answer.json()["detail"], writes(api)) == (409, True, [])
+
+
+async def test_steps_of_all_runs_that_continue_each_other_count(api: HostedApi) -> None:
+    saved(api, 10)
+    second = (await api.client.post("/training/runs/paused/resume", json={})).json()["runId"]
+    made = api.rest.cluster.objects["RLRun", "team", second]
+    assert made["spec"]["maxSteps"] == 20
+    newer = {**made["metadata"], "resourceVersion": "900"}
+    spec = {**made["spec"], "suspend": True}
+    api.rest.add({**made, "metadata": newer, "spec": spec, "status": {"phase": "Suspended"}})
+
+    async def start(path: str, body: dict[str, Any]) -> tuple[str, int]:
+        answer = await api.client.post(path, json=body)
+        assert answer.status_code == 200, answer.text
+        found = api.rest.cluster.objects["RLRun", "team", answer.json()["runId"]]["spec"]
+        return found["checkpointId"], found["maxSteps"]
+
+    file = ("/training/runs", {"config": CONFIG, "resumeFrom": second})
+    assert await start(*file) == ("paused-step-10", 20), "it has trained no step of its own"
+    own = artifact_object("RLCheckpoint", f"{second}-step-5", 5)
+    own["spec"] |= {"runName": second, "runUid": made["metadata"]["uid"]}
+    api.rest.add(own)
+    assert await start(*file) == (f"{second}-step-5", 15)
+    assert await start(f"/training/runs/{second}/resume", {}) == (f"{second}-step-5", 15)
 
 
 async def test_only_a_paused_run_is_resumed(api: HostedApi) -> None:
