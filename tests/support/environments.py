@@ -71,7 +71,10 @@ class Upstream:
     async def handle_text(self, request: web.Request) -> web.Response:
         body = await request.json()
         self.requests.append((request.headers, body))
-        choice = {"index": 0, "text": self.reply(len(self.requests) - 1, body), "finish_reason": "stop"}
+        text = self.reply(len(self.requests) - 1, body)
+        if isinstance(text, web.Response):
+            return text
+        choice = {"index": 0, "text": text, "finish_reason": "stop"}
         completion = {"id": "c", "object": "text_completion", "created": 1, "model": body["model"], "choices": [choice]}
         return web.json_response(completion)
 

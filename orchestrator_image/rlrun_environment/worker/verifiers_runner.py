@@ -80,13 +80,10 @@ class GatewayTextClient(_OnSharedConnections, OpenAICompletionsClient):  # type:
         self, prompt: str, model: str, sampling_args: Mapping[str, Any], tools: Any = None, **options: Any
     ) -> Any:
         """Return the completion. verifiers' own client drops the header with the rollout's id."""
-        if tools:
-            raise ValueError("an environment with message_type 'completion' cannot have tools: use 'chat'")
-        body = {**sampling_args, **(sampling_args.get("extra_body") or {})}
-        body.pop("extra_body", None)
-        return await self.client.completions.create(
-            model=model, prompt=prompt, extra_headers=options.get("extra_headers"), extra_body=body
-        )
+        given = {**sampling_args, **(sampling_args.get("extra_body") or {})}
+        body = {name: value for name, value in given.items() if name != "extra_body" and value is not None}
+        sent = {"extra_body": body, "extra_headers": options.get("extra_headers")}
+        return await super().get_native_response(prompt, model, sent, tools)
 
     async def raise_from_native_response(self, response: Any) -> None:
         """Accept empty texts and check everything else as verifiers does."""

@@ -319,6 +319,25 @@ async def test_completion_environments_get_completions(make_runner, make_group, 
     assert {headers["X-Rollout-Id"] for headers, _ in upstream.requests} == {r.rollout_id for r in result.rollouts}
 
 
+@pytest.mark.parametrize("message_type", ["chat", "completion"])
+async def test_a_prompt_that_outgrows_the_context_ends_the_rollout_and_not_its_reward(
+    make_runner, make_group, upstream, message_type
+):
+    refusal = {"error": {"message": "This model's maximum context length is 8 tokens."}}
+    upstream.reply = lambda n, body: web.json_response(refusal, status=400) if n else "cba"
+    code = f"""
+    class GoesOn(vf.MultiTurnEnv):
+        async def env_response(self, messages, state, **kwargs):
+            return [{{"role": "user", "content": "go on"}}]
+
+    def load_environment():
+        rubric = vf.Rubric(funcs=[lambda completion: 1.0])
+        return GoesOn(dataset=rows("abc"), rubric=rubric, max_turns=3, message_type="{message_type}")
+    """
+    result = await make_runner(code).run(make_group(rollouts=1))
+    assert (reasons(result), [r.reward for r in result.rollouts], len(upstream.requests)) == ([None], [1.0], 2)
+
+
 async def test_sampling_args_of_the_environment_reach_the_engine_behind_the_runs(
     make_runner, make_group, upstream, caplog
 ):
