@@ -82,11 +82,15 @@ def choose_namespace(option: str | None, file: RunFile) -> str | None:
     return option or file.namespace
 
 
-def add_wandb_key(values: dict[str, str], file: RunFile, key: str | None) -> None:
+def add_wandb_key(values: dict[str, str], file: RunFile, key: str | None, *, is_option: bool) -> None:
     """Add the key of Weights & Biases to the variables of a run that reports there, unless they have it.
 
-    A run whose key may be in a Secret of its own (envFrom) gets that one. Without any, a warning is printed.
+    That of an option is always added. A run whose key may be in a Secret of its own (envFrom) gets that one, not the
+    shell's. Without any, a warning is printed.
     """
+    if key and is_option:
+        values[WANDB_KEY] = key
+        return
     wandb, sources = file.spec.get("wandb"), file.spec.get("envFrom")
     if wandb is None or wandb.get("offline") or WANDB_KEY in values or sources:
         return
@@ -214,7 +218,8 @@ def run(
     for note in loaded.notes:
         output.notice(f"Note: {note}")
     values = variables.collect([*loaded.env_files, *(env_file or [])], env or [], os.environ)
-    add_wandb_key(values, loaded, wandb_api_key)
+    source = ctx.get_parameter_source("wandb_api_key")
+    add_wandb_key(values, loaded, wandb_api_key, is_option=source is not None and source.name == "COMMANDLINE")
     chosen = choose_name(name, loaded)
     target = choose_namespace(namespace or cli_context(ctx).namespace, loaded)
     if dry_run:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from rlrun.api.base.field_errors import MAX_COMPARED, FieldProblem, fields_at, path_of
+from rlrun.api.base.field_errors import MAX_COMPARED, MAX_SUGGESTIONS, FieldProblem, fields_at, path_of
 from rlrun.api.base.names import split_version
 from rlrun.api.run import RLRunSpec
 from rlrun.api.toml.async_level import MOST_OVERSAMPLING, fit_async_level, oversampling_for
@@ -208,7 +208,7 @@ class _Reader:
         """Return the message for a key whose name is nearly that of another key, None for any other."""
         section, _, any_name = found.row.key.rpartition(".")
         name = found.at[-1]
-        if any_name != "*" or not isinstance(name, str):
+        if any_name != "*" or not isinstance(name, str) or len(self._result.problems) >= MAX_SUGGESTIONS:
             return None
         near = difflib.get_close_matches(name[:MAX_COMPARED].lower(), self._names[section], n=1, cutoff=0.8)
         return f"unknown key; did you mean {near[0]}?" if near else None

@@ -271,6 +271,10 @@ def test_the_key_of_weights_and_biases_comes_from_the_shell(rlrun: Rlrun, api: F
         assert variables(api, f"{name}-env") == {"WANDB_API_KEY": "hunter2"}
     toml.write_text(f'env_from = [{{ secret_ref = {{ name = "mine" }} }}]\n{text}\n[wandb]\nproject = "p"\n')
     assert "Warning" not in rlrun("run", toml, "--dry-run", env={"WANDB_API_KEY": None}).err
+    name = rlrun("run", toml, env={"WANDB_API_KEY": "3"}).out.split()[0].partition("/")[2]
+    assert api.find("Secret", f"{name}-env") is None, "the key may be in the run's own Secret"
+    name = rlrun("run", toml, "--wandb-api-key", "hunter2").out.split()[0].partition("/")[2]
+    assert variables(api, f"{name}-env") == {"WANDB_API_KEY": "hunter2"}, "an option is never dropped"
 
 
 def test_validate_lists_problems_and_notes_without_a_cluster(rlrun: Rlrun, api: FakeCluster, toml: Path) -> None:

@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from rlrun.api.base.field_errors import MAX_SUGGESTIONS
 from rlrun.api.toml.dialects import group_by_reason
 from rlrun.api.toml.loader import RunToml, TomlError, loads
 from rlrun.api.toml.prime_rl_keys import OTHER_LOSS, is_prime_rl
@@ -456,6 +457,9 @@ def test_a_typing_error_gets_the_name_that_was_meant() -> None:
     assert message == "unknown key; did you mean batch_size?"
     (message,) = problems_in(changed("[trainer.optim]", "[trainer.optimm]\n[trainer.optim]")).values()
     assert message == "unknown key; did you mean optim?"
+    many = "".join(f"optim{number} = 1\n" for number in range(40))
+    found = problems_in(changed("[trainer.optim]", f"[trainer]\n{many}[trainer.optim]")).values()
+    assert (len(found), sum("did you mean" in message for message in found)) == (40, MAX_SUGGESTIONS)
     (message,) = problems_in(changed("[ckpt]", "[orchestrator.zebra]\nx = 3\n[ckpt]")).values()
     assert message == "has no equivalent among the settings of a run"
 
