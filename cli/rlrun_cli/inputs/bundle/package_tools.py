@@ -35,11 +35,15 @@ UV_OPTIONS = {
 }
 UV_VARIABLES = {
     "cert": "SSL_CERT_FILE",
+    "client-cert": "SSL_CLIENT_CERT",
     "default-timeout": "UV_HTTP_TIMEOUT",
+    "proxy": "ALL_PROXY",
     "retries": "UV_HTTP_RETRIES",
     "timeout": "UV_HTTP_TIMEOUT",
 }
-SETTING = re.compile(r"[^\s=]+\.([a-z-]+)=(.+)")
+SOURCES = ("global", "download", ":env:")
+"""Sections of pip's settings that `pip download` reads, the strongest last."""
+SETTING = re.compile(rf"({'|'.join(SOURCES)})\.([a-z-]+)=(.+)")
 CREDENTIALS = re.compile(r"://[^/\s@]*@")
 QUERY = re.compile(r"(://[^\s?#]*)\?[^\s#)\]`]*")
 
@@ -73,12 +77,10 @@ def read_settings() -> UvSettings:
         [*PIP, "config", "list"], capture_output=True, text=True, timeout=SETTINGS_SECONDS, env=_environ(), check=False
     )
     options: list[str] = []
-    # A later line is of a stronger source: the environment comes last.
-    values = {
-        match[1]: str(ast.literal_eval(match[2]))
-        for match in map(SETTING.fullmatch, listed.stdout.split("\n"))
-        if match
-    }
+    found = [match for match in map(SETTING.fullmatch, listed.stdout.split("\n")) if match]
+    # pip lists the sections by name.
+    found.sort(key=lambda match: SOURCES.index(match[1]))
+    values = {match[2]: str(ast.literal_eval(match[3])) for match in found}
     for name, value in values.items():
         if flag := UV_FLAGS.get(name):
             options += [flag] if value.strip().lower() in {"1", "true", "yes", "on"} else []

@@ -1,0 +1,38 @@
+"""pip's settings as uv's."""
+
+from pathlib import Path
+
+import pytest
+from rlrun_cli.inputs.bundle.package_tools import read_settings
+
+CONFIGURATION = """
+[global]
+index-url = https://all.example/simple
+extra-index-url = https://more.example/simple
+proxy = proxy.example:3128
+[download]
+extra-index-url = https://downloads.example/simple
+[install]
+index-url = https://installs.example/simple
+"""
+
+
+@pytest.fixture(autouse=True)
+def configuration(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Settings of pip in this file only."""
+    for name in ("INDEX_URL", "EXTRA_INDEX_URL", "FIND_LINKS", "NO_INDEX"):
+        monkeypatch.delenv(f"PIP_{name}", raising=False)
+    (tmp_path / "pip.conf").write_text(CONFIGURATION)
+    monkeypatch.setenv("PIP_CONFIG_FILE", str(tmp_path / "pip.conf"))
+
+
+@pytest.mark.parametrize(("variable", "index"), [(None, "https://all.example/simple"), ("https://own.example", None)])
+def test_the_source_that_pip_download_prefers_decides(
+    monkeypatch: pytest.MonkeyPatch, variable: str | None, index: str | None
+) -> None:
+    if variable is not None:
+        monkeypatch.setenv("PIP_INDEX_URL", variable)
+    settings = read_settings()
+    found = {option for option in settings.options if "index=" in option}
+    assert found == {f"--default-index={index or variable}", "--index=https://downloads.example/simple"}
+    assert settings.variables["ALL_PROXY"] == "proxy.example:3128"
