@@ -89,7 +89,7 @@ def at_issuer(
     rbac.create_namespaced_role_binding(server.namespace, binding)
     values = [f"server.oidc.{value}" for value in ("issuer=https://x", "clientId=x", "impersonate=true")]
     objects = chart_objects(server.namespace, "server.yaml", "users.serverUrl=https://x", *values)
-    (rules,) = [found["rules"] for found in objects if found["kind"] == "ClusterRole"]
+    rules = [rule for found in objects if found["kind"] == "ClusterRole" for rule in found["rules"]]
     rbac.create_cluster_role({"metadata": {"name": name}, "rules": rules})
     account = {"kind": "ServiceAccount", "name": name, "namespace": server.namespace}
     own = {"metadata": {"name": name}, "roleRef": {**role, "name": name}, "subjects": [account]}
