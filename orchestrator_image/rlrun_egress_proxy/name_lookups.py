@@ -1,7 +1,7 @@
 """Lookups of names, of which each run and each namespace has a share.
 
-The C library looks names up in threads, and a name server that is slow on purpose occupies one until the library gives
-up. A lookup counts until then, also if nobody waits for it any longer.
+The C library looks names up in threads, and a name server that is slow on purpose occupies one until the library's
+time is over. A lookup counts until then, also if no one waits for it any longer.
 """
 
 import asyncio
@@ -70,7 +70,7 @@ class NameLookups:
             del self._open[key]
             self._of_runs.release(grant.uid)
             self._of_namespaces.release(grant.namespace)
-            # The error of one that nobody waits for is nobody's.
+            # An error that no caller waits for is not reported.
             _ = task.cancelled() or task.exception()
 
         lookup = asyncio.ensure_future(self._look_up(*key[1:]))

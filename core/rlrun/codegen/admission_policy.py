@@ -99,7 +99,7 @@ _OLD_USER = _USER.replace("object", "oldObject", 1)
 
 
 def _user_rule() -> Json:
-    """Return the rule that a run names the user who created it, or one whom the client may impersonate, or nobody."""
+    """Return the rule that a run names the user who created it, or one whom the client may impersonate, or no one."""
     may_impersonate = f"authorizer.group('').resource('users').name({_USER}).check('impersonate').allowed()"
     return {
         "expression": f"{_USER} == '' ||\n{_USER} == request.userInfo.username ||\n"

@@ -538,7 +538,7 @@ S3 = _section(
     (
         Reason.ARTIFACT_CHANGED,
         "The manifest of a checkpoint or adapter is not the one that it had when it became Ready: the SHA-256 differs "
-        "from `status.digest`. Somebody has written other files there. Nothing uses them.",
+        "from `status.digest`. Someone has written other files there. Nothing uses them.",
         "Use another artifact, and find out who wrote to the folder that the message names: its run's trainer, or who "
         "has a key of the bucket. If the files were replaced on purpose, delete the object: the operator makes it "
         "again with the new digest, not shared and not deployed.",

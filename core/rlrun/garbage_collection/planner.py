@@ -51,7 +51,7 @@ LARGEST_SHARE = 10
 
 
 class GarbageReason(StrEnum):
-    """Reason why an item is garbage, or why nobody knows whether it is."""
+    """Reason why an item is garbage, or why no one knows whether it is."""
 
     run_gone = "RunGone"
     object_gone = "ObjectGone"

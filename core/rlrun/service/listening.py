@@ -79,7 +79,7 @@ class OpenConnections:
 
     When there are too many, a new connection ends the oldest one without a request in progress, of the address with the
     most such connections. If all have a request, it ends the oldest of the address with the most. Clients that send
-    nothing, or do not take their answers, therefore keep nobody out, and end no request of others.
+    nothing, or do not take their answers, therefore keep no one out, and end no request of others.
     """
 
     def __init__(self, make: Callable[[], asyncio.Protocol], limit: int = MAX_CONNECTIONS) -> None:

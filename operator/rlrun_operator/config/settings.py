@@ -439,7 +439,7 @@ class OperatorSettings(Schema):
     """Label of the namespaces of tenants, as `key=value`. Not used with `watch_namespaces`. Empty: all namespaces are
     tenants."""
     tenant_roles: list[TenantRole] = Field(default_factory=list)
-    """Roles that are bound in each namespace with `namespace_label`. Empty: somebody else binds them."""
+    """Roles that are bound in each namespace with `namespace_label`. Empty: someone else binds them."""
     ip_family: Literal["IPv4", "IPv6"] | None = None
     """Family of the pods' addresses, on which engines listen. None: IPv4."""
     status_url_template: str = "http://{name}-orchestrator.{namespace}.svc:8080/status"

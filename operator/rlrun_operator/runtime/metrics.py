@@ -128,7 +128,7 @@ class GpuSecondsCollector(Collector):
         self._clock = clock
         self._time = clock()
         self._before: list[tuple[str, str, int]] = []
-        """Holders at the scrape before: a replica on standby has none, however long nobody scrapes it."""
+        """Holders at the scrape before: a replica on standby has none, however long no one scrapes it."""
         self._seconds: dict[tuple[str, str], float] = {}
 
     def collect(self) -> Iterator[CounterMetricFamily]:

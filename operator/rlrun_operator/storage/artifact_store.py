@@ -142,7 +142,7 @@ class ArtifactStore(Protocol):
         """Write a tombstone. A file may be deleted with it, so the bucket's mark must name this cluster."""
 
     async def add_usage(self, variables: Mapping[str, str], uri: str, records: Sequence[UsageRecord]) -> None:
-        """Add the records that a file of the usage log lacks. Nobody else may write the file meanwhile."""
+        """Add the records that a file of the usage log lacks. No one else may write the file meanwhile."""
 
     async def delete(self, variables: Mapping[str, str], uri: str) -> None:
         """Delete a folder if it exists."""

@@ -74,7 +74,7 @@ class SigningVerdict:
     method: SigningMethod | None
     problem: str = ""
     lack: str = ""
-    """What the platform needs and the server does not have, although requests are signed. Empty: nothing."""
+    """Feature that the platform needs and the server does not have, although requests are signed. Empty: none."""
 
 
 class Inconclusive(Exception):

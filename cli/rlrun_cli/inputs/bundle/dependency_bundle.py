@@ -73,8 +73,8 @@ def find_dependencies(
     """Return the wheels to add to these. The environment's package is the last one.
 
     uv and pip use pip's settings for the index, and have `seconds`. `only_binary`: packages of which no source
-    distribution may be built, as pip's option of this name. A version below the newest that the requirements admit is
-    told to the user. Raises CliError if the requirements contradict each other, the image or the wheels, or a wheel for
+    distribution may be built, as pip's option of this name. The user is warned of a version below the newest that the
+    requirements admit. Raises CliError if the requirements contradict each other, the image or the wheels, or a wheel for
     the image cannot be found or built.
     """
     if problems := conflicts(wheels):

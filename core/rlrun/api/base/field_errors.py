@@ -48,7 +48,7 @@ FORMS: dict[Any, str] = {
     Namespace: "use small letters, digits and -, beginning and ending with a letter or digit",
     S3Path: "write s3://bucket/path",
 }
-"""What a text must look like, by the type of a name."""
+"""Rule for a text, by the type of a name."""
 OTHER_FORMS = {
     LABEL: "use small letters, digits and -, beginning with a letter",
     r"^https?://[^\s]+$": "write a URL with http:// or https://, without spaces",
@@ -65,7 +65,7 @@ OTHER_FORMS = {
         "write a quantity of Kubernetes, as in 500m, 4 or 16Gi"
     ),
 }
-"""What a text must look like, by its pattern."""
+"""Rule for a text, by its pattern."""
 MAX_COMPARED = 100
 """Characters of a name that are compared."""
 

@@ -3,7 +3,7 @@
     python -m rlrun.service.containers.log_hold SECONDS
 
 A kubelet removes the containers of a deleted pod, with their logs, within a second after the last one has ended,
-whatever finalizer its object has. It ends a native sidecar after all other containers, so the logs stay while the
+also if its object has a finalizer. It ends a native sidecar after all other containers, so the logs stay while the
 sidecar runs. The operator connects, receives ENDED, copies the logs, and answers KEPT. Without an answer the sidecar
 ends after SECONDS. It opens no file and has no credential.
 """

@@ -57,7 +57,7 @@ class GroupLimits:
 GROUP_LIMITS: contextvars.ContextVar[GroupLimits] = contextvars.ContextVar("group_limits")
 """Set by the runner of a group. The tasks that verifiers creates for its rollouts inherit it."""
 IS_SCORING: contextvars.ContextVar[bool] = contextvars.ContextVar("is_scoring", default=False)
-"""Whether the rollouts of the group ended, and its rubric was called."""
+"""True if the rollouts of the group ended, and its rubric was called."""
 
 
 class HasFolder(Protocol):

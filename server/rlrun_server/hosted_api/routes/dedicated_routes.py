@@ -111,7 +111,7 @@ async def list_gpu_types(caller: HostedCaller = KEY_IDENTIFIED) -> Response:
 @router.get("/training/{path:path}")
 @router.post("/training/{path:path}")
 async def answer_about_others(path: str, caller: HostedCaller = KEY_IDENTIFIED) -> Response:
-    """Answer 404 for preparation, volumes and all else. Clients go on without a preparation after a 404."""
+    """Answer 404 for preparation, volumes and all else. After a 404, clients start a run without a preparation."""
     raise no_counterpart(
         "volumes, local validation and the like. Files of a run are in S3, and a run is checked when it is created.",
         status=404,

@@ -32,7 +32,7 @@ class QueueLimits:
 
     settings: QueueSettings
     capacity: Demand
-    """Of the platform."""
+    """Limits of the platform."""
     namespaces: Mapping[str, Demand]
     """Capacities of namespaces that have one of their own."""
 
