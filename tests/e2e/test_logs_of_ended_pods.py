@@ -108,6 +108,10 @@ def test_the_log_of_a_pod_that_ends_at_once_is_whole(
         for name in names:
             kubectl.apply(pod(name, namespace, image, by_itself=way == "by itself"))
         wait_until_all(names, "run", lambda phase: phase not in (None, "Pending"))
+        # A signal between two lines would end the program in the middle.
+        for name in names if way != "by itself" else []:
+            said = ("logs", name, "-n", namespace, "--tail=1")
+            wait_for(f"the first lines of {name}", lambda said=said: "begun" in kubectl(*said), SECONDS, 0.5)
         if way == "delete":
             kubectl("delete", "pods", "--all", "-n", namespace, "--wait=false")
         for name in names if way == "evict" else []:

@@ -35,9 +35,9 @@ PODS = 1000
 LOADS = 4
 """Pods that are not stored whole and are read at a time."""
 CONNECT_SECONDS = 5.0
-"""Time limit of a connection to a log hold."""
+"""Time in which a log hold must accept a connection."""
 RETRY_SECONDS = 1.0
-"""Time between two tries to copy the logs of a held pod."""
+"""Time between two tries to connect to a log hold, and to copy the logs of a held pod."""
 
 
 class LeavingLogs:
@@ -161,9 +161,14 @@ async def _hold_open(address: str) -> AsyncIterator[Callable[[], bool]]:
     reader: asyncio.StreamReader | None = None
     writer: asyncio.StreamWriter | None = None
     try:
-        with suppress(OSError, TimeoutError):
+        with suppress(TimeoutError):
             async with asyncio.timeout(CONNECT_SECONDS):
-                reader, writer = await asyncio.open_connection(address, LOG_HOLD_PORT, limit=len(ENDED))
+                while reader is None:
+                    try:
+                        reader, writer = await asyncio.open_connection(address, LOG_HOLD_PORT, limit=len(ENDED))
+                    except OSError:
+                        # The process of a pod that ends soon after its start does not listen yet.
+                        await asyncio.sleep(RETRY_SECONDS)
         if reader is None:
             log.warning("The log hold of the pod at %s does not answer; its logs are copied at once", address)
         else:

@@ -211,11 +211,28 @@ async def test_the_next_operator_continues(leaving: Leaving, hold: Hold) -> None
     await until(lambda: KEPT in hold.answers)
 
 
+async def test_a_hold_that_is_still_starting_holds_its_pod(leaving: Leaving, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leaving_logs, "RETRY_SECONDS", 0.01)
+    late = Hold()
+    with claimed_ports(1) as ports:
+        monkeypatch.setattr(leaving_logs, "LOG_HOLD_PORT", ports[0])
+        leaving.notice(held(orchestrator()), text="begun")
+        await asyncio.sleep(0.2)
+        async with await asyncio.start_server(late.serve, "127.0.0.1", ports[0]):
+            await until(late.served.is_set)
+            leaving.cluster.logs["reverse-orchestrator-x/orchestrator"] = b"begun, ended"
+            late.has_ended.set()
+            await leaving.settle()
+            await until(lambda: late.answers == [KEPT])
+    assert leaving.kept == ["begun, ended"]
+
+
 async def test_a_pod_whose_hold_does_not_answer_leaves_what_its_kubelet_has(
     leaving: Leaving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with claimed_ports(1) as ports:
         monkeypatch.setattr(leaving_logs, "LOG_HOLD_PORT", ports[0])
+        monkeypatch.setattr(leaving_logs, "CONNECT_SECONDS", 0.1)
         await leaving.see(held(orchestrator()))
     assert leaving.kept == ["log"]
 
