@@ -74,8 +74,8 @@ def find_dependencies(
 
     uv and pip use pip's settings for the index, and have `seconds`. `only_binary`: packages of which no source
     distribution may be built, as pip's option of this name. The user is warned of a version below the newest that the
-    requirements admit. Raises CliError if the requirements contradict each other, the image or the wheels, or a wheel for
-    the image cannot be found or built.
+    requirements admit. Raises CliError if the requirements contradict each other, the image or the wheels, or a wheel
+    for the image cannot be found or built.
     """
     if problems := conflicts(wheels):
         raise CliError(
