@@ -214,9 +214,7 @@ def run(
     context: Context = None,
 ) -> None:
     """Start a run. If FILE is invalid, all its problems are listed and nothing is created."""
-    loaded = load(file, default_owner(ctx, kubeconfig, context, namespace))
-    for note in loaded.notes:
-        output.notice(f"Note: {note}")
+    loaded = _load_with_notes(file, default_owner(ctx, kubeconfig, context, namespace))
     values = variables.collect([*loaded.env_files, *(env_file or [])], env or [], os.environ)
     source = ctx.get_parameter_source("wandb_api_key")
     add_wandb_key(values, loaded, wandb_api_key, is_option=source is not None and source.name == "COMMANDLINE")
@@ -251,7 +249,13 @@ def validate(
     context: Context = None,
 ) -> None:
     """Check a run's file without a cluster. All its problems are listed, and what is ignored or adapted."""
-    loaded = load(file, default_owner(ctx, kubeconfig, context, namespace))
+    _load_with_notes(file, default_owner(ctx, kubeconfig, context, namespace))
+    typer.echo(f"{title_of(file)} is valid")
+
+
+def _load_with_notes(file: Path, owner: str | None) -> RunFile:
+    """Read a run's file, and print what is ignored or adapted."""
+    loaded = load(file, owner)
     for note in loaded.notes:
         output.notice(f"Note: {note}")
-    typer.echo(f"{title_of(file)} is valid")
+    return loaded

@@ -153,7 +153,7 @@ class RemoteCluster:
             settings.proxy, settings.no_proxy = api_proxy(settings.host, proxy_url), None
         except config.ConfigException as problem:
             raise CliError(
-                f"the kubeconfig cannot be used: {problem}",
+                f"the kubeconfig cannot be used: {str(problem).rstrip('.')}",
                 "name one with --kubeconfig or KUBECONFIG",
                 code=INVALID,
             ) from problem

@@ -20,9 +20,9 @@ EPILOG = """Examples:
   rlrun usage -A --by namespace --month 2026-01
   rlrun usage --by user --since 2026-01-01 --until 2026-01-15 -o json
 
-GPU hours are the active time of each attempt multiplied by its number of GPUs, as far as it is in the chosen time: \
-this month by default. Time in the queue does not count. Deleted runs are included, and serving pools until the \
-last full hour or their deletion."""
+GPU hours are the active time of each attempt in the selected period, multiplied by its number of GPUs. The default \
+period is the current month. Time in the queue does not count. Deleted runs are included. Serving pools are counted up \
+to the last full hour, or up to their deletion."""
 DAY = re.compile(r"\d{4}-\d{2}-\d{2}(T\d{2}:\d{2}:\d{2}(Z|[+-]\d{2}:\d{2})?)?")
 
 MONTH = re.compile(r"20\d{2}-(0[1-9]|1[0-2])")

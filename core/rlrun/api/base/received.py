@@ -1,8 +1,8 @@
 """Parsing of everything that a program receives: bodies of requests and responses, files of S3, ConfigMaps, headers of
 files.
 
-Size and number of values are checked before an object is made, so that memory and time have a limit for every input. An
-error has the first faults only, and refers neither to the input nor to other exceptions: it may be kept.
+The size and the number of values are checked before any object is made, which limits memory and time for every input.
+An error lists the first faults only. It refers neither to the input nor to other exceptions, so it may be kept.
 """
 
 import json

@@ -28,12 +28,14 @@ from rlrun_server.hosted_api.routes.run_routes import (
     RunId,
     checkpoints_of,
     read_client_body,
+    require_run,
     set_in_spec,
     submit_run,
 )
 from rlrun_server.rest.base.problems import RestError
 from rlrun_server.rest.context.caller_cluster import caller_cluster
 from rlrun_server.rest.context.services import services_of
+from rlrun_server.rest.objects.summaries import ArtifactSummary
 from rlrun_server.rest.routes.runs import load_run
 
 router = APIRouter(tags=["dedicated runs"])
@@ -45,11 +47,7 @@ async def create_dedicated_run(request: Request, caller: HostedCaller = CREATE_R
     asked = await read_client_body(request, caller, read_dedicated_run, caller.namespace)
     run = asked.run
     if asked.resume_from is not None:
-        services = services_of(request)
-        paused = (await load_run(services, caller.namespace, asked.resume_from)).read()
-        require_paused(paused)
-        checkpoint = newest_checkpoint(paused, checkpoints_of(services, caller))
-        run = continue_from(run, paused, checkpoint)
+        run = continue_from(run, *await _paused_run(request, caller, asked.resume_from))
     return _answer_with_id(await submit_run(request, caller, run))
 
 
@@ -75,11 +73,8 @@ async def resume_run(request: Request, run: RunId, caller: HostedCaller = CREATE
 
     A repeated request makes no second run while the first one trains.
     """
-    services = services_of(request)
     variables = await read_client_body(request, caller, read_variables)
-    paused = (await load_run(services, caller.namespace, run)).read()
-    require_paused(paused)
-    checkpoint = newest_checkpoint(paused, checkpoints_of(services, caller))
+    paused, checkpoint = await _paused_run(request, caller, run)
     asked = resumed_run(paused, checkpoint, variables)
     name = resumed_name(paused, asked.spec)
     try:
@@ -116,6 +111,15 @@ async def answer_about_others(path: str, caller: HostedCaller = KEY_IDENTIFIED) 
         "volumes, local validation and the like. Files of a run are in S3, and a run is checked when it is created.",
         status=404,
     )
+
+
+async def _paused_run(request: Request, caller: HostedCaller, run: str) -> tuple[Obj, ArtifactSummary | None]:
+    """Return a paused run and its newest checkpoint. Raises RestError, also without the right to get the run."""
+    await require_run(request, caller)
+    services = services_of(request)
+    paused = (await load_run(services, caller.namespace, run)).read()
+    require_paused(paused)
+    return paused, newest_checkpoint(paused, checkpoints_of(services, caller))
 
 
 def _answer_with_id(run: Obj) -> Response:

@@ -167,7 +167,7 @@ async def restart_run(request: Request, run: RunId, caller: HostedCaller = DELET
     It is one request to the API server: there is no second half that could be lost.
     """
     services = services_of(request)
-    await _require_run(request, caller)
+    await require_run(request, caller)
     cluster = await caller_cluster(request, caller.caller)
     kept_run = await load_run(services, caller.namespace, run)
     obj = kept_run.read()
@@ -195,7 +195,7 @@ async def delete_run(request: Request, run: RunId, caller: HostedCaller = DELETE
 async def list_components(request: Request, run: RunId, caller: HostedCaller = LIST_PODS) -> Response:
     """List the environment pods of a run."""
     services = services_of(request)
-    await _require_run(request, caller)
+    await require_run(request, caller)
     cluster = await caller_cluster(request, caller.caller)
     kept_run = await load_run(services, caller.namespace, run)
     labels = {RUN_LABEL: kept_run.name, ROLE_LABEL: Role.environment.value}
@@ -205,7 +205,7 @@ async def list_components(request: Request, run: RunId, caller: HostedCaller = L
     return json_object({"env_servers": number_servers(servers)})
 
 
-async def _require_run(request: Request, caller: HostedCaller) -> None:
+async def require_run(request: Request, caller: HostedCaller) -> None:
     """Return if the caller may get runs, beside what the route itself asks for. Raises RestError."""
     await access_of(request).require(caller.caller.user, Check("get", "rlruns", caller.namespace))
 

@@ -196,6 +196,24 @@ async def test_runs_of_others_are_neither_paused_nor_resumed(api: HostedApi, wor
     assert (answer.status_code, writes(api)) == (404, [])
 
 
+@pytest.mark.parametrize(
+    ("path", "body", "missing"),
+    [
+        ("", {"config": CONFIG}, "create"),
+        ("", {"config": CONFIG, "resumeFrom": "paused"}, "get"),
+        ("/running/pause", {}, "patch"),
+        ("/paused/resume", {}, "create"),
+        ("/paused/resume", {}, "get"),
+    ],
+)
+async def test_each_right_is_needed(api: HostedApi, path: str, body: dict[str, Any], missing: str) -> None:
+    others = [f"{verb} rlruns in scoped" for verb in ("list", "get", "create", "patch") if verb != missing]
+    await api.key("scoped", *others)
+    answer = await api.client.post(f"/training/runs{path}", json=body)
+    assert (answer.status_code, f"may not {missing} rlruns" in answer.text) == (403, True), answer.text
+    assert not writes(api)
+
+
 async def test_models_and_gpus(api: HostedApi) -> None:
     models = (await api.client.get("/training/available-fft-models")).json()
     assert models == {"models": [{"name": MODEL, "clusters": []}], "onDemand": []}
