@@ -80,7 +80,7 @@ check: $(VENV)/.complete ## Lint, types and the fast unit tests, side by side: a
 # --- benchmarks ------------------------------------------------------------------------------------------------------
 
 .PHONY: bench
-bench: $(VENV)/.complete ## Compare with TRL, rclone and a plain training loop, about two hours (PARTS="trl async": only these)
+bench: $(VENV)/.complete ## Compare with TRL, bare Jobs and a plain training loop, about two and a half hours (PARTS="trl async": only these)
 	@KEEP=$(KEEP) PY=$(PY) bench/run.sh $(PARTS)
 
 .PHONY: scale

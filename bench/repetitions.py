@@ -11,8 +11,6 @@ from typing import Any
 
 WANTED = 3
 """Number of repetitions of a row. A row with fewer says so."""
-P95_FROM = 20
-"""Minimum number of values for which the 95th percentile by nearest rank is not simply the largest value."""
 
 
 @dataclass(frozen=True)
@@ -54,10 +52,3 @@ def percentile(values: Sequence[float], percent: float) -> float:
     ordered = sorted(values)
     rank = -(-len(ordered) * percent // 100)
     return ordered[max(0, int(rank) - 1)]
-
-
-def tail(values: Sequence[float]) -> tuple[float, str]:
-    """Return the 95th percentile and `p95`, or, with fewer than P95_FROM values, the largest value and `max of N`."""
-    if len(values) >= P95_FROM:
-        return percentile(values, 95), "p95"
-    return max(values), f"max of {len(values)}"

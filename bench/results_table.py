@@ -11,7 +11,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from bench.repetitions import P95_FROM, WANTED
+from bench.repetitions import WANTED
 from bench.report import BUILD, NAMES, ROOT
 from bench.validity import Entry, lacking, validity
 
@@ -110,7 +110,7 @@ def main() -> int:
 
 def _cells(entry: Entry, others: Sequence[Entry]) -> tuple[str, ...]:
     verdict = validity(entry, others)
-    number = "not measured" if entry["ratio"] is None else f"{entry['ratio']:.3g} {unit(entry)}"
+    number = "not measured" if entry["ratio"] is None else f"{entry['ratio']:.3g} {entry['unit']}"
     met = {True: "met", False: "missed", None: ""}[entry["met"]]
     where = entry["machine"]
     loop = f", loop {1000 * where['loop_seconds']:.0f} ms" if "loop_seconds" in where else ""
@@ -125,13 +125,6 @@ def _cells(entry: Entry, others: Sequence[Entry]) -> tuple[str, ...]:
         f"{verdict.busiest:.2f}" if verdict.recorded else NOT_RECORDED,
         f"{where['cores']} cores, {where['memory_gib']:.0f} GiB{gpu}{loop}; {entry['commit'][:8]}",
     )
-
-
-def unit(entry: Entry) -> str:
-    """Return the unit. With too few values, a 95th percentile is the largest value, and is called that."""
-    count = len(entry["samples"])
-    found: str = entry["unit"]
-    return found.replace("p95", f"max of {count}") if count < P95_FROM else found
 
 
 def spread(entry: Entry) -> str:
@@ -158,7 +151,7 @@ def with_startup(entry: Entry) -> str:
         return ""
     if "with_startup" not in entry:
         return NOT_RECORDED
-    return NOT_APPLICABLE if entry["with_startup"] is None else f"{entry['with_startup']:.3g} {unit(entry)}"
+    return NOT_APPLICABLE if entry["with_startup"] is None else f"{entry['with_startup']:.3g} {entry['unit']}"
 
 
 def _cell(text: str) -> str:

@@ -2,8 +2,7 @@
 # `make bench`: cluster, images, then every benchmark, one after the other. A part that fails or exceeds its time does
 # not stop the later ones, and earlier results stay in build/bench. Stops the cluster at the end unless KEEP is set.
 #
-#   bench/run.sh [PART...]     parts: control trainer gateway samples publish checkpoint recovery fairness scale server
-#                             async trl (default: all, in this order)
+#   bench/run.sh [PART...]     parts: trainer gateway scale server async trl (default: all, in this order)
 set -uo pipefail
 cd "$(dirname "$0")/.."
 mkdir -p build/bench/log
@@ -29,7 +28,7 @@ finish() {
 trap finish EXIT
 trap 'exit 130' INT TERM
 
-wanted=" ${*:-control trainer gateway samples publish checkpoint recovery fairness scale server async trl} "
+wanted=" ${*:-trainer gateway scale server async trl} "
 if [[ $wanted == " server " ]]; then
     KEEP=1 # it has an API server of its own, and leaves a cluster as it is
 else
@@ -38,25 +37,16 @@ else
     "$PY" -m bench.prepare || failed+=(prepare)
 fi
 
-for name in control trainer gateway samples publish checkpoint recovery fairness scale server async trl; do
+for name in trainer gateway scale server async trl; do
     [[ $wanted == *" $name "* ]] || continue
     case $name in
-    control) part control 15 "$PY" -m bench.control ;;
     trainer)
         part trainer 15 "$PY" -m bench.trainer --in-image
         part trainer-gpu 12 "$PY" -m bench.trainer --device cuda
         ;;
     gateway) part gateway 10 "$PY" -m bench.gateway ;;
-    samples) part samples 5 "$PY" -m bench.samples ;;
-    publish) part publish 20 "$PY" -m bench.publish_latency ;;
-    checkpoint)
-        part checkpoint 25 "$PY" -m bench.transfer
-        part checkpoint-stall 12 "$PY" -m bench.checkpoint_stall
-        ;;
-    recovery) part recovery 25 "$PY" -m bench.recovery ;;
-    fairness) part fairness 25 "$PY" -m bench.fairness ;;
     scale) part scale 45 "$PY" -m bench.scale --scenario lifecycle ;;
-    server) part server 25 "$PY" -m bench.server --copy build/server.json ;;
+    server) part server 25 "$PY" -m bench.server ;;
     async) part async 70 "$PY" -m bench.async_levels ;;
     trl) part trl 80 "$PY" -m bench.trl ;;
     esac

@@ -29,9 +29,6 @@ class TaskModel:
     micro_batch_tokens: int = 4096
     kv_cache_bytes: int = 2**27
     trainer_memory: str = "3Gi"
-    replicas: int = 1
-    files_of: str = ""
-    """Id of the model whose files it shares. If empty, the model has its own files."""
 
     @property
     def name(self) -> str:
@@ -41,7 +38,7 @@ class TaskModel:
     @property
     def uri(self) -> S3Uri:
         """Location of its files in the cluster's S3."""
-        return S3Uri(BUCKET, f"models/{self.files_of or self.id}")
+        return S3Uri(BUCKET, f"models/{self.id}")
 
     def manifest(self) -> dict[str, Any]:
         """Return the RLModel, which is the example's with other values."""
@@ -52,14 +49,12 @@ class TaskModel:
         spec["lora"] = {"rank": LORA_RANK, "targetModules": list(TARGET_MODULES)}
         spec["trainer"]["microBatchTokens"] = self.micro_batch_tokens
         spec["trainer"]["resources"]["limits"]["memory"] = self.trainer_memory
-        spec["inference"]["replicas"] = self.replicas
         flags = spec["inference"]["extraArgs"]
         flags[flags.index("--kv-cache-memory-bytes") + 1] = str(self.kv_cache_bytes)
         return model
 
 
 TINY = TaskModel("rlrun/reverse-text-tiny")
-TINY_TWO_REPLICAS = TaskModel("rlrun/reverse-text-tiny-two-replicas", replicas=2, files_of=TINY.id)
 MIDDLE = TaskModel("rlrun/uneven-text-28m", micro_batch_tokens=1024, kv_cache_bytes=2**28, trainer_memory="5Gi")
 
 

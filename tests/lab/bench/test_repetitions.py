@@ -2,7 +2,7 @@
 
 import pytest
 
-from bench.repetitions import Spread, middle, paired_differences, paired_ratios, percentile, tail
+from bench.repetitions import Spread, middle, paired_differences, paired_ratios, percentile
 
 
 def test_spread_has_the_ends_and_the_median() -> None:
@@ -30,9 +30,3 @@ def test_middle_is_the_median() -> None:
 @pytest.mark.parametrize(("percent", "value"), [(50, 2.0), (95, 4.0), (1, 1.0)])
 def test_percentile_is_one_of_the_values(percent: float, value: float) -> None:
     assert percentile([4.0, 1.0, 3.0, 2.0], percent) == value
-
-
-def test_tail_of_few_values_is_called_their_maximum() -> None:
-    assert tail([1.0, 9.0, 2.0]) == (9.0, "max of 3")
-    assert tail([float(i) for i in range(19)]) == (18.0, "max of 19")
-    assert tail([float(i) for i in range(20)]) == (18.0, "p95")

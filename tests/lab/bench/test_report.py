@@ -140,15 +140,6 @@ def test_old_file_with_busy_cores_is_invalid(tmp_path: Path) -> None:
     assert (row["result"], row[""]) == ("invalid: 1.82 x as fast", "invalid")
 
 
-def test_percentile_of_three_kills_in_an_old_file_is_called_their_maximum(tmp_path: Path) -> None:
-    old_file(tmp_path, "recovery", unit="s p95", samples=[{"rest": 1.0}] * 3)
-    [row], _ = table_of(tmp_path)
-    assert row["result"] == "1.82 s max of 3"
-    old_file(tmp_path, "recovery", unit="s p95", samples=[{"rest": 1.0}] * 20)
-    [row], _ = table_of(tmp_path)
-    assert row["result"] == "1.82 s p95"
-
-
 def test_committed_rows_of_a_busy_machine_are_invalid() -> None:
     rows, _ = table_of(results_table.KEPT)
     loads = {row["benchmark"]: (row["cores busy before"], int(row["machine"].split()[0])) for row in rows}

@@ -4,7 +4,7 @@ import pytest
 from rlrun.api.model import RLModel
 from rlrun.api.run import RLRun
 
-from bench.tasks import MIDDLE, TASKS, TINY, TINY_TWO_REPLICAS, Task
+from bench.tasks import MIDDLE, TASKS, Task
 
 
 @pytest.mark.parametrize("task", TASKS.values(), ids=lambda task: task.name)
@@ -21,11 +21,3 @@ def test_middle_model_has_its_own_source_and_more_memory() -> None:
     spec = RLModel.model_validate(MIDDLE.manifest()).spec
     assert spec.source.endswith("rlrun/uneven-text-28m")
     assert spec.inference.extra_args[-1] == str(2**28)
-
-
-def test_model_with_two_replicas_is_another_one_with_the_same_files() -> None:
-    one, two = (RLModel.model_validate(model.manifest()).spec for model in (TINY, TINY_TWO_REPLICAS))
-    assert (one.inference.replicas, two.inference.replicas) == (1, 2)
-    assert one.source == two.source
-    assert one.id != two.id
-    assert TINY.name != TINY_TWO_REPLICAS.name

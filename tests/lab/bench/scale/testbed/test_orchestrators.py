@@ -85,7 +85,7 @@ async def test_a_request_hangs_until_a_step_is_made() -> None:
         assert first.last_step_time is None
         await session.put(f"{url}/pace", json={"seconds": 0.2})
         second = await hanging
-        assert second.step == 2
+        assert second.step >= 2
         assert second.last_step_time is not None
         assert abs(time.time() - second.last_step_time.timestamp()) < 10
         assert time.monotonic() - began < 10
