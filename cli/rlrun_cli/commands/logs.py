@@ -19,9 +19,8 @@ from rlrun.kube.pod_logs import ContainerStart
 from rlrun_cli.commands.runs import Name
 from rlrun_cli.remote.cluster import RemoteCluster
 from rlrun_cli.remote.context import cli_context, with_cluster
-from rlrun_cli.remote.pod_logs import LogSelection, components_of, parse_seconds, pods_of, sources
+from rlrun_cli.remote.logs import LogSelection, components_of, parse_seconds, read_copies, starts_of
 from rlrun_cli.remote.run_data.run_summary import summarize
-from rlrun_cli.remote.run_data.stored_logs import read_stored_logs
 from rlrun_cli.remote.run_storage import find_run_uid, open_user_storage, run_layout, s3_operation
 from rlrun_cli.remote.server import Server
 from rlrun_cli.terminal import output
@@ -55,7 +54,7 @@ POLL_SECONDS = 2.0
 
 def read(api: RemoteCluster, run: str, chosen: LogSelection) -> Iterator[str] | None:
     """Return the current lines, or None if the run will have no more pods. Raises CliError if it has no pods yet."""
-    starts = sources(pods_of(api, run, chosen))
+    starts = starts_of(api, run, chosen)
     if starts:
         return _read_pods(api, starts, chosen)
     try:
@@ -121,7 +120,7 @@ class LogFollower:
             self._done.add(each)
 
     def _start_new(self) -> None:
-        for each in sources(pods_of(self._api, self._run, self._chosen)):
+        for each in starts_of(self._api, self._run, self._chosen):
             self._pods.add(each.pod)
             thread = self._threads.get(each)
             if each not in self._done and (thread is None or not thread.is_alive()):
@@ -193,9 +192,9 @@ def logs(
         raise CliError("--env selects environments, not pods of another --role", "remove --role", code=INVALID)
     components = components_of(api.get(RLRUN, name), env) if env is not None else []
     role = Role.environment if env is not None else role
-    chosen = LogSelection(role, components, tail, parse_seconds(since), previous)
+    chosen = LogSelection(role, components, tail, parse_seconds(since), previous, attempt)
     lines: Iterator[str] | None = None
-    if follow and not previous and attempt is None and (pods_of(api, name, chosen) or _may_get_pods(api, name)):
+    if follow and not previous and attempt is None and (starts_of(api, name, chosen) or _may_get_pods(api, name)):
         lines = LogFollower(api, name, chosen, cli_context(ctx).sleep).lines()
     elif attempt is None:
         lines = read(api, name, chosen)
@@ -209,17 +208,7 @@ def logs(
             if lines is None:
                 uid = find_run_uid(api, name)
                 storage = open_user_storage(ctx, api, server)
-                store, layout = storage.store, run_layout(api, storage, uid)
-                lines = read_stored_logs(
-                    store,
-                    layout,
-                    name,
-                    role.value,
-                    attempt=attempt,
-                    tail=tail,
-                    previous=previous,
-                    components=components,
-                )
+                lines = read_copies(storage.store, run_layout(api, storage, uid), name, chosen)
             wanted = (search or "").casefold()
             for line in lines:
                 if wanted in (readable := without_controls(line)).casefold():

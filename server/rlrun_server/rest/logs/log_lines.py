@@ -51,6 +51,7 @@ class LogOrigin:
     role: Role
     pod: str
     attempt: int
+    container: str
 
 
 class ParsedLine(NamedTuple):

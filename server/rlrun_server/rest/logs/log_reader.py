@@ -14,20 +14,18 @@ from rlrun_server.authentication.users import User
 from rlrun_server.rest.base.problems import FieldError, RestError, invalid
 from rlrun_server.rest.base.stored_files import StoredFiles
 from rlrun_server.rest.base.tenant_queue import TenantQueue
-from rlrun_server.rest.logs.kept_logs import KeptLog, read_kept
-from rlrun_server.rest.logs.live_logs import (
+from rlrun_server.rest.logs.container_logs import (
+    ContainerLog,
     LogCluster,
-    PodLog,
     PodSelection,
     list_pods,
-    problems_of,
+    read_copies,
     read_pods,
     select_roles,
 )
 from rlrun_server.rest.logs.log_lines import (
     SEARCHED_LINES,
     LineFilter,
-    LogOrigin,
     compile_pattern,
     merge_lines,
     newest,
@@ -36,33 +34,6 @@ from rlrun_server.rest.logs.log_lines import (
 )
 from rlrun_server.rest.logs.log_models import LogAnswer, LogProblem, LogQuery, LogSource
 from rlrun_server.rest.objects.summaries import RunSummary
-
-
-class ConcurrencyLimit:
-    """Counter of current uses by user."""
-
-    def __init__(self, what: str, per_user: int, total: int) -> None:
-        """`what` names the counted things, in the plural."""
-        self._what = what
-        self._total = total
-        self._quota = TenantQuota(per_user, total)
-
-    @contextmanager
-    def use(self, user: User) -> Iterator[None]:
-        """Count one more use while the context is open. Raises RestError."""
-        result = self._quota.take(user.limited_as)
-        if result is QuotaResult.tenant_limit:
-            count = self._quota.uses_of(user.limited_as)
-            detail = f"User {user.limited_as} has {count} {self._what} open, which is the limit. Close one of them."
-            raise RestError(429, Reason.TOO_MANY_REQUESTS, detail)
-        if result is QuotaResult.exhausted:
-            detail = f"rlrun-server has {self._total} {self._what} open, which is the limit. Retry the request later."
-            raise RestError(503, Reason.TOO_MANY_REQUESTS, detail)
-        try:
-            yield
-        finally:
-            self._quota.release(user.limited_as)
-
 
 PER_USER = 3
 CONCURRENT = 6
@@ -88,14 +59,14 @@ class LogReader:
     def __init__(self, files: StoredFiles, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
         self._files = files
         self._now = now
-        self._limit = ConcurrencyLimit("requests for logs", PER_USER, CONCURRENT)
+        self._quota = TenantQuota(PER_USER, CONCURRENT)
         self._parsing = TenantQueue(1, "logs")
 
     async def read(self, user: User, cluster: LogCluster | None, run: KnownRun, query: LogQuery) -> LogAnswer:
         """Return the lines. Raises RestError. `cluster` is None for a deleted run, which has no pods."""
         wanted = select_roles(query.role, query.env, run.obj, query.attempt)
         lines = self._filter(query)
-        with self._limit.use(user):
+        with self._slot(user):
             if cluster is not None and run.summary is not None:
                 answer = await self._live(cluster, run, run.summary, wanted, lines, query)
                 if answer is not None:
@@ -106,6 +77,24 @@ class LogReader:
         """Stop the threads without waiting for S3."""
         self._files.close()
         self._parsing.close()
+
+    @contextmanager
+    def _slot(self, user: User) -> Iterator[None]:
+        """Count one more request of the user while the context is open. Raises RestError."""
+        result, tenant = self._quota.take(user.limited_as), user.limited_as
+        if result is QuotaResult.tenant_limit:
+            count = self._quota.uses_of(tenant)
+            detail = f"User {tenant} has {count} requests for logs open, which is the limit. Close one of them."
+            raise RestError(429, Reason.TOO_MANY_REQUESTS, detail)
+        if result is QuotaResult.exhausted:
+            detail = (
+                f"rlrun-server has {CONCURRENT} requests for logs open, which is the limit. Retry the request later."
+            )
+            raise RestError(503, Reason.TOO_MANY_REQUESTS, detail)
+        try:
+            yield
+        finally:
+            self._quota.release(tenant)
 
     def _filter(self, query: LogQuery) -> LineFilter:
         errors = []
@@ -144,14 +133,14 @@ class LogReader:
         if all(log.data is None and log.problem is None for log in logs):
             if query.previous or query.attempt is not None or summary.phase in FINISHED:
                 return None
-            raise _not_available(summary, f"the container of {logs[0].pod.origin.pod} has not started")
+            raise _not_available(summary, f"the container of {logs[0].origin.pod} has not started")
         return await self._parsing.run(run.namespace, _answer, run, LogSource.live, logs, lines, query.tail)
 
     async def _read_stored(self, run: KnownRun, wanted: PodSelection, lines: LineFilter, query: LogQuery) -> LogAnswer:
         name = None if run.summary is None else run.summary.name
         layout = self._files.layout(run.namespace, run.uid)
         store = self._files.store
-        logs = await self._files.run(run.namespace, read_kept, store, layout, name, wanted, previous=query.previous)
+        logs = await self._files.run(run.namespace, read_copies, store, layout, name, wanted, previous=query.previous)
         if not logs:
             which = "" if query.attempt is None else f" in attempt {query.attempt}"
             before = " from before a restart of a container" if query.previous else ""
@@ -163,20 +152,14 @@ class LogReader:
         return await self._parsing.run(run.namespace, _answer, run, LogSource.kept, logs, lines, query.tail)
 
 
-def _answer(
-    run: KnownRun, source: LogSource, logs: Sequence[PodLog] | Sequence[KeptLog], wanted: LineFilter, tail: int
-) -> LogAnswer:
+def _answer(run: KnownRun, source: LogSource, logs: Sequence[ContainerLog], wanted: LineFilter, tail: int) -> LogAnswer:
     """Return the newest lines that match the filter. Pure. It takes up to a second, so it runs in a thread."""
     chosen, is_cut = [], False
-    problems: list[LogProblem] = []
     for log in logs:
-        origin: LogOrigin = log.pod.origin if isinstance(log, PodLog) else log.origin
-        parsed = parse_lines(log.data or b"", origin, wanted, timestamps=source is LogSource.live)
+        parsed = parse_lines(log.data or b"", log.origin, wanted, timestamps=source is LogSource.live)
         lines, has_more = newest(parsed, tail)
         chosen.append(lines)
         is_cut = is_cut or has_more or log.is_cut
-        if isinstance(log, PodLog):
-            problems += problems_of([log])
     merged_lines, was_cut = merge_lines(chosen, tail)
     return LogAnswer(
         namespace=run.namespace,
@@ -184,7 +167,7 @@ def _answer(
         source=source,
         lines=merged_lines,
         is_complete=not (is_cut or was_cut),
-        problems=problems,
+        problems=[LogProblem(pod=log.origin.pod, detail=log.problem) for log in logs if log.problem is not None],
     )
 
 

@@ -9,7 +9,7 @@ from rlrun.kube.objects import Obj
 from rlrun_cli.commands import logs
 from rlrun_cli.commands.logs import LogFollower
 from rlrun_cli.remote.cluster import RemoteCluster
-from rlrun_cli.remote.pod_logs import LogSelection
+from rlrun_cli.remote.logs import LogSelection
 from rlrun_cli.terminal.errors import CliError
 
 from tests.support.command_line import Rlrun

@@ -19,7 +19,7 @@ from rlrun_server.rest.logs.log_lines import (
 )
 from rlrun_server.rest.logs.log_models import LogLevel
 
-ORIGIN = LogOrigin(Role.trainer, "first-trainer-x", 1)
+ORIGIN = LogOrigin(Role.trainer, "first-trainer-x", 1, "trainer")
 NO_FILTER = LineFilter()
 LIVE = b"""2026-01-01T00:00:01.500000000Z 2026-01-01 00:00:01,499 INFO rlrun: began
 2026-01-01T00:00:02Z Traceback (most recent call last):
@@ -135,7 +135,7 @@ def test_only_the_last_lines_are_read() -> None:
 
 
 def line(nanoseconds: int, message: str, pod: str = "a") -> ParsedLine:
-    return ParsedLine(nanoseconds, LogOrigin(Role.trainer, pod, 1), None, None, message)
+    return ParsedLine(nanoseconds, LogOrigin(Role.trainer, pod, 1, "trainer"), None, None, message)
 
 
 def test_the_newest_lines_of_all_pods_are_merged_by_time() -> None:

@@ -10,7 +10,7 @@ from rlrun.kube.errors import ApiError
 from rlrun.kube.objects import Obj
 from rlrun.storage.layout import RunLayout, S3Uri
 from rlrun.storage.store import StoredObject
-from rlrun_server.rest.logs import kept_logs, live_logs, log_reader
+from rlrun_server.rest.logs import container_logs, log_reader
 
 from tests.support.fake_s3 import InMemoryStore
 from tests.support.rest_api import BUCKET, RestApi, rest_api, run_object, uid_of
@@ -214,7 +214,7 @@ async def test_a_deleted_run_is_read_by_its_uid(api: RestApi, store: InMemorySto
 
 
 async def test_a_copy_is_read_from_its_end(api: RestApi, store: InMemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept_logs, "MAX_POD_BYTES", 10)
+    monkeypatch.setattr(container_logs, "MAX_POD_BYTES", 10)
     api.services.objects.runs.handle_event("DELETED", run_object("first"))
     keep(store, 1, "first-orchestrator-a1-x", "orchestrator", b"first\nsecond\nthird\n")
     answer = await logs(api, uid_of(1))
@@ -233,7 +233,7 @@ async def test_a_node_that_does_not_answer_is_waited_for_no_longer(
     async def hang(*_: object) -> Any:
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(live_logs, "READ_SECONDS", 0.05)
+    monkeypatch.setattr(container_logs, "READ_SECONDS", 0.05)
     monkeypatch.setattr(api.cluster, "chunks", hang)
     api.cluster.put(pod("first-orchestrator-x"))
     answer = await logs(api)

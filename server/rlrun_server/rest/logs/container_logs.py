@@ -1,9 +1,10 @@
-"""Pods of a run, and their logs, read from the API server with the caller's permissions."""
+"""Logs of a run's containers: of its pods, read with the caller's permissions, and the copies in S3."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
+from itertools import islice
 from typing import Protocol
 
 from rlrun.constants import ROLE_LABEL, RUN_LABEL, RUN_UID_LABEL, Reason, Role
@@ -15,15 +16,28 @@ from rlrun.kube.objects import Obj, attempt_of, controller_kind, label
 from rlrun.kube.pod_logs import UnknownEnvironment, components_of, main_container, oldest_first
 from rlrun.kube.pods import component_of, role_of
 from rlrun.kube.requests import KubeRequest
+from rlrun.storage.errors import NotFound
+from rlrun.storage.layout import RunLayout
+from rlrun.storage.store import Store
+from rlrun.storage.stored_logs import select_logs
 
 from rlrun_server.rest.base.problems import FieldError, RestError, from_api_error, invalid
 from rlrun_server.rest.logs.log_lines import LogOrigin, time_text
-from rlrun_server.rest.logs.log_models import LogProblem
 
 CONTROLLERS = frozenset({"ReplicaSet", "Job"})
 """Kinds of the objects that create the pods of runs."""
 MAX_PODS = 32
 """Maximum number of pods whose logs are read together. The newest pods are read."""
+TOTAL_BYTES = 8 * 1024**2
+"""Maximum size of all logs in a request, in bytes."""
+MAX_POD_BYTES = 5 * 1024**2
+CONCURRENT_PODS = 4
+READ_SECONDS = 25.0
+"""Time limit of all logs in a request, in seconds."""
+NO_LOG = frozenset({400, 404})
+"""Statuses for a container that has not started or has no previous instance, and for a deleted pod."""
+MAX_FILES = 5000
+"""Maximum number of log copies of one run that are read."""
 
 
 class LogCluster(Protocol):
@@ -49,11 +63,15 @@ class PodSelection:
 
 
 @dataclass(frozen=True)
-class RunPod:
-    """A pod whose log is read."""
+class ContainerLog:
+    """End of a container's log."""
 
     origin: LogOrigin
-    container: str
+    data: bytes | None
+    """Text of the log, or None if there is no log yet."""
+    is_cut: bool = False
+    """True if earlier lines are missing."""
+    problem: str | None = None
 
 
 def select_roles(roles: Sequence[Role], env: str | None, run: Obj | None, attempt: int | None = None) -> PodSelection:
@@ -62,25 +80,26 @@ def select_roles(roles: Sequence[Role], env: str | None, run: Obj | None, attemp
         return PodSelection(list(dict.fromkeys(roles)) or [Role.orchestrator], (), attempt)
     if any(role is not Role.environment for role in roles):
         detail = "env selects environments only. Remove role."
-        raise invalid("The query is not valid.", [FieldError(pointer="query/env", detail=detail)], 422)
-    if run is None:
+    elif run is None:
         detail = "the run is deleted, so its environments are not known. Use role=environment."
-        raise invalid("The query is not valid.", [FieldError(pointer="query/env", detail=detail)], 422)
-    try:
-        components = components_of(run, env)
-    except UnknownEnvironment as error:
-        detail = f"the run has no environment {env}. It has: {', '.join(error.existing)[:1000]}."
-        raise invalid("The query is not valid.", [FieldError(pointer="query/env", detail=detail)], 422) from error
-    return PodSelection([Role.environment], components, attempt)
+    else:
+        try:
+            return PodSelection([Role.environment], components_of(run, env), attempt)
+        except UnknownEnvironment as error:
+            detail = f"the run has no environment {env}. It has: {', '.join(error.existing)[:1000]}."
+    raise invalid("The query is not valid.", [FieldError(pointer="query/env", detail=detail)], 422)
 
 
-async def list_pods(cluster: LogCluster, namespace: str, run: str, uid: str, wanted: PodSelection) -> list[RunPod]:
+async def list_pods(cluster: LogCluster, namespace: str, run: str, uid: str, wanted: PodSelection) -> list[LogOrigin]:
     """Return the newest of the selected pods, oldest first. Raises RestError."""
     role = wanted.roles[0].value if len(wanted.roles) == 1 else ""
     labels = {RUN_LABEL: run, RUN_UID_LABEL: uid, ROLE_LABEL: role}
     page = await cluster.send(requests.list_page(POD, namespace, labels))
     selected = [pod for pod in page.get("items") or [] if _is_selected(pod, uid, wanted)]
-    return [_run_pod(pod) for pod in oldest_first(selected)[-MAX_PODS:]]
+    return [
+        LogOrigin(Role(role_of(pod)), str(pod["metadata"]["name"]), attempt_of(pod), main_container(pod))
+        for pod in oldest_first(selected)[-MAX_PODS:]
+    ]
 
 
 def _is_selected(pod: Obj, uid: str, wanted: PodSelection) -> bool:
@@ -94,52 +113,26 @@ def _is_selected(pod: Obj, uid: str, wanted: PodSelection) -> bool:
     )
 
 
-def _run_pod(pod: Obj) -> RunPod:
-    origin = LogOrigin(Role(role_of(pod)), str(pod["metadata"]["name"]), attempt_of(pod))
-    return RunPod(origin, main_container(pod))
-
-
-TOTAL_BYTES = 8 * 1024**2
-"""Maximum size of all logs in a request, in bytes."""
-MAX_POD_BYTES = 5 * 1024**2
-CONCURRENT_PODS = 4
-READ_SECONDS = 25.0
-"""Time limit of all logs in a request, in seconds."""
-NO_LOG = frozenset({400, 404})
-"""Statuses for a container that has not started or has no previous instance, and for a deleted pod."""
-
-
-@dataclass(frozen=True)
-class PodLog:
-    """End of a container's log."""
-
-    pod: RunPod
-    data: bytes | None
-    """Text of the log, or None if there is no log yet."""
-    is_cut: bool = False
-    problem: str | None = None
-
-
 async def read_pods(
     cluster: LogCluster,
     namespace: str,
-    pods: Sequence[RunPod],
+    pods: Sequence[LogOrigin],
     *,
     previous: bool,
     lines: int,
     since: int | None,
-) -> list[PodLog]:
+) -> list[ContainerLog]:
     """Return the last lines of each pod. `since` is in nanoseconds since 1970. Raises RestError if it can read none."""
-    limit = min(MAX_POD_BYTES, TOTAL_BYTES // max(1, len(pods)))
+    limit = _limit(len(pods))
     slots = asyncio.Semaphore(CONCURRENT_PODS)
     last_error: ApiError | None = None
 
-    async def read(pod: RunPod) -> PodLog:
+    async def read(origin: LogOrigin) -> ContainerLog:
         nonlocal last_error
         request = requests.log(
             namespace,
-            pod.origin.pod,
-            pod.container,
+            origin.pod,
+            origin.container,
             previous=previous,
             tail_lines=lines,
             since_time="" if since is None else time_text(since),
@@ -151,11 +144,10 @@ async def read_pods(
                     data, is_cut = await read_end(chunks, limit)
             except ApiError as error:
                 if error.status in NO_LOG:
-                    return PodLog(pod, None)
+                    return ContainerLog(origin, None)
                 last_error = error
-                return PodLog(pod, None, problem=from_api_error(error).detail)
-        # Drop the first line of a truncated log, which is incomplete.
-        return PodLog(pod, data.partition(b"\n")[2] if is_cut else data, is_cut or data.count(b"\n") >= lines)
+                return ContainerLog(origin, None, problem=from_api_error(error).detail)
+        return ContainerLog(origin, _whole_lines(data, is_cut), is_cut or data.count(b"\n") >= lines)
 
     try:
         async with asyncio.timeout(READ_SECONDS):
@@ -168,6 +160,39 @@ async def read_pods(
     return list(logs)
 
 
-def problems_of(logs: Sequence[PodLog]) -> list[LogProblem]:
-    """Return the pods whose logs could not be read."""
-    return [LogProblem(pod=log.pod.origin.pod, detail=log.problem) for log in logs if log.problem is not None]
+def read_copies(
+    store: Store, layout: RunLayout, run: str | None, wanted: PodSelection, *, previous: bool
+) -> list[ContainerLog]:
+    """Return the copies in S3 of the requested attempt, or else of the newest attempt that has any. Blocks.
+
+    `run` is None for a deleted run. Raises StoreError.
+    """
+    prefix = f"{layout.logs.key}/"
+    files = [stored.key.removeprefix(prefix) for stored in islice(store.walk(layout.logs), MAX_FILES)]
+    by_role = [
+        (role, copy)
+        for role in wanted.roles
+        for copy in select_logs(files, run, role.value, wanted.attempt, previous, wanted.components)
+    ]
+    newest = max((copy.attempt for _, copy in by_role), default=0)
+    chosen = [(role, copy) for role, copy in by_role if copy.attempt == newest][:MAX_PODS]
+    limit, logs = _limit(len(chosen)), []
+    for role, copy in chosen:
+        try:
+            data = store.get_range(layout.logs / copy.file, None, limit + 1)
+        except NotFound:
+            # The file was deleted after it was listed.
+            continue
+        is_cut, origin = len(data) > limit, LogOrigin(role, copy.pod, copy.attempt, copy.container)
+        logs.append(ContainerLog(origin, _whole_lines(data, is_cut), is_cut))
+    return logs
+
+
+def _limit(logs: int) -> int:
+    """Return the maximum number of bytes of each of `logs` logs."""
+    return min(MAX_POD_BYTES, TOTAL_BYTES // max(1, logs))
+
+
+def _whole_lines(data: bytes, is_cut: bool) -> bytes:
+    """Drop the first line of a truncated log, which is incomplete."""
+    return data.partition(b"\n")[2] if is_cut else data
