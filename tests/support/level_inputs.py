@@ -15,7 +15,8 @@ from pathlib import Path, PurePosixPath
 
 from tests.support.source_tree import ROOT
 
-_PROSE = ("docs/bench", "docs/design", "docs/guides", "docs/images", "CONTRIBUTING.md", "LICENSE", "README.md")
+_PAGES = ("CODE_OF_CONDUCT.md", "CONTRIBUTING.md", "LICENSE", "README.md", "SECURITY.md")
+_PROSE = (*_PAGES, ".github", "docs/bench", "docs/design", "docs/guides", "docs/images")
 _HERE = tuple(f"tests/{level}" for level in ("chaos", "lab", "mutants", "proofs", "unit"))
 _TESTS = (*_HERE, "tests/apiserver", "tests/browser", "tests/pictures")
 _IMAGE = (*_PROSE, *_TESTS, "charts", "cli", "crds", "demo", "server", "tests/e2e")
