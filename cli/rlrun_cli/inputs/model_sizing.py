@@ -60,6 +60,11 @@ class Job:
     micro_batch_tokens: int
     full_fine_tuning: bool = False
 
+    @property
+    def pass_tokens(self) -> int:
+        """Largest number of tokens in a forward pass of the trainer. A longer sequence exceeds a micro-batch."""
+        return max(self.micro_batch_tokens, self.seq_len)
+
 
 def parameters_in(name: str) -> float | None:
     """Return the number of parameters in billions from a model's name, such as 0.6 for `Qwen3-0.6B`, or None."""
@@ -160,7 +165,7 @@ def _trainer_step(model: Architecture, job: Job, gpus: int) -> str:
     if not job.full_fine_tuning:
         parts.append(f"adapter {model.adapter_parameters(job.rank) * TRAINED_BYTES / GB:.3g}")
     parts.append(
-        f"activations 2 x {job.micro_batch_tokens} tokens x {model.layers} x {model.hidden} x 2 bytes = "
+        f"activations 2 x {job.pass_tokens} tokens x {model.layers} x {model.hidden} x 2 bytes = "
         f"{_activation_bytes(model, job) / GB:.3g}"
     )
     total = trainer_bytes(model, job, gpus) / GB
@@ -186,8 +191,8 @@ def _other_bytes(model: Architecture, job: Job) -> int:
 
 
 def _activation_bytes(model: Architecture, job: Job) -> int:
-    """Return the bytes of one micro-batch's activations: the inputs of all layers, doubled for the current layer."""
-    return 2 * job.micro_batch_tokens * model.layers * model.hidden * BYTES_PER_PARAMETER
+    """Return the bytes of one pass's activations: the inputs of all layers, doubled for the current layer."""
+    return 2 * job.pass_tokens * model.layers * model.hidden * BYTES_PER_PARAMETER
 
 
 def _cached_heads(model: Architecture, tensor: int) -> int:

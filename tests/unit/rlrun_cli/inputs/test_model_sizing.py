@@ -61,13 +61,19 @@ def test_the_arithmetic_is_shown() -> None:
         assert part in shown
 
 
+def test_activations_are_those_of_a_sequence_that_exceeds_a_micro_batch() -> None:
+    found = size_architecture(model(), Job(80, 65536, 16, 8192))
+    assert "activations 2 x 65536 tokens x 36 x 4096 x 2 bytes = 38.7" in "\n".join(found.steps)
+    assert not size_architecture(model(), Job(80, 131072, 16, 8192)).fits
+
+
 def test_full_fine_tuning_counts_gradients_and_optimizer() -> None:
     found = size_architecture(model(), Job(80, 8192, 16, 8192, full_fine_tuning=True))
     assert (found.trainer_gpus, found.engine_gpus) == (4, 1)
     assert "8.19 billion x 16 bytes" in "\n".join(found.steps)
 
 
-@pytest.mark.parametrize(("gpu_memory", "seq_len"), [(16, 4096), (24, 8192), (80, 4096), (80, 131072), (141, 262144)])
+@pytest.mark.parametrize(("gpu_memory", "seq_len"), [(16, 4096), (24, 8192), (80, 4096), (80, 65536), (288, 262144)])
 def test_what_is_proposed_fits_and_half_of_it_does_not(gpu_memory: float, seq_len: int) -> None:
     job = Job(gpu_memory, seq_len, 16, 8192)
     found = size_architecture(model(), job)

@@ -51,9 +51,9 @@ def test_sizes_come_from_the_configuration_in_the_hub(rlrun: Rlrun, monkeypatch:
 def test_sizes_come_from_a_file(rlrun: Rlrun, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(QWEN3_8B))
     words = ["models", "add", "a/model", "--source", "pvc://w/m", "--config", tmp_path]
-    answer = rlrun(*words, "--seq-len", "131072")
+    answer = rlrun(*words, "--seq-len", "65536")
     model = RLModel.from_object(yaml.safe_load(answer.out)).spec
-    assert (model.trainer.gpus, model.inference.gpus) == (1, 4)
+    assert (model.trainer.gpus, model.inference.gpus) == (1, 2)
     (tmp_path / "config.json").write_text('{"model_type": "other"}')
     assert "architecture in config.json is not supported" in rlrun(*words).err
     (tmp_path / "config.json").unlink()
