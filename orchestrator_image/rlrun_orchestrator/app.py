@@ -37,7 +37,7 @@ from rlrun_orchestrator.inference.replica_pool import ReplicaPool, Resolver, dns
 from rlrun_orchestrator.loop import RunLoop
 from rlrun_orchestrator.reporting.prometheus import RunCollector, make_registry
 from rlrun_orchestrator.reporting.step_reporter import StepReporter
-from rlrun_orchestrator.reporting.wandb_client import wandb_log
+from rlrun_orchestrator.reporting.wandb_client import WandbLog
 from rlrun_orchestrator.rollouts.demonstrations import DemonstrationLoader
 from rlrun_orchestrator.rollouts.dispatcher import Dispatcher
 from rlrun_orchestrator.rollouts.distillation import DistillationTeacher
@@ -118,7 +118,7 @@ class Orchestrator:
         )
         self._rules = config_mapping.sampling_rules(run)
         self._rewards = RewardHistograms()
-        self._wandb = wandb_log(run, store, self._layout)
+        self._wandb = WandbLog(run, store, self._layout) if run.spec.wandb is not None else None
         self._reporter = StepReporter(
             self._schedule,
             self.progress,
@@ -146,9 +146,9 @@ class Orchestrator:
         async with self._serving():
             self._pool.start()
             self._recorder.start()
-            if self._wandb is not None:
-                self._wandb.start()
             try:
+                if self._wandb is not None:
+                    await self._wandb.start()
                 await _first_to_end(self._train(), self._packages.watch())
             finally:
                 closing = [self._recorder.close(self._closing_deadline)]

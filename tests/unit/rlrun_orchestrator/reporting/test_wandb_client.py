@@ -1,6 +1,5 @@
 """Weights & Biases with its real client: offline runs, a server that is away, a client that hangs or dies."""
 
-import asyncio
 import json
 import os
 import struct
@@ -13,11 +12,10 @@ import pytest
 from pydantic import ValidationError
 from rlrun.api.base.rules import ADMITTED
 from rlrun.api.run_sections.monitoring import REFUSED_BY_WANDB, Wandb
+from rlrun.protocol.resolved import ResolvedRun
 from rlrun.storage.layout import RunLayout, S3Uri
 from rlrun_orchestrator.data.reward_histogram import BOUNDS, histogram_values
-from rlrun_orchestrator.reporting import wandb_client
-from rlrun_orchestrator.reporting.wandb_client import QUEUE_LENGTH, WandbLog, api_key
-from rlrun_orchestrator.reporting.wandb_client import wandb_log as log_of_run
+from rlrun_orchestrator.reporting.wandb_client import MAX_WAITING_BYTES, OUTPUT_BYTES, WandbLog, api_key
 from rlrun_orchestrator.reporting.wandb_process import to_wandb_values
 
 from tests.support.ports import claimed_ports
@@ -67,16 +65,16 @@ def wandb_log(
     store: RunStore, environment: dict[str, str] | None = None, wandb: dict[str, Any] | None = None, **more: Any
 ) -> WandbLog:
     environment = {"PATH": os.environ["PATH"], **(environment or {})}
-    return WandbLog(
-        Wandb.model_validate({"project": "words", "entity": "team", **(wandb or {})}, context=ADMITTED),
-        run_id="uid-1",
-        run_name="run",
-        config={"seed": 3},
-        store=store,  # type: ignore[arg-type]
-        layout=LAYOUT,
-        environment=environment,
-        **more,
-    )
+    names = Wandb.model_validate({"project": "words", "entity": "team", **(wandb or {})}, context=ADMITTED)
+    run = resolved()
+    run = run.model_copy(update={"spec": run.spec.model_copy(update={"wandb": names})})
+    return WandbLog(run, store, LAYOUT, environment=environment, **more)  # type: ignore[arg-type]
+
+
+def resolved(**spec: Any) -> ResolvedRun:
+    world = World(Path(), spec=spec)
+    world.urls, world.trainer_url = {"words": "http://words"}, "http://trainer"
+    return world.resolved()
 
 
 @pytest.mark.proves("name")
@@ -88,15 +86,9 @@ def wandb_log(
         ({"wandb": {"project": "words", "name": "first try"}, "name": "Reverse Text!"}, "first try"),
     ],
 )
-def test_a_run_has_its_display_name_unless_it_has_one_for_wandb(
-    tmp_path: Path, spec: dict[str, Any], shown: str
-) -> None:
-    world = World(tmp_path, spec=spec)
-    world.urls = {"words": "http://words"}
-    world.trainer_url = "http://trainer"
-    log = log_of_run(world.resolved(), world.store, LAYOUT)  # type: ignore[arg-type]
-    assert log is not None
-    assert log.name == shown
+def test_a_run_has_its_display_name_unless_it_has_one_for_wandb(spec: dict[str, Any], shown: str) -> None:
+    log = WandbLog(resolved(**spec), RunStore(), LAYOUT)  # type: ignore[arg-type]
+    assert log.arguments["name"] == shown
 
 
 @pytest.mark.proves("wandb.project", "wandb.entity", "wandb.name")
@@ -120,9 +112,9 @@ async def test_a_whole_run_without_a_key_leaves_its_files_beside_its_artifacts(w
 async def test_a_server_that_does_not_answer_makes_a_warning_and_the_run_is_kept_in_files() -> None:
     store = RunStore()
     with claimed_ports(1) as (port,):
-        key = {"WANDB_API_KEY_1": "k" * 40, "WANDB_BASE_URL": f"http://127.0.0.1:{port}"}
-        log = wandb_log(store, key, init_seconds=2.0)
-        log.start()
+        key = {"WANDB_API_KEY_1": "k" * 40, "WANDB_BASE_URL": f"http://127.0.0.1:{port}", "WANDB_INIT_TIMEOUT": "2"}
+        log = wandb_log(store, key)
+        await log.start()
         log.log(1, {"reward/mean": 0.5})
         await log.close(60.0)
     assert log.problem is not None
@@ -139,8 +131,8 @@ async def test_a_run_that_is_offline_sends_nothing_in_spite_of_a_key() -> None:
     store = RunStore()
     with claimed_ports(1) as (port,):
         key = {"WANDB_API_KEY": "k" * 40, "WANDB_BASE_URL": f"http://127.0.0.1:{port}"}
-        log = wandb_log(store, key, wandb={"offline": True}, init_seconds=2.0)
-        log.start()
+        log = wandb_log(store, key, wandb={"offline": True})
+        await log.start()
         log.log(1, {"reward/mean": 0.5})
         await log.close(60.0)
     assert log.problem is None
@@ -151,10 +143,13 @@ async def test_a_run_that_is_offline_sends_nothing_in_spite_of_a_key() -> None:
 async def test_a_client_that_hangs_is_ended_and_never_waited_for() -> None:
     silent = (sys.executable, "-c", "import time; time.sleep(600)")
     log = wandb_log(RunStore(), command=silent)
-    log.start()
-    for step in range(QUEUE_LENGTH + 5):
-        log.log(step, {"x": 1.0})
-    assert log.lost == 5
+    await log.start()
+    line = {f"metric/{number}": 1.0 for number in range(1000)}
+    for step in range(2 * MAX_WAITING_BYTES // len(json.dumps(line))):
+        log.log(step, line)
+    assert log.lost > 20
+    assert log.problem is not None
+    assert f"{log.lost} lines were dropped" in log.problem.message
     await log.close(1.0)
     assert log.problem is not None
     assert log.problem.reason == "WandbFailed"
@@ -163,7 +158,7 @@ async def test_a_client_that_hangs_is_ended_and_never_waited_for() -> None:
 @pytest.mark.parametrize("command", [("/nonexistent",), (sys.executable, "-c", "raise SystemExit(3)")])
 async def test_a_client_that_cannot_start_is_a_warning(command: tuple[str, ...]) -> None:
     log = wandb_log(RunStore(), command=command)
-    log.start()
+    await log.start()
     log.log(1, {"x": 1.0})
     await log.close(5.0)
     assert log.problem is not None
@@ -174,7 +169,7 @@ async def test_names_that_the_client_refuses_leave_the_run_in_files() -> None:
     """Admission refuses those of today. A newer client may have other rules."""
     store = RunStore()
     log = wandb_log(store, wandb={"project": "team/project"})
-    log.start()
+    await log.start()
     log.log(1, {"reward/mean": 0.5})
     await log.close(60.0)
     assert log.problem is not None
@@ -201,7 +196,7 @@ raise SystemExit(3)
 """
     store = RunStore()
     log = wandb_log(store, {"WANDB_API_KEY": key}, command=(sys.executable, "-c", code))
-    log.start()
+    await log.start()
     log.log(1, {"x": 1.0})
     await log.close(60.0)
     assert log.problem is not None
@@ -210,25 +205,25 @@ raise SystemExit(3)
     assert wandb_files(store) == ({"run-1/run-1.wandb": b"kept"} if ends == "later" else {})
 
 
-async def test_what_a_client_writes_takes_no_more_disk_than_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wandb_client, "MAX_OUTPUT_BYTES", 1000)
+async def test_only_the_end_of_what_a_client_writes_is_kept() -> None:
     code = """
-import json, os, sys
+import json, sys
 sys.stdin.readline()
 print(json.dumps({"mode": "online", "problem": None}), flush=True)
+print("x" * 2**20, file=sys.stderr)
 for line in sys.stdin:
-    print(os.fstat(2).st_size, "x" * 600, file=sys.stderr, flush=True)
-print("largest", os.fstat(2).st_size, file=sys.stderr)
+    print("x" * 600, file=sys.stderr)
+print("the last line", file=sys.stderr)
 raise SystemExit(3)
 """
     log = wandb_log(RunStore(), {"WANDB_API_KEY": "k" * 40}, command=(sys.executable, "-c", code))
-    log.start()
+    await log.start()
     for step in range(40):
         log.log(step, {"x": 1.0})
-        await asyncio.sleep(0.02)
     await log.close(60.0)
     assert log.problem is not None
-    assert int(log.problem.message.rpartition("largest ")[2]) < 40 * 600 / 2
+    assert log.problem.message.endswith("exited with code 3: the last line")
+    assert len(log.output) == OUTPUT_BYTES
 
 
 async def test_a_broken_client_is_a_warning_of_the_run_and_not_its_end(
@@ -265,10 +260,10 @@ async def test_the_client_sees_neither_credentials_nor_other_secrets() -> None:
     )
     environment = {"AWS_SECRET_ACCESS_KEY": "s", "WANDB_API_KEY_0": "k", "OTHER": "o"}
     log = wandb_log(RunStore(), environment, command=(sys.executable, "-c", code))
-    log.start()
+    await log.start()
     await log.close(5.0)
     assert log.problem is not None
-    assert "WANDB_API_KEY " in log.problem.message
+    assert " WANDB_API_KEY" in log.problem.message
     for name in ("AWS", "OTHER", "WANDB_API_KEY_0"):
         assert name not in log.problem.message
 
