@@ -67,9 +67,10 @@ def test_verifiers_is_that_of_the_environment_image() -> None:
 def test_kueue_is_that_of_the_local_cluster() -> None:
     modules = (ROOT / "local_cluster/go/kueue/go.mod").read_text()
     assert f"sigs.k8s.io/kueue v{rows()['Kueue'][1]} " in modules
-    assert f"install Kueue {rows()['Kueue'][0]} or later" in (
-        ROOT / "operator/rlrun_operator/controller/kueue_observer.py"
-    ).read_text()
+    assert (
+        f"install Kueue {rows()['Kueue'][0]} or later"
+        in (ROOT / "operator/rlrun_operator/controller/kueue_observer.py").read_text()
+    )
 
 
 def test_hosted_clients_pythons_and_the_s3_server_are_those_of_the_tests() -> None:
