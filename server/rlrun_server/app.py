@@ -125,7 +125,7 @@ def key_routes(keys: ApiKeyManagement) -> list[Route]:
 
     async def create(request: Request) -> Response:
         async def read() -> NewApiKey:
-            return parse(NewApiKey, await read_body(request, MAX_KEY_BYTES) or b"{}", is_of_person=True)
+            return parse(NewApiKey, await read_body(request, MAX_KEY_BYTES) or b"{}", is_user_input=True)
 
         return json_response(await keys.create(*_who_and_where(request), read), 201)
 

@@ -103,7 +103,7 @@ Image = Annotated[str, Field(min_length=1, max_length=512, pattern=r"^[^\s]+$")]
 
 
 class Lora(Spec):
-    """LoRA adapters of runs that train this model."""
+    """Settings of the LoRA adapters that runs train for this model."""
 
     rank: int = Field(default=16, ge=1, le=512)
     """Default rank of the adapters, and the maximum that a run may request."""
@@ -169,7 +169,7 @@ class Trainer(Pods):
         Rule(
             "nodes",
             "self.nodes == 1 || self.gpus > 0",
-            "nodes above 1 needs gpus: training on CPUs uses one node",
+            "nodes must be 1 if gpus is 0: training on CPUs uses one node",
             lambda t: t.nodes == 1 or t.gpus > 0,
         ),
         Rule(

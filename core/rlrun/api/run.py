@@ -210,8 +210,8 @@ class RLRunSpec(Spec):
             "env",
             "self.env.all(e, !has(e.maxConcurrent) || (e.maxConcurrent >= self.rolloutsPerExample"
             " && (!has(self.val) || e.maxConcurrent >= self.val.rolloutsPerExample)))",
-            "env[].maxConcurrent must be at least rolloutsPerExample of the run and of val: the rollouts of an "
-            "example run at the same time",
+            "env[].maxConcurrent must be at least rolloutsPerExample of the run and of val, because all rollouts of an "
+            "example run concurrently",
             lambda s: all(
                 e.max_concurrent is None
                 or e.max_concurrent

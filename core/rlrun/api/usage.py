@@ -19,7 +19,7 @@ MAX_FILE_BYTES = 64 * 1024**2
 
 
 class UsageKind(StrEnum):
-    """Holder of GPUs."""
+    """Kind of object that GPU time is charged to."""
 
     run = "Run"
     serving_pool = "ServingPool"
@@ -45,7 +45,7 @@ class UsageRecord(Schema):
 
     @property
     def key(self) -> tuple[str, int, datetime]:
-        """Identity of the record. A record is written again if the response to a write was lost."""
+        """Identity of the record, by which records that were written twice are recognized."""
         return self.uid, self.attempt, self.start_time
 
     def seconds(self, since: datetime, until: datetime) -> int:

@@ -49,10 +49,10 @@ def most_expensive(model: type[BaseModel]) -> tuple[int, float, str]:
     worst, message = "", ""
     before, peak, slowest = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, 0, 0.0
     for name, text in texts.items():
-        for is_of_person in {False, model.__module__.startswith("rlrun_server.")}:
+        for is_user_input in {False, model.__module__.startswith("rlrun_server.")}:
             start = time.process_time()
             try:
-                parse(model, text, context=ADMITTED, is_of_person=is_of_person)
+                parse(model, text, context=ADMITTED, is_user_input=is_user_input)
             except InputInvalid as error:
                 message = max(message, str(error), key=len)
             taken = time.process_time() - start

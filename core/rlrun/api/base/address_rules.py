@@ -69,21 +69,19 @@ class AddressRules:
             if network is not None:
                 kind = _kind_of_range(network)
                 if kind is not None:
-                    raise ValueError(
-                        f"{entry!r} is a range of which each address is {kind}: list the addresses one by one"
-                    )
+                    raise ValueError(f"every address in the range {entry!r} is {kind}: list the addresses one by one")
                 networks.append(network)
             elif _HOST.fullmatch(text) and not _ends_in_a_number(text):
                 hosts.append(text)
             else:
                 raise ValueError(
-                    f"{entry!r} is not a host name, an IP address or a network, such as teacher.models.svc, "
-                    "10.1.2.3 or 10.0.0.0/8"
+                    f"{entry!r} is not a host name, IP address or network. Valid examples: teacher.models.svc, "
+                    "10.1.2.3, 10.0.0.0/8"
                 )
         return cls(tuple(hosts), tuple(networks))
 
     def url_refusal(self, url: str) -> str | None:
-        """Return the reason to refuse the URL, or None if only the addresses of its host decide."""
+        """Return the reason to refuse the URL. None means that the addresses of its host must be checked."""
         try:
             parts = urlsplit(url)
             return self.host_refusal(parts.scheme, parts.hostname)
@@ -91,7 +89,7 @@ class AddressRules:
             return "it is not a valid URL"
 
     def host_refusal(self, scheme: str, host: str | None) -> str | None:
-        """Return the reason to refuse the scheme and host of a URL, or None if only the host's addresses decide."""
+        """Return the reason to refuse the scheme or host. None means that the host's addresses must be checked."""
         if scheme not in SCHEMES:
             return f"its scheme is {scheme or 'missing'}, not {' or '.join(SCHEMES)}"
         if not host:
@@ -127,7 +125,7 @@ INTERNET_ONLY = AddressRules()
 
 
 def refusal_message(field: str, why: str) -> str:
-    """Return the message about a refused address for the user whose run names the address in `field`."""
+    """Return the message for a user whose run has a refused address in `field`."""
     return (
         f"`{field}` names an address that this platform does not allow for runs: {why}. Start a new run with an "
         "address on the internet, or ask the platform team to allow this one (`runs.privateAddresses` of the chart)."
@@ -146,7 +144,7 @@ def _address(text: str) -> Address | None:
 
 
 def read_network(text: str) -> Network | None:
-    """Parse a network. An address without a prefix is a network of one address. Returns None if the text is neither.
+    """Parse a network. An address without a prefix is a network of one address. Returns None for other texts.
 
     Host bits are ignored, as in a NetworkPolicy.
     """

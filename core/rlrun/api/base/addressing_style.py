@@ -13,7 +13,7 @@ HOST_LABELS = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a
 
 
 class AddressingStyle(StrEnum):
-    """Addressing style of an endpoint, with the names of boto3."""
+    """Position of the bucket's name in S3 URLs. The values are those of boto3."""
 
     path = "path"
     """`https://s3.example.com/bucket/key`. Without an endpoint, the style that AWS recommends for the bucket."""
@@ -37,17 +37,17 @@ def addressing_problem(style: AddressingStyle, endpoint: str | None, bucket: str
     remedy = f"set {SETTING} to path, or"
     if _is_address(url.hostname or ""):
         return (
-            f"{SETTING} is virtual, and {endpoint} has no host name that a bucket could be part of: {remedy} use a "
-            f"host name in s3.endpoint"
+            f"{SETTING} is virtual, but the host of {endpoint} is an IP address: {remedy} use a host name in "
+            f"s3.endpoint"
         )
     if "." in bucket and url.scheme == "https":
         return (
-            f"{SETTING} is virtual, and bucket {bucket!r} has a dot in its name, so its host name is not covered by "
-            f"certificates of S3 servers: {remedy} use a bucket without a dot"
+            f"{SETTING} is virtual, but certificates of S3 servers do not cover {bucket!r}, because its name has "
+            f"a dot: {remedy} use a bucket without a dot"
         )
     if not HOST_LABELS.fullmatch(bucket):
         return (
-            f"{SETTING} is virtual, and {bucket!r} cannot be part of a host name: {remedy} use a bucket with "
+            f"{SETTING} is virtual, but {bucket!r} cannot be part of a host name: {remedy} use a bucket with "
             "lower-case letters, digits and hyphens only"
         )
     return ""

@@ -73,7 +73,7 @@ MAX_COMPARED = 100
 
 @dataclass(frozen=True)
 class FieldProblem:
-    """Problem with one field."""
+    """Path of an invalid field, and a message about its value."""
 
     path: str
     """Path of the field: `spec.env[0].id` in an object, `env[0].id` in a TOML file."""
@@ -125,7 +125,7 @@ def unknown_field(name: str, known: Iterable[str], *, suggests: bool = True) -> 
 
 
 def form_of(pattern: str) -> str:
-    """Return the instruction for a field with this pattern."""
+    """Return the hint that describes valid values of a field with this pattern."""
     return _forms().get(pattern, "see the description of the field for its format")
 
 

@@ -58,13 +58,13 @@ class ObjectMeta(Schema):
 
 
 class Status(Schema):
-    """Section of an object that the operator writes. Unknown fields, from other operator versions, are ignored."""
+    """Base class of sections that the operator writes. Unknown fields, from other operator versions, are ignored."""
 
     model_config = ConfigDict(extra="ignore")
 
 
 class ConditionStatus(StrEnum):
-    """Status of a condition."""
+    """Status of a condition. Unknown means that the status could not be determined."""
 
     true = "True"
     false = "False"
@@ -98,14 +98,14 @@ class Resources(Spec):
 
 
 class TolerationOperator(StrEnum):
-    """Comparison of a toleration with a taint."""
+    """Operator that compares a toleration with a taint."""
 
     exists = "Exists"
     equal = "Equal"
 
 
 class TaintEffect(StrEnum):
-    """Effect of a taint on pods."""
+    """Effect of a taint on pods that do not tolerate it."""
 
     no_schedule = "NoSchedule"
     prefer_no_schedule = "PreferNoSchedule"
@@ -113,7 +113,7 @@ class TaintEffect(StrEnum):
 
 
 class Toleration(Spec):
-    """Toleration of a taint."""
+    """Allows pods on nodes with a matching taint."""
 
     key: str | None = Field(default=None, max_length=316)
     """Key of the taint. If unset with operator Exists, every key matches."""

@@ -40,14 +40,14 @@ NEWEST_VERSION = "latest"
 
 def split_version(reference: str) -> tuple[str, str | None]:
     """Split `owner/name`, `owner/name@version` or `owner/name==version` into package and version. The version is None
-    if the newest one is requested.
+    if the reference requests the newest version.
     """
     package, _, version = reference.replace("==", "@", 1).partition("@")
     return package, named_version(version)
 
 
 def named_version(version: str) -> str | None:
-    """Return the version, or None if it means the newest one."""
+    """Return the version, or None if the text requests the newest version."""
     return version if version not in ("", NEWEST_VERSION) else None
 
 

@@ -95,13 +95,13 @@ def _violations(patch: dict[str, Any]) -> Iterator[str]:
             continue
         for name in _object(value):
             if is_own_key(name) or name.startswith(APP_ARMOR):
-                yield f"metadata.{key}[{name}]: it is the operator's own"
+                yield f"metadata.{key}[{name}]: reserved for the operator"
             yield from access_refusal(f"metadata.{key}", name)
-    yield from (f"spec.{key}: it is the operator's own" for key in POD_FIELDS if key in spec)
+    yield from (f"spec.{key}: reserved for the operator" for key in POD_FIELDS if key in spec)
     yield from _security(spec.get("securityContext"), "spec.securityContext")
     for path, volume in _entries(spec, "volumes"):
         if is_own_volume(str(volume.get("name"))):
-            yield f"{path}: the volume is the operator's own"
+            yield f"{path}: the volume is reserved for the operator"
         for source in sorted(volume.keys() - {"name", *SOURCES}):
             yield f"{path}.{source}: the source must be one of {', '.join(SOURCES)}"
     for kind in ("containers", "initContainers"):
@@ -111,7 +111,7 @@ def _violations(patch: dict[str, Any]) -> Iterator[str]:
 
 def _container(container: dict[str, Any], path: str) -> Iterator[str]:
     if container.get("name") in OWN_NAMES:
-        yield from (f"{path}.{key}: it is the operator's own" for key in CONTAINER_FIELDS if key in container)
+        yield from (f"{path}.{key}: reserved for the operator" for key in CONTAINER_FIELDS if key in container)
     yield from _security(container.get("securityContext"), f"{path}.securityContext")
     if "envFrom" in container:
         yield f"{path}.envFrom: list each variable in `env` instead"
@@ -120,13 +120,13 @@ def _container(container: dict[str, Any], path: str) -> Iterator[str]:
             yield f"{place}.hostPort: pods must not use host ports"
     for place, variable in _entries(container, "env", f"{path}."):
         if any(fnmatchcase(str(variable.get("name")), pattern) for pattern in ENV_NAMES):
-            yield f"{place}: the variable is the operator's own"
+            yield f"{place}: the variable is reserved for the operator"
         if "secretKeyRef" in _object(variable.get("valueFrom")):
             yield f"{place}.valueFrom.secretKeyRef: refer to Secrets in `env` of the role, outside `podTemplate`"
     for place, mount in _entries(container, "volumeMounts", f"{path}."):
         name = str(mount.get("name"))
         if is_own_volume(name) and name not in SHARED_VOLUMES:
-            yield f"{place}: the volume {name} is the operator's own"
+            yield f"{place}: the volume {name} is reserved for the operator"
         if is_own_path(str(mount.get("mountPath"))) and container.get("name") in OWN_NAMES:
             yield f"{place}: the folder is in one of the operator's volumes"
 
@@ -134,7 +134,7 @@ def _container(container: dict[str, Any], path: str) -> Iterator[str]:
 def _security(context: Any, path: str) -> Iterator[str]:
     for key, value in _object(context).items():
         if key in SECURITY_FIELDS:
-            yield f"{path}.{key}: it is the operator's own"
+            yield f"{path}.{key}: reserved for the operator"
         elif key in STRICT_VALUES and value != STRICT_VALUES[key]:
             yield f"{path}.{key}: it can only be {STRICT_VALUES[key]}"
         elif key in ("runAsUser", "runAsGroup") and value == 0:

@@ -54,12 +54,12 @@ def is_own_key(key: str) -> bool:
 
 
 def is_own_volume(name: str) -> bool:
-    """Return whether the operator has a volume of this name."""
+    """Return whether the operator uses this name for a volume of its own."""
     return name in OWN_VOLUMES or name.startswith(OWN_VOLUME_PREFIX)
 
 
 def is_own_path(path: str) -> bool:
-    """Return whether the path is a folder of the operator's volumes or below one."""
+    """Return whether the path is a mount path of the operator's volumes, or below one."""
     plain = "/" + posixpath.normpath(path).lstrip("/")
     return f"{plain}/".startswith(tuple(f"{folder}/" for folder in OWN_PATHS))
 
@@ -85,7 +85,7 @@ _OWN_KEY = f"{_names(OWN_KEYS)}.exists(p, k.startsWith(p))"
 
 
 class PodVolume(Spec):
-    """Volume of a pod, with one source. Its fields are those of Kubernetes."""
+    """Volume of a pod, with exactly one source. The fields are named as in Kubernetes."""
 
     name: str = Field(min_length=1, max_length=63, pattern=LABEL)
     """Name of the volume."""

@@ -59,8 +59,8 @@ def split_entries(text: str) -> tuple[str, ...]:
 
 
 def missing_entries(rules: ProxyRules, urls: Iterable[str]) -> list[str]:
-    """Return the hosts of `urls` that NO_PROXY covers only by a network. A client that ignores networks needs them as
-    separate entries.
+    """Return the hosts of `urls` that only a network in NO_PROXY covers. Clients that ignore networks need a separate
+    entry for each of these hosts.
     """
     hosts = [urlsplit(url).hostname or "" for url in urls]
     return sorted({host for host in hosts if any(_is_in_network(host, entry) for entry in rules.direct)})

@@ -85,16 +85,16 @@ def limits_of(model: type[BaseModel]) -> InputLimits:
 
 
 def parse(
-    model: type[M], data: bytes | str, source: str = BODY, *, context: Any = None, is_of_person: bool = False
+    model: type[M], data: bytes | str, source: str = BODY, *, context: Any = None, is_user_input: bool = False
 ) -> M:
     """Parse a JSON text as `model`, within the model's limits.
 
-    `source` begins the message of an error. `context` is the validation context of pydantic. `is_of_person` applies the
-    strict checks of `read_json`. Raises InputInvalid.
+    `source` begins the message of an error. `context` is the validation context of pydantic. `is_user_input` applies
+    the strict checks of `read_json`. Raises InputInvalid.
     """
     limits = limits_of(model)
     try:
-        if is_of_person:
+        if is_user_input:
             return model.model_validate(read_json(data, source, limits), context=context)
         text = _to_bytes(data)
         check_limits(text, limits, source)
@@ -180,7 +180,7 @@ def check_value(value: Any, source: str = BODY) -> Any:
 
 
 def decode(data: bytes, source: str = BODY) -> str:
-    """Decode UTF-8. Raises InputInvalid."""
+    """Decode UTF-8, with or without a byte order mark. Raises InputInvalid for other bytes."""
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -189,7 +189,7 @@ def decode(data: bytes, source: str = BODY) -> str:
 
 
 def named_twice(name: str) -> str:
-    """Return the cause for a name that occurs twice in one object."""
+    """Return the error text for a name that occurs twice in one object."""
     return f"has {name[:MAX_NAME]!r} twice in one object. Remove one of them."
 
 

@@ -228,8 +228,7 @@ FROZEN_MESSAGE = "is immutable: create a new object instead"
 
 
 def check_update(old: Spec, new: Spec, path: str = "spec") -> Iterator[Violation]:
-    """Yield the violations for which the API server would reject replacing `old` with `new`, an object of the same
-    class.
+    """Yield the rules that an update from `old` to `new` would violate. Both objects have the same class.
 
     As in the API server's transition rules, a section is compared only if both objects have it, and a list is compared
     as one value.

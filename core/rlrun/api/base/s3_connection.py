@@ -15,7 +15,7 @@ VARIABLE = "RLRUN_S3_CONNECTION"
 class S3Connection(Schema):
     """Settings of all clients of the S3 service: the section `s3` of the chart's values, without secrets.
 
-    A subclass adds what only some programs need. It can be used wherever a connection is.
+    Subclasses add settings that only some programs need.
     """
 
     endpoint: Text = ""
@@ -27,7 +27,7 @@ class S3Connection(Schema):
 
     @classmethod
     def of_variables(cls, variables: Mapping[str, str]) -> "S3Connection":
-        """Return the connection in `RLRUN_S3_CONNECTION`, or else that of the AWS_* variables. Raises ValueError."""
+        """Read the connection from `RLRUN_S3_CONNECTION`, or else from the AWS_* variables. Raises ValueError."""
         if text := variables.get(VARIABLE):
             return parse(S3Connection, text, VARIABLE)
         return S3Connection(
@@ -38,7 +38,7 @@ class S3Connection(Schema):
 
     @property
     def variables(self) -> dict[str, str]:
-        """Environment variables that give another process this connection."""
+        """Environment variables that configure another process with this connection."""
         own = set(S3Connection.model_fields)
         return {VARIABLE: self.model_dump_json(by_alias=True, exclude_defaults=True, include=own)}
 
@@ -53,7 +53,7 @@ class S3Connection(Schema):
         return self.endpoint or f"AWS S3 ({self.region})"
 
     def at(self, endpoint: str) -> Self:
-        """Return the same connection with another endpoint of the service."""
+        """Return a copy of the connection with a different endpoint."""
         return self.model_copy(update={"endpoint": endpoint})
 
     def problem_of(self, bucket: str) -> str:

@@ -125,7 +125,7 @@ class EvalEnvironment(Environment):
 
 
 def unique_names(field: str) -> Rule:
-    """Return the rule that effective names are unique in the list `field`."""
+    """Return a rule that requires unique effective names in the list `field`."""
     e, f = EFFECTIVE_NAME.format(e="e"), EFFECTIVE_NAME.format(e="f")
     return Rule(
         field,

@@ -33,7 +33,8 @@ class Evaluation(Spec):
             "env",
             "self.env.all(e, !has(e.maxConcurrent) || e.maxConcurrent >= "
             "(has(e.rolloutsPerExample) ? e.rolloutsPerExample : self.rolloutsPerExample))",
-            "env[].maxConcurrent must be at least rolloutsPerExample: the rollouts of an example run at the same time",
+            "env[].maxConcurrent must be at least rolloutsPerExample, because all rollouts of an example run "
+            "concurrently",
             lambda s: all(
                 e.max_concurrent is None or e.max_concurrent >= (e.rollouts_per_example or s.rollouts_per_example)
                 for e in s.env

@@ -15,7 +15,7 @@ def _address_rule(field: str, advice: str) -> Rule:
     return Rule(
         field,
         rf"!has(self.{field}) || self.{field}.matches('^[^/\\\\#?%:\r\n]+$')",
-        rf"wandb.{field} cannot have line ends or any of / \ # ? % : , which Weights & Biases refuses: {advice}",
+        rf"wandb.{field} must not contain line breaks or any of / \ # ? % : , which Weights & Biases rejects: {advice}",
         lambda wandb: not set(REFUSED_BY_WANDB) & set(getattr(wandb, field) or ""),
     )
 

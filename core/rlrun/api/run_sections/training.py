@@ -74,7 +74,7 @@ class KlPenalty(Spec):
 
 
 class Loss(Spec):
-    """Use of the importance ratio between trainer and inference engine in the policy gradient."""
+    """Policy-gradient loss, which weights tokens by the importance ratio between trainer and inference engine."""
 
     ratio_type: RatioType = Field(default=RatioType.token, strict=False)
     """Importance ratio of a token: token uses the token's own ratio, sequence uses the geometric mean of the ratios of its sequence, as in GSPO."""  # noqa: E501

@@ -221,12 +221,12 @@ class _Reader:
 
     def _translate(self, table: Table) -> None:
         if self.body.get("loss", "rl") != "rl":
-            self._refuse(("loss",), 'must be "rl": ' + (refusal("teacher") or ""))
+            self._refuse(("loss",), 'must be "rl"; for other objectives, start an RLRun with algorithm.name')
         filters = self.body.get("pre_batch_filters", [])
         for index, entry in enumerate(filters if isinstance(filters, list) else [filters]):
             kind, enforce = (entry.get("type"), entry.get("enforce")) if isinstance(entry, dict) else (None, None)
             if kind != ZERO_ADVANTAGE or coerced_value(enforce, bool) is not True:
-                self._refuse(("pre_batch_filters", index), f"must have the type {ZERO_ADVANTAGE} and enforce true")
+                self._refuse(("pre_batch_filters", index), f"must have type {ZERO_ADVANTAGE} and enforce = true")
                 continue
             table["difficulty_filter"] = {"enabled": True}
         self._translate_inflight(table)
@@ -275,7 +275,7 @@ class _Reader:
 
 
 def plain(message: str) -> str:
-    """Replace the square brackets in a message."""
+    """Replace the square brackets in a message with parentheses."""
     return message.replace("[", "(").replace("]", ")")
 
 

@@ -10,12 +10,12 @@ AS_IN_TRAINING = "has no equivalent: evaluations use the sampling of training"
 
 @dataclass(frozen=True)
 class DialectKey:
-    """Key of another trainer's TOML file. The row also applies to keys below that have no row of their own."""
+    """Row for a key in another trainer's TOML file. It also applies to keys below this key that have no own row."""
 
     key: str
     """Path without list indexes: `env.weight`. A part `*` matches any name."""
     equivalent: str | None = None
-    """Path of the equivalent key here, with `[]` after a list: `env[].weight`. None if there is no equivalent."""
+    """Path of the equivalent key in this schema, with `[]` after a list: `env[].weight`. None if there is none."""
     remark: str = ""
     """Difference in meaning. For a key without an equivalent, the reason and what to use instead."""
     is_ignored: bool = False
@@ -23,13 +23,13 @@ class DialectKey:
     is_inverted: bool = False
     """True if the equivalent is a boolean with the opposite value."""
     values: Mapping[str, Any] | None = None
-    """Values here by the values in the file. Other values are refused with the remark. None keeps the values."""
+    """Values in this schema by those in the file. Other values are refused with the remark. None keeps the values."""
     accepted: tuple[Any, ...] = ()
     """Values that match the behavior of every run. They are dropped without a note."""
     divisor: str | None = None
-    """Path of the key here by which the value is divided."""
+    """Path of the key in this schema by which the value is divided."""
     same_as: str | None = None
-    """Path of a key here that must have the same value. The key is refused with any other value."""
+    """Path of a key in this schema that must have the same value. The key is refused with any other value."""
     is_default: bool = False
     """True if the key is only a default for its equivalent. If the file sets both, the key is unchanged."""
     is_for_text: bool = False
@@ -37,7 +37,7 @@ class DialectKey:
 
 
 def same(*keys: str) -> Iterator[DialectKey]:
-    """Yield rows for keys with the same path here."""
+    """Yield rows for keys whose path is the same in this schema."""
     return (DialectKey(key, key) for key in keys)
 
 
@@ -52,5 +52,5 @@ def refuse(remark: str, *keys: str) -> Iterator[DialectKey]:
 
 
 def below(section: str, target: str, *keys: str) -> Iterator[DialectKey]:
-    """Yield rows for keys of a section that have the same name in another section here."""
+    """Yield rows for keys that keep their names but are in a different section of this schema."""
     return (DialectKey(f"{section}.{key}", f"{target}.{key}") for key in keys)

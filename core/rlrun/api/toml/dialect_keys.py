@@ -24,7 +24,7 @@ _IN_THE_MODEL = "has no equivalent in a run: the RLModel configures trainer and 
 _LIMIT_OF_CODE = "has no equivalent: pass the limit to the environment's code in args or harness"
 
 SELF_MANAGED = (
-    DialectKey("model", "model", "Id of an RLModel here, whose `source` names the weights."),
+    DialectKey("model", "model", "Id of an RLModel in the cluster, whose `source` names the weights."),
     *same("max_steps", "batch_size", "rollouts_per_example"),
     *same("learning_rate", "warmup_steps", "gradient_accumulation_steps", "oversampling_factor", "max_async_level"),
     *same("max_off_policy_steps"),
@@ -50,7 +50,7 @@ SELF_MANAGED = (
     ),
     DialectKey("workers_per_env", None, _WORKERS),
     *(DialectKey(table, None, _IN_THE_MODEL) for table in ("trainer", "inference", "deployment")),
-    DialectKey("orchestrator", None, "has no equivalent: the settings of the section are top-level keys here"),
+    DialectKey("orchestrator", None, "has no equivalent: move the settings of this section to the top level"),
     DialectKey("data", None, "has no equivalent: demonstrations come from the environments (algorithm.name sft)"),
 )
 """Keys in the documentation of self-managed trainers (prime-rl)."""
@@ -61,8 +61,8 @@ HOSTED = (
     DialectKey(
         "loss",
         None,
-        'is a table with the settings of the policy gradient here; "rl" is accepted as its default, and "sft" is a '
-        "value of algorithm.name",
+        'must be a table of policy-gradient settings. The string "rl" is accepted and means the defaults; for "sft", '
+        "set algorithm.name",
         accepted=("rl",),
         is_for_text=True,
     ),
@@ -72,9 +72,9 @@ HOSTED = (
         "trajectory_strategy",
         "trajectory_strategy",
         "Conversion of turns to training sequences, as in prime-rl. The hosted service documents it as the order of "
-        "generation, which here is the same with both values.",
+        "generation, which both values leave unchanged in rlrun.",
     ),
-    DialectKey("trajectoryStrategy", None, "is not a key here: use trajectory_strategy"),
+    DialectKey("trajectoryStrategy", None, "is not a key of rlrun: use trajectory_strategy"),
     DialectKey(
         "cluster_name", None, "has no equivalent: a run stays in its cluster, on the nodes that its RLModel selects"
     ),
@@ -126,7 +126,7 @@ HOSTED = (
     DialectKey("env.taskset.id", "env[].id", "Used if the environment has no id.", is_default=True),
     DialectKey("eval.env.taskset.id", "eval.env[].id", "Used if the environment has no id.", is_default=True),
     DialectKey("eval.env.group_size", "eval.env[].rollouts_per_example", "Number of rollouts per example."),
-    DialectKey("env.timeout", None, "is not a key here: use rollout_timeout_seconds"),
+    DialectKey("env.timeout", None, "is not a key of rlrun: use rollout_timeout_seconds"),
     DialectKey(
         "env.group_size",
         None,
@@ -151,7 +151,7 @@ HOSTED = (
         "source_ref", None, "has no equivalent: the chart's images contain the code of trainer and orchestrator"
     ),
 )
-"""Keys of the hosted service's clients (prime 0.6.0 and 0.12.0) that do not exist here or have a different meaning."""
+"""Keys of the hosted service's clients (prime 0.6.0 and 0.12.0) that rlrun lacks or that have a different meaning."""
 
 
 FOR_EVALUATION = tuple(

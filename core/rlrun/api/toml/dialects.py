@@ -47,15 +47,15 @@ class Translation:
     """Path in the file, by the translated path in `table`."""
 
     def origin(self, path: str) -> str:
-        """Return the path in the file that was translated to a path in `table`."""
+        """Return the path in the file from which `path` in `table` was translated."""
         above = path
         while above and above not in self.origins:
             above = above[: max(above.rfind("."), above.rfind("["), 0)]
         return self.origins[above] + path[len(above) :] if above else path
 
     def renames(self) -> dict[str, str]:
-        """Return the name in the file of each field that has a different name here. Omits short names, which may be
-        ordinary words in a message.
+        """Map the name of each renamed field to its name in the file. Names without an underscore are omitted, because
+        they may be ordinary words in a message.
         """
         names = ((here.rpartition(".")[2], there.rpartition(".")[2]) for here, there in self.origins.items())
         return {here: there for here, there in names if "_" in here and here != there}
@@ -304,7 +304,7 @@ def _set_defaults(result: Translation) -> None:
         del table["eval"]
         result.notes.append(FieldProblem("orchestrator.eval", "ignored: orchestrator.eval has no source"))
     if "eval" in table:
-        message = "evaluations use the sampling of training; in prime-rl, missing settings are those of the engine"
+        message = "evaluations use the sampling of training; in prime-rl, the engine's defaults apply to unset keys"
         result.notes.append(FieldProblem("orchestrator.eval.sampling", message))
     if _get(table, ("sampling", "max_tokens")) is None:
         message = (
@@ -362,7 +362,7 @@ def _set_names(result: Translation, name: str, entries: list[Table]) -> None:
         if chosen != base and base:
             entry["name"] = chosen
             result.notes.append(
-                FieldProblem(f"{name}[{position}].name", f"is {chosen}, because another entry is {base}")
+                FieldProblem(f"{name}[{position}].name", f"is set to {chosen}, because another entry is named {base}")
             )
 
 

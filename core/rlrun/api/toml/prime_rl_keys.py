@@ -25,18 +25,18 @@ RETRIES = "has no equivalent: failed rollouts are not trained on; retry in the e
 SHARED_SAMPLING = "has no equivalent: all environments share the sampling section"
 SAME_TOKENIZER = "has no equivalent: tokenizer and chat template come from the model's files"
 OTHER_LOSS = (
-    "the objective differs: ratios outside the bounds in the loss section are masked here, as in prime-rl until March "
+    "the objective differs: rlrun masks ratios outside the bounds in the loss section, as prime-rl did until March "
     "2026; prime-rl now masks by differences of probabilities (dppo) and adds a KL term (kl_tau 0.001)"
 )
 """Note about a file with the default loss of prime-rl."""
 OTHER_OPTIMIZER = (
-    "AdamW uses no weight decay, betas of 0.9 and 0.95 and a gradient norm of at most 1 here; prime-rl defaults to a "
-    "weight decay of 0.01 and betas of 0.9 and 0.999"
+    "AdamW in rlrun uses no weight decay, betas of 0.9 and 0.95 and a gradient norm of at most 1; prime-rl defaults to "
+    "a weight decay of 0.01 and betas of 0.9 and 0.999"
 )
 """Note about settings of the optimizer that a run cannot change."""
 SAME_WEIGHTS = "has no equivalent: engines serve the trained model as described in its files"
 SAME_SAMPLING = "has no equivalent: the trainer computes the distribution of tokens only from the sampling section"
-OTHER_OBJECTIVE = "has no equivalent: set the policy gradient in the loss section here"
+OTHER_OBJECTIVE = "has no equivalent: set the policy gradient in rlrun's loss section"
 WHOLE_FILE = "belongs to a file for a single process: write one file for the whole run, with an orchestrator table"
 
 EARLIER = {
@@ -56,17 +56,17 @@ def _names(section: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class DialectDefault:
-    """Default value in prime-rl that differs from the default here."""
+    """Default value in prime-rl that differs from the default of this schema."""
 
     key: str
-    """Path of the key here."""
+    """Path of the key in this schema."""
     value: Any
     origin: str
     """Path of the key in prime-rl."""
     section: str | None = None
-    """Section here that must be present for the default to apply. None if the default always applies."""
+    """Section of the table that must be present for the default to apply. None if the default always applies."""
     without: str | None = None
-    """Section here that must be absent for the default to apply."""
+    """Section of the table that must be absent for the default to apply."""
 
 
 DEFAULTS = (
@@ -99,7 +99,7 @@ def _environment(source: str, target: str) -> Iterator[DialectKey]:
         f"{source}.env.agent.*",
         f"{source}.env.agent.timeout.*",
     )
-    agents = "is set for a single agent: all agents of an environment use the harness null in a subprocess here"
+    agents = "is set for a single agent: in rlrun, all agents of an environment use the harness null in a subprocess"
     yield DialectKey(f"{source}.env.*.harness.id", None, agents, accepted=("null",))
     yield DialectKey(f"{source}.env.*.runtime.type", None, agents, accepted=("subprocess",))
     yield from refuse("has no equivalent: set an environment's settings in taskset", f"{source}.env", f"{source}.env.*")
@@ -107,7 +107,7 @@ def _environment(source: str, target: str) -> Iterator[DialectKey]:
     yield from refuse(
         "has no equivalent: environments run in the run's pods", f"{source}.address", f"{source}.serve.address"
     )
-    yield from refuse("is not a key here: use rollout_timeout_seconds", f"{source}.timeout")
+    yield from refuse("is not a key of rlrun: use rollout_timeout_seconds", f"{source}.timeout")
     yield from refuse(RETRIES, f"{source}.max_retries", f"{source}.retries")
     yield from refuse("has no equivalent: all environments use the same algorithm", f"{source}.algo")
     yield from refuse(NO_SETTING, f"{source}.*")
@@ -310,7 +310,7 @@ OF_THE_TRAINER = (
 """Keys below `trainer` that configure processes."""
 
 PRIME_RL = (
-    DialectKey("model.name", "model", "Id of an RLModel here, whose `source` names the weights."),
+    DialectKey("model.name", "model", "Id of an RLModel in the cluster, whose `source` names the weights."),
     *refuse("has no equivalent: training on images is not supported", "model.vlm"),
     *refuse("is not a key of the whole run: set it under trainer.model", "model.*"),
     DialectKey("run.name", "name"),
@@ -335,7 +335,7 @@ PRIME_RL = (
     *_resume("resume", "orchestrator.resume", "trainer.resume"),
     *(row for section in ("tokenizer", "orchestrator.tokenizer", "trainer.tokenizer") for row in _tokenizer(section)),
     *refuse("has no equivalent: environments get variables from Secrets (env_file, env_from)", "env_vars"),
-    *refuse("is a command-line option here: rlrun run FILE --dry-run", "dry_run"),
+    *refuse("is a command-line option of rlrun: rlrun run FILE --dry-run", "dry_run"),
     *refuse(NO_SETTING, "bench", "trainer.bench", "orchestrator.bench"),
     *refuse("has no equivalent: the chart's images contain the code of trainer and orchestrator", "image_tag"),
     *refuse("has no equivalent: algorithm.teacher names a teacher that is served elsewhere", "teacher_inference"),

@@ -109,7 +109,7 @@ async def read_model(request: Request, model: type[M]) -> M:
     body = await read_body(request, MAX_BODY)
 
     def read() -> M:
-        return parse(model, body, is_of_person=True)
+        return parse(model, body, is_user_input=True)
 
     try:
         return await services_of(request).bodies.run(owner_of(request), read)

@@ -114,7 +114,7 @@ async def delete_secret(
 def read_values(body: bytes) -> SecretValues:
     """Return the values in a body. Errors name keys, and contain no values. Raises RestError."""
     try:
-        return parse(SecretValues, body, is_of_person=True)
+        return parse(SecretValues, body, is_user_input=True)
     except InputInvalid as error:
         if not error.faults:
             raise invalid(str(error)) from None

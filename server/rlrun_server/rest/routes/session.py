@@ -138,7 +138,7 @@ async def create_code(request: Request, caller: Caller = IDENTIFIED) -> Response
 def read_login(body: bytes) -> Login:
     """Return the credential in a body. Errors name fields, and contain no values. Raises RestError."""
     try:
-        login = parse(Login, body, is_of_person=True)
+        login = parse(Login, body, is_user_input=True)
     except InputInvalid as error:
         if not error.faults:
             raise invalid(str(error)) from None

@@ -79,7 +79,7 @@ def test_commas_and_brackets_in_texts_are_not_values() -> None:
     assert parse(Order, f'{{"labels": {{"a": "{text}"}}}}').labels["a"].startswith("a,")
 
 
-@pytest.mark.parametrize("is_of_person", [True, False])
+@pytest.mark.parametrize("is_user_input", [True, False])
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -93,9 +93,9 @@ def test_commas_and_brackets_in_texts_are_not_values() -> None:
         ('{"items":[{},{}]}', r"items\.0\.name: Field required \(and 1 more\)$"),
     ],
 )
-def test_limits_of_a_model(text: str, message: str, is_of_person: bool) -> None:
+def test_limits_of_a_model(text: str, message: str, is_user_input: bool) -> None:
     with pytest.raises(InputInvalid, match=message):
-        parse(Order, text, is_of_person=is_of_person)
+        parse(Order, text, is_user_input=is_user_input)
 
 
 def test_an_error_lists_its_first_faults_only() -> None:
@@ -119,12 +119,12 @@ def test_very_many_faults_are_counted_and_not_listed() -> None:
 
 
 @pytest.mark.parametrize("text", ['{"items":[{"name":1}], "secret":"', '{"labels":"', '{"a":1,"a":"', '["\\ud800'])
-@pytest.mark.parametrize("is_of_person", [True, False])
-def test_an_error_keeps_nothing_of_the_input(text: str, is_of_person: bool) -> None:
+@pytest.mark.parametrize("is_user_input", [True, False])
+def test_an_error_keeps_nothing_of_the_input(text: str, is_user_input: bool) -> None:
     end = '"]' if text.startswith("[") else '"}'
     data = f"{text}{'hunter2' * 10_000}{end}"
     with pytest.raises(InputInvalid) as found:
-        parse(Order, data, is_of_person=is_of_person)
+        parse(Order, data, is_user_input=is_user_input)
     error = found.value.with_traceback(None)
     assert error.__cause__ is None
     assert error.__context__ is None
@@ -134,7 +134,7 @@ def test_an_error_keeps_nothing_of_the_input(text: str, is_of_person: bool) -> N
 def test_causes_for_others_quote_no_name_of_the_input() -> None:
     for text in ('{"hunter2":1,"hunter2":2}', '{"hunter2":1}'):
         with pytest.raises(InputInvalid) as found:
-            parse(Order, text, is_of_person=True)
+            parse(Order, text, is_user_input=True)
         assert "hunter2" not in found.value.unquoted
 
 

@@ -201,8 +201,8 @@ def test_a_file_of_the_newest_form_becomes_a_run() -> None:
         "checkpoints": {"interval": 10, "keep_cloud": -1},
     }
     assert set(group_by_reason(run.notes)) == {
-        "orchestrator.eval.sampling: evaluations use the sampling of training; in prime-rl, missing settings are "
-        "those of the engine",
+        "orchestrator.eval.sampling: evaluations use the sampling of training; in prime-rl, the engine's "
+        "defaults apply to unset keys",
         f"trainer.loss: {OTHER_LOSS}",
         f"trainer.optim: {OTHER_OPTIMIZER}",
         "seq_len, orchestrator.seq_len: ignored: seqLen of the RLModel applies",

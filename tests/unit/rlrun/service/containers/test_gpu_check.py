@@ -13,12 +13,12 @@ from rlrun.service.containers import gpu_check
 from rlrun.service.containers.gpu_check import (
     GpuFacts,
     driver_version,
+    gpu_failure_message,
     inspect,
     main,
     problem,
     required_gpus,
     torch_cuda,
-    unusable,
 )
 from rlrun.service.exit import TERMINATION_LOG_VARIABLE
 
@@ -88,7 +88,7 @@ def test_each_cause_has_its_remedy(facts: GpuFacts, parts: list[str]) -> None:
 
 
 def test_a_gpu_that_cannot_compute_says_why() -> None:
-    found = unusable("CUDA error: no kernel image is available for execution on the device\nmore lines", "trainer", "n")
+    found = gpu_failure_message("CUDA error: no kernel image is available for this device\nmore lines", "trainer", "n")
     assert "node n failed: CUDA error: no kernel image is available" in found
     assert "trainer.image" in found
     assert "more lines" not in found

@@ -126,7 +126,7 @@ async def test_an_invalid_model_has_no_such_condition() -> None:
     assert await setup.condition() is None
     (validated,) = setup.status["conditions"]
     assert (validated["status"], validated["reason"]) == ("False", "ModelInvalid")
-    assert "spec.hostNetwork: it is the operator's own" in validated["message"]
+    assert "spec.hostNetwork: reserved for the operator" in validated["message"]
     assert setup.asked == [TRAINER, ENGINE]
 
 
